@@ -7,7 +7,7 @@ use strata_blocks::{
     BlockBuilder, FORM, HEADER_LEN, PacketRecord, PacketRun, Promotion, Record, RecordPlace,
     Records, Summary, Trees,
 };
-use strata_wire::wide::{Simd, WIDE};
+use strata_wire::wide::{GROUP, GROUPS, Simd, WIDE};
 use strata_wire::{AddressFamily, FlowHasher, Interface, KeepKind, LinkType, mix64};
 
 const BLOCK_BYTES: usize = 256 << 10;
@@ -161,15 +161,18 @@ proptest! {
     fn a_run_is_recorded_as_packet_by_packet(
         packets in prop::collection::vec(packet(), 1..=WIDE),
         calm in any::<bool>(),
+        skipped in prop_oneof![Just([0; GROUPS]), any::<[u16; GROUPS]>()],
         room in prop_oneof![Just(BLOCK_BYTES), 0..BLOCK_BYTES],
     ) {
         let mut packets = packets;
-        let mut ts_ns = BEGUN_NS;
-        for (seq, packet) in (0..).zip(&mut packets) {
+        let recorded = skipped.map(|lanes| !lanes);
+        let (mut ts_ns, mut seq) = (BEGUN_NS, 0);
+        for (at, packet) in packets.iter_mut().enumerate() {
             let step = packet.record.ts_ns;
             ts_ns = if calm { ts_ns + step % 2_000 } else { ts_ns + step - 2_000_000_000 };
             packet.record.ts_ns = ts_ns;
             packet.record.seq = seq;
+            seq += u64::from(is_in(&recorded, at));
             packet.record.interface = 1;
             packet.record.has_timestamp = true;
             packet.record.verdict %= 4 + u16::from(!calm) * 200;
@@ -182,8 +185,8 @@ proptest! {
             for block in [&mut wide, &mut naive] {
                 begin(block, BLOCK_BYTES - room);
             }
-            append(&mut wide, Some(simd), &packets);
-            append(&mut naive, None, &packets);
+            append(&mut wide, Some(simd), &packets, &recorded);
+            append(&mut naive, None, &packets, &recorded);
             prop_assert!(wide.body() == naive.body());
             prop_assert_eq!(wide.counters(), naive.counters());
             prop_assert_eq!(wide.sequence_range(), naive.sequence_range());
@@ -219,8 +222,17 @@ fn define(block: &mut BlockBuilder, verdict: u16) {
     block.define_verdict(verdict, 0, Trees::None, 0, &[1, 2, 3]);
 }
 
+fn is_in(set: &[u16; GROUPS], at: usize) -> bool {
+    set[at / GROUP] >> (at % GROUP) & 1 != 0
+}
+
 /// Appends packets as a worker does, in runs or one by one, until the block is full.
-fn append(block: &mut BlockBuilder, simd: Option<Simd>, packets: &[Packet]) {
+fn append(
+    block: &mut BlockBuilder,
+    simd: Option<Simd>,
+    packets: &[Packet],
+    recorded: &[u16; GROUPS],
+) {
     let data: Vec<&[u8]> = packets
         .iter()
         .map(|packet| packet.data.as_slice())
@@ -252,22 +264,31 @@ fn append(block: &mut BlockBuilder, simd: Option<Simd>, packets: &[Packet]) {
         interface: 1,
         data: &data,
         ts_ns: &ts_ns,
-        ts_range_ns: [times.clone().min().unwrap(), times.max().unwrap()],
+        ascends: times.is_sorted(),
         wire_len: &column(&|p| p.record.wire_len),
         captured_len: &column(&|p| p.record.captured_len),
         header_len: &column(&|p| p.record.header_len.into()),
         kept_len: &column(&kept),
         verdicts: &verdicts,
         kinds: &kinds,
+        recorded,
     };
     let mut at = 0;
     while at < packets.len() {
         if let Some(simd) = simd {
-            at = block.push_run(simd, &run, (at, at as u64), RESERVE, define);
+            let seq = packets[at].record.seq;
+            let (stopped, count) = block.push_run(simd, &run, (at, seq), RESERVE, define);
+            let lanes = (at..stopped).filter(|&at| is_in(recorded, at));
+            assert_eq!(count, lanes.count() as u64);
+            at = stopped;
+        } else if !is_in(recorded, at) {
+            at += 1;
+            continue;
         }
         let Some(packet) = packets.get(at) else {
             return;
         };
+        assert!(is_in(recorded, at), "stops at one that is recorded");
         let kept = kept(packet) as usize;
         if block.room() < 32 + kept + 8 + RESERVE {
             return;

@@ -63,6 +63,8 @@ pub(crate) struct LookBack {
     ring: Box<[u8]>,
     /// After the last entry.
     end: u64,
+    /// Where that is in the ring.
+    next: usize,
     heads: Box<[[Head; WAYS]]>,
     /// Positions of a flow's entries while they are handed out.
     found: Vec<u64>,
@@ -85,6 +87,7 @@ impl LookBack {
         Self {
             ring,
             end: 0,
+            next: 0,
             heads: vec![[touched; WAYS]; lines].into_boxed_slice(),
             found: Vec::with_capacity(1 << 12),
         }
@@ -107,6 +110,7 @@ impl LookBack {
     }
 
     /// Remembers a packet, unless it is longer than the ring.
+    #[inline(always)]
     pub(crate) fn push(&mut self, remembered: &Remembered<'_>) {
         let packet = &remembered.packet;
         let len = ENTRY_HEADER_LEN + packet.data.len();
@@ -115,31 +119,49 @@ impl LookBack {
         if len > capacity {
             return;
         }
-        if self.offset(self.end) + len > capacity {
-            self.end += (capacity - self.offset(self.end)) as u64;
+        if self.next + len > capacity {
+            self.end += (capacity - self.next) as u64;
+            self.next = 0;
         }
-        let position = self.end;
-        let at = self.offset(position);
+        let (position, at) = (self.end, self.next);
         self.end += len as u64;
+        self.next += len;
         let previous = self.replace_head(remembered.fingerprint, position + 1);
-        let entry = &mut self.ring[at..at + len];
-        entry[..8].copy_from_slice(&previous.to_le_bytes());
-        entry[8..16].copy_from_slice(&packet.seq.to_le_bytes());
         let captured_len = exact::<u32>(packet.data.len());
-        entry[16..20].copy_from_slice(&captured_len.to_le_bytes());
-        entry[20..24].copy_from_slice(&packet.kept_len.to_le_bytes());
-        entry[24..28].copy_from_slice(&packet.wire_len.to_le_bytes());
-        entry[28..30].copy_from_slice(&[packet.keep.code(), packet.class]);
-        entry[30..32].copy_from_slice(&packet.verdict.to_le_bytes());
-        entry[ENTRY_HEADER_LEN..][..packet.data.len()].copy_from_slice(packet.data);
+        let lens = u64::from(captured_len) | u64::from(packet.kept_len) << 32;
+        let kept = u32::from(packet.keep.code())
+            | u32::from(packet.class) << 8
+            | u32::from(packet.verdict) << 16;
+        let last = u64::from(packet.wire_len) | u64::from(kept) << 32;
+        let entry = &mut self.ring[at..at + len];
+        let (header, data) = entry.split_at_mut(ENTRY_HEADER_LEN);
+        let words = [previous, packet.seq, lens, last];
+        for (field, word) in header.as_chunks_mut().0.iter_mut().zip(words) {
+            *field = word.to_le_bytes();
+        }
+        data[..packet.data.len()].copy_from_slice(packet.data);
+    }
+
+    /// Whether a flow has entries, or had some that are overwritten.
+    #[inline]
+    pub(crate) fn remembers(&self, fingerprint: u64) -> bool {
+        let line = &self.heads[self.line(fingerprint)];
+        let is_head = |head: &Head| head.fingerprint == fingerprint && head.newest > 0;
+        line.iter().any(is_head)
     }
 
     /// Makes an entry the newest of its flow, and returns the one that was.
+    #[inline]
     fn replace_head(&mut self, fingerprint: u64, newest: u64) -> u64 {
         let line = self.line(fingerprint);
         let line = &mut self.heads[line];
-        let known = line.iter_mut().find(|head| head.fingerprint == fingerprint);
-        if let Some(head) = known {
+        // Branchless: the way cannot be predicted.
+        let mut ways = 0;
+        for (way, head) in line.iter().enumerate() {
+            ways |= u32::from(head.fingerprint == fingerprint) << way;
+        }
+        if ways != 0 {
+            let head = &mut line[ways.trailing_zeros() as usize % WAYS];
             return std::mem::replace(&mut head.newest, newest);
         }
         if let Some(head) = line.iter_mut().min_by_key(|head| head.newest) {

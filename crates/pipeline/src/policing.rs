@@ -1,37 +1,51 @@
 //! Policies at work: what each packet of a batch gets.
 
+mod flows;
+
+use std::ops::Range;
 use std::sync::Arc;
 
 use strata_classify::LANES;
 use strata_policy::{ModeDemands, demands};
 use strata_rules::{Action, AnswerId, BATCH, PacketFields, Policies, RuleClassifier, UNTAGGED};
 use strata_wire::ethernet::{self, ethertype};
-use strata_wire::wide::WIDE;
+use strata_wire::wide::{GROUP, PacketColumns, Simd, WIDE};
 use strata_wire::{AddressFamily, Counters, Headers, LinkType, Outcome, Plain, exact};
 
-use crate::demand::Demand;
+use crate::demand::{Demand, Kept};
 use crate::reasons::Reasons;
+use flows::{FlowDecisions, Salt};
 
 /// Uniflows cached by a worker: 87 KiB.
 const CACHE_ENTRIES: usize = 4096;
 /// Distinct sets of policies before everything starts anew: each takes memory.
 const ANSWERS_MAX: usize = 1 << 16;
+/// Distinct decisions before everything starts anew: a batch can add 256, and numbers have 16 bits.
+const DECISIONS_MAX: usize = u16::MAX as usize - WIDE;
+/// There is no decision for an answer yet.
+const UNDECIDED: u16 = u16::MAX;
 
 const _: () = assert!(LANES <= BATCH);
 
 /// What an answer of the rules means.
 #[derive(Debug)]
 struct Decision {
+    answer: AnswerId,
     /// For each class.
     demands: Vec<Demand>,
-    /// Whether no packet is wanted, whatever its class.
-    discards: bool,
     /// Whether every class gets the same.
     is_settled: bool,
-    /// Whether copies are sent on.
-    mirrors: bool,
+}
+
+/// What is needed of a decision for every packet.
+#[derive(Clone, Copy, Debug)]
+struct Applied {
     /// Packets since they were last added to the policies' counters.
     counters: Counters,
+    /// Whether no packet is wanted, whatever its class.
+    discards: bool,
+    /// Whether copies are sent on.
+    mirrors: bool,
 }
 
 /// The policies of one worker.
@@ -39,28 +53,67 @@ struct Decision {
 pub(crate) struct Policing {
     policies: Arc<Policies>,
     classifier: RuleClassifier,
+    /// Answers of a classifier that has found none yet.
+    answers_at_first: usize,
     seed: u64,
     /// For each class, what the modes demand.
     modes: Vec<ModeDemands>,
-    /// By [`AnswerId`].
-    decisions: Vec<Option<Decision>>,
-    /// For each packet of the current batch, as far as they were found.
-    answers: [AnswerId; WIDE],
-    answered: usize,
+    /// By [`AnswerId`]: the number of its decision, or [`UNDECIDED`].
+    numbers: Vec<u16>,
+    /// By number.
+    decisions: Vec<Decision>,
+    applied: Vec<Applied>,
+    /// What is kept of packets in columns, by number of the decision and then by class.
+    kept: Vec<Kept>,
+    /// For each packet of the current batch, as far as they were found: the number of its decision.
+    found: [u16; WIDE],
     fields: Vec<PacketFields>,
+    /// Of batches in columns: the packets of `fields`.
+    unknown: Vec<Unknown>,
+    /// For batches in columns, `None` if there are none.
+    flows: Option<FlowDecisions>,
+}
+
+/// A packet of a batch in columns whose flow has no decision yet.
+#[derive(Clone, Copy, Debug)]
+struct Unknown {
+    at: usize,
+    /// Fingerprint and direction of its flow, and what else tells packets apart; `None` if it has none.
+    flow: Option<((u64, bool), Salt)>,
+}
+
+/// What policies want done with packets, one bit for each of 64.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wanted {
+    /// Discarded, whatever their class.
+    pub(crate) discarded: u64,
+    /// Copies are sent on.
+    pub(crate) mirrored: u64,
 }
 
 impl Policing {
-    pub(crate) fn new(policies: Arc<Policies>, modes: Vec<ModeDemands>, seed: u64) -> Self {
+    /// `takes_columns` says whether batches in columns come.
+    pub(crate) fn new(
+        policies: Arc<Policies>,
+        modes: Vec<ModeDemands>,
+        seed: u64,
+        takes_columns: bool,
+    ) -> Self {
+        let classifier = RuleClassifier::new(Arc::clone(policies.rules()), CACHE_ENTRIES, seed);
         Self {
-            classifier: RuleClassifier::new(Arc::clone(policies.rules()), CACHE_ENTRIES, seed),
+            answers_at_first: classifier.answers().len(),
+            classifier,
             policies,
             seed,
             modes,
+            numbers: Vec::new(),
             decisions: Vec::new(),
-            answers: [AnswerId::NONE; WIDE],
-            answered: 0,
-            fields: Vec::with_capacity(WIDE),
+            applied: Vec::new(),
+            kept: Vec::new(),
+            found: [0; WIDE],
+            fields: Vec::with_capacity(LANES),
+            unknown: Vec::with_capacity(LANES),
+            flows: takes_columns.then(FlowDecisions::new),
         }
     }
 
@@ -72,51 +125,167 @@ impl Policing {
     /// Starts a batch.
     pub(crate) fn begin(&mut self) {
         self.fields.clear();
-        self.answered = 0;
-        if self.classifier.answers().len() > ANSWERS_MAX {
-            self.publish();
-            self.decisions.clear();
-            self.classifier =
-                RuleClassifier::new(Arc::clone(self.policies.rules()), CACHE_ENTRIES, self.seed);
+        let answers = self.classifier.answers().len() - self.answers_at_first;
+        if answers > ANSWERS_MAX || self.decisions.len() > DECISIONS_MAX {
+            self.start_anew();
         }
     }
 
-    /// Adds a packet with these fields; returns its place in the batch.
+    #[cold]
+    fn start_anew(&mut self) {
+        self.publish();
+        self.numbers.clear();
+        self.decisions.clear();
+        self.applied.clear();
+        self.kept.clear();
+        if let Some(flows) = &mut self.flows {
+            flows.clear();
+        }
+        self.classifier =
+            RuleClassifier::new(Arc::clone(self.policies.rules()), CACHE_ENTRIES, self.seed);
+    }
+
+    /// Adds a packet with these fields; returns its place in the batch of at most [`LANES`].
     pub(crate) fn push(&mut self, fields: PacketFields) -> u8 {
         self.fields.push(fields);
-        // A batch has at most 256.
         exact::<u8>(self.fields.len() - 1)
     }
 
-    /// Finds the policies of the packets of the batch that were added since the last call, at most
-    /// [`LANES`].
-    pub(crate) fn classify(&mut self) {
-        let new = self.answered..self.fields.len();
-        let answers = &mut self.answers[new.clone()];
-        self.classifier.classify(&self.fields[new], answers);
-        self.answered = self.fields.len();
+    /// Finds the policies of the packets of the batch.
+    pub(crate) fn classify(&mut self, reasons: &mut Reasons) {
+        let mut answers = [AnswerId::NONE; LANES];
+        let answers = &mut answers[..self.fields.len()];
+        self.classifier.classify(&self.fields, answers);
+        for (place, answer) in answers.iter().enumerate() {
+            self.found[place] = self.number(*answer, reasons);
+        }
+    }
+
+    /// The number of the decision that an answer means.
+    #[inline]
+    fn number(&mut self, answer: AnswerId, reasons: &mut Reasons) -> u16 {
+        match self.numbers.get(answer.0 as usize) {
+            Some(&number) if number != UNDECIDED => number,
+            _ => self.decide(answer, reasons),
+        }
+    }
+
+    /// Fetches what is known of the flows of a group of a batch in columns.
+    #[inline]
+    pub(crate) fn prefetch_flows(&self, fingerprints: &[u64; GROUP], interface: u8) {
+        if let Some(flows) = &self.flows {
+            flows.prefetch(fingerprints, Salt::new(interface, UNTAGGED));
+        }
+    }
+
+    /// Finds the policies of the packets of a batch in columns that are in `lanes`, at most
+    /// [`LANES`] from a multiple of [`GROUP`] on. `fields_of` gives the fields of one of them:
+    /// those with a flow whose decision is known are not asked for, if they are plain; `vlan_of`
+    /// gives the VLAN of one that is not.
+    pub(crate) fn classify_columns(
+        &mut self,
+        (simd, columns): (Simd, &PacketColumns),
+        (lanes, interface): (Range<usize>, u8),
+        fields_of: impl Fn(usize) -> PacketFields,
+        vlan_of: impl Fn(usize) -> u16,
+        reasons: &mut Reasons,
+    ) {
+        let Some(flows) = &self.flows else {
+            unreachable!("made for batches in columns");
+        };
+        self.fields.clear();
+        let untagged = Salt::new(interface, UNTAGGED);
+        self.unknown.clear();
+        for group in lanes.start / GROUP..lanes.end.div_ceil(GROUP) {
+            let fingerprints = &columns.fingerprint.as_chunks::<GROUP>().0[group];
+            let found = &mut self.found.as_chunks_mut::<GROUP>().0[group];
+            let directions = columns.low_to_high[group];
+            let known = flows.find_group(simd, (fingerprints, directions), untagged, found);
+            let here = (lanes.end - group * GROUP).min(GROUP);
+            let mut others = (u16::MAX >> (GROUP - here)) & !(known & columns.plain[group]);
+            while others != 0 {
+                let lane = others.trailing_zeros() as usize;
+                others &= others - 1;
+                let is_in = |mask: u16| mask >> lane & 1 != 0;
+                let (at, flow) = (
+                    group * GROUP + lane,
+                    (fingerprints[lane], is_in(directions)),
+                );
+                let salt = match is_in(columns.plain[group]) {
+                    true => Some(untagged),
+                    // One without a flow has other fields that the rules test.
+                    false if !is_in(columns.dissected[group]) => None,
+                    false => {
+                        let salt = Salt::new(interface, vlan_of(at));
+                        if let Some(number) = flows.find(flow.0, flow.1, salt) {
+                            found[lane] = number;
+                            continue;
+                        }
+                        Some(salt)
+                    }
+                };
+                let flow = salt.map(|salt| (flow, salt));
+                self.unknown.push(Unknown { at, flow });
+                self.fields.push(fields_of(at));
+            }
+        }
+        if !self.fields.is_empty() {
+            self.classify_unknown(reasons);
+        }
+    }
+
+    /// Finds the policies of the packets in `fields`.
+    #[inline(never)]
+    fn classify_unknown(&mut self, reasons: &mut Reasons) {
+        let mut answers = [AnswerId::NONE; LANES];
+        let answers = &mut answers[..self.fields.len()];
+        self.classifier.classify(&self.fields, answers);
+        for (place, answer) in answers.iter().enumerate() {
+            let number = self.number(*answer, reasons);
+            let Unknown { at, flow } = self.unknown[place];
+            self.found[at] = number;
+            if let (Some(flows), Some((flow, salt))) = (&mut self.flows, flow) {
+                flows.insert(flow, salt, number);
+            }
+        }
     }
 
     /// Counts the packet at `place` of the batch for its policies; returns whether it is discarded
     /// whatever its class.
-    pub(crate) fn discards(&mut self, place: u8, bytes: u64, reasons: &mut Reasons) -> bool {
-        let answer = self.answers[usize::from(place)];
-        let number = answer.0 as usize;
-        if self.decisions.len() <= number {
-            self.decisions.resize_with(number + 1, || None);
+    pub(crate) fn discards(&mut self, place: u8, bytes: u64) -> bool {
+        let applied = &mut self.applied[usize::from(self.found[usize::from(place)])];
+        applied.counters.add(bytes);
+        applied.discards
+    }
+
+    /// Counts packets of a batch in columns, at most 64 from `start` on, of which these are the
+    /// bytes.
+    #[inline]
+    pub(crate) fn apply(
+        &mut self,
+        start: usize,
+        bytes: impl ExactSizeIterator<Item = u64>,
+    ) -> Wanted {
+        let mut wanted = Wanted::default();
+        let mut mirrors = false;
+        let found = &self.found[start..start + bytes.len()];
+        for (lane, (bytes, &number)) in bytes.zip(found).enumerate() {
+            let applied = &mut self.applied[usize::from(number)];
+            applied.counters.add(bytes);
+            wanted.discarded |= u64::from(applied.discards) << lane;
+            mirrors |= applied.mirrors;
         }
-        if self.decisions[number].is_none() {
-            self.decisions[number] = Some(self.decide(answer, reasons));
+        if mirrors {
+            for (lane, &number) in found.iter().enumerate() {
+                let applied = &self.applied[usize::from(number)];
+                wanted.mirrored |= u64::from(applied.mirrors) << lane;
+            }
         }
-        let Some(decision) = &mut self.decisions[number] else {
-            return false;
-        };
-        decision.counters.add(bytes);
-        decision.discards
+        wanted
     }
 
     #[cold]
-    fn decide(&self, answer: AnswerId, reasons: &mut Reasons) -> Decision {
+    fn decide(&mut self, answer: AnswerId, reasons: &mut Reasons) -> u16 {
         let mut policies = Vec::new();
         self.classifier.answers().policies(answer, &mut policies);
         let mut actions = Vec::new();
@@ -135,55 +304,66 @@ impl Policing {
             .all(|demand| always(demand) == Some(Outcome::Discard));
         let first = demands.first().and_then(always);
         let is_settled = first.is_some() && demands.iter().all(|demand| always(demand) == first);
-        Decision {
-            demands,
-            discards,
-            is_settled,
-            mirrors: actions.contains(&Action::Mirror),
+        let number = u16::try_from(self.decisions.len()).expect("decisions are bounded");
+        let classes = (0..=u8::MAX).zip(&demands);
+        self.kept
+            .extend(classes.map(|(class, demand)| demand.kept(class)));
+        self.applied.push(Applied {
             counters: Counters::default(),
+            discards,
+            mirrors: actions.contains(&Action::Mirror),
+        });
+        self.decisions.push(Decision {
+            answer,
+            demands,
+            is_settled,
+        });
+        let place = answer.0 as usize;
+        if self.numbers.len() <= place {
+            self.numbers.resize(place + 1, UNDECIDED);
         }
+        self.numbers[place] = number;
+        number
     }
 
     /// What is demanded of the packet at `place` of the batch if it belongs to this class.
-    ///
-    /// # Panics
-    ///
-    /// If [`Policing::discards`] was not called for it.
     #[inline]
     pub(crate) fn demand(&self, place: u8, class: usize) -> &Demand {
-        let decision = self.decision(place);
-        &decision
-            .expect("a packet is asked about when its batch begins")
-            .demands[class]
+        &self.decision(place).demands[class]
     }
 
-    /// Whether what happens to the packet at `place` is independent of its class. To be called as
-    /// [`Policing::demand`] is.
+    /// For each packet of a batch in columns: what is kept of it, by class.
+    #[inline(always)]
+    pub(crate) fn demanded(&self) -> impl Iterator<Item = &[Kept]> {
+        let classes = self.modes.len();
+        let of = move |&number: &u16| &self.kept[usize::from(number) * classes..][..classes];
+        self.found.iter().map(of)
+    }
+
+    /// Whether what happens to the packet at `place` is independent of its class.
     pub(crate) fn is_settled(&self, place: u8) -> bool {
-        self.decision(place).is_some_and(|d| d.is_settled)
+        self.decision(place).is_settled
     }
 
-    /// Whether a copy of the packet at `place` is sent on. To be called as [`Policing::demand`] is.
+    /// Whether a copy of the packet at `place` is sent on.
     pub(crate) fn mirrors(&self, place: u8) -> bool {
-        self.decision(place).is_some_and(|d| d.mirrors)
+        self.applied[usize::from(self.found[usize::from(place)])].mirrors
     }
 
-    fn decision(&self, place: u8) -> Option<&Decision> {
-        let answer = self.answers[usize::from(place)];
-        self.decisions[answer.0 as usize].as_ref()
+    fn decision(&self, place: u8) -> &Decision {
+        &self.decisions[usize::from(self.found[usize::from(place)])]
     }
 
     /// Adds the hits since the last call to those of the policies.
     pub(crate) fn publish(&mut self) {
         let mut policies = Vec::new();
-        for (number, decision) in (0_u32..).zip(&mut self.decisions) {
-            let Some(decision) = decision else { continue };
-            if decision.counters.packets > 0 {
+        for (decision, applied) in self.decisions.iter().zip(&mut self.applied) {
+            if applied.counters.packets > 0 {
                 self.classifier
                     .answers()
-                    .policies(AnswerId(number), &mut policies);
+                    .policies(decision.answer, &mut policies);
                 self.policies
-                    .count(&policies, std::mem::take(&mut decision.counters));
+                    .count(&policies, std::mem::take(&mut applied.counters));
             }
         }
     }
@@ -214,7 +394,7 @@ pub(crate) fn fields(
 }
 
 /// The VLAN identifier of the outermost IEEE 802.1Q tag.
-fn outer_vlan(link: LinkType, data: &[u8]) -> u16 {
+pub(crate) fn outer_vlan(link: LinkType, data: &[u8]) -> u16 {
     // Where the link-layer header has its EtherType.
     let at = match link {
         LinkType::ETHERNET => ethernet::HEADER_LEN - 2,

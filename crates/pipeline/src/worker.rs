@@ -237,7 +237,13 @@ impl<S: Sink> Worker<S> {
         self.block.forget_context();
         self.policing = plan.policies().cloned().map(|policies| {
             let seed = self.options.hash_seed[0];
-            Box::new(Policing::new(policies, plan.demands().to_vec(), seed))
+            let takes_columns = self.wide.is_some();
+            Box::new(Policing::new(
+                policies,
+                plan.demands().to_vec(),
+                seed,
+                takes_columns,
+            ))
         });
         self.name_interfaces();
     }
@@ -555,13 +561,13 @@ impl<S: Sink> Worker<S> {
                 )
             });
         }
-        policing.classify();
+        policing.classify(&mut self.reasons);
         let mut copies: [&[u8]; LANES] = [&[]; LANES];
         let mut copied = 0;
         for lane in bits(lanes.wanted) {
             let packet = batch.get(start + usize::from(places[lane]));
             let bytes = wire_bytes(&packet);
-            let discards = policing.discards(lanes.policed[lane], bytes, &mut self.reasons);
+            let discards = policing.discards(lanes.policed[lane], bytes);
             let source = &self.sources[usize::from(packet.interface)];
             if policing.mirrors(lanes.policed[lane]) && source.interface.link == LinkType::ETHERNET
             {

@@ -5,6 +5,7 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -13,13 +14,15 @@ use strata_capture::{Input, InputOptions, Next, PacketRef};
 use strata_classify::Model;
 use strata_filter::Filter;
 use strata_pipeline::{
-    Copies, DataPath, Parts, RunError, Tap, Tapped, TriggerOptions, Triggers, Worker,
-    WorkerOptions, run,
+    Alert, Alerts, Copies, DataPath, Parts, RunError, Tap, Tapped, TriggerOptions, Triggers,
+    Worker, WorkerOptions, run,
 };
 use strata_policy::{Mode, ModeConfig, Plan, Steering};
 use strata_rules::{Policies, Policy};
 use strata_sketch::{BITS_DEFAULT, Pressure, TableSize};
 use strata_testkit::{format_captures, labelled_captures, workspace_root};
+use strata_wire::dissect::dissect;
+use strata_wire::pcapng::options::{self, code};
 use strata_wire::{Counters, Interface, Ledger, LinkType, Meta, TunnelKey};
 
 use common::{Blocks, Packet, packets};
@@ -88,6 +91,9 @@ fn mode(name: &str) -> Mode {
 /// Policies: expressions with their actions, and the action for all other packets.
 type Rules = (&'static [(&'static str, &'static str)], &'static str);
 
+/// Begins an expression that counts on the second interface alone.
+const ON_SECOND: &str = "on eth1: ";
+
 /// Nothing, all actions at once, and most packets dropped before they are classified.
 const RULES: [Option<Rules>; 3] = [
     None,
@@ -99,6 +105,7 @@ const RULES: [Option<Rules>; 3] = [
             ("ip6", "classify 1/2 flows"),
             ("vlan 7", "mirror"),
             ("tcp and src net 10.0.1.0/27", "full"),
+            ("on eth1: udp and src net 10.0.0.128/25", "full"),
         ],
         "classify",
     )),
@@ -112,6 +119,8 @@ struct Setup {
     filter: Option<&'static str>,
     rules: Option<Rules>,
     look_back_bytes: usize,
+    first_bytes: u64,
+    is_alerted: bool,
     is_tapped: bool,
     shows_all: bool,
     table: TableSize,
@@ -124,6 +133,7 @@ struct Recording {
     policies: Vec<Policy>,
     copies: Arc<Mutex<Vec<Vec<u8>>>>,
     shown: Arc<Mutex<Vec<String>>>,
+    alerts: Arc<Alerts>,
 }
 
 /// Keeps the copies that policies ask for.
@@ -152,6 +162,8 @@ impl Setup {
             filter: None,
             rules: None,
             look_back_bytes: 0,
+            first_bytes: 0,
+            is_alerted: false,
             is_tapped: false,
             shows_all: false,
             table: TableSize::fixed(BITS_DEFAULT),
@@ -162,7 +174,11 @@ impl Setup {
         let sink = Blocks::default();
         let modes: Vec<Mode> = self.modes.iter().map(|name| mode(name)).collect();
         let policy = |&(expression, action): &(&str, &str)| {
-            Policy::new(Filter::parse(expression).unwrap(), action.parse().unwrap())
+            let filter = expression.strip_prefix(ON_SECOND).unwrap_or(expression);
+            Policy {
+                interface: (filter != expression).then(|| "eth1".into()),
+                ..Policy::new(Filter::parse(filter).unwrap(), action.parse().unwrap())
+            }
         };
         let rules = self.rules.map_or(&[][..], |(rules, _)| rules);
         let policies: Vec<Policy> = rules.iter().map(policy).collect();
@@ -179,9 +195,11 @@ impl Setup {
             hash_seed: [1, 2],
             sampling_seed: 3,
         };
+        let alerts = Arc::new(Alerts::default());
         let triggers = TriggerOptions {
             look_back_bytes: self.look_back_bytes,
-            ..TriggerOptions::default()
+            first_bytes: self.first_bytes,
+            alerts: self.is_alerted.then(|| Arc::clone(&alerts)),
         };
         let copies = Arc::default();
         let shown = Arc::default();
@@ -207,6 +225,7 @@ impl Setup {
             policies,
             copies,
             shown,
+            alerts,
         }
     }
 }
@@ -299,14 +318,43 @@ fn record_and_count(
     packets: &[Packet],
     sizes: &[usize],
 ) -> (Left, u64) {
+    let refs: Vec<PacketRef<'_>> = packets.iter().map(Packet::as_ref).collect();
+    record_refs(model, setup, path, &refs, sizes)
+}
+
+fn record_refs(
+    model: &Model,
+    setup: &Setup,
+    path: DataPath,
+    refs: &[PacketRef<'_>],
+    sizes: &[usize],
+) -> (Left, u64) {
     let mut recording = setup.start(model, path);
     let worker = &mut recording.worker;
     for (id, link) in (0..).zip(LINKS) {
-        let interface = Interface::new(link, 0);
+        let mut interface = Interface::new(link, 0);
+        let name = format!("eth{id}");
+        options::push(&mut interface.options, code::IF_NAME, name.as_bytes()).unwrap();
         worker.meta(Meta::Interface { id, interface }).unwrap();
     }
-    let refs: Vec<PacketRef<'_>> = packets.iter().map(Packet::as_ref).collect();
-    let mut rest = refs.as_slice();
+    // Of some flows, before their first packets come.
+    for (packet, signature_id) in refs.iter().step_by(40).zip(1..9) {
+        let headers = dissect(
+            LINKS[usize::from(packet.interface)],
+            packet.data,
+            TunnelKey::Inner,
+        );
+        if let Some(flow) = headers.key {
+            let signature_id = NonZeroU64::new(signature_id);
+            let signature = "of a test".into();
+            recording.alerts.raise(Alert {
+                flow,
+                signature_id,
+                signature,
+            });
+        }
+    }
+    let mut rest = refs;
     for &size in sizes.iter().cycle() {
         if rest.is_empty() {
             break;
@@ -347,7 +395,9 @@ proptest! {
         ]),
         filter in prop::sample::select(vec![None, None, Some("tcp or ip6"), Some("len > 1000")]),
         rules in prop::sample::select(RULES.to_vec()),
-        look_back_bytes in prop::sample::select(vec![0_usize, 0, 0, 1 << 16]),
+        look_back_bytes in prop::sample::select(vec![0_usize, 0, 1 << 16, 1 << 20]),
+        first_bytes in prop::sample::select(vec![0_u64, 0, 100, 4_096]),
+        is_alerted in any::<bool>(),
         is_tapped in any::<bool>(),
         shows_all in any::<bool>(),
         // Most windows of packets like these are too much for the smallest.
@@ -356,7 +406,10 @@ proptest! {
         let model = model();
         let packets = packets(seed, count, flows, odd_one_in);
         let table = TableSize::growing(bits.0, bits.1);
-        let setup = Setup { modes, filter, rules, look_back_bytes, is_tapped, shows_all, table };
+        let setup = Setup {
+            modes, filter, rules, look_back_bytes, first_bytes, is_alerted, is_tapped, shows_all,
+            table,
+        };
         let expected = record(&model, &setup, DataPath::Reference, &packets, &[64]);
         for path in paths() {
             let found = record(&model, &setup, path, &packets, &sizes);
@@ -389,7 +442,7 @@ fn logs_of_all_paths_are_equal_while_the_table_of_flows_grows() {
     }
 }
 
-/// What is asked for does not decide which path a recording takes, except look-back.
+/// What is asked for does not decide which path a recording takes.
 #[test]
 fn whatever_is_asked_for_goes_through_columns() {
     let model = model();
@@ -402,55 +455,100 @@ fn whatever_is_asked_for_goes_through_columns() {
         "log-minimum",
         NOTHING_BENIGN,
     ];
-    for mode in modes {
-        for (filter, rules, shows_all) in [
+    let default = || Setup::mode("default");
+    let triggers = [
+        Setup {
+            look_back_bytes: 1 << 16,
+            ..default()
+        },
+        Setup {
+            first_bytes: 4_096,
+            ..default()
+        },
+        Setup {
+            is_alerted: true,
+            ..default()
+        },
+        Setup {
+            look_back_bytes: 1 << 20,
+            first_bytes: 100,
+            is_alerted: true,
+            rules: RULES[1],
+            shows_all: true,
+            ..Setup::mode("log-sampled")
+        },
+    ];
+    let asked = modes.into_iter().flat_map(|mode| {
+        [
             (None, RULES[0], false),
             (None, RULES[0], true),
             (Some("tcp or ip6"), RULES[0], false),
             (None, RULES[1], false),
             (None, RULES[2], true),
             (Some("tcp or ip6"), RULES[1], true),
-        ] {
-            let setup = Setup {
-                filter,
-                rules,
-                shows_all,
-                ..Setup::mode(mode)
+        ]
+        .map(|(filter, rules, shows_all)| Setup {
+            filter,
+            rules,
+            shows_all,
+            ..Setup::mode(mode)
+        })
+    });
+    for setup in asked.chain(triggers) {
+        let expected = record(&model, &setup, DataPath::Reference, &packets, &[256]);
+        let passed = expected.ledger.seen.packets - expected.ledger.filtered.packets;
+        let shown = if setup.shows_all { passed } else { 0 };
+        assert_eq!(expected.shown.len() as u64, shown);
+        for path in paths() {
+            let (found, in_columns) = record_and_count(&model, &setup, path, &packets, &[256]);
+            assert_eq!(
+                difference(&expected, &found),
+                None,
+                "{}: {setup:?}",
+                path.name()
+            );
+            let is_wide = matches!(path, DataPath::Avx2 | DataPath::Avx512);
+            // A window ends in some batches, and the last one may be too small.
+            let bounds = if is_wide {
+                passed * 9 / 10..=passed
+            } else {
+                0..=0
             };
-            let expected = record(&model, &setup, DataPath::Reference, &packets, &[256]);
-            let passed = expected.ledger.seen.packets - expected.ledger.filtered.packets;
-            let shown = if shows_all { passed } else { 0 };
-            assert_eq!(expected.shown.len() as u64, shown);
-            for path in paths() {
-                let (found, in_columns) = record_and_count(&model, &setup, path, &packets, &[256]);
-                assert_eq!(
-                    difference(&expected, &found),
-                    None,
-                    "{}: {setup:?}",
-                    path.name()
-                );
-                let is_wide = matches!(path, DataPath::Avx2 | DataPath::Avx512);
-                // A window ends in some batches, and the last one may be too small.
-                let bounds = if is_wide {
-                    passed * 9 / 10..=passed
-                } else {
-                    0..=0
-                };
-                assert!(
-                    bounds.contains(&in_columns),
-                    "{}: {in_columns} of {passed}, {setup:?}",
-                    path.name()
-                );
-            }
+            assert!(
+                bounds.contains(&in_columns),
+                "{}: {in_columns} of {passed}, {setup:?}",
+                path.name()
+            );
         }
     }
+}
+
+/// The decisions of policies are found by flow: of more flows than have a place, and of the same
+/// ones on two interfaces and in a VLAN.
+#[test]
+fn policies_decide_alike_however_many_flows_there_are() {
+    let model = model();
+    let packets = packets(11, 60_000, 200_000, u64::MAX);
+    let mut refs: Vec<PacketRef<'_>> = packets.iter().map(Packet::as_ref).collect();
+    // Again on the other interface.
+    for at in 30_000..60_000 {
+        let ts_ns = refs[at].ts_ns;
+        refs[at] = PacketRef {
+            interface: 1,
+            ts_ns,
+            ..refs[at - 30_000]
+        };
+    }
     let setup = Setup {
-        look_back_bytes: 1 << 16,
+        rules: RULES[1],
         ..Setup::mode("default")
     };
+    let (expected, _) = record_refs(&model, &setup, DataPath::Reference, &refs, &[250]);
+    let hits = &expected.hits;
+    assert!(hits.iter().all(|hits| hits.packets > 100), "{hits:?}");
     for path in paths() {
-        let (_, in_columns) = record_and_count(&model, &setup, path, &packets, &[256]);
-        assert_eq!(in_columns, 0);
+        let (found, _) = record_refs(&model, &setup, path, &refs, &[250]);
+        assert_eq!(difference(&expected, &found), None, "{}", path.name());
     }
 }
 

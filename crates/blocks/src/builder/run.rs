@@ -2,7 +2,9 @@
 //!
 //! What is written is what [`BlockBuilder::push_packet`] writes for one packet after the other.
 
-use strata_wire::wide::{GROUP, Kernel, Lanes, Simd, WIDE};
+use std::ops::Range;
+
+use strata_wire::wide::{GROUP, GROUPS, Kernel, Lanes, Simd, WIDE};
 use strata_wire::{KeepKind, exact};
 
 use super::{BlockBuilder, copy};
@@ -12,8 +14,8 @@ use crate::format::{PACKET_HEADER_LEN, PREFIX_LEN, kind, packet_flag};
 /// Combinations of class and granularity that are counted by masks: more in one batch are rare.
 const KINDS_BY_MASK: usize = 6;
 
-/// Packets to record, one column per field; `data` has as many as there are. All are of one
-/// interface, have a time and no options, and are shorter than 16 MiB.
+/// Packets to record, one column per field; `data` has as many as there are. Those in `recorded`
+/// are of one interface, have a time and no options, and are shorter than 16 MiB.
 #[derive(Clone, Copy, Debug)]
 pub struct PacketRun<'a> {
     /// The interface.
@@ -22,8 +24,8 @@ pub struct PacketRun<'a> {
     pub data: &'a [&'a [u8]],
     /// Arrival, ns since 1970.
     pub ts_ns: &'a [u64; WIDE],
-    /// The earliest and the latest of all arrivals.
-    pub ts_range_ns: [u64; 2],
+    /// Whether none of them is earlier than the one before.
+    pub ascends: bool,
     /// Bytes on the wire, according to the capture.
     pub wire_len: &'a [u32; WIDE],
     /// How many bytes `data` has.
@@ -36,13 +38,52 @@ pub struct PacketRun<'a> {
     pub verdicts: &'a [u16; WIDE],
     /// The verdict's class, and [`KeepKind::code`] from bit 8 on.
     pub kinds: &'a [u32; WIDE],
+    /// Those that are recorded, a bit for each; the others are skipped.
+    pub recorded: &'a [u16; GROUPS],
+}
+
+impl PacketRun<'_> {
+    /// Those of a group that are recorded and within these numbers.
+    #[inline(always)]
+    fn lanes(&self, group: usize, within: &Range<usize>) -> u16 {
+        let before = |lane: usize| lane.saturating_sub(group * GROUP).min(GROUP);
+        let below = |lane: usize| (1_u32 << before(lane)) - 1;
+        let lanes = below(within.end) & !below(within.start);
+        #[allow(clippy::cast_possible_truncation, reason = "a group has 16 bits")]
+        let lanes = lanes as u16;
+        self.recorded[group] & lanes
+    }
+
+    /// The earliest and the latest arrival of some lanes.
+    #[inline]
+    fn times(&self, lanes: &[u32; GROUPS]) -> [u64; 2] {
+        let ends = [
+            lanes.iter().position(|&lanes| lanes != 0),
+            lanes.iter().rposition(|&lanes| lanes != 0),
+        ];
+        if self.ascends
+            && let [Some(first), Some(last)] = ends
+        {
+            let (low, high) = (lanes[first].trailing_zeros(), lanes[last].ilog2());
+            let lane = |group: usize, lane: u32| self.ts_ns[group * GROUP + lane as usize];
+            return [lane(first, low), lane(last, high)];
+        }
+        let mut range = [u64::MAX, 0];
+        for (at, &ts_ns) in self.ts_ns.iter().enumerate() {
+            if lanes[at / GROUP] >> (at % GROUP) & 1 != 0 {
+                let [earliest, latest] = range;
+                range = [earliest.min(ts_ns), latest.max(ts_ns)];
+            }
+        }
+        range
+    }
 }
 
 impl BlockBuilder {
-    /// Appends packets, from number `from` on, whose sequence numbers begin with `seq`, up to the
-    /// first that needs more than a compact record or leaves less than `reserve` bytes of the block.
-    /// Returns its number, or that of packets. `define` defines a verdict, in at most `reserve`
-    /// bytes.
+    /// Appends the recorded packets, from number `from` on, whose sequence numbers begin with `seq`,
+    /// up to the first that needs more than a compact record or leaves less than `reserve` bytes of
+    /// the block. Returns its number, or that of packets, and how many were appended. `define`
+    /// defines a verdict, in at most `reserve` bytes.
     ///
     /// # Panics
     ///
@@ -55,61 +96,54 @@ impl BlockBuilder {
         (from, seq): (usize, u64),
         reserve: usize,
         mut define: impl FnMut(&mut Self, u16),
-    ) -> usize {
+    ) -> (usize, u64) {
         let is_next = self.header.packets == 0 || seq == self.header.next_seq;
         let is_ready = self.refers_to(run.interface) && is_next && run.interface < 256;
         let Some(time) = self.time_ns.filter(|_| is_ready) else {
-            return from;
+            let lanes = (from / GROUP..GROUPS).find_map(|group| {
+                let lanes = run.lanes(group, &(from..run.data.len()));
+                (lanes != 0).then(|| group * GROUP + lanes.trailing_zeros() as usize)
+            });
+            return (lanes.unwrap_or(run.data.len()), 0);
         };
-        let (mut at, mut granted) = (from, None);
-        while at < run.data.len() {
-            let beyond = PACKET_HEADER_LEN + PREFIX_LEN + reserve;
-            let append = Append {
-                block: self,
-                run,
-                at,
-                time,
-                granted,
-                beyond,
-            };
-            let Stop { lane, is_usual } = simd.run(append);
-            at = lane;
-            if !is_usual || at == run.data.len() {
-                break;
-            }
-            let needed = PACKET_HEADER_LEN + PREFIX_LEN + run.kept_len[at] as usize;
-            let verdict = run.verdicts[at];
-            if !self.needs_verdict(verdict) || self.room() < needed + reserve {
-                break;
-            }
-            define(self, verdict);
-            if self.room() < needed {
-                self.grow(needed);
-            }
-            granted = Some(at);
-        }
-        if from < at {
-            self.count_run(simd, run, [from, at], seq);
-        }
-        at
+        let end = simd.run(Append {
+            block: self,
+            run,
+            from,
+            time,
+            reserve,
+            define: &mut define,
+        });
+        (end, self.count_run(simd, run, from..end, seq))
     }
 
-    /// Adds to the header and the counters what was appended.
-    fn count_run(&mut self, simd: Simd, run: &PacketRun<'_>, [from, end]: [usize; 2], seq: u64) {
-        let mut left = [0; WIDE / GROUP];
+    /// Adds to the header and the counters what was appended; returns how many packets that is.
+    fn count_run(
+        &mut self,
+        simd: Simd,
+        run: &PacketRun<'_>,
+        within: Range<usize>,
+        seq: u64,
+    ) -> u64 {
+        let mut left = [0; GROUPS];
+        let mut count = 0;
         for (group, left) in left.iter_mut().enumerate() {
-            let before = |lane: usize| lane.saturating_sub(group * GROUP).min(GROUP);
-            let below = |lane: usize| u32::from(u16::MAX) >> (GROUP - before(lane));
-            *left = below(end) & !below(from);
+            *left = u32::from(run.lanes(group, &within));
+            count += left.count_ones();
         }
+        if count == 0 {
+            return 0;
+        }
+        let [earliest, latest] = run.times(&left);
         let mut known = 0;
-        for group in from / GROUP..end.div_ceil(GROUP) {
+        let end = within.end.div_ceil(GROUP);
+        for group in within.start / GROUP..end {
             while left[group] != 0 {
                 let lane = group * GROUP + left[group].trailing_zeros() as usize;
                 let kind = run.kinds[lane];
                 known += 1;
                 let sums = if known <= KINDS_BY_MASK {
-                    let left = &mut left[group..end.div_ceil(GROUP)];
+                    let left = &mut left[group..end];
                     simd.run(OfKind {
                         run,
                         group,
@@ -124,23 +158,15 @@ impl BlockBuilder {
                 self.add(kind, sums.map(u64::from));
             }
         }
-        let count = (end - from) as u64;
-        let [earliest, latest] = if end - from == run.data.len() {
-            run.ts_range_ns
-        } else {
-            let times = run.ts_ns[from..end].iter();
-            times.fold([u64::MAX, 0], |[min, max], &ts| [min.min(ts), max.max(ts)])
-        };
         let header = &mut self.header;
         if header.packets == 0 {
             header.first_seq = seq;
         }
-        header.next_seq = seq + count;
+        header.next_seq = seq + u64::from(count);
         header.ts_min_ns = header.ts_min_ns.min(earliest);
         header.ts_max_ns = header.ts_max_ns.max(latest);
-        #[allow(clippy::cast_possible_truncation, reason = "at most 256")]
-        let count = count as u32;
         header.packets += count;
+        count.into()
     }
 
     fn add(&mut self, kind: u32, [packets, wire_bytes, captured_bytes, logged_bytes]: [u64; 4]) {
@@ -179,70 +205,109 @@ fn load<L: Lanes>(l: L, column: &[u32; WIDE], group: usize) -> L::U32 {
     l.load(chunk(column, group))
 }
 
-/// Appends packets from one on.
-struct Append<'a, 'b> {
+/// Appends packets from one on; results in the number of the first one that has no compact record,
+/// or no space, or that of packets.
+struct Append<'a, 'b, F> {
     block: &'a mut BlockBuilder,
     run: &'a PacketRun<'b>,
-    at: usize,
+    from: usize,
     /// What times count from.
     time: u64,
-    /// A packet for which there is space.
-    granted: Option<usize>,
-    /// Bytes of the block that any other leaves after its data.
-    beyond: usize,
+    /// Bytes of the block that are left for definitions.
+    reserve: usize,
+    define: &'a mut F,
 }
 
-/// Where appending stopped.
-struct Stop {
-    lane: usize,
-    /// Whether the packet has a compact record: it lacks a verdict, or space.
-    is_usual: bool,
-}
-
-impl Kernel for Append<'_, '_> {
-    type Output = Stop;
+impl<F: FnMut(&mut BlockBuilder, u16)> Kernel for Append<'_, '_, F> {
+    type Output = usize;
 
     #[inline(always)]
-    fn run<L: Lanes>(self, l: L) -> Stop {
-        let Self {
-            block, run, time, ..
-        } = self;
+    fn run<L: Lanes>(self, l: L) -> usize {
+        let Self { block, run, .. } = self;
         let (mut heads, mut lens) = ([[0; GROUP]; 2], [0; GROUP]);
-        // Where data may end.
-        let limit = block.limit.saturating_sub(self.beyond);
-        let granted = self.granted.map_or(usize::MAX, |lane| lane);
-        let mut lane = self.at;
-        while lane < run.data.len() {
-            let group = lane / GROUP;
-            let usual = heads_of(l, run, group, time, (&mut heads, &mut lens));
-            let odd = u32::from(!usual | block.undefined(chunk(run.verdicts, group))) | 1 << GROUP;
-            let usual_lanes = (odd >> (lane % GROUP)).trailing_zeros() as usize;
-            let end = (lane + usual_lanes).min(run.data.len());
-            let mut at = block.len;
-            while lane < end {
-                let kept = run.kept_len[lane] as usize;
-                if at + kept > limit && lane != granted {
+        let count = run.data.len();
+        // What any packet leaves free behind its data.
+        let beyond = PACKET_HEADER_LEN + PREFIX_LEN + self.reserve;
+        for group in self.from / GROUP..count.div_ceil(GROUP) {
+            let mut left = run.lanes(group, &(self.from..count));
+            if left == 0 {
+                continue;
+            }
+            let usual = heads_of(l, run, group, self.time, (&mut heads, &mut lens));
+            let verdicts = chunk(run.verdicts, group);
+            let mut undefined = block.undefined(verdicts);
+            let packets = (group * GROUP, &heads, &lens);
+            loop {
+                let odd = left & (!usual | undefined);
+                // Those before the first odd one.
+                let ready = left & (odd & odd.wrapping_neg()).wrapping_sub(1);
+                let stopped = block.append(run, packets, ready, beyond);
+                if stopped != 0 {
+                    return group * GROUP + stopped.trailing_zeros() as usize;
+                }
+                left &= !ready;
+                if left == 0 {
                     break;
                 }
-                let len = lens[lane % GROUP] as usize;
-                let place = &mut block.bytes[at..];
-                let Some((head, _)) = place.split_first_chunk_mut::<COMPACT_LEN_MAX>() else {
-                    unreachable!("there is room for it");
-                };
-                head[..8].copy_from_slice(&heads[0][lane % GROUP].to_le_bytes());
-                head[8..].copy_from_slice(&heads[1][lane % GROUP].to_le_bytes());
-                copy(&run.data[lane][..kept], &mut place[len - kept..len]);
-                at += len;
-                lane += 1;
-            }
-            block.len = at;
-            if lane < run.data.len() && lane < (group + 1) * GROUP {
-                let is_usual = usual >> (lane % GROUP) & 1 != 0;
-                return Stop { lane, is_usual };
+                let next = left & left.wrapping_neg();
+                let lane = left.trailing_zeros() as usize;
+                let needed =
+                    PACKET_HEADER_LEN + PREFIX_LEN + run.kept_len[group * GROUP + lane] as usize;
+                if usual & next == 0 || block.room() < needed + self.reserve {
+                    return group * GROUP + lane;
+                }
+                (self.define)(block, verdicts[lane]);
+                if block.room() < needed {
+                    block.grow(needed);
+                }
+                let same = l.eq(
+                    l.load(&verdicts.map(u32::from)),
+                    l.set(verdicts[lane].into()),
+                );
+                undefined &= !l.bits(same);
+                // There is room for it, whatever the definition took.
+                block.append(run, packets, next, 0);
+                left ^= next;
             }
         }
-        let is_usual = true;
-        Stop { lane, is_usual }
+        count
+    }
+}
+
+impl BlockBuilder {
+    /// Appends those packets of a group that are in `lanes` as compact records, given the number of
+    /// the group's first one, their heads and lengths; stops at the first that leaves less than
+    /// `beyond` bytes of the block, and returns which are left.
+    #[inline(always)]
+    fn append(
+        &mut self,
+        run: &PacketRun<'_>,
+        (first, heads, lens): (usize, &[[u64; GROUP]; 2], &[u32; GROUP]),
+        mut lanes: u16,
+        beyond: usize,
+    ) -> u16 {
+        // Where data may end.
+        let limit = self.limit.saturating_sub(beyond);
+        let mut at = self.len;
+        while lanes != 0 {
+            let lane = lanes.trailing_zeros() as usize % GROUP;
+            let kept = run.kept_len[first + lane] as usize;
+            if at + kept > limit {
+                break;
+            }
+            let len = lens[lane] as usize;
+            let place = &mut self.bytes[at..];
+            let Some((head, _)) = place.split_first_chunk_mut::<COMPACT_LEN_MAX>() else {
+                unreachable!("there is room for it");
+            };
+            head[..8].copy_from_slice(&heads[0][lane].to_le_bytes());
+            head[8..].copy_from_slice(&heads[1][lane].to_le_bytes());
+            copy(&run.data[first + lane][..kept], &mut place[len - kept..len]);
+            at += len;
+            lanes &= lanes - 1;
+        }
+        self.len = at;
+        lanes
     }
 }
 

@@ -2,20 +2,20 @@
 
 use std::ops::Range;
 
-use strata_blocks::Sink;
+use strata_blocks::{Sink, SinkError};
+use strata_capture::Packets;
 use strata_classify::LANES;
-use strata_wire::wide::{GROUP, PacketColumns};
-use strata_wire::{FlowKey, Headers, LinkType, Plain};
+use strata_wire::wide::{GROUP, GROUPS, Kernel, Lanes, PacketColumns, WIDE};
+use strata_wire::{FlowKey, Headers, KeepKind, LinkType, Outcome, Plain};
 
 use super::Worker;
-use super::wide::Wide;
-use crate::policing::{fields, plain_fields};
-
-/// Whether a packet of a batch is in a set.
-#[inline(always)]
-pub(super) fn is_in(set: &[u16], at: usize) -> bool {
-    set[at / GROUP] >> (at % GROUP) & 1 != 0
-}
+use super::triggers::{Attention, Triggers};
+use super::wide::{KeptLen, Recording, Wide, is_in};
+use crate::classifier::bits;
+use crate::demand::{DECIDER_BITS, Kept, VARIES};
+use crate::lookback::{Cut, Remembered};
+use crate::policing::{Wanted, fields, outer_vlan, plain_fields};
+use crate::reasons::{BY_CLASS, DeciderId};
 
 /// The headers of a plain packet.
 #[inline(always)]
@@ -42,12 +42,61 @@ fn other(others: &[(usize, Headers)], at: usize) -> &Headers {
     &others[place.expect("a packet is plain or among the others")].1
 }
 
+/// Splits what is demanded into class and granularity, and who decided; returns those for which
+/// somebody else than the class did.
+struct Split<'a> {
+    demands: &'a [u32; WIDE],
+    kinds: &'a mut [u32; WIDE],
+}
+
+impl Kernel for Split<'_> {
+    type Output = [u16; GROUPS];
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) -> [u16; GROUPS] {
+        let mut odd = [0; GROUPS];
+        let kinds = self.kinds.as_chunks_mut().0.iter_mut();
+        let demands = self.demands.as_chunks().0;
+        for (odd, (kinds, demands)) in odd.iter_mut().zip(kinds.zip(demands)) {
+            let (demands, of_kind) = (l.load(demands), l.set((1 << DECIDER_BITS) - 1));
+            l.store(l.and(demands, of_kind), kinds);
+            *odd = !l.bits(l.le(demands, of_kind));
+        }
+        odd
+    }
+}
+
 impl Wide {
+    /// Who decided about a packet, as far as classes and policies say.
+    #[inline(always)]
+    #[allow(clippy::cast_possible_truncation, reason = "16 bits are left")]
+    fn decider(&self, at: usize) -> DeciderId {
+        (self.demands[at] >> DECIDER_BITS) as DeciderId
+    }
+
     fn flow_key(&self, at: usize) -> FlowKey {
         if is_in(&self.columns.plain, at) {
             plain(&self.columns, at).headers().flow_key()
         } else {
             other(&self.others, at).flow_key()
+        }
+    }
+
+    /// A packet for look-back, before its verdict is replaced by a number for who decided.
+    #[inline(always)]
+    fn remembered<'a>(&self, at: usize, seq: u64, data: &'a [u8]) -> Remembered<'a> {
+        let [class, code, ..] = self.kinds[at].to_le_bytes();
+        Remembered {
+            fingerprint: self.columns.fingerprint[at],
+            packet: Cut {
+                seq,
+                verdict: self.verdicts[at],
+                class,
+                keep: KeepKind::of_flags(code),
+                kept_len: self.kept_len[at],
+                wire_len: self.columns.wire_len[at].max(self.columns.captured_len[at]),
+                data,
+            },
         }
     }
 
@@ -74,60 +123,232 @@ impl<S: Sink> Worker<S> {
             policing.begin();
         }
         let number = self.sources[usize::from(interface)].rules_number;
-        for at in lanes.clone() {
-            policing.push(if is_in(&wide.columns.plain, at) {
-                plain_fields(&plain(&wide.columns, at), number)
+        let (columns, others) = (&wide.columns, &wide.others);
+        let fields_of = |at: usize| {
+            if is_in(&columns.plain, at) {
+                plain_fields(&plain(columns, at), number)
             } else {
-                let headers = other(&wide.others, at);
-                fields(headers, LinkType::ETHERNET, data[at], number)
-            });
-        }
-        policing.classify();
-        let mut copies: [&[u8]; LANES] = [&[]; LANES];
-        let mut copied = 0;
-        for (at, place) in (0..lanes.end).zip(0..=u8::MAX).skip(lanes.start) {
-            let bytes = wide.wire_bytes(at);
-            let discards = policing.discards(place, bytes, &mut self.reasons);
-            if policing.mirrors(place) {
-                copies[copied] = data[at];
+                fields(other(others, at), LinkType::ETHERNET, data[at], number)
+            }
+        };
+        let vlan_of = |at: usize| outer_vlan(LinkType::ETHERNET, data[at]);
+        policing.classify_columns(
+            (wide.simd, columns),
+            (lanes.clone(), number),
+            fields_of,
+            vlan_of,
+            &mut self.reasons,
+        );
+        let lens = columns.wire_len[lanes.clone()].iter();
+        let lens = lens.zip(&columns.captured_len[lanes.clone()]);
+        let bytes = lens.map(|(&wire, &captured)| u64::from(wire.max(captured)));
+        let Wanted {
+            discarded,
+            mirrored,
+        } = policing.apply(lanes.start, bytes);
+        if mirrored != 0
+            && let Some(taker) = &mut self.copies
+        {
+            let mut copies: [&[u8]; LANES] = [&[]; LANES];
+            let mut copied = 0;
+            for lane in bits(mirrored) {
+                copies[copied] = data[lanes.start + lane];
                 copied += 1;
             }
-            if discards {
-                let bit = 1 << (at % GROUP);
-                wide.wanted[at / GROUP] &= !bit;
-                wide.columns.dissected[at / GROUP] &= !bit;
-                self.ledger.discarded.add(bytes);
-            }
-        }
-        if let Some(taker) = &mut self.copies
-            && copied > 0
-        {
             taker.send(&copies[..copied]);
+        }
+        for lane in bits(discarded) {
+            let at = lanes.start + lane;
+            let bit = 1 << (at % GROUP);
+            wide.wanted[at / GROUP] &= !bit;
+            wide.columns.dissected[at / GROUP] &= !bit;
+            self.ledger.discarded.add(wide.wire_bytes(at));
         }
     }
 
-    /// How much is kept of each packet, and who decided.
+    /// How much is kept of each packet, and who decided. Records those before one on whose account
+    /// earlier packets are written.
     #[inline(never)]
-    pub(super) fn decide_columns(&mut self, wide: &mut Wide, count: usize) {
-        wide.recorded.clear();
-        for (at, place) in (0..count).zip(0..=u8::MAX) {
-            if !is_in(&wide.wanted, at) {
-                continue;
-            }
-            let verdict = wide.verdicts[at];
-            let class = self.classifier.class(verdict);
-            self.packet_number += 1;
-            let (outcome, decider) = self.decided(place, class, || wide.flow_key(at));
-            let Some(keep) = self.kept_of(outcome, class, wide.wire_bytes(at)) else {
-                continue;
-            };
-            wide.kept_len[at] = keep.kept_len(wide.header_end[at], wide.columns.captured_len[at]);
-            wide.kinds[at] = u32::from(class) | u32::from(keep.kind().code()) << 8;
-            wide.verdicts[at] = self.reason(verdict, decider);
-            match wide.recorded.last_mut() {
-                Some(run) if run.end == at => run.end += 1,
-                _ => wide.recorded.push(at..at + 1),
+    pub(super) fn decide_columns<P: Packets + ?Sized>(
+        &mut self,
+        wide: &mut Wide,
+        recording: &mut Recording<'_, P>,
+    ) -> Result<(), SinkError> {
+        let odd = self.find_demanded(wide, recording.data.len());
+        let Some(mut triggers) = self.triggers.take() else {
+            self.decide_odd(wide, &odd);
+            return Ok(());
+        };
+        let done = self.attend_columns(wide, recording, &mut triggers);
+        self.triggers = Some(triggers);
+        done
+    }
+
+    /// What modes and policies demand for each packet, by its class; returns those for which somebody
+    /// else than the class decides.
+    fn find_demanded(&self, wide: &mut Wide, count: usize) -> [u16; GROUPS] {
+        let Wide {
+            simd,
+            by_class,
+            verdicts,
+            kinds,
+            demands,
+            kept_len,
+            header_end,
+            columns,
+            ..
+        } = wide;
+        let mut put = |at: usize, kept: Kept| {
+            (kept_len[at], demands[at]) = (kept.payload, kept.kind);
+        };
+        let classes = verdicts[..count].iter();
+        let classes = classes.map(|&verdict| usize::from(self.classifier.class(verdict)));
+        match &self.policing {
+            None => classes
+                .enumerate()
+                .for_each(|(at, class)| put(at, by_class[class])),
+            Some(policing) => {
+                let kept = classes.zip(policing.demanded());
+                kept.enumerate()
+                    .for_each(|(at, (class, kept))| put(at, kept[class]));
             }
         }
+        simd.run(KeptLen {
+            kept_len,
+            header_end,
+            captured_len: &columns.captured_len,
+        });
+        simd.run(Split { demands, kinds })
+    }
+
+    /// Decides about those packets for which somebody else than the class does.
+    fn decide_odd(&mut self, wide: &mut Wide, odd: &[u16; GROUPS]) {
+        let mut before = self.packet_number;
+        wide.recorded = wide.wanted;
+        for (group, odd) in odd.iter().enumerate() {
+            let wanted = wide.wanted[group];
+            for lane in bits((odd & wanted).into()) {
+                let at = group * GROUP + lane;
+                let mut decider = wide.decider(at);
+                if decider == VARIES {
+                    let so_far = wanted & (u16::MAX >> (GROUP - 1 - lane));
+                    self.packet_number = before + u64::from(so_far.count_ones());
+                    match self.decide_one(wide, at) {
+                        Ok(by) => decider = by,
+                        Err(outcome) => {
+                            self.skip(wide, at, outcome);
+                            wide.recorded[group] &= !(1 << lane);
+                            continue;
+                        }
+                    }
+                }
+                wide.verdicts[at] = self.reason(wide.verdicts[at], decider);
+            }
+            before += u64::from(wanted.count_ones());
+        }
+        self.packet_number = before;
+    }
+
+    /// Decides about a packet by itself, how much is kept of it and who decided; fails if it is not
+    /// recorded.
+    #[inline(never)]
+    fn decide_one(&self, wide: &mut Wide, at: usize) -> Result<DeciderId, Outcome> {
+        let [class, place] = [wide.kinds[at].to_le_bytes()[0], at.to_le_bytes()[0]];
+        let (outcome, decider) = self.decided(place, class, || wide.flow_key(at));
+        let Outcome::Log(keep) = outcome else {
+            return Err(outcome);
+        };
+        wide.kinds[at] = u32::from(class) | u32::from(keep.kind().code()) << 8;
+        wide.kept_len[at] = keep.kept_len(wide.header_end[at], wide.columns.captured_len[at]);
+        Ok(decider)
+    }
+
+    /// Counts a packet that is not recorded.
+    fn skip(&mut self, wide: &Wide, at: usize, outcome: Outcome) {
+        let [class, ..] = wide.kinds[at].to_le_bytes();
+        self.kept_of(outcome, class, wide.wire_bytes(at));
+    }
+
+    /// Decides about packets one after another, with what their flows ask for; see
+    /// [`Worker::attend_to`].
+    fn attend_columns<P: Packets + ?Sized>(
+        &mut self,
+        wide: &mut Wide,
+        recording: &mut Recording<'_, P>,
+        triggers: &mut Triggers,
+    ) -> Result<(), SinkError> {
+        const FULL: u8 = KeepKind::Full as u8;
+        wide.recorded.fill(0);
+        for group in 0..recording.data.len().div_ceil(GROUP) {
+            let dissected = wide.columns.dissected[group];
+            for lane in bits(wide.wanted[group].into()) {
+                let at = group * GROUP + lane;
+                self.packet_number += 1;
+                let (mut decider, mut skipped) = (wide.decider(at), None);
+                if decider == VARIES {
+                    match self.decide_one(wide, at) {
+                        Ok(by) => decider = by,
+                        Err(outcome) => skipped = Some(outcome),
+                    }
+                }
+                // What is discarded stays so; a packet without a flow has no others to go with it.
+                if dissected >> lane & 1 != 0 && skipped != Some(Outcome::Discard) {
+                    let columns = &wide.columns;
+                    let captured_len = u64::from(columns.captured_len[at]);
+                    let of = (columns.fingerprint[at], columns.ts_ns[at], captured_len);
+                    let [_, code, ..] = wide.kinds[at].to_le_bytes();
+                    match triggers.attend(of, (code == FULL).then_some(decider)) {
+                        Attention::AsDecided if skipped.is_some() => {}
+                        Attention::AsDecided => {
+                            let seq = self.next_seq + recording.pending;
+                            triggers.remember(&wide.remembered(at, seq, recording.data[at]));
+                        }
+                        asked => {
+                            decider = self.keep_whole(wide, recording, triggers, at, asked)?;
+                            skipped = None;
+                        }
+                    }
+                }
+                if let Some(outcome) = skipped {
+                    self.skip(wide, at, outcome);
+                    continue;
+                }
+                if decider != BY_CLASS {
+                    wide.verdicts[at] = self.reason(wide.verdicts[at], decider);
+                }
+                wide.recorded[group] |= 1 << lane;
+                recording.pending += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has a packet kept whole, as its flow asks for, and first writes what is remembered of the flow
+    /// if it asks for that too; returns who decided.
+    #[inline(never)]
+    fn keep_whole<P: Packets + ?Sized>(
+        &mut self,
+        wide: &mut Wide,
+        recording: &mut Recording<'_, P>,
+        triggers: &mut Triggers,
+        at: usize,
+        asked: Attention,
+    ) -> Result<DeciderId, SinkError> {
+        let [class, ..] = wide.kinds[at].to_le_bytes();
+        let decider = match asked {
+            Attention::AsDecided => return Ok(wide.decider(at)),
+            Attention::Whole(decider) => decider,
+            Attention::Promote(decider) => {
+                let fingerprint = wide.columns.fingerprint[at];
+                if triggers.remembers(fingerprint) {
+                    self.record_until(wide, recording, at)?;
+                    self.promote(triggers, fingerprint, decider, class)?;
+                }
+                decider
+            }
+        };
+        wide.kept_len[at] = wide.columns.captured_len[at];
+        wide.kinds[at] = u32::from(class) | u32::from(KeepKind::Full.code()) << 8;
+        Ok(decider)
     }
 }

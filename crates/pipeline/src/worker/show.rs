@@ -4,8 +4,8 @@ use strata_blocks::Sink;
 use strata_capture::Packets;
 
 use super::Worker;
-use super::decide::{is_in, plain as plain_at};
-use super::wide::Wide;
+use super::decide::plain as plain_at;
+use super::wide::{Wide, is_in};
 use crate::tap::{NO_CLASS, Tapped, TappedHeaders};
 
 impl<S: Sink> Worker<S> {

@@ -58,6 +58,65 @@ impl Triggers {
     pub(super) fn is_asked(&self) -> bool {
         self.looks_back() || self.first_bytes.is_some() || self.alerted.is_some()
     }
+
+    /// Fetches what [`Triggers::attend`] will look at.
+    #[inline]
+    pub(super) fn prefetch(&self, fingerprints: &[u64]) {
+        if let Some(look_back) = &self.look_back {
+            fingerprints.iter().for_each(|&of| look_back.prefetch(of));
+        }
+        if let Some(first_bytes) = &self.first_bytes {
+            fingerprints.iter().for_each(|&of| first_bytes.prefetch(of));
+        }
+    }
+
+    /// What the flow of a packet asks for, given its fingerprint, time and captured bytes, and who
+    /// has decided that it is kept whole already, if so.
+    #[inline(always)]
+    pub(super) fn attend(
+        &mut self,
+        (fingerprint, ts_ns, bytes): (u64, u64, u64),
+        whole: Option<DeciderId>,
+    ) -> Attention {
+        let first = self.first_bytes.as_mut();
+        let is_start = first.is_some_and(|first| first.is_start(fingerprint, ts_ns, bytes));
+        let alerted = self.alerted.as_ref();
+        let alerted = alerted.and_then(|alerted| alerted.by(fingerprint));
+        match whole.or(alerted) {
+            Some(decider) => Attention::Promote(decider),
+            None if is_start => Attention::Whole(FIRST_BYTES),
+            None => Attention::AsDecided,
+        }
+    }
+
+    /// Remembers a packet that is not kept whole.
+    #[inline(always)]
+    pub(super) fn remember(&mut self, packet: &Remembered<'_>) {
+        let Remembered { packet: cut, .. } = packet;
+        if let Some(look_back) = &mut self.look_back
+            && (cut.kept_len as usize) < cut.data.len()
+        {
+            look_back.push(packet);
+        }
+    }
+
+    /// Whether anything of a flow may be remembered.
+    #[inline(always)]
+    pub(super) fn remembers(&self, fingerprint: u64) -> bool {
+        let look_back = self.look_back.as_ref();
+        look_back.is_some_and(|look_back| look_back.remembers(fingerprint))
+    }
+}
+
+/// What a packet's flow asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Attention {
+    /// What modes and policies have decided.
+    AsDecided,
+    /// It is kept whole, as this one decided.
+    Whole(DeciderId),
+    /// And so is what is remembered of the flow.
+    Promote(DeciderId),
 }
 
 impl<S: Sink> Worker<S> {
@@ -68,20 +127,25 @@ impl<S: Sink> Worker<S> {
     /// If the log cannot be written.
     pub fn apply_alerts(&mut self) -> Result<(), SinkError> {
         let triggers = self.triggers.as_mut();
-        let events = triggers.and_then(|triggers| triggers.alerted.as_mut()?.events());
-        for alert in events.into_iter().flatten() {
+        let Some(events) = triggers.and_then(|triggers| triggers.alerted.as_mut()?.events()) else {
+            return Ok(());
+        };
+        let Some(mut triggers) = self.triggers.take() else {
+            return Ok(());
+        };
+        let applied = events.into_iter().try_for_each(|alert| {
             let fingerprint = self.flows.hasher().flow(&alert.flow);
             // 0 says in a log that there is no number.
             let number = alert.signature_id.map_or(0, NonZeroU64::get);
             let decider = Decider::alert(number, &alert.signature);
             let decider = self.reasons.decider(decider);
-            let triggers = self.triggers.as_mut();
-            if let Some(alerted) = triggers.and_then(|triggers| triggers.alerted.as_mut()) {
+            if let Some(alerted) = &mut triggers.alerted {
                 alerted.add(fingerprint, decider);
             }
-            self.promote(fingerprint, decider, 0)?;
-        }
-        Ok(())
+            self.promote(&mut triggers, fingerprint, decider, 0)
+        });
+        self.triggers = Some(triggers);
+        applied
     }
 
     /// Prefetches what [`Worker::attend_to`] will look at.
@@ -91,13 +155,7 @@ impl<S: Sink> Worker<S> {
             return;
         };
         for lane in bits(self.lanes.dissected) {
-            let fingerprint = self.lanes.facts[lane].fingerprint;
-            if let Some(look_back) = &triggers.look_back {
-                look_back.prefetch(fingerprint);
-            }
-            if let Some(first_bytes) = &triggers.first_bytes {
-                first_bytes.prefetch(fingerprint);
-            }
+            triggers.prefetch(&[self.lanes.facts[lane].fingerprint]);
         }
     }
 
@@ -121,75 +179,70 @@ impl<S: Sink> Worker<S> {
             return Ok(decided);
         }
         let fingerprint = self.lanes.facts[lane].fingerprint;
-        let bytes = packet.data.len() as u64;
-        let first = triggers.first_bytes.as_mut();
-        let is_start = first.is_some_and(|first| first.is_start(fingerprint, packet.ts_ns, bytes));
-        let alerted = triggers.alerted.as_ref();
-        let alerted = alerted.and_then(|alerted| alerted.by(fingerprint));
-        if alerted.is_some() || outcome == WHOLE {
-            let decider = alerted.filter(|_| outcome != WHOLE).unwrap_or(decider);
-            self.promote(fingerprint, decider, class)?;
-            return Ok((WHOLE, decider));
+        let captured_len = exact::<u32>(packet.data.len());
+        let of = (fingerprint, packet.ts_ns, u64::from(captured_len));
+        let whole = (outcome == WHOLE).then_some(decider);
+        match triggers.attend(of, whole) {
+            Attention::AsDecided => {
+                if let Outcome::Log(keep) = outcome {
+                    let cut = Cut {
+                        seq: self.next_seq,
+                        verdict,
+                        class,
+                        keep: keep.kind(),
+                        kept_len: keep.kept_len(self.lanes.header_len[lane], captured_len),
+                        wire_len: exact::<u32>(wire_bytes(packet)),
+                        data: packet.data,
+                    };
+                    triggers.remember(&Remembered {
+                        fingerprint,
+                        packet: cut,
+                    });
+                }
+                Ok(decided)
+            }
+            Attention::Whole(decider) => Ok((WHOLE, decider)),
+            Attention::Promote(decider) => {
+                let Some(mut triggers) = self.triggers.take() else {
+                    unreachable!("they were asked");
+                };
+                let promoted = self.promote(&mut triggers, fingerprint, decider, class);
+                self.triggers = Some(triggers);
+                promoted.map(|()| (WHOLE, decider))
+            }
         }
-        if is_start {
-            return Ok((WHOLE, FIRST_BYTES));
-        }
-        let (Outcome::Log(keep), Some(look_back)) = (outcome, &mut triggers.look_back) else {
-            return Ok(decided);
-        };
-        let captured_len = exact::<u32>(bytes);
-        let kept_len = keep.kept_len(self.lanes.header_len[lane], captured_len);
-        if kept_len < captured_len {
-            look_back.push(&Remembered {
-                fingerprint,
-                packet: Cut {
-                    seq: self.next_seq,
-                    verdict,
-                    class,
-                    keep: keep.kind(),
-                    kept_len,
-                    wire_len: exact::<u32>(wire_bytes(packet)),
-                    data: packet.data,
-                },
-            });
-        }
-        Ok(decided)
     }
 
     /// Writes what is remembered of a flow whole, as `trigger` decided on a packet of this class.
-    fn promote(
+    /// `triggers` are this worker's, taken out since its packets go into the block meanwhile.
+    pub(super) fn promote(
         &mut self,
+        triggers: &mut Triggers,
         fingerprint: u64,
         trigger: DeciderId,
         class: u8,
     ) -> Result<(), SinkError> {
-        // Taken out, since its packets go into the block meanwhile.
-        let Some(mut triggers) = self.triggers.take() else {
+        let Some(look_back) = &mut triggers.look_back else {
             return Ok(());
         };
-        let mut promoted = Ok(());
-        if let Some(look_back) = &mut triggers.look_back {
-            promoted = look_back.take(fingerprint, |packet| {
-                let needed = PROMOTION_HEADER_LEN + packet.data.len() + DEFINITIONS_LEN;
-                if self.block.room() < needed {
-                    self.room_for(needed)?;
-                }
-                let reason = self.reason_to_promote(packet.verdict, trigger, class);
-                self.define_reason(reason);
-                self.block.push_promotion(&Promotion {
-                    seq: packet.seq,
-                    class: packet.class,
-                    keep: packet.keep,
-                    kept_len: packet.kept_len,
-                    wire_len: packet.wire_len,
-                    verdict: Some(reason),
-                    data: packet.data,
-                });
-                Ok(())
+        look_back.take(fingerprint, |packet| {
+            let needed = PROMOTION_HEADER_LEN + packet.data.len() + DEFINITIONS_LEN;
+            if self.block.room() < needed {
+                self.room_for(needed)?;
+            }
+            let reason = self.reason_to_promote(packet.verdict, trigger, class);
+            self.define_reason(reason);
+            self.block.push_promotion(&Promotion {
+                seq: packet.seq,
+                class: packet.class,
+                keep: packet.keep,
+                kept_len: packet.kept_len,
+                wire_len: packet.wire_len,
+                verdict: Some(reason),
+                data: packet.data,
             });
-        }
-        self.triggers = Some(triggers);
-        promoted
+            Ok(())
+        })
     }
 
     /// The number for a verdict whose packet is now written whole because of a trigger.

@@ -7,35 +7,22 @@ use strata_blocks::{BlockBuilder, PacketRun, Sink, SinkError};
 use strata_capture::{PacketRef, Packets};
 use strata_classify::{LANES, VerdictId};
 use strata_wire::wide::{GROUP, GROUPS, Kernel, Lanes, PacketColumns, Simd, WIDE};
-use strata_wire::{Headers, Keep, KeepKind, LinkType, Outcome, prefetch};
+use strata_wire::{Headers, KeepKind, LinkType, prefetch};
 
 use super::record::define_reason;
 use super::{DEFINITIONS_LEN, Worker, fetch};
 use crate::classifier::bits;
-use crate::demand::Demand;
-use crate::reasons::BY_CLASS;
+use crate::demand::{Demand, Kept};
 
 /// Fewer packets than this are faster one by one.
 const FEW: usize = 16;
 /// Longer packets do not fit in the sums of a batch.
 const LONG: usize = 1 << 24;
 
-/// What is kept of each class's packets.
-#[derive(Clone, Debug)]
-struct Kept {
-    /// Bytes after the headers; [`WHOLE`] for all.
-    payload: [u32; 256],
-    /// The class, and [`KeepKind::code`] from bit 8 on.
-    kinds: [u32; 256],
-}
-
-/// More than any packet in a batch has.
-const WHOLE: u32 = 1 << 30;
-
 /// A batch in columns.
 #[derive(Debug)]
 pub(super) struct Wide {
-    simd: Simd,
+    pub(super) simd: Simd,
     pub(super) columns: PacketColumns,
     /// Bytes up to the end of the headers, or what stands for them
     /// ([`Headers::kept_header_len`]).
@@ -45,14 +32,18 @@ pub(super) struct Wide {
     pub(super) verdicts: [VerdictId; WIDE],
     /// See [`PacketRun::kinds`].
     pub(super) kinds: [u32; WIDE],
+    /// What is demanded, see [`Kept::kind`].
+    pub(super) demands: [u32; WIDE],
     /// Where those are that are not plain, and their headers.
     pub(super) others: Vec<(usize, Headers)>,
     /// Those that no policy discards.
     pub(super) wanted: [u16; GROUPS],
     /// Those that are recorded.
-    pub(super) recorded: Vec<Range<usize>>,
-    /// `None` if classes alone do not say what is kept, or packets are not recorded.
-    kept: Option<Kept>,
+    pub(super) recorded: [u16; GROUPS],
+    /// What modes ask for, by class.
+    pub(super) by_class: Vec<Kept>,
+    /// Whether every packet is recorded, and its class says how much of it.
+    is_by_class: bool,
 }
 
 impl Wide {
@@ -64,45 +55,29 @@ impl Wide {
             kept_len: [0; WIDE],
             verdicts: [0; WIDE],
             kinds: [0; WIDE],
+            demands: [0; WIDE],
             others: Vec::with_capacity(WIDE),
             wanted: [0; GROUPS],
-            recorded: Vec::with_capacity(WIDE),
-            kept: None,
+            recorded: [0; GROUPS],
+            by_class: Vec::new(),
+            is_by_class: false,
         }
     }
 
     /// Stores what modes demand for each class.
     pub(super) fn adopt(&mut self, demands: &[Demand]) {
-        let mut kept = Kept {
-            payload: [0; 256],
-            kinds: [0; 256],
-        };
-        for (number, demand) in (0_u32..256).zip(demands) {
-            let class = number as usize;
-            let &Demand::Always(Outcome::Log(keep), BY_CLASS) = demand else {
-                self.kept = None;
-                return;
-            };
-            kept.kinds[class] = number | u32::from(keep.kind().code()) << 8;
-            kept.payload[class] = match keep {
-                Keep::Nothing => {
-                    self.kept = None;
-                    return;
-                }
-                Keep::Header => 0,
-                Keep::Partial(payload) => payload.min(WHOLE),
-                Keep::Full => WHOLE,
-            };
-        }
-        self.kept = Some(kept);
+        let classes = (0..=u8::MAX).zip(demands);
+        self.by_class = classes.map(|(class, demand)| demand.kept(class)).collect();
+        let mut kept = self.by_class.iter();
+        self.is_by_class = kept.all(|kept| kept.is_by_class());
     }
 }
 
 /// Turns how many bytes after the headers are wanted into how many bytes are kept.
-struct KeptLen<'a> {
-    kept_len: &'a mut [u32; WIDE],
-    header_end: &'a [u32; WIDE],
-    captured_len: &'a [u32; WIDE],
+pub(super) struct KeptLen<'a> {
+    pub(super) kept_len: &'a mut [u32; WIDE],
+    pub(super) header_end: &'a [u32; WIDE],
+    pub(super) captured_len: &'a [u32; WIDE],
 }
 
 impl Kernel for KeptLen<'_> {
@@ -127,7 +102,25 @@ impl Kernel for KeptLen<'_> {
 struct Scanned {
     interface: u16,
     wire_bytes: u64,
-    ts_ns: [u64; 2],
+    /// Whether no packet is earlier than the one before.
+    ascends: bool,
+}
+
+/// Packets of a batch while they are recorded.
+pub(super) struct Recording<'a, P: ?Sized> {
+    batch: &'a P,
+    /// Where in the batch they are: at these places from `start` on.
+    start: usize,
+    places: &'a [u8],
+    pub(super) data: &'a [&'a [u8]],
+    interface: u16,
+    ascends: bool,
+    /// The next packet.
+    next: usize,
+    /// How many of those before it are not plain.
+    others: usize,
+    /// How many from it on are to be recorded, as far as that is decided.
+    pub(super) pending: u64,
 }
 
 impl<S: Sink> Worker<S> {
@@ -139,7 +132,7 @@ impl<S: Sink> Worker<S> {
         (start, places): (usize, &[u8]),
     ) -> Result<bool, SinkError> {
         let count = places.len();
-        if self.triggers.is_some() || self.enough.is_some() || count < FEW {
+        if self.enough.is_some() || count < FEW {
             return Ok(false);
         }
         let Some(mut wide) = self.wide.take() else {
@@ -158,9 +151,18 @@ impl<S: Sink> Worker<S> {
                 if self.is_tapped {
                     self.show_columns(&wide, batch, (start, places));
                 }
-                let data = &data[..count];
-                self.record_columns(&mut wide, batch, (start, places), (&scanned, data))
-                    .map(|()| true)
+                let recording = Recording {
+                    batch,
+                    start,
+                    places,
+                    data: &data[..count],
+                    interface: scanned.interface,
+                    ascends: scanned.ascends,
+                    next: 0,
+                    others: 0,
+                    pending: 0,
+                };
+                self.record_columns(&mut wide, recording).map(|()| true)
             }
         };
         self.wide = Some(wide);
@@ -184,8 +186,9 @@ impl<S: Sink> Worker<S> {
         let mut scanned = Scanned {
             interface,
             wire_bytes: 0,
-            ts_ns: [u64::MAX, 0],
+            ascends: true,
         };
+        let mut latest = 0;
         let columns = &mut wide.columns;
         for ((lane, data), &place) in data.iter_mut().enumerate().zip(places) {
             let packet = batch.get(start + usize::from(place));
@@ -200,10 +203,15 @@ impl<S: Sink> Worker<S> {
             columns.captured_len[lane] = captured_len;
             columns.wire_len[lane] = packet.wire_len;
             scanned.wire_bytes += u64::from(packet.wire_len.max(captured_len));
-            scanned.ts_ns[0] = scanned.ts_ns[0].min(packet.ts_ns);
-            scanned.ts_ns[1] = scanned.ts_ns[1].max(packet.ts_ns);
+            scanned.ascends &= latest <= packet.ts_ns;
+            latest = packet.ts_ns;
         }
-        let [earliest, latest] = scanned.ts_ns;
+        let mut earliest = columns.ts_ns[0];
+        if !scanned.ascends {
+            for &ts_ns in &columns.ts_ns[..places.len()] {
+                (earliest, latest) = (earliest.min(ts_ns), latest.max(ts_ns));
+            }
+        }
         is_odd |= !self.classifier.takes_columns(earliest, latest);
         (!is_odd).then_some(scanned)
     }
@@ -221,6 +229,7 @@ impl<S: Sink> Worker<S> {
         let count = places.len();
         let hasher = self.flows.hasher();
         wide.others.clear();
+        wide.wanted.fill(0);
         for groups in (0..count.div_ceil(GROUP)).step_by(GROUPS_OF_LANES) {
             let groups = groups..(groups + GROUPS_OF_LANES).min(count.div_ceil(GROUP));
             for group in groups.clone() {
@@ -248,6 +257,7 @@ impl<S: Sink> Worker<S> {
                     let packet = batch.get(start + usize::from(places[at]));
                     self.look_at_other(wide, &packet, at);
                 }
+                self.prefetch_flows(&wide.columns.fingerprint, group, interface);
             }
             let lanes = groups.start * GROUP..groups.end * GROUP;
             for (packet, &len) in data[lanes.clone()]
@@ -297,39 +307,53 @@ impl<S: Sink> Worker<S> {
         columns.tos[at] = u32::from(facts.tos);
     }
 
+    /// Fetches what policies and triggers know of the flows of a group.
+    #[inline(always)]
+    fn prefetch_flows(&self, fingerprints: &[u64; WIDE], group: usize, interface: u16) {
+        let fingerprints = &fingerprints.as_chunks::<GROUP>().0[group];
+        if let Some(policing) = &self.policing {
+            let number = self.sources[usize::from(interface)].rules_number;
+            policing.prefetch_flows(fingerprints, number);
+        }
+        if let Some(triggers) = &self.triggers {
+            triggers.prefetch(fingerprints);
+        }
+    }
+
     /// Records of the packets.
-    fn record_columns(
+    fn record_columns<P: Packets + ?Sized>(
         &mut self,
         wide: &mut Wide,
-        batch: &(impl Packets + ?Sized),
-        (start, places): (usize, &[u8]),
-        (scanned, data): (&Scanned, &[&[u8]]),
+        mut recording: Recording<'_, P>,
     ) -> Result<(), SinkError> {
-        if wide.kept.is_some() && self.policing.is_none() {
-            self.find_kept(wide, data.len());
+        if wide.is_by_class && self.policing.is_none() && self.triggers.is_none() {
+            self.find_kept(wide, recording.data.len());
         } else {
-            self.decide_columns(wide, data.len());
+            self.decide_columns(wide, &mut recording)?;
         }
-        let mut others = 0;
-        for run in 0..wide.recorded.len() {
-            let Range { start: mut at, end } = wide.recorded[run].clone();
-            let ts_range_ns = if (at, end) == (0, data.len()) {
-                scanned.ts_ns
-            } else {
-                let times = wide.columns.ts_ns[at..end].iter();
-                times.fold([u64::MAX, 0], |[min, max], &ts| [min.min(ts), max.max(ts)])
-            };
-            let run = (scanned.interface, ts_range_ns, &data[..end]);
-            while at < end {
-                at = self.push_run(wide, run, at, &mut others);
-                if at < end {
-                    // It refers to what is not defined yet, or does not fit.
-                    let packet = batch.get(start + usize::from(places[at]));
-                    self.record_one(wide, (at, &mut others), &packet)?;
-                    at += 1;
-                }
+        let count = recording.data.len();
+        self.record_until(wide, &mut recording, count)
+    }
+
+    /// Records of the packets up to this one.
+    pub(super) fn record_until<P: Packets + ?Sized>(
+        &mut self,
+        wide: &Wide,
+        recording: &mut Recording<'_, P>,
+        end: usize,
+    ) -> Result<(), SinkError> {
+        while recording.next < end {
+            self.push_run(wide, recording, end);
+            let at = recording.next;
+            if at < end {
+                // It refers to what is not defined yet, or does not fit.
+                let place = recording.places[at];
+                let packet = recording.batch.get(recording.start + usize::from(place));
+                self.record_one(wide, (at, &mut recording.others), &packet)?;
+                recording.next += 1;
             }
         }
+        recording.pending = 0;
         Ok(())
     }
 
@@ -338,90 +362,96 @@ impl<S: Sink> Worker<S> {
         self.packet_number += count as u64;
         let Wide {
             simd,
-            kept: Some(kept),
+            by_class,
             verdicts,
             kinds,
             kept_len,
             header_end,
             columns,
             recorded,
+            wanted,
             ..
-        } = wide
-        else {
-            return;
-        };
+        } = wide;
         let lens = kept_len.iter_mut().zip(kinds);
         for ((kept_len, kind), &id) in lens.zip(&*verdicts).take(count) {
-            let class = usize::from(self.classifier.class(id));
-            (*kept_len, *kind) = (kept.payload[class], kept.kinds[class]);
+            let kept = by_class[usize::from(self.classifier.class(id))];
+            (*kept_len, *kind) = (kept.payload, kept.kind);
         }
-        recorded.clear();
-        recorded.push(0..count);
+        *recorded = *wanted;
+        let captured_len = &columns.captured_len;
         simd.run(KeptLen {
             kept_len,
             header_end,
-            captured_len: &columns.captured_len,
+            captured_len,
         });
     }
 
-    /// Records of packets from one on, as long as they need no check of their own; returns the
-    /// first that does. `others` counts those before that are not plain.
-    fn push_run(
+    /// Records of packets before `end`, as long as they need no check of their own.
+    fn push_run<P: Packets + ?Sized>(
         &mut self,
         wide: &Wide,
-        (interface, ts_range_ns, data): (u16, [u64; 2], &[&[u8]]),
-        from: usize,
-        others: &mut usize,
-    ) -> usize {
+        recording: &mut Recording<'_, P>,
+        end: usize,
+    ) {
         let columns = &wide.columns;
         let run = PacketRun {
-            interface,
-            data,
+            interface: recording.interface,
+            data: &recording.data[..end],
             ts_ns: &columns.ts_ns,
-            ts_range_ns,
+            ascends: recording.ascends,
             wire_len: &columns.wire_len,
             captured_len: &columns.captured_len,
             header_len: &wide.header_end,
             kept_len: &wide.kept_len,
             verdicts: &wide.verdicts,
             kinds: &wide.kinds,
+            recorded: &wide.recorded,
         };
         let (simd, seq) = (wide.simd, self.next_seq);
         let (classifier, reasons) = (&self.classifier, &self.reasons);
         let define = |block: &mut BlockBuilder, reason| {
             define_reason(block, classifier, reasons, reason);
         };
-        let block = &mut self.block;
-        let end = block.push_run(simd, &run, (from, seq), DEFINITIONS_LEN, define);
-        let lanes = from..end;
-        self.next_seq += lanes.len() as u64;
+        let (block, others) = (&mut self.block, &mut recording.others);
+        let from = recording.next;
+        let (stopped, count) = block.push_run(simd, &run, (from, seq), DEFINITIONS_LEN, define);
+        let lanes = from..stopped;
+        recording.next = stopped;
+        self.next_seq += count;
+        let is_whole = count == lanes.len() as u64;
         let hasher = self.flows.hasher();
         skip_others(wide, others, lanes.start);
         let mut noted = lanes.start;
         while let Some((at, headers)) = wide.others.get(*others).filter(|(at, _)| *at < lanes.end) {
-            self.note_plain(columns, noted..*at);
-            let is_whole = wide.kinds[*at] >> 8 == u32::from(KeepKind::Full.code());
-            if headers.has_no_network() && !is_whole {
+            self.note_plain(wide, noted..*at, is_whole);
+            noted = at + 1;
+            *others += 1;
+            if !is_in(&wide.recorded, *at) {
+                continue;
+            }
+            let keeps_all = wide.kinds[*at] >> 8 == u32::from(KeepKind::Full.code());
+            if headers.has_no_network() && !keeps_all {
                 let kept_len = u64::from(wide.kept_len[*at]);
                 self.ledger.header_fallback.add(kept_len);
             }
             let fingerprint = columns.fingerprint[*at];
             self.block.note_headers(headers, fingerprint, &hasher);
-            noted = at + 1;
-            *others += 1;
         }
-        self.note_plain(columns, noted..lanes.end);
-        end
+        self.note_plain(wide, noted..lanes.end, is_whole);
     }
 
-    /// Stores the flows of plain packets.
+    /// Stores the flows of plain packets: of those that are recorded, if not all are.
     #[inline]
-    fn note_plain(&mut self, columns: &PacketColumns, lanes: Range<usize>) {
+    fn note_plain(&mut self, wide: &Wide, lanes: Range<usize>, is_whole: bool) {
+        let columns = &wide.columns;
         let ends = columns.source[lanes.clone()]
             .iter()
             .zip(&columns.destination[lanes.clone()]);
-        for (&fingerprint, (&source, &destination)) in columns.fingerprint[lanes].iter().zip(ends) {
-            self.block.note_plain(fingerprint, [source, destination]);
+        let flows = columns.fingerprint[lanes.clone()].iter().zip(ends);
+        for (at, (&fingerprint, (&source, &destination))) in lanes.zip(flows) {
+            if is_whole || is_in(&wide.recorded, at) {
+                self.block.note_plain(fingerprint, [source, destination]);
+            }
         }
     }
 
@@ -450,6 +480,12 @@ impl<S: Sink> Worker<S> {
         let kept = (KeepKind::of_flags(code), wide.kept_len[at]);
         self.push(0, packet, class, kept, wide.verdicts[at])
     }
+}
+
+/// Whether a packet of a batch is in a set.
+#[inline(always)]
+pub(super) fn is_in(set: &[u16; GROUPS], at: usize) -> bool {
+    set[at / GROUP] >> (at % GROUP) & 1 != 0
 }
 
 /// Skips those that are not plain and come before a packet: they are not recorded.
