@@ -69,7 +69,7 @@ const COLUMNS: [ColumnSpec; 12] = [
         "anomaly",
         Kind::F64,
         "",
-        "Mean share of the anomalous classes over the trees.",
+        "Mean share of the anomalous classes over the trees; at least half of the doubt.",
     ),
 ];
 
