@@ -33,6 +33,7 @@ mod sending;
 mod signals;
 mod switch;
 mod table;
+mod telemetry;
 mod text;
 mod train;
 mod verify;
@@ -79,6 +80,8 @@ enum Command {
     Switch(Box<switch::Args>),
     /// Run the relay: memory for switches, and the disks behind it.
     Relay(relay::Args),
+    /// Collect reports of switches (DTA, INT) in memory, and query it.
+    Telemetry(telemetry::Args),
     /// Show what a log contains.
     Info(info::Args),
     /// Export packets of a log to a pcapng or pcap file.
@@ -127,6 +130,7 @@ impl Command {
                 | Self::Generate(_)
                 | Self::Replay(_)
         ) || matches!(self, Self::Ask(args) if args.is_live())
+            || matches!(self, Self::Telemetry(args) if args.is_long_running())
     }
 
     /// Its logging options, if it is long-running.
@@ -136,6 +140,7 @@ impl Command {
             Self::Switch(args) => Some(args.logging()),
             Self::Relay(args) => Some(&args.logging),
             Self::Compact(args) => Some(&args.logging),
+            Self::Telemetry(args) => args.logging(),
             _ => None,
         }
     }
@@ -161,6 +166,7 @@ fn main() -> ExitCode {
         }
         Command::Switch(args) => switch::run(&args),
         Command::Relay(args) => relay::run(&args),
+        Command::Telemetry(args) => telemetry::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Compact(args) => compact::run(&args),

@@ -146,6 +146,7 @@ impl Configuration {
         let files = files.into_iter().flatten().cloned();
         Reach {
             log: spec.destination.dir(),
+            store: None,
             socket_dirs: socket.and_then(SocketFile::own_dirs),
             files: files
                 .chain(spec.triggers.followed())

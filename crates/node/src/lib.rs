@@ -1,4 +1,4 @@
-//! Runs a role: [`RecordSpec`] (also of a switch), [`RelaySpec`].
+//! Runs a role: [`RecordSpec`] (also of a switch), [`RelaySpec`], [`TelemetrySpec`].
 //!
 //! The caller (the command line, a test) describes the role in a [`Spec`], [`start`]s it and gets a
 //! [`Handle`] to query, change and end it. Progress is reported as [`Notice`]s, and the result as the
@@ -13,6 +13,7 @@
 //! sensors, governor, watchdog, reclaim, eve
 //!                  what is monitored during a live capture, and the response to it
 //! sending          replay and generated traffic, on the calling thread
+//! telemetry        the role of a telemetry collector: reports by UDP into memory that is queried
 //! relay            the role of a relay: memory for switches, and the response to a short disk
 //! destination      a log on this machine, or a relay
 //! configuration    the configuration file, read once per start and once per reload
@@ -50,6 +51,7 @@ mod sending;
 mod sensors;
 mod setup;
 mod spec;
+mod telemetry;
 mod vectors;
 mod watchdog;
 
@@ -66,4 +68,8 @@ pub use sending::{GenerateSpec, Pace, ReplaySpec, SendOutcome, generate, replay}
 pub use spec::{
     DestinationSpec, InputSpec, InterfaceSpec, LogSpec, ModelSpec, RecordSpec, SandboxSpec,
     SteeringSpec, TriggerSpec,
+};
+pub use telemetry::{
+    Counted, EntryKind, Found, NamedList, TelemetryCursor, TelemetryLayout, TelemetryOutcome,
+    TelemetrySpec, TelemetryStore,
 };

@@ -55,6 +55,17 @@ pub enum Notice {
         /// The log's directory.
         log: PathBuf,
     },
+    /// A telemetry collector takes reports from now on.
+    Telemetry {
+        /// Where it listens.
+        address: SocketAddr,
+        /// Where it listens for telemetry reports of INT.
+        int: Option<SocketAddr>,
+        /// The store's directory.
+        store: PathBuf,
+        /// Whether the store existed.
+        continued: bool,
+    },
     /// A switch came, went or failed, or the relay's disk runs short.
     Relay(String),
     /// A relay ends: it writes what is in memory, unless the log cannot be written.
@@ -96,7 +107,7 @@ impl Notice {
             Self::NoSteering(_) => "no-steering",
             Self::Capturing { .. } => "capturing",
             Self::Event(_) => "event",
-            Self::Serving { .. } => "serving",
+            Self::Serving { .. } | Self::Telemetry { .. } => "serving",
             Self::Relay(_) => "relay",
             Self::Ending { .. } => "ending",
             Self::NotEve(_) => "not-eve",
@@ -186,6 +197,20 @@ impl fmt::Display for Notice {
                 "relay on {address}, log in {}; Ctrl-C ends it",
                 log.display()
             ),
+            Self::Telemetry {
+                address,
+                int,
+                store,
+                continued,
+            } => {
+                write!(f, "reports on UDP {address}")?;
+                if let Some(int) = int {
+                    write!(f, ", of INT on UDP {int}")?;
+                }
+                let what = if *continued { "continues" } else { "new" };
+                let store = store.display();
+                write!(f, ", store in {store} ({what}); Ctrl-C ends it")
+            }
             Self::Relay(event) => write!(f, "{}", Printable(event)),
             Self::Ending { failed: true } => f.write_str("ending: the log cannot be written"),
             Self::Ending { failed: false } => f.write_str("ending; writing what is in memory"),

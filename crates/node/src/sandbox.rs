@@ -47,6 +47,8 @@ pub(crate) fn opener(spec: &SandboxSpec) -> Result<SocketOpener> {
 pub(crate) struct Reach<'a> {
     /// The log's directory, if it is on this machine.
     pub(crate) log: Option<&'a Path>,
+    /// A directory that exists and is written, but is no log.
+    pub(crate) store: Option<&'a Path>,
     /// The directory created for the API's socket, and its parent.
     pub(crate) socket_dirs: Option<[PathBuf; 2]>,
     /// Files that are read again: configuration, policies.
@@ -69,8 +71,9 @@ pub(crate) fn give_up(
         log_directory(log, owner)?;
     }
     let user = owner.user.as_ref();
-    give_up_capabilities(user, keep, reach.log)?;
-    if let (Some(_), Some(log)) = (user, reach.log) {
+    let written = reach.log.or(reach.store);
+    give_up_capabilities(user, keep, written)?;
+    if let (Some(_), Some(log)) = (user, written) {
         let writes = Access::WRITE_OK | Access::EXEC_OK;
         let may = accessat(CWD, log, writes, AtFlags::EACCESS);
         may.map_err(std::io::Error::from).at_with(|| {
@@ -96,7 +99,12 @@ pub(crate) fn give_up(
 impl Reach<'_> {
     fn files(&self) -> Files {
         let mut files = Files {
-            write: self.log.map(Path::to_owned).into_iter().collect(),
+            write: self
+                .log
+                .into_iter()
+                .chain(self.store)
+                .map(Path::to_owned)
+                .collect(),
             delete: self.socket_dirs.iter().flatten().cloned().collect(),
             ..Files::default()
         };

@@ -3,8 +3,8 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -197,6 +197,46 @@ pub fn wait(socket: BorrowedFd<'_>, to_write: bool, limit: Duration) -> io::Resu
         Err(rustix::io::Errno::INTR) => Ok(false),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Waits this long until one of two sockets, or the only one, has something to read.
+///
+/// # Errors
+///
+/// What the operating system says.
+pub fn wait_either(
+    first: BorrowedFd<'_>,
+    second: Option<BorrowedFd<'_>>,
+    limit: Duration,
+) -> io::Result<()> {
+    let Some(second) = second else {
+        return wait(first, false, limit).map(|_| ());
+    };
+    let timeout = Timespec::try_from(limit).map_err(io::Error::other)?;
+    let mut both = [first, second].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    match poll(&mut both, Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A UDP socket that does not block and merges datagrams of a run (`UDP_GRO`), with a receive
+/// buffer of this size, or what the system's limit permits.
+///
+/// # Errors
+///
+/// What the operating system says.
+pub fn udp(address: SocketAddr, buffer_bytes: u32) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind(address)?;
+    socket.set_nonblocking(true)?;
+    let fd = socket.as_fd();
+    // Root may exceed the limit.
+    if set_number(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, buffer_bytes).is_err() {
+        set_number(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, buffer_bytes)?;
+    }
+    // Without this, runs are cut before they arrive, which is slower.
+    let _ = set_number(fd, libc::SOL_UDP, libc::UDP_GRO, 1);
+    Ok(socket)
 }
 
 /// A message to send.
@@ -539,9 +579,6 @@ pub(crate) fn owned(fd: c_int) -> io::Result<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::UdpSocket;
-    use std::os::fd::AsFd;
-
     use super::*;
 
     /// What arrives within 5 s, up to `count`.

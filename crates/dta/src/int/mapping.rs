@@ -174,10 +174,11 @@ impl Table {
         Ok(table)
     }
 
-    /// The lists that it appends to, with the names of the reports that do.
-    pub fn lists(&self) -> impl Iterator<Item = (u32, &str)> {
+    /// The lists that it appends to, with the names of the reports that do, and whether these are
+    /// events.
+    pub fn lists(&self) -> impl Iterator<Item = (u32, &str, bool)> {
         let lists = self.report.iter();
-        lists.filter_map(|rule| Some((rule.list?, rule.name.as_str())))
+        lists.filter_map(|rule| Some((rule.list?, rule.name.as_str(), rule.data == Data::Event)))
     }
 }
 

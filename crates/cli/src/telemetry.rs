@@ -1,0 +1,94 @@
+//! `strata telemetry`: reports of switches into memory, and queries of it.
+//!
+//! ```text
+//! run        the collector
+//! ask        get, list, path, top, status: of a store, whether it is written or not
+//! shown      keys and events as people read them
+//! generate   reports of all kinds, from a seed
+//! fat_tree   a simulated network of INT switches
+//! ```
+
+mod ask;
+mod fat_tree;
+mod generate;
+mod run;
+mod shown;
+
+use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
+
+use anyhow::{Context, Result};
+
+use crate::logging::LoggingArgs;
+use crate::output::refuse;
+
+/// Arguments of `strata telemetry`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Take reports and keep them in memory that can be queried meanwhile.
+    Run(Box<run::Args>),
+    /// Show what a store knows of a key: its value and its counter.
+    Get(ask::GetArgs),
+    /// Show the entries of a list; without a name, the lists.
+    List(ask::ListArgs),
+    /// Show the path of a flow, hop by hop, with the latency of each.
+    Path(ask::PathArgs),
+    /// Show the keys with the largest counters.
+    Top(ask::TopArgs),
+    /// Show what the collector has counted: reports, refusals, losses.
+    Status(ask::StatusArgs),
+    /// Send reports of all kinds, or those of a simulated network.
+    Generate(Box<generate::Args>),
+}
+
+impl Args {
+    /// Whether it runs until stopped.
+    pub(crate) fn is_long_running(&self) -> bool {
+        matches!(self.command, Command::Run(_) | Command::Generate(_))
+    }
+
+    /// Its logging options, if it has any.
+    pub(crate) fn logging(&self) -> Option<&LoggingArgs> {
+        match &self.command {
+            Command::Run(args) => Some(&args.logging),
+            _ => None,
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    match &args.command {
+        Command::Run(args) => run::run(args),
+        Command::Get(args) => ask::get(args),
+        Command::List(args) => ask::list(args),
+        Command::Path(args) => ask::path(args),
+        Command::Top(args) => ask::top(args),
+        Command::Status(args) => ask::status(args),
+        Command::Generate(args) => generate::run(args),
+    }
+}
+
+/// `HOST` or `HOST:PORT`, as the first address that it has.
+fn address(option: &str, text: &str, port: u16) -> Result<SocketAddr> {
+    let bare = text.trim_matches(['[', ']']);
+    // An IPv6 address has colons of its own.
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if bare.parse::<Ipv6Addr>().is_err() => {
+            let Ok(port) = port.parse::<u16>() else {
+                return Err(refuse(format!(
+                    "{option} {text}: '{port}' is not a port: write HOST or HOST:PORT"
+                )));
+            };
+            (host.trim_matches(['[', ']']), port)
+        }
+        _ => (bare, port),
+    };
+    let mut found = (host, port).to_socket_addrs();
+    let first = found.as_mut().ok().and_then(Iterator::next);
+    first.with_context(|| format!("{option} {text}: no address is known for '{host}'"))
+}

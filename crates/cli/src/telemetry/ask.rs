@@ -1,0 +1,422 @@
+//! `strata telemetry get`, `list`, `path`, `top`, `status`: queries of a store.
+
+use std::collections::VecDeque;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use strata_dta::key::{FiveTuple, Key};
+use strata_node::{EntryKind, TelemetryStore};
+use strata_wire::{exact, grouped};
+
+use super::shown;
+use crate::listing::{ColumnForm, Reader, listing};
+use crate::output::{Standard, refuse, standard};
+use crate::signals::stop_on_signal;
+use crate::{bounded, text};
+
+/// Between looks at a list that is followed.
+const POLL: Duration = Duration::from_millis(100);
+
+const KEYS: &str = "\
+Keys: an address (10.0.0.1), a flow (10.0.0.1:1024 > 10.0.0.2:80 tcp; quote it, or write - for >), a
+node (node 7), a queue (node 7 port 3 queue 1), a flow at a node (node 7 10.0.0.1:1024 >
+10.0.0.2:80 tcp), or bytes (0x0a000001).";
+
+/// Arguments of `strata telemetry get`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = format!("{KEYS}
+
+Exit status: 1 if nothing is known of the key."))]
+pub(super) struct GetArgs {
+    /// The store.
+    store: PathBuf,
+    /// The key, in one word or several.
+    #[arg(required = true)]
+    key: Vec<String>,
+    /// Look at so many copies of the value; as many as reports asked for, if that is known.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=4))]
+    redundancy: u8,
+    /// Answer only if so many copies agree; fewer than two may, rarely, be another key's.
+    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=4))]
+    agree: u8,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of `strata telemetry list`.
+#[derive(Debug, clap::Args)]
+pub(super) struct ListArgs {
+    /// The store.
+    store: PathBuf,
+    /// The list: its name or its number.
+    name: Option<String>,
+    /// Go on with new entries as they come, until Ctrl-C.
+    #[arg(short, long, requires = "name")]
+    follow: bool,
+    /// Begin with the last so many entries; with --follow, 0 are new ones only.
+    #[arg(short = 'n', long, value_name = "N", requires = "name", value_parser = text::number)]
+    last: Option<u64>,
+    /// Print JSON, an object per line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of `strata telemetry path`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A flow has a direction: 10.0.0.1:1024 > 10.0.0.2:80 tcp. Quote it, or write - for >.
+
+Hops are known if they sent postcards of the flow; latencies if they sent it with Key-Write for the
+key `node N FLOW`, as the built-in table of INT does.
+
+Exit status: 1 if the path is not known.")]
+pub(super) struct PathArgs {
+    /// The store.
+    store: PathBuf,
+    /// The flow, in one word or several.
+    #[arg(required = true)]
+    flow: Vec<String>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of `strata telemetry top`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Counters have no keys: shown are those that the collector has met often. A count is never too
+small; `strata telemetry get` says by how much it may be too large.")]
+pub(super) struct TopArgs {
+    /// The store.
+    store: PathBuf,
+    /// Show this many.
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 20, value_parser = bounded::count::<1, 1024>)]
+    number: usize,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of `strata telemetry status`.
+#[derive(Debug, clap::Args)]
+pub(super) struct StatusArgs {
+    /// The store.
+    store: PathBuf,
+    /// Print JSON: all counters, also by reporter.
+    #[arg(long)]
+    json: bool,
+}
+
+fn parse_key(words: &[String]) -> Result<Key> {
+    let parsed = words.join(" ").parse::<Key>();
+    parsed.map_err(|error| refuse(error.to_string()))
+}
+
+fn json_line(value: &Value) -> Result<()> {
+    Ok(writeln!(standard(), "{value}")?)
+}
+
+pub(super) fn get(args: &GetArgs) -> Result<()> {
+    let key = parse_key(&args.key)?;
+    if args.agree > args.redundancy {
+        return Err(refuse(format!(
+            "--agree {}: no more copies can agree than --redundancy {} looks at",
+            args.agree, args.redundancy
+        )));
+    }
+    let mut store = TelemetryStore::open(&args.store)?;
+    let value = store.value(&key, args.redundancy, args.agree);
+    let count = (store.count(&key) > 0).then(|| store.count_bounded(&key));
+    if args.json {
+        let value = value.as_ref().map(|found| {
+            json!({
+                "bytes": shown::hex(&found.data),
+                "number": shown::as_number(&found.data),
+                "agreeing": found.agreeing,
+            })
+        });
+        let count = count.map(|count| {
+            json!({
+                "at_most": count.at_most,
+                "excess_max": count.excess_max,
+                "doubt": count.doubt,
+            })
+        });
+        json_line(&json!({
+            "key": shown::key(&key),
+            "key_bytes": format!("{key:?}"),
+            "value": value,
+            "count": count,
+        }))?;
+    } else {
+        let mut out = standard();
+        if let Some(found) = &value {
+            let bytes = shown::hex(&found.data);
+            let copies = if found.agreeing == 1 {
+                "copy"
+            } else {
+                "copies"
+            };
+            let number = shown::as_number(&found.data);
+            let number = number.map_or_else(String::new, |number| format!("{} ", grouped(number)));
+            writeln!(out, "value {number}({bytes}), {} {copies}", found.agreeing)?;
+        }
+        if let Some(count) = &count {
+            writeln!(
+                out,
+                "count {}, at most {:.0} too large in {:.1} % of cases",
+                grouped(count.at_most),
+                count.excess_max.floor(),
+                (1.0 - count.doubt) * 100.0,
+            )?;
+        }
+    }
+    if value.is_none() && count.is_none() {
+        bail!("nothing is known of {}", shown::key(&key));
+    }
+    Ok(())
+}
+
+/// The list of a name, and what its entries are.
+fn find_list(store: &TelemetryStore, name: &str) -> Result<(u32, EntryKind)> {
+    let number = name.parse::<u32>().ok();
+    let lists = store.lists();
+    let named = lists
+        .iter()
+        .find(|list| list.name == name || Some(list.number) == number);
+    if let Some(list) = named.filter(|list| list.number < store.lists_len()) {
+        return Ok((list.number, list.entries));
+    }
+    match number {
+        Some(number) if number < store.lists_len() => Ok((number, EntryKind::Bytes)),
+        _ => {
+            let names: Vec<&str> = lists.iter().map(|list| list.name.as_str()).collect();
+            Err(refuse(format!(
+                "there is no list {name}: write one of {}, or a number below {}",
+                names.join(", "),
+                store.lists_len()
+            )))
+        }
+    }
+}
+
+fn print_entry(out: &mut Standard, entry: &Value, json: bool) -> Result<()> {
+    Ok(match json {
+        true => writeln!(out, "{entry}"),
+        false => writeln!(out, "{}", shown::line(entry)),
+    }?)
+}
+
+pub(super) fn list(args: &ListArgs) -> Result<()> {
+    let mut store = TelemetryStore::open(&args.store)?;
+    let Some(name) = &args.name else {
+        return lists(&store, args.json);
+    };
+    let (list, kind) = find_list(&store, name)?;
+    let stop = stop_on_signal()?;
+    let mut cursor = store.cursor(list);
+    // What is there when it begins; of its oldest entries, more may be gone than was ever to be read.
+    let last = args.last.map_or(usize::MAX, exact::<usize>);
+    let mut entries = VecDeque::new();
+    store.read(&mut cursor, |bytes| {
+        entries.push_back(shown::entry(kind, bytes));
+        if entries.len() > last {
+            entries.pop_front();
+        }
+    });
+    let mut ending = false;
+    loop {
+        let mut out = standard();
+        for entry in entries.drain(..) {
+            print_entry(&mut out, &entry, args.json)?;
+        }
+        out.flush()?;
+        drop(out);
+        if !args.follow || ending {
+            return Ok(());
+        }
+        thread::sleep(POLL);
+        // Once more after the signal: what was there by then is shown.
+        ending = stop.load(Ordering::Relaxed);
+        let missed = store.read(&mut cursor, |bytes| {
+            entries.push_back(shown::entry(kind, bytes));
+        });
+        if missed > 0 {
+            text::warn(&format!(
+                "{} overwritten or lost before they were read",
+                text::count_of(missed, "entry").replace("entrys", "entries")
+            ));
+        }
+    }
+}
+
+fn lists(store: &TelemetryStore, json: bool) -> Result<()> {
+    if json {
+        return json_line(&serde_json::to_value(store.lists())?);
+    }
+    let rows = store.lists().iter().map(|list| {
+        let what = match list.entries {
+            EntryKind::NodeEvent => "events of nodes",
+            EntryKind::Bytes => "bytes",
+        };
+        [list.number.to_string(), list.name.clone(), what.to_owned()]
+    });
+    let columns = [
+        ColumnForm::numbers(4),
+        ColumnForm::words(12).apart(),
+        ColumnForm::words(1),
+    ];
+    let page = listing(Reader::of_stdout(), columns, rows);
+    Ok(write!(standard(), "{page}")?)
+}
+
+/// A hop of a path.
+struct Hop {
+    node: Option<u32>,
+    latency: Option<u64>,
+}
+
+pub(super) fn path(args: &PathArgs) -> Result<()> {
+    let flow = args.flow.join(" ").parse::<FiveTuple>();
+    let flow = flow.map_err(|error| refuse(error.to_string()))?;
+    let mut store = TelemetryStore::open(&args.store)?;
+    let Some(path) = store.path(&Key::flow(&flow)) else {
+        bail!("the path of {flow} is not known");
+    };
+    let values = path.values();
+    let len = values
+        .iter()
+        .rposition(Option::is_some)
+        .map_or(0, |last| last + 1);
+    let hops: Vec<Hop> = values[..len]
+        .iter()
+        .map(|&node| {
+            let latency = node.and_then(|node| store.value(&Key::flow_at(node, &flow), 4, 1));
+            Hop {
+                node,
+                latency: latency.and_then(|found| shown::as_number(&found.data)),
+            }
+        })
+        .collect();
+    let known: Vec<u64> = hops.iter().filter_map(|hop| hop.latency).collect();
+    let sum = (known.len() == hops.len()).then(|| known.iter().sum::<u64>());
+    if args.json {
+        let hops = hops
+            .iter()
+            .map(|hop| json!({ "node": hop.node, "latency": hop.latency }));
+        let hops: Vec<Value> = hops.collect();
+        return json_line(&json!({ "flow": flow.to_string(), "hops": hops, "latency": sum }));
+    }
+    let unknown = || "?".to_owned();
+    let head = ["hop", "node", "latency"].map(str::to_owned);
+    let rows = hops.iter().zip(1..).map(|(hop, place): (_, u32)| {
+        [
+            place.to_string(),
+            hop.node.map_or_else(unknown, |node| node.to_string()),
+            hop.latency.map_or_else(unknown, grouped),
+        ]
+    });
+    let total = sum.map(|sum| [String::new(), "sum".to_owned(), grouped(sum)]);
+    let rows = std::iter::once(head).chain(rows).chain(total);
+    let columns = [
+        ColumnForm::numbers(3),
+        ColumnForm::numbers(8),
+        ColumnForm::numbers(12),
+    ];
+    let page = listing(Reader::of_stdout(), columns, rows);
+    Ok(write!(standard(), "{page}")?)
+}
+
+pub(super) fn top(args: &TopArgs) -> Result<()> {
+    let store = TelemetryStore::open(&args.store)?;
+    let top = store.top(args.number);
+    if args.json {
+        let rows = top.iter().map(|(key, count)| {
+            json!({ "key": shown::key(key), "key_bytes": format!("{key:?}"), "count": count })
+        });
+        return json_line(&rows.collect());
+    }
+    let rows = top
+        .iter()
+        .map(|(key, count)| [grouped(*count), shown::key(key)]);
+    let columns = [ColumnForm::numbers(12), ColumnForm::words(1).apart()];
+    let page = listing(Reader::of_stdout(), columns, rows);
+    Ok(write!(standard(), "{page}")?)
+}
+
+pub(super) fn status(args: &StatusArgs) -> Result<()> {
+    let store = TelemetryStore::open(&args.store)?;
+    let status = store
+        .status()?
+        .context("the collector has not said anything yet")?;
+    if args.json {
+        return Ok(write!(standard(), "{status}")?);
+    }
+    let status: Value = serde_json::from_str(&status).context("status.json is damaged")?;
+    let number = |value: &Value| value.as_u64().map_or_else(|| "?".to_owned(), grouped);
+    let total = |field: &str| number(&status["totals"][field]);
+    let reasons = |of: &Value| -> String {
+        let reasons = of.as_object().into_iter().flatten();
+        let reasons = reasons.map(|(reason, count)| format!("{reason} {}", number(count)));
+        let reasons: Vec<String> = reasons.collect();
+        match reasons.is_empty() {
+            true => "0".to_owned(),
+            false => reasons.join(", "),
+        }
+    };
+    let updated = status["updated_ns"]
+        .as_u64()
+        .context("status.json is damaged")?;
+    let running = status["running"].as_bool() == Some(true);
+    let dropped = [
+        "dropped_by_rate",
+        "dropped_without_room",
+        "dropped_without_collector",
+    ];
+    let dropped: Option<u64> = dropped
+        .iter()
+        .map(|field| status["totals"][field].as_u64())
+        .sum();
+    let dropped = dropped.context("status.json is damaged")?;
+    let mut rows = vec![
+        (
+            "listening",
+            status["listen"]
+                .as_str()
+                .map_or_else(String::new, str::to_owned),
+        ),
+        ("as of", {
+            let ended = if running { "" } else { ", ended" };
+            format!("{}{ended}", text::time(updated))
+        }),
+        ("datagrams", total("datagrams")),
+        ("  refused", reasons(&status["totals"]["datagrams_refused"])),
+        ("  not allowed", number(&status["not_allowed"])),
+        ("  full socket", number(&status["socket_drops"])),
+        ("reports", total("reports")),
+        ("  accepted", total("accepted")),
+        ("  refused", reasons(&status["totals"]["refused"])),
+        ("  dropped", grouped(dropped)),
+        ("  missing", total("missing")),
+        ("nacks", number(&status["nacks_sent"])),
+    ];
+    let int = &status["int"];
+    if int.is_object() {
+        rows.push(("INT datagrams", number(&int["datagrams"])));
+        rows.push(("  refused", number(&int["refused"])));
+        rows.push(("  missing", number(&int["missing"])));
+        rows.push(("  reports of them", number(&int["mapped"])));
+    }
+    let rows = rows
+        .into_iter()
+        .map(|(name, value)| [name.to_owned(), value]);
+    let columns = [ColumnForm::words(18), ColumnForm::words(1)];
+    let page = listing(Reader::of_stdout(), columns, rows);
+    Ok(write!(standard(), "{page}")?)
+}

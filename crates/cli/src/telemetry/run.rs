@@ -1,0 +1,200 @@
+//! `strata telemetry run`: the collector.
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use ipnet::IpNet;
+use strata_dta::protocol::UDP_PORT;
+use strata_node::{TelemetryLayout, TelemetrySpec};
+use strata_wire::grouped;
+
+use super::address;
+use crate::logging::{self, LoggingArgs};
+use crate::output::{refuse, standard};
+use crate::record::GroupArgs;
+use crate::signals::stop_on_signal;
+use crate::{bounded, text};
+
+/// Port of telemetry reports of INT, if none is given.
+const INT_PORT: u16 = 32_766;
+
+/// Arguments of `strata telemetry run`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata telemetry run -o /dev/shm/telemetry
+  strata telemetry run -o store/ --listen 192.0.2.10 --allow 192.0.2.0/24
+  strata telemetry run -o store/ --int 127.0.0.1 --table int.toml
+  strata telemetry get store/ '10.0.0.1:1024 > 10.0.0.2:80 tcp'
+
+Reporters send DTA reports to UDP port 40040, as its authors publish them or as Strata's own
+version 2. Reports go to places in memory that follow from their keys, and nothing is parsed
+again: `strata telemetry get`, `list`, `path` and `top` read that memory while it is written.
+
+The size of the memory is fixed when the store is made; old values are overwritten by new ones.
+On a disk, all of it is written to the disk again and again: a store in /dev/shm is faster, and
+lasts until the machine is restarted. A store that exists is continued if the options agree with
+it. Without --listen, only this machine reaches the collector.")]
+pub(super) struct Args {
+    /// Keep the store in this directory, made if need be.
+    #[arg(short = 'o', long = "output", value_name = "STORE")]
+    output: PathBuf,
+
+    /// Take reports on this address: UDP port 40040 or the one given. An address other than
+    /// loopback needs --allow.
+    #[arg(long, value_name = "ADDR[:PORT]", default_value = "127.0.0.1:40040")]
+    listen: String,
+
+    /// Take telemetry reports of INT (1.0 and 2.x) on this address too: UDP port 32766 or the one
+    /// given.
+    #[arg(long, value_name = "ADDR[:PORT]")]
+    int: Option<String>,
+
+    /// Turn INT reports into DTA reports by this table (TOML; docs/formats/dta.md). By default: the
+    /// path of tracked flows, latency by flow and node, depth by queue, congestion and drops as
+    /// lists.
+    #[arg(long, value_name = "FILE")]
+    table: Option<PathBuf>,
+
+    /// Listen to reporters of this network only; may be given several times. 0.0.0.0/0 and ::/0 are
+    /// everyone.
+    #[arg(long, value_name = "CIDR")]
+    allow: Vec<String>,
+
+    /// Set the size of the memory: a quarter each for values, paths, lists and counters. By default
+    /// 1GiB.
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<String>,
+
+    /// Set the largest value of Key-Write, in bytes; 4 by default. Of 4 bytes or fewer, no
+    /// half-written value can be read.
+    #[arg(long, value_name = "BYTES", value_parser = bounded::count::<1, 64>)]
+    data_bytes: Option<usize>,
+
+    /// Set the number of hops of a path; 5 by default.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=8))]
+    hops: Option<u8>,
+
+    /// Set the largest number that a hop of a path may report, such as the largest id of a switch;
+    /// 65535 by default. Queries recognize no larger ones.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..1 << 24))]
+    value_max: Option<u32>,
+
+    /// Set the number of lists; 64 by default. Entries for others are refused.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    lists: Option<u32>,
+
+    /// Write this many entries of a list at once, or fewer after 0.1 s; 16 by default.
+    #[arg(long, value_name = "N", value_parser = bounded::count::<1, 64>)]
+    batch: Option<usize>,
+
+    /// Set the size of a list's entries, in bytes; 18 by default, the size of an event. Shorter
+    /// entries are padded, longer ones refused.
+    #[arg(long, value_name = "BYTES", value_parser = bounded::count::<1, 64>)]
+    entry_bytes: Option<usize>,
+
+    /// Keep so many copies of a path, and so many counters of a key; 2 by default. Values have as
+    /// many copies as their reports ask for, at most 4.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4))]
+    redundancy: Option<u8>,
+
+    /// Write to memory at most so often a second, with k or M; reports beyond are counted, and the
+    /// reporter is asked to send those again that it keeps.
+    #[arg(long, value_name = "N", value_parser = text::number)]
+    rate: Option<u64>,
+
+    #[command(flatten)]
+    group: GroupArgs,
+
+    /// Keep all privileges and access to all files, instead of dropping what is not needed once the
+    /// collector listens.
+    #[arg(long)]
+    no_sandbox: bool,
+
+    #[command(flatten)]
+    pub(super) logging: LoggingArgs,
+}
+
+/// Networks, or single addresses.
+fn networks(texts: &[String]) -> Result<Vec<IpNet>> {
+    let network = |text: &String| {
+        let network = text.parse::<IpNet>();
+        let address = || text.parse::<std::net::IpAddr>().map(IpNet::from);
+        network.or_else(|_| address()).map_err(|_| {
+            refuse(format!(
+                "--allow {text}: write a network (192.0.2.0/24) or an address"
+            ))
+        })
+    };
+    texts.iter().map(network).collect()
+}
+
+fn spec(args: &Args) -> Result<TelemetrySpec> {
+    let listen = address("--listen", &args.listen, UDP_PORT)?;
+    let int = args.int.as_deref();
+    let int = int.map(|int| address("--int", int, INT_PORT)).transpose()?;
+    let allowed = networks(&args.allow)?;
+    for (option, address) in [("--listen", Some(listen)), ("--int", int)] {
+        let open = address.filter(|address| !address.ip().is_loopback() && allowed.is_empty());
+        if let Some(address) = open {
+            return Err(refuse(format!(
+                "{option} {address}: others reach this address, and anyone can forge reports: say \
+                 whom to listen to, such as --allow 192.0.2.0/24 (0.0.0.0/0 is everyone)"
+            )));
+        }
+    }
+    let memory_bytes = args.memory.as_deref().map(text::bytes).transpose()?;
+    if let Some(bytes) = memory_bytes {
+        bounded::size(bytes, "--memory", &(1 << 20..=1 << 36))?;
+    }
+    let rate = args.rate.map(|rate| {
+        let rate = u32::try_from(rate).ok().filter(|&rate| rate > 0);
+        rate.ok_or_else(|| refuse("--rate must be from 1 to 4294967295"))
+    });
+    let table = args.table.as_ref().map(|path| {
+        let named = path.display();
+        fs::read_to_string(path).with_context(|| format!("{named}: cannot read the table"))
+    });
+    Ok(TelemetrySpec {
+        store: args.output.clone(),
+        layout: TelemetryLayout {
+            memory_bytes,
+            data_bytes: args.data_bytes,
+            hops: args.hops,
+            value_max: args.value_max,
+            lists: args.lists,
+            batch: args.batch,
+            entry_bytes: args.entry_bytes,
+            redundancy: args.redundancy,
+        },
+        listen,
+        int,
+        table: table.transpose()?,
+        allowed,
+        rate: rate.transpose()?,
+        owner: args.group.owner()?,
+        sandboxed: !args.no_sandbox,
+    })
+}
+
+pub(super) fn run(args: &Args) -> Result<()> {
+    let handle = strata_node::start(spec(args)?, stop_on_signal()?, Arc::new(logging::notice))?;
+    let outcome = handle.wait()?;
+    let totals = outcome.totals;
+    writeln!(
+        standard(),
+        "{} accepted, {} refused, {} dropped, {} missing; {} refused, {} of others, {} \
+         dropped by a full socket",
+        text::count_of(totals.accepted, "report"),
+        grouped(totals.refused.total()),
+        grouped(totals.dropped()),
+        grouped(totals.missing),
+        text::count_of(totals.refused_datagrams.total(), "datagram"),
+        grouped(outcome.not_allowed),
+        grouped(outcome.socket_drops),
+    )?;
+    Ok(())
+}

@@ -1,0 +1,400 @@
+//! What a telemetry store holds and where: from a few parameters, the same at whoever writes and
+//! whoever reads. The file `telemetry.json` of a store says it for other programs too.
+
+use serde::{Deserialize, Serialize};
+use strata_dta::KeyHasher;
+use strata_dta::append::{Append, BATCH_MAX};
+use strata_dta::key_increment::KeyIncrement;
+use strata_dta::key_write::KeyWrite;
+use strata_dta::postcarding::{HOPS_MAX, Postcarding, Values};
+use strata_dta::protocol::DATA_LEN_MAX;
+use strata_wire::exact;
+
+use crate::error::{NodeError, Result, require};
+
+/// What the manifest says of itself.
+const FORMAT: &str = "strata-telemetry";
+/// Version of the layout.
+const VERSION: u32 = 1;
+/// Bits of a checksum, and of a slot of a path.
+const BITS: u32 = 32;
+/// Bytes of the table of keys that were added to often, at the front of the memory.
+pub(super) const CANDIDATES_BYTES: usize = 64 * 1024;
+/// Memory in all.
+const MEMORY_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=1 << 36;
+/// Largest value that hops may report, and the inverse table is made for.
+const VALUE_MAX: u32 = (1 << 24) - 1;
+
+/// The parameters of a store. What is not given is that of the store that exists, or a default.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TelemetryLayout {
+    /// Bytes of memory in all; by default 1 GiB.
+    pub memory_bytes: Option<u64>,
+    /// Bytes of a Key-Write value; 4.
+    pub data_bytes: Option<usize>,
+    /// Hops of a path; 5.
+    pub hops: Option<u8>,
+    /// Largest value that a hop reports; 65,535.
+    pub value_max: Option<u32>,
+    /// Lists; 64.
+    pub lists: Option<u32>,
+    /// Entries of a batch; 16.
+    pub batch: Option<usize>,
+    /// Bytes of an entry; 18.
+    pub entry_bytes: Option<usize>,
+    /// Copies of a path, counters of a key; 2.
+    pub redundancy: Option<u8>,
+}
+
+/// The same, decided.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Parameters {
+    pub(super) memory_bytes: u64,
+    pub(super) data_bytes: usize,
+    pub(super) hops: u8,
+    pub(super) value_max: u32,
+    pub(super) lists: u32,
+    pub(super) batch: usize,
+    pub(super) entry_bytes: usize,
+    pub(super) redundancy: u8,
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self {
+            memory_bytes: 1 << 30,
+            data_bytes: 4,
+            hops: 5,
+            value_max: 65_535,
+            lists: 64,
+            batch: 16,
+            entry_bytes: 18,
+            redundancy: 2,
+        }
+    }
+}
+
+impl TelemetryLayout {
+    /// With the defaults, for a store that does not exist yet.
+    pub(super) fn decided(&self) -> Parameters {
+        let or = Parameters::default();
+        Parameters {
+            memory_bytes: self.memory_bytes.unwrap_or(or.memory_bytes),
+            data_bytes: self.data_bytes.unwrap_or(or.data_bytes),
+            hops: self.hops.unwrap_or(or.hops),
+            value_max: self.value_max.unwrap_or(or.value_max),
+            lists: self.lists.unwrap_or(or.lists),
+            batch: self.batch.unwrap_or(or.batch),
+            entry_bytes: self.entry_bytes.unwrap_or(or.entry_bytes),
+            redundancy: self.redundancy.unwrap_or(or.redundancy),
+        }
+    }
+
+    /// The first parameter in which a store that exists differs: its name, what is wanted, what is
+    /// there.
+    pub(super) fn difference(&self, store: &Parameters) -> Option<(&'static str, u64, u64)> {
+        let pairs = [
+            ("--memory", self.memory_bytes, store.memory_bytes),
+            (
+                "--data-bytes",
+                self.data_bytes.map(|n| n as u64),
+                store.data_bytes as u64,
+            ),
+            ("--hops", self.hops.map(u64::from), u64::from(store.hops)),
+            (
+                "--value-max",
+                self.value_max.map(u64::from),
+                u64::from(store.value_max),
+            ),
+            ("--lists", self.lists.map(u64::from), u64::from(store.lists)),
+            ("--batch", self.batch.map(|n| n as u64), store.batch as u64),
+            (
+                "--entry-bytes",
+                self.entry_bytes.map(|n| n as u64),
+                store.entry_bytes as u64,
+            ),
+            (
+                "--redundancy",
+                self.redundancy.map(u64::from),
+                u64::from(store.redundancy),
+            ),
+        ];
+        pairs.into_iter().find_map(|(name, wanted, there)| {
+            let wanted = wanted.filter(|&wanted| wanted != there)?;
+            Some((name, wanted, there))
+        })
+    }
+}
+
+/// What the entries of a list are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EntryKind {
+    /// Events of a node, of 18 bytes.
+    NodeEvent,
+    /// Anything.
+    Bytes,
+}
+
+/// A list that has a name.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NamedList {
+    /// Its number.
+    pub number: u32,
+    /// Its name.
+    pub name: String,
+    /// What its entries are.
+    pub entries: EntryKind,
+}
+
+/// Where everything lies, in bytes from the front of the memory. It follows from the parameters,
+/// and is written down for other programs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Places {
+    pub(super) candidates_at: u64,
+    pub(super) key_write_at: u64,
+    pub(super) key_write_slots: u32,
+    pub(super) key_write_slot_bytes: u64,
+    pub(super) postcarding_at: u64,
+    pub(super) postcarding_chunks: u32,
+    pub(super) postcarding_chunk_bytes: u64,
+    pub(super) append_at: u64,
+    pub(super) append_slots: u32,
+    pub(super) append_slot_bytes: u64,
+    pub(super) key_increment_at: u64,
+    pub(super) key_increment_counters: u32,
+    pub(super) bytes: u64,
+}
+
+/// `telemetry.json`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Manifest {
+    format: String,
+    version: u32,
+    /// The two halves of the hasher's seed, in hexadecimal digits.
+    seed: [String; 2],
+    pub(super) parameters: Parameters,
+    pub(super) places: Places,
+    pub(super) lists: Vec<NamedList>,
+}
+
+/// A store as both sides see it.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) hasher: KeyHasher,
+    pub(super) key_write: KeyWrite,
+    pub(super) postcarding: Postcarding,
+    pub(super) append: Append,
+    pub(super) key_increment: KeyIncrement,
+    pub(super) parameters: Parameters,
+    pub(super) places: Places,
+}
+
+impl Manifest {
+    pub(super) fn new(
+        seed: [u64; 2],
+        parameters: Parameters,
+        lists: Vec<NamedList>,
+    ) -> Result<Self> {
+        let plan = Plan::new(seed, parameters)?;
+        Ok(Self {
+            format: FORMAT.into(),
+            version: VERSION,
+            seed: seed.map(|half| format!("{half:016x}")),
+            parameters,
+            places: plan.places,
+            lists,
+        })
+    }
+
+    /// Reads it, and what follows from it.
+    pub(super) fn parse(text: &str) -> Result<(Self, Plan)> {
+        let damaged = |why: String| {
+            NodeError::Refused(format!(
+                "not the description of a telemetry store, or damaged: {why}"
+            ))
+        };
+        let manifest: Self = serde_json::from_str(text).map_err(|e| damaged(e.to_string()))?;
+        if manifest.format != FORMAT {
+            return Err(damaged(format!("its format is not {FORMAT}")));
+        }
+        let version = manifest.version;
+        require(version == VERSION, || {
+            format!("its version is {version}, and this program knows version {VERSION} only")
+        })?;
+        let half = |text: &String| u64::from_str_radix(text, 16);
+        let seed = match (half(&manifest.seed[0]), half(&manifest.seed[1])) {
+            (Ok(first), Ok(second)) => [first, second],
+            _ => return Err(damaged("its seed is no number".into())),
+        };
+        let plan = Plan::new(seed, manifest.parameters)?;
+        if plan.places != manifest.places {
+            return Err(damaged(
+                "its places do not follow from its parameters".into(),
+            ));
+        }
+        Ok((manifest, plan))
+    }
+}
+
+/// As many pieces as fit into a share, as a number of 32 bits.
+fn pieces(share: u64, piece: usize) -> u32 {
+    exact::<u32>((share / piece as u64).min(u64::from(u32::MAX)))
+}
+
+impl Plan {
+    /// A quarter of the memory for each primitive, after the table of candidates.
+    pub(super) fn new(seed: [u64; 2], parameters: Parameters) -> Result<Self> {
+        check(&parameters)?;
+        let p = parameters;
+        let hasher = KeyHasher::new(seed);
+        let quarter = (p.memory_bytes - CANDIDATES_BYTES as u64) / 4 / 64 * 64;
+        let at = |n: u64| CANDIDATES_BYTES as u64 + n * quarter;
+
+        let one = KeyWrite::new(0, 1, p.data_bytes, BITS);
+        let slots = pieces(quarter, one.slot_len());
+        let key_write = KeyWrite::new(at(0), slots, p.data_bytes, BITS);
+
+        let one = Postcarding::new(0, 1, p.hops, BITS, p.redundancy, hasher);
+        let chunks = pieces(quarter, one.chunk_len());
+        let postcarding = Postcarding::new(at(1), chunks, p.hops, BITS, p.redundancy, hasher);
+
+        let one = Append::new(0, 1, 2, p.batch, p.entry_bytes);
+        let batches = pieces(quarter / u64::from(p.lists), one.slot_len());
+        require(batches >= 2, || {
+            format!(
+                "--lists {}: in a quarter of the memory each would have fewer than two batches of \
+                 {} bytes: ask for fewer lists or more --memory",
+                p.lists,
+                one.slot_len()
+            )
+        })?;
+        let append = Append::new(at(2), p.lists, batches, p.batch, p.entry_bytes);
+
+        let counters = pieces(quarter, 8);
+        let key_increment = KeyIncrement::new(at(3), counters, p.redundancy);
+        let places = Places {
+            candidates_at: 0,
+            key_write_at: at(0),
+            key_write_slots: slots,
+            key_write_slot_bytes: key_write.slot_len() as u64,
+            postcarding_at: at(1),
+            postcarding_chunks: chunks,
+            postcarding_chunk_bytes: postcarding.chunk_len() as u64,
+            append_at: at(2),
+            append_slots: batches,
+            append_slot_bytes: append.slot_len() as u64,
+            key_increment_at: at(3),
+            key_increment_counters: counters,
+            bytes: at(4),
+        };
+        Ok(Self {
+            hasher,
+            key_write,
+            postcarding,
+            append,
+            key_increment,
+            parameters,
+            places,
+        })
+    }
+
+    /// The inverse table: all values that hops may report.
+    pub(super) fn values(&self) -> Values {
+        Values::new(&self.postcarding, 0..=self.parameters.value_max)
+    }
+}
+
+fn check(p: &Parameters) -> Result<()> {
+    let inside = |name: &str, given: u64, from: u64, to: u64| {
+        require((from..=to).contains(&given), || {
+            format!("{name} {given}: give a number from {from} to {to}")
+        })
+    };
+    require(MEMORY_BYTES.contains(&p.memory_bytes), || {
+        format!("--memory {}: give 1MiB to 64GiB", p.memory_bytes)
+    })?;
+    inside("--data-bytes", p.data_bytes as u64, 1, DATA_LEN_MAX as u64)?;
+    // A chunk of one hop would not be a whole word.
+    inside("--hops", u64::from(p.hops), 2, HOPS_MAX as u64)?;
+    inside(
+        "--value-max",
+        u64::from(p.value_max),
+        1,
+        u64::from(VALUE_MAX),
+    )?;
+    inside("--lists", u64::from(p.lists), 1, 1 << 20)?;
+    inside("--batch", p.batch as u64, 1, BATCH_MAX as u64)?;
+    inside(
+        "--entry-bytes",
+        p.entry_bytes as u64,
+        1,
+        DATA_LEN_MAX as u64,
+    )?;
+    inside("--redundancy", u64::from(p.redundancy), 1, 4)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_says_where_everything_is_and_is_believed_only_if_that_follows() {
+        let lists = vec![NamedList {
+            number: 1,
+            name: "drops".into(),
+            entries: EntryKind::NodeEvent,
+        }];
+        let manifest = Manifest::new([1, u64::MAX], Parameters::default(), lists).unwrap();
+        let text = serde_json::to_string(&manifest).unwrap();
+        let (read, plan) = Manifest::parse(&text).unwrap();
+        assert_eq!(read, manifest);
+        assert!(plan.places.bytes <= 1 << 30);
+        let stores = [
+            (plan.places.key_write_at, plan.key_write.memory_len()),
+            (plan.places.postcarding_at, plan.postcarding.memory_len()),
+            (plan.places.append_at, plan.append.memory_len()),
+            (
+                plan.places.key_increment_at,
+                plan.key_increment.memory_len(),
+            ),
+            (plan.places.bytes, 0),
+        ];
+        for pair in stores.windows(2) {
+            assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?}");
+        }
+        for (from, to) in [
+            ("\"hops\":5", "\"hops\":4"),
+            ("\"hops\":5", "\"hops\":0"),
+            ("\"memory_bytes\":1073741824", "\"memory_bytes\":99"),
+            ("\"version\":1", "\"version\":2"),
+            ("strata-telemetry", "something"),
+            ("ffffffffffffffff", "x"),
+            ("\"lists\":64", "\"lists\":4294967295"),
+        ] {
+            assert!(text.contains(from), "{from}");
+            assert!(Manifest::parse(&text.replace(from, to)).is_err(), "{from}");
+        }
+    }
+
+    #[test]
+    fn every_size_of_memory_that_is_allowed_has_a_plan_or_a_reason() {
+        for memory_bytes in [1 << 20, (1 << 20) + 1, 3 << 20, 1 << 36] {
+            for data_bytes in [1, 4, 5, 28, 64] {
+                let parameters = Parameters {
+                    memory_bytes,
+                    data_bytes,
+                    ..Parameters::default()
+                };
+                let plan = Plan::new([1, 2], parameters).unwrap();
+                assert!(plan.places.bytes <= memory_bytes);
+                assert!(plan.places.key_write_slot_bytes.is_multiple_of(8));
+            }
+        }
+    }
+}

@@ -1,0 +1,482 @@
+//! The role of a telemetry collector: reports by UDP in, a store's memory out.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use ipnet::IpNet;
+use rustix::thread::CapabilitySet;
+use strata_dta::int::mapping::{DEFAULT, Mapper, Table};
+use strata_dta::protocol::{Datagram, Flags, NACK_PORT, Nack, Primitive, Report};
+use strata_dta::reporter::{Reporter, ReporterOptions};
+use strata_dta::translator::{Options, Rate, ReporterCounters};
+use strata_dta::{Origin, Translator};
+use strata_sandbox::Owner;
+use strata_sys::socket::{self, Receiver};
+use strata_wire::exact;
+
+use super::candidates;
+use super::plan::{EntryKind, NamedList, Plan, TelemetryLayout};
+use super::sink::Mapped;
+use super::status::{Received, Snapshot};
+use super::store::{STATUS, Writing, replace};
+use crate::error::{At as _, NodeError, Result};
+use crate::handle::{Handle, Spec};
+use crate::notice::{Notice, Tell};
+use crate::sandbox::{Reach, give_up};
+
+/// Datagrams, or runs of them, that are taken with one system call.
+const BATCH: usize = 32;
+/// System calls for datagrams before time is looked at again.
+const ROUNDS: usize = 64;
+/// Buffer of a socket.
+const BUFFER_BYTES: u32 = 64 << 20;
+/// Between looks at what waits in the cache and in batches.
+const TICK: Duration = Duration::from_millis(2);
+/// Between looks at the stop flag, while nothing waits.
+const IDLE: Duration = Duration::from_millis(50);
+/// Between descriptions of what was counted.
+const STATUS_EVERY: Duration = Duration::from_secs(1);
+/// Of datagrams with one report, one in so many is considered for the keys that are added to often.
+const CONSIDERED: u64 = 16;
+/// A telemetry collector in one process.
+#[derive(Debug)]
+pub struct TelemetrySpec {
+    /// The store's directory; made if need be.
+    pub store: PathBuf,
+    /// Its parameters, as far as they are given.
+    pub layout: TelemetryLayout,
+    /// Where reports come in.
+    pub listen: SocketAddr,
+    /// Where telemetry reports of INT come in.
+    pub int: Option<SocketAddr>,
+    /// The text of the table that says what becomes of them; the built-in one if there is none.
+    pub table: Option<String>,
+    /// Networks of reporters that are listened to; anyone who reaches the address, if there is none.
+    pub allowed: Vec<IpNet>,
+    /// Operations on memory per second at most.
+    pub rate: Option<u32>,
+    /// Who owns the store.
+    pub owner: Owner,
+    /// Whether to drop what is not needed once all is open.
+    pub sandboxed: bool,
+}
+
+/// What a collector did.
+#[derive(Clone, Copy, Debug)]
+pub struct TelemetryOutcome {
+    /// All reporters together.
+    pub totals: ReporterCounters,
+    /// Datagrams of senders that are not on the allow-list.
+    pub not_allowed: u64,
+    /// Datagrams that found the socket's buffer full.
+    pub socket_drops: u64,
+}
+
+impl Spec for TelemetrySpec {
+    type Running = ();
+    type Outcome = TelemetryOutcome;
+
+    fn start(self, stop: Arc<AtomicBool>, tell: Tell) -> Result<Handle<Self>> {
+        let table = self.table.as_deref().unwrap_or(DEFAULT);
+        let table = Table::parse(table)
+            .map_err(|error| NodeError::Refused(format!("the table of INT reports: {error}")))?;
+        let lists = named_lists(&table);
+        let (reports, listen) = bind(self.listen)?;
+        let int = self.int.map(bind).transpose()?;
+        let writing = Writing::open(&self.store, &self.layout, &lists, &self.owner)?;
+        if self.sandboxed {
+            let reach = Reach {
+                store: Some(&self.store),
+                ..Reach::default()
+            };
+            give_up(&self.owner, &reach, CapabilitySet::empty(), &tell)?;
+        }
+        let continued = writing.continued;
+        let int_listen = int.as_ref().map(|(_, address)| *address);
+        let service = Service::new(self, writing, table, (reports, listen), int)?;
+        service.write_status(true)?;
+        tell(&Notice::Telemetry {
+            address: listen,
+            int: int_listen,
+            store: service.dir.clone(),
+            continued,
+        });
+        let stopped = Arc::clone(&stop);
+        Handle::run((), stop, move || service.serve(&stopped, &tell))
+    }
+}
+
+/// The lists of a table.
+fn named_lists(table: &Table) -> Vec<NamedList> {
+    let mut lists: Vec<NamedList> = Vec::new();
+    for (number, name, is_event) in table.lists() {
+        if lists.iter().all(|list| list.number != number) {
+            lists.push(NamedList {
+                number,
+                name: name.to_owned(),
+                entries: if is_event {
+                    EntryKind::NodeEvent
+                } else {
+                    EntryKind::Bytes
+                },
+            });
+        }
+    }
+    lists
+}
+
+fn bind(address: SocketAddr) -> Result<(UdpSocket, SocketAddr)> {
+    let socket = socket::udp(address, BUFFER_BYTES);
+    let socket = socket.at_with(|| format!("cannot listen on UDP {address}"))?;
+    let address = socket.local_addr().at("address of the socket")?;
+    Ok((socket, address))
+}
+
+/// What becomes of datagrams.
+struct Service {
+    dir: PathBuf,
+    plan: Plan,
+    sink: Mapped,
+    translator: Translator,
+    origins: HashMap<SocketAddr, Origin>,
+    allowed: Vec<IpNet>,
+    reports: Arc<UdpSocket>,
+    listen: SocketAddr,
+    int: Option<Int>,
+    received: Received,
+    considered: u64,
+    nacks: Vec<Nack>,
+    started: Instant,
+    /// Held as long as the store is written.
+    _lock: std::fs::File,
+}
+
+/// Telemetry reports of INT, on their way to the translator.
+struct Int {
+    socket: Arc<UdpSocket>,
+    listen: SocketAddr,
+    mapper: Mapper,
+    reporter: Reporter,
+    origin: Origin,
+}
+
+fn unix_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    exact::<u64>(since.expect("the clock is after 1970").as_nanos())
+}
+
+impl Service {
+    fn new(
+        spec: TelemetrySpec,
+        writing: Writing,
+        table: Table,
+        (reports, listen): (UdpSocket, SocketAddr),
+        int: Option<(UdpSocket, SocketAddr)>,
+    ) -> Result<Self> {
+        let ends = writing.ends()?;
+        let Writing {
+            plan, memory, lock, ..
+        } = writing;
+        let mut options = Options::new(plan.hasher);
+        options.key_write = Some(plan.key_write);
+        options.postcarding = Some(plan.postcarding);
+        options.append = Some(plan.append);
+        options.key_increment = Some(plan.key_increment);
+        options.rate = spec.rate.map(|rate| Rate {
+            operations_per_second: rate,
+            burst: (rate / 100).max(64),
+        });
+        let end = |list: u32| ends[list as usize];
+        let mut translator = Translator::new::<Mapped>(options, end);
+        let int = match int {
+            Some((socket, listen)) => {
+                let session = getrandom::u32().map_err(std::io::Error::other)?;
+                let address = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+                let origin = translator.reporter(address);
+                Some(Int {
+                    socket: Arc::new(socket),
+                    listen,
+                    mapper: Mapper::new(table),
+                    reporter: Reporter::new(ReporterOptions::new(session.to_le_bytes()[0])),
+                    origin: origin.expect("the first reporter"),
+                })
+            }
+            None => None,
+        };
+        Ok(Self {
+            sink: Mapped::new(memory, plan.places),
+            plan,
+            translator,
+            dir: spec.store,
+            origins: HashMap::new(),
+            allowed: spec.allowed,
+            reports: Arc::new(reports),
+            listen,
+            int,
+            received: Received::default(),
+            considered: 0,
+            nacks: Vec::new(),
+            started: Instant::now(),
+            _lock: lock,
+        })
+    }
+
+    fn now_ns(&self) -> u64 {
+        exact::<u64>(self.started.elapsed().as_nanos())
+    }
+
+    /// Until it is stopped.
+    fn serve(mut self, stop: &AtomicBool, tell: &Tell) -> Result<TelemetryOutcome> {
+        let mut receiver = Receiver::<BATCH>::default();
+        let (mut ticked, mut described) = (Instant::now(), Instant::now());
+        while !stop.load(Ordering::Relaxed) {
+            let held = self.held();
+            let limit = if held > 0 { TICK } else { IDLE };
+            let int = self.int.as_ref().map(|int| int.socket.as_fd());
+            socket::wait_either(self.reports.as_fd(), int, limit).at("waiting for reports")?;
+            for _ in 0..ROUNDS {
+                if self.receive(&mut receiver)? == 0 {
+                    break;
+                }
+            }
+            let now = Instant::now();
+            if now - ticked >= TICK {
+                ticked = now;
+                self.translator
+                    .tick(self.now_ns(), std::slice::from_mut(&mut self.sink));
+            }
+            self.sink.flush();
+            if now - described >= STATUS_EVERY {
+                described = now;
+                self.look_at_drops();
+                if let Err(error) = self.write_status(true) {
+                    tell(&Notice::Warning(error.chain()));
+                }
+            }
+        }
+        self.finish(tell)
+    }
+
+    fn finish(mut self, tell: &Tell) -> Result<TelemetryOutcome> {
+        tell(&Notice::Ending { failed: false });
+        let mut receiver = Receiver::<BATCH>::default();
+        // What has arrived already, but not for ever.
+        for _ in 0..ROUNDS {
+            if self.receive(&mut receiver)? == 0 {
+                break;
+            }
+        }
+        self.translator.finish(std::slice::from_mut(&mut self.sink));
+        self.sink.flush();
+        self.look_at_drops();
+        self.write_status(false)?;
+        Ok(TelemetryOutcome {
+            totals: self.snapshot(false).totals(),
+            not_allowed: self.received.not_allowed,
+            socket_drops: self.received.socket_drops,
+        })
+    }
+
+    /// Reports that are not in memory yet.
+    fn held(&self) -> u64 {
+        let cache = self.translator.cache();
+        let lists = self.translator.lists();
+        cache.map_or(0, |cache| cache.counters().held)
+            + lists.map_or(0, |lists| lists.counters().held)
+    }
+
+    /// Takes datagrams of either socket; returns how many calls' worth there were.
+    fn receive(&mut self, receiver: &mut Receiver<BATCH>) -> Result<usize> {
+        let now_ns = self.now_ns();
+        let reports = Arc::clone(&self.reports);
+        let mut count = receiver
+            .receive(reports.as_fd(), |run| {
+                let source = canonical(run.source);
+                each(run.bytes, run.segment, |datagram| {
+                    self.datagram(source, datagram, now_ns);
+                });
+            })
+            .at("receiving reports")?;
+        if let Some(mut int) = self.int.take() {
+            let socket = Arc::clone(&int.socket);
+            let received = receiver.receive(socket.as_fd(), |run| {
+                let source = canonical(run.source);
+                each(run.bytes, run.segment, |datagram| {
+                    self.int_datagram(&mut int, source, datagram, now_ns);
+                });
+            });
+            self.flush_int(&mut int, now_ns);
+            self.int = Some(int);
+            count += received.at("receiving reports of INT")?;
+        }
+        Ok(count)
+    }
+
+    fn is_allowed(&mut self, address: IpAddr) -> bool {
+        let networks = &self.allowed;
+        let allowed = networks.is_empty() || networks.iter().any(|net| net.contains(&address));
+        self.received.not_allowed += u64::from(!allowed);
+        allowed
+    }
+
+    fn datagram(&mut self, source: SocketAddr, datagram: &[u8], now_ns: u64) {
+        if !self.is_allowed(source.ip()) {
+            return;
+        }
+        // Reporters of version 2 number their reports, each from its own port.
+        let numbered = matches!(datagram.first(), Some(0x21..=0x24));
+        let reporter = match numbered {
+            true => source,
+            false => SocketAddr::new(source.ip(), 0),
+        };
+        let origin = match self.origins.get(&reporter) {
+            Some(&origin) => origin,
+            None => {
+                let sinks = std::slice::from_mut(&mut self.sink);
+                let Some(origin) = self.translator.reporter_at(reporter) else {
+                    // Counted there as one that is not listened to.
+                    let (from, nacks) = (source.ip(), &mut self.nacks);
+                    self.translator
+                        .receive(from, datagram, now_ns, sinks, nacks);
+                    return;
+                };
+                // As many as the translator has, and ports of theirs: bounded.
+                if self.origins.len() < 1 << 16 {
+                    self.origins.insert(reporter, origin);
+                }
+                origin
+            }
+        };
+        self.put(origin, datagram, now_ns);
+        self.answer(source, numbered);
+    }
+
+    fn put(&mut self, origin: Origin, datagram: &[u8], now_ns: u64) {
+        let sinks = std::slice::from_mut(&mut self.sink);
+        self.translator
+            .receive_from(origin, datagram, now_ns, sinks, &mut self.nacks);
+        if matches!(datagram.first(), Some(0x23 | 0x03)) {
+            self.consider(datagram);
+        }
+    }
+
+    /// One key of a datagram of Key-Increment may be one of those that are added to often.
+    fn consider(&mut self, datagram: &[u8]) {
+        self.considered = self.considered.wrapping_add(1);
+        let turn = self.considered;
+        let report = match Datagram::new_checked(datagram) {
+            Ok(Datagram::Packed(packet)) => {
+                let count = u64::from(packet.count());
+                let nth = strata_wire::mix64(turn) % count;
+                packet.reports().nth(exact::<usize>(nth))
+            }
+            Ok(Datagram::Published(packet)) if turn.is_multiple_of(CONSIDERED) => {
+                packet.report().ok()
+            }
+            _ => None,
+        };
+        if let Some(report @ Report::KeyIncrement { key, .. }) = report {
+            debug_assert_eq!(report.primitive(), Primitive::KeyIncrement);
+            candidates::consider(&self.plan, self.sink.memory(), key);
+        }
+    }
+
+    /// Sends what the translator wants the reporter to send again: version 2 to the port that
+    /// the datagram came from, the published protocol to the port that it names.
+    fn answer(&mut self, source: SocketAddr, numbered: bool) {
+        let port = if numbered { source.port() } else { NACK_PORT };
+        let to = SocketAddr::new(source.ip(), port);
+        let mut bytes = Vec::new();
+        for nack in self.nacks.drain(..) {
+            bytes.clear();
+            nack.emit(&mut bytes);
+            match self.reports.send_to(&bytes, to) {
+                Ok(_) => self.received.nacks += 1,
+                // Whoever asked for it has a timer, or has lost the report.
+                Err(_) => self.received.nacks_failed += 1,
+            }
+        }
+    }
+
+    fn int_datagram(&mut self, int: &mut Int, source: SocketAddr, datagram: &[u8], now_ns: u64) {
+        if !self.is_allowed(source.ip()) {
+            return;
+        }
+        let time_ns = unix_ns();
+        let mut full: Vec<Vec<u8>> = Vec::new();
+        let Int {
+            mapper,
+            reporter,
+            origin,
+            ..
+        } = int;
+        // Errors are counted by the mapper.
+        let _ = mapper.map(datagram, &mut |report| {
+            let send = &mut |bytes: &[u8]| full.push(bytes.to_vec());
+            reporter.report(report, Flags::default(), time_ns, now_ns, send);
+        });
+        for bytes in full {
+            self.put(*origin, &bytes, now_ns);
+        }
+    }
+
+    fn flush_int(&mut self, int: &mut Int, now_ns: u64) {
+        let mut rest: Vec<Vec<u8>> = Vec::new();
+        int.reporter
+            .flush(&mut |bytes: &[u8]| rest.push(bytes.to_vec()));
+        for bytes in rest {
+            self.put(int.origin, &bytes, now_ns);
+        }
+    }
+
+    fn look_at_drops(&mut self) {
+        let int = self.int.as_ref().map(|int| &*int.socket);
+        let sockets = std::iter::once(&*self.reports).chain(int);
+        let drops: u64 = sockets
+            // A kernel that does not say counts none.
+            .filter_map(|socket| socket::dropped(socket.as_fd()).ok())
+            .map(u64::from)
+            .sum();
+        // The kernel's counters wrap.
+        self.received.socket_drops = self.received.socket_drops.max(drops);
+    }
+
+    fn snapshot(&self, running: bool) -> Snapshot<'_> {
+        Snapshot {
+            running,
+            now_ns: unix_ns(),
+            listen: self.listen,
+            int: self
+                .int
+                .as_ref()
+                .map(|int| (int.listen, int.mapper.counters())),
+            received: self.received,
+            translator: &self.translator,
+            done: self.sink.done,
+            plan: &self.plan,
+        }
+    }
+
+    fn write_status(&self, running: bool) -> Result<()> {
+        let text = self.snapshot(running).json();
+        replace(&self.dir, STATUS, &text, false)
+    }
+}
+
+/// IPv4 as such, also on a socket for both families.
+fn canonical(source: SocketAddr) -> SocketAddr {
+    SocketAddr::new(source.ip().to_canonical(), source.port())
+}
+
+/// The datagrams of a run that the kernel has merged.
+fn each(bytes: &[u8], segment: Option<usize>, mut take: impl FnMut(&[u8])) {
+    match segment {
+        Some(len) if len > 0 => bytes.chunks(len).for_each(take),
+        _ => take(bytes),
+    }
+}

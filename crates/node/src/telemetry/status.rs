@@ -1,0 +1,184 @@
+//! What the writer of a store counts, as JSON for `status.json`.
+
+use std::net::SocketAddr;
+
+use serde_json::{Map, Value, json};
+use strata_dta::Translator;
+use strata_dta::int::mapping::IntCounters;
+use strata_dta::protocol::{Refusal, Refusals};
+use strata_dta::translator::ReporterCounters;
+
+use super::plan::Plan;
+use super::sink::Done;
+
+/// Counters of the process itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Received {
+    /// Datagrams whose sender is not on the allow-list.
+    pub(super) not_allowed: u64,
+    /// Datagrams that found the socket's buffer full.
+    pub(super) socket_drops: u64,
+    /// Negative acknowledgements sent.
+    pub(super) nacks: u64,
+    /// And those that the system did not send.
+    pub(super) nacks_failed: u64,
+}
+
+/// The reason's name for programs.
+fn name(refusal: Refusal) -> &'static str {
+    match refusal {
+        Refusal::Empty => "empty",
+        Refusal::Opcode => "opcode",
+        Refusal::Length => "length",
+        Refusal::Count => "count",
+        Refusal::KeyLen => "key-length",
+        Refusal::DataLen => "data-length",
+        Refusal::Redundancy => "redundancy",
+        Refusal::List => "list",
+        Refusal::Hop => "hop",
+        Refusal::PathLen => "path-length",
+        Refusal::Reporter => "reporter",
+        Refusal::NotServed => "not-served",
+        Refusal::Duplicate => "duplicate",
+    }
+}
+
+/// Those that are not 0, by reason.
+fn refusals(refusals: &Refusals) -> Value {
+    let reasons = Refusal::ALL.into_iter();
+    let some = reasons.filter(|&reason| refusals.get(reason) > 0);
+    let some = some.map(|reason| (name(reason).to_owned(), refusals.get(reason).into()));
+    Value::Object(some.collect::<Map<_, _>>())
+}
+
+fn reporter(counters: &ReporterCounters) -> Value {
+    json!({
+        "datagrams": counters.datagrams,
+        "datagrams_refused": refusals(&counters.refused_datagrams),
+        "reports": counters.reports,
+        "accepted": counters.accepted,
+        "superseded": counters.superseded,
+        "refused": refusals(&counters.refused),
+        "dropped_by_rate": counters.dropped_by_rate,
+        "dropped_without_room": counters.dropped_without_room,
+        "dropped_without_collector": counters.dropped_without_collector,
+        "nacked": counters.nacked,
+        "again": counters.again,
+        "missing": counters.missing,
+    })
+}
+
+fn sum(all: &mut ReporterCounters, one: &ReporterCounters) {
+    all.datagrams += one.datagrams;
+    all.reports += one.reports;
+    all.accepted += one.accepted;
+    all.superseded += one.superseded;
+    all.dropped_by_rate += one.dropped_by_rate;
+    all.dropped_without_room += one.dropped_without_room;
+    all.dropped_without_collector += one.dropped_without_collector;
+    all.nacked += one.nacked;
+    all.again += one.again;
+    all.missing += one.missing;
+    for reason in Refusal::ALL {
+        all.refused.add(reason, one.refused.get(reason));
+        let datagrams = one.refused_datagrams.get(reason);
+        all.refused_datagrams.add(reason, datagrams);
+    }
+}
+
+/// A reporter's name: its address, with its port if that is its own; INT's have none.
+fn address(source: SocketAddr) -> String {
+    match (source.ip().is_unspecified(), source.port()) {
+        (true, _) => "int".into(),
+        (false, 0) => source.ip().to_string(),
+        (false, _) => source.to_string(),
+    }
+}
+
+/// All of it.
+pub(super) struct Snapshot<'a> {
+    pub(super) running: bool,
+    pub(super) now_ns: u64,
+    pub(super) listen: SocketAddr,
+    pub(super) int: Option<(SocketAddr, IntCounters)>,
+    pub(super) received: Received,
+    pub(super) translator: &'a Translator,
+    pub(super) done: Done,
+    pub(super) plan: &'a Plan,
+}
+
+impl Snapshot<'_> {
+    /// All reporters together.
+    pub(super) fn totals(&self) -> ReporterCounters {
+        let mut all = ReporterCounters::default();
+        for (_, counters) in self.translator.sources() {
+            sum(&mut all, &counters);
+        }
+        all
+    }
+
+    pub(super) fn json(&self) -> String {
+        let mut sources: Vec<_> = self.translator.sources().collect();
+        sources.sort_by_key(|(source, _)| *source);
+        let reporters = sources.iter().map(|(source, counters)| {
+            let mut one = reporter(counters);
+            one["address"] = address(*source).into();
+            one
+        });
+        let cache = self.translator.cache().map(|cache| cache.counters());
+        let lists = self.translator.lists().map(|lists| lists.counters());
+        let int = self.int.map(|(listen, counters)| {
+            json!({
+                "listen": listen.to_string(),
+                "datagrams": counters.datagrams,
+                "refused": counters.refused,
+                "reports": counters.reports,
+                "bad_stacks": counters.bad_stacks,
+                "mapped": counters.mapped,
+                "incomplete": counters.incomplete,
+                "missing": counters.missing,
+            })
+        });
+        let places = &self.plan.places;
+        let all = json!({
+            "running": self.running,
+            "updated_ns": self.now_ns,
+            "pid": std::process::id(),
+            "listen": self.listen.to_string(),
+            "not_allowed": self.received.not_allowed,
+            "reporters_refused": self.translator.strangers(),
+            "socket_drops": self.received.socket_drops,
+            "nacks_sent": self.received.nacks,
+            "nacks_failed": self.received.nacks_failed,
+            "totals": reporter(&self.totals()),
+            "int": int,
+            "key_write": {
+                "writes": self.done.key_write,
+                "slots": places.key_write_slots,
+            },
+            "postcarding": cache.map(|cache| json!({
+                "writes": self.done.postcarding,
+                "chunks": places.postcarding_chunks,
+                "postcards": cache.postcards,
+                "complete": cache.complete,
+                "collided": cache.collided,
+                "aged": cache.aged,
+                "superseded": cache.superseded,
+                "held": cache.held,
+            })),
+            "append": lists.map(|lists| json!({
+                "writes": self.done.append,
+                "entries": lists.entries,
+                "full": lists.full,
+                "aged": lists.aged,
+                "held": lists.held,
+            })),
+            "key_increment": {
+                "additions": self.done.key_increment,
+                "counters": places.key_increment_counters,
+            },
+            "reporters": reporters.collect::<Vec<_>>(),
+        });
+        format!("{all:#}\n")
+    }
+}
