@@ -29,7 +29,8 @@ pub(crate) const NULL: u32 = u32::MAX;
 pub(crate) struct Coded {
     /// By row; [`NULL`] where there is no value.
     pub(crate) codes: Vec<u32>,
-    /// The values that the numbers stand for. Entries may be equal, and some may be unused.
+    /// The values that the numbers stand for. Those of [`IntCodes`] are in order of first use; others
+    /// may be equal, and some may be unused.
     pub(crate) entries: Entries,
 }
 
@@ -153,6 +154,9 @@ pub(crate) struct ChunkWriter {
     page: Vec<u8>,
     /// By entry, its number in the file.
     numbers: Vec<u32>,
+    /// Of a page, which rows have a value, and their numbers.
+    levels: Vec<u32>,
+    there: Vec<u32>,
 }
 
 impl ChunkWriter {
@@ -161,6 +165,8 @@ impl ChunkWriter {
             zstd: Compressor::new(zstd_level)?,
             page: Vec::new(),
             numbers: Vec::new(),
+            levels: Vec::new(),
+            there: Vec::new(),
         })
     }
 
@@ -249,7 +255,9 @@ impl ChunkWriter {
                 Present::None => repeated(0, codes.len(), 1, &mut self.page),
                 Present::Some => {
                     let levels = codes.iter().map(|code| u32::from(*code != NULL));
-                    hybrid(levels, 1, &mut self.page);
+                    self.levels.clear();
+                    self.levels.extend(levels);
+                    hybrid(&self.levels, 1, &mut self.page);
                 }
             }
             let len = u32::try_from(self.page.len() - 4)?;
@@ -257,10 +265,12 @@ impl ChunkWriter {
         }
         self.page.push(form.width);
         if let Present::All = form.values {
-            hybrid(codes.iter().copied(), form.width, &mut self.page);
+            hybrid(codes, form.width, &mut self.page);
         } else {
             let there = codes.iter().copied().filter(|code| *code != NULL);
-            hybrid(there, form.width, &mut self.page);
+            self.there.clear();
+            self.there.extend(there);
+            hybrid(&self.there, form.width, &mut self.page);
         }
         let page = Page::DataPage {
             buf: self.zstd.compress(&self.page)?.into(),
@@ -276,44 +286,76 @@ impl ChunkWriter {
     /// Numbers the used entries in order of first use, each value once, and replaces the codes by
     /// these numbers. Returns the entry of each number, and how many rows have no value.
     fn renumber(&mut self, coded: &mut Coded) -> (Vec<u32>, u64) {
-        let len = match &coded.entries {
-            Entries::Int(entries) => entries.len(),
-            Entries::Float(entries) => entries.len(),
-            Entries::Bytes(entries) => entries.len(),
-        };
+        match &coded.entries {
+            Entries::Int(entries) => {
+                // `IntCodes` has numbered them so.
+                let used = (0..NULL).take(entries.len()).collect();
+                (used, nulls(&coded.codes))
+            }
+            Entries::Float(entries) => {
+                let mut known: HashMap<u32, u32> = HashMap::new();
+                self.renumber_by(&mut coded.codes, entries.len(), |at, next| {
+                    *known.entry(entries[at].to_bits()).or_insert(next)
+                })
+            }
+            Entries::Bytes(entries) => {
+                let mut known: HashMap<&[u8], u32> = HashMap::new();
+                self.renumber_by(&mut coded.codes, entries.len(), |at, next| {
+                    *known.entry(entries[at].data()).or_insert(next)
+                })
+            }
+        }
+    }
+
+    /// As [`ChunkWriter::renumber`], with the number of an entry's value, or the next one if it has
+    /// none yet, from `number`.
+    fn renumber_by(
+        &mut self,
+        codes: &mut [u32],
+        entries: usize,
+        mut number: impl FnMut(usize, u32) -> u32,
+    ) -> (Vec<u32>, u64) {
         self.numbers.clear();
-        self.numbers.resize(len, NULL);
+        self.numbers.resize(entries, NULL);
         let mut used = Vec::new();
-        let mut texts: HashMap<&[u8], u32> = HashMap::new();
-        let mut floats: HashMap<u32, u32> = HashMap::new();
         let mut nulls = 0;
-        for code in &mut coded.codes {
+        // Rows of a flow follow each other, and have the same value in most columns.
+        let mut last = (NULL, NULL);
+        for code in codes {
+            if *code == last.0 {
+                nulls += u64::from(*code == NULL);
+                *code = last.1;
+                continue;
+            }
+            last = (*code, NULL);
             if *code == NULL {
                 nulls += 1;
                 continue;
             }
-            let number = &mut self.numbers[*code as usize];
-            if *number == NULL {
+            let known = &mut self.numbers[*code as usize];
+            if *known == NULL {
                 let next = u32::try_from(used.len()).unwrap_or(NULL);
-                *number = match &coded.entries {
-                    // Already numbered by value.
-                    Entries::Int(_) => next,
-                    Entries::Float(entries) => {
-                        let bits = entries[*code as usize].to_bits();
-                        *floats.entry(bits).or_insert(next)
-                    }
-                    Entries::Bytes(entries) => {
-                        *texts.entry(entries[*code as usize].data()).or_insert(next)
-                    }
-                };
-                if *number == next {
+                *known = number(*code as usize, next);
+                if *known == next {
                     used.push(*code);
                 }
             }
-            *code = *number;
+            last.1 = *known;
+            *code = *known;
         }
         (used, nulls)
     }
+}
+
+/// How many rows have no value.
+fn nulls(codes: &[u32]) -> u64 {
+    // Sums of 32 bits that cannot overflow: the compiler makes vectors of them.
+    let chunks = codes.chunks(1 << 16);
+    let count = |codes: &[u32]| {
+        let ones = codes.iter().map(|code| u32::from(*code == NULL));
+        ones.fold(0_u32, u32::wrapping_add)
+    };
+    chunks.map(|codes| u64::from(count(codes))).sum()
 }
 
 /// The values in PLAIN encoding.
@@ -375,21 +417,50 @@ fn statistics(column: &ColumnDescPtr, entries: &Entries, used: &[u32], nulls: u6
     }
 }
 
+/// Equal values that are worth a run of their own.
+const RUN_MIN: usize = 8;
+
 /// The RLE and bit-packing hybrid (Encodings.md): runs of 8 or more equal values as count and
 /// value, all else packed in groups of 8.
-fn hybrid(values: impl Iterator<Item = u32>, width: u8, out: &mut Vec<u8>) {
+fn hybrid(values: &[u32], width: u8, out: &mut Vec<u8>) {
     let mut packer = Packer::new(width, out);
-    let (mut current, mut run) = (0, 0_usize);
-    for value in values {
-        if run > 0 && value == current {
-            run += 1;
-            continue;
+    let mut at = 0;
+    while at < values.len() {
+        let start = next_run(values, at);
+        packer.packed(&values[at..start]);
+        let count = equal(&values[start..]);
+        if count > 0 {
+            packer.run(values[start], count);
         }
-        packer.run(current, run);
-        (current, run) = (value, 1);
+        at = start + count;
     }
-    packer.run(current, run);
     packer.literals();
+}
+
+/// Where the next [`RUN_MIN`] equal values start, from `at` on, where others end; or the end.
+fn next_run(values: &[u32], mut at: usize) -> usize {
+    while let Some(run) = values.get(at..at + RUN_MIN) {
+        // None starts before the last value that differs from the one before it: usually the last
+        // of these, so that most values are not looked at.
+        match (1..RUN_MIN).rev().find(|&n| run[n] != run[n - 1]) {
+            Some(n) => at += n,
+            None => return at,
+        }
+    }
+    values.len()
+}
+
+/// How many values from the start are equal.
+fn equal(values: &[u32]) -> usize {
+    let Some(&first) = values.first() else {
+        return 0;
+    };
+    // The compiler compares several at a time.
+    let same = |values: &&[u32; 16]| values.iter().fold(0, |bits, v| bits | (v ^ first)) == 0;
+    let (wide, _) = values.as_chunks::<16>();
+    let start = 16 * wide.iter().take_while(same).count();
+    let others = values[start..].iter().take_while(|value| **value == first);
+    start + others.count()
 }
 
 /// As [`hybrid`], for one value repeated `count` times.
@@ -422,15 +493,11 @@ impl<'a> Packer<'a> {
     fn run(&mut self, value: u32, mut count: usize) {
         // Only whole groups can be packed, except for the last.
         let missing = (8 - self.literals.len() % 8) % 8;
-        if count < 8 + missing {
-            for _ in 0..count {
-                self.literal(value);
-            }
-            return;
+        let same = [value; 2 * RUN_MIN];
+        if count < RUN_MIN + missing {
+            return self.packed(&same[..count]);
         }
-        for _ in 0..missing {
-            self.literal(value);
-        }
+        self.packed(&same[..missing]);
         count -= missing;
         self.literals();
         self.varint((count as u64) << 1);
@@ -438,10 +505,16 @@ impl<'a> Packer<'a> {
         self.out.extend_from_slice(&value.to_le_bytes()[..bytes]);
     }
 
-    fn literal(&mut self, value: u32) {
-        self.literals.push(value);
-        if self.literals.len() == LITERALS_MAX {
-            self.literals();
+    /// Adds values that are packed.
+    fn packed(&mut self, mut values: &[u32]) {
+        while !values.is_empty() {
+            let room = LITERALS_MAX - self.literals.len();
+            let (now, later) = values.split_at(room.min(values.len()));
+            self.literals.extend_from_slice(now);
+            if self.literals.len() == LITERALS_MAX {
+                self.literals();
+            }
+            values = later;
         }
     }
 
@@ -457,12 +530,15 @@ impl<'a> Packer<'a> {
         for value in &self.literals {
             bits |= u64::from(*value) << held;
             held += self.width;
-            while held >= 8 {
-                self.out.push(bits.to_le_bytes()[0]);
-                bits >>= 8;
-                held -= 8;
+            if held >= 32 {
+                self.out.extend_from_slice(&bits.to_le_bytes()[..4]);
+                bits >>= 32;
+                held -= 32;
             }
         }
+        // Groups of 8 take whole bytes.
+        let left = held as usize / 8;
+        self.out.extend_from_slice(&bits.to_le_bytes()[..left]);
         self.literals.clear();
     }
 
@@ -488,6 +564,27 @@ mod tests {
         Spec::new("text", Kind::Text, Coding::Codes, "").or_null(),
         Spec::new("float", Kind::Float, Coding::Codes, "").or_null(),
     ];
+
+    proptest! {
+        /// The naive twin looks at one value after the other.
+        #[test]
+        fn runs_are_those_that_a_look_at_every_value_finds(
+            runs in proptest::collection::vec((0_u32..4, prop_oneof![8 => 1_usize..4, 3 => 1..40, 1 => 1..1200]), 0..200),
+        ) {
+            let values: Vec<u32> = runs
+                .into_iter()
+                .flat_map(|(value, count)| std::iter::repeat_n(value, count))
+                .collect();
+            let (mut found, mut expected) = (Vec::new(), Vec::new());
+            hybrid(&values, 2, &mut found);
+            let mut packer = Packer::new(2, &mut expected);
+            for run in values.chunk_by(|a, b| a == b) {
+                packer.run(run[0], run.len());
+            }
+            packer.literals();
+            prop_assert_eq!(found, expected);
+        }
+    }
 
     fn file(rows: &[(u32, Option<i64>, Option<u32>)]) -> Vec<u8> {
         let texts: Vec<ByteArray> = (0..300)

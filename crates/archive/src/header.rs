@@ -204,13 +204,15 @@ impl<'a> Fields<'a> {
             } => {
                 let start = out.len();
                 let words = u8::try_from(5 + options.len() / 4).unwrap_or(15);
-                out.extend_from_slice(&[0x40 | words & 0x0f, self.tos]);
-                out.extend_from_slice(&ip_len.to_be_bytes());
-                out.extend_from_slice(&identification.to_be_bytes());
-                out.extend_from_slice(&fragment.to_be_bytes());
-                out.extend_from_slice(&[self.ttl, *protocol, 0, 0]);
-                out.extend_from_slice(&source.to_be_bytes());
-                out.extend_from_slice(&destination.to_be_bytes());
+                let mut fixed = [0; 20];
+                fixed[0..2].copy_from_slice(&[0x40 | words & 0x0f, self.tos]);
+                fixed[2..4].copy_from_slice(&ip_len.to_be_bytes());
+                fixed[4..6].copy_from_slice(&identification.to_be_bytes());
+                fixed[6..8].copy_from_slice(&fragment.to_be_bytes());
+                fixed[8..10].copy_from_slice(&[self.ttl, *protocol]);
+                fixed[12..16].copy_from_slice(&source.to_be_bytes());
+                fixed[16..20].copy_from_slice(&destination.to_be_bytes());
+                out.extend_from_slice(&fixed);
                 out.extend_from_slice(options);
                 let checksum = checksum.unwrap_or_else(|| !Sum::over(&out[start..]));
                 out[start + 10..start + 12].copy_from_slice(&checksum.to_be_bytes());
@@ -260,37 +262,15 @@ impl<'a> Fields<'a> {
     }
 
     fn emit_transport(&self, wire_len: u32, checksum: u16, out: &mut Vec<u8>) {
-        match &self.transport {
-            Transport::Tcp(tcp) => {
-                out.extend_from_slice(&tcp.source.to_be_bytes());
-                out.extend_from_slice(&tcp.destination.to_be_bytes());
-                out.extend_from_slice(&tcp.sequence.to_be_bytes());
-                out.extend_from_slice(&tcp.acknowledgement.to_be_bytes());
-                let options = tcp.options.as_slice();
-                let words = u16::try_from(5 + options.len() / 4).unwrap_or(15);
-                out.extend_from_slice(&(words << 12 | tcp.flags & 0x0fff).to_be_bytes());
-                out.extend_from_slice(&tcp.window.to_be_bytes());
-                out.extend_from_slice(&checksum.to_be_bytes());
-                out.extend_from_slice(&[0, 0]);
-                let start = out.len();
-                out.extend_from_slice(options);
-                if let (Some((value, echo)), Some(at)) = (tcp.timestamps, timestamps_at(options)) {
-                    let at = start + at;
-                    out[at..at + 4].copy_from_slice(&value.to_be_bytes());
-                    out[at + 4..at + 8].copy_from_slice(&echo.to_be_bytes());
-                }
-            }
-            Transport::Udp {
-                source,
-                destination,
-            } => {
-                out.extend_from_slice(&source.to_be_bytes());
-                out.extend_from_slice(&destination.to_be_bytes());
-                out.extend_from_slice(&self.transport_len(wire_len).to_be_bytes());
-                out.extend_from_slice(&checksum.to_be_bytes());
-            }
-            Transport::Other(bytes) => out.extend_from_slice(bytes),
-        }
+        let (len, checksum_at) = match &self.transport {
+            Transport::Tcp(tcp) => (20 + tcp.options.as_slice().len(), 16),
+            Transport::Udp { .. } => (8, 6),
+            Transport::Other(bytes) => return out.extend_from_slice(bytes),
+        };
+        let mut header = Header::default();
+        self.emit_transport_fixed(wire_len, &mut header);
+        header.bytes[checksum_at..checksum_at + 2].copy_from_slice(&checksum.to_be_bytes());
+        out.extend_from_slice(&header.bytes[..len]);
     }
 
     /// The correct transport checksum, if everything it covers is there.
