@@ -5,6 +5,7 @@ From a file, acknowledgements limit the rate, so everything arrives, at the high
 possible; each run's export is compared with the input byte by byte. From an interface nothing
 limits it: the highest rate without loss is searched."""
 
+import json
 import os
 import re
 import signal
@@ -15,7 +16,7 @@ import time
 from contextlib import contextmanager
 
 import live
-from harness import DISTURBED, Disturbance, median, remove
+from harness import DISTURBED, Disturbance, have, median, remove
 
 TITLE = "Switch and relay"
 SWITCH, RELAY = live.RECEIVER, "st-wr-relay"
@@ -219,6 +220,25 @@ def limit(context, seconds):
     return found
 
 
+def instructions(context, trace):
+    """Instructions per packet of the switch's second thread, from a worker's block to messages."""
+    program = context.example("strata-relay", "switch_speed")
+    out = context.directory / "wire-callgrind.out"
+
+    def counted(*more):
+        command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", program, trace, *more]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        total = re.search(r"Collected : (\d+)", done.stderr)
+        return int(total[1]), json.loads(done.stdout)["packets"]
+
+    rows = []
+    for name, path in (("shared memory", []), ("RDMA, without the socket", ["rdma"])):
+        (sent, packets), (filled, _) = counted(*path), counted(*path, "fill")
+        rows.append([name, round((sent - filled) / packets)])
+    remove([out])
+    return rows
+
+
 def measure(context):
     quick = context.quick
     rounds, laps, seconds = (1, 50, 2) if quick else (3, 50, 4)
@@ -250,6 +270,8 @@ def measure(context):
         files.append([name, round(packets / took / 1e6, 2), round(kept * 8 / took / 1e9, 2),
                       round(at_switch / packets * 1e9), round(at_relay / packets * 1e9)])
     remove([local, log, trace])
+    # One lap; counts do not depend on other processes.
+    per_packet = instructions(context, source) if have("valgrind") else []
     return {
         "title": TITLE,
         "setup": f"Two namespaces, a veth pair of MTU 9000, `{source.name}` of {source.parent.name} "
@@ -268,6 +290,12 @@ def measure(context):
                 "columns": ["transport", "Mpps", "Gb/s of packets", "CPU ns per packet at the switch",
                             "at the relay"],
                 "rows": files,
+            },
+            {
+                "title": "From a worker's block to messages: instructions per packet at the switch, by "
+                "callgrind",
+                "columns": ["path", "instructions"],
+                "rows": per_packet,
             },
             {
                 "title": "From an interface, the sender on the same cores: the highest rate at which "

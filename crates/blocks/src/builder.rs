@@ -97,6 +97,8 @@ pub struct BlockBuilder {
     verdicts_defined: Box<[u8; 1 << 16]>,
     /// Their numbers.
     verdicts: Vec<u16>,
+    /// Whether a verdict that was defined once is not defined again in later fillings.
+    keeps_verdicts: bool,
     interfaces_defined: Vec<u64>,
     context_defined: bool,
     /// The number under which `bytes` is registered with the kernel.
@@ -134,6 +136,7 @@ impl BlockBuilder {
             last_interface: None,
             verdicts_defined: Box::new([0; 1 << 16]),
             verdicts: touched(1 << 16),
+            keeps_verdicts: false,
             interfaces_defined: vec![0; 1 << 10],
             context_defined: false,
             registered: None,
@@ -142,6 +145,14 @@ impl BlockBuilder {
         };
         builder.reset(0);
         builder
+    }
+
+    /// A block for a reader that remembers all verdicts it was told: their numbers always stand for
+    /// the same.
+    #[must_use]
+    pub(crate) fn keeping_verdicts(mut self) -> Self {
+        self.keeps_verdicts = true;
+        self
     }
 
     /// Empties the block; its first packet will have sequence number `first_seq` or a later one.
@@ -169,8 +180,10 @@ impl BlockBuilder {
         self.next_salt();
         self.time_ns = None;
         self.last_interface = None;
-        for id in self.verdicts.drain(..) {
-            self.verdicts_defined[usize::from(id)] = 0;
+        if !self.keeps_verdicts {
+            for id in self.verdicts.drain(..) {
+                self.verdicts_defined[usize::from(id)] = 0;
+            }
         }
         self.interfaces_defined.fill(0);
         self.context_defined = false;

@@ -208,13 +208,24 @@ impl Sink for BlockSink {
 /// A sink of `blocks` blocks, at least two, of `block_bytes`, and the end where full ones arrive.
 #[must_use]
 pub fn block_channel(block_bytes: usize, blocks: usize) -> (BlockSink, BlockSource) {
+    channel(blocks, || BlockBuilder::new(block_bytes))
+}
+
+/// As [`block_channel`], for an end that remembers verdicts: each block defines one when it is first
+/// used there, not each time it is filled.
+#[must_use]
+pub fn link_channel(block_bytes: usize, blocks: usize) -> (BlockSink, BlockSource) {
+    channel(blocks, || BlockBuilder::new(block_bytes).keeping_verdicts())
+}
+
+fn channel(blocks: usize, new: impl Fn() -> BlockBuilder) -> (BlockSink, BlockSource) {
     let blocks = blocks.max(2);
     // Space for every block and the end marker, so that sending never waits.
     let (to_writer, inbox) = mpsc::sync_channel(blocks + 1);
     // Bounded by the blocks, and by the outcomes that the writer has yet to report.
     let (outbox, from_writer) = mpsc::channel();
     let progress = Arc::new(Progress::default());
-    let free = (0..blocks).map(|_| Box::new(BlockBuilder::new(block_bytes)));
+    let free = (0..blocks).map(|_| Box::new(new()));
     let sink = BlockSink {
         to_writer,
         from_writer,
@@ -327,5 +338,33 @@ impl BlockSource {
     #[must_use]
     pub fn progress(&self) -> &Progress {
         &self.progress
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::Trees;
+
+    #[test]
+    fn only_a_block_of_a_link_keeps_its_verdicts() {
+        for (keeps, (mut sink, source)) in [
+            (false, block_channel(1 << 16, 2)),
+            (true, link_channel(1 << 16, 2)),
+        ] {
+            let mut block = sink.take().unwrap();
+            assert!(block.needs_verdict(7));
+            block.define_verdict(7, 1, Trees::None, 0, &[]);
+            assert!(!block.needs_verdict(7));
+            sink.submit(block).unwrap();
+            let Incoming::Block(block) = source.try_receive() else {
+                panic!("it was submitted");
+            };
+            source.give_back(block);
+            while sink.poll().is_some() {}
+            let block = sink.take().unwrap();
+            assert_eq!(block.needs_verdict(7), !keeps);
+            assert!(block.is_empty() && block.body().is_empty());
+        }
     }
 }

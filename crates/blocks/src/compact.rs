@@ -121,6 +121,40 @@ pub(crate) fn parse(rest: &[u8]) -> Option<Parsed<'_>> {
     })
 }
 
+/// What the compact record that `record` begins with says of itself; `None` if it is another one.
+pub(crate) fn head(record: &[u8]) -> Option<&CompactBytes> {
+    let (head, _) = CompactBytes::ref_from_prefix(record).ok()?;
+    (head.kind == kind::COMPACT).then_some(head)
+}
+
+/// The compact record that `record` begins with, whose data may end too early, in full: with the
+/// data that there are. `None` if not even what stands before them is there.
+pub(crate) fn in_full(record: &[u8], seq: u64, ts_ns: u64) -> Option<Vec<u8>> {
+    let head = head(record)?;
+    let captured_len = head.captured_len.get();
+    let (mut wire_len, mut data) = (captured_len, record.get(COMPACT_LEN..)?);
+    if head.flags & packet_flag::LENGTHS != 0 {
+        let (lengths, after) = LengthsBytes::ref_from_prefix(data).ok()?;
+        (wire_len, data) = (lengths.wire_len.get(), after);
+    }
+    let packet = PacketRecord {
+        ts_ns,
+        seq,
+        wire_len: wire_len.into(),
+        captured_len: captured_len.into(),
+        header_len: head.header_len.into(),
+        interface: head.interface.into(),
+        verdict: head.verdict.get(),
+        keep: KeepKind::of_flags(head.flags),
+        has_timestamp: true,
+        data: data.get(..data.len().min(captured_len.into()))?,
+        options: &[],
+    };
+    let mut full = Vec::with_capacity(PACKET_HEADER_LEN + data.len());
+    packet.emit(&mut full);
+    Some(full)
+}
+
 /// Bytes of the record of any kind that `rest` begins with; `None` if it reaches beyond.
 pub(crate) fn stored_len(rest: &[u8]) -> Option<usize> {
     if rest.first() == Some(&kind::COMPACT) {

@@ -27,6 +27,7 @@ mod summary;
 pub use builder::{BlockBuilder, BlockCounters, PacketRun};
 pub use channel::{
     BlockEnd, BlockSink, BlockSource, Incoming, Progress, Sink, Written, block_channel,
+    link_channel,
 };
 pub use context::reason;
 pub use error::SinkError;
@@ -36,7 +37,7 @@ pub use format::{
     PacketRecord, Trees, VerdictRecord, align_up,
 };
 pub use promotion::{PROMOTION_HEADER_LEN, Promotion, Whole, complete};
-pub use records::{BadRecord, Head, RawRecord, Record, RecordPlace, Records};
+pub use records::{BadRecord, CompactPacket, Head, RawRecord, Record, RecordPlace, Records};
 pub use relayed::{
     Assembled, Definitions, RELAYED_HEADER_LEN, RELAYED_MAGIC, RelayedHeader, SEGMENTS_AT,
     are_definitions, assemble,

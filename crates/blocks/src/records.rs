@@ -128,6 +128,17 @@ impl<'a> Records<'a> {
         Self::at(body, RecordPlace::first(first_seq))
     }
 
+    /// The records of one packet, known to have this sequence number and arrival: what its segments
+    /// hold. A compact record has neither.
+    #[must_use]
+    pub fn of_packet(bytes: &'a [u8], seq: u64, ts_ns: u64) -> Self {
+        let mut place = RecordPlace::first(seq);
+        if let Some(head) = compact::head(bytes) {
+            place.time = ts_ns.checked_sub(head.time.get().into());
+        }
+        Self::at(bytes, place)
+    }
+
     /// The records of a body from a position on.
     #[must_use]
     pub fn at(body: &'a [u8], place: RecordPlace) -> Self {
@@ -306,6 +317,27 @@ fn verdict(flags: u8, body: &[u8]) -> Result<VerdictRecord, &'static str> {
     })
 }
 
+/// A compact packet in its stored form, without options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompactPacket<'a> {
+    /// Arrival, ns since 1970.
+    pub ts_ns: u64,
+    /// The worker's sequence number.
+    pub seq: u64,
+    /// Bytes on the wire.
+    pub wire_len: u16,
+    /// Bytes in the capture.
+    pub captured_len: u16,
+    /// Bytes kept.
+    pub kept_len: u16,
+    /// Verdict, by the number of its definition.
+    pub verdict: u16,
+    /// The record's flags.
+    pub flags: u8,
+    /// The record.
+    pub bytes: &'a [u8],
+}
+
 /// A packet, or another record in its stored form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RawRecord<'a> {
@@ -330,8 +362,52 @@ impl<'a> Records<'a> {
         &self.place
     }
 
+    /// The next record, if it is a compact packet without options: as
+    /// [`next_raw`](Records::next_raw), several times as fast. The record is not passed over
+    /// ([`Records::pass`]). `None` says nothing about what comes next.
+    #[inline]
+    #[must_use]
+    pub fn compact(&mut self) -> Option<CompactPacket<'a>> {
+        let mut rest = self.body.get(self.place.at..)?;
+        if matches!(rest.first(), Some(&(kind::TIME | kind::PROMOTION))) {
+            self.pass_over();
+            rest = self.body.get(self.place.at..)?;
+        }
+        if *rest.first()? != kind::COMPACT {
+            return None;
+        }
+        let parsed = compact::parse(rest)?;
+        let head = parsed.head;
+        let ts_ns = self.place.time?.checked_add(head.time.get().into())?;
+        let captured_len = head.captured_len.get();
+        let kept_len = u16::try_from(parsed.data.len()).ok()?;
+        let seq = self.place.seq.checked_add(self.place.is_begun.into())?;
+        if head.flags & packet_flag::HAS_OPTIONS != 0 || kept_len > captured_len {
+            return None;
+        }
+        Some(CompactPacket {
+            ts_ns,
+            seq,
+            wire_len: parsed.wire_len,
+            captured_len,
+            kept_len,
+            verdict: head.verdict.get(),
+            flags: head.flags,
+            bytes: &rest[..parsed.len],
+        })
+    }
+
+    /// Passes over a packet that [`Records::compact`] has just returned.
+    #[inline]
+    pub fn pass(&mut self, packet: &CompactPacket<'_>) {
+        self.place.at += packet.bytes.len();
+        self.place.seq = packet.seq;
+        self.place.is_begun = true;
+    }
+
     /// Passes over promotions and times, so that the next record is another one. Decoding it will
     /// tell if anything is wrong.
+    #[inline(never)]
     fn pass_over(&mut self) {
         while let Some(rest) = self.body.get(self.place.at..)
             && let Some(&kind) = rest.first()

@@ -4,9 +4,10 @@
 
 use proptest::prelude::*;
 use strata_blocks::{
-    BlockBuilder, FORM, HEADER_LEN, PacketRecord, PacketRun, Promotion, Record, RecordPlace,
-    Records, Summary, Trees,
+    BlockBuilder, Definitions, FORM, HEADER_LEN, PacketRecord, PacketRun, Promotion, RawRecord,
+    Record, RecordPlace, Records, RelayedHeader, Summary, Trees, assemble,
 };
+use strata_wire::segment::{BlockWriter, Layout, PacketInfo};
 use strata_wire::wide::{GROUP, GROUPS, Simd, WIDE};
 use strata_wire::{AddressFamily, FlowHasher, Interface, KeepKind, LinkType, mix64};
 
@@ -110,8 +111,146 @@ fn push(block: &mut BlockBuilder, packet: &Packet) {
     block.push_packet(&packet.record(), packet.class);
 }
 
+/// A relay's memory, in which some messages did not arrive.
+struct Sent {
+    memory: Vec<u8>,
+    header: RelayedHeader,
+    /// Packets of which every message arrived, by sequence number.
+    whole: Vec<u64>,
+}
+
+/// Sends the packets of a block as a switch does; the messages that `is_lost` do not arrive.
+fn sent(block: &BlockBuilder, layout: Layout, is_lost: impl Fn(usize) -> bool) -> Sent {
+    const KEY: u32 = 77;
+    let mut writer = BlockWriter::new(KEY, layout, 256, 8 << 20);
+    writer.begin(5);
+    let mut memory = vec![0; 8 << 20];
+    let mut messages = 0;
+    // Returns how many messages were posted.
+    let mut arrives = |at: usize, message: &[u8]| -> usize {
+        if !is_lost(messages) {
+            memory[at..at + message.len()].copy_from_slice(message);
+        }
+        messages += 1;
+        messages
+    };
+    let mut spans = Vec::new();
+    let (mut begun, mut full) = (0, Vec::new());
+    let (first_seq, next_seq) = block.sequence_range();
+    let mut records = Records::new(block.body(), first_seq);
+    loop {
+        let compact = records.compact();
+        let mut after = records.clone();
+        let packet = match after.next_raw() {
+            None => break,
+            Some(record) => match record.unwrap() {
+                RawRecord::Packet(packet) => packet,
+                RawRecord::Other { .. } => {
+                    assert_eq!(compact, None);
+                    records = after;
+                    continue;
+                }
+            },
+        };
+        full.clear();
+        if let Some(compact) = compact {
+            // It says what the record says.
+            assert_eq!((compact.seq, compact.ts_ns), (packet.seq, packet.ts_ns));
+            assert_eq!(
+                (compact.flags & 7, compact.verdict),
+                (packet.flags(), packet.verdict)
+            );
+            let lengths =
+                [compact.wire_len, compact.captured_len, compact.kept_len].map(usize::from);
+            let expected = [
+                packet.wire_len as usize,
+                packet.captured_len as usize,
+                packet.data.len(),
+            ];
+            assert_eq!(lengths, expected);
+            records.pass(&compact);
+            assert_eq!(records.place(), after.place());
+            full.extend_from_slice(compact.bytes);
+        } else {
+            packet.emit(&mut full);
+            records = after;
+        }
+        let info = PacketInfo {
+            seq: packet.seq,
+            ts_ns: packet.ts_ns,
+            class: 2,
+            flags: packet.flags(),
+        };
+        let mut posted = begun;
+        writer.push(&info, &full, &mut |at, message| {
+            posted = arrives(at, message)
+        });
+        // The last of them may be the message being gathered.
+        spans.push((packet.seq, begun..=posted));
+        begun = posted;
+    }
+    writer.flush(&mut |at, message| {
+        arrives(at, message);
+    });
+    let arrived = |span: &std::ops::RangeInclusive<usize>| !span.clone().any(&is_lost);
+    let whole = spans.iter().filter(|(_, span)| arrived(span));
+    Sent {
+        whole: whole.map(|(seq, _)| *seq).collect(),
+        header: RelayedHeader {
+            block_number: 5,
+            used: u32::try_from(writer.used()).unwrap(),
+            key: KEY,
+            first_seq,
+            next_seq,
+            packets: spans.len() as u64,
+            segments: writer.segments(),
+            ..RelayedHeader::default()
+        },
+        memory,
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn packets_come_back_from_segments_of_which_some_are_lost(
+        packets in packets(),
+        powers in any::<bool>(),
+        fates in prop::collection::vec(0_u8..12, 500),
+        loses in any::<bool>(),
+    ) {
+        let mut block = BlockBuilder::new(BLOCK_BYTES);
+        block.reset(packets[0].record.seq);
+        for packet in &packets {
+            push(&mut block, packet);
+        }
+        let layout = if powers { Layout::PowersOfTwo } else { Layout::Mtu };
+        let sent = sent(&block, layout, |message| loses && fates[message % fates.len()] == 0);
+        let segments = &sent.memory[..sent.header.used as usize];
+        let assembled = assemble(&sent.header, segments, &Definitions::default());
+        let (mut whole, mut incomplete) = (Vec::new(), 0);
+        for record in Records::new(&assembled.body, assembled.header.first_seq) {
+            let Ok(Record::Packet(found)) = record else {
+                panic!("{record:?}");
+            };
+            let of = |packet: &&Packet| packet.record.seq == found.seq;
+            let packet = packets.iter().find(of).unwrap().record();
+            if found.options != packet.options {
+                prop_assert!(String::from_utf8_lossy(found.options).contains("strata: incomplete"));
+                prop_assert!(packet.data.starts_with(found.data));
+                let PacketRecord { data, options, .. } = found;
+                prop_assert_eq!(PacketRecord { data, options, ..packet }, found);
+                incomplete += 1;
+                continue;
+            }
+            prop_assert_eq!(&packet, &found);
+            whole.push(found.seq);
+        }
+        prop_assert_eq!(incomplete, assembled.incomplete);
+        prop_assert!(sent.whole.iter().all(|seq| whole.contains(seq)));
+        prop_assert!(loses || whole.len() == packets.len());
+    }
 
     #[test]
     fn every_field_of_every_packet_comes_back(packets in packets(), promoted in any::<u8>()) {
@@ -139,7 +278,7 @@ proptest! {
         let mut raw = Records::new(block.body(), first_seq);
         let mut full = Vec::new();
         while let Some(record) = raw.next_raw() {
-            let strata_blocks::RawRecord::Packet(packet) = record.unwrap() else {
+            let RawRecord::Packet(packet) = record.unwrap() else {
                 unreachable!("there are only packets")
             };
             packet.emit(&mut full);

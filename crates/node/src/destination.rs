@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use rustix::thread::CapabilitySet;
-use strata_blocks::{BlockSink, block_channel};
+use strata_blocks::{BlockSink, link_channel};
 use strata_control::Controller;
 use strata_control::elastic::Degradation;
 use strata_relay::{Link, LinkOptions, LinkReport, OnShortage, Transport};
@@ -121,7 +121,7 @@ impl DestinationSpec {
                 let mut links = Vec::new();
                 let mut sinks = Vec::new();
                 for worker in 0..workers {
-                    let (sink, source) = block_channel(LOCAL_BLOCK_BYTES, LOCAL_BLOCKS);
+                    let (sink, source) = link_channel(LOCAL_BLOCK_BYTES, LOCAL_BLOCKS);
                     let options = LinkOptions {
                         about: about.clone(),
                         worker,

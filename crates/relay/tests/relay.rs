@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use strata_blocks::{BlockBuilder, BlockSink, PacketRecord, Record, Trees, Written, block_channel};
+use strata_blocks::{BlockBuilder, BlockSink, PacketRecord, Record, Trees, Written, link_channel};
 use strata_rdma::{OnLoss, PacketBatch};
 use strata_relay::{
     Link, LinkOptions, LinkReport, Relay, RelayError, RelayOptions, Transport, tls,
@@ -142,7 +142,7 @@ fn link_options(address: SocketAddr) -> LinkOptions {
 }
 
 fn start(options: LinkOptions) -> (Worker, Link) {
-    let (sink, source) = block_channel(128 << 10, 8);
+    let (sink, source) = link_channel(128 << 10, 8);
     let end = sink.end_handle();
     let link = Link::start(options, source, end).unwrap();
     let (stored, lost) = (0, 0);
@@ -299,12 +299,12 @@ fn with_tls_a_stranger_and_a_plain_switch_are_not_let_in() {
     let mut options = relay_options();
     options.tls = Some(tls_of(&files, "relay", tls::RelayTls::new));
     let relay = relay(&disk, options);
-    let (sink, source) = block_channel(64 << 10, 2);
+    let (sink, source) = link_channel(64 << 10, 2);
     let mut options = link_options(relay.address());
     options.tls = Some(tls_of(&files, "stranger", tls::SwitchTls::new));
     let refused = Link::start(options, source, sink.end_handle()).unwrap_err();
     assert!(refused.to_string().contains("certificate"), "{refused}");
-    let (sink, source) = block_channel(64 << 10, 2);
+    let (sink, source) = link_channel(64 << 10, 2);
     let plain = link_options(relay.address());
     let refused = Link::start(plain, source, sink.end_handle()).unwrap_err();
     assert!(refused.to_string().contains("--tls-cert"), "{refused}");
@@ -319,7 +319,7 @@ fn a_switch_does_not_talk_to_a_relay_of_another_authority() {
     let mut options = relay_options();
     options.tls = Some(tls_of(&files, "relay", tls::RelayTls::new));
     let relay = relay(&disk, options);
-    let (sink, source) = block_channel(64 << 10, 2);
+    let (sink, source) = link_channel(64 << 10, 2);
     let mut options = link_options(relay.address());
     let (other, _other_dir) = certificates();
     options.tls = Some(tls_of(&other, "switch", tls::SwitchTls::new));
@@ -580,7 +580,7 @@ fn a_failed_write_is_the_end_of_both_and_neither_waits_for_ever() {
         let Ok(relay) = relay else {
             continue;
         };
-        let (sink, source) = block_channel(128 << 10, 8);
+        let (sink, source) = link_channel(128 << 10, 8);
         let end = sink.end_handle();
         let Ok(link) = Link::start(link_options(relay.address()), source, end) else {
             assert!(relay.failure().is_some(), "operation {operation}");

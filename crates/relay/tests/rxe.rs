@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use strata_blocks::{BlockBuilder, PacketRecord, Record, Trees, block_channel};
+use strata_blocks::{BlockBuilder, PacketRecord, Record, Trees, link_channel};
 use strata_rdma::{Event, Failure, OnLoss, PacketBatch, Psn, Requester, RequesterOptions};
 use strata_relay::protocol::{
     Begin, BlockFull, End, Hello, HelloPath, Message, Welcome, WelcomePath,
@@ -624,7 +624,7 @@ fn the_guest_is_the_relay() {
     };
     let mut options = LinkOptions::new(GUEST.to_string(), about, "switch".into());
     options.insecure = true;
-    let (mut sink, source) = block_channel(128 << 10, 4);
+    let (mut sink, source) = link_channel(128 << 10, 4);
     let end = sink.end_handle();
     let link = Link::start(options, source, end).unwrap();
     let packets = 2000;

@@ -87,14 +87,16 @@ impl SegmentHeader {
     /// If `bytes` are shorter than header and payload.
     #[inline]
     pub fn emit(&self, key: u32, at: usize, bytes: &mut [u8]) {
-        bytes[4..8].copy_from_slice(&self.block.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.seq.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.ts_ns.to_le_bytes());
-        bytes[24..26].copy_from_slice(&self.len.to_le_bytes());
-        bytes[26..28].copy_from_slice(&self.index.to_le_bytes());
-        bytes[28..30].copy_from_slice(&self.total.to_le_bytes());
-        bytes[30] = self.class;
-        bytes[31] = self.flags;
+        let last = u64::from(self.len)
+            | u64::from(self.index) << 16
+            | u64::from(self.total) << 32
+            | u64::from(self.class) << 48
+            | u64::from(self.flags) << 56;
+        let words = [u64::from(self.block) << 32, self.seq, self.ts_ns, last];
+        let (places, _) = bytes[..HEADER_LEN].as_chunks_mut();
+        for (place, word) in places.iter_mut().zip(words) {
+            *place = word.to_le_bytes();
+        }
         let crc = checksum(key, at, &bytes[4..HEADER_LEN + usize::from(self.len)]);
         bytes[..4].copy_from_slice(&crc.to_le_bytes());
     }

@@ -125,6 +125,36 @@ proptest! {
     }
 
     #[test]
+    fn messages_hold_nothing_of_earlier_ones(
+        (layout, mtu) in layouts(),
+        packets in packets(),
+        earlier in packets(),
+    ) {
+        let mut writer = BlockWriter::new(KEY, layout, mtu, BLOCK_BYTES);
+        let mut messages = Vec::new();
+        for (block, packets) in [(3, &earlier), (5, &packets)] {
+            messages.clear();
+            writer.begin(block);
+            let mut post = |at: usize, bytes: &[u8]| messages.push((at, bytes.to_vec()));
+            for (seq, packet) in packets.iter().enumerate() {
+                if !writer.fits(packet.len()) {
+                    break;
+                }
+                // As a switch does: most packets fit in the message being gathered.
+                if writer.takes_whole(packet.len()) {
+                    if writer.push_whole(&info(seq), packet) {
+                        writer.flush(&mut post);
+                    }
+                } else {
+                    writer.push(&info(seq), packet, &mut post);
+                }
+            }
+            writer.flush(&mut post);
+        }
+        prop_assert_eq!(messages, written(layout, mtu, &packets, 5).0);
+    }
+
+    #[test]
     fn any_memory_is_read(bytes in proptest::collection::vec(any::<u8>(), 0..5000)) {
         // Nothing in it was written with the key; the chance is 2^-32 per place.
         prop_assert_eq!(Assembly::of(&bytes, KEY, 5).segments(), 0);

@@ -6,6 +6,7 @@ use strata_wire::KeepKind;
 use strata_wire::pcapng::options::push_comment;
 use strata_wire::segment::{Assembly, Packet, damaged};
 
+use crate::compact;
 use crate::context::may_protect;
 use crate::format::{
     BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_PROTECTED, PACKET_HEADER_LEN, PREFIX_LEN, kind,
@@ -139,7 +140,7 @@ struct Builder<'a> {
 impl Builder<'_> {
     /// Appends a packet; false if `bytes` are not a packet.
     fn packet(&mut self, seq: u64, segments: &Packet<'_, '_>, bytes: &[u8]) -> bool {
-        let mut records = Records::new(bytes, seq);
+        let mut records = Records::of_packet(bytes, seq, segments.header().ts_ns);
         let Some(Ok(RawRecord::Packet(packet))) = records.next_raw() else {
             return false;
         };
@@ -199,6 +200,9 @@ fn cut_short(packet: &Packet<'_, '_>, bytes: &[u8]) -> Option<Vec<u8>> {
         Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
     };
     let mut options = Vec::new();
+    let header = packet.header();
+    let full = compact::in_full(bytes, header.seq, header.ts_ns);
+    let bytes = full.as_deref().unwrap_or(bytes);
     let mut record = bytes;
     if *bytes.first()? == kind::PACKET_OPTIONS {
         let len = word(bytes, 4)? as usize;
@@ -208,7 +212,7 @@ fn cut_short(packet: &Packet<'_, '_>, bytes: &[u8]) -> Option<Vec<u8>> {
     let record: &[u8] = record;
     let head: &[u8; PACKET_HEADER_LEN] = record.first_chunk()?;
     let missing = packet.missing();
-    let total = packet.header().total;
+    let total = header.total;
     let text = format!("strata: incomplete: {missing} of {total} segments were lost");
     // Only a crafted packet's options leave no space for it.
     let _ = push_comment(&mut options, &text);

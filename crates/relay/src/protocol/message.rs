@@ -9,7 +9,7 @@ use strata_wire::start_of;
 use crate::secret::PROOF_LEN;
 
 /// The version of the protocol.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 /// The longest body.
 pub const BODY_LEN_MAX: usize = 16 << 20;
 /// The longest body before a peer has identified itself.

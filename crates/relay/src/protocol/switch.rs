@@ -26,7 +26,7 @@ use crate::protocol::{End, MS_NS, Message, Progress, SECOND_NS, Shortage};
 
 use connection::Heard;
 pub use connection::{Connection, Numbers};
-use counters::{add, count};
+use counters::{add, count, count_compact};
 pub(crate) use entry::ANSWER_LIMIT_NS;
 pub use entry::Entry;
 pub use path::Path;
@@ -138,7 +138,7 @@ pub struct Switch {
     additions: Vec<(u64, Vec<u8>)>,
     /// Class by verdict.
     classes: Vec<u8>,
-    /// A packet's record, as it is sent.
+    /// The record of a packet that is not compact, as it is sent.
     record: Vec<u8>,
     next_block: u64,
     /// The sequence number of the next packet to be sent.
@@ -536,78 +536,117 @@ impl Switch {
         connection: &mut Connection,
         source: &BlockSource,
     ) -> Result<bool, RelayError> {
-        let Some(mut current) = self.current.take() else {
+        let Some(current) = self.current.take() else {
             return Ok(false);
         };
-        let start = current.place.clone();
-        let mut records = Records::at(current.block.body(), start.clone());
-        let mut exhausted = false;
-        while connection.gathered() < BATCH_PACKETS {
-            match records.next_raw() {
-                Some(Ok(RawRecord::Packet(packet))) => {
-                    let class = self.classes[usize::from(packet.verdict)];
-                    let info = PacketInfo {
-                        seq: packet.seq,
-                        ts_ns: packet.ts_ns,
-                        class,
-                        flags: packet.flags(),
-                    };
-                    self.record.clear();
-                    packet.emit(&mut self.record);
-                    let pushed = connection.push(&info, &self.record);
-                    match pushed {
-                        Ok(true) => {}
-                        Ok(false) => break,
-                        Err(error) => {
-                            self.current = Some(current);
-                            return Err(error);
-                        }
-                    }
-                    count(connection.counted(), &packet);
-                    self.next_seq = packet.seq + 1;
-                    self.report.packets += 1;
-                    current.place = records.place().clone();
-                }
-                Some(Ok(RawRecord::Other {
-                    verdict,
-                    replaces,
-                    bytes,
-                })) => {
-                    if let Some((id, class)) = verdict {
-                        self.classes[usize::from(id)] = class;
-                    }
-                    match replaces {
-                        Some(key) if self.definitions.get(&key).is_some_and(|k| k == bytes) => {}
-                        Some(key) => {
-                            self.definitions.insert(key, bytes.to_vec());
-                            connection.define(bytes);
-                        }
-                        None => {
-                            self.additions
-                                .push((connection.next_block_to_close(), bytes.to_vec()));
-                            connection.define(bytes);
-                        }
-                    }
-                    current.place = records.place().clone();
-                }
-                // A worker's records are valid.
-                Some(Err(_)) | None => {
-                    exhausted = true;
-                    break;
-                }
-            }
-        }
-        let worked = exhausted || current.place != start;
+        let Current { block, place } = current;
+        let start = place.clone();
+        let mut records = Records::at(block.body(), place);
+        let sent = self.send(connection, &mut records);
+        let place = records.into_place();
         let (segments, bytes) = connection.take_counts();
         self.report.segments += segments;
         self.report.bytes += bytes;
-        if exhausted {
-            source.give_back(current.block);
-        } else {
-            self.current = Some(current);
+        if let Ok(Sent::All) = sent {
+            source.give_back(block);
+            return Ok(true);
         }
-        Ok(worked)
+        let worked = place != start;
+        self.current = Some(Current { block, place });
+        sent.map(|_| worked)
     }
+
+    /// Sends records until window or blocks are full, or enough packets are gathered.
+    fn send(
+        &mut self,
+        connection: &mut Connection,
+        records: &mut Records<'_>,
+    ) -> Result<Sent, RelayError> {
+        while connection.gathered() < BATCH_PACKETS {
+            let Some(packet) = records.compact() else {
+                match self.send_other(connection, records)? {
+                    Sent::One => continue,
+                    sent => return Ok(sent),
+                }
+            };
+            let info = PacketInfo {
+                seq: packet.seq,
+                ts_ns: packet.ts_ns,
+                class: self.classes[usize::from(packet.verdict)],
+                flags: packet.flags,
+            };
+            if !connection.push(&info, packet.bytes)? {
+                return Ok(Sent::Some);
+            }
+            count_compact(connection.counted(), &packet);
+            self.next_seq = packet.seq + 1;
+            self.report.packets += 1;
+            records.pass(&packet);
+        }
+        Ok(Sent::Some)
+    }
+
+    /// Sends the next record, whatever it is.
+    fn send_other(
+        &mut self,
+        connection: &mut Connection,
+        records: &mut Records<'_>,
+    ) -> Result<Sent, RelayError> {
+        let mut after = records.clone();
+        match after.next_raw() {
+            Some(Ok(RawRecord::Packet(packet))) => {
+                let info = PacketInfo {
+                    seq: packet.seq,
+                    ts_ns: packet.ts_ns,
+                    class: self.classes[usize::from(packet.verdict)],
+                    flags: packet.flags(),
+                };
+                self.record.clear();
+                packet.emit(&mut self.record);
+                if !connection.push(&info, &self.record)? {
+                    return Ok(Sent::Some);
+                }
+                count(connection.counted(), &packet);
+                self.next_seq = packet.seq + 1;
+                self.report.packets += 1;
+            }
+            Some(Ok(RawRecord::Other {
+                verdict,
+                replaces,
+                bytes,
+            })) => {
+                if let Some((id, class)) = verdict {
+                    self.classes[usize::from(id)] = class;
+                }
+                match replaces {
+                    Some(key) if self.definitions.get(&key).is_some_and(|k| k == bytes) => {}
+                    Some(key) => {
+                        self.definitions.insert(key, bytes.to_vec());
+                        connection.define(bytes);
+                    }
+                    None => {
+                        self.additions
+                            .push((connection.next_block_to_close(), bytes.to_vec()));
+                        connection.define(bytes);
+                    }
+                }
+            }
+            // A worker's records are valid.
+            Some(Err(_)) | None => return Ok(Sent::All),
+        }
+        *records = after;
+        Ok(Sent::One)
+    }
+}
+
+/// How much of a worker's block was sent.
+enum Sent {
+    /// One more record.
+    One,
+    /// As many as possible now.
+    Some,
+    /// All of it.
+    All,
 }
 
 /// The worker's progress.

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::Ordering;
 
 use strata_blocks::{
-    BlockBuilder, BlockSink, BlockSource, Incoming, PacketRecord, Trees, block_channel,
+    BlockBuilder, BlockSink, BlockSource, Incoming, PacketRecord, Trees, link_channel,
 };
 use strata_control::elastic::{Degradation, ElasticState, follow};
 use strata_rdma::OnLoss;
@@ -132,7 +132,7 @@ pub(crate) struct SwitchNode {
 
 impl SwitchNode {
     pub(crate) fn new(session: u64, way: Way, net: &mut Net) -> Self {
-        let (sink, source) = block_channel(64 << 10, 24);
+        let (sink, source) = link_channel(64 << 10, 24);
         let account = Account {
             session,
             way,

@@ -43,7 +43,10 @@ pub struct BlockWriter {
     block: u32,
     /// Where in the block the message goes.
     message_at: usize,
-    message: Vec<u8>,
+    /// The message being gathered: `mtu` bytes.
+    message: Box<[u8]>,
+    /// How many of them are used, a multiple of [`ALIGNMENT`].
+    message_len: usize,
     segments: u64,
 }
 
@@ -67,7 +70,8 @@ impl BlockWriter {
             block_bytes,
             block: 0,
             message_at: 0,
-            message: Vec::with_capacity(mtu),
+            message: vec![0; mtu].into_boxed_slice(),
+            message_len: 0,
             segments: 0,
         }
     }
@@ -78,14 +82,14 @@ impl BlockWriter {
     pub fn begin(&mut self, block: u64) {
         self.block = block as u32;
         self.message_at = 0;
-        self.message.clear();
+        self.message_len = 0;
         self.segments = 0;
     }
 
     /// Bytes of the block that are used.
     #[must_use]
     pub fn used(&self) -> usize {
-        self.message_at + self.message.len()
+        self.message_at + self.message_len
     }
 
     /// Segments in the block so far.
@@ -133,17 +137,44 @@ impl BlockWriter {
     #[inline]
     pub fn push(&mut self, info: &PacketInfo, packet: &[u8], post: &mut impl FnMut(usize, &[u8])) {
         match self.layout {
+            Layout::Mtu if self.takes_whole(packet.len()) => {
+                if self.push_whole(info, packet) {
+                    self.flush(post);
+                }
+            }
             Layout::Mtu => self.push_filling(info, packet, post),
             Layout::PowersOfTwo => self.push_powers(info, packet, post),
         }
     }
 
+    /// Whether a packet of this many bytes fits in the message being gathered, as one segment: most
+    /// packets do.
+    #[inline]
+    #[must_use]
+    pub fn takes_whole(&self, packet_len: usize) -> bool {
+        packet_len <= self.room() && self.layout == Layout::Mtu
+    }
+
+    /// Puts a packet that [fits](BlockWriter::takes_whole) into the message being gathered, and
+    /// returns whether that is full: then it must be [flushed](BlockWriter::flush). In all, the same
+    /// as [`BlockWriter::push`].
+    ///
+    /// # Panics
+    ///
+    /// If it does not fit.
+    #[inline]
+    #[must_use]
+    pub fn push_whole(&mut self, info: &PacketInfo, packet: &[u8]) -> bool {
+        self.segment(info, 0, 1, packet);
+        self.room() == 0
+    }
+
     /// Posts what has been gathered.
     pub fn flush(&mut self, post: &mut impl FnMut(usize, &[u8])) {
-        if !self.message.is_empty() {
-            post(self.message_at, &self.message);
-            self.message_at += self.message.len();
-            self.message.clear();
+        if self.message_len > 0 {
+            post(self.message_at, &self.message[..self.message_len]);
+            self.message_at += self.message_len;
+            self.message_len = 0;
         }
     }
 
@@ -151,7 +182,7 @@ impl BlockWriter {
     #[inline]
     fn room(&self) -> usize {
         let limit = self.mtu.min(self.block_bytes - self.message_at);
-        limit.saturating_sub(self.message.len() + HEADER_LEN)
+        limit.saturating_sub(self.message_len + HEADER_LEN)
     }
 
     #[inline]
@@ -163,7 +194,8 @@ impl BlockWriter {
     ) {
         if self.room() < PIECE_LEN_MIN.min(packet.len()) {
             // Filled with zeros, since runs of messages of equal length are sent faster.
-            self.message.resize(self.mtu, 0);
+            self.message[self.message_len..].fill(0);
+            self.message_len = self.mtu;
             self.flush(post);
         }
         let first = self.room().min(packet.len());
@@ -208,12 +240,16 @@ impl BlockWriter {
     #[inline]
     fn segment(&mut self, info: &PacketInfo, index: u16, total: u16, piece: &[u8]) {
         debug_assert!(piece.len() <= PAYLOAD_LEN_MAX);
-        let start = self.message.len();
-        let end = start + HEADER_LEN + piece.len();
-        self.message.resize(start + HEADER_LEN, 0);
-        self.message.extend_from_slice(piece);
-        self.message.resize(end.next_multiple_of(ALIGNMENT), 0);
-        assert!(self.used() <= self.block_bytes, "the packet does not fit");
+        let start = self.message_len;
+        let stored = (HEADER_LEN + piece.len()).next_multiple_of(ALIGNMENT);
+        let at = self.message_at + start;
+        assert!(at + stored <= self.block_bytes, "the packet does not fit");
+        let place = &mut self.message[start..start + stored];
+        // What is not overwritten of it is padding.
+        if let Some(last) = place.last_chunk_mut::<ALIGNMENT>() {
+            *last = [0; ALIGNMENT];
+        }
+        place[HEADER_LEN..HEADER_LEN + piece.len()].copy_from_slice(piece);
         let header = SegmentHeader {
             block: self.block,
             seq: info.seq,
@@ -224,8 +260,8 @@ impl BlockWriter {
             class: info.class,
             flags: info.flags,
         };
-        let at = self.message_at + start;
-        header.emit(self.key, at, &mut self.message[start..]);
+        header.emit(self.key, at, place);
+        self.message_len += stored;
         self.segments += 1;
     }
 }

@@ -182,8 +182,28 @@ impl Connection {
     }
 
     /// Puts a packet into the open block, or a new one; false if there is currently no space for
-    /// it, in the window or among the blocks.
+    /// it, in the window or among the blocks. `packet` is its record.
+    #[inline]
     pub(super) fn push(&mut self, info: &PacketInfo, packet: &[u8]) -> Result<bool, RelayError> {
+        // One message for it, and one that a full block leaves unfinished.
+        let is_whole = self.writer.takes_whole(packet.len()) && self.path.room() >= 2;
+        match &mut self.open {
+            Some(open) if is_whole => {
+                open.full.packets += 1;
+                open.full.next_seq = info.seq + 1;
+                self.next_seq = info.seq + 1;
+                self.counted.0 += 1;
+                if self.writer.push_whole(info, packet) {
+                    self.gather_message();
+                }
+                Ok(true)
+            }
+            _ => self.push_anywhere(info, packet),
+        }
+    }
+
+    /// As [`Connection::push`], for a packet that does not fit in the message being gathered.
+    fn push_anywhere(&mut self, info: &PacketInfo, packet: &[u8]) -> Result<bool, RelayError> {
         // One more for the message that a full block leaves unfinished.
         if self.path.room() < self.writer.messages_max(packet.len()) + 1 {
             return Ok(false);
