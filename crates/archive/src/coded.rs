@@ -569,7 +569,7 @@ mod tests {
         /// The naive twin looks at one value after the other.
         #[test]
         fn runs_are_those_that_a_look_at_every_value_finds(
-            runs in proptest::collection::vec((0_u32..4, prop_oneof![8 => 1_usize..4, 3 => 1..40, 1 => 1..1200]), 0..200),
+            runs in proptest::collection::vec((0_u32..4, prop_oneof![8 => 1_usize..4, 3 => 1_usize..40, 1 => 1_usize..1200]), 0..200),
         ) {
             let values: Vec<u32> = runs
                 .into_iter()

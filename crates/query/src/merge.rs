@@ -7,7 +7,7 @@
 
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
-use std::collections::{BTreeSet, BinaryHeap, HashMap};
+use std::collections::{BTreeSet, BinaryHeap};
 use std::io::Write;
 
 use strata_archive::ArchiveError;
@@ -157,7 +157,8 @@ struct WorkerBlocks<'a> {
 #[derive(Default)]
 struct Known {
     context: Context,
-    verdicts: HashMap<u16, VerdictRecord>,
+    /// By number.
+    verdicts: Vec<Option<VerdictRecord>>,
     /// For the current block: the share of flows that was captured.
     share: FlowShare,
 }
@@ -224,9 +225,7 @@ impl<'a> WorkerBlocks<'a> {
                     exporter.packet(recording, &packet, &judged)?;
                 }
             }
-            Ok(Record::Verdict(id, verdict)) => {
-                known.verdicts.insert(id, verdict);
-            }
+            Ok(Record::Verdict(id, verdict)) => known.define(id, verdict),
             Ok(Record::FlowShare(share)) => known.share = share,
             Ok(Record::Context(json)) => match Context::from_json(json) {
                 Ok(context) => known.context = context,
@@ -245,26 +244,41 @@ impl<'a> WorkerBlocks<'a> {
     }
 }
 
-/// A packet of a block, and what is known of it.
+/// A packet of a block, and what is known of it: looked up for the few packets that are wanted.
 struct OfBlock<'a> {
     known: &'a Known,
-    verdict: Option<&'a VerdictRecord>,
+    verdict: u16,
     granularity: &'static str,
 }
 
 impl Known {
+    fn define(&mut self, id: u16, verdict: VerdictRecord) {
+        let place = usize::from(id);
+        if self.verdicts.len() <= place {
+            self.verdicts.resize(place + 1, None);
+        }
+        self.verdicts[place] = Some(verdict);
+    }
+
     fn of(&self, packet: &PacketRecord<'_>) -> OfBlock<'_> {
         OfBlock {
             known: self,
-            verdict: self.verdicts.get(&packet.verdict),
+            verdict: packet.verdict,
             granularity: packet.keep.name(),
         }
     }
 }
 
+impl OfBlock<'_> {
+    fn verdict(&self) -> Option<&VerdictRecord> {
+        let known = self.known.verdicts.get(usize::from(self.verdict));
+        known.and_then(Option::as_ref)
+    }
+}
+
 impl Judgement for OfBlock<'_> {
     fn class(&self) -> Option<&str> {
-        self.verdict.map(|verdict| {
+        self.verdict().map(|verdict| {
             let classes = &self.known.context.classes;
             let class = classes.get(usize::from(verdict.class));
             class.map_or("unknown", String::as_str)
@@ -277,12 +291,13 @@ impl Judgement for OfBlock<'_> {
 
     fn comment(&self) -> String {
         let context = &self.known.context;
-        let score = self.verdict.filter(|verdict| verdict.trees != Trees::None);
+        let verdict = self.verdict();
+        let score = verdict.filter(|verdict| verdict.trees != Trees::None);
         comment_text(
             self.class(),
             score.map(|verdict| f64::from(verdict.score) / 65_535.0),
             self.granularity,
-            &reason(self.verdict, context),
+            &reason(verdict, context),
             &context.mode,
             self.flow_share(),
         )
