@@ -15,15 +15,13 @@
 
 mod drift;
 mod forest;
-mod known;
 mod model;
 mod verdict;
 
 pub use drift::{DRIFTED, Drift, DriftReport, SAMPLES_MIN};
 pub use forest::{Columns, Forest, Kernel, LANES, RowForest};
-pub use known::Known;
 pub use model::{
-    Buckets, Class, Decision, Distribution, Distributions, FeatureUse, Leaves, Model,
+    Buckets, Class, Decision, Distribution, Distributions, FeatureUse, Known, Leaves, Model,
     ModelArithmetic, ModelError, Node, Rule, Tree,
 };
 pub use verdict::{UNCLASSIFIED, VERDICTS_MAX, Verdict, VerdictId, Verdicts};

@@ -1,11 +1,15 @@
 //! The model file and everything that can be wrong with it.
 
+mod known;
+
 use std::collections::{BTreeMap, HashSet};
 use std::{fmt, io};
 
-use crate::known::{Known, LeafPairs};
 use serde::{Deserialize, Serialize};
 use strata_sketch::{Arithmetic, BITS_DEFAULT, Clock, Feature, Level, Sketch, TableSize};
+
+pub use known::Known;
+pub(crate) use known::LeafPairs;
 
 /// Bounds of a model; larger ones are rejected.
 const TREES_MAX: usize = 256;

@@ -5,8 +5,7 @@ use std::collections::HashMap;
 use strata_sketch::Level;
 
 use crate::forest::{LANES, RowForest};
-use crate::known::LeafPairs;
-use crate::model::{Leaves, Model, Tree};
+use crate::model::{LeafPairs, Leaves, Model, Tree};
 
 /// The class of packets that are not dissected, which no model names.
 pub const UNCLASSIFIED: &str = "unclassified";

@@ -8,7 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Model, Tree};
+use super::{Model, Node, Tree};
 
 /// Bits of all pairs of one forest: 16 trees of 256 leaves need half as many.
 const BITS_MAX: usize = 1 << 24;
@@ -124,7 +124,7 @@ impl Model {
 /// By node of a tree, which leaf it is.
 fn numbers_of(tree: &Tree) -> Vec<u16> {
     let mut next = 0;
-    let number = |node: &crate::model::Node| {
+    let number = |node: &Node| {
         if node.classes.is_none() {
             return NOT_A_LEAF;
         }
