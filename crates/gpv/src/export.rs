@@ -168,6 +168,14 @@ impl Exporter {
         }
     }
 
+    /// Sends the datagrams that are begun, and to each destination how many vectors were sent
+    /// ([`DatagramWriter::end`]).
+    pub fn end(&mut self, mut send: impl FnMut(u32, &[u8])) {
+        for (&id, output) in &mut self.outputs {
+            output.writer.end(|bytes| send(id, bytes));
+        }
+    }
+
     fn fill(&mut self, send: &mut impl FnMut(u32, &[u8])) {
         let outputs = &mut self.outputs;
         let mut out = |vector: &Vector<'_, Full>| give(outputs, vector, send);

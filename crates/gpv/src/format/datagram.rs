@@ -139,20 +139,31 @@ impl DatagramWriter {
         if self.in_datagram == 0 {
             return;
         }
-        let header = DatagramHeader {
+        let header = self.header(self.bytes.len());
+        self.bytes[..HEADER_LEN].copy_from_slice(header.as_bytes());
+        send(&self.bytes);
+        self.bytes.clear();
+        self.in_datagram = 0;
+    }
+
+    /// Sends the datagram that is begun, and one without vectors, whose number says how many were
+    /// sent: so its reader counts the last ones too if they are lost.
+    pub fn end(&mut self, mut send: impl FnMut(&[u8])) {
+        self.finish(&mut send);
+        send(self.header(HEADER_LEN).as_bytes());
+    }
+
+    fn header(&self, len: usize) -> DatagramHeader {
+        DatagramHeader {
             magic: MAGIC,
             version: VERSION,
             flags: 0,
             columns: self.columns.0.into(),
             cache: self.cache.into(),
-            len: exact::<u16>(self.bytes.len()).into(),
+            len: exact::<u16>(len).into(),
             vectors: self.in_datagram.into(),
             first_seq: (self.next_seq - u64::from(self.in_datagram)).into(),
-        };
-        self.bytes[..HEADER_LEN].copy_from_slice(header.as_bytes());
-        send(&self.bytes);
-        self.bytes.clear();
-        self.in_datagram = 0;
+        }
     }
 
     fn append(&mut self, vector: &Vector<'_, Full>, count: u16) {
