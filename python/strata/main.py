@@ -207,6 +207,25 @@ def parser() -> argparse.ArgumentParser:
         "--shipped", type=Path, required=True, metavar="FILE", help="the built-in model"
     )
     unseen.add_argument("--jobs", type=int, default=2, metavar="N", help="number of threads")
+    tune = commands.add_parser("tune", help="search the parameters of a flow cache")
+    tune.add_argument("captures", nargs="+", help="capture files to try them on")
+    tune.add_argument("--memory", type=int, required=True, metavar="BYTES")
+    tune.add_argument("--length", type=int, default=28, metavar="N", help="tuples of a vector")
+    tune.add_argument("--ways", type=int, default=1, choices=(1, 8))
+    tune.add_argument("--static", action="store_true", help="one buffer for each slot")
+    tune.add_argument("--trials", type=int, default=100, metavar="N")
+    tune.add_argument("--seed", type=int, default=1, metavar="N")
+    tune.add_argument("--figures", metavar="FOLDER", help="draw Figures 6 to 8 of the paper")
+    tune.add_argument("--json", action="store_true")
+
+    flows = commands.add_parser("flows", help="train and judge a classifier of flows")
+    flows.add_argument("flows", nargs="+", help="files of strata gpv features")
+    flows.add_argument("-o", "--output", metavar="FILE", help="write the forest here")
+    flows.add_argument("--test", action="append", default=[], metavar="FILE")
+    flows.add_argument("--by", choices=("label", "source"), default="label")
+    flows.add_argument("--seed", type=int, default=1, metavar="N")
+    flows.add_argument("--jobs", type=int, default=2, metavar="N")
+    flows.add_argument("--json", action="store_true")
     return whole
 
 
@@ -372,6 +391,35 @@ def _unseen(args: argparse.Namespace) -> None:
     print(in_markdown(run(args.folder, args.output, args.shipped, args.jobs)))
 
 
+def _tune(args: argparse.Namespace) -> None:
+    from . import tuner
+
+    if args.figures is not None:
+        options = {name: getattr(args, name) for name in ("memory", "length", "trials", "seed")}
+        print(tuner.figures(args.captures, args.figures, **options))
+        return
+    found = tuner.tune(
+        args.captures,
+        memory=args.memory,
+        length=args.length,
+        ways=args.ways,
+        static=args.static,
+        trials=args.trials,
+        seed=args.seed,
+    )
+    print(tuner.printed(found, args.json))
+
+
+def _flows(args: argparse.Namespace) -> None:
+    _check_outputs([args.output], [*args.flows, *args.test])
+    from . import flows
+
+    judged = flows.train(
+        args.flows, args.output, test=args.test, by=args.by, seed=args.seed, jobs=args.jobs
+    )
+    print(flows.printed(judged, args.json))
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Runs a command; ends the process with a message on errors that users can cause."""
     args = parser().parse_args(arguments)
@@ -384,6 +432,8 @@ def main(arguments: list[str] | None = None) -> None:
         "default": _default,
         "ablate": _ablate,
         "unseen": _unseen,
+        "tune": _tune,
+        "flows": _flows,
     }
     try:
         commands[args.command](args)

@@ -12,6 +12,7 @@ mod eval;
 mod export;
 mod features;
 mod generate;
+mod gpv;
 mod info;
 mod interfaces;
 mod key;
@@ -104,6 +105,8 @@ enum Command {
     Features(features::Args),
     /// Generate traffic with known statistics and labels, from a seed.
     Generate(generate::Args),
+    /// Group packets by flow into vectors: send, receive, keep and classify them, tune the cache.
+    Gpv(gpv::Args),
     /// Train a model on labelled features.
     Train(Box<train::TrainArgs>),
     /// Learn what is ordinary at a site from its traffic, without labels.
@@ -131,6 +134,7 @@ impl Command {
                 | Self::Replay(_)
         ) || matches!(self, Self::Ask(args) if args.is_live())
             || matches!(self, Self::Telemetry(args) if args.is_long_running())
+            || matches!(self, Self::Gpv(args) if args.is_long_running())
     }
 
     /// Its logging options, if it is long-running.
@@ -178,6 +182,7 @@ fn main() -> ExitCode {
         Command::Move(args) => object_tier::run(&args),
         Command::Features(args) => features::run(&args),
         Command::Generate(args) => generate::run(&args),
+        Command::Gpv(args) => gpv::run(&args),
         Command::Train(args) => train::train(&args),
         Command::Learn(args) => learn::run(&args),
         Command::Eval(args) => eval::run(&args),

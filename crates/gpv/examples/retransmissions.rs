@@ -4,15 +4,16 @@
 #![allow(clippy::print_stdout, reason = "this is what it is for")]
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 
 use strata_capture::{Input, InputOptions, Next};
 use strata_gpv::application::Application;
 use strata_gpv::{Cache, Column, Full, Grouped, Key, Packet, Parameters, Seen, Tuple, Vector};
-use strata_wire::{LinkType, TunnelKey, dissect::dissect};
+use strata_wire::{LinkType, Meta, TunnelKey, dissect::dissect};
 
 /// Of each flow the sequence number that comes next, and bytes that came before it.
 #[derive(Default)]
-struct Retransmissions(HashMap<Key, (u32, u64)>);
+pub struct Retransmissions(pub HashMap<Key, (Option<u32>, u64)>);
 
 impl<T: Tuple> Application<T> for Retransmissions {
     fn take<G: Grouped<T>>(&mut self, _switch: u32, group: &G) {
@@ -24,46 +25,63 @@ impl<T: Tuple> Application<T> for Retransmissions {
         group.for_each_run(|_, tuples| {
             for tuple in tuples {
                 let (seq, len) = (tuple.get(Column::TcpSeq), tuple.get(Column::PayloadLen));
-                if *next != 0 && next.wrapping_sub(seq) < 1 << 31 {
-                    *again += u64::from(len.min(next.wrapping_sub(seq)));
+                let behind = next.unwrap_or(seq).wrapping_sub(seq);
+                if behind < 1 << 31 {
+                    *again += u64::from(len.min(behind));
                 }
-                if seq.wrapping_add(len).wrapping_sub(*next) < 1 << 31 || *next == 0 {
-                    *next = seq.wrapping_add(len);
+                if behind >= 1 << 31 || len >= behind {
+                    *next = Some(seq.wrapping_add(len));
                 }
             }
         });
     }
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let path = std::env::args_os().nth(1).ok_or("name a capture")?;
-    let mut input = Input::open(&[path.into()], &InputOptions::default())?;
+/// Asks the packets of a capture.
+///
+/// # Errors
+///
+/// If it cannot be read.
+pub fn of(path: PathBuf) -> Result<Retransmissions, Box<dyn std::error::Error>> {
+    let mut input = Input::open(&[path], &InputOptions::default())?;
     let mut cache = Cache::<Full>::new(Parameters::PAPER, 1)?;
     let mut found = Retransmissions::default();
     let mut out = |vector: &Vector<'_, Full>| found.take(0, vector);
+    let mut links = Vec::new();
     loop {
         match input.advance()? {
             Next::End => break,
+            Next::Meta(Meta::Interface { interface, .. }) => links.push(interface.link),
             Next::Meta(_) => {}
-            Next::Packets => cache.push(&features(&input), &mut out),
+            Next::Packets => cache.push(&features(&input, &links), &mut out),
         }
     }
     cache.flush(&mut out);
-    for (key, (_, again)) in found.0.iter().filter(|(_, (_, again))| *again > 0) {
-        println!("{key:?}: {again} bytes again");
-    }
-    Ok(())
+    Ok(found)
 }
 
-fn features(input: &Input) -> Vec<Packet> {
+fn features(input: &Input, links: &[LinkType]) -> Vec<Packet> {
     let read = input.batch().iter().filter_map(|packet| {
-        let headers = dissect(LinkType::ETHERNET, packet.data, TunnelKey::Inner);
+        let link = links[usize::from(packet.interface)];
+        let headers = dissect(link, packet.data, TunnelKey::Inner);
+        let (ts_ns, wire_len, ingress) = (packet.ts_ns, packet.wire_len, packet.interface);
         let seen = Seen {
-            ts_ns: packet.ts_ns,
-            wire_len: packet.wire_len,
-            ingress: 0,
+            ts_ns,
+            wire_len,
+            ingress,
         };
         Packet::read(&headers, packet.data, seen)
     });
     read.collect()
+}
+
+/// Prints the flows that sent bytes again.
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let path = std::env::args_os().nth(1).ok_or("name a capture")?;
+    for (key, (_, again)) in of(path.into())?.0 {
+        if again > 0 {
+            println!("{key:?}: {again} bytes again");
+        }
+    }
+    Ok(())
 }

@@ -8,14 +8,14 @@ use crate::program::ok;
 
 /// What tshark says of a packet.
 pub(crate) struct Dissected {
-    ns: u64,
-    len: u64,
+    pub(crate) ns: u64,
+    pub(crate) len: u64,
     /// Addresses, ports and protocol, as answers begin with them.
-    flow: String,
+    pub(crate) flow: String,
     source: String,
-    is_tcp: bool,
-    seq: u64,
-    payload: u64,
+    pub(crate) is_tcp: bool,
+    pub(crate) seq: u64,
+    pub(crate) payload: u64,
 }
 
 /// Packets that are selected for both: TCP and UDP.

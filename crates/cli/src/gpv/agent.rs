@@ -1,0 +1,548 @@
+//! `strata gpv agent`: vectors received by UDP, put together into records of longer intervals.
+
+use std::fs::File;
+use std::io::{BufReader, ErrorKind, Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use ipnet::IpNet;
+use rustix::net::sockopt;
+use strata_gpv::agent::ReassemblyOptions;
+use strata_gpv::format::datagram::{DatagramWriter, LEN_USUAL};
+use strata_gpv::format::{FormatError, paper};
+use strata_gpv::{Columns, Full, Grouped as _, Key, Reason, Tuple as _, Vector};
+use strata_store::Sources;
+use strata_wire::grouped;
+use tracing::{info, warn};
+
+use super::form::Form;
+use super::inbox::{Given, Inbox, InboxOptions, Received};
+use super::rows::{About, Rows};
+use super::target::address;
+use crate::output::{check, refuse, standard};
+use crate::signals::stop_on_signal;
+use crate::text::{self, count_of};
+
+/// What the kernel keeps of datagrams until they are read.
+const SOCKET_BYTES: usize = 16 << 20;
+/// How long to wait for datagrams before signals and expired records are looked at.
+const WAIT: Duration = Duration::from_millis(100);
+/// Records are looked at for their age in so many parts, one every [`WAIT`].
+const PARTS: usize = 10;
+/// Any datagram fits.
+const DATAGRAM_BYTES: usize = 65_536;
+
+/// Arguments of `strata gpv agent`.
+#[derive(Debug, clap::Args)]
+#[command(
+    override_usage = "\
+strata gpv agent --listen ADDRESS:PORT [-w FILE] [--to HOST:PORT]
+       strata gpv agent -r FILE [-w FILE] [--to HOST:PORT]",
+    after_help = "\
+Runs until Ctrl-C, and then prints what came, what was lost and what could not be read. Vectors of
+the form strata have numbers, so each one that is missing is counted. Senders are not
+authenticated: listen on an address that only they reach, or name their networks with --from.
+
+Examples:
+  strata gpv agent --listen 127.0.0.1:4739 -w records.parquet
+  strata gpv agent --listen 0.0.0.0:4739 --from 10.0.0.0/8 --interval 30s --to collector:4739
+  strata gpv agent -r vectors.gpv -w records.parquet"
+)]
+pub(super) struct Args {
+    /// Receive vectors by UDP at this address.
+    #[arg(long, value_name = "ADDRESS:PORT", group = "source")]
+    listen: Option<String>,
+
+    /// Read the vectors in this file, which `strata gpv run -w` has written; - is standard input.
+    #[arg(short = 'r', long = "read", value_name = "FILE", group = "source")]
+    read: Option<PathBuf>,
+
+    /// Set the form of vectors that are received.
+    #[arg(short = 'F', long, value_enum, default_value_t = Form::Strata)]
+    format: Form,
+
+    /// Take datagrams only from this network; may be given several times.
+    #[arg(long, value_name = "NETWORK", value_parser = network)]
+    from: Vec<IpNet>,
+
+    /// Write records to this Parquet file, replacing it. It can be read once the agent has ended.
+    #[arg(short = 'w', long = "write", value_name = "FILE")]
+    write: Option<PathBuf>,
+
+    /// Send records here by UDP, as vectors of the form strata.
+    #[arg(long, value_name = "HOST:PORT")]
+    to: Option<String>,
+
+    /// Let a record have at most the packets of this time.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = text::duration_ns)]
+    interval: u64,
+
+    /// Let a record have at most this many packets.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    packets_max: u16,
+
+    /// Put together at most this many flows of a sender at once. Each takes 320 bytes, and 28 for
+    /// each packet of a record; if there are more flows, their records are shorter.
+    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    flows: u32,
+
+    /// Listen to at most this many senders at once. One that was silent for a minute makes room.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    senders: u16,
+
+    /// Stop after this many datagrams.
+    #[arg(short = 'c', long = "count", value_name = "N", value_parser = text::number)]
+    count: Option<u64>,
+
+    /// Print the counts as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Memory for records of all senders at most.
+const RECORDS_BYTES_MAX: u64 = 4 << 30;
+
+fn network(text: &str) -> Result<IpNet, String> {
+    let host = text.parse::<IpAddr>().map(IpNet::from);
+    let network = text.parse().or(host);
+    network.map_err(|_| format!("'{text}' is not a network such as 10.0.0.0/8"))
+}
+
+pub(super) fn run(args: &Args) -> Result<()> {
+    let stop = stop_on_signal()?;
+    let mut agent = Agent::new(args)?;
+    let ended = match (&args.listen, &args.read) {
+        (Some(at), _) => agent.listen(at, &stop),
+        (None, Some(file)) => agent.read(file, &stop),
+        (None, None) => Err(refuse(
+            "nothing to receive: name an address with --listen, or a file with -r",
+        )),
+    };
+    match ended {
+        // Nothing began.
+        Err(error) if agent.outputs.is_none() => Err(error),
+        ended => ended.and(agent.finish()),
+    }
+}
+
+struct Agent<'a> {
+    args: &'a Args,
+    inbox: Inbox,
+    sources: Sources,
+    outputs: Option<Outputs>,
+    /// Datagrams from elsewhere than `--from`.
+    foreign: u64,
+    /// The first datagram that could not be read was said.
+    has_warned: bool,
+}
+
+impl<'a> Agent<'a> {
+    fn new(args: &'a Args) -> Result<Self> {
+        let each = 320 + 28 * u64::from(args.packets_max);
+        let bytes = u64::from(args.flows) * each * u64::from(args.senders);
+        if bytes > RECORDS_BYTES_MAX {
+            return Err(refuse(format!(
+                "--flows {} --packets-max {} --senders {} may take {} MiB; at most {} are possible",
+                args.flows,
+                args.packets_max,
+                args.senders,
+                bytes >> 20,
+                RECORDS_BYTES_MAX >> 20
+            )));
+        }
+        let sources = Sources::default().files(&args.read);
+        if let Some(path) = &args.write {
+            if path.as_os_str() == "-" {
+                return Err(refuse("-w - : records go to a file, which needs a name"));
+            }
+            check(path, &sources)?;
+        }
+        Ok(Self {
+            args,
+            inbox: Inbox::new(InboxOptions {
+                form: args.format,
+                senders_max: usize::from(args.senders),
+                reassembly: ReassemblyOptions {
+                    flows: args.flows,
+                    tuples_max: args.packets_max,
+                    interval_ns: args.interval,
+                },
+                seed: super::seed()?,
+            }),
+            sources,
+            outputs: None,
+            foreign: 0,
+            has_warned: false,
+        })
+    }
+
+    fn listen(&mut self, at: &str, stop: &AtomicBool) -> Result<()> {
+        let socket =
+            UdpSocket::bind(address(at)?).with_context(|| format!("{at}: cannot listen"))?;
+        // Without the right to, as large as allowed.
+        if sockopt::set_socket_recv_buffer_size_force(&socket, SOCKET_BYTES).is_err() {
+            sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BYTES)?;
+        }
+        socket.set_read_timeout(Some(WAIT))?;
+        self.outputs = Some(Outputs::open(self.args, &self.sources)?);
+        info!("listening on {}", socket.local_addr()?);
+        let mut bytes = vec![0; DATAGRAM_BYTES];
+        let mut expired = Instant::now();
+        while !stop.load(Ordering::Relaxed) && !self.is_done() {
+            match socket.recv_from(&mut bytes) {
+                Ok((len, from)) => self.received(from, &bytes[..len])?,
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => {}
+                    _ => return Err(error).with_context(|| format!("{at}: cannot receive")),
+                },
+            }
+            if expired.elapsed() >= WAIT {
+                expired = Instant::now();
+                self.expire()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_done(&self) -> bool {
+        let count = self.args.count;
+        count.is_some_and(|count| self.inbox.received().datagrams >= count)
+    }
+
+    fn received(&mut self, from: SocketAddr, bytes: &[u8]) -> Result<()> {
+        let address = from.ip().to_canonical();
+        let networks = &self.args.from;
+        if !networks.is_empty() && !networks.iter().any(|network| network.contains(&address)) {
+            self.foreign += 1;
+            return Ok(());
+        }
+        let read = self.datagram(Some(from), bytes);
+        if let Err(error) = read
+            && !self.has_warned
+        {
+            self.has_warned = true;
+            warn!("{from}: {error}; further ones that cannot be read are counted");
+        }
+        self.check()
+    }
+
+    fn datagram(&mut self, from: Option<SocketAddr>, bytes: &[u8]) -> Result<(), FormatError> {
+        let outputs = &mut self.outputs;
+        self.inbox.datagram(from, bytes, &mut |given| {
+            if let Some(outputs) = outputs {
+                outputs.put(given);
+            }
+        })
+    }
+
+    fn expire(&mut self) -> Result<()> {
+        let outputs = &mut self.outputs;
+        let part = (self.args.flows as usize).div_ceil(PARTS);
+        self.inbox.expire(part, &mut |given| {
+            if let Some(outputs) = outputs {
+                outputs.put(given);
+            }
+        });
+        if let Some(outputs) = outputs {
+            outputs.send_begun();
+        }
+        self.check()
+    }
+
+    fn check(&mut self) -> Result<()> {
+        self.outputs.as_mut().map_or(Ok(()), Outputs::check)
+    }
+
+    /// Reads a file of datagrams, or of vectors one after the other.
+    fn read(&mut self, path: &Path, stop: &AtomicBool) -> Result<()> {
+        let name = path.display().to_string();
+        let mut input: Box<dyn std::io::Read> = match path.as_os_str() == "-" {
+            true => Box::new(std::io::stdin().lock()),
+            false => {
+                let file = File::open(path).with_context(|| format!("{name}: cannot read"))?;
+                Box::new(BufReader::new(file))
+            }
+        };
+        self.outputs = Some(Outputs::open(self.args, &self.sources)?);
+        let (mut bytes, mut at) = (Vec::new(), 0_u64);
+        while !stop.load(Ordering::Relaxed) && !self.is_done() {
+            bytes.clear();
+            let header = match self.args.format {
+                Form::Strata => 24,
+                Form::Paper | Form::PaperSeq => paper::HEADER_LEN as u64,
+            };
+            let read = input.by_ref().take(header).read_to_end(&mut bytes);
+            read.with_context(|| format!("{name}: cannot read"))?;
+            if bytes.is_empty() {
+                break;
+            }
+            let rest = self.rest(&bytes);
+            let read = input.by_ref().take(rest).read_to_end(&mut bytes);
+            read.with_context(|| format!("{name}: cannot read"))?;
+            self.datagram(None, &bytes).map_err(|error| {
+                anyhow!(
+                    "{name}: from byte {at} on no vectors of the form {}: {error}",
+                    match self.args.format {
+                        Form::Strata => "strata",
+                        Form::Paper => "paper",
+                        Form::PaperSeq => "paper-seq",
+                    }
+                )
+            })?;
+            at += bytes.len() as u64;
+            self.check()?;
+        }
+        Ok(())
+    }
+
+    /// How many bytes follow a header.
+    fn rest(&self, header: &[u8]) -> u64 {
+        match (self.args.format, header) {
+            (Form::Strata, [_, _, _, _, _, _, _, _, _, _, _, _, low, high, ..]) => {
+                u64::from(u16::from_le_bytes([*low, *high])).saturating_sub(header.len() as u64)
+            }
+            (form, [_, _, _, _, _, _, _, _, _, _, _, _, _, _, high, low, ..]) => {
+                let count = u64::from(u16::from_be_bytes([*high, *low]));
+                count * if form == Form::Paper { 4 } else { 8 }
+            }
+            _ => 0,
+        }
+    }
+
+    fn finish(mut self) -> Result<()> {
+        let Some(mut outputs) = self.outputs.take() else {
+            return Ok(());
+        };
+        self.inbox.finish(&mut |given| outputs.put(given));
+        let sent = outputs.finish()?;
+        self.report(sent)
+    }
+
+    fn report(&self, sent: Option<Sent>) -> Result<()> {
+        let received = self.inbox.received();
+        let mut out = standard();
+        if self.args.json {
+            let mut value = serde_json::to_value(received)?;
+            value["foreign"] = self.foreign.into();
+            if let Some(sent) = &sent {
+                value["sent"] = serde_json::json!({
+                    "vectors": sent.vectors, "datagrams": sent.datagrams, "unsent": sent.unsent,
+                });
+            }
+            return Ok(writeln!(out, "{value:#}")?);
+        }
+        writeln!(out, "{}", as_text(&received, self.foreign))?;
+        if let Some(sent) = sent {
+            let (vectors, datagrams) = (
+                count_of(sent.vectors, "vector"),
+                count_of(sent.datagrams, "datagram"),
+            );
+            writeln!(
+                out,
+                "{vectors} sent in {datagrams}, {} not sent",
+                sent.unsent
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn as_text(received: &Received, foreign: u64) -> String {
+    let mut said = format!(
+        "{} of {} in {} from {}: {}",
+        count_of(received.vectors, "vector"),
+        count_of(received.packets, "packet"),
+        count_of(received.datagrams, "datagram"),
+        count_of(received.senders, "sender"),
+        count_of(received.records, "record"),
+    );
+    if received.early > 0 {
+        said += &format!(
+            ", {} of them short since more flows came than --flows",
+            grouped(received.early)
+        );
+    }
+    let counts = [
+        (received.lost, "vectors lost"),
+        (received.before, "vectors sent before the agent listened"),
+        (received.damaged, "datagrams that cannot be read"),
+        (received.stale, "datagrams that came twice or too late"),
+        (received.refused, "datagrams of more senders than --senders"),
+        (foreign, "datagrams from elsewhere than --from"),
+    ];
+    for (count, what) in counts.into_iter().filter(|(count, _)| *count > 0) {
+        said += &format!("\n{what}: {}", grouped(count));
+    }
+    said
+}
+
+/// What was sent on.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sent {
+    vectors: u64,
+    datagrams: u64,
+    unsent: u64,
+}
+
+/// Where records go.
+struct Outputs {
+    rows: Option<(String, Rows<File>)>,
+    forward: Option<Forward>,
+    failure: Option<anyhow::Error>,
+}
+
+impl Outputs {
+    fn open(args: &Args, sources: &Sources) -> Result<Self> {
+        let rows = args.write.as_deref().map(|path| {
+            let file = sources.create(path)?;
+            anyhow::Ok((path.display().to_string(), Rows::new(file, Columns::ALL)?))
+        });
+        Ok(Self {
+            rows: rows.transpose()?,
+            forward: args.to.as_deref().map(Forward::open).transpose()?,
+            failure: None,
+        })
+    }
+
+    fn put(&mut self, given: &Given<'_>) {
+        if let Some((_, rows)) = &mut self.rows {
+            let about = About {
+                exporter: Some(given.sender),
+                reason: None,
+                saturated: None,
+                known: given.known,
+            };
+            rows.push(given.record, about);
+            if let Err(error) = rows.write() {
+                self.failure.get_or_insert(error);
+            }
+        }
+        if let Some(forward) = &mut self.forward {
+            forward.put(given);
+        }
+    }
+
+    fn check(&mut self) -> Result<()> {
+        match (self.failure.take(), &self.rows) {
+            (Some(error), Some((name, _))) => Err(error.context(format!("{name}: cannot write"))),
+            _ => Ok(()),
+        }
+    }
+
+    fn send_begun(&mut self) {
+        if let Some(forward) = &mut self.forward {
+            forward.send_begun();
+        }
+    }
+
+    fn finish(mut self) -> Result<Option<Sent>> {
+        self.check()?;
+        if let Some((name, rows)) = self.rows {
+            let written = rows.finish().and_then(|file| Ok(file.sync_all()?));
+            written.with_context(|| format!("{name}: cannot write"))?;
+        }
+        Ok(self.forward.map(Forward::finish))
+    }
+}
+
+/// Records as vectors to another agent.
+struct Forward {
+    socket: UdpSocket,
+    writer: DatagramWriter,
+    columns: Columns,
+    tuples: Vec<Full>,
+    sent: Sent,
+}
+
+impl Forward {
+    fn open(to: &str) -> Result<Self> {
+        let peer = address(to)?;
+        let local = match peer {
+            SocketAddr::V4(_) => "0.0.0.0:0",
+            SocketAddr::V6(_) => "[::]:0",
+        };
+        let socket = UdpSocket::bind(local).context("cannot open a UDP socket")?;
+        socket
+            .connect(peer)
+            .with_context(|| format!("{to}: cannot send there"))?;
+        Ok(Self {
+            socket,
+            writer: DatagramWriter::new(0, Columns::ALL, LEN_USUAL),
+            columns: Columns::ALL,
+            tuples: Vec::new(),
+            sent: Sent::default(),
+        })
+    }
+
+    /// A record is as many vectors as its times, and datagrams, need.
+    fn put(&mut self, given: &Given<'_>) {
+        if self.columns != given.known {
+            self.columns = given.known;
+            let (socket, sent) = (&self.socket, &mut self.sent);
+            let send = |bytes: &[u8]| send(socket, sent, bytes);
+            self.writer.reshape(given.known, LEN_USUAL, send);
+        }
+        let most = (LEN_USUAL - 24 - 24 - 32) / self.columns.tuple_len();
+        let (mut start_ns, mut tuples) = (None, std::mem::take(&mut self.tuples));
+        given.record.for_each_run(|of_run, run| {
+            for tuple in run {
+                let at_ns = of_run + tuple.delta_ns();
+                let from = start_ns.filter(|from| at_ns >= *from);
+                let fits = from.and_then(|from| u32::try_from(at_ns - from).ok());
+                let delta_ns = match fits.filter(|_| tuples.len() < most) {
+                    Some(delta_ns) => delta_ns,
+                    None => {
+                        self.vector(given.record.key(), start_ns, &tuples);
+                        tuples.clear();
+                        start_ns = Some(at_ns);
+                        0
+                    }
+                };
+                tuples.push(Full { delta_ns, ..*tuple });
+            }
+        });
+        self.vector(given.record.key(), start_ns, &tuples);
+        tuples.clear();
+        self.tuples = tuples;
+    }
+
+    fn vector(&mut self, key: &Key, start_ns: Option<u64>, tuples: &[Full]) {
+        let Some(start_ns) = start_ns.filter(|_| !tuples.is_empty()) else {
+            return;
+        };
+        let vector = Vector {
+            key: *key,
+            start_ns,
+            pieces: [tuples, &[]],
+            reason: Reason::Unknown,
+            saturated: false,
+            slot: 0,
+        };
+        let (socket, sent) = (&self.socket, &mut self.sent);
+        let put = self.writer.put(&vector, |bytes| send(socket, sent, bytes));
+        // `most` fit; if not, its number is missing and the peer counts it.
+        self.sent.vectors += u64::from(put.is_ok());
+    }
+
+    fn send_begun(&mut self) {
+        let (socket, sent) = (&self.socket, &mut self.sent);
+        self.writer.finish(|bytes| send(socket, sent, bytes));
+    }
+
+    fn finish(mut self) -> Sent {
+        let (socket, sent) = (&self.socket, &mut self.sent);
+        self.writer.end(|bytes| send(socket, sent, bytes));
+        self.sent
+    }
+}
+
+fn send(socket: &UdpSocket, sent: &mut Sent, bytes: &[u8]) {
+    match socket.send(bytes) {
+        Ok(_) => sent.datagrams += 1,
+        // Nobody listens there (yet).
+        Err(_) => sent.unsent += 1,
+    }
+}

@@ -1,0 +1,418 @@
+//! Datagrams of many senders into records. Anybody may send: what cannot be read costs a counter,
+//! and each sender a bounded amount of memory, as long as it is heard.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use strata_gpv::agent::{
+    Reassembly, ReassemblyCounters, ReassemblyOptions, Record, Sequencer, SequencerCounters,
+    SequencerOptions,
+};
+use strata_gpv::format::FormatError;
+use strata_gpv::format::datagram::Datagram;
+use strata_gpv::format::paper::{self, PaperTuple};
+use strata_gpv::{Basic, Column, Columns, Full, Sequenced, Tuple as _, Vector};
+
+use super::form::Form;
+
+/// Datagrams of a sender that wait for one that is missing.
+const WAITING_MAX: usize = 16;
+/// A sender that has been silent for so long makes room for another.
+const SILENT: Duration = Duration::from_secs(60);
+/// The first number that is heard of a sender tells whether it began before the agent: by then so
+/// many vectors were sent that those before cannot be late ones.
+const JOIN_AT: u64 = 4096;
+/// A number so far ahead of the others is damage, not loss.
+const AHEAD_MAX: u64 = 1 << 32;
+
+/// Bounds and forms.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InboxOptions {
+    pub(super) form: Form,
+    pub(super) senders_max: usize,
+    pub(super) reassembly: ReassemblyOptions,
+    pub(super) seed: u64,
+}
+
+/// A cache at an address.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(super) struct Sender {
+    /// Where datagrams come from; `None` for a file.
+    pub(super) address: Option<SocketAddr>,
+    /// The number of the cache, which the paper's form does not have.
+    pub(super) cache: Option<u32>,
+}
+
+/// `10.0.0.1:4000#0`.
+impl fmt::Display for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(address) = self.address {
+            write!(f, "{address}")?;
+        }
+        match self.cache {
+            Some(cache) => write!(f, "#{cache}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What was received.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub(super) struct Received {
+    pub(super) datagrams: u64,
+    pub(super) vectors: u64,
+    pub(super) packets: u64,
+    /// Vectors with numbers that never came, or that were in damaged datagrams.
+    pub(super) lost: u64,
+    /// Vectors that were sent before the agent listened.
+    pub(super) before: u64,
+    /// Datagrams that came twice or too late.
+    pub(super) stale: u64,
+    /// Datagrams that cannot be read, all of them or from some place on.
+    pub(super) damaged: u64,
+    /// Datagrams of more senders than are listened to.
+    pub(super) refused: u64,
+    pub(super) senders: u64,
+    pub(super) records: u64,
+    /// Records that were given early, since another flow needed their place.
+    pub(super) early: u64,
+}
+
+impl Received {
+    fn add(&mut self, sequencer: &SequencerCounters, reassembly: &ReassemblyCounters) {
+        self.lost += sequencer.lost;
+        self.stale += sequencer.stale;
+        self.damaged += sequencer.damaged;
+        self.vectors += reassembly.vectors;
+        self.packets += reassembly.tuples_in;
+        self.records += reassembly.records;
+        self.early += reassembly.evicted;
+    }
+}
+
+/// Everything that is known of a sender.
+struct Heard {
+    name: String,
+    sequencer: Sequencer,
+    reassembly: Reassembly<Full>,
+    /// What all of its packets say.
+    columns: Columns,
+    /// How many vectors it says that it sent.
+    end: Option<u64>,
+    /// The highest number that came.
+    highest: u64,
+    /// When its last vector began, by its own clock.
+    latest_ns: u64,
+    heard: Instant,
+}
+
+impl Heard {
+    fn new(sender: Sender, options: &InboxOptions) -> Self {
+        let one = SequencerOptions {
+            caches_max: 1,
+            waiting_max: WAITING_MAX,
+        };
+        Self {
+            name: sender.to_string(),
+            sequencer: Sequencer::new(one),
+            reassembly: Reassembly::new(options.reassembly, options.seed),
+            columns: Columns::ALL,
+            end: None,
+            highest: 0,
+            latest_ns: 0,
+            heard: Instant::now(),
+        }
+    }
+
+    fn end(&mut self, cache: Option<u32>, out: &mut impl FnMut(&Given<'_>)) {
+        let Self {
+            name,
+            sequencer,
+            reassembly,
+            columns,
+            end,
+            ..
+        } = self;
+        let mut out = |record: &Record<'_, Full>| out(&Given::new(name, *columns, record));
+        if let Some(cache) = cache {
+            // What is damaged is counted.
+            let _ = sequencer.finish(cache, *end, |_, vector| reassembly.take(vector, &mut out));
+        }
+        reassembly.flush(&mut out);
+    }
+}
+
+/// A record, and whose.
+pub(super) struct Given<'a> {
+    pub(super) sender: &'a str,
+    pub(super) known: Columns,
+    pub(super) record: &'a Record<'a, Full>,
+}
+
+impl<'a> Given<'a> {
+    fn new(sender: &'a str, known: Columns, record: &'a Record<'a, Full>) -> Self {
+        Self {
+            sender,
+            known,
+            record,
+        }
+    }
+}
+
+/// The senders that are heard.
+pub(super) struct Inbox {
+    options: InboxOptions,
+    senders: HashMap<Sender, Heard>,
+    /// Of senders that are heard no longer, and what is of no sender.
+    received: Received,
+    paper: PaperScratch,
+}
+
+/// Where vectors of the paper's form are unpacked.
+#[derive(Default)]
+struct PaperScratch {
+    basic: Vec<Basic>,
+    sequenced: Vec<Sequenced>,
+    full: Vec<Full>,
+}
+
+impl Inbox {
+    pub(super) fn new(options: InboxOptions) -> Self {
+        Self {
+            options,
+            senders: HashMap::new(),
+            received: Received::default(),
+            paper: PaperScratch::default(),
+        }
+    }
+
+    /// What was received so far.
+    pub(super) fn received(&self) -> Received {
+        let mut received = self.received;
+        for heard in self.senders.values() {
+            received.add(heard.sequencer.counters(), heard.reassembly.counters());
+        }
+        received
+    }
+
+    /// Takes a datagram.
+    ///
+    /// Fails if it cannot be read, which is counted.
+    pub(super) fn datagram(
+        &mut self,
+        from: Option<SocketAddr>,
+        bytes: &[u8],
+        out: &mut impl FnMut(&Given<'_>),
+    ) -> Result<(), FormatError> {
+        self.received.datagrams += 1;
+        match self.options.form {
+            Form::Strata => self.of_strata(from, bytes, out),
+            Form::Paper | Form::PaperSeq => self.of_paper(from, bytes, out),
+        }
+    }
+
+    fn of_strata(
+        &mut self,
+        from: Option<SocketAddr>,
+        bytes: &[u8],
+        out: &mut impl FnMut(&Given<'_>),
+    ) -> Result<(), FormatError> {
+        let datagram = Datagram::new_checked(bytes).inspect_err(|_| self.received.damaged += 1)?;
+        let (cache, first) = (datagram.cache, datagram.first_seq);
+        let sender = Sender {
+            address: from,
+            cache: Some(cache),
+        };
+        let is_known = self.senders.contains_key(&sender);
+        let Some(heard) = heard(
+            &mut self.senders,
+            &mut self.received,
+            &self.options,
+            sender,
+            out,
+        ) else {
+            return Ok(());
+        };
+        if !is_known {
+            let joined = if first >= JOIN_AT { first } else { 0 };
+            heard.sequencer.join(cache, joined);
+            heard.highest = first;
+            self.received.before = self.received.before.saturating_add(joined);
+        }
+        if datagram.vectors == 0 {
+            // Numbers far ahead are not believed, so that no count of losses is absurd.
+            match first.saturating_sub(heard.highest) <= AHEAD_MAX {
+                true => heard.end = Some(first),
+                false => self.received.damaged += 1,
+            }
+            return Ok(());
+        }
+        if first.saturating_sub(heard.highest) <= AHEAD_MAX {
+            heard.highest = heard.highest.max(first);
+        }
+        heard.columns = Columns(heard.columns.0 & datagram.columns.0);
+        let Heard {
+            name,
+            sequencer,
+            reassembly,
+            columns,
+            latest_ns,
+            ..
+        } = heard;
+        let mut out = |record: &Record<'_, Full>| out(&Given::new(name, *columns, record));
+        sequencer.datagram(bytes, |_, vector| {
+            *latest_ns = vector.start_ns;
+            reassembly.take(vector, &mut out);
+        })
+    }
+
+    fn of_paper(
+        &mut self,
+        from: Option<SocketAddr>,
+        bytes: &[u8],
+        out: &mut impl FnMut(&Given<'_>),
+    ) -> Result<(), FormatError> {
+        let sender = Sender {
+            address: from,
+            cache: None,
+        };
+        let form = self.options.form;
+        let (senders, received) = (&mut self.senders, &mut self.received);
+        // So that rubbish of strangers takes no place.
+        if !senders.contains_key(&sender) {
+            paper_vector(form, bytes, &mut self.paper, |_| ())
+                .inspect_err(|_| received.damaged += 1)?;
+        }
+        let Some(heard) = heard(senders, received, &self.options, sender, out) else {
+            return Ok(());
+        };
+        let Heard {
+            name,
+            reassembly,
+            columns,
+            latest_ns,
+            ..
+        } = heard;
+        *columns = match form {
+            Form::PaperSeq => Sequenced::COLUMNS,
+            _ => Basic::COLUMNS,
+        };
+        let mut out = |record: &Record<'_, Full>| out(&Given::new(name, *columns, record));
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let taken = paper_vector(form, rest, &mut self.paper, |vector| {
+                *latest_ns = vector.start_ns;
+                reassembly.take(vector, &mut out);
+            });
+            match taken {
+                Ok(taken) => rest = &rest[taken..],
+                Err(error) => {
+                    received.damaged += 1;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives records whose interval is over: looks at a part of them in each call.
+    pub(super) fn expire(&mut self, part: usize, out: &mut impl FnMut(&Given<'_>)) {
+        for heard in self.senders.values_mut() {
+            let silent: u64 = strata_wire::clamped(heard.heard.elapsed().as_nanos());
+            let now_ns = heard.latest_ns.saturating_add(silent);
+            let (name, columns) = (&heard.name, heard.columns);
+            let mut out = |record: &Record<'_, Full>| out(&Given::new(name, columns, record));
+            heard.reassembly.expire(now_ns, part, &mut out);
+        }
+    }
+
+    /// Gives everything, in the order of senders.
+    pub(super) fn finish(&mut self, out: &mut impl FnMut(&Given<'_>)) {
+        let mut senders: Vec<_> = self.senders.drain().collect();
+        senders.sort_by_key(|(sender, _)| *sender);
+        for (sender, mut heard) in senders {
+            heard.end(sender.cache, out);
+            let (sequencer, reassembly) = (&heard.sequencer, &heard.reassembly);
+            self.received
+                .add(sequencer.counters(), reassembly.counters());
+        }
+    }
+}
+
+/// The state of a sender, made if it is new; `None` if there are too many, which is counted.
+fn heard<'a>(
+    senders: &'a mut HashMap<Sender, Heard>,
+    received: &mut Received,
+    options: &InboxOptions,
+    sender: Sender,
+    out: &mut impl FnMut(&Given<'_>),
+) -> Option<&'a mut Heard> {
+    if !senders.contains_key(&sender) {
+        if senders.len() >= options.senders_max {
+            let silent = senders
+                .iter()
+                .max_by_key(|(_, heard)| heard.heard.elapsed());
+            let silent = silent.map(|(sender, heard)| (*sender, heard.heard.elapsed()));
+            match silent {
+                Some((silent, since)) if since >= SILENT => {
+                    if let Some(mut heard) = senders.remove(&silent) {
+                        heard.end(silent.cache, out);
+                        received.add(heard.sequencer.counters(), heard.reassembly.counters());
+                    }
+                }
+                _ => {
+                    received.refused += 1;
+                    return None;
+                }
+            }
+        }
+        received.senders += 1;
+    }
+    let heard = senders
+        .entry(sender)
+        .or_insert_with(|| Heard::new(sender, options));
+    heard.heard = Instant::now();
+    Some(heard)
+}
+
+/// Reads the vector at the start of `bytes`, with every column; how many bytes it took.
+fn paper_vector(
+    form: Form,
+    bytes: &[u8],
+    scratch: &mut PaperScratch,
+    take: impl FnOnce(&Vector<'_, Full>),
+) -> Result<usize, FormatError> {
+    match form {
+        Form::PaperSeq => widened(bytes, &mut scratch.sequenced, &mut scratch.full, take),
+        _ => widened(bytes, &mut scratch.basic, &mut scratch.full, take),
+    }
+}
+
+fn widened<T: PaperTuple>(
+    bytes: &[u8],
+    tuples: &mut Vec<T>,
+    full: &mut Vec<Full>,
+    take: impl FnOnce(&Vector<'_, Full>),
+) -> Result<usize, FormatError> {
+    let (vector, taken) = paper::parse(bytes, tuples)?;
+    full.clear();
+    full.extend(vector.tuples().map(|tuple| Full {
+        // 20 bits of us.
+        delta_ns: strata_wire::exact(tuple.delta_ns()),
+        size: strata_wire::exact(tuple.get(Column::Size)),
+        high_queue: strata_wire::exact(tuple.get(Column::HighQueue)),
+        tcp_seq: tuple.get(Column::TcpSeq),
+        ..Full::default()
+    }));
+    take(&Vector {
+        key: vector.key,
+        start_ns: vector.start_ns,
+        pieces: [full, &[]],
+        reason: vector.reason,
+        saturated: vector.saturated,
+        slot: vector.slot,
+    });
+    Ok(taken)
+}

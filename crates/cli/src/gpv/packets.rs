@@ -1,0 +1,217 @@
+//! Packets of captures and interfaces, as the cache takes them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Result;
+use strata_capture::live::{Live, LiveNext, LiveOptions};
+use strata_capture::{Input, InputOptions, Next, PacketRef, Packets};
+use strata_filter::Filter;
+use strata_gpv::{Packet, Seen};
+use strata_pipeline::{FlowFinder, wire_bytes};
+use strata_wire::dissect::protocol;
+use strata_wire::{AddressFamily, Headers, LinkType, Meta, TunnelKey, exact, grouped};
+use tracing::{info, warn};
+
+use super::seed;
+use crate::export::ByLink;
+use crate::text::{self, count_of};
+
+/// Enough for the headers of any packet, tunnels included.
+const SNAPLEN: u32 = 512;
+
+/// What became of packets.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counted {
+    /// Matched by the filter; of these some have no IP header.
+    pub(super) packets: u64,
+    /// Not matched.
+    pub(super) filtered: u64,
+    /// Without an IP header that can be read.
+    pub(super) not_ip: u64,
+    /// Cut within the transport header: fields that were not captured are 0.
+    pub(super) cut: u64,
+    /// Lost by the kernel.
+    pub(super) dropped: u64,
+}
+
+impl Counted {
+    /// Says what is in no vector, or not whole.
+    pub(super) fn say(&self) {
+        if self.filtered > 0 {
+            info!("the filter does not match {}", packets_of(self.filtered));
+        }
+        if self.not_ip > 0 {
+            info!(
+                "{} without an IP header, and in no vector",
+                packets_of(self.not_ip)
+            );
+        }
+        if self.cut > 0 {
+            warn!(
+                "{} cut within the transport header: fields that were not captured are 0",
+                packets_of(self.cut)
+            );
+        }
+        if self.dropped > 0 {
+            warn!(
+                "{} lost: they came faster than they were processed",
+                packets_of(self.dropped)
+            );
+        }
+    }
+}
+
+fn packets_of(number: u64) -> String {
+    count_of(number, "packet")
+}
+
+/// Headers into what the cache takes.
+pub(super) struct Features {
+    finder: FlowFinder,
+    filter: Option<ByLink>,
+    pub(super) counted: Counted,
+}
+
+impl Features {
+    pub(super) fn new(filter: Option<Filter>) -> Result<Self> {
+        let seed = seed()?;
+        Ok(Self {
+            finder: FlowFinder::new([seed, !seed], TunnelKey::Inner),
+            filter: filter.map(ByLink::new),
+            counted: Counted::default(),
+        })
+    }
+
+    /// The features of a packet; `None` if the filter does not match it, or it has no IP header.
+    pub(super) fn of(&mut self, link: LinkType, packet: &PacketRef<'_>) -> Option<Packet> {
+        if let Some(filter) = &mut self.filter
+            && !filter.matches(link, packet.data, packet.wire_len)
+        {
+            self.counted.filtered += 1;
+            return None;
+        }
+        self.counted.packets += 1;
+        let seen = Seen {
+            ts_ns: packet.ts_ns,
+            wire_len: exact(wire_bytes(packet)),
+            ingress: packet.interface,
+        };
+        if let Some((plain, _)) = self.finder.find_plain(link, packet) {
+            return Some(Packet::plain(&plain, packet.data, seen));
+        }
+        let (headers, _) = self.finder.find(link, packet);
+        let features = Packet::read(&headers, packet.data, seen)
+            .filter(|features| features.key.family() != AddressFamily::Mac);
+        match features {
+            None => self.counted.not_ip += 1,
+            Some(_) => self.counted.cut += u64::from(is_cut(&headers, packet)),
+        }
+        features
+    }
+}
+
+/// Whether fields of the transport header were not captured.
+fn is_cut(headers: &Headers, packet: &PacketRef<'_>) -> bool {
+    let is_whole = packet.data.len() as u64 >= u64::from(packet.wire_len);
+    let is_later = headers.fragment.is_some_and(|fragment| !fragment.first);
+    let fixed = match headers.key.map(|key| key.protocol) {
+        Some(protocol::TCP) => 20,
+        Some(protocol::UDP) => 8,
+        _ => 0,
+    };
+    !is_whole && !is_later && usize::from(headers.transport_len) < fixed
+}
+
+/// What happens while packets come.
+pub(super) trait Take {
+    /// The source is open, and packets will come: outputs are created now.
+    fn begin(&mut self) -> Result<()>;
+
+    /// A packet.
+    fn packet(&mut self, link: LinkType, packet: &PacketRef<'_>) -> Result<()>;
+
+    /// A batch is over, or none came for a moment.
+    fn pause(&mut self) -> Result<()>;
+
+    /// Whether enough came.
+    fn is_done(&self) -> bool;
+}
+
+/// Reads capture files to their end, or until `stop`.
+pub(super) fn captured(
+    read: &[PathBuf],
+    stop: &Arc<AtomicBool>,
+    take: &mut impl Take,
+) -> Result<()> {
+    let mut options = InputOptions::default();
+    options.read_ahead = true;
+    options.stop = Some(Arc::clone(stop));
+    let mut input = Input::open(read, &options)?;
+    take.begin()?;
+    let mut links: Vec<LinkType> = Vec::new();
+    while !take.is_done() {
+        match input.advance()? {
+            Next::End => break,
+            Next::Meta(Meta::Interface { interface, .. }) => links.push(interface.link),
+            Next::Meta(_) => {}
+            Next::Packets => {
+                for packet in input.batch().iter() {
+                    take.packet(links[usize::from(packet.interface)], &packet)?;
+                }
+                take.pause()?;
+            }
+        }
+    }
+    for warning in input.take_warnings() {
+        text::warn(&warning.to_string());
+    }
+    Ok(())
+}
+
+/// Reads interfaces until `stop`; how many packets the kernel lost.
+pub(super) fn live(
+    interfaces: &[String],
+    filter: Option<Filter>,
+    stop: &AtomicBool,
+    take: &mut impl Take,
+) -> Result<u64> {
+    let mut options = LiveOptions::default();
+    options.interfaces = interfaces.to_vec();
+    options.snaplen = SNAPLEN;
+    options.filter = filter;
+    let mut live = Live::open(&options, 1)?.remove(0);
+    take.begin()?;
+    info!("grouping packets of {}", interfaces.join(", "));
+    let mut links: Vec<LinkType> = Vec::new();
+    while !take.is_done() && !stop.load(Ordering::Relaxed) {
+        match live.advance()? {
+            LiveNext::Packets => {
+                let batch = live.batch();
+                for index in 0..batch.len() {
+                    let packet = batch.get(index);
+                    take.packet(links[usize::from(packet.interface)], &packet)?;
+                }
+            }
+            LiveNext::Meta(Meta::Interface { id, interface }) => {
+                let at = usize::from(id);
+                links.resize(links.len().max(at + 1), interface.link);
+                links[at] = interface.link;
+            }
+            LiveNext::Meta(_) | LiveNext::Idle => {}
+        }
+        for event in live.take_events() {
+            warn!("{event}");
+        }
+        take.pause()?;
+    }
+    let mut dropped = 0;
+    for (name, counts) in live.counts()? {
+        if counts.dropped > 0 {
+            warn!("{name}: {} packets lost", grouped(counts.dropped));
+        }
+        dropped += counts.dropped;
+    }
+    Ok(dropped)
+}

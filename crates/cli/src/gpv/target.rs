@@ -1,0 +1,89 @@
+//! Destinations as users write them: `HOST:PORT`, and rules after commas.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::ops::RangeInclusive;
+
+use anyhow::{Context, Result, anyhow, bail};
+use ipnet::IpNet;
+use strata_gpv::export::{FlowRule, Prefix};
+use strata_wire::AddressFamily;
+
+/// Where vectors are sent, and which.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    pub(super) name: String,
+    pub(super) address: SocketAddr,
+    pub(super) rule: FlowRule,
+}
+
+impl Target {
+    pub(super) fn parse(text: &str) -> Result<Self> {
+        let mut words = text.split(',');
+        let name = words.next().unwrap_or(text);
+        let mut rule = FlowRule::default();
+        for word in words {
+            let Some((what, value)) = word.split_once('=') else {
+                bail!("'{word}' is not a rule: write one like dport=443 or src=10.0.0.0/8");
+            };
+            match what {
+                "src" => rule.source = Some(prefix(value)?),
+                "dst" => rule.destination = Some(prefix(value)?),
+                "sport" => rule.source_ports = ports(value)?,
+                "dport" => rule.destination_ports = ports(value)?,
+                "proto" => rule.protocol = Some(protocol(value)?),
+                _ => bail!("'{what}' is not a rule: there are src, dst, sport, dport and proto"),
+            }
+        }
+        Ok(Self {
+            name: text.to_owned(),
+            address: address(name)?,
+            rule,
+        })
+    }
+}
+
+/// The address of `HOST:PORT`.
+pub(super) fn address(text: &str) -> Result<SocketAddr> {
+    let mut found = text
+        .to_socket_addrs()
+        .map_err(|error| anyhow!("'{text}' is not HOST:PORT: {error}"))?;
+    found
+        .next()
+        .with_context(|| format!("'{text}' has no address"))
+}
+
+fn prefix(text: &str) -> Result<Prefix> {
+    let net: IpNet = match text.parse() {
+        Ok(net) => net,
+        Err(_) => text
+            .parse::<IpAddr>()
+            .map(IpNet::from)
+            .map_err(|_| anyhow!("'{text}' is not a network such as 10.0.0.0/8"))?,
+    };
+    let (family, address) = match net.addr() {
+        IpAddr::V4(v4) => (AddressFamily::Ipv4, u128::from(v4.to_bits())),
+        IpAddr::V6(v6) => (AddressFamily::Ipv6, v6.to_bits()),
+    };
+    Prefix::new(family, address, net.prefix_len())
+        .with_context(|| format!("'{text}' is not a network"))
+}
+
+fn ports(text: &str) -> Result<RangeInclusive<u16>> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (first.parse(), last.parse()) {
+        (Ok(first), Ok(last)) if first <= last => Ok(first..=last),
+        _ => bail!("'{text}' is not a port or a range of ports such as 8000-8999"),
+    }
+}
+
+fn protocol(text: &str) -> Result<u8> {
+    Ok(match text {
+        "tcp" => 6,
+        "udp" => 17,
+        "icmp" => 1,
+        "icmp6" => 58,
+        number => number
+            .parse()
+            .map_err(|_| anyhow!("'{text}' is not tcp, udp, icmp, icmp6 or a protocol number"))?,
+    })
+}
