@@ -214,12 +214,7 @@ impl Running {
             true => format!("{:#}\n", self.as_json()),
             false => self.as_text(),
         };
-        match self
-            .outlets
-            .file
-            .as_ref()
-            .is_some_and(|file| file.is_stdout)
-        {
+        match self.outlets.is_stdout() {
             true => std::io::stderr().write_all(said.as_bytes())?,
             false => standard().write_all(said.as_bytes())?,
         }
