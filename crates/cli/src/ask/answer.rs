@@ -281,11 +281,22 @@ fn sorted(args: &Args, shape: &Shape) -> Result<Option<Sorted>> {
     }))
 }
 
+/// The columns that say whose packet a row is.
+const FLOW: [&str; 5] = ["srcip", "dstip", "srcport", "dstport", "proto"];
+
 /// Rows in an order that does not depend on how they were found: by all columns, those of packets
-/// by their time first; before that, by the column asked for.
+/// by their time first; before that, by the column asked for. Packets of a flow that have the same
+/// time stay in the order in which they came.
 fn sort(rows: &mut [Vec<Value>], shape: &Shape, by: Option<Sorted>) {
     let time = shape.kinds.iter().position(|kind| *kind == ValueKind::Time);
     let time = time.filter(|_| shape.is_of_packets);
+    let has_flow = FLOW
+        .iter()
+        .all(|name| shape.columns.iter().any(|column| column == name));
+    let is_compared = |at: usize| {
+        let keeps_order = shape.is_of_packets && has_flow;
+        !keeps_order || FLOW.contains(&shape.columns[at].as_str())
+    };
     rows.sort_by(|a, b| {
         let by_column = by.map_or(Ordering::Equal, |by| {
             let order = compare(&a[by.column], &b[by.column]);
@@ -297,9 +308,10 @@ fn sort(rows: &mut [Vec<Value>], shape: &Shape, by: Option<Sorted>) {
         });
         let by_time = || time.map_or(Ordering::Equal, |at| compare(&a[at], &b[at]));
         let all = || {
-            let pairs = a.iter().zip(b);
+            let pairs = a.iter().zip(b).enumerate();
             pairs
-                .map(|(a, b)| compare(a, b))
+                .filter(|(at, _)| is_compared(*at))
+                .map(|(_, (a, b))| compare(a, b))
                 .find(|order| order.is_ne())
                 .unwrap_or(Ordering::Equal)
         };
