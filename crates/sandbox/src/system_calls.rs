@@ -290,6 +290,16 @@ pub(crate) fn apply_role(role: Role) -> Result<(), SystemCallError> {
     apply(role.lists())
 }
 
+/// Lets a system call fail with this error, without a word.
+fn refuse(call: i64, error: i32) -> Result<(), SystemCallError> {
+    let arch = std::env::consts::ARCH.try_into()?;
+    let fails = SeccompAction::Errno(error.unsigned_abs());
+    let only = BTreeMap::from([(call, Vec::new())]);
+    let filter = SeccompFilter::new(only, SeccompAction::Allow, fails, arch)?;
+    let program: BpfProgram = filter.try_into()?;
+    Ok(apply_filter(&program)?)
+}
+
 fn apply(lists: &[&[i64]]) -> Result<(), SystemCallError> {
     static HANDLER: OnceLock<Result<(), i32>> = OnceLock::new();
     let set = HANDLER.get_or_init(|| {
@@ -306,11 +316,12 @@ fn apply(lists: &[&[i64]]) -> Result<(), SystemCallError> {
         clone.push(without_namespaces()?);
         // Its flags are in memory, which a filter cannot read: without it, libc falls back to
         // `clone`.
-        let unknown = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
-        let only = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
-        let filter = SeccompFilter::new(only, SeccompAction::Allow, unknown, arch)?;
-        let program: BpfProgram = filter.try_into()?;
-        apply_filter(&program)?;
+        refuse(libc::SYS_clone3, libc::ENOSYS)?;
+    }
+    // When memory is first given back, libc's allocator reads how the system overcommits memory; it
+    // goes on without. Of two filters the stricter answer counts, so this one has to allow it.
+    if rules.insert(libc::SYS_openat, Vec::new()).is_none() {
+        refuse(libc::SYS_openat, libc::EPERM)?;
     }
     let filter = SeccompFilter::new(rules, SeccompAction::Trap, SeccompAction::Allow, arch)?;
     let program: BpfProgram = filter.try_into()?;

@@ -47,6 +47,7 @@ fn each_role_is_refused_what_it_does_not_need() {
             ),
             (Role::Server, vec![libc::SYS_bpf, libc::SYS_io_uring_setup]),
             (Role::Files, vec![libc::SYS_bpf]),
+            (Role::Memory, vec![libc::SYS_openat, libc::SYS_clone]),
             (
                 Role::Helper,
                 vec![libc::SYS_openat, libc::SYS_bpf, libc::SYS_connect],
