@@ -183,7 +183,7 @@ fn sent(block: &BlockBuilder, layout: Layout, is_lost: impl Fn(usize) -> bool) -
         };
         let mut posted = begun;
         writer.push(&info, &full, &mut |at, message| {
-            posted = arrives(at, message)
+            posted = arrives(at, message);
         });
         // The last of them may be the message being gathered.
         spans.push((packet.seq, begun..=posted));

@@ -48,8 +48,8 @@ impl Collector {
     fn with(store: &Path, options: &[&str]) -> Self {
         let mut command = strata();
         command.args(["telemetry", "run", "-o"]).arg(store);
-        let mut command = command.args(options).stdout(Stdio::piped());
-        let (child, errors) = listening(&mut command);
+        let command = command.args(options).stdout(Stdio::piped());
+        let (child, errors) = listening(command);
         let text = fs::read_to_string(store.join("status.json")).unwrap();
         let status: Value = serde_json::from_str(&text).unwrap();
         let address = |text: &Value| text.as_str().unwrap().parse().unwrap();

@@ -11,7 +11,7 @@ use crate::naive::dissected;
 use crate::{labelled, strata};
 
 #[path = "../../../gpv/examples/retransmissions.rs"]
-#[allow(dead_code, missing_docs, unreachable_pub, clippy::print_stdout)]
+#[allow(dead_code, missing_docs, unreachable_pub)]
 mod retransmissions;
 
 /// Bytes that were sent again, by flow.
