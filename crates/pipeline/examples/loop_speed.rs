@@ -299,7 +299,10 @@ fn main() {
         named.find_map(|n| n.strip_prefix(name)?.strip_prefix('='))
     };
     let number = |name: &str| text(name).map(|value| value.parse::<usize>().unwrap());
-    let policies = &POLICIES[..number("policies").unwrap_or(0)];
+    let policies = match number("policies") {
+        Some(count) => &POLICIES[..count],
+        None => &[],
+    };
     let one = text("policy").map(|expression| (expression, "header"));
     let policies = policies.iter().copied().chain(one);
     let policies = policies.map(|(expression, action)| {
