@@ -63,10 +63,15 @@ impl Packet {
         let header_len = usize::try_from(headers.header_len).ok()?;
         let transport_len = usize::from(headers.transport_len);
         let transport_at = header_len.checked_sub(transport_len)?;
+        let captured = headers.transport_len;
+        let whole_len = whole_transport_len(flow.protocol, bytes, transport_at, captured);
         let payload_len = payload_len(flow.family, &key, bytes, transport_at)
-            .and_then(|after_network| after_network.checked_sub(transport_len))
+            .and_then(|after_network| after_network.checked_sub(usize::from(whole_len)))
             .map(clamped)
-            .unwrap_or_else(|| seen.wire_len.saturating_sub(headers.header_len));
+            .unwrap_or_else(|| {
+                let header_len = headers.header_len + u32::from(whole_len - captured);
+                seen.wire_len.saturating_sub(header_len)
+            });
         let mut packet = Self {
             key,
             ts_ns: seen.ts_ns,
@@ -125,6 +130,17 @@ impl Packet {
     }
 }
 
+/// Bytes of the transport header, of which so many were captured: where a capture is cut within the
+/// options of TCP, they are no payload.
+fn whole_transport_len(protocol: u8, bytes: &[u8], transport_at: usize, captured: u16) -> u16 {
+    match bytes.get(transport_at + 12) {
+        Some(&offset) if protocol == protocol::TCP && captured > 12 => {
+            captured.max(u16::from(offset >> 4) * 4)
+        }
+        _ => captured,
+    }
+}
+
 /// Bytes from `transport_at` to the end of the innermost IP packet. [`Headers`] do not say where
 /// its header begins: it is where the flow's addresses are, before `transport_at`.
 fn payload_len(
@@ -161,5 +177,35 @@ fn payload_len(
                 .then(|| (after + 40).checked_sub(header_len))
                 .flatten()
         }),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use strata_wire::dissect::dissect;
+    use strata_wire::{LinkType, TunnelKey};
+
+    use super::*;
+
+    #[test]
+    fn options_of_tcp_that_were_not_captured_are_no_payload() {
+        // Ethernet, IPv4 of 160 bytes, TCP with 20 bytes of options: a payload of 100 bytes.
+        let mut frame = [0_u8; 174];
+        frame[12..14].copy_from_slice(&[8, 0]);
+        frame[14..24].copy_from_slice(&[0x45, 0, 0, 160, 0, 1, 0x40, 0, 64, 6]);
+        frame[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+        frame[34..48].copy_from_slice(&[0, 80, 4, 0, 0, 0, 0, 5, 0, 0, 0, 6, 0xa0, 0x10]);
+        for captured in [54, 58, 73, 74, 174] {
+            let bytes = &frame[..captured];
+            let headers = dissect(LinkType::ETHERNET, bytes, TunnelKey::Inner);
+            let seen = Seen {
+                wire_len: 174,
+                ..Seen::default()
+            };
+            let packet = Packet::read(&headers, bytes, seen).unwrap();
+            let read = (packet.payload_len, packet.tcp_seq, packet.tcp_flags);
+            assert_eq!(read, (100, 5, 0x10), "{captured} bytes");
+        }
     }
 }
