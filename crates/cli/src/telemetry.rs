@@ -3,6 +3,7 @@
 //! ```text
 //! run        the collector
 //! ask        get, list, path, top, status: of a store, whether it is written or not
+//! metrics    what the collector counts, for Prometheus
 //! shown      keys and events as people read them
 //! generate   reports of all kinds, from a seed
 //! fat_tree   a simulated network of INT switches
@@ -11,6 +12,7 @@
 mod ask;
 mod fat_tree;
 mod generate;
+mod metrics;
 mod run;
 mod shown;
 
@@ -74,7 +76,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// `HOST` or `HOST:PORT`, as the first address that it has.
-fn address(option: &str, text: &str, port: u16) -> Result<SocketAddr> {
+pub(crate) fn address(option: &str, text: &str, port: u16) -> Result<SocketAddr> {
     let bare = text.trim_matches(['[', ']']);
     // An IPv6 address has colons of its own.
     let (host, port) = match text.rsplit_once(':') {

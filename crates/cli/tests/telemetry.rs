@@ -674,6 +674,113 @@ fn strangers_are_refused_and_what_is_dropped_is_asked_for_again() {
 }
 
 #[test]
+fn the_status_says_how_many_values_can_still_be_asked_for() {
+    let dir = TempDir::new().unwrap();
+    let store = dir.path().join("store");
+    let listen = ["--listen", "127.0.0.1:0", "--int", "127.0.0.1:0"];
+    let collector = Collector::with(&store, &[&listen[..], &["--memory", "1MiB"]].concat());
+    let socket = sender();
+    // 30,720 slots, 40,000 values of two copies each.
+    for first in (0..40_000_u32).step_by(100) {
+        let value = |n: u32| [n.to_be_bytes(), n.to_be_bytes()].concat();
+        let values: Vec<_> = (first..first + 100).map(value).collect();
+        let datagram = packed(0x21, 0, first, [4, 4, 2], &values);
+        socket.send_to(&datagram, collector.reports).unwrap();
+    }
+    let all = |status: &Value| status["totals"]["accepted"] == 40_000;
+    let status = wait_for(&store, &["status"], all);
+    let values = &status["key_write"];
+    let real = |field: &str| values[field].as_f64().unwrap();
+    assert!(
+        (real("load") - 80_000.0 / 30_720.0).abs() < 1e-6,
+        "{values}"
+    );
+    // One of each datagram.
+    assert_eq!((real("sampled"), real("changed")), (400.0, 0.0), "{values}");
+    let [answered, expected] = ["answered", "answers_expected"].map(|at| real(at) / 400.0);
+    // (1 - e^-c)^2 are lost after c writes a slot, on average over 0 to 2.6.
+    assert!((expected - 0.52).abs() < 0.01, "{values}");
+    // Six standard deviations.
+    assert!((answered - expected).abs() < 0.15, "{values}");
+    let text = ok(&mut telemetry(&store, &["status"]));
+    assert!(
+        text.contains("2.60 writes a slot;") && text.contains(" % by the formula"),
+        "{text}"
+    );
+    let page = ok(telemetry(&store, &["status"]).arg("--metrics"));
+    for line in [
+        "strata_telemetry_reports_total{result=\"accepted\"} 40000",
+        "strata_telemetry_operations_total{store=\"key-write\"} 80000",
+        &format!("strata_telemetry_answered_ratio{{by=\"measured\"}} {answered:?}"),
+    ] {
+        assert!(page.lines().any(|has| has == line), "{line}: {page}");
+    }
+    let promtool = workspace_root().join("target/tools/promtool");
+    let promtool = match promtool.exists() {
+        true => promtool,
+        false => "promtool".into(),
+    };
+    let file = dir.path().join("metrics.prom");
+    fs::write(&file, page).unwrap();
+    let mut check = Command::new(promtool);
+    check
+        .args(["check", "metrics"])
+        .stdin(fs::File::open(&file).unwrap());
+    let checked = check
+        .output()
+        .expect("promtool is installed (`make tools`)");
+    assert!(
+        checked.status.success() && checked.stderr.is_empty(),
+        "{checked:?}"
+    );
+}
+
+#[test]
+fn counters_are_halved_or_reset_once_in_a_period() {
+    let add = packed(
+        0x23,
+        0,
+        0,
+        [4, 8, 2],
+        &[[&[10, 0, 0, 1][..], &1_000_u64.to_be_bytes()].concat()],
+    );
+    let query = ["get", "10.0.0.1"];
+    for option in ["--halve-counters", "--reset-counters"] {
+        let dir = TempDir::new().unwrap();
+        let store = dir.path().join("store");
+        let collector = Collector::start(&store, &[option, "2s"]);
+        sender().send_to(&add, collector.reports).unwrap();
+        wait_for(&store, &["status"], |status| {
+            status["totals"]["accepted"] == 1
+        });
+        if option == "--reset-counters" {
+            let start = Instant::now();
+            while answer(&store, &query).is_some() {
+                assert!(start.elapsed() < PATIENCE);
+                thread::sleep(Duration::from_millis(50));
+            }
+        } else {
+            let less = |found: &Value| number(&found["count"]["at_most"]) < 1000;
+            let found = wait_for(&store, &query, less);
+            let now = number(&found["count"]["at_most"]);
+            assert!((1..10).any(|halvings| now == 1000 >> halvings), "{found}");
+        }
+        wait_for(&store, &["status"], |status| {
+            number(&status["key_increment"]["faded"]) > 0
+        });
+    }
+    let refused = strata()
+        .args(["telemetry", "run", "-o", "x", "--halve-counters", "0s"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        !refused.status.success() && said.contains("a period of 0"),
+        "{said}"
+    );
+}
+
+#[test]
 fn generated_reports_are_found_and_a_list_is_followed() {
     let dir = TempDir::new().unwrap();
     let store = dir.path().join("store");

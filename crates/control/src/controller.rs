@@ -27,7 +27,7 @@ use crate::request::QueryRequest;
 use crate::saved::Saved;
 use crate::status::{
     ChangeStatus, CpuStatus, FlowTableStatus, InterfaceStatus, LostStatus, ReceiveStatus,
-    ResourceStatus, Status, VectorStatus, classes, mirrored, of_logged, results,
+    ReportStatus, ResourceStatus, Status, VectorStatus, classes, mirrored, of_logged, results,
 };
 use crate::vectors::Subscribers;
 
@@ -162,6 +162,8 @@ pub struct Controller {
     can_rotate: bool,
     subscribers: Arc<Subscribers>,
     queries: Arc<Queries>,
+    /// As last published by whoever reports.
+    reports: Mutex<Option<ReportStatus>>,
 }
 
 /// The settings of a recording: at its start, or as reloaded.
@@ -276,6 +278,7 @@ impl Controller {
             can_rotate,
             queries: Queries::new(&subscribers),
             subscribers,
+            reports: Mutex::default(),
         })
     }
 
@@ -283,6 +286,18 @@ impl Controller {
     #[must_use]
     pub fn subscribers(&self) -> &Arc<Subscribers> {
         &self.subscribers
+    }
+
+    /// Publishes what was reported to a telemetry collector so far.
+    pub fn set_reports(&self, status: ReportStatus) {
+        *self.reports.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+    }
+
+    /// What was reported, if a collector was named.
+    #[must_use]
+    pub fn reports(&self) -> Option<ReportStatus> {
+        let reports = self.reports.lock();
+        reports.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The queries that are installed.
@@ -611,6 +626,7 @@ impl Controller {
                 installed: self.queries.count(),
                 ..self.subscribers.status()
             },
+            reports: self.reports(),
             changes: ChangeStatus {
                 count: delays.count(),
                 seconds_sum: delays.sum().as_secs_f64(),

@@ -34,5 +34,6 @@ pub use controller::{
 pub use request::{ModeRequest, PolicyAdded, PolicyRequest, QueryRequest, Refusal};
 pub use status::{
     ChangeStatus, ClassStatus, CpuStatus, FlowTableStatus, InterfaceStatus, LostStatus,
-    PacketStatus, PolicyOrigin, PolicyStatus, ReceiveStatus, ResourceStatus, Status, VectorStatus,
+    PacketStatus, PolicyOrigin, PolicyStatus, ReceiveStatus, ReportStatus, ResourceStatus, Status,
+    VectorStatus,
 };

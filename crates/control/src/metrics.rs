@@ -76,7 +76,8 @@ pub fn text(controller: &Controller, format: Format) -> String {
 
 /// An OpenMetrics page in the format of Prometheus, where a counter has the name of its samples and
 /// there is no end marker.
-fn as_prometheus(page: &str) -> String {
+#[must_use]
+pub fn as_prometheus(page: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     for line in page.lines() {
         let counter = line.strip_suffix(" counter");
@@ -148,7 +149,7 @@ const fn metric(name: &'static str, help: &'static str, samples: Samples) -> Met
 }
 
 /// All metrics, in page order.
-const METRICS: [Metric; 30] = [
+const METRICS: [Metric; 31] = [
     metric(
         "packets",
         "Packets by where they ended",
@@ -194,6 +195,11 @@ const METRICS: [Metric; 30] = [
         "mirrored_packets",
         "Copies of packets that policies send on, by what became of them",
         Counter(|moment| kinds("result", &moment.status.mirrored)),
+    ),
+    metric(
+        "telemetry_reports",
+        "Reports to a telemetry collector, by what became of them",
+        Counter(reports),
     ),
     metric(
         "flow_table_packets",
@@ -404,6 +410,20 @@ fn kinds(label: &'static str, all: &[PacketStatus]) -> Vec<Sample<u64>> {
     all.iter()
         .map(|kind| (vec![(label, kind.result.clone())], kind.packets))
         .collect()
+}
+
+fn reports(moment: &Moment) -> Vec<Sample<u64>> {
+    let Some(reports) = &moment.status.reports else {
+        return Vec::new();
+    };
+    let results = [
+        ("sent", reports.reports),
+        ("not-sent", reports.not_sent),
+        ("over-limit", reports.over_limit),
+    ];
+    results
+        .map(|(result, count)| (vec![("result", result.to_owned())], count))
+        .into()
 }
 
 fn lost(moment: &Moment) -> Vec<Sample<u64>> {

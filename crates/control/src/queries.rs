@@ -20,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use utoipa::ToSchema;
 
 use crate::request::QueryRequest;
-use crate::vectors::{Attached, FRAME_HEAD, NotAttached, Subscriber, Subscribers};
+use crate::vectors::{Attached, NotAttached, Subscriber, Subscribers, WhenFull};
 
 /// Queries at most.
 pub const QUERIES_MAX: usize = 16;
@@ -339,7 +339,7 @@ impl Queries {
         match &inner.feed {
             Some(feed) => self.subscribers.widen(feed, columns.0)?,
             None => {
-                let attached = self.subscribers.attach_inside(columns.0)?;
+                let attached = self.subscribers.attach_inside(columns.0, WhenFull::Lose)?;
                 let feed = attached.subscriber();
                 let queries = Arc::clone(self);
                 let work = move || queries.run(attached);
@@ -435,9 +435,8 @@ impl Queries {
             waiting_max: 0,
             ..SequencerOptions::default()
         });
-        while let Some(frame) = attached.blocking_next() {
-            let bytes = &frame[FRAME_HEAD..];
-            let Ok(datagram) = Datagram::new_checked(bytes) else {
+        while let Some(bytes) = attached.blocking_next() {
+            let Ok(datagram) = Datagram::new_checked(&bytes) else {
                 continue;
             };
             let columns = datagram.columns;
@@ -449,7 +448,7 @@ impl Queries {
             let list = &mut inner.list;
             let ask = |_, vectors: &[Vector<'_, Full>]| take(list, columns, vectors);
             // What can be read is taken, and the rest counted as lost.
-            let _ = sequencer.datagram_at_once(bytes, ask);
+            let _ = sequencer.datagram_at_once(&bytes, ask);
             inner.lost = sequencer.counters().lost;
         }
         let mut inner = self.lock();

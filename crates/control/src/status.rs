@@ -61,6 +61,27 @@ pub struct Status {
     /// Who is attached to ask questions (`strata ask --socket`).
     #[serde(default)]
     pub vectors: VectorStatus,
+    /// What is reported to a telemetry collector (`--report-to`).
+    #[serde(default)]
+    pub reports: Option<ReportStatus>,
+}
+
+/// What a recording reports to a telemetry collector.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ReportStatus {
+    /// The collector's address.
+    pub to: String,
+    /// Reports sent.
+    pub reports: u64,
+    /// Datagrams with them.
+    pub datagrams: u64,
+    /// Reports that could not be sent: nobody listens there, or the interface was full.
+    pub not_sent: u64,
+    /// Reports that were not made, since there were too many in a second.
+    pub over_limit: u64,
+    /// Vectors of packets that came faster than they were looked at: their packets are in no
+    /// report.
+    pub vectors_lost: u64,
 }
 
 /// Those who are attached to a recording, and get vectors of its packets.

@@ -49,6 +49,15 @@ struct Inner {
     lost: u64,
 }
 
+/// What a worker does with a datagram for which there is no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenFull {
+    /// It is lost, and counted.
+    Lose,
+    /// The worker waits: for recordings of files, which can wait.
+    Wait,
+}
+
 /// Why nobody else can attach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAttached {
@@ -72,15 +81,28 @@ impl Subscribers {
     ///
     /// If there are too many, or the recording ends.
     pub fn attach(self: &Arc<Self>, columns: u16) -> Result<Attached, NotAttached> {
-        self.add(columns, false)
+        self.add(columns, None)
     }
 
-    /// The same for queries in this process, which do not count as somebody attached.
-    pub(crate) fn attach_inside(self: &Arc<Self>, columns: u16) -> Result<Attached, NotAttached> {
-        self.add(columns, true)
+    /// The same for threads of this process, which do not count as somebody attached.
+    ///
+    /// # Errors
+    ///
+    /// If the recording ends.
+    pub fn attach_inside(
+        self: &Arc<Self>,
+        columns: u16,
+        when_full: WhenFull,
+    ) -> Result<Attached, NotAttached> {
+        self.add(columns, Some(when_full))
     }
 
-    fn add(self: &Arc<Self>, columns: u16, is_inside: bool) -> Result<Attached, NotAttached> {
+    fn add(
+        self: &Arc<Self>,
+        columns: u16,
+        inside: Option<WhenFull>,
+    ) -> Result<Attached, NotAttached> {
+        let is_inside = inside.is_some();
         let mut inner = self.lock();
         if inner.is_closed {
             return Err(NotAttached::Ends);
@@ -91,6 +113,7 @@ impl Subscribers {
         let (sender, receiver) = mpsc::channel(WAITING_MAX);
         let subscriber = Arc::new(Subscriber {
             is_inside,
+            waits: inside == Some(WhenFull::Wait),
             columns: AtomicU16::new(columns),
             sender: Mutex::new(Some(sender)),
             ended: Mutex::default(),
@@ -192,8 +215,10 @@ impl Inner {
 /// One of them, as workers see it.
 #[derive(Debug)]
 pub struct Subscriber {
-    /// Whether it is of this process: the installed queries.
+    /// Whether it is a thread of this process: of the installed queries, or of reports.
     is_inside: bool,
+    /// Whether workers wait until there is room.
+    waits: bool,
     columns: AtomicU16,
     /// `None` once the recording is over.
     sender: Mutex<Option<Sender<Bytes>>>,
@@ -214,20 +239,26 @@ impl Subscriber {
     }
 
     /// Sends nothing more: its reader gets what waits, and then the end.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         self.sender().take();
     }
 
     /// How much was sent in all, as far as workers have ended.
-    pub(crate) fn end(&self) -> VectorsEnd {
+    #[must_use]
+    pub fn end(&self) -> VectorsEnd {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         ended.clone()
     }
 
-    /// Sends a datagram if there is room for it.
+    /// Sends a datagram if there is room for it, or once there is. Not in asynchronous code.
     pub fn send(&self, datagram: &[u8]) {
         let frame = frame_of(datagram);
-        let sent = self.sender().as_ref().map(|to| to.try_send(frame));
+        let sender = self.sender();
+        let sent = sender.as_ref().map(|to| match self.waits {
+            true => to.blocking_send(frame).map_err(Into::into),
+            false => to.try_send(frame),
+        });
+        drop(sender);
         let counter = match sent {
             Some(Ok(())) => &self.sent,
             // Gone, which is not a loss, or full.
@@ -267,13 +298,21 @@ pub struct Attached {
 
 impl Attached {
     /// What workers see of it.
-    pub(crate) fn subscriber(&self) -> Arc<Subscriber> {
+    #[must_use]
+    pub fn subscriber(&self) -> Arc<Subscriber> {
         Arc::clone(&self.subscriber)
     }
 
-    /// Waits for the next frame; `None` at the end. Not in asynchronous code.
-    pub(crate) fn blocking_next(&mut self) -> Option<Bytes> {
-        self.receiver.blocking_recv()
+    /// Waits for the next datagram; `None` at the end. Not in asynchronous code.
+    pub fn blocking_next(&mut self) -> Option<Bytes> {
+        let frame = self.receiver.blocking_recv();
+        frame.map(|frame| frame.slice(FRAME_HEAD..))
+    }
+
+    /// The next datagram, if one is there already.
+    pub fn next_now(&mut self) -> Option<Bytes> {
+        let frame = self.receiver.try_recv().ok();
+        frame.map(|frame| frame.slice(FRAME_HEAD..))
     }
 }
 
@@ -343,6 +382,25 @@ mod tests {
                 ..expected
             }
         );
+    }
+
+    #[test]
+    fn who_waits_for_room_loses_nothing() {
+        let all = Arc::new(Subscribers::default());
+        let mut reads = all.attach_inside(1, WhenFull::Wait).unwrap();
+        let to = reads.subscriber();
+        let count = 3 * WAITING_MAX;
+        let sends = std::thread::spawn(move || {
+            for n in 0..count {
+                to.send(&n.to_le_bytes());
+            }
+            to.close();
+        });
+        for n in 0..count {
+            assert_eq!(reads.blocking_next().unwrap()[..], n.to_le_bytes());
+        }
+        assert_eq!(reads.blocking_next(), None);
+        sends.join().unwrap();
     }
 
     #[test]

@@ -95,7 +95,11 @@ fn datagrams(reports: &[Report<'_>]) -> Vec<Vec<u8>> {
 }
 
 /// Takes datagrams; seconds.
-fn taken(translator: &mut Translator, sinks: &mut [Local<'_>; 1], datagrams: &[Vec<u8>]) -> f64 {
+fn taken(
+    translator: &mut Translator,
+    sinks: &mut [Local<&mut [u8]>; 1],
+    datagrams: &[Vec<u8>],
+) -> f64 {
     let origin = translator.reporter([127, 0, 0, 1].into()).unwrap();
     let mut nacks = Vec::new();
     seconds(|| {
@@ -142,7 +146,7 @@ fn paths(reports: usize) {
                 })
                 .collect();
             let datagrams = datagrams(&all);
-            let mut translator = Translator::new::<Local<'_>>(options, |_| End::default());
+            let mut translator = Translator::new::<Local<&mut [u8]>>(options, |_| End::default());
             let mut sinks = [Local::new(&mut memory)];
             let seconds = taken(&mut translator, &mut sinks, &datagrams);
             let counters = translator.cache().unwrap().counters();
@@ -177,7 +181,7 @@ fn lists(reports: usize) {
             let store = Append::new(0, 1, slots, batch, 4);
             let mut options = Options::new(KeyHasher::new(HASHER));
             options.append = Some(store);
-            let mut translator = Translator::new::<Local<'_>>(options, |_| End::default());
+            let mut translator = Translator::new::<Local<&mut [u8]>>(options, |_| End::default());
             // In turns, as long as a quarter of the ring: written, then read.
             let turn = (slots as usize / 4 * batch / PACKED).clamp(1, datagrams.len());
             let mut cursor = Cursor::new(0);

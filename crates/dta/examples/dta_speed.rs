@@ -107,7 +107,8 @@ impl Datagrams {
         if !wanted(what) {
             return;
         }
-        let mut translator = Translator::new::<Local<'_>>(options.clone(), |_| End::default());
+        let mut translator =
+            Translator::new::<Local<&mut [u8]>>(options.clone(), |_| End::default());
         let origin = translator.reporter([127, 0, 0, 1].into()).unwrap();
         let mut sinks = [Local::new(memory)];
         let seconds = seconds(|| translate(self, &mut translator, origin, &mut sinks));
@@ -123,7 +124,7 @@ fn translate(
     datagrams: &Datagrams,
     translator: &mut Translator,
     origin: Origin,
-    sinks: &mut [Local<'_>; 1],
+    sinks: &mut [Local<&mut [u8]>; 1],
 ) {
     let mut nacks = Vec::new();
     datagrams.each(|bytes| translator.receive_from(origin, bytes, 1, sinks, &mut nacks));

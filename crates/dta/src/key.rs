@@ -12,7 +12,7 @@
 //! All big-endian. A flow has a direction. The protocol is TCP unless it is named.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use strata_wire::exact;
@@ -48,6 +48,43 @@ impl fmt::Display for FiveTuple {
             other => write!(f, "proto {other}"),
         }
     }
+}
+
+impl FiveTuple {
+    /// The flow of a key's bytes: 13, of IPv6 37.
+    #[must_use]
+    pub fn parse(key: &[u8]) -> Option<Self> {
+        let (source, rest): (IpAddr, _) = match key.len() {
+            13 => ipv4(key)?,
+            37 => ipv6(key)?,
+            _ => return None,
+        };
+        let (destination, rest) = if source.is_ipv4() {
+            ipv4(rest)?
+        } else {
+            ipv6(rest)?
+        };
+        let &[a, b, c, d, protocol] = rest else {
+            return None;
+        };
+        Some(Self {
+            source,
+            destination,
+            source_port: u16::from_be_bytes([a, b]),
+            destination_port: u16::from_be_bytes([c, d]),
+            protocol,
+        })
+    }
+}
+
+fn ipv4(bytes: &[u8]) -> Option<(IpAddr, &[u8])> {
+    let (address, rest) = bytes.split_first_chunk::<4>()?;
+    Some((Ipv4Addr::from(*address).into(), rest))
+}
+
+fn ipv6(bytes: &[u8]) -> Option<(IpAddr, &[u8])> {
+    let (address, rest) = bytes.split_first_chunk::<16>()?;
+    Some((Ipv6Addr::from(*address).into(), rest))
 }
 
 /// The bytes of a key: 1 to 40.
@@ -296,6 +333,10 @@ mod tests {
         let flow: FiveTuple = "[2001:db8::1]:5 > [2001:db8::2]:6 udp".parse().unwrap();
         assert_eq!(flow.to_string().parse(), Ok(flow));
         assert_eq!(Key::flow(&flow).bytes().len(), 37);
+        assert_eq!(FiveTuple::parse(Key::flow(&flow).bytes()), Some(flow));
+        let four: FiveTuple = "10.0.0.1:1024 > 10.0.0.2:80 udp".parse().unwrap();
+        assert_eq!(FiveTuple::parse(Key::flow(&four).bytes()), Some(four));
+        assert_eq!(FiveTuple::parse(&[1; 14]), None);
     }
 
     #[test]

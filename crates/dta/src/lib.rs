@@ -18,6 +18,7 @@
 //! - [`reporter`]: packs reports, and sends again what a translator had to drop;
 //! - [`translator`]: reporters, rate limit, negative acknowledgements, several collectors;
 //! - [`int`]: INT of the P4.org applications group, and which of it becomes which report;
+//! - [`flow_event`]: what a recording reports of its flows;
 //! - [`key`]: keys as bytes, and as people write them;
 //! - [`theory`]: the paper's error bounds.
 //!
@@ -29,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 pub mod append;
+pub mod flow_event;
 mod hash;
 pub mod int;
 pub mod key;
@@ -45,5 +47,5 @@ pub mod translator;
 pub use hash::{KeyHash, KeyHasher, REDUNDANCY_MAX};
 pub use remote::{Remote, RemoteCounters};
 pub use reporter::Reporter;
-pub use sink::{Local, Operation, Origin, Room, Sink};
+pub use sink::{Local, Memory, Operation, Operations, Origin, Room, Sink};
 pub use translator::Translator;

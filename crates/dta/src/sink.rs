@@ -60,6 +60,53 @@ const DELAYED: usize = 32;
 const DELAYED_LEN_MAX: usize = 32;
 const LINE: usize = 64;
 
+/// Memory of this process that operations are done on. Places are bytes from its front.
+///
+/// All of it panics beyond the memory: places follow from the parameters of the stores.
+pub trait Memory {
+    /// Puts `bytes` at `at`.
+    fn write(&mut self, at: usize, bytes: &[u8]);
+
+    /// Stores 8 bytes, in the byte order of this CPU, at `at`, a multiple of 8.
+    fn store(&mut self, at: usize, word: u64);
+
+    /// Adds to the 8 bytes at `at`, a multiple of 8, modulo 2^64, in the byte order of this CPU.
+    fn add(&mut self, at: usize, add: u64);
+
+    /// Asks the CPU for the line at `at`, which may be anywhere.
+    fn prefetch(&self, at: usize);
+}
+
+impl Memory for &mut [u8] {
+    #[inline(always)]
+    fn write(&mut self, at: usize, bytes: &[u8]) {
+        self[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    #[inline(always)]
+    fn store(&mut self, at: usize, word: u64) {
+        *place(self, at) = word.to_ne_bytes();
+    }
+
+    #[inline(always)]
+    fn add(&mut self, at: usize, add: u64) {
+        let place = place(self, at);
+        *place = u64::from_ne_bytes(*place).wrapping_add(add).to_ne_bytes();
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, at: usize) {
+        prefetch(self, at);
+    }
+}
+
+/// The eight bytes of a place.
+#[inline(always)]
+fn place(memory: &mut [u8], at: usize) -> &mut [u8; 8] {
+    let place = memory[at..].first_chunk_mut();
+    place.expect("a word lies in the memory")
+}
+
 /// A write that waits for its line of memory.
 #[derive(Clone, Copy)]
 struct Write {
@@ -81,33 +128,59 @@ const NOWHERE: Word = Word {
     word: 0,
 };
 
+/// What was asked of a memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Operations {
+    /// Writes.
+    pub writes: u64,
+    /// Additions.
+    pub additions: u64,
+}
+
 /// A collector's memory in this process. An operation waits while 32 others of its kind are asked
 /// for, so that its line of memory is there when it is done: [`Local::flush`] before reading, or
 /// dropping it, does the rest. Kinds are writes of 8 bytes, longer and shorter writes, and
 /// additions: only operations of one kind are in order, so no two of them share a place. Memory
 /// used beside the collector's: about 2 KiB.
-pub struct Local<'a> {
-    memory: &'a mut [u8],
+pub struct Local<M: Memory> {
+    memory: M,
     writes: Box<[Write; DELAYED]>,
-    /// Writes asked for, with those that were none when it began.
+    /// Writes asked for.
     written: usize,
     words: [Word; DELAYED],
-    /// As `written`.
+    /// As `written`, of 8 bytes.
     stored: usize,
     adds: [Word; DELAYED],
     added: usize,
+    /// Writes that were too long to wait.
+    long: usize,
 }
 
-impl std::fmt::Debug for Local<'_> {
+impl<M: Memory> std::fmt::Debug for Local<M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Local({} bytes)", self.memory.len())
+        write!(f, "Local({:?})", self.operations())
     }
 }
 
-impl<'a> Local<'a> {
+impl<'a> Local<&'a mut [u8]> {
     /// Writes to this memory.
     #[must_use]
     pub fn new(memory: &'a mut [u8]) -> Self {
+        Self::over(memory)
+    }
+
+    /// The memory, with everything done.
+    #[must_use]
+    pub fn memory(&mut self) -> &[u8] {
+        self.flush();
+        self.memory
+    }
+}
+
+impl<M: Memory> Local<M> {
+    /// Writes to this memory.
+    #[must_use]
+    pub fn over(memory: M) -> Self {
         let nothing = Write {
             at: 0,
             len: 0,
@@ -121,78 +194,81 @@ impl<'a> Local<'a> {
             stored: 0,
             adds: [NOWHERE; DELAYED],
             added: 0,
+            long: 0,
         }
+    }
+
+    /// What it was asked for, done or not.
+    #[must_use]
+    pub fn operations(&self) -> Operations {
+        Operations {
+            writes: (self.written + self.stored + self.long) as u64,
+            additions: self.added as u64,
+        }
+    }
+
+    /// The memory as it is, with operations that still wait: for parts of it that none goes to, or
+    /// where the latest of them do not matter.
+    #[must_use]
+    pub fn unflushed(&mut self) -> &mut M {
+        &mut self.memory
+    }
+
+    /// [`Local::unflushed`], to read it.
+    #[must_use]
+    pub fn memory_as_is(&self) -> &M {
+        &self.memory
     }
 
     /// Does what waits.
     pub fn flush(&mut self) {
         for n in 0..DELAYED {
             let write = &mut self.writes[(self.written + n) % DELAYED];
-            put(self.memory, write);
+            put(&mut self.memory, write);
             write.len = 0;
         }
         for n in 0..DELAYED {
             let slot = &mut self.words[(self.stored + n) % DELAYED];
-            store(self.memory, std::mem::replace(slot, NOWHERE));
+            store(&mut self.memory, std::mem::replace(slot, NOWHERE));
         }
         for n in 0..DELAYED {
             let slot = &mut self.adds[(self.added + n) % DELAYED];
-            add(self.memory, std::mem::replace(slot, NOWHERE));
+            add(&mut self.memory, std::mem::replace(slot, NOWHERE));
         }
-    }
-
-    /// The memory, with everything done.
-    #[must_use]
-    pub fn memory(&mut self) -> &[u8] {
-        self.flush();
-        self.memory
     }
 }
 
-impl Drop for Local<'_> {
+impl<M: Memory> Drop for Local<M> {
     fn drop(&mut self) {
         self.flush();
     }
 }
 
 #[inline(always)]
-fn put(memory: &mut [u8], write: &Write) {
+fn put(memory: &mut impl Memory, write: &Write) {
     // A usual length, as two stores.
     if write.len == DELAYED_LEN_MAX {
-        memory[write.at..write.at + DELAYED_LEN_MAX].copy_from_slice(&write.bytes);
-    } else {
-        memory[write.at..write.at + write.len].copy_from_slice(&write.bytes[..write.len]);
-    }
-}
-
-/// The eight bytes of a place; `None` if it is nowhere.
-#[inline(always)]
-fn place(memory: &mut [u8], at: usize) -> Option<&mut [u8; 8]> {
-    if at == usize::MAX {
-        return None;
-    }
-    Some(
-        memory[at..]
-            .first_chunk_mut()
-            .expect("a word lies in the memory"),
-    )
-}
-
-#[inline(always)]
-fn store(memory: &mut [u8], Word { at, word }: Word) {
-    if let Some(place) = place(memory, at) {
-        *place = word.to_ne_bytes();
+        memory.write(write.at, &write.bytes);
+    } else if write.len > 0 {
+        memory.write(write.at, &write.bytes[..write.len]);
     }
 }
 
 #[inline(always)]
-fn add(memory: &mut [u8], Word { at, word }: Word) {
-    if let Some(place) = place(memory, at) {
-        *place = u64::from_ne_bytes(*place).wrapping_add(word).to_ne_bytes();
+fn store(memory: &mut impl Memory, Word { at, word }: Word) {
+    if at != usize::MAX {
+        memory.store(at, word);
     }
 }
 
-impl Sink for Local<'_> {
+#[inline(always)]
+fn add(memory: &mut impl Memory, Word { at, word }: Word) {
+    if at != usize::MAX {
+        memory.add(at, word);
+    }
+}
+
+impl<M: Memory> Sink for Local<M> {
     const KEEPS_ORIGINS: bool = false;
 
     #[inline(always)]
@@ -204,16 +280,17 @@ impl Sink for Local<'_> {
     fn write(&mut self, at: u64, bytes: &[u8], _: &[Origin]) {
         let at = exact::<usize>(at);
         if bytes.len() > DELAYED_LEN_MAX {
-            self.memory[at..at + bytes.len()].copy_from_slice(bytes);
+            self.memory.write(at, bytes);
+            self.long += 1;
             return;
         }
         if let Ok(word) = <[u8; 8]>::try_from(bytes) {
             self.write_word(at as u64, word, &[]);
             return;
         }
-        prefetch(self.memory, at);
+        self.memory.prefetch(at);
         let write = &mut self.writes[self.written % DELAYED];
-        put(self.memory, write);
+        put(&mut self.memory, write);
         write.at = at;
         write.len = bytes.len();
         write.bytes[..bytes.len()].copy_from_slice(bytes);
@@ -223,19 +300,19 @@ impl Sink for Local<'_> {
     #[inline(always)]
     fn write_word(&mut self, at: u64, word: [u8; 8], _: &[Origin]) {
         let at = exact::<usize>(at);
-        prefetch(self.memory, at);
+        self.memory.prefetch(at);
         let word = u64::from_ne_bytes(word);
         let slot = &mut self.words[self.stored % DELAYED];
-        store(self.memory, std::mem::replace(slot, Word { at, word }));
+        store(&mut self.memory, std::mem::replace(slot, Word { at, word }));
         self.stored = self.stored.wrapping_add(1);
     }
 
     #[inline(always)]
     fn fetch_add(&mut self, at: u64, word: u64, _: &[Origin]) {
         let at = exact::<usize>(at);
-        prefetch(self.memory, at);
+        self.memory.prefetch(at);
         let slot = &mut self.adds[self.added % DELAYED];
-        add(self.memory, std::mem::replace(slot, Word { at, word }));
+        add(&mut self.memory, std::mem::replace(slot, Word { at, word }));
         self.added = self.added.wrapping_add(1);
     }
 
@@ -243,9 +320,9 @@ impl Sink for Local<'_> {
     fn expect(&mut self, at: u64, len: usize) {
         let at = exact::<usize>(at);
         for line in (at..at + len).step_by(LINE) {
-            prefetch(self.memory, line);
+            self.memory.prefetch(line);
         }
-        prefetch(self.memory, at + len - 1);
+        self.memory.prefetch(at + len - 1);
     }
 }
 
@@ -269,8 +346,13 @@ mod tests {
                 naive[4096 + start * 4..][..32].copy_from_slice(&long);
                 local.fetch_add(2048 + at, n, &[]);
                 let at = 2048 + start;
-                add(&mut naive, Word { at, word: n });
+                (&mut naive[..]).add(at, n);
             }
+            let operations = Operations {
+                writes: 1000,
+                additions: 500,
+            };
+            assert_eq!(local.operations(), operations);
         }
         assert_eq!(memory, naive);
     }

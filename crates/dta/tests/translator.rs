@@ -544,7 +544,7 @@ proptest! {
         });
         let mut memory = vec![0; world.collectors[0].memory.len()];
         let mut translator =
-            Translator::new::<Local<'_>>(world.options.clone(), |_| End::default());
+            Translator::new::<Local<&mut [u8]>>(world.options.clone(), |_| End::default());
         let mut sinks = [Local::new(&mut memory)];
         let mut nacks = Vec::new();
         let mut next = 0;

@@ -70,6 +70,6 @@ pub use spec::{
     SteeringSpec, TriggerSpec,
 };
 pub use telemetry::{
-    Counted, EntryKind, Found, NamedList, TelemetryCursor, TelemetryLayout, TelemetryOutcome,
-    TelemetrySpec, TelemetryStore,
+    Counted, EntryKind, Fade, FadeOptions, Found, NamedList, TelemetryCursor, TelemetryLayout,
+    TelemetryOutcome, TelemetrySpec, TelemetryStore,
 };

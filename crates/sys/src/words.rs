@@ -64,6 +64,23 @@ impl Words {
         unsafe { AtomicU64::from_ptr(self.memory.start().as_ptr().add(at).cast()) }
     }
 
+    /// `len` bytes at `at`, as words.
+    #[inline(always)]
+    fn run(&self, at: usize, len: usize) -> &[AtomicU64] {
+        assert!(len.is_multiple_of(WORD), "whole words");
+        assert!(at.is_multiple_of(WORD), "words are aligned");
+        let end = at.checked_add(len);
+        assert!(
+            end.is_some_and(|end| end <= self.memory.len()),
+            "within the mapping"
+        );
+        // SAFETY: as in `at`, for each of the words; they live as long as the mapping does.
+        unsafe {
+            let first = self.memory.start().as_ptr().add(at).cast::<AtomicU64>();
+            std::slice::from_raw_parts(first, len / WORD)
+        }
+    }
+
     /// The word at `at`, a multiple of 8, as its bytes are in memory.
     ///
     /// # Panics
@@ -133,12 +150,20 @@ impl WordsMut {
     /// If they are not, or the words are beyond the mapping.
     #[inline]
     pub fn write(&mut self, at: usize, bytes: &[u8]) {
-        let (words, rest) = bytes.as_chunks::<WORD>();
-        assert!(rest.is_empty(), "whole words");
-        for (index, word) in words.iter().enumerate() {
-            let place = self.words.at(at + index * WORD);
+        let places = self.words.run(at, bytes.len());
+        for (place, word) in places.iter().zip(bytes.as_chunks().0) {
             place.store(u64::from_ne_bytes(*word), Ordering::Release);
         }
+    }
+
+    /// Stores a word, in the byte order of this CPU, at `at`, a multiple of 8.
+    ///
+    /// # Panics
+    ///
+    /// If it is beyond the mapping.
+    #[inline(always)]
+    pub fn store(&mut self, at: usize, word: u64) {
+        self.words.at(at).store(word, Ordering::Release);
     }
 
     /// Adds to the word at `at`, a multiple of 8, modulo 2^64, in the byte order of this CPU.
@@ -146,7 +171,7 @@ impl WordsMut {
     /// # Panics
     ///
     /// If it is beyond the mapping.
-    #[inline]
+    #[inline(always)]
     pub fn add(&mut self, at: usize, add: u64) {
         // A load and a store suffice: nobody else writes.
         let place = self.words.at(at);
@@ -172,6 +197,8 @@ mod tests {
         let file = file(8192);
         let mut writer = WordsMut::map(&file, 8192).unwrap();
         let reader = Words::map(&file, 8192).unwrap();
+        writer.store(8184, u64::MAX - 1);
+        assert_eq!(reader.word(8184), (u64::MAX - 1).to_ne_bytes());
         writer.write(4088, b"01234567abcdefgh");
         let mut read = [0; 24];
         reader.read(4080, &mut read);

@@ -150,7 +150,18 @@ fn arrivals(status: &Status) -> impl Iterator<Item = Row> {
         let text = format!("{} (strata ask --installed)", vectors.installed);
         row("queries", text)
     });
-    interfaces.chain(lost).chain(asked).chain(installed)
+    let reported = status.reports.as_ref().map(|reports| {
+        let counts = format!(
+            "to {}: {} sent, {} not sent, {} over the limit",
+            word(&reports.to),
+            grouped(reports.reports),
+            grouped(reports.not_sent),
+            grouped(reports.over_limit),
+        );
+        row("reports", counts)
+    });
+    let asked = asked.into_iter().chain(installed).chain(reported);
+    interfaces.chain(lost).chain(asked)
 }
 
 fn flow_table(table: &FlowTableStatus) -> Row {
@@ -299,6 +310,7 @@ mod tests {
     fn full() -> Status {
         Status {
             vectors: VectorStatus::default(),
+            reports: None,
             version: "0.1.0".into(),
             pid: 7,
             log: "log/\u{1b}[2J".into(),

@@ -111,6 +111,10 @@ pub(super) struct StatusArgs {
     /// Print JSON: all counters, also by reporter.
     #[arg(long)]
     json: bool,
+    /// Print metrics in the text format of Prometheus: for the textfile collector of its node
+    /// exporter.
+    #[arg(long, conflicts_with = "json")]
+    metrics: bool,
 }
 
 fn parse_key(words: &[String]) -> Result<Key> {
@@ -263,6 +267,7 @@ fn lists(store: &TelemetryStore, json: bool) -> Result<()> {
     let rows = store.lists().iter().map(|list| {
         let what = match list.entries {
             EntryKind::NodeEvent => "events of nodes",
+            EntryKind::FlowEvent => "events of flows",
             EntryKind::Bytes => "bytes",
         };
         [list.number.to_string(), list.name.clone(), what.to_owned()]
@@ -350,6 +355,23 @@ pub(super) fn top(args: &TopArgs) -> Result<()> {
     Ok(write!(standard(), "{page}")?)
 }
 
+/// How many values can still be asked for, and how many the formula expects.
+fn estimate(values: &Value) -> String {
+    let number = |field: &str| values[field].as_f64();
+    let shares = number("sampled").filter(|&sampled| sampled > 0.0);
+    let shares = shares.zip(number("answered").zip(number("answers_expected")));
+    let load = number("load").map_or_else(|| "?".to_owned(), |load| format!("{load:.2}"));
+    match shares {
+        Some((sampled, (answered, expected))) => format!(
+            "{load} writes a slot; {:.1} % of those written since the start can be asked for, {:.1} % \
+             by the formula",
+            answered / sampled * 100.0,
+            expected / sampled * 100.0,
+        ),
+        None => format!("{load} writes a slot"),
+    }
+}
+
 pub(super) fn status(args: &StatusArgs) -> Result<()> {
     let store = TelemetryStore::open(&args.store)?;
     let status = store
@@ -359,6 +381,9 @@ pub(super) fn status(args: &StatusArgs) -> Result<()> {
         return Ok(write!(standard(), "{status}")?);
     }
     let status: Value = serde_json::from_str(&status).context("status.json is damaged")?;
+    if args.metrics {
+        return Ok(write!(standard(), "{}", super::metrics::page(&status)?)?);
+    }
     let number = |value: &Value| value.as_u64().map_or_else(|| "?".to_owned(), grouped);
     let total = |field: &str| number(&status["totals"][field]);
     let reasons = |of: &Value| -> String {
@@ -405,6 +430,7 @@ pub(super) fn status(args: &StatusArgs) -> Result<()> {
         ("  dropped", grouped(dropped)),
         ("  missing", total("missing")),
         ("nacks", number(&status["nacks_sent"])),
+        ("values", estimate(&status["key_write"])),
     ];
     let int = &status["int"];
     if int.is_object() {

@@ -4,11 +4,12 @@ use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use ipnet::IpNet;
 use strata_dta::protocol::UDP_PORT;
-use strata_node::{TelemetryLayout, TelemetrySpec};
+use strata_node::{Fade, FadeOptions, TelemetryLayout, TelemetrySpec};
 use strata_wire::grouped;
 
 use super::address;
@@ -106,6 +107,15 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", value_parser = text::number)]
     rate: Option<u64>,
 
+    /// Set all counters to 0 once in this time, as in 90s, 10m or 1h, so that they say what was added
+    /// since. By default they only grow.
+    #[arg(long, value_name = "TIME", value_parser = text::duration_ns)]
+    reset_counters: Option<u64>,
+
+    /// Halve all counters once in this time, so that what was added long ago counts less.
+    #[arg(long, value_name = "TIME", value_parser = text::duration_ns, conflicts_with = "reset_counters")]
+    halve_counters: Option<u64>,
+
     #[command(flatten)]
     group: GroupArgs,
 
@@ -130,6 +140,19 @@ fn networks(texts: &[String]) -> Result<Vec<IpNet>> {
         })
     };
     texts.iter().map(network).collect()
+}
+
+fn fade(args: &Args) -> Result<Option<FadeOptions>> {
+    let reset = args.reset_counters.map(|every| (Fade::Reset, every));
+    let halve = args.halve_counters.map(|every| (Fade::Halve, every));
+    let Some((fade, every_ns)) = reset.or(halve) else {
+        return Ok(None);
+    };
+    if every_ns == 0 {
+        return Err(refuse("a period of 0: counters would always be 0"));
+    }
+    let every = Duration::from_nanos(every_ns);
+    Ok(Some(FadeOptions { fade, every }))
 }
 
 fn spec(args: &Args) -> Result<TelemetrySpec> {
@@ -175,6 +198,7 @@ fn spec(args: &Args) -> Result<TelemetrySpec> {
         table: table.transpose()?,
         allowed,
         rate: rate.transpose()?,
+        fade: fade(args)?,
         owner: args.group.owner()?,
         sandboxed: !args.no_sandbox,
     })

@@ -1,8 +1,9 @@
 //! Keys and events as people read them.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use serde_json::{Value, json};
+use strata_dta::flow_event::{FlowEvent, FlowEventKind};
 use strata_dta::key::{FiveTuple, Key};
 use strata_node::EntryKind;
 
@@ -23,28 +24,6 @@ fn known(number: u32) -> Value {
     }
 }
 
-/// The flow of a key.
-fn flow(bytes: &[u8]) -> Option<FiveTuple> {
-    let (addresses, len): ([IpAddr; 2], usize) = match bytes.len() {
-        13 => {
-            let address = |at| Ipv4Addr::from(field::<4>(bytes, at)).into();
-            ([address(0), address(4)], 8)
-        }
-        37 => {
-            let address = |at| Ipv6Addr::from(field::<16>(bytes, at)).into();
-            ([address(0), address(16)], 32)
-        }
-        _ => return None,
-    };
-    Some(FiveTuple {
-        source: addresses[0],
-        destination: addresses[1],
-        source_port: u16::from_be_bytes(field(bytes, len)),
-        destination_port: u16::from_be_bytes(field(bytes, len + 2)),
-        protocol: bytes[len + 4],
-    })
-}
-
 /// A key by its length: keys do not say what they are. Four bytes are an address, unless that would
 /// be in 0.0.0.0/8.
 pub(super) fn key(key: &Key) -> String {
@@ -56,9 +35,11 @@ pub(super) fn key(key: &Key) -> String {
             let [node, port] = [0, 4].map(|at| number(bytes, at));
             format!("node {node} port {port} queue {}", bytes[8])
         }
-        13 | 37 => flow(bytes).map_or_else(|| format!("{key:?}"), |flow| flow.to_string()),
+        13 | 37 => {
+            FiveTuple::parse(bytes).map_or_else(|| format!("{key:?}"), |flow| flow.to_string())
+        }
         16 => Ipv6Addr::from(field::<16>(bytes, 0)).to_string(),
-        17 => match flow(&bytes[4..]) {
+        17 => match FiveTuple::parse(&bytes[4..]) {
             Some(flow) => format!("node {} {flow}", number(bytes, 0)),
             None => format!("{key:?}"),
         },
@@ -104,6 +85,17 @@ pub(super) fn entry(kind: EntryKind, bytes: &[u8]) -> Value {
                 "time": known(number(bytes, 14)),
             })
         }
+        EntryKind::FlowEvent => FlowEvent::parse(bytes).map_or_else(
+            || json!({ "bytes": hex(bytes) }),
+            |event| {
+                let what = match event.kind {
+                    FlowEventKind::Anomalous => "anomalous",
+                    FlowEventKind::Gap => "gap",
+                    FlowEventKind::Retransmission => "retransmission",
+                };
+                json!({ "what": what, "flow": event.flow.to_string(), "value": event.value })
+            },
+        ),
         _ => json!({ "bytes": hex(bytes) }),
     }
 }
@@ -120,6 +112,14 @@ pub(super) fn line(entry: &Value) -> String {
     };
     let what = word(&entry["what"]);
     let value = word(&entry["value"]);
+    if let Some(flow) = entry["flow"].as_str() {
+        let unit = if what == "anomalous" {
+            "class"
+        } else {
+            "bytes"
+        };
+        return format!("{what} {flow} {unit} {value}");
+    }
     let [node, port, queue, time] =
         ["node", "port", "queue", "time"].map(|field| word(&entry[field]));
     format!("{what} node {node} port {port} queue {queue} value {value} time {time}")
@@ -158,6 +158,15 @@ mod tests {
             line(&entry(EntryKind::NodeEvent, &event[..4])),
             "0x00000007"
         );
+        let mut bytes = Vec::new();
+        let flow = FlowEvent {
+            kind: FlowEventKind::Gap,
+            value: 1448,
+            flow: "10.0.0.1:1024 > 10.0.0.2:80 tcp".parse().unwrap(),
+        };
+        flow.emit(&mut bytes);
+        let shown = line(&entry(EntryKind::FlowEvent, &bytes));
+        assert_eq!(shown, "gap 10.0.0.1:1024 > 10.0.0.2:80 tcp bytes 1448");
         assert_eq!(as_number(&event[..2]), Some(0));
         assert_eq!(as_number(&event), None);
     }

@@ -17,7 +17,7 @@ const FORMAT: &str = "strata-telemetry";
 /// Version of the layout.
 const VERSION: u32 = 1;
 /// Bits of a checksum, and of a slot of a path.
-const BITS: u32 = 32;
+pub(super) const BITS: u32 = 32;
 /// Bytes of the table of keys that were added to often, at the front of the memory.
 pub(super) const CANDIDATES_BYTES: usize = 64 * 1024;
 /// Memory in all.
@@ -133,6 +133,8 @@ impl TelemetryLayout {
 pub enum EntryKind {
     /// Events of a node, of 18 bytes.
     NodeEvent,
+    /// Events of a flow, of 18 bytes, or 42 of IPv6.
+    FlowEvent,
     /// Anything.
     Bytes,
 }

@@ -10,20 +10,23 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ipnet::IpNet;
 use rustix::thread::CapabilitySet;
+use strata_dta::flow_event::{ANOMALIES, LOSSES};
 use strata_dta::int::mapping::{DEFAULT, Mapper, Table};
-use strata_dta::protocol::{Datagram, Flags, NACK_PORT, Nack, Primitive, Report};
+use strata_dta::protocol::{Datagram, Flags, NACK_PORT, Nack, Report};
 use strata_dta::reporter::{Reporter, ReporterOptions};
 use strata_dta::translator::{Options, Rate, ReporterCounters};
-use strata_dta::{Origin, Translator};
+use strata_dta::{Local, Origin, REDUNDANCY_MAX, Translator};
 use strata_sandbox::Owner;
 use strata_sys::socket::{self, Receiver};
 use strata_wire::exact;
 
 use super::candidates;
+use super::fading::{FadeOptions, Fading};
 use super::plan::{EntryKind, NamedList, Plan, TelemetryLayout};
-use super::sink::Mapped;
+use super::sink::{Done, Mapped};
 use super::status::{Received, Snapshot};
 use super::store::{STATUS, Writing, replace};
+use super::witnesses::{Estimate, Found, Slots, Witness, Witnesses};
 use crate::error::{At as _, NodeError, Result};
 use crate::handle::{Handle, Spec};
 use crate::notice::{Notice, Tell};
@@ -60,6 +63,8 @@ pub struct TelemetrySpec {
     pub allowed: Vec<IpNet>,
     /// Operations on memory per second at most.
     pub rate: Option<u32>,
+    /// How counters become smaller, if they do.
+    pub fade: Option<FadeOptions>,
     /// Who owns the store.
     pub owner: Owner,
     /// Whether to drop what is not needed once all is open.
@@ -111,7 +116,8 @@ impl Spec for TelemetrySpec {
     }
 }
 
-/// The lists of a table.
+/// The lists of a table, and those that recordings report to (`--report-to`) unless the table has
+/// something else there.
 fn named_lists(table: &Table) -> Vec<NamedList> {
     let mut lists: Vec<NamedList> = Vec::new();
     for (number, name, is_event) in table.lists() {
@@ -124,6 +130,16 @@ fn named_lists(table: &Table) -> Vec<NamedList> {
                 } else {
                     EntryKind::Bytes
                 },
+            });
+        }
+    }
+    for (number, name) in [(ANOMALIES, "anomalies"), (LOSSES, "losses")] {
+        let is_free = |list: &NamedList| list.number != number && list.name != name;
+        if lists.iter().all(is_free) {
+            lists.push(NamedList {
+                number,
+                name: name.to_owned(),
+                entries: EntryKind::FlowEvent,
             });
         }
     }
@@ -141,15 +157,19 @@ fn bind(address: SocketAddr) -> Result<(UdpSocket, SocketAddr)> {
 struct Service {
     dir: PathBuf,
     plan: Plan,
-    sink: Mapped,
+    sink: Local<Mapped>,
     translator: Translator,
     origins: HashMap<SocketAddr, Origin>,
+    /// The reporter of the latest datagram.
+    latest: Option<(SocketAddr, Origin)>,
     allowed: Vec<IpNet>,
     reports: Arc<UdpSocket>,
     listen: SocketAddr,
     int: Option<Int>,
     received: Received,
     considered: u64,
+    witnesses: Witnesses,
+    fading: Option<Fading>,
     nacks: Vec<Nack>,
     started: Instant,
     /// Held as long as the store is written.
@@ -192,7 +212,7 @@ impl Service {
             burst: (rate / 100).max(64),
         });
         let end = |list: u32| ends[list as usize];
-        let mut translator = Translator::new::<Mapped>(options, end);
+        let mut translator = Translator::new::<Local<Mapped>>(options, end);
         let int = match int {
             Some((socket, listen)) => {
                 let session = getrandom::u32().map_err(std::io::Error::other)?;
@@ -209,17 +229,20 @@ impl Service {
             None => None,
         };
         Ok(Self {
-            sink: Mapped::new(memory, plan.places),
+            sink: Local::over(Mapped(memory)),
             plan,
             translator,
             dir: spec.store,
             origins: HashMap::new(),
+            latest: None,
             allowed: spec.allowed,
             reports: Arc::new(reports),
             listen,
             int,
             received: Received::default(),
             considered: 0,
+            witnesses: Witnesses::default(),
+            fading: spec.fade.map(|fade| Fading::new(fade, Instant::now())),
             nacks: Vec::new(),
             started: Instant::now(),
             _lock: lock,
@@ -236,7 +259,11 @@ impl Service {
         let (mut ticked, mut described) = (Instant::now(), Instant::now());
         while !stop.load(Ordering::Relaxed) {
             let held = self.held();
-            let limit = if held > 0 { TICK } else { IDLE };
+            let is_fading = self.fading.as_ref().is_some_and(Fading::is_going);
+            let limit = match held > 0 || is_fading {
+                true => TICK,
+                false => IDLE,
+            };
             let int = self.int.as_ref().map(|int| int.socket.as_fd());
             socket::wait_either(self.reports.as_fd(), int, limit).at("waiting for reports")?;
             for _ in 0..ROUNDS {
@@ -251,6 +278,9 @@ impl Service {
                     .tick(self.now_ns(), std::slice::from_mut(&mut self.sink));
             }
             self.sink.flush();
+            if let Some(fading) = &mut self.fading {
+                fading.step(&self.plan, &mut self.sink.unflushed().0, now);
+            }
             if now - described >= STATUS_EVERY {
                 described = now;
                 self.look_at_drops();
@@ -291,6 +321,7 @@ impl Service {
     }
 
     /// Takes datagrams of either socket; returns how many calls' worth there were.
+    #[inline(never)]
     fn receive(&mut self, receiver: &mut Receiver<BATCH>) -> Result<usize> {
         let now_ns = self.now_ns();
         let reports = Arc::clone(&self.reports);
@@ -325,43 +356,57 @@ impl Service {
     }
 
     fn datagram(&mut self, source: SocketAddr, datagram: &[u8], now_ns: u64) {
-        if !self.is_allowed(source.ip()) {
-            return;
-        }
         // Reporters of version 2 number their reports, each from its own port.
         let numbered = matches!(datagram.first(), Some(0x21..=0x24));
         let reporter = match numbered {
             true => source,
             false => SocketAddr::new(source.ip(), 0),
         };
-        let origin = match self.origins.get(&reporter) {
-            Some(&origin) => origin,
-            None => {
-                let sinks = std::slice::from_mut(&mut self.sink);
-                let Some(origin) = self.translator.reporter_at(reporter) else {
+        let origin = match self.latest {
+            Some((known, origin)) if known == reporter => origin,
+            _ => {
+                if !self.is_allowed(source.ip()) {
+                    return;
+                }
+                let Some(origin) = self.origin(reporter) else {
                     // Counted there as one that is not listened to.
+                    let sinks = std::slice::from_mut(&mut self.sink);
                     let (from, nacks) = (source.ip(), &mut self.nacks);
                     self.translator
                         .receive(from, datagram, now_ns, sinks, nacks);
                     return;
                 };
-                // As many as the translator has, and ports of theirs: bounded.
-                if self.origins.len() < 1 << 16 {
-                    self.origins.insert(reporter, origin);
-                }
+                self.latest = Some((reporter, origin));
                 origin
             }
         };
         self.put(origin, datagram, now_ns);
-        self.answer(source, numbered);
+        if !self.nacks.is_empty() {
+            self.answer(source, numbered);
+        }
+    }
+
+    /// The number of a reporter; `None` if there are too many.
+    fn origin(&mut self, reporter: SocketAddr) -> Option<Origin> {
+        if let Some(&origin) = self.origins.get(&reporter) {
+            return Some(origin);
+        }
+        let origin = self.translator.reporter_at(reporter)?;
+        // As many as the translator has, and ports of theirs: bounded.
+        if self.origins.len() < 1 << 16 {
+            self.origins.insert(reporter, origin);
+        }
+        Some(origin)
     }
 
     fn put(&mut self, origin: Origin, datagram: &[u8], now_ns: u64) {
         let sinks = std::slice::from_mut(&mut self.sink);
         self.translator
             .receive_from(origin, datagram, now_ns, sinks, &mut self.nacks);
-        if matches!(datagram.first(), Some(0x23 | 0x03)) {
-            self.consider(datagram);
+        match datagram.first() {
+            Some(0x23 | 0x03) => self.consider(datagram),
+            Some(0x21 | 0x01) => self.witness(datagram),
+            _ => {}
         }
     }
 
@@ -369,21 +414,66 @@ impl Service {
     fn consider(&mut self, datagram: &[u8]) {
         self.considered = self.considered.wrapping_add(1);
         let turn = self.considered;
-        let report = match Datagram::new_checked(datagram) {
-            Ok(Datagram::Packed(packet)) => {
-                let count = u64::from(packet.count());
-                let nth = strata_wire::mix64(turn) % count;
-                packet.reports().nth(exact::<usize>(nth))
-            }
-            Ok(Datagram::Published(packet)) if turn.is_multiple_of(CONSIDERED) => {
-                packet.report().ok()
-            }
-            _ => None,
-        };
-        if let Some(report @ Report::KeyIncrement { key, .. }) = report {
-            debug_assert_eq!(report.primitive(), Primitive::KeyIncrement);
-            candidates::consider(&self.plan, self.sink.memory(), key);
+        if let Some(0x03) = datagram.first()
+            && !turn.is_multiple_of(CONSIDERED)
+        {
+            return;
         }
+        if let Some(Report::KeyIncrement { key, .. }) = one_of(datagram, turn) {
+            // Its count may lack the additions of this datagram.
+            candidates::consider(&self.plan, &mut self.sink.unflushed().0, key);
+        }
+    }
+
+    /// One value of a datagram of Key-Write may be in the sample of values.
+    #[inline]
+    fn witness(&mut self, datagram: &[u8]) {
+        if let Some(place) = self.witnesses.place() {
+            self.put_witness(place, datagram);
+        }
+    }
+
+    #[cold]
+    fn put_witness(&mut self, place: usize, datagram: &[u8]) {
+        let turn = self.done().key_write;
+        let Some(Report::KeyWrite {
+            redundancy,
+            key,
+            data,
+        }) = one_of(datagram, turn)
+        else {
+            return;
+        };
+        let key = self.plan.hasher.hash(key);
+        let witness = Witness::new(key, redundancy.min(REDUNDANCY_MAX), data, turn);
+        self.sink.flush();
+        let words = self.sink.memory_as_is().0.words();
+        let read = &mut |at, out: &mut [u8]| words.read(exact(at), out);
+        // One that was refused or dropped is not there.
+        if witness.find(&self.slots(), read) == Some(Found::Same) {
+            self.witnesses.put(place, witness);
+        }
+    }
+
+    fn slots(&self) -> Slots {
+        let places = &self.plan.places;
+        Slots {
+            at: places.key_write_at,
+            count: places.key_write_slots,
+            len: exact(places.key_write_slot_bytes),
+        }
+    }
+
+    fn done(&self) -> Done {
+        Done::of(&self.translator, &self.sink)
+    }
+
+    /// How many values can still be asked for.
+    fn estimate(&self) -> Estimate {
+        let words = self.sink.memory_as_is().0.words();
+        let read = |at, out: &mut [u8]| words.read(exact(at), out);
+        self.witnesses
+            .ask(&self.slots(), self.done().key_write, read)
     }
 
     /// Sends what the translator wants the reporter to send again: version 2 to the port that
@@ -457,7 +547,9 @@ impl Service {
                 .map(|int| (int.listen, int.mapper.counters())),
             received: self.received,
             translator: &self.translator,
-            done: self.sink.done,
+            done: self.done(),
+            estimate: self.estimate(),
+            rounds: self.fading.as_ref().map(Fading::rounds),
             plan: &self.plan,
         }
     }
@@ -471,6 +563,17 @@ impl Service {
 /// IPv4 as such, also on a socket for both families.
 fn canonical(source: SocketAddr) -> SocketAddr {
     SocketAddr::new(source.ip().to_canonical(), source.port())
+}
+
+/// A report of a datagram; `turn` says which, evenly spread.
+fn one_of(datagram: &[u8], turn: u64) -> Option<Report<'_>> {
+    match Datagram::new_checked(datagram).ok()? {
+        Datagram::Packed(packet) => {
+            let nth = strata_wire::mix64(turn) % u64::from(packet.count());
+            packet.reports().nth(exact::<usize>(nth))
+        }
+        Datagram::Published(packet) => packet.report().ok(),
+    }
 }
 
 /// The datagrams of a run that the kernel has merged.

@@ -10,6 +10,7 @@ use strata_dta::translator::ReporterCounters;
 
 use super::plan::Plan;
 use super::sink::Done;
+use super::witnesses::Estimate;
 
 /// Counters of the process itself.
 #[derive(Clone, Copy, Debug, Default)]
@@ -86,6 +87,12 @@ fn sum(all: &mut ReporterCounters, one: &ReporterCounters) {
     }
 }
 
+/// Operations for each place.
+#[allow(clippy::cast_precision_loss, reason = "a load need not be exact")]
+fn per(operations: u64, places: u32) -> f64 {
+    operations as f64 / f64::from(places)
+}
+
 /// A reporter's name: its address, with its port if that is its own; INT's have none.
 fn address(source: SocketAddr) -> String {
     match (source.ip().is_unspecified(), source.port()) {
@@ -104,6 +111,9 @@ pub(super) struct Snapshot<'a> {
     pub(super) received: Received,
     pub(super) translator: &'a Translator,
     pub(super) done: Done,
+    pub(super) estimate: Estimate,
+    /// How often counters became smaller, if they do.
+    pub(super) rounds: Option<u64>,
     pub(super) plan: &'a Plan,
 }
 
@@ -155,10 +165,16 @@ impl Snapshot<'_> {
             "key_write": {
                 "writes": self.done.key_write,
                 "slots": places.key_write_slots,
+                "load": per(self.done.key_write, places.key_write_slots),
+                "sampled": self.estimate.sampled,
+                "answered": self.estimate.answered,
+                "changed": self.estimate.changed,
+                "answers_expected": self.estimate.expected,
             },
             "postcarding": cache.map(|cache| json!({
                 "writes": self.done.postcarding,
                 "chunks": places.postcarding_chunks,
+                "load": per(self.done.postcarding, places.postcarding_chunks),
                 "postcards": cache.postcards,
                 "complete": cache.complete,
                 "collided": cache.collided,
@@ -176,6 +192,8 @@ impl Snapshot<'_> {
             "key_increment": {
                 "additions": self.done.key_increment,
                 "counters": places.key_increment_counters,
+                "load": per(self.done.key_increment, places.key_increment_counters),
+                "faded": self.rounds,
             },
             "reporters": reporters.collect::<Vec<_>>(),
         });

@@ -315,7 +315,10 @@ impl TelemetryStore {
             }
             read => read.at_with(|| path.display().to_string())?,
         };
-        let (manifest, plan) = Manifest::parse(&text).at_with(|| path.display().to_string())?;
+        let (mut manifest, plan) = Manifest::parse(&text).at_with(|| path.display().to_string())?;
+        manifest
+            .lists
+            .retain(|list| list.number < plan.append.lists());
         let path = dir.join(MEMORY);
         let file = File::open(&path).at_with(|| path.display().to_string())?;
         let words = map(&path, &file, &plan, Words::map)?;

@@ -1,0 +1,214 @@
+//! The counters of a telemetry collector in the text format of Prometheus, from its `status.json`.
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use serde_json::Value;
+
+/// The page.
+pub(super) fn page(status: &Value) -> Result<String, std::fmt::Error> {
+    let mut registry = Registry::with_prefix("strata_telemetry");
+    registry.register_collector(Box::new(Status(status.clone())));
+    let mut page = String::new();
+    text::encode(&mut page, &registry)?;
+    Ok(strata_control::metrics::as_prometheus(&page))
+}
+
+#[derive(Debug)]
+struct Status(Value);
+
+/// One sample: its label, if it has one, and its value.
+type Sample<V> = (Option<(&'static str, String)>, V);
+
+impl Status {
+    /// The number at a place such as `/totals/reports`; a collector of another version may not say.
+    fn number(&self, place: &str) -> Option<u64> {
+        self.0.pointer(place)?.as_u64()
+    }
+
+    fn real(&self, place: &str) -> Option<f64> {
+        self.0.pointer(place)?.as_f64()
+    }
+
+    /// Numbers of several places, each with its label.
+    fn labelled(&self, label: &'static str, places: &[(&str, &str)]) -> Vec<Sample<u64>> {
+        let sample = |(name, place): &(&str, &str)| {
+            Some((Some((label, (*name).to_owned())), self.number(place)?))
+        };
+        places.iter().filter_map(sample).collect()
+    }
+
+    /// Numbers by reason.
+    fn reasons(&self, place: &str) -> Vec<Sample<u64>> {
+        let reasons = self.0.pointer(place).and_then(Value::as_object);
+        let sample = |(reason, count): (&String, &Value)| {
+            Some((Some(("reason", reason.clone())), count.as_u64()?))
+        };
+        reasons.into_iter().flatten().filter_map(sample).collect()
+    }
+
+    fn one(&self, place: &str) -> Vec<Sample<u64>> {
+        let value = self.number(place);
+        value.into_iter().map(|value| (None, value)).collect()
+    }
+
+    fn loads(&self) -> Vec<Sample<f64>> {
+        let stores = ["key_write", "postcarding", "key_increment"];
+        let sample = |store: &str| {
+            let load = self.real(&format!("/{store}/load"))?;
+            Some((Some(("store", store.replace('_', "-"))), load))
+        };
+        stores.into_iter().filter_map(sample).collect()
+    }
+
+    /// Shares of the sampled values: that can be asked for, and that the formula expects.
+    fn shares(&self) -> Vec<Sample<f64>> {
+        let sampled = self.real("/key_write/sampled");
+        let Some(sampled) = sampled.filter(|&sampled| sampled > 0.0) else {
+            return Vec::new();
+        };
+        let places = [("measured", "answered"), ("formula", "answers_expected")];
+        let sample = |(by, field): (&str, &str)| {
+            let count = self.real(&format!("/key_write/{field}"))?;
+            Some((Some(("by", by.to_owned())), count / sampled))
+        };
+        places.into_iter().filter_map(sample).collect()
+    }
+
+    fn times(&self) -> Vec<Sample<f64>> {
+        let updated = self.real("/updated_ns").map(|ns| (None, ns / 1e9));
+        updated.into_iter().collect()
+    }
+}
+
+fn family<V, M: EncodeMetric>(
+    encoder: &mut DescriptorEncoder<'_>,
+    (name, help): (&str, &str),
+    samples: Vec<Sample<V>>,
+    metric: fn(V) -> M,
+) -> std::fmt::Result {
+    let mut samples = samples
+        .into_iter()
+        .map(|(label, value)| (label, metric(value)))
+        .peekable();
+    let Some((_, first)) = samples.peek() else {
+        return Ok(());
+    };
+    let mut family = encoder.encode_descriptor(name, help, None, first.metric_type())?;
+    for (label, metric) in samples {
+        let labels: Vec<_> = label.into_iter().collect();
+        metric.encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
+/// A metric: its name, its help text, its samples.
+type Metric<V> = ((&'static str, &'static str), Vec<Sample<V>>);
+
+impl Status {
+    fn counters(&self) -> Vec<Metric<u64>> {
+        let results = [
+            ("accepted", "/totals/accepted"),
+            ("dropped-by-rate", "/totals/dropped_by_rate"),
+            ("dropped-without-room", "/totals/dropped_without_room"),
+            (
+                "dropped-without-collector",
+                "/totals/dropped_without_collector",
+            ),
+            ("missing", "/totals/missing"),
+        ];
+        let operations = [
+            ("key-write", "/key_write/writes"),
+            ("postcarding", "/postcarding/writes"),
+            ("append", "/append/writes"),
+            ("key-increment", "/key_increment/additions"),
+        ];
+        vec![
+            (
+                (
+                    "reports",
+                    "Reports by what became of them; see refused_reports",
+                ),
+                self.labelled("result", &results),
+            ),
+            (
+                ("refused_reports", "Reports that were refused"),
+                self.reasons("/totals/refused"),
+            ),
+            (
+                ("datagrams", "Datagrams of reporters that are listened to"),
+                self.one("/totals/datagrams"),
+            ),
+            (
+                ("refused_datagrams", "Datagrams that were refused whole"),
+                self.reasons("/totals/datagrams_refused"),
+            ),
+            (
+                (
+                    "not_allowed_datagrams",
+                    "Datagrams of senders that are not on the allow-list",
+                ),
+                self.one("/not_allowed"),
+            ),
+            (
+                (
+                    "socket_dropped_datagrams",
+                    "Datagrams that found the socket's buffer full",
+                ),
+                self.one("/socket_drops"),
+            ),
+            (
+                ("nacks", "Negative acknowledgements sent"),
+                self.one("/nacks_sent"),
+            ),
+            (
+                (
+                    "operations",
+                    "Writes and additions, by the part of the memory",
+                ),
+                self.labelled("store", &operations),
+            ),
+        ]
+    }
+
+    fn gauges(&self) -> Vec<Metric<f64>> {
+        vec![
+            (
+                (
+                    "load",
+                    "Operations for each slot, chunk or counter since the start",
+                ),
+                self.loads(),
+            ),
+            (
+                (
+                    "answered_ratio",
+                    "Share of the values written since the start that can be asked for: of a sample, \
+                     and by the formula",
+                ),
+                self.shares(),
+            ),
+            (
+                (
+                    "updated_seconds",
+                    "When the collector counted this, since 1970",
+                ),
+                self.times(),
+            ),
+        ]
+    }
+}
+
+impl Collector for Status {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+        for (named, samples) in self.counters() {
+            family(&mut encoder, named, samples, ConstCounter::new)?;
+        }
+        for (named, samples) in self.gauges() {
+            family(&mut encoder, named, samples, ConstGauge::new)?;
+        }
+        Ok(())
+    }
+}

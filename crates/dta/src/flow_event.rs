@@ -1,0 +1,124 @@
+//! Events of flows, as `strata record --report-to` appends them to lists.
+//!
+//! ```text
+//! 0 kind u8     1 anomalous, 2 gap, 3 retransmission; plus 0x80 if the flow is of IPv6
+//! 1 value u32   number of the class; bytes
+//! 5 flow        13 bytes, of IPv6 37, as its key (see `key`)
+//! ```
+//!
+//! Big-endian; 18 bytes, of IPv6 42.
+
+use crate::key::{FiveTuple, Key};
+use crate::protocol::KEY_LEN_MAX;
+
+/// The list of flows that were found anomalous.
+pub const ANOMALIES: u32 = 2;
+/// The list of gaps and retransmissions.
+pub const LOSSES: u32 = 3;
+
+/// Bytes of the longest event.
+pub const FLOW_EVENT_LEN_MAX: usize = HEADER_LEN + 37;
+
+const HEADER_LEN: usize = 5;
+const IPV4_LEN: usize = 13;
+const IPV6_LEN: usize = 37;
+const IPV6: u8 = 0x80;
+const _: () = assert!(IPV6_LEN <= KEY_LEN_MAX);
+
+/// What happened to a flow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FlowEventKind {
+    /// It was given a class that is anomalous; the value is the number of the class.
+    Anomalous,
+    /// A TCP segment came that does not follow on those before it: so many bytes were lost before
+    /// the recorder, or come later.
+    Gap,
+    /// A TCP segment began before the end of those before it: its bytes came again, or late.
+    Retransmission,
+}
+
+impl FlowEventKind {
+    const ALL: [(Self, u8); 3] = [
+        (Self::Anomalous, 1),
+        (Self::Gap, 2),
+        (Self::Retransmission, 3),
+    ];
+
+    fn number(self) -> u8 {
+        let mut all = Self::ALL.into_iter();
+        let found = all.find(|(kind, _)| *kind == self);
+        found.expect("every kind has a number").1
+    }
+}
+
+/// An event of a flow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FlowEvent {
+    /// What happened.
+    pub kind: FlowEventKind,
+    /// Its number: see the kind.
+    pub value: u32,
+    /// The flow.
+    pub flow: FiveTuple,
+}
+
+impl FlowEvent {
+    /// Appends its bytes to `out`: 18, of IPv6 42.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        let family = if self.flow.source.is_ipv4() { 0 } else { IPV6 };
+        out.push(self.kind.number() | family);
+        out.extend_from_slice(&self.value.to_be_bytes());
+        out.extend_from_slice(Key::flow(&self.flow).bytes());
+    }
+
+    /// The event of an entry, which may be padded; `None` if it is none.
+    #[must_use]
+    pub fn parse(entry: &[u8]) -> Option<Self> {
+        let (&[first, a, b, c, d], flow) = entry.split_first_chunk::<HEADER_LEN>()?;
+        let len = if first & IPV6 == 0 {
+            IPV4_LEN
+        } else {
+            IPV6_LEN
+        };
+        let mut kinds = FlowEventKind::ALL.into_iter();
+        let (kind, _) = kinds.find(|(_, number)| *number == first & !IPV6)?;
+        Some(Self {
+            kind,
+            value: u32::from_be_bytes([a, b, c, d]),
+            flow: FiveTuple::parse(flow.get(..len)?)?,
+        })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_has_18_bytes_and_can_be_read_again_also_if_padded() {
+        for (flow, len) in [
+            ("10.0.0.1:1024 > 10.0.0.2:80 tcp", 18),
+            ("[2001:db8::1]:5 > [2001:db8::2]:6 tcp", FLOW_EVENT_LEN_MAX),
+        ] {
+            for (kind, number) in FlowEventKind::ALL {
+                let event = FlowEvent {
+                    kind,
+                    value: 0x0102_0304,
+                    flow: flow.parse().unwrap(),
+                };
+                let mut bytes = Vec::new();
+                event.emit(&mut bytes);
+                assert_eq!(bytes.len(), len);
+                assert_eq!(bytes[0] & 0x7f, number);
+                assert_eq!(bytes[1..5], [1, 2, 3, 4]);
+                assert_eq!(FlowEvent::parse(&bytes), Some(event));
+                assert_eq!(FlowEvent::parse(&bytes[..len - 1]), None);
+                bytes.resize(64, 0);
+                assert_eq!(FlowEvent::parse(&bytes), Some(event));
+                bytes[0] = 9;
+                assert_eq!(FlowEvent::parse(&bytes), None);
+            }
+        }
+    }
+}

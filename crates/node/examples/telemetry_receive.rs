@@ -1,0 +1,167 @@
+//! Reports by UDP into a telemetry collector, or into nothing:
+//! `cargo run --release -p strata-node --example telemetry_receive DIRECTORY KIND MODE [THOUSANDS]`,
+//! where KIND is `packed`, `published`, `increment` or `append`, and MODE is `collector`
+//! (`strata telemetry run` without its sandbox) or `discard` (a loop of recvmmsg).
+//!
+//! Prints JSON: datagrams and reports sent and taken, and reports taken per second. Instructions per
+//! report are those of `valgrind --tool=callgrind --toggle-collect='*Service*receive*'` for the
+//! collector, and of `'*telemetry_receive*discard*'` for the loop, on a program built with
+//! `CARGO_PROFILE_RELEASE_STRIP=none`.
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "prints a line")]
+#![allow(clippy::cast_precision_loss, reason = "rates")]
+
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use strata_dta::protocol::{Flags, Report, packed, published};
+use strata_node::{Notice, TelemetryLayout, TelemetrySpec, start};
+use strata_sys::socket::{self, Destination, Message, Receiver};
+use strata_wire::mix64;
+
+/// Reports of a packed datagram.
+const PACKED: usize = 100;
+/// Messages of a system call, on both sides.
+const BATCH: usize = 32;
+/// Lists of reports of Append.
+const LISTS: u32 = 64;
+
+/// Datagrams with so many reports in all, and how many each has.
+fn datagrams(kind: &str, reports: u32) -> (Vec<Vec<u8>>, u64) {
+    let each = if kind == "published" { 1 } else { PACKED };
+    let keys: Vec<[u8; 4]> = (0..reports)
+        .map(|n| mix64(u64::from(n)).to_be_bytes())
+        .map(|[a, b, c, d, ..]| [a, b, c, d])
+        .collect();
+    let report = |key: &'static [u8; 4]| match kind {
+        "append" => Report::Append {
+            list: u32::from_be_bytes(*key) % LISTS,
+            data: &[1; 18],
+        },
+        "increment" => Report::KeyIncrement {
+            redundancy: 2,
+            key,
+            counter: 1,
+        },
+        _ => Report::KeyWrite {
+            redundancy: 1,
+            key,
+            data: &[1, 2, 3, 4],
+        },
+    };
+    let keys: &'static [[u8; 4]] = keys.leak();
+    let mut sequence = 0;
+    let datagram = |keys: &'static [[u8; 4]]| {
+        let reports: Vec<_> = keys.iter().map(report).collect();
+        let mut bytes = Vec::new();
+        if kind == "published" {
+            let repr = published::Repr {
+                sequence: None,
+                flags: Flags::default(),
+                report: reports[0],
+            };
+            repr.emit(&mut bytes);
+            return bytes;
+        }
+        let mut repr = packed::Repr::of(&reports[0], Flags::default());
+        repr.sequence = sequence;
+        sequence += u32::try_from(reports.len()).unwrap();
+        repr.emit(&reports, &mut bytes);
+        bytes
+    };
+    (keys.chunks(each).map(datagram).collect(), each as u64)
+}
+
+/// Sends all; how long it took.
+fn send(datagrams: &[Vec<u8>], to: SocketAddr) -> Duration {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(to).unwrap();
+    let messages: Vec<Message<'_>> = datagrams
+        .iter()
+        .map(|bytes| Message {
+            parts: [bytes, &[]],
+            segment: None,
+        })
+        .collect();
+    let start = Instant::now();
+    socket::send_all::<BATCH>(socket.as_fd(), &Destination::Own, &messages).unwrap();
+    start.elapsed()
+}
+
+/// Takes datagrams until told to end; how many.
+#[inline(never)]
+fn discard(socket: &UdpSocket, stop: &AtomicBool) -> u64 {
+    let mut receiver = Receiver::<BATCH>::default();
+    let mut datagrams = 0;
+    loop {
+        let ending = stop.load(Ordering::Relaxed);
+        let received = receiver.receive(socket.as_fd(), |run| {
+            let len = run.segment.unwrap_or(run.bytes.len()).max(1);
+            datagrams += run.bytes.len().div_ceil(len) as u64;
+        });
+        if received.unwrap() == 0 {
+            if ending {
+                return datagrams;
+            }
+            socket::wait(socket.as_fd(), false, Duration::from_millis(1)).unwrap();
+        }
+    }
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [directory, kind, mode, rest @ ..] = &arguments[..] else {
+        panic!("DIRECTORY KIND MODE [THOUSANDS]");
+    };
+    let thousands: u32 = rest.first().map_or(1000, |text| text.parse().unwrap());
+    let (datagrams, each) = datagrams(kind, thousands * 1000);
+    let sent = datagrams.len() as u64 * each;
+    let stop = Arc::new(AtomicBool::new(false));
+    let (took, taken) = if mode == "discard" {
+        let socket = socket::udp("127.0.0.1:0".parse().unwrap(), 64 << 20).unwrap();
+        let address = socket.local_addr().unwrap();
+        let stopped = Arc::clone(&stop);
+        let taking = thread::spawn(move || discard(&socket, &stopped));
+        let took = send(&datagrams, address);
+        stop.store(true, Ordering::Relaxed);
+        (took, taking.join().unwrap() * each)
+    } else {
+        let listening = Arc::new(OnceLock::new());
+        let told = Arc::clone(&listening);
+        let tell = move |notice: &Notice| {
+            if let Notice::Telemetry { address, .. } = notice {
+                told.set(*address).unwrap();
+            }
+        };
+        let spec = TelemetrySpec {
+            store: PathBuf::from(directory),
+            layout: TelemetryLayout {
+                memory_bytes: Some(256 << 20),
+                lists: Some(LISTS),
+                ..TelemetryLayout::default()
+            },
+            listen: "127.0.0.1:0".parse().unwrap(),
+            int: None,
+            table: None,
+            allowed: Vec::new(),
+            rate: None,
+            fade: None,
+            owner: strata_sandbox::Owner::default(),
+            sandboxed: false,
+        };
+        let handle = start(spec, Arc::clone(&stop), Arc::new(tell)).unwrap();
+        let took = send(&datagrams, *listening.get().unwrap());
+        handle.stop();
+        let outcome = handle.wait().unwrap();
+        (took, outcome.totals.accepted)
+    };
+    println!(
+        "{{\"kind\": \"{kind}\", \"mode\": \"{mode}\", \"sent\": {sent}, \"taken\": {taken}, \
+         \"taken_per_second\": {:.0}}}",
+        taken as f64 / took.as_secs_f64(),
+    );
+}

@@ -1,0 +1,90 @@
+//! Counters that become smaller once in a period, so that they say what is going on now.
+
+use std::time::{Duration, Instant};
+
+use strata_sys::words::WordsMut;
+use strata_wire::exact;
+
+use super::plan::Plan;
+
+/// Counters between looks at what has arrived: some 0.1 ms.
+const PIECE: u32 = 1 << 16;
+
+/// How counters become smaller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fade {
+    /// To 0.
+    Reset,
+    /// To half, rounded down.
+    Halve,
+}
+
+/// How, and how often.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FadeOptions {
+    /// How.
+    pub fade: Fade,
+    /// The period; not 0.
+    pub every: Duration,
+}
+
+/// Goes through the counters once in a period.
+#[derive(Debug)]
+pub(super) struct Fading {
+    options: FadeOptions,
+    next: Instant,
+    /// The counter at which it goes on.
+    at: Option<u32>,
+    /// How often it has gone through them.
+    rounds: u64,
+}
+
+impl Fading {
+    /// Begins a period after `now`.
+    pub(super) fn new(options: FadeOptions, now: Instant) -> Self {
+        Self {
+            options,
+            next: now + options.every,
+            at: None,
+            rounds: 0,
+        }
+    }
+
+    /// How often it has gone through the counters.
+    pub(super) fn rounds(&self) -> u64 {
+        self.rounds
+    }
+
+    /// Whether it is going through the counters.
+    pub(super) fn is_going(&self) -> bool {
+        self.at.is_some()
+    }
+
+    /// Makes some of the counters smaller, if it is time. Additions do not wait meanwhile.
+    pub(super) fn step(&mut self, plan: &Plan, memory: &mut WordsMut, now: Instant) {
+        let from = match self.at {
+            Some(at) => at,
+            None if now >= self.next => {
+                // After a pause, not once for each period that was missed.
+                self.next = (self.next + self.options.every).max(now);
+                0
+            }
+            None => return,
+        };
+        let counters = plan.places.key_increment_counters;
+        let to = from.saturating_add(PIECE).min(counters);
+        for n in from..to {
+            let at = exact::<usize>(plan.places.key_increment_at + u64::from(n) * 8);
+            let value = u64::from_ne_bytes(memory.words().word(at));
+            let less = match self.options.fade {
+                Fade::Reset => value,
+                Fade::Halve => value.div_ceil(2),
+            };
+            if less > 0 {
+                memory.add(at, less.wrapping_neg());
+            }
+        }
+        self.at = (to < counters).then_some(to);
+        self.rounds += u64::from(self.at.is_none());
+    }
+}
