@@ -17,6 +17,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::ValueEnum;
 use clap::builder::Resettable;
+use strata_dta::protocol::UDP_PORT;
 use strata_node::{DestinationSpec, InputSpec, ModelSpec, RecordSpec, Tell};
 use strata_wire::TunnelKey;
 use tracing::{info, warn};
@@ -26,6 +27,7 @@ pub(crate) use log::{DiskWay, GroupArgs, rotate_bytes};
 use crate::logging::{self, HAPPENED, LoggingArgs};
 use crate::output::{refuse, standard};
 use crate::signals::Signals;
+use crate::telemetry::address;
 use crate::text;
 
 /// How often signals are checked and the progress is updated.
@@ -101,6 +103,13 @@ pub(crate) struct DataPathArgs {
     #[arg(long, value_name = "INTERFACE", help_heading = "Steering")]
     mirror_to: Option<String>,
 
+    /// Report to the telemetry collector on this host (`strata telemetry run`), UDP port 40040 or
+    /// the one given: bytes sent by each host, the class of each flow, and lists of anomalous flows
+    /// (anomalies) and of gaps and retransmissions of TCP (losses). What a worker has no time for,
+    /// or the network does not take, is not reported, and counted.
+    #[arg(long, value_name = "HOST[:PORT]", help_heading = "Steering")]
+    report_to: Option<String>,
+
     #[command(flatten)]
     steer: steering::SteerArgs,
 
@@ -168,6 +177,10 @@ impl DataPathArgs {
             modes: self.mode.clone(),
             triggers: self.triggers.spec()?,
             mirror_to: self.mirror_to.clone(),
+            report_to: match &self.report_to {
+                Some(host) => Some(address("--report-to", host, UDP_PORT)?),
+                None => None,
+            },
             memory_max: self.memory,
             steering: self.steer.spec()?,
             tunnel_key: match self.tunnel_key {

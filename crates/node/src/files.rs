@@ -16,7 +16,7 @@ use crate::log_dir::NewDirectory;
 use crate::memory;
 use crate::observer::{Observation, Observer, Ticker, flow_table};
 use crate::outcome::{RecordOutcome, WorkerOutcome, finish};
-use crate::setup::{Equipment, Setup};
+use crate::setup::{Equipment, Setup, Started};
 use crate::spec::RecordSpec;
 
 /// Most files that are read ahead.
@@ -81,7 +81,11 @@ fn record(
         let tables = equipment.iter().map(Equipment::table_memory);
         tables.for_each(memory::make_present);
     }
-    let (recording, mut workers) = setup.start(setup.spec.filter.clone(), equipment)?;
+    let Started {
+        recording,
+        mut workers,
+        reports,
+    } = setup.start(setup.spec.filter.clone(), equipment)?;
     let mut worker = workers.pop().expect("a recording has a worker");
     let started = Instant::now();
     let mut said = started;
@@ -123,13 +127,14 @@ fn record(
         warnings.push(memory::refused(&pressure));
     }
     let outcome = WorkerOutcome::of(&worker, ran.map_err(NodeError::from));
+    drop(reports);
     finish(
         recording,
         vec![outcome],
         Vec::new(),
         warnings,
         started,
-        &setup.tell,
+        setup,
     )
 }
 

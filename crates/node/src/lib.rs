@@ -12,6 +12,7 @@
 //! observer         the workers' reports, combined for the controller
 //! sensors, governor, watchdog, reclaim, eve
 //!                  what is monitored during a live capture, and the response to it
+//! vectors, reports packets of workers as vectors; what is reported of them to a telemetry collector
 //! sending          replay and generated traffic, on the calling thread
 //! telemetry        the role of a telemetry collector: reports by UDP into memory that is queried
 //! relay            the role of a relay: memory for switches, and the response to a short disk
@@ -46,6 +47,7 @@ mod preflight;
 mod reclaim;
 mod record;
 mod relay;
+mod reports;
 pub mod sandbox;
 mod sending;
 mod sensors;

@@ -31,9 +31,10 @@ use crate::notice::Notice;
 use crate::observer::{Observation, Observer, flow_table};
 use crate::outcome::{RecordOutcome, finish};
 use crate::reclaim::Reclaim;
+use crate::reports::Reports;
 use crate::sandbox;
 use crate::sensors::Sensors;
-use crate::setup::Setup;
+use crate::setup::{Setup, Started};
 use crate::spec::{InterfaceSpec, RecordSpec};
 use crate::watchdog::Watchdog;
 use worker::Running;
@@ -157,7 +158,11 @@ pub(crate) fn start(
     // Before the recording, which creates a log.
     let server = setup.addresses.serve(&setup.controller, opened.socket)?;
     let alerts = setup.addresses.alerts(destination.name())?;
-    let (recording, workers) = setup.start(opened.filter, equipment)?;
+    let Started {
+        recording,
+        workers,
+        reports,
+    } = setup.start(opened.filter, equipment)?;
     tell(&Notice::Capturing {
         ways: ways
             .iter()
@@ -186,6 +191,7 @@ pub(crate) fn start(
         started,
         watchdog: Watchdog::new(running.len()),
         running,
+        reports,
         recording,
         governor: opened.governor,
         room: opened.room,
@@ -214,6 +220,7 @@ struct Supervisor {
     /// When it ends by itself.
     ends: Option<Instant>,
     running: Vec<Running>,
+    reports: Option<Reports>,
     recording: Recording,
     watchdog: Watchdog,
     governor: Governor,
@@ -250,7 +257,7 @@ impl Supervisor {
         let lost = lost::lost(&worker::rings(&self.running), &drops);
         let warnings = lost.iter().map(lost::text).collect();
         let outcomes: Result<Vec<_>> = self.running.into_iter().map(Running::join).collect();
-        let tell = &self.setup.tell;
+        drop(self.reports);
         let told = self.told.into_lines();
         finish(
             self.recording,
@@ -258,7 +265,7 @@ impl Supervisor {
             told,
             warnings,
             self.started,
-            tell,
+            &self.setup,
         )
     }
 

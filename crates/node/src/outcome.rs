@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use strata_classify::{Drift, DriftReport};
+use strata_control::ReportStatus;
 use strata_pipeline::Worker;
 use strata_sketch::Pressure;
 use strata_store::{Disk as _, RealDisk, drift_name, seal_drift};
@@ -13,6 +14,7 @@ use strata_wire::{Ledger, LinkType};
 use crate::destination::{Closed, Recording};
 use crate::error::{At as _, NodeError, Result};
 use crate::notice::{Notice, Tell};
+use crate::setup::Setup;
 
 /// The outcome of a recording, complete or not.
 #[derive(Debug)]
@@ -23,6 +25,8 @@ pub struct RecordOutcome {
     pub pressure: Pressure,
     /// How long it took.
     pub took: Duration,
+    /// What was reported to a telemetry collector, if one was named.
+    pub reports: Option<ReportStatus>,
     /// The finished recording; `None` if it could not be closed.
     pub closed: Option<Closed>,
     /// The first failure. Packets recorded before it are in the log.
@@ -71,8 +75,9 @@ pub(crate) fn finish(
     told: Vec<String>,
     mut warnings: Vec<String>,
     started: Instant,
-    tell: &Tell,
+    setup: &Setup,
 ) -> Result<RecordOutcome> {
+    let tell = &setup.tell;
     let mut ledger = Ledger::default();
     let mut pressure = Pressure::default();
     let mut drift: Option<Drift> = None;
@@ -125,6 +130,7 @@ pub(crate) fn finish(
         ledger,
         pressure,
         took: started.elapsed(),
+        reports: setup.controller.reports(),
         closed,
         failure,
     })

@@ -23,6 +23,7 @@ use crate::destination::Recording;
 use crate::error::{At as _, NodeError, Result, require};
 use crate::memory::{self, Memory};
 use crate::notice::{Notice, Tell};
+use crate::reports::Reports;
 use crate::spec::{InputSpec, RecordSpec};
 use crate::vectors::VectorTap;
 
@@ -80,6 +81,14 @@ impl EnoughOfFlows for CutInKernel {
     fn cut_at_once(&self, flow: &FlowKey, bytes: u16) {
         self.0.cut_at_once(flow, bytes);
     }
+}
+
+/// A recording whose workers can begin.
+pub(crate) struct Started {
+    pub(crate) recording: Recording,
+    pub(crate) workers: Vec<Worker>,
+    /// To be dropped when the workers have ended, which ends it.
+    pub(crate) reports: Option<Reports>,
 }
 
 /// A spec with its files read, and what the threads of its recording share.
@@ -199,7 +208,7 @@ impl Setup {
         &self,
         filter: Option<Filter>,
         equipment: Vec<Equipment>,
-    ) -> Result<(Recording, Vec<Worker>)> {
+    ) -> Result<Started> {
         let spec = &self.spec;
         let path = DataPath::chosen()?;
         if spec.model.is_built_in {
@@ -243,7 +252,14 @@ impl Setup {
             .zip(sinks.into_iter().zip(equipment))
             .map(worker)
             .collect();
-        Ok((recording, workers?))
+        let waits = spec.interfaces().is_none();
+        let report =
+            |to| Reports::start(to, &self.controller, &spec.model.model, waits, &self.tell);
+        Ok(Started {
+            reports: spec.report_to.map(report).transpose()?,
+            recording,
+            workers: workers?,
+        })
     }
 
     /// The description of the recording in the log.

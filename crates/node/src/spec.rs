@@ -1,5 +1,6 @@
 //! The specification of a role: plain data, with nothing opened and nothing read.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -33,6 +34,8 @@ pub struct RecordSpec {
     pub triggers: TriggerSpec,
     /// The interface from which mirrored copies are sent.
     pub mirror_to: Option<String>,
+    /// The telemetry collector that gets reports of what is recorded.
+    pub report_to: Option<SocketAddr>,
     /// Most bytes of the tables of flows, of all workers together; without it, what the
     /// configuration file says, else a sixteenth of the machine's memory.
     pub memory_max: Option<u64>,

@@ -43,6 +43,7 @@ fn spec(input: PathBuf, dir: &Path) -> RecordSpec {
         modes: vec![String::from("log-all")],
         triggers: strata_node::TriggerSpec::default(),
         mirror_to: None,
+        report_to: None,
         memory_max: None,
         steering: SteeringSpec::default(),
         tunnel_key: TunnelKey::Inner,

@@ -38,6 +38,18 @@ pub(super) fn outcome(outcome: &RecordOutcome) -> Result<()> {
         None => writeln!(out)?,
     }
     writeln!(out, "{ledger}")?;
+    if let Some(reports) = &outcome.reports {
+        writeln!(
+            out,
+            "reported to {}: {} in {}; {} not sent, {} over the limit; {} of packets came too fast",
+            reports.to,
+            text::count_of(reports.reports, "report"),
+            text::count_of(reports.datagrams, "datagram"),
+            grouped(reports.not_sent),
+            grouped(reports.over_limit),
+            text::count_of(reports.vectors_lost, "vector"),
+        )?;
+    }
     if pressure.packets > 0 {
         writeln!(
             out,

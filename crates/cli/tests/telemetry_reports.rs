@@ -1,0 +1,281 @@
+//! `strata record --report-to`: what a recording reports is found in a telemetry collector's memory,
+//! and is what tshark says of the same packets.
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+#[path = "common/listening.rs"]
+mod listening;
+#[path = "common/program.rs"]
+mod program;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read as _;
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use strata_testkit::data_dir;
+use tempfile::TempDir;
+
+use listening::listening;
+use program::{ok, record, strata};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Packets of the capture that are recorded.
+const PACKETS: &str = "30000";
+
+/// A running collector.
+struct Collector {
+    child: Child,
+    store: PathBuf,
+    address: String,
+}
+
+impl Collector {
+    fn start(store: PathBuf, listen: &str) -> Self {
+        let mut command = strata();
+        command.args([
+            "telemetry",
+            "run",
+            "--memory",
+            "64MiB",
+            "--entry-bytes",
+            "42",
+        ]);
+        command.args(["--listen", listen, "-o"]).arg(&store);
+        let (child, mut errors) = listening(command.stdout(Stdio::null()));
+        // It may warn later, and must not wait for a reader.
+        thread::spawn(move || errors.read_to_end(&mut Vec::new()));
+        let address = status(&store)["listen"].as_str().unwrap().to_owned();
+        Self {
+            child,
+            store,
+            address,
+        }
+    }
+
+    /// Waits until so many reports have come, and all are in memory.
+    fn wait_for(&self, reports: u64) {
+        let start = Instant::now();
+        loop {
+            let status = status(&self.store);
+            let held = status["append"]["held"].as_u64().unwrap();
+            let came = status["totals"]["reports"].as_u64().unwrap();
+            if came >= reports && held == 0 {
+                assert_eq!(came, reports);
+                assert_eq!(status["totals"]["accepted"].as_u64(), Some(reports));
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "{status:#}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn ask(&self, query: &[&str]) -> String {
+        let mut command = strata();
+        command.args(["telemetry", query[0]]).arg(&self.store);
+        ok(command.args(&query[1..]).arg("--json"))
+    }
+
+    fn answer(&self, query: &[&str]) -> Value {
+        serde_json::from_str(&self.ask(query)).unwrap()
+    }
+
+    fn list(&self, name: &str) -> Vec<Value> {
+        let lines = self.ask(&["list", name]);
+        let lines = lines.lines();
+        lines
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn status(store: &Path) -> Value {
+    let text = fs::read_to_string(store.join("status.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+/// Fields of the packets that match, by tshark.
+fn tshark(file: &Path, filter: &str, fields: &[&str]) -> Vec<Vec<String>> {
+    let mut command = Command::new("tshark");
+    command.args(["-n", "-c", PACKETS, "-T", "fields", "-E", "occurrence=f"]);
+    command.args(["-Y", filter, "-r"]).arg(file);
+    for field in fields {
+        command.args(["-e", field]);
+    }
+    let text = ok(&mut command);
+    let row = |line: &str| line.split('\t').map(str::to_owned).collect();
+    text.lines().map(row).collect()
+}
+
+/// Fields of a flow.
+const FLOW: [&str; 4] = ["ip.src", "tcp.srcport", "ip.dst", "tcp.dstport"];
+
+fn flow_of(row: &[String]) -> String {
+    format!("{}:{} > {}:{} tcp", row[0], row[1], row[2], row[3])
+}
+
+/// Flows with how many of their packets match.
+fn by_flow(file: &Path, filter: &str) -> BTreeMap<String, u64> {
+    let mut flows = BTreeMap::new();
+    for row in tshark(file, filter, &FLOW) {
+        *flows.entry(flow_of(&row)).or_insert(0) += 1;
+    }
+    flows
+}
+
+/// A capture of real traffic.
+fn capture(name: &str) -> PathBuf {
+    data_dir().join("labelled").join(name).join("trace.pcap")
+}
+
+/// The count before a word of the summary.
+fn said(summary: &str, words: &str) -> u64 {
+    let (before, _) = summary.split_once(words).unwrap();
+    let number = before.rsplit([';', ':']).next().unwrap();
+    let digits: String = number.chars().filter(char::is_ascii_digit).collect();
+    digits.parse().unwrap()
+}
+
+#[test]
+fn a_recording_reports_what_tshark_sees() {
+    let dir = TempDir::new().unwrap();
+    let collector = Collector::start(dir.path().join("store"), "127.0.0.1:0");
+    let file = capture("rat-c2");
+    let mut command = record(&file, dir.path().join("log"));
+    command.args(["--report-to", &collector.address, "-c", PACKETS]);
+    let summary = ok(&mut command);
+    let line = summary.lines().find(|line| line.contains("reported to"));
+    let line = line.unwrap_or_else(|| panic!("{summary}"));
+    assert!(
+        line.contains("; 0 not sent, 0 over the limit; 0 vectors"),
+        "{line}"
+    );
+    collector.wait_for(said(line.split_once(": ").unwrap().1, " reports"));
+
+    let mut bytes = BTreeMap::new();
+    for row in tshark(&file, "ip", &["ip.src", "frame.len"]) {
+        *bytes.entry(row[0].clone()).or_insert(0) += row[1].parse::<u64>().unwrap();
+    }
+    assert!(bytes.len() > 5, "{bytes:?}");
+    for (host, bytes) in bytes {
+        let answer = collector.answer(&["get", &host]);
+        assert_eq!(answer["count"]["at_most"].as_u64(), Some(bytes), "{host}");
+    }
+
+    let flows = by_flow(&file, "tcp and not icmp");
+    assert!(flows.len() > 20, "{flows:?}");
+    for flow in flows.keys().take(50) {
+        let answer = collector.answer(&["get", flow]);
+        assert!(
+            answer["value"]["number"].as_u64().is_some(),
+            "{flow}: {answer}"
+        );
+    }
+    let anomalies = collector.list("anomalies");
+    let anomalous: BTreeMap<String, u64> = anomalies
+        .iter()
+        .map(|event| {
+            assert_eq!(event["what"], "anomalous");
+            let class = event["value"].as_u64().unwrap();
+            (event["flow"].as_str().unwrap().to_owned(), class)
+        })
+        .collect();
+    assert!(!anomalous.is_empty());
+
+    losses_are_those_of(&file, &collector);
+}
+
+/// Gaps and retransmissions of each flow are as many as tshark finds.
+fn losses_are_those_of(file: &Path, collector: &Collector) {
+    let losses = collector.list("losses");
+    let told = |what: &str| {
+        let mut flows = BTreeMap::new();
+        for event in losses.iter().filter(|event| event["what"] == what) {
+            assert!(event["value"].as_u64() > Some(0), "{event}");
+            let flow = event["flow"].as_str().unwrap().to_owned();
+            *flows.entry(flow).or_insert(0) += 1;
+        }
+        flows
+    };
+    // With SYN, another connection between the same ports begins.
+    let gaps = by_flow(file, "tcp.analysis.lost_segment and tcp.flags.syn == 0");
+    assert!(!gaps.is_empty());
+    assert_eq!(told("gap"), gaps);
+    let again = "(tcp.analysis.retransmission or tcp.analysis.out_of_order) and tcp.flags.syn == 0";
+    let mut again = by_flow(file, again);
+    // tshark does not say of each SYN that came again that it did.
+    let mut latest = BTreeMap::new();
+    for row in tshark(
+        file,
+        "tcp.flags.syn == 1",
+        &[&FLOW[..], &["tcp.seq_raw"]].concat(),
+    ) {
+        let (flow, seq) = (flow_of(&row), row[4].clone());
+        if latest.insert(flow.clone(), seq.clone()) == Some(seq) {
+            *again.entry(flow).or_insert(0) += 1;
+        }
+    }
+    assert!(!again.is_empty());
+    assert_eq!(told("retransmission"), again);
+}
+
+#[test]
+fn losses_of_other_networks_are_those_that_tshark_sees() {
+    for name in ["everyday-benign", "youtube", "scans"] {
+        let dir = TempDir::new().unwrap();
+        let collector = Collector::start(dir.path().join("store"), "[::1]:0");
+        let file = capture(name);
+        let mut command = record(&file, dir.path().join("log"));
+        command.args(["--report-to", &collector.address, "-c", PACKETS]);
+        let summary = ok(&mut command);
+        let line = summary
+            .lines()
+            .find(|line| line.contains("reported to"))
+            .unwrap();
+        let (_, counts) = line.split_once("]:").unwrap();
+        collector.wait_for(said(counts.split_once(": ").unwrap().1, " reports"));
+        losses_are_those_of(&file, &collector);
+    }
+}
+
+#[test]
+fn a_recording_goes_on_without_a_collector_and_says_what_was_not_sent() {
+    let dir = TempDir::new().unwrap();
+    // A port that was free a moment ago.
+    let socket = UdpSocket::bind("[::1]:0").unwrap();
+    let address = socket.local_addr().unwrap().to_string();
+    drop(socket);
+    let mut command = record(capture("rat-c2"), dir.path().join("log"));
+    command.args(["--report-to", &address, "-c", PACKETS]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let warned = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        warned.contains("refused") && warned.contains("the recording goes on"),
+        "{warned}"
+    );
+    let summary = String::from_utf8(output.stdout).unwrap();
+    let line = summary.lines().find(|line| line.contains("reported to"));
+    assert!(said(line.unwrap(), " not sent") > 0, "{summary}");
+
+    let mut command = record(capture("rat-c2"), dir.path().join("other"));
+    let output = command
+        .args(["--report-to", "localhost:nine"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let refused = String::from_utf8(output.stderr).unwrap();
+    assert!(refused.contains("'nine' is not a port"), "{refused}");
+    assert!(!dir.path().join("other").exists());
+}

@@ -1,0 +1,265 @@
+//! A recording as a reporter of telemetry (`--report-to`): what it finds out goes to a collector as
+//! DTA reports (`docs/telemetry.md`).
+//!
+//! ```text
+//! worker -> vectors of its packets -> bounded queue -> this thread -> UDP
+//! ```
+//!
+//! The vectors are those that queries get too (`vectors`). While interfaces are captured, workers
+//! never wait for this thread: what does not fit into its queue is lost and counted, as is what the
+//! network does not take. Reports are not kept, so what the collector drops is not sent again.
+
+mod flows;
+
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use strata_classify::Model;
+use strata_control::vectors::{Attached, Subscriber, WhenFull};
+use strata_control::{Controller, ReportStatus};
+use strata_dta::protocol::{Flags, Report};
+use strata_dta::reporter::{Reporter, ReporterOptions};
+use strata_gpv::agent::{Sequencer, SequencerOptions};
+use strata_gpv::{Column, Columns};
+use strata_sandbox::Role;
+use strata_wire::exact;
+
+use crate::error::{At as _, NodeError, Result};
+use crate::notice::{Notice, Tell};
+use crate::sandbox;
+use flows::Flows;
+
+/// What is looked at of packets.
+const COLUMNS: Columns = Columns::of(&[
+    Column::Time,
+    Column::Size,
+    Column::TcpSeq,
+    Column::TcpFlags,
+    Column::PayloadLen,
+    Column::Class,
+]);
+/// Reports wait at most about this long.
+const FLUSH_EVERY: Duration = Duration::from_millis(100);
+/// Reports in that time, while interfaces are captured: a flood of made-up flows must not become a
+/// flood of reports.
+const REPORTS_MAX: u32 = 10_000;
+/// Caches that vectors come from, one of each worker: as many as there can be workers.
+const CACHES_MAX: usize = 1 << 16;
+/// Where the number of reports is in a datagram (`docs/formats/dta.md`).
+const COUNT_AT: usize = 2;
+
+/// The thread that reports. It ends when this is dropped, after what workers have given it.
+pub(crate) struct Reports {
+    feed: Arc<Subscriber>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reports {
+    /// Begins to report to a collector what workers record from now on. If `waits`, they wait for it.
+    pub(crate) fn start(
+        to: SocketAddr,
+        controller: &Arc<Controller>,
+        model: &Model,
+        waits: bool,
+        tell: &Tell,
+    ) -> Result<Self> {
+        let when_full = if waits {
+            WhenFull::Wait
+        } else {
+            WhenFull::Lose
+        };
+        let attached = controller
+            .subscribers()
+            .attach_inside(COLUMNS.0, when_full)
+            .map_err(|error| NodeError::Refused(format!("--report-to {to}: {error}")))?;
+        let feed = attached.subscriber();
+        let session = getrandom::u32().map_err(std::io::Error::other)?;
+        let sender = Sender {
+            socket: connected(to).at_with(|| format!("--report-to {to}"))?,
+            reporter: Reporter::new(ReporterOptions {
+                // Nobody asks for reports that are not kept.
+                kept_max: 0,
+                ..ReporterOptions::new(session.to_le_bytes()[0])
+            }),
+            status: ReportStatus {
+                to: to.to_string(),
+                ..ReportStatus::default()
+            },
+            left: REPORTS_MAX,
+            is_limited: !waits,
+            latest: 0,
+            started: Instant::now(),
+            started_ns: unix_ns(),
+            controller: Arc::clone(controller),
+            tell: Arc::clone(tell),
+        };
+        controller.set_reports(sender.status.clone());
+        let anomalous = model.classes.iter().map(|class| class.anomalous).collect();
+        let work = move || {
+            sandbox::thread(Role::Server);
+            run(attached, sender, Flows::new(anomalous));
+        };
+        let thread = thread::Builder::new()
+            .name("strata-reports".into())
+            .spawn(work);
+        Ok(Self {
+            feed,
+            thread: Some(thread.map_err(NodeError::Thread)?),
+        })
+    }
+}
+
+impl Drop for Reports {
+    fn drop(&mut self) {
+        self.feed.close();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A socket that sends to this address without waiting.
+fn connected(to: SocketAddr) -> std::io::Result<UdpSocket> {
+    let any: SocketAddr = match to {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = UdpSocket::bind(any)?;
+    socket.connect(to)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+fn unix_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    exact::<u64>(since.expect("the clock is after 1970").as_nanos())
+}
+
+/// Reports what comes until the recording is over.
+fn run(mut attached: Attached, mut sender: Sender, mut flows: Flows) {
+    // Datagrams of a worker come in order, so nothing has to wait.
+    let mut sequencer = Sequencer::new(SequencerOptions {
+        waiting_max: 0,
+        caches_max: CACHES_MAX,
+    });
+    let mut flushed = Instant::now();
+    loop {
+        let is_late = flushed.elapsed() >= FLUSH_EVERY;
+        let ready = attached.next_now();
+        if is_late || ready.is_none() {
+            sender.flush(&mut flows, is_late);
+            flushed = if is_late { Instant::now() } else { flushed };
+        }
+        let Some(datagram) = ready.or_else(|| attached.blocking_next()) else {
+            break;
+        };
+        // What cannot be read is counted as lost with the next.
+        let _ = sequencer.datagram_at_once(&datagram, |_, vectors| {
+            for vector in vectors {
+                flows.take(vector, &mut |report| sender.report(report));
+            }
+        });
+        let lost = sequencer.counters().lost;
+        if lost > sender.status.vectors_lost {
+            sender.status.vectors_lost = lost;
+            flows.skip();
+        }
+    }
+    for (cache, sent) in attached.subscriber().end().caches {
+        let _ = sequencer.finish(cache, Some(sent), |_, _| ());
+    }
+    sender.status.vectors_lost = sequencer.counters().lost;
+    sender.flush(&mut flows, true);
+}
+
+/// Reports on their way to the network.
+struct Sender {
+    socket: UdpSocket,
+    reporter: Reporter,
+    status: ReportStatus,
+    /// How many more may be made until the next flush.
+    left: u32,
+    is_limited: bool,
+    /// Reports of the latest datagram.
+    latest: u64,
+    started: Instant,
+    started_ns: u64,
+    controller: Arc<Controller>,
+    tell: Tell,
+}
+
+impl Sender {
+    /// Whether there was room for it.
+    fn report(&mut self, report: &Report<'_>) -> bool {
+        if self.is_limited && self.left == 0 {
+            self.status.over_limit += 1;
+            return false;
+        }
+        self.left = self.left.saturating_sub(1);
+        let now_ns = exact::<u64>(self.started.elapsed().as_nanos());
+        let time_ns = self.started_ns + now_ns;
+        let mut full = Vec::new();
+        let keep = &mut |bytes: &[u8]| full.push(bytes.to_vec());
+        self.reporter
+            .report(report, Flags::default(), time_ns, now_ns, keep);
+        for datagram in full {
+            self.send(&datagram);
+        }
+        true
+    }
+
+    /// Sends what waits, and says what was sent so far. Where it is time, as much may be reported
+    /// again.
+    fn flush(&mut self, flows: &mut Flows, is_time: bool) {
+        if is_time {
+            self.left = REPORTS_MAX;
+        }
+        flows.flush(&mut |report| self.report(report));
+        let mut rest = Vec::new();
+        self.reporter
+            .flush(&mut |bytes: &[u8]| rest.push(bytes.to_vec()));
+        for datagram in rest {
+            self.send(&datagram);
+        }
+        self.controller.set_reports(self.status.clone());
+    }
+
+    /// Sends a datagram, or counts that it was not.
+    fn send(&mut self, datagram: &[u8]) {
+        let count = datagram[COUNT_AT..].first_chunk();
+        let count = u64::from(u16::from_be_bytes(*count.expect("a datagram has a count")));
+        let mut sent = self.socket.send(datagram);
+        if let Err(error) = &sent
+            && error.kind() == ErrorKind::ConnectionRefused
+        {
+            // That is about the datagram before, and this one is still here.
+            self.warn(error);
+            self.status.reports -= self.latest;
+            self.status.not_sent += self.latest;
+            self.latest = 0;
+            sent = self.socket.send(datagram);
+        }
+        if let Err(error) = sent {
+            self.warn(&error);
+            self.status.not_sent += count;
+            return;
+        }
+        self.latest = count;
+        self.status.reports += count;
+        self.status.datagrams += 1;
+    }
+
+    /// The first time that something is not sent.
+    fn warn(&self, error: &std::io::Error) {
+        if self.status.not_sent == 0 {
+            let to = &self.status.to;
+            (self.tell)(&Notice::Warning(format!(
+                "--report-to {to}: {error}; the recording goes on, and reports that cannot be sent \
+                 are counted"
+            )));
+        }
+    }
+}
