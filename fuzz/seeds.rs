@@ -14,6 +14,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use strata_blocks::{BlockHeader, HEADER_LEN};
+use strata_exporter::{Header, HeaderWriter, Label, Source};
 use strata_fuzz::{capture, link_index};
 use strata_gpv::format::datagram::DatagramWriter;
 use strata_gpv::format::paper::emit;
@@ -43,6 +44,7 @@ fn main() -> io::Result<()> {
     of_alerts(corpus)?;
     of_the_wire(&packets, corpus)?;
     of_vectors(&captures, corpus)?;
+    of_export(&captures, corpus)?;
     for file in files_below(logs)? {
         if file
             .parent()
@@ -72,6 +74,41 @@ fn of_alerts(corpus: &Path) -> io::Result<()> {
         seed(corpus, "eve", line.as_bytes())?;
     }
     seed(corpus, "eve", lines.join("\n").as_bytes())
+}
+
+/// Datagrams of headers of short captures.
+fn of_export(captures: &[PathBuf], corpus: &Path) -> io::Result<()> {
+    let source = Source {
+        identity: 1,
+        session: 1,
+    };
+    for path in captures.iter().step_by(10) {
+        let Some(reading) = capture::read(std::slice::from_ref(path), 1 << 16) else {
+            continue;
+        };
+        let Some(first) = reading.packets().next() else {
+            continue;
+        };
+        let link = reading.interfaces()[usize::from(first.interface)].link;
+        let mut writer = HeaderWriter::new(source, link, 1400);
+        let mut datagrams = Vec::new();
+        let same = |packet: &&capture::Packet| packet.interface == first.interface;
+        for packet in reading.packets().filter(same).take(60) {
+            let headers = dissect(link, &packet.data, TunnelKey::Inner);
+            let header = Header {
+                ts_ns: packet.ts_ns,
+                wire_len: packet.wire_len,
+                bytes: &packet.data[..headers.header_len as usize],
+                label: Label::default(),
+            };
+            let _ = writer.put(&header, |bytes| datagrams.push([&[0, 0], bytes].concat()));
+        }
+        writer.finish(|bytes| datagrams.push([&[0, 0], bytes].concat()));
+        for datagram in datagrams.iter().take(2) {
+            seed(corpus, "export", datagram)?;
+        }
+    }
+    Ok(())
 }
 
 /// Vectors of short captures in each format, and queries with tuples.

@@ -1,0 +1,189 @@
+//! The start of every datagram: whose it is, its number, when its packets were captured.
+#![allow(
+    unsafe_code,
+    reason = "derives of zerocopy, which check that every byte pattern is a value"
+)]
+
+use strata_wire::{LinkType, layout};
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// "Strata, export".
+const MAGIC: [u8; 2] = *b"SX";
+const VERSION: u8 = 1;
+/// A datagram of compressed headers.
+const KIND_HEADERS: u8 = 1;
+/// The bits of the time code that are its width; one more says that times are microseconds.
+const TIME_BITS: u8 = 0x3f;
+const TIME_MICROSECONDS: u8 = 0x40;
+
+/// Bytes before the records.
+pub const HEADER_LEN: usize = size_of::<Start>();
+/// Bytes of a datagram: what fits into Ethernet's 1,500 with IPv6 and UDP.
+pub const LEN_USUAL: usize = 1452;
+/// The largest payload of UDP over IPv4.
+pub const LEN_MAX: usize = 65_507;
+
+/// The start of a datagram, little-endian.
+///
+/// ```text
+///  0 magic "SX"
+///  2 version u8 = 1
+///  3 kind u8 = 1        compressed headers
+///  4 identity u24       host and interface: a VXLAN network identifier
+///  7 time code u8       bits 0-5: width of time differences; bit 6: they are in microseconds
+///  8 session u32        another one since numbers begin at 0 again
+/// 12 packets u16        records that follow
+/// 14 link type u16      of the interface
+/// 16 datagram u64       its number among those of its identity and session
+/// 24 first_packet u64   number of the first record
+/// 32 time u64           ns since 1970 before the first record
+/// 40 records
+/// ```
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Start {
+    magic: [u8; 2],
+    version: u8,
+    kind: u8,
+    identity: [u8; 3],
+    time_code: u8,
+    session: U32,
+    packets: U16,
+    link: U16,
+    datagram: U64,
+    first_packet: U64,
+    time: U64,
+}
+layout!(
+    Start, 40,
+    magic at 0, version at 2, kind at 3, identity at 4, time_code at 7, session at 8,
+    packets at 12, link at 14, datagram at 16, first_packet at 24, time at 32,
+);
+
+/// Why bytes are no datagram of ours, and where.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{what} at byte {offset} of {len}")]
+pub struct FormatError {
+    /// What is wrong.
+    pub what: &'static str,
+    /// Where, from the start of the datagram.
+    pub offset: usize,
+    /// How many bytes the datagram has.
+    pub len: usize,
+}
+
+/// Whose packets these are.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Source {
+    /// Host and interface, as 24 bits, so that it can be a VXLAN network identifier; 0 is nobody.
+    pub identity: u32,
+    /// Which run of the sender: numbers begin at 0 in each.
+    pub session: u32,
+}
+
+/// What a datagram says about itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Datagram {
+    /// Whose packets.
+    pub source: Source,
+    /// Link type of the interface.
+    pub link: LinkType,
+    /// Number among the datagrams of its source, from 0.
+    pub number: u64,
+    /// Number of the first packet among those of its source, from 0.
+    pub first_packet: u64,
+    /// How many packets it has.
+    pub packets: u16,
+    /// Before the first packet, ns since 1970.
+    pub(crate) time_ns: u64,
+    /// Low bits of a time difference that are written as they are.
+    pub(crate) time_bits: u32,
+    /// Whether differences of times are microseconds.
+    pub(crate) in_microseconds: bool,
+}
+
+impl Datagram {
+    /// The largest width of time differences.
+    pub(crate) const TIME_BITS_MAX: u32 = 36;
+
+    /// Reads the start of a datagram.
+    ///
+    /// # Errors
+    ///
+    /// If it is cut, is something else, or has numbers that cannot be.
+    pub fn read(bytes: &[u8]) -> Result<Self, FormatError> {
+        let wrong = |what, offset| FormatError {
+            what,
+            offset,
+            len: bytes.len(),
+        };
+        let (start, _) = Start::read_from_prefix(bytes)
+            .map_err(|_| wrong("the start of a datagram is cut", bytes.len()))?;
+        if start.magic != MAGIC {
+            return Err(wrong("not exported by Strata: another magic number", 0));
+        }
+        if start.version != VERSION {
+            return Err(wrong("another version of the format than 1", 2));
+        }
+        if start.kind != KIND_HEADERS {
+            return Err(wrong("an unknown kind of datagram", 3));
+        }
+        let [a, b, c] = start.identity;
+        let identity = u32::from_le_bytes([a, b, c, 0]);
+        if identity == 0 {
+            return Err(wrong("identity 0, which nobody has", 4));
+        }
+        let time_bits = u32::from(start.time_code & TIME_BITS);
+        if time_bits > Self::TIME_BITS_MAX
+            || start.time_code & !(TIME_BITS | TIME_MICROSECONDS) != 0
+        {
+            return Err(wrong("an unknown time code", 7));
+        }
+        let (first_packet, packets) = (start.first_packet.get(), start.packets.get());
+        if first_packet.checked_add(u64::from(packets)).is_none() {
+            return Err(wrong("a packet number past the last", 24));
+        }
+        if start.datagram.get() == u64::MAX {
+            return Err(wrong("a datagram number past the last", 16));
+        }
+        Ok(Self {
+            source: Source {
+                identity,
+                session: start.session.get(),
+            },
+            link: LinkType(start.link.get()),
+            number: start.datagram.get(),
+            first_packet,
+            packets,
+            time_ns: start.time.get(),
+            time_bits,
+            in_microseconds: start.time_code & TIME_MICROSECONDS != 0,
+        })
+    }
+
+    /// Writes the start of a datagram.
+    #[allow(clippy::cast_possible_truncation, reason = "a width of at most 36")]
+    pub(crate) fn write(&self, bytes: &mut [u8]) {
+        let [a, b, c, _] = self.source.identity.to_le_bytes();
+        let unit = if self.in_microseconds {
+            TIME_MICROSECONDS
+        } else {
+            0
+        };
+        let start = Start {
+            magic: MAGIC,
+            version: VERSION,
+            kind: KIND_HEADERS,
+            identity: [a, b, c],
+            time_code: self.time_bits as u8 | unit,
+            session: self.source.session.into(),
+            packets: self.packets.into(),
+            link: self.link.0.into(),
+            datagram: self.number.into(),
+            first_packet: self.first_packet.into(),
+            time: self.time_ns.into(),
+        };
+        bytes[..HEADER_LEN].copy_from_slice(start.as_bytes());
+    }
+}

@@ -1,0 +1,28 @@
+//! Streaming packets to analysers after Trident (Hu et al., Tsinghua Science and Technology 2021,
+//! section 3.4): headers, compressed many to a datagram, and who sent them.
+//!
+//! No I/O, no clock, no thread: packets and bytes in, datagrams and packets out. The bytes are
+//! documented in docs/formats/export.md.
+//!
+//! Layers, top-down; each uses only those below it:
+//!
+//! ```text
+//! sequence      which datagrams of a source are lost, late or repeated; packets that are lost
+//! headers       headers as datagrams and back: writer, reader
+//!   record      one header, field by field: the same code writes and reads it
+//!   other       headers of any other form, as differences to an earlier one
+//!   model       what both ends know from the datagram's earlier headers
+//!   plain       IPv4 or IPv6 with TCP, UDP or ICMP as fields, and back
+//! datagram      the start of every datagram: source, numbers, time
+//! bits          fields of any number of bits
+//! ```
+#![deny(unsafe_code)]
+
+mod bits;
+mod datagram;
+mod headers;
+mod sequence;
+
+pub use datagram::{Datagram, FormatError, HEADER_LEN, LEN_MAX, LEN_USUAL, Source};
+pub use headers::{Header, HeaderReader, HeaderWriter, Label, TooLong};
+pub use sequence::{Sequence, SequenceCounters};

@@ -1,0 +1,191 @@
+//! Which datagrams of a source arrived: what is lost, late or repeated.
+
+use crate::datagram::Datagram;
+
+/// How many datagrams back one may be late; what is older is counted as lost.
+const WINDOW: u64 = 1024;
+const WORDS: usize = 16;
+
+/// The datagrams of one source, in one of its sessions.
+#[derive(Clone, Debug, Default)]
+pub struct Sequence {
+    /// A bit for each of the last datagrams, by its number.
+    seen: [u64; WORDS],
+    first_datagram: u64,
+    next_datagram: u64,
+    next_packet: u64,
+    counters: SequenceCounters,
+}
+
+/// What became of the packets of a source. All that it numbered are `before`, `packets` or `lost`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SequenceCounters {
+    /// Datagrams that arrived and were accepted.
+    pub datagrams: u64,
+    /// Their packets.
+    pub packets: u64,
+    /// Datagrams that did not arrive.
+    pub lost_datagrams: u64,
+    /// Packets that did not arrive, with their datagrams or before they got into one.
+    pub lost: u64,
+    /// Packets that were numbered before the first datagram that arrived.
+    pub before: u64,
+    /// Datagrams that arrived after later ones, and were accepted.
+    pub late: u64,
+    /// Datagrams that had arrived before, or too late to know; not accepted.
+    pub refused: u64,
+    /// Datagrams whose numbers contradict those before; not accepted.
+    pub contradicting: u64,
+}
+
+impl Sequence {
+    /// Whether the datagram is to be read: it is the first of its number. Its packets are counted.
+    #[must_use]
+    pub fn accept(&mut self, datagram: &Datagram) -> bool {
+        let packets = u64::from(datagram.packets);
+        let (number, first_packet) = (datagram.number, datagram.first_packet);
+        let counters = &mut self.counters;
+        if counters.datagrams == 0 {
+            self.first_datagram = number;
+            counters.before = first_packet;
+        } else if number < self.next_datagram {
+            if self.next_datagram - number > WINDOW || self.seen[word(number)] & bit(number) != 0 {
+                counters.refused += 1;
+                return false;
+            }
+            let is_before = number < self.first_datagram;
+            let missing = if is_before {
+                &mut counters.before
+            } else {
+                &mut counters.lost
+            };
+            let Some(rest) = missing.checked_sub(packets) else {
+                counters.contradicting += 1;
+                return false;
+            };
+            *missing = rest;
+            counters.lost_datagrams -= u64::from(!is_before);
+            counters.late += 1;
+            counters.datagrams += 1;
+            counters.packets += packets;
+            self.seen[word(number)] |= bit(number);
+            return true;
+        } else {
+            let Some(lost) = first_packet.checked_sub(self.next_packet) else {
+                counters.contradicting += 1;
+                return false;
+            };
+            counters.lost += lost;
+            counters.lost_datagrams += number - self.next_datagram;
+            for missing in self.next_datagram.max(number.saturating_sub(WINDOW - 1))..number {
+                self.seen[word(missing)] &= !bit(missing);
+            }
+        }
+        self.seen[word(number)] |= bit(number);
+        self.next_datagram = number + 1;
+        self.next_packet = first_packet + packets;
+        counters.datagrams += 1;
+        counters.packets += packets;
+        true
+    }
+
+    /// What became of the packets so far.
+    #[must_use]
+    pub fn counters(&self) -> SequenceCounters {
+        self.counters
+    }
+
+    /// How many packets its source had numbered when it sent the latest datagram.
+    #[must_use]
+    pub fn numbered(&self) -> u64 {
+        self.next_packet
+    }
+}
+
+fn word(number: u64) -> usize {
+    strata_wire::exact::<usize>(number / 64 % WORDS as u64)
+}
+
+fn bit(number: u64) -> u64 {
+    1 << (number % 64)
+}
+
+const _: () = assert!(WORDS as u64 * 64 == WINDOW);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::datagram::Source;
+    use proptest::prelude::*;
+    use strata_wire::LinkType;
+
+    fn datagram(number: u64, first_packet: u64, packets: u16) -> Datagram {
+        Datagram {
+            source: Source {
+                identity: 1,
+                session: 1,
+            },
+            link: LinkType::ETHERNET,
+            number,
+            first_packet,
+            packets,
+            time_ns: 0,
+            time_bits: 0,
+            in_microseconds: false,
+        }
+    }
+
+    proptest! {
+        /// Whatever is lost, repeated or out of order: every packet is counted once.
+        #[test]
+        fn every_packet_is_counted_once(
+            sizes in prop::collection::vec(0_u16..9, 1..200),
+            arrivals in prop::collection::vec(any::<prop::sample::Index>(), 0..300),
+        ) {
+            let first = |number: usize| sizes[..number].iter().map(|&size| u64::from(size)).sum::<u64>();
+            let mut sequence = Sequence::default();
+            let mut arrived = std::collections::BTreeSet::new();
+            let mut first_number = None;
+            for index in arrivals {
+                let number = index.index(sizes.len());
+                first_number.get_or_insert(number);
+                let is_first = arrived.insert(number);
+                let datagram = datagram(number as u64, first(number), sizes[number]);
+                prop_assert_eq!(sequence.accept(&datagram), is_first);
+            }
+            let counters = sequence.counters();
+            let packets: u64 = arrived.iter().map(|&number| u64::from(sizes[number])).sum();
+            prop_assert_eq!(counters.packets, packets);
+            prop_assert_eq!(counters.datagrams, arrived.len() as u64);
+            let sum = counters.before + counters.packets + counters.lost;
+            prop_assert_eq!(sum, sequence.numbered());
+            if let (Some(&first), Some(&last)) = (first_number.as_ref(), arrived.last()) {
+                let there = arrived.range(first..).count();
+                prop_assert_eq!(counters.lost_datagrams, (last + 1 - first - there) as u64);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_too_old_or_contradicts_is_refused() {
+        let mut sequence = Sequence::default();
+        assert!(sequence.accept(&datagram(5, 50, 10)));
+        assert!(!sequence.accept(&datagram(5, 50, 10)), "repeated");
+        assert!(
+            !sequence.accept(&datagram(6, 59, 10)),
+            "packet 59 had arrived"
+        );
+        assert!(sequence.accept(&datagram(2_000, 20_000, 10)));
+        assert!(
+            !sequence.accept(&datagram(900, 9_000, 10)),
+            "too old to know"
+        );
+        assert!(sequence.accept(&datagram(1_500, 15_000, 10)));
+        let counters = sequence.counters();
+        assert_eq!(
+            (counters.refused, counters.contradicting, counters.late),
+            (2, 1, 1)
+        );
+        assert_eq!(counters.before + counters.packets + counters.lost, 20_010);
+    }
+}
