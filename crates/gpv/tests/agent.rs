@@ -190,6 +190,55 @@ fn more_caches_than_allowed_and_numbers_far_ahead_are_refused() {
     assert!(vectors > 0, "one that lies does not shut the others out");
 }
 
+/// A record as a whole.
+type Whole = (Key, Vec<(u64, u32)>, Vec<Full>);
+
+fn whole(record: &Record<'_, Full>) -> Whole {
+    let runs = record.runs.iter().map(|run| (run.start_ns, run.end));
+    (record.key, runs.collect(), record.tuples.to_vec())
+}
+
+#[test]
+fn vectors_that_come_together_make_the_records_that_they_make_alone() {
+    sim::seeds(40, |seed| {
+        let mut rng = Rng::new(seed);
+        let sent = send(&mut rng, 0);
+        let options = ReassemblyOptions {
+            flows: u32::try_from(4 + rng.below(200)).unwrap(),
+            tuples_max: u16::try_from(1 + rng.below(60)).unwrap(),
+            interval_ns: rng.below(4) * SECOND,
+        };
+        let new = || Reassembly::<Full>::new(options, seed);
+        let ((mut alone, mut together), (mut wanted, mut found)) =
+            ((new(), new()), (vec![], vec![]));
+        let mut sequencer = Sequencer::new(SequencerOptions::default());
+        let mut now_ns = 0;
+        for datagram in &sent.datagrams {
+            let take = |_, vectors: &[Vector<'_, Full>]| {
+                let mut out = |record: &Record<'_, Full>| wanted.push(whole(record));
+                vectors
+                    .iter()
+                    .for_each(|vector| alone.take(vector, &mut out));
+                let mut out = |record: &Record<'_, Full>| found.push(whole(record));
+                together.take_all(vectors, &mut out);
+                now_ns = vectors.last().map_or(now_ns, |vector| vector.start_ns);
+            };
+            sequencer.datagram_at_once(datagram, take).unwrap();
+            let part = usize::try_from(rng.below(8)).unwrap();
+            alone.expire(now_ns, part, &mut |record: &Record<'_, Full>| {
+                wanted.push(whole(record));
+            });
+            together.expire(now_ns, part, &mut |record: &Record<'_, Full>| {
+                found.push(whole(record));
+            });
+        }
+        alone.flush(&mut |record: &Record<'_, Full>| wanted.push(whole(record)));
+        together.flush(&mut |record: &Record<'_, Full>| found.push(whole(record)));
+        assert_eq!(alone.counters(), together.counters(), "seed {seed}");
+        assert!(wanted == found && !found.is_empty(), "seed {seed}");
+    });
+}
+
 #[test]
 fn records_are_given_when_their_interval_is_over() {
     let options = ReassemblyOptions {

@@ -84,7 +84,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
     packets_max: u16,
 
-    /// Put together at most this many flows of a sender at once. Each takes 320 bytes, and 28 for
+    /// Put together at most this many flows of a sender at once. Each takes 329 bytes, and 28 for
     /// each packet of a record; if there are more flows, their records are shorter.
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     flows: u32,
@@ -141,7 +141,7 @@ struct Agent<'a> {
 
 impl<'a> Agent<'a> {
     fn new(args: &'a Args) -> Result<Self> {
-        let each = 320 + 28 * u64::from(args.packets_max);
+        let each = 329 + 28 * u64::from(args.packets_max);
         let bytes = u64::from(args.flows) * each * u64::from(args.senders);
         if bytes > RECORDS_BYTES_MAX {
             return Err(refuse(format!(

@@ -262,9 +262,11 @@ impl Inbox {
             ..
         } = heard;
         let mut out = |record: &Record<'_, Full>| out(&Given::new(name, *columns, record));
-        sequencer.datagram(bytes, |_, vector| {
-            *latest_ns = vector.start_ns;
-            reassembly.take(vector, &mut out);
+        sequencer.datagram_at_once(bytes, |_, vectors| {
+            if let Some(last) = vectors.last() {
+                *latest_ns = last.start_ns;
+            }
+            reassembly.take_all(vectors, &mut out);
         })
     }
 
