@@ -6,7 +6,7 @@ mod order;
 
 use std::collections::VecDeque;
 
-use strata_wire::AddressFamily;
+use strata_wire::{AddressFamily, prefetch};
 
 use self::order::{Held, Order};
 use super::Application;
@@ -130,6 +130,8 @@ pub struct Burst {
 
 /// Tuples that get room at once.
 const PIECE: usize = 1024;
+/// How many packets before it is needed a host's share is fetched.
+const AHEAD: usize = 16;
 
 /// What a host has in the burst of this number, and how many of its packets wait.
 #[derive(Clone, Copy, Default, Debug)]
@@ -250,7 +252,10 @@ impl<F: FnMut(&Burst)> Bursts<F> {
     fn diagnose_next(&mut self, end: u64) {
         let mut sorted = std::mem::take(&mut self.sorted);
         self.order.next(end, &mut sorted);
-        for packet in &sorted {
+        for (number, packet) in sorted.iter().enumerate() {
+            if let Some(later) = sorted.get(number + AHEAD) {
+                prefetch(&self.shares, later.host as usize);
+            }
             self.packet(packet);
         }
         self.counters.ordered += sorted.len() as u64;

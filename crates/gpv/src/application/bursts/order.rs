@@ -1,9 +1,11 @@
 //! Packets of many flows in the order of their times: intervals of time, each sorted when it is
 //! over.
 
+use strata_wire::prefetch_whole;
+
 /// A packet that waits. Of those of one time, which ones met a long queue come last: a walk back
 /// from these finds the others.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Held {
     pub(super) ts_ns: u64,
     /// Bytes, and in the highest bit whether it met a long queue.
@@ -25,6 +27,12 @@ impl Held {
         }
     }
 
+    /// Time, then the flag and bytes, then the source: what comes first is less.
+    #[inline(always)]
+    fn rank(&self) -> u128 {
+        u128::from(self.ts_ns) << 64 | u128::from(self.word) << 32 | u128::from(self.host)
+    }
+
     #[inline(always)]
     pub(super) fn size(&self) -> u32 {
         self.word & SIZE_MAX
@@ -41,6 +49,8 @@ const INTERVALS: usize = 8192;
 /// Packets of a chunk: 4 cache lines.
 const CHUNK: usize = 16;
 const NONE: u32 = u32::MAX;
+/// Chunks of the next interval that are fetched while one is diagnosed.
+const FETCHED: usize = 64;
 
 /// Where an interval's packets are: a list of chunks, of which the first has room.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +65,8 @@ const EMPTY: Interval = Interval {
     filled: 0,
 };
 
-/// Memory, all of it allocated at the start: 64 KiB, and 16 to 18 bytes a packet.
+/// Memory: 64 KiB, and 16 to 18 bytes a packet, allocated at the start; 16 bytes for each packet of
+/// the fullest interval, and up to 1 MiB to sort them.
 #[derive(Debug)]
 pub(super) struct Order {
     intervals: Vec<Interval>,
@@ -70,6 +81,7 @@ pub(super) struct Order {
     oldest: Option<u64>,
     hold_ns: u64,
     len: usize,
+    sorter: Sorter,
 }
 
 impl Order {
@@ -89,6 +101,7 @@ impl Order {
             oldest: None,
             hold_ns,
             len: 0,
+            sorter: Sorter::default(),
         }
     }
 
@@ -169,8 +182,98 @@ impl Order {
             }
         }
         self.len -= sorted.len();
-        sorted.sort_unstable();
+        let following = *oldest;
+        self.fetch(following);
+        self.sorter.sort(sorted, self.shift);
     }
+
+    /// Fetches packets of the interval of this number.
+    fn fetch(&self, number: u64) {
+        let mut chunk = self.intervals[place(number)].chunk;
+        for _ in 0..FETCHED {
+            if chunk == NONE {
+                break;
+            }
+            prefetch_whole(&self.chunks, chunk as usize);
+            chunk = self.next[chunk as usize];
+        }
+    }
+}
+
+/// Sorts packets of an interval.
+#[derive(Debug, Default)]
+struct Sorter {
+    /// Of each part of the interval, how many packets are in it, then where the next one goes.
+    places: Vec<u32>,
+    parted: Vec<Held>,
+}
+
+/// Fewer, or more, are sorted by comparisons alone: the latter, so that memory is bounded.
+const PARTED_MIN: usize = 32;
+const PARTED_MAX: usize = 1 << 16;
+/// More do not stay in the cache.
+const PARTS_MAX: usize = 4096;
+/// Moves per packet after which the times are not spread over the interval.
+const MOVES_MAX: usize = 8;
+
+impl Sorter {
+    /// Sorts packets whose times differ in the lowest `shift` bits. By as many parts of the interval
+    /// as there are packets, then each to where it belongs within its part; where that takes long,
+    /// since times are alike, by comparisons.
+    fn sort(&mut self, packets: &mut Vec<Held>, shift: u32) {
+        if !(PARTED_MIN..=PARTED_MAX).contains(&packets.len()) {
+            packets.sort_unstable_by_key(Held::rank);
+            return;
+        }
+        let parts_log2 = packets.len().min(PARTS_MAX).ilog2().min(shift);
+        let part_of = |packet: &Held| part(packet.ts_ns, shift, parts_log2);
+        self.places.clear();
+        self.places.resize(1 << parts_log2, 0);
+        for packet in &*packets {
+            self.places[part_of(packet)] += 1;
+        }
+        let mut place = 0;
+        for count in &mut self.places {
+            place += std::mem::replace(count, place);
+        }
+        self.parted.resize(packets.len(), Held::default());
+        for packet in &*packets {
+            let place = &mut self.places[part_of(packet)];
+            self.parted[*place as usize] = *packet;
+            *place += 1;
+        }
+        std::mem::swap(packets, &mut self.parted);
+        let moves_max = MOVES_MAX * packets.len();
+        if !sort_nearly_sorted(packets, moves_max) {
+            packets.sort_unstable_by_key(Held::rank);
+        }
+    }
+}
+
+/// False if that takes more moves than allowed; then they are in any order.
+fn sort_nearly_sorted(packets: &mut [Held], moves_max: usize) -> bool {
+    let mut left = moves_max;
+    for end in 1..packets.len() {
+        let packet = packets[end];
+        let mut at = end;
+        while at > 0 && packet.rank() < packets[at - 1].rank() {
+            packets[at] = packets[at - 1];
+            at -= 1;
+        }
+        packets[at] = packet;
+        match left.checked_sub(end - at) {
+            Some(rest) => left = rest,
+            None => return false,
+        }
+    }
+    true
+}
+
+/// Which of `2^parts_log2` parts of its interval a time is in.
+#[inline(always)]
+#[allow(clippy::cast_possible_truncation, reason = "the low bits are meant")]
+fn part(ts_ns: u64, shift: u32, parts_log2: u32) -> usize {
+    (ts_ns >> (shift - parts_log2)) as usize & ((1 << parts_log2) - 1)
 }
 
 /// Where the interval of this number is.
@@ -178,4 +281,34 @@ impl Order {
 #[allow(clippy::cast_possible_truncation, reason = "the low bits are meant")]
 fn place(number: u64) -> usize {
     number as usize % INTERVALS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strata_testkit::sim::{self, Rng};
+
+    #[test]
+    fn an_interval_is_sorted_however_its_times_are_spread() {
+        sim::seeds(200, |seed| {
+            let mut rng = Rng::new(seed);
+            let shift: u32 = strata_wire::exact(1 + rng.below(30));
+            let interval = rng.below(1000) << shift;
+            // Over all of it, over a small part, at one time.
+            let within_log2 = rng.below(u64::from(shift) + 1);
+            let within = 1 + rng.below(1 << within_log2);
+            let mut packet = || {
+                let size: u32 = strata_wire::exact(rng.below(4));
+                let host = strata_wire::exact(rng.below(3));
+                Held::new(interval + rng.below(within), host, size, size == 3)
+            };
+            let count = [5, 31, 32, 33, 700, 9000][usize::try_from(seed % 6).expect("few")];
+            let packets: Vec<Held> = (0..count).map(|_| packet()).collect();
+            let (mut wanted, mut found) = (packets.clone(), packets);
+            wanted.sort_by_key(|held| (held.ts_ns, held.is_congested(), held.size(), held.host));
+            let mut sorter = Sorter::default();
+            sorter.sort(&mut found, shift);
+            assert_eq!(found, wanted, "seed {seed}");
+        });
+    }
 }
