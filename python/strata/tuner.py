@@ -16,7 +16,14 @@ from . import program
 
 TUPLE_BYTES = 4
 SLOT_BYTES = 24
-POINTER_BYTES = 4
+# Blocks that a pointer of 16 bits tells apart, as `Parameters::switch_bytes` has it.
+NEAR_BLOCKS_MAX = 65_534
+
+
+def _pointer_bytes(blocks: int) -> int:
+    if not blocks:
+        return 0
+    return 2 if blocks <= NEAR_BLOCKS_MAX else 4
 
 
 @dataclass(frozen=True)
@@ -30,20 +37,21 @@ class Parameters:
 
     def memory(self) -> int:
         """Bytes of a switch's memory."""
-        pointer = POINTER_BYTES if self.blocks else 0
+        pointer = _pointer_bytes(self.blocks)
         slot = SLOT_BYTES + pointer + self.narrow * TUPLE_BYTES
-        return self.slots * slot + self.blocks * (POINTER_BYTES + self.wide * TUPLE_BYTES)
+        return self.slots * slot + self.blocks * (pointer + self.wide * TUPLE_BYTES)
 
 
 def divided(memory: int, length: int, narrow: int, share: float, ways: int) -> Parameters:
     """The cache of so much memory, of which `share` is for slots. Without a wide buffer
     (`narrow` is `length`) all of it is."""
     wide = length - narrow
-    pointer = POINTER_BYTES if wide else 0
-    slot = SLOT_BYTES + pointer + narrow * TUPLE_BYTES
-    slots = int(memory * (share if wide else 1.0)) // slot // ways * ways
-    block = POINTER_BYTES + wide * TUPLE_BYTES
-    blocks = (memory - slots * slot) // block if wide else 0
+    for pointer in (2, 4) if wide else (0,):
+        slot = SLOT_BYTES + pointer + narrow * TUPLE_BYTES
+        slots = int(memory * (share if wide else 1.0)) // slot // ways * ways
+        blocks = (memory - slots * slot) // (pointer + wide * TUPLE_BYTES) if wide else 0
+        if blocks <= NEAR_BLOCKS_MAX:
+            break
     return Parameters(slots, narrow, wide if blocks else 0, blocks)
 
 

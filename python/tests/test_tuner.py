@@ -4,7 +4,7 @@ from strata import program, tuner
 
 
 def test_memory_is_divided_within_its_limit():
-    for memory in (10_000, 1_000_000, 32 << 20):
+    for memory in (10_000, 1_000_000, 10_500_000, 32 << 20, 128 << 20):
         for narrow in (2, 4, 27):
             for share in (0.2, 0.64, 0.98):
                 for ways in (1, 8):
@@ -18,7 +18,10 @@ def test_memory_is_divided_within_its_limit():
 
 # The paper's Table 2, and the memory that the program says for it.
 def test_memory_is_what_the_program_counts():
-    assert tuner.Parameters(16_384, 4, 24, 4_096).memory() == 16_384 * 44 + 4_096 * 100
+    assert tuner.Parameters(16_384, 4, 24, 4_096).memory() == 16_384 * 42 + 4_096 * 98
+    # More blocks than 16 bits number.
+    assert tuner.Parameters(8, 4, 24, 65_534).memory() == 8 * 42 + 65_534 * 98
+    assert tuner.Parameters(8, 4, 24, 65_535).memory() == 8 * 44 + 65_535 * 100
 
 
 @pytest.fixture
@@ -32,9 +35,9 @@ def fake(tmp_path, monkeypatch):
         "    slots, narrow, wide, blocks, ways, *every = map(int, line.split())\n"
         "    for part in range(3 if every else 0):\n"
         "        print('part', 500 + part, 50, flush=True)\n"
-        "    pointer = 4 if blocks else 0\n"
+        "    pointer = 4 if blocks > 65534 else 2 if blocks else 0\n"
         "    slot = 24 + pointer + narrow * 4\n"
-        "    memory = slots * slot + blocks * (4 + wide * 4)\n"
+        "    memory = slots * slot + blocks * (pointer + wide * 4)\n"
         "    cost = 100 + 5 * abs(narrow - 6) + int(200 * abs(slots * slot / memory - 0.7))\n"
         "    print(1000, cost, memory, flush=True)\n"
     )

@@ -157,13 +157,19 @@ fn candidates(memory: u64, length: u16, buffers: Buffers) -> impl Iterator<Item 
     let dynamic = narrow.flat_map(move |narrow: u16| {
         [45, 53, 61, 65, 69, 73, 77, 83].map(|share| {
             let wide = length - narrow;
-            let slot_len = 28 + u64::from(narrow) * tuple_len;
-            let block_len = 4 + u64::from(wide) * tuple_len;
-            Parameters {
-                slots: slots(share, slot_len),
+            let of_pointer = |pointer: u64| Parameters {
+                slots: slots(share, 24 + pointer + u64::from(narrow) * tuple_len),
                 narrow,
                 wide,
-                blocks: strata_wire::exact(memory * (100 - share) / 100 / block_len),
+                blocks: strata_wire::exact(
+                    memory * (100 - share) / 100 / (pointer + u64::from(wide) * tuple_len),
+                ),
+            };
+            // As `Parameters::switch_bytes` has it.
+            let near = of_pointer(2);
+            match near.switch_bytes(TUPLE_LEN) <= memory {
+                true => near,
+                false => of_pointer(4),
             }
         })
     });

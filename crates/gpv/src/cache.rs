@@ -61,6 +61,9 @@ pub enum ParametersError {
     },
 }
 
+/// Blocks that a pointer of 16 bits tells apart, two values being none.
+const NEAR_BLOCKS_MAX: u32 = (1 << 16) - 2;
+
 impl Parameters {
     /// The configuration of Table 2: 16,384 slots of 4 tuples, 4,096 blocks of 24 more.
     pub const PAPER: Self = Self {
@@ -76,14 +79,20 @@ impl Parameters {
         self.narrow + self.wide
     }
 
-    /// Bytes of a switch's memory: per slot the 24-byte header of a vector and a 4-byte pointer,
-    /// per block a place on the stack of free ones, and all tuples of `tuple_len` bytes.
+    /// Bytes of a switch's memory: per slot the 24-byte header of a vector and a pointer, per block
+    /// a place on the stack of free ones, and all tuples of `tuple_len` bytes. A pointer, as what is
+    /// on the stack, has 16 bits if that is enough for all blocks and two values that are none (not
+    /// tried, denied), else 32.
     #[must_use]
     pub fn switch_bytes(&self, tuple_len: usize) -> u64 {
         let tuple_len = tuple_len as u64;
-        let dynamic = if self.blocks == 0 { 0 } else { 4 };
-        u64::from(self.slots) * (24 + dynamic + u64::from(self.narrow) * tuple_len)
-            + u64::from(self.blocks) * (4 + u64::from(self.wide) * tuple_len)
+        let pointer = match self.blocks {
+            0 => 0,
+            1..=NEAR_BLOCKS_MAX => 2,
+            _ => 4,
+        };
+        u64::from(self.slots) * (24 + pointer + u64::from(self.narrow) * tuple_len)
+            + u64::from(self.blocks) * (pointer + u64::from(self.wide) * tuple_len)
     }
 
     fn check(&self, ways: usize) -> Result<(), ParametersError> {

@@ -10,10 +10,10 @@ use strata_wire::{LinkType, TunnelKey};
 
 /// Vectors of 28 tuples in 1 MB, headers, keys and pointers included.
 const DYNAMIC: Parameters = Parameters {
-    slots: 11_600,
+    slots: 12_000,
     narrow: 5,
     wide: 23,
-    blocks: 4_600,
+    blocks: 4_760,
 };
 
 fn packets(seed: u64, count: usize) -> Vec<Packet> {

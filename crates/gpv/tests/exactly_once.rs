@@ -342,5 +342,8 @@ fn parameters_that_make_no_cache_say_why() {
     assert_eq!(paper.narrow * 4, 16);
     assert_eq!(paper.wide * 4, 96);
     assert_eq!(paper.vector_max(), 28);
-    assert_eq!(paper.switch_bytes(4), 16_384 * (28 + 16) + 4_096 * 100);
+    assert_eq!(paper.switch_bytes(4), 16_384 * (26 + 16) + 4_096 * 98);
+    let many = |blocks| Parameters { blocks, ..paper }.switch_bytes(4);
+    assert_eq!(many(65_534), 16_384 * (26 + 16) + 65_534 * 98);
+    assert_eq!(many(65_535), 16_384 * (28 + 16) + 65_535 * 100);
 }
