@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::{Corpus, fuzz_target};
 use strata_fuzz::{Bounded, Chooser};
-use strata_gpv::marple::{Limits, Query, compile};
+use strata_gpv::marple::{Flows, Limits, Query, compile};
 use strata_gpv::{Full, Key, Reason, Vector};
 use strata_wire::{AddressFamily, Endpoint};
 
@@ -36,7 +36,9 @@ fuzz_target!(|bytes: &[u8]| -> Corpus {
     };
     assert!(program.instructions() <= 4096);
     let mut query = Query::new::<Full>(program.clone(), LIMITS).expect("every column is there");
-    let mut again = Query::new::<Full>(program, LIMITS).expect("as before");
+    let mut again = Query::new::<Full>(program.clone(), LIMITS).expect("as before");
+    let mut third = Query::new::<Full>(program, LIMITS).expect("as before");
+    let mut flows = Flows::new();
     let mut choose = Chooser::new(bytes.get(end + 1..).unwrap_or(&[]));
     let mut packets = 0;
     while !choose.is_empty() {
@@ -52,16 +54,17 @@ fuzz_target!(|bytes: &[u8]| -> Corpus {
             slot: 0,
         };
         query.take(1, &vector);
-        // The same packets in two vectors.
+        // The same packets in two vectors, of numbered flows.
         vector.pieces = [narrow, &[]];
-        again.take(1, &vector);
+        let first = vector;
         vector.pieces = [wide, &[]];
-        again.take(1, &vector);
+        flows.ask(1, &[first, vector], &mut [&mut again, &mut third]);
     }
     let counters = *query.counters();
     assert_eq!((counters.packets, counters.not_ip), (packets, 0));
     let (answer, twin) = (query.answer(), again.answer());
     assert_eq!(format!("{answer:?}"), format!("{twin:?}"));
+    assert_eq!(format!("{answer:?}"), format!("{:?}", third.answer()));
     assert!(answer.rows.len() <= 100);
     assert!(
         answer

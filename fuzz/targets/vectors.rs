@@ -70,8 +70,8 @@ fn datagrams(mut choose: Chooser<'_>, is_mended: bool) {
             caches.push(datagram.cache);
             is_written_as_read(&datagram, &bytes);
         }
-        let _ = sequencer.datagram(&bytes, |_, vector| {
-            agent.take(vector, &mut |record: &Record<'_, Full>| {
+        let _ = sequencer.datagram_at_once(&bytes, |_, vectors| {
+            agent.take_all(vectors, &mut |record: &Record<'_, Full>| {
                 applications.take(record);
             });
         });

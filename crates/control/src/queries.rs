@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use strata_gpv::agent::{Sequencer, SequencerOptions};
 use strata_gpv::format::datagram::Datagram;
-use strata_gpv::marple::{Limits, Program, Query, Value, ValueKind, compile, shipped};
+use strata_gpv::marple::{Flows, Limits, Program, Query, Value, ValueKind, compile, shipped};
 use strata_gpv::{Column, Columns, Full, Vector};
 use strata_wire::grouped;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -435,6 +435,7 @@ impl Queries {
             waiting_max: 0,
             ..SequencerOptions::default()
         });
+        let mut flows = Flows::new();
         while let Some(bytes) = attached.blocking_next() {
             let Ok(datagram) = Datagram::new_checked(&bytes) else {
                 continue;
@@ -446,7 +447,7 @@ impl Queries {
                 continue;
             }
             let list = &mut inner.list;
-            let ask = |_, vectors: &[Vector<'_, Full>]| take(list, columns, vectors);
+            let ask = |_, vectors: &[Vector<'_, Full>]| take(&mut flows, list, columns, vectors);
             // What can be read is taken, and the rest counted as lost.
             let _ = sequencer.datagram_at_once(&bytes, ask);
             inner.lost = sequencer.counters().lost;
@@ -476,12 +477,12 @@ impl Inner {
 }
 
 /// Gives vectors to all whose columns they have: they may be from before one of them came.
-fn take(list: &mut [Installed], columns: Columns, vectors: &[Vector<'_, Full>]) {
-    for Installed { query, .. } in list {
-        if query.program().check(columns).is_ok() {
-            query.take_all(0, vectors);
-        }
-    }
+fn take(flows: &mut Flows, list: &mut [Installed], columns: Columns, vectors: &[Vector<'_, Full>]) {
+    let queries = list.iter_mut().map(|installed| &mut installed.query);
+    let mut queries: Vec<&mut Query> = queries
+        .filter(|query| query.program().check(columns).is_ok())
+        .collect();
+    flows.ask(0, vectors, &mut queries);
 }
 
 fn is_name(name: &str) -> bool {

@@ -25,7 +25,7 @@ use strata_gpv::application::{
     Application, Burst, BurstOptions, Bursts, Classifier, FLOW_FEATURES, Forest, Profiler,
     ProfilerOptions,
 };
-use strata_gpv::marple::{Limits, Query, SHIPPED, Shipped, compile};
+use strata_gpv::marple::{Flows, Limits, Query, SHIPPED, Shipped, compile};
 use strata_gpv::{
     Basic, Cache, Full, Grouped, Key, Packet, Parameters, Reason, Seen, Tuple, Vector,
 };
@@ -214,13 +214,7 @@ fn agent<T: Tuple>(what: &str, arena: &Arena<T>) {
     let mut work = || {
         let mut tuples = 0;
         let mut queue = |record: &Record<'_, T>| tuples += record.count();
-        let mut ahead = arena.kept.iter().skip(12);
-        for vector in arena.vectors() {
-            if let Some(later) = ahead.next() {
-                agent.prefetch(&later.key);
-            }
-            agent.take(&vector, &mut queue);
-        }
+        in_batches(arena, |vectors| agent.take_all(vectors, &mut queue));
         agent.flush(&mut queue);
         black_box(tuples);
     };
@@ -322,8 +316,8 @@ fn debugger(arena: &Arena<Basic>) {
 fn profiler(arena: &Arena<Basic>) {
     let mut profiler = Profiler::new(ProfilerOptions::default(), 1);
     let mut work = || {
-        for vector in arena.vectors() {
-            profiler.take(0, &vector);
+        for record in arena.vectors() {
+            profiler.take(0, &record);
         }
         profiler.end_interval(|profile| {
             black_box(profile.times_ns.len());
@@ -359,8 +353,8 @@ fn query(shipped: &Shipped) -> Query {
 fn queries(arena: &Arena<Full>) {
     for shipped in &SHIPPED[..6] {
         let seconds = best(|| {
-            let mut query = query(shipped);
-            in_batches(arena, |vectors| query.take_all(0, vectors));
+            let (mut flows, mut query) = (Flows::new(), query(shipped));
+            in_batches(arena, |vectors| flows.ask(0, vectors, &mut [&mut query]));
             black_box(query.counters().packets);
         });
         say(shipped.name, seconds, arena);
@@ -371,11 +365,8 @@ fn queries(arena: &Arena<Full>) {
 fn six_queries(arena: &Arena<Full>) {
     let mut work = || {
         let mut queries: Vec<Query> = SHIPPED[..6].iter().map(query).collect();
-        in_batches(arena, |vectors| {
-            queries
-                .iter_mut()
-                .for_each(|query| query.take_all(0, vectors));
-        });
+        let (mut flows, mut queries): (_, Vec<_>) = (Flows::new(), queries.iter_mut().collect());
+        in_batches(arena, |vectors| flows.ask(0, vectors, &mut queries));
         black_box(queries.len());
     };
     let seconds = best(|| vectors_of_queries(&mut work));

@@ -42,7 +42,7 @@ mod shipped;
 mod token;
 
 pub use compile::compile;
-pub use engine::{Answer, Limits, Query, QueryCounters, Value};
+pub use engine::{Answer, Flows, Limits, Query, QueryCounters, Value};
 pub use error::QueryError;
 pub use program::{Program, Unanswerable, ValueKind};
 pub use shipped::{SHIPPED, Shipped, shipped};

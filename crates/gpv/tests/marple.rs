@@ -6,11 +6,12 @@ mod common;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::slice::from_ref;
 
 use common::{captured, random_packets};
 use proptest::prelude::*;
 use strata_gpv::agent::{Reassembly, ReassemblyOptions, Record};
-use strata_gpv::marple::{Limits, Query, SHIPPED, Value, ValueKind, compile, shipped};
+use strata_gpv::marple::{Flows, Limits, Query, SHIPPED, Value, ValueKind, compile, shipped};
 use strata_gpv::{Basic, Cache, Column, Full, Key, Packet, Parameters, Vector};
 use strata_testkit::sim::{self, Rng};
 use strata_wire::{AddressFamily, Endpoint, ip_addr};
@@ -208,6 +209,7 @@ fn ask(packets: &[Packet], rng: &mut Rng, through_agent: bool) -> HashMap<&'stat
         .map(|shipped| (shipped.name, query(shipped.name, &[])))
         .collect();
     let mut guests: Vec<Query> = Vec::new();
+    let mut flows = Flows::new();
     for batch in packets.chunks(500) {
         if rng.below(2) == 0 {
             let name = SHIPPED[usize::try_from(rng.below(SHIPPED.len() as u64)).unwrap()].name;
@@ -223,10 +225,10 @@ fn ask(packets: &[Packet], rng: &mut Rng, through_agent: bool) -> HashMap<&'stat
         cache.push(batch, &mut |vector: &Vector<'_, Full>| {
             if through_agent {
                 agent.take(vector, &mut |record: &Record<'_, Full>| {
-                    all.iter_mut().for_each(|query| query.take(7, record));
+                    flows.ask(7, from_ref(record), &mut all);
                 });
             } else {
-                all.iter_mut().for_each(|query| query.take(7, vector));
+                flows.ask(7, from_ref(vector), &mut all);
             }
         });
     }

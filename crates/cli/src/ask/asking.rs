@@ -1,11 +1,12 @@
 //! Packets into vectors, and vectors into queries.
 
 use std::fmt;
+use std::slice::from_ref;
 
 use anyhow::Result;
 use strata_capture::PacketRef;
 use strata_filter::Filter;
-use strata_gpv::marple::{Answer, Query};
+use strata_gpv::marple::{Answer, Flows, Query};
 use strata_gpv::{Cache, Full, Grouped, Packet, Parameters, Seen, Vector};
 use strata_pipeline::{FlowFinder, wire_bytes};
 use strata_wire::dissect::protocol;
@@ -29,6 +30,7 @@ pub(super) struct Asked {
 /// Queries that are asked of the same packets.
 pub(super) struct Asking {
     pub(super) queries: Vec<Asked>,
+    flows: Flows,
     cache: Cache<Full>,
     finder: FlowFinder,
     filter: Option<ByLink>,
@@ -113,6 +115,7 @@ impl Asking {
         });
         Ok(Self {
             queries: queries.collect::<Result<_>>()?,
+            flows: Flows::new(),
             cache: Cache::new(Parameters::PAPER, seed)?,
             finder: FlowFinder::new([seed, !seed], TunnelKey::Inner),
             filter: None,
@@ -239,14 +242,12 @@ impl Asking {
         let packets = packets as u64;
         self.counted.packets += packets;
         self.left = self.left.map(|left| left.saturating_sub(packets));
-        for asked in &mut self.queries {
-            asked.query.take_all(0, vectors);
-        }
+        self.flows.ask(0, vectors, &mut at_work(&mut self.queries));
     }
 
     fn push(&mut self) {
-        let queries = &mut self.queries;
-        let mut ask = |vector: &Vector<'_, Full>| take(queries, 0, vector);
+        let (flows, mut queries) = (&mut self.flows, at_work(&mut self.queries));
+        let mut ask = |vector: &Vector<'_, Full>| flows.ask(0, from_ref(vector), &mut queries);
         self.cache.push(&self.batch, &mut ask);
         self.batch.clear();
     }
@@ -254,9 +255,9 @@ impl Asking {
     /// Brings every packet so far before the queries.
     pub(super) fn flush(&mut self) {
         self.push();
-        let queries = &mut self.queries;
-        self.cache
-            .flush(&mut |vector: &Vector<'_, Full>| take(queries, 0, vector));
+        let (flows, mut queries) = (&mut self.flows, at_work(&mut self.queries));
+        let mut ask = |vector: &Vector<'_, Full>| flows.ask(0, from_ref(vector), &mut queries);
+        self.cache.flush(&mut ask);
     }
 
     /// The answers so far, in the order of the queries, with their texts and remarks.
@@ -348,10 +349,8 @@ impl Asking {
     }
 }
 
-fn take(queries: &mut [Asked], switch: u32, vector: &Vector<'_, Full>) {
-    for asked in queries {
-        asked.query.take(switch, vector);
-    }
+fn at_work(queries: &mut [Asked]) -> Vec<&mut Query> {
+    queries.iter_mut().map(|asked| &mut asked.query).collect()
 }
 
 /// The headers of a packet that were cut when it was captured or kept.

@@ -1,15 +1,17 @@
 //! A query at work.
 
+mod flows;
 mod groups;
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use strata_wire::AddressFamily;
 
+pub use self::flows::Flows;
+use self::flows::{Batch, FixedWords};
 use self::groups::Groups;
-use super::fields::{Field, Kind, address_words};
+use super::fields::{Field, Kind};
 use super::program::{AnswerOf, Op, Program, REGISTERS, Slot, Turn, Unanswerable};
-use crate::key::Key;
 use crate::tuple::Tuple;
 use crate::vector::Grouped;
 
@@ -99,13 +101,9 @@ type Registers = [u64; REGISTERS];
 /// Vectors whose groups are fetched before the first of them is looked at.
 const BATCH: usize = 32;
 
-/// What all packets of a vector have in common: source (high, low), destination (high, low),
-/// ports, protocol, ingress, switch.
-type FixedWords = [u64; 9];
-
 /// A query at work: vectors in, an answer out.
 ///
-/// Memory: what [`Limits`] allow: a group the words of its key and state and 11 to 22 bytes, a row
+/// Memory: what [`Limits`] allow: a group the words of its key and state and 15 to 26 bytes, a row
 /// its words.
 #[derive(Debug)]
 pub struct Query {
@@ -120,6 +118,10 @@ pub struct Query {
     rows_len: u32,
     limits: Limits,
     counters: QueryCounters,
+    /// Whose numbers of flows the groups know.
+    generation: u64,
+    /// For vectors that only this query is asked of.
+    alone: Option<Box<Batch>>,
 }
 
 impl Query {
@@ -157,6 +159,8 @@ impl Query {
             rows_len: 0,
             limits,
             counters: QueryCounters::default(),
+            generation: 0,
+            alone: None,
         })
     }
 
@@ -184,35 +188,51 @@ impl Query {
     }
 
     /// Takes vectors or records one after the other; faster than each by itself, since their
-    /// groups are fetched ahead.
+    /// groups are fetched ahead. Several queries take them together by [`Flows::ask`].
     pub fn take_all<T: Tuple, G: Grouped<T>>(&mut self, switch: u32, groups: &[G]) {
+        let alone = self.alone.take();
+        let mut batch = alone.unwrap_or_else(|| Box::new(Batch::unnumbered()));
         for groups in groups.chunks(BATCH) {
-            let mut hashes = [None; BATCH];
-            if groups.len() > 1 {
-                self.fetch(switch, groups, &mut hashes);
-            }
-            for (group, hash) in groups.iter().zip(hashes) {
-                self.take_one(switch, group, hash);
-            }
+            batch.read(switch, groups);
+            self.take_batch(&batch, groups);
+        }
+        self.alone = Some(batch);
+    }
+
+    /// Takes the vectors of a batch.
+    fn take_batch<T: Tuple, G: Grouped<T>>(&mut self, batch: &Batch, groups: &[G]) {
+        if self.generation != batch.generation {
+            self.groups.iter_mut().for_each(Groups::forget_flows);
+            self.generation = batch.generation;
+        }
+        let mut hashes = [None; BATCH];
+        if groups.len() > 1 {
+            self.fetch(batch, &mut hashes[..groups.len()]);
+        }
+        for (at, group) in groups.iter().enumerate() {
+            self.take_one(group, &batch.words[at], batch.flows[at], hashes[at]);
         }
     }
 
-    /// Hashes the keys of vectors and fetches their groups.
-    fn fetch<T: Tuple, G: Grouped<T>>(
-        &self,
-        switch: u32,
-        groups: &[G],
-        hashes: &mut [Option<u64>; BATCH],
-    ) {
-        let (Some(lead), Some(first)) = (&self.lead, self.groups.first()) else {
+    /// Fetches the groups of vectors; where the first `groupby` does not know the flow's, it hashes
+    /// the key.
+    fn fetch(&self, batch: &Batch, hashes: &mut [Option<u64>]) {
+        let Some((first, others)) = self.groups.split_first() else {
             return;
         };
-        for (group, hash) in groups.iter().zip(hashes.iter_mut()) {
-            let words = fixed_words(group.key(), switch);
-            let key = lead.iter().map(|&word| words[usize::from(word)]);
-            let found = first.hash_of(key);
-            first.fetch_index(found);
-            *hash = Some(found);
+        for ((hash, words), &flow) in hashes.iter_mut().zip(&batch.words).zip(&batch.flows) {
+            for groups in others {
+                groups.fetch(flow);
+            }
+            if first.fetch(flow) {
+                continue;
+            }
+            if let Some(lead) = &self.lead {
+                let key = lead.iter().map(|&word| words[usize::from(word)]);
+                let found = first.hash_of(key);
+                first.fetch_index(found);
+                *hash = Some(found);
+            }
         }
         for hash in hashes.iter().flatten() {
             first.fetch_record(*hash);
@@ -220,9 +240,14 @@ impl Query {
     }
 
     #[inline(always)]
-    fn take_one<T: Tuple, G: Grouped<T>>(&mut self, switch: u32, group: &G, hash: Option<u64>) {
-        let key = group.key();
-        if key.family() == AddressFamily::Mac {
+    fn take_one<T: Tuple, G: Grouped<T>>(
+        &mut self,
+        group: &G,
+        words: &FixedWords,
+        flow: u32,
+        hash: Option<u64>,
+    ) {
+        if group.key().family() == AddressFamily::Mac {
             self.counters.not_ip += 1;
             return;
         }
@@ -230,12 +255,11 @@ impl Query {
         self.counters.packets += group.count() as u64;
         for groups in &mut self.groups {
             groups.put_back(&self.registers);
-            groups.expect(None);
+            groups.expect(flow, None);
         }
         if let Some(lead) = self.groups.first_mut() {
-            lead.expect(hash);
+            lead.expect(flow, hash);
         }
-        let words = fixed_words(key, switch);
         for &(word, register) in &self.fixed {
             self.registers[usize::from(register)] = words[usize::from(word)];
         }
@@ -307,7 +331,7 @@ impl Query {
             AnswerOf::Group(index) => {
                 let groups = &self.groups[usize::from(index)];
                 let rows = groups.records();
-                rows.map(|row| values(&program.slots, row.iter())).collect()
+                rows.map(|row| values(&program.slots, row)).collect()
             }
         };
         Answer {
@@ -330,25 +354,6 @@ fn words_of(&(field, register): &(Field, u8)) -> impl Iterator<Item = (u8, u8)> 
         Field::Arrival | Field::Of(_) => (0, 0),
     };
     (0..count).map(move |word| (first + word, register + word))
-}
-
-#[inline(always)]
-fn fixed_words(key: &Key, switch: u32) -> FixedWords {
-    let family = key.family() as u8;
-    let (source, destination) = (key.source(), key.destination());
-    let [source_high, source_low] = address_words(source.address, family);
-    let [destination_high, destination_low] = address_words(destination.address, family);
-    [
-        source_high,
-        source_low,
-        destination_high,
-        destination_low,
-        source.port.into(),
-        destination.port.into(),
-        key.protocol().into(),
-        key.ingress().into(),
-        switch.into(),
-    ]
 }
 
 fn values<'a>(slots: &[Slot], mut words: impl Iterator<Item = &'a u64>) -> Vec<Value> {
