@@ -24,4 +24,7 @@ pub use model::{
     Buckets, Class, Decision, Distribution, Distributions, FeatureUse, Known, Leaves, Model,
     ModelArithmetic, ModelError, Node, Rule, Tree,
 };
-pub use verdict::{UNCLASSIFIED, VERDICTS_MAX, Verdict, VerdictId, Verdicts};
+pub use verdict::{
+    SCORE_STEPS, STEP_ANOMALOUS, UNCLASSIFIED, VERDICTS_MAX, Verdict, VerdictId, Verdicts,
+    score_of_step, score_step,
+};

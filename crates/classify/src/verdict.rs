@@ -32,6 +32,34 @@ const DOUBT_WEIGHT: f64 = 0.5;
 /// A verdict by its number within this run.
 pub type VerdictId = u16;
 
+/// Steps of scores ([`score_step`]).
+pub const SCORE_STEPS: u8 = 128;
+/// Added to the step of a verdict whose class is anomalous ([`Verdicts::class_and_step`]).
+pub const STEP_ANOMALOUS: u8 = 128;
+/// Odds are told apart from `exp(-9.2)` to `exp(9.2)`.
+const LOG_ODDS_MAX: f64 = 9.2;
+
+/// The step of an anomaly score, in 1/65 535: steps of equal size in the logarithm of its odds, so
+/// that scores near 0 and 1 are told apart.
+#[must_use]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+pub fn score_step(anomaly: u16) -> u8 {
+    let score = (f64::from(anomaly) / f64::from(u16::MAX)).clamp(1e-6, 1.0 - 1e-6);
+    let odds = (score / (1.0 - score))
+        .ln()
+        .clamp(-LOG_ODDS_MAX, LOG_ODDS_MAX);
+    let place = (odds + LOG_ODDS_MAX) / (2.0 * LOG_ODDS_MAX);
+    (place * f64::from(SCORE_STEPS - 1)).round() as u8
+}
+
+/// The score, from 0 to 1, in the middle of a step.
+#[must_use]
+pub fn score_of_step(step: u8) -> f64 {
+    let place = f64::from(step.min(SCORE_STEPS - 1)) / f64::from(SCORE_STEPS - 1);
+    let odds = (place * 2.0 - 1.0) * LOG_ODDS_MAX;
+    1.0 / (1.0 + (-odds).exp())
+}
+
 /// The class of a packet, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
@@ -99,8 +127,8 @@ fn cache_slot(key: u64) -> usize {
 /// All verdicts of a run. Memory: at most 36 000 combinations of leaves.
 pub struct Verdicts {
     table: Vec<Verdict>,
-    /// `classes_of[id]` is `table[id].class`, in a line or two of cache.
-    classes_of: Vec<u8>,
+    /// `classes_of[id]` is the class of `table[id]`, and its score's step, in few lines of cache.
+    classes_of: Vec<[u8; 2]>,
     by_leaves: [HashMap<Leaves, VerdictId>; 2],
     cache: Vec<(u64, VerdictId)>,
     /// By level, for keys of a [`RowForest`].
@@ -165,7 +193,8 @@ impl Verdicts {
         let classes = model.classes.len();
         let unclassified = u8::try_from(classes).expect("checked on load");
         Self {
-            classes_of: vec![unclassified],
+            // A packet that nothing is known of is neither ordinary nor unusual.
+            classes_of: vec![[unclassified, STEP_ANOMALOUS | score_step(u16::MAX / 2)]],
             table: vec![Verdict {
                 class: unclassified,
                 score: 0,
@@ -202,7 +231,21 @@ impl Verdicts {
     #[inline]
     #[must_use]
     pub fn class(&self, id: VerdictId) -> u8 {
+        self.classes_of[usize::from(id)][0]
+    }
+
+    /// The class of a verdict, and the step of its anomaly score; [`STEP_ANOMALOUS`] is set if the
+    /// class is anomalous, as packets that are not dissected are: their step is that of 0.5.
+    #[inline]
+    #[must_use]
+    pub fn class_and_step(&self, id: VerdictId) -> [u8; 2] {
         self.classes_of[usize::from(id)]
+    }
+
+    /// Whether each class is anomalous, and last whether what is not dissected is: as such it is
+    /// treated.
+    pub fn anomalous(&self) -> impl Iterator<Item = bool> {
+        self.anomalous.iter().copied().chain([true])
     }
 
     /// The mean share of all anomalous classes of a verdict, from 0 to 1.
@@ -344,7 +387,10 @@ impl Verdicts {
         } else {
             self.by_leaves[slot].insert(leaves, id);
         }
-        self.classes_of.push(verdict.class);
+        let is_anomalous = self.anomalous[usize::from(verdict.class)];
+        let flag = if is_anomalous { STEP_ANOMALOUS } else { 0 };
+        let step = score_step(verdict.anomaly) | flag;
+        self.classes_of.push([verdict.class, step]);
         self.table.push(verdict);
         id
     }
@@ -412,5 +458,27 @@ impl Verdicts {
             level: Some(level),
             leaves: leaves.to_vec(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_grow_with_the_score_and_tell_small_ones_apart() {
+        let steps: Vec<u8> = (0..=u16::MAX).map(score_step).collect();
+        assert!(steps.is_sorted());
+        assert_eq!(
+            (steps[0], steps[usize::from(u16::MAX)]),
+            (0, SCORE_STEPS - 1)
+        );
+        // 0.003 is not 0.001, nor 0.999 0.997.
+        assert!(steps[196] > steps[65] + 5 && steps[65_470] > steps[65_339] + 5);
+        for step in 0..SCORE_STEPS {
+            let score = score_of_step(step);
+            assert!((0.0..=1.0).contains(&score));
+        }
+        assert!((score_of_step(score_step(u16::MAX / 2)) - 0.5).abs() < 0.04);
     }
 }

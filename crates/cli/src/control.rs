@@ -1,4 +1,4 @@
-//! `strata status`, `mode`, `policy` and `rotate`: talk to a running recording.
+//! `strata status`, `mode`, `detail`, `policy` and `rotate`: talk to a running recording.
 
 mod page;
 
@@ -11,7 +11,7 @@ use anyhow::Result;
 use jiff::SignedDuration;
 use strata_control::client::Client;
 use strata_control::config::PolicyConfig;
-use strata_control::{MODE_PERIOD_MAX, ModeRequest, PolicyRequest};
+use strata_control::{DetailRequest, MODE_PERIOD_MAX, ModeRequest, PolicyRequest};
 
 use crate::listing::Reader;
 use crate::output::{refuse, standard};
@@ -75,6 +75,25 @@ Examples:
         #[command(flatten)]
         recording: RecordingArgs,
     },
+}
+
+/// Arguments of `strata detail`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata detail 5%
+  strata detail 20GB/day --why 'the disk is small'
+  strata detail none")]
+pub(crate) struct DetailArgs {
+    /// Switch to this budget: a share of the payload beyond headers (10%), a rate of it (50MB/s,
+    /// 20GB/day), or none.
+    #[arg(value_name = "BUDGET")]
+    detail: String,
+    /// Give a reason, for the list of events.
+    #[arg(long, default_value = "")]
+    why: String,
+    #[command(flatten)]
+    recording: RecordingArgs,
 }
 
 /// Arguments of `strata policy`.
@@ -166,6 +185,24 @@ pub(crate) fn mode(args: &ModeArgs) -> Result<()> {
     if status.mode != status.asked_mode {
         let mode = word(&status.mode);
         writeln!(out, "until nothing is short, mode {mode} is active")?;
+    }
+    Ok(())
+}
+
+pub(crate) fn detail(args: &DetailArgs) -> Result<()> {
+    let status = args.recording.client()?.set_detail(&DetailRequest {
+        detail: args.detail.clone(),
+        why: args.why.clone(),
+    })?;
+    let mut out = standard();
+    let Some(detail) = status.detail else {
+        writeln!(out, "detail none")?;
+        return Ok(());
+    };
+    writeln!(out, "detail {}", word(&detail.asked))?;
+    if detail.budget != detail.asked {
+        let budget = word(&detail.budget);
+        writeln!(out, "until nothing is short, it is {budget}")?;
     }
     Ok(())
 }

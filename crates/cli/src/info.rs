@@ -189,6 +189,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 percent(table.without_entry, table.packets),
             )?;
         }
+        if let Some(detail) = &recording.detail {
+            writeln!(
+                out,
+                "detail: {} of {} of payload kept ({}); over budget: {} packets, {}; kept by policies, alerts and first bytes: {}",
+                human_bytes(detail.given_bytes),
+                human_bytes(detail.offered_bytes),
+                percent(detail.given_bytes, detail.offered_bytes),
+                grouped(detail.over_budget_packets),
+                human_bytes(detail.over_budget_bytes),
+                human_bytes(detail.outside_bytes),
+            )?;
+        }
         for deleted in &recording.overwritten {
             writeln!(
                 out,
@@ -375,6 +387,7 @@ fn json_of(
         "incomplete_packets": loss.incomplete,
         "overwritten_packets": recording.overwritten.iter().map(|o| o.packets).sum::<u64>(),
         "flow_table": recording.flow_table,
+        "detail": recording.detail,
         "checkpoint_ns": loss.checkpoint_ns,
         "warnings": recording.warnings,
         "damage": contents.damage.iter().map(ToString::to_string).collect::<Vec<_>>(),

@@ -71,6 +71,8 @@ enum Command {
     Status(control::StatusArgs),
     /// Change the logging mode of a running recording.
     Mode(control::ModeArgs),
+    /// Change the budget of detail of a running recording.
+    Detail(control::DetailArgs),
     /// Add, list and remove policies of a running recording.
     Policy(control::PolicyArgs),
     /// Start new files in a running recording's log.
@@ -161,6 +163,7 @@ fn main() -> ExitCode {
         Command::Interfaces(args) => interfaces::run(&args),
         Command::Status(args) => control::status(&args),
         Command::Mode(args) => control::mode(&args),
+        Command::Detail(args) => control::detail(&args),
         Command::Policy(args) => control::policy(&args),
         Command::Rotate(args) => control::rotate(&args),
         Command::ConfigReference => {

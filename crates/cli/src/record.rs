@@ -18,7 +18,8 @@ use anyhow::Result;
 use clap::ValueEnum;
 use clap::builder::Resettable;
 use strata_dta::protocol::UDP_PORT;
-use strata_node::{DestinationSpec, InputSpec, ModelSpec, RecordSpec, Tell};
+use strata_node::{DestinationSpec, DetailSpec, InputSpec, ModelSpec, RecordSpec, Tell};
+use strata_policy::DetailBudget;
 use strata_wire::TunnelKey;
 use tracing::{info, warn};
 
@@ -83,6 +84,14 @@ pub(crate) struct DataPathArgs {
     #[arg(long, value_name = "NAME", env = "STRATA_MODE", value_delimiter = ',',
         help_heading = CLASSIFICATION)]
     mode: Vec<String>,
+
+    /// Keep this much payload beyond headers, and give it to the packets with the highest scores: a
+    /// share of the payload as in 10%, a rate of it in packet time as in 50MB/s or 20GB/day, or none
+    /// for all of what the mode keeps of each class. What policies, alerts and --first-bytes keep comes
+    /// on top. Applies in modes that keep some classes in more detail than others. By default what the
+    /// configuration file says, else none.
+    #[arg(long, value_name = "BUDGET", env = "STRATA_DETAIL", help_heading = CLASSIFICATION)]
+    detail: Option<String>,
 
     #[command(flatten)]
     triggers: triggers::TriggerArgs,
@@ -153,6 +162,17 @@ impl Args {
 }
 
 impl DataPathArgs {
+    /// The budget of detail.
+    fn detail(&self) -> Result<DetailSpec> {
+        let Some(text) = &self.detail else {
+            return Ok(DetailSpec::Configured);
+        };
+        match DetailBudget::parse(text) {
+            Ok(budget) => Ok(DetailSpec::Asked(budget)),
+            Err(error) => Err(refuse(format!("--detail: {error}"))),
+        }
+    }
+
     /// The logging options of a recording.
     pub(crate) fn logging(&self) -> &LoggingArgs {
         &self.logging
@@ -175,6 +195,7 @@ impl DataPathArgs {
                 is_built_in: self.model.is_none(),
             },
             modes: self.mode.clone(),
+            detail: self.detail()?,
             triggers: self.triggers.spec()?,
             mirror_to: self.mirror_to.clone(),
             report_to: match &self.report_to {

@@ -224,3 +224,78 @@ fn modes_and_sampling_are_named_where_the_class_makes_no_difference() {
     assert!(by_mode > 0 && by_forest > 0);
     assert_eq!(by_mode + by_forest, everything);
 }
+
+/// A budget of detail is kept to, each packet says what it did, and the log and its readers agree.
+#[test]
+fn a_budget_of_detail_is_kept_and_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("strata.toml");
+    std::fs::write(
+        &config,
+        "detail = \"2%\"\n[[policy]]\nmatch = 'udp'\naction = 'full'\n",
+    )
+    .unwrap();
+    let config = config.to_str().unwrap();
+    for (name, share, arguments) in [
+        (
+            "option",
+            0.05,
+            &["--detail", "5%", "--first-bytes", "100"][..],
+        ),
+        ("file", 0.02, &["--config", config]),
+        ("override", 0.05, &["--config", config, "--detail=5%"]),
+    ] {
+        let (log, counts) = record(&dir.path().join(name), arguments);
+        assert!(
+            of(&counts, |reason| reason == "over-budget") > 0,
+            "{name}: {counts:?}"
+        );
+        assert!(
+            of(&counts, |reason| reason == "detail") > 0,
+            "{name}: {counts:?}"
+        );
+        let info = ok(strata().args(["info", "--json"]).arg(&log));
+        let info: Value = serde_json::from_str(&info).unwrap();
+        let detail = &info[0]["detail"];
+        let bytes = |field: &str| detail[field].as_u64().unwrap();
+        #[allow(clippy::cast_precision_loss)]
+        let (given, budget) = (
+            bytes("given_bytes") as f64,
+            bytes("offered_bytes") as f64 * share,
+        );
+        assert!(given < budget * 1.1, "{name}: {detail}");
+        assert!(given > budget * 0.7, "{name}: {detail}");
+        assert!(bytes("over_budget_bytes") > 0, "{name}: {detail}");
+        assert!(bytes("outside_bytes") > 0, "{name}: {detail}");
+        let shown = ok(strata().args(["info", "--reasons"]).arg(&log));
+        assert!(shown.contains("over budget"), "{shown}");
+        assert!(shown.contains("\ndetail: "), "{shown}");
+    }
+    for (name, arguments) in [
+        ("none", &["--config", config, "--detail", "none"][..]),
+        ("log-all", &["--mode", "log-all", "--detail", "5%"]),
+    ] {
+        let (log, counts) = record(&dir.path().join(name), arguments);
+        assert_eq!(of(&counts, |reason| reason.contains("over-budget")), 0);
+        let info = ok(strata().args(["info", "--json"]).arg(&log));
+        let info: Value = serde_json::from_str(&info).unwrap();
+        assert!(info[0]["detail"].is_null(), "{info}");
+    }
+    for text in ["10", "ten%", "5MB", "120%"] {
+        let refused = strata()
+            .arg("record")
+            .arg("-r")
+            .arg(trace())
+            .arg("-o")
+            .arg(dir.path().join("refused"))
+            .args(["--detail", text])
+            .output()
+            .unwrap();
+        assert_eq!(refused.status.code(), Some(2));
+        let said = String::from_utf8(refused.stderr).unwrap();
+        assert!(
+            said.contains("--detail") && said.contains("20GB/day"),
+            "{said}"
+        );
+    }
+}

@@ -26,7 +26,9 @@ use utoipa::OpenApi;
 use crate::controller::{ControlError, Controller, Event};
 use crate::metrics::{self, Format};
 use crate::queries::{QueryAnswer, QueryRefused, QueryStatus};
-use crate::request::{ModeRequest, PolicyAdded, PolicyRequest, QueryRequest, Refusal};
+use crate::request::{
+    DetailRequest, ModeRequest, PolicyAdded, PolicyRequest, QueryRequest, Refusal,
+};
 use crate::status::{PolicyStatus, Status};
 use connections::Connection;
 
@@ -163,6 +165,7 @@ fn router(controller: Arc<Controller>) -> Router {
     Router::new()
         .route("/api/v1/status", get(status))
         .route("/api/v1/mode", put(set_mode))
+        .route("/api/v1/detail", put(set_detail))
         .route("/api/v1/policies", get(policies).post(add_policy))
         .route("/api/v1/policies/{id}", delete(remove_policy))
         .route("/api/v1/events", get(events))
@@ -304,6 +307,18 @@ async fn set_mode(
         }
     };
     controller.set_modes(&modes, period, &who, &request.why)?;
+    Ok(Json(controller.status()))
+}
+
+/// Changes the budget of detail.
+#[utoipa::path(put, path = "/api/v1/detail", request_body = DetailRequest, responses(
+    (status = 200, body = Status), (status = 400, body = Refusal)))]
+async fn set_detail(
+    State(controller): State<Arc<Controller>>,
+    Extension(Who(who)): Extension<Who>,
+    Json(request): Json<DetailRequest>,
+) -> Result<Json<Status>, ControlError> {
+    controller.set_detail(&request.detail, &who, &request.why)?;
     Ok(Json(controller.status()))
 }
 
@@ -461,6 +476,7 @@ async fn metrics_page(State(controller): State<Arc<Controller>>, headers: Header
     paths(
         status,
         set_mode,
+        set_detail,
         policies,
         add_policy,
         remove_policy,

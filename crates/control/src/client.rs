@@ -17,7 +17,9 @@ use tokio::time::timeout;
 
 use crate::controller::Event;
 use crate::queries::{QueryAnswer, QueryStatus};
-use crate::request::{ModeRequest, PolicyAdded, PolicyRequest, QueryRequest, Refusal};
+use crate::request::{
+    DetailRequest, ModeRequest, PolicyAdded, PolicyRequest, QueryRequest, Refusal,
+};
 use crate::status::{PolicyStatus, Status};
 use crate::vectors::{DATAGRAM_BYTES, FRAME_HEAD, VectorsEnd};
 
@@ -194,6 +196,15 @@ impl Client {
     /// As [`Client::status`].
     pub fn set_mode(&self, request: &ModeRequest) -> Result<Status, ClientError> {
         self.send(Method::PUT, "/api/v1/mode", request)
+    }
+
+    /// Switches to another budget of detail; returns the status afterwards.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::status`].
+    pub fn set_detail(&self, request: &DetailRequest) -> Result<Status, ClientError> {
+        self.send(Method::PUT, "/api/v1/detail", request)
     }
 
     /// Adds a policy.

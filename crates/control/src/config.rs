@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strata_filter::Filter;
-use strata_policy::ModeConfig;
+use strata_policy::{DetailBudget, ModeConfig};
 use strata_rules::{Action, Policy, PolicyError};
 use strata_sandbox::{SecretError, read_secret};
 use utoipa::ToSchema;
@@ -40,6 +40,11 @@ pub struct Config {
     pub elastic: ElasticConfig,
     /// Control of a running recording.
     pub control: ControlConfig,
+    /// Budget of detail, as `--detail`, which overrides it: a share of the payload beyond headers, as
+    /// in `10%`, or a rate of it, as in `50MB/s` or `20GB/day`; it goes to the packets with the
+    /// highest scores, instead of all packets of the classes that the mode keeps in more detail.
+    /// `none` for no budget, which is the default.
+    pub detail: Option<String>,
     /// Most memory for flow tables, of all workers together, as in `2GB`; `--memory` overrides it.
     /// Read at the start only. By default a sixteenth of the machine's memory.
     pub memory: Option<String>,
@@ -289,6 +294,19 @@ impl Config {
             return Ok(Action::CLASSIFY);
         };
         text.parse().map_err(|source| ConfigError::Default {
+            path: path.into(),
+            source,
+        })
+    }
+
+    /// The budget of detail.
+    ///
+    /// # Errors
+    ///
+    /// If it is none.
+    pub fn detail(&self, path: &Path) -> Result<Option<DetailBudget>, ConfigError> {
+        let text = self.detail.as_deref().unwrap_or("none");
+        DetailBudget::parse(text).map_err(|source| ConfigError::Detail {
             path: path.into(),
             source,
         })

@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use strata_classify::Model;
-use strata_policy::{ClassKept, ModeConfig, ModeError, Steering};
+use strata_policy::{
+    BudgetError, ClassKept, DetailBudget, DetailCounts, ModeConfig, ModeError, Steering,
+};
 use strata_rules::{Action, Policy, PolicyError};
 use strata_wire::{Counters, Ledger, exact};
 
@@ -52,6 +54,9 @@ pub enum ControlError {
     /// A policy is unusable.
     #[error(transparent)]
     Policy(#[from] PolicyError),
+    /// A budget of detail is unusable.
+    #[error("detail: {0}")]
+    Detail(#[from] BudgetError),
     /// There is no policy with that number.
     #[error("no policy {0}: `strata policy list` shows those there are")]
     NoSuchPolicy(u32),
@@ -100,6 +105,8 @@ pub struct Observed {
     pub ledger: Ledger,
     /// How much of each class was kept.
     pub kept: Vec<ClassKept>,
+    /// What became of payload under the budget of detail; `None` if there never was one.
+    pub detail: Option<DetailCounts>,
     /// The tables of flows; `None` before workers have reported them.
     pub flow_table: Option<FlowTableStatus>,
     /// Interfaces: name, packets received and dropped by the kernel, in total.
@@ -187,6 +194,8 @@ pub struct Settings {
     pub elastic: Option<ElasticOptions>,
     /// Cores that the process may use; `None` for no limit.
     pub cpu_budget: Option<f64>,
+    /// The budget of detail; `None` for none.
+    pub detail: Option<DetailBudget>,
 }
 
 impl Settings {
@@ -199,6 +208,7 @@ impl Settings {
             default: self.default.unwrap_or(Action::CLASSIFY),
             elastic: self.elastic,
             cpu_budget: self.cpu_budget,
+            detail: self.detail,
         };
         (asked, self.policies)
     }
@@ -422,6 +432,23 @@ impl Controller {
         self.go_over(&mut inner, next, requested, (who, what, why))
     }
 
+    /// Switches to another budget of detail, or to `none`.
+    ///
+    /// # Errors
+    ///
+    /// If the text is no budget: then nothing changes.
+    pub fn set_detail(&self, text: &str, who: &str, why: &str) -> Result<(), ControlError> {
+        let requested = Instant::now();
+        bounded("why", why, WHY_BYTES_MAX)?;
+        bounded("detail", text, WHY_BYTES_MAX)?;
+        let budget = DetailBudget::parse(text)?;
+        let mut inner = self.lock();
+        let mut next = inner.asked.clone();
+        next.detail = budget;
+        let what = format!("detail {}", DetailBudget::text(budget));
+        self.go_over(&mut inner, next, requested, (who, what, why))
+    }
+
     /// Checks the recording: ends timed modes and answers shortages.
     pub fn tick(&self, now: Instant, observed: Observed) {
         let mut inner = self.lock();
@@ -458,7 +485,7 @@ impl Controller {
 
     /// Answers shortages; if the mode changes, returns when the reading that led to it was taken.
     fn answer(inner: &mut Inner, now: Instant) -> Option<Instant> {
-        let options = inner.asked.elastic.as_ref()?;
+        let options = &inner.asked.elastic()?;
         let before = inner.state.clone();
         let (state, steps) = plan(&before, &inner.sensed, options);
         let since = now.saturating_duration_since(inner.started);
@@ -467,7 +494,7 @@ impl Controller {
         if inner.state.degradation() == before.degradation() {
             return None;
         }
-        let what = format!("mode {}", inner.active().join("+"));
+        let what = inner.described();
         let mut why: Vec<String> = steps.iter().map(Step::to_string).collect();
         let (asked, asked_before) = (inner.state.asked(), before.asked());
         if asked != asked_before {
@@ -618,6 +645,7 @@ impl Controller {
             lost: inner.observed.lost.clone(),
             receive: inner.observed.receive.clone(),
             classes: classes(&inner.observed.kept, &self.model.class_names()),
+            detail: inner.detail_status(),
             of_logged: of_logged(&inner.observed.ledger),
             mirrored: mirrored(&inner.observed.ledger),
             resources: resources.to_vec(),

@@ -13,6 +13,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+/// The part of a budget of detail that is left while something is short.
+pub const DETAIL_LEFT: f64 = 1.0 / 8.0;
 /// How much more of the disk than needed is freed, as a share of it.
 const REMOVE_MORE: f64 = 0.02;
 
@@ -85,9 +87,12 @@ impl Resource {
     }
 }
 
-/// What is given up: payload of anomalous packets, most benign packets, or both.
+/// What is given up: payload of anomalous packets, most benign packets, or both; before that, most of
+/// the budget of detail, where there is one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Degradation {
+    /// The budget of detail is lowered to [`DETAIL_LEFT`] of it.
+    pub detail: bool,
     /// Payloads are cut.
     pub partial: bool,
     /// Benign packets are sampled.
@@ -95,15 +100,23 @@ pub struct Degradation {
 }
 
 impl Degradation {
+    const DETAIL: Self = Self {
+        detail: true,
+        partial: false,
+        sampled: false,
+    };
     const PARTIAL: Self = Self {
+        detail: false,
         partial: true,
         sampled: false,
     };
     const SAMPLED: Self = Self {
+        detail: false,
         partial: false,
         sampled: true,
     };
     const BOTH: Self = Self {
+        detail: false,
         partial: true,
         sampled: true,
     };
@@ -134,6 +147,7 @@ impl Degradation {
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
+            detail: self.detail || other.detail,
             partial: self.partial || other.partial,
             sampled: self.sampled || other.sampled,
         }
@@ -165,6 +179,8 @@ pub struct ElasticOptions {
     pub hold_ns: u64,
     /// Upper limit of that, ns.
     pub hold_ns_max: u64,
+    /// Whether there is a budget of detail: lowering it is then the first step of each resource.
+    pub lowers_detail: bool,
 }
 
 impl Default for ElasticOptions {
@@ -187,6 +203,7 @@ impl Default for ElasticOptions {
             confirm_ns: 300_000_000,
             hold_ns: 10_000_000_000,
             hold_ns_max: 600_000_000_000,
+            lowers_detail: false,
         }
     }
 }
@@ -222,6 +239,8 @@ pub struct ElasticState {
     lines: [Line; Resource::ALL.len()],
     /// What a relay asks for: cut payloads, sampled benign packets.
     asked: [Line; 2],
+    /// Whether the first step lowers the budget of detail.
+    lowers_detail: bool,
 }
 
 /// A step up or down.
@@ -277,8 +296,17 @@ impl ElasticState {
     pub fn degradation(&self) -> Degradation {
         let mut all = Degradation::default();
         for (resource, line) in Resource::ALL.iter().zip(&self.lines) {
-            if let Some(step) = line.level.checked_sub(1) {
-                all = all.and(resource.ladder()[step]);
+            let ladder = resource.ladder();
+            let level = match self.lowers_detail {
+                true if line.level > 0 => {
+                    all = all.and(Degradation::DETAIL);
+                    line.level - 1
+                }
+                _ => line.level,
+            };
+            // A step more than there are is left over if a budget was lowered and is no more.
+            if let Some(step) = level.checked_sub(1) {
+                all = all.and(ladder[step.min(ladder.len() - 1)]);
             }
         }
         all.and(self.asked())
@@ -289,6 +317,7 @@ impl ElasticState {
     pub fn asked(&self) -> Degradation {
         let [partial, sampled] = &self.asked;
         Degradation {
+            detail: false,
             partial: partial.level > 0,
             sampled: sampled.level > 0,
         }
@@ -310,6 +339,7 @@ pub fn plan(
     options: &ElasticOptions,
 ) -> (ElasticState, Vec<Step>) {
     let mut next = state.clone();
+    next.lowers_detail = options.lowers_detail;
     let mut steps = Vec::new();
     for resource in Resource::ALL {
         let Some(reading) = sensed[resource as usize] else {
@@ -326,7 +356,7 @@ pub fn plan(
             line.under_since_ns = None;
             up(
                 line,
-                resource.ladder().len(),
+                resource.ladder().len() + usize::from(options.lowers_detail),
                 options.confirm_ns,
                 options,
                 now_ns,
@@ -383,7 +413,7 @@ fn up(
     now_ns: u64,
 ) -> Option<bool> {
     let since = *line.over_since_ns.get_or_insert(now_ns);
-    if now_ns - since < confirm_ns || line.level == steps {
+    if now_ns - since < confirm_ns || line.level >= steps {
         return None;
     }
     line.level += 1;

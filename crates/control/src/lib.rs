@@ -31,9 +31,9 @@ pub use controller::{
     CaptureWay, ControlError, Controller, Event, Fast, MATCH_BYTES_MAX, MODE_PERIOD_MAX, Observed,
     Settings, WHY_BYTES_MAX,
 };
-pub use request::{ModeRequest, PolicyAdded, PolicyRequest, QueryRequest, Refusal};
+pub use request::{DetailRequest, ModeRequest, PolicyAdded, PolicyRequest, QueryRequest, Refusal};
 pub use status::{
-    ChangeStatus, ClassStatus, CpuStatus, FlowTableStatus, InterfaceStatus, LostStatus,
-    PacketStatus, PolicyOrigin, PolicyStatus, ReceiveStatus, ReportStatus, ResourceStatus, Status,
-    VectorStatus,
+    ChangeStatus, ClassStatus, CpuStatus, DetailStatus, FlowTableStatus, InterfaceStatus,
+    LostStatus, PacketStatus, PolicyOrigin, PolicyStatus, ReceiveStatus, ReportStatus,
+    ResourceStatus, Status, VectorStatus,
 };

@@ -149,7 +149,7 @@ const fn metric(name: &'static str, help: &'static str, samples: Samples) -> Met
 }
 
 /// All metrics, in page order.
-const METRICS: [Metric; 31] = [
+const METRICS: [Metric; 33] = [
     metric(
         "packets",
         "Packets by where they ended",
@@ -257,6 +257,16 @@ const METRICS: [Metric; 31] = [
         Gauge(|moment| flow_table(moment, |table| amount(table.bytes))),
     ),
     metric("mode", "1 for the mode at work", Gauge(mode)),
+    metric(
+        "detail_packets",
+        "Packets under the budget of detail, by what became of their payload",
+        Counter(|moment| detail(moment, |payload| payload.packets)),
+    ),
+    metric(
+        "detail_payload_bytes",
+        "Payload beyond headers under the budget of detail, by what became of it",
+        Counter(|moment| detail(moment, |payload| payload.bytes)),
+    ),
     metric(
         "resource_used_ratio",
         "Share of a resource in use",
@@ -459,6 +469,17 @@ fn mode(moment: &Moment) -> Vec<Sample<f64>> {
         ("asked", moment.status.asked_mode.clone()),
     ];
     vec![(labels, 1.0)]
+}
+
+fn detail(moment: &Moment, value: fn(&PacketStatus) -> u64) -> Vec<Sample<u64>> {
+    let payload = moment
+        .status
+        .detail
+        .iter()
+        .flat_map(|detail| &detail.payload);
+    payload
+        .map(|payload| (vec![("result", payload.result.clone())], value(payload)))
+        .collect()
 }
 
 fn resources(moment: &Moment, value: fn(&ResourceStatus) -> Option<f64>) -> Vec<Sample<f64>> {

@@ -28,6 +28,17 @@ pub struct ModeRequest {
     pub why: String,
 }
 
+/// A budget of detail to switch to.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DetailRequest {
+    /// The budget, as in `10%`, `50MB/s` or `20GB/day`; or `none`.
+    pub detail: String,
+    /// Reason, for the events.
+    #[serde(default)]
+    pub why: String,
+}
+
 /// A policy to add.
 // What `flatten` leaves over is refused too: the test below sees to that.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]

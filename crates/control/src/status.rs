@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use strata_classify::UNCLASSIFIED;
-use strata_policy::ClassKept;
+use strata_policy::{ClassKept, DetailCounts};
 use strata_wire::{Counters, DropReason, Ledger};
 use utoipa::ToSchema;
 
@@ -58,6 +58,9 @@ pub struct Status {
     /// Recent maximum time that packets wait in the kernel's ring for their worker: a change
     /// applies from the next packet that a worker takes.
     pub ring_wait_ms: Option<f64>,
+    /// The budget of detail (`--detail`), if there is one.
+    #[serde(default)]
+    pub detail: Option<DetailStatus>,
     /// Who is attached to ask questions (`strata ask --socket`).
     #[serde(default)]
     pub vectors: VectorStatus,
@@ -82,6 +85,20 @@ pub struct ReportStatus {
     /// Vectors of packets that came faster than they were looked at: their packets are in no
     /// report.
     pub vectors_lost: u64,
+}
+
+/// The budget of detail, and what became of payload beyond headers.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct DetailStatus {
+    /// The budget requested, or `none`.
+    pub asked: String,
+    /// The budget at work: less while something is short.
+    pub budget: String,
+    /// Packets that the budget decided about and their payload (`offered`), of these packets that got
+    /// detail and the bytes kept (`given`), and that the mode wanted but the budget did not give
+    /// (`over_budget`); packets that others decided about, such as policies, alerts and first bytes,
+    /// and the bytes kept of them (`outside`).
+    pub payload: Vec<PacketStatus>,
 }
 
 /// Those who are attached to a recording, and get vectors of its packets.
@@ -276,6 +293,16 @@ pub(crate) fn of_logged(ledger: &Ledger) -> Vec<PacketStatus> {
         ended("wanted_but_cut", "", ledger.wanted_but_cut),
         ended("promoted", "", ledger.promoted),
         ended("header_fallback", "", ledger.header_fallback),
+    ]
+}
+
+/// What became of payload under a budget of detail.
+pub(crate) fn detailed(counts: &DetailCounts) -> Vec<PacketStatus> {
+    vec![
+        ended("offered", "", counts.offered),
+        ended("given", "", counts.given),
+        ended("over_budget", "", counts.over_budget),
+        ended("outside", "", counts.outside),
     ]
 }
 

@@ -14,7 +14,7 @@ use strata_control::{
     Controller, CpuStatus, Fast, Observed, PolicyOrigin, ReceiveStatus, Settings, metrics,
 };
 use strata_filter::Filter;
-use strata_policy::{ClassKept, ModeConfig};
+use strata_policy::{ClassKept, DetailBudget, ModeConfig};
 use strata_rules::{Action, Policy};
 use strata_testkit::workspace_root;
 use strata_wire::Counters;
@@ -78,6 +78,57 @@ fn a_shortage_is_answered_and_taken_back() {
     assert_eq!(events.len(), 6);
     assert_eq!(events[0].who, "strata");
     assert_eq!(events[0].why, "blocks is short: 90 % in use");
+}
+
+/// With a budget of detail, that is what a shortage lowers first; the mode stays.
+#[test]
+fn a_shortage_lowers_the_budget_of_detail_before_the_mode() {
+    let beginning = Settings {
+        modes: vec!["default".into()],
+        elastic: Some(ElasticOptions::default()),
+        detail: Some(DetailBudget::Share(0.1)),
+        ..Settings::default()
+    };
+    let controller = Controller::new(model(), beginning).unwrap();
+    let start = Instant::now();
+    let at = |seconds: f64, used: u64| {
+        controller.tick(start + Duration::from_secs_f64(seconds), blocks(used));
+        let status = controller.status();
+        let detail = status.detail.unwrap();
+        assert_eq!(detail.asked, "10%");
+        format!("{} {}", status.mode, detail.budget)
+    };
+    assert_eq!(at(1.0, 90), "default 10%");
+    assert_eq!(at(1.4, 90), "default 1.25%");
+    let plan = controller.steering().plan();
+    let detail = plan.detail().unwrap();
+    assert_eq!(detail.budget, DetailBudget::Share(0.0125));
+    assert_eq!(at(1.8, 90), "log-partial 1.25%");
+    assert_eq!(at(2.2, 90), "log-sampled 1.25%");
+    assert_eq!(at(2.6, 90), "log-minimum 1.25%");
+    assert_eq!(at(3.0, 90), "log-minimum 1.25%");
+    assert_eq!(at(40.0, 10), "log-minimum 1.25%");
+    assert_eq!(at(50.1, 10), "log-sampled 1.25%");
+    assert_eq!(at(60.2, 10), "log-partial 1.25%");
+    assert_eq!(at(70.3, 10), "default 1.25%");
+    assert_eq!(at(80.4, 10), "default 10%");
+    let events = controller.events();
+    assert_eq!(events[0].what, "mode default, detail 1.25%");
+    assert_eq!(events[0].why, "blocks is short: 90 % in use");
+    assert_eq!(events.last().unwrap().what, "mode default, detail 10%");
+    // What users change applies at once, in a shortage in part.
+    controller
+        .set_detail("80MB/s", "api", "a day of it")
+        .unwrap();
+    assert_eq!(controller.status().detail.unwrap().budget, "80.0 MB/s");
+    for text in ["10", "101%", "50MB", "", "none at all"] {
+        let error = controller.set_detail(text, "api", "").unwrap_err();
+        assert!(error.to_string().contains("20GB/day"), "{error}");
+    }
+    assert_eq!(controller.status().detail.unwrap().asked, "80.0 MB/s");
+    controller.set_detail("none", "api", "").unwrap();
+    assert!(controller.status().detail.is_none());
+    assert!(controller.steering().plan().detail().is_none());
 }
 
 /// Workers report kernel drops less often than the controller looks.

@@ -10,7 +10,7 @@ use strata_control::alerts::{AlertSender, Webhook};
 use strata_control::api::{Endpoints, Server, TcpEndpoint, serve};
 use strata_control::config::Config;
 use strata_control::{Controller, Settings, client};
-use strata_policy::Mode;
+use strata_policy::{DetailBudget, Mode};
 use strata_rules::{Action, Policy};
 use strata_sandbox::{Owner, SocketFile};
 use strata_wire::Keep;
@@ -18,7 +18,7 @@ use strata_wire::Keep;
 use crate::error::{At as _, Result};
 use crate::notice::{Notice, Tell};
 use crate::sandbox::Reach;
-use crate::spec::{RecordSpec, SteeringSpec};
+use crate::spec::{DetailSpec, RecordSpec, SteeringSpec};
 
 /// The contents of the files, checked.
 pub(crate) struct Configuration {
@@ -26,6 +26,8 @@ pub(crate) struct Configuration {
     path: PathBuf,
     policies: Vec<Policy>,
     default: Action,
+    /// The budget of detail that the file names.
+    detail: Option<DetailBudget>,
 }
 
 /// Where to serve the API and send alerts.
@@ -46,6 +48,7 @@ impl Configuration {
         };
         let mut policies = file.policies(path)?;
         let mut default = file.default_action(path)?;
+        let detail = file.detail(path)?;
         if let Some(path) = &spec.policy {
             let more = Config::read(path)?;
             policies.extend(more.policies(path)?);
@@ -56,6 +59,7 @@ impl Configuration {
         Ok(Self {
             file,
             path: path.into(),
+            detail,
             policies,
             default: spec.default.unwrap_or(default),
         })
@@ -88,6 +92,10 @@ impl Configuration {
             can_rotate: spec.destination.dir().is_some(),
             elastic: answers.then(|| elastic.options()),
             cpu_budget,
+            detail: match spec.detail {
+                DetailSpec::Asked(budget) => budget,
+                DetailSpec::Configured => self.detail,
+            },
         }
     }
 

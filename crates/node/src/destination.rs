@@ -9,10 +9,11 @@ use rustix::thread::CapabilitySet;
 use strata_blocks::{BlockSink, link_channel};
 use strata_control::Controller;
 use strata_control::elastic::Degradation;
+use strata_policy::DetailCounts;
 use strata_relay::{Link, LinkOptions, LinkReport, OnShortage, Transport};
 use strata_sandbox::{Owner, Role, User};
 use strata_sketch::Pressure;
-use strata_store::{About, DiskChoice, FlowTable, Recorder, RecorderOptions};
+use strata_store::{About, DetailKept, DiskChoice, FlowTable, Recorder, RecorderOptions};
 use strata_wire::{Ledger, Printable};
 
 use crate::error::{At as _, NodeError, Result};
@@ -144,6 +145,7 @@ fn follow_relay(controller: &Arc<Controller>) -> OnShortage {
     let controller = Arc::clone(controller);
     Arc::new(move |worker, shortage| {
         let asked = Degradation {
+            detail: false,
             partial: shortage.partial,
             sampled: shortage.sampled,
         };
@@ -199,8 +201,7 @@ impl Recording {
     /// Ends it: everything is on disk, and the counters are closed.
     pub(crate) fn finish(
         self,
-        ledger: &Ledger,
-        pressure: &Pressure,
+        (ledger, pressure, detail): (&Ledger, &Pressure, Option<DetailCounts>),
         warnings: Vec<String>,
         tell: &Tell,
     ) -> Result<Closed> {
@@ -212,6 +213,18 @@ impl Recording {
                     packets: pressure.packets,
                     without_entry: pressure.without_bucket,
                 });
+                if let Some(detail) = detail {
+                    recorder.describe_detail(DetailKept {
+                        offered_packets: detail.offered.packets,
+                        offered_bytes: detail.offered.bytes,
+                        given_packets: detail.given.packets,
+                        given_bytes: detail.given.bytes,
+                        over_budget_packets: detail.over_budget.packets,
+                        over_budget_bytes: detail.over_budget.bytes,
+                        outside_packets: detail.outside.packets,
+                        outside_bytes: detail.outside.bytes,
+                    });
+                }
                 recorder.finish(ledger, warnings)?;
                 Ok(Closed::Log { dir, recording })
             }

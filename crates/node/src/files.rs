@@ -93,6 +93,7 @@ fn record(
         observer.note(Observation {
             ledger: worker.ledger(),
             kept: worker.kept(),
+            detail: worker.detail(),
             flow_table: Some(flow_table(&worker.pressure())),
             ..Observation::default()
         });

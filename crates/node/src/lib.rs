@@ -68,8 +68,8 @@ pub use record::{RecordCounts, Recorded, check};
 pub use relay::{RelayOutcome, RelaySpec};
 pub use sending::{GenerateSpec, Pace, ReplaySpec, SendOutcome, generate, replay};
 pub use spec::{
-    DestinationSpec, InputSpec, InterfaceSpec, LogSpec, ModelSpec, RecordSpec, SandboxSpec,
-    SteeringSpec, TriggerSpec,
+    DestinationSpec, DetailSpec, InputSpec, InterfaceSpec, LogSpec, ModelSpec, RecordSpec,
+    SandboxSpec, SteeringSpec, TriggerSpec,
 };
 pub use telemetry::{
     Counted, EntryKind, Fade, FadeOptions, Found, NamedList, TelemetryCursor, TelemetryLayout,

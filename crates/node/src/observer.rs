@@ -10,7 +10,7 @@ use rustix::fs::statvfs;
 use strata_control::{
     CaptureWay, Controller, FlowTableStatus, LostStatus, Observed, ReceiveStatus,
 };
-use strata_policy::ClassKept;
+use strata_policy::{ClassKept, DetailCounts};
 use strata_sketch::Pressure;
 use strata_wire::Ledger;
 
@@ -36,6 +36,8 @@ pub(crate) struct Observation {
     pub(crate) ledger: Ledger,
     /// How much of each class was kept.
     pub(crate) kept: Vec<ClassKept>,
+    /// What became of payload under the budget of detail, if there is or was one.
+    pub(crate) detail: Option<DetailCounts>,
     /// The tables of flows; `None` before they were first reported.
     pub(crate) flow_table: Option<FlowTableStatus>,
     /// Interfaces: name, packets received and dropped so far.
@@ -107,6 +109,7 @@ impl Observer {
             let observed = &mut latest.observed;
             observed.ledger = noted.ledger;
             observed.kept = noted.kept;
+            observed.detail = noted.detail;
             observed.flow_table = noted.flow_table;
             observed.rings = noted.rings;
             observed.ways = noted.ways;

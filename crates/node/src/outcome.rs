@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use strata_classify::{Drift, DriftReport};
 use strata_control::ReportStatus;
 use strata_pipeline::Worker;
+use strata_policy::DetailCounts;
 use strata_sketch::Pressure;
 use strata_store::{Disk as _, RealDisk, drift_name, seal_drift};
 use strata_wire::{Ledger, LinkType};
@@ -23,6 +24,8 @@ pub struct RecordOutcome {
     pub ledger: Ledger,
     /// Pressure on the sketch's buckets.
     pub pressure: Pressure,
+    /// What became of payload under the budget of detail, if there was one.
+    pub detail: Option<DetailCounts>,
     /// How long it took.
     pub took: Duration,
     /// What was reported to a telemetry collector, if one was named.
@@ -37,6 +40,7 @@ pub struct RecordOutcome {
 pub(crate) struct WorkerOutcome {
     ledger: Ledger,
     pressure: Pressure,
+    detail: Option<DetailCounts>,
     drift: Option<Drift>,
     filter_problems: Vec<(LinkType, String)>,
     filter_fits_nowhere: Option<String>,
@@ -48,6 +52,7 @@ impl WorkerOutcome {
         Self {
             ledger: worker.ledger(),
             pressure: worker.pressure(),
+            detail: worker.detail(),
             drift: worker.classifier().drift().cloned(),
             filter_problems: worker.filter_problems(),
             filter_fits_nowhere: worker.filter_fits_nowhere(),
@@ -80,12 +85,14 @@ pub(crate) fn finish(
     let tell = &setup.tell;
     let mut ledger = Ledger::default();
     let mut pressure = Pressure::default();
+    let mut detail = None;
     let mut drift: Option<Drift> = None;
     let mut ran = Ok(());
     let mut unfiltered = Ok(());
     for mut outcome in outcomes {
         ledger.merge(&outcome.ledger);
         pressure.merge(outcome.pressure);
+        DetailCounts::merge_some(&mut detail, outcome.detail);
         match (&mut drift, outcome.drift.take()) {
             (Some(all), Some(more)) => all.merge(&more),
             (all, more) => *all = all.take().or(more),
@@ -113,7 +120,8 @@ pub(crate) fn finish(
         (Some(report), Some((dir, id))) => write_drift(dir, id, report, tell),
         _ => Ok(()),
     };
-    let (closed, not_closed) = match recording.finish(&ledger, &pressure, warnings, tell) {
+    let (closed, not_closed) = match recording.finish((&ledger, &pressure, detail), warnings, tell)
+    {
         Ok(closed) => (Some(closed), Ok(())),
         Err(error) => (None, Err(error)),
     };
@@ -129,6 +137,7 @@ pub(crate) fn finish(
     Ok(RecordOutcome {
         ledger,
         pressure,
+        detail,
         took: started.elapsed(),
         reports: setup.controller.reports(),
         closed,

@@ -13,7 +13,7 @@ use strata_pipeline::{
     Alerts, Budget, Copies, DataPath, EnoughOfFlows, Parts, TriggerOptions, Triggers, Worker,
     WorkerOptions,
 };
-use strata_policy::Mode;
+use strata_policy::{DetailLoads, Mode};
 use strata_sketch::{Sketch, TableMemory, TableSize};
 use strata_store::About;
 use strata_wire::{Counters, FlowKey, exact};
@@ -230,6 +230,7 @@ impl Setup {
         // While interfaces are captured, nobody waits for memory.
         let memory = spec.interfaces().map(|_| Memory::start()).transpose()?;
         let budget = spec.packets_max.map(Budget::new).map(Arc::new);
+        let loads = (workers > 1).then(|| DetailLoads::new(usize::from(workers)));
         let seed = getrandom::u64().map_err(|error| NodeError::Refused(error.to_string()))?;
         let worker = |(number, (sink, equipment)): (u32, (BlockSink, Equipment))| {
             let tap = VectorTap::new(self.controller.subscribers(), number, seed);
@@ -245,6 +246,7 @@ impl Setup {
                 copies: equipment.copies,
                 enough: equipment.enough,
                 tap: Some(Box::new(tap)),
+                loads: loads.clone().map(|loads| (loads, exact::<usize>(number))),
             };
             Ok(Worker::new(&spec.model.model, parts)?)
         };

@@ -7,6 +7,7 @@ use std::time::Duration;
 use strata_capture::live::LiveOptions;
 use strata_classify::Model;
 use strata_filter::Filter;
+use strata_policy::DetailBudget;
 use strata_relay::LinkOptions;
 use strata_rules::Action;
 use strata_sandbox::Group;
@@ -30,6 +31,8 @@ pub struct RecordSpec {
     pub model: ModelSpec,
     /// Names of the modes; without any, those of the configuration file, or `default`.
     pub modes: Vec<String>,
+    /// The budget of detail.
+    pub detail: DetailSpec,
     /// What to keep whole in addition to modes and policies.
     pub triggers: TriggerSpec,
     /// The interface from which mirrored copies are sent.
@@ -49,6 +52,16 @@ pub struct RecordSpec {
     pub sampling_seed: u64,
     /// End after this many packets have passed the filter.
     pub packets_max: Option<u64>,
+}
+
+/// The budget of detail of a recording.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum DetailSpec {
+    /// That of the configuration file, else none.
+    #[default]
+    Configured,
+    /// This one, or none.
+    Asked(Option<DetailBudget>),
 }
 
 /// Where packets come from.

@@ -41,6 +41,7 @@ fn spec(input: PathBuf, dir: &Path) -> RecordSpec {
             is_built_in: true,
         },
         modes: vec![String::from("log-all")],
+        detail: strata_node::DetailSpec::default(),
         triggers: strata_node::TriggerSpec::default(),
         mirror_to: None,
         report_to: None,

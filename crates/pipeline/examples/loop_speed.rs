@@ -4,12 +4,12 @@
 //!     cargo run --release -p strata-pipeline --example loop_speed -- TRACE.pcap
 //!         [MODEL.json] [MODE] [ROUNDS] [look-back=BYTES] [first-bytes=BYTES] [passes=N]
 //!         [counted=PACKETS] [warm=N] [memory=BYTES] [filter=EXPRESSION] [policy=EXPRESSION]
-//!         [policies=N]
+//!         [policies=N] [detail=BUDGET]
 //!
 //! `memory` is the limit of a worker's table of flows (512 MiB); `warm` passes come before each one
 //! that is measured, so that the table has grown. `policy` keeps only headers of what it matches;
 //! `policies` is how many of a set of ten on addresses and ports apply.
-//! `look-back` and `first-bytes` are those of `strata record`. `passes` runs only one worker, which
+//! `look-back`, `first-bytes` and `detail` are those of `strata record`. `passes` runs only one worker, which
 //! goes over the packets that many times, the last `counted` of them in a thread of that name: for
 //! counting instructions.
 //!
@@ -38,7 +38,7 @@ use strata_filter::Filter;
 use strata_pipeline::{
     DataPath, FlowFinder, Parts, TriggerOptions, Triggers, Worker, WorkerOptions,
 };
-use strata_policy::{Mode, Plan, Steering};
+use strata_policy::{DetailBudget, Mode, Plan, Steering};
 use strata_rules::{Action, Policies, Policy};
 use strata_sketch::{Pressure, TableSize};
 use strata_store::{About, Recorder, RecorderOptions};
@@ -120,6 +120,7 @@ struct Setup {
     table: TableSize,
     filter: Option<Filter>,
     policies: Vec<Policy>,
+    detail: Option<DetailBudget>,
 }
 
 /// A worker, its pressure before what is measured, and the CPU time of that.
@@ -165,10 +166,14 @@ fn run(parts: &[Vec<PacketRef<'_>>], setup: &Setup) -> (f64, Vec<Ran>) {
         count,
     )
     .unwrap();
-    let steering = (!setup.policies.is_empty()).then(|| {
-        let policies = Policies::new(&setup.policies, Action::CLASSIFY).unwrap();
-        let plan = Plan::new(model, std::slice::from_ref(mode)).unwrap();
-        Steering::new(plan.with_policies(Arc::new(policies)))
+    let plan = Plan::new(model, std::slice::from_ref(mode)).unwrap();
+    let plan = plan.with_detail(setup.detail);
+    let steering = Steering::new(match setup.policies.as_slice() {
+        [] => plan,
+        policies => {
+            let policies = Policies::new(policies, Action::CLASSIFY).unwrap();
+            plan.with_policies(Arc::new(policies))
+        }
     });
     let mut workers = Vec::new();
     for sink in sinks {
@@ -178,7 +183,7 @@ fn run(parts: &[Vec<PacketRef<'_>>], setup: &Setup) -> (f64, Vec<Ran>) {
             sketch: Some(sketch),
             triggers: Some(Triggers::new(&setup.triggers)),
             path: DataPath::chosen().unwrap(),
-            steering: steering.clone(),
+            steering: Some(Arc::clone(&steering)),
             ..Parts::new(options.clone(), sink)
         };
         let mut worker = Worker::new(model, parts).unwrap();
@@ -330,6 +335,7 @@ fn main() {
         table: TableSize::within(number("memory").unwrap_or(512 << 20) as u64),
         filter: text("filter").map(|value| Filter::parse(value).unwrap()),
         policies: policies.collect(),
+        detail: text("detail").and_then(|budget| DetailBudget::parse(budget).unwrap()),
     };
     let trace = Trace::read(Path::new(&trace));
     let packets = trace.refs();

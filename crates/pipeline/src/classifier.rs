@@ -188,6 +188,18 @@ impl Classifier {
         self.verdicts.class(id)
     }
 
+    /// The class of a verdict and the step of its score ([`Verdicts::class_and_step`]).
+    #[inline]
+    #[must_use]
+    pub fn class_and_step(&self, id: VerdictId) -> [u8; 2] {
+        self.verdicts.class_and_step(id)
+    }
+
+    /// Whether each class is anomalous, and last whether what is not dissected is.
+    pub(crate) fn anomalous(&self) -> impl Iterator<Item = bool> {
+        self.verdicts.anomalous()
+    }
+
     /// Pressure on the sketch's buckets so far.
     #[must_use]
     pub fn pressure(&self) -> Pressure {

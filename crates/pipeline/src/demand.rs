@@ -1,6 +1,6 @@
 //! What modes and policies ask for, for the packets of one class.
 
-use strata_policy::ModeDemands;
+use strata_policy::{DetailPlan, ModeDemands};
 use strata_wire::{Decider, Granularity, Keep, Outcome};
 
 use crate::reasons::{BY_CLASS, DeciderId, Reasons, join_decided};
@@ -39,8 +39,69 @@ impl Kept {
         }
     }
 
+    /// It has to be found out for each packet of a class.
+    fn varies(class: u8) -> Self {
+        Self {
+            payload: 0,
+            kind: u32::from(class) | u32::from(VARIES) << DECIDER_BITS,
+        }
+    }
+
+    /// Who decided, or [`VARIES`].
+    #[inline(always)]
+    #[allow(clippy::cast_possible_truncation, reason = "16 bits are left")]
+    pub(crate) fn decider(self) -> DeciderId {
+        (self.kind >> DECIDER_BITS) as DeciderId
+    }
+
     pub(crate) fn is_by_class(self) -> bool {
         self.kind >> DECIDER_BITS == u32::from(BY_CLASS)
+    }
+}
+
+/// What one class gets, with and without the budget of detail.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Demands {
+    /// What modes and policies ask for.
+    pub(crate) wanted: Demand,
+    /// What packets get with detail and without, if the budget decides about them.
+    pub(crate) budgeted: Option<Box<[Demand; 2]>>,
+}
+
+impl Demands {
+    /// For a class of which the modes demand `modes`. `all` adds to the demands of modes what
+    /// policies ask for.
+    pub(crate) fn new(
+        class: usize,
+        modes: &ModeDemands,
+        detail: Option<&DetailPlan>,
+        all: impl Fn(&ModeDemands) -> Vec<(Granularity, Decider)>,
+        reasons: &mut Reasons,
+    ) -> Self {
+        let wanted = Demand::new(all(modes), modes, reasons);
+        let budgeted = detail.and_then(|detail| {
+            let mut demand = |changed: &ModeDemands| Demand::new(all(changed), modes, reasons);
+            let given = demand(&detail.given[class]);
+            let denied = demand(&detail.denied[class]);
+            // Where policies keep as much anyway, there is nothing to decide.
+            (given.keeps() > denied.keeps()).then(|| Box::new([denied, given]))
+        });
+        Self { wanted, budgeted }
+    }
+
+    /// What is kept of packets of this class in columns: if the budget decides, that has to be found
+    /// out for each.
+    pub(crate) fn kept(&self, class: u8) -> Kept {
+        match &self.budgeted {
+            None => self.wanted.kept(class),
+            Some(_) => Kept::varies(class),
+        }
+    }
+
+    /// Whether the modes want more than what packets get without detail.
+    pub(crate) fn wants_detail(&self) -> bool {
+        let denied = self.budgeted.as_ref().map(|budgeted| budgeted[0].keeps());
+        denied.is_some_and(|denied| self.wanted.keeps() > denied)
     }
 }
 
@@ -54,6 +115,18 @@ pub(crate) enum Demand {
 }
 
 impl Demand {
+    /// The most that is kept of a packet.
+    pub(crate) fn keeps(&self) -> Keep {
+        match self {
+            Self::Always(Outcome::Log(keep), _) => *keep,
+            Self::Always(..) => Keep::Nothing,
+            Self::Sampled(demands) => {
+                let keeps = demands.iter().map(|(demand, _)| demand.keep);
+                keeps.max().unwrap_or(Keep::Nothing)
+            }
+        }
+    }
+
     /// Demands as computed; `modes` are those of the modes, which the context names.
     pub(crate) fn new(
         demands: Vec<(Granularity, Decider)>,
@@ -87,10 +160,7 @@ impl Demand {
     pub(crate) fn kept(&self, class: u8) -> Kept {
         match self {
             Self::Always(Outcome::Log(keep), decider) => Kept::new(*keep, *decider, class),
-            _ => Kept {
-                payload: 0,
-                kind: u32::from(class) | u32::from(VARIES) << DECIDER_BITS,
-            },
+            _ => Kept::varies(class),
         }
     }
 }

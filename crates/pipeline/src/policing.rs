@@ -6,13 +6,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use strata_classify::LANES;
-use strata_policy::{ModeDemands, demands};
+use strata_policy::{DetailPlan, ModeDemands, demands};
 use strata_rules::{Action, AnswerId, BATCH, PacketFields, Policies, RuleClassifier, UNTAGGED};
 use strata_wire::ethernet::{self, ethertype};
 use strata_wire::wide::{GROUP, PacketColumns, Simd, WIDE};
 use strata_wire::{AddressFamily, Counters, Headers, LinkType, Outcome, Plain, exact};
 
-use crate::demand::{Demand, Kept};
+use crate::demand::{Demand, Demands, Kept};
 use crate::reasons::Reasons;
 use flows::{FlowDecisions, Salt};
 
@@ -32,7 +32,7 @@ const _: () = assert!(LANES <= BATCH);
 struct Decision {
     answer: AnswerId,
     /// For each class.
-    demands: Vec<Demand>,
+    demands: Vec<Demands>,
     /// Whether every class gets the same.
     is_settled: bool,
 }
@@ -58,6 +58,8 @@ pub(crate) struct Policing {
     seed: u64,
     /// For each class, what the modes demand.
     modes: Vec<ModeDemands>,
+    /// What the budget of detail makes of it.
+    detail: Option<DetailPlan>,
     /// By [`AnswerId`]: the number of its decision, or [`UNDECIDED`].
     numbers: Vec<u16>,
     /// By number.
@@ -95,7 +97,7 @@ impl Policing {
     /// `takes_columns` says whether batches in columns come.
     pub(crate) fn new(
         policies: Arc<Policies>,
-        modes: Vec<ModeDemands>,
+        (modes, detail): (Vec<ModeDemands>, Option<DetailPlan>),
         seed: u64,
         takes_columns: bool,
     ) -> Self {
@@ -106,6 +108,7 @@ impl Policing {
             policies,
             seed,
             modes,
+            detail,
             numbers: Vec::new(),
             decisions: Vec::new(),
             applied: Vec::new(),
@@ -290,14 +293,17 @@ impl Policing {
         self.classifier.answers().policies(answer, &mut policies);
         let mut actions = Vec::new();
         self.policies.actions(&policies, &mut actions);
-        let demands: Vec<Demand> = self
+        let all = |modes: &ModeDemands| demands(&self.policies, &policies, modes);
+        let detail = self.detail.as_ref();
+        let demands: Vec<Demands> = self
             .modes
             .iter()
-            .map(|modes| Demand::new(demands(&self.policies, &policies, modes), modes, reasons))
+            .enumerate()
+            .map(|(class, modes)| Demands::new(class, modes, detail, all, reasons))
             .collect();
-        let always = |demand: &Demand| match demand {
-            Demand::Always(outcome, _) => Some(*outcome),
-            Demand::Sampled(_) => None,
+        let always = |demands: &Demands| match &demands.wanted {
+            Demand::Always(outcome, _) if demands.budgeted.is_none() => Some(*outcome),
+            _ => None,
         };
         let discards = demands
             .iter()
@@ -328,7 +334,7 @@ impl Policing {
 
     /// What is demanded of the packet at `place` of the batch if it belongs to this class.
     #[inline]
-    pub(crate) fn demand(&self, place: u8, class: usize) -> &Demand {
+    pub(crate) fn demand(&self, place: u8, class: usize) -> &Demands {
         &self.decision(place).demands[class]
     }
 

@@ -3,6 +3,7 @@
 mod accounting;
 mod classes;
 mod decide;
+mod detail;
 mod lanes;
 mod parts;
 mod record;
@@ -14,7 +15,9 @@ use strata_blocks::{BlockBuilder, BlockSink, Progress, Sink, SinkError};
 use strata_capture::{PacketRef, Packets};
 use strata_classify::{LANES, Model};
 use strata_filter::{Filter, Program};
-use strata_policy::{ClassKept, Follower, Mode, ModeError, Plan};
+use strata_policy::{
+    ClassKept, Detail, DetailCounts, DetailLoads, Follower, Mode, ModeError, Plan,
+};
 use strata_sketch::Pressure;
 use strata_wire::wide::WIDE;
 use strata_wire::{
@@ -27,7 +30,7 @@ use std::sync::atomic::Ordering;
 
 use crate::budget::Budget;
 use crate::classifier::{Classifier, bits};
-use crate::demand::Demand;
+use crate::demand::Demands;
 use crate::flows::{FlowFinder, wire_bytes};
 use crate::policing::{Policing, fields, plain_fields};
 use crate::reasons::Reasons;
@@ -80,12 +83,18 @@ fn rules_number(policing: Option<&Policing>, interface: &Interface) -> u8 {
 pub struct Worker<S = BlockSink> {
     options: WorkerOptions,
     classifier: Classifier,
-    demands: Vec<Demand>,
+    demands: Vec<Demands>,
     reasons: Reasons,
     /// For each class, who decides where only modes do.
     class_deciders: Vec<Decider>,
     /// `None` if policies change nothing.
     policing: Option<Box<Policing>>,
+    /// `None` until a plan has a budget of detail.
+    detail: Option<Box<Detail>>,
+    /// Whether the plan has one.
+    has_detail: bool,
+    /// The load of all workers, and which of them this is.
+    loads: Option<(Arc<DetailLoads>, usize)>,
     follower: Option<Follower>,
     sampling_hasher: FlowHasher,
     /// Chooses which packets are sampled, as `sampling_hasher` which flows.
@@ -150,6 +159,7 @@ impl<S: Sink> Worker<S> {
             copies,
             enough,
             tap,
+            loads,
         } = parts;
         let plan = Plan::new(model, &options.modes)?;
         let block = sink.take().expect("a new sink has free blocks");
@@ -160,6 +170,9 @@ impl<S: Sink> Worker<S> {
             reasons: Reasons::new(),
             class_deciders: Vec::new(),
             policing: None,
+            detail: None,
+            has_detail: false,
+            loads,
             follower: steering.map(Follower::new),
             sampling_hasher: FlowHasher::new([options.sampling_seed, 0x5354_5241_5441]),
             sampling_key: mix64(options.sampling_seed ^ 0x5354_5241),
@@ -224,12 +237,19 @@ impl<S: Sink> Worker<S> {
     fn adopt(&mut self, plan: &Plan) {
         self.publish_hits();
         let reasons = &mut self.reasons;
-        let demands = plan.demands().iter();
+        let demands = plan.demands().iter().enumerate();
         self.demands = demands
-            .map(|modes| Demand::new(modes.clone(), modes, reasons))
+            .map(|(class, modes)| Demands::new(class, modes, plan.detail(), Vec::clone, reasons))
             .collect();
         if let Some(wide) = &mut self.wide {
-            wide.adopt(&self.demands);
+            wide.adopt(&self.demands, self.classifier.anomalous());
+        }
+        self.has_detail = plan.detail().is_some();
+        if let Some(plan) = plan.detail() {
+            match &mut self.detail {
+                Some(detail) => detail.set_budget(plan.budget),
+                none => *none = Some(Box::new(Detail::new(plan.budget, self.loads.clone()))),
+            }
         }
         self.class_deciders = plan.deciders();
         self.reasons.forget_plan();
@@ -238,12 +258,8 @@ impl<S: Sink> Worker<S> {
         self.policing = plan.policies().cloned().map(|policies| {
             let seed = self.options.hash_seed[0];
             let takes_columns = self.wide.is_some();
-            Box::new(Policing::new(
-                policies,
-                plan.demands().to_vec(),
-                seed,
-                takes_columns,
-            ))
+            let modes = (plan.demands().to_vec(), plan.detail().cloned());
+            Box::new(Policing::new(policies, modes, seed, takes_columns))
         });
         self.name_interfaces();
     }
@@ -324,6 +340,12 @@ impl<S: Sink> Worker<S> {
         let mut by_class = self.by_class.clone();
         by_class.merge(self.block.class_counts());
         by_class.list()
+    }
+
+    /// What became of payload while there was a budget of detail; `None` if there was none.
+    #[must_use]
+    pub fn detail(&self) -> Option<DetailCounts> {
+        self.detail.as_ref().map(|detail| detail.counts())
     }
 
     /// The classifier.

@@ -17,7 +17,7 @@ use strata_pipeline::{
     Alert, Alerts, Copies, DataPath, Parts, RunError, Tap, Tapped, TriggerOptions, Triggers,
     Worker, WorkerOptions, run,
 };
-use strata_policy::{Mode, ModeConfig, Plan, Steering};
+use strata_policy::{DetailBudget, DetailCounts, Mode, ModeConfig, Plan, Steering};
 use strata_rules::{Policies, Policy};
 use strata_sketch::{BITS_DEFAULT, Pressure, TableSize};
 use strata_testkit::{format_captures, labelled_captures, workspace_root};
@@ -112,12 +112,23 @@ const RULES: [Option<Rules>; 3] = [
     Some((&[("tcp and dst net 10.0.1.0/25", "classify")], "drop")),
 ];
 
+/// None, shares, and rates that suffice for a part of some packets.
+const DETAIL: [Option<DetailBudget>; 5] = [
+    None,
+    Some(DetailBudget::Share(0.1)),
+    Some(DetailBudget::Share(0.6)),
+    Some(DetailBudget::Rate(2e5)),
+    Some(DetailBudget::Share(0.0)),
+];
+
 /// How a recording is made.
 #[derive(Clone, Debug)]
 struct Setup {
     modes: Vec<&'static str>,
     filter: Option<&'static str>,
     rules: Option<Rules>,
+    /// The budget of detail.
+    detail: Option<DetailBudget>,
     look_back_bytes: usize,
     first_bytes: u64,
     is_alerted: bool,
@@ -161,6 +172,7 @@ impl Setup {
             modes: vec![name],
             filter: None,
             rules: None,
+            detail: None,
             look_back_bytes: 0,
             first_bytes: 0,
             is_alerted: false,
@@ -182,10 +194,13 @@ impl Setup {
         };
         let rules = self.rules.map_or(&[][..], |(rules, _)| rules);
         let policies: Vec<Policy> = rules.iter().map(policy).collect();
-        let steering = self.rules.map(|(_, otherwise)| {
-            let policies = Policies::new(&policies, otherwise.parse().unwrap()).unwrap();
-            let plan = Plan::new(model, &modes).unwrap();
-            Steering::new(plan.with_policies(Arc::new(policies)))
+        let plan = Plan::new(model, &modes).unwrap().with_detail(self.detail);
+        let steering = Steering::new(match self.rules {
+            None => plan,
+            Some((_, otherwise)) => {
+                let policies = Policies::new(&policies, otherwise.parse().unwrap()).unwrap();
+                plan.with_policies(Arc::new(policies))
+            }
         });
         let filter = self.filter.map(|text| Filter::parse(text).unwrap());
         let options = WorkerOptions {
@@ -213,7 +228,7 @@ impl Setup {
         let parts = Parts {
             path,
             sketch: Some(model.new_sketch(self.table).unwrap()),
-            steering,
+            steering: Some(steering),
             triggers: Some(Triggers::new(&triggers)),
             tap,
             copies: Some(Box::new(Copied(Arc::clone(&copies)))),
@@ -241,6 +256,7 @@ struct Left {
     copies: Vec<Vec<u8>>,
     shown: Vec<String>,
     drift: Option<String>,
+    detail: Option<DetailCounts>,
 }
 
 impl Recording {
@@ -261,6 +277,7 @@ impl Recording {
                 .classifier()
                 .drift()
                 .map(|drift| format!("{drift:?}")),
+            detail: self.worker.detail(),
         }
     }
 }
@@ -295,6 +312,9 @@ fn difference(a: &Left, b: &Left) -> Option<String> {
             a.shown.get(at),
             b.shown.get(at)
         ));
+    }
+    if a.detail != b.detail {
+        return Some(format!("{:?}\n{:?}", a.detail, b.detail));
     }
     (a.drift != b.drift).then(|| "drift differs".into())
 }
@@ -395,6 +415,7 @@ proptest! {
         ]),
         filter in prop::sample::select(vec![None, None, Some("tcp or ip6"), Some("len > 1000")]),
         rules in prop::sample::select(RULES.to_vec()),
+        detail in prop::sample::select(DETAIL.to_vec()),
         look_back_bytes in prop::sample::select(vec![0_usize, 0, 1 << 16, 1 << 20]),
         first_bytes in prop::sample::select(vec![0_u64, 0, 100, 4_096]),
         is_alerted in any::<bool>(),
@@ -407,7 +428,7 @@ proptest! {
         let packets = packets(seed, count, flows, odd_one_in);
         let table = TableSize::growing(bits.0, bits.1);
         let setup = Setup {
-            modes, filter, rules, look_back_bytes, first_bytes, is_alerted, is_tapped, shows_all,
+            modes, filter, rules, detail, look_back_bytes, first_bytes, is_alerted, is_tapped, shows_all,
             table,
         };
         let expected = record(&model, &setup, DataPath::Reference, &packets, &[64]);
@@ -552,10 +573,66 @@ fn policies_decide_alike_however_many_flows_there_are() {
     }
 }
 
+/// A budget of detail goes through columns too; it keeps what it says, and each packet that it gives
+/// detail or denies it says so.
+#[test]
+fn a_budget_of_detail_is_kept_by_all_paths() {
+    let model = model();
+    let packets = packets(11, 60_000, 300, u64::MAX);
+    for (mode, rules) in [
+        ("default", 0),
+        ("log-partial", 0),
+        ("log-sampled", 0),
+        ("default", 1),
+    ] {
+        let setup = Setup {
+            detail: Some(DetailBudget::Share(0.1)),
+            rules: RULES[rules],
+            ..Setup::mode(mode)
+        };
+        let expected = record(&model, &setup, DataPath::Reference, &packets, &[256]);
+        for path in paths() {
+            let (found, in_columns) = record_and_count(&model, &setup, path, &packets, &[256]);
+            assert_eq!(
+                difference(&expected, &found),
+                None,
+                "{}: {setup:?}",
+                path.name()
+            );
+            if matches!(path, DataPath::Avx2 | DataPath::Avx512) {
+                assert!(in_columns > 50_000, "{}: {in_columns}", path.name());
+            }
+        }
+        let counts = expected.detail.unwrap();
+        let budget = counts.offered.bytes / 10;
+        let most = budget + budget / 20 + (16 << 10);
+        assert!(counts.given.bytes <= most, "{mode}: {counts:?}");
+        assert!(counts.given.bytes * 5 > most, "{mode}: {counts:?}");
+        assert_eq!(counts.outside.packets > 0, rules > 0, "{mode}: {counts:?}");
+    }
+    // Where all classes get the same, scores decide nothing.
+    let log_all = Setup {
+        detail: Some(DetailBudget::Share(0.1)),
+        ..Setup::mode("log-all")
+    };
+    let left = record(&model, &log_all, DataPath::best(), &packets, &[256]);
+    let plain = Setup::mode("log-all");
+    let expected = record(&model, &plain, DataPath::best(), &packets, &[256]);
+    assert_eq!(difference(&expected, &left), None);
+}
+
+/// The default mode, with a budget that real traffic needs more than.
+fn with_detail() -> Setup {
+    Setup {
+        detail: Some(DetailBudget::Share(0.05)),
+        ..Setup::mode("default")
+    }
+}
+
 /// Records a capture file, as it is read; `None` if it is refused at once.
 fn record_file(model: &Model, path: DataPath, file: &Path) -> Option<Left> {
     let mut input = Input::open(&[file.to_path_buf()], &InputOptions::default()).ok()?;
-    let mut recording = Setup::mode("default").start(model, path);
+    let mut recording = with_detail().start(model, path);
     match run(&mut input, &mut recording.worker, |_| {
         std::ops::ControlFlow::Continue(())
     }) {
@@ -568,7 +645,7 @@ fn record_file(model: &Model, path: DataPath, file: &Path) -> Option<Left> {
 /// The same file, its packets handed over in batches of another size.
 fn record_file_in_batches(model: &Model, path: DataPath, file: &Path, size: usize) -> Left {
     let mut input = Input::open(&[file.to_path_buf()], &InputOptions::default()).unwrap();
-    let mut recording = Setup::mode("default").start(model, path);
+    let mut recording = with_detail().start(model, path);
     let worker = &mut recording.worker;
     // A damaged file ends where the damage is.
     while let Ok(next) = input.advance() {

@@ -6,17 +6,20 @@
 //!   another is published in its place, and each worker continues with that from its next batch. So
 //!   no packet is treated by half of a change, and none waits for one;
 //! - [`Steering`]: where plans are published; [`Follower`]: a worker's view of it;
+//! - [`Detail`]: the budget of detail, which goes to the highest scores;
 //! - [`ClassKept`]: what came of it.
 //!
 //! Used by `control` and `pipeline`; no I/O, no threads.
 #![forbid(unsafe_code)]
 
+mod detail;
 mod kept;
 mod mode;
 mod plan;
 mod steering;
 
+pub use detail::{BudgetError, Detail, DetailBudget, DetailCounts, DetailLoads};
 pub use kept::{ClassKept, merge_kept};
 pub use mode::{Mode, ModeConfig, ModeError};
-pub use plan::{ModeDemands, Plan, demands};
+pub use plan::{DetailPlan, ModeDemands, Plan, demands};
 pub use steering::{Delays, Follower, Steering};

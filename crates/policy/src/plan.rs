@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use strata_classify::Model;
 use strata_rules::{Action, Policies, Policy};
-use strata_wire::{Context, Decider, Granularity};
+use strata_wire::{Context, Decider, Granularity, Keep};
 
+use crate::detail::DetailBudget;
 use crate::mode::{Mode, ModeError};
 
 /// Most bytes that the description of policies may take: each block of a log has it.
@@ -20,6 +21,67 @@ pub struct Plan {
     context: Context,
     /// `None` if they would change nothing.
     policies: Option<Arc<Policies>>,
+    /// `None` if there is no budget, or the modes keep the same of every class.
+    detail: Option<DetailPlan>,
+}
+
+/// What a budget of detail makes of the modes' demands.
+#[derive(Clone, Debug)]
+pub struct DetailPlan {
+    /// The budget.
+    pub budget: DetailBudget,
+    /// By class as [`Plan::demands`], for packets that get detail: the most that any class gets.
+    pub given: Vec<ModeDemands>,
+    /// For those that do not: headers at most.
+    pub denied: Vec<ModeDemands>,
+}
+
+impl DetailPlan {
+    /// `None` if the budget would change nothing: what every class gets is no matter of scores.
+    fn new(budget: DetailBudget, demands: &[ModeDemands]) -> Option<Self> {
+        let all = demands.iter().flatten();
+        let top = all.clone().map(|(demand, _)| demand.keep).max()?;
+        let first = demands.first()?;
+        let alike = |other: &ModeDemands| {
+            let granularities = |list: &ModeDemands| -> Vec<Granularity> {
+                list.iter().map(|(demand, _)| *demand).collect()
+            };
+            granularities(other) == granularities(first)
+        };
+        if top <= Keep::Header || demands.iter().all(alike) {
+            return None;
+        }
+        let is_dropped =
+            |list: &ModeDemands| list.iter().all(|(demand, _)| demand.keep == Keep::Nothing);
+        let given = |list: &ModeDemands| -> ModeDemands {
+            let has_it = |(demand, _): &(Granularity, Decider)| {
+                demand.keep == top && demand.sampling.is_none()
+            };
+            if is_dropped(list) || list.iter().any(has_it) {
+                return list.clone();
+            }
+            let all = Granularity {
+                keep: top,
+                sampling: None,
+            };
+            vec![(all, Decider::Detail)]
+        };
+        let denied = |list: &ModeDemands| -> ModeDemands {
+            let cut = |(demand, decider): &(Granularity, Decider)| match demand.keep {
+                Keep::Nothing | Keep::Header => (*demand, decider.clone()),
+                _ => {
+                    let keep = Keep::Header;
+                    (Granularity { keep, ..*demand }, Decider::OverBudget)
+                }
+            };
+            list.iter().map(cut).collect()
+        };
+        Some(Self {
+            budget,
+            given: demands.iter().map(given).collect(),
+            denied: demands.iter().map(denied).collect(),
+        })
+    }
 }
 
 /// What the modes demand of a class, and for whom.
@@ -86,7 +148,21 @@ impl Plan {
             demands,
             context,
             policies: None,
+            detail: None,
         })
+    }
+
+    /// This plan with a budget of detail.
+    #[must_use]
+    pub fn with_detail(mut self, budget: Option<DetailBudget>) -> Self {
+        self.detail = budget.and_then(|budget| DetailPlan::new(budget, &self.demands));
+        self
+    }
+
+    /// What a budget of detail makes of the demands; `None` if there is none, or nothing to decide.
+    #[must_use]
+    pub fn detail(&self) -> Option<&DetailPlan> {
+        self.detail.as_ref()
     }
 
     /// This plan with policies.

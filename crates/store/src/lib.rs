@@ -53,8 +53,8 @@ pub use error::{Damage, StoreError};
 pub use index::{index_name, verify_index};
 pub use log::{Log, Loss, read_archive};
 pub use manifest::{
-    About, BlockFile, FlowTable, MANIFEST_NAME, Manifest, Overwritten, Recording, SavedLedger,
-    State,
+    About, BlockFile, DetailKept, FlowTable, MANIFEST_NAME, Manifest, Overwritten, Recording,
+    SavedLedger, State,
 };
 pub use names::{is_file_name, is_remote};
 pub use output::{OutputError, Sources};

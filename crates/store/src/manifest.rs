@@ -185,6 +185,10 @@ pub struct Recording {
     /// The tables of flows, once closed; not known of a switch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flow_table: Option<FlowTable>,
+    /// What became of payload under a budget of detail, once closed; absent without one, and of a
+    /// switch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<DetailKept>,
 }
 
 impl Recording {
@@ -212,6 +216,7 @@ impl Recording {
             look_back: about.look_back,
             live: about.live,
             flow_table: None,
+            detail: None,
         }
     }
 }
@@ -225,6 +230,27 @@ pub struct FlowTable {
     pub packets: u64,
     /// Of these, those whose flow found no entry: classified by their own headers alone.
     pub without_entry: u64,
+}
+
+/// What became of payload beyond headers under a budget of detail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DetailKept {
+    /// Packets that the budget decided about.
+    pub offered_packets: u64,
+    /// Their payload on the wire.
+    pub offered_bytes: u64,
+    /// Of these, packets that got detail.
+    pub given_packets: u64,
+    /// The bytes kept of them beyond headers.
+    pub given_bytes: u64,
+    /// Of these, packets that the mode wanted, but the budget did not give.
+    pub over_budget_packets: u64,
+    /// Their payload on the wire.
+    pub over_budget_bytes: u64,
+    /// Packets that others decided about: policies, alerts, first bytes.
+    pub outside_packets: u64,
+    /// The bytes kept of them beyond headers.
+    pub outside_bytes: u64,
 }
 
 /// Files of a worker that were deleted to make space for new ones.

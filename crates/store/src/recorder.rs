@@ -20,7 +20,7 @@ use strata_wire::Ledger;
 
 use crate::disk::Disk;
 use crate::error::{StoreError, io_error, is_full};
-use crate::manifest::{About, FlowTable, MANIFEST_NAME, Recording, SavedLedger, State};
+use crate::manifest::{About, DetailKept, FlowTable, MANIFEST_NAME, Recording, SavedLedger, State};
 use crate::writer::{LogWriter, Presence, now_ns};
 
 use writer::channel;
@@ -93,6 +93,7 @@ pub struct Recorder {
     shared: Arc<Shared>,
     writers: Vec<WriterThread>,
     flow_table: Option<FlowTable>,
+    detail: Option<DetailKept>,
     _lock: Box<dyn Any + Send>,
 }
 
@@ -208,6 +209,7 @@ impl Recorder {
             shared,
             writers,
             flow_table: None,
+            detail: None,
             _lock: lock,
         };
         Ok((recorder, sinks))
@@ -222,6 +224,11 @@ impl Recorder {
     /// Stores what is known about the tables of flows, for when the recording is closed.
     pub fn describe_flow_table(&mut self, table: FlowTable) {
         self.flow_table = Some(table);
+    }
+
+    /// Stores what became of payload under a budget of detail, for when the recording is closed.
+    pub fn describe_detail(&mut self, detail: DetailKept) {
+        self.detail = Some(detail);
     }
 
     /// Seals the files being written; later blocks go to new ones.
@@ -265,6 +272,7 @@ impl Recorder {
                 recording.ledger = Some(SavedLedger::from(ledger));
                 recording.warnings.clone_from(&warnings);
                 recording.flow_table = self.flow_table;
+                recording.detail = self.detail;
             });
             tries += 1;
             match closed {

@@ -12,6 +12,8 @@
 //! 6 an alert           signature id u64 | signature
 //! 7 the start of the flow
 //! 8 look-back          the decider that triggered it, as above
+//! 9 the budget of detail, which had enough for it
+//! 10 the budget of detail, which had not
 //! ```
 
 use std::fmt;
@@ -59,6 +61,10 @@ pub enum Decider {
     FirstBytes,
     /// The decider of a later packet of the flow, or an alert on the flow.
     LookBack(Box<Decider>),
+    /// The budget of detail: the score is among the highest.
+    Detail,
+    /// The budget of detail: the modes want the packet's payload, but there was not enough.
+    OverBudget,
 }
 
 /// The start of a text, up to [`TEXT_MAX`] bytes.
@@ -121,7 +127,11 @@ impl Decider {
             Self::Policy { .. } => Self::policy(0, ""),
             Self::Alert { .. } => Self::alert(0, ""),
             Self::LookBack(trigger) => Self::look_back(trigger.general()),
-            Self::Class | Self::PolicyDefault | Self::FirstBytes => self.clone(),
+            Self::Class
+            | Self::PolicyDefault
+            | Self::FirstBytes
+            | Self::Detail
+            | Self::OverBudget => self.clone(),
         }
     }
 
@@ -158,6 +168,8 @@ impl Decider {
                 out.push(8);
                 trigger.emit(out);
             }
+            Self::Detail => out.push(9),
+            Self::OverBudget => out.push(10),
         }
     }
 
@@ -196,6 +208,8 @@ impl Decider {
             6 => Self::alert(long()?, &text(8)?),
             7 => Self::FirstBytes,
             8 if rest.first() != Some(&8) => Self::look_back(Self::parse(rest)?),
+            9 => Self::Detail,
+            10 => Self::OverBudget,
             _ => return Err("who decided is of unknown kind"),
         })
     }
@@ -241,6 +255,8 @@ impl fmt::Display for Decider {
             Self::Alert { id, signature } => named(f, "alert", *id, signature),
             Self::FirstBytes => f.write_str("first-bytes"),
             Self::LookBack(trigger) => write!(f, "look-back:{trigger}"),
+            Self::Detail => f.write_str("detail"),
+            Self::OverBudget => f.write_str("over-budget"),
         }
     }
 }
@@ -271,6 +287,10 @@ pub fn in_words(reason: &str) -> Option<String> {
         "mode" => format!("mode {rest}, which keeps the same of every class"),
         "sampling" => format!("in the sample of {}", rest.replace('-', " of all ")),
         "first-bytes" => "among the first bytes of the flow (--first-bytes)".to_owned(),
+        "detail" => "among the highest scores within the budget of detail (--detail)".to_owned(),
+        "over-budget" => {
+            "over budget: its class is kept in more detail, but --detail did not suffice".to_owned()
+        }
         "class" => format!("a later packet of class {rest}"),
         "look-back" => {
             let trigger = in_words(rest).unwrap_or_else(|| rest.to_owned());
@@ -300,6 +320,8 @@ mod tests {
             Decider::alert(2_001_219, "ET SCAN Potential \"SSH\" Scan\n class=benign"),
             Decider::alert(0, ""),
             Decider::FirstBytes,
+            Decider::Detail,
+            Decider::OverBudget,
         ];
         let triggered: Vec<Decider> = all.iter().cloned().map(Decider::look_back).collect();
         all.extend(triggered);
@@ -318,12 +340,12 @@ mod tests {
         }
         assert!(Decider::parse(&[]).is_err());
         assert!(Decider::parse(&[8, 8, 0]).is_err());
-        assert!(Decider::parse(&[9]).is_err());
+        assert!(Decider::parse(&[11]).is_err());
     }
 
     #[test]
     fn they_are_shown_as_one_word_each_and_said_in_words() {
-        let shown: Vec<String> = all().iter().take(11).map(ToString::to_string).collect();
+        let shown: Vec<String> = all().iter().take(13).map(ToString::to_string).collect();
         assert_eq!(
             shown,
             [
@@ -338,6 +360,8 @@ mod tests {
                 r#"alert:2001219:"ET SCAN Potential \"SSH\" Scan\n class=benign""#,
                 "alert",
                 "first-bytes",
+                "detail",
+                "over-budget",
             ]
         );
         let look_back = Decider::look_back(Decider::policy(7, "tcp"));

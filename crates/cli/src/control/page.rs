@@ -1,8 +1,8 @@
 //! The status of a recording and its policies, as pages for people.
 
 use strata_control::{
-    ChangeStatus, CpuStatus, Event, FlowTableStatus, PacketStatus, PolicyOrigin, PolicyStatus,
-    ReceiveStatus, ResourceStatus, Status,
+    ChangeStatus, CpuStatus, DetailStatus, Event, FlowTableStatus, PacketStatus, PolicyOrigin,
+    PolicyStatus, ReceiveStatus, ResourceStatus, Status,
 };
 use strata_wire::{Printable, grouped, human_bytes};
 
@@ -59,6 +59,7 @@ pub(super) fn status(status: &Status, events: &[Event], reader: Reader) -> Strin
         row("rates", rates(status)),
     ];
     rows.extend(packets(status));
+    rows.extend(status.detail.as_ref().map(detail));
     rows.extend(arrivals(status));
     rows.extend(status.flow_table.as_ref().map(flow_table));
     rows.extend(status.resources.iter().filter_map(resource));
@@ -113,6 +114,20 @@ fn packets(status: &Status) -> impl Iterator<Item = Row> {
         any(all).iter().map(count).collect::<Vec<_>>()
     });
     ended.chain(more)
+}
+
+/// The budget of detail, and what became of payload.
+fn detail(detail: &DetailStatus) -> Row {
+    let mut text = word(&detail.budget);
+    if detail.budget != detail.asked {
+        text += &format!(" (asked for: {})", word(&detail.asked));
+    }
+    for payload in detail.payload.iter().filter(|payload| payload.packets > 0) {
+        let result = word(&payload.result).replace('_', " ");
+        let (count, bytes) = (grouped(payload.packets), human_bytes(payload.bytes));
+        text += &format!("; {result}: {count} packets, {bytes}");
+    }
+    row("detail", text)
 }
 
 /// What arrived, and what was lost before that.
@@ -318,6 +333,7 @@ mod tests {
             mode: "log-minimum".into(),
             asked_mode: "default".into(),
             mode_seconds_left: Some(59.5),
+            detail: None,
             default: "classify".into(),
             policies: 2,
             packets_per_second: 1234.5,

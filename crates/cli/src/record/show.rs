@@ -50,6 +50,16 @@ pub(super) fn outcome(outcome: &RecordOutcome) -> Result<()> {
             text::count_of(reports.vectors_lost, "vector"),
         )?;
     }
+    if let (Some(detail), Some(Closed::Relay { .. })) = (&outcome.detail, &outcome.closed) {
+        writeln!(
+            out,
+            "detail: {} of {} of payload kept; over budget: {} packets, {}",
+            human_bytes(detail.given.bytes),
+            human_bytes(detail.offered.bytes),
+            grouped(detail.over_budget.packets),
+            human_bytes(detail.over_budget.bytes),
+        )?;
+    }
     if pressure.packets > 0 {
         writeln!(
             out,

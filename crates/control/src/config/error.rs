@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use strata_policy::BudgetError;
 use strata_rules::{ParseActionError, PolicyError};
 
 /// What is wrong with a configuration file.
@@ -53,6 +54,14 @@ pub enum ConfigError {
         number: usize,
         /// Why.
         source: PolicyError,
+    },
+    /// The budget of detail is invalid.
+    #[error("{}: detail: {source}", path.display())]
+    Detail {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: BudgetError,
     },
     /// The default action is invalid.
     #[error("{}: default: {source}", path.display())]

@@ -5,15 +5,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use strata_classify::Model;
-use strata_policy::{Mode, ModeConfig, ModeError, Plan};
+use strata_policy::{DetailBudget, Mode, ModeConfig, ModeError, Plan};
 use strata_rules::{Action, Base, PolicySet};
 use strata_wire::{Counters, exact};
 
 use super::events::Events;
 use super::{Fast, Observed};
-use crate::elastic::{Degradation, ElasticOptions, ElasticState, Reading, Resource, Sensed};
+use crate::elastic::{
+    DETAIL_LEFT, Degradation, ElasticOptions, ElasticState, Reading, Resource, Sensed,
+};
 use crate::saved::Saved;
-use crate::status::CpuStatus;
+use crate::status::{CpuStatus, DetailStatus, detailed};
 
 /// How long the kernel counts as dropping packets after it was seen to do so: longer than workers
 /// take to report again.
@@ -38,9 +40,28 @@ pub(super) struct Asked {
     pub(super) elastic: Option<ElasticOptions>,
     /// Cores that the process may use; `None` for no limit.
     pub(super) cpu_budget: Option<f64>,
+    /// The budget of detail; `None` for none.
+    pub(super) detail: Option<DetailBudget>,
 }
 
 impl Asked {
+    /// The budget of detail at work, which is lower during a shortage.
+    pub(super) fn detail_left(&self, degradation: Degradation) -> Option<DetailBudget> {
+        match degradation.detail {
+            true => self.detail.map(|budget| budget.part(DETAIL_LEFT)),
+            false => self.detail,
+        }
+    }
+
+    /// How shortages are answered.
+    pub(super) fn elastic(&self) -> Option<ElasticOptions> {
+        let options = self.elastic.clone()?;
+        Some(ElasticOptions {
+            lowers_detail: self.detail.is_some(),
+            ..options
+        })
+    }
+
     /// Checks every mode that it names. Not all of them are active: some are only while nothing is
     /// short, or once a time is over, when it is too late to refuse them.
     pub(super) fn check(&self, model: &Model) -> Result<(), ModeError> {
@@ -63,6 +84,7 @@ impl Asked {
         let asked = self.modes.iter().map(|name| Degradation::of_mode(name));
         // Several modes keep what any of them demands, so they give up only what all do.
         let asked = asked.reduce(|a, b| Degradation {
+            detail: false,
             partial: a.partial && b.partial,
             sampled: a.sampled && b.sampled,
         });
@@ -84,7 +106,8 @@ impl Asked {
             .map(|name| Mode::by_name(name, &self.own_modes))
             .collect();
         let ready = policies.ready(self.default);
-        Ok(Plan::new(model, &modes?)?.with_policies(Arc::new(ready)))
+        let plan = Plan::new(model, &modes?)?.with_detail(self.detail_left(degradation));
+        Ok(plan.with_policies(Arc::new(ready)))
     }
 }
 
@@ -153,6 +176,32 @@ impl Inner {
     /// The active modes.
     pub(super) fn active(&self) -> Vec<String> {
         self.asked.active(self.state.degradation())
+    }
+
+    /// The budget of detail and what became of it, if there is or was one.
+    pub(super) fn detail_status(&self) -> Option<DetailStatus> {
+        let at_work = self.asked.detail_left(self.state.degradation());
+        if self.asked.detail.is_none() && self.observed.detail.is_none() {
+            return None;
+        }
+        Some(DetailStatus {
+            asked: DetailBudget::text(self.asked.detail),
+            budget: DetailBudget::text(at_work),
+            payload: self
+                .observed
+                .detail
+                .as_ref()
+                .map_or_else(Vec::new, detailed),
+        })
+    }
+
+    /// The active modes and the budget of detail, if there is one, for events.
+    pub(super) fn described(&self) -> String {
+        let modes = format!("mode {}", self.active().join("+"));
+        match self.asked.detail_left(self.state.degradation()) {
+            None => modes,
+            Some(budget) => format!("{modes}, detail {budget}"),
+        }
     }
 
     /// The current instructions to workers.

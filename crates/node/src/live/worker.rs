@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 use strata_capture::live::{Live, RingCounts, Way};
 use strata_control::CaptureWay;
 use strata_pipeline::Worker;
-use strata_policy::{ClassKept, merge_kept};
+use strata_policy::{ClassKept, DetailCounts, merge_kept};
 use strata_sandbox::Role;
 use strata_sketch::Pressure;
 use strata_wire::{Counters, Ledger};
@@ -40,6 +40,7 @@ pub(super) struct Status {
 struct Snapshot {
     ledger: Ledger,
     kept: Vec<ClassKept>,
+    detail: Option<DetailCounts>,
     pressure: Pressure,
     rings: Vec<(String, RingCounts)>,
     /// How interfaces are captured.
@@ -183,6 +184,7 @@ fn publish(
         snapshot.ways = ways;
         snapshot.ledger = worker.ledger();
         snapshot.kept = worker.kept();
+        snapshot.detail = worker.detail();
         snapshot.pressure = worker.pressure();
         snapshot.ring_wait = status.gauges.take_ring_wait();
         snapshot.taken = Some(Instant::now());
@@ -204,6 +206,7 @@ pub(super) fn noted(running: &[Running]) -> Observation {
         worker.status.with(|snapshot| {
             noted.ledger.merge(&snapshot.ledger);
             merge_kept(&mut noted.kept, &snapshot.kept);
+            DetailCounts::merge_some(&mut noted.detail, snapshot.detail);
             noted.cpu = noted.cpu.max(Some(snapshot.cpu));
             noted.disk_busy = noted.disk_busy.max(Some(snapshot.disk_busy));
             if let Some(fill) = snapshot.ring_fill {

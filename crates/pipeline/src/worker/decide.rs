@@ -1,15 +1,17 @@
-//! What policies and modes decide about a batch in columns, where classes alone do not say it.
+//! What policies, modes and the budget of detail decide about a batch in columns, where classes alone
+//! do not say it.
 
 use std::ops::Range;
 
 use strata_blocks::{Sink, SinkError};
 use strata_capture::Packets;
-use strata_classify::LANES;
+use strata_classify::{LANES, VerdictId};
 use strata_wire::wide::{GROUP, GROUPS, Kernel, Lanes, PacketColumns, WIDE};
 use strata_wire::{FlowKey, Headers, KeepKind, LinkType, Outcome, Plain};
 
 use super::Worker;
-use super::triggers::{Attention, Triggers};
+use super::detail::{KeptByDetail, Offered, Payload};
+use super::triggers::{Asked, Attention, Triggers};
 use super::wide::{KeptLen, Recording, Wide, is_in};
 use crate::classifier::bits;
 use crate::demand::{DECIDER_BITS, Kept, VARIES};
@@ -98,6 +100,22 @@ impl Wide {
                 data,
             },
         }
+    }
+
+    fn offered(&self, at: usize) -> Offered {
+        Offered {
+            ts_ns: self.columns.ts_ns[at],
+            fingerprint: self.columns.fingerprint[at],
+            header_end: self.header_end[at],
+            captured_len: self.columns.captured_len[at],
+            wire_len: self.columns.wire_len[at],
+        }
+    }
+
+    /// How much is kept of a packet beyond its headers.
+    #[inline(always)]
+    fn payload_kept(&self, at: usize) -> u32 {
+        self.kept_len[at].saturating_sub(self.header_end[at])
     }
 
     fn wire_bytes(&self, at: usize) -> u64 {
@@ -224,16 +242,20 @@ impl<S: Sink> Worker<S> {
     /// Decides about those packets for which somebody else than the class does.
     fn decide_odd(&mut self, wide: &mut Wide, odd: &[u16; GROUPS]) {
         let mut before = self.packet_number;
+        let others = if self.has_detail { u16::MAX } else { 0 };
         wide.recorded = wide.wanted;
         for (group, odd) in odd.iter().enumerate() {
             let wanted = wide.wanted[group];
-            for lane in bits((odd & wanted).into()) {
+            // What is kept of the others is outside the budget of detail.
+            for lane in bits(((odd | others) & wanted).into()) {
                 let at = group * GROUP + lane;
                 let mut decider = wide.decider(at);
+                let mut given = None;
                 if decider == VARIES {
                     let so_far = wanted & (u16::MAX >> (GROUP - 1 - lane));
                     self.packet_number = before + u64::from(so_far.count_ones());
-                    match self.decide_one(wide, at) {
+                    given = self.offer_column(wide, at);
+                    match self.decide_one(wide, at, given) {
                         Ok(by) => decider = by,
                         Err(outcome) => {
                             self.skip(wide, at, outcome);
@@ -243,18 +265,35 @@ impl<S: Sink> Worker<S> {
                     }
                 }
                 wide.verdicts[at] = self.reason(wide.verdicts[at], decider);
+                if self.has_detail && given.is_none() {
+                    self.count_outside(wide.payload_kept(at));
+                }
             }
             before += u64::from(wanted.count_ones());
         }
         self.packet_number = before;
     }
 
+    /// Offers a packet to the budget of detail, if there is one; see [`Worker::offer`].
+    #[inline(always)]
+    fn offer_column(&mut self, wide: &Wide, at: usize) -> Option<bool> {
+        if !self.has_detail {
+            return None;
+        }
+        self.offer(at.to_le_bytes()[0], wide.verdicts[at], &wide.offered(at))
+    }
+
     /// Decides about a packet by itself, how much is kept of it and who decided; fails if it is not
-    /// recorded.
+    /// recorded. `given` is what [`Worker::offer`] said.
     #[inline(never)]
-    fn decide_one(&self, wide: &mut Wide, at: usize) -> Result<DeciderId, Outcome> {
+    fn decide_one(
+        &self,
+        wide: &mut Wide,
+        at: usize,
+        given: Option<bool>,
+    ) -> Result<DeciderId, Outcome> {
         let [class, place] = [wide.kinds[at].to_le_bytes()[0], at.to_le_bytes()[0]];
-        let (outcome, decider) = self.decided(place, class, || wide.flow_key(at));
+        let (outcome, decider) = self.decided((place, class), given, || wide.flow_key(at));
         let Outcome::Log(keep) = outcome else {
             return Err(outcome);
         };
@@ -277,50 +316,79 @@ impl<S: Sink> Worker<S> {
         recording: &mut Recording<'_, P>,
         triggers: &mut Triggers,
     ) -> Result<(), SinkError> {
-        const FULL: u8 = KeepKind::Full as u8;
         wide.recorded.fill(0);
         for group in 0..recording.data.len().div_ceil(GROUP) {
             let dissected = wide.columns.dissected[group];
             for lane in bits(wide.wanted[group].into()) {
                 let at = group * GROUP + lane;
                 self.packet_number += 1;
-                let (mut decider, mut skipped) = (wide.decider(at), None);
-                if decider == VARIES {
-                    match self.decide_one(wide, at) {
-                        Ok(by) => decider = by,
-                        Err(outcome) => skipped = Some(outcome),
+                let has_flow = dissected >> lane & 1 != 0;
+                match self.attend_one(wide, recording, triggers, (at, has_flow))? {
+                    Err(outcome) => self.skip(wide, at, outcome),
+                    Ok(decider) => {
+                        if decider != BY_CLASS {
+                            wide.verdicts[at] = self.reason(wide.verdicts[at], decider);
+                        }
+                        wide.recorded[group] |= 1 << lane;
+                        recording.pending += 1;
                     }
                 }
-                // What is discarded stays so; a packet without a flow has no others to go with it.
-                if dissected >> lane & 1 != 0 && skipped != Some(Outcome::Discard) {
-                    let columns = &wide.columns;
-                    let captured_len = u64::from(columns.captured_len[at]);
-                    let of = (columns.fingerprint[at], columns.ts_ns[at], captured_len);
-                    let [_, code, ..] = wide.kinds[at].to_le_bytes();
-                    match triggers.attend(of, (code == FULL).then_some(decider)) {
-                        Attention::AsDecided if skipped.is_some() => {}
-                        Attention::AsDecided => {
-                            let seq = self.next_seq + recording.pending;
-                            triggers.remember(&wide.remembered(at, seq, recording.data[at]));
-                        }
-                        asked => {
-                            decider = self.keep_whole(wide, recording, triggers, at, asked)?;
-                            skipped = None;
-                        }
-                    }
-                }
-                if let Some(outcome) = skipped {
-                    self.skip(wide, at, outcome);
-                    continue;
-                }
-                if decider != BY_CLASS {
-                    wide.verdicts[at] = self.reason(wide.verdicts[at], decider);
-                }
-                wide.recorded[group] |= 1 << lane;
-                recording.pending += 1;
             }
         }
         Ok(())
+    }
+
+    /// Decides about a packet and what its flow asks for: returns who decided, or why it is not
+    /// recorded.
+    #[inline(always)]
+    fn attend_one<P: Packets + ?Sized>(
+        &mut self,
+        wide: &mut Wide,
+        recording: &mut Recording<'_, P>,
+        triggers: &mut Triggers,
+        (at, has_flow): (usize, bool),
+    ) -> Result<Result<DeciderId, Outcome>, SinkError> {
+        const FULL: u8 = KeepKind::Full as u8;
+        let decider = wide.decider(at);
+        let varies = decider == VARIES;
+        let mut decided = match varies {
+            true => self.decide_one(wide, at, None),
+            false => Ok(decider),
+        };
+        // What is discarded stays so; a packet without a flow has no others to go with it.
+        let takes_part = has_flow && decided != Err(Outcome::Discard);
+        let asked = match takes_part {
+            true => {
+                let columns = &wide.columns;
+                let captured_len = u64::from(columns.captured_len[at]);
+                triggers.ask((columns.fingerprint[at], columns.ts_ns[at], captured_len))
+            }
+            false => Asked::default(),
+        };
+        let mut given = None;
+        // What its flow asks for is outside the budget of detail.
+        if varies && !asked.is_any() {
+            given = self.offer_column(wide, at);
+            if given.is_some() {
+                decided = self.decide_one(wide, at, given);
+            }
+        }
+        if takes_part {
+            let [_, code, ..] = wide.kinds[at].to_le_bytes();
+            let whole = decided.ok().filter(|_| code == FULL);
+            match asked.attention(whole) {
+                Attention::AsDecided if decided.is_err() => {}
+                Attention::AsDecided => {
+                    let seq = self.next_seq + recording.pending;
+                    triggers.remember(&wide.remembered(at, seq, recording.data[at]));
+                }
+                asked => decided = Ok(self.keep_whole(wide, recording, triggers, at, asked)?),
+            }
+        }
+        if self.has_detail && given.is_none() && decided.is_ok() {
+            self.count_outside(wide.payload_kept(at));
+        }
+        Ok(decided)
     }
 
     /// Has a packet kept whole, as its flow asks for, and first writes what is remembered of the flow
@@ -350,5 +418,64 @@ impl<S: Sink> Worker<S> {
         wide.kept_len[at] = wide.columns.captured_len[at];
         wide.kinds[at] = u32::from(class) | u32::from(KeepKind::Full.code()) << 8;
         Ok(decider)
+    }
+
+    /// How much is kept of each packet of a batch, within the budget.
+    pub(super) fn find_detail(&mut self, wide: &mut Wide, kept: &KeptByDetail, count: usize) {
+        self.packet_number += count as u64;
+        let Some(detail) = &mut self.detail else {
+            return;
+        };
+        let columns = &wide.columns;
+        wide.simd.run(Payload {
+            payload: &mut wide.payload,
+            header_end: &wide.header_end,
+            captured_len: &columns.captured_len,
+            wire_len: &columns.wire_len,
+        });
+        wide.kept_len = [0; WIDE];
+        let classifier = &self.classifier;
+        // Those about whom it is not the class that decides.
+        let mut named: [(u8, DeciderId); WIDE] = [(0, BY_CLASS); WIDE];
+        let mut others = 0;
+        let mut from = 0;
+        while from < count {
+            let chunk = detail.chunk(columns.ts_ns[from], count - from);
+            let lanes = from..from + chunk;
+            let mut sum = 0;
+            let packets = wide.verdicts[lanes.clone()]
+                .iter()
+                .zip(&wide.payload[lanes.clone()])
+                .zip(&mut wide.kinds[lanes.clone()]);
+            for (at, ((&id, &payload), kind)) in lanes.clone().zip(packets) {
+                let [class, step] = classifier.class_and_step(id);
+                sum += u64::from(payload);
+                *kind = kept.denied[usize::from(class)];
+                if !detail.offer(step, payload) {
+                    continue;
+                }
+                let captured_len = columns.captured_len[at];
+                let header = wide.header_end[at].min(captured_len);
+                let captured = (captured_len - header).min(kept.payload);
+                let gives = detail.decide(step, columns.fingerprint[at], payload, captured);
+                if gives {
+                    *kind = kept.given[usize::from(class)];
+                    wide.kept_len[at] = kept.payload;
+                }
+                let decider = kept.deciders[usize::from(class)][usize::from(gives)];
+                if decider != BY_CLASS {
+                    named[others] = (at.to_le_bytes()[0], decider);
+                    others += 1;
+                }
+            }
+            detail.offered(chunk as u64, sum);
+            from = lanes.end;
+        }
+        for &(at, decider) in &named[..others] {
+            let at = usize::from(at);
+            let verdict: VerdictId = wide.verdicts[at];
+            wide.verdicts[at] = self.reason(verdict, decider);
+        }
+        wide.record_all();
     }
 }

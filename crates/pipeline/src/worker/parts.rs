@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use strata_blocks::{BlockSink, Sink};
-use strata_policy::Steering;
+use strata_policy::{DetailLoads, Steering};
 use strata_sketch::{Preparation, Sketch};
 use strata_wire::{Counters, FlowKey};
 
@@ -68,6 +68,9 @@ pub struct Parts<S = BlockSink> {
     pub enough: Option<Box<dyn EnoughOfFlows>>,
     /// Is shown packets while it wants them.
     pub tap: Option<Box<dyn Tap>>,
+    /// The load of all workers and which of them this is, if there are several: they share a budget of
+    /// detail.
+    pub loads: Option<(Arc<DetailLoads>, usize)>,
 }
 
 impl<S: Sink> Parts<S> {
@@ -86,6 +89,7 @@ impl<S: Sink> Parts<S> {
             copies: None,
             enough: None,
             tap: None,
+            loads: None,
         }
     }
 }

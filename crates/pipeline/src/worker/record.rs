@@ -10,7 +10,7 @@ use strata_wire::{FlowKey, Keep, KeepKind, Outcome, clamped, exact};
 
 use super::{DEFINITIONS_LEN, Worker};
 use crate::classifier::Classifier;
-use crate::demand::Demand;
+use crate::demand::{Demand, Demands};
 use crate::flows::wire_bytes;
 use crate::reasons::{BY_CLASS, DeciderId, Reasons, class_and_level, join_decided};
 
@@ -32,11 +32,9 @@ impl<S: Sink> Worker<S> {
     ) -> Result<(), SinkError> {
         let class = self.classifier.class(verdict);
         self.packet_number += 1;
-        let place = self.lanes.policed[lane];
-        let decided = self.decided(place, class, || self.lanes.headers(lane).flow_key());
-        let (outcome, decider) = match &self.triggers {
-            None => decided,
-            Some(_) => self.attend_to(lane, packet, decided, (verdict, class))?,
+        let ((outcome, decider), is_outside) = match &self.triggers {
+            None => self.decided_lane(lane, packet, verdict),
+            Some(_) => self.attend_to(lane, packet, (verdict, class))?,
         };
         let Some(keep) = self.kept_of(outcome, class, wire_bytes(packet)) else {
             return Ok(());
@@ -47,6 +45,9 @@ impl<S: Sink> Worker<S> {
             self.mind_the_cut(lane, packet, keep, verdict);
         }
         let kept = keep.kept_len(header_len, captured_len);
+        if is_outside {
+            self.count_outside(kept.saturating_sub(header_len));
+        }
         let reason = self.reason(verdict, decider);
         self.push(lane, packet, class, (keep.kind(), kept), reason)
     }
@@ -121,18 +122,29 @@ impl<S: Sink> Worker<S> {
         Ok(())
     }
 
-    /// What modes and policies decide about a packet of this class, and which of them. `place` is
-    /// that among the packets that policies have seen.
+    /// What modes and policies ask for, for packets of this class. `place` is that among the packets
+    /// that policies have seen.
+    #[inline(always)]
+    pub(super) fn demands(&self, place: u8, class: u8) -> &Demands {
+        match &self.policing {
+            None => &self.demands[usize::from(class)],
+            Some(policing) => policing.demand(place, usize::from(class)),
+        }
+    }
+
+    /// What modes, policies and the budget of detail decide about a packet of this class, and which of
+    /// them; `given` is what [`Worker::offer`] said.
     #[inline(always)]
     pub(super) fn decided(
         &self,
-        place: u8,
-        class: u8,
+        (place, class): (u8, u8),
+        given: Option<bool>,
         flow: impl FnOnce() -> FlowKey,
     ) -> (Outcome, DeciderId) {
-        let demand = match &self.policing {
-            None => &self.demands[usize::from(class)],
-            Some(policing) => policing.demand(place, usize::from(class)),
+        let demands = self.demands(place, class);
+        let demand = match (given, demands.budgeted.as_deref()) {
+            (Some(given), Some(budgeted)) => &budgeted[usize::from(given)],
+            _ => &demands.wanted,
         };
         match demand {
             Demand::Always(outcome, decider) => (*outcome, *decider),

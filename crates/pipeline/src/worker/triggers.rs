@@ -8,6 +8,7 @@ use strata_capture::PacketRef;
 use strata_classify::VerdictId;
 use strata_wire::{Decider, Keep, Outcome, exact};
 
+use super::detail::Decided;
 use super::{DEFINITIONS_LEN, Worker};
 use crate::alerts::{Alerted, Alerts};
 use crate::classifier::bits;
@@ -59,7 +60,7 @@ impl Triggers {
         self.looks_back() || self.first_bytes.is_some() || self.alerted.is_some()
     }
 
-    /// Fetches what [`Triggers::attend`] will look at.
+    /// Fetches what [`Triggers::ask`] will look at.
     #[inline]
     pub(super) fn prefetch(&self, fingerprints: &[u64]) {
         if let Some(look_back) = &self.look_back {
@@ -70,22 +71,14 @@ impl Triggers {
         }
     }
 
-    /// What the flow of a packet asks for, given its fingerprint, time and captured bytes, and who
-    /// has decided that it is kept whole already, if so.
+    /// What the flow of a packet asks for, given its fingerprint, time and captured bytes.
     #[inline(always)]
-    pub(super) fn attend(
-        &mut self,
-        (fingerprint, ts_ns, bytes): (u64, u64, u64),
-        whole: Option<DeciderId>,
-    ) -> Attention {
+    pub(super) fn ask(&mut self, (fingerprint, ts_ns, bytes): (u64, u64, u64)) -> Asked {
         let first = self.first_bytes.as_mut();
-        let is_start = first.is_some_and(|first| first.is_start(fingerprint, ts_ns, bytes));
         let alerted = self.alerted.as_ref();
-        let alerted = alerted.and_then(|alerted| alerted.by(fingerprint));
-        match whole.or(alerted) {
-            Some(decider) => Attention::Promote(decider),
-            None if is_start => Attention::Whole(FIRST_BYTES),
-            None => Attention::AsDecided,
+        Asked {
+            is_start: first.is_some_and(|first| first.is_start(fingerprint, ts_ns, bytes)),
+            alerted: alerted.and_then(|alerted| alerted.by(fingerprint)),
         }
     }
 
@@ -108,7 +101,34 @@ impl Triggers {
     }
 }
 
-/// What a packet's flow asks for.
+/// What a packet's flow asks for by itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Asked {
+    /// The packet is one of its first bytes.
+    is_start: bool,
+    /// An alert was raised on it.
+    alerted: Option<DeciderId>,
+}
+
+impl Asked {
+    /// Whether it asks for anything.
+    #[inline(always)]
+    pub(super) fn is_any(self) -> bool {
+        self.is_start || self.alerted.is_some()
+    }
+
+    /// What to do with the packet, given who has decided that it is kept whole already, if so.
+    #[inline(always)]
+    pub(super) fn attention(self, whole: Option<DeciderId>) -> Attention {
+        match whole.or(self.alerted) {
+            Some(decider) => Attention::Promote(decider),
+            None if self.is_start => Attention::Whole(FIRST_BYTES),
+            None => Attention::AsDecided,
+        }
+    }
+}
+
+/// What is done with a packet because of its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attention {
     /// What modes and policies have decided.
@@ -159,30 +179,36 @@ impl<S: Sink> Worker<S> {
         }
     }
 
-    /// What happens to a packet for which modes and policies have this outcome, and who decided it:
-    /// what they keep whole already is their decision.
+    /// What happens to a packet, and who decided it: what modes and policies keep whole already is
+    /// their decision.
     #[inline(never)]
     pub(super) fn attend_to(
         &mut self,
         lane: usize,
         packet: &PacketRef<'_>,
-        decided: (Outcome, DeciderId),
         (verdict, class): (VerdictId, u8),
-    ) -> Result<(Outcome, DeciderId), SinkError> {
+    ) -> Result<Decided, SinkError> {
         const WHOLE: Outcome = Outcome::Log(Keep::Full);
-        let (outcome, decider) = decided;
-        let Some(triggers) = &mut self.triggers else {
-            return Ok(decided);
-        };
+        let place = (self.lanes.policed[lane], class);
+        let wanted = self.decided(place, None, || self.lanes.headers(lane).flow_key());
         // What is discarded stays so; a packet without a flow has no others to go with it.
-        if outcome == Outcome::Discard || self.lanes.dissected & 1 << lane == 0 {
-            return Ok(decided);
+        if wanted.0 == Outcome::Discard || self.lanes.dissected & 1 << lane == 0 {
+            return Ok(self.decided_lane(lane, packet, verdict));
         }
+        let Some(triggers) = &mut self.triggers else {
+            return Ok(self.decided_lane(lane, packet, verdict));
+        };
         let fingerprint = self.lanes.facts[lane].fingerprint;
         let captured_len = exact::<u32>(packet.data.len());
         let of = (fingerprint, packet.ts_ns, u64::from(captured_len));
-        let whole = (outcome == WHOLE).then_some(decider);
-        match triggers.attend(of, whole) {
+        let asked = triggers.ask(of);
+        // What its flow asks for is not offered to the budget of detail.
+        let (decided, is_outside) = match asked.is_any() {
+            true => (wanted, self.has_detail),
+            false => self.decided_lane(lane, packet, verdict),
+        };
+        let (outcome, decider) = decided;
+        match asked.attention((outcome == WHOLE).then_some(decider)) {
             Attention::AsDecided => {
                 if let Outcome::Log(keep) = outcome {
                     let cut = Cut {
@@ -194,21 +220,24 @@ impl<S: Sink> Worker<S> {
                         wire_len: exact::<u32>(wire_bytes(packet)),
                         data: packet.data,
                     };
-                    triggers.remember(&Remembered {
+                    let remembered = Remembered {
                         fingerprint,
                         packet: cut,
-                    });
+                    };
+                    if let Some(triggers) = &mut self.triggers {
+                        triggers.remember(&remembered);
+                    }
                 }
-                Ok(decided)
+                Ok((decided, is_outside))
             }
-            Attention::Whole(decider) => Ok((WHOLE, decider)),
+            Attention::Whole(decider) => Ok(((WHOLE, decider), is_outside)),
             Attention::Promote(decider) => {
                 let Some(mut triggers) = self.triggers.take() else {
                     unreachable!("they were asked");
                 };
                 let promoted = self.promote(&mut triggers, fingerprint, decider, class);
                 self.triggers = Some(triggers);
-                promoted.map(|()| (WHOLE, decider))
+                promoted.map(|()| ((WHOLE, decider), is_outside))
             }
         }
     }

@@ -9,10 +9,11 @@ use strata_classify::{LANES, VerdictId};
 use strata_wire::wide::{GROUP, GROUPS, Kernel, Lanes, PacketColumns, Simd, WIDE};
 use strata_wire::{Headers, KeepKind, LinkType, prefetch};
 
+use super::detail::KeptByDetail;
 use super::record::define_reason;
 use super::{DEFINITIONS_LEN, Worker, fetch};
 use crate::classifier::bits;
-use crate::demand::{Demand, Kept};
+use crate::demand::{Demands, Kept};
 
 /// Fewer packets than this are faster one by one.
 const FEW: usize = 16;
@@ -44,6 +45,10 @@ pub(super) struct Wide {
     pub(super) by_class: Vec<Kept>,
     /// Whether every packet is recorded, and its class says how much of it.
     is_by_class: bool,
+    /// Or it is that and the budget of detail, which say so.
+    by_detail: Option<Box<KeptByDetail>>,
+    /// Payload on the wire, with a budget of detail.
+    pub(super) payload: [u32; WIDE],
 }
 
 impl Wide {
@@ -61,15 +66,28 @@ impl Wide {
             recorded: [0; GROUPS],
             by_class: Vec::new(),
             is_by_class: false,
+            by_detail: None,
+            payload: [0; WIDE],
         }
     }
 
-    /// Stores what modes demand for each class.
-    pub(super) fn adopt(&mut self, demands: &[Demand]) {
+    /// Stores what modes demand for each class, of which some are anomalous.
+    pub(super) fn adopt(&mut self, demands: &[Demands], anomalous: impl Iterator<Item = bool>) {
         let classes = (0..=u8::MAX).zip(demands);
         self.by_class = classes.map(|(class, demand)| demand.kept(class)).collect();
+        self.by_detail = KeptByDetail::new(demands, anomalous).map(Box::new);
         let mut kept = self.by_class.iter();
         self.is_by_class = kept.all(|kept| kept.is_by_class());
+    }
+
+    /// Records all packets, and of each as many bytes after the headers as `kept_len` says.
+    pub(super) fn record_all(&mut self) {
+        self.recorded = self.wanted;
+        self.simd.run(KeptLen {
+            kept_len: &mut self.kept_len,
+            header_end: &self.header_end,
+            captured_len: &self.columns.captured_len,
+        });
     }
 }
 
@@ -326,11 +344,22 @@ impl<S: Sink> Worker<S> {
         wide: &mut Wide,
         mut recording: Recording<'_, P>,
     ) -> Result<(), SinkError> {
-        if wide.is_by_class && self.policing.is_none() && self.triggers.is_none() {
-            self.find_kept(wide, recording.data.len());
-        } else {
-            self.decide_columns(wide, &mut recording)?;
-        }
+        let is_alone = self.policing.is_none() && self.triggers.is_none();
+        let by_detail = wide.by_detail.take();
+        let decided = match &by_detail {
+            _ if !is_alone => self.decide_columns(wide, &mut recording),
+            Some(kept) => {
+                self.find_detail(wide, kept, recording.data.len());
+                Ok(())
+            }
+            None if wide.is_by_class => {
+                self.find_kept(wide, recording.data.len());
+                Ok(())
+            }
+            None => self.decide_columns(wide, &mut recording),
+        };
+        wide.by_detail = by_detail;
+        decided?;
         let count = recording.data.len();
         self.record_until(wide, &mut recording, count)
     }
@@ -360,30 +389,12 @@ impl<S: Sink> Worker<S> {
     /// How much is kept of each packet.
     fn find_kept(&mut self, wide: &mut Wide, count: usize) {
         self.packet_number += count as u64;
-        let Wide {
-            simd,
-            by_class,
-            verdicts,
-            kinds,
-            kept_len,
-            header_end,
-            columns,
-            recorded,
-            wanted,
-            ..
-        } = wide;
-        let lens = kept_len.iter_mut().zip(kinds);
-        for ((kept_len, kind), &id) in lens.zip(&*verdicts).take(count) {
-            let kept = by_class[usize::from(self.classifier.class(id))];
+        let lens = wide.kept_len.iter_mut().zip(&mut wide.kinds);
+        for ((kept_len, kind), &id) in lens.zip(&wide.verdicts).take(count) {
+            let kept = wide.by_class[usize::from(self.classifier.class(id))];
             (*kept_len, *kind) = (kept.payload, kept.kind);
         }
-        *recorded = *wanted;
-        let captured_len = &columns.captured_len;
-        simd.run(KeptLen {
-            kept_len,
-            header_end,
-            captured_len,
-        });
+        wide.record_all();
     }
 
     /// Records of packets before `end`, as long as they need no check of their own.

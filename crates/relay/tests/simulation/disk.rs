@@ -23,6 +23,7 @@ pub(crate) fn degradation(shortage: &Shortage) -> Degradation {
     Degradation {
         partial: shortage.partial,
         sampled: shortage.sampled,
+        ..Degradation::default()
     }
 }
 

@@ -1,0 +1,473 @@
+//! The budget of detail: so much payload beyond headers is kept, and it goes to the highest scores.
+//!
+//! [`Detail`] is the controller of one worker, without a clock: packets and their times in, decisions
+//! out. It is a token bucket that earns what the budget is worth, filled to a few seconds of it at
+//! most, and a threshold on scores. The threshold follows from the running distribution of scores
+//! and from how full the bucket is: while it is low, fewer packets get detail than the distribution
+//! suggests, while it is high, more, and once it is full, any. So what is kept in a minute is the
+//! budget to within the size of the bucket, whatever the scores are.
+//!
+//! Scores come in steps, and most packets share theirs with many others. Within the step in which
+//! the budget ends, the first bytes of each flow go first, then an eighth of the flows after the other.
+//! Where the modes alone want more than the budget, as in a large attack, the start of each of these
+//! flows goes first, before scores count.
+//!
+//! A flow that got detail because of its score keeps it until its score is clearly lower, or the bucket
+//! is low.
+//!
+//! With several workers, a share is kept of each worker's packets. A rate is divided among them in
+//! proportion to their payload of the last seconds ([`DetailLoads`]).
+
+mod budget;
+mod flows;
+mod ranks;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use strata_classify::{SCORE_STEPS, STEP_ANOMALOUS};
+use strata_wire::Counters;
+
+pub use budget::{BudgetError, DetailBudget};
+use flows::{Flows, Held};
+use ranks::{Margin, NO_RANK, RANK_BITS, Ranks, WANTED};
+
+/// The budget is kept to within a chunk of packets.
+const CHUNK: usize = 32;
+/// The bucket holds this share of what the budget was worth in the last minute, ...
+const BUCKET_SHARE: f64 = 0.04;
+/// ... and at least this many bytes, of all workers together.
+const BUCKET_BYTES_MIN: f64 = 16_384.0;
+/// It holds a little more for a short time.
+const OVERFLOW: f64 = 1.25;
+/// Thresholds are renewed this often in packet time, ...
+const INTERVAL_NS: u64 = 250_000_000;
+/// ... and after so many packets, fewer at the start.
+const INTERVAL_PACKETS_MIN: u64 = 64;
+const INTERVAL_PACKETS_MAX: u64 = 1 << 16;
+/// A flow keeps its detail until its score is this many steps below the threshold.
+const CLEARLY: u8 = 6;
+/// Time that runs backwards by more than this has been set.
+const SET_BACK_NS: u64 = 1_000_000_000;
+
+// The step of a verdict can be offered as it is, where modes want what is anomalous.
+const _: () = assert!(STEP_ANOMALOUS == WANTED && SCORE_STEPS == WANTED);
+
+/// Levels of the bucket between empty and full.
+const LEVELS: usize = 4;
+/// What part of the budget the distribution is asked for, by level, and whether the rank at which it
+/// ends is included.
+const PARTS: [(f64, bool); LEVELS] = [(0.7, false), (1.0, false), (1.0, true), (2.0, true)];
+
+impl DetailBudget {
+    /// What may be given before anything was earned.
+    fn first_credit(self) -> f64 {
+        let (Self::Share(worth) | Self::Rate(worth)) = self;
+        if worth > 0.0 {
+            BUCKET_BYTES_MIN / 2.0
+        } else {
+            0.0
+        }
+    }
+}
+
+/// What became of payload beyond headers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DetailCounts {
+    /// Packets that the budget decided about, and their payload on the wire.
+    pub offered: Counters,
+    /// Those of them that got detail, and the bytes kept beyond headers.
+    pub given: Counters,
+    /// Those of them that the modes wanted, but the budget did not give.
+    pub over_budget: Counters,
+    /// Packets that others decided about (policies, alerts, first bytes), and the bytes kept of them
+    /// beyond headers.
+    pub outside: Counters,
+}
+
+impl DetailCounts {
+    /// Adds those of another worker.
+    pub fn merge(&mut self, other: &Self) {
+        self.offered.merge(other.offered);
+        self.given.merge(other.given);
+        self.over_budget.merge(other.over_budget);
+        self.outside.merge(other.outside);
+    }
+
+    /// Adds those of another worker, where there are any.
+    pub fn merge_some(all: &mut Option<Self>, other: Option<Self>) {
+        match (all.as_mut(), other) {
+            (Some(all), Some(other)) => all.merge(&other),
+            (None, other) => *all = other,
+            (Some(_), None) => {}
+        }
+    }
+}
+
+/// How much payload each of several workers has, so that they can divide a rate.
+#[derive(Debug)]
+pub struct DetailLoads(Vec<AtomicU64>);
+
+impl DetailLoads {
+    /// For this many workers.
+    #[must_use]
+    pub fn new(workers: usize) -> Arc<Self> {
+        Arc::new(Self((0..workers).map(|_| AtomicU64::new(0)).collect()))
+    }
+}
+
+/// One worker's share of the load.
+#[derive(Debug)]
+struct Load {
+    all: Arc<DetailLoads>,
+    number: usize,
+    /// By worker: its payload so far, and what of it came lately.
+    latest: Vec<(u64, f64)>,
+}
+
+impl Load {
+    /// The share of this worker, which has got more payload.
+    #[allow(clippy::cast_precision_loss)]
+    fn share(&mut self, payload: u64, seconds: f64) -> f64 {
+        self.all.0[self.number].fetch_add(payload, Ordering::Relaxed);
+        for ((before, lately), now) in self.latest.iter_mut().zip(&self.all.0) {
+            let now = now.load(Ordering::Relaxed);
+            let more = now - std::mem::replace(before, now);
+            *lately = *lately / (1.0 + seconds / 10.0) + more as f64;
+        }
+        let all: f64 = self.latest.iter().map(|(_, lately)| lately).sum();
+        let equal = 1.0 / self.latest.len() as f64;
+        match self.latest.get(self.number) {
+            Some((_, own)) if all > 0.0 => own / all,
+            _ => equal,
+        }
+    }
+}
+
+/// The least rank that gets detail, by [`Held`], and what decides it.
+#[derive(Clone, Copy, Debug)]
+struct Least {
+    by_held: [u16; Held::COUNT],
+    /// Scores above this step hold on.
+    margin_bin: u8,
+    /// Packets below this step get none, whatever their flow.
+    candidate: u8,
+}
+
+/// The controller of one worker.
+#[derive(Debug)]
+pub struct Detail {
+    budget: DetailBudget,
+    load: Option<Load>,
+    /// This worker's share of a rate.
+    load_share: f64,
+    ranks: Ranks,
+    flows: Flows,
+    /// By level of the bucket.
+    levels: [Least; LEVELS],
+    least: Least,
+    /// Packets left of the chunk.
+    left: usize,
+    /// Payload offered since the last chunk began.
+    offered: u64,
+    /// What may be given now, in bytes.
+    credit: f64,
+    /// What the budget was worth in the last minute.
+    per_minute: f64,
+    /// The latest packet time, once there is one.
+    clock_ns: Option<u64>,
+    interval: Interval,
+    counts: DetailCounts,
+}
+
+/// The interval after which thresholds are renewed.
+#[derive(Clone, Copy, Debug)]
+struct Interval {
+    started_ns: u64,
+    packets: u64,
+    packets_max: u64,
+    earned: f64,
+    payload: u64,
+}
+
+impl Detail {
+    /// A controller that knows nothing yet; `load` says which of several workers it is.
+    ///
+    /// # Panics
+    ///
+    /// If there are fewer workers than its number says.
+    #[must_use]
+    pub fn new(budget: DetailBudget, load: Option<(Arc<DetailLoads>, usize)>) -> Self {
+        let load = load.map(|(all, number)| {
+            assert!(number < all.0.len(), "one of the workers");
+            let latest = all.0.iter().map(|now| (now.load(Ordering::Relaxed), 0.0));
+            let latest = latest.collect();
+            Load {
+                all,
+                number,
+                latest,
+            }
+        });
+        // What the modes want, in the order of their flows.
+        let first = u16::from(WANTED - 1) << RANK_BITS;
+        let least = Least {
+            by_held: [first; Held::COUNT],
+            margin_bin: WANTED - 1,
+            candidate: WANTED - 1,
+        };
+        let workers = load.as_ref().map_or(1, |load| load.latest.len());
+        #[allow(clippy::cast_precision_loss)]
+        let load_share = 1.0 / workers as f64;
+        Self {
+            budget,
+            load,
+            load_share,
+            ranks: Ranks::new(),
+            flows: Flows::new(),
+            levels: [least; LEVELS],
+            least,
+            left: 0,
+            offered: 0,
+            credit: budget.first_credit(),
+            per_minute: 0.0,
+            clock_ns: None,
+            interval: Interval {
+                started_ns: 0,
+                packets: 0,
+                packets_max: INTERVAL_PACKETS_MIN,
+                earned: 0.0,
+                payload: 0,
+            },
+            counts: DetailCounts::default(),
+        }
+    }
+
+    /// Continues with another budget.
+    pub fn set_budget(&mut self, budget: DetailBudget) {
+        if self.budget != budget {
+            self.budget = budget;
+            self.per_minute = 0.0;
+            self.credit = self.credit.min(budget.first_credit());
+        }
+    }
+
+    /// The step of a score (`strata_classify::score_step`, above which anything may be set), with
+    /// whether the modes want the packet's detail.
+    #[inline]
+    #[must_use]
+    pub fn step(score: u8, is_wanted: bool) -> u8 {
+        score & !WANTED | if is_wanted { WANTED } else { 0 }
+    }
+
+    /// What became of payload so far.
+    #[must_use]
+    pub fn counts(&self) -> DetailCounts {
+        self.counts
+    }
+
+    /// The step of scores from which on detail is given now, of [`WANTED`] steps.
+    #[must_use]
+    pub fn threshold(&self) -> u8 {
+        self.levels[1].margin_bin
+    }
+
+    /// How many of the packets to come, of which there are at most `most` and the first has this
+    /// time, may be offered until the next call.
+    #[inline]
+    pub fn chunk(&mut self, ts_ns: u64, most: usize) -> usize {
+        if self.left == 0 {
+            self.next_chunk(ts_ns);
+        }
+        let count = self.left.min(most);
+        self.left -= count;
+        count
+    }
+
+    /// Counts a packet's payload; whether [`Detail::decide`] has to be asked, since it may get
+    /// detail or the modes want it.
+    #[inline(always)]
+    pub fn offer(&mut self, step: u8, payload: u32) -> bool {
+        self.ranks.steps[usize::from(step)] += u64::from(payload);
+        step >= self.least.candidate
+    }
+
+    /// Counts the packets of a chunk that were offered, and their payload.
+    #[inline]
+    pub fn offered(&mut self, packets: u64, payload: u64) {
+        self.counts.offered.packets += packets;
+        self.counts.offered.bytes += payload;
+        self.offered += payload;
+    }
+
+    /// Whether a packet gets detail: `payload` bytes beyond headers on the wire, of which `captured`
+    /// can be kept. The step is that of [`Detail::offer`].
+    #[inline]
+    pub fn decide(&mut self, step: u8, fingerprint: u64, payload: u32, captured: u32) -> bool {
+        if payload == 0 {
+            // There is nothing to give.
+            return step & WANTED != 0;
+        }
+        let bin = self.ranks.bin(step);
+        let flow = self.flows.get(fingerprint);
+        let others = match self.ranks.is_crowded() {
+            true => u16::from(step & !WANTED) >> RANK_BITS,
+            false => flow.spread(),
+        };
+        let rank = u16::from(bin) << RANK_BITS | flow.earliness(others);
+        flow.add(payload);
+        self.ranks.add(rank, payload);
+        let gives = rank >= self.least.by_held[flow.held as usize];
+        if gives {
+            flow.held = match bin > self.least.margin_bin {
+                true => Held::ByScore,
+                false => Held::ByRank,
+            };
+            self.counts.given.add(u64::from(captured));
+            self.credit -= f64::from(captured);
+            if self.credit <= 0.0 {
+                self.least.by_held = [NO_RANK; Held::COUNT];
+            }
+        } else {
+            flow.held = Held::Not;
+            if step & WANTED != 0 {
+                self.counts.over_budget.add(u64::from(payload));
+            }
+        }
+        gives
+    }
+
+    /// As [`Detail::offer`] and [`Detail::decide`], for one packet.
+    pub fn packet(
+        &mut self,
+        ts_ns: u64,
+        step: u8,
+        fingerprint: u64,
+        (payload, captured): (u32, u32),
+    ) -> bool {
+        self.chunk(ts_ns, 1);
+        self.offered(1, u64::from(payload));
+        self.offer(step, payload) && self.decide(step, fingerprint, payload, captured)
+    }
+
+    /// Counts a packet that others decided about, of which these bytes beyond headers are kept.
+    #[inline]
+    pub fn outside(&mut self, kept: u32) {
+        if kept > 0 {
+            self.counts.outside.add(u64::from(kept));
+        }
+    }
+
+    #[allow(clippy::cast_precision_loss)]
+    fn workers(&self) -> f64 {
+        self.load
+            .as_ref()
+            .map_or(1.0, |load| load.latest.len() as f64)
+    }
+
+    /// What the bucket holds at most.
+    fn bucket_bytes(&self) -> f64 {
+        (self.per_minute * BUCKET_SHARE).max(BUCKET_BYTES_MIN / self.workers())
+    }
+
+    /// Adds what the budget is worth to the bucket, and renews the thresholds.
+    #[cold]
+    #[inline(never)]
+    #[allow(clippy::cast_precision_loss)]
+    fn next_chunk(&mut self, ts_ns: u64) {
+        self.left = CHUNK;
+        let before = match self.clock_ns {
+            Some(before) if ts_ns.saturating_add(SET_BACK_NS) >= before => before,
+            _ => {
+                self.interval.started_ns = ts_ns;
+                ts_ns
+            }
+        };
+        let now = ts_ns.max(before);
+        self.clock_ns = Some(now);
+        let seconds = (now - before) as f64 / 1e9;
+        let payload = std::mem::take(&mut self.offered);
+        let earned = match self.budget {
+            DetailBudget::Share(share) => payload as f64 * share,
+            // A pause earns no more than fits.
+            DetailBudget::Rate(rate) => rate * self.load_share * seconds.min(60.0),
+        };
+        self.per_minute = self.per_minute / (1.0 + seconds / 60.0) + earned;
+        // It overflows later than it is full, so that nothing is lost before it is given.
+        let most = self.bucket_bytes() * OVERFLOW + earned * 2.0;
+        self.credit = (self.credit + earned).min(most);
+        self.interval.packets += CHUNK as u64;
+        self.interval.payload += payload;
+        self.interval.earned += earned;
+        let is_over = now - self.interval.started_ns >= INTERVAL_NS;
+        if is_over || self.interval.packets > self.interval.packets_max {
+            self.end_interval(now);
+        }
+        self.least = self.level();
+    }
+
+    #[cold]
+    #[allow(clippy::cast_precision_loss)]
+    fn end_interval(&mut self, now: u64) {
+        let ended = self.interval;
+        if let Some(load) = &mut self.load {
+            let seconds = (now - ended.started_ns) as f64 / 1e9;
+            self.load_share = load.share(ended.payload, seconds);
+        }
+        self.interval = Interval {
+            started_ns: now,
+            packets: 0,
+            packets_max: (ended.packets_max * 2).min(INTERVAL_PACKETS_MAX),
+            earned: 0.0,
+            payload: 0,
+        };
+        if ended.payload == 0 {
+            return;
+        }
+        self.ranks.end_interval(ended.earned);
+        let margins = PARTS.map(|(part, _)| self.ranks.margin(part));
+        let rank = |level: usize| match PARTS[level].1 {
+            true => margins[level].within,
+            false => margins[level].above,
+        };
+        let Margin { bin, within, .. } = margins[1];
+        let by_score = within.min(u16::from(bin.saturating_sub(CLEARLY)) << RANK_BITS);
+        let lowest = within.min(rank(LEVELS - 1)).min(by_score);
+        // A step more, so that it is known what comes next.
+        let candidate = (lowest >> RANK_BITS)
+            .saturating_sub(1)
+            .min(u16::from(WANTED - 1));
+        for (level, least) in self.levels.iter_mut().enumerate() {
+            let new = rank(level);
+            *least = Least {
+                by_held: match level {
+                    // Low: whoever is not above gives up.
+                    0 => [new; Held::COUNT],
+                    _ => [new, new.min(within), new.min(by_score)],
+                },
+                margin_bin: bin,
+                candidate: candidate.to_le_bytes()[0],
+            };
+        }
+    }
+
+    /// What the level of the bucket allows.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    fn level(&self) -> Least {
+        let fill = self.credit / self.bucket_bytes();
+        let least = |level: usize| self.levels[level];
+        if fill <= 0.0 {
+            return Least {
+                by_held: [NO_RANK; Held::COUNT],
+                ..least(0)
+            };
+        }
+        if fill >= 1.0 {
+            return Least {
+                by_held: [0; Held::COUNT],
+                candidate: 0,
+                ..least(LEVELS - 1)
+            };
+        }
+        least((fill * 4.0) as usize)
+    }
+}
