@@ -84,7 +84,7 @@ class Recording:
         self.log = context.directory / "budget-log"
         self.strata, self.socket = context.strata, context.directory / "budget-socket"
         remove([self.log])
-        command = [context.strata, "record", "-i", RECEIVING, "-o", self.log,
+        command = [context.strata, "record", "-i", RECEIVING, "-o", self.log, "--detail", "none",
                    "--cpu", f"{budget * 100}%", "--socket", self.socket]
         self.process = subprocess.Popen(
             inside(RECEIVER, "taskset", "-c", CAPTURE_CORE, *command),

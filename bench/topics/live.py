@@ -157,7 +157,7 @@ def captures(strata, directory):
     """{name: (command, outputs, the pattern of its count)}"""
     log, file = directory / "live-log", directory / "live.pcap"
     counted = r"([\d ]+) packets \("
-    record = [strata, "record", "-i", RECEIVING, "-o", log]
+    record = [strata, "record", "-i", RECEIVING, "-o", log, "--detail", "none"]
     return {
         "strata": (record, [log], counted),
         "strata --mode log-all": ([*record, "--mode", "log-all"], [log], counted),

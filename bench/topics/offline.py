@@ -18,7 +18,7 @@ def measure(context):
         directory / n for n in ("log", "all", "cut.pcap", "copy.pcap", "same.pcap", "flows")
     )
     flows.mkdir(exist_ok=True)
-    strata = [context.strata, "record", "-r", trace, "-o", log]
+    strata = [context.strata, "record", "-r", trace, "-o", log, "--detail", "none"]
     everything = [context.strata, "record", "--mode", "log-all", "-r", trace, "-o", all_of_it]
     ours, log_all, cp = "strata record", "strata record --mode log-all", "cp and fsync"
     programs = {

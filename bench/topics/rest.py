@@ -62,7 +62,7 @@ def weight(context, at_rest, captured, cold):
     trace = DATA / "labelled" / "mix-test" / "trace.pcap"
     if trace.exists():
         log = context.directory / "mix"
-        run(context.strata, "record", "-r", trace, "-o", log)
+        run(context.strata, "record", "-r", trace, "-o", log, "--detail", "none")
         run(context.strata, "compact", log)
         mix = json.loads(run(at_rest, "weigh", log))
         beside = mix["bytes"] - mix["files"].get("payload", 0)
@@ -98,7 +98,8 @@ def beside(context, hot, rounds):
     """Seconds of a recording on one core, alone and while the other one compacts."""
     trace = context.generate("w2.pcap", "cic-w2", 500_000 if context.quick else 1_500_000)
     log, other = context.directory / "recorded", context.directory / "again"
-    record = ["taskset", "-c", "0", context.strata, "record", "-r", trace, "-o", log]
+    record = ["taskset", "-c", "0", context.strata, "record", "-r", trace, "-o", log,
+              "--detail", "none"]
     times = {"alone": [], "beside": []}
     for _ in range(rounds):
         for name, kept in times.items():

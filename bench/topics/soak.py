@@ -38,7 +38,7 @@ def measure(context):
         disturbance = Disturbance()
         record = subprocess.Popen(
             live.inside(live.RECEIVER, "taskset", "-c", live.CAPTURE_CORE, context.strata,
-                        "record", "-i", live.RECEIVING, "-o", log),
+                        "record", "-i", live.RECEIVING, "-o", log, "--detail", "none"),
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
         time.sleep(2)

@@ -74,7 +74,7 @@ pub(crate) struct DataPathArgs {
     #[arg(short = 'c', long, value_name = "PACKETS", help_heading = Resettable::Reset)]
     count: Option<u64>,
 
-    /// Use this model file; without it, the built-in model, which is conservative.
+    /// Use this model file; without it, the built-in model, with a budget of detail (--detail).
     #[arg(short = 'm', long = "model", value_name = "FILE", help_heading = CLASSIFICATION)]
     model: Option<PathBuf>,
 
@@ -89,7 +89,7 @@ pub(crate) struct DataPathArgs {
     /// share of the payload as in 10%, a rate of it in packet time as in 50MB/s or 20GB/day, or none
     /// for all of what the mode keeps of each class. What policies, alerts and --first-bytes keep comes
     /// on top. Applies in modes that keep some classes in more detail than others. By default what the
-    /// configuration file says, else none.
+    /// configuration file says, else 10% with the built-in model and none with --model.
     #[arg(long, value_name = "BUDGET", env = "STRATA_DETAIL", help_heading = CLASSIFICATION)]
     detail: Option<String>,
 

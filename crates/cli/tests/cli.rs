@@ -16,7 +16,7 @@ use common::wait_for;
 use program::{ok, record, strata};
 use serde_json::Value;
 use signal::signal;
-use strata_testkit::data_dir;
+use strata_testkit::{data_dir, workspace_root};
 
 fn run(command: &mut Command) -> Output {
     command.output().unwrap()
@@ -295,7 +295,14 @@ fn the_sampling_seed_chooses_the_sample_and_the_hash_seed_does_not() {
     let sample = |name: &str, hash_seed: &str, sampling_seed: &str| {
         let log = dir.path().join(name);
         let mut command = record(mix_test(), &log);
-        command.args(["--mode", "log-sampled", "--hash-seed", hash_seed]);
+        command.args([
+            "--mode",
+            "log-sampled",
+            "--hash-seed",
+            hash_seed,
+            "--detail",
+            "none",
+        ]);
         ok(command.args(["--sampling-seed", sampling_seed, "udp"]));
         let export = run(strata()
             .arg("export")
@@ -602,4 +609,50 @@ fn system_calls_do_not_grow_with_packets() {
         calls < packets / 10,
         "{calls} system calls, {packets} packets"
     );
+}
+
+/// A model that was chosen has its own threshold; the built-in one has a budget.
+#[test]
+fn without_a_model_a_tenth_of_the_payload_is_kept_unless_asked_otherwise() {
+    let dir = tempfile::tempdir().unwrap();
+    let (none, some) = (dir.path().join("none.toml"), dir.path().join("some.toml"));
+    std::fs::write(&none, "detail = 'none'").unwrap();
+    std::fs::write(&some, "detail = '5%'").unwrap();
+    let model = workspace_root().join("models/default.json");
+    let [none, some, model] = [&none, &some, &model].map(|path| path.to_str().unwrap());
+    let cases: [(&[&str], Option<f64>); 7] = [
+        (&[], Some(0.1)),
+        (&["--mode", "log-partial"], Some(0.1)),
+        (&["--detail", "none"], None),
+        (&["--config", none], None),
+        (&["-m", model], None),
+        (&["-m", model, "--config", some], Some(0.05)),
+        (&["--mode", "log-all"], None),
+    ];
+    for (number, (arguments, share)) in cases.into_iter().enumerate() {
+        let log = dir.path().join(number.to_string());
+        let mut command = record(mix_test(), &log);
+        let output = run(command.args(arguments));
+        let said = String::from_utf8(output.stdout).unwrap();
+        let detail = info(&log)[0]["detail"].clone();
+        let Some(share) = share else {
+            assert!(
+                detail.is_null() && !said.contains("detail:"),
+                "{arguments:?}"
+            );
+            continue;
+        };
+        assert!(
+            said.contains("\ndetail: ") && said.contains("over budget"),
+            "{said}"
+        );
+        let bytes = |name: &str| detail[name].as_f64().unwrap();
+        let (offered, given) = (bytes("offered_bytes"), bytes("given_bytes"));
+        assert!(
+            given <= offered * share * 1.1 + 16_384.0,
+            "{arguments:?}: {detail}"
+        );
+        // In log-partial, a packet with detail has 128 bytes of it.
+        assert!(given > 0.0, "{arguments:?}: {detail}");
+    }
 }

@@ -82,8 +82,13 @@ fn matching(filter: &str) -> u64 {
     packets
 }
 
-/// Records, and checks that both tiers and all commands that show reasons agree.
+/// Records without a budget of detail, and checks what [`record_with_detail`] does.
 fn record(dir: &Path, arguments: &[&str]) -> (PathBuf, Counts) {
+    record_with_detail(dir, &[arguments, &["--detail", "none"]].concat())
+}
+
+/// Records, and checks that both tiers and all commands that show reasons agree.
+fn record_with_detail(dir: &Path, arguments: &[&str]) -> (PathBuf, Counts) {
     let log = dir.join("log");
     ok(strata()
         .arg("record")
@@ -245,7 +250,7 @@ fn a_budget_of_detail_is_kept_and_says_so() {
         ("file", 0.02, &["--config", config]),
         ("override", 0.05, &["--config", config, "--detail=5%"]),
     ] {
-        let (log, counts) = record(&dir.path().join(name), arguments);
+        let (log, counts) = record_with_detail(&dir.path().join(name), arguments);
         assert!(
             of(&counts, |reason| reason == "over-budget") > 0,
             "{name}: {counts:?}"
@@ -275,7 +280,7 @@ fn a_budget_of_detail_is_kept_and_says_so() {
         ("none", &["--config", config, "--detail", "none"][..]),
         ("log-all", &["--mode", "log-all", "--detail", "5%"]),
     ] {
-        let (log, counts) = record(&dir.path().join(name), arguments);
+        let (log, counts) = record_with_detail(&dir.path().join(name), arguments);
         assert_eq!(of(&counts, |reason| reason.contains("over-budget")), 0);
         let info = ok(strata().args(["info", "--json"]).arg(&log));
         let info: Value = serde_json::from_str(&info).unwrap();

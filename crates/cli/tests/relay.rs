@@ -304,7 +304,7 @@ fn a_relayed_log_is_found_in_verified_compacted_and_pruned() {
     let mut record = Command::new(STRATA);
     output(
         record
-            .args(["record", "-r"])
+            .args(["record", "--hash-seed", "1", "-r"])
             .arg(&capture)
             .arg("-o")
             .arg(&local),
@@ -322,7 +322,8 @@ fn a_relayed_log_is_found_in_verified_compacted_and_pruned() {
     ]);
     let mut relay = relay(command.arg(&relayed));
     let mut switch = Command::new(STRATA);
-    output(switch.args(["switch", "--relay", HOST, "-r"]).arg(&capture));
+    switch.args(["switch", "--relay", HOST, "--hash-seed", "1", "-r"]);
+    output(switch.arg(&capture));
     relay.signal("INT");
 
     let export = dir.path().join("export.pcapng");

@@ -638,7 +638,7 @@ fn a_relays_disk_that_fills_is_answered_by_its_switch() {
     let text = switch.ended_well();
     assert!(text.contains("+ dropped 0 + in_flight 0"), "{text}");
     assert!(
-        text.contains("mode log-sampled: the relay asks for it: disk_space is short"),
+        text.contains("mode log-sampled, detail 10%: the relay asks for it: disk_space is short"),
         "{text}"
     );
     assert!(

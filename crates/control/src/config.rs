@@ -43,7 +43,7 @@ pub struct Config {
     /// Budget of detail, as `--detail`, which overrides it: a share of the payload beyond headers, as
     /// in `10%`, or a rate of it, as in `50MB/s` or `20GB/day`; it goes to the packets with the
     /// highest scores, instead of all packets of the classes that the mode keeps in more detail.
-    /// `none` for no budget, which is the default.
+    /// `none` for no budget. By default `10%` with the built-in model, `none` with another.
     pub detail: Option<String>,
     /// Most memory for flow tables, of all workers together, as in `2GB`; `--memory` overrides it.
     /// Read at the start only. By default a sixteenth of the machine's memory.
@@ -299,13 +299,19 @@ impl Config {
         })
     }
 
-    /// The budget of detail.
+    /// The budget of detail; `default` if the file has none.
     ///
     /// # Errors
     ///
-    /// If it is none.
-    pub fn detail(&self, path: &Path) -> Result<Option<DetailBudget>, ConfigError> {
-        let text = self.detail.as_deref().unwrap_or("none");
+    /// If its text is invalid.
+    pub fn detail(
+        &self,
+        path: &Path,
+        default: Option<DetailBudget>,
+    ) -> Result<Option<DetailBudget>, ConfigError> {
+        let Some(text) = &self.detail else {
+            return Ok(default);
+        };
         DetailBudget::parse(text).map_err(|source| ConfigError::Detail {
             path: path.into(),
             source,

@@ -26,7 +26,7 @@ pub(crate) struct Configuration {
     path: PathBuf,
     policies: Vec<Policy>,
     default: Action,
-    /// The budget of detail that the file names.
+    /// The budget of detail that the file names, or that of the model.
     detail: Option<DetailBudget>,
 }
 
@@ -40,7 +40,8 @@ pub(crate) struct Addresses {
 
 impl Configuration {
     /// Reads the files.
-    pub(crate) fn read(spec: &SteeringSpec) -> Result<Self> {
+    pub(crate) fn read(of: &RecordSpec) -> Result<Self> {
+        let spec = &of.steering;
         let path = spec.config.as_deref().unwrap_or(Path::new(""));
         let file = match &spec.config {
             Some(path) => Config::read(path)?,
@@ -48,7 +49,8 @@ impl Configuration {
         };
         let mut policies = file.policies(path)?;
         let mut default = file.default_action(path)?;
-        let detail = file.detail(path)?;
+        let default_detail = of.model.is_built_in.then_some(DetailBudget::OF_BUILT_IN_MODEL);
+        let detail = file.detail(path, default_detail)?;
         if let Some(path) = &spec.policy {
             let more = Config::read(path)?;
             policies.extend(more.policies(path)?);

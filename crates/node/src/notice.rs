@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use strata_capture::live::{Exclusivity, Way};
 use strata_control::Event;
+use strata_policy::DetailBudget;
 use strata_store::DiskReport;
 use strata_wire::Printable;
 
@@ -23,8 +24,8 @@ pub type Tell = Arc<dyn Fn(&Notice) + Send + Sync>;
 pub enum Notice {
     /// Only a check, and another process records into the log.
     LogInUse(String),
-    /// No model was chosen.
-    BuiltInModel,
+    /// No model was chosen; with this budget of detail at the start.
+    BuiltInModel(Option<DetailBudget>),
     /// How blocks go to the disk.
     Disk(DiskReport),
     /// Packets are taken away from the host.
@@ -98,7 +99,7 @@ impl Notice {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::LogInUse(_) => "log-in-use",
-            Self::BuiltInModel => "built-in-model",
+            Self::BuiltInModel(_) => "built-in-model",
             Self::Disk(_) => "disk",
             Self::Exclusive(_) | Self::Decided(_) => "exclusive",
             Self::NotReopened(_) => "not-reopened",
@@ -133,9 +134,14 @@ impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::LogInUse(log) => write!(f, "{log}: another process is recording into it now"),
-            Self::BuiltInModel => f.write_str(
+            Self::BuiltInModel(None) => f.write_str(
                 "no model given (-m): the built-in one cuts to headers only what is confidently \
                  ordinary and keeps the rest whole",
+            ),
+            Self::BuiltInModel(Some(budget)) => write!(
+                f,
+                "no model given (-m): of what the mode keeps in more detail, the built-in one \
+                 chooses {budget} of payload, where its scores are highest (--detail)"
             ),
             Self::Disk(report) => write!(f, "{report}"),
             Self::Exclusive(names) => write!(

@@ -111,7 +111,7 @@ impl Setup {
     /// Reads the files that the spec names. Everything that can fail comes first: a mistyped name
     /// must not leave a log behind.
     pub(crate) fn new(spec: RecordSpec, stop: Arc<AtomicBool>, tell: Tell) -> Result<Self> {
-        let configuration = Configuration::read(&spec.steering)?;
+        let configuration = Configuration::read(&spec)?;
         let settings = configuration.settings(&spec);
         let modes: Result<Vec<Mode>, _> = settings
             .modes
@@ -149,7 +149,7 @@ impl Setup {
         if steering.config.is_none() && steering.policy.is_none() {
             return Ok(());
         }
-        let settings = Configuration::read(steering)?.settings(&self.spec);
+        let settings = Configuration::read(&self.spec)?.settings(&self.spec);
         Ok(self.controller.reload(settings, "configuration")?)
     }
 
@@ -212,7 +212,9 @@ impl Setup {
         let spec = &self.spec;
         let path = DataPath::chosen()?;
         if spec.model.is_built_in {
-            (self.tell)(&Notice::BuiltInModel);
+            let plan = self.controller.steering().plan();
+            let budget = plan.detail().map(|detail| detail.budget);
+            (self.tell)(&Notice::BuiltInModel(budget));
         }
         let about = self.about(&equipment);
         let workers = exact::<u16>(equipment.len());

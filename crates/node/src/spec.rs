@@ -57,7 +57,7 @@ pub struct RecordSpec {
 /// The budget of detail of a recording.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum DetailSpec {
-    /// That of the configuration file, else none.
+    /// That of the configuration file, else a tenth with the built-in model, else none.
     #[default]
     Configured,
     /// This one, or none.

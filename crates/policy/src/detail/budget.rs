@@ -28,6 +28,10 @@ pub struct BudgetError {
 }
 
 impl DetailBudget {
+    /// That of a recording with the built-in model, unless another is named: a tenth of the payload.
+    /// How much a model wants to keep of traffic that it does not fit says nothing.
+    pub const OF_BUILT_IN_MODEL: Self = Self::Share(0.1);
+
     /// A budget, or `none`.
     ///
     /// # Errors
