@@ -8,6 +8,8 @@ use crate::model::{Distributions, Model};
 /// From this population stability index on, a distribution counts as changed: the usual bound in
 /// credit scoring, where the index comes from.
 pub const DRIFTED: f64 = 0.25;
+/// A model that did not fit does so again from this index down.
+const FITS_AGAIN: f64 = 0.2;
 /// Fewer packets are inconclusive.
 pub const SAMPLES_MIN: u64 = 200;
 /// Smaller shares are raised to this, so that an empty range has a logarithm.
@@ -98,6 +100,30 @@ impl Drift {
         scores.for_each(|(count, more)| *count += more);
     }
 
+    /// Packets that were looked at.
+    #[must_use]
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// What was counted since an earlier copy of this; `None` if it is not one.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Option<Self> {
+        fn less(counts: &mut [u64], earlier: &[u64]) -> Option<()> {
+            for (count, earlier) in counts.iter_mut().zip(earlier) {
+                *count = count.checked_sub(*earlier)?;
+            }
+            Some(())
+        }
+        let mut since = self.clone();
+        since.samples = since.samples.checked_sub(earlier.samples)?;
+        for ((_, _, counts), (_, _, earlier)) in since.features.iter_mut().zip(&earlier.features) {
+            less(counts, earlier)?;
+        }
+        less(&mut since.scores, &earlier.scores)?;
+        Some(since)
+    }
+
     /// How far this is from training.
     #[must_use]
     pub fn report(&self) -> DriftReport {
@@ -122,6 +148,13 @@ impl DriftReport {
     #[must_use]
     pub fn drifted(&self) -> Option<bool> {
         (self.samples >= SAMPLES_MIN).then_some(self.scores > DRIFTED)
+    }
+
+    /// The same, given what was said before: a model fits again only once it clearly does.
+    #[must_use]
+    pub fn still_drifted(&self, before: bool) -> Option<bool> {
+        let bound = if before { FITS_AGAIN } else { DRIFTED };
+        (self.samples >= SAMPLES_MIN).then_some(self.scores > bound)
     }
 }
 
@@ -148,6 +181,41 @@ mod tests {
         // 2 * 0.8 * ln 9
         assert!((moved - 1.6 * 9_f64.ln()).abs() < 1e-12, "{moved}");
         assert!(stability_index(&[1.0, 0.0], &[0, 5]) > 9.0);
+    }
+
+    #[test]
+    fn what_was_counted_since_is_judged_by_itself() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/default.json");
+        let model = Model::from_json(&std::fs::read(path).unwrap()).unwrap();
+        let zeros = vec![0; model.feature_list().len()];
+        let (mut all, mut later) = (Drift::new(&model).unwrap(), Drift::new(&model).unwrap());
+        (0..300).for_each(|_| all.observe(&zeros, 0.0));
+        let before = all.clone();
+        for _ in 0..250 {
+            all.observe(&zeros, 0.9);
+            later.observe(&zeros, 0.9);
+        }
+        assert_eq!(all.since(&before).unwrap().report(), later.report());
+        assert_eq!(all.since(&all).unwrap().samples(), 0);
+        assert!(before.since(&all).is_none());
+    }
+
+    #[test]
+    fn a_model_fits_again_only_once_it_clearly_does() {
+        let report = |scores| DriftReport {
+            samples: SAMPLES_MIN,
+            scores,
+            features: Vec::new(),
+        };
+        assert_eq!(report(0.22).still_drifted(false), Some(false));
+        assert_eq!(report(0.22).still_drifted(true), Some(true));
+        assert_eq!(report(0.26).still_drifted(false), Some(true));
+        assert_eq!(report(0.19).still_drifted(true), Some(false));
+        let few = DriftReport {
+            samples: SAMPLES_MIN - 1,
+            ..report(9.0)
+        };
+        assert_eq!(few.still_drifted(false), None);
     }
 
     #[test]

@@ -45,12 +45,30 @@ pub struct Config {
     /// highest scores, instead of all packets of the classes that the mode keeps in more detail.
     /// `none` for no budget. By default `10%` with the built-in model, `none` with another.
     pub detail: Option<String>,
+    /// What a recording of interfaces does while the model does not fit the traffic of the last
+    /// minutes (the stability index of its scores is above 0.25): `warn` says so; `budget` also keeps
+    /// a tenth of the payload, where scores are highest, if there is no budget of detail; `keep` keeps
+    /// every packet whole, as mode `log-all`. By default `warn`.
+    pub on_drift: OnDrift,
     /// Most memory for flow tables, of all workers together, as in `2GB`; `--memory` overrides it.
     /// Read at the start only. By default a sixteenth of the machine's memory.
     pub memory: Option<String>,
     /// Alerts about events that nobody requested: shortages, the response to them, interfaces that
     /// disappear.
     pub alerts: AlertsConfig,
+}
+
+/// What a recording does while its model does not fit the traffic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnDrift {
+    /// Says so.
+    #[default]
+    Warn,
+    /// Has a budget of detail: which scores are highest is known, which thresholds fit is not.
+    Budget,
+    /// Keeps every packet whole.
+    Keep,
 }
 
 /// One policy.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use strata_classify::Model;
+use strata_classify::{DriftReport, Model};
 use strata_policy::{
     BudgetError, ClassKept, DetailBudget, DetailCounts, ModeConfig, ModeError, Steering,
 };
@@ -21,6 +21,7 @@ use events::Events;
 use inner::{Asked, Inner, Rate, Sampling};
 pub use policies::MATCH_BYTES_MAX;
 
+use crate::config::OnDrift;
 use crate::elastic::{
     Degradation, ElasticOptions, ElasticState, Resource, Sensed, Step, follow, plan,
 };
@@ -28,8 +29,9 @@ use crate::queries::{Queries, QueryRefused, QueryStatus};
 use crate::request::QueryRequest;
 use crate::saved::Saved;
 use crate::status::{
-    ChangeStatus, CpuStatus, FlowTableStatus, InterfaceStatus, LostStatus, ReceiveStatus,
-    ReportStatus, ResourceStatus, Status, VectorStatus, classes, mirrored, of_logged, results,
+    ChangeStatus, CpuStatus, DriftStatus, FlowTableStatus, InterfaceStatus, LostStatus,
+    ReceiveStatus, ReportStatus, ResourceStatus, Status, VectorStatus, classes, mirrored,
+    of_logged, results,
 };
 use crate::vectors::Subscribers;
 
@@ -107,6 +109,9 @@ pub struct Observed {
     pub kept: Vec<ClassKept>,
     /// What became of payload under the budget of detail; `None` if there never was one.
     pub detail: Option<DetailCounts>,
+    /// How well the model fits the traffic of the last minutes; `None` if its file does not say what
+    /// it was trained on.
+    pub drift: Option<DriftWindow>,
     /// The tables of flows; `None` before workers have reported them.
     pub flow_table: Option<FlowTableStatus>,
     /// Interfaces: name, packets received and dropped by the kernel, in total.
@@ -139,6 +144,15 @@ pub struct Observed {
     pub workers_taken: Option<Instant>,
     /// When `cpu_used` and `disk_rate` were measured; now, unless set.
     pub load_taken: Option<Instant>,
+}
+
+/// How well the model fits the traffic of a while.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DriftWindow {
+    /// What was found.
+    pub report: DriftReport,
+    /// Whether it lasted long enough to act on: at the start of a recording, all flows are new.
+    pub is_whole: bool,
 }
 
 /// Readings of the sensors read each millisecond; `None` where there is no such sensor.
@@ -196,6 +210,8 @@ pub struct Settings {
     pub cpu_budget: Option<f64>,
     /// The budget of detail; `None` for none.
     pub detail: Option<DetailBudget>,
+    /// What to do while the model does not fit.
+    pub on_drift: OnDrift,
 }
 
 impl Settings {
@@ -209,6 +225,8 @@ impl Settings {
             elastic: self.elastic,
             cpu_budget: self.cpu_budget,
             detail: self.detail,
+            on_drift: self.on_drift,
+            is_drifted: false,
         };
         (asked, self.policies)
     }
@@ -464,6 +482,7 @@ impl Controller {
                 .note("timer", what, "the time of the mode before is over");
             changed = true;
         }
+        changed |= inner.judge_drift();
         let answered = Self::answer(&mut inner, now);
         if let Some(taken) = answered {
             changed = true;
@@ -646,6 +665,11 @@ impl Controller {
             receive: inner.observed.receive.clone(),
             classes: classes(&inner.observed.kept, &self.model.class_names()),
             detail: inner.detail_status(),
+            drift: inner
+                .observed
+                .drift
+                .as_ref()
+                .map(|drift| DriftStatus::of(&drift.report)),
             of_logged: of_logged(&inner.observed.ledger),
             mirrored: mirrored(&inner.observed.ledger),
             resources: resources.to_vec(),

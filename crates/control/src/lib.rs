@@ -28,12 +28,12 @@ mod status;
 pub mod vectors;
 
 pub use controller::{
-    CaptureWay, ControlError, Controller, Event, Fast, MATCH_BYTES_MAX, MODE_PERIOD_MAX, Observed,
-    Settings, WHY_BYTES_MAX,
+    CaptureWay, ControlError, Controller, DriftWindow, Event, Fast, MATCH_BYTES_MAX,
+    MODE_PERIOD_MAX, Observed, Settings, WHY_BYTES_MAX,
 };
 pub use request::{DetailRequest, ModeRequest, PolicyAdded, PolicyRequest, QueryRequest, Refusal};
 pub use status::{
-    ChangeStatus, ClassStatus, CpuStatus, DetailStatus, FlowTableStatus, InterfaceStatus,
-    LostStatus, PacketStatus, PolicyOrigin, PolicyStatus, ReceiveStatus, ReportStatus,
-    ResourceStatus, Status, VectorStatus,
+    ChangeStatus, ClassStatus, CpuStatus, DetailStatus, DriftStatus, FeatureDrift, FlowTableStatus,
+    InterfaceStatus, LostStatus, PacketStatus, PolicyOrigin, PolicyStatus, ReceiveStatus,
+    ReportStatus, ResourceStatus, Status, VectorStatus,
 };

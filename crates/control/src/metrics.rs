@@ -9,8 +9,8 @@ use strata_wire::Printable;
 
 use crate::controller::Controller;
 use crate::status::{
-    ClassStatus, CpuStatus, FlowTableStatus, InterfaceStatus, LostStatus, PacketStatus,
-    PolicyStatus, ReceiveStatus, ResourceStatus, Status,
+    ClassStatus, CpuStatus, DriftStatus, FlowTableStatus, InterfaceStatus, LostStatus,
+    PacketStatus, PolicyStatus, ReceiveStatus, ResourceStatus, Status,
 };
 
 /// Most samples of one metric, which keeps the page small in any case: further classes, interfaces
@@ -149,7 +149,7 @@ const fn metric(name: &'static str, help: &'static str, samples: Samples) -> Met
 }
 
 /// All metrics, in page order.
-const METRICS: [Metric; 33] = [
+const METRICS: [Metric; 35] = [
     metric(
         "packets",
         "Packets by where they ended",
@@ -266,6 +266,20 @@ const METRICS: [Metric; 33] = [
         "detail_payload_bytes",
         "Payload beyond headers under the budget of detail, by what became of it",
         Counter(|moment| detail(moment, |payload| payload.bytes)),
+    ),
+    metric(
+        "model_drift_index",
+        "Population stability index of the anomaly score of the last minutes, against training",
+        Gauge(|moment| drift(moment, |drift| Some(drift.score_index))),
+    ),
+    metric(
+        "model_fits",
+        "1 if the model fits the traffic of the last minutes, 0 if it no longer does",
+        Gauge(|moment| {
+            drift(moment, |drift| {
+                drift.fits.map(|fits| f64::from(u8::from(fits)))
+            })
+        }),
     ),
     metric(
         "resource_used_ratio",
@@ -480,6 +494,10 @@ fn detail(moment: &Moment, value: fn(&PacketStatus) -> u64) -> Vec<Sample<u64>> 
     payload
         .map(|payload| (vec![("result", payload.result.clone())], value(payload)))
         .collect()
+}
+
+fn drift(moment: &Moment, value: fn(&DriftStatus) -> Option<f64>) -> Vec<Sample<f64>> {
+    maybe(moment.status.drift.as_ref().and_then(value))
 }
 
 fn resources(moment: &Moment, value: fn(&ResourceStatus) -> Option<f64>) -> Vec<Sample<f64>> {

@@ -1,7 +1,7 @@
 //! The status of a recording, as the API returns it.
 
 use serde::{Deserialize, Serialize};
-use strata_classify::UNCLASSIFIED;
+use strata_classify::{DRIFTED, DriftReport, UNCLASSIFIED};
 use strata_policy::{ClassKept, DetailCounts};
 use strata_wire::{Counters, DropReason, Ledger};
 use utoipa::ToSchema;
@@ -61,6 +61,10 @@ pub struct Status {
     /// The budget of detail (`--detail`), if there is one.
     #[serde(default)]
     pub detail: Option<DetailStatus>,
+    /// How well the model fits the traffic of the last minutes, if its file says what it was trained
+    /// on.
+    #[serde(default)]
+    pub drift: Option<DriftStatus>,
     /// Who is attached to ask questions (`strata ask --socket`).
     #[serde(default)]
     pub vectors: VectorStatus,
@@ -85,6 +89,51 @@ pub struct ReportStatus {
     /// Vectors of packets that came faster than they were looked at: their packets are in no
     /// report.
     pub vectors_lost: u64,
+}
+
+/// How well the model fits the traffic.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DriftStatus {
+    /// Packets that were looked at; below 200 they are too few to tell.
+    pub samples: u64,
+    /// Population stability index of the anomaly score, against training.
+    pub score_index: f64,
+    /// Above this index the model no longer fits.
+    pub bound: f64,
+    /// Whether it fits; `null` if that is not known yet.
+    pub fits: Option<bool>,
+    /// The features that differ most from training.
+    pub features: Vec<FeatureDrift>,
+}
+
+/// How far a feature is from training.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FeatureDrift {
+    /// Its name.
+    pub name: String,
+    /// Population stability index.
+    pub index: f64,
+}
+
+impl DriftStatus {
+    /// Features named.
+    const FEATURES: usize = 3;
+
+    pub(crate) fn of(report: &DriftReport) -> Self {
+        let features = report.features.iter().take(Self::FEATURES);
+        Self {
+            samples: report.samples,
+            score_index: report.scores,
+            bound: DRIFTED,
+            fits: report.drifted().map(|drifted| !drifted),
+            features: features
+                .map(|(name, index)| FeatureDrift {
+                    name: name.clone(),
+                    index: *index,
+                })
+                .collect(),
+        }
+    }
 }
 
 /// The budget of detail, and what became of payload beyond headers.

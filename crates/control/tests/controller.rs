@@ -6,12 +6,13 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use strata_classify::Model;
-use strata_control::config::PolicyConfig;
+use strata_classify::{DriftReport, Model};
+use strata_control::config::{OnDrift, PolicyConfig};
 use strata_control::elastic::ElasticOptions;
 use strata_control::saved::Saved;
 use strata_control::{
-    Controller, CpuStatus, Fast, Observed, PolicyOrigin, ReceiveStatus, Settings, metrics,
+    Controller, CpuStatus, DriftWindow, Fast, Observed, PolicyOrigin, ReceiveStatus, Settings,
+    metrics,
 };
 use strata_filter::Filter;
 use strata_policy::{ClassKept, DetailBudget, ModeConfig};
@@ -129,6 +130,85 @@ fn a_shortage_lowers_the_budget_of_detail_before_the_mode() {
     controller.set_detail("none", "api", "").unwrap();
     assert!(controller.status().detail.is_none());
     assert!(controller.steering().plan().detail().is_none());
+}
+
+/// A window of the traffic whose scores differ this much from training.
+fn drifted(scores: f64, is_whole: bool) -> Observed {
+    let report = DriftReport {
+        samples: 2_000,
+        scores,
+        features: vec![(String::from("tcp_window"), 3.0)],
+    };
+    Observed {
+        drift: Some(DriftWindow { report, is_whole }),
+        ..Observed::default()
+    }
+}
+
+#[test]
+fn a_model_that_no_longer_fits_is_told_and_answered_as_configured() {
+    for (on_drift, detail, while_drifted) in [
+        (OnDrift::Warn, None, "default"),
+        (OnDrift::Budget, None, "default 10%"),
+        (
+            OnDrift::Budget,
+            Some(DetailBudget::Share(0.02)),
+            "default 2%",
+        ),
+        (OnDrift::Keep, None, "log-all"),
+        (OnDrift::Keep, Some(DetailBudget::Share(0.02)), "log-all 2%"),
+    ] {
+        let settings = || Settings {
+            modes: vec!["default".into()],
+            detail,
+            on_drift,
+            ..Settings::default()
+        };
+        let controller = Controller::new(model(), settings()).unwrap();
+        let at = |observed: Observed| {
+            controller.tick(Instant::now(), observed);
+            let status = controller.status();
+            let plan = controller.steering().plan();
+            assert_eq!(plan.mode_name(), status.mode);
+            // Where every class is kept whole, a budget has nothing to decide.
+            let decides = status.detail.is_some() && status.mode == "default";
+            assert_eq!(plan.detail().is_some(), decides);
+            match status.detail {
+                Some(detail) => format!("{} {}", status.mode, detail.budget),
+                None => status.mode,
+            }
+        };
+        let before = at(drifted(0.1, true));
+        // What is seen at the start is shown, but changes nothing.
+        assert_eq!(at(drifted(9.0, false)), before);
+        assert_eq!(controller.status().drift.unwrap().fits, Some(false));
+        assert!(controller.events().is_empty());
+        assert_eq!(at(drifted(0.3, true)), while_drifted);
+        assert_eq!(
+            at(drifted(0.22, true)),
+            while_drifted,
+            "it does not flicker"
+        );
+        controller.reload(settings(), "configuration").unwrap();
+        assert_eq!(at(drifted(0.22, true)), while_drifted, "nor by a reload");
+        assert_eq!(at(drifted(0.1, true)), before);
+        let events = controller.events();
+        let said: Vec<&str> = events
+            .iter()
+            .filter(|event| event.who == "strata")
+            .map(|event| event.what.split(':').next().unwrap())
+            .collect();
+        let expected = [
+            "the model no longer fits the traffic",
+            "the model fits the traffic again",
+        ];
+        assert_eq!(said, expected);
+        assert_eq!(
+            events[0].why,
+            "stability index of the score 0.30, bound 0.25; feature that differs most from \
+             training: tcp_window 3.0"
+        );
+    }
 }
 
 /// Workers report kernel drops less often than the controller looks.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use strata_capture::live::Device;
 use strata_control::alerts::{AlertSender, Webhook};
 use strata_control::api::{Endpoints, Server, TcpEndpoint, serve};
-use strata_control::config::Config;
+use strata_control::config::{Config, OnDrift};
 use strata_control::{Controller, Settings, client};
 use strata_policy::{DetailBudget, Mode};
 use strata_rules::{Action, Policy};
@@ -49,7 +49,10 @@ impl Configuration {
         };
         let mut policies = file.policies(path)?;
         let mut default = file.default_action(path)?;
-        let default_detail = of.model.is_built_in.then_some(DetailBudget::OF_BUILT_IN_MODEL);
+        let default_detail = of
+            .model
+            .is_built_in
+            .then_some(DetailBudget::OF_BUILT_IN_MODEL);
         let detail = file.detail(path, default_detail)?;
         if let Some(path) = &spec.policy {
             let more = Config::read(path)?;
@@ -94,6 +97,11 @@ impl Configuration {
             can_rotate: spec.destination.dir().is_some(),
             elastic: answers.then(|| elastic.options()),
             cpu_budget,
+            // A recording of files is the same each time.
+            on_drift: match interfaces {
+                Some(_) => self.file.on_drift,
+                None => OnDrift::Warn,
+            },
             detail: match spec.detail {
                 DetailSpec::Asked(budget) => budget,
                 DetailSpec::Configured => self.detail,

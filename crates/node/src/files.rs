@@ -89,8 +89,15 @@ fn record(
     let mut worker = workers.pop().expect("a recording has a worker");
     let started = Instant::now();
     let mut said = started;
-    let say = |worker: &Worker| {
+    let mut drift_said: Option<Instant> = None;
+    let mut say = |worker: &Worker| {
+        let is_due = drift_said.is_none_or(|at| at.elapsed() > SAY_EVERY);
+        if is_due {
+            drift_said = Some(Instant::now());
+        }
+        let drift = worker.classifier().drift().filter(|_| is_due);
         observer.note(Observation {
+            drift: drift.cloned(),
             ledger: worker.ledger(),
             kept: worker.kept(),
             detail: worker.detail(),

@@ -31,6 +31,7 @@
 mod configuration;
 mod cpus;
 mod destination;
+mod drift;
 mod error;
 mod eve;
 mod files;

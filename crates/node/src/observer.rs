@@ -7,6 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::fs::statvfs;
+use strata_classify::Drift;
 use strata_control::{
     CaptureWay, Controller, FlowTableStatus, LostStatus, Observed, ReceiveStatus,
 };
@@ -14,6 +15,7 @@ use strata_policy::{ClassKept, DetailCounts};
 use strata_sketch::Pressure;
 use strata_wire::Ledger;
 
+use crate::drift::DriftWatch;
 use crate::error::{NodeError, Result};
 use crate::notice::{Notice, Tell};
 use crate::spec::DestinationSpec;
@@ -38,6 +40,8 @@ pub(crate) struct Observation {
     pub(crate) kept: Vec<ClassKept>,
     /// What became of payload under the budget of detail, if there is or was one.
     pub(crate) detail: Option<DetailCounts>,
+    /// What is known about the traffic's distributions, if it was reported again.
+    pub(crate) drift: Option<Drift>,
     /// The tables of flows; `None` before they were first reported.
     pub(crate) flow_table: Option<FlowTableStatus>,
     /// Interfaces: name, packets received and dropped so far.
@@ -74,6 +78,7 @@ pub(crate) fn flow_table(pressure: &Pressure) -> FlowTableStatus {
 
 struct Latest {
     observed: Observed,
+    drift: DriftWatch,
     /// CPU time of the busiest worker, how long the busiest disk was busy, and when this was
     /// measured.
     busy: (Duration, Duration, Instant),
@@ -89,6 +94,7 @@ impl Observer {
                     blocks_bytes: blocks as u64,
                     ..Observed::default()
                 },
+                drift: DriftWatch::default(),
                 busy: (Duration::ZERO, Duration::ZERO, Instant::now()),
             }),
         })
@@ -110,6 +116,9 @@ impl Observer {
             observed.ledger = noted.ledger;
             observed.kept = noted.kept;
             observed.detail = noted.detail;
+            if let Some(drift) = &noted.drift {
+                observed.drift = Some(latest.drift.look(drift, Instant::now()));
+            }
             observed.flow_table = noted.flow_table;
             observed.rings = noted.rings;
             observed.ways = noted.ways;

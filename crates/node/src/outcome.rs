@@ -26,6 +26,8 @@ pub struct RecordOutcome {
     pub pressure: Pressure,
     /// What became of payload under the budget of detail, if there was one.
     pub detail: Option<DetailCounts>,
+    /// How well the model fits the traffic, if its file says what it was trained on.
+    pub drift: Option<DriftReport>,
     /// How long it took.
     pub took: Duration,
     /// What was reported to a telemetry collector, if one was named.
@@ -138,6 +140,7 @@ pub(crate) fn finish(
         ledger,
         pressure,
         detail,
+        drift,
         took: started.elapsed(),
         reports: setup.controller.reports(),
         closed,

@@ -1,8 +1,8 @@
 //! The status of a recording and its policies, as pages for people.
 
 use strata_control::{
-    ChangeStatus, CpuStatus, DetailStatus, Event, FlowTableStatus, PacketStatus, PolicyOrigin,
-    PolicyStatus, ReceiveStatus, ResourceStatus, Status,
+    ChangeStatus, CpuStatus, DetailStatus, DriftStatus, Event, FlowTableStatus, PacketStatus,
+    PolicyOrigin, PolicyStatus, ReceiveStatus, ResourceStatus, Status,
 };
 use strata_wire::{Printable, grouped, human_bytes};
 
@@ -60,6 +60,7 @@ pub(super) fn status(status: &Status, events: &[Event], reader: Reader) -> Strin
     ];
     rows.extend(packets(status));
     rows.extend(status.detail.as_ref().map(detail));
+    rows.extend(status.drift.as_ref().map(drift));
     rows.extend(arrivals(status));
     rows.extend(status.flow_table.as_ref().map(flow_table));
     rows.extend(status.resources.iter().filter_map(resource));
@@ -128,6 +129,39 @@ fn detail(detail: &DetailStatus) -> Row {
         text += &format!("; {result}: {count} packets, {bytes}");
     }
     row("detail", text)
+}
+
+/// How well the model fits the traffic.
+fn drift(drift: &DriftStatus) -> Row {
+    let seen = grouped(drift.samples);
+    let Some(fits) = drift.fits else {
+        return row(
+            "model",
+            format!("fit not known yet: {seen} packets looked at"),
+        );
+    };
+    let fit = match fits {
+        true => "fits the traffic of the last minutes",
+        false => "NO LONGER FITS the traffic of the last minutes",
+    };
+    let mut text = format!(
+        "{fit} (stability index of the score {:.2}, bound {}, {seen} packets looked at)",
+        drift.score_index, drift.bound
+    );
+    let moved = drift
+        .features
+        .iter()
+        .filter(|feature| feature.index > drift.bound);
+    let moved: Vec<String> = moved
+        .map(|feature| format!("{} {:.1}", word(&feature.name), feature.index))
+        .collect();
+    if !fits && !moved.is_empty() {
+        text += &format!(
+            "; features that differ most from training: {}",
+            moved.join(", ")
+        );
+    }
+    row("model", text)
 }
 
 /// What arrived, and what was lost before that.
@@ -334,6 +368,7 @@ mod tests {
             asked_mode: "default".into(),
             mode_seconds_left: Some(59.5),
             detail: None,
+            drift: None,
             default: "classify".into(),
             policies: 2,
             packets_per_second: 1234.5,

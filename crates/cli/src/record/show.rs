@@ -50,7 +50,7 @@ pub(super) fn outcome(outcome: &RecordOutcome) -> Result<()> {
             text::count_of(reports.vectors_lost, "vector"),
         )?;
     }
-    if let (Some(detail), Some(Closed::Relay { .. })) = (&outcome.detail, &outcome.closed) {
+    if let Some(detail) = &outcome.detail {
         writeln!(
             out,
             "detail: {} of {} of payload kept; over budget: {} packets, {}",
@@ -71,6 +71,9 @@ pub(super) fn outcome(outcome: &RecordOutcome) -> Result<()> {
             grouped(pressure.without_bucket),
             text::percent(pressure.without_bucket, pressure.packets),
         )?;
+    }
+    if let Some(report) = &outcome.drift {
+        crate::drift::print(&mut out, report)?;
     }
     Ok(())
 }

@@ -158,6 +158,9 @@ fn kind<'a>(root: &'a Value, value: &'a Value) -> (String, Option<(&'a Value, &'
         }
         return ("list of texts".into(), None);
     }
+    if target["oneOf"].is_array() || target["enum"].is_array() {
+        return ("text".into(), None);
+    }
     let words = types
         .iter()
         .filter(|name| **name != "null")

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use strata_classify::Model;
+use strata_classify::{DRIFTED, Model};
 use strata_policy::{DetailBudget, Mode, ModeConfig, ModeError, Plan};
 use strata_rules::{Action, Base, PolicySet};
 use strata_wire::{Counters, exact};
 
 use super::events::Events;
-use super::{Fast, Observed};
+use super::{DriftWindow, Fast, Observed};
+use crate::config::OnDrift;
 use crate::elastic::{
     DETAIL_LEFT, Degradation, ElasticOptions, ElasticState, Reading, Resource, Sensed,
 };
@@ -42,14 +43,33 @@ pub(super) struct Asked {
     pub(super) cpu_budget: Option<f64>,
     /// The budget of detail; `None` for none.
     pub(super) detail: Option<DetailBudget>,
+    /// What to do while the model does not fit.
+    pub(super) on_drift: OnDrift,
+    /// Whether it does not, as last found.
+    pub(super) is_drifted: bool,
 }
 
 impl Asked {
+    /// The budget of detail, which a model that does not fit may need.
+    fn detail(&self) -> Option<DetailBudget> {
+        let needs_one = self.is_drifted && self.on_drift == OnDrift::Budget;
+        let needed = needs_one.then_some(DetailBudget::OF_BUILT_IN_MODEL);
+        self.detail.or(needed)
+    }
+
     /// The budget of detail at work, which is lower during a shortage.
     pub(super) fn detail_left(&self, degradation: Degradation) -> Option<DetailBudget> {
         match degradation.detail {
-            true => self.detail.map(|budget| budget.part(DETAIL_LEFT)),
-            false => self.detail,
+            true => self.detail().map(|budget| budget.part(DETAIL_LEFT)),
+            false => self.detail(),
+        }
+    }
+
+    /// The modes to keep to if nothing is short.
+    fn modes(&self) -> Vec<String> {
+        match self.is_drifted && self.on_drift == OnDrift::Keep {
+            true => vec![String::from("log-all")],
+            false => self.modes.clone(),
         }
     }
 
@@ -57,7 +77,7 @@ impl Asked {
     pub(super) fn elastic(&self) -> Option<ElasticOptions> {
         let options = self.elastic.clone()?;
         Some(ElasticOptions {
-            lowers_detail: self.detail.is_some(),
+            lowers_detail: self.detail().is_some(),
             ..options
         })
     }
@@ -78,10 +98,11 @@ impl Asked {
     /// The active modes: those requested, or during a shortage the one that answers it and keeps no
     /// more than these.
     fn active(&self, degradation: Degradation) -> Vec<String> {
+        let modes = self.modes();
         if degradation == Degradation::default() {
-            return self.modes.clone();
+            return modes;
         }
-        let asked = self.modes.iter().map(|name| Degradation::of_mode(name));
+        let asked = modes.iter().map(|name| Degradation::of_mode(name));
         // Several modes keep what any of them demands, so they give up only what all do.
         let asked = asked.reduce(|a, b| Degradation {
             detail: false,
@@ -89,8 +110,7 @@ impl Asked {
             sampled: a.sampled && b.sampled,
         });
         let all = asked.map_or(degradation, |asked| degradation.and(asked));
-        all.mode()
-            .map_or_else(|| self.modes.clone(), |name| vec![name.to_owned()])
+        all.mode().map_or(modes, |name| vec![name.to_owned()])
     }
 
     /// What workers are to do.
@@ -178,10 +198,48 @@ impl Inner {
         self.asked.active(self.state.degradation())
     }
 
+    /// Finds out whether the model still fits the traffic, and says so if that has changed; whether
+    /// workers have to do something else.
+    pub(super) fn judge_drift(&mut self) -> bool {
+        let before = self.asked.is_drifted;
+        let window = self
+            .observed
+            .drift
+            .as_ref()
+            .filter(|window| window.is_whole);
+        let Some(DriftWindow { report, .. }) = window else {
+            return false;
+        };
+        let Some(is_drifted) = report.still_drifted(before) else {
+            return false;
+        };
+        if is_drifted == before {
+            return false;
+        }
+        let mut why = format!(
+            "stability index of the score {:.2}, bound {DRIFTED}",
+            report.scores
+        );
+        if let Some((name, index)) = report.features.first().filter(|_| is_drifted) {
+            why += &format!("; feature that differs most from training: {name} {index:.1}");
+        }
+        self.asked.is_drifted = is_drifted;
+        let mut what = String::from(match is_drifted {
+            true => "the model no longer fits the traffic",
+            false => "the model fits the traffic again",
+        });
+        let acts = self.asked.on_drift != OnDrift::Warn;
+        if acts {
+            what += &format!(": {}", self.described());
+        }
+        self.events.note("strata", what, &why);
+        acts
+    }
+
     /// The budget of detail and what became of it, if there is or was one.
     pub(super) fn detail_status(&self) -> Option<DetailStatus> {
         let at_work = self.asked.detail_left(self.state.degradation());
-        if self.asked.detail.is_none() && self.observed.detail.is_none() {
+        if at_work.is_none() && self.observed.detail.is_none() {
             return None;
         }
         Some(DetailStatus {

@@ -300,6 +300,7 @@ impl Controller {
             let before = std::mem::replace(&mut next.modes, inner.asked.modes.clone());
             next.timed = Some((until, before));
         }
+        next.is_drifted = inner.asked.is_drifted;
         next.check(&self.model)?;
         let (policies, what) = inner.policies.reconfigured(configured)?;
         let mut all = policies.set.all();

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use strata_capture::live::{Live, RingCounts, Way};
+use strata_classify::Drift;
 use strata_control::CaptureWay;
 use strata_pipeline::Worker;
 use strata_policy::{ClassKept, DetailCounts, merge_kept};
@@ -26,6 +27,8 @@ use crate::setup::Setup;
 
 /// How often workers report their progress.
 const SNAPSHOT_EVERY: Duration = Duration::from_millis(100);
+/// And how often what is known about the traffic's distributions.
+const DRIFT_EVERY: Duration = Duration::from_secs(1);
 
 /// The reports of a running worker.
 #[derive(Default)]
@@ -41,6 +44,8 @@ struct Snapshot {
     ledger: Ledger,
     kept: Vec<ClassKept>,
     detail: Option<DetailCounts>,
+    /// What is known about the traffic's distributions, and when that was reported.
+    drift: Option<(Drift, Instant)>,
     pressure: Pressure,
     rings: Vec<(String, RingCounts)>,
     /// How interfaces are captured.
@@ -185,6 +190,14 @@ fn publish(
         snapshot.ledger = worker.ledger();
         snapshot.kept = worker.kept();
         snapshot.detail = worker.detail();
+        let is_due = snapshot
+            .drift
+            .as_ref()
+            .is_none_or(|(_, at)| at.elapsed() >= DRIFT_EVERY);
+        if is_due {
+            let drift = worker.classifier().drift().cloned();
+            snapshot.drift = drift.map(|drift| (drift, Instant::now()));
+        }
         snapshot.pressure = worker.pressure();
         snapshot.ring_wait = status.gauges.take_ring_wait();
         snapshot.taken = Some(Instant::now());
@@ -207,6 +220,12 @@ pub(super) fn noted(running: &[Running]) -> Observation {
             noted.ledger.merge(&snapshot.ledger);
             merge_kept(&mut noted.kept, &snapshot.kept);
             DetailCounts::merge_some(&mut noted.detail, snapshot.detail);
+            if let Some((more, _)) = &snapshot.drift {
+                match &mut noted.drift {
+                    Some(all) => all.merge(more),
+                    none => *none = Some(more.clone()),
+                }
+            }
             noted.cpu = noted.cpu.max(Some(snapshot.cpu));
             noted.disk_busy = noted.disk_busy.max(Some(snapshot.disk_busy));
             if let Some(fill) = snapshot.ring_fill {
