@@ -15,7 +15,7 @@ run() { printf '$ %s\n' "$*"; "$@"; }
 say "1. Record a capture: each packet is classified, and its class decides how much is kept"
 run "$strata" record -r "$capture" -o "$out/log"
 
-say "2. Why: the most frequent reasons, as the conditions that the trees found"
+say "2. Why: the reasons that cost most, as the conditions that the trees found"
 run "$strata" info "$out/log" --reasons=2
 
 say "3. The log as a capture file again; each packet has a comment that says why it was kept"

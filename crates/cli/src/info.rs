@@ -30,7 +30,7 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Explain why packets were kept as they were, for the N (10) most frequent reasons of each
+    /// Explain why packets were kept as they were, for the N (10) reasons that cost most bytes, of each
     /// granularity. Reads and checks the whole log, not just block headers and summaries.
     #[arg(
         long,

@@ -24,13 +24,15 @@ pub struct ReasonCount {
     pub reason: String,
     /// Number of packets.
     pub packets: u64,
+    /// Bytes kept of them.
+    pub bytes: u64,
     /// When the first of them arrived, ns.
     pub first_ns: u64,
     /// The flow of that packet.
     pub first_flow: String,
 }
 
-const COLUMNS: [PacketColumn; 10] = [
+const COLUMNS: [PacketColumn; 12] = [
     PacketColumn::Time,
     PacketColumn::Class,
     PacketColumn::Score,
@@ -41,6 +43,8 @@ const COLUMNS: [PacketColumn; 10] = [
     PacketColumn::SrcPort,
     PacketColumn::DstPort,
     PacketColumn::Protocol,
+    PacketColumn::HeaderBytes,
+    PacketColumn::PayloadBytes,
 ];
 
 /// Counts a part's packets by class, score, granularity and reason.
@@ -65,6 +69,7 @@ pub fn reasons_of(disk: &dyn Disk, part: &Part) -> Result<Vec<ReasonCount>, Arch
         let ints = |at: usize| Ints::of(COLUMNS[at].spec(), &read[at]);
         let mut texts = [1, 3, 4, 5, 6].map(|n| read[n].bytes());
         let (mut times, mut ports, mut protocols) = (ints(0), [7, 8].map(ints), ints(9));
+        let mut kept = [10, 11].map(ints);
         let mut scores = read[2].floats();
         for _ in 0..rows {
             let [class, granularity, reason, src, dst] = texts.each_mut().map(|column| {
@@ -75,6 +80,10 @@ pub fn reasons_of(disk: &dyn Disk, part: &Part) -> Result<Vec<ReasonCount>, Arch
             let [from, to] = &mut ports;
             let ports = [from.next().map_err(wrong)?, to.next().map_err(wrong)?];
             let protocol = protocols.next().map_err(wrong)?;
+            let [headers, payload] = &mut kept;
+            let headers: u64 = headers.next_there().map_err(wrong)?;
+            let payload: u64 = payload.next_there().map_err(wrong)?;
+            let bytes = headers + payload;
             let score = scores.next().flatten();
             key.clear();
             for part in [class, granularity, reason] {
@@ -85,6 +94,7 @@ pub fn reasons_of(disk: &dyn Disk, part: &Part) -> Result<Vec<ReasonCount>, Arch
             let flow = || flow_text([src, dst], ports, protocol);
             if let Some(known) = counts.get_mut(&key) {
                 known.packets += 1;
+                known.bytes += bytes;
                 if time < known.first_ns {
                     (known.first_ns, known.first_flow) = (time, flow());
                 }
@@ -97,6 +107,7 @@ pub fn reasons_of(disk: &dyn Disk, part: &Part) -> Result<Vec<ReasonCount>, Arch
                 granularity: text(granularity),
                 reason: text(reason),
                 packets: 1,
+                bytes,
                 first_ns: time,
                 first_flow: flow(),
             };

@@ -11,7 +11,9 @@ use strata_query::reasons_of;
 use strata_sketch::Level;
 use strata_store::{Log, Recording};
 use strata_wire::dissect::dissect;
-use strata_wire::{AddressFamily, Context, KeepKind, LinkType, TunnelKey, grouped, in_words};
+use strata_wire::{
+    AddressFamily, Context, KeepKind, LinkType, TunnelKey, grouped, human_bytes, in_words,
+};
 
 use crate::text::time;
 
@@ -19,6 +21,8 @@ use crate::text::time;
 #[derive(Debug)]
 struct Counted {
     packets: u64,
+    /// Bytes kept of them.
+    bytes: u64,
     first_ns: u64,
     /// The flow of the first packet.
     first_flow: String,
@@ -92,6 +96,7 @@ impl Reasons {
                 let link = self.links.get(&packet.interface).copied();
                 let counted = Counted {
                     packets: 0,
+                    bytes: 0,
                     first_ns: packet.ts_ns,
                     first_flow: flow(link, packet),
                     score,
@@ -102,7 +107,9 @@ impl Reasons {
                 place
             }
         };
-        self.counts[place].1.packets += 1;
+        let counted = &mut self.counts[place].1;
+        counted.packets += 1;
+        counted.bytes += packet.data.len() as u64;
     }
 
     /// Adds packets; returns the index of their count.
@@ -121,6 +128,7 @@ impl Reasons {
             Some(&place) => {
                 let known = &mut self.counts[place].1;
                 known.packets += more.packets;
+                known.bytes += more.bytes;
                 if more.first_ns < known.first_ns {
                     (known.first_ns, known.first_flow) = (more.first_ns, more.first_flow);
                 }
@@ -158,6 +166,7 @@ impl Reasons {
                 };
                 let counted = Counted {
                     packets: found.packets,
+                    bytes: found.bytes,
                     first_ns: found.first_ns,
                     first_flow: found.first_flow,
                     score: found.score,
@@ -180,6 +189,7 @@ impl Reasons {
                     "reason": reason,
                     "score": counted.score,
                     "packets": counted.packets,
+                    "bytes": counted.bytes,
                     "first_ns": counted.first_ns,
                     "first_flow": counted.first_flow,
                 })
@@ -187,7 +197,7 @@ impl Reasons {
         each.collect()
     }
 
-    /// The most frequent reasons of each granularity, in plain English.
+    /// The reasons of each granularity for which most was kept, in plain English.
     pub(super) fn text(&self, log: &Log, recording: &Recording, most: usize) -> Result<String> {
         let model = Model::from_json(&log.model_json(recording)?)?;
         let mut text = String::new();
@@ -210,10 +220,10 @@ impl Reasons {
             if rows.is_empty() {
                 continue;
             }
-            rows.sort_by(|(a, x), (b, y)| y.packets.cmp(&x.packets).then_with(|| a.cmp(b)));
+            rows.sort_by(|(a, x), (b, y)| y.bytes.cmp(&x.bytes).then_with(|| a.cmp(b)));
             let _ = writeln!(
                 text,
-                "why {}, {} reasons, most frequent first:",
+                "why {}, {} reasons, those that cost most first:",
                 keep.name(),
                 rows.len()
             );
@@ -228,17 +238,18 @@ impl Reasons {
 /// Writes one reason.
 fn one(text: &mut String, model: &Model, (_, class, reason, _): &Key, counted: &Counted) {
     let packets = grouped(counted.packets);
+    let kept = human_bytes(counted.bytes);
     let first = format!("{} {}", time(counted.first_ns), counted.first_flow);
     if let Some(words) = in_words(reason) {
         let _ = writeln!(
             text,
-            "  {packets} packets: {words}; their class is {class}, the first at {first}"
+            "  {kept} in {packets} packets: {words}; their class is {class}, the first at {first}"
         );
         return;
     }
     let _ = writeln!(
         text,
-        "  {packets} packets are {class}, share of trees {:.3}, {reason}, the first at {first}",
+        "  {kept} in {packets} packets are {class}, share of trees {:.3}, {reason}, the first at {first}",
         counted.score.unwrap_or(0.0),
     );
     let (level, leaves) = leaves_of(reason);
