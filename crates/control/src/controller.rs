@@ -227,6 +227,7 @@ impl Settings {
             detail: self.detail,
             on_drift: self.on_drift,
             is_drifted: false,
+            lowers_detail: false,
         };
         (asked, self.policies)
     }
@@ -254,8 +255,9 @@ impl Controller {
     ) -> Result<Self, ControlError> {
         let (log, can_rotate) = (settings.log.clone(), settings.can_rotate);
         let can_mirror = settings.can_mirror;
-        let (asked, configured) = settings.into_asked();
+        let (mut asked, configured) = settings.into_asked();
         asked.check(&model)?;
+        asked.settle(&model);
         let mut actions = configured.iter().map(|policy| policy.action);
         let mirrors = asked.default == Action::Mirror;
         if !can_mirror && (mirrors || actions.any(|action| action == Action::Mirror)) {
@@ -376,11 +378,12 @@ impl Controller {
     fn go_over(
         &self,
         inner: &mut Inner,
-        next: Asked,
+        mut next: Asked,
         requested: Instant,
         event: (&str, String, &str),
     ) -> Result<(), ControlError> {
         next.check(&self.model)?;
+        next.settle(&self.model);
         let plan = next.plan(&self.model, &inner.policies.set, inner.state.degradation())?;
         // Nothing can be refused from here on.
         inner.asked = next;
@@ -482,8 +485,11 @@ impl Controller {
                 .note("timer", what, "the time of the mode before is over");
             changed = true;
         }
-        changed |= inner.judge_drift();
-        let answered = Self::answer(&mut inner, now);
+        changed |= inner.judge_drift(&self.model);
+        if changed {
+            inner.asked.settle(&self.model);
+        }
+        let answered = self.answer(&mut inner, now);
         if let Some(taken) = answered {
             changed = true;
             requested = taken;
@@ -497,13 +503,13 @@ impl Controller {
     pub fn sense(&self, now: Instant, fast: &Fast) {
         let mut inner = self.lock();
         inner.sense(now, fast);
-        if let Some(taken) = Self::answer(&mut inner, now) {
+        if let Some(taken) = self.answer(&mut inner, now) {
             self.publish(&mut inner, taken);
         }
     }
 
     /// Answers shortages; if the mode changes, returns when the reading that led to it was taken.
-    fn answer(inner: &mut Inner, now: Instant) -> Option<Instant> {
+    fn answer(&self, inner: &mut Inner, now: Instant) -> Option<Instant> {
         let options = &inner.asked.elastic()?;
         let before = inner.state.clone();
         let (state, steps) = plan(&before, &inner.sensed, options);
@@ -513,7 +519,7 @@ impl Controller {
         if inner.state.degradation() == before.degradation() {
             return None;
         }
-        let what = inner.described();
+        let what = inner.described(&self.model);
         let mut why: Vec<String> = steps.iter().map(Step::to_string).collect();
         let (asked, asked_before) = (inner.state.asked(), before.asked());
         if asked != asked_before {

@@ -132,6 +132,29 @@ fn a_shortage_lowers_the_budget_of_detail_before_the_mode() {
     assert!(controller.steering().plan().detail().is_none());
 }
 
+/// Where every class gets the same, there is no budget to lower: that would be a step for nothing.
+#[test]
+fn a_shortage_changes_a_mode_at_once_if_the_budget_decides_nothing_in_it() {
+    let beginning = Settings {
+        modes: vec!["log-all".into()],
+        elastic: Some(ElasticOptions::default()),
+        detail: Some(DetailBudget::Share(0.1)),
+        ..Settings::default()
+    };
+    let controller = Controller::new(model(), beginning).unwrap();
+    let start = Instant::now();
+    let at = |seconds: f64, used: u64| {
+        controller.tick(start + Duration::from_secs_f64(seconds), blocks(used));
+        controller.status().mode
+    };
+    assert_eq!(at(1.0, 90), "log-all");
+    assert_eq!(at(1.4, 90), "log-partial");
+    assert_eq!(controller.events()[0].what, "mode log-partial, detail 10%");
+    assert_eq!(at(20.0, 10), "log-partial");
+    assert_eq!(at(30.1, 10), "log-all");
+    assert_eq!(controller.events().last().unwrap().what, "mode log-all");
+}
+
 /// A window of the traffic whose scores differ this much from training.
 fn drifted(scores: f64, is_whole: bool) -> Observed {
     let report = DriftReport {

@@ -47,6 +47,9 @@ pub(super) struct Asked {
     pub(super) on_drift: OnDrift,
     /// Whether it does not, as last found.
     pub(super) is_drifted: bool,
+    /// Whether a shortage lowers the budget of detail first: there is one, and it decides something in
+    /// these modes.
+    pub(super) lowers_detail: bool,
 }
 
 impl Asked {
@@ -77,9 +80,29 @@ impl Asked {
     pub(super) fn elastic(&self) -> Option<ElasticOptions> {
         let options = self.elastic.clone()?;
         Some(ElasticOptions {
-            lowers_detail: self.detail().is_some(),
+            lowers_detail: self.lowers_detail,
             ..options
         })
+    }
+
+    /// Works out what follows from a change.
+    pub(super) fn settle(&mut self, model: &Model) {
+        let plan = self.plan_of(model, &self.modes(), self.detail());
+        self.lowers_detail = plan.is_ok_and(|plan| plan.detail().is_some());
+    }
+
+    /// What these modes, without policies, mean for a model.
+    fn plan_of(
+        &self,
+        model: &Model,
+        modes: &[String],
+        detail: Option<DetailBudget>,
+    ) -> Result<Plan, ModeError> {
+        let modes: Result<Vec<Mode>, ModeError> = modes
+            .iter()
+            .map(|name| Mode::by_name(name, &self.own_modes))
+            .collect();
+        Ok(Plan::new(model, &modes?)?.with_detail(detail))
     }
 
     /// Checks every mode that it names. Not all of them are active: some are only while nothing is
@@ -120,13 +143,9 @@ impl Asked {
         policies: &PolicySet,
         degradation: Degradation,
     ) -> Result<Plan, ModeError> {
-        let active = self.active(degradation);
-        let modes: Result<Vec<Mode>, ModeError> = active
-            .iter()
-            .map(|name| Mode::by_name(name, &self.own_modes))
-            .collect();
+        let (active, detail) = (self.active(degradation), self.detail_left(degradation));
+        let plan = self.plan_of(model, &active, detail)?;
         let ready = policies.ready(self.default);
-        let plan = Plan::new(model, &modes?)?.with_detail(self.detail_left(degradation));
         Ok(plan.with_policies(Arc::new(ready)))
     }
 }
@@ -200,7 +219,7 @@ impl Inner {
 
     /// Finds out whether the model still fits the traffic, and says so if that has changed; whether
     /// workers have to do something else.
-    pub(super) fn judge_drift(&mut self) -> bool {
+    pub(super) fn judge_drift(&mut self, model: &Model) -> bool {
         let before = self.asked.is_drifted;
         let window = self
             .observed
@@ -230,7 +249,7 @@ impl Inner {
         });
         let acts = self.asked.on_drift != OnDrift::Warn;
         if acts {
-            what += &format!(": {}", self.described());
+            what += &format!(": {}", self.described(model));
         }
         self.events.note("strata", what, &why);
         acts
@@ -253,12 +272,13 @@ impl Inner {
         })
     }
 
-    /// The active modes and the budget of detail, if there is one, for events.
-    pub(super) fn described(&self) -> String {
+    /// The active modes and the budget of detail, if it decides anything in them, for events.
+    pub(super) fn described(&self, model: &Model) -> String {
         let modes = format!("mode {}", self.active().join("+"));
-        match self.asked.detail_left(self.state.degradation()) {
+        let plan = self.plan(model).ok();
+        match plan.as_ref().and_then(Plan::detail) {
             None => modes,
-            Some(budget) => format!("{modes}, detail {budget}"),
+            Some(detail) => format!("{modes}, detail {}", detail.budget),
         }
     }
 

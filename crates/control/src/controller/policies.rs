@@ -302,6 +302,7 @@ impl Controller {
         }
         next.is_drifted = inner.asked.is_drifted;
         next.check(&self.model)?;
+        next.settle(&self.model);
         let (policies, what) = inner.policies.reconfigured(configured)?;
         let mut all = policies.set.all();
         let mirrors = all.any(|(_, policy, _)| policy.action == Action::Mirror);
