@@ -58,12 +58,21 @@ fn given(choose: &mut Chooser<'_>) -> Vec<Kept> {
             2 => 1,
             _ => choose.u64(),
         });
-        let wire_len = if what & 8 != 0 { choose.u32() } else { bytes.len() as u32 };
+        let wire_len = if what & 8 != 0 {
+            choose.u32()
+        } else {
+            bytes.len() as u32
+        };
         let mut label = Label::default();
         if what & 16 != 0 {
             label.policy = choose.u8().into();
         }
-        headers.push(Kept { ts_ns, wire_len, label, bytes });
+        headers.push(Kept {
+            ts_ns,
+            wire_len,
+            label,
+            bytes,
+        });
     }
     headers
 }
@@ -110,7 +119,10 @@ fn written_and_read(link: LinkType, headers: &[Kept], room: usize) {
             bytes: &kept.bytes,
             label: kept.label,
         };
-        if writer.put(&header, |bytes| datagrams.push(bytes.to_vec())).is_ok() {
+        if writer
+            .put(&header, |bytes| datagrams.push(bytes.to_vec()))
+            .is_ok()
+        {
             fitting.push(kept);
         }
     }

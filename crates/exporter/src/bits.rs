@@ -48,77 +48,87 @@ pub(crate) trait Bits {
     #[inline]
     fn raw(&mut self, bytes: &mut [u8]) {
         self.turn();
-        for piece in bytes.chunks_mut(4) {
-            for byte in piece {
-                *byte = self.byte(*byte, 8);
-            }
+        let mut words = bytes.chunks_exact_mut(4);
+        for word in &mut words {
+            let value = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+            word.copy_from_slice(&self.word(value, 32).to_le_bytes());
             self.turn();
         }
+        for byte in words.into_remainder() {
+            *byte = self.byte(*byte, 8);
+        }
+        self.turn();
+    }
+
+    /// Runs what is rare and not inlined, with a copy: what others have a reference to has to be in
+    /// memory at all times, what only this function has is in registers.
+    fn apart<R>(&mut self, run: impl FnOnce(&mut Self) -> R) -> R;
+}
+
+/// Where a writer is: bytes before, and bits that are not among them yet.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Position {
+    at: usize,
+    held: u64,
+    used: u32,
+}
+
+impl Position {
+    /// After the first `at` bytes.
+    pub(crate) fn new(at: usize) -> Self {
+        Self {
+            at,
+            ..Self::default()
+        }
+    }
+
+    /// Bytes up to the last bit.
+    #[inline(always)]
+    pub(crate) fn len(self) -> usize {
+        self.at + self.used.div_ceil(8) as usize
     }
 }
 
 /// Writes into a buffer that is longer than what may be written, by [`BitWriter::SLACK`].
 #[derive(Debug)]
-pub(crate) struct BitWriter {
-    bytes: Box<[u8]>,
+pub(crate) struct BitWriter<'a> {
+    bytes: &'a mut [u8],
     at: usize,
     held: u64,
     used: u32,
 }
 
-/// Where a writer was, to go back to.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Mark {
-    at: usize,
-    held: u64,
-    used: u32,
-}
-
-impl BitWriter {
+impl<'a> BitWriter<'a> {
     /// Bytes that may be written past the room: of one record, and a whole word.
     pub(crate) const SLACK: usize = 512;
 
-    pub(crate) fn new(room: usize) -> Self {
+    #[inline(always)]
+    pub(crate) fn new(bytes: &'a mut [u8], position: Position) -> Self {
+        let Position { at, held, used } = position;
         Self {
-            bytes: vec![0; room + Self::SLACK].into_boxed_slice(),
-            at: 0,
-            held: 0,
-            used: 0,
+            bytes,
+            at,
+            held,
+            used,
         }
     }
 
-    /// Starts again, after the first `at` bytes.
-    pub(crate) fn restart(&mut self, at: usize) {
-        (self.at, self.held, self.used) = (at, 0, 0);
-    }
-
-    /// Where it is, after a turn.
+    /// Where it is.
     #[inline(always)]
-    pub(crate) fn mark(&self) -> Mark {
+    pub(crate) fn position(&self) -> Position {
         let (at, held, used) = (self.at, self.held, self.used);
-        Mark { at, held, used }
+        Position { at, held, used }
     }
 
-    /// Forgets what was written after a mark.
-    pub(crate) fn back(&mut self, mark: Mark) {
-        (self.at, self.held, self.used) = (mark.at, mark.held, mark.used);
-    }
-
-    /// Bytes up to the last bit.
-    #[inline(always)]
-    pub(crate) fn len(&self) -> usize {
-        self.at + self.used.div_ceil(8) as usize
-    }
-
-    /// Everything written, its last byte filled with zeros; `head` is where the records start.
-    pub(crate) fn finish(&mut self) -> &mut [u8] {
+    /// Everything written, its last byte filled with zeros.
+    pub(crate) fn finish(mut self) -> &'a mut [u8] {
         self.turn();
-        let len = self.len();
+        let len = self.position().len();
         &mut self.bytes[..len]
     }
 }
 
-impl Bits for BitWriter {
+impl Bits for BitWriter<'_> {
     const WRITES: bool = true;
 
     #[inline(always)]
@@ -142,6 +152,14 @@ impl Bits for BitWriter {
         self.at += (self.used >> 3) as usize;
         self.held >>= self.used & 56;
         self.used &= 7;
+    }
+
+    #[inline(always)]
+    fn apart<R>(&mut self, run: impl FnOnce(&mut Self) -> R) -> R {
+        let mut copy = BitWriter::new(std::mem::take(&mut self.bytes), self.position());
+        let result = run(&mut copy);
+        *self = copy;
+        result
     }
 }
 
@@ -216,6 +234,14 @@ impl Bits for BitReader<'_> {
             .expect("8 bytes");
         self.held = u64::from_le_bytes(word) >> self.used;
     }
+
+    #[inline(always)]
+    fn apart<R>(&mut self, run: impl FnOnce(&mut Self) -> R) -> R {
+        let mut copy = Self { ..*self };
+        let result = run(&mut copy);
+        *self = copy;
+        result
+    }
 }
 
 #[cfg(test)]
@@ -226,8 +252,8 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read(fields in prop::collection::vec((any::<u64>(), 0_u32..=32), 0..99)) {
-            let mut writer = BitWriter::new(512);
-            writer.restart(0);
+            let mut buffer = vec![0; 512 + BitWriter::SLACK];
+            let mut writer = BitWriter::new(&mut buffer, Position::new(0));
             for &(value, width) in &fields {
                 writer.bits(value & ((1 << width) - 1), width);
                 writer.turn();
@@ -247,7 +273,8 @@ mod tests {
 
     #[test]
     fn the_first_field_is_in_the_lowest_bits() {
-        let mut writer = BitWriter::new(64);
+        let mut buffer = [0; 64];
+        let mut writer = BitWriter::new(&mut buffer, Position::new(0));
         writer.bits(0b101, 3);
         writer.bits(0x7ff, 11);
         assert_eq!(writer.finish(), [0b1111_1101, 0b0011_1111]);

@@ -1,8 +1,10 @@
 //! Headers as datagrams and back. Each datagram can be read alone: what a record is a difference to
 //! was in the same datagram. So a datagram that is lost takes its own packets with it, no others.
 
+mod code;
 mod flow;
 mod head;
+mod kind;
 mod model;
 mod other;
 mod plain;

@@ -10,8 +10,10 @@
 //! sequence      which datagrams of a source are lost, late or repeated; packets that are lost
 //! headers       headers as datagrams and back: writer, reader
 //!   record      one header, field by field: the same code writes and reads it
-//!   other       headers of any other form, as differences to an earlier one
+//!   flow, head  its first fields: of which flow it is; its kind, time and label
 //!   model       what both ends know from the datagram's earlier headers
+//!   other       headers of any other form, as differences to an earlier one
+//!   code, kind  fields with a code; what kind of packet a record is of
 //!   plain       IPv4 or IPv6 with TCP, UDP or ICMP as fields, and back
 //! datagram      the start of every datagram: source, numbers, time
 //! bits          fields of any number of bits

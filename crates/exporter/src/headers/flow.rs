@@ -1,10 +1,10 @@
 //! Of which flow a packet is: the number of one that was in the datagram, or what is before IP,
 //! addresses and ports.
 
-use super::head::{Form, Head};
+use super::code::{Invalid, field, first_of, width_of};
+use super::kind::{Form, Head};
 use super::model::{ADDRESSES, CONTEXTS, Key, Model, Near, PREFIXES};
 use super::plain::{PREFIX_MAX, Plain, Transport, low32};
-use super::record::{Invalid, field, first_of};
 use crate::bits::Bits;
 
 /// What is written of a plain packet in addition to its fields, or read.
@@ -37,7 +37,7 @@ pub(super) fn prefix<B: Bits>(
         place.prefix = usize::from(b.byte(later & 15, 4)) + LATER;
     }
     if place.prefix == PREFIXES {
-        new_prefix(b, m, place, bytes);
+        b.apart(|b| new_prefix(b, m, place, bytes));
     }
     if place.prefix >= m.prefix_count {
         return Err(Invalid("the start of a frame that was not there"));
@@ -54,12 +54,6 @@ fn new_prefix<B: Bits>(b: &mut B, m: &mut Model, place: &mut Place, bytes: &[u8]
     let len = usize::from(b.byte(bytes.len().to_le_bytes()[0], 5));
     b.raw(&mut copy[..len]);
     place.prefix = m.add_prefix(&copy[..len]);
-}
-
-/// Bits for the number of one of `count` things.
-#[inline(always)]
-fn width_of(count: usize) -> u32 {
-    usize::BITS - count.leading_zeros()
 }
 
 /// Of which flow and direction a packet is.
@@ -157,7 +151,7 @@ fn address<B: Bits>(
 ) -> Result<u128, Invalid> {
     let count = m.address_count;
     if is_v6 {
-        return address_v6(b, m, address, near.last, known);
+        return b.apart(|b| address_v6(b, m, address, near.last, known));
     }
     let (value, last, other) = (low32(address), low32(near.last), low32(near.other));
     let more_than = |differs: u32| {

@@ -1,7 +1,7 @@
 //! What both ends know from the headers before in the same datagram. The writer finds entries by
 //! hash; the reader has their numbers. Both change it in the same way, by [`super::record`].
 
-use super::head::USUAL;
+use super::kind::{HEADS, USUAL};
 use super::plain::{OPTIONS_MAX, PREFIX_MAX};
 use super::{Label, other};
 
@@ -9,8 +9,6 @@ use super::{Label, other};
 pub(super) const PREFIXES: usize = 18;
 /// Labels that are remembered, in the same way.
 pub(super) const LABELS: usize = 15;
-/// Heads of records that are remembered, in the same way.
-pub(super) const HEADS: usize = 15;
 /// Flows and addresses that are remembered of a datagram; those after are not.
 pub(super) const CONTEXTS: usize = 256;
 pub(super) const ADDRESSES: usize = 256;

@@ -1,6 +1,6 @@
 //! Headers of any other form: the bytes that differ from an earlier one, or all.
 
-use super::record::Invalid;
+use super::code::Invalid;
 use crate::bits::{BitReader, BitWriter, Bits};
 
 /// How many are remembered.
@@ -71,7 +71,7 @@ pub(super) fn len_max(header: &[u8]) -> usize {
 
 /// Writes a header after the common fields. `room` is for a record that mentions an earlier one.
 pub(super) fn write(
-    b: &mut BitWriter,
+    b: &mut BitWriter<'_>,
     recent: &mut Recent,
     header: &[u8],
     wire_len: u32,
@@ -94,12 +94,15 @@ pub(super) fn write(
     b.turn();
     match reference {
         None => {
-            for piece in header.chunks(4) {
-                for &byte in piece {
-                    b.byte(byte, 8);
-                }
+            let mut pieces = header.chunks_exact(4);
+            for piece in &mut pieces {
+                b.word(u32::from_le_bytes(piece.try_into().expect("4 bytes")), 32);
                 b.turn();
             }
+            for &byte in pieces.remainder() {
+                b.byte(byte, 8);
+            }
+            b.turn();
         }
         Some(reference) => {
             b.bits(reference as u64, 2);

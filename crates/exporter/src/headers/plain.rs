@@ -114,24 +114,24 @@ impl Plain {
         icmp_type: 0,
     };
 
-    /// Takes a header apart after its first `at` bytes; `None` if it has another form.
+    /// Takes a header apart after its first `at` bytes, from fields that are all 0; `None` if it has
+    /// another form.
     #[inline(always)]
-    pub(super) fn parse(header: &[u8], at: usize) -> Option<Self> {
+    pub(super) fn parse(&mut self, header: &[u8], at: usize) -> Option<()> {
         let ip = header.get(at..)?;
         let fixed: &[u8; 28] = ip.first_chunk()?;
-        let mut plain = Self::EMPTY;
         let (number, total_len, ip_len) = if fixed[0] == 0x45 {
             let fragment = be16(fixed, 6);
             if fragment & !0x4000 != 0 {
                 return None;
             }
-            plain.tos = fixed[1];
-            plain.identification = be16(fixed, 4);
-            plain.dont_fragment = fragment != 0;
-            plain.ttl = fixed[8];
-            plain.ip_checksum = be16(fixed, 10);
-            plain.source = u128::from(be32(fixed, 12));
-            plain.destination = u128::from(be32(fixed, 16));
+            self.tos = fixed[1];
+            self.identification = be16(fixed, 4);
+            self.dont_fragment = fragment != 0;
+            self.ttl = fixed[8];
+            self.ip_checksum = be16(fixed, 10);
+            self.source = u128::from(be32(fixed, 12));
+            self.destination = u128::from(be32(fixed, 16));
             (fixed[9], usize::from(be16(fixed, 2)), 20)
         } else {
             let fixed: &[u8; 48] = ip.first_chunk()?;
@@ -139,20 +139,20 @@ impl Plain {
             if first >> 28 != 6 {
                 return None;
             }
-            plain.is_v6 = true;
-            plain.tos = (first >> 20 & 0xff).to_le_bytes()[0];
-            plain.flow_label = first & 0xf_ffff;
-            plain.ttl = fixed[7];
-            plain.source = be128(fixed, 8);
-            plain.destination = be128(fixed, 24);
+            self.is_v6 = true;
+            self.tos = (first >> 20 & 0xff).to_le_bytes()[0];
+            self.flow_label = first & 0xf_ffff;
+            self.ttl = fixed[7];
+            self.source = be128(fixed, 8);
+            self.destination = be128(fixed, 24);
             (fixed[6], 40 + usize::from(be16(fixed, 4)), 40)
         };
-        let transport_len = plain.parse_transport(&ip[ip_len..], number)?;
+        let transport_len = self.parse_transport(&ip[ip_len..], number)?;
         if transport_len != ip.len() - ip_len {
             return None;
         }
-        plain.payload_len = u16::try_from(total_len.checked_sub(ip.len())?).ok()?;
-        Some(plain)
+        self.payload_len = u16::try_from(total_len.checked_sub(ip.len())?).ok()?;
+        Some(())
     }
 
     #[inline(always)]
@@ -511,10 +511,11 @@ mod tests {
             } else {
                 header[4..6].copy_from_slice(&(total - 40).to_be_bytes());
             }
-            let plain = Plain::parse(&header, 0);
+            let mut plain = Plain::EMPTY;
+            let parsed = plain.parse(&header, 0);
             let is_plain = number != if ip_len == 20 { 58 } else { 1 };
-            prop_assert_eq!(plain.is_some(), is_plain);
-            if let Some(plain) = plain {
+            prop_assert_eq!(parsed.is_some(), is_plain);
+            if is_plain {
                 let mut again = Vec::new();
                 plain.emit(&mut again);
                 prop_assert_eq!(again, header);

@@ -1,13 +1,15 @@
 //! Headers from datagrams.
 
 use super::Header;
+use super::code::Invalid;
 use super::flow::Place;
-use super::head::{self, Form};
+use super::head;
+use super::kind::Form;
 use super::model::Model;
 use super::other;
 use super::plain::Plain;
-use super::record::{self, Invalid};
-use crate::bits::BitReader;
+use super::record;
+use crate::bits::{BitReader, Bits};
 use crate::datagram::{Datagram, FormatError, HEADER_LEN, LEN_MAX};
 
 /// Reads datagrams of any source: nothing is kept from one to the next. Takes some 50 KiB and twice
@@ -99,10 +101,10 @@ fn record(
     let ts_ns = head::read_time(b, datagram, m.time_ns, ones);
     m.time_ns = ts_ns;
     if head.has_label {
-        head::label(b, m, m.label)?;
+        b.apart(|b| head::label(b, m, m.label))?;
     }
     if head.form == Form::Other {
-        let wire_len = other::read(b, &mut m.others, out)?;
+        let wire_len = b.apart(|b| other::read(b, &mut m.others, out))?;
         return Ok((ts_ns, wire_len));
     }
     let mut fields = Plain::EMPTY;

@@ -5,15 +5,12 @@
 //! Which code a field gets cannot be predicted by the CPU, so a field is its code and as many bits
 //! as a table says for it, without a branch.
 
+use super::code::{Invalid, field, first_of};
 use super::flow::{Place, known_flow, new_flow, prefix};
-use super::head::{Form, Head};
+use super::kind::{Form, Head};
 use super::model::{Model, PREFIXES, Side};
 use super::plain::{OPTIONS_MAX, Options, Plain, Transport};
 use crate::bits::Bits;
-
-/// Why a record cannot be.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Invalid(pub(super) &'static str);
 
 /// What is unusual about a packet.
 mod odd {
@@ -40,32 +37,6 @@ const FLAG_CODES: [u8; 256] = {
 };
 /// The shortest Ethernet frame, without check sequence.
 const FRAME_MIN: u32 = 60;
-
-/// A code, and a value of as many bits as `widths` says: 4 or 8 codes.
-#[inline(always)]
-#[allow(clippy::cast_possible_truncation, reason = "widths are up to 32")]
-pub(super) fn field<B: Bits, const N: usize>(
-    b: &mut B,
-    widths: [u32; N],
-    code: usize,
-    value: u32,
-) -> (usize, u32) {
-    const { assert!(N == 4 || N == 8) };
-    let code = usize::from(b.byte(code.to_le_bytes()[0], N.trailing_zeros()));
-    let width = widths[code % N];
-    let value = u64::from(value) & ((1 << width) - 1);
-    (code, b.bits(value, width) as u32)
-}
-
-/// The first of the conditions that holds; their number if none does.
-#[inline(always)]
-pub(super) fn first_of<const N: usize>(conditions: [bool; N]) -> usize {
-    let mut bits = 1_u32 << N;
-    for (index, condition) in conditions.into_iter().enumerate() {
-        bits |= u32::from(condition) << index;
-    }
-    bits.trailing_zeros() as usize
-}
 
 /// The last packets of this direction and the other one; for a direction that is new, what is
 /// expected of one.
@@ -138,7 +109,7 @@ pub(super) fn plain<B: Bits>(
     }
     let (last, other) = sides(m, place);
     let odd = if head.is_odd {
-        odd_values(b, m, f, place, odd, bytes)?
+        b.apart(|b| odd_values(b, m, f, place, odd, bytes))?
     } else {
         0
     };
@@ -260,7 +231,7 @@ fn tcp_start<B: Bits>(b: &mut B, m: &mut Model, f: &mut Plain, head: &Head) -> R
     match head.options {
         0 => f.options_form = Options::None,
         1 => f.options_form = Options::Stamps,
-        code => raw_options(b, m, f, code == 2)?,
+        code => b.apart(|b| raw_options(b, m, f, code == 2))?,
     }
     Ok(())
 }

@@ -3,12 +3,13 @@
 use strata_wire::{LinkType, exact};
 
 use super::flow::Place;
-use super::head::{self, Form, Head, USUAL};
-use super::model::{ADDRESSES, CONTEXTS, HEADS, Key, Model, PREFIXES};
+use super::head;
+use super::kind::{Form, HEADS, Head, USUAL};
+use super::model::{ADDRESSES, CONTEXTS, Key, Model, PREFIXES};
 use super::plain::{PREFIX_MAX, Plain, network_at};
 use super::record;
 use super::{Header, TooLong, other};
-use crate::bits::BitWriter;
+use crate::bits::{BitWriter, Bits, Position};
 use crate::datagram::{Datagram, HEADER_LEN, LEN_MAX, Source};
 
 /// Compresses the headers of one interface into datagrams of a given size. Takes some 50 KiB, and
@@ -21,7 +22,8 @@ pub struct HeaderWriter {
     next_packet: u64,
     model: Model,
     index: Index,
-    bits: BitWriter,
+    bytes: Box<[u8]>,
+    position: Position,
     /// Whether a time was not a whole number of microseconds.
     is_fine: bool,
 }
@@ -58,7 +60,8 @@ impl HeaderWriter {
             next_packet: 0,
             model: Model::new(),
             index: Index::new(),
-            bits: BitWriter::new(room),
+            bytes: vec![0; room + BitWriter::SLACK].into_boxed_slice(),
+            position: Position::new(HEADER_LEN),
             is_fine: false,
         }
     }
@@ -125,12 +128,12 @@ impl HeaderWriter {
     pub fn end(&mut self, mut send: impl FnMut(&[u8])) {
         self.finish(&mut send);
         self.datagram.first_packet = self.next_packet;
-        self.bits.restart(HEADER_LEN);
+        self.position = Position::new(HEADER_LEN);
         self.send(send);
     }
 
     fn send(&mut self, mut send: impl FnMut(&[u8])) {
-        let bytes = self.bits.finish();
+        let bytes = BitWriter::new(&mut self.bytes, self.position).finish();
         self.datagram.write(bytes);
         send(bytes);
         let packets = u64::from(self.datagram.packets);
@@ -152,7 +155,7 @@ impl HeaderWriter {
         self.datagram.in_microseconds = !self.is_fine;
         self.index.restart(&self.model);
         self.model.restart(ts_ns);
-        self.bits.restart(HEADER_LEN);
+        self.position = Position::new(HEADER_LEN);
     }
 
     /// Whether the header fits into the datagram; it is there then.
@@ -167,88 +170,104 @@ impl HeaderWriter {
             self.is_fine = true;
             return false;
         }
-        let mark = self.bits.mark();
-        let at = network_at(self.datagram.link, header.bytes);
-        let plain = match at {
-            Some(at) if at <= PREFIX_MAX => Plain::parse(header.bytes, at).map(|f| (f, at)),
+        let mut fields = Plain::EMPTY;
+        let plain = match network_at(self.datagram.link, header.bytes) {
+            Some(at) if at <= PREFIX_MAX => fields.parse(header.bytes, at).map(|()| at),
             _ => None,
         };
-        match plain {
-            Some((mut fields, at)) => self.plain(header, &mut fields, at),
-            None => {
-                let room = self.room - self.bits.len();
-                if other::len_max(header.bytes) > room || header.bytes.len() > usize::from(u16::MAX)
-                {
-                    return false;
-                }
-                self.start(header, Head::OTHER);
-                let recent = &mut self.model.others;
-                other::write(&mut self.bits, recent, header.bytes, header.wire_len, room);
-            }
-        }
-        if self.bits.len() > self.room {
-            // What the model learned goes with the datagram, which ends here.
-            self.bits.back(mark);
+        let room = self.room - self.position.len();
+        let is_short = header.bytes.len() <= usize::from(u16::MAX);
+        if plain.is_none() && (other::len_max(header.bytes) > room || !is_short) {
             return false;
         }
+        let mut b = BitWriter::new(&mut self.bytes, self.position);
+        let (m, index, datagram) = (&mut self.model, &mut self.index, &self.datagram);
+        match plain {
+            Some(at) => put_plain(&mut b, m, index, datagram, header, &mut fields, at),
+            None => {
+                start(&mut b, m, index, datagram, header, Head::OTHER);
+                let recent = &mut m.others;
+                b.apart(|b| other::write(b, recent, header.bytes, header.wire_len, room));
+            }
+        }
+        let position = b.position();
+        if position.len() > self.room {
+            // What the model learned goes with the datagram, which ends here.
+            return false;
+        }
+        self.position = position;
         self.datagram.packets += 1;
         self.next_packet += 1;
         true
     }
+}
 
-    #[inline(always)]
-    fn start(&mut self, header: &Header<'_>, mut head: Head) {
-        let (b, m) = (&mut self.bits, &mut self.model);
-        head.has_label = header.label != m.label;
-        let bits = head.bits();
-        let known = self.index.head(bits);
-        if known == HEADS {
-            self.index.learn_head(m, bits);
-        }
-        head::head(b, m, known, bits);
-        head::write_time(b, &self.datagram, m.time_ns, header.ts_ns);
-        m.time_ns = header.ts_ns;
-        if head.has_label {
-            head::label(b, m, header.label).expect("a writer chooses what is there");
-        }
+/// What every record begins with.
+#[inline(always)]
+fn start<B: Bits>(
+    b: &mut B,
+    m: &mut Model,
+    index: &mut Index,
+    datagram: &Datagram,
+    header: &Header<'_>,
+    mut head: Head,
+) {
+    head.has_label = header.label != m.label;
+    let bits = head.bits();
+    let known = index.head(bits);
+    if known == HEADS {
+        index.learn_head(m, bits);
     }
-
-    #[inline(always)]
-    fn plain(&mut self, header: &Header<'_>, fields: &mut Plain, at: usize) {
-        let prefix = &header.bytes[..at];
-        let key = Key {
-            source: fields.source,
-            destination: fields.destination,
-            ports: fields.ports,
-            kind: fields.transport as u8 | u8::from(fields.is_v6) << 2,
-        };
-        let mut place = Place {
-            form: Form::New,
-            context: CONTEXTS,
-            side: 0,
-            prefix: find_prefix(&self.model, prefix),
-            known: [None; 2],
-        };
-        let slot = flow_slot(&key);
-        if let Some((context, side)) = self.index.flow(&self.model, slot, &key) {
-            let is_last = context == self.model.last_context;
-            place.form = if is_last { Form::Same } else { Form::Known };
-            (place.context, place.side) = (context, side);
-        } else {
-            place.known = [key.source, key.destination]
-                .map(|address| self.index.address(&self.model, address));
-        }
-        let is_new = place.form == Form::New;
-        let (head, odd) = record::head_of(&self.model, fields, &place, at, header.wire_len);
-        self.start(header, head);
-        let first = self.model.address_count;
-        let mut wire_len = header.wire_len;
-        let (b, m) = (&mut self.bits, &mut self.model);
-        record::plain(b, m, fields, &mut place, &head, odd, &mut wire_len, prefix)
+    head::head(b, m, known, bits);
+    head::write_time(b, datagram, m.time_ns, header.ts_ns);
+    m.time_ns = header.ts_ns;
+    if head.has_label {
+        b.apart(|b| head::label(b, m, header.label))
             .expect("a writer chooses what is there");
-        if is_new {
-            self.index.learn(&self.model, first, slot, &key, &place);
-        }
+    }
+}
+
+#[inline(always)]
+fn put_plain<B: Bits>(
+    b: &mut B,
+    m: &mut Model,
+    index: &mut Index,
+    datagram: &Datagram,
+    header: &Header<'_>,
+    fields: &mut Plain,
+    at: usize,
+) {
+    let prefix = &header.bytes[..at];
+    let key = Key {
+        source: fields.source,
+        destination: fields.destination,
+        ports: fields.ports,
+        kind: fields.transport as u8 | u8::from(fields.is_v6) << 2,
+    };
+    let mut place = Place {
+        form: Form::New,
+        context: CONTEXTS,
+        side: 0,
+        prefix: find_prefix(m, prefix),
+        known: [None; 2],
+    };
+    let slot = flow_slot(&key);
+    if let Some((context, side)) = index.flow(m, slot, &key) {
+        let is_last = context == m.last_context;
+        place.form = if is_last { Form::Same } else { Form::Known };
+        (place.context, place.side) = (context, side);
+    } else {
+        place.known = [key.source, key.destination].map(|address| index.address(m, address));
+    }
+    let is_new = place.form == Form::New;
+    let (head, odd) = record::head_of(m, fields, &place, at, header.wire_len);
+    start(b, m, index, datagram, header, head);
+    let first = m.address_count;
+    let mut wire_len = header.wire_len;
+    record::plain(b, m, fields, &mut place, &head, odd, &mut wire_len, prefix)
+        .expect("a writer chooses what is there");
+    if is_new {
+        index.learn(m, first, slot, &key, &place);
     }
 }
 
