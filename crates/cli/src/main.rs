@@ -24,6 +24,7 @@ mod logging;
 mod model;
 mod object_tier;
 mod output;
+mod packets;
 mod prune;
 mod python;
 mod query;

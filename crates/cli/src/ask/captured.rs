@@ -1,21 +1,20 @@
 //! Asking of capture files.
 
 use std::io::{IsTerminal, stdin};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Result, bail};
-use strata_capture::{Input, InputOptions, Next};
+use strata_capture::PacketRef;
 use strata_filter::Filter;
 use strata_gpv::Column;
-use strata_wire::{LinkType, Meta};
+use strata_wire::LinkType;
 
 use super::Args;
 use super::answer::Answers;
 use super::asking::Asking;
 use super::questions::Lack;
+use crate::packets::{Take, captured};
 use crate::signals::stop_on_signal;
-use crate::text;
 
 const NO_QUEUE: &str = "a capture does not say how long the queue was that a packet waited in";
 
@@ -42,39 +41,46 @@ pub(super) fn ask(
     answers: &mut Answers,
 ) -> Result<()> {
     asking.check(&LACKS)?;
-    asking.filter(filter);
     let stop = stop_on_signal()?;
-    let mut options = InputOptions::default();
-    options.read_ahead = true;
-    options.stop = Some(Arc::clone(&stop));
-    let mut input = Input::open(&args.read, &options)?;
-    answers.open()?;
     // Another program may be writing it now: `tcpdump -w - | strata ask -r -`.
     let is_piped = args.read.iter().any(|path| path.as_os_str() == "-") && !stdin().is_terminal();
-    let mut links: Vec<LinkType> = Vec::new();
-    while !asking.is_done() {
-        match input.advance()? {
-            Next::End => break,
-            Next::Meta(Meta::Interface { interface, .. }) => links.push(interface.link),
-            Next::Meta(_) => {}
-            Next::Packets => {
-                for packet in input.batch().iter() {
-                    asking.packet(links[usize::from(packet.interface)], &packet, 0)?;
-                }
-                if is_piped {
-                    answers.show(asking)?;
-                }
-            }
-        }
-        if stop.load(Ordering::Relaxed) {
-            break;
-        }
-    }
-    for warning in input.take_warnings() {
-        text::warn(&warning.to_string());
-    }
+    let mut shown = Shown {
+        asking,
+        answers,
+        is_live: is_piped,
+    };
+    captured(&args.read, filter, &stop, &mut shown)?;
     if stop.load(Ordering::Relaxed) && !is_piped {
         bail!("interrupted: the answer is of the packets before");
     }
     Ok(())
+}
+
+/// Packets into queries; if they come as they arrive, the answer so far is shown.
+pub(super) struct Shown<'a> {
+    pub(super) asking: &'a mut Asking,
+    pub(super) answers: &'a mut Answers,
+    pub(super) is_live: bool,
+}
+
+impl Take for Shown<'_> {
+    fn begin(&mut self, filter: Option<Filter>) -> Result<()> {
+        self.asking.filter(filter);
+        self.answers.open()
+    }
+
+    fn packet(&mut self, link: LinkType, packet: &PacketRef<'_>) -> Result<()> {
+        Ok(self.asking.packet(link, packet, 0)?)
+    }
+
+    fn pause(&mut self) -> Result<()> {
+        match self.is_live {
+            true => self.answers.show(self.asking),
+            false => Ok(()),
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.asking.is_done()
+    }
 }

@@ -1,28 +1,26 @@
 //! Asking of a log.
 
 use std::collections::HashMap;
-use std::io;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, bail, ensure};
-use strata_archive::ArchiveError;
-use strata_capture::PacketRef;
 use strata_filter::Filter;
 use strata_gpv::Column;
-use strata_query::{ExportOptions, Find, LoggedPacket, packets};
+use strata_query::{Find, LoggedPacket};
 use strata_store::{Log, Recording, SavedLedger};
 use strata_wire::grouped;
-use tracing::error;
 
 use super::Args;
 use super::answer::Answers;
 use super::asking::Asking;
 use super::questions::{Lack, is_query};
-use crate::export::{ByLink, first_packet_ns};
+use crate::export::first_packet_ns;
 use crate::output::refuse;
+use crate::packets::{damaged, logged, open_log};
 use crate::signals::stop_on_signal;
-use crate::text::{count_of, parse_time, percent};
+use crate::text::{parse_time, percent};
 
 const NO_QUEUE: &str = "a log does not say how long the queue was that a packet waited in";
 
@@ -56,13 +54,7 @@ pub(super) fn ask(
              --running",
         ));
     }
-    if dir.is_file() {
-        let name = dir.display();
-        return Err(refuse(format!(
-            "{name} is a file, and a log is a directory: -r {name} asks of a capture file"
-        )));
-    }
-    let log = args.of_logs.key.open(dir)?;
+    let log = open_log(&args.of_logs.key, dir, "asks of")?;
     answers.reads(args.of_logs.key.sources(dir, &log).files(&args.files));
     answers.open()?;
     let reference = first_packet_ns(&log)?;
@@ -81,67 +73,26 @@ pub(super) fn ask(
             "--from is not before --to: give dates with the times"
         );
     }
-    let mut by_link = filter.cloned().map(ByLink::new);
-    let options = ExportOptions {
-        select: find.select(),
-        matches: by_link.as_mut().map(|by_link| {
-            let matches = |link, packet: &[u8], len| by_link.matches(link, packet, len);
-            Box::new(matches) as Box<dyn FnMut(_, &[u8], u32) -> bool>
-        }),
-        comments: false,
-    };
     let classes = Classes::of(&log);
-    let (mut failure, mut least_share) = (None, 1.0_f64);
-    let mut interrupted = false;
-    let read = {
-        let mut take = |logged: &LoggedPacket<'_>| {
-            if asking.is_done() || stop.load(Ordering::Relaxed) {
-                interrupted = !asking.is_done();
-                return Err(enough());
-            }
-            least_share = least_share.min(logged.flow_share);
-            let packet = PacketRef {
-                ts_ns: logged.ts_ns,
-                interface: logged.interface,
-                wire_len: logged.wire_len.max(logged.captured_len),
-                data: logged.data,
-                options: &[],
-                has_timestamp: logged.has_timestamp,
-            };
-            let class = classes.number(logged);
-            asking.packet(logged.link, &packet, class).map_err(|error| {
-                failure = Some(error);
-                enough()
-            })
-        };
-        packets(&log, &find, options, &mut take)
-    };
-    if let Some(failure) = failure {
-        return Err(failure.into());
-    }
+    let (mut interrupted, mut least_share) = (false, 1.0_f64);
+    let read = logged(&log, &find, |logged, packet| {
+        if asking.is_done() || stop.load(Ordering::Relaxed) {
+            interrupted = !asking.is_done();
+            return Ok(ControlFlow::Break(()));
+        }
+        least_share = least_share.min(logged.flow_share);
+        asking.packet(logged.link, packet, classes.number(logged))?;
+        Ok(ControlFlow::Continue(()))
+    })?;
     asking.remarks.extend(sampling(&log, least_share));
-    let damage = match read {
-        Ok(exported) => exported.damage,
-        // We stopped it ourselves.
-        Err(ArchiveError::Write(_)) => Vec::new(),
-        Err(error) => return Err(error).context("the answer is of what could be read before"),
-    };
-    for place in &damage {
-        error!("{place}");
-    }
-    if !damage.is_empty() {
-        let places = count_of(damage.len() as u64, "damaged place");
-        bail!("{places} in the log: the answer is of the rest");
+    let damage = read.context("the answer is of what could be read before")?;
+    if let Some(places) = damaged(&damage) {
+        bail!("{places}: the answer is of the rest");
     }
     if interrupted {
         bail!("interrupted: the answer is of the packets before");
     }
     Ok(())
-}
-
-/// Ends the reading.
-fn enough() -> io::Error {
-    io::Error::other("enough was read")
 }
 
 /// Numbers of classes, by recording.

@@ -1,23 +1,23 @@
 //! `strata gpv export`: the vectors of a capture or a log, at rest.
 
-use std::io;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use strata_capture::PacketRef;
 use strata_filter::Filter;
 use strata_gpv::{Cache, Column, Full, Packet, Vector};
-use strata_query::{ExportOptions, Find, LoggedPacket, packets};
+use strata_query::Find;
 use strata_store::Sources;
 use strata_wire::LinkType;
-use tracing::{error, info};
+use tracing::info;
 
-use super::packets::{Features, Take, captured};
+use super::packets::Features;
 use super::rows::{About, Rows};
 use super::{CAPTURED, CAPTURED_NAMES, CacheArgs};
-use crate::export::ByLink;
 use crate::key::KeyArgs;
 use crate::output::{Content, Output, check, refuse};
+use crate::packets::{Take, captured, damaged, logged, open_log};
 use crate::text::{self, count_of};
 
 /// Packets that go through the cache together.
@@ -71,75 +71,37 @@ pub(super) fn run(args: &Args) -> Result<()> {
         (false, words) => {
             let filter = text::filter(words)?;
             let sources = Sources::default().files(&args.read);
-            let mut grouping = Grouping::new(args, sources, filter)?;
+            let mut grouping = Grouping::new(args, sources)?;
             let never = std::sync::Arc::default();
-            let read = captured(&args.read, &never, &mut grouping);
+            let read = captured(&args.read, filter, &never, &mut grouping);
             // What was read of a damaged capture is written.
             let ended = grouping.finish();
             read.and(ended)
         }
-        (true, [log, words @ ..]) => logged(args, log, text::filter(words)?.as_ref()),
+        (true, [log, words @ ..]) => of_log(args, log, text::filter(words)?.as_ref()),
         (true, []) => Err(refuse("nothing to read: name a log, or -r FILE")),
     }
 }
 
-fn logged(args: &Args, dir: &str, filter: Option<&Filter>) -> Result<()> {
+fn of_log(args: &Args, dir: &str, filter: Option<&Filter>) -> Result<()> {
     let dir = Path::new(dir);
-    if dir.is_file() {
-        let name = dir.display();
-        return Err(refuse(format!(
-            "{name} is a file, and a log is a directory: -r {name} reads a capture file"
-        )));
-    }
-    let log = args.key.open(dir)?;
-    let mut grouping = Grouping::new(args, args.key.sources(dir, &log), None)?;
-    grouping.begin()?;
+    let log = open_log(&args.key, dir, "reads")?;
+    let mut grouping = Grouping::new(args, args.key.sources(dir, &log))?;
+    grouping.begin(None)?;
     let find = Find {
         filter,
         ..Find::default()
     };
-    let mut by_link = filter.cloned().map(ByLink::new);
-    let options = ExportOptions {
-        select: find.select(),
-        matches: by_link.as_mut().map(|by_link| {
-            let matches = |link, packet: &[u8], len| by_link.matches(link, packet, len);
-            Box::new(matches) as Box<dyn FnMut(_, &[u8], u32) -> bool>
-        }),
-        comments: false,
-    };
-    let mut failure = None;
-    let read = {
-        let mut take = |logged: &LoggedPacket<'_>| {
-            let packet = PacketRef {
-                ts_ns: logged.ts_ns,
-                interface: logged.interface,
-                wire_len: logged.wire_len.max(logged.captured_len),
-                data: logged.data,
-                options: &[],
-                has_timestamp: logged.has_timestamp,
-            };
-            grouping.packet(logged.link, &packet).map_err(|problem| {
-                failure = Some(problem);
-                io::Error::other("the output failed")
-            })
-        };
-        packets(&log, &find, options, &mut take)
-    };
-    if let Some(failure) = failure {
-        return Err(failure);
-    }
-    let damage = read?.damage;
+    let read = logged(&log, &find, |logged, packet| {
+        grouping.packet(logged.link, packet)?;
+        Ok(ControlFlow::Continue(()))
+    })?;
+    let damage = read?;
     grouping.finish()?;
-    for place in &damage {
-        error!("{place}");
+    match damaged(&damage) {
+        Some(places) => bail!("{places}: the vectors are of the rest"),
+        None => Ok(()),
     }
-    if !damage.is_empty() {
-        bail!(
-            "{} in the log: the vectors are of the rest",
-            count_of(damage.len() as u64, "damaged place")
-        );
-    }
-    Ok(())
 }
 
 /// Packets into vectors, and vectors into rows.
@@ -153,14 +115,14 @@ struct Grouping<'a> {
 }
 
 impl<'a> Grouping<'a> {
-    fn new(args: &'a Args, sources: Sources, filter: Option<Filter>) -> Result<Self> {
+    fn new(args: &'a Args, sources: Sources) -> Result<Self> {
         if args.write.as_os_str() != "-" {
             check(&args.write, &sources)?;
         }
         Ok(Self {
             args,
             sources,
-            features: Features::new(filter)?,
+            features: Features::new()?,
             cache: Cache::new(args.cache.parameters()?, super::seed()?)
                 .map_err(|error| refuse(error.to_string()))?,
             batch: Vec::with_capacity(BATCH),
@@ -209,7 +171,8 @@ fn push(rows: &mut Rows<Output>, vector: &Vector<'_, Full>) {
 }
 
 impl Take for Grouping<'_> {
-    fn begin(&mut self) -> Result<()> {
+    fn begin(&mut self, filter: Option<Filter>) -> Result<()> {
+        self.features.filter(filter);
         let output = Output::create(&self.args.write, Content::Binary, &self.sources)?;
         let columns = super::with_time(&self.args.columns);
         self.rows = Some(Rows::new(output, columns)?);
@@ -224,13 +187,5 @@ impl Take for Grouping<'_> {
             }
         }
         Ok(())
-    }
-
-    fn pause(&mut self) -> Result<()> {
-        Ok(())
-    }
-
-    fn is_done(&self) -> bool {
-        false
     }
 }

@@ -1,25 +1,17 @@
-//! Packets of captures and interfaces, as the cache takes them.
-
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+//! Packets as the cache takes them.
 
 use anyhow::Result;
-use strata_capture::live::{Live, LiveNext, LiveOptions};
-use strata_capture::{Input, InputOptions, Next, PacketRef, Packets};
+use strata_capture::PacketRef;
 use strata_filter::Filter;
 use strata_gpv::{Packet, Seen};
 use strata_pipeline::{FlowFinder, wire_bytes};
 use strata_wire::dissect::protocol;
-use strata_wire::{AddressFamily, Headers, LinkType, Meta, TunnelKey, exact, grouped};
+use strata_wire::{AddressFamily, Headers, LinkType, TunnelKey, exact};
 use tracing::{info, warn};
 
 use super::seed;
 use crate::export::ByLink;
-use crate::text::{self, count_of};
-
-/// Enough for the headers of any packet, tunnels included.
-const SNAPLEN: u32 = 512;
+use crate::text::count_of;
 
 /// What became of packets.
 #[derive(Clone, Copy, Debug, Default)]
@@ -75,13 +67,18 @@ pub(super) struct Features {
 }
 
 impl Features {
-    pub(super) fn new(filter: Option<Filter>) -> Result<Self> {
+    pub(super) fn new() -> Result<Self> {
         let seed = seed()?;
         Ok(Self {
             finder: FlowFinder::new([seed, !seed], TunnelKey::Inner),
-            filter: filter.map(ByLink::new),
+            filter: None,
             counted: Counted::default(),
         })
+    }
+
+    /// Only packets that match this are taken.
+    pub(super) fn filter(&mut self, filter: Option<Filter>) {
+        self.filter = filter.map(ByLink::new);
     }
 
     /// The features of a packet; `None` if the filter does not match it, or it has no IP header.
@@ -122,96 +119,4 @@ fn is_cut(headers: &Headers, packet: &PacketRef<'_>) -> bool {
         _ => 0,
     };
     !is_whole && !is_later && usize::from(headers.transport_len) < fixed
-}
-
-/// What happens while packets come.
-pub(super) trait Take {
-    /// The source is open, and packets will come: outputs are created now.
-    fn begin(&mut self) -> Result<()>;
-
-    /// A packet.
-    fn packet(&mut self, link: LinkType, packet: &PacketRef<'_>) -> Result<()>;
-
-    /// A batch is over, or none came for a moment.
-    fn pause(&mut self) -> Result<()>;
-
-    /// Whether enough came.
-    fn is_done(&self) -> bool;
-}
-
-/// Reads capture files to their end, or until `stop`.
-pub(super) fn captured(
-    read: &[PathBuf],
-    stop: &Arc<AtomicBool>,
-    take: &mut impl Take,
-) -> Result<()> {
-    let mut options = InputOptions::default();
-    options.read_ahead = true;
-    options.stop = Some(Arc::clone(stop));
-    let mut input = Input::open(read, &options)?;
-    take.begin()?;
-    let mut links: Vec<LinkType> = Vec::new();
-    while !take.is_done() {
-        match input.advance()? {
-            Next::End => break,
-            Next::Meta(Meta::Interface { interface, .. }) => links.push(interface.link),
-            Next::Meta(_) => {}
-            Next::Packets => {
-                for packet in input.batch().iter() {
-                    take.packet(links[usize::from(packet.interface)], &packet)?;
-                }
-                take.pause()?;
-            }
-        }
-    }
-    for warning in input.take_warnings() {
-        text::warn(&warning.to_string());
-    }
-    Ok(())
-}
-
-/// Reads interfaces until `stop`; how many packets the kernel lost.
-pub(super) fn live(
-    interfaces: &[String],
-    filter: Option<Filter>,
-    stop: &AtomicBool,
-    take: &mut impl Take,
-) -> Result<u64> {
-    let mut options = LiveOptions::default();
-    options.interfaces = interfaces.to_vec();
-    options.snaplen = SNAPLEN;
-    options.filter = filter;
-    let mut live = Live::open(&options, 1)?.remove(0);
-    take.begin()?;
-    info!("grouping packets of {}", interfaces.join(", "));
-    let mut links: Vec<LinkType> = Vec::new();
-    while !take.is_done() && !stop.load(Ordering::Relaxed) {
-        match live.advance()? {
-            LiveNext::Packets => {
-                let batch = live.batch();
-                for index in 0..batch.len() {
-                    let packet = batch.get(index);
-                    take.packet(links[usize::from(packet.interface)], &packet)?;
-                }
-            }
-            LiveNext::Meta(Meta::Interface { id, interface }) => {
-                let at = usize::from(id);
-                links.resize(links.len().max(at + 1), interface.link);
-                links[at] = interface.link;
-            }
-            LiveNext::Meta(_) | LiveNext::Idle => {}
-        }
-        for event in live.take_events() {
-            warn!("{event}");
-        }
-        take.pause()?;
-    }
-    let mut dropped = 0;
-    for (name, counts) in live.counts()? {
-        if counts.dropped > 0 {
-            warn!("{name}: {} packets lost", grouped(counts.dropped));
-        }
-        dropped += counts.dropped;
-    }
-    Ok(dropped)
 }

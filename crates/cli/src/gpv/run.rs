@@ -7,18 +7,20 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use serde_json::json;
 use strata_capture::PacketRef;
+use strata_filter::Filter;
 use strata_gpv::format::datagram::{LEN_MAX, LEN_MIN};
 use strata_gpv::format::paper;
 use strata_gpv::{CacheCounters, Column, Packet};
 use strata_wire::{LinkType, grouped};
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::form::{Form, Grouping};
 use super::outlets::{Outlet, Outlets};
-use super::packets::{Counted, Features, Take, captured, live};
+use super::packets::{Counted, Features};
 use super::target::Target;
 use super::{CAPTURED_NAMES, CacheArgs, usual_datagram};
 use crate::output::{refuse, standard};
+use crate::packets::{Take, captured, live};
 use crate::signals::stop_on_signal;
 use crate::text::{self, count_of, percent};
 
@@ -124,11 +126,15 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     let filter = text::filter(&args.filter)?;
     let stop = stop_on_signal()?;
-    let mut running = Running::new(args, Features::new(filter.clone())?)?;
+    let mut running = Running::new(args, Features::new()?)?;
     let read = match args.interfaces.is_empty() {
-        true => captured(&args.read, &stop, &mut running),
-        false => live(&args.interfaces, filter, &stop, &mut running)
-            .map(|dropped| running.features.counted.dropped = dropped),
+        true => captured(&args.read, filter, &stop, &mut running),
+        false => live(&args.interfaces, filter, &stop, &mut running).map(|lost| {
+            for (name, packets) in lost {
+                warn!("{name}: {} lost", count_of(packets, "packet"));
+                running.features.counted.dropped += packets;
+            }
+        }),
     };
     // What was read of a damaged capture is written.
     let ended = match running.has_begun {
@@ -146,6 +152,8 @@ struct Running {
     batch: Vec<Packet>,
     left: Option<u64>,
     slots: Option<SlotsInTurn>,
+    /// Of interfaces: their names.
+    interfaces: String,
     /// The source could be opened.
     has_begun: bool,
 }
@@ -187,6 +195,7 @@ impl Running {
                 began: Instant::now(),
                 flushed: 0,
             }),
+            interfaces: args.interfaces.join(", "),
             has_begun: false,
         })
     }
@@ -329,8 +338,12 @@ fn each(tuples: u64, vectors: u64) -> String {
 }
 
 impl Take for Running {
-    fn begin(&mut self) -> Result<()> {
+    fn begin(&mut self, filter: Option<Filter>) -> Result<()> {
         self.has_begun = true;
+        self.features.filter(filter);
+        if !self.interfaces.is_empty() {
+            info!("grouping packets of {}", self.interfaces);
+        }
         self.outlets.create()
     }
 

@@ -7,11 +7,13 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
 use strata_capture::PacketRef;
+use strata_filter::Filter;
 use strata_gpv::{Basic, Cache, Packet, Parameters, Vector};
 use strata_wire::{LinkType, clamped};
 
-use super::packets::{Features, Take, captured};
+use super::packets::Features;
 use crate::output::standard;
+use crate::packets::{Take, captured};
 use crate::{python, text};
 
 /// Packets that a model of the cache is tried on at most: 88 bytes each.
@@ -176,7 +178,8 @@ struct Arrivals {
 }
 
 impl Take for Arrivals {
-    fn begin(&mut self) -> Result<()> {
+    fn begin(&mut self, filter: Option<Filter>) -> Result<()> {
+        self.features.filter(filter);
         Ok(())
     }
 
@@ -187,10 +190,6 @@ impl Take for Arrivals {
         Ok(())
     }
 
-    fn pause(&mut self) -> Result<()> {
-        Ok(())
-    }
-
     fn is_done(&self) -> bool {
         self.packets.len() >= PACKETS_MAX
     }
@@ -198,10 +197,10 @@ impl Take for Arrivals {
 
 fn packets(paths: &[PathBuf]) -> Result<Vec<Packet>> {
     let mut arrivals = Arrivals {
-        features: Features::new(None)?,
+        features: Features::new()?,
         packets: Vec::new(),
     };
-    captured(paths, &std::sync::Arc::default(), &mut arrivals)?;
+    captured(paths, None, &std::sync::Arc::default(), &mut arrivals)?;
     if arrivals.packets.is_empty() {
         bail!("the captures have no IP packets");
     }
