@@ -1,0 +1,92 @@
+//! Figure 4 of the paper, redrawn: how much of what arrived is retrieved, by loss, size of records and
+//! way of mitigation; and hostile payloads. `stream_recall PAGES HOSTILE_PAGES`; JSON lines.
+#![allow(clippy::print_stdout, clippy::unwrap_used)]
+#![allow(dead_code, reason = "tests use the rest")]
+
+#[path = "../tests/common/lossy.rs"]
+mod lossy;
+
+use strata_stream::StreamKey;
+
+use lossy::{Draw, Loss, Outcome, PAGE_BYTES, deliver, header, hostile, recalls, ways, write};
+
+#[allow(clippy::cast_precision_loss, reason = "few")]
+fn point(name: &str, form: strata_stream::Form, sizes: (usize, usize), loss: Loss, pages: u64) {
+    let outcomes = recalls(form, sizes, loss, pages, 5);
+    let mut all = Outcome::default();
+    for &outcome in &outcomes {
+        all.add(outcome);
+    }
+    let count = outcomes.len() as f64;
+    let mean = outcomes.iter().map(Outcome::recall).sum::<f64>() / count;
+    let square = |outcome: &Outcome| (outcome.recall() - mean).powi(2);
+    let variance = outcomes.iter().map(square).sum::<f64>() / (count - 1.0);
+    let lost = (all.arrived + all.lost) as f64 / count * loss.rate();
+    let theory = (1.0 - (-lost).exp()) / lost;
+    let burst = matches!(loss, Loss::Bursts(..));
+    println!(
+        "{{\"way\":\"{name}\",\"min\":{},\"max\":{},\"loss\":{},\"burst\":{burst},\"recall\":{mean:.6},\
+         \"interval\":{:.6},\"theory\":{theory:.6},\"records\":{},\"invented\":{},\"wrong_gaps\":{}}}",
+        sizes.0,
+        sizes.1,
+        loss.rate(),
+        1.96 * (variance / count).sqrt(),
+        all.arrived + all.lost,
+        all.invented,
+        all.wrong_gaps,
+    );
+}
+
+/// Pages whose payloads hold heads; how many heads were offered, and records invented.
+fn adversarial(name: &str, form: strata_stream::Form, pages: u64) {
+    let mut draw = Draw(3);
+    let (key, other_key) = (StreamKey::new([1; 16]), StreamKey::new([2; 16]));
+    let fill = |draw: &mut Draw| lossy::payload(draw, (40, 80));
+    let of_header = header(form, 0, &mut draw);
+    let other = write(of_header, &other_key, PAGE_BYTES, |_, _| fill(&mut Draw(9)));
+    let of_header = header(form, 1, &mut draw);
+    let mut before = write(of_header, &key, PAGE_BYTES, |_, _| fill(&mut Draw(8)));
+    let mut all = Outcome::default();
+    let mut places = 0;
+    for index in 2..2 + pages {
+        let of_header = header(form, index, &mut draw);
+        let written = hostile(of_header, &key, PAGE_BYTES, &[&before, &other], &mut draw);
+        all.add(deliver(
+            &written,
+            &before.bytes,
+            &key,
+            Loss::Independent(0.2),
+            &mut draw,
+        ));
+        // A head may start at each multiple of 8.
+        places += (PAGE_BYTES / 8) as u64;
+        before = written;
+    }
+    println!(
+        "{{\"way\":\"{name}\",\"hostile\":true,\"places\":{places},\"records\":{},\"invented\":{}}}",
+        all.arrived + all.lost,
+        all.invented,
+    );
+}
+
+fn main() {
+    let mut arguments = std::env::args()
+        .skip(1)
+        .map(|text| text.parse::<u64>().expect("a number"));
+    let pages = arguments.next().unwrap_or(4).max(2);
+    let hostile_pages = arguments.next().unwrap_or(2);
+    for (name, form) in ways() {
+        for sizes in [(64, 64), (1024, 1024), (1024, 1536)] {
+            for rate in [0.0001, 0.001, 0.01, 0.1] {
+                for loss in [Loss::Independent(rate), Loss::Bursts(rate, 4.0)] {
+                    point(name, form, sizes, loss, pages);
+                }
+            }
+        }
+    }
+    for (name, form) in ways() {
+        if matches!(name, "both" | "ours") {
+            adversarial(name, form, hostile_pages);
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Logical streams: producers append records, consumers read them from a cursor, and what a lossy
+//! network or a crash takes away costs those records alone.
+//!
+//! The data structure is ALT's (Liu et al., "A Disaggregate Data Collecting Approach for
+//! Loss-Tolerant Applications", APNet 2022, "the paper" below): a stream is a sequence of data
+//! pages, a two-level page table says where they are, and a page can be read although records in it
+//! never arrived.
+//!
+//! ```text
+//! StreamName, Cursor     what users write
+//! description, state     what a stream is; how far it has come
+//! table                  page table: directory, table pages, data pages
+//! recovery, retention    which pages a stream has after a crash; which of them go
+//! page                   header of a data page; PageWriter fills one, Page reads one
+//!   sealed               records of ours: recognised by a keyed tag wherever they are
+//!   linked               records of the paper: found through the addresses of those before them
+//! key                    the keyed functions behind both
+//! ```
+//!
+//! Nothing here does I/O, reads a clock or waits. `docs/formats/stream.md` has the bytes.
+//!
+//! Uses `wire`; `node` joins it to files, locks and clocks.
+#![deny(unsafe_code)]
+
+mod cursor;
+pub mod description;
+mod key;
+mod layout;
+mod linked;
+mod name;
+mod page;
+mod recovery;
+mod retention;
+mod sealed;
+mod state;
+mod table;
+mod walk;
+
+pub use cursor::{Cursor, CursorError};
+pub use description::{Description, DescriptionError};
+pub use key::{PageKey, StreamKey, siphash24};
+pub use linked::{LINKED_HEAD_LEN_MAX, REDUNDANCY_MAX};
+pub use name::{NameError, StreamName};
+pub use page::{
+    AppendError, Blocks, Form, PAGE_HEADER_LEN, Page, PageHeader, PageHeaderError, PageWriter,
+    RECORD_LEN_MAX,
+};
+pub use recovery::{INDEX_JUMP, Recovered, recovered};
+pub use retention::{Held, Retention, expired};
+pub use sealed::SEALED_HEAD_LEN;
+pub use state::{Sample, State};
+pub use table::{Geometry, GeometryError, TableEntry, TableUpdate, TableWriter};
+pub use walk::{Item, Missing, Record, Walk};

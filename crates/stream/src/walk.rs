@@ -1,0 +1,198 @@
+//! One walk through the records of a page, of either form.
+
+use std::vec;
+
+use crate::linked::{self, Found};
+use crate::page::{PAGE_HEADER_LEN, Page};
+use crate::sealed::{self, Kind, SEALED_HEAD_LEN};
+
+/// How many records are not there, of those that were appended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Missing {
+    /// So many.
+    Exact(u64),
+    /// At least `min` and at most `max`.
+    Between {
+        /// As many as other records name, or as it takes to make them unnameable.
+        min: u64,
+        /// As many as have room.
+        max: u64,
+    },
+}
+
+impl Missing {
+    /// At least, and at most.
+    #[must_use]
+    pub fn bounds(self) -> (u64, u64) {
+        match self {
+            Self::Exact(number) => (number, number),
+            Self::Between { min, max } => (min, max),
+        }
+    }
+}
+
+/// A record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Record<'p> {
+    /// Where its head starts in the page, and where what follows it does.
+    pub at: usize,
+    /// The end of its padding.
+    pub end: usize,
+    /// Its number in the stream, from 0; a linked record does not say.
+    pub seq: Option<u64>,
+    /// When it was appended (ns since 1970), or earlier by as much as marks are apart.
+    pub time_ns: u64,
+    /// What was appended.
+    pub payload: &'p [u8],
+}
+
+/// What a walk meets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Item<'p> {
+    /// A record.
+    Record(Record<'p>),
+    /// Records that are not there, between the one before and the one after.
+    Missing(Missing),
+}
+
+/// Where a walk goes on when there is more to read of the same page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Reached {
+    at: usize,
+    /// The number of the next record, if its predecessor or a mark is known.
+    number: u32,
+    time_ns: u64,
+}
+
+/// How much more than the page's bytes may be read in search of records: what looks like a record
+/// and is not costs its length.
+const SEARCH_FACTOR: usize = 16;
+
+/// The records of a page in order, and what is missing between them.
+pub struct Walk<'w, 'p> {
+    page: &'w Page<'p>,
+    reached: Reached,
+    /// A sealed record that was found behind a gap.
+    found: Option<usize>,
+    budget: usize,
+    /// Of a page with linked records.
+    linked: Option<vec::IntoIter<(Found, Option<Missing>)>>,
+    /// A linked record whose gap was returned.
+    pending: Option<Found>,
+}
+
+impl std::fmt::Debug for Walk<'_, '_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Walk")
+            .field("reached", &self.reached)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'p> Page<'p> {
+    /// All its records. Memory: none for sealed records, 48 bytes each for linked ones.
+    #[must_use]
+    pub fn walk(&self) -> Walk<'_, 'p> {
+        let reader = linked::Reader::new(self.bytes, &self.header);
+        Walk {
+            page: self,
+            reached: Reached {
+                at: PAGE_HEADER_LEN,
+                number: 0,
+                time_ns: self.header.created_ns,
+            },
+            found: None,
+            budget: SEARCH_FACTOR * self.bytes.len(),
+            linked: reader.map(|reader| reader.records().into_iter()),
+            pending: None,
+        }
+    }
+}
+
+impl<'p> Walk<'_, 'p> {
+    /// The number, in the page, of the record after the last; of linked records, how many were
+    /// there.
+    #[must_use]
+    pub fn next_number(&self) -> u32 {
+        self.reached.number
+    }
+
+    /// The end of the last record or mark, or of the page's header.
+    #[must_use]
+    pub fn end(&self) -> usize {
+        self.reached.at
+    }
+
+    fn next_linked(&mut self) -> Option<Item<'p>> {
+        let found = match self.pending.take() {
+            Some(found) => found,
+            None => match self.linked.as_mut()?.next()? {
+                (found, None) => found,
+                (found, Some(missing)) => {
+                    self.pending = Some(found);
+                    return Some(Item::Missing(missing));
+                }
+            },
+        };
+        self.reached.number += 1;
+        self.reached.at = found.end;
+        let start = found.end - found.len.next_multiple_of(8);
+        Some(Item::Record(Record {
+            at: found.at,
+            end: found.end,
+            seq: None,
+            time_ns: self.reached.time_ns,
+            payload: &self.page.bytes[start..start + found.len],
+        }))
+    }
+
+    /// The place of the next record after a hole.
+    #[cold]
+    fn search(&mut self, from: usize) -> Option<usize> {
+        sealed::search(&self.page.key, self.page.bytes, from, &mut self.budget)
+    }
+}
+
+impl<'p> Iterator for Walk<'_, 'p> {
+    type Item = Item<'p>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Item<'p>> {
+        if self.linked.is_some() {
+            return self.next_linked();
+        }
+        let mut at = self.found.unwrap_or(self.reached.at);
+        loop {
+            let Some(read) = sealed::read(&self.page.key, self.page.bytes, at) else {
+                if at + SEALED_HEAD_LEN > self.page.bytes.len() {
+                    return None;
+                }
+                at = self.search(at)?;
+                continue;
+            };
+            if read.number > self.reached.number {
+                let missing = u64::from(read.number - self.reached.number);
+                self.reached.number = read.number;
+                self.found = Some(at);
+                return Some(Item::Missing(Missing::Exact(missing)));
+            }
+            self.found = None;
+            self.reached.at = read.end;
+            if read.kind == Kind::Mark {
+                if let Some(time) = read.payload.first_chunk() {
+                    self.reached.time_ns = u64::from_le_bytes(*time);
+                }
+                at = read.end;
+                continue;
+            }
+            self.reached.number = read.number + 1;
+            return Some(Item::Record(Record {
+                at,
+                end: read.end,
+                seq: Some(self.page.header.first_seq + u64::from(read.number)),
+                time_ns: self.reached.time_ns,
+                payload: read.payload,
+            }));
+        }
+    }
+}
