@@ -33,6 +33,7 @@ mod relay;
 mod replay;
 mod sending;
 mod signals;
+mod stream;
 mod switch;
 mod table;
 mod telemetry;
@@ -86,6 +87,8 @@ enum Command {
     Relay(relay::Args),
     /// Collect reports of switches (DTA, INT) in memory, and query it.
     Telemetry(telemetry::Args),
+    /// Append records to named streams on disk, and read them from any place.
+    Stream(stream::Args),
     /// Show what a log contains.
     Info(info::Args),
     /// Export packets of a log to a pcapng or pcap file.
@@ -175,6 +178,7 @@ fn main() -> ExitCode {
         Command::Switch(args) => switch::run(&args),
         Command::Relay(args) => relay::run(&args),
         Command::Telemetry(args) => telemetry::run(&args),
+        Command::Stream(args) => stream::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Compact(args) => compact::run(&args),

@@ -14,6 +14,7 @@
 //!                  what is monitored during a live capture, and the response to it
 //! vectors, reports packets of workers as vectors; what is reported of them to a telemetry collector
 //! sending          replay and generated traffic, on the calling thread
+//! stream           streams on disk: appending, reading, checking
 //! telemetry        the role of a telemetry collector: reports by UDP into memory that is queried
 //! relay            the role of a relay: memory for switches, and the response to a short disk
 //! destination      a log on this machine, or a relay
@@ -54,6 +55,7 @@ mod sending;
 mod sensors;
 mod setup;
 mod spec;
+mod stream;
 mod telemetry;
 mod vectors;
 mod watchdog;
@@ -71,6 +73,10 @@ pub use sending::{GenerateSpec, Pace, ReplaySpec, SendOutcome, generate, replay}
 pub use spec::{
     DestinationSpec, DetailSpec, InputSpec, InterfaceSpec, LogSpec, ModelSpec, RecordSpec,
     SandboxSpec, SteeringSpec, TriggerSpec,
+};
+pub use stream::{
+    Appended, Entry, SavedCursor, StreamAppender, StreamCheck, StreamDir, StreamError,
+    StreamReader, StreamSpec, StreamStatus, Unread, check_streams,
 };
 pub use telemetry::{
     Counted, EntryKind, Fade, FadeOptions, Found, NamedList, TelemetryCursor, TelemetryLayout,

@@ -1,0 +1,62 @@
+//! `strata stream`: records appended to named streams in a directory, and read from any place.
+//!
+//! ```text
+//! append   standard input to a stream
+//! tail     a stream to standard output
+//! manage   create, list, check
+//! ```
+
+mod append;
+mod manage;
+mod tail;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use strata_stream::StreamName;
+
+use crate::output::refuse;
+
+/// Arguments of `strata stream`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Create a stream, and its directory if need be.
+    Create(manage::CreateArgs),
+    /// Append records from standard input to a stream.
+    Append(append::Args),
+    /// Print records of a stream: the last ones, or those from a cursor or a time on.
+    Tail(tail::Args),
+    /// List the streams of a directory: sizes, rates, who reads them and how far behind.
+    List(manage::ListArgs),
+    /// Read every record of every stream of a directory; report what is missing or damaged.
+    Check(manage::CheckArgs),
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    match &args.command {
+        Command::Create(args) => manage::create(args),
+        Command::Append(args) => append::run(args),
+        Command::Tail(args) => tail::run(args),
+        Command::List(args) => manage::list(args),
+        Command::Check(args) => manage::check(args),
+    }
+}
+
+/// The name of a stream or a consumer, as given on the command line.
+fn name(text: &str) -> Result<StreamName> {
+    text.parse()
+        .map_err(|error: strata_stream::NameError| refuse(error.to_string()))
+}
+
+/// ns since 1970.
+fn now_ns() -> Result<u64> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let since = since.context("the clock is before 1970: set it")?;
+    u64::try_from(since.as_nanos()).context("the clock is after 2554: set it")
+}

@@ -1,0 +1,252 @@
+//! `strata stream append`.
+
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use strata_node::{StreamAppender, StreamDir, StreamError};
+use strata_wire::{exact, grouped, human_bytes};
+
+use super::{name, now_ns};
+use crate::output::standard;
+use crate::signals::stop_on_signal;
+use crate::text;
+
+/// Records that came are in the file after this long, and survive a loss of power after the other.
+const FLUSH_EVERY: Duration = Duration::from_millis(100);
+const SYNC_EVERY: Duration = Duration::from_secs(1);
+/// Bytes read at once.
+const CHUNK: usize = 256 << 10;
+
+/// Arguments of `strata stream append`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  dmesg --follow | strata stream append streams/ kernel
+  strata stream append streams/ events --framed < records.bin
+
+A line is a record, without its newline; with --framed, so is what follows a length of 4 bytes
+(little-endian). Records have at most 1 MiB (less if the stream's pages are smaller): longer lines
+are skipped and counted, and the exit status is then 1.
+
+Readers see a record 0.1 s after it came, at the latest; after 1 s it survives a loss of power. What
+came before survives this process being killed once readers can see it. At the end of the input, and
+on Ctrl-C, everything is synced.
+
+One process at a time may append to a stream: give each producer a stream of its own.")]
+pub(super) struct Args {
+    /// The directory of streams.
+    dir: PathBuf,
+    /// The stream.
+    name: String,
+    /// Append lines; the default.
+    #[arg(long, conflicts_with = "framed")]
+    lines: bool,
+    /// Append records that follow their lengths: 4 bytes each, little-endian.
+    #[arg(long)]
+    framed: bool,
+}
+
+/// How the input is divided into records.
+enum Input {
+    Lines {
+        /// A line that is too long is being skipped.
+        skipping: bool,
+    },
+    Framed,
+}
+
+/// Takes records from the input and appends them.
+struct Intake {
+    input: Input,
+    appender: StreamAppender,
+    /// What was read and not appended.
+    held: Vec<u8>,
+    /// Bytes of the input before it.
+    taken: u64,
+    too_long: u64,
+}
+
+impl Intake {
+    /// Appends the whole records that have come; at the end of the input, all.
+    fn append(&mut self, at_end: bool) -> Result<()> {
+        let now_ns = now_ns()?;
+        let held = std::mem::take(&mut self.held);
+        let mut at = 0;
+        while at < held.len() {
+            let rest = &held[at..];
+            let used = match self.input {
+                Input::Lines { .. } => self.line(rest, now_ns, at_end)?,
+                Input::Framed => self.frame(rest, now_ns, at_end)?,
+            };
+            if used == 0 {
+                break;
+            }
+            at += used;
+            self.taken += used as u64;
+        }
+        self.held = held;
+        self.held.drain(..at);
+        Ok(())
+    }
+
+    /// Appends a line; how many bytes it took. 0: the rest has not come yet.
+    fn line(&mut self, rest: &[u8], now_ns: u64, at_end: bool) -> Result<usize> {
+        let Input::Lines { skipping } = &mut self.input else {
+            unreachable!("the input has lines");
+        };
+        let end = memchr(rest);
+        let max = self.appender.record_len_max();
+        let was_skipping = *skipping;
+        match end {
+            Some(_) => *skipping = false,
+            None if at_end => {}
+            None if was_skipping || rest.len() > max => {
+                self.too_long += u64::from(!was_skipping);
+                *skipping = true;
+                return Ok(rest.len());
+            }
+            None => return Ok(0),
+        }
+        let line = &rest[..end.unwrap_or(rest.len())];
+        if !was_skipping {
+            self.put(line, now_ns)?;
+        }
+        Ok(line.len() + usize::from(end.is_some()))
+    }
+
+    fn frame(&mut self, rest: &[u8], now_ns: u64, at_end: bool) -> Result<usize> {
+        let len = rest.first_chunk().map(|len| u32::from_le_bytes(*len));
+        let max = self.appender.record_len_max();
+        if let Some(len) = len.filter(|&len| exact::<usize>(len) > max) {
+            bail!(
+                "standard input: the length at byte {} is {len}, and records have at most {max} \
+                 bytes: is the input framed (4 bytes of length, little-endian, before each \
+                 record)?",
+                self.taken
+            );
+        }
+        let record = len.and_then(|len| rest.get(4..4 + exact::<usize>(len)));
+        match record {
+            Some(record) => {
+                self.put(record, now_ns)?;
+                Ok(4 + record.len())
+            }
+            None if at_end => bail!(
+                "standard input: the record at byte {} is cut short: {} of its bytes are missing; \
+                 what came before it is in the stream",
+                self.taken,
+                len.map_or(4, |len| 4 + exact::<usize>(len)) - rest.len()
+            ),
+            None => Ok(0),
+        }
+    }
+
+    fn put(&mut self, record: &[u8], now_ns: u64) -> Result<()> {
+        match self.appender.append(now_ns, record) {
+            Err(StreamError::TooLong { .. }) => {
+                self.too_long += 1;
+                Ok(())
+            }
+            appended => Ok(appended?),
+        }
+    }
+}
+
+/// Where a line ends.
+fn memchr(bytes: &[u8]) -> Option<usize> {
+    bytes.iter().position(|&byte| byte == b'\n')
+}
+
+/// Waits for input, until a deadline if there is one; whether there may be some.
+fn wait(stdin: &io::Stdin, deadline: Option<Instant>) -> Result<bool> {
+    let mut ready = [PollFd::new(stdin, PollFlags::IN)];
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    let limit = left.map(|left| Timespec {
+        tv_sec: 0,
+        tv_nsec: left
+            .min(FLUSH_EVERY)
+            .as_nanos()
+            .try_into()
+            .expect("less than a second"),
+    });
+    match poll(&mut ready, limit.as_ref()) {
+        Ok(count) => Ok(count > 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(error).context("standard input"),
+    }
+}
+
+fn take_input(intake: &mut Intake, stop: &AtomicBool) -> Result<()> {
+    let stdin = io::stdin();
+    let (mut unflushed, mut unsynced) = (None, None);
+    while !stop.load(Ordering::Relaxed) {
+        if wait(&stdin, unflushed.or(unsynced))? {
+            let start = intake.held.len();
+            intake.held.resize(start + CHUNK, 0);
+            let read = stdin.lock().read(&mut intake.held[start..]);
+            let count = *read.as_ref().unwrap_or(&usize::MIN);
+            intake.held.truncate(start + count);
+            match read {
+                Ok(0) => return intake.append(true),
+                Ok(_) => intake.append(false)?,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error).context("standard input"),
+            }
+            let now = Instant::now();
+            unflushed = unflushed.or(Some(now + FLUSH_EVERY));
+            unsynced = unsynced.or(Some(now + SYNC_EVERY));
+        }
+        let is_due =
+            |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= Instant::now());
+        if is_due(unsynced) {
+            intake.appender.sync(now_ns()?)?;
+            (unflushed, unsynced) = (None, None);
+        } else if is_due(unflushed) {
+            intake.appender.flush(now_ns()?)?;
+            unflushed = None;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn run(args: &Args) -> Result<()> {
+    let name = name(&args.name)?;
+    let stop = stop_on_signal()?;
+    let dir = StreamDir::open(&args.dir)?;
+    let input = if args.framed {
+        Input::Framed
+    } else {
+        Input::Lines { skipping: false }
+    };
+    let mut intake = Intake {
+        input,
+        appender: dir.append(&name, now_ns()?)?,
+        held: Vec::new(),
+        taken: 0,
+        too_long: 0,
+    };
+    let taken = take_input(&mut intake, &stop);
+    let end = intake.appender.end();
+    let too_long = intake.too_long;
+    // Also after an error of the input: what came before it counts.
+    let closed = intake.appender.close(now_ns()?);
+    taken?;
+    let appended = closed?;
+    writeln!(
+        standard(),
+        "{} appended, {}; the next one's cursor is {end}",
+        text::count_of(appended.records, "record"),
+        human_bytes(appended.bytes),
+    )?;
+    if too_long > 0 {
+        bail!(
+            "{} records were too long for the stream and are not in it",
+            grouped(too_long)
+        );
+    }
+    Ok(())
+}

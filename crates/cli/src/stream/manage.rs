@@ -1,0 +1,311 @@
+//! `strata stream create`, `list`, `check`.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use serde_json::{Value, json};
+use strata_node::{StreamCheck, StreamDir, StreamSpec, StreamStatus, check_streams};
+use strata_stream::{Form, Geometry, Retention};
+use strata_wire::{grouped, human_bytes};
+
+use super::{name, now_ns};
+use crate::listing::{ColumnForm, Reader, listing};
+use crate::output::{refuse, standard};
+use crate::text;
+
+/// Kept, if nothing is said.
+const RETAIN: &str = "10GB";
+
+/// Arguments of `strata stream create`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata stream create streams/ kernel
+  strata stream create streams/ events --retain 100GB,7d
+
+Streams of a directory share its disk space, in pages of 4 MiB. A stream that has as much as it may
+keep writes over its own oldest page. Names have 1 to 64 letters, digits, '.', '_' and '-'.")]
+pub(super) struct CreateArgs {
+    /// The directory of streams: made if need be.
+    dir: PathBuf,
+    /// The name.
+    name: String,
+    /// Keep at most this size, or records up to this age, or, with a comma, both: 10GB, 7d, 10GB,7d.
+    #[arg(long, value_name = "SIZE|AGE", value_delimiter = ',', default_value = RETAIN)]
+    retain: Vec<String>,
+    /// Set the sizes of page directory, page tables and data pages, for a new directory.
+    #[arg(long, value_name = "SIZES", default_value = "4KiB-4KiB-4MiB")]
+    pages: String,
+    /// Set how records are stored: sealed, each with its number and a keyed tag, or linked, as
+    /// a switch writes them (docs/formats/stream.md).
+    #[arg(long, value_name = "FORM", default_value = "sealed", value_parser = ["sealed", "linked"])]
+    records: String,
+}
+
+/// Arguments of `strata stream list`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Rates are those of the last minute or so, as the process that appends last said. The lag of a
+consumer (tail --cursor @NAME) is how many records it has not read; what was missing or deleted
+before it could read it is counted since its cursor was first saved.")]
+pub(super) struct ListArgs {
+    /// The directory of streams.
+    dir: PathBuf,
+    /// Print JSON, an object per line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of `strata stream check`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Exit status: 1 if records are missing or anything is damaged. Records that were given up as --retain
+asks are not missing.")]
+pub(super) struct CheckArgs {
+    /// The directory of streams.
+    dir: PathBuf,
+    /// Print JSON, an object per line.
+    #[arg(long)]
+    json: bool,
+}
+
+fn retention(words: &[String]) -> Result<Retention> {
+    let mut retention = Retention::default();
+    for word in words {
+        let is_first = if let Ok(age_ns) = text::duration_ns(word) {
+            retention
+                .age
+                .replace(Duration::from_nanos(age_ns))
+                .is_none()
+        } else if let Ok(bytes) = text::bytes(word) {
+            retention.bytes.replace(bytes).is_none()
+        } else {
+            return Err(refuse(format!(
+                "--retain {word}: write a size such as 10GB, an age such as 7d, or both with a comma"
+            )));
+        };
+        if !is_first {
+            return Err(refuse("--retain: one size and one age at most"));
+        }
+    }
+    Ok(retention)
+}
+
+fn geometry(sizes: &str) -> Result<Geometry> {
+    let wrong = || {
+        refuse(format!(
+            "--pages {sizes}: write three sizes such as 4KiB-4KiB-4MiB"
+        ))
+    };
+    let parse = |size: &str| {
+        let bytes = text::bytes(size).ok();
+        bytes
+            .and_then(|bytes| u32::try_from(bytes).ok())
+            .ok_or_else(wrong)
+    };
+    let parts: Vec<&str> = sizes.split('-').collect();
+    let &[directory, table, page] = parts.as_slice() else {
+        return Err(wrong());
+    };
+    let geometry = Geometry {
+        directory_bytes: parse(directory)?,
+        table_bytes: parse(table)?,
+        page_bytes: parse(page)?,
+    };
+    let checked = geometry.checked();
+    checked.map_err(|error| refuse(format!("--pages {sizes}: {error}")))
+}
+
+pub(super) fn create(args: &CreateArgs) -> Result<()> {
+    let name = name(&args.name)?;
+    let retention = retention(&args.retain)?;
+    let wanted = geometry(&args.pages)?;
+    let is_default = wanted == Geometry::default();
+    let dir = StreamDir::create(&args.dir, (!is_default).then_some(wanted))?;
+    let page_bytes = u64::from(dir.geometry().page_bytes);
+    if retention.bytes.is_some_and(|bytes| bytes < 2 * page_bytes) {
+        return Err(refuse(format!(
+            "--retain: a stream keeps whole pages, at least two of them: {} or more",
+            human_bytes(2 * page_bytes)
+        )));
+    }
+    let form = match args.records.as_str() {
+        "linked" => Form::Linked {
+            redundancy: 3,
+            block_bytes: Some(dir.geometry().page_bytes.min(256 << 10)),
+        },
+        _ => Form::Sealed,
+    };
+    dir.create_stream(&name, &StreamSpec { retention, form }, now_ns()?)?;
+    Ok(())
+}
+
+/// Records and bytes a second.
+fn rates(status: &StreamStatus) -> Option<(f64, f64)> {
+    let (now, before) = status.state.as_ref()?.recent();
+    let ns = now
+        .time_ns
+        .checked_sub(before.time_ns)
+        .filter(|&ns| ns > 0)?;
+    #[allow(clippy::cast_precision_loss, reason = "shown with few digits")]
+    let a_second = |amount: u64| amount as f64 * 1e9 / ns as f64;
+    let records = now.records.checked_sub(before.records)?;
+    let bytes = now.bytes.checked_sub(before.bytes)?;
+    Some((a_second(records), a_second(bytes)))
+}
+
+fn writer_of(status: &StreamStatus) -> &'static str {
+    match &status.state {
+        _ if status.is_appended => "appending",
+        Some(state) if state.is_clean => "closed",
+        _ => "crashed",
+    }
+}
+
+fn status_json(status: &StreamStatus) -> Value {
+    let description = &status.description;
+    let next_seq = status.state.as_ref().map(|state| state.next_seq);
+    let consumers = status.cursors.iter().map(|(name, saved)| {
+        let lag = next_seq.zip(saved.next_seq);
+        json!({
+            "name": name,
+            "cursor": saved.cursor,
+            "lag": lag.and_then(|(end, next)| end.checked_sub(next)),
+            "missing": saved.missing,
+            "expired": saved.expired,
+            "time_ns": saved.time_ns,
+        })
+    });
+    let rates = rates(status);
+    json!({
+        "name": description.name.as_str(),
+        "records": next_seq,
+        "kept_bytes": status.pages * u64::from(description.geometry.page_bytes),
+        "retain_bytes": description.retention.bytes,
+        "retain_s": description.retention.age.map(|age| age.as_secs()),
+        "created_ns": description.created_ns,
+        "writer": writer_of(status),
+        "end": status.state.as_ref().map(|state| state.end.to_string()),
+        "oldest_page": status.state.as_ref().map(|state| state.oldest),
+        "records_a_second": rates.map(|(records, _)| records),
+        "bytes_a_second": rates.map(|(_, bytes)| bytes),
+        "consumers": consumers.collect::<Vec<_>>(),
+    })
+}
+
+pub(super) fn list(args: &ListArgs) -> Result<()> {
+    let dir = StreamDir::open(&args.dir)?;
+    let mut rows = vec![
+        [
+            "stream",
+            "records",
+            "kept",
+            "records/s",
+            "bytes/s",
+            "writer",
+        ]
+        .map(str::to_owned),
+    ];
+    let unknown = || "-".to_owned();
+    for name in dir.names()? {
+        let status = dir.status(&name)?;
+        if args.json {
+            writeln!(standard(), "{}", status_json(&status))?;
+            continue;
+        }
+        let next_seq = status.state.as_ref().map(|state| state.next_seq);
+        let kept = status.pages * u64::from(status.description.geometry.page_bytes);
+        let rates = rates(&status);
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "rates are shown as whole numbers"
+        )]
+        let (records, bytes) = (
+            rates.map(|(records, _)| grouped(records as u64)),
+            rates.map(|(_, bytes)| human_bytes(bytes as u64)),
+        );
+        rows.push([
+            name.to_string(),
+            next_seq.map_or_else(unknown, grouped),
+            human_bytes(kept),
+            records.unwrap_or_else(unknown),
+            bytes.unwrap_or_else(unknown),
+            writer_of(&status).to_owned(),
+        ]);
+        for (consumer, saved) in &status.cursors {
+            let lag = next_seq.zip(saved.next_seq);
+            let lag = lag.and_then(|(end, next)| end.checked_sub(next));
+            rows.push([
+                format!("  @{consumer}"),
+                lag.map_or_else(unknown, |lag| format!("lag {}", grouped(lag))),
+                String::new(),
+                format!("{} missing", grouped(saved.missing)),
+                format!("{} deleted", grouped(saved.expired)),
+                saved.cursor.clone(),
+            ]);
+        }
+    }
+    if args.json {
+        return Ok(());
+    }
+    let columns = [
+        ColumnForm::words(16),
+        ColumnForm::numbers(12),
+        ColumnForm::numbers(10),
+        ColumnForm::numbers(12),
+        ColumnForm::numbers(10),
+        ColumnForm::words(1).apart(),
+    ];
+    let page = listing(Reader::of_stdout(), columns, rows);
+    Ok(write!(standard(), "{page}")?)
+}
+
+fn check_json(check: &StreamCheck) -> Value {
+    json!({
+        "name": check.name.as_str(),
+        "records": check.records,
+        "bytes": check.bytes,
+        "missing_min": check.unread.missing.0,
+        "missing_max": check.unread.missing.1,
+        "problems": check.problems,
+    })
+}
+
+pub(super) fn check(args: &CheckArgs) -> Result<()> {
+    let dir = StreamDir::open(&args.dir)?;
+    let mut wrong = 0;
+    for check in check_streams(&dir)? {
+        let (min, max) = check.unread.missing;
+        wrong += u64::from(max > 0 || !check.problems.is_empty());
+        if args.json {
+            writeln!(standard(), "{}", check_json(&check))?;
+            continue;
+        }
+        let missing = match (min, max) {
+            (0, 0) => "none missing".to_owned(),
+            _ if min == max => format!("{} missing", grouped(min)),
+            _ => format!("from {} to {} missing", grouped(min), grouped(max)),
+        };
+        writeln!(
+            standard(),
+            "{}: {}, {}, {missing}",
+            check.name,
+            text::count_of(check.records, "record"),
+            human_bytes(check.bytes)
+        )?;
+        for problem in &check.problems {
+            writeln!(standard(), "  {problem}")?;
+        }
+    }
+    if wrong > 0 {
+        bail!(
+            "{} of {} with missing or damaged records",
+            text::count_of(wrong, "stream"),
+            args.dir.display()
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,301 @@
+//! `strata stream tail`.
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal as _, Write};
+use std::path::PathBuf;
+use std::str;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use serde_json::json;
+use strata_node::{Entry, SavedCursor, StreamDir, StreamError, StreamReader};
+use strata_stream::{Cursor, StreamName};
+use strata_wire::{Printable, exact, grouped};
+
+use super::{name, now_ns};
+use crate::output::{Standard, refuse, standard};
+use crate::signals::stop_on_signal;
+use crate::text;
+
+/// Between looks at a stream that is followed.
+const POLL: Duration = Duration::from_millis(50);
+/// Between saves of a named cursor.
+const SAVE_EVERY: Duration = Duration::from_secs(1);
+/// Records, if no place is given.
+const LAST: u64 = 10;
+/// Records between two looks whether to stop.
+const AT_ONCE: u64 = 10_000;
+
+/// Arguments of `strata stream tail`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata stream tail streams/ kernel                      the last 10 records
+  strata stream tail streams/ kernel -f --cursor @alerts  all that 'alerts' has not had yet
+  strata stream tail streams/ kernel --since 13:05 --json
+
+A cursor is a place between two records, such as 17.40960: --json prints with each record the
+cursor after it. It stays valid when the stream is appended to, when its old records are deleted and
+after a crash; 0.0 is the oldest record. A name with an @ is a cursor that is kept in the directory:
+it begins at the oldest record, and is saved every second and at the end. If this process is killed,
+the records of the last second come again.
+
+Records are printed as lines, as they are; in a terminal, control characters are escaped. With
+--json, an object per line: cursor, seq (the record's number), time, and text, or hex if it is not
+UTF-8. How many records are missing, and how many were deleted before they were read, is said on
+standard error.")]
+pub(super) struct Args {
+    /// The directory of streams.
+    dir: PathBuf,
+    /// The stream.
+    name: String,
+    /// Begin at this cursor: PAGE.OFFSET, or @NAME.
+    #[arg(long, value_name = "C", conflicts_with = "since")]
+    cursor: Option<String>,
+    /// Begin with the records since this time: 13:05, 2026-01-31T13:05:00Z, seconds since 1970.
+    #[arg(long, value_name = "T")]
+    since: Option<String>,
+    /// Print so many records at most: the last ones, or with --cursor or --since, the first ones.
+    /// With --follow, begin with the last so many.
+    #[arg(short = 'n', long, value_name = "N", value_parser = text::number)]
+    records: Option<u64>,
+    /// Go on with new records as they come, until Ctrl-C.
+    #[arg(short, long)]
+    follow: bool,
+    /// Print JSON, an object per line.
+    #[arg(long, conflicts_with = "framed")]
+    json: bool,
+    /// Print each record after its length: 4 bytes, little-endian.
+    #[arg(long)]
+    framed: bool,
+}
+
+/// How records are written.
+#[derive(Clone, Copy)]
+enum Shown {
+    Json,
+    Framed,
+    Lines,
+    /// To a terminal.
+    Escaped,
+}
+
+impl Args {
+    fn shown(&self) -> Result<Shown> {
+        let is_terminal = io::stdout().is_terminal();
+        match (self.json, self.framed) {
+            (true, _) => Ok(Shown::Json),
+            (_, true) if is_terminal => Err(refuse(
+                "--framed writes binary data, and standard output is a terminal: redirect it",
+            )),
+            (_, true) => Ok(Shown::Framed),
+            _ if is_terminal => Ok(Shown::Escaped),
+            _ => Ok(Shown::Lines),
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+fn show(out: &mut impl Write, shown: Shown, entry: &Entry<'_>) -> io::Result<()> {
+    match shown {
+        Shown::Json => {
+            let (key, value) = match str::from_utf8(entry.payload) {
+                Ok(text) => ("text", text.to_owned()),
+                Err(_) => ("hex", hex(entry.payload)),
+            };
+            let object = json!({
+                "cursor": entry.next.to_string(),
+                "seq": entry.seq,
+                "time_ns": entry.time_ns,
+                key: value,
+            });
+            writeln!(out, "{object}")
+        }
+        Shown::Framed => {
+            out.write_all(&exact::<u32>(entry.payload.len()).to_le_bytes())?;
+            out.write_all(entry.payload)
+        }
+        Shown::Lines => {
+            out.write_all(entry.payload)?;
+            out.write_all(b"\n")
+        }
+        Shown::Escaped => {
+            let text = String::from_utf8_lossy(entry.payload);
+            writeln!(out, "{}", Printable(&text))
+        }
+    }
+}
+
+/// A cursor that is kept in the directory.
+struct Kept<'a> {
+    dir: &'a StreamDir,
+    stream: &'a StreamName,
+    consumer: StreamName,
+    saved: SavedCursor,
+    at: Instant,
+}
+
+impl Kept<'_> {
+    fn save(&mut self, reader: &StreamReader) -> Result<()> {
+        self.at = Instant::now();
+        let unread = reader.unread();
+        let saved = SavedCursor {
+            cursor: reader.cursor().to_string(),
+            next_seq: reader.next_seq(),
+            missing: self.saved.missing + unread.missing.0,
+            expired: self.saved.expired + unread.expired,
+            time_ns: now_ns()?,
+        };
+        Ok(self.dir.save(self.stream, &self.consumer, &saved)?)
+    }
+}
+
+/// Where to begin, and the cursor that is kept.
+fn begin<'a>(
+    args: &Args,
+    dir: &'a StreamDir,
+    stream: &'a StreamName,
+    reader: &mut StreamReader,
+) -> Result<Option<Kept<'a>>> {
+    if let Some(since) = &args.since {
+        reader.seek_time(text::parse_time(since, now_ns()?)?)?;
+        return Ok(None);
+    }
+    let Some(cursor) = &args.cursor else {
+        reader.seek_last(args.records.unwrap_or(LAST))?;
+        return Ok(None);
+    };
+    let Some(consumer) = cursor.strip_prefix('@') else {
+        let cursor = cursor.parse::<Cursor>();
+        let cursor = cursor.map_err(|error| refuse(format!("--cursor: {error}")))?;
+        reader.seek(cursor, None);
+        return Ok(None);
+    };
+    let consumer = name(consumer)?;
+    let saved = dir.saved(stream, &consumer)?;
+    if let Some(saved) = &saved {
+        let cursor = saved
+            .cursor
+            .parse()
+            .expect("it was parsed when it was read");
+        reader.seek(cursor, saved.next_seq);
+    } else {
+        reader.seek(Cursor::START, None);
+    }
+    Ok(Some(Kept {
+        dir,
+        stream,
+        consumer,
+        saved: saved.unwrap_or_default(),
+        at: Instant::now(),
+    }))
+}
+
+/// Prints what there is now, at most so many records; how many there were.
+fn print(
+    reader: &mut StreamReader,
+    out: &mut io::BufWriter<Standard>,
+    shown: Shown,
+    max: u64,
+) -> Result<u64> {
+    let count = reader.read(max, |entry| {
+        show(out, shown, entry)?;
+        Ok::<bool, Failed>(true)
+    });
+    let count = count.map_err(Failed::into_error)?;
+    out.flush()?;
+    Ok(count)
+}
+
+/// Either end failed.
+enum Failed {
+    Stream(StreamError),
+    Output(io::Error),
+}
+
+impl From<StreamError> for Failed {
+    fn from(error: StreamError) -> Self {
+        Self::Stream(error)
+    }
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Self {
+        Self::Output(error)
+    }
+}
+
+impl Failed {
+    fn into_error(self) -> anyhow::Error {
+        match self {
+            Self::Stream(error) => error.into(),
+            Self::Output(error) => error.into(),
+        }
+    }
+}
+
+fn say_what_is_missing(reader: &StreamReader) {
+    let unread = reader.unread();
+    match unread.missing {
+        (0, 0) => {}
+        (min, max) if min == max => {
+            text::warn(&format!("{} missing", text::count_of(min, "record")));
+        }
+        (min, max) => {
+            text::warn(&format!(
+                "from {} to {} records missing",
+                grouped(min),
+                grouped(max)
+            ));
+        }
+    }
+    if unread.expired > 0 {
+        let count = text::count_of(unread.expired, "record");
+        text::warn(&format!("{count} deleted before they were read"));
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<()> {
+    let stream = name(&args.name)?;
+    let shown = args.shown()?;
+    let stop = stop_on_signal()?;
+    let dir = StreamDir::open(&args.dir)?;
+    let mut reader = dir.read(&stream)?;
+    let mut kept = begin(args, &dir, &stream, &mut reader)?;
+    let is_placed = args.cursor.is_some() || args.since.is_some();
+    let mut left = match args.records {
+        // With a place, so many; at the end of a stream that is followed, those and all others.
+        Some(records) if is_placed || !args.follow => records,
+        _ => u64::MAX,
+    };
+    let mut out = io::BufWriter::with_capacity(1 << 16, standard());
+    while left > 0 && !stop.load(Ordering::Relaxed) {
+        let count = print(&mut reader, &mut out, shown, left.min(AT_ONCE))?;
+        left -= count;
+        if let Some(kept) = kept.as_mut().filter(|kept| kept.at.elapsed() >= SAVE_EVERY) {
+            kept.save(&reader)?;
+        }
+        if count > 0 {
+            continue;
+        }
+        if !args.follow {
+            break;
+        }
+        thread::sleep(POLL);
+        reader.refresh()?;
+    }
+    if let Some(kept) = &mut kept {
+        kept.save(&reader)?;
+    }
+    say_what_is_missing(&reader);
+    Ok(())
+}

@@ -1,0 +1,30 @@
+//! Streams on disk: a directory of them, one that is appended to, one that is read.
+//!
+//! ```text
+//! pages.map            who owns which data page (`pool`)
+//! pages                the data pages of all streams
+//! pages.lock           held while pages are handed out
+//! users.lock           shared by all who append
+//! streams/NAME.stream  description, state and page table of a stream (`file`)
+//! streams/NAME.lock    held by the process that appends to it
+//! cursors/NAME.stream/ cursors that consumers have saved
+//! ```
+//!
+//! `appender` writes pages through the queue that block files are written through; `reader` finds
+//! pages through the page table, or by their headers if nobody who could be believed has kept it;
+//! `check` compares all of it.
+
+mod appender;
+mod check;
+mod dir;
+mod error;
+mod file;
+mod locks;
+mod pool;
+mod reader;
+
+pub use appender::{Appended, StreamAppender};
+pub use check::{StreamCheck, check_streams};
+pub use dir::{SavedCursor, StreamDir, StreamSpec, StreamStatus};
+pub use error::StreamError;
+pub use reader::{Entry, StreamReader, Unread};

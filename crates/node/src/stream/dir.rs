@@ -1,0 +1,374 @@
+//! A directory of streams.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use strata_store::{Disk, RealDisk};
+use strata_stream::description::DIRECTORY_AT;
+use strata_stream::{Cursor, Description, Form, Geometry, Retention, State, StreamName};
+use strata_wire::exact;
+
+use super::appender::StreamAppender;
+use super::error::{In as _, Result, StreamError};
+use super::file::{StreamFile, file_name, lock_name};
+use super::locks::Locks;
+use super::pool::{MAP, PAGES, Pool};
+use super::reader::StreamReader;
+
+/// A stream to be created.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamSpec {
+    /// How much is kept.
+    pub retention: Retention,
+    /// How its records are written.
+    pub form: Form,
+}
+
+/// A directory of streams.
+#[derive(Clone)]
+pub struct StreamDir {
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) locks: Locks,
+    pub(super) pool: Pool,
+    pub(super) path: String,
+}
+
+/// A cursor that was saved under a consumer's name.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SavedCursor {
+    /// The cursor as text.
+    pub cursor: String,
+    /// The number of the next record, if records of the stream have one.
+    pub next_seq: Option<u64>,
+    /// Records that were missing among those read since the cursor was first saved, at least.
+    pub missing: u64,
+    /// Records that had been deleted before they were read.
+    pub expired: u64,
+    /// When it was saved, ns since 1970.
+    pub time_ns: u64,
+}
+
+/// What `strata stream list` shows of a stream.
+#[derive(Clone, Debug)]
+pub struct StreamStatus {
+    /// What it is.
+    pub description: Description,
+    /// How far it has come; `None` if nobody has appended, or after a crash.
+    pub state: Option<State>,
+    /// Whether a process appends.
+    pub is_appended: bool,
+    /// Data pages that it owns.
+    pub pages: u64,
+    /// Saved cursors by name.
+    pub cursors: Vec<(String, SavedCursor)>,
+}
+
+impl std::fmt::Debug for StreamDir {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StreamDir")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
+fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+    Ok(bytes)
+}
+
+impl StreamDir {
+    /// A directory that exists.
+    ///
+    /// # Errors
+    ///
+    /// If it is not one of streams, or cannot be read.
+    pub fn open(path: &Path) -> Result<Self> {
+        let named = path.display().to_string();
+        if !path.join(MAP).is_file() {
+            return Err(StreamError::NotStreams { dir: named });
+        }
+        let locks = Locks::Files(path.to_path_buf());
+        Self::on(Arc::new(RealDisk::at(path)), locks, named)
+    }
+
+    /// A directory, made if need be; pages of one that exists keep their sizes.
+    ///
+    /// # Errors
+    ///
+    /// If something else is there, its pages have other sizes, or it cannot be written.
+    pub fn create(path: &Path, geometry: Option<Geometry>) -> Result<Self> {
+        let named = path.display().to_string();
+        if path.join(MAP).is_file() {
+            let dir = Self::open(path)?;
+            let there = dir.pool.geometry;
+            return match geometry {
+                Some(wanted) if wanted != there => Err(StreamError::Damaged {
+                    file: named,
+                    problem: format!(
+                        "its pages have other sizes ({}): all streams of a directory share them",
+                        sizes(there)
+                    ),
+                }),
+                _ => Ok(dir),
+            };
+        }
+        let is_foreign = match fs::read_dir(path) {
+            // A crash may have come between the two files of a new directory.
+            Ok(mut entries) => {
+                entries.any(|entry| entry.is_ok_and(|entry| entry.file_name() != PAGES))
+            }
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        };
+        if is_foreign {
+            return Err(StreamError::NotStreams { dir: named });
+        }
+        let disk = RealDisk::create_dir(path).in_file(|| named.clone())?;
+        let locks = Locks::Files(path.to_path_buf());
+        Self::make(Arc::new(disk), locks, named, geometry.unwrap_or_default())
+    }
+
+    fn on(disk: Arc<dyn Disk>, locks: Locks, path: String) -> Result<Self> {
+        let pool = Pool::open(Arc::clone(&disk), locks.clone())?;
+        Ok(Self {
+            disk,
+            locks,
+            pool,
+            path,
+        })
+    }
+
+    fn make(disk: Arc<dyn Disk>, locks: Locks, path: String, geometry: Geometry) -> Result<Self> {
+        let geometry = geometry.checked()?;
+        let pool = Pool::create(Arc::clone(&disk), locks.clone(), geometry)?;
+        Ok(Self {
+            disk,
+            locks,
+            pool,
+            path,
+        })
+    }
+
+    /// A directory on a disk of a simulation, which has one process: made if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// As of [`StreamDir::open`].
+    pub fn simulated(disk: Arc<dyn Disk>, geometry: Geometry) -> Result<Self> {
+        let locks = Locks::Simulated(Arc::default());
+        if disk.exists(MAP) {
+            Self::on(disk, locks, "simulated".to_owned())
+        } else {
+            Self::make(disk, locks, "simulated".to_owned(), geometry)
+        }
+    }
+
+    /// The sizes of its pages.
+    #[must_use]
+    pub fn geometry(&self) -> Geometry {
+        self.pool.geometry
+    }
+
+    /// Creates a stream.
+    ///
+    /// # Errors
+    ///
+    /// If it exists, or cannot be written.
+    pub fn create_stream(&self, name: &StreamName, spec: &StreamSpec, now_ns: u64) -> Result<()> {
+        let file = file_name(name);
+        let named = || self.disk.display(&file);
+        let _lock = self.locks.wait(super::pool::MAP_LOCK).in_file(named)?;
+        if self.disk.exists(&file) {
+            return Err(StreamError::Exists {
+                dir: self.path.clone(),
+                name: name.to_string(),
+            });
+        }
+        let id = u64::from_le_bytes(random().in_file(named)?);
+        let description = Description {
+            // 0 is nobody.
+            id: id.max(1),
+            key: random().in_file(named)?,
+            created_ns: now_ns,
+            retention: spec.retention,
+            geometry: self.pool.geometry,
+            form: spec.form,
+            name: name.clone(),
+        };
+        let mut bytes = description.emit();
+        let directory = u64::from(self.pool.geometry.directory_bytes);
+        bytes.resize(exact(DIRECTORY_AT + directory), 0);
+        let key = strata_stream::StreamKey::new(description.key);
+        let state = State::new(now_ns);
+        let at = exact::<usize>(strata_stream::description::STATE_AT);
+        bytes[at..at + State::LEN].copy_from_slice(&state.emit(&key));
+        self.disk.replace(&file, &bytes).in_file(named)
+    }
+
+    /// Names of its streams, sorted.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be listed.
+    pub fn names(&self) -> Result<Vec<StreamName>> {
+        let files = self.disk.list("streams").in_file(|| self.path.clone())?;
+        let name = |file: &String| file.strip_suffix(".stream")?.parse().ok();
+        Ok(files.iter().filter_map(name).collect())
+    }
+
+    pub(super) fn file(&self, name: &StreamName, writable: bool) -> Result<StreamFile> {
+        if !self.disk.exists(&file_name(name)) {
+            return Err(StreamError::Unknown {
+                dir: self.path.clone(),
+                name: name.to_string(),
+            });
+        }
+        let file = StreamFile::open(&self.disk, name, writable)?;
+        if file.description.geometry != self.pool.geometry {
+            return Err(StreamError::Damaged {
+                file: file.path,
+                problem: format!(
+                    "it is the file of a stream in another directory: its pages are {}, those here {}",
+                    sizes(file.description.geometry),
+                    sizes(self.pool.geometry)
+                ),
+            });
+        }
+        Ok(file)
+    }
+
+    /// Ids of all streams whose files can be read.
+    pub(super) fn ids(&self) -> Result<BTreeSet<u64>> {
+        let mut ids = BTreeSet::new();
+        for name in self.names()? {
+            ids.insert(self.file(&name, false)?.description.id);
+        }
+        Ok(ids)
+    }
+
+    /// Starts appending to a stream. One process may at a time.
+    ///
+    /// # Errors
+    ///
+    /// If another does, or a file is damaged.
+    pub fn append(&self, name: &StreamName, now_ns: u64) -> Result<StreamAppender> {
+        StreamAppender::open(self, name, now_ns)
+    }
+
+    /// Reads a stream from its oldest record on.
+    ///
+    /// # Errors
+    ///
+    /// If a file is damaged.
+    pub fn read(&self, name: &StreamName) -> Result<StreamReader> {
+        StreamReader::open(self, name)
+    }
+
+    pub(super) fn is_appended(&self, name: &StreamName) -> Result<bool> {
+        let lock = lock_name(name);
+        self.locks
+            .is_taken(&lock)
+            .in_file(|| self.disk.display(&lock))
+    }
+
+    /// What is known of a stream without reading its records.
+    ///
+    /// # Errors
+    ///
+    /// If a file is damaged.
+    pub fn status(&self, name: &StreamName) -> Result<StreamStatus> {
+        let file = self.file(name, false)?;
+        let is_appended = self.is_appended(name)?;
+        let owners = self.pool.owners()?;
+        let owned = owners.iter().filter(|&&owner| owner == file.description.id);
+        let folder = cursors_of(name);
+        let mut cursors = Vec::new();
+        for consumer in self.disk.list(&folder).in_file(|| self.path.clone())? {
+            if let Ok(consumer) = consumer.parse::<StreamName>()
+                && let Some(saved) = self.saved(name, &consumer)?
+            {
+                cursors.push((consumer.to_string(), saved));
+            }
+        }
+        Ok(StreamStatus {
+            state: file.state()?,
+            is_appended,
+            pages: owned.count() as u64,
+            description: file.description,
+            cursors,
+        })
+    }
+
+    /// The cursor that was saved under a name.
+    ///
+    /// # Errors
+    ///
+    /// If it is damaged.
+    pub fn saved(&self, name: &StreamName, consumer: &StreamName) -> Result<Option<SavedCursor>> {
+        let path = format!("{}/{consumer}", cursors_of(name));
+        let named = || self.disk.display(&path);
+        if !self.disk.exists(&path) {
+            return Ok(None);
+        }
+        let file = self.disk.open(&path, false).in_file(named)?;
+        let mut bytes = [0; 1024];
+        let read = file.read_at(&mut bytes, 0).in_file(named)?;
+        let saved = serde_json::from_slice::<SavedCursor>(&bytes[..read]);
+        let problem = match saved {
+            Ok(saved) if saved.cursor.parse::<Cursor>().is_ok() => return Ok(Some(saved)),
+            Ok(saved) => format!("{:?} is not a cursor", saved.cursor),
+            Err(error) => error.to_string(),
+        };
+        Err(StreamError::Damaged {
+            file: named(),
+            problem: format!("not a saved cursor: {problem}; delete it to begin again"),
+        })
+    }
+
+    /// Saves a cursor under a name, in place of the one before.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub fn save(
+        &self,
+        name: &StreamName,
+        consumer: &StreamName,
+        saved: &SavedCursor,
+    ) -> Result<()> {
+        let path = format!("{}/{consumer}", cursors_of(name));
+        let text = serde_json::to_vec(saved).expect("a cursor is JSON");
+        let replaced = self.disk.replace(&path, &text);
+        replaced.in_file(|| self.disk.display(&path))
+    }
+}
+
+/// The folder of a stream's saved cursors.
+fn cursors_of(name: &StreamName) -> String {
+    format!("cursors/{name}.stream")
+}
+
+/// Sizes of pages as people write them.
+pub(super) fn sizes(geometry: Geometry) -> String {
+    let of = |bytes: u32| match bytes {
+        bytes if bytes.is_multiple_of(1 << 20) => format!("{}MiB", bytes >> 20),
+        bytes if bytes.is_multiple_of(1 << 10) => format!("{}KiB", bytes >> 10),
+        bytes => format!("{bytes}B"),
+    };
+    let Geometry {
+        directory_bytes,
+        table_bytes,
+        page_bytes,
+    } = geometry;
+    format!(
+        "{}-{}-{}",
+        of(directory_bytes),
+        of(table_bytes),
+        of(page_bytes)
+    )
+}

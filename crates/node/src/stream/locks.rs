@@ -1,0 +1,129 @@
+//! Locks between processes: files that are locked as a whole (flock(2)), so that the kernel releases
+//! them when a process ends, however it does.
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::OFlags;
+
+/// Where locks are.
+#[derive(Clone, Debug)]
+pub(super) enum Locks {
+    /// Files of this directory.
+    Files(PathBuf),
+    /// In a simulation, which is one thread: which are taken.
+    Simulated(Arc<Mutex<BTreeSet<String>>>),
+}
+
+/// A lock, released when it is dropped.
+#[derive(Debug)]
+pub(super) enum Lock {
+    File(File),
+    Simulated(Locks, String),
+}
+
+impl Lock {
+    /// Others may have it too from now on.
+    pub(super) fn share(&self) -> io::Result<()> {
+        match self {
+            Self::File(file) => file.lock_shared(),
+            Self::Simulated(..) => Ok(()),
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        if let Self::Simulated(Locks::Simulated(taken), name) = self {
+            taken
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .remove(name);
+        }
+    }
+}
+
+impl Locks {
+    fn open(root: &PathBuf, name: &str) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        // Symbolic links are not followed.
+        let flags = i32::try_from(OFlags::NOFOLLOW.bits()).map_err(io::Error::other)?;
+        options
+            .mode(0o640)
+            .custom_flags(flags)
+            .open(root.join(name))
+    }
+
+    fn simulated(&self, taken: &Mutex<BTreeSet<String>>, name: &str) -> Option<Lock> {
+        let mut taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_free = taken.insert(name.to_owned());
+        is_free.then(|| Lock::Simulated(self.clone(), name.to_owned()))
+    }
+
+    /// Waits for a lock.
+    pub(super) fn wait(&self, name: &str) -> io::Result<Lock> {
+        match self {
+            Self::Files(root) => {
+                let file = Self::open(root, name)?;
+                file.lock()?;
+                Ok(Lock::File(file))
+            }
+            Self::Simulated(taken) => {
+                let lock = self.simulated(taken, name);
+                lock.ok_or_else(|| io::ErrorKind::Deadlock.into())
+            }
+        }
+    }
+
+    /// Takes a lock unless another process has it.
+    pub(super) fn take(&self, name: &str) -> io::Result<Option<Lock>> {
+        match self {
+            Self::Files(root) => {
+                let file = Self::open(root, name)?;
+                match file.try_lock() {
+                    Ok(()) => Ok(Some(Lock::File(file))),
+                    Err(TryLockError::WouldBlock) => Ok(None),
+                    Err(TryLockError::Error(error)) => Err(error),
+                }
+            }
+            Self::Simulated(taken) => Ok(self.simulated(taken, name)),
+        }
+    }
+
+    /// Takes a lock that others may have too.
+    pub(super) fn shared(&self, name: &str) -> io::Result<Lock> {
+        match self {
+            Self::Files(root) => {
+                let file = Self::open(root, name)?;
+                file.lock_shared()?;
+                Ok(Lock::File(file))
+            }
+            Self::Simulated(_) => Ok(Lock::Simulated(self.clone(), String::new())),
+        }
+    }
+
+    /// Whether a process has the lock alone. Needs no right to write.
+    pub(super) fn is_taken(&self, name: &str) -> io::Result<bool> {
+        let root = match self {
+            Self::Files(root) => root,
+            Self::Simulated(taken) => {
+                let taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
+                return Ok(taken.contains(name));
+            }
+        };
+        match File::open(root.join(name)) {
+            Ok(file) => match file.try_lock_shared() {
+                Ok(()) => Ok(false),
+                Err(TryLockError::WouldBlock) => Ok(true),
+                Err(TryLockError::Error(error)) => Err(error),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! The data pages that the streams of a directory share, and who owns which.
+//!
+//! `pages.map` has 4 KiB that say what the pages are, and then 8 bytes for each: the id of the stream
+//! that owns it, or 0. It is changed under a lock. It is not synced: after a loss of power, the
+//! first process to append makes it anew from the headers of pages.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+
+use strata_store::{Disk, DiskFile};
+use strata_stream::{Geometry, PAGE_HEADER_LEN, PageHeader};
+use strata_wire::exact;
+
+use super::error::{In as _, Result, StreamError};
+use super::locks::{Lock, Locks};
+
+pub(super) const MAP: &str = "pages.map";
+pub(super) const PAGES: &str = "pages";
+pub(super) const MAP_LOCK: &str = "pages.lock";
+pub(super) const USERS_LOCK: &str = "users.lock";
+const MAGIC: [u8; 8] = *b"STRAPOOL";
+const MAP_HEADER: u64 = 4096;
+const ENTRY: u64 = 8;
+/// The owner of a page that is free.
+const NOBODY: u64 = 0;
+
+/// The pages of a directory.
+#[derive(Clone)]
+pub(super) struct Pool {
+    disk: Arc<dyn Disk>,
+    locks: Locks,
+    pub(super) geometry: Geometry,
+}
+
+/// The start of the map: magic, and three sizes.
+fn map_header(geometry: Geometry) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    for size in [
+        geometry.directory_bytes,
+        geometry.table_bytes,
+        geometry.page_bytes,
+    ] {
+        bytes.extend(size.to_le_bytes());
+    }
+    let sum = strata_stream::siphash24([0, 0], &bytes);
+    bytes.extend(sum.to_le_bytes());
+    bytes.resize(exact(MAP_HEADER), 0);
+    bytes
+}
+
+impl Pool {
+    pub(super) fn create(disk: Arc<dyn Disk>, locks: Locks, geometry: Geometry) -> Result<Self> {
+        let pool = Self {
+            disk,
+            locks,
+            geometry,
+        };
+        let created = pool.disk.create(PAGES).map(drop);
+        match created {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(error).in_file(|| pool.disk.display(PAGES));
+            }
+            _ => {}
+        }
+        // Last, since a directory with a map is one of streams.
+        let written = pool.disk.replace(MAP, &map_header(geometry));
+        written.in_file(|| pool.disk.display(MAP))?;
+        Ok(pool)
+    }
+
+    pub(super) fn open(disk: Arc<dyn Disk>, locks: Locks) -> Result<Self> {
+        let named = || disk.display(MAP);
+        let mut header = [0; 28];
+        let map = disk.open(MAP, false).in_file(named)?;
+        let read = map.read_at(&mut header, 0).in_file(named)?;
+        let size = |at: usize| {
+            u32::from_le_bytes(*header[at..].first_chunk().expect("the header is longer"))
+        };
+        let geometry = Geometry {
+            directory_bytes: size(8),
+            table_bytes: size(12),
+            page_bytes: size(16),
+        };
+        let expected = map_header(geometry);
+        if read < header.len() || expected[..header.len()] != header {
+            return Err(StreamError::Damaged {
+                file: named(),
+                problem: "bytes 0 to 27 are not those of a map of pages of version 1".to_owned(),
+            });
+        }
+        Ok(Self {
+            disk,
+            locks,
+            geometry: geometry.checked()?,
+        })
+    }
+
+    /// The file of pages, for reading.
+    pub(super) fn pages(&self) -> Result<Box<dyn DiskFile>> {
+        let opened = self.disk.open(PAGES, false);
+        opened.in_file(|| self.disk.display(PAGES))
+    }
+
+    /// The file of pages, for writing blocks.
+    pub(super) fn pages_for_blocks(&self) -> Result<Box<dyn DiskFile>> {
+        let opened = self.disk.open_for_blocks(PAGES);
+        opened.in_file(|| self.disk.display(PAGES))
+    }
+
+    pub(super) fn page_at(&self, page: u32) -> u64 {
+        u64::from(page) * u64::from(self.geometry.page_bytes)
+    }
+
+    /// How many pages the file has, whole or not.
+    pub(super) fn count(&self, pages: &dyn DiskFile) -> Result<u64> {
+        let len = pages.size().in_file(|| self.disk.display(PAGES))?;
+        Ok(len.div_ceil(u64::from(self.geometry.page_bytes)))
+    }
+
+    /// Owners of all pages.
+    pub(super) fn owners(&self) -> Result<Vec<u64>> {
+        let named = || self.disk.display(MAP);
+        let map = self.disk.open(MAP, false).in_file(named)?;
+        let len = map.size().in_file(named)?.saturating_sub(MAP_HEADER);
+        let mut bytes = vec![0; exact::<usize>(len / ENTRY * ENTRY)];
+        let read = map.read_at(&mut bytes, MAP_HEADER).in_file(named)?;
+        bytes.truncate(read);
+        let entries = bytes.as_chunks::<8>().0;
+        Ok(entries
+            .iter()
+            .map(|entry| u64::from_le_bytes(*entry))
+            .collect())
+    }
+
+    fn set_owner(&self, page: u32, owner: u64) -> Result<()> {
+        let named = || self.disk.display(MAP);
+        let mut map = self.disk.open(MAP, true).in_file(named)?;
+        let at = MAP_HEADER + u64::from(page) * ENTRY;
+        map.write_at(&owner.to_le_bytes(), at).in_file(named)
+    }
+
+    /// A page for a stream: one that nobody owns, or another at the end.
+    pub(super) fn take(&self, stream: u64) -> Result<u32> {
+        let named = || self.disk.display(MAP);
+        let _lock = self.locks.wait(MAP_LOCK).in_file(named)?;
+        let owners = self.owners()?;
+        let free = owners.iter().position(|&owner| owner == NOBODY);
+        let page = exact::<u32>(free.unwrap_or(owners.len()));
+        self.set_owner(page, stream)?;
+        Ok(page)
+    }
+
+    /// Nobody owns these pages any more.
+    pub(super) fn release(&self, stream: u64, pages: &[u32]) -> Result<()> {
+        if pages.is_empty() {
+            return Ok(());
+        }
+        let named = || self.disk.display(MAP);
+        let _lock = self.locks.wait(MAP_LOCK).in_file(named)?;
+        let owners = self.owners()?;
+        for &page in pages {
+            if owners.get(exact::<usize>(page)) == Some(&stream) {
+                self.set_owner(page, NOBODY)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The header that is stored in a page, whosever it is; `None` if the file ends before.
+    pub(super) fn header_bytes(
+        &self,
+        pages: &dyn DiskFile,
+        page: u32,
+    ) -> Result<Option<[u8; PAGE_HEADER_LEN]>> {
+        let mut bytes = [0; PAGE_HEADER_LEN];
+        let read = pages.read_at(&mut bytes, self.page_at(page));
+        let read = read.in_file(|| format!("{}: page {page}", self.disk.display(PAGES)))?;
+        Ok((read == bytes.len()).then_some(bytes))
+    }
+
+    /// Joins those who append. If nobody else does, the machine may have lost power since somebody
+    /// did, so the map is made anew from what headers of pages say; `streams` are those there are.
+    pub(super) fn join(&self, streams: &BTreeSet<u64>) -> Result<Lock> {
+        let named = || self.disk.display(MAP);
+        let _lock = self.locks.wait(MAP_LOCK).in_file(named)?;
+        let alone = self.locks.take(USERS_LOCK).in_file(named)?;
+        let Some(users) = alone else {
+            return self.locks.shared(USERS_LOCK).in_file(named);
+        };
+        self.rebuild(streams)?;
+        users.share().in_file(named)?;
+        Ok(users)
+    }
+
+    /// Pages belong to the streams that their headers name. A page that a stream had given up comes
+    /// back to it, and is given up again.
+    fn rebuild(&self, streams: &BTreeSet<u64>) -> Result<()> {
+        let named = || self.disk.display(MAP);
+        let pages = self.pages()?;
+        let count = self.count(pages.as_ref())?;
+        let owners = self.owners()?;
+        let mut map = self.disk.open(MAP, true).in_file(named)?;
+        for page in 0..exact::<u32>(count.max(owners.len() as u64)) {
+            let header = self.header_bytes(pages.as_ref(), page)?;
+            let claimed = header.and_then(|bytes| PageHeader::claimed_stream(&bytes));
+            let owner = claimed
+                .filter(|claimed| streams.contains(claimed))
+                .unwrap_or(NOBODY);
+            if owners.get(exact::<usize>(page)) != Some(&owner) {
+                let at = MAP_HEADER + u64::from(page) * ENTRY;
+                map.write_at(&owner.to_le_bytes(), at).in_file(named)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,454 @@
+//! Reading a stream: from a cursor on, page by page, while another process may append.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use strata_store::DiskFile;
+use strata_stream::{Cursor, Form, Item, Page, PageHeader, State, StreamName};
+use strata_wire::exact;
+
+use super::appender::{MARK_NS, recovered_pages};
+use super::dir::StreamDir;
+use super::error::{In as _, Result, StreamError};
+use super::file::StreamFile;
+use super::pool::PAGES;
+
+/// How long to wait for a process that is about to append to say how far the stream goes.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry<'a> {
+    /// Where reading goes on after it.
+    pub next: Cursor,
+    /// Its number in the stream, unless its form has none.
+    pub seq: Option<u64>,
+    /// When it was appended, ns since 1970: up to 10 ms earlier, or of linked records, when its
+    /// page was begun.
+    pub time_ns: u64,
+    /// What was appended.
+    pub payload: &'a [u8],
+}
+
+/// Records that could not be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Unread {
+    /// Missing: at least, and at most.
+    pub missing: (u64, u64),
+    /// Deleted before they were read, as far as their numbers are known.
+    pub expired: u64,
+}
+
+/// Where the pages of a stream are, and where it ends.
+enum Map {
+    /// As its file says, which is kept by whoever appends.
+    File,
+    /// As the headers of pages say: nobody appends, and the last who did has crashed.
+    Headers(BTreeMap<u64, u32>),
+}
+
+/// A stream that is read. Memory: one page.
+pub struct StreamReader {
+    dir: StreamDir,
+    name: StreamName,
+    file: StreamFile,
+    pages: Box<dyn DiskFile>,
+    map: Map,
+    oldest: u64,
+    end: Cursor,
+    cursor: Cursor,
+    /// The number of the next record, if one before it was read.
+    next_seq: Option<u64>,
+    unread: Unread,
+    /// Missing in the current page: at least, and at most.
+    page_missing: (u64, u64),
+    buffer: Vec<u8>,
+}
+
+impl std::fmt::Debug for StreamReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StreamReader")
+            .field("file", &self.file.path)
+            .field("cursor", &self.cursor)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What became of a page.
+enum Loaded {
+    /// So many bytes of it, with this header.
+    Page(PageHeader, usize),
+    /// It was given up, or nothing of it can be read.
+    Gone,
+}
+
+impl StreamReader {
+    pub(super) fn open(dir: &StreamDir, name: &StreamName) -> Result<Self> {
+        let file = dir.file(name, false)?;
+        let mut reader = Self {
+            dir: dir.clone(),
+            name: name.clone(),
+            pages: dir.pool.pages()?,
+            buffer: vec![0; file.geometry().page_len()],
+            file,
+            map: Map::File,
+            oldest: 0,
+            end: Cursor::START,
+            cursor: Cursor::START,
+            next_seq: None,
+            unread: Unread::default(),
+            page_missing: (0, 0),
+        };
+        reader.refresh()?;
+        Ok(reader)
+    }
+
+    /// Looks how far the stream goes now.
+    ///
+    /// # Errors
+    ///
+    /// If a file is damaged or cannot be read.
+    pub fn refresh(&mut self) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            let state = self.file.state()?;
+            let is_appended = self.dir.is_appended(&self.name)?;
+            match state {
+                Some(state) if state.is_clean || is_appended => {
+                    self.map = Map::File;
+                    (self.oldest, self.end) = (state.oldest, state.end);
+                    return Ok(());
+                }
+                // It is just being written, or made anew.
+                None if is_appended && start.elapsed() < PATIENCE => {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                None if is_appended => {
+                    return Err(StreamError::Damaged {
+                        file: self.file.path.clone(),
+                        problem: "its state (bytes 4096 to 4359) is damaged, although a process \
+                                  appends: end that process, and start it again"
+                            .to_owned(),
+                    });
+                }
+                state => return self.read_headers(state.as_ref()),
+            }
+        }
+    }
+
+    /// After a crash of whoever appended, everything that is in the pages counts.
+    fn read_headers(&mut self, state: Option<&State>) -> Result<()> {
+        let found = recovered_pages(&self.dir.pool, &self.file, None, state)?;
+        let map: BTreeMap<u64, u32> = found
+            .pages
+            .iter()
+            .map(|(&index, &(page, _))| (index, page))
+            .collect();
+        self.oldest = map.first_key_value().map_or(0, |(&index, _)| index);
+        self.end = map
+            .last_key_value()
+            .map_or(Cursor::START, |(&index, _)| Cursor {
+                index,
+                offset: self.file.geometry().page_bytes,
+            });
+        self.map = Map::Headers(map);
+        Ok(())
+    }
+
+    /// Where reading goes on.
+    #[must_use]
+    pub fn cursor(&self) -> Cursor {
+        self.cursor
+    }
+
+    /// The number of the next record, if one before it was read.
+    #[must_use]
+    pub fn next_seq(&self) -> Option<u64> {
+        self.next_seq
+    }
+
+    /// What could not be read since the stream was opened.
+    #[must_use]
+    pub fn unread(&self) -> Unread {
+        self.unread
+    }
+
+    /// Goes on at a cursor. `next_seq` is the number of the record there, if it is known: then what
+    /// was deleted before it could be read is counted.
+    pub fn seek(&mut self, cursor: Cursor, next_seq: Option<u64>) {
+        self.cursor = cursor;
+        self.next_seq = next_seq;
+        self.page_missing = (0, 0);
+    }
+
+    /// Goes on at the end: with what is appended from now on.
+    ///
+    /// # Errors
+    ///
+    /// If a page cannot be read.
+    pub fn seek_end(&mut self) -> Result<()> {
+        self.seek(self.end, None);
+        if let Map::Headers(_) = self.map {
+            // The last record ends before the page does.
+            let end = self.places(self.end.index)?.last().map(|&(_, end, _)| end);
+            self.cursor.offset = end.unwrap_or(self.end.offset);
+        }
+        Ok(())
+    }
+
+    /// Goes on with the last so many records.
+    ///
+    /// # Errors
+    ///
+    /// If a page cannot be read.
+    pub fn seek_last(&mut self, records: u64) -> Result<()> {
+        if records == 0 {
+            return self.seek_end();
+        }
+        let mut wanted = exact::<usize>(records.min(1 << 40));
+        let mut index = self.end.index;
+        let mut cursor = Cursor::page(index);
+        loop {
+            if self.page_of(index)?.is_some() {
+                let places = self.places(index)?;
+                if let Some(from) = places.len().checked_sub(wanted) {
+                    let offset = places.get(from).map_or(0, |&(at, _, _)| at);
+                    cursor = Cursor { index, offset };
+                    break;
+                }
+                wanted -= places.len();
+                cursor = Cursor::page(index);
+            }
+            if index <= self.oldest {
+                break;
+            }
+            index -= 1;
+        }
+        self.seek(cursor, None);
+        Ok(())
+    }
+
+    /// Goes on with the records since a time (ns since 1970); a few older ones, of the 10 ms before
+    /// it, may come first.
+    ///
+    /// # Errors
+    ///
+    /// If a page cannot be read.
+    pub fn seek_time(&mut self, since_ns: u64) -> Result<()> {
+        let since_ns = since_ns.saturating_sub(MARK_NS);
+        // The last page that was begun before: later ones have nothing older, but for clocks that
+        // were set back.
+        let mut index = self.oldest;
+        let mut at = self.oldest;
+        while at <= self.end.index {
+            if let Loaded::Page(header, _) = self.load(at)? {
+                if header.created_ns > since_ns {
+                    break;
+                }
+                index = at;
+            }
+            at += 1;
+        }
+        let place = self.places(index)?;
+        let first = place.iter().find(|&&(_, _, time_ns)| time_ns >= since_ns);
+        let cursor = match first {
+            Some(&(offset, _, _)) => Cursor { index, offset },
+            None => place
+                .last()
+                .map_or(Cursor::page(index), |&(_, offset, _)| Cursor {
+                    index,
+                    offset,
+                }),
+        };
+        self.seek(cursor, None);
+        Ok(())
+    }
+
+    /// The records of a page: where they start and end, and their times.
+    fn places(&mut self, index: u64) -> Result<Vec<(u32, u32, u64)>> {
+        let Loaded::Page(header, len) = self.load(index)? else {
+            return Ok(Vec::new());
+        };
+        let key = self.file.key.page(header.index, header.lap);
+        let page = Page::new(header, key, &self.buffer[..len]);
+        let records = page.walk().filter_map(|item| match item {
+            Item::Record(record) => Some((exact(record.at), exact(record.end), record.time_ns)),
+            Item::Missing(_) => None,
+        });
+        Ok(records.collect())
+    }
+
+    fn page_of(&self, index: u64) -> Result<Option<u32>> {
+        match &self.map {
+            Map::File => self.file.look_up(index),
+            Map::Headers(map) => Ok(map.get(&index).copied()),
+        }
+    }
+
+    /// Reads a page as far as it is written.
+    fn load(&mut self, index: u64) -> Result<Loaded> {
+        let Some(page) = self.page_of(index)? else {
+            return Ok(Loaded::Gone);
+        };
+        let len = if index < self.end.index {
+            self.buffer.len()
+        } else {
+            exact::<usize>(self.end.offset).min(self.buffer.len())
+        };
+        let named = || format!("{}: page {page}", self.dir.disk.display(PAGES));
+        let at = self.dir.pool.page_at(page);
+        let read = self
+            .pages
+            .read_at(&mut self.buffer[..len], at)
+            .in_file(named)?;
+        // What was struck out meanwhile may have been overwritten.
+        if read < strata_stream::PAGE_HEADER_LEN || self.page_of(index)? != Some(page) {
+            return Ok(Loaded::Gone);
+        }
+        let page_len = self.file.geometry().page_len();
+        let id = self.file.description.id;
+        match PageHeader::parse(&self.buffer[..read], id, &self.file.key, page_len) {
+            Ok(header) if header.index == index => Ok(Loaded::Page(header, read)),
+            // A page that was never written before a crash, or an earlier use of it.
+            Ok(_) | Err(_) => Ok(Loaded::Gone),
+        }
+    }
+
+    /// Reads up to so many records from the cursor on; how many it were: 0 at the end of what was
+    /// there at the last [`StreamReader::refresh`]. `each` may end it by returning false, after the
+    /// record that it was given.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be read, or that of `each`.
+    pub fn read<E: From<StreamError>>(
+        &mut self,
+        max: u64,
+        mut each: impl FnMut(&Entry<'_>) -> std::result::Result<bool, E>,
+    ) -> std::result::Result<u64, E> {
+        let mut count = 0;
+        self.cursor = self.cursor.max(Cursor::page(self.oldest));
+        while count < max && self.cursor < self.end {
+            let index = self.cursor.index;
+            match self.load(index)? {
+                Loaded::Gone => {}
+                Loaded::Page(header, len) => {
+                    let (more, goes_on) = self.read_page(header, len, max - count, &mut each)?;
+                    count += more;
+                    if !goes_on || count == max {
+                        return Ok(count);
+                    }
+                }
+            }
+            if index >= self.end.index {
+                break;
+            }
+            self.cursor = Cursor::page(index + 1);
+        }
+        Ok(count)
+    }
+
+    /// Reads records of the page in the buffer; how many, and whether to go on with the next page.
+    fn read_page<E>(
+        &mut self,
+        header: PageHeader,
+        len: usize,
+        max: u64,
+        each: &mut impl FnMut(&Entry<'_>) -> std::result::Result<bool, E>,
+    ) -> std::result::Result<(u64, bool), E> {
+        if self.cursor.offset == 0 {
+            self.enter_page(&header);
+        }
+        let index = header.index;
+        let key = self.file.key.page(index, header.lap);
+        let page = Page::new(header, key, &self.buffer[..len]);
+        let from = exact::<usize>(self.cursor.offset);
+        let mut count = 0;
+        let mut missing = None;
+        let mut walk = page.walk();
+        while let Some(item) = walk.next() {
+            let record = match item {
+                Item::Record(record) if record.at >= from => record,
+                Item::Record(_) => {
+                    missing = None;
+                    continue;
+                }
+                Item::Missing(gap) => {
+                    missing = Some(gap.bounds());
+                    continue;
+                }
+            };
+            if let Some((min, max)) = missing.take() {
+                self.unread.missing.0 += min;
+                self.unread.missing.1 += max;
+                self.page_missing.0 += min;
+                self.page_missing.1 += max;
+            }
+            self.cursor.offset = exact(record.end);
+            self.next_seq = Some(header.first_seq + u64::from(walk.next_number()));
+            count += 1;
+            let goes_on = each(&Entry {
+                next: self.cursor,
+                seq: record.seq,
+                time_ns: record.time_ns,
+                payload: record.payload,
+            })?;
+            if !goes_on || count == max {
+                return Ok((count, false));
+            }
+        }
+        if header.form == Form::Sealed || from == 0 {
+            self.next_seq = Some(header.first_seq + u64::from(walk.next_number()));
+        }
+        Ok((count, true))
+    }
+
+    /// Pages that the page table names and that are not what it says, in words.
+    pub(super) fn unreadable_pages(&mut self) -> Result<Vec<String>> {
+        let mut problems = Vec::new();
+        let mut index = self.oldest;
+        while index < self.end.index || (index == self.end.index && self.end.offset > 0) {
+            if let Some(page) = self.page_of(index)?
+                && matches!(self.load(index)?, Loaded::Gone)
+                && self.page_of(index)? == Some(page)
+            {
+                problems.push(format!(
+                    "page {index} of the stream (data page {page}) is damaged: its header is not \
+                     that of this page"
+                ));
+            }
+            index += 1;
+        }
+        Ok(problems)
+    }
+
+    /// Counts what is missing before a page.
+    fn enter_page(&mut self, header: &PageHeader) {
+        let (min, max) = std::mem::take(&mut self.page_missing);
+        let Some(next_seq) = self.next_seq else {
+            return;
+        };
+        let skipped = header.first_seq.saturating_sub(next_seq);
+        if header.index == self.oldest && self.unread_before(header.index) {
+            self.unread.expired += skipped;
+            return;
+        }
+        match header.form {
+            Form::Sealed => {
+                self.unread.missing.0 += skipped;
+                self.unread.missing.1 += skipped;
+            }
+            // Of linked records, some were counted where the page has holes.
+            Form::Linked { .. } => {
+                self.unread.missing.0 += skipped.saturating_sub(max);
+                self.unread.missing.1 += skipped.saturating_sub(min);
+            }
+        }
+    }
+
+    /// Whether pages before this one are gone because the stream gave them up.
+    fn unread_before(&self, index: u64) -> bool {
+        index > 0 && self.page_of(index - 1).is_ok_and(|page| page.is_none())
+    }
+}
