@@ -1,7 +1,6 @@
 //! Figure 4 of the paper, redrawn: how much of what arrived is retrieved, by loss, size of records and
 //! way of mitigation; and hostile payloads. `stream_recall PAGES HOSTILE_PAGES`; JSON lines.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
-#![allow(dead_code, reason = "tests use the rest")]
 
 #[path = "../tests/common/lossy.rs"]
 mod lossy;

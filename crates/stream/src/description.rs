@@ -6,10 +6,10 @@ use strata_wire::exact;
 use zerocopy::FromBytes;
 use zerocopy::little_endian::{U32, U64};
 
+use crate::header::Form;
 use crate::key::StreamKey;
 use crate::layout::DescriptionBytes;
 use crate::name::StreamName;
-use crate::page::Form;
 use crate::retention::Retention;
 use crate::table::{Geometry, GeometryError};
 

@@ -11,9 +11,11 @@
 //! description, state     what a stream is; how far it has come
 //! table                  page table: directory, table pages, data pages
 //! recovery, retention    which pages a stream has after a crash; which of them go
-//! page                   header of a data page; PageWriter fills one, Page reads one
+//! header                 what a data page says of itself
+//! page                   PageWriter fills a page, Page is one that was read
 //!   sealed               records of ours: recognised by a keyed tag wherever they are
 //!   linked               records of the paper: found through the addresses of those before them
+//! walk, missing          one reader of both forms
 //! key                    the keyed functions behind both
 //! ```
 //!
@@ -24,9 +26,11 @@
 
 mod cursor;
 pub mod description;
+mod header;
 mod key;
 mod layout;
 mod linked;
+mod missing;
 mod name;
 mod page;
 mod recovery;
@@ -38,16 +42,16 @@ mod walk;
 
 pub use cursor::{Cursor, CursorError};
 pub use description::{Description, DescriptionError};
-pub use key::{PageKey, StreamKey, siphash24};
-pub use linked::{LINKED_HEAD_LEN_MAX, REDUNDANCY_MAX};
-pub use name::{NameError, StreamName};
-pub use page::{
-    AppendError, Blocks, Form, PAGE_HEADER_LEN, Page, PageHeader, PageHeaderError, PageWriter,
-    RECORD_LEN_MAX,
+pub use header::{
+    Form, LINKED_HEAD_LEN_MAX, PAGE_HEADER_LEN, PageHeader, PageHeaderError, RECORD_LEN_MAX,
+    REDUNDANCY_MAX, SEALED_HEAD_LEN,
 };
+pub use key::{PageKey, StreamKey, siphash24};
+pub use missing::Missing;
+pub use name::{NameError, StreamName};
+pub use page::{AppendError, Blocks, Page, PageWriter};
 pub use recovery::{INDEX_JUMP, Recovered, recovered};
 pub use retention::{Held, Retention, expired};
-pub use sealed::SEALED_HEAD_LEN;
 pub use state::{Sample, State};
 pub use table::{Geometry, GeometryError, TableEntry, TableUpdate, TableWriter};
-pub use walk::{Item, Missing, Record, Walk};
+pub use walk::{Item, Record, Walk};

@@ -16,18 +16,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use strata_wire::exact;
 
-use crate::page::{ALIGN, Form, PAGE_HEADER_LEN, PageHeader, RECORD_LEN_MAX};
-use crate::walk::Missing;
-
-/// The most addresses that a record names.
-pub const REDUNDANCY_MAX: usize = 7;
-/// Bytes before a record's payload, at most.
-pub const LINKED_HEAD_LEN_MAX: usize = head_len(7);
-
-/// Bytes before a record's payload.
-pub(crate) const fn head_len(redundancy: u8) -> usize {
-    (8 + 4 * redundancy as usize).next_multiple_of(ALIGN)
-}
+use crate::header::{
+    ALIGN, Form, LINKED_HEAD_LEN_MAX, PAGE_HEADER_LEN, PageHeader, RECORD_LEN_MAX, REDUNDANCY_MAX,
+};
+use crate::missing::Missing;
 
 /// What a writer keeps: a switch has it in registers.
 #[derive(Debug)]

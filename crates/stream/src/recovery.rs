@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::page::PageHeader;
+use crate::header::PageHeader;
 use crate::retention::Retention;
 use crate::table::Geometry;
 
@@ -67,7 +67,7 @@ pub fn recovered(read: impl IntoIterator<Item = (u32, Option<PageHeader>)>) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page::Form;
+    use crate::header::Form;
 
     #[test]
     fn pages_come_in_order_and_the_later_of_two_counts() {

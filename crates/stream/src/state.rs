@@ -75,6 +75,12 @@ impl State {
         }
     }
 
+    /// Where nobody says how far a stream has come: its pages do.
+    #[must_use]
+    pub fn unknown() -> Self {
+        Self::default()
+    }
+
     /// How much there was now, and at the start of the last minute or so.
     #[must_use]
     pub fn recent(&self) -> (Sample, Sample) {

@@ -34,19 +34,21 @@ pub struct GeometryError {
 }
 
 impl Default for Geometry {
-    /// That of the paper's evaluation (§5).
     fn default() -> Self {
-        Self {
-            directory_bytes: 4 << 10,
-            table_bytes: 4 << 10,
-            page_bytes: 4 << 20,
-        }
+        Self::PAPER
     }
 }
 
 const ENTRY_LEN: u32 = 8;
 
 impl Geometry {
+    /// That of the paper's evaluation (§5).
+    pub const PAPER: Self = Self {
+        directory_bytes: 4 << 10,
+        table_bytes: 4 << 10,
+        page_bytes: 4 << 20,
+    };
+
     /// Checks the sizes.
     ///
     /// # Errors

@@ -2,34 +2,11 @@
 
 use std::vec;
 
+use crate::header::{PAGE_HEADER_LEN, SEALED_HEAD_LEN};
 use crate::linked::{self, Found};
-use crate::page::{PAGE_HEADER_LEN, Page};
-use crate::sealed::{self, Kind, SEALED_HEAD_LEN};
-
-/// How many records are not there, of those that were appended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Missing {
-    /// So many.
-    Exact(u64),
-    /// At least `min` and at most `max`.
-    Between {
-        /// As many as other records name, or as it takes to make them unnameable.
-        min: u64,
-        /// As many as have room.
-        max: u64,
-    },
-}
-
-impl Missing {
-    /// At least, and at most.
-    #[must_use]
-    pub fn bounds(self) -> (u64, u64) {
-        match self {
-            Self::Exact(number) => (number, number),
-            Self::Between { min, max } => (min, max),
-        }
-    }
-}
+use crate::missing::Missing;
+use crate::page::Page;
+use crate::sealed::{self, Kind};
 
 /// A record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

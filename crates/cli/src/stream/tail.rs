@@ -195,7 +195,7 @@ fn begin<'a>(
         dir,
         stream,
         consumer,
-        saved: saved.unwrap_or_default(),
+        saved: saved.unwrap_or_else(SavedCursor::none),
         at: Instant::now(),
     }))
 }

@@ -258,8 +258,19 @@ fn records_of(pool: &Pool, file: &StreamFile, page: u32, header: PageHeader) -> 
     Ok(walk.next_number())
 }
 
+impl StreamDir {
+    /// Starts appending to a stream. One process may at a time.
+    ///
+    /// # Errors
+    ///
+    /// If another does, or a file is damaged.
+    pub fn append(&self, name: &StreamName, now_ns: u64) -> Result<StreamAppender> {
+        StreamAppender::open(self, name, now_ns)
+    }
+}
+
 impl StreamAppender {
-    pub(super) fn open(dir: &StreamDir, name: &StreamName, now_ns: u64) -> Result<Self> {
+    fn open(dir: &StreamDir, name: &StreamName, now_ns: u64) -> Result<Self> {
         let mut file = dir.file(name, true)?;
         let lock = Self::lock(dir, name)?;
         let user = dir.pool.join(&dir.ids()?)?;
@@ -269,7 +280,7 @@ impl StreamAppender {
         let was_clean = state.as_ref().is_some_and(|state| state.is_clean);
         let owners = pool.owners()?;
         let found = recovered_pages(&pool, &file, Some(&owners), state.as_ref())?;
-        let mut state = state.unwrap_or_default();
+        let mut state = state.unwrap_or_else(State::unknown);
         let last = found.pages.last_key_value().map(|(_, &last)| last);
         let table = if was_clean {
             state.is_clean = false;

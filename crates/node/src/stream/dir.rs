@@ -12,12 +12,10 @@ use strata_stream::description::DIRECTORY_AT;
 use strata_stream::{Cursor, Description, Form, Geometry, Retention, State, StreamName};
 use strata_wire::exact;
 
-use super::appender::StreamAppender;
 use super::error::{In as _, Result, StreamError};
 use super::file::{StreamFile, file_name, lock_name};
 use super::locks::Locks;
 use super::pool::{MAP, PAGES, Pool};
-use super::reader::StreamReader;
 
 /// A stream to be created.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +49,14 @@ pub struct SavedCursor {
     pub expired: u64,
     /// When it was saved, ns since 1970.
     pub time_ns: u64,
+}
+
+impl SavedCursor {
+    /// That of a consumer who has read nothing.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::default()
+    }
 }
 
 /// What `strata stream list` shows of a stream.
@@ -130,7 +136,12 @@ impl StreamDir {
         }
         let disk = RealDisk::create_dir(path).in_file(|| named.clone())?;
         let locks = Locks::Files(path.to_path_buf());
-        Self::make(Arc::new(disk), locks, named, geometry.unwrap_or_default())
+        Self::make(
+            Arc::new(disk),
+            locks,
+            named,
+            geometry.unwrap_or(Geometry::PAPER),
+        )
     }
 
     fn on(disk: Arc<dyn Disk>, locks: Locks, path: String) -> Result<Self> {
@@ -249,24 +260,6 @@ impl StreamDir {
             ids.insert(self.file(&name, false)?.description.id);
         }
         Ok(ids)
-    }
-
-    /// Starts appending to a stream. One process may at a time.
-    ///
-    /// # Errors
-    ///
-    /// If another does, or a file is damaged.
-    pub fn append(&self, name: &StreamName, now_ns: u64) -> Result<StreamAppender> {
-        StreamAppender::open(self, name, now_ns)
-    }
-
-    /// Reads a stream from its oldest record on.
-    ///
-    /// # Errors
-    ///
-    /// If a file is damaged.
-    pub fn read(&self, name: &StreamName) -> Result<StreamReader> {
-        StreamReader::open(self, name)
     }
 
     pub(super) fn is_appended(&self, name: &StreamName) -> Result<bool> {

@@ -83,8 +83,19 @@ enum Loaded {
     Gone,
 }
 
+impl StreamDir {
+    /// Reads a stream from its oldest record on.
+    ///
+    /// # Errors
+    ///
+    /// If a file is damaged.
+    pub fn read(&self, name: &StreamName) -> Result<StreamReader> {
+        StreamReader::open(self, name)
+    }
+}
+
 impl StreamReader {
-    pub(super) fn open(dir: &StreamDir, name: &StreamName) -> Result<Self> {
+    fn open(dir: &StreamDir, name: &StreamName) -> Result<Self> {
         let file = dir.file(name, false)?;
         let mut reader = Self {
             dir: dir.clone(),

@@ -1,6 +1,8 @@
 //! Pages that a lossy network delivers: some records are lost, and where they would be is what the
 //! page's previous use has left.
 
+#![allow(dead_code, reason = "tests and the example use a part each")]
+
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 
