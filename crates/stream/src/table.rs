@@ -122,7 +122,7 @@ impl TableEntry {
     /// The entry of a data page.
     #[must_use]
     pub fn of_page(self, page: u32) -> u64 {
-        u64::from(page) + 1 | (self.round & 0xffff_ffff) << 32
+        (u64::from(page) + 1) | ((self.round & 0xffff_ffff) << 32)
     }
 
     /// The data page of an entry that was read from there; `None` if it is of another round.
