@@ -252,7 +252,7 @@ fn records_of(pool: &Pool, file: &StreamFile, page: u32, header: PageHeader) -> 
         &bytes[..read],
     );
     let mut walk = page.walk();
-    while let Some(item) = walk.next() {
+    for item in walk.by_ref() {
         let (Item::Record(_) | Item::Missing(_)) = item;
     }
     Ok(walk.next_number())

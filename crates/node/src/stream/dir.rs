@@ -335,7 +335,8 @@ impl StreamDir {
         saved: &SavedCursor,
     ) -> Result<()> {
         let path = format!("{}/{consumer}", cursors_of(name));
-        let text = serde_json::to_vec(saved).expect("a cursor is JSON");
+        let text = serde_json::to_vec(saved).map_err(io::Error::from);
+        let text = text.in_file(|| self.disk.display(&path))?;
         let replaced = self.disk.replace(&path, &text);
         replaced.in_file(|| self.disk.display(&path))
     }

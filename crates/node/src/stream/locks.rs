@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::OFlags;
@@ -48,7 +48,7 @@ impl Drop for Lock {
 }
 
 impl Locks {
-    fn open(root: &PathBuf, name: &str) -> io::Result<File> {
+    fn open(root: &Path, name: &str) -> io::Result<File> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
         // Symbolic links are not followed.
