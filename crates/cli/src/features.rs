@@ -227,8 +227,14 @@ impl Snapshots {
                 Cell::U32(value) => write!(number, "{value}")?,
                 Cell::U64(value) => write!(number, "{value}")?,
                 Cell::F64(value) => write!(number, "{value}")?,
-                Cell::Word(value) => {
-                    writer.write_field(not_formula(value.unwrap_or("")).as_bytes())?;
+                Cell::Maybe(Some(value)) => write!(number, "{value}")?,
+                Cell::Maybe(None) => {}
+                Cell::Text(value) | Cell::Word(Some(value)) => {
+                    writer.write_field(not_formula(value).as_bytes())?;
+                    continue;
+                }
+                Cell::Word(None) => {
+                    writer.write_field("")?;
                     continue;
                 }
             }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use arrow_array::builder::{
-    BooleanBuilder, Float64Builder, StringDictionaryBuilder, UInt32Builder, UInt64Builder,
+    BooleanBuilder, Float64Builder, StringBuilder, StringDictionaryBuilder, UInt32Builder,
+    UInt64Builder,
 };
 use arrow_array::types::Int32Type;
 use arrow_array::{ArrayRef, RecordBatch};
@@ -29,6 +30,10 @@ pub(crate) enum Kind {
     F64,
     /// A string from a small set, or null.
     Word,
+    /// Any string.
+    Text,
+    /// A number, or null.
+    Maybe,
 }
 
 /// Name, kind, unit and description of a column.
@@ -48,6 +53,8 @@ enum Column {
     U64(UInt64Builder),
     F64(Float64Builder),
     Word(StringDictionaryBuilder<Int32Type>),
+    Text(StringBuilder),
+    Maybe(UInt64Builder),
 }
 
 impl Column {
@@ -59,6 +66,8 @@ impl Column {
             Kind::U64 => (Self::U64(UInt64Builder::new()), DataType::UInt64),
             Kind::F64 => (Self::F64(Float64Builder::new()), DataType::Float64),
             Kind::Word => (Self::Word(StringDictionaryBuilder::new()), word),
+            Kind::Text => (Self::Text(StringBuilder::new()), DataType::Utf8),
+            Kind::Maybe => (Self::Maybe(UInt64Builder::new()), DataType::UInt64),
         }
     }
 
@@ -69,6 +78,8 @@ impl Column {
             Self::U64(builder) => Arc::new(builder.finish()),
             Self::F64(builder) => Arc::new(builder.finish()),
             Self::Word(builder) => Arc::new(builder.finish()),
+            Self::Text(builder) => Arc::new(builder.finish()),
+            Self::Maybe(builder) => Arc::new(builder.finish()),
         }
     }
 }
@@ -81,6 +92,8 @@ pub(crate) enum Cell<'a> {
     U64(u64),
     F64(f64),
     Word(Option<&'a str>),
+    Text(&'a str),
+    Maybe(Option<u64>),
 }
 
 impl Table {
@@ -97,7 +110,7 @@ impl Table {
             let (builder, data_type) = Column::new(kind);
             let texts = [("unit", unit), ("description", description)];
             let texts = texts.map(|(key, text)| (key.to_owned(), text.to_owned()));
-            let nullable = matches!(kind, Kind::Word);
+            let nullable = matches!(kind, Kind::Word | Kind::Maybe);
             fields.push(Field::new(name, data_type, nullable).with_metadata(texts.into()));
             builders.push(builder);
         }
@@ -129,6 +142,8 @@ impl Table {
                 (Column::U64(builder), Cell::U64(value)) => builder.append_value(value),
                 (Column::F64(builder), Cell::F64(value)) => builder.append_value(value),
                 (Column::Word(builder), Cell::Word(value)) => builder.append_option(value),
+                (Column::Text(builder), Cell::Text(value)) => builder.append_value(value),
+                (Column::Maybe(builder), Cell::Maybe(value)) => builder.append_option(value),
                 (_, cell) => panic!("cell {count} is {cell:?}"),
             }
         }

@@ -5,6 +5,7 @@
 //! ask        get, list, path, top, status: of a store, whether it is written or not
 //! metrics    what the collector counts, for Prometheus
 //! shown      keys and events as people read them
+//! snapshot   what a store knows, as Parquet
 //! generate   reports of all kinds, from a seed
 //! fat_tree   a simulated network of INT switches
 //! ```
@@ -15,6 +16,7 @@ mod generate;
 mod metrics;
 mod run;
 mod shown;
+mod snapshot;
 
 use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
 
@@ -44,6 +46,8 @@ enum Command {
     Top(ask::TopArgs),
     /// Show what the collector has counted: reports, refusals, losses.
     Status(ask::StatusArgs),
+    /// Write what a store knows to Parquet files, while it is written.
+    Snapshot(snapshot::Args),
     /// Send reports of all kinds, or those of a simulated network.
     Generate(Box<generate::Args>),
 }
@@ -71,6 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Command::Path(args) => ask::path(args),
         Command::Top(args) => ask::top(args),
         Command::Status(args) => ask::status(args),
+        Command::Snapshot(args) => snapshot::run(args),
         Command::Generate(args) => generate::run(args),
     }
 }

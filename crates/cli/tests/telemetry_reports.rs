@@ -16,6 +16,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parquet::file::reader::SerializedFileReader;
+use parquet::record::Field;
 use serde_json::Value;
 use strata_testkit::data_dir;
 use tempfile::TempDir;
@@ -194,6 +196,83 @@ fn a_recording_reports_what_tshark_sees() {
     assert!(!anomalous.is_empty());
 
     losses_are_those_of(&file, &collector);
+    snapshot_is_what_queries_say(&dir, &collector, flows.keys());
+}
+
+/// The rows of a Parquet file.
+fn parquet(file: &Path) -> Vec<Value> {
+    let value = |field: &Field| match field {
+        Field::Null => Value::Null,
+        Field::Str(text) => text.as_str().into(),
+        Field::UInt(number) => (*number).into(),
+        Field::ULong(number) => (*number).into(),
+        other => panic!("{other:?}"),
+    };
+    let reader = SerializedFileReader::new(fs::File::open(file).unwrap()).unwrap();
+    let rows = reader.into_iter().map(Result::unwrap);
+    rows.map(|row| {
+        let columns = row.get_column_iter();
+        Value::Object(
+            columns
+                .map(|(name, field)| (name.clone(), value(field)))
+                .collect(),
+        )
+    })
+    .collect()
+}
+
+/// Written while the collector runs.
+fn snapshot_is_what_queries_say<'a>(
+    dir: &TempDir,
+    collector: &Collector,
+    flows: impl Iterator<Item = &'a String>,
+) {
+    let keys: Vec<&str> = flows.map(String::as_str).chain(["10.99.0.1"]).collect();
+    let file = dir.path().join("keys.txt");
+    fs::write(&file, keys.join("\n") + "\n\n").unwrap();
+    let now = dir.path().join("now");
+    let snapshot = |keys: &Path, to: &Path| {
+        let mut command = strata();
+        command.args(["telemetry", "snapshot", "-o"]).arg(to);
+        command.arg(&collector.store).arg("--keys").arg(keys);
+        command
+    };
+    let text = ok(&mut snapshot(&file, &now));
+    let expected = format!("{} of {} keys known", keys.len() - 1, keys.len());
+    assert!(text.starts_with(&expected), "{text}");
+    let rows = parquet(&now.join("keys.parquet"));
+    assert_eq!(rows.len(), keys.len());
+    for (row, key) in rows.iter().zip(keys).take(20) {
+        assert_eq!(row["key"], key);
+        let value = &collector.answer(&["get", key])["value"];
+        assert_eq!(row["number"], value["number"], "{row}");
+        assert_eq!(row["agreeing"], value["agreeing"], "{row}");
+    }
+    assert!(rows.last().unwrap()["number"].is_null());
+    let rows = parquet(&now.join("lists.parquet"));
+    for name in ["anomalies", "losses"] {
+        let rows = rows.iter().filter(|row| row["name"] == name);
+        let rows: Vec<_> = rows
+            .map(|row| [&row["what"], &row["flow"], &row["value"]])
+            .collect();
+        let entries = collector.list(name);
+        let entries: Vec<_> = entries
+            .iter()
+            .map(|entry| [&entry["what"], &entry["flow"], &entry["value"]])
+            .collect();
+        assert_eq!(rows, entries, "{name}");
+    }
+
+    fs::write(&file, "10.0.0.1\nhost\n").unwrap();
+    let output = snapshot(&file, &now).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.contains("keys.txt, line 2: \"host\" is not a key"),
+        "{said}"
+    );
+    let output = snapshot(&file, &collector.store).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("name another directory"), "{said}");
 }
 
 /// Gaps and retransmissions of each flow are as many as tshark finds.
