@@ -132,12 +132,14 @@ impl KeyWrite {
         &self,
         key: KeyHash,
         copies: u8,
-        [a, b, c, d]: [u8; 4],
+        data: [u8; 4],
         origin: Origin,
         sink: &mut S,
     ) {
-        let [e, f, g, h] = key.checksum(self.checksum_bits).to_le_bytes();
-        let slot = [e, f, g, h, a, b, c, d];
+        // As one word: from single bytes, the compiler puts it together one by one.
+        let checksum = u64::from(key.checksum(self.checksum_bits));
+        let data = u64::from(u32::from_le_bytes(data));
+        let slot = (checksum | data << 32).to_le_bytes();
         for n in 0..copies - 1 {
             sink.write_word(self.at(key, n), slot, &[]);
         }
