@@ -6,8 +6,10 @@ use zerocopy::IntoBytes;
 const BITS_PER_KEY: usize = 12;
 /// The largest filter; blocks with more keys get a less selective one.
 pub(crate) const BLOOM_BYTES_MAX: usize = 256 << 10;
-/// Words of one block of a split-block filter; a key has a bit in each.
+/// Words of one line of a split-block filter; a key has a bit in each.
 const WORDS: usize = 8;
+/// A line of a split-block filter.
+pub type FilterLine = [u8; size_of::<[u32; WORDS]>()];
 /// Of the Parquet format's split-block Bloom filters (`BloomFilter.md`).
 const SALTS: [u32; WORDS] = [
     0x47b6_137b,
@@ -51,7 +53,7 @@ impl FilterKind {
     pub(crate) const fn line_bytes(self) -> usize {
         match self {
             Self::Lines => 64,
-            Self::Split => size_of::<[u32; WORDS]>(),
+            Self::Split => size_of::<FilterLine>(),
         }
     }
 }
@@ -80,7 +82,7 @@ impl Filter {
         reason = "the compiler makes one vector of it"
     )]
     pub(crate) fn insert(&mut self, key: u64) {
-        let block = block_of(key, self.blocks.len());
+        let block = line_of(key, self.blocks.len());
         let (block, bits) = (&mut self.blocks[block], bits_of(key));
         for n in 0..WORDS {
             block[n] |= bits[n].to_le();
@@ -92,13 +94,20 @@ impl Filter {
     }
 }
 
+/// Which of the lines of a split-block filter is that of a key. Lines are in the order of the keys'
+/// high halves.
 #[inline(always)]
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "below the number of blocks"
-)]
-fn block_of(key: u64, blocks: usize) -> usize {
-    (((key >> 32) * blocks as u64) >> 32) as usize
+#[must_use]
+#[allow(clippy::cast_possible_truncation, reason = "below the number of lines")]
+pub fn line_of(key: u64, lines: usize) -> usize {
+    (((key >> 32) * lines as u64) >> 32) as usize
+}
+
+/// Whether a key may be in a split-block filter, by its line there ([`line_of`]).
+#[must_use]
+pub fn line_may_hold(line: &FilterLine, key: u64) -> bool {
+    let words = line.as_chunks().0.iter().copied().map(u32::from_le_bytes);
+    words.zip(bits_of(key)).all(|(word, bit)| word & bit != 0)
 }
 
 #[inline(always)]
@@ -196,19 +205,21 @@ impl<'a> Bloom<'a> {
     pub fn may_hold(self, fingerprint: u64) -> bool {
         match self.kind {
             FilterKind::Lines => lines_may_hold(self.bytes, fingerprint),
-            FilterKind::Split => split_may_hold(self.bytes, fingerprint),
+            FilterKind::Split => split_may_hold(self.bytes.as_chunks().0, fingerprint),
         }
+    }
+
+    /// Its lines, if it is a split-block filter.
+    #[must_use]
+    pub fn lines(self) -> Option<&'a [FilterLine]> {
+        (self.kind == FilterKind::Split).then_some(self.bytes.as_chunks().0)
     }
 }
 
-fn split_may_hold(bytes: &[u8], key: u64) -> bool {
-    let (blocks, _) = bytes.as_chunks::<{ FilterKind::Split.line_bytes() }>();
-    // An empty filter has no blocks.
-    let block = blocks.get(block_of(key, blocks.len()));
-    block.is_none_or(|block| {
-        let words = block.as_chunks().0.iter().copied().map(u32::from_le_bytes);
-        words.zip(bits_of(key)).all(|(word, bit)| word & bit != 0)
-    })
+fn split_may_hold(lines: &[FilterLine], key: u64) -> bool {
+    // An empty filter has no lines.
+    let line = lines.get(line_of(key, lines.len()));
+    line.is_none_or(|line| line_may_hold(line, key))
 }
 
 /// The line of a key by its high half; its bits in that line by double hashing of the low half

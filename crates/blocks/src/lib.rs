@@ -31,7 +31,7 @@ pub use channel::{
 };
 pub use context::reason;
 pub use error::SinkError;
-pub use filter::Bloom;
+pub use filter::{Bloom, FilterLine, line_may_hold, line_of};
 pub use format::{
     ALIGNMENT, BODY_MAX, BlockHeader, FORM, HEADER_LEN, MAGIC, PACKET_HEADER_LEN, PREFIX_LEN,
     PacketRecord, Trees, VerdictRecord, align_up,

@@ -97,19 +97,28 @@ impl Summary {
     /// If its lengths do not add up, or a granularity is none.
     pub fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
         let (counts, bloom) = split(bytes)?;
-        let mut summary = Self::default();
-        for count in counts {
-            summary.counts.push(ClassCount {
-                class: count.class,
-                keep: KeepKind::try_from(count.keep_code)?,
-                packets: count.packets.get().into(),
-                wire_bytes: count.wire_bytes.get(),
-                logged_bytes: count.logged_bytes.get(),
-            });
+        Ok(Self {
+            counts: parsed(counts)?,
+            kind: bloom.kind(),
+            bloom: bloom.bytes().to_vec(),
+        })
+    }
+
+    /// Reads a summary without its filter, given the bytes before that: its filter excludes
+    /// nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Summary::parse`].
+    pub fn parse_counts(bytes: &[u8]) -> Result<Self, &'static str> {
+        let (_, counts, rest) = parts(bytes).ok_or(LENGTHS)?;
+        if !rest.is_empty() {
+            return Err(LENGTHS);
         }
-        summary.kind = bloom.kind();
-        summary.bloom = bloom.bytes().to_vec();
-        Ok(summary)
+        Ok(Self {
+            counts: parsed(counts)?,
+            ..Self::default()
+        })
     }
 }
 
@@ -151,19 +160,35 @@ impl<'a> Bloom<'a> {
 
 /// The counts of a summary, and its filter.
 fn split(summary: &[u8]) -> Result<(&[CountBytes], Bloom<'_>), &'static str> {
-    let parts = || {
-        let (header, rest) = SummaryHeader::ref_from_prefix(summary).ok()?;
-        let counts = usize::from(header.counts.get());
-        let (counts, bloom) = <[CountBytes]>::ref_from_prefix_with_elems(rest, counts).ok()?;
-        let is_right = bloom.len() == header.bloom_len.get() as usize;
-        is_right.then_some((header.filter.get(), counts, bloom))
-    };
-    let (kind, counts, bloom) = parts().ok_or(LENGTHS)?;
+    let (header, counts, bloom) = parts(summary).ok_or(LENGTHS)?;
+    let kind = header.filter.get();
     let kind = FilterKind::of_code(kind).ok_or("the summary's filter is of an unknown kind")?;
-    if !bloom.len().is_multiple_of(kind.line_bytes()) {
+    let is_right = bloom.len() == header.bloom_len.get() as usize;
+    if !is_right || !bloom.len().is_multiple_of(kind.line_bytes()) {
         return Err(LENGTHS);
     }
     Ok((counts, Bloom::new(kind, bloom)))
+}
+
+/// Header and counts of a summary, and what follows them.
+fn parts(summary: &[u8]) -> Option<(&SummaryHeader, &[CountBytes], &[u8])> {
+    let (header, rest) = SummaryHeader::ref_from_prefix(summary).ok()?;
+    let counts = usize::from(header.counts.get());
+    let (counts, rest) = <[CountBytes]>::ref_from_prefix_with_elems(rest, counts).ok()?;
+    Some((header, counts, rest))
+}
+
+fn parsed(counts: &[CountBytes]) -> Result<Vec<ClassCount>, &'static str> {
+    let counts = counts.iter().map(|count| {
+        Ok(ClassCount {
+            class: count.class,
+            keep: KeepKind::try_from(count.keep_code)?,
+            packets: count.packets.get().into(),
+            wire_bytes: count.wire_bytes.get(),
+            logged_bytes: count.logged_bytes.get(),
+        })
+    });
+    counts.collect()
 }
 
 const LENGTHS: &str = "the summary's lengths do not add up";

@@ -1,36 +1,54 @@
-//! The index of a block file: the headers and summaries of its blocks without the records between
-//! them, so that a search reads a fiftieth of the file, in one go.
+//! The index of a block file: what a search needs to know of its blocks, without the records.
 //!
 //! ```text
-//! summary of each block, one after another
+//! of each group of up to 128 blocks:
+//!   the summary of each block up to its filter (the counts)
+//!   the filters of its blocks in slices: for each range of fingerprints, the lines of all filters
 //! header of each block (128 bytes each)
-//! magic "STRATAI1" | blocks u64 | CRC-32C of the headers u32
+//! of each block:  length of its filter u32 | CRC-32C of its counts u32
+//! of each group:  blocks u32 | slices u32
+//! of each slice:  length u32 | CRC-32C u32
+//! magic "STRATAI2" | blocks u64 | groups u32 | slices u32 | CRC-32C from the headers on u32
 //! ```
 //!
+//! A search for one flow reads one slice of each group, instead of all filters: a thousandth of
+//! the file.
+//!
 //! Nothing depends on it: it is never synced, and where it is missing or does not match the file,
-//! the file itself is read.
+//! the file itself is read. Indexes of older logs hold whole summaries.
+//!
+//! ```text
+//! slices      which lines of a filter are in which slice; looking up fingerprints
+//! writer      an index being written
+//! summaries   searching an index of the older form
+//! ```
+
+mod slices;
+mod summaries;
+mod writer;
 
 use std::io;
-use std::ops::Range;
-use std::thread;
 
-use strata_blocks::{BlockHeader, Bloom, HEADER_LEN, Summary};
-use zerocopy::{FromBytes, IntoBytes};
+use strata_blocks::{BlockHeader, HEADER_LEN, Summary};
+use zerocopy::FromBytes;
 
 use crate::disk::{Disk, DiskFile};
-use crate::layout::IndexFooter;
+use crate::layout::{IndexFooter, IndexedBlock, SummariesFooter};
 use crate::manifest::{BlockFile, Recording};
 use crate::select::Select;
 
-const MAGIC: [u8; 8] = *b"STRATAI1";
+use slices::Group;
+
+pub(crate) use writer::IndexWriter;
+
+const MAGIC: [u8; 8] = *b"STRATAI2";
 const FOOTER_LEN: usize = size_of::<IndexFooter>();
 /// A file with more blocks has no index: its headers would take too much memory.
 const BLOCKS_MAX: usize = 1 << 18;
-/// Bytes of summaries that justify a thread of their own.
-const THREAD_BYTES: u64 = 4 << 20;
-/// Bytes of summaries read at once.
-const READ_BYTES: usize = 1 << 20;
-const THREADS_MAX: usize = 4;
+/// What is read first for each block, at the end of the file: mostly all but the groups.
+const END_BYTES: usize = HEADER_LEN + size_of::<IndexedBlock>() + 8;
+/// In addition.
+const END_BYTES_MORE: usize = 4096;
 
 /// The name of a block file's index.
 #[must_use]
@@ -39,58 +57,17 @@ pub fn index_name(block_file: &str) -> String {
     format!("{stem}.index")
 }
 
-/// An index being written.
-pub(crate) struct IndexWriter {
-    file: Box<dyn DiskFile>,
-    at: u64,
-    headers: Vec<u8>,
-}
-
-impl IndexWriter {
-    pub(crate) fn create(disk: &dyn Disk, block_file: &str) -> io::Result<Self> {
-        Ok(Self {
-            file: disk.create(&index_name(block_file))?,
-            at: 0,
-            headers: Vec::new(),
-        })
-    }
-
-    /// Adds a block, given its bytes in the file.
-    pub(crate) fn add(&mut self, block: &[u8]) -> io::Result<()> {
-        let header = block.first_chunk().map(BlockHeader::parse);
-        let Some(Ok(header)) = header else {
-            return Err(io::ErrorKind::InvalidData.into());
-        };
-        if self.headers.len() >= BLOCKS_MAX * HEADER_LEN {
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
-        let start = HEADER_LEN + header.body_len as usize;
-        let summary = &block[start..start + header.summary_len as usize];
-        self.file.write_at(summary, self.at)?;
-        self.at += summary.len() as u64;
-        self.headers.extend_from_slice(&block[..HEADER_LEN]);
-        Ok(())
-    }
-
-    pub(crate) fn finish(mut self) -> io::Result<()> {
-        let footer = IndexFooter {
-            magic: MAGIC,
-            blocks: ((self.headers.len() / HEADER_LEN) as u64).into(),
-            crc: crc32c::crc32c(&self.headers).into(),
-        };
-        self.headers.extend_from_slice(footer.as_bytes());
-        self.file.write_at(&self.headers, self.at)
-    }
-}
-
 /// What an index says of one block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub(crate) header: BlockHeader,
     /// Offset of the block in its file.
     pub(crate) offset: u64,
-    /// Offset of its summary in the index.
+    /// Offset of its summary in the index, as far as that is there.
     summary_at: u64,
+    /// How much of it is there.
+    summary_len: u32,
+    summary_crc: u32,
 }
 
 /// The index of a sealed file.
@@ -98,6 +75,14 @@ pub(crate) struct Entry {
 pub(crate) struct Index {
     name: String,
     pub(crate) entries: Vec<Entry>,
+    form: Form,
+}
+
+#[derive(Debug)]
+enum Form {
+    /// Whole summaries.
+    Summaries,
+    Slices(Vec<Group>),
 }
 
 impl Index {
@@ -110,40 +95,26 @@ impl Index {
         let file = disk.open(&name, false).ok()?;
         let size = file.size().ok()?;
         let blocks = usize::try_from(entry.blocks).ok()?;
-        let headers_len = blocks.checked_mul(HEADER_LEN)?;
-        let end_len = headers_len.checked_add(FOOTER_LEN)?;
-        let headers_at = size.checked_sub(end_len as u64)?;
         if blocks > BLOCKS_MAX {
             return None;
         }
-        let mut end = vec![0; end_len];
-        if file.read_at(&mut end, headers_at).ok()? < end_len {
-            return None;
-        }
-        let (headers, footer) = end.split_at(headers_len);
-        let footer = IndexFooter::ref_from_bytes(footer).ok()?;
-        let fits = footer.magic == MAGIC
-            && footer.blocks.get() == entry.blocks
-            && footer.crc.get() == crc32c::crc32c(headers);
-        if !fits {
-            return None;
-        }
-        let mut entries = Vec::with_capacity(blocks);
-        let (mut offset, mut summary_at) = (0, 0);
-        for bytes in headers.chunks_exact(HEADER_LEN) {
-            let header = BlockHeader::parse(bytes.first_chunk()?).ok()?;
-            if (header.recording, header.hash_seed) != (recording.id, recording.hash_seed) {
-                return None;
-            }
-            entries.push(Entry {
-                header,
-                offset,
-                summary_at,
-            });
-            offset += header.stored_len() as u64;
-            summary_at += u64::from(header.summary_len);
-        }
-        (offset == entry.bytes && summary_at == headers_at).then_some(Self { name, entries })
+        let end = End::read(file.as_ref(), size, blocks)?;
+        let (entries, form) = match &end {
+            End::Slices(bytes) => slices::parse(bytes, size, blocks)?,
+            End::Summaries(headers) => (summaries::parse(headers, size)?, Form::Summaries),
+        };
+        let is_of = |header: &BlockHeader| {
+            (header.recording, header.hash_seed) == (recording.id, recording.hash_seed)
+        };
+        let ours = entries.len() == blocks && entries.iter().all(|entry| is_of(&entry.header));
+        let offset = entries
+            .last()
+            .map_or(0, |last| last.offset + last.header.stored_len() as u64);
+        (ours && offset == entry.bytes).then_some(Self {
+            name,
+            entries,
+            form,
+        })
     }
 
     /// Numbers of the blocks with promotions.
@@ -155,87 +126,82 @@ impl Index {
 
     /// Numbers of the blocks that may match.
     pub(crate) fn search(&self, disk: &dyn Disk, select: &Select) -> Vec<usize> {
-        let blocks = 0..self.entries.len();
         if !select.asks_summaries() {
             let may = |&n: &usize| select.may_match(&self.entries[n].header, |_| true);
-            return blocks.filter(may).collect();
+            return (0..self.entries.len()).filter(may).collect();
         }
-        let bytes = self.entries.last().map_or(0, |last| last.summary_at);
-        let cores = thread::available_parallelism().map_or(1, usize::from);
-        let max = cores.min(THREADS_MAX);
-        let worth = usize::try_from(bytes / THREAD_BYTES);
-        let threads = worth.map_or(max, |worth| worth.clamp(1, max));
-        let each = blocks.len().div_ceil(threads).max(1);
-        let parts: Vec<Range<usize>> = blocks
-            .clone()
-            .step_by(each)
-            .map(|start| start..(start + each).min(blocks.end))
-            .collect();
-        let Some((first, others)) = parts.split_first() else {
-            return Vec::new();
-        };
-        thread::scope(|scope| {
-            let search = |part: &Range<usize>| self.search_part(disk, select, part.clone());
-            let running: Vec<_> = others
-                .iter()
-                .map(|part| (part, scope.spawn(move || search(part))))
-                .collect();
-            let mut found = search(first);
-            for (part, thread) in running {
-                found.extend(thread.join().unwrap_or_else(|_| search(part)));
-            }
-            found
-        })
-    }
-
-    fn search_part(&self, disk: &dyn Disk, select: &Select, blocks: Range<usize>) -> Vec<usize> {
-        let mut found = Vec::new();
-        let file = disk.open(&self.name, false).ok();
-        let mut buffer = Vec::new();
-        let mut buffered = 0..0_u64;
-        let end = self.entries[blocks.end - 1];
-        let part_end = end.summary_at + u64::from(end.header.summary_len);
-        for n in blocks {
-            let entry = &self.entries[n];
-            let header = &entry.header;
-            if !select.may_match(header, |_| true) {
-                continue;
-            }
-            let (start, len) = (entry.summary_at, header.summary_len as usize);
-            if start < buffered.start || start + len as u64 > buffered.end {
-                let wanted = (part_end - start).min(READ_BYTES.max(len) as u64);
-                let wanted = usize::try_from(wanted).expect("no more than is read at once");
-                buffer.resize(wanted, 0);
-                let read = file.as_ref().map(|file| file.read_at(&mut buffer, start));
-                buffered = match read {
-                    Some(Ok(read)) => start..start + read as u64,
-                    Some(Err(_)) | None => start..start,
-                };
-            }
-            let at = usize::try_from(start - buffered.start).expect("within what was read");
-            let bytes = at.checked_add(len).and_then(|end| buffer.get(at..end));
-            let bytes = bytes.filter(|_| start + len as u64 <= buffered.end);
-            let bytes = bytes.filter(|bytes| crc32c::crc32c(bytes) == header.summary_crc);
-            let bloom = bytes.and_then(|bytes| Bloom::of(bytes).ok());
-            // What cannot be read rules out nothing.
-            if bloom.is_none_or(|bloom| select.may_match(header, |key| bloom.may_hold(key))) {
-                found.push(n);
+        match &self.form {
+            Form::Summaries => summaries::search(self, disk, select),
+            Form::Slices(groups) => {
+                let file = disk.open(&self.name, false).ok();
+                let file = file.as_deref();
+                let groups = groups.iter();
+                let found = groups.flat_map(|group| group.search(file, &self.entries, select));
+                found.collect()
             }
         }
-        found
     }
 
-    /// The summary of a block, if it is intact in the index.
+    /// The summary of a block, if it is intact in the index: perhaps without its filter, and then it
+    /// excludes nothing.
     pub(crate) fn summary(&self, disk: &dyn Disk, number: usize) -> Option<Summary> {
-        let Entry {
-            header, summary_at, ..
-        } = &self.entries[number];
-        let mut bytes = vec![0; header.summary_len as usize];
         let file = disk.open(&self.name, false).ok()?;
-        let read = file.read_at(&mut bytes, *summary_at).ok()?;
-        let whole = read == bytes.len() && crc32c::crc32c(&bytes) == header.summary_crc;
-        Summary::parse(&bytes).ok().filter(|_| whole)
+        let bytes = self.entries[number].summary(file.as_ref()).ok()??;
+        match self.form {
+            Form::Summaries => Summary::parse(&bytes).ok(),
+            Form::Slices(_) => Summary::parse_counts(&bytes).ok(),
+        }
     }
+}
+
+impl Entry {
+    /// What the index has of its summary; `None` if it is damaged.
+    fn summary(&self, file: &dyn DiskFile) -> io::Result<Option<Vec<u8>>> {
+        let mut bytes = vec![0; self.summary_len as usize];
+        let read = file.read_at(&mut bytes, self.summary_at)?;
+        let is_whole = read == bytes.len() && crc32c::crc32c(&bytes) == self.summary_crc;
+        Ok(is_whole.then_some(bytes))
+    }
+}
+
+/// The end of an index, from the headers to the footer, which is intact.
+enum End {
+    Slices(Vec<u8>),
+    /// Headers only.
+    Summaries(Vec<u8>),
+}
+
+impl End {
+    fn read(file: &dyn DiskFile, size: u64, blocks: usize) -> Option<Self> {
+        let guess = (blocks * END_BYTES + END_BYTES_MORE) as u64;
+        let mut end = read_end(file, size, size.min(guess))?;
+        let (rest, footer) = SummariesFooter::ref_from_suffix(&end).ok()?;
+        if footer.magic == summaries::MAGIC {
+            let headers = &rest[rest.len().checked_sub(blocks * HEADER_LEN)?..];
+            let fits =
+                footer.blocks.get() == blocks as u64 && footer.crc.get() == crc32c::crc32c(headers);
+            return fits.then(|| Self::Summaries(headers.to_vec()));
+        }
+        let footer = *IndexFooter::ref_from_suffix(&end).ok()?.1;
+        if footer.magic != MAGIC || footer.blocks.get() != blocks as u64 {
+            return None;
+        }
+        let len = slices::end_len(blocks, &footer);
+        if len > end.len() as u64 {
+            end = read_end(file, size, len)?;
+        }
+        let start = end.len() - usize::try_from(len).ok()?;
+        end.drain(..start);
+        let checked = &end[..end.len() - size_of_val(&footer.crc)];
+        (footer.crc.get() == crc32c::crc32c(checked)).then_some(Self::Slices(end))
+    }
+}
+
+/// The last `len` bytes of a file; `None` if it has fewer.
+fn read_end(file: &dyn DiskFile, size: u64, len: u64) -> Option<Vec<u8>> {
+    let start = size.checked_sub(len)?;
+    let mut end = vec![0; usize::try_from(len).ok()?];
+    (file.read_at(&mut end, start).ok()? == end.len()).then_some(end)
 }
 
 /// What is wrong with a block file's index: offset and problem. No data is lost by it.
@@ -261,12 +227,20 @@ pub fn verify_index(
         return Ok(Some((at, problem)));
     };
     for entry in &index.entries {
-        let mut summary = vec![0; entry.header.summary_len as usize];
-        let read = file.read_at(&mut summary, entry.summary_at)?;
-        if read < summary.len() || crc32c::crc32c(&summary) != entry.header.summary_crc {
+        if entry.summary(file.as_ref())?.is_none() {
             let problem = "the checksum of the summary here does not match, so searches read the \
                            block; nothing is lost: delete the index";
             return Ok(Some((entry.summary_at, problem)));
+        }
+    }
+    let Form::Slices(groups) = &index.form else {
+        return Ok(None);
+    };
+    for slice in groups.iter().flat_map(Group::slices) {
+        if slice.read(file.as_ref())?.is_none() {
+            let problem = "the checksum of the filters here does not match, so searches read more \
+                           blocks; nothing is lost: delete the index";
+            return Ok(Some((slice.at, problem)));
         }
     }
     Ok(None)

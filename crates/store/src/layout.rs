@@ -37,7 +37,49 @@ layout!(
 pub(crate) struct IndexFooter {
     pub(crate) magic: [u8; 8],
     pub(crate) blocks: U64,
+    pub(crate) groups: U32,
+    pub(crate) slices: U32,
+    /// CRC-32C of everything from the headers up to here.
+    pub(crate) crc: U32,
+}
+layout!(IndexFooter, 28, magic at 0, blocks at 8, groups at 16, slices at 20, crc at 24);
+
+/// What an index says of a block, in addition to its header.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct IndexedBlock {
+    /// Bytes of its filter.
+    pub(crate) filter_len: U32,
+    /// CRC-32C of its summary up to the filter.
+    pub(crate) counts_crc: U32,
+}
+layout!(IndexedBlock, 8, filter_len at 0, counts_crc at 4);
+
+/// What an index says of a group of blocks.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct IndexedGroup {
+    pub(crate) blocks: U32,
+    pub(crate) slices: U32,
+}
+layout!(IndexedGroup, 8, blocks at 0, slices at 4);
+
+/// What an index says of a slice of filters.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct IndexedSlice {
+    pub(crate) len: U32,
+    pub(crate) crc: U32,
+}
+layout!(IndexedSlice, 8, len at 0, crc at 4);
+
+/// The end of an index of whole summaries, as older versions wrote it.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct SummariesFooter {
+    pub(crate) magic: [u8; 8],
+    pub(crate) blocks: U64,
     /// CRC-32C of the headers.
     pub(crate) crc: U32,
 }
-layout!(IndexFooter, 20, magic at 0, blocks at 8, crc at 16);
+layout!(SummariesFooter, 20, magic at 0, blocks at 8, crc at 16);

@@ -259,16 +259,46 @@ fn index_and_checkpoint_are_as_their_byte_maps_say() {
     let file = &recording.files[0];
     let blocks = content(&sim, &file.name);
     let index = content(&sim, &index_name(&file.name));
-    // ... headers (128 each) | magic "STRATAI1" | blocks u64 | CRC-32C of the headers u32
-    let footer = index.len() - 20;
-    let headers = &index[footer - 2 * 128..footer];
-    assert_eq!(&index[footer..footer + 8], b"STRATAI1");
+    // Of two blocks in one group and slice: counts and filters | headers (128 each)
+    // | of each block: length of its filter u32, CRC-32C of its counts u32 | blocks u32, slices u32
+    // | length u32, CRC-32C u32 | magic "STRATAI2" | blocks u64 | groups u32 | slices u32 | CRC u32
+    let footer = index.len() - 28;
+    let end = footer - 8 - 8 - 2 * 8 - 2 * 128;
+    assert_eq!(&index[footer..footer + 8], b"STRATAI2");
     assert_eq!(number(&index, footer + 8, 8), 2);
     assert_eq!(
-        number(&index, footer + 16, 4),
-        u64::from(crc32c::crc32c(headers))
+        (
+            number(&index, footer + 16, 4),
+            number(&index, footer + 20, 4)
+        ),
+        (1, 1)
     );
-    assert_eq!(&headers[..128], &blocks[..128]);
+    let crc = u64::from(crc32c::crc32c(&index[end..footer + 24]));
+    assert_eq!(number(&index, footer + 24, 4), crc);
+    let (listed, group) = (end + 2 * 128, end + 2 * 128 + 2 * 8);
+    assert_eq!(
+        (number(&index, group, 4), number(&index, group + 4, 4)),
+        (2, 1)
+    );
+    let (mut counts, mut filters, mut at) = (Vec::new(), Vec::new(), 0);
+    for n in 0..2 {
+        assert_eq!(index[end + 128 * n..][..128], blocks[at..at + 128]);
+        let body_len = usize::try_from(number(&blocks, at + 24, 4)).unwrap();
+        let summary_len = usize::try_from(number(&blocks, at + 28, 4)).unwrap();
+        let summary = &blocks[at + 128 + body_len..][..summary_len];
+        let filter_len = number(summary, 4, 4);
+        let (count, filter) = summary.split_at(summary_len - usize::try_from(filter_len).unwrap());
+        assert_eq!(number(&index, listed + 8 * n, 4), filter_len);
+        let crc = u64::from(crc32c::crc32c(count));
+        assert_eq!(number(&index, listed + 8 * n + 4, 4), crc);
+        counts.extend_from_slice(count);
+        filters.extend_from_slice(filter);
+        at += (128 + body_len + summary_len).next_multiple_of(4096);
+    }
+    assert_eq!(index[..end], [&counts[..], &filters].concat());
+    assert_eq!(number(&index, group + 8, 4), filters.len() as u64);
+    let crc = u64::from(crc32c::crc32c(&filters));
+    assert_eq!(number(&index, group + 12, 4), crc);
     // magic "STRATACP" | crc u32 of bytes 16..64 | reserved u32 | six u64
     let checkpoint = content(&sim, &checkpoint_name(recording.id, 0));
     let slots: Vec<&[u8]> = checkpoint.chunks(512).collect();

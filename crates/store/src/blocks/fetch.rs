@@ -12,7 +12,7 @@ use crate::content::{Content, Failed, content};
 use crate::disk::{Disk, DiskFile};
 
 /// Threads that read.
-const THREADS: usize = 2;
+const THREADS: usize = 4;
 
 struct Job {
     name: String,
