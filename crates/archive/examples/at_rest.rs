@@ -65,7 +65,7 @@ fn weigh(dir: &Path) -> Result<serde_json::Value, Box<dyn Error>> {
 /// Records a generated trace into the log, by its labels; returns the bytes captured.
 fn record(disk: &Arc<dyn Disk>, profile: &Profile, packets: u64) -> Result<u64, Box<dyn Error>> {
     let classes = CLASSES.map(str::to_owned).to_vec();
-    let model = r#"{"classes":[{"name":"benign"},{"name":"anomalous","anomalous":true}]}"#;
+    let model = r#"{"classes":[{"name":"benign","anomalous":false},{"name":"anomalous","anomalous":true}]}"#;
     let about = About {
         hash_seed: [1, 2],
         mode: "default".into(),
