@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use strata_store::{Disk, DiskFile, FileKind, Part, PartFile, ReadOnlyFile};
@@ -148,6 +149,14 @@ impl ReadOnlyFile for CheckedFile {
             done += take;
         }
         Ok(done)
+    }
+
+    fn will_read(&self, bytes: Range<u64>) {
+        // Whole pieces will be.
+        let piece = SUM_BYTES as u64;
+        let end = bytes.end.min(self.len).next_multiple_of(piece);
+        self.file
+            .will_read(bytes.start / piece * piece..end.min(self.len));
     }
 
     fn len(&self) -> u64 {

@@ -1,6 +1,7 @@
 //! Files of a log's disk as streams: written once, read at any offset.
 
 use std::io::{self, Read, Write};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use age::stream::StreamWriter;
@@ -183,6 +184,12 @@ impl Input {
     pub(crate) fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         file.read_at(buffer, offset)
+    }
+
+    /// These bytes will be read soon.
+    pub(crate) fn will_read(&self, bytes: Range<u64>) {
+        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.will_read(bytes);
     }
 
     /// The whole content of a small file.

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod addresses;
+mod ahead;
 mod anomalous;
 mod changes;
 mod checked;
@@ -71,6 +72,7 @@ pub use verify::{Verified, verify};
 /// Reading parts: their files, their tables, rows turned back into packets, and the bytes kept
 /// beyond headers.
 pub mod parts {
+    pub use crate::ahead::TableInput;
     pub use crate::files::{Input, InputAt};
     pub use crate::flow::{community_id_of, community_id_seeded, icmp_counterpart};
     pub use crate::packets::rows;

@@ -15,13 +15,14 @@ use parquet::column::writer::{
 use parquet::data_type::{ByteArray, DataType};
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesPtr};
-use parquet::file::reader::{ChunkReader, FileReader};
+use parquet::file::reader::FileReader;
 use parquet::file::serialized_reader::{ReadOptionsBuilder, SerializedFileReader};
 use parquet::file::statistics::Statistics;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::{ColumnDescPtr, ColumnPath};
 
+use crate::ahead::{self, TableInput};
 use crate::coded::{ChunkWriter, Coded, Entries, NULL};
 use crate::error::{ArchiveError, Source};
 use crate::pages::Pages;
@@ -323,7 +324,7 @@ fn schema(name: &str, specs: &[Spec]) -> String {
 }
 
 /// Reads a table, some rows and columns at a time.
-pub struct TableReader<R: ChunkReader + Clone + 'static> {
+pub struct TableReader<R: TableInput> {
     specs: &'static [Spec],
     /// Each column's position in the file; `None` where an earlier version did not write it.
     places: Vec<Option<usize>>,
@@ -332,7 +333,7 @@ pub struct TableReader<R: ChunkReader + Clone + 'static> {
     named: String,
 }
 
-impl<R: ChunkReader + Clone + 'static> std::fmt::Debug for TableReader<R> {
+impl<R: TableInput> std::fmt::Debug for TableReader<R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TableReader")
             .field("named", &self.named)
@@ -340,7 +341,7 @@ impl<R: ChunkReader + Clone + 'static> std::fmt::Debug for TableReader<R> {
     }
 }
 
-impl<R: ChunkReader + Clone + 'static> TableReader<R> {
+impl<R: TableInput> TableReader<R> {
     /// Opens the table `named`, checking that it has the expected columns.
     ///
     /// # Errors
@@ -450,6 +451,13 @@ impl<R: ChunkReader + Clone + 'static> TableReader<R> {
         may_hold().map_err(|source| ArchiveError::table(&self.named, source))
     }
 
+    /// Prepares for asking the Bloom filter of a column in every group.
+    pub fn will_ask_filters(&self, column: usize) {
+        if let Some(column) = self.places[column] {
+            ahead::filters(self.reader.metadata(), column, &self.input);
+        }
+    }
+
     /// Whether a text column may hold one of these in a group, according to its Bloom filter.
     ///
     /// # Errors
@@ -493,6 +501,8 @@ impl<R: ChunkReader + Clone + 'static> TableReader<R> {
         columns: &[usize],
         rows: &[Range<usize>],
     ) -> Result<Vec<Column>, ArchiveError> {
+        let places = columns.iter().filter_map(|&column| self.places[column]);
+        ahead::pages(self.reader.metadata(), group, places, rows, &self.input);
         let read = || -> Result<Vec<Column>, Source> {
             let group = self.reader.get_row_group(group)?;
             let mut out = Vec::with_capacity(columns.len());

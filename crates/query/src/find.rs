@@ -80,6 +80,9 @@ pub(crate) fn wanted(
     let input = parts::open(disk, part, FileKind::Flows)?;
     let table = TableReader::open(input, disk.display(name), FlowColumn::SPECS)?;
     let sought = Sought::of(find);
+    if sought.community_ids.is_some() {
+        table.will_ask_filters(FlowColumn::CommunityId.index());
+    }
     let wrong = |value: WrongValue| ArchiveError::Table {
         file: disk.display(name),
         source: value.into(),

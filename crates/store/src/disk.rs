@@ -15,11 +15,13 @@ mod queue;
 use std::any::Any;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
+use std::num::NonZeroU64;
+use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
 use rustix::io::Errno;
 
 use crate::names::{COMPACTION_NAME, LOCK_NAME, READERS_NAME, is_remote};
@@ -227,6 +229,10 @@ pub trait DiskFile: Send {
     fn allocate(&mut self, _len: u64) -> io::Result<()> {
         Ok(())
     }
+
+    /// These bytes will be read soon: a disk answers many requests at a time sooner than one after
+    /// another.
+    fn will_read(&self, _bytes: Range<u64>) {}
 
     /// The operating system's file, if there is one.
     fn shared(&self) -> Option<Arc<File>> {
@@ -578,6 +584,12 @@ impl DiskFile for RealFile {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             allocated => Ok(allocated?),
         }
+    }
+
+    fn will_read(&self, bytes: Range<u64>) {
+        let len = bytes.end.checked_sub(bytes.start).and_then(NonZeroU64::new);
+        // What the system cannot do ahead, it does when the bytes are read.
+        let _ = len.map(|len| fadvise(&*self.0, bytes.start, Some(len), Advice::WillNeed));
     }
 
     fn shared(&self) -> Option<Arc<File>> {

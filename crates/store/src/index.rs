@@ -220,8 +220,11 @@ pub fn verify_index(
     }
     let file = disk.open(&name, false)?;
     let Some(index) = Index::read(disk, recording, entry) else {
-        let headers = entry.blocks.saturating_mul(HEADER_LEN as u64);
-        let at = file.size()?.saturating_sub(headers + FOOTER_LEN as u64);
+        // Its end may not say itself where it starts: it is after this.
+        let end = entry.blocks.saturating_mul(END_BYTES as u64);
+        let at = file
+            .size()?
+            .saturating_sub(end.saturating_add(END_BYTES_MORE as u64));
         let problem = "the index is torn or does not fit its block file, which is searched \
                        without it; nothing is lost: delete it";
         return Ok(Some((at, problem)));

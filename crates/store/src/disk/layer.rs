@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::io;
+use std::ops::Range;
 
 use super::{Disk, DiskFile};
 
@@ -135,6 +136,9 @@ pub trait ReadOnlyFile: Send {
     /// The error of the operating system, or of whoever checks what is read.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 
+    /// As [`DiskFile::will_read`].
+    fn will_read(&self, _bytes: Range<u64>) {}
+
     /// Its length in bytes.
     fn len(&self) -> u64;
 
@@ -163,5 +167,9 @@ impl<F: ReadOnlyFile> DiskFile for F {
 
     fn size(&self) -> io::Result<u64> {
         Ok(self.len())
+    }
+
+    fn will_read(&self, bytes: Range<u64>) {
+        ReadOnlyFile::will_read(self, bytes);
     }
 }
