@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use strata_testkit::{Disk, may_use_kernel};
+use strata_testkit::{Disk, may_use_kernel, workspace_root};
 use tempfile::TempDir;
 
 use program::{failed, ok, strata};
@@ -473,4 +473,17 @@ fn damage_costs_the_records_that_it_hits() {
         let said = failed(&mut streams.command("tail", &[]));
         assert!(said.contains("events.stream: its description"), "{said}");
     }
+}
+
+#[test]
+fn the_python_client_reads_and_appends() {
+    let streams = Streams::new(&[]);
+    let mut python = Command::new("python3");
+    python.args(["-c", include_str!("common/streams.py")]);
+    python.arg(&streams.dir);
+    python.env("PYTHONPATH", workspace_root().join("python"));
+    python.env("STRATA_PROGRAM", env!("CARGO_BIN_EXE_strata"));
+    let output = python.output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
 }

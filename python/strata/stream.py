@@ -1,0 +1,88 @@
+"""Streams from Python: records of `strata stream`, one after the other.
+
+    from strata.stream import append, tail
+
+    for record in tail("streams/", "kernel", cursor="@alerts", follow=True):
+        print(record.seq, record.time_ns, record.data)
+
+    append("streams/", "events", [b"one", b"two"])
+
+The program `strata` reads and writes the files (`$STRATA_PROGRAM`, or on the path).
+"""
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from strata.program import ProgramError, find
+
+
+class Record(NamedTuple):
+    """A record: where reading goes on after it, its number (None if its form has none), when it was
+    appended (ns since 1970), and its bytes."""
+
+    cursor: str
+    seq: int | None
+    time_ns: int
+    data: bytes
+
+
+def tail(
+    directory: str | Path,
+    name: str,
+    cursor: str | None = None,
+    since: str | None = None,
+    records: int | None = None,
+    follow: bool = False,
+) -> Iterator[Record]:
+    """Records from a cursor (`0.0` is the oldest; `@NAME` one that is kept in the directory) or a
+    time on; without either, the last ones. At most `records`. With `follow`, goes on with new ones
+    as they come, until the iterator is closed. Raises `ProgramError` if the stream cannot be read.
+
+    A kept cursor may have been saved after records that were not taken from the iterator: keep
+    `record.cursor` yourself if that matters."""
+    command = [find(), "stream", "tail", "--json"]
+    options = {"--cursor": cursor, "--since": since, "--records": records}
+    command += [f"{option}={value}" for option, value in options.items() if value is not None]
+    command += ["--follow"] if follow else []
+    command += ["--", str(directory), name]
+    with tempfile.TemporaryFile() as errors:
+        program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors)
+        try:
+            for line in program.stdout:
+                said = json.loads(line)
+                hexadecimal = said.get("hex")
+                data = said["text"].encode() if hexadecimal is None else bytes.fromhex(hexadecimal)
+                yield Record(said["cursor"], said["seq"], said["time_ns"], data)
+            if program.wait() != 0:
+                errors.seek(0)
+                raise ProgramError(errors.read().decode(errors="replace").strip())
+        finally:
+            program.terminate()
+            program.stdout.close()
+            program.wait()
+
+
+def append(directory: str | Path, name: str, records: Iterable[bytes]) -> None:
+    """Appends records and returns when they survive a loss of power. Raises `ProgramError` if they
+    cannot be appended; those before the one at fault are in the stream."""
+    command = [find(), "stream", "append", "--framed", "--", str(directory), name]
+    with tempfile.TemporaryFile() as errors:
+        program = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors
+        )
+        try:
+            for record in records:
+                program.stdin.write(len(record).to_bytes(4, "little") + record)
+            program.stdin.close()
+        except BrokenPipeError:
+            # It says why.
+            pass
+        finally:
+            failed = program.wait() != 0
+        if failed:
+            errors.seek(0)
+            raise ProgramError(errors.read().decode(errors="replace").strip())
