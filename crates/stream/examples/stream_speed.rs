@@ -33,11 +33,12 @@ impl Blocks for InMemory<'_> {
     }
 }
 
-fn header(index: u64) -> PageHeader {
+/// Each use of a page has a lap of its own, or records of an earlier one would be valid.
+fn header(index: u64, len: usize) -> PageHeader {
     PageHeader {
         stream: 1,
         index,
-        lap: index * 77,
+        lap: len as u64,
         first_seq: 0,
         created_ns: 0,
         record_magic: 0,
@@ -53,7 +54,7 @@ fn append(pages: &mut [u8], source: &[u8], len: usize, key: &StreamKey) -> u64 {
     let mut payload = payloads.next().unwrap();
     for (index, memory) in (0..).zip(pages.chunks_exact_mut(PAGE)) {
         let mut blocks = InMemory { memory, block: 0 };
-        let mut writer = PageWriter::begin(&header(index), key, PAGE, &mut blocks).unwrap();
+        let mut writer = PageWriter::begin(&header(index, len), key, PAGE, &mut blocks).unwrap();
         loop {
             match writer.append(&mut blocks, payload) {
                 Ok(()) => records += 1,
@@ -68,10 +69,10 @@ fn append(pages: &mut [u8], source: &[u8], len: usize, key: &StreamKey) -> u64 {
 
 /// Walks through all records; how many.
 #[inline(never)]
-fn walk(pages: &[u8], key: &StreamKey) -> u64 {
+fn walk(pages: &[u8], len: usize, key: &StreamKey) -> u64 {
     let mut records = 0;
     for (index, bytes) in (0..).zip(pages.chunks_exact(PAGE)) {
-        let header = header(index);
+        let header = header(index, len);
         let page = Page::new(header, key.page(header.index, header.lap), bytes);
         for item in page.walk() {
             match item {
@@ -133,7 +134,7 @@ fn main() {
         let len = len.parse().expect("a size");
         let records = append(&mut pages, &source, len, &key);
         if what == "walk" {
-            assert_eq!(walk(&pages, &key), records);
+            assert_eq!(walk(&pages, len, &key), records);
         }
         println!("{records} records");
         return;
@@ -143,7 +144,7 @@ fn main() {
         for _ in 0..rounds {
             times[0].push(timed(|| append(&mut pages, &source, len, &key)));
             times[1].push(timed(|| copy(&mut copied, &source, len, len + 16)));
-            times[2].push(timed(|| walk(&pages, &key)));
+            times[2].push(timed(|| walk(&pages, len, &key)));
             times[3].push(timed(|| {
                 copied.copy_from_slice(&pages);
                 (pages.len() / (len + 16)) as u64
