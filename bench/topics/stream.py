@@ -1,0 +1,128 @@
+"""Streams: recall of records after loss (Figure 4 of ALT, redrawn), hostile payloads, the cost of a
+record beside memcpy, and appending beside fio's sequential writes."""
+
+import json
+import re
+import subprocess
+import time
+
+from harness import Disturbance, have, median
+
+TITLE = "Streams: recall, cost of a record, appending"
+COUNTED = ["append 64", "walk 64", "append 1024", "walk 1024"]
+
+
+def recall(program, pages, hostile):
+    """Points of the figure, and of hostile payloads."""
+    command = [program, str(pages), str(hostile)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    points = [json.loads(line) for line in done.stdout.splitlines()]
+    return [p for p in points if "hostile" not in p], [p for p in points if "hostile" in p]
+
+
+def costs(program, mib, rounds):
+    """Lines of stream_speed by name: ns, ns of memcpy, ratio, bar."""
+    command = [program, str(mib), str(rounds)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    pattern = re.compile(r"(.+?): ([\d.]+) ns, memcpy ([\d.]+) ns, ratio ([\d.]+), bar (.+)")
+    found = (pattern.match(line) for line in done.stdout.splitlines())
+    return {f[1]: (float(f[2]), float(f[3]), float(f[4]), f[5]) for f in found if f}
+
+
+def instructions(program, directory):
+    """Instructions of an appended and of a walked record."""
+    counted = {}
+    if not have("valgrind"):
+        return counted
+    for line in COUNTED:
+        out = directory / "callgrind.out"
+        what = line.split()[0]
+        done = subprocess.run(
+            ["valgrind", "--tool=callgrind", f"--toggle-collect=stream_speed::{what}*",
+             f"--callgrind-out-file={out}", program, "16", "1", line],
+            capture_output=True, text=True, check=True,
+        )
+        total = int(re.search(r"^(?:totals|summary): (\d+)", out.read_text(), re.MULTILINE)[1])
+        counted[line] = round(total / int(done.stdout.split()[0]), 1)
+    return counted
+
+
+def appended(context, records):
+    """Bytes a second of `strata stream append --framed`, of 1 KiB records."""
+    directory = context.directory / "streams"
+    program = context.strata
+    subprocess.run(["rm", "-rf", directory], check=True)
+    subprocess.run(
+        [program, "stream", "create", directory, "x", "--retain", "100GB"], check=True
+    )
+    source = context.directory / "records.bin"
+    if not source.exists() or source.stat().st_size != records * 1028:
+        source.write_bytes(((1024).to_bytes(4, "little") + bytes(range(256)) * 4) * records)
+    start = time.monotonic()
+    with source.open("rb") as stdin:
+        subprocess.run(
+            [program, "stream", "append", directory, "x", "--framed"],
+            stdin=stdin, stdout=subprocess.DEVNULL, check=True,
+        )
+    spent = time.monotonic() - start
+    subprocess.run(["rm", "-rf", directory], check=True)
+    return records * 1024 / spent
+
+
+def written(context, size):
+    """Bytes a second of fio: the same O_DIRECT, depth and block size, and a sync at the end."""
+    name = context.directory / "fio.bin"
+    done = subprocess.run(
+        ["fio", "--name=w", f"--filename={name}", "--rw=write", "--bs=256k", "--iodepth=4",
+         "--ioengine=io_uring", "--direct=1", f"--size={size}", "--end_fsync=1",
+         "--output-format=json"],
+        capture_output=True, text=True, check=True,
+    )
+    name.unlink()
+    return json.loads(done.stdout)["jobs"][0]["write"]["bw_bytes"]
+
+
+def measure(context):
+    speed = context.example("strata-stream", "stream_speed")
+    figure = context.example("strata-stream", "stream_recall")
+    disturbance = Disturbance()
+    points, hostile = recall(figure, *((4, 2) if context.quick else (60, 250)))
+    cost = costs(speed, *((64, 3) if context.quick else (256, 9)))
+    counted = instructions(speed, context.directory)
+    records = 100_000 if context.quick else 1_000_000
+    ours, fio = [], []
+    for _ in range(1 if context.quick else 5):
+        ours.append(appended(context, records))
+        if have("fio"):
+            fio.append(written(context, records * 1024))
+    busy = disturbance.share()
+    ways = ["none", "redundancy", "alignment", "both", "ours"]
+    places = sorted({(p["min"], p["max"], p["burst"], p["loss"]) for p in points})
+    at = {(p["min"], p["max"], p["burst"], p["loss"], p["way"]): p for p in points}
+    theory = {place: at[(*place, "none")]["theory"] for place in places}
+    rates = [["strata stream append, 1 KiB", round(median(ours) / 1e6)]]
+    if fio:
+        rates.append(["fio, 256 KiB, O_DIRECT, depth 4", round(median(fio) / 1e6)])
+    return {
+        "title": TITLE,
+        "setup": f"Pages of 4 MiB, R=3, blocks of 256 KiB; bursts are of 4 records on average; "
+        f"speeds in memory on one core; others took {busy:.1%} of the CPU.",
+        "figures": {"recall": points, "hostile": hostile, "cost": cost,
+                    "instructions": counted, "append": ours, "fio": fio},
+        "tables": [
+            {"title": "Recall: retrieved of arrived (Figure 4; theory: (1-e^-l)/l of none)",
+             "columns": ["bytes", "loss (%)", "bursts", *ways, "theory"],
+             "rows": [[f"{p[0]}-{p[1]}", 100 * p[3], "yes" if p[2] else "no",
+                       *(f"{at[(*p, way)]['recall']:.4f}" for way in ways),
+                       f"{theory[p]:.4f}"] for p in places]},
+            {"title": "Payloads that hold heads",
+             "columns": ["records", "places searched or passed", "of them written", "invented"],
+             "rows": [[p["way"], p["places"], p["records"], p["invented"]] for p in hostile]},
+            {"title": "A record in memory",
+             "columns": ["what", "ns", "memcpy, ns", "ratio", "bar", "instructions"],
+             "rows": [[name, *values, counted.get(name.removesuffix(" B"), "-")]
+                      for name, values in cost.items()]},
+            {"title": "Appending to a disk, MB/s", "columns": ["what", "MB/s"], "rows": rates},
+        ],
+        "charts": [],
+    }
