@@ -6,9 +6,9 @@
 //! One line of JSON for each kind of traffic: packets of `strata generate --profile cic-w3`; the same
 //! with flows in trains of 3; those of a core link.
 //!
-//!     valgrind --tool=callgrind --toggle-collect='*compress_all*' .../export_speed --count
+//!     valgrind --tool=callgrind --toggle-collect='*write_headers*' .../export_speed --count
 //!
-//! counts instructions, of one pass over 100,000 packets; so does `*decompress_all*`.
+//! counts instructions, of one pass over 100,000 packets; so does `*read_headers*`.
 //!
 //!     .../export_speed --raw FILE
 //!
@@ -39,8 +39,8 @@ fn main() {
     match first.as_deref() {
         Some("--count") => {
             let headers = generated("cic-w3", COUNTED);
-            let datagrams = compress_all(&headers);
-            println!("{}", decompress_all(&datagrams));
+            let datagrams = write_headers(&headers);
+            println!("{}", read_headers(&datagrams));
         }
         Some("--raw") => {
             let file = arguments.next().expect("a file");
@@ -62,12 +62,12 @@ fn main() {
 }
 
 #[inline(never)]
-fn compress_all(headers: &[Kept]) -> Vec<Vec<u8>> {
+fn write_headers(headers: &[Kept]) -> Vec<Vec<u8>> {
     compressed(LinkType::ETHERNET, headers, ROOM)
 }
 
 #[inline(never)]
-fn decompress_all(datagrams: &[Vec<u8>]) -> u64 {
+fn read_headers(datagrams: &[Vec<u8>]) -> u64 {
     let (mut reader, mut sum) = (HeaderReader::new(), 0_u64);
     for datagram in datagrams {
         let take = |_, header: &strata_exporter::Header<'_>| {
@@ -79,7 +79,7 @@ fn decompress_all(datagrams: &[Vec<u8>]) -> u64 {
 }
 
 fn figure(name: &str, headers: &[Kept]) {
-    let datagrams = compress_all(headers);
+    let datagrams = write_headers(headers);
     let (_, of_paper) = paper::compressed(headers, ROOM);
     let packets = headers.len() as f64;
     let mut best = [f64::MAX; 2];
@@ -95,7 +95,7 @@ fn figure(name: &str, headers: &[Kept]) {
         }
         best[0] = best[0].min(start.elapsed().as_nanos() as f64 / packets);
         let start = Instant::now();
-        black_box(decompress_all(&datagrams));
+        black_box(read_headers(&datagrams));
         best[1] = best[1].min(start.elapsed().as_nanos() as f64 / packets);
     }
     let bytes: usize = datagrams
