@@ -140,8 +140,8 @@ impl fmt::Display for Notice {
             ),
             Self::BuiltInModel(Some(budget)) => write!(
                 f,
-                "no model given (-m): of what the mode keeps in more detail, the built-in one \
-                 chooses {budget} of payload, where its scores are highest (--detail)"
+                "no model given (-m): the built-in one chooses which {budget} of payload is kept \
+                 (--detail)"
             ),
             Self::Disk(report) => write!(f, "{report}"),
             Self::Exclusive(names) => write!(
