@@ -194,12 +194,14 @@ mod tests {
     fn what_is_read_was_announced_and_little_else() {
         let rows = usize::try_from(ROWS).unwrap();
         let (table, file) = table();
+        let (first, last, all) = (0..1, rows - 1..rows, 0..rows);
+        let one = std::slice::from_ref;
         let wanted: [&[Range<usize>]; 5] = [
-            &[0..1],
-            &[rows - 1..rows],
+            one(&first),
+            one(&last),
             &[8_191..8_193, 50_000..50_001],
             &[0..1, 30_000..70_000, 99_000..99_001],
-            &[0..rows],
+            one(&all),
         ];
         for rows in wanted {
             for group in 0..2 {

@@ -295,6 +295,20 @@ fn median(times: &mut [f64]) -> f64 {
     times[times.len() / 2]
 }
 
+/// The first `count` of [`POLICIES`], and one more.
+fn policies(count: Option<usize>, one: Option<&str>) -> Vec<Policy> {
+    let first = match count {
+        Some(count) => &POLICIES[..count],
+        None => &[],
+    };
+    let one = one.map(|expression| (expression, "header"));
+    let all = first.iter().copied().chain(one);
+    let all = all.map(|(expression, action)| {
+        Policy::new(Filter::parse(expression).unwrap(), action.parse().unwrap())
+    });
+    all.collect()
+}
+
 fn main() {
     let (named, plain): (Vec<String>, Vec<String>) = std::env::args()
         .skip(1)
@@ -304,15 +318,6 @@ fn main() {
         named.find_map(|n| n.strip_prefix(name)?.strip_prefix('='))
     };
     let number = |name: &str| text(name).map(|value| value.parse::<usize>().unwrap());
-    let policies = match number("policies") {
-        Some(count) => &POLICIES[..count],
-        None => &[],
-    };
-    let one = text("policy").map(|expression| (expression, "header"));
-    let policies = policies.iter().copied().chain(one);
-    let policies = policies.map(|(expression, action)| {
-        Policy::new(Filter::parse(expression).unwrap(), action.parse().unwrap())
-    });
     let mut arguments = plain.into_iter();
     let trace = arguments.next().unwrap();
     let model = arguments.next();
@@ -334,7 +339,7 @@ fn main() {
         warm: number("warm").unwrap_or(0),
         table: TableSize::within(number("memory").unwrap_or(512 << 20) as u64),
         filter: text("filter").map(|value| Filter::parse(value).unwrap()),
-        policies: policies.collect(),
+        policies: policies(number("policies"), text("policy")),
         detail: text("detail").and_then(|budget| DetailBudget::parse(budget).unwrap()),
     };
     let trace = Trace::read(Path::new(&trace));
@@ -364,11 +369,11 @@ fn main() {
         last = ran.into_iter().next();
     }
     let Ran { worker, before, .. } = last.unwrap();
-    let [road, memcpy, touch, both, copied_at_once] = &mut times;
+    let [ours, memcpy, touch, both, copied_at_once] = &mut times;
     let count = packets.len() as f64;
     let ns = |seconds: f64| seconds * 1e9 / count;
     let gbits = |seconds: f64| bytes as f64 * 8.0 / seconds / 1e9;
-    let (road, memcpy, touch) = (median(road), median(memcpy), median(touch));
+    let (ours, memcpy, touch) = (median(ours), median(memcpy), median(touch));
     let (both, copied_at_once) = (median(both), median(copied_at_once));
     let larger_half = two.iter().map(Vec::len).max().unwrap() as f64 / count;
     let (ledger, pressure) = (worker.ledger(), worker.pressure());
@@ -384,15 +389,15 @@ fn main() {
         ledger.logged.bytes as f64 / passes / bytes as f64,
         (pressure.without_bucket - before.without_bucket) as f64 / count,
         pressure.bytes(),
-        ns(road),
+        ns(ours),
         ns(median(&mut cpu_times)),
-        count / road / 1e6,
-        gbits(road),
+        count / ours / 1e6,
+        gbits(ours),
         ns(memcpy),
         gbits(memcpy),
         ns(touch),
-        memcpy / road,
-        road / both,
+        memcpy / ours,
+        ours / both,
         memcpy / copied_at_once,
         larger_half,
         ns(median(&mut cpu_times_of_two)),

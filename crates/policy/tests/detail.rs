@@ -374,14 +374,14 @@ fn of_an_attack_that_exceeds_the_budget_the_start_of_each_flow_is_kept() {
     let (mut flows, mut kept) = (0, 0);
     for second in 0..120_u64 {
         // 25 flows of the attack in a second, of 40 packets each; as much ordinary traffic.
-        let mut started = vec![false; 25];
+        let mut started = [false; 25];
         for number in 0..2_000_u64 {
             let ts_ns = (1_000 + second) * SECOND_NS + number * SECOND_NS / 2_000;
             let of_attack = number % 2 == 0;
             let flow = random.below(25);
             let (step, name) = match of_attack {
                 true => (
-                    WANTED | 70 + random.below(50) as u8,
+                    WANTED | (70 + random.below(50) as u8),
                     1_000 + second * 25 + flow,
                 ),
                 false => (random.below(60) as u8, flow),

@@ -171,6 +171,16 @@ pub(crate) struct Bounds {
     pub(crate) said: u64,
 }
 
+/// How many threads a process has made: the kernel's workers of its io_uring are as many as the
+/// kernel wants.
+fn threads_of_its_own(process: &Path) -> Option<u64> {
+    let tasks = fs::read_dir(process.join("task")).ok()?;
+    let own = tasks.filter_map(Result::ok).filter(|task| {
+        fs::read_to_string(task.path().join("comm")).is_ok_and(|name| !name.starts_with("iou-wrk-"))
+    });
+    Some(own.count() as u64)
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Usage {
     memory: u64,
@@ -189,7 +199,7 @@ impl Usage {
         };
         Some(Self {
             memory: field("VmRSS:")? << 10,
-            threads: field("Threads:")?,
+            threads: threads_of_its_own(&process)?,
             descriptors: fs::read_dir(process.join("fd")).ok()?.count() as u64,
         })
     }

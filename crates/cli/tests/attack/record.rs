@@ -220,10 +220,11 @@ impl Live {
         let (victim, traffic) = namespace.enter(|| {
             let victim = Victim::start(dir.path(), "record", setup.bounds, &command);
             let victim = Mutex::new(victim);
-            until("the recording answers", PATIENCE, || {
+            // It answers before its workers run; from then on interfaces have numbers.
+            until("the recording captures", PATIENCE, || {
                 victim.lock().unwrap().lives();
                 api.ask("GET", "/api/v1/status", "")
-                    .is_ok_and(|(code, _)| code == 200)
+                    .is_ok_and(|(code, text)| code == 200 && text.contains("\"in0\""))
             });
             (victim, Traffic::start(setup.traffic.0, setup.traffic.1))
         });
