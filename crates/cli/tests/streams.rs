@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use strata_testkit::{Disk, may_use_kernel, workspace_root};
@@ -113,6 +113,12 @@ fn lines_come_back_from_the_end_from_cursors_and_from_times() {
         said.starts_with("1 000 records appended, 7.9 kB; "),
         "{said}"
     );
+    // Times are to 10 ms: what comes next has another.
+    let last = streams.json("tail", &["-n", "1"])[0]["time_ns"].as_u64();
+    let differs_from = UNIX_EPOCH + Duration::from_nanos(last.unwrap()) + Duration::from_millis(10);
+    while SystemTime::now() <= differs_from {
+        thread::yield_now();
+    }
     // A second process goes on in the same page; the last line has no newline.
     succeeded(&streams.append(&["--lines"], b"\nlast"));
     assert_eq!(streams.tail(&["-n", "3"]), "line 999\n\nlast\n");

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use strata_node::{StreamAppender, StreamDir, StreamError, StreamSpec};
 use strata_stream::{Cursor, Form, Geometry, Retention, StreamName};
@@ -211,6 +212,37 @@ impl Run {
         self.dir = StreamDir::simulated(Arc::new(self.disk.clone()), GEOMETRY).unwrap();
         self.verify();
     }
+}
+
+#[test]
+fn what_is_too_old_goes_though_nothing_new_comes() {
+    let disk = SimDisk::new();
+    let dir = StreamDir::simulated(Arc::new(disk), GEOMETRY).unwrap();
+    let name: StreamName = "events".parse().unwrap();
+    let spec = StreamSpec {
+        retention: Retention {
+            bytes: None,
+            age: Some(Duration::from_secs(60)),
+        },
+        form: Form::Sealed,
+    };
+    dir.create_stream(&name, &spec, 1).unwrap();
+    let mut stream = dir.append(&name, 1).unwrap();
+    let second_ns = 1_000_000_000;
+    for at in 0..400 {
+        stream.append(at * second_ns / 100, &[7; 1000]).unwrap();
+    }
+    stream.sync(4 * second_ns).unwrap();
+    let count = || {
+        let mut reader = dir.read(&name).unwrap();
+        reader.read::<StreamError>(u64::MAX, |_| Ok(true)).unwrap()
+    };
+    assert_eq!(count(), 400);
+    stream.expire(59 * second_ns).unwrap();
+    assert_eq!(count(), 400, "nothing is a minute old");
+    stream.expire(100 * second_ns).unwrap();
+    let left = count();
+    assert!((1..=66).contains(&left), "the last page stays: {left}");
 }
 
 #[test]

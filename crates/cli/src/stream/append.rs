@@ -18,6 +18,8 @@ use crate::text;
 /// Records that came are in the file after this long, and survive a loss of power after the other.
 const FLUSH_EVERY: Duration = Duration::from_millis(100);
 const SYNC_EVERY: Duration = Duration::from_secs(1);
+/// How often pages are looked for that are too old to keep, also if nothing comes.
+const EXPIRE_EVERY: Duration = Duration::from_secs(60);
 /// Bytes read at once.
 const CHUNK: usize = 256 << 10;
 
@@ -161,19 +163,15 @@ fn memchr(bytes: &[u8]) -> Option<usize> {
     bytes.iter().position(|&byte| byte == b'\n')
 }
 
-/// Waits for input, until a deadline if there is one; whether there may be some.
-fn wait(stdin: &io::Stdin, deadline: Option<Instant>) -> Result<bool> {
+/// Waits for input, until a deadline; whether there may be some.
+fn wait(stdin: &io::Stdin, deadline: Instant) -> Result<bool> {
     let mut ready = [PollFd::new(stdin, PollFlags::IN)];
-    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-    let limit = left.map(|left| Timespec {
-        tv_sec: 0,
-        tv_nsec: left
-            .min(FLUSH_EVERY)
-            .as_nanos()
-            .try_into()
-            .expect("less than a second"),
-    });
-    match poll(&mut ready, limit.as_ref()) {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let limit = Timespec {
+        tv_sec: left.as_secs().cast_signed(),
+        tv_nsec: left.subsec_nanos().into(),
+    };
+    match poll(&mut ready, Some(&limit)) {
         Ok(count) => Ok(count > 0),
         Err(rustix::io::Errno::INTR) => Ok(false),
         Err(error) => Err(error).context("standard input"),
@@ -183,8 +181,14 @@ fn wait(stdin: &io::Stdin, deadline: Option<Instant>) -> Result<bool> {
 fn take_input(intake: &mut Intake, stop: &AtomicBool) -> Result<()> {
     let stdin = io::stdin();
     let (mut unflushed, mut unsynced) = (None, None);
+    let mut expires = Instant::now() + EXPIRE_EVERY;
     while !stop.load(Ordering::Relaxed) {
-        if wait(&stdin, unflushed.or(unsynced))? {
+        if wait(
+            &stdin,
+            unflushed
+                .or(unsynced)
+                .map_or(expires, |due| expires.min(due)),
+        )? {
             let start = intake.held.len();
             intake.held.resize(start + CHUNK, 0);
             let read = stdin.lock().read(&mut intake.held[start..]);
@@ -208,6 +212,10 @@ fn take_input(intake: &mut Intake, stop: &AtomicBool) -> Result<()> {
         } else if is_due(unflushed) {
             intake.appender.flush(now_ns()?)?;
             unflushed = None;
+        }
+        if expires <= Instant::now() {
+            intake.appender.expire(now_ns()?)?;
+            expires += EXPIRE_EVERY;
         }
     }
     Ok(())
