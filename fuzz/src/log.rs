@@ -50,6 +50,7 @@ pub fn log_of(
         files: vec![entry],
         ledger: None,
         warnings: Vec::new(),
+        detail: None,
         session: session.map(str::to_owned),
         overwritten: Vec::new(),
         look_back,

@@ -265,7 +265,7 @@ impl Detail {
         self.counts
     }
 
-    /// The step of scores from which on detail is given now, of [`WANTED`] steps.
+    /// The step of scores from which on detail is given now, of 128.
     #[must_use]
     pub fn threshold(&self) -> u8 {
         self.levels[1].margin_bin
