@@ -55,9 +55,10 @@ class Context:
         return self._said[trace]
 
     def example(self, package, name):
-        """Builds an example program in release."""
+        """Builds an example program in release, with the names of its functions for callgrind."""
         subprocess.run(
-            ["cargo", "build", "--release", "--locked", "--quiet", "-p", package, "--example", name],
+            ["cargo", "rustc", "--release", "--locked", "--quiet", "-p", package, "--example", name,
+             "--", "-C", "strip=none"],
             cwd=ROOT, check=True,
         )
         return ROOT / "target" / "release" / "examples" / name

@@ -60,7 +60,8 @@ def instructions(program, directory):
     ]
     subprocess.run(command, capture_output=True, check=True)
     total = re.search(r"^(?:totals|summary): (\d+)", out.read_text(), re.MULTILINE)[1]
-    return round(int(total) / 1_000_000, 1)
+    # Without its symbols the function is not found: nothing is counted then.
+    return round(int(total) / 1_000_000, 1) or "no symbols in the example"
 
 
 def curves(program, packets, seeds):
@@ -93,8 +94,9 @@ def peers(context):
         "r = groupby(T, [srcip, dstip, srcport, dstport, proto], sums);"
     folder = context.directory / "nfcapd"
     commands = {
-        "strata ask": ([context.strata, "ask", "-r", trace, query, "-F", "csv",
-                        "-w", context.directory / "ask.csv"], [context.directory / "ask.csv"]),
+        "strata ask": ([context.strata, "ask", "-r", trace, query, "--groups-max", "1000000",
+                        "--memory-max", "1GiB", "-F", "csv", "-w",
+                        context.directory / "ask.csv"], [context.directory / "ask.csv"]),
         "nfpcapd": (["nfpcapd", "-r", trace, "-w", folder], []),
         "tshark": (["tshark", "-q", "-r", trace, "-z", "conv,tcp", "-z", "conv,udp"], []),
     }
@@ -199,8 +201,8 @@ def measure(context):
     return {
         "title": TITLE,
         "setup": f"{said[0]} of `core-2015`, one core, 16,384 slots of 4 tuples and 4,096 wide "
-        f"buffers of 24; {means}. The cache takes {counted} instructions a packet (callgrind, "
-        f"32-bit tuples). Others took {100 * busy:.0f} % of the machine meanwhile. The paper's "
+        f"buffers of 24; {means}. Instructions of the cache per packet (callgrind, 32-bit "
+        f"tuples): {counted}. Others took {100 * busy:.0f} % of the machine meanwhile. The paper's "
         f"ratios: {PAPER_RATIOS}. Its speeds are of a Xeon E5-2683 v4.",
         "figures": {"speeds": figures, "instructions": counted},
         "tables": [
