@@ -10,7 +10,7 @@
 //! cursors/NAME.stream/ cursors that consumers have saved
 //! ```
 //!
-//! `appender` writes pages through the queue that block files are written through; `reader` finds
+//! `appender` writes pages (`memory`) through the queue that block files are written through; `reader` finds
 //! pages through the page table, or by their headers if nobody who could be believed has kept it;
 //! `check` compares all of it.
 
@@ -20,6 +20,7 @@ mod dir;
 mod error;
 mod file;
 mod locks;
+mod memory;
 mod pool;
 mod reader;
 

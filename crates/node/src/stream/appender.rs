@@ -2,22 +2,19 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::mem;
 use std::time::Duration;
 
-use strata_store::{DiskFile, WriteQueue};
 use strata_stream::{
     AppendError, Blocks, Cursor, Form, Held, INDEX_JUMP, Item, Page, PageHeader, PageWriter,
     Recovered, Sample, State, StreamName, TableWriter, expired, recovered,
 };
-use strata_sys::AlignedBytes;
-use strata_sys::disk::{Carrying, OwnBlock};
 use strata_wire::exact;
 
 use super::dir::StreamDir;
 use super::error::{In as _, Result, StreamError};
 use super::file::{StreamFile, lock_name};
 use super::locks::Lock;
+use super::memory::Memory;
 use super::pool::{PAGES, Pool};
 
 /// Bytes of a block, unless pages are smaller.
@@ -40,140 +37,6 @@ pub struct Appended {
     pub records: u64,
     /// Bytes of their payloads.
     pub bytes: u64,
-}
-
-/// A block's memory, and the number under which the kernel knows it.
-struct Buffer {
-    memory: AlignedBytes,
-    number: u16,
-}
-
-/// What is written at once: where the whole records of the page end with it, and its memory's number.
-#[derive(Clone, Copy, Debug)]
-struct Tag {
-    whole: Cursor,
-    number: u16,
-}
-
-/// The blocks of a stream: one that is being filled, some that are being written, and free ones.
-struct Memory {
-    file: Box<dyn DiskFile>,
-    queue: WriteQueue<Carrying<OwnBlock, Tag>>,
-    current: Buffer,
-    free: Vec<Buffer>,
-    index: u64,
-    /// Where in the file the page starts, and where in the page the current block does.
-    page_at: u64,
-    block_start: usize,
-    /// Records before this are in the file.
-    written: Cursor,
-    /// An error is final: what follows a block that is not there is not worth much.
-    failed: bool,
-}
-
-impl Memory {
-    fn new(file: Box<dyn DiskFile>, block_bytes: usize, in_flight: usize) -> io::Result<Self> {
-        let mut queue = WriteQueue::new(in_flight);
-        let count = in_flight + 2;
-        let mut buffers = (0..).take(count).map(|number| {
-            let memory = AlignedBytes::try_touched(block_bytes)?;
-            Ok(Buffer { memory, number })
-        });
-        let buffers = buffers.by_ref().collect::<io::Result<Vec<_>>>()?;
-        let memory: Vec<&[u8]> = buffers.iter().map(|buffer| &buffer.memory[..]).collect();
-        // Without, it works all the same.
-        let is_registered = queue.register(&memory);
-        let mut free = buffers;
-        if !is_registered {
-            free.iter_mut().for_each(|buffer| buffer.number = u16::MAX);
-        }
-        let current = free.pop().expect("there are some");
-        Ok(Self {
-            file,
-            queue,
-            current,
-            free,
-            index: 0,
-            page_at: 0,
-            block_start: 0,
-            written: Cursor::START,
-            failed: false,
-        })
-    }
-
-    /// The outcome of a write.
-    fn returned(
-        &mut self,
-        (block, outcome): (Carrying<OwnBlock, Tag>, io::Result<()>),
-    ) -> io::Result<()> {
-        let Tag { whole, number } = block.with;
-        self.free.push(Buffer {
-            memory: block.block.into_memory(),
-            number,
-        });
-        if outcome.is_err() {
-            self.failed = true;
-        }
-        // Those of blocks after one that failed do not count.
-        if !self.failed {
-            self.written = self.written.max(whole);
-        }
-        outcome
-    }
-
-    /// A free block, if need be one that is waited for.
-    fn take(&mut self) -> io::Result<Buffer> {
-        while !self.queue.has_room() || self.free.is_empty() {
-            let ended = self.queue.complete().expect("blocks are free or in flight");
-            self.returned(ended)?;
-        }
-        Ok(self.free.pop().expect("one is free"))
-    }
-
-    fn submit(&mut self, buffer: Buffer, len: usize, whole_until: usize) {
-        let whole = Cursor {
-            index: self.index,
-            offset: exact(whole_until),
-        };
-        let number = buffer.number;
-        let registered = (number != u16::MAX).then_some(number);
-        let block = Carrying {
-            block: OwnBlock::new(buffer.memory, len, registered),
-            with: Tag { whole, number },
-        };
-        let at = self.page_at + self.block_start as u64;
-        self.queue.submit(self.file.as_mut(), block, at);
-    }
-
-    /// Waits for all writes.
-    fn drain(&mut self) -> io::Result<()> {
-        let mut outcome = Ok(());
-        while let Some(ended) = self.queue.complete() {
-            outcome = outcome.and(self.returned(ended));
-        }
-        outcome
-    }
-}
-
-impl Blocks for Memory {
-    type Error = io::Error;
-
-    #[inline]
-    fn current(&mut self) -> &mut [u8] {
-        &mut self.current.memory
-    }
-
-    fn full(&mut self, whole_until: usize) -> io::Result<()> {
-        let next = self.take()?;
-        let full = mem::replace(&mut self.current, next);
-        let len = full.memory.len();
-        self.submit(full, len, whole_until);
-        self.block_start += len;
-        while let Some(ended) = self.queue.try_complete() {
-            self.returned(ended)?;
-        }
-        Ok(())
-    }
 }
 
 /// A stream that this process appends to, alone.
@@ -595,11 +458,7 @@ impl StreamAppender {
             let drained = self.memory.drain();
             drained.map_err(|error| self.failed(error))?;
         }
-        let mut free = Vec::new();
-        for (held, page) in self.held.drain(..count) {
-            self.file.strike(held.index)?;
-            free.push(page);
-        }
+        let mut free = self.strike(count)?;
         if let Some((first, _)) = self.held.front() {
             self.state.oldest = first.index;
         } else {
@@ -691,13 +550,19 @@ impl StreamAppender {
         }
         let drained = self.memory.drain();
         drained.map_err(|error| self.failed(error))?;
-        let mut free = Vec::new();
+        let free = self.strike(count)?;
+        self.pool.release(self.file.description.id, &free)?;
+        self.publish(now_ns)
+    }
+
+    /// Takes the oldest pages out of the page table.
+    fn strike(&mut self, count: usize) -> Result<Vec<u32>> {
+        let mut free = Vec::with_capacity(count);
         for (held, page) in self.held.drain(..count) {
             self.file.strike(held.index)?;
             free.push(page);
         }
-        self.pool.release(self.file.description.id, &free)?;
-        self.publish(now_ns)
+        Ok(free)
     }
 
     /// Writes and syncs all, so that the next to append goes on in the same page.

@@ -1,0 +1,88 @@
+//! What a recording reports about itself.
+
+use std::time::{Duration, Instant};
+
+use strata_classify::DriftReport;
+use strata_policy::{ClassKept, DetailCounts};
+use strata_wire::Ledger;
+
+use crate::status::{FlowTableStatus, LostStatus, ReceiveStatus};
+
+/// How an interface is captured, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CaptureWay {
+    /// Its name.
+    pub interface: String,
+    /// `AF_PACKET`, or `AF_XDP` with details.
+    pub how: String,
+    /// Whether its packets are taken away from the host, or could be.
+    pub exclusive: String,
+}
+
+/// What a recording regularly reports about itself.
+#[derive(Clone, Debug, Default)]
+pub struct Observed {
+    /// The counters of all workers.
+    pub ledger: Ledger,
+    /// How much of each class was kept.
+    pub kept: Vec<ClassKept>,
+    /// What became of payload under the budget of detail; `None` if there never was one.
+    pub detail: Option<DetailCounts>,
+    /// How well the model fits the traffic of the last minutes; `None` if its file does not say what
+    /// it was trained on.
+    pub drift: Option<DriftWindow>,
+    /// The tables of flows; `None` before workers have reported them.
+    pub flow_table: Option<FlowTableStatus>,
+    /// Interfaces: name, packets received and dropped by the kernel, in total.
+    pub rings: Vec<(String, u64, u64)>,
+    /// How they are captured.
+    pub ways: Vec<CaptureWay>,
+    /// What was lost before it reached Strata.
+    pub lost: Vec<LostStatus>,
+    /// The CPUs that receive packets.
+    pub receive: Vec<ReceiveStatus>,
+    /// Bytes of all memory blocks.
+    pub blocks_bytes: u64,
+    /// Share of the log's file system in use, if known.
+    pub disk_used: Option<f64>,
+    /// Bytes of that file system.
+    pub disk_bytes: u64,
+    /// Share of a core used by the busiest worker since the last report, if known.
+    pub cpu_used: Option<f64>,
+    /// Share of the fullest ring's memory that waits for its worker, if there are rings.
+    pub ring_fill: Option<f64>,
+    /// Share of the time since the last report that the busiest disk could not have taken more
+    /// blocks, if known.
+    pub disk_rate: Option<f64>,
+    /// RDMA packets sent and resent in total, if packets go to a relay.
+    pub rdma: Option<(u64, u64)>,
+    /// The longest that a packet recently sampled had waited in the kernel's ring when a worker
+    /// took it.
+    pub ring_wait: Option<Duration>,
+    /// When workers reported the above; now, unless set.
+    pub workers_taken: Option<Instant>,
+    /// When `cpu_used` and `disk_rate` were measured; now, unless set.
+    pub load_taken: Option<Instant>,
+}
+
+/// How well the model fits the traffic of a while.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DriftWindow {
+    /// What was found.
+    pub report: DriftReport,
+    /// Whether it lasted long enough to act on: at the start of a recording, all flows are new.
+    pub is_whole: bool,
+}
+
+/// Readings of the sensors read each millisecond; `None` where there is no such sensor.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fast {
+    /// Share of the memory blocks that wait for the disk, and when it was measured.
+    pub blocks: Option<(f64, Instant)>,
+    /// Share of the fullest ring's memory that waits for its worker, and when it was measured.
+    pub ring_fill: Option<(f64, Instant)>,
+    /// Packets dropped by the kernel in total.
+    pub dropped: Option<u64>,
+    /// RDMA packets sent and resent in total.
+    pub rdma: Option<(u64, u64)>,
+}
