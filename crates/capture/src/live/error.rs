@@ -97,3 +97,35 @@ pub enum LiveError {
         source: io::Error,
     },
 }
+
+impl LiveError {
+    /// Whether another try may succeed: others hold all descriptors or all memory at the moment.
+    pub(super) fn may_pass(&self) -> bool {
+        match self {
+            Self::System { source, .. } | Self::Ring { source, .. } => matches!(
+                source.raw_os_error(),
+                Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)
+            ),
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_others_may_release_is_tried_again() {
+        let system = |code| LiveError::System {
+            interface: String::from("eth0"),
+            call: "SIOCGIFINDEX",
+            source: io::Error::from_raw_os_error(code),
+        };
+        assert!(system(libc::EMFILE).may_pass());
+        assert!(system(libc::ENFILE).may_pass());
+        assert!(!system(libc::EPERM).may_pass());
+        assert!(!system(libc::ENODEV).may_pass());
+        assert!(!LiveError::NoInterface.may_pass());
+    }
+}

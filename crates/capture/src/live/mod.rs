@@ -464,8 +464,12 @@ impl Live {
             if port.device.index == 0 || shared.contains(&port.interface) {
                 continue;
             }
-            let Some(event) = port.look(&self.options, &self.kernel)? else {
-                continue;
+            let event = match port.look(&self.options, &self.kernel) {
+                Ok(Some(event)) => event,
+                Ok(None) => continue,
+                // Packets still arrive; the next look may succeed.
+                Err(error) if error.may_pass() => continue,
+                Err(error) => return Err(error),
             };
             if matches!(event, LiveEvent::BackShared(_)) {
                 shared.push(port.interface);

@@ -148,14 +148,16 @@ impl Port {
             if !found.is_up {
                 return Ok(None);
             }
-            // An interface of the same name: the old ring belongs to the old one.
-            let counts = self.source.counts();
-            let counts = counts.map_err(self.device.error("PACKET_STATISTICS"))?;
-            self.earlier = self.earlier.plus(counts);
             // Attaching an XDP program may no longer be permitted, and something else may use the
             // new interface: the ring works in any case.
             let was_exclusive = matches!(self.source, Source::Xsk(_));
-            self.source = Source::Ring(Ring::open(&found, options)?);
+            let ring = Ring::open(&found, options)?;
+            // An interface of the same name: the old ring belongs to the old one, and leaves before
+            // the new one joins.
+            let counts = self.source.counts();
+            let counts = counts.map_err(self.device.error("PACKET_STATISTICS"))?;
+            self.earlier = self.earlier.plus(counts);
+            self.source = Source::Ring(ring);
             kernel.join(self.source.fd(), &found)?;
             kernel.admit(self.source.fd(), &found)?;
             self.device = found;
