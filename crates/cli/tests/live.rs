@@ -784,25 +784,32 @@ fn without_descriptors_to_spare_new_files_are_begun() {
         let numbers = entries.flatten().map(|entry| number(entry.file_name()));
         numbers.collect::<Vec<u64>>()
     };
-    let limit = open(&id).into_iter().max().unwrap() + 1;
+    // Connections that send nothing, as many as it takes.
+    let connect = |_| UnixStream::connect(&recording.socket).ok();
+    let _idle: Vec<UnixStream> = (0..100).filter_map(connect).collect();
+    // From now on nobody gets a descriptor who does not give one back. Some are open for a moment.
+    let free = |_| {
+        let taken = open(&id);
+        (0..).find(|number| !taken.contains(number)).unwrap()
+    };
+    let limit = (0..300).map(free).min().unwrap();
     let lowered = Command::new("prlimit")
         .args(["--pid", &id, &format!("--nofile={limit}:{limit}")])
         .status();
     assert!(lowered.unwrap().success());
-    // The remaining descriptors go to connections that send nothing.
-    let connect = |_| UnixStream::connect(&recording.socket).ok();
-    let _idle: Vec<UnixStream> = (0..100).filter_map(connect).collect();
     let files = || {
         let entries = std::fs::read_dir(log.join("blocks")).unwrap().flatten();
         let names = entries.map(|entry| entry.file_name().into_string().unwrap());
         names.filter(|name| name.ends_with(".strata")).count()
     };
     let before = files();
-    let looks_again = Instant::now() + Duration::from_secs(2);
+    // A worker without packets looks at its interface twice a second.
+    let looked = Instant::now() + Duration::from_millis(1_500);
+    until("looked", || Instant::now() > looked);
     until("new files", || {
         // A status request may get no answer.
         send(&namespace);
-        files() > before + 4 && Instant::now() > looks_again
+        files() > before + 4
     });
     recording.signal("INT");
     let (out, err) = recording.ended();
