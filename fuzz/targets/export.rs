@@ -1,4 +1,5 @@
-//! Any bytes as exported headers, and any bytes exported as headers.
+//! Any bytes as exported headers, packets and announcements, and any bytes exported as headers and as
+//! packets.
 //!
 //! Input: which; then a datagram, as it is or with its start put right; or headers, each after its
 //! length, changes of time and length on the wire.
@@ -6,7 +7,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use strata_exporter::{
-    Datagram, HEADER_LEN, Header, HeaderReader, HeaderWriter, Label, Sequence, Source,
+    Announcement, Datagram, HEADER_LEN, Header, HeaderReader, HeaderWriter, Label, PacketReader,
+    PacketWriter, Sequence, Source,
 };
 use strata_fuzz::{Bounded, Chooser};
 use strata_wire::LinkType;
@@ -33,6 +35,7 @@ fuzz_target!(|bytes: &[u8]| {
         (read(choose.rest(), kind == 1), 2000)
     };
     written_and_read(link, &headers, room);
+    packets_written_and_read(link, &headers, room);
 });
 
 /// Headers as the input says.
@@ -86,6 +89,7 @@ fn read(bytes: &[u8], is_mended: bool) -> Vec<Kept> {
         bytes[7] &= 0x5f;
         bytes[13] = 0;
     }
+    others(&bytes, is_mended);
     let mut headers = Vec::new();
     let read = HeaderReader::new().read(&bytes, |_, header| headers.push(kept(header)));
     match read {
@@ -93,6 +97,55 @@ fn read(bytes: &[u8], is_mended: bool) -> Vec<Kept> {
         Err(error) => assert!(error.offset <= error.len),
     }
     headers
+}
+
+/// The same bytes as the other kinds of datagrams, several times as if from different sources.
+fn others(bytes: &[u8], is_mended: bool) {
+    let mut bytes = bytes.to_vec();
+    let mut reader = PacketReader::new();
+    for session in 0..3 {
+        if is_mended && bytes.len() >= HEADER_LEN {
+            (bytes[3], bytes[8]) = (2, session);
+        }
+        if let Err(error) = reader.read(&bytes, |_, packet| assert!(packet.bytes.len() <= bytes.len())) {
+            assert!(error.offset <= error.len);
+        }
+    }
+    if is_mended && bytes.len() >= HEADER_LEN {
+        bytes[3] = 3;
+    }
+    match Announcement::read(&bytes) {
+        Ok(read) => assert_eq!(Announcement::read(&read.datagram()), Ok(read)),
+        Err(error) => assert!(error.offset <= error.len),
+    }
+}
+
+/// As [`written_and_read`], for packets.
+fn packets_written_and_read(link: LinkType, packets: &[Kept], room: usize) {
+    let source = Source {
+        identity: 1,
+        session: 1,
+    };
+    let mut writer = PacketWriter::new(source, link, room);
+    let (mut reader, mut next) = (PacketReader::new(), packets.iter());
+    let mut read = |datagram: &[u8]| {
+        assert!(datagram.len() <= room);
+        let done = reader.read(datagram, |_, packet| {
+            assert_eq!(Some(&kept(packet)), next.next());
+        });
+        done.expect("it was written");
+    };
+    for packet in packets {
+        let header = Header {
+            ts_ns: packet.ts_ns,
+            wire_len: packet.wire_len,
+            bytes: &packet.bytes,
+            label: packet.label,
+        };
+        writer.put(&header, &mut read);
+    }
+    writer.end(&mut read);
+    assert!(next.next().is_none());
 }
 
 fn kept(header: &Header<'_>) -> Kept {

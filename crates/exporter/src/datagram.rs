@@ -11,8 +11,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// "Strata, export".
 const MAGIC: [u8; 2] = *b"SX";
 const VERSION: u8 = 1;
-/// A datagram of compressed headers.
-const KIND_HEADERS: u8 = 1;
 /// The bits of the time code that are its width; one more says that times are microseconds.
 const TIME_BITS: u8 = 0x3f;
 const TIME_MICROSECONDS: u8 = 0x40;
@@ -21,6 +19,8 @@ const TIME_MICROSECONDS: u8 = 0x40;
 pub const HEADER_LEN: usize = size_of::<Start>();
 /// Bytes of a datagram: what fits into Ethernet's 1,500 with IPv6 and UDP.
 pub const LEN_USUAL: usize = 1452;
+/// Bytes that every writer has room for.
+pub const LEN_MIN: usize = 128;
 /// The largest payload of UDP over IPv4.
 pub const LEN_MAX: usize = 65_507;
 
@@ -29,7 +29,7 @@ pub const LEN_MAX: usize = 65_507;
 /// ```text
 ///  0 magic "SX"
 ///  2 version u8 = 1
-///  3 kind u8 = 1        compressed headers
+///  3 kind u8            1 compressed headers, 2 packets, 3 an announcement
 ///  4 identity u24       host and interface: a VXLAN network identifier
 ///  7 time code u8       bits 0-5: width of time differences; bit 6: they are in microseconds
 ///  8 session u32        another one since numbers begin at 0 again
@@ -73,6 +73,26 @@ pub struct FormatError {
     pub len: usize,
 }
 
+/// What a datagram holds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    /// Compressed headers ([`HeaderWriter`](crate::HeaderWriter)).
+    Headers = 1,
+    /// Packets, whole or their first bytes ([`PacketWriter`](crate::PacketWriter)).
+    Packets = 2,
+    /// Who sends ([`Announcement`](crate::Announcement)).
+    Announcement = 3,
+}
+
+impl Kind {
+    fn of(code: u8) -> Option<Self> {
+        [Self::Headers, Self::Packets, Self::Announcement]
+            .into_iter()
+            .find(|kind| *kind as u8 == code)
+    }
+}
+
 /// Whose packets these are.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Source {
@@ -85,6 +105,8 @@ pub struct Source {
 /// What a datagram says about itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Datagram {
+    /// What it holds. Headers and packets of a source are numbered apart.
+    pub kind: Kind,
     /// Whose packets.
     pub source: Source,
     /// Link type of the interface.
@@ -104,6 +126,43 @@ pub struct Datagram {
 }
 
 impl Datagram {
+    /// The first datagram of a source. Its times are of headers.
+    ///
+    /// # Panics
+    ///
+    /// If the identity is 0 or has more than 24 bits.
+    pub(crate) fn first(kind: Kind, source: Source, link: LinkType) -> Self {
+        assert!(
+            (1..1 << 24).contains(&source.identity),
+            "{}: not an identity of 24 bits",
+            source.identity
+        );
+        Self {
+            kind,
+            source,
+            link,
+            number: 0,
+            first_packet: 0,
+            packets: 0,
+            time_ns: 0,
+            time_bits: 10,
+            in_microseconds: true,
+        }
+    }
+
+    /// Fails unless the datagram is of this kind.
+    pub(crate) fn expect(&self, kind: Kind, len: usize) -> Result<(), FormatError> {
+        if self.kind == kind {
+            return Ok(());
+        }
+        let what = "another kind of datagram than is read here";
+        Err(FormatError {
+            what,
+            offset: 3,
+            len,
+        })
+    }
+
     /// The largest width of time differences.
     pub(crate) const TIME_BITS_MAX: u32 = 36;
 
@@ -126,9 +185,7 @@ impl Datagram {
         if start.version != VERSION {
             return Err(wrong("another version of the format than 1", 2));
         }
-        if start.kind != KIND_HEADERS {
-            return Err(wrong("an unknown kind of datagram", 3));
-        }
+        let kind = Kind::of(start.kind).ok_or_else(|| wrong("an unknown kind of datagram", 3))?;
         let [a, b, c] = start.identity;
         let identity = u32::from_le_bytes([a, b, c, 0]);
         if identity == 0 {
@@ -148,6 +205,7 @@ impl Datagram {
             return Err(wrong("a datagram number past the last", 16));
         }
         Ok(Self {
+            kind,
             source: Source {
                 identity,
                 session: start.session.get(),
@@ -174,7 +232,7 @@ impl Datagram {
         let start = Start {
             magic: MAGIC,
             version: VERSION,
-            kind: KIND_HEADERS,
+            kind: self.kind as u8,
             identity: [a, b, c],
             time_code: self.time_bits as u8 | unit,
             session: self.source.session.into(),

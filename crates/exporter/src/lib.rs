@@ -1,5 +1,6 @@
 //! Streaming packets to analysers after Trident (Hu et al., Tsinghua Science and Technology 2021,
-//! section 3.4): headers, compressed many to a datagram, and who sent them.
+//! section 3.4): headers, compressed many to a datagram; packets, whole or their first bytes; and who
+//! sent them.
 //!
 //! No I/O, no clock, no thread: packets and bytes in, datagrams and packets out. The bytes are
 //! documented in docs/formats/export.md.
@@ -7,6 +8,7 @@
 //! Layers, top-down; each uses only those below it:
 //!
 //! ```text
+//! destination   where packets go: udp://host:port, vxlan://host
 //! sequence      which datagrams of a source are lost, late or repeated; packets that are lost
 //! headers       headers as datagrams and back: writer, reader
 //!   record      one header, field by field: the same code writes and reads it
@@ -15,16 +17,26 @@
 //!   other       headers of any other form, as differences to an earlier one
 //!   code, kind  fields with a code; what kind of packet a record is of
 //!   plain       IPv4 or IPv6 with TCP, UDP or ICMP as fields, and back
+//! packets       packets as datagrams and back, in pieces where they are longer
+//! announcement  names of host and interface
+//! vxlan         the header before a packet in VXLAN
 //! datagram      the start of every datagram: source, numbers, time
 //! bits          fields of any number of bits
 //! ```
 #![deny(unsafe_code)]
 
+mod announcement;
 mod bits;
 mod datagram;
+mod destination;
 mod headers;
+mod packets;
 mod sequence;
+pub mod vxlan;
 
-pub use datagram::{Datagram, FormatError, HEADER_LEN, LEN_MAX, LEN_USUAL, Source};
+pub use announcement::{Announcement, TEXT_MAX};
+pub use datagram::{Datagram, FormatError, HEADER_LEN, Kind, LEN_MAX, LEN_MIN, LEN_USUAL, Source};
+pub use destination::{Channel, Destination, ParseDestinationError};
 pub use headers::{Header, HeaderReader, HeaderWriter, Label, TooLong};
+pub use packets::{PACKET_MAX, PacketReader, PacketWriter};
 pub use sequence::{Sequence, SequenceCounters};

@@ -115,12 +115,13 @@ const _: () = assert!(WORDS as u64 * 64 == WINDOW);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::datagram::Source;
+    use crate::datagram::{Kind, Source};
     use proptest::prelude::*;
     use strata_wire::LinkType;
 
     fn datagram(number: u64, first_packet: u64, packets: u16) -> Datagram {
         Datagram {
+            kind: Kind::Headers,
             source: Source {
                 identity: 1,
                 session: 1,

@@ -10,7 +10,7 @@ use super::other;
 use super::plain::Plain;
 use super::record;
 use crate::bits::{BitReader, Bits};
-use crate::datagram::{Datagram, FormatError, HEADER_LEN, LEN_MAX};
+use crate::datagram::{Datagram, FormatError, HEADER_LEN, Kind, LEN_MAX};
 
 /// Reads datagrams of any source: nothing is kept from one to the next. Takes some 50 KiB and twice
 /// the length of a datagram.
@@ -56,6 +56,7 @@ impl HeaderReader {
             len: bytes.len(),
         };
         let datagram = Datagram::read(bytes)?;
+        datagram.expect(Kind::Headers, bytes.len())?;
         if bytes.len() > LEN_MAX {
             return Err(wrong("longer than any datagram", LEN_MAX));
         }

@@ -10,7 +10,7 @@ use super::plain::{PREFIX_MAX, Plain, network_at};
 use super::record;
 use super::{Header, TooLong, other};
 use crate::bits::{BitWriter, Bits, Position};
-use crate::datagram::{Datagram, HEADER_LEN, LEN_MAX, Source};
+use crate::datagram::{Datagram, HEADER_LEN, Kind, LEN_MAX, LEN_MIN, Source};
 
 /// Compresses the headers of one interface into datagrams of a given size. Takes some 50 KiB, and
 /// nothing more whatever the packets.
@@ -33,30 +33,16 @@ impl HeaderWriter {
     ///
     /// # Panics
     ///
-    /// If `room` is not between 128 and [`LEN_MAX`], or the identity is 0 or has more than 24 bits.
+    /// If `room` is not between [`LEN_MIN`] and [`LEN_MAX`], or the identity is 0 or has more than 24 bits.
     #[must_use]
     pub fn new(source: Source, link: LinkType, room: usize) -> Self {
         assert!(
-            (128..=LEN_MAX).contains(&room),
+            (LEN_MIN..=LEN_MAX).contains(&room),
             "{room}: not a datagram's length"
-        );
-        assert!(
-            (1..1 << 24).contains(&source.identity),
-            "{}: not an identity of 24 bits",
-            source.identity
         );
         Self {
             room,
-            datagram: Datagram {
-                source,
-                link,
-                number: 0,
-                first_packet: 0,
-                packets: 0,
-                time_ns: 0,
-                time_bits: 10,
-                in_microseconds: true,
-            },
+            datagram: Datagram::first(Kind::Headers, source, link),
             next_packet: 0,
             model: Model::new(),
             index: Index::new(),
@@ -64,6 +50,24 @@ impl HeaderWriter {
             position: Position::new(HEADER_LEN),
             is_fine: false,
         }
+    }
+
+    /// Datagrams have at most so many bytes from now on: the path's MTU has changed. Sends what waits.
+    ///
+    /// # Panics
+    ///
+    /// As [`HeaderWriter::new`].
+    pub fn set_room(&mut self, room: usize, send: impl FnMut(&[u8])) {
+        assert!(
+            (LEN_MIN..=LEN_MAX).contains(&room),
+            "{room}: not a datagram's length"
+        );
+        if room == self.room {
+            return;
+        }
+        self.finish(send);
+        self.bytes = vec![0; room + BitWriter::SLACK].into_boxed_slice();
+        self.room = room;
     }
 
     /// The number of the next packet: so many were given.

@@ -1,0 +1,188 @@
+//! Who sends: names of host and interface, so that a collector can show them.
+#![allow(
+    unsafe_code,
+    reason = "derives of zerocopy, which check that every byte pattern is a value"
+)]
+
+use strata_wire::{LinkType, exact, layout};
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::datagram::{Datagram, FormatError, HEADER_LEN, Kind, Source};
+
+/// Bytes of a name at most.
+pub const TEXT_MAX: usize = 255;
+
+/// What follows the start of the datagram, little-endian.
+///
+/// ```text
+///  0 index u32          of the interface, 0 if it has none
+///  4 mac [u8; 6]        0 if it has none
+/// 10 host u8            bytes of the host's name
+/// 11 interface u8       of the interface's name
+/// 12 alias u8           of its alias
+/// 13 reserved u8 = 0
+/// 14 reserved u16 = 0
+/// 16 the three names, UTF-8
+/// ```
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Fields {
+    index: U32,
+    mac: [u8; 6],
+    host: u8,
+    interface: u8,
+    alias: u8,
+    reserved: u8,
+    reserved_2: U16,
+}
+layout!(
+    Fields, 16,
+    index at 0, mac at 4, host at 10, interface at 11, alias at 12, reserved at 13,
+    reserved_2 at 14,
+);
+
+/// Host and interface behind an identity. Sent at the start and repeated from time to time.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Announcement {
+    /// Whose packets are those of this host and interface.
+    pub source: Source,
+    /// Link type of the interface.
+    pub link: LinkType,
+    /// Number of the interface on its host; 0 if it has none.
+    pub index: u32,
+    /// Its MAC address, 0 if it has none.
+    pub mac: [u8; 6],
+    /// Name of the host.
+    pub host: String,
+    /// Name of the interface.
+    pub interface: String,
+    /// What an administrator calls it; often empty.
+    pub alias: String,
+}
+
+impl Announcement {
+    /// Reads a datagram.
+    ///
+    /// # Errors
+    ///
+    /// If it is not an announcement, cut, or a name is not text.
+    pub fn read(bytes: &[u8]) -> Result<Self, FormatError> {
+        let wrong = |what, offset| FormatError {
+            what,
+            offset,
+            len: bytes.len(),
+        };
+        let datagram = Datagram::read(bytes)?;
+        datagram.expect(Kind::Announcement, bytes.len())?;
+        let (fields, mut rest) = Fields::read_from_prefix(&bytes[HEADER_LEN..])
+            .map_err(|_| wrong("a cut announcement", bytes.len()))?;
+        let mut text = |len: u8| {
+            let at = bytes.len() - rest.len();
+            let (text, after) = rest
+                .split_at_checked(usize::from(len))
+                .ok_or_else(|| wrong("a cut name", at))?;
+            rest = after;
+            let text =
+                std::str::from_utf8(text).map_err(|_| wrong("a name that is no text", at))?;
+            if text.chars().any(char::is_control) {
+                return Err(wrong("a name with a control character", at));
+            }
+            Ok(text.to_owned())
+        };
+        let announcement = Self {
+            source: datagram.source,
+            link: datagram.link,
+            index: fields.index.get(),
+            mac: fields.mac,
+            host: text(fields.host)?,
+            interface: text(fields.interface)?,
+            alias: text(fields.alias)?,
+        };
+        match rest.len() {
+            0 => Ok(announcement),
+            more => Err(wrong("bytes after the last name", bytes.len() - more)),
+        }
+    }
+
+    /// The datagram. Names are cut to [`TEXT_MAX`] bytes, control characters left out.
+    #[must_use]
+    pub fn datagram(&self) -> Vec<u8> {
+        let names = [&self.host, &self.interface, &self.alias].map(|name| shown(name));
+        let [host, interface, alias] = [0, 1, 2].map(|at| exact::<u8>(names[at].len()));
+        let fields = Fields {
+            index: self.index.into(),
+            mac: self.mac,
+            host,
+            interface,
+            alias,
+            reserved: 0,
+            reserved_2: 0.into(),
+        };
+        let mut bytes = vec![0; HEADER_LEN];
+        Datagram::first(Kind::Announcement, self.source, self.link).write(&mut bytes);
+        bytes.extend_from_slice(fields.as_bytes());
+        names
+            .iter()
+            .for_each(|name| bytes.extend_from_slice(name.as_bytes()));
+        bytes
+    }
+}
+
+/// As much of a name as is sent.
+fn shown(name: &str) -> String {
+    let mut shown = String::new();
+    for letter in name.chars().filter(|letter| !letter.is_control()) {
+        if shown.len() + letter.len_utf8() > TEXT_MAX {
+            break;
+        }
+        shown.push(letter);
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn announcement() -> Announcement {
+        Announcement {
+            source: Source {
+                identity: 0x01_0203,
+                session: 9,
+            },
+            link: LinkType::ETHERNET,
+            index: 3,
+            mac: [2, 0, 0, 0, 0, 7],
+            host: "web-1".into(),
+            interface: "tap0".into(),
+            alias: "tenant \u{e4}".into(),
+        }
+    }
+
+    #[test]
+    fn announcements_are_read_as_they_were_written() {
+        let bytes = announcement().datagram();
+        assert_eq!(Announcement::read(&bytes), Ok(announcement()));
+        for len in 0..bytes.len() {
+            assert!(Announcement::read(&bytes[..len]).is_err(), "{len} bytes");
+        }
+        assert!(Announcement::read(&[&bytes[..], b"x"].concat()).is_err());
+    }
+
+    #[test]
+    fn names_are_text_of_limited_length_without_control_characters() {
+        let long = Announcement {
+            host: "\u{e4}".repeat(200),
+            alias: "a\x1b[31mb\n".into(),
+            ..announcement()
+        };
+        let read = Announcement::read(&long.datagram()).unwrap();
+        assert_eq!((read.host.len(), read.alias.as_str()), (254, "a[31mb"));
+        let mut bytes = announcement().datagram();
+        bytes[HEADER_LEN + 16] = 0x1b;
+        assert!(Announcement::read(&bytes).is_err());
+        bytes[HEADER_LEN + 16] = 0xff;
+        assert!(Announcement::read(&bytes).is_err());
+    }
+}

@@ -1,0 +1,340 @@
+//! Packets as datagrams and back: whole or their first bytes, uncompressed, in pieces where they do
+//! not fit into what is left of a datagram.
+//!
+//! A packet is counted in the datagram that has its end, so [`Sequence`](crate::Sequence) counts
+//! packets as it does headers. One of which only the end arrives is not handed out: see
+//! [`PacketReader::read`].
+#![allow(
+    unsafe_code,
+    reason = "derives of zerocopy, which check that every byte pattern is a value"
+)]
+
+use std::collections::VecDeque;
+
+use strata_wire::{LinkType, exact, layout};
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::datagram::{Datagram, FormatError, HEADER_LEN, Kind, LEN_MAX, LEN_MIN, Source};
+use crate::headers::{Header, Label};
+
+/// Bytes of a packet that are exported at most: as many as captures keep.
+pub const PACKET_MAX: usize = 1 << 18;
+/// A packet is not begun in a datagram that has room for less of it, unless that is all.
+const PIECE_MIN: usize = 32;
+/// Packets of which pieces wait for others at most; of more, the oldest is given up.
+const WAITING_MAX: usize = 64;
+/// And their bytes.
+const WAITING_BYTES_MAX: usize = 4 << 20;
+
+/// Before each piece, little-endian.
+///
+/// ```text
+///  0 time u64           ns since 1970
+///  8 wire_len u32       bytes of the packet on the wire
+/// 12 total u32          bytes of it that are exported
+/// 16 offset u32         of the piece's first byte
+/// 20 len u16            bytes of the piece
+/// 22 policy u16
+/// 24 one_in u32         packets that it stands for
+/// 28 class u8
+/// 29 reserved u8 = 0
+/// 30 reserved u16 = 0
+/// 32 the bytes
+/// ```
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Piece {
+    time: U64,
+    wire_len: U32,
+    total: U32,
+    offset: U32,
+    len: U16,
+    policy: U16,
+    one_in: U32,
+    class: u8,
+    reserved: u8,
+    reserved_2: U16,
+}
+layout!(
+    Piece, 32,
+    time at 0, wire_len at 8, total at 12, offset at 16, len at 20, policy at 22, one_in at 24,
+    class at 28, reserved at 29, reserved_2 at 30,
+);
+const PIECE_LEN: usize = size_of::<Piece>();
+const _: () = assert!(LEN_MIN >= HEADER_LEN + PIECE_LEN + PIECE_MIN);
+
+/// Puts the packets of one interface into datagrams of a given size.
+#[derive(Debug)]
+pub struct PacketWriter {
+    room: usize,
+    /// Of the datagram that is being filled, or the next one.
+    datagram: Datagram,
+    next_packet: u64,
+    bytes: Vec<u8>,
+}
+
+impl PacketWriter {
+    /// A writer of datagrams of at most `room` bytes, whose numbers start at 0.
+    ///
+    /// # Panics
+    ///
+    /// If `room` is not between [`LEN_MIN`] and [`LEN_MAX`], or the identity is 0 or has more than
+    /// 24 bits.
+    #[must_use]
+    pub fn new(source: Source, link: LinkType, room: usize) -> Self {
+        let mut writer = Self {
+            room: LEN_MIN,
+            datagram: Datagram::first(Kind::Packets, source, link),
+            next_packet: 0,
+            bytes: vec![0; HEADER_LEN],
+        };
+        writer.set_room(room, |_| ());
+        writer
+    }
+
+    /// Datagrams have at most so many bytes from now on. Sends what waits.
+    ///
+    /// # Panics
+    ///
+    /// As [`PacketWriter::new`].
+    pub fn set_room(&mut self, room: usize, send: impl FnMut(&[u8])) {
+        assert!(
+            (LEN_MIN..=LEN_MAX).contains(&room),
+            "{room}: not a datagram's length"
+        );
+        if room != self.room {
+            self.finish(send);
+            self.room = room;
+        }
+    }
+
+    /// The number of the next packet: so many were given.
+    #[must_use]
+    pub fn next_packet(&self) -> u64 {
+        self.next_packet
+    }
+
+    /// Takes a packet, of which `bytes` are the first [`PACKET_MAX`] at most: what is beyond is cut.
+    /// Datagrams that are full go to `send`.
+    pub fn put(&mut self, packet: &Header<'_>, mut send: impl FnMut(&[u8])) {
+        let bytes = &packet.bytes[..packet.bytes.len().min(PACKET_MAX)];
+        let mut offset = 0;
+        loop {
+            let rest = &bytes[offset..];
+            let free = self.room - self.bytes.len();
+            if free < PIECE_LEN + rest.len().min(PIECE_MIN) || self.datagram.packets == u16::MAX {
+                self.send(&mut send);
+                continue;
+            }
+            // A datagram is shorter than 65,536 bytes.
+            let piece = &rest[..rest.len().min(free - PIECE_LEN)];
+            let fields = Piece {
+                time: packet.ts_ns.into(),
+                wire_len: packet.wire_len.into(),
+                total: exact::<u32>(bytes.len()).into(),
+                offset: exact::<u32>(offset).into(),
+                len: exact::<u16>(piece.len()).into(),
+                policy: packet.label.policy.into(),
+                one_in: packet.label.one_in.into(),
+                class: packet.label.class,
+                reserved: 0,
+                reserved_2: 0.into(),
+            };
+            self.bytes.extend_from_slice(fields.as_bytes());
+            self.bytes.extend_from_slice(piece);
+            offset += piece.len();
+            if offset == bytes.len() {
+                break;
+            }
+        }
+        self.datagram.packets += 1;
+        self.next_packet += 1;
+    }
+
+    /// Counts packets that were to be exported and are lost already, so that whoever reads knows.
+    pub fn skip(&mut self, packets: u64, send: impl FnMut(&[u8])) {
+        // Numbers within a datagram have no gaps.
+        self.finish(send);
+        self.next_packet += packets;
+        self.datagram.first_packet = self.next_packet;
+    }
+
+    /// Sends what waits.
+    pub fn finish(&mut self, send: impl FnMut(&[u8])) {
+        if self.bytes.len() > HEADER_LEN {
+            self.send(send);
+        }
+    }
+
+    /// Sends what waits, and a datagram without packets, whose numbers say how many there were.
+    pub fn end(&mut self, mut send: impl FnMut(&[u8])) {
+        self.finish(&mut send);
+        self.send(send);
+    }
+
+    fn send(&mut self, mut send: impl FnMut(&[u8])) {
+        self.datagram.write(&mut self.bytes);
+        send(&self.bytes);
+        self.bytes.truncate(HEADER_LEN);
+        self.datagram.number += 1;
+        self.datagram.packets = 0;
+        self.datagram.first_packet = self.next_packet;
+    }
+}
+
+/// A packet of which some pieces have arrived.
+#[derive(Debug)]
+struct Waiting {
+    source: Source,
+    number: u64,
+    /// The first bytes are a piece's; the same in all of them but for offset and length.
+    first: Piece,
+    bytes: Vec<u8>,
+    /// Where pieces begin and end, in order.
+    pieces: Vec<(usize, usize)>,
+}
+
+/// Reads datagrams of any source. Takes at most 4 MiB for packets of which pieces are missing.
+#[derive(Debug, Default)]
+pub struct PacketReader {
+    waiting: VecDeque<Waiting>,
+    waiting_bytes: usize,
+}
+
+impl PacketReader {
+    /// A reader.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Calls `take` with the number and the bytes of each packet that is complete; returns what the
+    /// datagram says about itself. To be called once for each datagram, in any order.
+    ///
+    /// A packet is counted in the datagram with its end: `packets` less those that `take` got are
+    /// those whose other pieces are lost or not there yet.
+    ///
+    /// # Errors
+    ///
+    /// If the datagram is not one of ours, or from the first record on that cannot be; those before
+    /// it were taken.
+    pub fn read(
+        &mut self,
+        bytes: &[u8],
+        mut take: impl FnMut(u64, &Header<'_>),
+    ) -> Result<Datagram, FormatError> {
+        let wrong = |what, offset| FormatError {
+            what,
+            offset,
+            len: bytes.len(),
+        };
+        let datagram = Datagram::read(bytes)?;
+        datagram.expect(Kind::Packets, bytes.len())?;
+        let (mut number, mut at) = (datagram.first_packet, HEADER_LEN);
+        let end = datagram.first_packet + u64::from(datagram.packets);
+        while at < bytes.len() {
+            let (piece, rest) =
+                Piece::read_from_prefix(&bytes[at..]).map_err(|_| wrong("a cut record", at))?;
+            let data = rest
+                .get(..usize::from(piece.len.get()))
+                .ok_or_else(|| wrong("a cut packet", at))?;
+            let (offset, total) = (piece.offset.get() as usize, piece.total.get() as usize);
+            if total > PACKET_MAX || offset + data.len() > total || data.is_empty() && total > 0 {
+                return Err(wrong("a piece that is not of its packet", at));
+            }
+            if data.len() == total {
+                take(number, &piece.header(data));
+            } else {
+                let source = datagram.source;
+                if let Some(whole) = self.join((source, number), &piece, data) {
+                    take(number, &whole.first.header(&whole.bytes));
+                }
+            }
+            at += PIECE_LEN + data.len();
+            if offset + data.len() == total {
+                if number == end {
+                    return Err(wrong("more packets than it says", at));
+                }
+                number += 1;
+            }
+        }
+        if number != end {
+            return Err(wrong("fewer packets than it says", at));
+        }
+        Ok(datagram)
+    }
+
+    /// Adds a piece to its packet; returns that if it is complete now. One that contradicts the others
+    /// is as good as lost.
+    fn join(
+        &mut self,
+        (source, number): (Source, u64),
+        piece: &Piece,
+        data: &[u8],
+    ) -> Option<Waiting> {
+        let (offset, total) = (piece.offset.get() as usize, piece.total.get() as usize);
+        let known = |waiting: &Waiting| waiting.source == source && waiting.number == number;
+        let place = match self.waiting.iter().position(known) {
+            Some(place) if self.waiting[place].bytes.len() == total => place,
+            Some(_) => return None,
+            None => {
+                while self.waiting.len() >= WAITING_MAX
+                    || self.waiting_bytes + total > WAITING_BYTES_MAX
+                {
+                    let oldest = self.waiting.pop_front()?;
+                    self.waiting_bytes -= oldest.bytes.len();
+                }
+                self.waiting_bytes += total;
+                self.waiting.push_back(Waiting {
+                    source,
+                    number,
+                    first: *piece,
+                    bytes: vec![0; total],
+                    pieces: Vec::new(),
+                });
+                self.waiting.len() - 1
+            }
+        };
+        let waiting = &mut self.waiting[place];
+        let (start, end) = (offset, offset + data.len());
+        let after = waiting
+            .pieces
+            .partition_point(|&(begins, _)| begins < start);
+        let before = after.checked_sub(1).map_or(0, |at| waiting.pieces[at].1);
+        let next = waiting
+            .pieces
+            .get(after)
+            .map_or(total, |&(begins, _)| begins);
+        if before > start || next < end {
+            return None;
+        }
+        waiting.pieces.insert(after, (start, end));
+        waiting.bytes[start..end].copy_from_slice(data);
+        let have: usize = waiting
+            .pieces
+            .iter()
+            .map(|(begins, ends)| ends - begins)
+            .sum();
+        if have < total {
+            return None;
+        }
+        self.waiting_bytes -= total;
+        self.waiting.remove(place)
+    }
+}
+
+impl Piece {
+    fn header<'a>(&self, bytes: &'a [u8]) -> Header<'a> {
+        Header {
+            ts_ns: self.time.get(),
+            wire_len: self.wire_len.get(),
+            bytes,
+            label: Label {
+                policy: self.policy.get(),
+                class: self.class,
+                one_in: self.one_in.get(),
+            },
+        }
+    }
+}
