@@ -9,12 +9,15 @@ reading only, and asked for many keys at once.
     hops, known = store.paths(keys)
     counts = store.counts(telemetry.address_keys(["10.0.0.1"]))
 
-Keys are rows of bytes (uint8), all of one length. What lies where, and what may be torn while it
-is written, is in docs/formats/dta.md and docs/telemetry.md.
+Keys are rows of bytes (uint8), all of one length. A store with generations is asked youngest
+first; `store.generations()` says which there are, and `generation=` asks one of them only. What
+lies where, and what may be torn while it is written, is in docs/formats/dta.md and
+docs/telemetry.md.
 """
 
 import ipaddress
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +32,16 @@ _HALF = U64(32)
 
 class StoreError(RuntimeError):
     """The directory is not a telemetry store, or its version is not known."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A generation of a store, and when it filled: in ns since 1970."""
+
+    index: int
+    number: int
+    begun_ns: int
+    ended_ns: int | None
 
 
 def _mix64(z):
@@ -103,8 +116,8 @@ class Store:
             raise StoreError(
                 f"{store}: no telemetry store: `strata telemetry run -o` makes one"
             ) from None
-        if self.manifest["format"] != "strata-telemetry" or self.manifest["version"] != 1:
-            raise StoreError(f"{store}: not a telemetry store of version 1")
+        if self.manifest["format"] != "strata-telemetry" or self.manifest["version"] not in (1, 2):
+            raise StoreError(f"{store}: not a telemetry store of version 1 or 2")
         self.parameters, places = self.manifest["parameters"], self.manifest["places"]
         first, second = (int(half, 16) for half in self.manifest["seed"])
         self.hasher = Hasher((first, second))
@@ -113,33 +126,91 @@ class Store:
         def part(at: int, count: int, size: int) -> np.ndarray:
             return self.memory[at : at + count * size].reshape(count, size)
 
-        self.slots = part(
-            places["key_write_at"], places["key_write_slots"], places["key_write_slot_bytes"]
-        )
-        self.chunks = part(
-            places["postcarding_at"],
-            places["postcarding_chunks"],
-            places["postcarding_chunk_bytes"],
-        ).view("<u4")
+        several = places.get("generations")
+        offsets = [0]
+        self._table = None
+        if several:
+            count = self.parameters["generations"]
+            offsets = [index * several["stride"] for index in range(count)]
+            self._table = part(several["table_at"], count, 64).view("<u8")
+        # A generation's each; a store without generations has one of each.
+        self.slots = [
+            part(
+                places["key_write_at"] + offset,
+                places["key_write_slots"],
+                places["key_write_slot_bytes"],
+            )
+            for offset in offsets
+        ]
+        self.chunks = [
+            part(
+                places["postcarding_at"] + offset,
+                places["postcarding_chunks"],
+                places["postcarding_chunk_bytes"],
+            ).view("<u4")
+            for offset in offsets
+        ]
         self.batches = part(
             places["append_at"],
             self.parameters["lists"] * places["append_slots"],
             places["append_slot_bytes"],
         ).reshape(self.parameters["lists"], places["append_slots"], -1)
-        self.counters = part(places["key_increment_at"], places["key_increment_counters"], 8).view(
-            "=u8"
-        )[:, 0]
+        self.counters = [
+            part(places["key_increment_at"] + offset, places["key_increment_counters"], 8).view(
+                "=u8"
+            )[:, 0]
+            for offset in offsets
+        ]
         self._codes: tuple[np.ndarray, np.ndarray] | None = None
 
-    def values(self, keys: np.ndarray, redundancy: int = 4, agree: int = 1):
+    def generations(self) -> list[Generation]:
+        """Those that hold something, youngest first; none if the store has no generations. One is
+        cleared once in a period: who finds the same list before and after a query knows that the
+        answer is of it."""
+        if self._table is None:
+            return []
+        rows = [(int(row[0]), int(row[1]), index) for index, row in enumerate(self._table)]
+        rows = sorted((row for row in rows if row[0] > 0), reverse=True)
+        ends = [None, *(begun for _, begun, _ in rows)]
+        return [
+            Generation(index, number, begun, end)
+            for (number, begun, index), end in zip(rows, ends, strict=False)
+        ]
+
+    def _indices(self, generation: Generation | None) -> list[int]:
+        if generation is not None:
+            return [generation.index]
+        if self._table is None:
+            return [0]
+        return [one.index for one in self.generations()]
+
+    def values(
+        self,
+        keys: np.ndarray,
+        redundancy: int = 4,
+        agree: int = 1,
+        generation: Generation | None = None,
+    ):
         """The values of keys: rows of bytes, and whether each is known. A value is known if more
-        of the copies that are left hold it than any other, and at least `agree` do."""
+        of the copies that are left hold it than any other, and at least `agree` do; of several
+        generations, the youngest that knows it answers."""
         if not 1 <= redundancy <= 4:
             raise ValueError("a redundancy is 1 to 4")
+        keys = _checked(keys)
+        values = np.zeros((len(keys), self.parameters["data_bytes"]), dtype=np.uint8)
+        found = np.zeros(len(keys), dtype=bool)
+        for index in self._indices(generation):
+            more, known = self._values_in(self.slots[index], keys, redundancy, agree)
+            fresh = known & ~found
+            values[fresh] = more[fresh]
+            found |= known
+        return values, found
+
+    def _values_in(self, slots: np.ndarray, keys: np.ndarray, redundancy: int, agree: int):
         hashes = self.hasher.hash(keys)
         checksums = U64(1) + ((hashes & _LOW) * U64(0xFFFFFFFF) >> _HALF)
-        places = np.stack([_place(hashes, n, len(self.slots)) for n in range(redundancy)])
-        read = self.slots[places]
+        places = np.stack([_place(hashes, n, len(slots)) for n in range(redundancy)])
+        read = slots[places]
         there = read[..., :4].copy().view("<u4")[..., 0] == checksums
         # One slot is one vote, even if two copies fell there.
         for n in range(1, redundancy):
@@ -155,12 +226,16 @@ class Store:
         tied = (differing & (votes == most)).any(axis=0)
         return value, (most >= max(agree, 1)) & ~tied
 
-    def counts(self, keys: np.ndarray) -> np.ndarray:
-        """What was added for keys: never too small."""
+    def counts(self, keys: np.ndarray, generation: Generation | None = None) -> np.ndarray:
+        """What was added for keys, in all generations together: never too small."""
         hashes = self.hasher.hash(keys)
-        copies = range(self.parameters["redundancy"])
-        places = [_place(hashes, n, len(self.counters)) for n in copies]
-        return np.min([self.counters[place] for place in places], axis=0)
+        total = np.zeros(len(hashes), dtype=U64)
+        for index in self._indices(generation):
+            counters = self.counters[index]
+            copies = range(self.parameters["redundancy"])
+            places = [_place(hashes, n, len(counters)) for n in copies]
+            total += np.min([counters[place] for place in places], axis=0)
+        return total
 
     def _decode(self, codes: np.ndarray) -> np.ndarray:
         """What codes stand for: a value, -1 for a blank, -2 for none or several."""
@@ -182,15 +257,26 @@ class Store:
         index = np.minimum(np.searchsorted(known, codes), len(known) - 1)
         return np.where(known[index] == codes, values[index], -2)
 
-    def paths(self, keys: np.ndarray):
+    def paths(self, keys: np.ndarray, generation: Generation | None = None):
         """What the hops of flows reported: rows of numbers, -1 where a hop said nothing; and
-        whether each path is known."""
+        whether each path is known. Of several generations, the youngest that knows it answers."""
+        keys = _checked(keys)
+        found = np.full((len(keys), self.parameters["hops"]), -1, dtype=np.int64)
+        known = np.zeros(len(keys), dtype=bool)
+        for index in self._indices(generation):
+            more, there = self._paths_in(self.chunks[index], keys)
+            fresh = there & ~known
+            found[fresh] = more[fresh]
+            known |= there
+        return found, known
+
+    def _paths_in(self, chunks: np.ndarray, keys: np.ndarray):
         hashes, hops = self.hasher.hash(keys), self.parameters["hops"]
         found = np.full((len(hashes), hops), -1, dtype=np.int64)
         known = np.zeros(len(hashes), dtype=bool)
         torn = np.zeros(len(hashes), dtype=bool)
         for n in range(self.parameters["redundancy"]):
-            chunk = self.chunks[_place(hashes, n, len(self.chunks))]
+            chunk = chunks[_place(hashes, n, len(chunks))]
             path = np.empty((len(hashes), hops), dtype=np.int64)
             for hop in range(hops):
                 sums = _mix64(hashes ^ U64(_STEP * (hop + 1) & _MASK)) & _LOW

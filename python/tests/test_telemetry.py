@@ -183,6 +183,49 @@ def test_counts_are_never_too_small(world):
     assert (counts == np.arange(200)).sum() > 100
 
 
+def test_generations_are_asked_youngest_first(world, tmp_path):
+    first, second, third = keys = telemetry.address_keys(["10.0.0.1", "10.0.0.2", "10.0.0.3"])
+    flow = telemetry.flow_keys(["10.0.0.1"], ["10.0.0.2"], [1000], [80], 6)
+    # The older generation, at the front of its shares.
+    world.value(bytes(first), b"old1")
+    world.value(bytes(second), b"old2")
+    world.add(bytes(first), 5)
+    world.path_of(bytes(flow[0]), [1, 2, 3, None, None])
+    stores = bytes(world.memory)
+    stride = len(stores)
+    # The younger one, as far behind as the whole of the older.
+    world.memory = bytearray(stride)
+    world.value(bytes(first), b"new1")
+    world.add(bytes(first), 7)
+    world.add(bytes(third), 1)
+    younger = bytes(world.memory)
+    table = b""
+    for number, begun in [(8, 1000), (9, 2000), (0, 0)]:
+        table += number.to_bytes(8, "little") + begun.to_bytes(8, "little") + bytes(48)
+    world.memory = bytearray(stores + younger + stores + table)
+    manifest = json.loads((tmp_path / "telemetry.json").read_text())
+    manifest["version"] = 2
+    manifest["parameters"] |= {"generations": 3, "generation_period_s": 1}
+    manifest["places"]["generations"] = {"table_at": 3 * stride, "stride": stride}
+    manifest["places"]["bytes"] = len(world.memory)
+    (tmp_path / "telemetry.json").write_text(json.dumps(manifest))
+    store = world.store()
+    ages = store.generations()
+    assert [(one.number, one.begun_ns, one.ended_ns) for one in ages] == [
+        (9, 2000, None),
+        (8, 1000, 2000),
+    ]
+    values, found = store.values(keys, redundancy=2)
+    assert found.tolist() == [True, True, False]
+    assert [bytes(value) for value in values[:2]] == [b"new1", b"old2"]
+    assert store.values(keys, generation=ages[1])[0][0].tobytes() == b"old1"
+    assert store.counts(keys).tolist() == [12, 0, 1]
+    assert store.counts(keys, generation=ages[0]).tolist() == [7, 0, 1]
+    hops, known = store.paths(flow)
+    assert known.tolist() == [True] and hops[0].tolist() == [1, 2, 3, -1, -1]
+    assert not store.paths(flow, generation=ages[0])[1][0]
+
+
 def test_lists_are_in_order_without_what_is_half_written(world):
     def entry(n):
         return n.to_bytes(6, "big")
@@ -201,5 +244,5 @@ def test_what_is_not_a_store_is_refused(tmp_path):
     with pytest.raises(telemetry.StoreError, match="no telemetry store"):
         telemetry.Store(tmp_path)
     (tmp_path / "telemetry.json").write_text('{"format": "x", "version": 1}')
-    with pytest.raises(telemetry.StoreError, match="version 1"):
+    with pytest.raises(telemetry.StoreError, match="version 1 or 2"):
         telemetry.Store(tmp_path)

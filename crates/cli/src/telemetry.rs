@@ -4,7 +4,7 @@
 //! run        the collector
 //! ask        get, list, path, top, status: of a store, whether it is written or not
 //! metrics    what the collector counts, for Prometheus
-//! shown      keys and events as people read them
+//! shown      entries of lists as people read them
 //! snapshot   what a store knows, as Parquet
 //! generate   reports of all kinds, from a seed
 //! fat_tree   a simulated network of INT switches

@@ -910,3 +910,134 @@ fn python_reads_the_memory_that_the_collector_writes() {
     assert_eq!(events, entries(&store, "congestion").len().to_string());
     collector.end();
 }
+
+/// A value and an addition for 10.0.0.1, and a path.
+fn told(to: SocketAddr, sequence: u32, value: u8) {
+    let socket = sender();
+    let key = [10, 0, 0, 1];
+    let reports = [
+        published::key_write(None, 0, 2, key, u32::from(value)),
+        published::key_increment(None, key, u64::from(value)),
+    ];
+    for report in reports {
+        socket.send_to(&report, to).unwrap();
+    }
+    let card = |hop: u8| [&FLOW[..], &[hop, 2], &[0, 0, 0, value + hop]].concat();
+    let cards = packed(0x24, 0, sequence, [13, 4, 0], &[card(0), card(1)]);
+    socket.send_to(&cards, to).unwrap();
+}
+
+#[test]
+fn generations_answer_by_time_and_the_oldest_makes_way() {
+    let dir = TempDir::new().unwrap();
+    let store = dir.path().join("store");
+    let options = ["--generations", "3", "--generation-period", "1s"];
+    let collector = Collector::start(&store, &options);
+    let query = ["get", "10.0.0.1"];
+    let mut seen: Vec<(u64, u64)> = Vec::new();
+    for value in 1..=4_u8 {
+        told(collector.reports, 0, value);
+        let found = wait_for(&store, &query, |found| found["value"]["number"] == value);
+        let begun = number(&found["value"]["begun_ns"]);
+        let path = wait_for(&store, &["path", FLOW_TEXT], |path| {
+            path["hops"][0]["node"] == value
+        });
+        assert!(number(&path["begun_ns"]) >= begun, "{path}");
+        assert!(begun > 1_700_000_000_000_000_000, "{found}");
+        assert!(seen.last().is_none_or(|&(last, _)| last < begun), "{found}");
+        seen.push((begun, u64::from(value)));
+        // The next value comes in the next generation.
+        wait_for(&store, &["status"], |status| {
+            let youngest = &status["generations"]["present"][0];
+            number(&youngest["begun_ns"]) > begun
+        });
+    }
+    // Of those that are there, three at most, each has what it was told, and no other.
+    let found = answer(&store, &query);
+    let generations = found.as_ref().map(|found| found["generations"].clone());
+    let generations = generations.as_ref().and_then(Value::as_array);
+    for generation in generations.into_iter().flatten() {
+        let begun = number(&generation["begun_ns"]);
+        let told = seen.iter().find(|&&(of, _)| of == begun);
+        let expected = told.map_or(Value::Null, |&(_, value)| value.into());
+        assert_eq!(
+            generation["value"]["number"], expected,
+            "{found:?} {seen:?}"
+        );
+        assert_eq!(
+            generation["count"]["at_most"], expected,
+            "{found:?} {seen:?}"
+        );
+    }
+    let present = |status: &Value| status["generations"]["present"].as_array().unwrap().len();
+    let status = wait_for(&store, &["status"], |status| present(status) == 3);
+    assert_eq!(status["generations"]["count"], 3);
+    let page = ok(&mut telemetry(&store, &["status"]));
+    assert!(
+        page.contains(" of 3, of 1 s each; the youngest since "),
+        "{page}"
+    );
+    // The first ones are gone, and what nobody writes any more goes in the end.
+    let start = Instant::now();
+    while answer(&store, &query).is_some() {
+        assert!(start.elapsed() < PATIENCE);
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert!(answer(&store, &["path", FLOW_TEXT]).is_none());
+    assert!(
+        answer(&store, &["top"])
+            .unwrap()
+            .as_array()
+            .unwrap()
+            .is_empty()
+    );
+
+    // It goes on after a kill, and only with what it was made with.
+    told(collector.reports, 2, 9);
+    wait_for(&store, &query, |found| found["value"]["number"] == 9);
+    collector.kill();
+    assert!(answer(&store, &query).is_some());
+    let run = |options: &[&str]| {
+        let mut command = strata();
+        command.args(["telemetry", "run", "--listen", "127.0.0.1:0", "-o"]);
+        command.arg(&store).args(options);
+        command
+    };
+    for (options, said) in [
+        (
+            &["--generations", "2"][..],
+            "made with --generations 3, not 2",
+        ),
+        (&["--halve-counters", "1h"], "a store with generations"),
+    ] {
+        let error = failed(&mut run(options));
+        assert!(error.contains(said), "{error}");
+    }
+    let again = Collector::with(&store, &["--listen", "127.0.0.1:0", "--int", "127.0.0.1:0"]);
+    told(again.reports, 0, 11);
+    wait_for(&store, &query, |found| found["value"]["number"] == 11);
+    again.end();
+    for (options, said) in [
+        (&["--generations", "5"][..], "1..=4"),
+        (&["--generation-period", "1h"], "--generations"),
+        (
+            &["--generations", "1", "--generation-period", "1h"],
+            "2 to 4",
+        ),
+        (
+            &["--generations", "2", "--generation-period", "400d"],
+            "366d",
+        ),
+        (
+            &["--generations", "2", "--reset-counters", "1h"],
+            "cannot be used",
+        ),
+    ] {
+        let output = run(options).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            output.status.code() == Some(2) && error.contains(said),
+            "{error}"
+        );
+    }
+}

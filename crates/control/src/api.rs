@@ -2,6 +2,7 @@
 
 mod connections;
 mod listen;
+mod telemetry;
 
 use std::io;
 use std::sync::Arc;
@@ -33,6 +34,7 @@ use crate::status::{PolicyStatus, Status};
 use connections::Connection;
 
 pub use crate::endpoint::{Admit, TcpEndpoint};
+pub use telemetry::serve_telemetry;
 
 /// Most bytes of a request's body.
 const BODY_BYTES: usize = 64 << 10;
@@ -85,6 +87,25 @@ impl Drop for Server {
 ///
 /// If it cannot listen somewhere.
 pub fn serve(controller: Arc<Controller>, endpoints: Endpoints) -> Result<Server, ListenError> {
+    let subscribers = Arc::clone(controller.subscribers());
+    let reported = Arc::clone(&controller);
+    let warn = move |text| reported.report(text);
+    let ending = async move {
+        subscribers.close();
+        let _ = timeout(LAST_VECTORS, subscribers.all_gone()).await;
+    };
+    run(router(controller), endpoints, warn, ending)
+}
+
+/// Serves an application on a thread of its own, to those who may ask. `ending` is what is still
+/// done before requests in progress are dropped.
+fn run(
+    app: Router,
+    endpoints: Endpoints,
+    warn: impl FnOnce(String) + Send + 'static,
+    ending: impl Future<Output = ()> + Send + 'static,
+) -> Result<Server, ListenError> {
+    let app = bounded(app);
     let at = |place: &str| {
         let place = place.to_owned();
         move |source| ListenError { place, source }
@@ -114,25 +135,23 @@ pub fn serve(controller: Arc<Controller>, endpoints: Endpoints) -> Result<Server
     let (stop, stopped) = oneshot::channel::<()>();
     let work = move || {
         if let Err(error) = restrict_thread(Role::Server) {
-            controller.report(format!(
+            warn(format!(
                 "the API runs without its own system-call filter: {error}"
             ));
         }
-        let subscribers = Arc::clone(controller.subscribers());
         runtime.block_on(async move {
             if let Some(listener) = unix {
-                let app = router(Arc::clone(&controller));
+                let app = app.clone();
                 let app = app.layer(middleware::from_fn(say_who_by_socket));
                 tokio::spawn(listen::unix(listener, app));
             }
             if let Some((listener, endpoint)) = tcp {
-                let app = admitted(controller, endpoint.admit);
+                let app = guarded(app, endpoint.admit);
                 tokio::spawn(listen::tcp(listener, app, endpoint.tls));
             }
-            // Requests in progress when the recording ends are dropped with the runtime.
+            // Requests in progress at the end are dropped with the runtime.
             let _ = stopped.await;
-            subscribers.close();
-            let _ = timeout(LAST_VECTORS, subscribers.all_gone()).await;
+            ending.await;
         });
     };
     let thread = thread::Builder::new().name("strata-api".into()).spawn(work);
@@ -145,7 +164,10 @@ pub fn serve(controller: Arc<Controller>, endpoints: Endpoints) -> Result<Server
 
 /// The API for authorized clients.
 pub fn admitted(controller: Arc<Controller>, admit: Admit) -> Router {
-    let app = router(controller);
+    guarded(bounded(router(controller)), admit)
+}
+
+fn guarded(app: Router, admit: Admit) -> Router {
     match admit {
         Admit::Token(token) => {
             let token = Arc::<str>::from(token);
@@ -182,7 +204,11 @@ fn router(controller: Arc<Controller>) -> Router {
         )
         .route("/metrics", get(metrics_page))
         .with_state(controller)
-        .layer(DefaultBodyLimit::max(BODY_BYTES))
+}
+
+/// With limits on what a request may cost.
+fn bounded(app: Router) -> Router {
+    app.layer(DefaultBodyLimit::max(BODY_BYTES))
         .layer(middleware::from_fn(within_time))
 }
 

@@ -6,6 +6,7 @@
 //!   that were added to it, for the next recording;
 //! - [`alerts`]: a webhook for unrequested events;
 //! - [`vectors`]: who gets vectors of what is recorded; [`queries`]: those that run here;
+//! - [`telemetry`]: what a telemetry collector answers, and who gets its immediate reports;
 //! - [`api`]: HTTP; [`metrics`]: Prometheus; [`client`]: queries a running recording.
 //!
 //! Threads and asynchronous code are in [`alerts`], [`api`], [`client`] and [`queries`] only. `node` and `cli`
@@ -25,6 +26,7 @@ pub mod queries;
 mod request;
 pub mod saved;
 mod status;
+pub mod telemetry;
 pub mod vectors;
 
 pub use controller::{

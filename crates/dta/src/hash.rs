@@ -127,16 +127,6 @@ fn low(word: u64) -> u32 {
 pub struct KeyHash(u64);
 
 impl KeyHash {
-    /// The same key in another generation: all of its places and its checksum are others.
-    #[inline]
-    #[must_use]
-    pub fn in_generation(self, generation: u64) -> Self {
-        match generation {
-            0 => self,
-            _ => Self(mix64(self.0 ^ generation.wrapping_mul(VALUE))),
-        }
-    }
-
     /// The number itself.
     #[inline]
     #[must_use]

@@ -54,6 +54,20 @@ impl KeyIncrement {
         }
     }
 
+    /// The same store, so many bytes further in the memory: that of another generation.
+    ///
+    /// # Panics
+    ///
+    /// If that is not a multiple of 64.
+    #[must_use]
+    pub fn shifted(self, bytes: u64) -> Self {
+        assert!(bytes.is_multiple_of(64), "stores begin at cache lines");
+        Self {
+            base: self.base + bytes,
+            ..self
+        }
+    }
+
     /// Bytes of memory.
     #[must_use]
     pub fn memory_len(&self) -> u64 {

@@ -13,6 +13,7 @@
 //! - [`protocol`]: the published report formats and ours, as views and `Repr`s;
 //! - [`key_write`], [`postcarding`], [`append`], [`key_increment`]: a primitive each, the
 //!   translator's half and the collector's;
+//! - [`generations`]: the same stores for several periods of time;
 //! - [`Sink`]: where operations go: memory of this process ([`Local`]) or an RDMA requester
 //!   ([`Remote`]);
 //! - [`reporter`]: packs reports, and sends again what a translator had to drop;
@@ -31,6 +32,7 @@
 
 pub mod append;
 pub mod flow_event;
+pub mod generations;
 mod hash;
 pub mod int;
 pub mod key;

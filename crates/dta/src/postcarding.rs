@@ -134,6 +134,20 @@ impl Postcarding {
         }
     }
 
+    /// The same store, so many bytes further in the memory: that of another generation.
+    ///
+    /// # Panics
+    ///
+    /// If that is not a multiple of 64.
+    #[must_use]
+    pub fn shifted(self, bytes: u64) -> Self {
+        assert!(bytes.is_multiple_of(64), "stores begin at cache lines");
+        Self {
+            base: self.base + bytes,
+            ..self
+        }
+    }
+
     /// Bytes from one chunk to the next: a power of two, so that none crosses a cache line. (The
     /// published programs pad 20 bytes to 32 too.)
     #[inline]
@@ -338,6 +352,20 @@ impl Cache {
             held: counters.postcards - counters.superseded - self.written,
             ..counters
         }
+    }
+
+    /// Rows are written to this store from now on, of the same shape as the one before.
+    ///
+    /// # Panics
+    ///
+    /// If its shape differs.
+    pub(crate) fn turn_to(&mut self, store: Postcarding) {
+        let before = Postcarding {
+            base: store.base,
+            ..self.store
+        };
+        assert_eq!(store, before, "stores of the same shape");
+        self.store = store;
     }
 
     /// Writes that a row becomes.

@@ -79,6 +79,7 @@ pub use stream::{
     StreamReader, StreamSpec, StreamStatus, Unread, check_streams,
 };
 pub use telemetry::{
-    Counted, EntryKind, Fade, FadeOptions, Found, NamedList, TelemetryCursor, TelemetryLayout,
-    TelemetryOutcome, TelemetrySpec, TelemetryStore,
+    Counted, EntryKind, Fade, FadeOptions, Found, FoundPath, GenerationTime, Known, NamedList,
+    TelemetryApiSpec, TelemetryCursor, TelemetryLayout, TelemetryOutcome, TelemetrySpec,
+    TelemetryStore, shown,
 };

@@ -204,7 +204,7 @@ impl Sender {
         let mut full = Vec::new();
         let keep = &mut |bytes: &[u8]| full.push(bytes.to_vec());
         self.reporter
-            .report(report, Flags::default(), time_ns, now_ns, keep);
+            .report(report, Flags::of_event(report), time_ns, now_ns, keep);
         for datagram in full {
             self.send(&datagram);
         }

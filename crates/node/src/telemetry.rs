@@ -2,25 +2,36 @@
 //!
 //! ```text
 //! plan         parameters of a store, and what lies where
-//! store        its directory: made, continued, read
+//! store        its directory: made, continued
+//! reader       the store as it is asked
+//! answers      what a store knows, as its API and `--json` say it
 //! candidates   keys that are added to often
 //! fading       counters that become smaller once in a period
+//! generations  values, paths and counters by time
+//! shown        keys and events as text
 //! sink         the translator's operations on mapped memory
+//! pushing      immediate reports for those who subscribe
 //! service      the role: UDP in, memory out
 //! status       what it counts
 //! witnesses    a sample of values, by which it knows how many can still be asked for
 //! ```
 
+mod answers;
 mod candidates;
 mod fading;
+mod generations;
 mod plan;
+mod pushing;
+mod reader;
 mod service;
+pub mod shown;
 mod sink;
 mod status;
 mod store;
 mod witnesses;
 
 pub use fading::{Fade, FadeOptions};
+pub use generations::GenerationTime;
 pub use plan::{EntryKind, NamedList, TelemetryLayout};
-pub use service::{TelemetryOutcome, TelemetrySpec};
-pub use store::{Counted, Found, TelemetryCursor, TelemetryStore};
+pub use reader::{Counted, Found, FoundPath, Known, TelemetryCursor, TelemetryStore};
+pub use service::{TelemetryApiSpec, TelemetryOutcome, TelemetrySpec};

@@ -8,12 +8,14 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
+use strata_control::telemetry::{TelemetryCount, TelemetryTime, TelemetryValue};
 use strata_dta::key::{FiveTuple, Key};
-use strata_node::{EntryKind, TelemetryStore};
+use strata_node::{EntryKind, TelemetryStore, shown};
 use strata_wire::{exact, grouped};
 
-use super::shown;
+use super::shown::line;
 use crate::listing::{ColumnForm, Reader, listing};
 use crate::output::{Standard, refuse, standard};
 use crate::signals::stop_on_signal;
@@ -126,6 +128,10 @@ fn json_line(value: &Value) -> Result<()> {
     Ok(writeln!(standard(), "{value}")?)
 }
 
+fn json_of(answer: &impl Serialize) -> Result<()> {
+    json_line(&serde_json::to_value(answer)?)
+}
+
 pub(super) fn get(args: &GetArgs) -> Result<()> {
     let key = parse_key(&args.key)?;
     if args.agree > args.redundancy {
@@ -135,85 +141,70 @@ pub(super) fn get(args: &GetArgs) -> Result<()> {
         )));
     }
     let mut store = TelemetryStore::open(&args.store)?;
-    let value = store.value(&key, args.redundancy, args.agree);
-    let count = (store.count(&key) > 0).then(|| store.count_bounded(&key));
+    let answer = store.answer_key(&key, args.redundancy, args.agree);
+    let Some(answer) = answer else {
+        bail!("nothing is known of {}", shown::key(&key));
+    };
     if args.json {
-        let value = value.as_ref().map(|found| {
-            json!({
-                "bytes": shown::hex(&found.data),
-                "number": shown::as_number(&found.data),
-                "agreeing": found.agreeing,
-            })
-        });
-        let count = count.map(|count| {
-            json!({
-                "at_most": count.at_most,
-                "excess_max": count.excess_max,
-                "doubt": count.doubt,
-            })
-        });
-        json_line(&json!({
-            "key": shown::key(&key),
-            "key_bytes": format!("{key:?}"),
-            "value": value,
-            "count": count,
-        }))?;
-    } else {
-        let mut out = standard();
-        if let Some(found) = &value {
-            let bytes = shown::hex(&found.data);
-            let copies = if found.agreeing == 1 {
-                "copy"
-            } else {
-                "copies"
-            };
-            let number = shown::as_number(&found.data);
-            let number = number.map_or_else(String::new, |number| format!("{} ", grouped(number)));
-            writeln!(out, "value {number}({bytes}), {} {copies}", found.agreeing)?;
+        return json_of(&answer);
+    }
+    let mut out = standard();
+    if answer.generations.is_empty() {
+        if let Some(value) = &answer.value {
+            writeln!(out, "value {}", value_text(value))?;
         }
-        if let Some(count) = &count {
-            writeln!(
-                out,
-                "count {}, at most {:.0} too large in {:.1} % of cases",
-                grouped(count.at_most),
-                count.excess_max.floor(),
-                (1.0 - count.doubt) * 100.0,
-            )?;
+        if let Some(count) = &answer.count {
+            writeln!(out, "count {}", count_text(count))?;
+        }
+        return Ok(());
+    }
+    let generations = &answer.generations;
+    for one in generations {
+        if let Some(value) = &one.value {
+            writeln!(out, "value {}{}", value_text(value), of(one.time))?;
         }
     }
-    if value.is_none() && count.is_none() {
-        bail!("nothing is known of {}", shown::key(&key));
+    for one in generations {
+        if let Some(count) = &one.count {
+            writeln!(out, "count {}{}", count_text(count), of(one.time))?;
+        }
     }
     Ok(())
 }
 
-/// The list of a name, and what its entries are.
-fn find_list(store: &TelemetryStore, name: &str) -> Result<(u32, EntryKind)> {
-    let number = name.parse::<u32>().ok();
-    let lists = store.lists();
-    let named = lists
-        .iter()
-        .find(|list| list.name == name || Some(list.number) == number);
-    if let Some(list) = named.filter(|list| list.number < store.lists_len()) {
-        return Ok((list.number, list.entries));
+/// Which generation something is of, as the end of a sentence.
+fn of(time: TelemetryTime) -> String {
+    let begun = text::time(time.begun_ns);
+    match time.ended_ns {
+        None => format!(", since {begun}"),
+        Some(ended) => format!(", {begun} to {}", text::time(ended)),
     }
-    match number {
-        Some(number) if number < store.lists_len() => Ok((number, EntryKind::Bytes)),
-        _ => {
-            let names: Vec<&str> = lists.iter().map(|list| list.name.as_str()).collect();
-            Err(refuse(format!(
-                "there is no list {name}: write one of {}, or a number below {}",
-                names.join(", "),
-                store.lists_len()
-            )))
-        }
-    }
+}
+
+fn value_text(value: &TelemetryValue) -> String {
+    let copies = if value.agreeing == 1 {
+        "copy"
+    } else {
+        "copies"
+    };
+    let number = value.number;
+    let number = number.map_or_else(String::new, |number| format!("{} ", grouped(number)));
+    format!("{number}({}), {} {copies}", value.bytes, value.agreeing)
+}
+
+fn count_text(count: &TelemetryCount) -> String {
+    format!(
+        "{}, at most {:.0} too large in {:.1} % of cases",
+        grouped(count.at_most),
+        count.excess_max.floor(),
+        (1.0 - count.doubt) * 100.0,
+    )
 }
 
 fn print_entry(out: &mut Standard, entry: &Value, json: bool) -> Result<()> {
     Ok(match json {
         true => writeln!(out, "{entry}"),
-        false => writeln!(out, "{}", shown::line(entry)),
+        false => writeln!(out, "{}", line(entry)),
     }?)
 }
 
@@ -222,7 +213,7 @@ pub(super) fn list(args: &ListArgs) -> Result<()> {
     let Some(name) = &args.name else {
         return lists(&store, args.json);
     };
-    let (list, kind) = find_list(&store, name)?;
+    let (list, kind) = store.find_list(name).map_err(refuse)?;
     let stop = stop_on_signal()?;
     let mut cursor = store.cursor(list);
     // What is there when it begins; of its oldest entries, more may be gone than was ever to be read.
@@ -262,7 +253,7 @@ pub(super) fn list(args: &ListArgs) -> Result<()> {
 
 fn lists(store: &TelemetryStore, json: bool) -> Result<()> {
     if json {
-        return json_line(&serde_json::to_value(store.lists())?);
+        return json_of(&store.answer_lists());
     }
     let rows = store.lists().iter().map(|list| {
         let what = match list.entries {
@@ -281,52 +272,29 @@ fn lists(store: &TelemetryStore, json: bool) -> Result<()> {
     Ok(write!(standard(), "{page}")?)
 }
 
-/// A hop of a path.
-struct Hop {
-    node: Option<u32>,
-    latency: Option<u64>,
-}
-
 pub(super) fn path(args: &PathArgs) -> Result<()> {
     let flow = args.flow.join(" ").parse::<FiveTuple>();
     let flow = flow.map_err(|error| refuse(error.to_string()))?;
     let mut store = TelemetryStore::open(&args.store)?;
-    let Some(path) = store.path(&Key::flow(&flow)) else {
+    let Some(path) = store.answer_path(&flow) else {
         bail!("the path of {flow} is not known");
     };
-    let values = path.values();
-    let len = values
-        .iter()
-        .rposition(Option::is_some)
-        .map_or(0, |last| last + 1);
-    let hops: Vec<Hop> = values[..len]
-        .iter()
-        .map(|&node| {
-            let latency = node.and_then(|node| store.value(&Key::flow_at(node, &flow), 4, 1));
-            Hop {
-                node,
-                latency: latency.and_then(|found| shown::as_number(&found.data)),
-            }
-        })
-        .collect();
-    let known: Vec<u64> = hops.iter().filter_map(|hop| hop.latency).collect();
-    let sum = (known.len() == hops.len()).then(|| known.iter().sum::<u64>());
     if args.json {
-        let hops = hops
-            .iter()
-            .map(|hop| json!({ "node": hop.node, "latency": hop.latency }));
-        let hops: Vec<Value> = hops.collect();
-        return json_line(&json!({ "flow": flow.to_string(), "hops": hops, "latency": sum }));
+        return json_of(&path);
+    }
+    if let Some(time) = path.time {
+        writeln!(standard(), "path of {flow}{}", of(time))?;
     }
     let unknown = || "?".to_owned();
     let head = ["hop", "node", "latency"].map(str::to_owned);
-    let rows = hops.iter().zip(1..).map(|(hop, place): (_, u32)| {
+    let rows = path.hops.iter().zip(1..).map(|(hop, place): (_, u32)| {
         [
             place.to_string(),
             hop.node.map_or_else(unknown, |node| node.to_string()),
             hop.latency.map_or_else(unknown, grouped),
         ]
     });
+    let sum = path.latency;
     let total = sum.map(|sum| [String::new(), "sum".to_owned(), grouped(sum)]);
     let rows = std::iter::once(head).chain(rows).chain(total);
     let columns = [
@@ -340,36 +308,51 @@ pub(super) fn path(args: &PathArgs) -> Result<()> {
 
 pub(super) fn top(args: &TopArgs) -> Result<()> {
     let store = TelemetryStore::open(&args.store)?;
-    let top = store.top(args.number);
+    let top = store.answer_top(args.number);
     if args.json {
-        let rows = top.iter().map(|(key, count)| {
-            json!({ "key": shown::key(key), "key_bytes": format!("{key:?}"), "count": count })
-        });
-        return json_line(&rows.collect());
+        return json_of(&top);
     }
-    let rows = top
-        .iter()
-        .map(|(key, count)| [grouped(*count), shown::key(key)]);
+    let rows = top.into_iter().map(|row| [grouped(row.count), row.key]);
     let columns = [ColumnForm::numbers(12), ColumnForm::words(1).apart()];
     let page = listing(Reader::of_stdout(), columns, rows);
     Ok(write!(standard(), "{page}")?)
 }
 
 /// How many values can still be asked for, and how many the formula expects.
-fn estimate(values: &Value) -> String {
+fn estimate(values: &Value, has_generations: bool) -> String {
+    let since = match has_generations {
+        true => "this generation began",
+        false => "the start",
+    };
     let number = |field: &str| values[field].as_f64();
     let shares = number("sampled").filter(|&sampled| sampled > 0.0);
     let shares = shares.zip(number("answered").zip(number("answers_expected")));
     let load = number("load").map_or_else(|| "?".to_owned(), |load| format!("{load:.2}"));
     match shares {
         Some((sampled, (answered, expected))) => format!(
-            "{load} writes a slot; {:.1} % of those written since the start can be asked for, {:.1} % \
+            "{load} writes a slot; {:.1} % of those written since {since} can be asked for, {:.1} % \
              by the formula",
             answered / sampled * 100.0,
             expected / sampled * 100.0,
         ),
         None => format!("{load} writes a slot"),
     }
+}
+
+/// How many generations there are, and since when the youngest fills.
+fn generation_row(generations: &Value) -> String {
+    let present = generations["present"].as_array();
+    let present = present.map_or(&[][..], Vec::as_slice);
+    let count = &generations["count"];
+    let period = &generations["period_seconds"];
+    let since = present.first().and_then(|one| one["begun_ns"].as_u64());
+    let since = since.map_or_else(|| "?".to_owned(), text::time);
+    let clearing = match generations["clearing"].as_bool() {
+        Some(true) => "; the next is being cleared",
+        _ => "",
+    };
+    let there = present.len();
+    format!("{there} of {count}, of {period} s each; the youngest since {since}{clearing}")
 }
 
 pub(super) fn status(args: &StatusArgs) -> Result<()> {
@@ -430,8 +413,15 @@ pub(super) fn status(args: &StatusArgs) -> Result<()> {
         ("  dropped", grouped(dropped)),
         ("  missing", total("missing")),
         ("nacks", number(&status["nacks_sent"])),
-        ("values", estimate(&status["key_write"])),
+        (
+            "values",
+            estimate(&status["key_write"], status["generations"].is_object()),
+        ),
     ];
+    let generations = &status["generations"];
+    if generations.is_object() {
+        rows.push(("generations", generation_row(generations)));
+    }
     let int = &status["int"];
     if int.is_object() {
         rows.push(("INT datagrams", number(&int["datagrams"])));

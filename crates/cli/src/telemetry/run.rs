@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use ipnet::IpNet;
+use strata_control::config::{Config, ControlConfig};
 use strata_dta::protocol::UDP_PORT;
-use strata_node::{Fade, FadeOptions, TelemetryLayout, TelemetrySpec};
+use strata_node::{Fade, FadeOptions, TelemetryApiSpec, TelemetryLayout, TelemetrySpec};
 use strata_wire::grouped;
 
 use super::address;
@@ -29,6 +30,7 @@ Examples:
   strata telemetry run -o /dev/shm/telemetry
   strata telemetry run -o store/ --listen 192.0.2.10 --allow 192.0.2.0/24
   strata telemetry run -o store/ --int 127.0.0.1 --table int.toml
+  strata telemetry run -o store/ --generations 4 --generation-period 1h
   strata telemetry get store/ '10.0.0.1:1024 > 10.0.0.2:80 tcp'
 
 Reporters send DTA reports to UDP port 40040, as its authors publish them or as Strata's own
@@ -116,6 +118,27 @@ pub(super) struct Args {
     #[arg(long, value_name = "TIME", value_parser = text::duration_ns, conflicts_with = "reset_counters")]
     halve_counters: Option<u64>,
 
+    /// Keep values, paths and counters by time, in so many generations (2 to 4): answers say of which
+    /// time they are, and the oldest generation is cleared once in a period. Each has that share of the
+    /// memory, and a query reads the lines of each.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4),
+          conflicts_with_all = ["reset_counters", "halve_counters"])]
+    generations: Option<u8>,
+
+    /// Begin another generation once in this time, as in 10m, 1h or 1d, at full hours or the like of
+    /// UTC; 1h by default.
+    #[arg(long, value_name = "TIME", value_parser = text::duration_ns, requires = "generations")]
+    generation_period: Option<u64>,
+
+    /// Answer queries over HTTP on this Unix socket: docs/telemetry.md.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+
+    /// Answer queries over HTTP as the section `control` of this configuration file says: on a
+    /// socket, and over TCP for those with a token or a certificate (docs/configuration.md).
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
     #[command(flatten)]
     group: GroupArgs,
 
@@ -155,6 +178,42 @@ fn fade(args: &Args) -> Result<Option<FadeOptions>> {
     Ok(Some(FadeOptions { fade, every }))
 }
 
+/// The period of generations, in whole seconds.
+fn generation_period_s(args: &Args) -> Result<Option<u64>> {
+    const SECOND_NS: u64 = 1_000_000_000;
+    let Some(period_ns) = args.generation_period else {
+        return Ok(None);
+    };
+    if args.generations == Some(1) {
+        return Err(refuse(
+            "--generation-period: a single generation has no period: give --generations 2 to 4",
+        ));
+    }
+    let period_s = period_ns / SECOND_NS;
+    let is_whole = period_ns.is_multiple_of(SECOND_NS);
+    if !is_whole || !(1..=366 * 24 * 3600).contains(&period_s) {
+        return Err(refuse(
+            "--generation-period: give whole seconds, from 1s to 366d",
+        ));
+    }
+    Ok(Some(period_s))
+}
+
+/// Where queries are answered over HTTP.
+fn api(args: &Args) -> Result<TelemetryApiSpec> {
+    let config = args.config.as_deref().map(Config::read).transpose()?;
+    let control = config.map_or_else(ControlConfig::default, |config| config.control);
+    let tcp = control.tcp()?;
+    let socket = args.socket.clone().or(control.socket);
+    if args.config.is_some() && socket.is_none() && tcp.is_none() {
+        return Err(refuse(
+            "--config: the file has no control.socket and no control.listen, and nothing else of it \
+             is for telemetry",
+        ));
+    }
+    Ok(TelemetryApiSpec { socket, tcp })
+}
+
 fn spec(args: &Args) -> Result<TelemetrySpec> {
     let listen = address("--listen", &args.listen, UDP_PORT)?;
     let int = args.int.as_deref();
@@ -192,6 +251,8 @@ fn spec(args: &Args) -> Result<TelemetrySpec> {
             batch: args.batch,
             entry_bytes: args.entry_bytes,
             redundancy: args.redundancy,
+            generations: args.generations,
+            generation_period_s: generation_period_s(args)?,
         },
         listen,
         int,
@@ -199,6 +260,7 @@ fn spec(args: &Args) -> Result<TelemetrySpec> {
         allowed,
         rate: rate.transpose()?,
         fade: fade(args)?,
+        api: api(args)?,
         owner: args.group.owner()?,
         sandboxed: !args.no_sandbox,
     })

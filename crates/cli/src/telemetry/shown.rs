@@ -1,104 +1,6 @@
-//! Keys and events as people read them.
+//! Entries of lists as people read them.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
-
-use serde_json::{Value, json};
-use strata_dta::flow_event::{FlowEvent, FlowEventKind};
-use strata_dta::key::{FiveTuple, Key};
-use strata_node::EntryKind;
-
-/// A field of bytes that are there.
-fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    *bytes[at..].first_chunk().expect("a field that is there")
-}
-
-fn number(bytes: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes(field(bytes, at))
-}
-
-/// A number that is not known if all bits are set.
-fn known(number: u32) -> Value {
-    match number {
-        u32::MAX => Value::Null,
-        number => number.into(),
-    }
-}
-
-/// A key by its length: keys do not say what they are. Four bytes are an address, unless that would
-/// be in 0.0.0.0/8.
-pub(super) fn key(key: &Key) -> String {
-    let bytes = key.bytes();
-    match bytes.len() {
-        4 if bytes[0] == 0 => format!("node {}", number(bytes, 0)),
-        4 => Ipv4Addr::from(field::<4>(bytes, 0)).to_string(),
-        9 => {
-            let [node, port] = [0, 4].map(|at| number(bytes, at));
-            format!("node {node} port {port} queue {}", bytes[8])
-        }
-        13 | 37 => {
-            FiveTuple::parse(bytes).map_or_else(|| format!("{key:?}"), |flow| flow.to_string())
-        }
-        16 => Ipv6Addr::from(field::<16>(bytes, 0)).to_string(),
-        17 => match FiveTuple::parse(&bytes[4..]) {
-            Some(flow) => format!("node {} {flow}", number(bytes, 0)),
-            None => format!("{key:?}"),
-        },
-        _ => format!("{key:?}"),
-    }
-}
-
-/// Bytes as digits.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("0x{digits}")
-}
-
-/// A value as a number, if it is one of up to 8 bytes.
-pub(super) fn as_number(bytes: &[u8]) -> Option<u64> {
-    let fits = (1..=8).contains(&bytes.len());
-    fits.then(|| {
-        bytes
-            .iter()
-            .fold(0, |number, byte| number << 8 | u64::from(*byte))
-    })
-}
-
-/// An entry of a list.
-pub(super) fn entry(kind: EntryKind, bytes: &[u8]) -> Value {
-    match kind {
-        EntryKind::NodeEvent if bytes.len() >= 18 => {
-            let what = match bytes[9] {
-                1 => "dropped",
-                2 => "congested",
-                _ => "other",
-            };
-            let queue = match bytes[8] {
-                u8::MAX => Value::Null,
-                queue => queue.into(),
-            };
-            json!({
-                "what": what,
-                "node": number(bytes, 0),
-                "port": known(number(bytes, 4)),
-                "queue": queue,
-                "value": known(number(bytes, 10)),
-                "time": known(number(bytes, 14)),
-            })
-        }
-        EntryKind::FlowEvent => FlowEvent::parse(bytes).map_or_else(
-            || json!({ "bytes": hex(bytes) }),
-            |event| {
-                let what = match event.kind {
-                    FlowEventKind::Anomalous => "anomalous",
-                    FlowEventKind::Gap => "gap",
-                    FlowEventKind::Retransmission => "retransmission",
-                };
-                json!({ "what": what, "flow": event.flow.to_string(), "value": event.value })
-            },
-        ),
-        _ => json!({ "bytes": hex(bytes) }),
-    }
-}
+use serde_json::Value;
 
 /// An entry in one line.
 pub(super) fn line(entry: &Value) -> String {
@@ -127,25 +29,11 @@ pub(super) fn line(entry: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use strata_dta::flow_event::{FlowEvent, FlowEventKind};
+    use strata_node::EntryKind;
+    use strata_node::shown::entry;
 
-    #[test]
-    fn keys_are_shown_as_they_are_written() {
-        for text in [
-            "10.0.0.1",
-            "2001:db8::1",
-            "node 7",
-            "node 7 port 3 queue 1",
-            "10.0.0.1:1024 > 10.0.0.2:80 tcp",
-            "[2001:db8::1]:5 > [2001:db8::2]:6 udp",
-            "node 7 10.0.0.1:1024 > 10.0.0.2:80 proto 99",
-            "0x0102030405",
-        ] {
-            let parsed: Key = text.parse().unwrap();
-            assert_eq!(key(&parsed), text);
-            assert_eq!(key(&parsed).parse(), Ok(parsed));
-        }
-    }
+    use super::*;
 
     #[test]
     fn entries_are_shown_by_what_they_are_and_short_ones_as_bytes() {
@@ -167,7 +55,5 @@ mod tests {
         flow.emit(&mut bytes);
         let shown = line(&entry(EntryKind::FlowEvent, &bytes));
         assert_eq!(shown, "gap 10.0.0.1:1024 > 10.0.0.2:80 tcp bytes 1448");
-        assert_eq!(as_number(&event[..2]), Some(0));
-        assert_eq!(as_number(&event), None);
     }
 }

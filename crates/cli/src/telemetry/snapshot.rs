@@ -8,10 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::Value;
 use strata_dta::key::Key;
-use strata_node::{EntryKind, TelemetryStore};
+use strata_node::{EntryKind, TelemetryStore, shown};
 use strata_store::Sources;
 
-use super::shown;
 use crate::output::{Content, Output, refuse, standard};
 use crate::table::{Cell, ColumnSpec, Kind, Table};
 use crate::text;
@@ -45,7 +44,7 @@ pub(super) struct Args {
     keys: Option<PathBuf>,
 }
 
-const KEY_COLUMNS: [ColumnSpec; 14] = [
+const KEY_COLUMNS: [ColumnSpec; 15] = [
     ("key", Kind::Text, "", "The key, as people write it."),
     ("key_bytes", Kind::Text, "", "Its bytes in hexadecimal."),
     (
@@ -61,6 +60,12 @@ const KEY_COLUMNS: [ColumnSpec; 14] = [
         "The same as a number, if it has up to 8 bytes.",
     ),
     ("agreeing", Kind::Maybe, "", "Copies that hold it."),
+    (
+        "value_since",
+        Kind::Maybe,
+        "ns",
+        "When the generation that it is from began, if the store has generations.",
+    ),
     (
         "count",
         Kind::Maybe,
@@ -164,11 +169,15 @@ fn read_keys(path: &Path) -> Result<Vec<Key>> {
 fn write_keys(store: &mut TelemetryStore, keys: &[Key], mut table: Table) -> Result<u64> {
     let mut known = 0;
     for key in keys {
-        let value = store.value(key, 4, 1);
+        let found = store.value(key, 4, 1);
+        let since = found
+            .as_ref()
+            .and_then(|(_, time)| Some(time.as_ref()?.begun_ns));
+        let value = found.map(|(value, _)| value);
         let count = Some(store.count(key)).filter(|&count| count > 0);
         let is_flow = matches!(key.bytes().len(), 13 | 37);
         let path = match is_flow {
-            true => store.path(key),
+            true => store.path(key).map(|found| found.path),
             false => None,
         };
         known += u64::from(value.is_some() || count.is_some() || path.is_some());
@@ -183,13 +192,14 @@ fn write_keys(store: &mut TelemetryStore, keys: &[Key], mut table: Table) -> Res
             Cell::Word(data.as_deref()),
             Cell::Maybe(number),
             Cell::Maybe(agreeing),
+            Cell::Maybe(since),
             Cell::Maybe(count),
         ];
         let hops = hops.map(|hop| Cell::Maybe(hop.map(u64::from)));
         table.push(cells.into_iter().chain(hops))?;
     }
-    if let Some(key) = keys.first() {
-        let bound = store.count_bounded(key);
+    if !keys.is_empty() {
+        let bound = store.count_bound();
         let by = format!("{:.0}, doubt {:.4}", bound.excess_max.floor(), bound.doubt);
         table.about("strata.count_excess_max", by);
     }

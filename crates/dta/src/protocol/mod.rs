@@ -33,6 +33,15 @@ pub struct Flags {
 }
 
 impl Flags {
+    /// Those of a report that somebody may wait for if it is an event, an entry of a list.
+    #[must_use]
+    pub fn of_event(report: &Report<'_>) -> Self {
+        Self {
+            immediate: report.primitive() == Primitive::Append,
+            retransmittable: false,
+        }
+    }
+
     /// Those of a byte; the reserved bits are ignored.
     #[inline]
     #[must_use]

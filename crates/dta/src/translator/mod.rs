@@ -531,6 +531,27 @@ impl Translator {
         Ok(None)
     }
 
+    /// Values, counters and paths go to these stores from now on: those of another
+    /// [generation](crate::generations). Paths that are not complete go there too, once they are.
+    ///
+    /// # Panics
+    ///
+    /// If the store of paths has another shape.
+    pub fn turn_to(
+        &mut self,
+        key_write: KeyWrite,
+        postcarding: Postcarding,
+        key_increment: KeyIncrement,
+    ) {
+        let options = &mut self.options;
+        options.key_write = options.key_write.map(|_| key_write);
+        options.key_increment = options.key_increment.map(|_| key_increment);
+        options.postcarding = options.postcarding.map(|_| postcarding);
+        if let Some(cache) = &mut self.cache {
+            cache.turn_to(postcarding);
+        }
+    }
+
     /// Lets time pass: what waits for too long is written, as far as there is room and the rate
     /// allows. To be called some hundred times within `age_ns_max`.
     pub fn tick<S: Sink>(&mut self, now_ns: u64, sinks: &mut [S]) {

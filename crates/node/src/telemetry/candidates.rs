@@ -24,15 +24,23 @@ const WAYS: usize = 4;
 const TAG_AGAIN: usize = 48;
 const _: () = assert!(8 + KEY_LEN_MAX == TAG_AGAIN);
 
-/// The smallest counter of a key.
-pub(super) fn count(plan: &Plan, words: &Words, key: KeyHash) -> u64 {
+/// The smallest counter of a key, in the generation whose stores lie so far from the first one's.
+pub(super) fn count_at(plan: &Plan, words: &Words, key: KeyHash, offset: u64) -> u64 {
     let places = plan.places;
     let counters = (0..plan.parameters.redundancy).map(|n| {
         let counter = key.place(n, places.key_increment_counters);
-        let at = exact::<usize>(places.key_increment_at + counter * 8);
+        let at = exact::<usize>(places.key_increment_at + offset + counter * 8);
         u64::from_ne_bytes(words.word(at))
     });
     counters.min().expect("a key has a counter")
+}
+
+/// The sum of that over generations.
+pub(super) fn count(plan: &Plan, words: &Words, key: KeyHash, offsets: &[u64]) -> u64 {
+    let counts = offsets
+        .iter()
+        .map(|&offset| count_at(plan, words, key, offset));
+    counts.fold(0, u64::saturating_add)
 }
 
 /// The key of an entry, if it is whole.
@@ -51,8 +59,8 @@ pub(super) fn keys(words: &Words) -> impl Iterator<Item = Key> + '_ {
     (0..ENTRIES).filter_map(|entry| key_of(words, entry * ENTRY))
 }
 
-/// Considers a key.
-pub(super) fn consider(plan: &Plan, memory: &mut WordsMut, key: &[u8]) {
+/// Considers a key, by its counts in these generations.
+pub(super) fn consider(plan: &Plan, memory: &mut WordsMut, key: &[u8], offsets: &[u64]) {
     let hasher: &KeyHasher = &plan.hasher;
     let hash = hasher.hash(key);
     let bucket = exact::<usize>(hash.place(0, exact::<u32>(ENTRIES / WAYS)));
@@ -66,13 +74,13 @@ pub(super) fn consider(plan: &Plan, memory: &mut WordsMut, key: &[u8]) {
         if there.bytes() == key {
             return;
         }
-        let count = count(plan, memory.words(), hasher.hash(there.bytes()));
+        let count = count(plan, memory.words(), hasher.hash(there.bytes()), offsets);
         if count < smallest.0 {
             smallest = (count, at);
         }
     }
     let (least, at) = smallest;
-    if least == 0 || count(plan, memory.words(), hash) > least {
+    if least == 0 || count(plan, memory.words(), hash, offsets) > least {
         let before = u64::from_ne_bytes(memory.words().word(at)) >> 8;
         let tag = |len: usize| (before.wrapping_add(1) << 8 | len as u64).to_ne_bytes();
         let mut entry = [0; TAG_AGAIN + 8];

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use strata_dta::KeyHasher;
 use strata_dta::append::{Append, BATCH_MAX};
+use strata_dta::generations::{GENERATIONS_MAX, Generations};
 use strata_dta::key_increment::KeyIncrement;
 use strata_dta::key_write::KeyWrite;
 use strata_dta::postcarding::{HOPS_MAX, Postcarding, Values};
@@ -14,12 +15,20 @@ use crate::error::{NodeError, Result, require};
 
 /// What the manifest says of itself.
 const FORMAT: &str = "strata-telemetry";
-/// Version of the layout.
+/// Version of the layout without generations.
 const VERSION: u32 = 1;
+/// Version of the layout with generations, which programs that know version 1 only refuse.
+const VERSION_OF_GENERATIONS: u32 = 2;
 /// Bits of a checksum, and of a slot of a path.
 pub(super) const BITS: u32 = 32;
 /// Bytes of the table of keys that were added to often, at the front of the memory.
 pub(super) const CANDIDATES_BYTES: usize = 64 * 1024;
+/// Bytes of the table of generations, after it.
+const GENERATIONS_BYTES: usize = 4096;
+/// Period of a generation, in seconds.
+const PERIOD_S: std::ops::RangeInclusive<u64> = 1..=366 * 24 * 3600;
+/// The period, if none is given.
+const PERIOD_S_DEFAULT: u64 = 3600;
 /// Memory in all.
 const MEMORY_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=1 << 36;
 /// Largest value that hops may report, and the inverse table is made for.
@@ -44,6 +53,10 @@ pub struct TelemetryLayout {
     pub entry_bytes: Option<usize>,
     /// Copies of a path, counters of a key; 2.
     pub redundancy: Option<u8>,
+    /// Generations of values, paths and counters; 1.
+    pub generations: Option<u8>,
+    /// The period of a generation in seconds; 3,600.
+    pub generation_period_s: Option<u64>,
 }
 
 /// The same, decided.
@@ -58,6 +71,25 @@ pub(super) struct Parameters {
     pub(super) batch: usize,
     pub(super) entry_bytes: usize,
     pub(super) redundancy: u8,
+    /// With one generation, it and its period are not written down, as in version 1.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub(super) generations: u8,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(super) generation_period_s: u64,
+}
+
+fn one() -> u8 {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_one(generations: &u8) -> bool {
+    *generations == 1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(period: &u64) -> bool {
+    *period == 0
 }
 
 impl Default for Parameters {
@@ -71,6 +103,8 @@ impl Default for Parameters {
             batch: 16,
             entry_bytes: 18,
             redundancy: 2,
+            generations: 1,
+            generation_period_s: 0,
         }
     }
 }
@@ -79,7 +113,13 @@ impl TelemetryLayout {
     /// With the defaults, for a store that does not exist yet.
     pub(super) fn decided(&self) -> Parameters {
         let or = Parameters::default();
+        let generations = self.generations.unwrap_or(or.generations);
         Parameters {
+            generations,
+            generation_period_s: match generations {
+                1 => 0,
+                _ => self.generation_period_s.unwrap_or(PERIOD_S_DEFAULT),
+            },
             memory_bytes: self.memory_bytes.unwrap_or(or.memory_bytes),
             data_bytes: self.data_bytes.unwrap_or(or.data_bytes),
             hops: self.hops.unwrap_or(or.hops),
@@ -118,6 +158,16 @@ impl TelemetryLayout {
                 "--redundancy",
                 self.redundancy.map(u64::from),
                 u64::from(store.redundancy),
+            ),
+            (
+                "--generations",
+                self.generations.map(u64::from),
+                u64::from(store.generations),
+            ),
+            (
+                "--generation-period, in seconds,",
+                self.generation_period_s,
+                store.generation_period_s,
             ),
         ];
         pairs.into_iter().find_map(|(name, wanted, there)| {
@@ -168,7 +218,20 @@ pub(super) struct Places {
     pub(super) append_slot_bytes: u64,
     pub(super) key_increment_at: u64,
     pub(super) key_increment_counters: u32,
+    /// Values, paths and counters above are those of the first generation, if there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) generations: Option<GenerationPlaces>,
     pub(super) bytes: u64,
+}
+
+/// Where generations lie.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct GenerationPlaces {
+    /// Their table.
+    pub(super) table_at: u64,
+    /// Bytes from a store of one of them to the same store of the next.
+    pub(super) stride: u64,
 }
 
 /// `telemetry.json`.
@@ -205,7 +268,7 @@ impl Manifest {
         let plan = Plan::new(seed, parameters)?;
         Ok(Self {
             format: FORMAT.into(),
-            version: VERSION,
+            version: version(&parameters),
             seed: seed.map(|half| format!("{half:016x}")),
             parameters,
             places: plan.places,
@@ -225,9 +288,15 @@ impl Manifest {
             return Err(damaged(format!("its format is not {FORMAT}")));
         }
         let version = manifest.version;
-        require(version == VERSION, || {
-            format!("its version is {version}, and this program knows version {VERSION} only")
+        require([VERSION, VERSION_OF_GENERATIONS].contains(&version), || {
+            format!("its version is {version}, and this program knows versions 1 and 2 only")
         })?;
+        if version != self::version(&manifest.parameters) {
+            return Err(damaged(format!(
+                "its version is {version}, and it has {} generations",
+                manifest.parameters.generations
+            )));
+        }
         let half = |text: &String| u64::from_str_radix(text, 16);
         let seed = match (half(&manifest.seed[0]), half(&manifest.seed[1])) {
             (Ok(first), Ok(second)) => [first, second],
@@ -243,26 +312,45 @@ impl Manifest {
     }
 }
 
+/// The version of a store with these parameters.
+fn version(parameters: &Parameters) -> u32 {
+    match parameters.generations {
+        1 => VERSION,
+        _ => VERSION_OF_GENERATIONS,
+    }
+}
+
 /// As many pieces as fit into a share, as a number of 32 bits.
 fn pieces(share: u64, piece: usize) -> u32 {
     exact::<u32>((share / piece as u64).min(u64::from(u32::MAX)))
 }
 
 impl Plan {
-    /// A quarter of the memory for each primitive, after the table of candidates.
+    /// A quarter of the memory for each primitive, after the tables of candidates and generations.
+    /// Of the quarters of values, paths and counters, each generation has the same share.
     pub(super) fn new(seed: [u64; 2], parameters: Parameters) -> Result<Self> {
         check(&parameters)?;
         let p = parameters;
         let hasher = KeyHasher::new(seed);
-        let quarter = (p.memory_bytes - CANDIDATES_BYTES as u64) / 4 / 64 * 64;
-        let at = |n: u64| CANDIDATES_BYTES as u64 + n * quarter;
+        let has_generations = p.generations > 1;
+        let front = match has_generations {
+            true => CANDIDATES_BYTES + GENERATIONS_BYTES,
+            false => CANDIDATES_BYTES,
+        } as u64;
+        let quarter = (p.memory_bytes - front) / 4 / 64 * 64;
+        let at = |n: u64| front + n * quarter;
+        let share = quarter / u64::from(p.generations) / 64 * 64;
+        let generations = has_generations.then_some(GenerationPlaces {
+            table_at: CANDIDATES_BYTES as u64,
+            stride: share,
+        });
 
         let one = KeyWrite::new(0, 1, p.data_bytes, BITS);
-        let slots = pieces(quarter, one.slot_len());
+        let slots = pieces(share, one.slot_len());
         let key_write = KeyWrite::new(at(0), slots, p.data_bytes, BITS);
 
         let one = Postcarding::new(0, 1, p.hops, BITS, p.redundancy, hasher);
-        let chunks = pieces(quarter, one.chunk_len());
+        let chunks = pieces(share, one.chunk_len());
         let postcarding = Postcarding::new(at(1), chunks, p.hops, BITS, p.redundancy, hasher);
 
         let one = Append::new(0, 1, 2, p.batch, p.entry_bytes);
@@ -277,7 +365,7 @@ impl Plan {
         })?;
         let append = Append::new(at(2), p.lists, batches, p.batch, p.entry_bytes);
 
-        let counters = pieces(quarter, 8);
+        let counters = pieces(share, 8);
         let key_increment = KeyIncrement::new(at(3), counters, p.redundancy);
         let places = Places {
             candidates_at: 0,
@@ -292,6 +380,7 @@ impl Plan {
             append_slot_bytes: append.slot_len() as u64,
             key_increment_at: at(3),
             key_increment_counters: counters,
+            generations,
             bytes: at(4),
         };
         Ok(Self {
@@ -303,6 +392,13 @@ impl Plan {
             parameters,
             places,
         })
+    }
+
+    /// Its generations, if it has several.
+    pub(super) fn generations(&self) -> Option<Generations> {
+        let count = self.parameters.generations;
+        let places = self.places.generations?;
+        Some(Generations::new(places.table_at, count, places.stride))
     }
 
     /// The inverse table: all values that hops may report.
@@ -337,7 +433,21 @@ fn check(p: &Parameters) -> Result<()> {
         1,
         DATA_LEN_MAX as u64,
     )?;
-    inside("--redundancy", u64::from(p.redundancy), 1, 4)
+    inside("--redundancy", u64::from(p.redundancy), 1, 4)?;
+    inside(
+        "--generations",
+        u64::from(p.generations),
+        1,
+        u64::from(GENERATIONS_MAX),
+    )?;
+    let period = p.generation_period_s;
+    let is_period = match p.generations {
+        1 => period == 0,
+        _ => PERIOD_S.contains(&period),
+    };
+    require(is_period, || {
+        format!("--generation-period {period} s: give 1s to 366d, with --generations 2 to 4 only")
+    })
 }
 
 #[cfg(test)]
@@ -370,14 +480,62 @@ mod tests {
         for pair in stores.windows(2) {
             assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?}");
         }
+        assert!(!text.contains("generation"), "as before there were any");
         for (from, to) in [
             ("\"hops\":5", "\"hops\":4"),
             ("\"hops\":5", "\"hops\":0"),
             ("\"memory_bytes\":1073741824", "\"memory_bytes\":99"),
             ("\"version\":1", "\"version\":2"),
+            ("\"version\":1", "\"version\":3"),
+            ("\"hops\":5", "\"hops\":5,\"generations\":2"),
             ("strata-telemetry", "something"),
             ("ffffffffffffffff", "x"),
             ("\"lists\":64", "\"lists\":4294967295"),
+        ] {
+            assert!(text.contains(from), "{from}");
+            assert!(Manifest::parse(&text.replace(from, to)).is_err(), "{from}");
+        }
+    }
+
+    #[test]
+    fn generations_share_the_quarters_and_old_programs_refuse_them() {
+        let layout = TelemetryLayout {
+            generations: Some(3),
+            ..TelemetryLayout::default()
+        };
+        let manifest = Manifest::new([1, 2], layout.decided(), Vec::new()).unwrap();
+        let text = serde_json::to_string(&manifest).unwrap();
+        assert!(text.contains("\"version\":2") && text.contains("\"generation_period_s\":3600"));
+        let (_, plan) = Manifest::parse(&text).unwrap();
+        let places = plan.places;
+        let stride = places.generations.unwrap().stride;
+        let stores = [
+            (
+                places.key_write_at,
+                plan.key_write.memory_len(),
+                places.postcarding_at,
+            ),
+            (
+                places.postcarding_at,
+                plan.postcarding.memory_len(),
+                places.append_at,
+            ),
+            (
+                places.key_increment_at,
+                plan.key_increment.memory_len(),
+                places.bytes,
+            ),
+        ];
+        for (at, len, end) in stores {
+            assert!(len <= stride && at + 2 * stride + len <= end, "{places:?}");
+            assert!(len * 10 > stride * 9, "little is wasted: {places:?}");
+        }
+        for (from, to) in [
+            ("\"version\":2", "\"version\":1"),
+            ("\"generations\":3", "\"generations\":5"),
+            ("\"generations\":3", "\"generations\":1"),
+            ("\"generations\":3", "\"generations\":0"),
+            ("\"generation_period_s\":3600", "\"generation_period_s\":0"),
         ] {
             assert!(text.contains(from), "{from}");
             assert!(Manifest::parse(&text.replace(from, to)).is_err(), "{from}");

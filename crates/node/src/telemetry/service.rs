@@ -10,24 +10,30 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ipnet::IpNet;
 use rustix::thread::CapabilitySet;
+use strata_control::api::{Endpoints, Server, TcpEndpoint, serve_telemetry};
 use strata_dta::flow_event::{ANOMALIES, LOSSES};
+use strata_dta::generations::{Generation, Turning};
 use strata_dta::int::mapping::{DEFAULT, Mapper, Table};
 use strata_dta::protocol::{Datagram, Flags, NACK_PORT, Nack, Report};
 use strata_dta::reporter::{Reporter, ReporterOptions};
 use strata_dta::translator::{Options, Rate, ReporterCounters};
 use strata_dta::{Local, Origin, REDUNDANCY_MAX, Translator};
-use strata_sandbox::Owner;
+use strata_sandbox::{Owner, SocketFile};
 use strata_sys::socket::{self, Receiver};
 use strata_wire::exact;
 
+use super::answers::Answers;
 use super::candidates;
 use super::fading::{FadeOptions, Fading};
+use super::generations::{PIECE_BYTES, turning};
 use super::plan::{EntryKind, NamedList, Plan, TelemetryLayout};
+use super::pushing::Pushing;
+use super::reader::TelemetryStore;
 use super::sink::{Done, Mapped};
 use super::status::{Received, Snapshot};
 use super::store::{STATUS, Writing, replace};
 use super::witnesses::{Estimate, Found, Slots, Witness, Witnesses};
-use crate::error::{At as _, NodeError, Result};
+use crate::error::{At as _, NodeError, Result, require};
 use crate::handle::{Handle, Spec};
 use crate::notice::{Notice, Tell};
 use crate::sandbox::{Reach, give_up};
@@ -46,6 +52,9 @@ const IDLE: Duration = Duration::from_millis(50);
 const STATUS_EVERY: Duration = Duration::from_secs(1);
 /// Of datagrams with one report, one in so many is considered for the keys that are added to often.
 const CONSIDERED: u64 = 16;
+/// The reporter of what INT becomes.
+const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
 /// A telemetry collector in one process.
 #[derive(Debug)]
 pub struct TelemetrySpec {
@@ -67,8 +76,19 @@ pub struct TelemetrySpec {
     pub fade: Option<FadeOptions>,
     /// Who owns the store.
     pub owner: Owner,
+    /// Where its API is served, if anywhere.
+    pub api: TelemetryApiSpec,
     /// Whether to drop what is not needed once all is open.
     pub sandboxed: bool,
+}
+
+/// Where the API of a collector is served.
+#[derive(Debug, Default)]
+pub struct TelemetryApiSpec {
+    /// On this Unix socket.
+    pub socket: Option<PathBuf>,
+    /// Over TCP.
+    pub tcp: Option<TcpEndpoint>,
 }
 
 /// What a collector did.
@@ -86,7 +106,7 @@ impl Spec for TelemetrySpec {
     type Running = ();
     type Outcome = TelemetryOutcome;
 
-    fn start(self, stop: Arc<AtomicBool>, tell: Tell) -> Result<Handle<Self>> {
+    fn start(mut self, stop: Arc<AtomicBool>, tell: Tell) -> Result<Handle<Self>> {
         let table = self.table.as_deref().unwrap_or(DEFAULT);
         let table = Table::parse(table)
             .map_err(|error| NodeError::Refused(format!("the table of INT reports: {error}")))?;
@@ -94,17 +114,31 @@ impl Spec for TelemetrySpec {
         let (reports, listen) = bind(self.listen)?;
         let int = self.int.map(bind).transpose()?;
         let writing = Writing::open(&self.store, &self.layout, &lists, &self.owner)?;
+        require(
+            self.fade.is_none() || writing.plan.generations().is_none(),
+            || {
+                format!(
+                    "{}: counters of a store with generations count what was added in each of them, and \
+                 are not reset or halved: leave out --reset-counters and --halve-counters",
+                    self.store.display()
+                )
+            },
+        )?;
+        let endpoints = self.api.bind(&self.owner)?;
         if self.sandboxed {
+            let socket = endpoints.socket.as_ref();
             let reach = Reach {
                 store: Some(&self.store),
+                socket_dirs: socket.and_then(SocketFile::own_dirs),
                 ..Reach::default()
             };
             give_up(&self.owner, &reach, CapabilitySet::empty(), &tell)?;
         }
         let continued = writing.continued;
         let int_listen = int.as_ref().map(|(_, address)| *address);
-        let service = Service::new(self, writing, table, (reports, listen), int)?;
+        let mut service = Service::new(self, writing, (table, lists), (reports, listen), int)?;
         service.write_status(true)?;
+        service.serve_api(endpoints, &tell)?;
         tell(&Notice::Telemetry {
             address: listen,
             int: int_listen,
@@ -113,6 +147,16 @@ impl Spec for TelemetrySpec {
         });
         let stopped = Arc::clone(&stop);
         Handle::run((), stop, move || service.serve(&stopped, &tell))
+    }
+}
+
+impl TelemetryApiSpec {
+    /// Makes the socket, which this process may not do once it is sandboxed.
+    fn bind(&mut self, owner: &Owner) -> Result<Endpoints> {
+        let path = self.socket.as_deref();
+        let socket = path.map(|path| SocketFile::bind(path, owner)).transpose()?;
+        let tcp = self.tcp.take();
+        Ok(Endpoints { socket, tcp })
     }
 }
 
@@ -170,7 +214,15 @@ struct Service {
     considered: u64,
     witnesses: Witnesses,
     fading: Option<Fading>,
+    turning: Option<Turning>,
+    /// Of the generations that hold something.
+    offsets: Vec<u64>,
+    /// What was done before the youngest of them began.
+    before: Done,
     nacks: Vec<Nack>,
+    pushing: Pushing,
+    /// The API, as long as this is there.
+    server: Option<Server>,
     started: Instant,
     /// Held as long as the store is written.
     _lock: std::fs::File,
@@ -194,7 +246,7 @@ impl Service {
     fn new(
         spec: TelemetrySpec,
         writing: Writing,
-        table: Table,
+        (table, lists): (Table, Vec<NamedList>),
         (reports, listen): (UdpSocket, SocketAddr),
         int: Option<(UdpSocket, SocketAddr)>,
     ) -> Result<Self> {
@@ -213,11 +265,12 @@ impl Service {
         });
         let end = |list: u32| ends[list as usize];
         let mut translator = Translator::new::<Local<Mapped>>(options, end);
+        let mut memory = Mapped(memory);
+        let turning = turning(&plan, &mut memory, unix_ns());
         let int = match int {
             Some((socket, listen)) => {
                 let session = getrandom::u32().map_err(std::io::Error::other)?;
-                let address = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-                let origin = translator.reporter(address);
+                let origin = translator.reporter(NOBODY.ip());
                 Some(Int {
                     socket: Arc::new(socket),
                     listen,
@@ -228,8 +281,8 @@ impl Service {
             }
             None => None,
         };
-        Ok(Self {
-            sink: Local::over(Mapped(memory)),
+        let mut service = Self {
+            sink: Local::over(memory),
             plan,
             translator,
             dir: spec.store,
@@ -243,10 +296,63 @@ impl Service {
             considered: 0,
             witnesses: Witnesses::default(),
             fading: spec.fade.map(|fade| Fading::new(fade, Instant::now())),
+            turning,
+            offsets: vec![0],
+            before: Done::default(),
             nacks: Vec::new(),
+            pushing: Pushing::new(Arc::default(), lists),
+            server: None,
             started: Instant::now(),
             _lock: lock,
-        })
+        };
+        service.look_at_generations(true);
+        Ok(service)
+    }
+
+    /// Serves the API, if it is wanted.
+    fn serve_api(&mut self, endpoints: Endpoints, tell: &Tell) -> Result<()> {
+        if endpoints.socket.is_none() && endpoints.tcp.is_none() {
+            return Ok(());
+        }
+        let answers = Arc::new(Answers::new(TelemetryStore::open(&self.dir)?));
+        let tell = Arc::clone(tell);
+        let warn = move |text| tell(&Notice::Warning(text));
+        let pushes = self.pushing.pushes();
+        self.server = Some(serve_telemetry(answers, pushes, endpoints, warn)?);
+        Ok(())
+    }
+
+    /// Sends reports to the youngest generation from now on, if there is another one.
+    fn look_at_generations(&mut self, has_turned: bool) {
+        let Some((turning, generations)) = self.turning.as_ref().zip(self.plan.generations())
+        else {
+            return;
+        };
+        let offset = |generation: &Generation| generations.offset(generation.index);
+        self.offsets.clear();
+        self.offsets.extend(turning.present().iter().map(offset));
+        if !has_turned {
+            return;
+        }
+        let (plan, offset) = (&self.plan, self.offsets[0]);
+        self.translator.turn_to(
+            plan.key_write.shifted(offset),
+            plan.postcarding.shifted(offset),
+            plan.key_increment.shifted(offset),
+        );
+        // What is measured is how full the youngest is.
+        self.witnesses = Witnesses::default();
+        self.before = self.done();
+    }
+
+    /// Begins another generation, if it is time; nothing may wait in the sink.
+    fn turn(&mut self) {
+        let Some(turning) = &mut self.turning else {
+            return;
+        };
+        let memory = self.sink.unflushed();
+        let turned = turning.step(unix_ns(), PIECE_BYTES, memory);
+        self.look_at_generations(turned.is_some());
     }
 
     fn now_ns(&self) -> u64 {
@@ -260,7 +366,8 @@ impl Service {
         while !stop.load(Ordering::Relaxed) {
             let held = self.held();
             let is_fading = self.fading.as_ref().is_some_and(Fading::is_going);
-            let limit = match held > 0 || is_fading {
+            let is_clearing = self.turning.as_ref().is_some_and(Turning::is_clearing);
+            let limit = match held > 0 || is_fading || is_clearing {
                 true => TICK,
                 false => IDLE,
             };
@@ -278,6 +385,7 @@ impl Service {
                     .tick(self.now_ns(), std::slice::from_mut(&mut self.sink));
             }
             self.sink.flush();
+            self.turn();
             if let Some(fading) = &mut self.fading {
                 fading.step(&self.plan, &mut self.sink.unflushed().0, now);
             }
@@ -380,7 +488,7 @@ impl Service {
                 origin
             }
         };
-        self.put(origin, datagram, now_ns);
+        self.put(source, origin, datagram, now_ns);
         if !self.nacks.is_empty() {
             self.answer(source, numbered);
         }
@@ -399,7 +507,20 @@ impl Service {
         Some(origin)
     }
 
-    fn put(&mut self, origin: Origin, datagram: &[u8], now_ns: u64) {
+    fn put(&mut self, source: SocketAddr, origin: Origin, datagram: &[u8], now_ns: u64) {
+        if self.pushing.wants(datagram) {
+            let accepted = |translator: &Translator| translator.counters(origin).accepted;
+            let before = accepted(&self.translator);
+            self.take(origin, datagram, now_ns);
+            let accepted = accepted(&self.translator) - before;
+            self.pushing.push(source, unix_ns(), datagram, accepted);
+        } else {
+            self.take(origin, datagram, now_ns);
+        }
+    }
+
+    #[inline]
+    fn take(&mut self, origin: Origin, datagram: &[u8], now_ns: u64) {
         let sinks = std::slice::from_mut(&mut self.sink);
         self.translator
             .receive_from(origin, datagram, now_ns, sinks, &mut self.nacks);
@@ -421,7 +542,8 @@ impl Service {
         }
         if let Some(Report::KeyIncrement { key, .. }) = one_of(datagram, turn) {
             // Its count may lack the additions of this datagram.
-            candidates::consider(&self.plan, &mut self.sink.unflushed().0, key);
+            let memory = &mut self.sink.unflushed().0;
+            candidates::consider(&self.plan, memory, key, &self.offsets);
         }
     }
 
@@ -458,7 +580,7 @@ impl Service {
     fn slots(&self) -> Slots {
         let places = &self.plan.places;
         Slots {
-            at: places.key_write_at,
+            at: places.key_write_at + self.offsets[0],
             count: places.key_write_slots,
             len: exact(places.key_write_slot_bytes),
         }
@@ -508,10 +630,10 @@ impl Service {
         // Errors are counted by the mapper.
         let _ = mapper.map(datagram, &mut |report| {
             let send = &mut |bytes: &[u8]| full.push(bytes.to_vec());
-            reporter.report(report, Flags::default(), time_ns, now_ns, send);
+            reporter.report(report, Flags::of_event(report), time_ns, now_ns, send);
         });
         for bytes in full {
-            self.put(*origin, &bytes, now_ns);
+            self.put(NOBODY, *origin, &bytes, now_ns);
         }
     }
 
@@ -520,7 +642,7 @@ impl Service {
         int.reporter
             .flush(&mut |bytes: &[u8]| rest.push(bytes.to_vec()));
         for bytes in rest {
-            self.put(int.origin, &bytes, now_ns);
+            self.put(NOBODY, int.origin, &bytes, now_ns);
         }
     }
 
@@ -548,6 +670,9 @@ impl Service {
             received: self.received,
             translator: &self.translator,
             done: self.done(),
+            before: self.before,
+            turning: self.turning.as_ref(),
+            pushes: self.pushing.counts(),
             estimate: self.estimate(),
             rounds: self.fading.as_ref().map(Fading::rounds),
             plan: &self.plan,

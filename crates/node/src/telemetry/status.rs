@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use serde_json::{Map, Value, json};
 use strata_dta::Translator;
+use strata_dta::generations::Turning;
 use strata_dta::int::mapping::IntCounters;
 use strata_dta::protocol::{Refusal, Refusals};
 use strata_dta::translator::ReporterCounters;
@@ -111,6 +112,11 @@ pub(super) struct Snapshot<'a> {
     pub(super) received: Received,
     pub(super) translator: &'a Translator,
     pub(super) done: Done,
+    /// What was done before the youngest generation began.
+    pub(super) before: Done,
+    pub(super) turning: Option<&'a Turning>,
+    /// Events that subscribers were given, and lost.
+    pub(super) pushes: (u64, u64),
     pub(super) estimate: Estimate,
     /// How often counters became smaller, if they do.
     pub(super) rounds: Option<u64>,
@@ -160,12 +166,13 @@ impl Snapshot<'_> {
             "socket_drops": self.received.socket_drops,
             "nacks_sent": self.received.nacks,
             "nacks_failed": self.received.nacks_failed,
+            "events": { "pushed": self.pushes.0, "lost": self.pushes.1 },
             "totals": reporter(&self.totals()),
             "int": int,
             "key_write": {
                 "writes": self.done.key_write,
                 "slots": places.key_write_slots,
-                "load": per(self.done.key_write, places.key_write_slots),
+                "load": per(self.done.key_write - self.before.key_write, places.key_write_slots),
                 "sampled": self.estimate.sampled,
                 "answered": self.estimate.answered,
                 "changed": self.estimate.changed,
@@ -174,7 +181,10 @@ impl Snapshot<'_> {
             "postcarding": cache.map(|cache| json!({
                 "writes": self.done.postcarding,
                 "chunks": places.postcarding_chunks,
-                "load": per(self.done.postcarding, places.postcarding_chunks),
+                "load": per(
+                    self.done.postcarding - self.before.postcarding,
+                    places.postcarding_chunks,
+                ),
                 "postcards": cache.postcards,
                 "complete": cache.complete,
                 "collided": cache.collided,
@@ -192,9 +202,21 @@ impl Snapshot<'_> {
             "key_increment": {
                 "additions": self.done.key_increment,
                 "counters": places.key_increment_counters,
-                "load": per(self.done.key_increment, places.key_increment_counters),
+                "load": per(
+                    self.done.key_increment - self.before.key_increment,
+                    places.key_increment_counters,
+                ),
                 "faded": self.rounds,
             },
+            "generations": self.turning.map(|turning| json!({
+                "count": self.plan.parameters.generations,
+                "period_seconds": self.plan.parameters.generation_period_s,
+                "clearing": turning.is_clearing(),
+                "present": turning.present().iter().map(|generation| json!({
+                    "number": generation.number,
+                    "begun_ns": generation.begun_ns,
+                })).collect::<Vec<_>>(),
+            })),
             "reporters": reporters.collect::<Vec<_>>(),
         });
         format!("{all:#}\n")

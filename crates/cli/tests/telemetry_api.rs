@@ -1,0 +1,420 @@
+//! The HTTP API of a telemetry collector as programs use it: curl asks what `strata telemetry` asks,
+//! and gets immediate reports as they come.
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+#[path = "common/listening.rs"]
+mod listening;
+#[path = "common/program.rs"]
+mod program;
+#[path = "common/signal.rs"]
+mod signal;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use listening::listening;
+use program::{ok, strata};
+use signal::signal;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+struct Collector {
+    child: Child,
+    _errors: ChildStderr,
+    store: PathBuf,
+    socket: PathBuf,
+    reports: SocketAddr,
+}
+
+impl Collector {
+    fn start(dir: &Path, options: &[&str]) -> Self {
+        let (store, socket) = (dir.join("store"), dir.join("api.sock"));
+        let mut command = strata();
+        command.args(["telemetry", "run", "--memory", "4MiB", "-o"]);
+        command.arg(&store).arg("--socket").arg(&socket);
+        command.args(["--listen", "127.0.0.1:0"]).args(options);
+        let (child, errors) = listening(&mut command);
+        let text = fs::read_to_string(store.join("status.json")).unwrap();
+        let status: Value = serde_json::from_str(&text).unwrap();
+        Self {
+            child,
+            _errors: errors,
+            reports: status["listen"].as_str().unwrap().parse().unwrap(),
+            store,
+            socket,
+        }
+    }
+
+    /// The status and the answer of a request.
+    fn asked(&self, page: &str, params: &[&str]) -> (u32, Value) {
+        let mut curl = Command::new("curl");
+        curl.args(["-sS", "-G", "-w", "\n%{http_code}", "--unix-socket"]);
+        curl.arg(&self.socket);
+        for param in params {
+            curl.args(["--data-urlencode", param]);
+        }
+        let said = ok(curl.arg(format!("http://strata/api/v1/{page}")));
+        let (answer, code) = said.rsplit_once('\n').unwrap();
+        let value = serde_json::from_str(answer);
+        (
+            code.parse().unwrap(),
+            value.unwrap_or_else(|_| panic!("{said}")),
+        )
+    }
+
+    fn wait_for(&self, page: &str, params: &[&str], wanted: impl Fn(&Value) -> bool) -> Value {
+        let start = Instant::now();
+        loop {
+            let (code, answer) = self.asked(page, params);
+            if code == 200 && wanted(&answer) {
+                return answer;
+            }
+            assert!(start.elapsed() < PATIENCE, "{page} {params:?}: {answer}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// What the command says of the same store.
+    fn said(&self, query: &[&str]) -> Value {
+        let mut command = strata();
+        command.args(["telemetry", query[0]]).arg(&self.store);
+        let said = ok(command.args(&query[1..]).arg("--json"));
+        let is_list = query[0] == "list" && query.len() > 1;
+        if is_list {
+            let lines = said
+                .lines()
+                .map(|line| serde_json::from_str::<Value>(line).unwrap());
+            return lines.collect();
+        }
+        serde_json::from_str(&said).unwrap()
+    }
+}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Version 2, of one report.
+fn packed(opcode: u8, flags: u8, sequence: u32, lens: [u8; 3], report: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![opcode, flags, 0, 1];
+    bytes.extend(sequence.to_be_bytes());
+    bytes.extend(1_700_000_000_000_000_000_u64.to_be_bytes());
+    bytes.extend(lens);
+    bytes.push(7);
+    bytes.extend(report);
+    bytes
+}
+
+const FLOW: [u8; 13] = [10, 0, 0, 1, 10, 0, 0, 2, 4, 0, 0, 80, 6];
+const FLOW_TEXT: &str = "10.0.0.1:1024 > 10.0.0.2:80 tcp";
+const IMMEDIATE: u8 = 0x80;
+
+/// An event of node 7, port 3, queue 1.
+fn event(value: u8) -> Vec<u8> {
+    let event = [0, 0, 0, 7, 0, 0, 0, 3, 1, 2, 0, 0, 0, value, 0, 0, 0, 9];
+    [&[0, 0, 0, 0][..], &event].concat()
+}
+
+#[test]
+fn the_api_answers_what_the_commands_answer() {
+    let dir = TempDir::new().unwrap();
+    let options = ["--generations", "2", "--generation-period", "366d"];
+    let collector = Collector::start(dir.path(), &options);
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let send = |bytes: &[u8]| {
+        socket.send_to(bytes, collector.reports).unwrap();
+    };
+    for (hop, node) in [(0_u8, 7_u8), (1, 8)] {
+        let card = [&FLOW[..], &[hop, 2, 0, 0, 0, node]].concat();
+        send(&packed(0x24, 0, u32::from(hop), [13, 4, 0], &card));
+        let latency = [&[0, 0, 0, node][..], &FLOW, &[0, 0, 1, node]].concat();
+        send(&packed(0x21, 0, 2 + u32::from(hop), [17, 4, 2], &latency));
+    }
+    let add = [&[10, 0, 0, 1][..], &9_u64.to_be_bytes()].concat();
+    send(&packed(0x23, 0, 4, [4, 8, 2], &add));
+    for value in 0..3 {
+        send(&packed(
+            0x22,
+            0,
+            5 + u32::from(value),
+            [0, 18, 0],
+            &event(value),
+        ));
+    }
+    let flow = format!("flow={FLOW_TEXT}");
+    let path = collector.wait_for("telemetry/path", &[&flow], |path| path["latency"] == 527);
+    assert_eq!(path, collector.said(&["path", FLOW_TEXT]));
+    assert_eq!(path["hops"][1]["node"], 8);
+    assert!(
+        path["begun_ns"].is_u64() && path["ended_ns"].is_null(),
+        "{path}"
+    );
+    for key in ["10.0.0.1", "node 8 10.0.0.1:1024 - 10.0.0.2:80 tcp"] {
+        let found = collector.wait_for("telemetry/get", &[&format!("key={key}")], |_| true);
+        assert_eq!(found, collector.said(&["get", key]));
+        assert_eq!(found["generations"].as_array().unwrap().len(), 1, "{found}");
+    }
+    let top = collector.wait_for("telemetry/top", &["number=5"], |top| {
+        !top.as_array().unwrap().is_empty()
+    });
+    assert_eq!(top, collector.said(&["top"]));
+    let listed = collector.wait_for("telemetry/list", &["name=congestion"], |listed| {
+        listed.as_array().unwrap().len() == 3
+    });
+    assert_eq!(listed, collector.said(&["list", "congestion"]));
+    let last = collector.asked("telemetry/list", &["name=0", "last=1"]);
+    assert_eq!(
+        last.1.as_array().unwrap()[..],
+        listed.as_array().unwrap()[2..]
+    );
+    assert_eq!(
+        collector.asked("telemetry/lists", &[]).1,
+        collector.said(&["list"])
+    );
+    let status = collector.asked("telemetry/status", &[]).1;
+    assert_eq!(status["running"], true);
+
+    for (page, params, code, said) in [
+        ("get", &["key=10.0.0.300"][..], 400, "10.0.0.300"),
+        ("get", &[], 400, "missing field `key`"),
+        (
+            "get",
+            &["key=10.0.0.1", "agree=5"],
+            400,
+            "agree=5: write a number from 1 to 4",
+        ),
+        (
+            "get",
+            &["key=10.0.0.1", "redundancy=2", "agree=3"],
+            400,
+            "from 1 to 2",
+        ),
+        (
+            "get",
+            &["key=10.0.0.1", "copies=2"],
+            400,
+            "unknown field `copies`",
+        ),
+        (
+            "get",
+            &["key=10.0.0.99"],
+            404,
+            "nothing is known of 10.0.0.99",
+        ),
+        ("path", &["flow=10.0.0.1"], 400, "10.0.0.1"),
+        (
+            "path",
+            &["flow=10.0.0.9:1 > 10.0.0.2:80 tcp"],
+            404,
+            "is not known",
+        ),
+        ("list", &["name=nothing"], 404, "there is no list nothing"),
+        ("list", &["name=64"], 404, "a number below 64"),
+        ("list", &["name=0", "last=10001"], 400, "from 1 to 10000"),
+        ("top", &["number=0"], 400, "from 1 to 1024"),
+        ("flows", &[], 404, "openapi.json"),
+    ] {
+        let (status, answer) = collector.asked(&format!("telemetry/{page}"), params);
+        let error = answer["error"].as_str().unwrap();
+        assert!(
+            status == code && error.contains(said),
+            "{page} {params:?}: {status} {answer}"
+        );
+    }
+    let (_, described) = collector.asked("openapi.json", &[]);
+    for page in ["status", "get", "path", "top", "lists", "list", "events"] {
+        let page = format!("/api/v1/telemetry/{page}");
+        assert!(described["paths"][&page]["get"].is_object(), "{page}");
+    }
+    let parameters = &described["paths"]["/api/v1/telemetry/get"]["get"]["parameters"];
+    assert_eq!(parameters[0]["name"], "key");
+}
+
+/// The next event of a stream: its name and its data.
+fn next(stream: &mut impl BufRead) -> Option<(String, Value)> {
+    let mut name = String::new();
+    loop {
+        let mut line = String::new();
+        if stream.read_line(&mut line).unwrap() == 0 {
+            return None;
+        }
+        if let Some(of) = line.strip_prefix("event: ") {
+            of.trim_end().clone_into(&mut name);
+        } else if let Some(data) = line.strip_prefix("data: ") {
+            return Some((name, serde_json::from_str(data).unwrap()));
+        }
+    }
+}
+
+#[test]
+fn immediate_reports_reach_those_who_subscribe() {
+    let dir = TempDir::new().unwrap();
+    let collector = Collector::start(dir.path(), &["--lists", "8"]);
+    let mut curl = Command::new("curl");
+    curl.args(["-sSN", "--unix-socket"]).arg(&collector.socket);
+    curl.arg("http://strata/api/v1/telemetry/events");
+    let mut curl = curl.stdout(Stdio::piped()).spawn().unwrap();
+    let mut stream = BufReader::new(curl.stdout.take().unwrap());
+    let mut line = String::new();
+    stream.read_line(&mut line).unwrap();
+    assert_eq!(line, ": alive\n", "from here on, none is missed");
+
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let send = |bytes: &[u8]| {
+        socket.send_to(bytes, collector.reports).unwrap();
+    };
+    // Not immediate, refused, and immediate.
+    send(&packed(0x22, 0, 0, [0, 18, 0], &event(1)));
+    let unknown = [&[0, 0, 0, 99][..], &event(2)[4..]].concat();
+    send(&packed(0x22, IMMEDIATE, 1, [0, 18, 0], &unknown));
+    send(&packed(0x22, IMMEDIATE, 2, [0, 18, 0], &event(3)));
+    send(&packed(
+        0x21,
+        IMMEDIATE,
+        3,
+        [13, 4, 2],
+        &[&FLOW[..], &[0, 0, 0, 5]].concat(),
+    ));
+    let (name, first) = next(&mut stream).unwrap();
+    assert_eq!(
+        (&*name, &first["kind"], &first["name"]),
+        ("report", &"append".into(), &"congestion".into())
+    );
+    assert_eq!(
+        (&first["entry"]["node"], &first["entry"]["value"]),
+        (&7.into(), &3.into())
+    );
+    assert_eq!(first["reporter"], "127.0.0.1");
+    assert!(first["time_ns"].as_u64().unwrap() > 1_700_000_000_000_000_000);
+    let (_, second) = next(&mut stream).unwrap();
+    assert_eq!(
+        (&second["key"], &second["number"]),
+        (&FLOW_TEXT.into(), &5.into())
+    );
+    // Of the published protocol, with a sequence number and without.
+    send(&[1, 0x80, 2, 192, 0, 2, 1, 0, 0, 0, 6]);
+    send(&[3, 9, 0x80, 2, 192, 0, 2, 2, 0, 0, 0, 0, 0, 0, 0, 7]);
+    let (_, third) = next(&mut stream).unwrap();
+    assert_eq!(
+        (&third["kind"], &third["number"]),
+        (&"key-write".into(), &6.into())
+    );
+    let (_, fourth) = next(&mut stream).unwrap();
+    assert_eq!(
+        (&fourth["kind"], &fourth["added"]),
+        (&"key-increment".into(), &7.into())
+    );
+
+    // A flood of them costs subscribers events, which are counted, and not the collector its reports.
+    let sent = 20_000_u32;
+    for n in 0..sent {
+        send(&packed(0x22, IMMEDIATE, 4 + n, [0, 18, 0], &event(4)));
+        if n.is_multiple_of(64) {
+            thread::yield_now();
+        }
+    }
+    let number = |value: &Value| value.as_u64().unwrap();
+    let status = collector.wait_for("telemetry/status", &[], |status| {
+        let came = number(&status["totals"]["reports"]) + number(&status["socket_drops"]);
+        came >= u64::from(sent) + 6
+    });
+    let events = &status["events"];
+    let known = number(&events["pushed"]) + number(&events["lost"]);
+    assert_eq!(
+        known,
+        number(&status["totals"]["accepted"]) - 1,
+        "{status:#}"
+    );
+    // Each of them comes, or was counted.
+    let (mut reports, mut lost) = (4_u64, 0);
+    while reports < number(&events["pushed"]) {
+        let (name, data) = next(&mut stream).unwrap();
+        match &*name {
+            "report" => reports += 1,
+            _ => lost += number(&data["lost"]),
+        }
+    }
+    assert!(lost <= number(&events["lost"]), "{events}");
+    // The stream ends with the collector.
+    signal(&collector.child, "INT");
+    while next(&mut stream).is_some() {}
+    curl.wait().unwrap();
+}
+
+#[test]
+fn over_tcp_it_wants_a_token() {
+    let dir = TempDir::new().unwrap();
+    let token = dir.path().join("token");
+    fs::write(&token, TOKEN).unwrap();
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
+    // A port that nobody uses.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap();
+    drop(free);
+    let config = dir.path().join("strata.toml");
+    let text = format!("[control]\nlisten = \"{address}\"\n");
+    fs::write(&config, &text).unwrap();
+    let config_text = config.to_str().unwrap();
+    let mut open = strata();
+    open.args([
+        "telemetry",
+        "run",
+        "--listen",
+        "127.0.0.1:0",
+        "--config",
+        config_text,
+        "-o",
+    ]);
+    let output = open.arg(dir.path().join("store")).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        !output.status.success() && error.contains("control.token_file"),
+        "{error}"
+    );
+    fs::write(&config, format!("{text}token_file = {token:?}\n")).unwrap();
+    let collector = Collector::start(dir.path(), &["--config", config_text]);
+    let code = |options: &[&str]| {
+        let mut curl = Command::new("curl");
+        curl.args(["-sS", "-o", "/dev/null", "-w", "%{http_code}"])
+            .args(options);
+        ok(curl.arg(format!("http://{address}/api/v1/telemetry/status")))
+    };
+    assert_eq!(code(&[]), "401");
+    assert_eq!(code(&["-H", "Authorization: Bearer wrong"]), "401");
+    assert_eq!(
+        code(&["-H", &format!("Authorization: Bearer {TOKEN}")]),
+        "200"
+    );
+    drop(collector);
+    // A configuration that has nothing for it.
+    fs::write(&config, "mode = [\"default\"]\n").unwrap();
+    let mut useless = strata();
+    useless.args([
+        "telemetry",
+        "run",
+        "--listen",
+        "127.0.0.1:0",
+        "--config",
+        config_text,
+        "-o",
+    ]);
+    let output = useless.arg(dir.path().join("store")).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        output.status.code() == Some(2) && error.contains("control.listen"),
+        "{error}"
+    );
+}

@@ -1,0 +1,427 @@
+//! A telemetry collector's API: what it answers, and who gets immediate reports as they come.
+//!
+//! The collector never waits for subscribers: each has a bounded queue, and what does not fit is
+//! lost for this subscriber alone, who is told how much.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::body::{Body, Bytes, Frame};
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::mpsc::{self, Receiver, Sender};
+use tokio::time::{Interval, MissedTickBehavior, interval};
+use utoipa::ToSchema;
+
+/// Subscribers at most.
+pub const SUBSCRIBERS_MAX: usize = 8;
+/// Events that wait for a subscriber at most.
+const WAITING_MAX: usize = 1024;
+/// A silent stream says so often that it is there: a client that is gone is found by it.
+const ALIVE: Duration = Duration::from_secs(15);
+
+/// When a generation of a store filled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct TelemetryTime {
+    /// From this time on, in ns since 1970.
+    pub begun_ns: u64,
+    /// Until then; null if it is the youngest.
+    pub ended_ns: Option<u64>,
+}
+
+/// The value of a key.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct TelemetryValue {
+    /// Its bytes in hexadecimal.
+    pub bytes: String,
+    /// The same as a number, if it has up to 8 bytes.
+    pub number: Option<u64>,
+    /// Copies that hold it, at least.
+    pub agreeing: u8,
+    /// The generation that it is from, if the store has generations.
+    #[serde(flatten)]
+    pub time: Option<TelemetryTime>,
+}
+
+/// What was added for a key.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct TelemetryCount {
+    /// At most this.
+    pub at_most: u64,
+    /// By so much it may be too large.
+    pub excess_max: f64,
+    /// With this probability, by more.
+    pub doubt: f64,
+}
+
+/// What a generation knows of a key.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct TelemetryGeneration {
+    /// Its time.
+    #[serde(flatten)]
+    pub time: TelemetryTime,
+    /// The key's value.
+    pub value: Option<TelemetryValue>,
+    /// What was added for it.
+    pub count: Option<TelemetryCount>,
+}
+
+/// What a store knows of a key.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct TelemetryKey {
+    /// The key, as people write it.
+    pub key: String,
+    /// Its bytes in hexadecimal.
+    pub key_bytes: String,
+    /// Its latest value.
+    pub value: Option<TelemetryValue>,
+    /// What was added for it, in all generations together.
+    pub count: Option<TelemetryCount>,
+    /// What each generation knows, youngest first, if the store has generations.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub generations: Vec<TelemetryGeneration>,
+}
+
+/// A hop of a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct TelemetryHop {
+    /// What it reported: its number.
+    pub node: Option<u32>,
+    /// The latest latency of the flow there.
+    pub latency: Option<u64>,
+}
+
+/// The path of a flow.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct TelemetryPath {
+    /// The flow.
+    pub flow: String,
+    /// Its hops, in order.
+    pub hops: Vec<TelemetryHop>,
+    /// The sum of their latencies, if all are known.
+    pub latency: Option<u64>,
+    /// The generation that the path is from, if the store has generations.
+    #[serde(flatten)]
+    pub time: Option<TelemetryTime>,
+}
+
+/// A key with a large counter.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct TelemetryTop {
+    /// The key, as people write it.
+    pub key: String,
+    /// Its bytes in hexadecimal.
+    pub key_bytes: String,
+    /// What was added for it, at most.
+    pub count: u64,
+}
+
+/// A list that has a name.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct TelemetryList {
+    /// Its number.
+    pub number: u32,
+    /// Its name.
+    pub name: String,
+    /// What its entries are: `node-event`, `flow-event` or `bytes`.
+    pub entries: String,
+}
+
+/// Why a query has no answer.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum TelemetryRefused {
+    /// It cannot be understood.
+    #[error("{0}")]
+    Query(String),
+    /// Nothing is known.
+    #[error("{0}")]
+    Unknown(String),
+    /// The store cannot be read.
+    #[error("{0}")]
+    Store(String),
+}
+
+/// Whoever answers for a store. Keys and lists are written as people write them.
+pub trait TelemetryQueries: Send + Sync + 'static {
+    /// What is known of a key, of `redundancy` copies of which `agree` agree: 1 to 4 each.
+    ///
+    /// # Errors
+    ///
+    /// If it is no key, or nothing is known.
+    fn key(&self, key: &str, redundancy: u8, agree: u8) -> Result<TelemetryKey, TelemetryRefused>;
+
+    /// The path of a flow.
+    ///
+    /// # Errors
+    ///
+    /// If it is no flow, or its path is not known.
+    fn path(&self, flow: &str) -> Result<TelemetryPath, TelemetryRefused>;
+
+    /// Keys with the largest counters.
+    fn top(&self, number: usize) -> Vec<TelemetryTop>;
+
+    /// Lists that have names.
+    fn lists(&self) -> Vec<TelemetryList>;
+
+    /// The last entries of a list, by its name or number, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such list.
+    fn list(&self, name: &str, last: usize) -> Result<Vec<serde_json::Value>, TelemetryRefused>;
+
+    /// What the collector has counted until a second ago.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read.
+    fn status(&self) -> Result<serde_json::Value, TelemetryRefused>;
+}
+
+/// Why nobody else can subscribe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotSubscribed {
+    /// There are enough.
+    #[error(
+        "{SUBSCRIBERS_MAX} get the immediate reports of this collector already, the most that may"
+    )]
+    TooMany,
+    /// The collector ends.
+    #[error("the collector ends")]
+    Ends,
+}
+
+/// Those who get immediate reports.
+#[derive(Debug, Default)]
+pub struct Pushes {
+    /// Whether there is anyone, for the collector to look at before it does anything else.
+    is_watched: AtomicBool,
+    pushed: AtomicU64,
+    lost: AtomicU64,
+    inner: Mutex<Inner>,
+    all_gone: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    list: Vec<Arc<Subscriber>>,
+    is_closed: bool,
+}
+
+#[derive(Debug)]
+struct Subscriber {
+    /// `None` once the collector ends.
+    sender: Mutex<Option<Sender<Bytes>>>,
+    /// Events that were lost since it was told so.
+    lost: AtomicU64,
+}
+
+impl Pushes {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether anyone gets events.
+    #[inline]
+    #[must_use]
+    pub fn is_watched(&self) -> bool {
+        self.is_watched.load(Ordering::Relaxed)
+    }
+
+    /// Events that were put into queues, and those that were lost, of all subscribers.
+    #[must_use]
+    pub fn counts(&self) -> (u64, u64) {
+        let [pushed, lost] = [&self.pushed, &self.lost].map(|n| n.load(Ordering::Relaxed));
+        (pushed, lost)
+    }
+
+    /// Gives an event, JSON in one line, to everyone who has room for it.
+    pub fn push(&self, event: &str) {
+        let frame = Bytes::from(format!("event: report\ndata: {event}\n\n"));
+        for subscriber in &self.lock().list {
+            let sender = subscriber.sender();
+            match sender.as_ref().map(|to| to.try_send(frame.clone())) {
+                Some(Ok(())) => self.pushed.fetch_add(1, Ordering::Relaxed),
+                Some(Err(TrySendError::Full(_))) => {
+                    subscriber.lost.fetch_add(1, Ordering::Relaxed);
+                    self.lost.fetch_add(1, Ordering::Relaxed)
+                }
+                Some(Err(TrySendError::Closed(_))) | None => continue,
+            };
+        }
+    }
+
+    /// Everyone has lost so many events, which were too many to be looked at.
+    pub fn lose(&self, count: u64) {
+        for subscriber in &self.lock().list {
+            subscriber.lost.fetch_add(count, Ordering::Relaxed);
+            self.lost.fetch_add(count, Ordering::Relaxed);
+        }
+    }
+
+    /// Adds a subscriber, who is gone once the result is dropped.
+    ///
+    /// # Errors
+    ///
+    /// If there are too many, or the collector ends.
+    pub fn subscribe(self: &Arc<Self>) -> Result<Subscription, NotSubscribed> {
+        let mut inner = self.lock();
+        if inner.is_closed {
+            return Err(NotSubscribed::Ends);
+        }
+        if inner.list.len() >= SUBSCRIBERS_MAX {
+            return Err(NotSubscribed::TooMany);
+        }
+        let (sender, receiver) = mpsc::channel(WAITING_MAX);
+        let subscriber = Arc::new(Subscriber {
+            sender: Mutex::new(Some(sender)),
+            lost: AtomicU64::new(0),
+        });
+        inner.list.push(Arc::clone(&subscriber));
+        self.is_watched.store(true, Ordering::Relaxed);
+        let mut alive = interval(ALIVE);
+        alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Ok(Subscription {
+            pushes: Arc::clone(self),
+            subscriber,
+            receiver,
+            alive,
+        })
+    }
+
+    /// The collector ends: nobody subscribes any more, and subscribers get what waits for them.
+    pub fn close(&self) {
+        let mut inner = self.lock();
+        inner.is_closed = true;
+        for subscriber in &inner.list {
+            subscriber.sender().take();
+        }
+    }
+
+    /// Waits until nobody is subscribed.
+    pub async fn all_gone(&self) {
+        while !self.lock().list.is_empty() {
+            self.all_gone.notified().await;
+        }
+    }
+}
+
+impl Subscriber {
+    fn sender(&self) -> MutexGuard<'_, Option<Sender<Bytes>>> {
+        self.sender.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A subscriber, as the body of its answer: server-sent events (HTML Living Standard, §9.2). An
+/// event `report` is a report; `lost` says how many were lost before the next one. The first thing
+/// sent is a comment, from which on no report is missed.
+#[derive(Debug)]
+pub struct Subscription {
+    pushes: Arc<Pushes>,
+    subscriber: Arc<Subscriber>,
+    receiver: Receiver<Bytes>,
+    /// Its first tick is at once.
+    alive: Interval,
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        let mut inner = self.pushes.lock();
+        inner
+            .list
+            .retain(|other| !Arc::ptr_eq(other, &self.subscriber));
+        if inner.list.is_empty() {
+            self.pushes.is_watched.store(false, Ordering::Relaxed);
+            self.pushes.all_gone.notify_one();
+        }
+    }
+}
+
+impl Body for Subscription {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let lost = self.subscriber.lost.swap(0, Ordering::Relaxed);
+        if lost > 0 {
+            let text = format!("event: lost\ndata: {{\"lost\": {lost}}}\n\n");
+            return Poll::Ready(Some(Ok(Frame::data(text.into()))));
+        }
+        if let Poll::Ready(next) = self.receiver.poll_recv(context) {
+            return Poll::Ready(next.map(|event| Ok(Frame::data(event))));
+        }
+        match self.alive.poll_tick(context) {
+            Poll::Ready(_) => Poll::Ready(Some(Ok(Frame::data(": alive\n\n".into())))),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::BodyExt as _;
+
+    async fn next(of: &mut Subscription) -> Option<String> {
+        let frame = of.frame().await?.unwrap();
+        let bytes = frame.into_data().unwrap();
+        Some(String::from_utf8(bytes.to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn whoever_is_slow_loses_events_alone_and_is_told_how_many() {
+        let pushes = Arc::new(Pushes::default());
+        assert!(!pushes.is_watched());
+        pushes.push("0");
+        let mut slow = pushes.subscribe().unwrap();
+        let mut quick = pushes.subscribe().unwrap();
+        assert!(pushes.is_watched());
+        for begins in [&mut slow, &mut quick] {
+            assert_eq!(next(begins).await.unwrap(), ": alive\n\n");
+        }
+        for n in 0..WAITING_MAX + 5 {
+            pushes.push(&n.to_string());
+            let expected = format!("event: report\ndata: {n}\n\n");
+            assert_eq!(next(&mut quick).await.unwrap(), expected);
+        }
+        pushes.lose(2);
+        assert_eq!(
+            next(&mut quick).await.unwrap(),
+            "event: lost\ndata: {\"lost\": 2}\n\n"
+        );
+        assert_eq!(
+            next(&mut slow).await.unwrap(),
+            "event: lost\ndata: {\"lost\": 7}\n\n"
+        );
+        assert_eq!(next(&mut slow).await.unwrap(), "event: report\ndata: 0\n\n");
+        assert_eq!(pushes.counts(), (2 * WAITING_MAX as u64 + 5, 9));
+        drop(quick);
+        pushes.close();
+        for _ in 1..WAITING_MAX {
+            assert!(next(&mut slow).await.is_some());
+        }
+        assert_eq!(next(&mut slow).await, None);
+        assert_eq!(pushes.subscribe().unwrap_err(), NotSubscribed::Ends);
+        drop(slow);
+        pushes.all_gone().await;
+        assert!(!pushes.is_watched());
+    }
+
+    #[tokio::test]
+    async fn subscribers_are_a_bounded_number() {
+        let pushes = Arc::new(Pushes::default());
+        let all: Vec<_> = (0..SUBSCRIBERS_MAX)
+            .map(|_| pushes.subscribe().unwrap())
+            .collect();
+        assert_eq!(pushes.subscribe().unwrap_err(), NotSubscribed::TooMany);
+        drop(all);
+        assert!(pushes.subscribe().is_ok());
+    }
+}

@@ -1,0 +1,218 @@
+//! What a store knows, as the API of its collector and `--json` say it.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde_json::Value;
+use strata_control::telemetry::{
+    TelemetryCount, TelemetryGeneration, TelemetryHop, TelemetryKey, TelemetryList, TelemetryPath,
+    TelemetryQueries, TelemetryRefused, TelemetryTime, TelemetryTop, TelemetryValue,
+};
+use strata_dta::key::{FiveTuple, Key};
+
+use super::generations::GenerationTime;
+use super::plan::EntryKind;
+use super::reader::{Counted, Found, TelemetryStore};
+use super::shown;
+
+fn time(time: GenerationTime) -> TelemetryTime {
+    TelemetryTime {
+        begun_ns: time.begun_ns,
+        ended_ns: time.ended_ns,
+    }
+}
+
+fn value(found: &Found, of: Option<GenerationTime>) -> TelemetryValue {
+    TelemetryValue {
+        bytes: shown::hex(&found.data),
+        number: shown::as_number(&found.data),
+        agreeing: found.agreeing,
+        time: of.map(time),
+    }
+}
+
+fn count(counted: Counted) -> TelemetryCount {
+    TelemetryCount {
+        at_most: counted.at_most,
+        excess_max: counted.excess_max,
+        doubt: counted.doubt,
+    }
+}
+
+impl TelemetryStore {
+    /// What is known of a key; `None` if nothing is.
+    ///
+    /// # Panics
+    ///
+    /// If the redundancy is not 1 to 4.
+    pub fn answer_key(&mut self, key: &Key, redundancy: u8, agree: u8) -> Option<TelemetryKey> {
+        let known = self.known(key, redundancy, agree);
+        let mut values = known.iter();
+        let latest = values.find_map(|known| Some(value(known.value.as_ref()?, known.time)));
+        let counts: Vec<Counted> = known.iter().filter_map(|known| known.count).collect();
+        if latest.is_none() && counts.is_empty() {
+            return None;
+        }
+        let generations = known.iter().filter_map(|known| {
+            Some(TelemetryGeneration {
+                time: time(known.time?),
+                value: known.value.as_ref().map(|found| value(found, None)),
+                count: known.count.map(count),
+            })
+        });
+        Some(TelemetryKey {
+            key: shown::key(key),
+            key_bytes: format!("{key:?}"),
+            value: latest,
+            count: (!counts.is_empty()).then(|| count(Counted::together(counts))),
+            generations: generations.collect(),
+        })
+    }
+
+    /// The path of a flow, with the latest latencies at its nodes; `None` if it is not known.
+    pub fn answer_path(&mut self, flow: &FiveTuple) -> Option<TelemetryPath> {
+        let found = self.path(&Key::flow(flow))?;
+        let values = found.path.values();
+        let len = values.iter().rposition(Option::is_some)? + 1;
+        let hops = values[..len].iter().map(|&node| {
+            let latency = node.and_then(|node| self.value(&Key::flow_at(node, flow), 4, 1));
+            TelemetryHop {
+                node,
+                latency: latency.and_then(|(found, _)| shown::as_number(&found.data)),
+            }
+        });
+        let hops: Vec<TelemetryHop> = hops.collect();
+        let known = hops.iter().map(|hop| hop.latency);
+        let sum = known.sum::<Option<u64>>();
+        Some(TelemetryPath {
+            flow: flow.to_string(),
+            latency: sum,
+            hops,
+            time: found.time.map(time),
+        })
+    }
+
+    /// Keys with the largest counters.
+    #[must_use]
+    pub fn answer_top(&self, number: usize) -> Vec<TelemetryTop> {
+        let top = self.top(number).into_iter();
+        let row = |(key, count): (Key, u64)| TelemetryTop {
+            key: shown::key(&key),
+            key_bytes: format!("{key:?}"),
+            count,
+        };
+        top.map(row).collect()
+    }
+
+    /// Lists that have names.
+    #[must_use]
+    pub fn answer_lists(&self) -> Vec<TelemetryList> {
+        let lists = self.lists().iter();
+        let row = lists.map(|list| TelemetryList {
+            number: list.number,
+            name: list.name.clone(),
+            entries: match list.entries {
+                EntryKind::NodeEvent => "node-event",
+                EntryKind::FlowEvent => "flow-event",
+                EntryKind::Bytes => "bytes",
+            }
+            .to_owned(),
+        });
+        row.collect()
+    }
+
+    /// A list by its name or its number, and what its entries are.
+    ///
+    /// # Errors
+    ///
+    /// If there is none, what could be written instead.
+    pub fn find_list(&self, name: &str) -> Result<(u32, EntryKind), String> {
+        let number = name.parse::<u32>().ok();
+        let mut lists = self.lists().iter();
+        let named = lists.find(|list| list.name == name || Some(list.number) == number);
+        if let Some(list) = named {
+            return Ok((list.number, list.entries));
+        }
+        match number {
+            Some(number) if number < self.lists_len() => Ok((number, EntryKind::Bytes)),
+            _ => {
+                let names: Vec<&str> = self.lists().iter().map(|list| &*list.name).collect();
+                Err(format!(
+                    "there is no list {name}: write one of {}, or a number below {}",
+                    names.join(", "),
+                    self.lists_len()
+                ))
+            }
+        }
+    }
+}
+
+/// A store that the API asks, in the process that writes it.
+#[derive(Debug)]
+pub(super) struct Answers {
+    store: Mutex<TelemetryStore>,
+}
+
+impl Answers {
+    /// Of this store.
+    pub(super) fn new(store: TelemetryStore) -> Self {
+        Self {
+            store: Mutex::new(store),
+        }
+    }
+
+    fn store(&self) -> MutexGuard<'_, TelemetryStore> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TelemetryQueries for Answers {
+    fn key(&self, key: &str, redundancy: u8, agree: u8) -> Result<TelemetryKey, TelemetryRefused> {
+        let key = key.parse::<Key>();
+        let key = key.map_err(|error| TelemetryRefused::Query(error.to_string()))?;
+        let answer = self.store().answer_key(&key, redundancy, agree);
+        answer.ok_or_else(|| {
+            TelemetryRefused::Unknown(format!("nothing is known of {}", shown::key(&key)))
+        })
+    }
+
+    fn path(&self, flow: &str) -> Result<TelemetryPath, TelemetryRefused> {
+        let flow = flow.parse::<FiveTuple>();
+        let flow = flow.map_err(|error| TelemetryRefused::Query(error.to_string()))?;
+        let answer = self.store().answer_path(&flow);
+        let unknown = || TelemetryRefused::Unknown(format!("the path of {flow} is not known"));
+        answer.ok_or_else(unknown)
+    }
+
+    fn top(&self, number: usize) -> Vec<TelemetryTop> {
+        self.store().answer_top(number)
+    }
+
+    fn lists(&self) -> Vec<TelemetryList> {
+        self.store().answer_lists()
+    }
+
+    fn list(&self, name: &str, last: usize) -> Result<Vec<Value>, TelemetryRefused> {
+        let mut store = self.store();
+        let (list, kind) = store.find_list(name).map_err(TelemetryRefused::Unknown)?;
+        let mut cursor = store.cursor(list);
+        let mut entries: VecDeque<Vec<u8>> = VecDeque::new();
+        store.read(&mut cursor, |bytes| {
+            if entries.len() == last {
+                entries.pop_front();
+            }
+            entries.push_back(bytes.to_vec());
+        });
+        drop(store);
+        let entries = entries.iter().map(|bytes| shown::entry(kind, bytes));
+        Ok(entries.collect())
+    }
+
+    fn status(&self) -> Result<Value, TelemetryRefused> {
+        let status = self.store().status();
+        let failed = |why: String| TelemetryRefused::Store(why);
+        let text = status.map_err(|error| failed(error.chain()))?;
+        let text = text.ok_or_else(|| failed("the collector has not said anything yet".into()))?;
+        serde_json::from_str(&text).map_err(|error| failed(format!("status.json: {error}")))
+    }
+}

@@ -1,0 +1,78 @@
+//! Generations of a store: which there are, and of what time.
+
+use strata_dta::generations::Turning;
+use strata_sys::words::Words;
+use strata_wire::exact;
+
+use super::plan::Plan;
+use super::sink::Mapped;
+
+/// Bytes that are cleared between looks at what has arrived: about 1 ms.
+pub(super) const PIECE_BYTES: usize = 2 << 20;
+
+/// When a generation of a store filled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GenerationTime {
+    /// From this time on, in ns since 1970.
+    pub begun_ns: u64,
+    /// Until then; `None` if it is the youngest.
+    pub ended_ns: Option<u64>,
+}
+
+/// A generation that a query looks into.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Span {
+    /// Where its stores lie, in bytes from those of the first generation.
+    pub(super) offset: u64,
+    /// Its number; 0 in a store without generations.
+    pub(super) number: u64,
+    /// Its time; `None` in a store without generations.
+    pub(super) time: Option<GenerationTime>,
+}
+
+/// All that there are, youngest first; in a store without generations, the only one.
+pub(super) fn spans(plan: &Plan, words: &Words) -> Vec<Span> {
+    let Some(generations) = plan.generations() else {
+        return vec![Span {
+            offset: 0,
+            number: 0,
+            time: None,
+        }];
+    };
+    let word = |at| u64::from_le_bytes(words.word(exact(at)));
+    let present = generations.read(word);
+    let ends = present.iter().map(|younger| Some(younger.begun_ns));
+    let ends = std::iter::once(None).chain(ends);
+    let span = |(generation, ended_ns): (&strata_dta::generations::Generation, _)| Span {
+        offset: generations.offset(generation.index),
+        number: generation.number,
+        time: Some(GenerationTime {
+            begun_ns: generation.begun_ns,
+            ended_ns,
+        }),
+    };
+    present.iter().zip(ends).map(span).collect()
+}
+
+/// The writer's half, if the store has generations.
+pub(super) fn turning(plan: &Plan, memory: &mut Mapped, now_ns: u64) -> Option<Turning> {
+    let generations = plan.generations()?;
+    let words = memory.0.words();
+    let present = generations.read(|at| u64::from_le_bytes(words.word(exact(at))));
+    let places = &plan.places;
+    let regions = [
+        (places.key_write_at, plan.key_write.memory_len()),
+        (places.postcarding_at, plan.postcarding.memory_len()),
+        (places.key_increment_at, plan.key_increment.memory_len()),
+    ];
+    let regions = regions.map(|(at, len)| at..at + len).to_vec();
+    let period_ns = plan.parameters.generation_period_s * 1_000_000_000;
+    Some(Turning::new(
+        generations,
+        regions,
+        period_ns,
+        present,
+        now_ns,
+        memory,
+    ))
+}
