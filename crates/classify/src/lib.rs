@@ -2,7 +2,7 @@
 //!
 //! - [`Model`]: the model file (JSON, `docs/formats/model.md`), fully checked when it is loaded;
 //!   its naive evaluation is the twin of
-//! - [`Forest`]: the same trees laid out for batches of packets, and
+//! - [`Forest`]: the same trees, or those of others ([`Split`]), laid out for batches of packets, and
 //! - [`RowForest`]: for larger ones, as operations on rows of bits;
 //! - [`Drift`]: whether the traffic is still what the model was trained on;
 //! - [`Known`]: what it was trained on, so that a packet of another kind is unsure;
@@ -10,7 +10,7 @@
 //!   combination computed once.
 //!
 //! Uses `sketch` for the names and codings of features, `wire` for vector instructions; used by
-//! `pipeline`.
+//! `pipeline`, and by `gpv` for its forests of flows.
 #![deny(unsafe_code)]
 
 mod drift;
@@ -19,10 +19,10 @@ mod model;
 mod verdict;
 
 pub use drift::{DRIFTED, Drift, DriftReport, SAMPLES_MIN};
-pub use forest::{Columns, Forest, Kernel, LANES, RowForest};
+pub use forest::{Columns, Forest, Kernel, LANES, RowForest, Split};
 pub use model::{
-    Buckets, Class, Decision, Distribution, Distributions, FeatureUse, Known, Leaves, Model,
-    ModelArithmetic, ModelError, Node, Rule, Tree,
+    Buckets, Class, Decision, Distribution, Distributions, FEATURES_MAX, FeatureUse, Known, Leaves,
+    Model, ModelArithmetic, ModelError, Node, Rule, Tree,
 };
 pub use verdict::{
     SCORE_STEPS, STEP_ANOMALOUS, UNCLASSIFIED, VERDICTS_MAX, Verdict, VerdictId, Verdicts,

@@ -13,10 +13,11 @@ pub(crate) use known::LeafPairs;
 
 /// Bounds of a model; larger ones are rejected.
 const TREES_MAX: usize = 256;
-const NODES_MAX: usize = 65_535;
+pub(crate) const NODES_MAX: usize = 65_535;
 const DEPTH_MAX: usize = 64;
 const CLASSES_MAX: usize = 250;
-pub(crate) const FEATURES_MAX: usize = 64;
+/// Features of a model at most, and columns of a batch.
+pub const FEATURES_MAX: usize = 64;
 const BYTES_MAX: usize = 64 << 20;
 
 /// A model as in its file: format `strata-model`, version 1.

@@ -4,8 +4,8 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use strata_classify::{
-    Class, Columns, Decision, FeatureUse, Forest, Kernel, Known, LANES, Model, Node, RowForest,
-    Rule, Tree, Verdicts,
+    Class, Columns, Decision, FEATURES_MAX, FeatureUse, Forest, Kernel, Known, LANES, Model, Node,
+    RowForest, Rule, Split, Tree, Verdicts,
 };
 use strata_sketch::{Feature, Level};
 use strata_wire::wide::{Simd, WIDE};
@@ -231,10 +231,67 @@ proptest! {
         }
     }
 
+    /// Trees of no model: nodes in any order in which children follow, and thresholds of any width.
+    #[test]
+    fn trees_of_plain_nodes_reach_the_leaves_of_a_naive_walk(
+        choices in prop::collection::vec(
+            prop::collection::vec((any::<prop::sample::Index>(), 0..12_usize, any::<u32>(), 0..32_u32), 0..200),
+            1..4,
+        ),
+        values in prop::collection::vec((any::<[u32; 12]>(), 0..32_u32), 1..=LANES),
+    ) {
+        let trees: Vec<Vec<Split>> = choices.iter().map(|splits| plain_tree(splits)).collect();
+        let values: Vec<[u32; 12]> = values.iter().map(|(of, bits)| of.map(|v| v >> bits)).collect();
+        let mut columns: Columns = [0; FEATURES_MAX * LANES];
+        for (lane, values) in values.iter().enumerate() {
+            for (column, value) in values.iter().enumerate() {
+                columns[column * LANES + lane] = *value;
+            }
+        }
+        let mut leaves = vec![[u16::MAX; LANES]; trees.len()];
+        Forest::of_trees(&trees).leaves(&columns, values.len(), &mut leaves);
+        for (tree, leaves) in trees.iter().zip(&leaves) {
+            for (values, leaf) in values.iter().zip(leaves) {
+                let mut at = 0;
+                let wanted = loop {
+                    match tree[at] {
+                        Split::Leaf(number) => break number,
+                        Split::At { feature, at_most, left, right } => {
+                            at = if values[feature] > at_most { right } else { left };
+                        }
+                    }
+                };
+                prop_assert_eq!(*leaf, wanted);
+            }
+        }
+    }
+
     #[test]
     fn no_bytes_make_the_loader_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         let _ = Model::from_json(&bytes);
     }
+}
+
+/// A tree that these splits make of a leaf: each takes the place of one of the leaves so far.
+fn plain_tree(splits: &[(prop::sample::Index, usize, u32, u32)]) -> Vec<Split> {
+    let mut nodes = vec![Split::Leaf(0)];
+    for (place, feature, at_most, bits) in splits {
+        let is_leaf = |(number, node): (usize, &Split)| match node {
+            Split::Leaf(_) => Some(number),
+            Split::At { .. } => None,
+        };
+        let leaves: Vec<usize> = nodes.iter().enumerate().filter_map(is_leaf).collect();
+        let (left, right) = (nodes.len(), nodes.len() + 1);
+        nodes[*place.get(&leaves)] = Split::At {
+            feature: *feature,
+            at_most: at_most >> bits,
+            left,
+            right,
+        };
+        let number = |node: usize| Split::Leaf(u16::try_from(node * 7).unwrap());
+        nodes.extend([number(left), number(right)]);
+    }
+    nodes
 }
 
 fn small() -> Model {

@@ -9,8 +9,8 @@
 //! One step for 64 packets is three lookups in tables of up to 128 bytes (feature, threshold, left
 //! child), one compare and one masked move per feature that the level asks for, and one compare.
 
-use super::{LANES, Split, Splits};
-use crate::model::{FEATURES_MAX, Tree};
+use super::{LANES, Split};
+use crate::model::FEATURES_MAX;
 
 /// Nodes of a level that is looked up; the last level may have twice as many.
 pub(super) const WIDTH_MAX: usize = 128;
@@ -104,10 +104,10 @@ struct OutlineNode {
 }
 
 impl Outline {
-    /// The levels of a tree; `None` if one is too wide.
-    pub(super) fn new(index: usize, tree: &Tree, splits: &Splits) -> Option<Self> {
+    /// The levels of a tree, whose nodes `at` gives by number; `None` if one is too wide.
+    pub(super) fn new(index: usize, at: impl Fn(usize) -> Split) -> Option<Self> {
         let mut levels = Vec::new();
-        let mut now = vec![splits.at(tree, 0)];
+        let mut now = vec![at(0)];
         loop {
             if now.iter().all(|node| matches!(node, Split::Leaf(_))) {
                 break;
@@ -130,7 +130,7 @@ impl Outline {
                         left,
                         right,
                     } => {
-                        next.extend([splits.at(tree, left), splits.at(tree, right)]);
+                        next.extend([at(left), at(right)]);
                         Some((feature, at_most))
                     }
                 };

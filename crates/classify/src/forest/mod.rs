@@ -25,7 +25,7 @@ mod walk;
 
 use strata_sketch::{Clock, Feature, Level};
 
-use crate::model::{FEATURES_MAX, Model, Tree};
+use crate::model::{FEATURES_MAX, Model, NODES_MAX, Tree};
 use levels::Group;
 pub use rows::RowForest;
 use walk::FlatTree;
@@ -88,8 +88,42 @@ impl Forest {
     /// If the model was not checked.
     #[must_use]
     pub fn new(model: &Model, level: Level) -> Self {
-        let best = Kernel::available().pop().unwrap_or(Kernel::Portable);
-        Self::up_to(model, level, best)
+        Self::up_to(model, level, best())
+    }
+
+    /// Lays out trees that are not of a model for the kernel that is best here. The nodes of a tree
+    /// are numbered in their order, the root first; columns that splits ask for are below
+    /// [`FEATURES_MAX`], and the numbers of leaves may be any.
+    ///
+    /// # Panics
+    ///
+    /// If a tree has no node, or more than 65,535, if a child does not come after its parent, or if
+    /// there is no such column.
+    #[must_use]
+    pub fn of_trees(trees: &[Vec<Split>]) -> Self {
+        for tree in trees {
+            assert!((1..=NODES_MAX).contains(&tree.len()), "nodes of a tree");
+            for (number, node) in tree.iter().enumerate() {
+                if let Split::At {
+                    feature,
+                    left,
+                    right,
+                    ..
+                } = *node
+                {
+                    assert!(feature < FEATURES_MAX, "there is no column {feature}");
+                    let children = number + 1..tree.len();
+                    assert!(children.contains(&left) && children.contains(&right));
+                }
+            }
+        }
+        let lay_out = |kernel| {
+            Self::laid_out(kernel, trees.len(), |tree| {
+                let nodes = &trees[tree];
+                move |node| nodes[node]
+            })
+        };
+        Self::best_of(best(), lay_out)
     }
 
     /// As [`Forest::new`], as if `kernel` were the best one.
@@ -99,10 +133,14 @@ impl Forest {
     /// As [`Forest::with_kernel`].
     #[must_use]
     pub fn up_to(model: &Model, level: Level, kernel: Kernel) -> Self {
-        let forest = Self::with_kernel(model, level, kernel);
+        Self::best_of(kernel, |kernel| Self::with_kernel(model, level, kernel))
+    }
+
+    fn best_of(kernel: Kernel, lay_out: impl Fn(Kernel) -> Self) -> Self {
+        let forest = lay_out(kernel);
         if kernel == Kernel::Avx2 {
             // Its searches gather: few trees with many thresholds are walked faster.
-            let portable = Self::with_kernel(model, level, Kernel::Portable);
+            let portable = lay_out(Kernel::Portable);
             if portable.avx2_ns_estimated() < forest.avx2_ns_estimated() {
                 return portable;
             }
@@ -134,17 +172,29 @@ impl Forest {
             features: model.feature_list(),
             clock: model.clock(),
         };
-        let trees = model.trees(level);
+        let (trees, splits) = (model.trees(level), &splits);
+        Self::laid_out(kernel, trees.len(), |tree| {
+            move |node| splits.at(&trees[tree], node)
+        })
+    }
+
+    /// `tree` gives what gives the nodes of a tree by number.
+    fn laid_out<N: Fn(usize) -> Split>(
+        kernel: Kernel,
+        tree_count: usize,
+        tree: impl Fn(usize) -> N,
+    ) -> Self {
         let mut forest = Self {
             kernel,
-            tree_count: trees.len(),
+            tree_count,
             groups: Vec::new(),
             walked: Vec::new(),
         };
-        for (index, tree) in trees.iter().enumerate() {
-            let fits = kernel != Kernel::Portable && forest.add_to_group(index, tree, &splits);
+        for index in 0..tree_count {
+            let nodes = tree(index);
+            let fits = kernel != Kernel::Portable && forest.add_to_group(index, &nodes);
             if !fits {
-                let flat = FlatTree::new(tree, &splits);
+                let flat = FlatTree::new(nodes);
                 forest.walked.push((index, flat));
             }
         }
@@ -152,8 +202,8 @@ impl Forest {
         forest
     }
 
-    fn add_to_group(&mut self, index: usize, tree: &Tree, splits: &Splits) -> bool {
-        let Some(tree) = levels::Outline::new(index, tree, splits) else {
+    fn add_to_group(&mut self, index: usize, nodes: impl Fn(usize) -> Split) -> bool {
+        let Some(tree) = levels::Outline::new(index, nodes) else {
             return false;
         };
         if !self.groups.last_mut().is_some_and(|last| last.add(&tree)) {
@@ -205,17 +255,25 @@ struct Splits {
 }
 
 /// A node as the kernels see it.
-#[derive(Clone, Copy)]
-enum Split {
-    /// The leaf of that number in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Split {
+    /// The leaf of that number: in the file, of a model.
     Leaf(u16),
     /// Values of the feature up to `at_most` go to `left`, others to `right`.
     At {
+        /// Index of the feature's column.
         feature: usize,
+        /// The threshold.
         at_most: u32,
+        /// Number of a node.
         left: usize,
+        /// Number of a node.
         right: usize,
     },
+}
+
+fn best() -> Kernel {
+    Kernel::available().pop().unwrap_or(Kernel::Portable)
 }
 
 impl Splits {

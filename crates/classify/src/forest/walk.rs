@@ -1,7 +1,7 @@
 //! The portable form: from node to node, eight packets side by side.
 
-use super::{Columns, LANES, Split, Splits};
-use crate::model::{FEATURES_MAX, Tree};
+use super::{Columns, LANES, Split};
+use crate::model::FEATURES_MAX;
 
 /// One tree, breadth first, so that siblings are neighbours. A leaf is a split that sends every
 /// value to itself, so a walk has a fixed number of steps and no branch. Padded to a power of two,
@@ -31,7 +31,8 @@ const MEDIUM: usize = 512;
 const LARGE: usize = 65_536;
 
 impl FlatTree {
-    pub(super) fn new(tree: &Tree, splits: &Splits) -> Self {
+    /// Lays out a tree, whose nodes `split_at` gives by number.
+    pub(super) fn new(split_at: impl Fn(usize) -> Split) -> Self {
         let to_u16 = |value: usize| u16::try_from(value).expect("checked on load");
         let mut flat = Self {
             at_most: Vec::new(),
@@ -45,7 +46,7 @@ impl FlatTree {
         while node < queue.len() {
             let (at, depth) = queue[node];
             flat.depth = flat.depth.max(depth);
-            let (feature, at_most, first, file_node) = match splits.at(tree, at) {
+            let (feature, at_most, first, file_node) = match split_at(at) {
                 Split::Leaf(file_node) => (0, u32::MAX, node, file_node),
                 Split::At {
                     feature,

@@ -246,6 +246,19 @@ impl Lanes for Avx2 {
                 _mm256_loadu_si256(halves[1].as_ptr().cast()),
             ]
         }
+        fn load_first(self, values: &[u32]) -> U32 {
+            let from = values.as_ptr().cast::<i32>();
+            let some = |most: usize| {
+                let masks = SOME.as_ptr().add(8 - most);
+                _mm256_loadu_si256(masks.cast())
+            };
+            let len = values.len().min(GROUP);
+            // No number after the last is read.
+            [
+                _mm256_maskload_epi32(from, some(len.min(8))),
+                _mm256_maskload_epi32(from.wrapping_add(8), some(len.saturating_sub(8))),
+            ]
+        }
         fn store(self, values: U32, to: &mut [u32; GROUP]) -> () {
             let to = to.as_chunks_mut::<8>().0;
             _mm256_storeu_si256(to[0].as_mut_ptr().cast(), values[0]);

@@ -76,6 +76,12 @@ impl Lanes for Avx512 {
     methods! {
         fn set(self, value: u32) -> __m512i { _mm512_set1_epi32(value.cast_signed()) }
         fn load(self, values: &[u32; GROUP]) -> __m512i { _mm512_loadu_si512(values.as_ptr().cast()) }
+        fn load_first(self, values: &[u32]) -> __m512i {
+            #[allow(clippy::cast_possible_truncation, reason = "16 bits")]
+            let some = _bzhi_u32(0xffff, values.len().min(GROUP) as u32) as u16;
+            // No number after the last is read.
+            _mm512_maskz_loadu_epi32(some, values.as_ptr().cast())
+        }
         fn store(self, values: __m512i, to: &mut [u32; GROUP]) -> () {
             _mm512_storeu_si512(to.as_mut_ptr().cast(), values);
         }

@@ -46,6 +46,8 @@ pub trait Lanes: Copy {
     fn set(self, value: u32) -> Self::U32;
     /// Lanes in order.
     fn load(self, values: &[u32; GROUP]) -> Self::U32;
+    /// The first 16 of these in order; 0 in the lanes for which there are none.
+    fn load_first(self, values: &[u32]) -> Self::U32;
     /// Lanes in order.
     fn store(self, values: Self::U32, to: &mut [u32; GROUP]);
     /// Sums, wrapping.

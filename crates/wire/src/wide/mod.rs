@@ -317,6 +317,35 @@ mod tests {
         }
     }
 
+    /// The first lanes of a slice; the page after it is not read (Miri and ASan would say so).
+    #[test]
+    fn the_first_lanes_of_a_slice_are_loaded_and_zeros_follow() {
+        struct First<'a>(&'a [u32]);
+
+        impl Kernel for First<'_> {
+            type Output = [u32; GROUP];
+
+            #[inline(always)]
+            fn run<L: Lanes>(self, l: L) -> [u32; GROUP] {
+                let mut to = [7; GROUP];
+                l.store(l.load_first(self.0), &mut to);
+                to
+            }
+        }
+
+        let values: Vec<u32> = (1..=40).map(|n| n << 20 | 0x8000_000f).collect();
+        for simd in Simd::available() {
+            for len in 0..=values.len() {
+                let some = &values[values.len() - len..];
+                let mut wanted = [0; GROUP];
+                for (wanted, value) in wanted.iter_mut().zip(some) {
+                    *wanted = *value;
+                }
+                assert_eq!(simd.run(First(some)), wanted, "{simd:?}, {len} values");
+            }
+        }
+    }
+
     /// Compares a group of columns with [`Plain`] one by one.
     fn assert_columns(
         columns: &PacketColumns,
