@@ -1,6 +1,11 @@
 //! Packet feature tuples: the paper's two and our own.
+#![allow(
+    unsafe_code,
+    reason = "derives of zerocopy, which check that a tuple is a word"
+)]
 
 use strata_wire::clamped;
+use zerocopy::{FromBytes as _, Immutable, IntoBytes};
 
 use crate::packet::Packet;
 
@@ -116,6 +121,15 @@ pub trait Tuple: Copy + Default + PartialEq + std::fmt::Debug {
 
     /// The value of a column; of [`Column::Time`] in ns, 0 if the tuple does not have it.
     fn get(&self, column: Column) -> u32;
+
+    /// These tuples as words of the paper's 32 bits ([`Basic`]), if that is what they are: so many
+    /// at once can be computed with.
+    #[inline(always)]
+    #[must_use]
+    fn words(tuples: &[Self]) -> Option<&[u32]> {
+        let _ = tuples;
+        None
+    }
 }
 
 /// The paper's tuple of 32 bits (section 6.2), most significant first:
@@ -124,12 +138,14 @@ pub trait Tuple: Copy + Default + PartialEq + std::fmt::Debug {
 /// 31            12 11         1  0
 /// | delta, us: 20 | size: 11  | high queue: 1 |
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, IntoBytes, Immutable)]
 #[repr(transparent)]
 pub struct Basic(pub u32);
 
 /// Bits of a time delta in [`Basic`].
 const DELTA_BITS: u32 = 20;
+/// Where it begins.
+pub(crate) const BASIC_DELTA_SHIFT: u32 = u32::BITS - DELTA_BITS;
 /// The largest size that [`Basic`] holds: a packet of so many bytes or more.
 pub(crate) const BASIC_SIZE_MAX: u32 = (1 << 11) - 1;
 const _: () = assert!(DELTA_BITS + 11 + 1 == u32::BITS && size_of::<Basic>() == 4);
@@ -153,7 +169,7 @@ impl Basic {
     #[inline(always)]
     #[must_use]
     pub fn delta_us(self) -> u32 {
-        self.0 >> 12
+        self.0 >> BASIC_DELTA_SHIFT
     }
 }
 
@@ -170,7 +186,7 @@ impl Tuple for Basic {
         debug_assert!(delta_ns <= Self::DELTA_MAX_NS);
         let delta = (delta_ns / 1000) as u32;
         let size = packet.size.min(BASIC_SIZE_MAX);
-        let word = delta << 12 | size << 1 | u32::from(packet.high_queue);
+        let word = delta << BASIC_DELTA_SHIFT | size << 1 | u32::from(packet.high_queue);
         (Self(word), packet.size > BASIC_SIZE_MAX)
     }
 
@@ -187,6 +203,11 @@ impl Tuple for Basic {
             Column::HighQueue => u32::from(self.high_queue()),
             _ => 0,
         }
+    }
+
+    #[inline(always)]
+    fn words(tuples: &[Self]) -> Option<&[u32]> {
+        <[u32]>::ref_from_bytes(tuples.as_bytes()).ok()
     }
 }
 

@@ -2,10 +2,17 @@
 //! packets and the mean and deviation of sizes and delays. Training reads the features that this
 //! module measures (its names are `FLOW_FEATURES`), so both ends see the same.
 
+mod batch;
 mod forest;
+mod sums;
 
 pub use forest::{Forest, ForestError};
 
+use strata_wire::wide::Simd;
+
+use self::batch::Batch;
+use self::forest::Scratch;
+use self::sums::Sums;
 use super::Application;
 use crate::key::Key;
 use crate::tuple::{Column, Tuple};
@@ -34,60 +41,6 @@ pub const FLOW_FEATURES: [&str; FIRST + 4] = [
     "delay_us_sd",
 ];
 
-/// What is summed over a flow's packets.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sums {
-    packets: u64,
-    bytes: u64,
-    squares: u64,
-    size_max: u32,
-    delay_squares: f64,
-    first_ns: u64,
-    last_ns: u64,
-    first: [u32; FIRST],
-}
-
-impl Sums {
-    #[inline(always)]
-    #[allow(clippy::cast_precision_loss, reason = "delays squared are estimates")]
-    fn of<T: Tuple, G: Grouped<T>>(group: &G) -> Self {
-        let mut sums = Self::default();
-        group.for_each_run(|start_ns, tuples| {
-            let known = strata_wire::exact::<usize>(sums.packets.min(FIRST as u64));
-            for (first, tuple) in sums.first[known..].iter_mut().zip(tuples) {
-                *first = tuple.get(Column::Size);
-            }
-            let Some(tuple) = tuples.first() else {
-                return;
-            };
-            let mut last = tuple.delta_ns();
-            if sums.packets == 0 {
-                sums.first_ns = start_ns + last;
-            } else {
-                let delay = (start_ns + last).saturating_sub(sums.last_ns) as f64;
-                sums.delay_squares += delay * delay;
-            }
-            let (mut bytes, mut squares, mut size_max, mut delays) = (0_u64, 0_u64, 0_u32, 0.0_f64);
-            for tuple in tuples {
-                let (size, at) = (tuple.get(Column::Size), tuple.delta_ns());
-                bytes += u64::from(size);
-                squares += u64::from(size) * u64::from(size);
-                size_max = size_max.max(size);
-                let delay = at.saturating_sub(last) as f64;
-                delays += delay * delay;
-                last = at;
-            }
-            sums.bytes += bytes;
-            sums.squares += squares;
-            sums.size_max = sums.size_max.max(size_max);
-            sums.delay_squares += delays;
-            sums.packets += tuples.len() as u64;
-            sums.last_ns = start_ns + last;
-        });
-        sums
-    }
-}
-
 /// What a flow record has of a flow, for comparisons (Figure 9).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FlowRecord {
@@ -105,12 +58,17 @@ impl FlowRecord {
     /// The one of these packets.
     #[must_use]
     pub fn of<T: Tuple, G: Grouped<T>>(group: &G) -> Self {
-        let sums = Sums::of(group);
+        let sums = Sums::of(group, None);
+        let mut size_max = 0;
+        group.for_each_run(|_, tuples| {
+            let sizes = tuples.iter().map(|tuple| tuple.get(Column::Size));
+            size_max = sizes.fold(size_max, u32::max);
+        });
         Self {
             packets: sums.packets,
             bytes: sums.bytes,
-            duration_ns: sums.last_ns.saturating_sub(sums.first_ns),
-            size_max: sums.size_max,
+            duration_ns: sums.duration_ns(),
+            size_max,
         }
     }
 }
@@ -118,69 +76,88 @@ impl FlowRecord {
 /// The features of a vector or record, as of a flow that has no other packets.
 #[inline]
 #[must_use]
+#[allow(clippy::cast_precision_loss, reason = "features are estimates")]
+pub fn flow_features<T: Tuple, G: Grouped<T>>(group: &G) -> FlowFeatures {
+    let sums = Sums::of(group, None);
+    let mut features = [0.0; FIRST + 4];
+    for (feature, &size) in features.iter_mut().zip(&sums.first[..FIRST]) {
+        *feature = size as f32;
+    }
+    let (bytes, squares, duration) = (sums.bytes, sums.squares, sums.duration_ns());
+    let of_all = moments(sums.packets, bytes, squares, duration, sums.delay_squares);
+    features[FIRST..].copy_from_slice(&of_all);
+    features
+}
+
+/// Mean and deviation of sizes, and of delays in us.
+#[inline(always)]
 #[allow(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
     reason = "features are estimates"
 )]
-pub fn flow_features<T: Tuple, G: Grouped<T>>(group: &G) -> FlowFeatures {
-    let sums = Sums::of(group);
-    let mut features = [0.0; FIRST + 4];
-    for (feature, &size) in features.iter_mut().zip(&sums.first) {
-        *feature = size as f32;
-    }
+fn moments(
+    packets: u64,
+    bytes: u64,
+    squares: u64,
+    duration_ns: u64,
+    delay_squares: f64,
+) -> [f32; 4] {
     // The variance is that of these packets, not an estimate of others'.
-    let packets = sums.packets.max(1) as f64;
-    let mean = sums.bytes as f64 / packets;
-    let variance = sums.squares as f64 / packets - mean * mean;
-    features[FIRST] = mean as f32;
-    features[FIRST + 1] = variance.max(0.0).sqrt() as f32;
-    if sums.packets > 1 {
-        let delays = packets - 1.0;
-        let mean = sums.last_ns.saturating_sub(sums.first_ns) as f64 / delays / 1e3;
-        let variance = sums.delay_squares / 1e6 / delays - mean * mean;
-        features[FIRST + 2] = mean as f32;
-        features[FIRST + 3] = variance.max(0.0).sqrt() as f32;
-    }
-    features
+    let count = packets.max(1) as f64;
+    let mean = bytes as f64 / count;
+    let variance = squares as f64 / count - mean * mean;
+    // One packet has no delay, and none in its sums.
+    let delays = packets.max(2).wrapping_sub(1) as f64;
+    let delay = duration_ns as f64 / delays / 1e3;
+    let delay_variance = delay_squares / 1e6 / delays - delay * delay;
+    [
+        mean as f32,
+        variance.max(0.0).sqrt() as f32,
+        delay as f32,
+        delay_variance.max(0.0).sqrt() as f32,
+    ]
 }
-
-/// Flows that are classified at once.
-const BATCH: usize = 32;
 
 /// Classifies each vector or record by a forest, and gives key, class and the forest's share of
 /// votes for it to a closure.
 ///
 /// The classes are those of the flows' first packets only if the agent's records are as long as
 /// flows: give it records ([`Reassembly`](crate::agent::Reassembly)) of a long interval.
+///
+/// Memory: 30 KiB, 128 bytes for each tree, and the forest.
 #[derive(Debug)]
 pub struct Classifier<F> {
     forest: Forest,
     out: F,
     keys: Vec<Key>,
-    rows: Vec<FlowFeatures>,
+    batch: Box<Batch>,
+    scratch: Scratch,
 }
 
 impl<F: FnMut(&Key, usize, f32)> Classifier<F> {
-    /// A classifier that gives answers to `out`, up to 32 flows later.
+    /// A classifier that gives answers to `out`, up to 64 flows later.
     #[must_use]
     pub fn new(forest: Forest, out: F) -> Self {
         Self {
+            scratch: forest.scratch(),
             forest,
             out,
-            keys: Vec::with_capacity(BATCH),
-            rows: Vec::with_capacity(BATCH),
+            keys: Vec::with_capacity(batch::FLOWS),
+            batch: Box::new(Batch::new(Simd::best())),
         }
     }
 
     /// Classifies what waits.
     pub fn finish(&mut self) {
         let (keys, out) = (&self.keys, &mut self.out);
-        self.forest.classify(&self.rows, |row, class, share| {
-            out(&keys[row], class, share);
-        });
+        self.batch.features(&mut self.scratch.columns);
+        self.forest
+            .classify_columns(&mut self.scratch, keys.len(), |row, class, share| {
+                out(&keys[row], class, share);
+            });
         self.keys.clear();
-        self.rows.clear();
+        self.batch.clear();
     }
 }
 
@@ -188,8 +165,8 @@ impl<T: Tuple, F: FnMut(&Key, usize, f32)> Application<T> for Classifier<F> {
     #[inline]
     fn take<G: Grouped<T>>(&mut self, _switch: u32, group: &G) {
         self.keys.push(*group.key());
-        self.rows.push(flow_features(group));
-        if self.rows.len() == BATCH {
+        self.batch.push(group);
+        if self.keys.len() == batch::FLOWS {
             self.finish();
         }
     }

@@ -6,7 +6,8 @@ use strata_gpv::agent::{Reassembly, ReassemblyOptions, Record};
 use strata_gpv::application::{
     Application, Classifier, FLOW_FEATURES, FlowRecord, Forest, flow_features,
 };
-use strata_gpv::{Cache, Full, Grouped, Key, Packet, Parameters, Vector};
+use strata_gpv::{Basic, Cache, Full, Grouped, Key, Packet, Parameters, Tuple, Vector};
+use strata_testkit::sim::Rng;
 
 use crate::common::{captured, labelled};
 
@@ -110,5 +111,69 @@ fn a_classifier_answers_for_each_record_once() {
         classifier.take(0, record);
     });
     classifier.finish();
+    assert_eq!(found, wanted);
+}
+
+/// What a classifier sums in columns, and by vector code, is what each flow by itself has; the paper's
+/// tuples and our own, vectors of the cache and records.
+#[test]
+fn flows_classified_together_are_as_each_by_itself() {
+    let packets = captured(&labelled("everyday-benign"), 20_000).unwrap();
+    let mut rng = Rng::new(3);
+    let mut text = format!(
+        "strata-flow-forest 1\nfeatures {}\n",
+        FLOW_FEATURES.join(" ")
+    );
+    text += "class a\nclass b\nclass c\nclass d\nclass e\n";
+    for _ in 0..12 {
+        text += "tree\n";
+        for node in 0..127 {
+            if node < 63 {
+                let feature = usize::try_from(rng.below(12)).unwrap();
+                let below = if feature < 10 { 1500 } else { 2_000_000 };
+                let (name, at_most) = (FLOW_FEATURES[feature], rng.below(below));
+                text += &format!("split {name} {at_most} {} {}\n", 2 * node + 1, 2 * node + 2);
+            } else {
+                let mut shares = ["0"; 5];
+                shares[usize::try_from(rng.below(5)).unwrap()] = "0.5";
+                shares[usize::try_from(rng.below(5)).unwrap()] = "0.25";
+                text += &format!("leaf {}\n", shares.join(" "));
+            }
+        }
+    }
+    let forest = Forest::parse(&text).unwrap();
+    compare::<Basic>(&forest, &packets);
+    compare::<Full>(&forest, &packets);
+}
+
+fn compare<T: Tuple>(forest: &Forest, packets: &[Packet]) {
+    let (mut found, mut wanted) = (Vec::new(), Vec::new());
+    let mut classifier = Classifier::new(forest.clone(), |key: &Key, class, share: f32| {
+        found.push((*key, class, share.to_bits()));
+    });
+    let mut each = |key: &Key, features| {
+        forest.classify(&[features], |_, class, share| {
+            wanted.push((*key, class, share.to_bits()));
+        });
+    };
+    let mut cache = Cache::<T>::new(Parameters::PAPER, 1).unwrap();
+    let mut agent = Reassembly::<T>::new(ReassemblyOptions::default(), 1);
+    let mut records = |record: &Record<'_, T>| {
+        each(record.key(), flow_features(record));
+        classifier.take(0, record);
+    };
+    let mut vectors = |vector: &Vector<'_, T>| agent.take(vector, &mut records);
+    cache.push(packets, &mut vectors);
+    cache.flush(&mut vectors);
+    agent.flush(&mut records);
+    let mut cache = Cache::<T>::new(Parameters::PAPER, 1).unwrap();
+    let mut vectors = |vector: &Vector<'_, T>| {
+        each(vector.key(), flow_features(vector));
+        classifier.take(0, vector);
+    };
+    cache.push(packets, &mut vectors);
+    cache.flush(&mut vectors);
+    classifier.finish();
+    assert!(found.len() > 1000, "{} flows", found.len());
     assert_eq!(found, wanted);
 }

@@ -1,24 +1,48 @@
 //! A forest over features of flows, as the training package writes it.
 
+mod read;
+
+use strata_classify::{Columns, FEATURES_MAX, LANES, Split};
+
 use super::{FLOW_FEATURES, FlowFeatures};
 
 /// Trees, nodes and classes at most.
 const TREES_MAX: usize = 1024;
 const NODES_MAX: usize = 1 << 20;
 const CLASSES_MAX: usize = 256;
-/// Rows that go down a tree side by side, so that one waits while others go on.
-const LANES: usize = 16;
+/// Flows that go down a tree side by side, so that one waits while others go on.
+const SIDE_BY_SIDE: usize = 16;
+/// Classes whose votes are added at once.
+const AT_ONCE: usize = 4;
 
-/// Columns of a row in [`Forest::classify`]: features, and what no threshold is below.
-const COLUMNS: usize = 16;
+/// The column that leaves ask for: all zeros, which no threshold is below.
 const LOWEST: u32 = 15;
-const _: () = assert!(FLOW_FEATURES.len() <= LOWEST as usize);
+const _: () = assert!(FLOW_FEATURES.len() <= LOWEST as usize && FEATURES_MAX > LOWEST as usize);
+
+/// A number whose order is that of these: [`f32`] as the trees compare them. What is no number is
+/// least, so it goes left at every split.
+#[inline(always)]
+pub(super) fn ordered(value: f32) -> u32 {
+    // -0 is 0.
+    let bits = (value + 0.0).to_bits();
+    let negative = bits.cast_signed() >> 31;
+    let ordered = bits ^ (negative.cast_unsigned() | 1 << 31);
+    if value.is_nan() { 0 } else { ordered }
+}
+
+/// A threshold in that order; nothing is greater than what is no number.
+fn threshold(at_most: f32) -> u32 {
+    match at_most.is_nan() {
+        true => u32::MAX,
+        false => ordered(at_most),
+    }
+}
 
 /// A node in 8 bytes, so that the trees of a usual forest fit the nearest cache. The children of a
 /// node lie next to each other; leaves lead to themselves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Node {
-    /// Bits of the threshold; of a leaf, where its shares are.
+    /// The threshold, [`ordered`]; of a leaf, its number.
     word: u32,
     /// The left child, then in 4 bits the column: [`LOWEST`] of leaves.
     next: u32,
@@ -30,11 +54,25 @@ impl Node {
         Self { word, next }
     }
 
-    /// Where a row goes: to the left child if its feature is at most the threshold.
+    /// Where a flow goes: to the left child if its feature is at most the threshold.
     #[inline(always)]
-    fn step(self, row: &[f32; COLUMNS]) -> u32 {
-        let goes_right = row[(self.next % 16) as usize] > f32::from_bits(self.word);
-        (self.next >> 4).wrapping_add(u32::from(goes_right))
+    fn step(self, columns: &Columns, lane: usize) -> u32 {
+        let value = columns[(self.next % 16) as usize * LANES + lane % LANES];
+        (self.next >> 4).wrapping_add(u32::from(value > self.word))
+    }
+
+    /// As the batches of `classify` have it, in a tree that begins at `root`.
+    fn split(self, root: u32) -> Split {
+        let left = (self.next >> 4).wrapping_sub(root) as usize;
+        match self.next % 16 {
+            LOWEST => Split::Leaf(strata_wire::exact(self.word)),
+            column => Split::At {
+                feature: column as usize,
+                at_most: self.word,
+                left,
+                right: left + 1,
+            },
+        }
     }
 }
 
@@ -62,34 +100,27 @@ pub struct ForestError {
 /// split FEATURE AT_MOST LEFT RIGHT     children have higher numbers
 /// leaf SHARE ...                       of each class
 /// ```
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Forest {
     classes: Vec<String>,
     /// First node and depth of each tree.
     trees: Vec<(u32, u32)>,
     nodes: Vec<Node>,
-    shares: Vec<f32>,
+    /// By leaf: of each class, and zeros up to a multiple of [`AT_ONCE`].
+    shares: Vec<[f32; AT_ONCE]>,
+    leaves: u32,
+    /// The same trees for batches, unless they are so large that it cannot have them.
+    batches: Option<strata_classify::Forest>,
 }
 
-/// A forest as it is read.
-struct Reader {
-    forest: Forest,
-    /// Nodes of the tree that is read, by number, with their lines.
-    tree: Vec<(usize, Read)>,
-    /// Where it begins.
-    tree_line: usize,
-}
-
-/// A node as it is read.
-#[derive(Clone, Copy)]
-enum Read {
-    Split {
-        feature: u32,
-        at_most: f32,
-        children: [usize; 2],
-    },
-    /// Where its shares are.
-    Leaf(u32),
+/// Features of a batch, and the leaves that they lead to.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    /// [`ordered`]; those that are no features are zeros.
+    pub(super) columns: Box<Columns>,
+    leaves: Vec<[u16; LANES]>,
+    /// Of trees that are walked.
+    walked: Vec<[u32; LANES]>,
 }
 
 impl Forest {
@@ -99,30 +130,9 @@ impl Forest {
     ///
     /// With the line, if the text is none.
     pub fn parse(text: &str) -> Result<Self, ForestError> {
-        let mut lines = (1..).zip(text.lines());
-        expect(&mut lines, "strata-flow-forest 1")?;
-        expect(&mut lines, &format!("features {}", FLOW_FEATURES.join(" ")))?;
-        let mut reader = Reader {
-            forest: Self {
-                classes: Vec::new(),
-                trees: Vec::new(),
-                nodes: Vec::new(),
-                shares: Vec::new(),
-            },
-            tree: Vec::new(),
-            tree_line: 0,
-        };
-        let mut last = 2;
-        for (line, text) in lines {
-            last = line;
-            reader.line(line, text.trim())?;
-        }
-        reader.end_tree()?;
-        if reader.forest.trees.is_empty() {
-            let what = String::from("there is no tree");
-            return Err(ForestError { line: last, what });
-        }
-        Ok(reader.forest)
+        let mut forest = read::read(text)?;
+        forest.batches = forest.for_batches();
+        Ok(forest)
     }
 
     /// Names of the classes.
@@ -132,197 +142,139 @@ impl Forest {
     }
 
     /// Calls `out` with each row's number, its class and the share of votes for it.
-    #[allow(clippy::cast_precision_loss, reason = "there are few trees")]
     pub fn classify(&self, rows: &[FlowFeatures], mut out: impl FnMut(usize, usize, f32)) {
-        let classes = self.classes.len();
-        let mut votes = [0.0_f32; LANES * CLASSES_MAX];
-        let mut lanes = [[f32::NEG_INFINITY; COLUMNS]; LANES];
+        let mut scratch = self.scratch();
         for (first, rows) in (0..).step_by(LANES).zip(rows.chunks(LANES)) {
-            for (lane, row) in lanes.iter_mut().zip(rows) {
-                lane[..row.len()].copy_from_slice(row);
-            }
-            let votes = &mut votes[..rows.len() * classes];
-            votes.fill(0.0);
-            for &(root, depth) in &self.trees {
-                // Those beyond the last row repeat what was there.
-                let mut at = [root; LANES];
-                for _ in 0..depth {
-                    for (at, row) in at.iter_mut().zip(&lanes) {
-                        *at = self.nodes[*at as usize].step(row);
-                    }
-                }
-                for (at, votes) in at.iter().zip(votes.chunks_exact_mut(classes)) {
-                    let leaf = self.nodes[*at as usize].word as usize;
-                    let shares = &self.shares[leaf..leaf + classes];
-                    votes.iter_mut().zip(shares).for_each(|(v, s)| *v += s);
+            for (lane, row) in rows.iter().enumerate() {
+                for (feature, value) in row.iter().enumerate() {
+                    scratch.columns[feature * LANES + lane] = ordered(*value);
                 }
             }
-            for (row, votes) in (first..).zip(votes.chunks_exact(classes)) {
-                let mut best = 0;
-                for (class, vote) in votes.iter().enumerate() {
-                    if *vote > votes[best] {
-                        best = class;
-                    }
-                }
-                out(row, best, votes[best] / self.trees.len() as f32);
-            }
-        }
-    }
-}
-
-fn expect<'a>(
-    lines: &mut impl Iterator<Item = (usize, &'a str)>,
-    wanted: &str,
-) -> Result<(), ForestError> {
-    match lines.next() {
-        Some((_, text)) if text.trim() == wanted => Ok(()),
-        Some((line, _)) => Err(ForestError {
-            line,
-            what: format!("this should be '{wanted}'"),
-        }),
-        None => Err(ForestError {
-            line: 1,
-            what: format!("the file ends before '{wanted}'"),
-        }),
-    }
-}
-
-impl Reader {
-    fn line(&mut self, line: usize, text: &str) -> Result<(), ForestError> {
-        if text == "tree" {
-            self.end_tree()?;
-            self.tree_line = line;
-        }
-        let result = self.words(line, text);
-        result.map_err(|what| ForestError { line, what })
-    }
-
-    fn words(&mut self, line: usize, text: &str) -> Result<(), String> {
-        let mut words = text.split_whitespace();
-        let forest = &mut self.forest;
-        match words.next() {
-            Some("class") if forest.trees.is_empty() => {
-                if forest.classes.len() == CLASSES_MAX {
-                    return Err(format!("more than {CLASSES_MAX} classes"));
-                }
-                forest.classes.push(text["class".len()..].trim().to_owned());
-                Ok(())
-            }
-            Some("tree") if text == "tree" => {
-                if self.forest.trees.len() == TREES_MAX || self.forest.classes.is_empty() {
-                    return Err(format!(
-                        "a forest has classes, and at most {TREES_MAX} trees"
-                    ));
-                }
-                let first = strata_wire::exact(self.forest.nodes.len());
-                self.forest.trees.push((first, 0));
-                Ok(())
-            }
-            Some(kind @ ("split" | "leaf")) if !forest.trees.is_empty() => {
-                if forest.nodes.len() + self.tree.len() == NODES_MAX {
-                    return Err(format!("more than {NODES_MAX} nodes"));
-                }
-                let words: Vec<&str> = words.collect();
-                let node = match kind {
-                    "split" => self.split(&words),
-                    _ => self.leaf(&words),
-                };
-                self.tree.push((line, node?));
-                Ok(())
-            }
-            None => Ok(()),
-            Some(other) => Err(format!("'{other}' is out of place")),
-        }
-    }
-
-    fn split(&self, words: &[&str]) -> Result<Read, String> {
-        let &[feature, at_most, left, right] = words else {
-            return Err(String::from("a split has FEATURE AT_MOST LEFT RIGHT"));
-        };
-        let known = FLOW_FEATURES.iter().position(|name| *name == feature);
-        let feature = known.ok_or_else(|| format!("there is no feature '{feature}'"))?;
-        let at_most: f32 = at_most
-            .parse()
-            .map_err(|_| format!("'{at_most}' is no number"))?;
-        let number = self.tree.len();
-        let child = |word: &str| match word.parse::<usize>() {
-            Ok(child) if child > number && child < NODES_MAX => Ok(child),
-            _ => Err(format!("'{word}' is no node after {number}")),
-        };
-        Ok(Read::Split {
-            feature: strata_wire::exact(feature),
-            at_most,
-            children: [child(left)?, child(right)?],
-        })
-    }
-
-    fn leaf(&mut self, words: &[&str]) -> Result<Read, String> {
-        let forest = &mut self.forest;
-        if words.len() != forest.classes.len() {
-            let (has, wanted) = (words.len(), forest.classes.len());
-            return Err(format!(
-                "a leaf has a share of each of {wanted} classes, not {has}"
-            ));
-        }
-        let first = strata_wire::exact(forest.shares.len());
-        for word in words {
-            let share: f32 = word.parse().map_err(|_| format!("'{word}' is no number"))?;
-            if !(0.0..=1.0).contains(&share) {
-                return Err(format!("a share of {word}"));
-            }
-            forest.shares.push(share);
-        }
-        Ok(Read::Leaf(first))
-    }
-
-    /// Checks that children are there, each of one node, and lays the tree out level by level.
-    fn end_tree(&mut self) -> Result<(), ForestError> {
-        let tree = std::mem::take(&mut self.tree);
-        let Some((root, depth)) = self.forest.trees.last_mut() else {
-            return Ok(());
-        };
-        if tree.is_empty() {
-            let (line, what) = (self.tree_line, String::from("a tree has no nodes"));
-            return Err(ForestError { line, what });
-        }
-        let mut is_child = vec![false; tree.len()];
-        for &(line, node) in &tree {
-            let Read::Split { children, .. } = node else {
-                continue;
-            };
-            for child in children {
-                let what = match is_child.get_mut(child) {
-                    None => format!("there is no node {child}"),
-                    Some(true) => format!("node {child} is the child of another already"),
-                    Some(is_child) => {
-                        *is_child = true;
-                        continue;
-                    }
-                };
-                return Err(ForestError { line, what });
-            }
-        }
-        let root = *root as usize;
-        // Numbers of nodes in their new order, and how deep they are.
-        let mut order = vec![(0, 0)];
-        let mut next = 0;
-        while let Some(&(number, level)) = order.get(next) {
-            *depth = level;
-            self.forest.nodes.push(match tree[number].1 {
-                Read::Split {
-                    feature,
-                    at_most,
-                    children,
-                } => {
-                    let left = root + order.len();
-                    order.extend(children.map(|child| (child, level + 1)));
-                    Node::new(at_most.to_bits(), left, feature)
-                }
-                Read::Leaf(shares) => Node::new(shares, root + next, LOWEST),
+            self.classify_columns(&mut scratch, rows.len(), |row, class, share| {
+                out(first + row, class, share);
             });
-            next += 1;
         }
-        Ok(())
+    }
+
+    /// What [`Forest::classify_columns`] works in.
+    pub(super) fn scratch(&self) -> Scratch {
+        let (batches, walked) = match self.batches {
+            Some(_) => (self.trees.len(), 0),
+            None => (0, self.trees.len()),
+        };
+        Scratch {
+            columns: Box::new([0; FEATURES_MAX * LANES]),
+            leaves: vec![[0; LANES]; batches],
+            walked: vec![[0; LANES]; walked],
+        }
+    }
+
+    /// As [`Forest::classify`], of the first `flows` of a batch.
+    pub(super) fn classify_columns(
+        &self,
+        scratch: &mut Scratch,
+        flows: usize,
+        out: impl FnMut(usize, usize, f32),
+    ) {
+        let Scratch {
+            columns,
+            leaves,
+            walked,
+        } = scratch;
+        if let Some(batches) = &self.batches {
+            batches.leaves(columns, flows, leaves);
+            self.count_votes(leaves, flows, out);
+        } else {
+            self.walk(columns, flows, walked);
+            self.count_votes(walked, flows, out);
+        }
+    }
+
+    /// The trees for batches, if the numbers of leaves, and nodes of a tree, take 16 bits.
+    fn for_batches(&self) -> Option<strata_classify::Forest> {
+        let of_tree = |(number, &(root, _)): (usize, &(u32, u32))| {
+            let next = self.trees.get(number + 1);
+            let end = next.map_or(self.nodes.len(), |&(root, _)| root as usize);
+            &self.nodes[root as usize..end]
+        };
+        let trees: Vec<&[Node]> = self.trees.iter().enumerate().map(of_tree).collect();
+        let most = usize::from(u16::MAX);
+        if self.leaves as usize > most || trees.iter().any(|nodes| nodes.len() > most) {
+            return None;
+        }
+        let splits = |(nodes, &(root, _)): (&&[Node], &(u32, u32))| {
+            nodes.iter().map(|node| node.split(root)).collect()
+        };
+        let trees: Vec<Vec<Split>> = trees.iter().zip(&self.trees).map(splits).collect();
+        Some(strata_classify::Forest::of_trees(&trees))
+    }
+
+    /// The leaves that flows reach, from node to node.
+    fn walk(&self, columns: &Columns, flows: usize, leaves: &mut [[u32; LANES]]) {
+        for (&(root, depth), leaves) in self.trees.iter().zip(leaves) {
+            for first in (0..flows).step_by(SIDE_BY_SIDE) {
+                // Those beyond the last flow are of flows before.
+                let mut at = [root; SIDE_BY_SIDE];
+                for _ in 0..depth {
+                    for (lane, at) in (first..).zip(&mut at) {
+                        *at = self.nodes[*at as usize].step(columns, lane);
+                    }
+                }
+                for (leaf, at) in leaves[first..].iter_mut().zip(at) {
+                    *leaf = self.nodes[at as usize].word;
+                }
+            }
+        }
+    }
+
+    /// Adds up the shares of leaves, by tree and flow.
+    #[allow(clippy::cast_precision_loss, reason = "there are few trees")]
+    fn count_votes<L: Copy + Into<u32>>(
+        &self,
+        leaves: &[[L; LANES]],
+        flows: usize,
+        mut out: impl FnMut(usize, usize, f32),
+    ) {
+        let each = self.classes.len().div_ceil(AT_ONCE);
+        let trees = self.trees.len() as f32;
+        for flow in 0..flows.min(LANES) {
+            let mut best = 0;
+            for part in 0..each {
+                let mut votes = [0.0_f32; AT_ONCE];
+                for leaves in leaves {
+                    let leaf: u32 = leaves[flow].into();
+                    let place = (leaf as usize).wrapping_mul(each).wrapping_add(part);
+                    for (vote, share) in votes.iter_mut().zip(self.shares[place]) {
+                        *vote += share;
+                    }
+                }
+                for (class, vote) in (AT_ONCE * part..).zip(votes) {
+                    best = best.max(Ballot::new(class, vote).0);
+                }
+            }
+            let (class, votes) = Ballot(best).read();
+            out(flow, class, votes / trees);
+        }
+    }
+}
+
+/// A class and its votes: more votes are greater, and of equal ones the class that comes first. A
+/// number, so that which class has most is found without a branch that is hard to predict.
+struct Ballot(u64);
+
+impl Ballot {
+    #[inline(always)]
+    fn new(class: usize, votes: f32) -> Self {
+        // Votes are not negative, so their bits are in their order.
+        let rest = CLASSES_MAX.wrapping_sub(class) as u64;
+        Self(u64::from(votes.to_bits()) << 32 | rest)
+    }
+
+    #[inline(always)]
+    #[allow(clippy::cast_possible_truncation, reason = "both halves are taken")]
+    fn read(self) -> (usize, f32) {
+        let class = CLASSES_MAX.wrapping_sub(self.0 as u32 as usize);
+        (class, f32::from_bits((self.0 >> 32) as u32))
     }
 }
 
@@ -390,18 +342,87 @@ mod tests {
             }
             let forest = Forest::parse(&text(&lines)).expect("a forest");
             let row = |rng: &mut Rng| std::array::from_fn(|_| small(10, rng) as f32);
-            let rows: Vec<FlowFeatures> = (0..50).map(|_| row(&mut rng)).collect();
-            let mut rows_found = 0;
-            forest.classify(&rows, |row, class, share| {
-                let mut at = 0;
-                while let Some(&(feature, at_most, children)) = naive.get(at) {
-                    at = children[usize::from(rows[row][feature] > at_most as f32)];
-                }
-                let wanted = [(0, 1.0), (1, 0.5), (1, 0.125)][at % 3];
-                assert_eq!((class, share), wanted, "seed {seed}, row {row}");
-                rows_found += 1;
-            });
-            assert_eq!(rows_found, 50);
+            let rows: Vec<FlowFeatures> = (0..150).map(|_| row(&mut rng)).collect();
+            let walked = Forest {
+                batches: None,
+                ..forest.clone()
+            };
+            assert!(forest.batches.is_some());
+            for forest in [forest, walked] {
+                let mut rows_found = 0;
+                forest.classify(&rows, |row, class, share| {
+                    let mut at = 0;
+                    while let Some(&(feature, at_most, children)) = naive.get(at) {
+                        at = children[usize::from(rows[row][feature] > at_most as f32)];
+                    }
+                    let wanted = [(0, 1.0), (1, 0.5), (1, 0.125)][at % 3];
+                    assert_eq!((class, share), wanted, "seed {seed}, row {row}");
+                    rows_found += 1;
+                });
+                assert_eq!(rows_found, 150);
+            }
+        });
+    }
+
+    #[test]
+    fn numbers_are_compared_as_floats_are() {
+        let values = [
+            f32::NEG_INFINITY,
+            f32::MIN,
+            -1.5,
+            -f32::MIN_POSITIVE,
+            -1e-45,
+            -0.0,
+            0.0,
+            1e-45,
+            1.0,
+            1.0 + f32::EPSILON,
+            1e30,
+            f32::MAX,
+            f32::INFINITY,
+            f32::NAN,
+            -f32::NAN,
+        ];
+        for value in values {
+            for at_most in values {
+                let wanted = value > at_most;
+                assert_eq!(
+                    ordered(value) > threshold(at_most),
+                    wanted,
+                    "{value} {at_most}"
+                );
+            }
+        }
+    }
+
+    /// More leaves than have numbers of 16 bits, and more classes than are added at once.
+    #[test]
+    fn a_forest_too_large_for_batches_is_walked() {
+        let mut lines = String::new();
+        for tree in 0..1000 {
+            lines += "tree\n";
+            // A chain: a flow of size n ends at leaf n of 70.
+            for number in 0..70 {
+                let (left, right) = (2 * number + 1, 2 * number + 2);
+                lines += &format!("split size_2 {number} {left} {right}\n");
+                lines += match (number + tree) % 2 {
+                    0 => "leaf 0 0 0 0 0 1 0\n",
+                    _ => "leaf 0 0.25 0 0 0 0 0\n",
+                };
+            }
+            lines += "leaf 0 0 0 0 0 0 1\n";
+        }
+        let classes: String = (0..7).map(|class| format!("class c{class}\n")).collect();
+        let features = FLOW_FEATURES.join(" ");
+        let text = format!("strata-flow-forest 1\nfeatures {features}\n{classes}{lines}");
+        let forest = Forest::parse(&text).expect("a forest");
+        assert!(forest.batches.is_none());
+        let rows: Vec<FlowFeatures> = (0..100)
+            .map(|size| std::array::from_fn(|at| if at == 1 { size as f32 } else { 3.0 }))
+            .collect();
+        forest.classify(&rows, |row, class, share| {
+            let wanted = if row < 70 { (5, 0.5) } else { (6, 1.0) };
+            assert_eq!((class, share), wanted, "row {row}");
         });
     }
 
