@@ -133,13 +133,27 @@ const PIECE: usize = 1024;
 /// How many packets before it is needed a host's share is fetched.
 const AHEAD: usize = 16;
 
-/// What a host has in the burst of this number, and how many of its packets wait.
+/// What a host has in the open burst, and how many of its packets wait.
 #[derive(Clone, Copy, Default, Debug)]
 struct Share {
     bytes: u64,
+    /// Not 0 if it is in the open burst.
     packets: u32,
-    burst: u32,
     held: u32,
+}
+
+const _: () = assert!(size_of::<Share>() == 16);
+
+impl Share {
+    /// Counts a packet that waited for the open burst; true if it is the host's first there.
+    #[inline(always)]
+    fn count(&mut self, bytes: u64) -> bool {
+        self.held -= 1;
+        let is_first = self.packets == 0;
+        self.bytes = if is_first { bytes } else { self.bytes + bytes };
+        self.packets += 1;
+        is_first
+    }
 }
 
 /// Finds bursts in vectors of one queue and gives them to a closure.
@@ -153,9 +167,8 @@ pub struct Bursts<F> {
     /// Packets since the last that met a long queue, not older than a walk.
     recent: VecDeque<Held>,
     open: Option<Burst>,
-    /// Hosts of the open burst, and its number.
+    /// Hosts of the open burst.
     present: Vec<u32>,
-    number: u32,
     queue: Queue,
     newest_ns: u64,
     sorted: Vec<Held>,
@@ -184,7 +197,6 @@ impl<F: FnMut(&Burst)> Bursts<F> {
             recent: VecDeque::new(),
             open: None,
             present: Vec::new(),
-            number: 0,
             queue: Queue::default(),
             newest_ns: 0,
             sorted: Vec::new(),
@@ -218,11 +230,10 @@ impl<F: FnMut(&Burst)> Bursts<F> {
             None if self.has_swept => return None,
             None => {
                 self.has_swept = true;
-                let (shares, number) = (&self.shares, self.number);
-                let is_open = self.open.is_some();
+                let shares = &self.shares;
                 self.hosts.retain(|host| {
                     let share = &shares[host as usize];
-                    share.held > 0 || (is_open && share.burst == number)
+                    share.held > 0 || share.packets > 0
                 });
                 self.hosts.number(host)?
             }
@@ -248,19 +259,94 @@ impl<F: FnMut(&Burst)> Bursts<F> {
         }
     }
 
+    /// Lets the packets of a vector wait, after room was made for them. `is_congested` says which of
+    /// them met a long queue.
+    #[inline(always)]
+    fn hold<T: Tuple, G: Grouped<T>>(
+        &mut self,
+        host: u32,
+        group: &G,
+        is_congested: impl Fn(&T) -> bool,
+    ) {
+        group.for_each_run(|start_ns, tuples| {
+            for tuples in tuples.chunks(PIECE) {
+                if let Some(last) = tuples.last() {
+                    self.make_room(start_ns + last.delta_ns(), tuples.len());
+                }
+                let late = self.order.put(tuples.iter().map(|tuple| {
+                    let ts_ns = start_ns + tuple.delta_ns();
+                    Held::new(ts_ns, host, tuple.get(Column::Size), is_congested(tuple))
+                }));
+                self.counters.late += u64::from(late);
+                let held = strata_wire::exact::<u32>(tuples.len()) - late;
+                self.shares[host as usize].held += held;
+            }
+        });
+    }
+
     /// Diagnoses the oldest packets that wait in intervals below `end`.
     fn diagnose_next(&mut self, end: u64) {
         let mut sorted = std::mem::take(&mut self.sorted);
         self.order.next(end, &mut sorted);
-        for (number, packet) in sorted.iter().enumerate() {
-            if let Some(later) = sorted.get(number + AHEAD) {
-                prefetch(&self.shares, later.host as usize);
-            }
-            self.packet(packet);
+        let mut rest = sorted.as_slice();
+        while let [packet, ..] = rest {
+            let passed = match self.go_on(rest) {
+                0 => {
+                    self.fetch_ahead(rest);
+                    self.packet(packet);
+                    1
+                }
+                several => several,
+            };
+            rest = &rest[passed..];
         }
         self.counters.ordered += sorted.len() as u64;
         self.has_swept &= sorted.is_empty();
         self.sorted = sorted;
+    }
+
+    /// Fetches the share of a packet that comes a little later.
+    #[inline(always)]
+    fn fetch_ahead(&self, packets: &[Held]) {
+        if let Some(later) = packets.get(AHEAD) {
+            prefetch(&self.shares, later.host as usize);
+        }
+    }
+
+    /// Counts those of the next packets that just go on with the open burst: packets that met a long
+    /// queue while no others wait for a walk. The same as [`Bursts::packet`] for each of them.
+    #[inline]
+    fn go_on(&mut self, packets: &[Held]) -> usize {
+        let Some(burst) = &mut self.open else {
+            return 0;
+        };
+        let is_model = matches!(self.options.congestion, Congestion::Model { .. });
+        if is_model || !self.recent.is_empty() {
+            return 0;
+        }
+        let (lookback_ns, longest_ns) = (self.options.lookback_ns, self.options.burst_ns_max);
+        let (mut end_ns, mut bytes, mut passed) = (burst.end_ns, 0, 0);
+        for (number, packet) in packets.iter().enumerate() {
+            let now_ns = packet.ts_ns;
+            let is_near = now_ns - end_ns <= lookback_ns && now_ns - burst.start_ns < longest_ns;
+            if !is_near || !packet.is_congested() {
+                break;
+            }
+            if let Some(later) = packets.get(number + AHEAD) {
+                prefetch(&self.shares, later.host as usize);
+            }
+            let size = u64::from(packet.size());
+            if self.shares[packet.host as usize].count(size) {
+                self.present.push(packet.host);
+            }
+            (end_ns, bytes, passed) = (now_ns, bytes + size, number + 1);
+        }
+        burst.end_ns = end_ns;
+        burst.bytes += bytes;
+        burst.packets += passed as u64;
+        burst.congested += passed as u64;
+        self.counters.congested += passed as u64;
+        passed
     }
 
     /// The next packet in the order of all.
@@ -337,14 +423,9 @@ impl<F: FnMut(&Burst)> Bursts<F> {
         let bytes = u64::from(packet.size());
         burst.packets += 1;
         burst.bytes += bytes;
-        let share = &mut self.shares[packet.host as usize];
-        share.held -= 1;
-        if share.burst != self.number || share.packets == 0 {
+        if self.shares[packet.host as usize].count(bytes) {
             self.present.push(packet.host);
-            (share.burst, share.packets, share.bytes) = (self.number, 0, 0);
         }
-        share.packets += 1;
-        share.bytes += bytes;
     }
 
     fn forget(&mut self, packet: &Held) {
@@ -386,7 +467,6 @@ impl<F: FnMut(&Burst)> Bursts<F> {
             self.shares[host as usize].packets = 0;
         }
         self.present.clear();
-        self.number = self.number.wrapping_add(1);
         self.counters.bursts += 1;
         (self.out)(&burst);
     }
@@ -401,28 +481,17 @@ impl<T: Tuple, F: FnMut(&Burst)> Application<T> for Bursts<F> {
             self.counters.refused += count as u64;
             return;
         };
-        let (is_flag, column, at_least) = match self.options.congestion {
-            Congestion::HighQueue => (true, Column::HighQueue, 1),
-            Congestion::Ecn => (true, Column::Ecn, 3),
-            Congestion::Depth { at_least } => (true, Column::QueueDepth, at_least),
-            Congestion::Model { .. } => (false, Column::HighQueue, 0),
-        };
-        group.for_each_run(|start_ns, tuples| {
-            for tuples in tuples.chunks(PIECE) {
-                if let Some(last) = tuples.last() {
-                    self.make_room(start_ns + last.delta_ns(), tuples.len());
-                }
-                let mut late = 0;
-                for tuple in tuples {
-                    let ts_ns = start_ns + tuple.delta_ns();
-                    let is_congested = is_flag && tuple.get(column) >= at_least;
-                    let packet = Held::new(ts_ns, host, tuple.get(Column::Size), is_congested);
-                    late += u32::from(!self.order.put(packet));
-                }
-                self.counters.late += u64::from(late);
-                let held = strata_wire::exact::<u32>(tuples.len()) - late;
-                self.shares[host as usize].held += held;
+        match self.options.congestion {
+            Congestion::HighQueue => {
+                self.hold(host, group, |tuple| tuple.get(Column::HighQueue) != 0);
             }
-        });
+            Congestion::Ecn => self.hold(host, group, |tuple| tuple.get(Column::Ecn) == 3),
+            Congestion::Depth { at_least } => {
+                self.hold(host, group, |tuple| {
+                    tuple.get(Column::QueueDepth) >= at_least
+                });
+            }
+            Congestion::Model { .. } => self.hold(host, group, |_| false),
+        }
     }
 }

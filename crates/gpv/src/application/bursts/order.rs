@@ -47,30 +47,23 @@ impl Held {
 /// Intervals that packets wait in: twice the time that they may.
 const INTERVALS: usize = 8192;
 /// Packets of a chunk: 4 cache lines.
-const CHUNK: usize = 16;
-const NONE: u32 = u32::MAX;
+const CHUNK: u32 = 16;
+/// No chunk: the first one is never used, so that an interval's next place tells all about it.
+const NONE: u32 = 0;
 /// Chunks of the next interval that are fetched while one is diagnosed.
 const FETCHED: usize = 64;
+/// Packets at most, since places are numbers of 32 bits.
+const PACKETS_MAX: u32 = 1 << 31;
 
-/// Where an interval's packets are: a list of chunks, of which the first has room.
-#[derive(Clone, Copy, Debug)]
-struct Interval {
-    chunk: u32,
-    /// Packets of the first chunk.
-    filled: u32,
-}
-
-const EMPTY: Interval = Interval {
-    chunk: NONE,
-    filled: 0,
-};
-
-/// Memory: 64 KiB, and 16 to 18 bytes a packet, allocated at the start; 16 bytes for each packet of
-/// the fullest interval, and up to 1 MiB to sort them.
+/// Memory: 32 KiB, and 16 to 18 bytes a packet, allocated at the start and touched as packets come; 16
+/// bytes for each packet of the fullest interval, and up to 1 MiB to sort them.
 #[derive(Debug)]
 pub(super) struct Order {
-    intervals: Vec<Interval>,
-    chunks: Vec<[Held; CHUNK]>,
+    /// Where the next packet of each interval goes. Its packets are in a list of chunks, of which
+    /// the first is filled up to there: a multiple of [`CHUNK`] if it is full, or if there is none
+    /// ([`NONE`]).
+    intervals: Vec<u32>,
+    places: Vec<Held>,
     /// The chunk after each in its list, of intervals or of those that are free.
     next: Vec<u32>,
     free: u32,
@@ -87,15 +80,19 @@ pub(super) struct Order {
 impl Order {
     pub(super) fn new(hold_ns: u64, packets_max: u32) -> Self {
         // Packets of a vector may each need a chunk of their own.
-        let count = (packets_max as usize).div_ceil(CHUNK) + INTERVALS;
+        let packets_max = packets_max.min(PACKETS_MAX);
+        let count = packets_max.div_ceil(CHUNK) as usize + INTERVALS;
         let hold_ns = hold_ns.clamp(INTERVALS as u64, 1 << 50);
         let shift = (hold_ns * 2 / INTERVALS as u64).next_power_of_two().ilog2();
-        let next = (1..=count).map(strata_wire::exact::<u32>).collect();
+        let mut places = Vec::with_capacity((count + 1) * CHUNK as usize);
+        places.resize(CHUNK as usize, Held::default());
+        let mut next = Vec::with_capacity(count + 1);
+        next.push(NONE);
         Self {
-            intervals: vec![EMPTY; INTERVALS],
-            chunks: vec![[Held::default(); CHUNK]; count],
+            intervals: vec![NONE; INTERVALS],
+            places,
             next,
-            free: 0,
+            free: NONE,
             free_chunks: count,
             shift,
             oldest: None,
@@ -127,35 +124,51 @@ impl Order {
         self.len > 0 && self.oldest.is_some_and(|oldest| oldest < end)
     }
 
-    /// False if its interval was given before. There must be room.
-    #[inline]
-    pub(super) fn put(&mut self, packet: Held) -> bool {
-        let number = packet.ts_ns >> self.shift;
-        let oldest = match self.oldest {
-            Some(oldest) if self.len > 0 => oldest,
-            // Nothing waits, so those that come may be a little older than this one.
-            given => {
-                let first = number.saturating_sub(self.hold_ns >> self.shift);
-                let first = given.map_or(first, |given| first.max(given));
-                self.oldest = Some(first);
-                first
+    /// Puts packets, for which there must be room; how many were late: their intervals were given
+    /// before.
+    #[inline(always)]
+    pub(super) fn put(&mut self, packets: impl Iterator<Item = Held>) -> u32 {
+        let (mut late, mut put) = (0_u32, 0_usize);
+        let (shift, mut oldest) = (self.shift, self.oldest.filter(|_| self.len > 0));
+        for packet in packets {
+            let number = packet.ts_ns >> shift;
+            let first = oldest.unwrap_or_else(|| self.restart(number));
+            // Also of those before the first.
+            if number.wrapping_sub(first) >= INTERVALS as u64 {
+                late = late.wrapping_add(1);
+                continue;
             }
-        };
-        if number < oldest || number - oldest >= INTERVALS as u64 {
-            return false;
+            oldest = Some(first);
+            let next = &mut self.intervals[place(number)];
+            if next.is_multiple_of(CHUNK) {
+                if self.free == NONE {
+                    // One that was never used: so memory is touched when it is needed.
+                    self.free = strata_wire::exact(self.next.len());
+                    self.next.push(NONE);
+                    let len = self.places.len() + CHUNK as usize;
+                    self.places.resize(len, Held::default());
+                }
+                let chunk = self.free;
+                self.free = self.next[chunk as usize];
+                self.next[chunk as usize] = list(*next);
+                self.free_chunks -= 1;
+                *next = chunk * CHUNK;
+            }
+            self.places[*next as usize] = packet;
+            *next = next.wrapping_add(1);
+            put = put.wrapping_add(1);
         }
-        let interval = &mut self.intervals[place(number)];
-        if interval.chunk == NONE || interval.filled as usize == CHUNK {
-            let chunk = self.free;
-            self.free = self.next[chunk as usize];
-            self.next[chunk as usize] = interval.chunk;
-            *interval = Interval { chunk, filled: 0 };
-            self.free_chunks -= 1;
-        }
-        self.chunks[interval.chunk as usize][interval.filled as usize] = packet;
-        interval.filled += 1;
-        self.len += 1;
-        true
+        self.len += put;
+        late
+    }
+
+    /// Nothing waits, so packets that come may be a little older than this one.
+    #[cold]
+    fn restart(&mut self, number: u64) -> u64 {
+        let first = number.saturating_sub(self.hold_ns >> self.shift);
+        let first = self.oldest.map_or(first, |given| first.max(given));
+        self.oldest = Some(first);
+        first
     }
 
     /// The packets of the oldest interval below `end` that has some, in their order.
@@ -165,17 +178,17 @@ impl Order {
             return;
         };
         for _ in 0..INTERVALS {
-            let interval = &mut self.intervals[place(*oldest)];
+            let next = std::mem::replace(&mut self.intervals[place(*oldest)], NONE);
             *oldest += 1;
-            let Interval { mut chunk, filled } = std::mem::replace(interval, EMPTY);
-            let mut filled = filled as usize;
+            let (mut chunk, mut end_of_chunk) = (list(next), next);
             while chunk != NONE {
-                sorted.extend_from_slice(&self.chunks[chunk as usize][..filled]);
+                let (first, last) = (chunk * CHUNK, end_of_chunk);
+                sorted.extend_from_slice(&self.places[first as usize..last as usize]);
                 let after = self.next[chunk as usize];
                 self.next[chunk as usize] = self.free;
                 self.free = chunk;
                 self.free_chunks += 1;
-                (chunk, filled) = (after, CHUNK);
+                (chunk, end_of_chunk) = (after, (after + 1) * CHUNK);
             }
             if !sorted.is_empty() || *oldest >= end {
                 break;
@@ -189,23 +202,39 @@ impl Order {
 
     /// Fetches packets of the interval of this number.
     fn fetch(&self, number: u64) {
-        let mut chunk = self.intervals[place(number)].chunk;
+        let mut chunk = list(self.intervals[place(number)]);
+        let (chunks, _) = self.places.as_chunks::<{ CHUNK as usize }>();
         for _ in 0..FETCHED {
             if chunk == NONE {
                 break;
             }
-            prefetch_whole(&self.chunks, chunk as usize);
+            prefetch_whole(chunks, chunk as usize);
             chunk = self.next[chunk as usize];
         }
     }
 }
 
+/// The first chunk of an interval whose next packet goes there: the one that has the place before.
+#[inline(always)]
+fn list(next: u32) -> u32 {
+    next.div_ceil(CHUNK).saturating_sub(1)
+}
+
 /// Sorts packets of an interval.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Sorter {
     /// Of each part of the interval, how many packets are in it, then where the next one goes.
-    places: Vec<u32>,
+    places: Box<[u32; PARTS_MAX]>,
     parted: Vec<Held>,
+}
+
+impl Default for Sorter {
+    fn default() -> Self {
+        Self {
+            places: Box::new([0; PARTS_MAX]),
+            parted: Vec::new(),
+        }
+    }
 }
 
 /// Fewer, or more, are sorted by comparisons alone: the latter, so that memory is bounded.
@@ -226,21 +255,22 @@ impl Sorter {
             return;
         }
         let parts_log2 = packets.len().min(PARTS_MAX).ilog2().min(shift);
-        let part_of = |packet: &Held| part(packet.ts_ns, shift, parts_log2);
-        self.places.clear();
-        self.places.resize(1 << parts_log2, 0);
+        let part_of = |packet: &Held| part(packet.ts_ns, shift, parts_log2) % PARTS_MAX;
+        let places = &mut *self.places;
+        places[..1 << parts_log2].fill(0);
         for packet in &*packets {
-            self.places[part_of(packet)] += 1;
+            let count = &mut places[part_of(packet)];
+            *count = count.wrapping_add(1);
         }
-        let mut place = 0;
-        for count in &mut self.places {
-            place += std::mem::replace(count, place);
+        let mut place = 0_u32;
+        for count in &mut places[..1 << parts_log2] {
+            place = place.wrapping_add(std::mem::replace(count, place));
         }
         self.parted.resize(packets.len(), Held::default());
         for packet in &*packets {
-            let place = &mut self.places[part_of(packet)];
+            let place = &mut places[part_of(packet)];
             self.parted[*place as usize] = *packet;
-            *place += 1;
+            *place = place.wrapping_add(1);
         }
         std::mem::swap(packets, &mut self.parted);
         let moves_max = MOVES_MAX * packets.len();
@@ -252,11 +282,16 @@ impl Sorter {
 
 /// False if that takes more moves than allowed; then they are in any order.
 fn sort_nearly_sorted(packets: &mut [Held], moves_max: usize) -> bool {
-    let mut left = moves_max;
-    for end in 1..packets.len() {
+    let (mut left, mut greatest) = (moves_max, 0);
+    for end in 0..packets.len() {
         let packet = packets[end];
+        let rank = packet.rank();
+        if rank >= greatest {
+            greatest = rank;
+            continue;
+        }
         let mut at = end;
-        while at > 0 && packet.rank() < packets[at - 1].rank() {
+        while at > 0 && rank < packets[at - 1].rank() {
             packets[at] = packets[at - 1];
             at -= 1;
         }
