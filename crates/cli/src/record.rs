@@ -78,6 +78,12 @@ pub(crate) struct DataPathArgs {
     #[arg(short = 'm', long = "model", value_name = "FILE", help_heading = CLASSIFICATION)]
     model: Option<PathBuf>,
 
+    /// Compare with this model: what it would have kept of each packet, more or less, is counted, in the
+    /// summary, `strata status` and metrics; the log stays as it is. Costs its trees: it is given the
+    /// same features, so it has to have the classes, features and window of the model at work.
+    #[arg(long, value_name = "FILE", help_heading = CLASSIFICATION)]
+    shadow: Option<PathBuf>,
+
     /// Set the logging mode: default, log-all, log-partial, log-sampled, log-minimum, or one of the
     /// configuration file. If given more than once, the mode that keeps the most decides for each
     /// packet. By default the one in the configuration file, else default.
@@ -193,6 +199,10 @@ impl DataPathArgs {
                 model: loaded.model,
                 json: loaded.json,
                 is_built_in: self.model.is_none(),
+            },
+            shadow: match &self.shadow {
+                Some(path) => Some(crate::model::load(Some(path))?.model),
+                None => None,
             },
             modes: self.mode.clone(),
             detail: self.detail()?,

@@ -95,6 +95,31 @@ fn a_model_is_trained_judged_and_records() {
         info.contains("fit of the model: the traffic scores as in training"),
         "{info}"
     );
+    // The built-in model in its shadow: the log is the same, and the summary says what differs.
+    let shadow = workspace_root().join("models/default.json");
+    let (shadow, same) = (shadow.to_str().unwrap(), path("same"));
+    let repeatable = ["--hash-seed", "1", "-m", &model, "-r", &trace, "-o"];
+    let with = |log: &str, more: &[&str]| {
+        let said = succeeds(&[&["record"][..], &repeatable, &[log], more].concat());
+        let blocks = std::fs::read_dir(format!("{log}/blocks")).unwrap();
+        let mut blocks: Vec<PathBuf> = blocks.map(|entry| entry.unwrap().path()).collect();
+        // A checkpoint has times of this machine.
+        blocks.retain(|path| path.extension().is_none_or(|end| end != "checkpoint"));
+        blocks.sort();
+        let bytes: Vec<Vec<u8>> = blocks.iter().map(|p| std::fs::read(p).unwrap()).collect();
+        (said, bytes)
+    };
+    let (_, alone) = with(&path("alone"), &[]);
+    let (said, shadowed) = with(&same, &["--shadow", shadow]);
+    assert!(
+        alone == shadowed && !alone.is_empty(),
+        "a shadow changes no log"
+    );
+    assert!(
+        said.contains("packets compared, it would have kept more of "),
+        "{said}"
+    );
+    assert!(said.contains("  class benign: "), "{said}");
     // What the model was not trained on: a flood only.
     let (flood, other) = (capture("cic2019-synflood"), path("other"));
     succeeds(&["record", "-m", &model, "-r", &flood.trace, "-o", &other]);

@@ -29,8 +29,8 @@ use crate::queries::{Queries, QueryRefused, QueryStatus};
 use crate::request::QueryRequest;
 use crate::saved::Saved;
 use crate::status::{
-    ChangeStatus, CpuStatus, DriftStatus, InterfaceStatus, ReportStatus, ResourceStatus, Status,
-    VectorStatus, classes, mirrored, of_logged, results,
+    ChangeStatus, CpuStatus, DriftStatus, InterfaceStatus, ReportStatus, ResourceStatus,
+    ShadowStatus, Status, VectorStatus, classes, mirrored, of_logged, results,
 };
 use crate::vectors::Subscribers;
 
@@ -596,6 +596,11 @@ impl Controller {
                 .drift
                 .as_ref()
                 .map(|drift| DriftStatus::of(&drift.report)),
+            shadow: inner
+                .observed
+                .shadow
+                .as_ref()
+                .map(|counts| ShadowStatus::of(counts, &self.model.class_names())),
             of_logged: of_logged(&inner.observed.ledger),
             mirrored: mirrored(&inner.observed.ledger),
             resources: resources.to_vec(),

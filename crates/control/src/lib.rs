@@ -37,5 +37,5 @@ pub use request::{DetailRequest, ModeRequest, PolicyAdded, PolicyRequest, QueryR
 pub use status::{
     ChangeStatus, ClassStatus, CpuStatus, DetailStatus, DriftStatus, FeatureDrift, FlowTableStatus,
     InterfaceStatus, LostStatus, PacketStatus, PolicyOrigin, PolicyStatus, ReceiveStatus,
-    ReportStatus, ResourceStatus, Status, VectorStatus,
+    ReportStatus, ResourceStatus, ShadowClassStatus, ShadowStatus, Status, VectorStatus,
 };

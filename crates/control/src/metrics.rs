@@ -149,7 +149,7 @@ const fn metric(name: &'static str, help: &'static str, samples: Samples) -> Met
 }
 
 /// All metrics, in page order.
-const METRICS: [Metric; 35] = [
+const METRICS: [Metric; 37] = [
     metric(
         "packets",
         "Packets by where they ended",
@@ -266,6 +266,16 @@ const METRICS: [Metric; 35] = [
         "detail_payload_bytes",
         "Payload beyond headers under the budget of detail, by what became of it",
         Counter(|moment| detail(moment, |payload| payload.bytes)),
+    ),
+    metric(
+        "shadow_packets",
+        "Packets that a shadow model judged too, and those of which it would have kept more or less, by class",
+        Counter(|moment| shadow(moment, |packets| packets.packets)),
+    ),
+    metric(
+        "shadow_bytes",
+        "Bytes of the packets that were compared, and how many more or less it would have kept, by class",
+        Counter(|moment| shadow(moment, |packets| packets.bytes)),
     ),
     metric(
         "model_drift_index",
@@ -494,6 +504,21 @@ fn detail(moment: &Moment, value: fn(&PacketStatus) -> u64) -> Vec<Sample<u64>> 
     payload
         .map(|payload| (vec![("result", payload.result.clone())], value(payload)))
         .collect()
+}
+
+fn shadow(moment: &Moment, value: fn(&PacketStatus) -> u64) -> Vec<Sample<u64>> {
+    let classes = moment.status.shadow.iter();
+    let classes = classes.flat_map(|shadow| &shadow.classes);
+    let samples = classes.flat_map(|of| {
+        of.packets.iter().map(|packets| {
+            let labels = vec![
+                ("class", of.class.clone()),
+                ("result", packets.result.clone()),
+            ];
+            (labels, value(packets))
+        })
+    });
+    samples.collect()
 }
 
 fn drift(moment: &Moment, value: fn(&DriftStatus) -> Option<f64>) -> Vec<Sample<f64>> {

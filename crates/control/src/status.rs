@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use strata_classify::{DRIFTED, DriftReport, UNCLASSIFIED};
-use strata_policy::{ClassKept, DetailCounts};
+use strata_policy::{ClassKept, DetailCounts, ShadowClass, ShadowCounts};
 use strata_wire::{Counters, DropReason, Ledger};
 use utoipa::ToSchema;
 
@@ -61,6 +61,9 @@ pub struct Status {
     /// The budget of detail (`--detail`), if there is one.
     #[serde(default)]
     pub detail: Option<DetailStatus>,
+    /// What a shadow model (`--shadow`) would have kept differently, if there is one.
+    #[serde(default)]
+    pub shadow: Option<ShadowStatus>,
     /// How well the model fits the traffic of the last minutes, if its file says what it was trained
     /// on.
     #[serde(default)]
@@ -190,6 +193,53 @@ pub struct ClassStatus {
     pub captured_bytes: u64,
     /// Their bytes kept.
     pub kept_bytes: u64,
+}
+
+/// What a shadow model would have kept differently.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ShadowStatus {
+    /// Of all classes.
+    pub packets: Vec<PacketStatus>,
+    /// Of each class that has packets.
+    pub classes: Vec<ShadowClassStatus>,
+}
+
+/// What a shadow model would have kept differently of the packets of one class.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ShadowClassStatus {
+    /// The class.
+    pub class: String,
+    /// `compared`: packets that the model at work put in this class; `of_shadow`: those that the
+    /// shadow put in it; both with their bytes on the wire. `more`: packets of `compared` of which
+    /// the shadow would have kept more, and how many bytes more; `less`: the same for less.
+    pub packets: Vec<PacketStatus>,
+}
+
+impl ShadowStatus {
+    /// From the counters, of a model with these classes.
+    pub(crate) fn of(counts: &ShadowCounts, names: &[String]) -> Self {
+        let classes = counts.by_class().iter().enumerate();
+        let classes = classes
+            .filter(|(_, counts)| counts.compared.packets > 0 || counts.of_shadow.packets > 0);
+        Self {
+            packets: shadowed(&counts.all()),
+            classes: classes
+                .map(|(class, counts)| ShadowClassStatus {
+                    class: class_name(names, class),
+                    packets: shadowed(counts),
+                })
+                .collect(),
+        }
+    }
+}
+
+fn shadowed(counts: &ShadowClass) -> Vec<PacketStatus> {
+    vec![
+        ended("compared", "", counts.compared),
+        ended("of_shadow", "", counts.of_shadow),
+        ended("more", "", counts.more),
+        ended("less", "", counts.less),
+    ]
 }
 
 /// An interface.
@@ -324,16 +374,19 @@ pub struct PolicyStatus {
 /// What was kept of each class, by name.
 pub(crate) fn classes(kept: &[ClassKept], names: &[String]) -> Vec<ClassStatus> {
     let status = |kept: &ClassKept| ClassStatus {
-        class: names
-            .get(usize::from(kept.class))
-            .map_or(UNCLASSIFIED, String::as_str)
-            .to_owned(),
+        class: class_name(names, usize::from(kept.class)),
         granularity: kept.granularity.to_owned(),
         packets: kept.captured.packets,
         captured_bytes: kept.captured.bytes,
         kept_bytes: kept.kept_bytes,
     };
     kept.iter().map(status).collect()
+}
+
+/// The name of a class; the one after the last is for what is not dissected.
+fn class_name(names: &[String], class: usize) -> String {
+    let name = names.get(class).map_or(UNCLASSIFIED, String::as_str);
+    name.to_owned()
 }
 
 /// Details of logged packets, from the counters.

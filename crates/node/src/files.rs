@@ -101,6 +101,7 @@ fn record(
             ledger: worker.ledger(),
             kept: worker.kept(),
             detail: worker.detail(),
+            shadow: worker.shadow(),
             flow_table: Some(flow_table(&worker.pressure())),
             ..Observation::default()
         });

@@ -11,7 +11,7 @@ use strata_classify::Drift;
 use strata_control::{
     CaptureWay, Controller, FlowTableStatus, LostStatus, Observed, ReceiveStatus,
 };
-use strata_policy::{ClassKept, DetailCounts};
+use strata_policy::{ClassKept, DetailCounts, ShadowCounts};
 use strata_sketch::Pressure;
 use strata_wire::Ledger;
 
@@ -40,6 +40,8 @@ pub(crate) struct Observation {
     pub(crate) kept: Vec<ClassKept>,
     /// What became of payload under the budget of detail, if there is or was one.
     pub(crate) detail: Option<DetailCounts>,
+    /// What a shadow model would have kept differently, if there is one.
+    pub(crate) shadow: Option<ShadowCounts>,
     /// What is known about the traffic's distributions, if it was reported again.
     pub(crate) drift: Option<Drift>,
     /// The tables of flows; `None` before they were first reported.
@@ -116,6 +118,7 @@ impl Observer {
             observed.ledger = noted.ledger;
             observed.kept = noted.kept;
             observed.detail = noted.detail;
+            observed.shadow = noted.shadow;
             if let Some(drift) = &noted.drift {
                 observed.drift = Some(latest.drift.look(drift, Instant::now()));
             }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use strata_classify::{Drift, DriftReport};
 use strata_control::ReportStatus;
 use strata_pipeline::Worker;
-use strata_policy::DetailCounts;
+use strata_policy::{DetailCounts, ShadowCounts};
 use strata_sketch::Pressure;
 use strata_store::{Disk as _, RealDisk, drift_name, seal_drift};
 use strata_wire::{Ledger, LinkType};
@@ -26,6 +26,8 @@ pub struct RecordOutcome {
     pub pressure: Pressure,
     /// What became of payload under the budget of detail, if there was one.
     pub detail: Option<DetailCounts>,
+    /// What the shadow model would have kept differently, if there was one, and the names of classes.
+    pub shadow: Option<(ShadowCounts, Vec<String>)>,
     /// How well the model fits the traffic, if its file says what it was trained on.
     pub drift: Option<DriftReport>,
     /// How long it took.
@@ -43,6 +45,7 @@ pub(crate) struct WorkerOutcome {
     ledger: Ledger,
     pressure: Pressure,
     detail: Option<DetailCounts>,
+    shadow: Option<ShadowCounts>,
     drift: Option<Drift>,
     filter_problems: Vec<(LinkType, String)>,
     filter_fits_nowhere: Option<String>,
@@ -55,6 +58,7 @@ impl WorkerOutcome {
             ledger: worker.ledger(),
             pressure: worker.pressure(),
             detail: worker.detail(),
+            shadow: worker.shadow(),
             drift: worker.classifier().drift().cloned(),
             filter_problems: worker.filter_problems(),
             filter_fits_nowhere: worker.filter_fits_nowhere(),
@@ -87,7 +91,7 @@ pub(crate) fn finish(
     let tell = &setup.tell;
     let mut ledger = Ledger::default();
     let mut pressure = Pressure::default();
-    let mut detail = None;
+    let (mut detail, mut shadow) = (None, None);
     let mut drift: Option<Drift> = None;
     let mut ran = Ok(());
     let mut unfiltered = Ok(());
@@ -95,6 +99,7 @@ pub(crate) fn finish(
         ledger.merge(&outcome.ledger);
         pressure.merge(outcome.pressure);
         DetailCounts::merge_some(&mut detail, outcome.detail);
+        ShadowCounts::merge_some(&mut shadow, outcome.shadow.as_ref());
         match (&mut drift, outcome.drift.take()) {
             (Some(all), Some(more)) => all.merge(&more),
             (all, more) => *all = all.take().or(more),
@@ -140,6 +145,7 @@ pub(crate) fn finish(
         ledger,
         pressure,
         detail,
+        shadow: shadow.map(|counts| (counts, setup.spec.model.model.class_names())),
         drift,
         took: started.elapsed(),
         reports: setup.controller.reports(),

@@ -10,8 +10,8 @@ use strata_control::Controller;
 use strata_control::saved::Saved;
 use strata_filter::Filter;
 use strata_pipeline::{
-    Alerts, Budget, Copies, DataPath, EnoughOfFlows, Parts, TriggerOptions, Triggers, Worker,
-    WorkerOptions,
+    Alerts, Budget, Classifier, Copies, DataPath, EnoughOfFlows, Parts, TriggerOptions, Triggers,
+    Worker, WorkerOptions,
 };
 use strata_policy::{DetailLoads, Mode};
 use strata_sketch::{Sketch, TableMemory, TableSize};
@@ -113,6 +113,10 @@ impl Setup {
     pub(crate) fn new(spec: RecordSpec, stop: Arc<AtomicBool>, tell: Tell) -> Result<Self> {
         let configuration = Configuration::read(&spec)?;
         let settings = configuration.settings(&spec);
+        if let Some(shadow) = &spec.shadow {
+            Classifier::check_shadow(&spec.model.model, shadow)
+                .map_err(|error| NodeError::Refused(format!("--shadow: {error}")))?;
+        }
         let modes: Result<Vec<Mode>, _> = settings
             .modes
             .iter()
@@ -234,6 +238,7 @@ impl Setup {
         let budget = spec.packets_max.map(Budget::new).map(Arc::new);
         let loads = (workers > 1).then(|| DetailLoads::new(usize::from(workers)));
         let seed = getrandom::u64().map_err(|error| NodeError::Refused(error.to_string()))?;
+        let shadow = spec.shadow.clone().map(Arc::new);
         let worker = |(number, (sink, equipment)): (u32, (BlockSink, Equipment))| {
             let tap = VectorTap::new(self.controller.subscribers(), number, seed);
             let parts = Parts {
@@ -249,6 +254,7 @@ impl Setup {
                 enough: equipment.enough,
                 tap: Some(Box::new(tap)),
                 loads: loads.clone().map(|loads| (loads, exact::<usize>(number))),
+                shadow: shadow.clone(),
             };
             Ok(Worker::new(&spec.model.model, parts)?)
         };

@@ -29,6 +29,8 @@ pub struct RecordSpec {
     pub filter_text: String,
     /// The classifier.
     pub model: ModelSpec,
+    /// Another model: what it would have kept is compared, and changes nothing.
+    pub shadow: Option<Model>,
     /// Names of the modes; without any, those of the configuration file, or `default`.
     pub modes: Vec<String>,
     /// The budget of detail.

@@ -40,6 +40,7 @@ fn spec(input: PathBuf, dir: &Path) -> RecordSpec {
             json,
             is_built_in: true,
         },
+        shadow: None,
         modes: vec![String::from("log-all")],
         detail: strata_node::DetailSpec::default(),
         triggers: strata_node::TriggerSpec::default(),

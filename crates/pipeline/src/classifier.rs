@@ -1,5 +1,6 @@
 //! Sketch, features and forest of one model, for a batch at a time.
 
+mod shadow;
 mod wide;
 
 use strata_classify::{Columns, Drift, Forest, Kernel, LANES, Model, Verdict, VerdictId, Verdicts};
@@ -10,6 +11,8 @@ use strata_sketch::{
 
 use crate::path::DataPath;
 use crate::samples::Samples;
+use shadow::Shadow;
+pub use shadow::ShadowError;
 use wide::Wide;
 
 /// One model at work.
@@ -24,6 +27,7 @@ pub struct Classifier {
     buckets: [Bucket; LANES],
     classified: Classified,
     samples: Samples,
+    shadow: Option<Box<Shadow>>,
     /// For batches in columns, where the path has them.
     wide: Option<Box<Wide>>,
 }
@@ -53,9 +57,16 @@ struct Side {
 }
 
 impl Side {
-    fn new(model: &Model, level: Level, kernel: Kernel) -> Self {
+    /// `shadow` is asked with the same features.
+    fn new(model: &Model, shadow: Option<&Model>, level: Level, kernel: Kernel) -> Self {
         let forest = Forest::up_to(model, level, kernel);
         let mut is_asked = model.asked(level);
+        for (is_asked, also) in is_asked
+            .iter_mut()
+            .zip(shadow.iter().flat_map(|s| s.asked(level)))
+        {
+            *is_asked |= also;
+        }
         if let (Level::Flow, Some(drift)) = (level, Drift::new(model)) {
             drift.asked().for_each(|column| is_asked[column] = true);
         }
@@ -140,14 +151,40 @@ impl Classifier {
     /// If the machine does not support the path.
     #[must_use]
     pub fn on(path: DataPath, model: &Model, sketch: Sketch) -> Self {
+        Self::made(path, model, None, sketch)
+    }
+
+    /// The same, with a second model that is judged by the features of this one.
+    ///
+    /// # Panics
+    ///
+    /// If the machine does not support the path, or the shadow needs other features
+    /// ([`Classifier::check_shadow`]).
+    #[must_use]
+    pub fn with_shadow(path: DataPath, model: &Model, shadow: &Model, sketch: Sketch) -> Self {
+        let checked = Self::check_shadow(model, shadow);
+        assert_eq!(checked, Ok(()), "a shadow is checked before it is used");
+        Self::made(path, model, Some(shadow), sketch)
+    }
+
+    /// Whether a second model can be judged by the features of a first.
+    ///
+    /// # Errors
+    ///
+    /// If it needs others.
+    pub fn check_shadow(model: &Model, shadow: &Model) -> Result<(), ShadowError> {
+        Shadow::check(model, shadow)
+    }
+
+    fn made(path: DataPath, model: &Model, shadow: Option<&Model>, sketch: Sketch) -> Self {
         let clock = model.clock();
         let arithmetic = model.sketch_arithmetic();
         let averages = match arithmetic {
             Arithmetic::Exact => None,
             Arithmetic::Switch { delta } => Some(RangeTable::new(delta)),
         };
-        let flow = Side::new(model, Level::Flow, path.kernel());
-        let packet = Side::new(model, Level::Packet, path.kernel());
+        let flow = Side::new(model, shadow, Level::Flow, path.kernel());
+        let packet = Side::new(model, shadow, Level::Packet, path.kernel());
         let wide = path
             .simd()
             .map(|simd| Box::new(Wide::new(simd, model, &packet, &flow)));
@@ -165,7 +202,23 @@ impl Classifier {
             buckets: [Bucket::default(); LANES],
             classified: [Verdicts::UNCLASSIFIED_ID; LANES],
             samples: Samples::new(model),
+            shadow: shadow.map(|shadow| Box::new(Shadow::new(shadow, path.kernel()))),
         }
+    }
+
+    /// What the shadow says about the packet at a place in the batch: class and step, see
+    /// [`Verdicts::class_and_step`].
+    ///
+    /// # Panics
+    ///
+    /// If there is no shadow.
+    #[inline]
+    pub(crate) fn of_shadow(&self, at: usize) -> [u8; 2] {
+        let shadow = self
+            .shadow
+            .as_ref()
+            .expect("a shadow is asked if there is one");
+        shadow.class_and_step(at)
     }
 
     /// What is known about the traffic's distributions.
@@ -230,6 +283,9 @@ impl Classifier {
         self.classified = [Verdicts::UNCLASSIFIED_ID; LANES];
         let serves_flows = self.flow.forest.tree_count() > 0;
         (self.flow.count, self.packet.count) = (0, 0);
+        if let Some(shadow) = &mut self.shadow {
+            shadow.begin();
+        }
         for lane in bits(dissected) {
             self.sketch.prefetch_other(facts[lane].fingerprint);
         }
@@ -248,12 +304,19 @@ impl Classifier {
             self.flow.evaluate(features, &self.buckets, &self.verdicts);
             let lanes = &self.flow.lanes[..self.flow.count];
             self.samples.take(&features.columns, lanes);
+            if let Some(shadow) = &mut self.shadow {
+                shadow.judge(Level::Flow, &features.columns, lanes);
+            }
             with_bucket = lanes.iter().fold(0, |mask, &lane| mask | 1_u64 << lane);
         }
         if self.packet.count > 0 {
             let features = &mut self.features;
             self.packet
                 .evaluate(features, &self.buckets, &self.verdicts);
+            if let Some(shadow) = &mut self.shadow {
+                let lanes = &self.packet.lanes[..self.packet.count];
+                shadow.judge(Level::Packet, &features.columns, lanes);
+            }
         }
         // In order of arrival, since that numbers the verdicts.
         let sides = [&self.packet, &self.flow];

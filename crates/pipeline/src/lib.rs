@@ -35,7 +35,7 @@ mod worker;
 
 pub use alerts::{Alert, Alerts, eve_alert};
 pub use budget::Budget;
-pub use classifier::{Classified, Classifier};
+pub use classifier::{Classified, Classifier, ShadowError};
 pub use flows::{FlowFinder, wire_bytes};
 pub use path::{DataPath, PathError};
 pub use run::{RunError, run};

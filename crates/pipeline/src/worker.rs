@@ -7,6 +7,7 @@ mod detail;
 mod lanes;
 mod parts;
 mod record;
+mod shadow;
 mod show;
 mod triggers;
 mod wide;
@@ -40,6 +41,7 @@ use accounting::in_flight;
 use classes::ByClass;
 use lanes::Lanes;
 pub use parts::{Copies, EnoughOfFlows, Parts, Prepares};
+use shadow::Shadowed;
 pub use triggers::{TriggerOptions, Triggers};
 use wide::Wide;
 
@@ -93,6 +95,8 @@ pub struct Worker<S = BlockSink> {
     detail: Option<Box<Detail>>,
     /// Whether the plan has one.
     has_detail: bool,
+    /// What a shadow model decides; `None` without one.
+    shadowed: Option<Box<Shadowed>>,
     /// The load of all workers, and which of them this is.
     loads: Option<(Arc<DetailLoads>, usize)>,
     follower: Option<Follower>,
@@ -145,7 +149,8 @@ impl<S: Sink> Worker<S> {
     ///
     /// # Panics
     ///
-    /// If the sink was used before.
+    /// If the sink was used before, or the shadow needs features that the model has not
+    /// ([`Classifier::check_shadow`]).
     pub fn new(model: &Model, parts: Parts<S>) -> Result<Self, ModeError> {
         let Parts {
             options,
@@ -160,12 +165,17 @@ impl<S: Sink> Worker<S> {
             enough,
             tap,
             loads,
+            shadow,
         } = parts;
         let plan = Plan::new(model, &options.modes)?;
         let block = sink.take().expect("a new sink has free blocks");
         let sketch = sketch.unwrap_or_else(|| Classifier::small(model));
         let mut worker = Self {
-            classifier: Classifier::on(path, model, sketch),
+            classifier: match &shadow {
+                None => Classifier::on(path, model, sketch),
+                Some(shadow) => Classifier::with_shadow(path, model, shadow, sketch),
+            },
+            shadowed: shadow.map(|_| Box::new(Shadowed::new(model.classes.len()))),
             demands: Vec::new(),
             reasons: Reasons::new(),
             class_deciders: Vec::new(),
@@ -250,6 +260,10 @@ impl<S: Sink> Worker<S> {
                 Some(detail) => detail.set_budget(plan.budget),
                 none => *none = Some(Box::new(Detail::new(plan.budget, self.loads.clone()))),
             }
+        }
+        if let Some(shadowed) = &mut self.shadowed {
+            let loads = self.loads.as_ref();
+            shadowed.adopt(plan, loads.map_or(1, |(loads, _)| loads.workers()));
         }
         self.class_deciders = plan.deciders();
         self.reasons.forget_plan();

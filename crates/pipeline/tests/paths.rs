@@ -14,10 +14,12 @@ use strata_capture::{Input, InputOptions, Next, PacketRef};
 use strata_classify::Model;
 use strata_filter::Filter;
 use strata_pipeline::{
-    Alert, Alerts, Copies, DataPath, Parts, RunError, Tap, Tapped, TriggerOptions, Triggers,
-    Worker, WorkerOptions, run,
+    Alert, Alerts, Classifier, Copies, DataPath, Parts, RunError, ShadowError, Tap, Tapped,
+    TriggerOptions, Triggers, Worker, WorkerOptions, run,
 };
-use strata_policy::{DetailBudget, DetailCounts, Mode, ModeConfig, Plan, Steering};
+use strata_policy::{
+    ClassKept, DetailBudget, DetailCounts, Mode, ModeConfig, Plan, ShadowCounts, Steering,
+};
 use strata_rules::{Policies, Policy};
 use strata_sketch::{BITS_DEFAULT, Pressure, TableSize};
 use strata_testkit::{format_captures, labelled_captures, workspace_root};
@@ -134,6 +136,8 @@ struct Setup {
     is_alerted: bool,
     is_tapped: bool,
     shows_all: bool,
+    /// Whether another model is compared.
+    has_shadow: bool,
     table: TableSize,
 }
 
@@ -178,6 +182,7 @@ impl Setup {
             is_alerted: false,
             is_tapped: false,
             shows_all: false,
+            has_shadow: false,
             table: TableSize::fixed(BITS_DEFAULT),
         }
     }
@@ -232,6 +237,7 @@ impl Setup {
             triggers: Some(Triggers::new(&triggers)),
             tap,
             copies: Some(Box::new(Copied(Arc::clone(&copies)))),
+            shadow: self.has_shadow.then(|| Arc::new(another(model))),
             ..Parts::new(options, sink.clone())
         };
         Recording {
@@ -251,12 +257,13 @@ struct Left {
     blocks: Vec<Vec<u8>>,
     ledger: Ledger,
     pressure: Pressure,
-    kept: String,
+    kept: Vec<ClassKept>,
     hits: Vec<Counters>,
     copies: Vec<Vec<u8>>,
     shown: Vec<String>,
     drift: Option<String>,
     detail: Option<DetailCounts>,
+    shadow: Option<ShadowCounts>,
 }
 
 impl Recording {
@@ -268,7 +275,7 @@ impl Recording {
             blocks: self.sink.sealed(),
             ledger,
             pressure: self.worker.pressure(),
-            kept: format!("{:?}", self.worker.kept()),
+            kept: self.worker.kept(),
             hits: policies.map(|policy| policy.hits.counters()).collect(),
             copies: std::mem::take(&mut self.copies.lock().unwrap()),
             shown: std::mem::take(&mut self.shown.lock().unwrap()),
@@ -278,6 +285,7 @@ impl Recording {
                 .drift()
                 .map(|drift| format!("{drift:?}")),
             detail: self.worker.detail(),
+            shadow: self.worker.shadow(),
         }
     }
 }
@@ -299,7 +307,10 @@ fn difference(a: &Left, b: &Left) -> Option<String> {
         return Some(format!("{:?}\n{:?}", a.pressure, b.pressure));
     }
     if a.kept != b.kept || a.hits != b.hits {
-        return Some(format!("{} {:?}\n{} {:?}", a.kept, a.hits, b.kept, b.hits));
+        return Some(format!(
+            "{:?} {:?}\n{:?} {:?}",
+            a.kept, a.hits, b.kept, b.hits
+        ));
     }
     if a.copies != b.copies {
         return Some(format!("{} and {} copies", a.copies.len(), b.copies.len()));
@@ -315,6 +326,9 @@ fn difference(a: &Left, b: &Left) -> Option<String> {
     }
     if a.detail != b.detail {
         return Some(format!("{:?}\n{:?}", a.detail, b.detail));
+    }
+    if a.shadow != b.shadow {
+        return Some(format!("{:?}\n{:?}", a.shadow, b.shadow));
     }
     (a.drift != b.drift).then(|| "drift differs".into())
 }
@@ -421,6 +435,7 @@ proptest! {
         is_alerted in any::<bool>(),
         is_tapped in any::<bool>(),
         shows_all in any::<bool>(),
+        has_shadow in any::<bool>(),
         // Most windows of packets like these are too much for the smallest.
         bits in prop::sample::select(vec![(16, 16), (2, 9), (1, 3)]),
     ) {
@@ -428,7 +443,7 @@ proptest! {
         let packets = packets(seed, count, flows, odd_one_in);
         let table = TableSize::growing(bits.0, bits.1);
         let setup = Setup {
-            modes, filter, rules, detail, look_back_bytes, first_bytes, is_alerted, is_tapped, shows_all,
+            modes, filter, rules, detail, look_back_bytes, first_bytes, is_alerted, is_tapped, shows_all, has_shadow,
             table,
         };
         let expected = record(&model, &setup, DataPath::Reference, &packets, &[64]);
@@ -619,6 +634,100 @@ fn a_budget_of_detail_is_kept_by_all_paths() {
     let plain = Setup::mode("log-all");
     let expected = record(&model, &plain, DataPath::best(), &packets, &[256]);
     assert_eq!(difference(&expected, &left), None);
+}
+
+/// A model that asks for the same features, and decides otherwise: every other tree of a model.
+fn another(model: &Model) -> Model {
+    let mut other = model.clone();
+    let mut number = 0;
+    other.flow_trees.retain(|_| {
+        number += 1;
+        number % 2 == 0
+    });
+    other.known = None;
+    other
+}
+
+/// A shadow changes nothing, and what it is said to keep more and less is what it keeps if it is the
+/// model at work.
+#[test]
+fn a_shadow_changes_nothing_and_says_what_it_would_keep() {
+    let (model, packets) = (model(), packets(11, 60_000, 300, u64::MAX));
+    let rules = RULES[2];
+    assert_eq!(
+        rules.unwrap().1,
+        "drop",
+        "what a policy drops is not judged"
+    );
+    for (mode, detail, rules, first_bytes) in [
+        ("default", None, None, 0),
+        ("log-partial", None, None, 1_000),
+        ("log-sampled", None, None, 0),
+        ("default", Some(DetailBudget::Share(0.1)), None, 0),
+        ("default", Some(DetailBudget::Rate(2e5)), None, 1_000),
+        ("default", Some(DetailBudget::Share(0.1)), rules, 0),
+    ] {
+        let alone = Setup {
+            detail,
+            rules,
+            first_bytes,
+            ..Setup::mode(mode)
+        };
+        let with = Setup {
+            has_shadow: true,
+            ..alone.clone()
+        };
+        for path in paths() {
+            let mut found = record(&model, &with, path, &packets, &[256]);
+            let of_classes = found.shadow.take().unwrap();
+            let counts = of_classes.all();
+            let expected = record(&model, &alone, path, &packets, &[256]);
+            assert_eq!(difference(&expected, &found), None, "{}", path.name());
+            let other = record(&another(&model), &alone, path, &packets, &[256]);
+            let kept = |left: &Left| i128::from(left.ledger.logged.bytes);
+            let more = i128::from(counts.more.bytes) - i128::from(counts.less.bytes);
+            assert_eq!(kept(&other) - kept(&found), more, "{alone:?}: {counts:?}");
+            let judged = found.ledger.seen.packets - dropped(&found.ledger, rules.is_some());
+            assert_eq!(counts.compared.packets, judged, "{alone:?}");
+            for (class, counts) in (0..).zip(of_classes.by_class()) {
+                // What policies drop is counted in no class.
+                assert_eq!(counts.compared, of_class(&found, class), "{alone:?}");
+                assert_eq!(counts.of_shadow, of_class(&other, class), "{alone:?}");
+            }
+            let bytes = [counts.more.bytes, counts.less.bytes];
+            assert!(
+                bytes.iter().any(|bytes| *bytes > 0),
+                "{alone:?}: {counts:?}"
+            );
+        }
+    }
+    // A model agrees with itself; one with other classes or features is refused.
+    let mut shadow = model.clone();
+    assert_eq!(Classifier::check_shadow(&model, &shadow), Ok(()));
+    shadow.window_ns += 1;
+    assert_eq!(
+        Classifier::check_shadow(&model, &shadow),
+        Err(ShadowError::Features)
+    );
+    shadow.classes[0].name = String::from("other");
+    let refused = Classifier::check_shadow(&model, &shadow).unwrap_err();
+    assert!(refused.to_string().contains("other"), "{refused}");
+}
+
+/// Packets of a class.
+fn of_class(left: &Left, class: u8) -> Counters {
+    let mut all = Counters::default();
+    let of_class = left.kept.iter().filter(|kept| kept.class == class);
+    of_class.for_each(|kept| all.merge(kept.captured));
+    all
+}
+
+/// Packets that no model was asked about.
+fn dropped(ledger: &Ledger, by_policies: bool) -> u64 {
+    match by_policies {
+        true => ledger.discarded.packets,
+        false => 0,
+    }
 }
 
 /// The default mode, with a budget that real traffic needs more than.

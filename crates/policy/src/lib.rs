@@ -7,7 +7,7 @@
 //!   no packet is treated by half of a change, and none waits for one;
 //! - [`Steering`]: where plans are published; [`Follower`]: a worker's view of it;
 //! - [`Detail`]: the budget of detail, which goes to the highest scores;
-//! - [`ClassKept`]: what came of it.
+//! - [`ClassKept`]: what came of it; [`ShadowCounts`]: what another model would have kept.
 //!
 //! Used by `control` and `pipeline`; no I/O, no threads.
 #![forbid(unsafe_code)]
@@ -16,10 +16,12 @@ mod detail;
 mod kept;
 mod mode;
 mod plan;
+mod shadow;
 mod steering;
 
 pub use detail::{BudgetError, Detail, DetailBudget, DetailCounts, DetailLoads};
 pub use kept::{ClassKept, merge_kept};
 pub use mode::{Mode, ModeConfig, ModeError};
 pub use plan::{DetailPlan, ModeDemands, Plan, demands};
+pub use shadow::{ShadowClass, ShadowCounts};
 pub use steering::{Delays, Follower, Steering};

@@ -2,7 +2,7 @@
 
 use strata_control::{
     ChangeStatus, CpuStatus, DetailStatus, DriftStatus, Event, FlowTableStatus, PacketStatus,
-    PolicyOrigin, PolicyStatus, ReceiveStatus, ResourceStatus, Status,
+    PolicyOrigin, PolicyStatus, ReceiveStatus, ResourceStatus, ShadowStatus, Status,
 };
 use strata_wire::{Printable, grouped, human_bytes};
 
@@ -60,6 +60,7 @@ pub(super) fn status(status: &Status, events: &[Event], reader: Reader) -> Strin
     ];
     rows.extend(packets(status));
     rows.extend(status.detail.as_ref().map(detail));
+    rows.extend(status.shadow.iter().flat_map(shadow));
     rows.extend(status.drift.as_ref().map(drift));
     rows.extend(arrivals(status));
     rows.extend(status.flow_table.as_ref().map(flow_table));
@@ -129,6 +130,24 @@ fn detail(detail: &DetailStatus) -> Row {
         text += &format!("; {result}: {count} packets, {bytes}");
     }
     row("detail", text)
+}
+
+/// What a shadow model would have kept differently, in all and by class.
+fn shadow(shadow: &ShadowStatus) -> Vec<Row> {
+    let text = |counts: &[PacketStatus]| {
+        let counts = counts.iter().map(|packets| {
+            let (count, bytes) = (grouped(packets.packets), human_bytes(packets.bytes));
+            let result = word(&packets.result).replace('_', " ");
+            format!("{result}: {count} packets, {bytes}")
+        });
+        counts.collect::<Vec<_>>().join("; ")
+    };
+    let classes = shadow.classes.iter().map(|of| {
+        let class = word(&of.class);
+        row("shadow", format!("class {class}: {}", text(&of.packets)))
+    });
+    let all = row("shadow", text(&shadow.packets));
+    std::iter::once(all).chain(classes).collect()
 }
 
 /// How well the model fits the traffic.
@@ -369,6 +388,7 @@ mod tests {
             mode_seconds_left: Some(59.5),
             detail: None,
             drift: None,
+            shadow: None,
             default: "classify".into(),
             policies: 2,
             packets_per_second: 1234.5,

@@ -3,7 +3,9 @@
 use std::io::Write;
 
 use anyhow::Result;
+use strata_classify::UNCLASSIFIED;
 use strata_node::{Closed, RecordCounts, RecordOutcome};
+use strata_policy::ShadowCounts;
 use strata_wire::{Printable, grouped, human_bytes};
 
 use crate::output::standard;
@@ -72,8 +74,43 @@ pub(super) fn outcome(outcome: &RecordOutcome) -> Result<()> {
             text::percent(pressure.without_bucket, pressure.packets),
         )?;
     }
+    if let Some((counts, classes)) = &outcome.shadow {
+        shadow(&mut out, counts, classes)?;
+    }
     if let Some(report) = &outcome.drift {
         crate::drift::print(&mut out, report)?;
+    }
+    Ok(())
+}
+
+/// What a shadow model would have kept differently, in all and by class.
+fn shadow(out: &mut impl Write, counts: &ShadowCounts, classes: &[String]) -> Result<()> {
+    let all = counts.all();
+    writeln!(
+        out,
+        "shadow: of {} packets compared, it would have kept more of {} ({} more) and less of {} ({} less)",
+        grouped(all.compared.packets),
+        grouped(all.more.packets),
+        human_bytes(all.more.bytes),
+        grouped(all.less.packets),
+        human_bytes(all.less.bytes),
+    )?;
+    for (class, counts) in counts.by_class().iter().enumerate() {
+        if counts.compared.packets == 0 && counts.of_shadow.packets == 0 {
+            continue;
+        }
+        let name = classes.get(class).map_or(UNCLASSIFIED, String::as_str);
+        writeln!(
+            out,
+            "  class {}: {} packets, {} by the shadow; more of {} ({}), less of {} ({})",
+            Printable(name),
+            grouped(counts.compared.packets),
+            grouped(counts.of_shadow.packets),
+            grouped(counts.more.packets),
+            human_bytes(counts.more.bytes),
+            grouped(counts.less.packets),
+            human_bytes(counts.less.bytes),
+        )?;
     }
     Ok(())
 }

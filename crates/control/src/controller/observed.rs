@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use strata_classify::DriftReport;
-use strata_policy::{ClassKept, DetailCounts};
+use strata_policy::{ClassKept, DetailCounts, ShadowCounts};
 use strata_wire::Ledger;
 
 use crate::status::{FlowTableStatus, LostStatus, ReceiveStatus};
@@ -28,6 +28,8 @@ pub struct Observed {
     pub kept: Vec<ClassKept>,
     /// What became of payload under the budget of detail; `None` if there never was one.
     pub detail: Option<DetailCounts>,
+    /// What a shadow model would have kept differently; `None` without one.
+    pub shadow: Option<ShadowCounts>,
     /// How well the model fits the traffic of the last minutes; `None` if its file does not say what
     /// it was trained on.
     pub drift: Option<DriftWindow>,

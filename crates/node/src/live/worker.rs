@@ -11,7 +11,7 @@ use strata_capture::live::{Live, RingCounts, Way};
 use strata_classify::Drift;
 use strata_control::CaptureWay;
 use strata_pipeline::Worker;
-use strata_policy::{ClassKept, DetailCounts, merge_kept};
+use strata_policy::{ClassKept, DetailCounts, ShadowCounts, merge_kept};
 use strata_sandbox::Role;
 use strata_sketch::Pressure;
 use strata_wire::{Counters, Ledger};
@@ -44,6 +44,7 @@ struct Snapshot {
     ledger: Ledger,
     kept: Vec<ClassKept>,
     detail: Option<DetailCounts>,
+    shadow: Option<ShadowCounts>,
     /// What is known about the traffic's distributions, and when that was reported.
     drift: Option<(Drift, Instant)>,
     pressure: Pressure,
@@ -190,6 +191,7 @@ fn publish(
         snapshot.ledger = worker.ledger();
         snapshot.kept = worker.kept();
         snapshot.detail = worker.detail();
+        snapshot.shadow = worker.shadow();
         let is_due = snapshot
             .drift
             .as_ref()
@@ -220,6 +222,7 @@ pub(super) fn noted(running: &[Running]) -> Observation {
             noted.ledger.merge(&snapshot.ledger);
             merge_kept(&mut noted.kept, &snapshot.kept);
             DetailCounts::merge_some(&mut noted.detail, snapshot.detail);
+            ShadowCounts::merge_some(&mut noted.shadow, snapshot.shadow.as_ref());
             if let Some((more, _)) = &snapshot.drift {
                 match &mut noted.drift {
                     Some(all) => all.merge(more),

@@ -116,6 +116,9 @@ impl Classifier {
         let Some(mut wide) = self.wide.take() else {
             return;
         };
+        if let Some(shadow) = self.shadow.as_mut().filter(|_| groups.start == 0) {
+            shadow.begin();
+        }
         for group in groups.clone() {
             for lane in bits(packets.dissected[group].into()) {
                 self.sketch
@@ -149,6 +152,9 @@ impl Classifier {
         let (block, lanes) = side.gathered.block();
         if side.level == Level::Flow {
             self.samples.take(block, lanes);
+        }
+        if let Some(shadow) = &mut self.shadow {
+            shadow.judge(side.level, block, lanes);
         }
         match &mut side.found {
             Found::Keys {

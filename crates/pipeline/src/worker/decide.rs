@@ -76,7 +76,7 @@ impl Wide {
         (self.demands[at] >> DECIDER_BITS) as DeciderId
     }
 
-    fn flow_key(&self, at: usize) -> FlowKey {
+    pub(super) fn flow_key(&self, at: usize) -> FlowKey {
         if is_in(&self.columns.plain, at) {
             plain(&self.columns, at).headers().flow_key()
         } else {
@@ -102,7 +102,7 @@ impl Wide {
         }
     }
 
-    fn offered(&self, at: usize) -> Offered {
+    pub(super) fn offered(&self, at: usize) -> Offered {
         Offered {
             ts_ns: self.columns.ts_ns[at],
             fingerprint: self.columns.fingerprint[at],
@@ -118,7 +118,7 @@ impl Wide {
         self.kept_len[at].saturating_sub(self.header_end[at])
     }
 
-    fn wire_bytes(&self, at: usize) -> u64 {
+    pub(super) fn wire_bytes(&self, at: usize) -> u64 {
         let wire_len = self.columns.wire_len[at];
         u64::from(wire_len.max(self.columns.captured_len[at]))
     }
@@ -317,6 +317,7 @@ impl<S: Sink> Worker<S> {
         triggers: &mut Triggers,
     ) -> Result<(), SinkError> {
         wide.recorded.fill(0);
+        wide.asked.fill(0);
         for group in 0..recording.data.len().div_ceil(GROUP) {
             let dissected = wide.columns.dissected[group];
             for lane in bits(wide.wanted[group].into()) {
@@ -365,6 +366,7 @@ impl<S: Sink> Worker<S> {
             }
             false => Asked::default(),
         };
+        wide.asked[at / GROUP] |= u16::from(asked.is_any()) << (at % GROUP);
         let mut given = None;
         // What its flow asks for is outside the budget of detail.
         if varies && !asked.is_any() {

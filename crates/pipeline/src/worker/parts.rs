@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use strata_blocks::{BlockSink, Sink};
+use strata_classify::Model;
 use strata_policy::{DetailLoads, Steering};
 use strata_sketch::{Preparation, Sketch};
 use strata_wire::{Counters, FlowKey};
@@ -71,6 +72,8 @@ pub struct Parts<S = BlockSink> {
     /// The load of all workers and which of them this is, if there are several: they share a budget of
     /// detail.
     pub loads: Option<(Arc<DetailLoads>, usize)>,
+    /// A second model: what it would have kept is compared, and changes nothing.
+    pub shadow: Option<Arc<Model>>,
 }
 
 impl<S: Sink> Parts<S> {
@@ -90,6 +93,7 @@ impl<S: Sink> Parts<S> {
             enough: None,
             tap: None,
             loads: None,
+            shadow: None,
         }
     }
 }

@@ -32,11 +32,14 @@ impl<S: Sink> Worker<S> {
     ) -> Result<(), SinkError> {
         let class = self.classifier.class(verdict);
         self.packet_number += 1;
-        let ((outcome, decider), is_outside) = match &self.triggers {
-            None => self.decided_lane(lane, packet, verdict),
+        let (((outcome, decider), is_outside), is_asked) = match &self.triggers {
+            None => (self.decided_lane(lane, packet, verdict), false),
             Some(_) => self.attend_to(lane, packet, (verdict, class))?,
         };
         let Some(keep) = self.kept_of(outcome, class, wire_bytes(packet)) else {
+            if self.shadowed.is_some() {
+                self.compare_lane(lane, packet, (class, 0, is_asked));
+            }
             return Ok(());
         };
         let captured_len = exact::<u32>(packet.data.len());
@@ -47,6 +50,9 @@ impl<S: Sink> Worker<S> {
         let kept = keep.kept_len(header_len, captured_len);
         if is_outside {
             self.count_outside(kept.saturating_sub(header_len));
+        }
+        if self.shadowed.is_some() {
+            self.compare_lane(lane, packet, (class, kept, is_asked));
         }
         let reason = self.reason(verdict, decider);
         self.push(lane, packet, class, (keep.kind(), kept), reason)

@@ -180,23 +180,23 @@ impl<S: Sink> Worker<S> {
     }
 
     /// What happens to a packet, and who decided it: what modes and policies keep whole already is
-    /// their decision.
+    /// their decision. Also whether its flow asks for it by itself.
     #[inline(never)]
     pub(super) fn attend_to(
         &mut self,
         lane: usize,
         packet: &PacketRef<'_>,
         (verdict, class): (VerdictId, u8),
-    ) -> Result<Decided, SinkError> {
+    ) -> Result<(Decided, bool), SinkError> {
         const WHOLE: Outcome = Outcome::Log(Keep::Full);
         let place = (self.lanes.policed[lane], class);
         let wanted = self.decided(place, None, || self.lanes.headers(lane).flow_key());
         // What is discarded stays so; a packet without a flow has no others to go with it.
         if wanted.0 == Outcome::Discard || self.lanes.dissected & 1 << lane == 0 {
-            return Ok(self.decided_lane(lane, packet, verdict));
+            return Ok((self.decided_lane(lane, packet, verdict), false));
         }
         let Some(triggers) = &mut self.triggers else {
-            return Ok(self.decided_lane(lane, packet, verdict));
+            return Ok((self.decided_lane(lane, packet, verdict), false));
         };
         let fingerprint = self.lanes.facts[lane].fingerprint;
         let captured_len = exact::<u32>(packet.data.len());
@@ -228,16 +228,16 @@ impl<S: Sink> Worker<S> {
                         triggers.remember(&remembered);
                     }
                 }
-                Ok((decided, is_outside))
+                Ok(((decided, is_outside), false))
             }
-            Attention::Whole(decider) => Ok(((WHOLE, decider), is_outside)),
+            Attention::Whole(decider) => Ok((((WHOLE, decider), is_outside), asked.is_any())),
             Attention::Promote(decider) => {
                 let Some(mut triggers) = self.triggers.take() else {
                     unreachable!("they were asked");
                 };
                 let promoted = self.promote(&mut triggers, fingerprint, decider, class);
                 self.triggers = Some(triggers);
-                promoted.map(|()| ((WHOLE, decider), is_outside))
+                promoted.map(|()| (((WHOLE, decider), is_outside), asked.is_any()))
             }
         }
     }

@@ -41,6 +41,8 @@ pub(super) struct Wide {
     pub(super) wanted: [u16; GROUPS],
     /// Those that are recorded.
     pub(super) recorded: [u16; GROUPS],
+    /// Those whose flows ask for them by themselves, where there are triggers.
+    pub(super) asked: [u16; GROUPS],
     /// What modes ask for, by class.
     pub(super) by_class: Vec<Kept>,
     /// Whether every packet is recorded, and its class says how much of it.
@@ -64,6 +66,7 @@ impl Wide {
             others: Vec::with_capacity(WIDE),
             wanted: [0; GROUPS],
             recorded: [0; GROUPS],
+            asked: [0; GROUPS],
             by_class: Vec::new(),
             is_by_class: false,
             by_detail: None,
@@ -360,6 +363,9 @@ impl<S: Sink> Worker<S> {
         };
         wide.by_detail = by_detail;
         decided?;
+        if self.shadowed.is_some() {
+            self.compare_columns(wide);
+        }
         let count = recording.data.len();
         self.record_until(wide, &mut recording, count)
     }

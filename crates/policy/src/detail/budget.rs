@@ -50,6 +50,15 @@ impl DetailBudget {
         budget.map_or_else(|| String::from("none"), |budget| budget.to_string())
     }
 
+    /// That of each of several workers, if it is divided equally.
+    #[must_use]
+    pub fn of_one(self, workers: f64) -> Self {
+        match self {
+            Self::Share(share) => Self::Share(share),
+            Self::Rate(rate) => Self::Rate(rate / workers),
+        }
+    }
+
     /// This part of it, from 0 to 1.
     #[must_use]
     pub fn part(self, part: f64) -> Self {

@@ -114,6 +114,12 @@ impl DetailLoads {
     pub fn new(workers: usize) -> Arc<Self> {
         Arc::new(Self((0..workers).map(|_| AtomicU64::new(0)).collect()))
     }
+
+    /// How many workers.
+    #[must_use]
+    pub fn workers(&self) -> usize {
+        self.0.len()
+    }
 }
 
 /// One worker's share of the load.
