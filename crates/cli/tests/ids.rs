@@ -1,4 +1,4 @@
-//! Labels from an IDS, for captures and for logs: the path a user takes.
+//! Labels from an IDS or given by hand, for captures and for logs: the path a user takes.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,
@@ -248,5 +248,130 @@ fn a_log_and_its_alarms_become_a_model() {
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains(says), "{said}");
+    }
+}
+
+/// Packets of each class in what `strata features` prints.
+fn classes(log: &str, labels: &str) -> [usize; 2] {
+    let mut arguments = vec!["features", "-r", log, "--labels", labels];
+    arguments.extend(["--otherwise", "benign"]);
+    let (csv, _) = succeeds(&arguments);
+    ["anomalous", "benign"].map(|class| {
+        let class = format!(",{class},");
+        csv.lines().filter(|line| line.contains(&class)).count()
+    })
+}
+
+#[test]
+fn flows_of_a_log_are_labelled_by_hand() {
+    let case = Case::new();
+    let (log, labels) = (case.log(), case.path("labels.json"));
+    let add = |label: &str, more: &[&str]| {
+        let first = ["labels", "add", &log, "--label", label, "-o", &labels];
+        succeeds(&[&first[..], more].concat()).1
+    };
+    // One packet of each flow matches; the flow is all of its packets.
+    let third = ["--from", "1767225602", "--to", "1767225603"];
+    let said = add(
+        "attack",
+        &[&third[..], &["src", "net", "10.9.0.0/24"]].concat(),
+    );
+    let expected = "40 flows labelled anomalous (40 new, 0 had the label, 0 had another)";
+    assert!(said.contains(expected), "{said}");
+    assert_eq!(classes(&log, &labels), [240, 480]);
+    let written = std::fs::read_to_string(&labels).unwrap();
+    let first: serde_json::Value = serde_json::from_str(written.lines().next().unwrap()).unwrap();
+    assert_eq!(first["id.orig_h"], "10.9.0.0");
+    assert_eq!(first["id.resp_p"], 22);
+    assert_eq!(first["duration"], 5.0);
+
+    // Another label replaces the first, here of the flow that an alert names.
+    let (flows, _) = succeeds(&["export", &log, "-F", "json", "-w", "-", "host 10.9.0.3"]);
+    let flow: serde_json::Value = serde_json::from_str(flows.lines().next().unwrap()).unwrap();
+    let id = flow["community_id"].as_str().unwrap();
+    let said = add("benign", &["--community-id", id]);
+    let expected = "1 flow labelled benign (0 new, 0 had the label, 1 had another)";
+    assert!(said.contains(expected), "{said}");
+    assert_eq!(classes(&log, &labels), [234, 486]);
+    let said = add("attack", &["net", "10.9.0.0/24"]);
+    let expected = "40 flows labelled anomalous (0 new, 39 had the label, 1 had another)";
+    assert!(said.contains(expected), "{said}");
+    let again = std::fs::read_to_string(&labels).unwrap();
+    assert_eq!(
+        again.lines().count(),
+        40,
+        "labels are replaced, not repeated"
+    );
+    let changed = again.lines().zip(written.lines()).filter(|(a, b)| a != b);
+    assert!(changed.count() <= 1, "what does not change stays as it is");
+    assert_eq!(classes(&log, &labels), [240, 480]);
+
+    // What would be a mistake is refused, and the file stays as it is.
+    let inside = format!("{log}/labels.json");
+    let trace = case.path("trace.pcap");
+    let before = std::fs::read(&trace).unwrap();
+    for (label, file, more, status, says) in [
+        ("attack", &labels, vec![], 2, "which flows? Give a filter"),
+        (
+            "-",
+            &labels,
+            vec!["tcp"],
+            2,
+            "'-' is not the name of a class",
+        ),
+        (
+            "attack",
+            &labels,
+            vec!["udp"],
+            1,
+            "no flow of the log matches",
+        ),
+        (
+            "attack",
+            &labels,
+            vec!["--community-id", "x"],
+            2,
+            "not a Community ID",
+        ),
+        ("attack", &inside, vec!["tcp"], 2, "log"),
+        ("attack", &trace, vec!["tcp"], 1, "trace.pcap: "),
+    ] {
+        let label = format!("--label={label}");
+        let first = ["labels", "add", &log, &label, "-o", file];
+        let output = strata(&[&first[..], &more].concat());
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(status), "{more:?}: {said}");
+        assert!(said.contains(says), "{says}: {said}");
+    }
+    assert!(std::fs::read_to_string(&labels).unwrap() == again);
+    assert!(std::fs::read(&trace).unwrap() == before);
+}
+
+#[test]
+fn a_log_and_labels_by_hand_become_a_model() {
+    let python: PathBuf = workspace_root().join("python/.venv/bin/python");
+    if !python.exists() {
+        eprintln!("not run: no python/.venv; `make python` makes it");
+        assert!(std::env::var_os("CI").is_none(), "CI has no python/.venv");
+        return;
+    }
+    let case = Case::new();
+    let (log, labels, model) = (
+        case.log(),
+        case.path("labels.json"),
+        case.path("model.json"),
+    );
+    for (label, net) in [("guessing", "10.9.0.0/24"), ("benign", "10.0.0.0/24")] {
+        let first = ["labels", "add", &log, "--label", label, "-o", &labels];
+        succeeds(&[&first[..], &["net", net]].concat());
+    }
+    let mut train = vec!["train", &log, "--labels", &labels, "-o", &model, "--quiet"];
+    train.extend(["--shape", "3x16", "--jobs", "1", "--recall", "0.8"]);
+    let (said, _) = succeeds(&train);
+    for line in [
+        "labels: benign 480 packets of 80 flows; guessing 240 packets of 40 flows",
+        "verdict: met\n",
+    ] {
+        assert!(said.contains(line), "{line}: {said}");
     }
 }

@@ -115,17 +115,7 @@ impl FlowLabels {
             }
             let named = || format!("line {}", line + 1);
             let object: Value = serde_json::from_str(text).with_context(named)?;
-            let texts: HashMap<&str, String> = object
-                .as_object()
-                .into_iter()
-                .flatten()
-                .map(|(name, value)| {
-                    let text = value
-                        .as_str()
-                        .map_or_else(|| value.to_string(), str::to_owned);
-                    (name.as_str(), text)
-                })
-                .collect();
+            let texts = texts_of(&object);
             let cell = |name: &str| texts.get(name).map_or("-", String::as_str);
             labels.add_zeek(cell).with_context(named)?;
         }
@@ -133,26 +123,13 @@ impl FlowLabels {
     }
 
     fn add_zeek<'c>(&mut self, cell: impl Fn(&str) -> &'c str) -> Result<()> {
-        let wrong = |name: &str| format!("'{}' in field '{name}'", cell(name));
-        let end = |address: &str, port: &str| -> Result<_> {
-            let ip: IpAddr = cell(address).parse().with_context(|| wrong(address))?;
-            Ok((ip, cell(port).parse::<u16>().with_context(|| wrong(port))?))
-        };
-        let ends = (
-            end("id.orig_h", "id.orig_p")?,
-            end("id.resp_h", "id.resp_p")?,
-        );
-        let (from_ns, step) = time_ns(cell("ts"), 0).with_context(|| wrong("ts"))?;
-        // A flow of one packet has no duration.
-        let seconds: f64 = cell("duration").parse().unwrap_or(0.0);
-        let to_ns = from_ns + duration_ns(seconds) + step;
-        let proto = protocol(cell("proto")).with_context(|| wrong("proto"))?;
+        let (key, from_ns, to_ns) = zeek_flow(&cell)?;
         let label = match (cell("label"), cell("detailed-label")) {
             ("-" | "(empty)", _) => return Ok(()),
             (label, "-" | "(empty)") => Label::new(label),
             (_, detailed) => Label::new(detailed),
         };
-        self.add(key(ends.0, ends.1, proto), from_ns, to_ns, label);
+        self.add(key, from_ns, to_ns, label);
         Ok(())
     }
 
@@ -169,11 +146,7 @@ impl FlowLabels {
     /// The label of the flow that a packet belongs to: of those with its 5-tuple,
     /// the one whose time is nearest, if it is within the slack.
     pub(super) fn of(&mut self, ts_ns: u64, headers: &Headers) -> Option<&Label> {
-        let mut key = headers.key?;
-        if matches!(key.protocol, 1 | 58) {
-            // ICMP types are not ports to the data path.
-            (key.low.port, key.high.port) = (0, 0);
-        }
+        let key = labelled_key(headers)?;
         let now = i128::from(ts_ns);
         let distance = |flow: &Flow| (flow.from_ns - now).max(now - flow.to_ns).max(0);
         let flows = self.flows.get_mut(&key)?.iter_mut();
@@ -192,6 +165,47 @@ impl FlowLabels {
             (all + 1, unmatched + u64::from(!flow.used))
         })
     }
+}
+
+/// The members of a JSON object as text.
+pub(super) fn texts_of(object: &Value) -> HashMap<&str, String> {
+    let members = object.as_object().into_iter().flatten();
+    let text = |value: &Value| {
+        let text = value.as_str();
+        text.map_or_else(|| value.to_string(), str::to_owned)
+    };
+    members
+        .map(|(name, value)| (name.as_str(), text(value)))
+        .collect()
+}
+
+/// The key of a connection in Zeek's conn.log, its start and its end.
+pub(super) fn zeek_flow<'c>(cell: &impl Fn(&str) -> &'c str) -> Result<(FlowKey, i128, i128)> {
+    let wrong = |name: &str| format!("'{}' in field '{name}'", cell(name));
+    let end = |address: &str, port: &str| -> Result<_> {
+        let ip: IpAddr = cell(address).parse().with_context(|| wrong(address))?;
+        Ok((ip, cell(port).parse::<u16>().with_context(|| wrong(port))?))
+    };
+    let ends = (
+        end("id.orig_h", "id.orig_p")?,
+        end("id.resp_h", "id.resp_p")?,
+    );
+    let (from_ns, step) = time_ns(cell("ts"), 0).with_context(|| wrong("ts"))?;
+    // A flow of one packet has no duration.
+    let seconds: f64 = cell("duration").parse().unwrap_or(0.0);
+    let to_ns = from_ns + duration_ns(seconds) + step;
+    let proto = protocol(cell("proto")).with_context(|| wrong("proto"))?;
+    Ok((key(ends.0, ends.1, proto), from_ns, to_ns))
+}
+
+/// The key by which the flow of a packet is found among labels.
+pub(super) fn labelled_key(headers: &Headers) -> Option<FlowKey> {
+    let mut key = headers.key?;
+    if matches!(key.protocol, 1 | 58) {
+        // ICMP types are not ports to the data path.
+        (key.low.port, key.high.port) = (0, 0);
+    }
+    Some(key)
 }
 
 /// The key of a flow as the data path has it, where ICMP has no ports.

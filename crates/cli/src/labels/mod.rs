@@ -5,8 +5,11 @@
 //! - [`flows`]: the flow CSVs of CICFlowMeter and Zeek's `conn.log` with labels;
 //! - [`ids`]: the alarms of an IDS: Suricata's EVE events, Zeek's `notice.log` and `conn.log`.
 //!
+//! [`add`] writes such a file: flows of a log that a user names.
+//!
 //! A file's first lines say which one it is.
 
+mod add;
 mod flows;
 mod ids;
 mod rules;
@@ -22,6 +25,7 @@ use flows::FlowLabels;
 use ids::{Format, Ids, Said};
 use rules::Rule;
 
+pub(crate) use add::{Args, run};
 pub(crate) use ids::{AlarmClass, Options as AlarmOptions};
 
 /// What tells the format of a file is within this many bytes.
