@@ -401,6 +401,28 @@ fn reports_of_int_become_paths_latencies_depths_and_events_by_the_table() {
     );
     collector.end();
 
+    // A query known ahead: of two packets, one is too slow.
+    let watch = "[[watch]]\nname = \"slow\"\nabove = 1523\nlist = 4\n";
+    fs::write(&table, watch).unwrap();
+    let watched = dir.path().join("watched");
+    let collector = Collector::start(&watched, &["--table", table.to_str().unwrap()]);
+    for (packet, latency) in [(0, 500), (1, 499)] {
+        for (node, ttl) in [(7, 64), (8, 63), (9, 62)] {
+            let bytes = int_report(packet, node, ttl, latency + node, 1, 0);
+            socket.send_to(&bytes, collector.int).unwrap();
+        }
+        wait_for(&watched, &["status"], |status| {
+            number(&status["int"]["summed"]) == u64::from(packet) + 1
+        });
+    }
+    let slow = entries(&watched, "slow");
+    let flow = "10.0.0.1:1024 > 10.0.0.2:80 tcp";
+    let expected = serde_json::json!([{ "what": "slow", "flow": flow, "value": 1524 }]);
+    assert_eq!(Value::from(slow), expected);
+    let text = ok(&mut telemetry(&watched, &["list", "slow"]));
+    assert_eq!(text, format!("slow {flow} latency 1524\n"));
+    collector.end();
+
     fs::write(
         &table,
         "[[report]]\nname = \"x\"\nwhen = \"always\"\nprimitive = \"append\"\ndata = \"node\"\n",

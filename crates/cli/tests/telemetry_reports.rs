@@ -6,6 +6,8 @@
 mod listening;
 #[path = "common/program.rs"]
 mod program;
+#[path = "common/signal.rs"]
+mod signal;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,11 +21,12 @@ use std::time::{Duration, Instant};
 use parquet::file::reader::SerializedFileReader;
 use parquet::record::Field;
 use serde_json::Value;
-use strata_testkit::data_dir;
+use strata_testkit::{Namespace, data_dir, may_use_kernel};
 use tempfile::TempDir;
 
 use listening::listening;
 use program::{ok, record, strata};
+use signal::signal;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Packets of the capture that are recorded.
@@ -38,7 +41,10 @@ struct Collector {
 
 impl Collector {
     fn start(store: PathBuf, listen: &str) -> Self {
-        let mut command = strata();
+        Self::with(strata(), store, listen)
+    }
+
+    fn with(mut command: Command, store: PathBuf, listen: &str) -> Self {
         command.args([
             "telemetry",
             "run",
@@ -357,4 +363,96 @@ fn a_recording_goes_on_without_a_collector_and_says_what_was_not_sent() {
     let refused = String::from_utf8(output.stderr).unwrap();
     assert!(refused.contains("'nine' is not a port"), "{refused}");
     assert!(!dir.path().join("other").exists());
+}
+
+/// The program in a network of the test's own.
+fn inside(namespace: &Namespace) -> Command {
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", namespace.name()]);
+    command.arg(env!("CARGO_BIN_EXE_strata"));
+    command
+}
+
+/// Waits until it is so.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "{what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_recording_of_an_interface_reports_while_it_captures() {
+    if !may_use_kernel("recording from an interface") {
+        return;
+    }
+    const NEAR: &str = "st-tel-c";
+    const FAR: &str = "st-tel-d";
+    let namespace = Namespace::new("st-telrep");
+    namespace.pair(NEAR, FAR);
+    namespace.ip("link set lo up");
+    let dir = TempDir::new().unwrap();
+    let collector = Collector::with(inside(&namespace), dir.path().join("store"), "127.0.0.1:0");
+    let socket = dir.path().join("record.sock");
+    let mut command = inside(&namespace);
+    command.args(["record", "-i", FAR, "-B", "32MiB", "-o"]);
+    command
+        .arg(dir.path().join("log"))
+        .arg("--socket")
+        .arg(&socket);
+    command.args(["--report-to", &collector.address]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut recording = command.spawn().unwrap();
+    let asked = || -> Value {
+        let mut command = strata();
+        let output = command.args(["status", "--json", "--socket"]).arg(&socket);
+        serde_json::from_slice(&output.output().unwrap().stdout).unwrap_or_default()
+    };
+    until("it records", || {
+        let interfaces = asked()["interfaces"].clone();
+        interfaces.as_array().is_some_and(|all| !all.is_empty())
+    });
+    let file = data_dir().join("labelled/cic2017-sqli/trace.pcap");
+    let mut sent = 0;
+    namespace.enter(|| {
+        let mut sender = pcap::Capture::from_device(NEAR).unwrap().open().unwrap();
+        let mut file = pcap::Capture::from_file(&file).unwrap();
+        while let Ok(packet) = file.next_packet() {
+            sender.sendpacket(packet.data).unwrap();
+            sent += 1;
+        }
+    });
+    // What is reported is there while the recording goes on.
+    let mut bytes = BTreeMap::new();
+    for row in tshark(&file, "ip", &["ip.src", "frame.len"]) {
+        *bytes.entry(row[0].clone()).or_insert(0) += row[1].parse::<u64>().unwrap();
+    }
+    assert!(sent > 50 && bytes.len() > 1, "{sent} {bytes:?}");
+    let counted = |host: &str| {
+        let mut command = strata();
+        command.args(["telemetry", "get", "--json"]);
+        let output = command.arg(&collector.store).arg(host).output().unwrap();
+        let found = serde_json::from_slice::<Value>(&output.stdout).unwrap_or_default();
+        found["count"]["at_most"].as_u64()
+    };
+    for (host, bytes) in &bytes {
+        until(&format!("{host} has sent {bytes}"), || {
+            counted(host) == Some(*bytes)
+        });
+    }
+    assert!(recording.try_wait().unwrap().is_none(), "it goes on");
+    signal(&recording, "INT");
+    let mut summary = String::new();
+    let mut out = recording.stdout.take().unwrap();
+    out.read_to_string(&mut summary).unwrap();
+    assert!(recording.wait().unwrap().success(), "{summary}");
+    let line = summary.lines().find(|line| line.contains("reported to"));
+    let line = line.unwrap_or_else(|| panic!("{summary}"));
+    assert!(line.contains("; 0 not sent, 0 over the limit"), "{line}");
+    collector.wait_for(said(line.split_once(": ").unwrap().1, " reports"));
+    for flow in by_flow(&file, "tcp and not icmp").keys() {
+        let answer = collector.answer(&["get", flow]);
+        assert!(answer["value"]["number"].is_u64(), "{flow}: {answer}");
+    }
 }

@@ -1,8 +1,8 @@
-//! Events of flows, as `strata record --report-to` appends them to lists.
+//! Events of flows, as `strata record --report-to` and queries known ahead append them to lists.
 //!
 //! ```text
-//! 0 kind u8     1 anomalous, 2 gap, 3 retransmission; plus 0x80 if the flow is of IPv6
-//! 1 value u32   number of the class; bytes
+//! 0 kind u8     1 anomalous, 2 gap, 3 retransmission, 4 slow; plus 0x80 if the flow is of IPv6
+//! 1 value u32   number of the class; bytes; sum of latencies
 //! 5 flow        13 bytes, of IPv6 37, as its key (see `key`)
 //! ```
 //!
@@ -35,13 +35,16 @@ pub enum FlowEventKind {
     Gap,
     /// A TCP segment began before the end of those before it: its bytes came again, or late.
     Retransmission,
+    /// The latencies of a packet's hops have a sum above a threshold: this value.
+    Slow,
 }
 
 impl FlowEventKind {
-    const ALL: [(Self, u8); 3] = [
+    const ALL: [(Self, u8); 4] = [
         (Self::Anomalous, 1),
         (Self::Gap, 2),
         (Self::Retransmission, 3),
+        (Self::Slow, 4),
     ];
 
     fn number(self) -> u8 {

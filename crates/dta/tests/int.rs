@@ -454,6 +454,108 @@ fn the_default_table_traces_paths_latency_queues_and_events() {
     );
 }
 
+/// A telemetry report 2.0 of INT-XD: the hop latency of a TCP packet.
+fn hop_report(node: u64, sequence: u64, ttl: u64, source: u64, latency: u64) -> Vec<u8> {
+    let packet = [ipv4(6, [10, 0, 0, 1], [10, 0, 0, 2], ttl), tcp(source, 80)].concat();
+    let words = 2 + 1 + packet.len() as u64 / 4;
+    group(sequence, node)
+        .all(&individual(1, 4, words, 1, 0))
+        .all(&[(16, 1 << 13), (16, 0), (32, 0), (32, latency)])
+        .raw(&packet)
+        .bytes
+}
+
+#[test]
+fn a_query_known_ahead_is_answered_by_the_sum_of_a_path() {
+    let text = "[[watch]]\nname = \"slow\"\nabove = 1000\nlist = 4\n\
+                [[watch]]\nname = \"very-slow\"\nabove = 2000\nlist = 5\n";
+    let table = Table::parse(text).unwrap();
+    assert_eq!(
+        table.watched().collect::<Vec<_>>(),
+        [(4, "slow"), (5, "very-slow")]
+    );
+    let mut mapper = Mapper::new(table);
+    let event = |source: u16, latency: u32| {
+        let [high, low] = source.to_be_bytes();
+        let mut event = vec![4];
+        event.extend(latency.to_be_bytes());
+        event.extend([10, 0, 0, 1, 10, 0, 0, 2, high, low, 0, 80, 6]);
+        event
+    };
+    let lists = |mapper: &mut Mapper, bytes: Option<&[u8]>| {
+        let mut seen = Vec::new();
+        let each = &mut |report: &Report<'_>| match *report {
+            Report::Append { list, data } => seen.push((list, data.to_vec())),
+            _ => panic!("{report:?}"),
+        };
+        match bytes {
+            Some(bytes) => mapper.map(bytes, each).unwrap(),
+            None => mapper.settle(each),
+        }
+        seen
+    };
+    let mut sequence = 0;
+    let mut hop = |mapper: &mut Mapper, ttl: u64, source: u64, latency: u64| {
+        sequence += 1;
+        let bytes = hop_report(7, sequence, ttl, source, latency);
+        lists(mapper, Some(&bytes))
+    };
+    // Three hops in any order; the next packet of the flow begins where a hop reports again.
+    assert_eq!(hop(&mut mapper, 63, 1000, 600), []);
+    assert_eq!(hop(&mut mapper, 64, 1000, 300), []);
+    assert_eq!(hop(&mut mapper, 62, 1000, 101), []);
+    assert_eq!(hop(&mut mapper, 64, 1000, 3000), [(4, event(1000, 1001))]);
+    // Another flow, not above; both have to wait for hops that may still report.
+    assert_eq!(hop(&mut mapper, 64, 2000, 1000), []);
+    assert_eq!(lists(&mut mapper, None), []);
+    let expected = [(4, event(1000, 3000)), (5, event(1000, 3000))];
+    assert_eq!(lists(&mut mapper, None), expected);
+    assert_eq!(lists(&mut mapper, None), []);
+    let counters = mapper.counters();
+    assert_eq!(
+        (counters.summed, counters.above, counters.mapped),
+        (3, 3, 3)
+    );
+
+    // A packet that has gathered its whole path is compared at once.
+    let stack = [12, 700, 11, 400];
+    let packet = [
+        ipv4(17, HOST_1, HOST_2, 62),
+        udp(40_000, 5000),
+        int_md(2, 6, 0b1010 << 12, 2, &stack),
+        tcp(1024, 80),
+    ];
+    let bytes = group(78, 13)
+        .all(&individual(1, 4, 22 + 1, 1, 0))
+        .all(&[(16, 1 << 13), (16, 0), (32, 0), (32, 50)])
+        .raw(&packet.concat())
+        .bytes;
+    let text = "udp-port = 5000\n[[watch]]\nname = \"slow\"\nabove = 1149\nlist = 4\n";
+    let mut whole = Mapper::new(Table::parse(text).unwrap());
+    assert_eq!(lists(&mut whole, Some(&bytes)), [(4, event(1024, 1150))]);
+    assert_eq!(whole.counters().summed, 1);
+
+    for (text, problem) in [
+        (
+            "[[report]]\nname = \"a\"\nwhen = \"always\"\nprimitive = \"append\"\n\
+             data = \"event\"\nlist = 4\n[[watch]]\nname = \"b\"\nabove = 1\nlist = 4\n",
+            "name another",
+        ),
+        (
+            &"[[watch]]\nname = \"b\"\nabove = 1\nlist = 4\n".repeat(9),
+            "8 are the most",
+        ),
+        ("[[watch]]\nname = \"b\"\nabove = -1\nlist = 4\n", "above"),
+        (
+            "[[watch]]\nname = \"b\"\nabove = 1\nlist = 4\nsum = 3\n",
+            "sum",
+        ),
+    ] {
+        let error = Table::parse(text).unwrap_err().to_string();
+        assert!(error.contains(problem), "{error}");
+    }
+}
+
 #[test]
 fn loss_is_counted_by_node_across_the_wrap() {
     let mut mapper = Mapper::new(Table::parse("").unwrap());

@@ -15,10 +15,10 @@ pub(super) fn line(entry: &Value) -> String {
     let what = word(&entry["what"]);
     let value = word(&entry["value"]);
     if let Some(flow) = entry["flow"].as_str() {
-        let unit = if what == "anomalous" {
-            "class"
-        } else {
-            "bytes"
+        let unit = match &*what {
+            "anomalous" => "class",
+            "slow" => "latency",
+            _ => "bytes",
         };
         return format!("{what} {flow} {unit} {value}");
     }

@@ -10,6 +10,10 @@
 //! data = "hop-latency"     # or node, queue-depth, tx-utilization, egress-interface, event, packets
 //! redundancy = 2           # of key-write and key-increment
 //! list = 0                 # of append
+//! [[watch]]
+//! name = "slow"            # of the list
+//! above = 100000           # an event for each packet whose latencies have a larger sum
+//! list = 4
 //! ```
 
 use std::collections::BTreeMap;
@@ -18,6 +22,7 @@ use serde::Deserialize;
 
 use super::report::{self, Packet};
 use super::stack::{Inner, Marks};
+use super::watch::{Sums, WATCHES_MAX, Watch};
 use super::{Hop, IntError};
 use crate::hash::REDUNDANCY_MAX;
 use crate::key::{FiveTuple, Key};
@@ -133,6 +138,8 @@ pub struct Table {
     dscp: Option<u8>,
     #[serde(default)]
     report: Vec<Rule>,
+    #[serde(default)]
+    watch: Vec<Watch>,
 }
 
 /// Why a table is refused.
@@ -144,6 +151,14 @@ pub enum TableError {
     /// Entries that do not fit each other.
     #[error("report {name:?}: {problem}")]
     Report {
+        /// Its name.
+        name: String,
+        /// What is wrong and what to do.
+        problem: &'static str,
+    },
+    /// A query known ahead whose events cannot go where it says.
+    #[error("watch {name:?}: {problem}")]
+    Watch {
         /// Its name.
         name: String,
         /// What is wrong and what to do.
@@ -171,6 +186,24 @@ impl Table {
                 problem,
             })?;
         }
+        for (watch, before) in table.watch.iter().zip(0..) {
+            let refused = |problem| TableError::Watch {
+                name: watch.name.clone(),
+                problem,
+            };
+            if before == WATCHES_MAX {
+                return Err(refused("8 are the most that there may be"));
+            }
+            if table
+                .report
+                .iter()
+                .any(|rule| rule.list == Some(watch.list))
+            {
+                return Err(refused(
+                    "a report appends something else to its list: name another one",
+                ));
+            }
+        }
         Ok(table)
     }
 
@@ -179,6 +212,11 @@ impl Table {
     pub fn lists(&self) -> impl Iterator<Item = (u32, &str, bool)> {
         let lists = self.report.iter();
         lists.filter_map(|rule| Some((rule.list?, rule.name.as_str(), rule.data == Data::Event)))
+    }
+
+    /// The lists of its queries known ahead, with their names: events of flows.
+    pub fn watched(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.watch.iter().map(|watch| (watch.list, &*watch.name))
     }
 }
 
@@ -229,6 +267,10 @@ pub struct IntCounters {
     pub incomplete: u64,
     /// Datagrams that nodes sent and that did not come, by their sequence numbers.
     pub missing: u64,
+    /// Packets whose latencies were summed for the queries known ahead.
+    pub summed: u64,
+    /// Events of those whose sum was above a threshold.
+    pub above: u64,
 }
 
 /// Makes DTA reports of INT datagrams.
@@ -236,6 +278,7 @@ pub struct IntCounters {
 pub struct Mapper {
     marks: Marks,
     rules: Vec<Rule>,
+    sums: Option<Sums>,
     counters: IntCounters,
     /// Next sequence number, by node and part of it.
     next: BTreeMap<(u32, u8), u32>,
@@ -260,6 +303,7 @@ impl Mapper {
                 dscp: table.dscp,
             },
             rules: table.report,
+            sums: Sums::new(table.watch),
             counters: IntCounters::default(),
             next: BTreeMap::new(),
         }
@@ -268,7 +312,22 @@ impl Mapper {
     /// Its counters.
     #[must_use]
     pub fn counters(&self) -> IntCounters {
-        self.counters
+        let compared = self.sums.as_ref().map(Sums::compared);
+        let (summed, above) = compared.map_or((0, 0), |of| (of.packets, of.above));
+        IntCounters {
+            summed,
+            above,
+            mapped: self.counters.mapped + above,
+            ..self.counters
+        }
+    }
+
+    /// Answers the queries known ahead for packets whose hops have not all reported since the last
+    /// time: to be called every 100 ms or so.
+    pub fn settle(&mut self, each: &mut dyn FnMut(&Report<'_>)) {
+        if let Some(sums) = &mut self.sums {
+            sums.settle(each);
+        }
     }
 
     /// Gives the DTA reports of the payload of a UDP datagram to `each`.
@@ -363,6 +422,10 @@ impl Mapper {
                 flow,
                 kind,
             };
+            if let (Some(sums), Some(flow)) = (&mut self.sums, flow) {
+                let latency = hop.hop_latency.map_or(0, |latency| latency);
+                sums.hop(flow, index_of_hop, path_len, latency, each);
+            }
             let reports_itself = index + 1 == hops.len();
             for rule in &self.rules {
                 let applies = match rule.when {

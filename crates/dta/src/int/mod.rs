@@ -2,13 +2,14 @@
 //!
 //! - [`report`]: Telemetry Report 1.0 and 2.x, what INT-XD and INT-MX nodes and INT-MD sinks send;
 //! - [`stack`]: INT-MD 1.0 and 2.x, the metadata that packets gather on their way;
-//! - [`mapping`]: which of it becomes which DTA report.
+//! - [`mapping`]: which of it becomes which DTA report, and queries that are known ahead.
 //!
 //! Both have a view that checks lengths once; [`Hop`] is what a node says of a packet.
 
 pub mod mapping;
 pub mod report;
 pub mod stack;
+mod watch;
 
 /// Why an INT datagram is not understood.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]

@@ -46,6 +46,8 @@ const ROUNDS: usize = 64;
 const BUFFER_BYTES: u32 = 64 << 20;
 /// Between looks at what waits in the cache and in batches.
 const TICK: Duration = Duration::from_millis(2);
+/// Between answers of queries known ahead about packets of which hops may still report.
+const SETTLE_NS: u64 = 100_000_000;
 /// Between looks at the stop flag, while nothing waits.
 const IDLE: Duration = Duration::from_millis(50);
 /// Between descriptions of what was counted.
@@ -177,7 +179,8 @@ fn named_lists(table: &Table) -> Vec<NamedList> {
             });
         }
     }
-    for (number, name) in [(ANOMALIES, "anomalies"), (LOSSES, "losses")] {
+    let recordings = [(ANOMALIES, "anomalies"), (LOSSES, "losses")];
+    for (number, name) in table.watched().chain(recordings) {
         let is_free = |list: &NamedList| list.number != number && list.name != name;
         if lists.iter().all(is_free) {
             lists.push(NamedList {
@@ -235,6 +238,8 @@ struct Int {
     mapper: Mapper,
     reporter: Reporter,
     origin: Origin,
+    /// When queries known ahead were last answered for what had waited.
+    settled_ns: u64,
 }
 
 fn unix_ns() -> u64 {
@@ -277,6 +282,7 @@ impl Service {
                     mapper: Mapper::new(table),
                     reporter: Reporter::new(ReporterOptions::new(session.to_le_bytes()[0])),
                     origin: origin.expect("the first reporter"),
+                    settled_ns: 0,
                 })
             }
             None => None,
@@ -409,6 +415,14 @@ impl Service {
                 break;
             }
         }
+        if let Some(mut int) = self.int.take() {
+            let now_ns = self.now_ns();
+            for _ in 0..2 {
+                self.settle(&mut int, now_ns);
+            }
+            self.flush_int(&mut int, now_ns);
+            self.int = Some(int);
+        }
         self.translator.finish(std::slice::from_mut(&mut self.sink));
         self.sink.flush();
         self.look_at_drops();
@@ -449,6 +463,10 @@ impl Service {
                     self.int_datagram(&mut int, source, datagram, now_ns);
                 });
             });
+            if now_ns.saturating_sub(int.settled_ns) >= SETTLE_NS {
+                int.settled_ns = now_ns;
+                self.settle(&mut int, now_ns);
+            }
             self.flush_int(&mut int, now_ns);
             self.int = Some(int);
             count += received.at("receiving reports of INT")?;
@@ -634,6 +652,22 @@ impl Service {
         });
         for bytes in full {
             self.put(NOBODY, *origin, &bytes, now_ns);
+        }
+    }
+
+    /// Answers queries known ahead for packets whose hops have not all reported.
+    fn settle(&mut self, int: &mut Int, now_ns: u64) {
+        let time_ns = unix_ns();
+        let mut full: Vec<Vec<u8>> = Vec::new();
+        let Int {
+            mapper, reporter, ..
+        } = int;
+        mapper.settle(&mut |report| {
+            let send = &mut |bytes: &[u8]| full.push(bytes.to_vec());
+            reporter.report(report, Flags::of_event(report), time_ns, now_ns, send);
+        });
+        for bytes in full {
+            self.put(NOBODY, int.origin, &bytes, now_ns);
         }
     }
 

@@ -97,6 +97,7 @@ pub fn entry(kind: EntryKind, bytes: &[u8]) -> Value {
                     FlowEventKind::Anomalous => "anomalous",
                     FlowEventKind::Gap => "gap",
                     FlowEventKind::Retransmission => "retransmission",
+                    FlowEventKind::Slow => "slow",
                 };
                 json!({ "what": what, "flow": event.flow.to_string(), "value": event.value })
             },

@@ -153,6 +153,8 @@ impl Snapshot<'_> {
                 "mapped": counters.mapped,
                 "incomplete": counters.incomplete,
                 "missing": counters.missing,
+                "summed": counters.summed,
+                "above": counters.above,
             })
         });
         let places = &self.plan.places;
