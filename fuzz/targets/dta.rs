@@ -25,6 +25,9 @@ static MEMORY: Bounded = Bounded::new();
 
 const SWITCH: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
+/// A query known ahead.
+const WATCH: &str = "[[watch]]\nname = \"slow\"\nabove = 9\nlist = 4\n";
+
 /// Memory of exactly the stores' length: a write beyond it is a panic.
 struct Collector(Vec<u8>, Room);
 
@@ -87,7 +90,8 @@ fuzz_target!(|bytes: &[u8]| {
         })
         .collect();
     let mut translator = Translator::new::<Collector>(options, |_| End::default());
-    let mut mapper = Mapper::new(Table::parse(DEFAULT).expect("the default table"));
+    let table = format!("{DEFAULT}\n{WATCH}");
+    let mut mapper = Mapper::new(Table::parse(&table).expect("the default table and a query"));
     let mut reporter = Reporter::new(ReporterOptions::new(1));
     let mut nacks = Vec::new();
     let mut now_ns = 0;
@@ -105,11 +109,16 @@ fuzz_target!(|bytes: &[u8]| {
         match what & 3 {
             0 | 1 => translator.receive(SWITCH, &datagram, now_ns, &mut sinks, &mut nacks),
             2 => {
-                let _ = mapper.map(&datagram, &mut |report: &Report<'_>| {
+                let mut each = |report: &Report<'_>| {
+                    let flags = Flags::of_event(report);
                     let mut out = Vec::new();
-                    Repr::of(report, Flags::default()).emit(&[*report], &mut out);
-                    reporter.report(report, Flags::default(), 0, now_ns, &mut |_| {});
-                });
+                    Repr::of(report, flags).emit(&[*report], &mut out);
+                    reporter.report(report, flags, 0, now_ns, &mut |_| {});
+                };
+                let _ = mapper.map(&datagram, &mut each);
+                if what & 4 != 0 {
+                    mapper.settle(&mut each);
+                }
             }
             _ => reporter.receive(&datagram, now_ns),
         }
@@ -128,6 +137,11 @@ fuzz_target!(|bytes: &[u8]| {
         translator
             .reporters()
             .all(|(_, counters)| counters.balances())
+    );
+    let counters = mapper.counters();
+    assert!(
+        counters.above <= counters.summed,
+        "one query, an event for a sum at most"
     );
     // Queries answer from whatever is there.
     let values = Values::new(&postcarding, 0..20);
