@@ -21,7 +21,7 @@ help:
 	@echo "make build   the program: $(STRATA)"
 	@echo "make sql     the program of strata query: target/release/strata-sql (long to build)"
 	@echo "make bench   figures against peers, in one run"
-	@echo "make neon    tests of the forest on an emulated ARM machine"
+	@echo "make neon    tests of the data path on an emulated ARM machine"
 	@echo "make attack  attack each role of the program for SECONDS seconds (60)"
 	@echo "make fuzz    every fuzz target for SECONDS_EACH seconds (600)"
 	@echo "make python  the Python package, for training and reading logs, into $(VENV)"
@@ -160,14 +160,16 @@ unseen: build python
 	STRATA_PROGRAM=$(abspath $(STRATA)) $(VENV)/bin/python -m strata unseen $(LABELLED) \
 	    --shipped models/default.json -o bench/results/unseen
 
-# The forest's NEON kernel, as user-mode emulation runs it.
+# The vector code of the data path and the forest with NEON, as user-mode emulation runs it.
 NEON := aarch64-unknown-linux-gnu
+NEON_TEST := CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -L /usr/aarch64-linux-gnu" \
+    $(CARGO) test --target $(NEON) --locked --quiet
 neon:
 	@for tool in qemu-aarch64-static aarch64-linux-gnu-gcc; do command -v $$tool >/dev/null || \
 	    { echo "missing: $$tool; on Debian: apt-get install qemu-user-static gcc-aarch64-linux-gnu"; exit 1; }; done
-	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
-	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -L /usr/aarch64-linux-gnu" \
-	    $(CARGO) test --target $(NEON) --locked --quiet -p strata-classify -p strata-sketch -p strata-wire
+	$(NEON_TEST) -p strata-classify -p strata-sketch -p strata-wire
+	$(NEON_TEST) -p strata-pipeline --test paths
 
 clean:
 	$(CARGO) clean

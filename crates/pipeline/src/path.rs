@@ -19,7 +19,7 @@ pub enum DataPath {
     Avx2,
     /// x86-64 with AVX-512: batches in columns, 16 packets at a time; the forest takes 64.
     Avx512,
-    /// Arm with NEON: the forest takes 64 packets at a time.
+    /// Arm with NEON: batches in columns, 16 packets in four registers; the forest takes 64.
     Neon,
 }
 
@@ -42,8 +42,8 @@ impl DataPath {
     pub fn available() -> Vec<Self> {
         let kernels = Kernel::available();
         let runs = |path: &Self| {
-            let is_wide = matches!(path, Self::Avx512 | Self::Avx2);
-            kernels.contains(&path.kernel()) && (!is_wide || path.simd().is_some())
+            let has_lanes = *path == Self::Reference || path.simd().is_some();
+            kernels.contains(&path.kernel()) && has_lanes
         };
         Self::ALL.into_iter().filter(runs).collect()
     }
@@ -97,7 +97,8 @@ impl DataPath {
         match self {
             Self::Avx512 => Simd::avx512(),
             Self::Avx2 => Simd::avx2(),
-            Self::Reference | Self::Neon => None,
+            Self::Neon => Simd::neon(),
+            Self::Reference => None,
         }
     }
 

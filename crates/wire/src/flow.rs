@@ -144,7 +144,6 @@ impl FlowHasher {
     }
 
     /// Its key words, for hashing several flows at a time.
-    #[cfg(target_arch = "x86_64")]
     pub(crate) fn key(&self) -> &[u64; 8] {
         &self.key
     }

@@ -4,30 +4,6 @@ use super::lanes::{Kernel, Lanes};
 use super::{GROUP, GROUPS, PacketColumns, WIDE};
 use crate::tunnel::{UDP_DESTINATIONS, UDP_EITHER};
 
-/// Where the fields of plain headers are in a packet, as [`Lanes::heads`] returns them: 32-bit
-/// words in the CPU's byte order. Twice, for two packets: bit 6 says which.
-///
-/// ```text
-///  0 source address         16 total length, fragment
-///  4 destination address    20 TTL, protocol, TCP offset, TCP flags
-///  8 ports                  24 TCP window
-/// 12 EtherType, version, TOS
-/// ```
-pub(super) static PLACES: [u8; 64] = {
-    const FIELDS: [u8; 32] = [
-        29, 28, 27, 26, 33, 32, 31, 30, 35, 34, 37, 36, 12, 13, 14, 15, 17, 16, 21, 20, 22, 23, 46,
-        47, 49, 48, 0, 0, 0, 0, 0, 0,
-    ];
-    let mut places = [0; 64];
-    let mut at = 0;
-    while at < FIELDS.len() {
-        places[at] = FIELDS[at];
-        places[at + FIELDS.len()] = FIELDS[at] | 64;
-        at += 1;
-    }
-    places
-};
-
 /// [`PacketColumns::look`] for any lanes.
 pub(super) struct Look<'a, 'b> {
     pub(super) columns: &'a mut PacketColumns,

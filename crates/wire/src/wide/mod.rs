@@ -2,10 +2,10 @@
 //!
 //! Plain packets are read as [`Plain::read`](crate::Plain::read) and
 //! [`Plain::flow`](crate::Plain::flow) read them. Vector code is written once, in [`Lanes`], and run
-//! with the instructions of the machine, [`Simd`]; those are in `avx512` and `avx2` alone.
+//! with the instructions of the machine, [`Simd`]; those are in `avx512`, `avx2` and `neon` alone.
 
 /// Methods of [`Lanes`] each of which is some instructions.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! methods {
     ($(fn $name:ident($this:ident $(, $argument:ident: $kind:ty)*) -> $result:ty $body:block)*) => {
         $(#[inline(always)]
@@ -24,6 +24,8 @@ mod avx2;
 mod avx512;
 mod lanes;
 mod look;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 
 pub use lanes::{Kernel, Lanes};
 
@@ -53,6 +55,9 @@ pub enum Simd {
     /// Two registers for them.
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
+    /// Four registers for them.
+    #[cfg(target_arch = "aarch64")]
+    Neon(Neon),
 }
 
 /// Proof that this machine has the parts of AVX-512 that the data path uses (F, BW, DQ, VL, CD,
@@ -65,6 +70,11 @@ pub struct Avx512(());
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug)]
 pub struct Avx2(());
+
+/// Proof that this machine has NEON.
+#[cfg(target_arch = "aarch64")]
+#[derive(Clone, Copy, Debug)]
+pub struct Neon(());
 
 impl Simd {
     /// AVX-512, on a machine that has it.
@@ -100,16 +110,25 @@ impl Simd {
         None
     }
 
+    /// NEON, on a machine that has it.
+    #[must_use]
+    pub fn neon() -> Option<Self> {
+        #[cfg(target_arch = "aarch64")]
+        return std::arch::is_aarch64_feature_detected!("neon").then_some(Self::Neon(Neon(())));
+        #[cfg(not(target_arch = "aarch64"))]
+        None
+    }
+
     /// The widest that this machine has.
     #[must_use]
     pub fn best() -> Option<Self> {
-        Self::avx512().or_else(Self::avx2)
+        Self::available().pop()
     }
 
-    /// Those that this machine has.
+    /// Those that this machine has, the widest last.
     #[must_use]
     pub fn available() -> Vec<Self> {
-        [Self::avx2(), Self::avx512()]
+        [Self::neon(), Self::avx2(), Self::avx512()]
             .into_iter()
             .flatten()
             .collect()
@@ -152,13 +171,15 @@ impl Simd {
     /// Runs a kernel with these instructions.
     #[inline]
     pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         drop(kernel);
         match self {
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(proof) => avx512::run(proof, kernel),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(proof) => avx2::run(proof, kernel),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(proof) => neon::run(proof, kernel),
         }
     }
 }
