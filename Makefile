@@ -168,7 +168,8 @@ NEON_TEST := CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 neon:
 	@for tool in qemu-aarch64-static aarch64-linux-gnu-gcc; do command -v $$tool >/dev/null || \
 	    { echo "missing: $$tool; on Debian: apt-get install qemu-user-static gcc-aarch64-linux-gnu"; exit 1; }; done
-	$(NEON_TEST) -p strata-classify -p strata-sketch -p strata-wire
+	@echo "not run, since the emulator ignores limits on memory: crates/sketch/tests/refused.rs"
+	$(NEON_TEST) -p strata-classify -p strata-sketch -p strata-wire -- --skip without_memory_it_stays
 	$(NEON_TEST) -p strata-pipeline --test paths
 
 clean:
