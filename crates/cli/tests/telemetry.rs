@@ -1063,3 +1063,49 @@ fn generations_answer_by_time_and_the_oldest_makes_way() {
         );
     }
 }
+
+#[test]
+fn addresses_that_somebody_made_up_keep_no_reporter_out() {
+    let dir = TempDir::new().unwrap();
+    let store = dir.path().join("store");
+    let collector = Collector::start(&store, &[]);
+    let value = |key: [u8; 4]| {
+        let report = [&key[..], &[0, 0, 0, 7]].concat();
+        packed(0x21, 0, 0, [4, 4, 2], &[report])
+    };
+    let send = |source: [u8; 4], key: [u8; 4]| {
+        let address = SocketAddr::from((source, 0));
+        let socket = UdpSocket::bind(address).unwrap();
+        socket.send_to(&value(key), collector.reports).unwrap();
+    };
+    for n in 0..1100_u16 {
+        let [high, low] = n.to_be_bytes();
+        send([127, 9, high, low.max(1)], [10, 9, high, low]);
+        if n.is_multiple_of(64) {
+            thread::yield_now();
+        }
+    }
+    wait_for(&store, &["status"], |status| {
+        number(&status["totals"]["reports"]) + number(&status["socket_drops"]) >= 1100
+    });
+    // A late one, and its next report with the same number as those of others.
+    for key in [[10, 8, 0, 1], [10, 8, 0, 2]] {
+        send([127, 8, 0, 1], key);
+    }
+    for key in ["10.8.0.1", "10.8.0.2"] {
+        let found = wait_for(&store, &["get", key], |_| true);
+        assert_eq!(found["value"]["number"], 7);
+    }
+    let page = wait_for(&store, &["status"], |status| {
+        let reporters = status["reporters"].as_array().unwrap();
+        let others = reporters.iter().find(|one| one["address"] == "others");
+        others.is_some_and(|others| number(&others["accepted"]) >= 2)
+    });
+    assert_eq!(page["reporters_refused"], 0);
+    let text = ok(&mut telemetry(&store, &["status"]));
+    assert!(
+        text.contains("1 023, the most that are counted by themselves; "),
+        "{text}"
+    );
+    collector.end();
+}

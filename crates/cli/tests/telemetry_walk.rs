@@ -88,6 +88,16 @@ fn every_command_of_the_walk_through_does_what_the_page_says() {
     );
     assert!(found["latency"].as_u64().unwrap() >= 600 * hops.len() as u64);
 
+    // And so is the answer over HTTP.
+    let answer = fs::read_to_string(dir.path().join("path-http.json")).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&answer).unwrap(), found);
+
+    // Events were pushed as they happened.
+    let pushed = fs::read_to_string(dir.path().join("pushed.txt")).unwrap();
+    let reports = pushed.lines().filter(|line| line.starts_with("data: {"));
+    let congested = reports.filter(|line| line.contains("\"what\":\"congested\""));
+    assert!(congested.count() > 10, "{pushed}");
+
     // Congestion was seen as it happened, at nodes that there are.
     let events = fs::read_to_string(dir.path().join("events.txt")).unwrap();
     assert!(!events.is_empty(), "{said}\n{errors}");

@@ -11,7 +11,7 @@ use strata_dta::key_increment::KeyIncrement;
 use strata_dta::key_write::{Agreement, KeyWrite};
 use strata_dta::postcarding::{Postcarding, Values};
 use strata_dta::protocol::{Flags, Nack, Primitive, Refusal, Report, packed, published};
-use strata_dta::translator::{Options, Rate, Translator};
+use strata_dta::translator::{OTHERS, Options, Rate, Translator};
 use strata_dta::{KeyHasher, Local, Operation, Origin, Room, Sink};
 
 const SWITCH: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
@@ -296,13 +296,26 @@ fn strangers_unknown_lists_and_senseless_reports_are_refused_and_counted() {
     };
     world.put(&greedy, 0);
     assert_eq!(world.collectors[0].writes, 4);
-    // Reporters beyond the maximum are strangers too.
+}
+
+/// Whoever forges addresses fills the table of reporters, and keeps nobody out by that.
+#[test]
+fn reporters_beyond_the_maximum_are_counted_together() {
     let mut world = World::new(|options| options.reporters_max = 3);
+    let mut bytes = Vec::new();
+    packed::Repr::of(&value(b"key!"), KEPT).emit(&[value(b"key!")], &mut bytes);
     for last in 0..10 {
-        world.receive(IpAddr::V4(Ipv4Addr::new(192, 0, 2, last)), &bytes, 0);
+        // All with the same number.
+        for _ in 0..2 {
+            world.receive(IpAddr::V4(Ipv4Addr::new(192, 0, 2, last)), &bytes, 0);
+        }
     }
-    assert_eq!(world.translator.reporters().count(), 3);
-    assert_eq!(world.translator.strangers(), 7);
+    assert_eq!(world.translator.reporters().count(), 4);
+    assert_eq!(world.translator.strangers(), 0);
+    let mut sources = world.translator.sources();
+    let (_, others) = sources.find(|(source, _)| *source == OTHERS).unwrap();
+    assert_eq!((others.accepted, others.refused.total()), (14, 0));
+    assert!(others.balances());
 }
 
 #[derive(Clone, Debug)]

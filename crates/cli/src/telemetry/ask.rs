@@ -339,6 +339,22 @@ fn estimate(values: &Value, has_generations: bool) -> String {
     }
 }
 
+/// How many reporters there are, and what came of those for whom there was no place.
+fn reporters(all: &Value) -> String {
+    let all = all.as_array().map_or(&[][..], Vec::as_slice);
+    let others = all.iter().find(|reporter| reporter["address"] == "others");
+    let own = |reporter: &&Value| reporter["address"] != "others" && reporter["address"] != "int";
+    let count = all.iter().filter(own).count();
+    match others.and_then(|others| others["reports"].as_u64()) {
+        Some(reports) => format!(
+            "{}, the most that are counted by themselves; {} reports of others",
+            grouped(count as u64),
+            grouped(reports)
+        ),
+        None => grouped(count as u64),
+    }
+}
+
 /// How many generations there are, and since when the youngest fills.
 fn generation_row(generations: &Value) -> String {
     let present = generations["present"].as_array();
@@ -413,6 +429,7 @@ pub(super) fn status(args: &StatusArgs) -> Result<()> {
         ("  dropped", grouped(dropped)),
         ("  missing", total("missing")),
         ("nacks", number(&status["nacks_sent"])),
+        ("reporters", reporters(&status["reporters"])),
         (
             "values",
             estimate(&status["key_write"], status["generations"].is_object()),

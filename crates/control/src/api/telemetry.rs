@@ -92,7 +92,13 @@ impl IntoResponse for TelemetryRefused {
 
 /// The parameters of a request, or why they are refused.
 fn given<P>(query: Result<Query<P>, QueryRejection>) -> Result<P, TelemetryRefused> {
-    let query = query.map_err(|error| TelemetryRefused::Query(error.body_text()))?;
+    let query = query.map_err(|error| {
+        // Without the words of the library that reads them.
+        let text = error.body_text();
+        let said = text.rsplit_once("query string: ");
+        let said = said.map_or(&*text, |(_, said)| said);
+        TelemetryRefused::Query(format!("the parameters of the request: {said}"))
+    })?;
     Ok(query.0)
 }
 

@@ -23,7 +23,7 @@ mod limit;
 mod sequence;
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use crate::append::{Append, End, Lists};
 use crate::hash::{KeyHash, KeyHasher, REDUNDANCY_MAX};
@@ -77,7 +77,8 @@ pub struct Options {
     pub rate: Option<Rate>,
     /// Reporters that are listened to; anyone, if there is no such list.
     pub allowed: Option<BTreeSet<IpAddr>>,
-    /// Reporters at most.
+    /// Reporters at most that are counted by themselves; all others are counted as one, [`OTHERS`],
+    /// whose numbers are not followed.
     pub reporters_max: u16,
 }
 
@@ -148,7 +149,12 @@ impl ReporterCounters {
 struct Reporter {
     counters: ReporterCounters,
     sequence: Option<Sequence>,
+    /// Whether it stands for several: their numbers say nothing.
+    is_several: bool,
 }
+
+/// All reporters for which there is no place.
+pub const OTHERS: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
 
 /// Why a report was not taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -218,8 +224,8 @@ impl Translator {
 
     /// The number of a reporter that has its port for itself, as those of version 2 do: several at
     /// one address number their reports each. After 16 ports of an address, further ones are taken
-    /// for one reporter, so that nobody who forges ports fills the table. `None` if it is not
-    /// listened to.
+    /// for one reporter whose numbers are not followed, so that nobody who forges ports fills the
+    /// table. `None` if it is not listened to.
     pub fn reporter_at(&mut self, source: SocketAddr) -> Option<Origin> {
         if let Some(&origin) = self.by_address.get(&source) {
             return Some(origin);
@@ -227,10 +233,14 @@ impl Translator {
         let address = source.ip();
         if source.port() != 0 {
             if self.by_port.get(&address).is_some_and(|&n| n >= PORTS_MAX) {
-                return self.reporter(address);
+                let origin = self.reporter(address)?;
+                self.reporters[usize::from(origin.0)].is_several = true;
+                return Some(origin);
             }
             let origin = self.add(source)?;
-            *self.by_port.entry(address).or_insert(0) += 1;
+            if self.by_address.contains_key(&source) {
+                *self.by_port.entry(address).or_insert(0) += 1;
+            }
             return Some(origin);
         }
         self.add(source)
@@ -239,11 +249,20 @@ impl Translator {
     fn add(&mut self, source: SocketAddr) -> Option<Origin> {
         let allowed = self.options.allowed.as_ref();
         let is_allowed = allowed.is_none_or(|allowed| allowed.contains(&source.ip()));
-        let number = u16::try_from(self.reporters.len()).ok()?;
-        if !is_allowed || number >= self.options.reporters_max {
+        if !is_allowed {
             return None;
         }
-        self.reporters.push(Reporter::default());
+        // Whoever forges addresses can fill the table, and must not keep others out by that.
+        let is_full = self.reporters.len() >= usize::from(self.options.reporters_max);
+        let source = if is_full { OTHERS } else { source };
+        if let Some(&others) = self.by_address.get(&source) {
+            return Some(others);
+        }
+        let number = u16::try_from(self.reporters.len()).ok()?;
+        self.reporters.push(Reporter {
+            is_several: is_full,
+            ..Reporter::default()
+        });
         self.by_address.insert(source, Origin(number));
         Some(Origin(number))
     }
@@ -363,7 +382,9 @@ impl Translator {
         let reporter = &mut self.reporters[usize::from(origin.0)];
         let counters = &mut reporter.counters;
         counters.reports += u64::from(count);
+        let is_several = reporter.is_several;
         let arrival = match &mut reporter.sequence {
+            _ if is_several => Arrival::New { missing: 0 },
             Some(sequence) => sequence.arrive(session, time_ns, first, u32::from(count)),
             begun @ None => {
                 *begun = Some(Sequence::new(session, time_ns, first, u32::from(count)));
@@ -388,7 +409,7 @@ impl Translator {
         }
         // Dropped ones, as runs of numbers.
         let mut run: Option<(u32, u16)> = None;
-        let can_nack = packet.flags().retransmittable && drops < NACKS_MAX;
+        let can_nack = packet.flags().retransmittable && drops < NACKS_MAX && !is_several;
         drops = drops.saturating_add(1);
         for (number, report) in (0..count).zip(packet.reports()) {
             let taken = self.put(report, origin, now_ns, sinks);

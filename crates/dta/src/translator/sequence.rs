@@ -4,6 +4,11 @@
 /// it had come before.
 const RANGES_MAX: usize = 64;
 
+/// Datagrams in a row that came before, or from before a restart, until they are believed. Duplicates
+/// do not come like that; what does is a reporter whose numbers somebody else has used, since anyone
+/// can forge a datagram from the future.
+const SEEN_MAX: u8 = 64;
+
 /// What is to be done with numbered reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Arrival {
@@ -26,6 +31,8 @@ pub(super) struct Sequence {
     next: u32,
     /// Oldest first.
     missing: Vec<Range>,
+    /// The latest datagrams that came before.
+    seen: u8,
 }
 
 /// Numbers that have not come, or were dropped when they did.
@@ -45,11 +52,26 @@ impl Sequence {
             time_ns,
             next: first.wrapping_add(count),
             missing: Vec::new(),
+            seen: 0,
         }
     }
 
     /// Reports `first..first + count` have come.
     pub(super) fn arrive(&mut self, session: u8, time_ns: u64, first: u32, count: u32) -> Arrival {
+        let arrival = self.place(session, time_ns, first, count);
+        if arrival != Arrival::Seen {
+            self.seen = 0;
+            return arrival;
+        }
+        self.seen += 1;
+        if self.seen < SEEN_MAX {
+            return arrival;
+        }
+        *self = Self::new(session, time_ns, first, count);
+        Arrival::New { missing: 0 }
+    }
+
+    fn place(&mut self, session: u8, time_ns: u64, first: u32, count: u32) -> Arrival {
         if session != self.session {
             // The reporter has started again, unless this comes from before that.
             if time_ns <= self.time_ns {
@@ -145,6 +167,24 @@ mod tests {
         sequence.reopen(3, 1, 2);
         let again = sequence.arrive(2, 20, 3, 1);
         assert_eq!(again, Arrival::Again { drops: 2 });
+    }
+
+    #[test]
+    fn a_forged_datagram_does_not_silence_its_reporter() {
+        // From the future, and with so many gaps that the reporter's numbers are forgotten.
+        let future: &[(u8, u64, u32)] = &[(9, u64::MAX, 0)];
+        let gaps: Vec<(u8, u64, u32)> = (1..100).map(|n| (1, 10, n << 24)).collect();
+        for forged in [future, &gaps] {
+            let mut sequence = Sequence::new(1, 10, 0, 1);
+            for &(session, time_ns, first) in forged {
+                sequence.arrive(session, time_ns, first, 1);
+            }
+            let mut arrive = |n: u32| sequence.arrive(1, 10 + u64::from(n), n, 1);
+            let refused = (1..1000).find(|&n| arrive(n) != Arrival::Seen);
+            assert_eq!(refused, Some(u32::from(SEEN_MAX)));
+            let taken = (65..1000).all(|n| arrive(n) == Arrival::New { missing: 0 });
+            assert!(taken);
+        }
     }
 
     #[test]

@@ -89,6 +89,8 @@ pub struct TelemetryStore {
 /// Sums of all counters of each generation, which take long to read.
 struct Sums {
     read: Instant,
+    /// For how long they are good.
+    good: Duration,
     spans: Vec<Span>,
     sums: Vec<u64>,
 }
@@ -96,8 +98,10 @@ struct Sums {
 /// Tries of a query during which a generation is cleared. That is once in a period, of a second at
 /// least.
 const TRIES: usize = 4;
-/// How long the sums of counters, which bounds are made of, are good for.
+/// How long the sums of counters, which bounds are made of, are good for at least, and in times of
+/// what reading them took: whoever asks all the time makes the collector read for a tenth of it.
 const SUMS_AGE: Duration = Duration::from_secs(1);
+const SUMS_AGE_TIMES: u32 = 10;
 
 impl std::fmt::Debug for TelemetryStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -163,7 +167,7 @@ impl TelemetryStore {
     }
 
     /// What each generation knows of a key, youngest first, by [`TelemetryStore::value`] and with the
-    /// bounds of counters, for which all counters are read once a second at most.
+    /// bounds of counters, for which all counters are read, once a second at most.
     ///
     /// # Panics
     ///
@@ -264,11 +268,11 @@ impl TelemetryStore {
 
     /// The sum of all counters of each generation: reads all of them, once a second at most.
     fn sums(&mut self, spans: &[Span]) -> Vec<u64> {
-        let is_good = |sums: &&Sums| sums.spans == spans && sums.read.elapsed() < SUMS_AGE;
+        let is_good = |sums: &&Sums| sums.spans == spans && sums.read.elapsed() < sums.good;
         if let Some(sums) = self.sums.as_ref().filter(is_good) {
             return sums.sums.clone();
         }
-        let places = self.plan.places;
+        let (places, started) = (self.plan.places, Instant::now());
         let sum = |span: &Span| {
             let counters = (0..u64::from(places.key_increment_counters)).map(|n| {
                 let at = exact::<usize>(places.key_increment_at + span.offset + n * 8);
@@ -279,6 +283,7 @@ impl TelemetryStore {
         let sums: Vec<u64> = spans.iter().map(sum).collect();
         self.sums = Some(Sums {
             read: Instant::now(),
+            good: SUMS_AGE.max(started.elapsed() * SUMS_AGE_TIMES),
             spans: spans.to_vec(),
             sums: sums.clone(),
         });

@@ -7,7 +7,7 @@ use strata_dta::Translator;
 use strata_dta::generations::Turning;
 use strata_dta::int::mapping::IntCounters;
 use strata_dta::protocol::{Refusal, Refusals};
-use strata_dta::translator::ReporterCounters;
+use strata_dta::translator::{OTHERS, ReporterCounters};
 
 use super::plan::Plan;
 use super::sink::Done;
@@ -96,6 +96,9 @@ fn per(operations: u64, places: u32) -> f64 {
 
 /// A reporter's name: its address, with its port if that is its own; INT's have none.
 fn address(source: SocketAddr) -> String {
+    if source == OTHERS {
+        return "others".into();
+    }
     match (source.ip().is_unspecified(), source.port()) {
         (true, _) => "int".into(),
         (false, 0) => source.ip().to_string(),
