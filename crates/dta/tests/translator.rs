@@ -310,11 +310,11 @@ fn reporters_beyond_the_maximum_are_counted_together() {
             world.receive(IpAddr::V4(Ipv4Addr::new(192, 0, 2, last)), &bytes, 0);
         }
     }
-    assert_eq!(world.translator.reporters().count(), 4);
+    assert_eq!(world.translator.reporters().count(), 3);
     assert_eq!(world.translator.strangers(), 0);
     let mut sources = world.translator.sources();
     let (_, others) = sources.find(|(source, _)| *source == OTHERS).unwrap();
-    assert_eq!((others.accepted, others.refused.total()), (14, 0));
+    assert_eq!((others.accepted, others.refused.total()), (16, 0));
     assert!(others.balances());
 }
 

@@ -19,7 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use strata_dta::protocol::{Flags, Report, packed, published};
-use strata_node::{Notice, TelemetryLayout, TelemetrySpec, start};
+use strata_node::{Notice, TelemetryApiSpec, TelemetryLayout, TelemetrySpec, start};
 use strata_sys::socket::{self, Destination, Message, Receiver};
 use strata_wire::mix64;
 
@@ -150,6 +150,7 @@ fn main() {
             allowed: Vec::new(),
             rate: None,
             fade: None,
+            api: TelemetryApiSpec::default(),
             owner: strata_sandbox::Owner::default(),
             sandboxed: false,
         };

@@ -165,6 +165,16 @@ impl Status {
             ),
             (
                 (
+                    "events",
+                    "Immediate reports, by whether they reached the queue of a subscriber",
+                ),
+                self.labelled(
+                    "result",
+                    &[("pushed", "/events/pushed"), ("lost", "/events/lost")],
+                ),
+            ),
+            (
+                (
                     "operations",
                     "Writes and additions, by the part of the memory",
                 ),
@@ -178,15 +188,16 @@ impl Status {
             (
                 (
                     "load",
-                    "Operations for each slot, chunk or counter since the start",
+                    "Operations for each slot, chunk or counter since the start, or since the \
+                     youngest generation began",
                 ),
                 self.loads(),
             ),
             (
                 (
                     "answered_ratio",
-                    "Share of the values written since the start that can be asked for: of a sample, \
-                     and by the formula",
+                    "Share of the values written since the start, or since the youngest generation \
+                     began, that can be asked for: of a sample, and by the formula",
                 ),
                 self.shares(),
             ),

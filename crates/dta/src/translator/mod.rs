@@ -77,8 +77,8 @@ pub struct Options {
     pub rate: Option<Rate>,
     /// Reporters that are listened to; anyone, if there is no such list.
     pub allowed: Option<BTreeSet<IpAddr>>,
-    /// Reporters at most that are counted by themselves; all others are counted as one, [`OTHERS`],
-    /// whose numbers are not followed.
+    /// Reporters at most. The last one is [`OTHERS`]: all for which there is no place, whose numbers
+    /// are not followed.
     pub reporters_max: u16,
 }
 
@@ -253,7 +253,7 @@ impl Translator {
             return None;
         }
         // Whoever forges addresses can fill the table, and must not keep others out by that.
-        let is_full = self.reporters.len() >= usize::from(self.options.reporters_max);
+        let is_full = self.reporters.len() + 1 >= usize::from(self.options.reporters_max);
         let source = if is_full { OTHERS } else { source };
         if let Some(&others) = self.by_address.get(&source) {
             return Some(others);
