@@ -321,7 +321,13 @@ fn immediate_reports_reach_those_who_subscribe() {
     // A flood of them costs subscribers events, which are counted, and not the collector its reports.
     let sent = 20_000_u32;
     for n in 0..sent {
-        send(&packed(0x22, IMMEDIATE, 4 + n, [0, 18, 0], &event(4)));
+        send(&packed(
+            0x22,
+            IMMEDIATE,
+            4 + n,
+            [0, 18, 0],
+            &event(u8::try_from(n % 251).unwrap()),
+        ));
         if n.is_multiple_of(64) {
             thread::yield_now();
         }
@@ -337,6 +343,17 @@ fn immediate_reports_reach_those_who_subscribe() {
         known,
         number(&status["totals"]["accepted"]) - 1,
         "{status:#}"
+    );
+    // The list has gone round, and its last entries are those of all that are there.
+    collector.wait_for(
+        "telemetry/list",
+        &["name=congestion", "last=100"],
+        |listed| {
+            let all = collector.said(&["list", "congestion"]);
+            let (all, listed) = (all.as_array().unwrap(), listed.as_array().unwrap());
+            assert!((100..15_000).contains(&all.len()), "{}", all.len());
+            listed[..] == all[all.len() - 100..]
+        },
     );
     // Each of them comes, or was counted.
     let (mut reports, mut lost) = (4_u64, 0);

@@ -455,6 +455,16 @@ impl Cursor {
         }
     }
 
+    /// At a batch, as if none of those before it had ever been there.
+    #[must_use]
+    pub fn at_batch(list: u32, batch: u64) -> Self {
+        let next = End {
+            batches: batch,
+            entries: 0,
+        };
+        Self { list, next }
+    }
+
     /// After all that is there now.
     #[must_use]
     pub fn at_end(store: &Append, memory: &[u8], list: u32) -> Self {

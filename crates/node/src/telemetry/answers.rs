@@ -195,9 +195,8 @@ impl TelemetryQueries for Answers {
     fn list(&self, name: &str, last: usize) -> Result<Vec<Value>, TelemetryRefused> {
         let mut store = self.store();
         let (list, kind) = store.find_list(name).map_err(TelemetryRefused::Unknown)?;
-        let mut cursor = store.cursor(list);
         let mut entries: VecDeque<Vec<u8>> = VecDeque::new();
-        store.read(&mut cursor, |bytes| {
+        store.read_last(list, last, |bytes| {
             if entries.len() == last {
                 entries.pop_front();
             }

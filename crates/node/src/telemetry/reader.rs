@@ -146,6 +146,7 @@ impl TelemetryStore {
 
     /// Asks of generations that are the same after the answer as before it.
     fn steadily<T>(&mut self, mut ask: impl FnMut(&mut Self, &[Span]) -> T) -> T {
+        self.copied.tidy();
         let mut before = spans(&self.plan, &self.words);
         let mut answer = ask(self, &before);
         for _ in 1..TRIES {
@@ -373,6 +374,27 @@ impl TelemetryStore {
             missed += read.missed;
         }
         missed
+    }
+
+    /// Gives the last entries of a list to `entry`, oldest first: at least `last` of them, if there are
+    /// so many. Copies as many batches.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such list.
+    pub fn read_last(&mut self, list: u32, last: usize, mut entry: impl FnMut(&[u8])) {
+        assert!(list < self.lists_len(), "a list of the store");
+        self.copied.tidy();
+        let first = self.copied.latest(&self.words, list, last as u64);
+        let mut cursor = Cursor::at_batch(list, first);
+        let store = &self.plan.append;
+        // No more than were copied, whatever comes meanwhile.
+        for _ in 0..last {
+            let read = cursor.read(store, &self.copied.bytes, &mut entry);
+            if read.is_none() {
+                break;
+            }
+        }
     }
 
     /// What the writer has counted until a second ago, as JSON; `None` if none has run.

@@ -26,6 +26,9 @@ use crate::error::{At as _, NodeError, Result, require};
 pub(super) const MANIFEST: &str = "telemetry.json";
 /// The memory itself.
 pub(super) const MEMORY: &str = "memory";
+/// Copies of parts of the memory may use so much, and as much again for a query.
+const COPIED_MAX: usize = 64 << 20;
+const PAGE_BYTES: usize = 4096;
 /// What the writer has counted.
 pub(super) const STATUS: &str = "status.json";
 const LOCK: &str = "lock";
@@ -229,6 +232,8 @@ pub(super) fn map<T>(
 pub(super) struct Copied {
     plan: Plan,
     pub(super) bytes: Growing<u8>,
+    /// Bytes of the pages that were used, at most.
+    used: usize,
 }
 
 impl Copied {
@@ -238,13 +243,43 @@ impl Copied {
         Ok(Self {
             plan: plan.clone(),
             bytes,
+            used: 0,
         })
+    }
+
+    /// Gives memory back, if much of it is used: between queries, of which none needs what was
+    /// copied for another. So whoever is asked for long does not become as large as the store.
+    pub(super) fn tidy(&mut self) {
+        // Without address space for another one, the old one does.
+        if self.used > COPIED_MAX
+            && let Ok(fresh) = Self::new(&self.plan)
+        {
+            *self = fresh;
+        }
     }
 
     /// Copies these bytes.
     pub(super) fn copy(&mut self, words: &Words, at: u64, len: usize) {
         let at = exact::<usize>(at);
         words.read(at, &mut self.bytes[at..at + len]);
+        self.used += len + PAGE_BYTES;
+    }
+
+    /// The slots of a list's latest batches, that many at most; the number of the first of them.
+    pub(super) fn latest(&mut self, words: &Words, list: u32, batches: u64) -> u64 {
+        let places = self.plan.places;
+        let slots = u64::from(places.append_slots);
+        let ring = places.append_at + u64::from(list) * slots * places.append_slot_bytes;
+        let at = |slot: u64| ring + slot * places.append_slot_bytes;
+        let len = exact::<usize>(places.append_slot_bytes);
+        // A slot begins with 1 + the number of its batch.
+        let next = (0..slots).map(|slot| u64::from_le_bytes(words.word(exact(at(slot)))));
+        let next = next.max().expect("a list has slots");
+        let first = next.saturating_sub(batches.min(slots));
+        for batch in (first..next).rev() {
+            self.copy(words, at(batch % slots), len);
+        }
+        first
     }
 
     /// The ring of a list, from the slot before that of batch `next` back to it: so of two batches, if
