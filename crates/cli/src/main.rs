@@ -16,6 +16,7 @@ mod gpv;
 mod info;
 mod interfaces;
 mod key;
+mod label_flows;
 mod labelled;
 mod labels;
 mod learn;
@@ -114,7 +115,7 @@ enum Command {
     /// Group packets by flow into vectors: send, receive, keep and classify them, tune the cache.
     Gpv(gpv::Args),
     /// Label flows of a log, to train on.
-    Labels(labels::Args),
+    Labels(label_flows::Args),
     /// Train a model on labelled features.
     Train(Box<train::TrainArgs>),
     /// Learn what is ordinary at a site from its traffic, without labels.
@@ -193,7 +194,7 @@ fn main() -> ExitCode {
         Command::Features(args) => features::run(&args),
         Command::Generate(args) => generate::run(&args),
         Command::Gpv(args) => gpv::run(&args),
-        Command::Labels(args) => labels::run(&args),
+        Command::Labels(args) => label_flows::run(&args),
         Command::Train(args) => train::train(&args),
         Command::Learn(args) => learn::run(&args),
         Command::Eval(args) => eval::run(&args),

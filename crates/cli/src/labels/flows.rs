@@ -12,7 +12,7 @@ use super::rules::protocol;
 use super::{Columns, Label, duration_ns, rows, time_ns};
 
 /// How much longer than stated a flow may last, in ns: clock skew and rounding.
-pub(super) const SLACK_NS: i128 = 1_000_000_000;
+pub(crate) const SLACK_NS: i128 = 1_000_000_000;
 
 /// Flows by their direction-independent key.
 #[derive(Debug, Default)]
@@ -168,7 +168,7 @@ impl FlowLabels {
 }
 
 /// The members of a JSON object as text.
-pub(super) fn texts_of(object: &Value) -> HashMap<&str, String> {
+pub(crate) fn texts_of(object: &Value) -> HashMap<&str, String> {
     let members = object.as_object().into_iter().flatten();
     let text = |value: &Value| {
         let text = value.as_str();
@@ -180,7 +180,7 @@ pub(super) fn texts_of(object: &Value) -> HashMap<&str, String> {
 }
 
 /// The key of a connection in Zeek's conn.log, its start and its end.
-pub(super) fn zeek_flow<'c>(cell: &impl Fn(&str) -> &'c str) -> Result<(FlowKey, i128, i128)> {
+pub(crate) fn zeek_flow<'c>(cell: &impl Fn(&str) -> &'c str) -> Result<(FlowKey, i128, i128)> {
     let wrong = |name: &str| format!("'{}' in field '{name}'", cell(name));
     let end = |address: &str, port: &str| -> Result<_> {
         let ip: IpAddr = cell(address).parse().with_context(|| wrong(address))?;
@@ -199,7 +199,7 @@ pub(super) fn zeek_flow<'c>(cell: &impl Fn(&str) -> &'c str) -> Result<(FlowKey,
 }
 
 /// The key by which the flow of a packet is found among labels.
-pub(super) fn labelled_key(headers: &Headers) -> Option<FlowKey> {
+pub(crate) fn labelled_key(headers: &Headers) -> Option<FlowKey> {
     let mut key = headers.key?;
     if matches!(key.protocol, 1 | 58) {
         // ICMP types are not ports to the data path.

@@ -5,12 +5,9 @@
 //! - [`flows`]: the flow CSVs of CICFlowMeter and Zeek's `conn.log` with labels;
 //! - [`ids`]: the alarms of an IDS: Suricata's EVE events, Zeek's `notice.log` and `conn.log`.
 //!
-//! [`add`] writes such a file: flows of a log that a user names.
-//!
 //! A file's first lines say which one it is.
 
-mod add;
-mod flows;
+pub(crate) mod flows;
 mod ids;
 mod rules;
 
@@ -25,7 +22,6 @@ use flows::FlowLabels;
 use ids::{Format, Ids, Said};
 use rules::Rule;
 
-pub(crate) use add::{Args, run};
 pub(crate) use ids::{AlarmClass, Options as AlarmOptions};
 
 /// What tells the format of a file is within this many bytes.
@@ -284,7 +280,7 @@ impl Label {
 }
 
 /// A label as a class name: letters, digits, - and _.
-fn class_name(label: &str) -> String {
+pub(crate) fn class_name(label: &str) -> String {
     let label = label.trim();
     match label.to_ascii_lowercase().as_str() {
         "0" | "benign" | "normal" | "background" => return String::from("benign"),

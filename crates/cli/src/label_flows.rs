@@ -23,10 +23,10 @@ use strata_store::Log;
 use strata_wire::{AddressFamily, Endpoint, FlowKey, LinkType, Printable, TunnelKey, grouped};
 use tracing::info;
 
-use super::class_name;
-use super::flows::{SLACK_NS, labelled_key, texts_of, zeek_flow};
 use crate::export::first_packet_ns;
 use crate::key::KeyArgs;
+use crate::labels::class_name;
+use crate::labels::flows::{SLACK_NS, labelled_key, texts_of, zeek_flow};
 use crate::output::{self, refuse};
 use crate::packets::{damaged, logged, open_log};
 use crate::text::{self, count_of, parse_time};
