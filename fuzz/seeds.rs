@@ -20,6 +20,7 @@ use strata_gpv::format::datagram::DatagramWriter;
 use strata_gpv::format::paper::emit;
 use strata_gpv::marple::SHIPPED;
 use strata_gpv::{Basic, Cache, Columns, Full, Packet, Parameters, Seen, Vector};
+use strata_stream::{Description, Form, Geometry, Retention, State, StreamKey};
 use strata_wire::TunnelKey;
 use strata_wire::dissect::dissect;
 
@@ -45,6 +46,7 @@ fn main() -> io::Result<()> {
     of_the_wire(&packets, corpus)?;
     of_vectors(&captures, corpus)?;
     of_export(&captures, corpus)?;
+    of_streams(corpus)?;
     for file in files_below(logs)? {
         if file
             .parent()
@@ -54,6 +56,33 @@ fn main() -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Records in pages of each form, with marks, records of their own inside and damage.
+fn of_streams(corpus: &Path) -> io::Result<()> {
+    for choices in [0x20_u8, 0x30, 0x02, 0x2e, 0x0f] {
+        let mut all = vec![choices];
+        for number in 0..40_u8 {
+            all.extend_from_slice(&[number, number.wrapping_mul(37), number % 2]);
+            all.extend_from_slice(&[number; 60]);
+        }
+        seed(corpus, "stream", &all)?;
+    }
+    let description = Description {
+        id: 7,
+        key: [5; 16],
+        created_ns: 1,
+        retention: Retention::default(),
+        geometry: Geometry::default(),
+        form: Form::Sealed,
+        name: "events".parse().expect("a name"),
+    };
+    seed(corpus, "stream", &description.emit())?;
+    seed(
+        corpus,
+        "stream",
+        &State::new(1).emit(&StreamKey::new([5; 16])),
+    )
 }
 
 /// Alerts of Suricata, and an event that is none.

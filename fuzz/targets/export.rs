@@ -107,7 +107,9 @@ fn others(bytes: &[u8], is_mended: bool) {
         if is_mended && bytes.len() >= HEADER_LEN {
             (bytes[3], bytes[8]) = (2, session);
         }
-        if let Err(error) = reader.read(&bytes, |_, packet| assert!(packet.bytes.len() <= bytes.len())) {
+        if let Err(error) = reader.read(&bytes, |_, packet| {
+            assert!(packet.bytes.len() <= bytes.len())
+        }) {
             assert!(error.offset <= error.len);
         }
     }
