@@ -25,6 +25,6 @@ pub use model::{
     Model, ModelArithmetic, ModelError, Node, Rule, Tree,
 };
 pub use verdict::{
-    SCORE_STEPS, STEP_ANOMALOUS, UNCLASSIFIED, VERDICTS_MAX, Verdict, VerdictId, Verdicts,
-    score_of_step, score_step,
+    ClassesAndSteps, SCORE_STEPS, STEP_ANOMALOUS, UNCLASSIFIED, VERDICTS_MAX, Verdict, VerdictId,
+    Verdicts, score_of_step, score_step,
 };

@@ -32,6 +32,12 @@ const DOUBT_WEIGHT: f64 = 0.5;
 /// A verdict by its number within this run.
 pub type VerdictId = u16;
 
+/// As many as there are numbers of verdicts.
+const IDS: usize = 1 << VerdictId::BITS;
+
+/// By number of a verdict: its class, and the step of its score ([`Verdicts::class_and_step`]).
+pub type ClassesAndSteps = [[u8; 2]; IDS];
+
 /// Steps of scores ([`score_step`]).
 pub const SCORE_STEPS: u8 = 128;
 /// Added to the step of a verdict whose class is anomalous ([`Verdicts::class_and_step`]).
@@ -127,8 +133,9 @@ fn cache_slot(key: u64) -> usize {
 /// All verdicts of a run. Memory: at most 36 000 combinations of leaves.
 pub struct Verdicts {
     table: Vec<Verdict>,
-    /// `classes_of[id]` is the class of `table[id]`, and its score's step, in few lines of cache.
-    classes_of: Vec<[u8; 2]>,
+    /// `classes_of[id]` is the class of `table[id]`, and its score's step, in few lines of cache; as
+    /// long as there can be ids, so that none has to be checked.
+    classes_of: Box<ClassesAndSteps>,
     by_leaves: [HashMap<Leaves, VerdictId>; 2],
     cache: Vec<(u64, VerdictId)>,
     /// By level, for keys of a [`RowForest`].
@@ -192,9 +199,12 @@ impl Verdicts {
         let rules = model.decision.rules.iter();
         let classes = model.classes.len();
         let unclassified = u8::try_from(classes).expect("checked on load");
+        let classes_of = vec![[0; 2]; IDS].into_boxed_slice();
+        let mut classes_of: Box<ClassesAndSteps> = classes_of.try_into().expect("as many");
+        classes_of[0] = [unclassified, STEP_ANOMALOUS | score_step(u16::MAX / 2)];
         Self {
             // A packet that nothing is known of is neither ordinary nor unusual.
-            classes_of: vec![[unclassified, STEP_ANOMALOUS | score_step(u16::MAX / 2)]],
+            classes_of,
             table: vec![Verdict {
                 class: unclassified,
                 score: 0,
@@ -240,6 +250,13 @@ impl Verdicts {
     #[must_use]
     pub fn class_and_step(&self, id: VerdictId) -> [u8; 2] {
         self.classes_of[usize::from(id)]
+    }
+
+    /// [`Verdicts::class_and_step`] of all verdicts, by number.
+    #[inline]
+    #[must_use]
+    pub fn classes_and_steps(&self) -> &ClassesAndSteps {
+        &self.classes_of
     }
 
     /// Whether each class is anomalous, and last whether what is not dissected is: as such it is
@@ -390,7 +407,7 @@ impl Verdicts {
         let is_anomalous = self.anomalous[usize::from(verdict.class)];
         let flag = if is_anomalous { STEP_ANOMALOUS } else { 0 };
         let step = score_step(verdict.anomaly) | flag;
-        self.classes_of.push([verdict.class, step]);
+        self.classes_of[self.table.len()] = [verdict.class, step];
         self.table.push(verdict);
         id
     }

@@ -3,7 +3,9 @@
 mod shadow;
 mod wide;
 
-use strata_classify::{Columns, Drift, Forest, Kernel, LANES, Model, Verdict, VerdictId, Verdicts};
+use strata_classify::{
+    ClassesAndSteps, Columns, Drift, Forest, Kernel, LANES, Model, Verdict, VerdictId, Verdicts,
+};
 use strata_sketch::{
     Arithmetic, BITS_DEFAULT, Bucket, Clock, Feature, Level, PacketFacts, Preparation, Pressure,
     RangeTable, Sketch, TableSize,
@@ -246,6 +248,12 @@ impl Classifier {
     #[must_use]
     pub fn class_and_step(&self, id: VerdictId) -> [u8; 2] {
         self.verdicts.class_and_step(id)
+    }
+
+    /// The same of all verdicts, by number.
+    #[inline]
+    pub(crate) fn classes_and_steps(&self) -> &ClassesAndSteps {
+        self.verdicts.classes_and_steps()
     }
 
     /// Whether each class is anomalous, and last whether what is not dissected is.

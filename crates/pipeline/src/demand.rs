@@ -59,6 +59,22 @@ impl Kept {
     }
 }
 
+/// Whether the budget of detail decides about packets of one class in columns, and what they get.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Budgeted {
+    /// Others decide.
+    Outside,
+    /// It does, but what they get has to be found out for each.
+    Varies,
+    /// It does, and they get this.
+    Same {
+        /// Without detail, and with it.
+        kept: [Kept; 2],
+        /// See [`Demands::wants_detail`].
+        wants_detail: bool,
+    },
+}
+
 /// What one class gets, with and without the budget of detail.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Demands {
@@ -95,6 +111,21 @@ impl Demands {
         match &self.budgeted {
             None => self.wanted.kept(class),
             Some(_) => Kept::varies(class),
+        }
+    }
+
+    /// What the budget decides about packets of this class in columns.
+    pub(crate) fn within_budget(&self, class: u8) -> Budgeted {
+        let Some(budgeted) = self.budgeted.as_deref() else {
+            return Budgeted::Outside;
+        };
+        let kept = budgeted.each_ref().map(|demand| demand.kept(class));
+        if kept.map(Kept::decider).contains(&VARIES) {
+            return Budgeted::Varies;
+        }
+        Budgeted::Same {
+            kept,
+            wants_detail: self.wants_detail(),
         }
     }
 

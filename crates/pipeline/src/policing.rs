@@ -12,7 +12,7 @@ use strata_wire::ethernet::{self, ethertype};
 use strata_wire::wide::{GROUP, PacketColumns, Simd, WIDE};
 use strata_wire::{AddressFamily, Counters, Headers, LinkType, Outcome, Plain, exact};
 
-use crate::demand::{Demand, Demands, Kept};
+use crate::demand::{Budgeted, Demand, Demands, Kept};
 use crate::reasons::Reasons;
 use flows::{FlowDecisions, Salt};
 
@@ -67,6 +67,8 @@ pub(crate) struct Policing {
     applied: Vec<Applied>,
     /// What is kept of packets in columns, by number of the decision and then by class.
     kept: Vec<Kept>,
+    /// Likewise: what the budget of detail decides.
+    budgeted: Vec<Budgeted>,
     /// For each packet of the current batch, as far as they were found: the number of its decision.
     found: [u16; WIDE],
     fields: Vec<PacketFields>,
@@ -113,6 +115,7 @@ impl Policing {
             decisions: Vec::new(),
             applied: Vec::new(),
             kept: Vec::new(),
+            budgeted: Vec::new(),
             found: [0; WIDE],
             fields: Vec::with_capacity(LANES),
             unknown: Vec::with_capacity(LANES),
@@ -141,6 +144,7 @@ impl Policing {
         self.decisions.clear();
         self.applied.clear();
         self.kept.clear();
+        self.budgeted.clear();
         if let Some(flows) = &mut self.flows {
             flows.clear();
         }
@@ -312,8 +316,10 @@ impl Policing {
         let is_settled = first.is_some() && demands.iter().all(|demand| always(demand) == first);
         let number = u16::try_from(self.decisions.len()).expect("decisions are bounded");
         let classes = (0..=u8::MAX).zip(&demands);
-        self.kept
-            .extend(classes.map(|(class, demand)| demand.kept(class)));
+        for (class, demand) in classes {
+            self.kept.push(demand.kept(class));
+            self.budgeted.push(demand.within_budget(class));
+        }
         self.applied.push(Applied {
             counters: Counters::default(),
             discards,
@@ -344,6 +350,14 @@ impl Policing {
         let classes = self.modes.len();
         let of = move |&number: &u16| &self.kept[usize::from(number) * classes..][..classes];
         self.found.iter().map(of)
+    }
+
+    /// What the budget of detail decides about the packet at a place of a batch in columns, if it
+    /// belongs to this class.
+    #[inline(always)]
+    pub(crate) fn budgeted(&self, at: usize, class: u8) -> Budgeted {
+        let number = usize::from(self.found[at]);
+        self.budgeted[number * self.modes.len() + usize::from(class)]
     }
 
     /// Whether what happens to the packet at `place` is independent of its class.

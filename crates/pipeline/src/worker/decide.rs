@@ -5,19 +5,20 @@ use std::ops::Range;
 
 use strata_blocks::{Sink, SinkError};
 use strata_capture::Packets;
-use strata_classify::{LANES, VerdictId};
+use strata_classify::LANES;
+use strata_policy::Detail;
 use strata_wire::wide::{GROUP, GROUPS, Kernel, Lanes, PacketColumns, WIDE};
 use strata_wire::{FlowKey, Headers, KeepKind, LinkType, Outcome, Plain};
 
 use super::Worker;
-use super::detail::{KeptByDetail, Offered, Payload};
+use super::detail::{KeptByDetail, Offered, Offers, payload_of};
 use super::triggers::{Asked, Attention, Triggers};
 use super::wide::{KeptLen, Recording, Wide, is_in};
 use crate::classifier::bits;
-use crate::demand::{DECIDER_BITS, Kept, VARIES};
+use crate::demand::{Budgeted, DECIDER_BITS, Kept, VARIES};
 use crate::lookback::{Cut, Remembered};
 use crate::policing::{Wanted, fields, outer_vlan, plain_fields};
-use crate::reasons::{BY_CLASS, DeciderId};
+use crate::reasons::{BY_CLASS, DeciderId, class_and_level};
 
 /// The headers of a plain packet.
 #[inline(always)]
@@ -118,6 +119,20 @@ impl Wide {
         self.kept_len[at].saturating_sub(self.header_end[at])
     }
 
+    /// Splits what is demanded into how much is kept and of which class; returns those for which
+    /// somebody else than the class decided.
+    fn split(&mut self) -> [u16; GROUPS] {
+        self.simd.run(KeptLen {
+            kept_len: &mut self.kept_len,
+            header_end: &self.header_end,
+            captured_len: &self.columns.captured_len,
+        });
+        self.simd.run(Split {
+            demands: &self.demands,
+            kinds: &mut self.kinds,
+        })
+    }
+
     pub(super) fn wire_bytes(&self, at: usize) -> u64 {
         let wire_len = self.columns.wire_len[at];
         u64::from(wire_len.max(self.columns.captured_len[at]))
@@ -192,7 +207,13 @@ impl<S: Sink> Worker<S> {
         wide: &mut Wide,
         recording: &mut Recording<'_, P>,
     ) -> Result<(), SinkError> {
-        let odd = self.find_demanded(wide, recording.data.len());
+        self.find_demanded(wide, recording.data.len());
+        wide.offered.fill(0);
+        // With triggers, what is asked of a packet depends on those before it.
+        if self.has_detail && self.triggers.is_none() {
+            self.offer_columns(wide);
+        }
+        let odd = wide.split();
         let Some(mut triggers) = self.triggers.take() else {
             self.decide_odd(wide, &odd);
             return Ok(());
@@ -202,18 +223,13 @@ impl<S: Sink> Worker<S> {
         done
     }
 
-    /// What modes and policies demand for each packet, by its class; returns those for which somebody
-    /// else than the class decides.
-    fn find_demanded(&self, wide: &mut Wide, count: usize) -> [u16; GROUPS] {
+    /// What modes and policies demand for each packet, by its class.
+    fn find_demanded(&self, wide: &mut Wide, count: usize) {
         let Wide {
-            simd,
             by_class,
             verdicts,
-            kinds,
             demands,
             kept_len,
-            header_end,
-            columns,
             ..
         } = wide;
         let mut put = |at: usize, kept: Kept| {
@@ -231,22 +247,90 @@ impl<S: Sink> Worker<S> {
                     .for_each(|(at, (class, kept))| put(at, kept[class]));
             }
         }
-        simd.run(KeptLen {
-            kept_len,
-            header_end,
-            captured_len: &columns.captured_len,
-        });
-        simd.run(Split { demands, kinds })
+    }
+
+    /// Offers packets to the budget of detail, in their order. If for one of them that is not enough to
+    /// know what is kept, it leaves all of them as they are: they are decided one by one.
+    #[inline(never)]
+    fn offer_columns(&mut self, wide: &mut Wide) {
+        let Some(detail) = &mut self.detail else {
+            return;
+        };
+        let (policing, by_class) = (&self.policing, &wide.budgeted);
+        let classes_and_steps = self.classifier.classes_and_steps();
+        let what = |at: usize, class: u8| match policing {
+            None => by_class[usize::from(class)],
+            Some(policing) => policing.budgeted(at, class),
+        };
+        let mut places = [0; WIDE];
+        let mut many = 0;
+        for (group, &wanted) in wide.wanted.iter().enumerate() {
+            for lane in bits(wanted.into()) {
+                let at = group * GROUP + lane;
+                if wide.demands[at] >> DECIDER_BITS != u32::from(VARIES) {
+                    continue;
+                }
+                let [class, step] = classes_and_steps[usize::from(wide.verdicts[at])];
+                match what(at, class) {
+                    Budgeted::Outside => continue,
+                    Budgeted::Varies => return,
+                    Budgeted::Same { wants_detail, .. } => {
+                        wide.steps[at] = Detail::step(step, wants_detail).into();
+                    }
+                }
+                places[many] = at.to_le_bytes()[0];
+                many += 1;
+                wide.payload[at] = payload_of(
+                    wide.header_end[at],
+                    wide.columns.captured_len[at],
+                    wide.columns.wire_len[at],
+                );
+            }
+        }
+        let mut from = 0;
+        while from < many {
+            let first = usize::from(places[from]);
+            let chunk = detail.chunk(wide.columns.ts_ns[first], many - from);
+            let these = &places[from..from + chunk];
+            let mut sum = 0;
+            for &at in these {
+                let payload = wide.payload[usize::from(at)];
+                detail.count(wide.steps[usize::from(at)].to_le_bytes()[0], payload);
+                sum += u64::from(payload);
+            }
+            detail.offered(chunk as u64, sum);
+            let least = detail.candidate();
+            for at in these.iter().map(|&at| usize::from(at)) {
+                let [class, _] = classes_and_steps[usize::from(wide.verdicts[at])];
+                let Budgeted::Same { kept, .. } = what(at, class) else {
+                    unreachable!("it was offered");
+                };
+                let [step, ..] = wide.steps[at].to_le_bytes();
+                let captured_len = wide.columns.captured_len[at];
+                let captured = captured_len - wide.header_end[at].min(captured_len);
+                let captured = captured.min(kept[1].payload);
+                let (payload, fingerprint) = (wide.payload[at], wide.columns.fingerprint[at]);
+                let gives = step >= least && detail.decide(step, fingerprint, payload, captured);
+                let kept = kept[usize::from(gives)];
+                (wide.kept_len[at], wide.demands[at]) = (kept.payload, kept.kind);
+                wide.offered[at / GROUP] |= 1 << (at % GROUP);
+            }
+            from += chunk;
+        }
     }
 
     /// Decides about those packets for which somebody else than the class does.
     fn decide_odd(&mut self, wide: &mut Wide, odd: &[u16; GROUPS]) {
         let mut before = self.packet_number;
-        let others = if self.has_detail { u16::MAX } else { 0 };
         wide.recorded = wide.wanted;
         for (group, odd) in odd.iter().enumerate() {
             let wanted = wide.wanted[group];
-            // What is kept of the others is outside the budget of detail.
+            // What is kept of them is outside the budget of detail.
+            let others = if self.has_detail {
+                !wide.offered[group]
+            } else {
+                0
+            };
             for lane in bits(((odd | others) & wanted).into()) {
                 let at = group * GROUP + lane;
                 let mut decider = wide.decider(at);
@@ -265,7 +349,7 @@ impl<S: Sink> Worker<S> {
                     }
                 }
                 wide.verdicts[at] = self.reason(wide.verdicts[at], decider);
-                if self.has_detail && given.is_none() {
+                if self.has_detail && given.is_none() && !is_in(&wide.offered, at) {
                     self.count_outside(wide.payload_kept(at));
                 }
             }
@@ -428,56 +512,24 @@ impl<S: Sink> Worker<S> {
         let Some(detail) = &mut self.detail else {
             return;
         };
-        let columns = &wide.columns;
-        wide.simd.run(Payload {
-            payload: &mut wide.payload,
+        let (classifier, reasons) = (&self.classifier, &mut self.reasons);
+        wide.simd.run(Offers {
+            detail,
+            kept,
+            classes_and_steps: classifier.classes_and_steps(),
+            reason: |verdict, decider| {
+                let known = |id| class_and_level(classifier.verdict(id));
+                reasons.number(verdict, decider, known)
+            },
+            count,
+            columns: &wide.columns,
             header_end: &wide.header_end,
-            captured_len: &columns.captured_len,
-            wire_len: &columns.wire_len,
+            verdicts: &mut wide.verdicts,
+            steps: &mut wide.steps,
+            payload: &mut wide.payload,
+            kinds: &mut wide.kinds,
+            kept_len: &mut wide.kept_len,
         });
-        wide.kept_len = [0; WIDE];
-        let classifier = &self.classifier;
-        // Those about whom it is not the class that decides.
-        let mut named: [(u8, DeciderId); WIDE] = [(0, BY_CLASS); WIDE];
-        let mut others = 0;
-        let mut from = 0;
-        while from < count {
-            let chunk = detail.chunk(columns.ts_ns[from], count - from);
-            let lanes = from..from + chunk;
-            let mut sum = 0;
-            let packets = wide.verdicts[lanes.clone()]
-                .iter()
-                .zip(&wide.payload[lanes.clone()])
-                .zip(&mut wide.kinds[lanes.clone()]);
-            for (at, ((&id, &payload), kind)) in lanes.clone().zip(packets) {
-                let [class, step] = classifier.class_and_step(id);
-                sum += u64::from(payload);
-                *kind = kept.denied[usize::from(class)];
-                if !detail.offer(step, payload) {
-                    continue;
-                }
-                let captured_len = columns.captured_len[at];
-                let header = wide.header_end[at].min(captured_len);
-                let captured = (captured_len - header).min(kept.payload);
-                let gives = detail.decide(step, columns.fingerprint[at], payload, captured);
-                if gives {
-                    *kind = kept.given[usize::from(class)];
-                    wide.kept_len[at] = kept.payload;
-                }
-                let decider = kept.deciders[usize::from(class)][usize::from(gives)];
-                if decider != BY_CLASS {
-                    named[others] = (at.to_le_bytes()[0], decider);
-                    others += 1;
-                }
-            }
-            detail.offered(chunk as u64, sum);
-            from = lanes.end;
-        }
-        for &(at, decider) in &named[..others] {
-            let at = usize::from(at);
-            let verdict: VerdictId = wide.verdicts[at];
-            wide.verdicts[at] = self.reason(verdict, decider);
-        }
-        wide.record_all();
+        wide.recorded = wide.wanted;
     }
 }

@@ -2,42 +2,118 @@
 
 use strata_blocks::Sink;
 use strata_capture::PacketRef;
-use strata_classify::VerdictId;
+use strata_classify::{ClassesAndSteps, VerdictId};
 use strata_policy::Detail;
-use strata_wire::wide::{Kernel, Lanes, WIDE};
+use strata_wire::wide::{GROUP, Kernel, Lanes, PacketColumns, WIDE};
 use strata_wire::{Outcome, exact};
 
 use super::Worker;
-use crate::demand::{DECIDER_BITS, Demands, VARIES};
+use crate::classifier::bits;
+use crate::demand::{Demands, Kept, VARIES};
 use crate::reasons::{BY_CLASS, DeciderId};
 
 /// A packet that says that it was longer on the wire is taken for one of this length: no packet earns
 /// the budget of gigabytes by a damaged length.
 const WIRE_LEN_MAX: u32 = 1 << 18;
 
-/// Takes a packet's payload off what is on the wire.
-pub(super) struct Payload<'a> {
-    pub(super) payload: &'a mut [u32; WIDE],
+/// Offers the packets of a batch to the budget, in their order.
+pub(super) struct Offers<'a, F> {
+    pub(super) detail: &'a mut Detail,
+    pub(super) kept: &'a KeptByDetail,
+    pub(super) classes_and_steps: &'a ClassesAndSteps,
+    /// The number for a verdict where this one decided.
+    pub(super) reason: F,
+    pub(super) count: usize,
+    pub(super) columns: &'a PacketColumns,
     pub(super) header_end: &'a [u32; WIDE],
-    pub(super) captured_len: &'a [u32; WIDE],
-    pub(super) wire_len: &'a [u32; WIDE],
+    /// Their verdicts, then with who decided.
+    pub(super) verdicts: &'a mut [VerdictId; WIDE],
+    pub(super) steps: &'a mut [u32; WIDE],
+    pub(super) payload: &'a mut [u32; WIDE],
+    /// What comes of it: class and granularity, and bytes kept.
+    pub(super) kinds: &'a mut [u32; WIDE],
+    pub(super) kept_len: &'a mut [u32; WIDE],
 }
 
-impl Kernel for Payload<'_> {
+impl<F: FnMut(VerdictId, DeciderId) -> VerdictId> Kernel for Offers<'_, F> {
     type Output = ();
 
     #[inline(always)]
-    fn run<L: Lanes>(self, l: L) {
-        let longest = l.set(WIRE_LEN_MAX);
-        let chunks = self.payload.as_chunks_mut().0.iter_mut();
-        let headers = self.header_end.as_chunks().0.iter();
-        let captured = self.captured_len.as_chunks().0.iter();
-        let wire = self.wire_len.as_chunks().0.iter();
-        for ((payload, header), (captured, wire)) in chunks.zip(headers).zip(captured.zip(wire)) {
-            let captured = l.load(captured);
-            let wire = l.min(l.load(wire), longest);
-            let (all, header) = (l.max(captured, wire), l.min(l.load(header), captured));
-            l.store(l.sub(all, header), payload);
+    fn run<L: Lanes>(mut self, l: L) {
+        // The rest of the batch is never looked at.
+        for (kind, &id) in self.kinds.iter_mut().zip(&*self.verdicts).take(self.count) {
+            let both = self.classes_and_steps[usize::from(id)];
+            *kind = u32::from(u16::from_le_bytes(both));
+        }
+        self.deny(l);
+        let mut from = 0;
+        while from < self.count {
+            let ts_ns = self.columns.ts_ns[from];
+            let chunk = self.detail.chunk(ts_ns, self.count - from);
+            let lanes = from..from + chunk;
+            let mut sum = 0;
+            let offered = self.steps[lanes.clone()].iter();
+            for (step, &payload) in offered.zip(&self.payload[lanes.clone()]) {
+                self.detail.count(step.to_le_bytes()[0], payload);
+                sum += u64::from(payload);
+            }
+            self.detail.offered(chunk as u64, sum);
+            let least = l.set(self.detail.candidate().into());
+            for group in from / GROUP..lanes.end.div_ceil(GROUP) {
+                let steps = &self.steps.as_chunks().0[group];
+                let first = from.saturating_sub(group * GROUP);
+                let end = (lanes.end - group * GROUP).min(GROUP);
+                let here = (u16::MAX << first) & (u16::MAX >> (GROUP - end));
+                let candidates = l.bits(l.le(least, l.load(steps))) & here;
+                for lane in bits(candidates.into()) {
+                    self.decide(group * GROUP + lane);
+                }
+            }
+            from = lanes.end;
+        }
+    }
+}
+
+impl<F: FnMut(VerdictId, DeciderId) -> VerdictId> Offers<'_, F> {
+    /// What is offered, and what becomes of it without detail.
+    #[inline(always)]
+    fn deny<L: Lanes>(&mut self, l: L) {
+        let (longest, of_class) = (l.set(WIRE_LEN_MAX), l.set(u8::MAX.into()));
+        let denied = l.set(self.kept.denied);
+        for group in 0..self.count.div_ceil(GROUP) {
+            let header = l.load(&self.header_end.as_chunks().0[group]);
+            let captured = l.load(&self.columns.captured_len.as_chunks().0[group]);
+            let wire = l.load(&self.columns.wire_len.as_chunks().0[group]);
+            let all = l.max(captured, l.min(wire, longest));
+            let header = l.min(header, captured);
+            l.store(header, &mut self.kept_len.as_chunks_mut().0[group]);
+            l.store(
+                l.sub(all, header),
+                &mut self.payload.as_chunks_mut().0[group],
+            );
+            let kinds = &mut self.kinds.as_chunks_mut().0[group];
+            let both = l.load(kinds);
+            l.store(l.shr(both, 8), &mut self.steps.as_chunks_mut().0[group]);
+            l.store(l.or(l.and(both, of_class), denied), kinds);
+        }
+    }
+
+    /// Asks about a packet that may get detail.
+    #[inline(always)]
+    fn decide(&mut self, at: usize) {
+        let header = self.kept_len[at];
+        let captured = (self.columns.captured_len[at] - header).min(self.kept.payload);
+        let [step, ..] = self.steps[at].to_le_bytes();
+        let (payload, fingerprint) = (self.payload[at], self.columns.fingerprint[at]);
+        let gives = self.detail.decide(step, fingerprint, payload, captured);
+        let class = self.kinds[at] & u32::from(u8::MAX);
+        if gives {
+            self.kinds[at] = class | self.kept.given;
+            self.kept_len[at] = header + captured;
+        }
+        let decider = self.kept.deciders[class as usize][usize::from(gives)];
+        if decider != BY_CLASS {
+            self.verdicts[at] = (self.reason)(self.verdicts[at], decider);
         }
     }
 }
@@ -72,45 +148,44 @@ pub(super) fn is_given(detail: &mut Detail, demands: &Demands, step: u8, of: &Of
     detail.packet(of.ts_ns, step, of.fingerprint, (payload, most - header))
 }
 
-/// What each class gets with detail and without, where classes alone say it.
+/// What packets get with detail and without, where the modes keep the same of all classes.
 #[derive(Clone, Debug)]
 pub(super) struct KeptByDetail {
-    /// Without: the class, and how much is kept, as in a run.
-    pub(super) denied: [u32; 256],
-    pub(super) given: [u32; 256],
-    /// Who decided.
-    pub(super) deciders: [[DeciderId; 2]; 256],
+    /// Without: how much is kept, as in a run, without the class.
+    denied: u32,
+    given: u32,
+    /// Who decided, by class.
+    deciders: [[DeciderId; 2]; 256],
     /// Bytes after the headers, with detail.
-    pub(super) payload: u32,
+    payload: u32,
 }
 
 impl KeptByDetail {
-    /// `None` if classes and the budget of detail alone do not say what is kept, or modes do not want
-    /// the detail of the classes that are anomalous.
+    /// `None` if the budget of detail alone does not say what is kept, or modes do not want the detail
+    /// of the classes that are anomalous.
     pub(super) fn new(demands: &[Demands], anomalous: impl Iterator<Item = bool>) -> Option<Self> {
-        const OF_KIND: u32 = (1 << DECIDER_BITS) - 1;
-        let mut kept = Self {
-            denied: [0; 256],
-            given: [0; 256],
-            deciders: [[BY_CLASS; 2]; 256],
-            payload: 0,
-        };
+        const OF_KEEP: u32 = 0xff00;
+        let mut deciders = [[BY_CLASS; 2]; 256];
+        let mut all = None;
         for ((class, demands), is_anomalous) in (0..=u8::MAX).zip(demands).zip(anomalous) {
             let both = demands.budgeted.as_deref()?.each_ref();
-            let [denied, given] = both.map(|demand| demand.kept(class));
-            let deciders = [denied.decider(), given.decider()];
-            let wants = demands.wants_detail();
-            if deciders.contains(&VARIES) || denied.payload > 0 || wants != is_anomalous {
+            let both = both.map(|demand| demand.kept(class));
+            deciders[usize::from(class)] = both.map(Kept::decider);
+            let [denied, given] = both;
+            let varies = both.map(Kept::decider).contains(&VARIES);
+            let here = (denied.kind & OF_KEEP, given.kind & OF_KEEP, given.payload);
+            let same = *all.get_or_insert(here) == here;
+            if varies || denied.payload > 0 || demands.wants_detail() != is_anomalous || !same {
                 return None;
             }
-            // The most that any class gets, so the same for all.
-            kept.payload = given.payload;
-            let class = usize::from(class);
-            kept.denied[class] = denied.kind & OF_KIND;
-            kept.given[class] = given.kind & OF_KIND;
-            kept.deciders[class] = deciders;
         }
-        Some(kept)
+        let (denied, given, payload) = all?;
+        Some(Self {
+            denied,
+            given,
+            deciders,
+            payload,
+        })
     }
 }
 

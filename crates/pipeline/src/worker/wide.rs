@@ -13,7 +13,7 @@ use super::detail::KeptByDetail;
 use super::record::define_reason;
 use super::{DEFINITIONS_LEN, Worker, fetch};
 use crate::classifier::bits;
-use crate::demand::{Demands, Kept};
+use crate::demand::{Budgeted, Demands, Kept};
 
 /// Fewer packets than this are faster one by one.
 const FEW: usize = 16;
@@ -43,14 +43,19 @@ pub(super) struct Wide {
     pub(super) recorded: [u16; GROUPS],
     /// Those whose flows ask for them by themselves, where there are triggers.
     pub(super) asked: [u16; GROUPS],
+    /// Those about which the budget of detail has decided.
+    pub(super) offered: [u16; GROUPS],
     /// What modes ask for, by class.
     pub(super) by_class: Vec<Kept>,
+    /// What the budget of detail decides, by class.
+    pub(super) budgeted: Vec<Budgeted>,
     /// Whether every packet is recorded, and its class says how much of it.
     is_by_class: bool,
     /// Or it is that and the budget of detail, which say so.
     by_detail: Option<Box<KeptByDetail>>,
-    /// Payload on the wire, with a budget of detail.
+    /// Payload on the wire and steps of scores, with a budget of detail.
     pub(super) payload: [u32; WIDE],
+    pub(super) steps: [u32; WIDE],
 }
 
 impl Wide {
@@ -67,17 +72,23 @@ impl Wide {
             wanted: [0; GROUPS],
             recorded: [0; GROUPS],
             asked: [0; GROUPS],
+            offered: [0; GROUPS],
             by_class: Vec::new(),
+            budgeted: Vec::new(),
             is_by_class: false,
             by_detail: None,
             payload: [0; WIDE],
+            steps: [0; WIDE],
         }
     }
 
     /// Stores what modes demand for each class, of which some are anomalous.
     pub(super) fn adopt(&mut self, demands: &[Demands], anomalous: impl Iterator<Item = bool>) {
         let classes = (0..=u8::MAX).zip(demands);
-        self.by_class = classes.map(|(class, demand)| demand.kept(class)).collect();
+        let (by_class, budgeted) = classes
+            .map(|(class, demand)| (demand.kept(class), demand.within_budget(class)))
+            .unzip();
+        (self.by_class, self.budgeted) = (by_class, budgeted);
         self.by_detail = KeptByDetail::new(demands, anomalous).map(Box::new);
         let mut kept = self.by_class.iter();
         self.is_by_class = kept.all(|kept| kept.is_by_class());

@@ -293,8 +293,22 @@ impl Detail {
     /// detail or the modes want it.
     #[inline(always)]
     pub fn offer(&mut self, step: u8, payload: u32) -> bool {
+        self.count(step, payload);
+        step >= self.candidate()
+    }
+
+    /// The first half of [`Detail::offer`].
+    #[inline(always)]
+    pub fn count(&mut self, step: u8, payload: u32) {
         self.ranks.steps[usize::from(step)] += u64::from(payload);
-        step >= self.least.candidate
+    }
+
+    /// The second half, for all packets of a chunk: [`Detail::decide`] has to be asked about those of
+    /// this step and above.
+    #[inline(always)]
+    #[must_use]
+    pub fn candidate(&self) -> u8 {
+        self.least.candidate
     }
 
     /// Counts the packets of a chunk that were offered, and their payload.
