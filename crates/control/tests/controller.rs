@@ -15,7 +15,7 @@ use strata_control::{
     metrics,
 };
 use strata_filter::Filter;
-use strata_policy::{ClassKept, DetailBudget, ModeConfig};
+use strata_policy::{ClassKept, DetailBudget, DetailCounts, ModeConfig, ShadowCounts};
 use strata_rules::{Action, Policy};
 use strata_testkit::workspace_root;
 use strata_wire::Counters;
@@ -612,6 +612,11 @@ fn the_dashboard_finds_its_metrics() {
         kept_bytes: 0,
     });
     observed.receive.push(ReceiveStatus::default());
+    observed.drift = drifted(0.1, true).drift;
+    observed.detail = Some(DetailCounts::default());
+    let mut shadow = ShadowCounts::new(2);
+    shadow.add([0, 1], 1_000, [54, 1_000]);
+    observed.shadow = Some(shadow);
     controller.tick(Instant::now(), observed);
     let cpu = CpuStatus {
         budget: 0.1,
@@ -621,6 +626,8 @@ fn the_dashboard_finds_its_metrics() {
     controller.note_cpu(Instant::now(), Some(cpu));
     let page = metrics::text(&controller, metrics::Format::Prometheus);
     let dashboard = std::fs::read_to_string(workspace_root().join("deploy/grafana.json")).unwrap();
+    let more = "\nstrata_shadow_bytes_total{class=\"benign\",result=\"more\"} 946\n";
+    assert!(page.contains(more), "{page}");
     let is_name = |c: char| c.is_ascii_lowercase() || c == '_' || c.is_ascii_digit();
     let names = dashboard.match_indices("strata_").map(|(at, _)| {
         let name = &dashboard[at..];
