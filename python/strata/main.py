@@ -207,6 +207,16 @@ def parser() -> argparse.ArgumentParser:
         "--shipped", type=Path, required=True, metavar="FILE", help="the built-in model"
     )
     unseen.add_argument("--jobs", type=int, default=2, metavar="N", help="number of threads")
+
+    kept = commands.add_parser(
+        "kept", help="show what recordings with a budget of detail keep of attacks not seen before"
+    )
+    kept.add_argument("folder", type=Path, help="folder of labelled captures")
+    kept.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="NAME", help="of NAME.json and NAME.md"
+    )
+    kept.add_argument("--jobs", type=int, default=2, metavar="N", help="number of threads")
+
     tune = commands.add_parser("tune", help="search the parameters of a flow cache")
     tune.add_argument("captures", nargs="+", help="capture files to try them on")
     tune.add_argument("--memory", type=int, required=True, metavar="BYTES")
@@ -391,6 +401,13 @@ def _unseen(args: argparse.Namespace) -> None:
     print(in_markdown(run(args.folder, args.output, args.shipped, args.jobs)))
 
 
+def _kept(args: argparse.Namespace) -> None:
+    _check_outputs([args.output.with_suffix(suffix) for suffix in (".json", ".md")])
+    from .kept import in_markdown, run
+
+    print(in_markdown(run(args.folder, args.output, args.jobs)))
+
+
 def _tune(args: argparse.Namespace) -> None:
     from . import tuner
 
@@ -432,6 +449,7 @@ def main(arguments: list[str] | None = None) -> None:
         "default": _default,
         "ablate": _ablate,
         "unseen": _unseen,
+        "kept": _kept,
         "tune": _tune,
         "flows": _flows,
     }

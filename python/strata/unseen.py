@@ -100,7 +100,7 @@ def _captures(folder: Path, scratch: Path) -> dict[str, Snapshots]:
 
 def _judge(captures: dict[str, Snapshots], shipped: dict[str, Any], jobs: int) -> dict[str, Any]:
     rows, kinds, repeated = [], {kind: [] for kind in learning.KINDS}, []
-    todo = _cases(captures)
+    todo = cases(captures)
     sites: dict[tuple[str, ...], Site] = {}
     models: dict[tuple[str, ...], dict[str, Any]] = {}
     for name, site_name, names in tqdm(todo, desc="attacks", disable=None):
@@ -125,7 +125,7 @@ def _judge(captures: dict[str, Snapshots], shipped: dict[str, Any], jobs: int) -
     }
 
 
-def _cases(captures: dict[str, Snapshots]) -> list[tuple[str, str, tuple[str, ...]]]:
+def cases(captures: dict[str, Snapshots]) -> list[tuple[str, str, tuple[str, ...]]]:
     cases = [(name, "its own", (name,)) for name in OWN]
     for name, data in captures.items():
         if name not in (*OWN, TRAINED_ON) and data.attack.any():
@@ -193,7 +193,7 @@ def _case(
     labelled = learning.anomaly(half, both)
     scores = {
         RANDOM: np.zeros(len(both)),
-        FIRST: _first_bytes(flow, both.columns["in_flow"], payload),
+        FIRST: first_bytes(flow, both.columns["in_flow"], payload),
     }
     plain, doubt = learning.anomaly(shipped, both), learning.doubt(shipped, both)
     scores[SHIPPED], scores[DOUBTING] = plain, np.maximum(plain, doubt * DOUBT_WEIGHT)
@@ -220,7 +220,7 @@ def _poisoned(share: float) -> str:
     return f"{BOTH}, {share:.0%} poisoned"
 
 
-def _first_bytes(flow: np.ndarray, in_flow: np.ndarray, payload: np.ndarray) -> np.ndarray:
+def first_bytes(flow: np.ndarray, in_flow: np.ndarray, payload: np.ndarray) -> np.ndarray:
     """The higher, the fewer bytes of the flow come before."""
     order = np.lexsort((in_flow, flow))
     before = np.cumsum(payload[order]) - payload[order]

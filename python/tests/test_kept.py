@@ -1,0 +1,41 @@
+import numpy as np
+
+from strata import kept
+from strata.snapshots import Snapshots
+
+
+def test_captures_are_written_and_read_and_what_was_cut_is_filled_up(tmp_path):
+    path = tmp_path / "trace.pcap"
+    data = [b"whole packet", b"cut"]
+    kept.write(path, np.array([1_000_000_001, 2_000_000_002]), data, np.array([12, 20]))
+    ts_ns, packets, wire_len = kept.packets_of(path)
+    assert ts_ns.tolist() == [1_000_000_001, 2_000_000_002]
+    assert packets == [b"whole packet", b"cut" + bytes(17)]
+    assert wire_len.tolist() == [12, 20]
+
+
+def test_flows_are_spread_but_keep_their_pace():
+    flow = np.array([7, 7, 9, 9, 9], np.uint64)
+    frame = np.arange(1, 6, dtype=np.uint64)
+    data = Snapshots({"frame": frame, "flow": flow}, {}, {}, [])
+    ts_ns = np.array([0, 10, 5, 6, 8])
+    capture = kept.Capture(ts_ns, [b""] * 5, np.zeros(5), np.ones(5, bool), data)
+    moved = ts_ns + kept._spread(capture, np.arange(5), ts_ns, 1_000)
+    assert (np.diff(moved[:2]) == 10).all() and np.diff(moved[2:]).tolist() == [1, 2]
+    assert ((moved[[0, 2]] >= 0) & (moved[[0, 2]] < 1_000)).all()
+
+
+def test_shares_and_differences_are_of_flows_with_payload():
+    case = kept.Case(
+        attack=np.array([True, True, True, True, False]),
+        payload=np.array([10, 10, 10, 0, 10]),
+        flow=np.array([1, 1, 2, 2, 3]),
+        kept={name: np.array([True, False, False, False, True]) for name in kept.NAMES},
+        share=dict.fromkeys(kept.NAMES, 0.1),
+    )
+    count, of = kept._flows(case)
+    assert count.tolist() == [2, 1]
+    assert kept._shares(count, of[kept.BUILT_IN]) == [0.3333, 0.5]
+    repeated = [kept._bootstrap(count, of)]
+    found = kept._differences(repeated)[f"{kept.BUILT_IN} - {kept.RANDOM}"]
+    assert found["packets"] == [0.0, 0.0, 0.0]
