@@ -8,6 +8,8 @@
 //! tune flows        the cache's parameters, the traffic classifier: with the Python package
 //! packets           packets of captures and interfaces
 //! target outlets    where vectors go
+//! ring              datagrams in memory that processes of one machine share
+//! rotate            files of limited size or time
 //! form rows         vectors as bytes; as rows of Parquet
 //! ```
 
@@ -18,6 +20,8 @@ mod form;
 mod inbox;
 mod outlets;
 mod packets;
+mod ring;
+mod rotate;
 mod rows;
 mod run;
 mod target;

@@ -1,6 +1,7 @@
-//! Vectors as bytes: the paper's form ([`paper`]) and our own ([`datagram`]); `docs/formats/gpv.md`
-//! has the byte maps.
+//! Vectors as bytes: the paper's form ([`paper`]) and our own ([`datagram`]), and what agents ask
+//! caches for ([`control`]); `docs/formats/gpv.md` has the byte maps.
 
+pub mod control;
 pub mod datagram;
 mod layout;
 pub mod paper;

@@ -56,7 +56,7 @@ impl Identity {
 }
 
 /// What a command reads and must not overwrite.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Sources {
     files: Vec<(Identity, String)>,
     logs: Vec<(Identity, PathBuf)>,

@@ -1,4 +1,5 @@
-//! `strata gpv agent`: vectors received by UDP, put together into records of longer intervals.
+//! `strata gpv agent`: vectors received by UDP, or from a ring in shared memory, put together into
+//! records of longer intervals.
 
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read as _, Write as _};
@@ -11,15 +12,19 @@ use anyhow::{Context, Result, anyhow};
 use ipnet::IpNet;
 use rustix::net::sockopt;
 use strata_gpv::agent::ReassemblyOptions;
+use strata_gpv::format::control::flush_slots;
 use strata_gpv::format::datagram::{DatagramWriter, LEN_USUAL};
 use strata_gpv::format::{FormatError, paper};
 use strata_gpv::{Columns, Full, Grouped as _, Key, Reason, Tuple as _, Vector};
 use strata_store::Sources;
+use strata_sys::pause::backoff;
 use strata_wire::grouped;
 use tracing::{info, warn};
 
 use super::form::Form;
 use super::inbox::{Given, Inbox, InboxOptions, Received};
+use super::ring::{Found, RingReader};
+use super::rotate::{RotateArgs, Rotation};
 use super::rows::{About, Rows};
 use super::target::address;
 use crate::output::{check, refuse, standard};
@@ -30,6 +35,8 @@ use crate::text::{self, count_of};
 const SOCKET_BYTES: usize = 16 << 20;
 /// How long to wait for datagrams before signals and expired records are looked at.
 const WAIT: Duration = Duration::from_millis(100);
+/// How long to wait before an empty ring is looked at again.
+const RING_WAIT: Duration = Duration::from_millis(2);
 /// Records are looked at for their age in so many parts, one every [`WAIT`].
 const PARTS: usize = 10;
 /// Any datagram fits.
@@ -40,6 +47,7 @@ const DATAGRAM_BYTES: usize = 65_536;
 #[command(
     override_usage = "\
 strata gpv agent --listen ADDRESS:PORT [-w FILE] [--to HOST:PORT]
+       strata gpv agent --ring FILE [-w FILE] [--to HOST:PORT]
        strata gpv agent -r FILE [-w FILE] [--to HOST:PORT]",
     after_help = "\
 Runs until Ctrl-C, and then prints what came, what was lost and what could not be read. Vectors of
@@ -49,12 +57,18 @@ authenticated: listen on an address that only they reach, or name their networks
 Examples:
   strata gpv agent --listen 127.0.0.1:4739 -w records.parquet
   strata gpv agent --listen 0.0.0.0:4739 --from 10.0.0.0/8 --interval 30s --to collector:4739
+  strata gpv agent --ring /dev/shm/vectors -w 'records-%Y%m%d-%H%M%S.parquet' -G 600
   strata gpv agent -r vectors.gpv -w records.parquet"
 )]
 pub(super) struct Args {
     /// Receive vectors by UDP at this address.
     #[arg(long, value_name = "ADDRESS:PORT", group = "source")]
     listen: Option<String>,
+
+    /// Read the vectors in this ring buffer, which `strata gpv run --ring` writes, until it ends. It
+    /// must be a file that only whom you trust may write.
+    #[arg(long, value_name = "FILE", group = "source")]
+    ring: Option<PathBuf>,
 
     /// Read the vectors in this file, which `strata gpv run -w` has written; - is standard input.
     #[arg(short = 'r', long = "read", value_name = "FILE", group = "source")]
@@ -68,9 +82,13 @@ pub(super) struct Args {
     #[arg(long, value_name = "NETWORK", value_parser = network)]
     from: Vec<IpNet>,
 
-    /// Write records to this Parquet file, replacing it. It can be read once the agent has ended.
+    /// Write records to this Parquet file, replacing it. It can be read once the agent has ended, or
+    /// has begun the next file (-G, -C).
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     write: Option<PathBuf>,
+
+    #[command(flatten)]
+    rotate: RotateArgs,
 
     /// Send records here by UDP, as vectors of the form strata.
     #[arg(long, value_name = "HOST:PORT")]
@@ -93,6 +111,12 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     senders: u16,
 
+    /// Ask each cache to flush its slots that gave no vector for this long, at least 1s, by
+    /// control packets to where its vectors come from. For the form strata; name the networks of
+    /// caches with --from, since senders can be forged.
+    #[arg(long, value_name = "TIME", value_parser = text::duration_ns)]
+    flush_idle: Option<u64>,
+
     /// Stop after this many datagrams.
     #[arg(short = 'c', long = "count", value_name = "N", value_parser = text::number)]
     count: Option<u64>,
@@ -114,11 +138,12 @@ fn network(text: &str) -> Result<IpNet, String> {
 pub(super) fn run(args: &Args) -> Result<()> {
     let stop = stop_on_signal()?;
     let mut agent = Agent::new(args)?;
-    let ended = match (&args.listen, &args.read) {
-        (Some(at), _) => agent.listen(at, &stop),
-        (None, Some(file)) => agent.read(file, &stop),
-        (None, None) => Err(refuse(
-            "nothing to receive: name an address with --listen, or a file with -r",
+    let ended = match (&args.listen, &args.ring, &args.read) {
+        (Some(at), _, _) => agent.listen(at, &stop),
+        (None, Some(ring), _) => agent.follow(ring, &stop),
+        (None, None, Some(file)) => agent.read(file, &stop),
+        (None, None, None) => Err(refuse(
+            "nothing to receive: name an address with --listen, a ring with --ring, or a file with -r",
         )),
     };
     match ended {
@@ -128,6 +153,24 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
 }
 
+fn idle_is_possible(args: &Args, idle: u64) -> Result<()> {
+    if args.listen.is_none() {
+        return Err(refuse(
+            "--flush-idle: only caches that send by UDP (--listen) can be asked for their slots",
+        ));
+    }
+    if args.format != Form::Strata {
+        return Err(refuse(
+            "--flush-idle needs the form strata: vectors of the paper's forms do not say which slot they \
+             were in",
+        ));
+    }
+    if idle == 0 {
+        return Err(refuse("--flush-idle: at least 1s"));
+    }
+    Ok(())
+}
+
 struct Agent<'a> {
     args: &'a Args,
     inbox: Inbox,
@@ -135,6 +178,10 @@ struct Agent<'a> {
     outputs: Option<Outputs>,
     /// Datagrams from elsewhere than `--from`.
     foreign: u64,
+    /// Datagrams of the ring that were written over before they were read.
+    overwritten: u64,
+    /// Slots that caches were asked to flush.
+    asked: u64,
     /// The first datagram that could not be read was said.
     has_warned: bool,
 }
@@ -153,12 +200,19 @@ impl<'a> Agent<'a> {
                 RECORDS_BYTES_MAX >> 20
             )));
         }
-        let sources = Sources::default().files(&args.read);
+        if let Some(idle) = args.flush_idle {
+            idle_is_possible(args, idle)?;
+        }
+        let sources = Sources::default().files(&args.read).files(&args.ring);
         if let Some(path) = &args.write {
             if path.as_os_str() == "-" {
                 return Err(refuse("-w - : records go to a file, which needs a name"));
             }
-            check(path, &sources)?;
+            match args.rotate.of(Some(path))? {
+                // The names of its files are known later.
+                Some(_) => {}
+                None => check(path, &sources)?,
+            }
         }
         Ok(Self {
             args,
@@ -171,10 +225,13 @@ impl<'a> Agent<'a> {
                     interval_ns: args.interval,
                 },
                 seed: super::seed()?,
+                flush_idle: args.flush_idle.map(Duration::from_nanos),
             }),
             sources,
             outputs: None,
             foreign: 0,
+            overwritten: 0,
+            asked: 0,
             has_warned: false,
         })
     }
@@ -202,12 +259,75 @@ impl<'a> Agent<'a> {
             if expired.elapsed() >= WAIT {
                 expired = Instant::now();
                 self.expire()?;
+                self.ask(&socket);
             }
         }
         Ok(())
     }
 
+    /// Asks caches for slots that gave nothing for long.
+    fn ask(&mut self, socket: &UdpSocket) {
+        let asked = &mut self.asked;
+        self.inbox.idle(PARTS, |sender, slots| {
+            if let (Some(address), Some(cache)) = (sender.address, sender.cache) {
+                *asked += slots.len() as u64;
+                // What is not sent is asked for again.
+                flush_slots(cache, slots, |bytes| {
+                    let _ = socket.send_to(bytes, address);
+                });
+            }
+        });
+    }
+
+    /// Reads a ring until its writer ends.
+    fn follow(&mut self, path: &Path, stop: &AtomicBool) -> Result<()> {
+        let name = path.display();
+        let mut ring = RingReader::open(path)?;
+        self.outputs = Some(Outputs::open(self.args, &self.sources)?);
+        info!("reading the ring {name}");
+        let mut expired = Instant::now();
+        while !stop.load(Ordering::Relaxed) && !self.is_done() {
+            let found = ring.read()?;
+            self.overwritten = ring.overwritten;
+            match found {
+                Found::Datagram => {
+                    let read = self.datagram(None, ring.datagram());
+                    self.warn_once(&name, read);
+                    self.check()?;
+                }
+                Found::Nothing => backoff(RING_WAIT),
+                Found::End => break,
+                Found::Abandoned => {
+                    warn!("{name}: who wrote it is gone without saying that this was all");
+                    break;
+                }
+            }
+            if expired.elapsed() >= WAIT {
+                expired = Instant::now();
+                self.expire()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says which the first datagram is that cannot be read.
+    fn warn_once(&mut self, from: &dyn std::fmt::Display, read: Result<(), FormatError>) {
+        if let Err(error) = read
+            && !self.has_warned
+        {
+            self.has_warned = true;
+            warn!("{from}: {error}; further ones that cannot be read are counted");
+        }
+    }
+
     fn is_done(&self) -> bool {
+        if self
+            .outputs
+            .as_ref()
+            .is_some_and(|outputs| outputs.is_complete)
+        {
+            return true;
+        }
         let count = self.args.count;
         count.is_some_and(|count| self.inbox.received().datagrams >= count)
     }
@@ -220,12 +340,7 @@ impl<'a> Agent<'a> {
             return Ok(());
         }
         let read = self.datagram(Some(from), bytes);
-        if let Err(error) = read
-            && !self.has_warned
-        {
-            self.has_warned = true;
-            warn!("{from}: {error}; further ones that cannot be read are counted");
-        }
+        self.warn_once(&from, read);
         self.check()
     }
 
@@ -327,6 +442,8 @@ impl<'a> Agent<'a> {
         if self.args.json {
             let mut value = serde_json::to_value(received)?;
             value["foreign"] = self.foreign.into();
+            value["overwritten"] = self.overwritten.into();
+            value["slots_asked_for"] = self.asked.into();
             if let Some(sent) = &sent {
                 value["sent"] = serde_json::json!({
                     "vectors": sent.vectors, "datagrams": sent.datagrams, "unsent": sent.unsent,
@@ -334,7 +451,7 @@ impl<'a> Agent<'a> {
             }
             return Ok(writeln!(out, "{value:#}")?);
         }
-        writeln!(out, "{}", as_text(&received, self.foreign))?;
+        writeln!(out, "{}", self.as_text(&received))?;
         if let Some(sent) = sent {
             let (vectors, datagrams) = (
                 count_of(sent.vectors, "vector"),
@@ -348,35 +465,40 @@ impl<'a> Agent<'a> {
         }
         Ok(())
     }
-}
 
-fn as_text(received: &Received, foreign: u64) -> String {
-    let mut said = format!(
-        "{} of {} in {} from {}: {}",
-        count_of(received.vectors, "vector"),
-        count_of(received.packets, "packet"),
-        count_of(received.datagrams, "datagram"),
-        count_of(received.senders, "sender"),
-        count_of(received.records, "record"),
-    );
-    if received.early > 0 {
-        said += &format!(
-            ", {} of them short since more flows came than --flows",
-            grouped(received.early)
+    fn as_text(&self, received: &Received) -> String {
+        let mut said = format!(
+            "{} of {} in {} from {}: {}",
+            count_of(received.vectors, "vector"),
+            count_of(received.packets, "packet"),
+            count_of(received.datagrams, "datagram"),
+            count_of(received.senders, "sender"),
+            count_of(received.records, "record"),
         );
+        if received.early > 0 {
+            said += &format!(
+                ", {} of them short since more flows came than --flows",
+                grouped(received.early)
+            );
+        }
+        let counts = [
+            (received.lost, "vectors lost"),
+            (received.before, "vectors sent before the agent listened"),
+            (received.damaged, "datagrams that cannot be read"),
+            (received.stale, "datagrams that came twice or too late"),
+            (received.refused, "datagrams of more senders than --senders"),
+            (self.foreign, "datagrams from elsewhere than --from"),
+            (
+                self.overwritten,
+                "datagrams of the ring written over before they were read",
+            ),
+            (self.asked, "slots that caches were asked to flush"),
+        ];
+        for (count, what) in counts.into_iter().filter(|(count, _)| *count > 0) {
+            said += &format!("\n{what}: {}", grouped(count));
+        }
+        said
     }
-    let counts = [
-        (received.lost, "vectors lost"),
-        (received.before, "vectors sent before the agent listened"),
-        (received.damaged, "datagrams that cannot be read"),
-        (received.stale, "datagrams that came twice or too late"),
-        (received.refused, "datagrams of more senders than --senders"),
-        (foreign, "datagrams from elsewhere than --from"),
-    ];
-    for (count, what) in counts.into_iter().filter(|(count, _)| *count > 0) {
-        said += &format!("\n{what}: {}", grouped(count));
-    }
-    said
 }
 
 /// What was sent on.
@@ -387,21 +509,35 @@ struct Sent {
     unsent: u64,
 }
 
+/// A new file of records.
+fn file_of_rows(path: &Path, sources: &Sources) -> Result<(String, Rows<File>)> {
+    check(path, sources)?;
+    let file = sources.create(path)?;
+    Ok((path.display().to_string(), Rows::new(file, Columns::ALL)?))
+}
+
 /// Where records go.
 struct Outputs {
     rows: Option<(String, Rows<File>)>,
+    rotation: Option<Rotation>,
+    sources: Sources,
+    /// As many files as wanted are complete.
+    is_complete: bool,
     forward: Option<Forward>,
     failure: Option<anyhow::Error>,
 }
 
 impl Outputs {
     fn open(args: &Args, sources: &Sources) -> Result<Self> {
-        let rows = args.write.as_deref().map(|path| {
-            let file = sources.create(path)?;
-            anyhow::Ok((path.display().to_string(), Rows::new(file, Columns::ALL)?))
-        });
+        let mut rotation = args.rotate.of(args.write.as_deref())?;
+        let first = rotation.as_mut().map(Rotation::first).transpose()?;
+        let rows = first.as_deref().or(args.write.as_deref());
+        let rows = rows.map(|path| file_of_rows(path, sources));
         Ok(Self {
             rows: rows.transpose()?,
+            rotation,
+            sources: sources.clone(),
+            is_complete: false,
             forward: args.to.as_deref().map(Forward::open).transpose()?,
             failure: None,
         })
@@ -428,8 +564,35 @@ impl Outputs {
     fn check(&mut self) -> Result<()> {
         match (self.failure.take(), &self.rows) {
             (Some(error), Some((name, _))) => Err(error.context(format!("{name}: cannot write"))),
-            _ => Ok(()),
+            _ => self.rotate(),
         }
+    }
+
+    /// Begins another file if this one is complete.
+    fn rotate(&mut self) -> Result<()> {
+        let (Some(rotation), Some((_, rows))) = (&mut self.rotation, &self.rows) else {
+            return Ok(());
+        };
+        if self.is_complete || !rotation.is_due(rows.bytes()) {
+            return Ok(());
+        }
+        if rotation.is_last() {
+            self.is_complete = true;
+            return Ok(());
+        }
+        let next = rotation.next()?;
+        self.end_rows()?;
+        self.rows = Some(file_of_rows(&next, &self.sources)?);
+        Ok(())
+    }
+
+    /// Writes the end of the file.
+    fn end_rows(&mut self) -> Result<()> {
+        let Some((name, rows)) = self.rows.take() else {
+            return Ok(());
+        };
+        let written = rows.finish().and_then(|file| Ok(file.sync_all()?));
+        written.with_context(|| format!("{name}: cannot write"))
     }
 
     fn send_begun(&mut self) {
@@ -440,10 +603,7 @@ impl Outputs {
 
     fn finish(mut self) -> Result<Option<Sent>> {
         self.check()?;
-        if let Some((name, rows)) = self.rows {
-            let written = rows.finish().and_then(|file| Ok(file.sync_all()?));
-            written.with_context(|| format!("{name}: cannot write"))?;
-        }
+        self.end_rows()?;
         Ok(self.forward.map(Forward::finish))
     }
 }

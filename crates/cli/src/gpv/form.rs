@@ -108,6 +108,13 @@ impl Grouping {
         }
     }
 
+    /// Says how many vectors there were so far, if the form does.
+    pub(super) fn announce(&mut self, send: impl FnMut(u32, &[u8])) {
+        if let Self::Strata(exporter) = self {
+            exporter.end(send);
+        }
+    }
+
     /// Lets go of everything, and says how many vectors there were, if the form does.
     pub(super) fn end(&mut self, mut send: impl FnMut(u32, &[u8])) {
         match self {

@@ -7,13 +7,13 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use strata_gpv::agent::{
-    Reassembly, ReassemblyCounters, ReassemblyOptions, Record, Sequencer, SequencerCounters,
-    SequencerOptions,
+    IdleSlots, Reassembly, ReassemblyCounters, ReassemblyOptions, Record, Sequencer,
+    SequencerCounters, SequencerOptions,
 };
 use strata_gpv::format::FormatError;
 use strata_gpv::format::datagram::Datagram;
 use strata_gpv::format::paper::{self, PaperTuple};
-use strata_gpv::{Basic, Column, Columns, Full, Sequenced, Tuple as _, Vector};
+use strata_gpv::{Basic, Column, Columns, Full, Parameters, Sequenced, Tuple as _, Vector};
 
 use super::form::Form;
 
@@ -26,6 +26,8 @@ const SILENT: Duration = Duration::from_secs(60);
 const JOIN_AT: u64 = 4096;
 /// A number so far ahead of the others is damage, not loss.
 const AHEAD_MAX: u64 = 1 << 32;
+/// Slots of a cache that are known at most, 8 bytes each.
+const SLOTS_MAX: u32 = 1 << 20;
 
 /// Bounds and forms.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +36,8 @@ pub(super) struct InboxOptions {
     pub(super) senders_max: usize,
     pub(super) reassembly: ReassemblyOptions,
     pub(super) seed: u64,
+    /// Slots that gave nothing for so long are asked for.
+    pub(super) flush_idle: Option<Duration>,
 }
 
 /// A cache at an address.
@@ -106,10 +110,12 @@ struct Heard {
     /// When its last vector began, by its own clock.
     latest_ns: u64,
     heard: Instant,
+    /// By the time since the inbox began.
+    idle: Option<IdleSlots>,
 }
 
 impl Heard {
-    fn new(sender: Sender, options: &InboxOptions) -> Self {
+    fn new(sender: Sender, options: &InboxOptions, now_ns: u64) -> Self {
         let one = SequencerOptions {
             caches_max: 1,
             waiting_max: WAITING_MAX,
@@ -123,6 +129,10 @@ impl Heard {
             highest: 0,
             latest_ns: 0,
             heard: Instant::now(),
+            // A cache has so many slots if nobody chose another number.
+            idle: options
+                .flush_idle
+                .map(|_| IdleSlots::new(Parameters::PAPER.slots, now_ns)),
         }
     }
 
@@ -168,6 +178,7 @@ pub(super) struct Inbox {
     /// Of senders that are heard no longer, and what is of no sender.
     received: Received,
     paper: PaperScratch,
+    began: Instant,
 }
 
 /// Where vectors of the paper's form are unpacked.
@@ -185,6 +196,30 @@ impl Inbox {
             senders: HashMap::new(),
             received: Received::default(),
             paper: PaperScratch::default(),
+            began: Instant::now(),
+        }
+    }
+
+    /// Looks at a part of each cache's slots, and calls `ask` with those that gave nothing for too
+    /// long, and whose they are. Every slot is looked at in `parts` calls.
+    pub(super) fn idle(&mut self, parts: usize, mut ask: impl FnMut(&Sender, &[u32])) {
+        let Some(threshold) = self.options.flush_idle else {
+            return;
+        };
+        let (now_ns, threshold_ns) = (
+            since(self.began),
+            strata_wire::clamped(threshold.as_nanos()),
+        );
+        for (sender, heard) in &mut self.senders {
+            let Some(idle) = &mut heard.idle else {
+                continue;
+            };
+            let mut slots = Vec::new();
+            let count = idle.len().div_ceil(parts);
+            idle.scan(now_ns, threshold_ns, count, |slot| slots.push(slot));
+            if !slots.is_empty() {
+                ask(sender, &slots);
+            }
         }
     }
 
@@ -226,17 +261,24 @@ impl Inbox {
             cache: Some(cache),
         };
         let is_known = self.senders.contains_key(&sender);
+        let now_ns = match self.options.flush_idle {
+            Some(_) => since(self.began),
+            None => 0,
+        };
         let Some(heard) = heard(
             &mut self.senders,
             &mut self.received,
             &self.options,
             sender,
+            now_ns,
             out,
         ) else {
             return Ok(());
         };
         if !is_known {
-            let joined = if first >= JOIN_AT { first } else { 0 };
+            // A file, or a ring, has what it has; whether there was something before is not known.
+            let joins = first >= JOIN_AT || from.is_none();
+            let joined = if joins { first } else { 0 };
             heard.sequencer.join(cache, joined);
             heard.highest = first;
             self.received.before = self.received.before.saturating_add(joined);
@@ -259,12 +301,21 @@ impl Inbox {
             reassembly,
             columns,
             latest_ns,
+            idle,
             ..
         } = heard;
         let mut out = |record: &Record<'_, Full>| out(&Given::new(name, *columns, record));
         sequencer.datagram_at_once(bytes, |_, vectors| {
             if let Some(last) = vectors.last() {
                 *latest_ns = last.start_ns;
+            }
+            if let Some(idle) = idle {
+                for vector in vectors {
+                    if vector.slot < SLOTS_MAX {
+                        idle.grow(vector.slot + 1, now_ns);
+                        idle.gave(vector.slot, now_ns);
+                    }
+                }
             }
             reassembly.take_all(vectors, &mut out);
         })
@@ -287,7 +338,8 @@ impl Inbox {
             paper_vector(form, bytes, &mut self.paper, |_| ())
                 .inspect_err(|_| received.damaged += 1)?;
         }
-        let Some(heard) = heard(senders, received, &self.options, sender, out) else {
+        // Vectors of this form have no slots.
+        let Some(heard) = heard(senders, received, &self.options, sender, 0, out) else {
             return Ok(());
         };
         let Heard {
@@ -343,12 +395,18 @@ impl Inbox {
     }
 }
 
+/// Ns since then.
+fn since(then: Instant) -> u64 {
+    strata_wire::clamped(then.elapsed().as_nanos())
+}
+
 /// The state of a sender, made if it is new; `None` if there are too many, which is counted.
 fn heard<'a>(
     senders: &'a mut HashMap<Sender, Heard>,
     received: &mut Received,
     options: &InboxOptions,
     sender: Sender,
+    now_ns: u64,
     out: &mut impl FnMut(&Given<'_>),
 ) -> Option<&'a mut Heard> {
     if !senders.contains_key(&sender) {
@@ -374,7 +432,7 @@ fn heard<'a>(
     }
     let heard = senders
         .entry(sender)
-        .or_insert_with(|| Heard::new(sender, options));
+        .or_insert_with(|| Heard::new(sender, options, now_ns));
     heard.heard = Instant::now();
     Some(heard)
 }

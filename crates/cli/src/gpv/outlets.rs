@@ -1,4 +1,4 @@
-//! Where datagrams of vectors go: peers, and a file.
+//! Where datagrams of vectors go: peers, a file, and a ring in shared memory.
 
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal as _, Write, stdout};
@@ -7,10 +7,15 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
 use strata_gpv::export::{FlowRule, FlowRules};
+use strata_gpv::format::control::FlushSlots;
 use strata_store::Sources;
 
 use super::form::To;
+use super::ring::RingWriter;
+use super::rotate::Rotation;
 use super::target::Target;
 use crate::output::{check, refuse};
 
@@ -45,18 +50,49 @@ struct Written {
     sources: Sources,
     writer: Option<BufWriter<File>>,
     is_stdout: bool,
+    rotation: Option<Rotation>,
+    /// Bytes in the file.
+    bytes: u64,
+    /// As many files as wanted are complete: what is left goes to the last one.
+    is_complete: bool,
 }
+
+/// A ring that is to be made.
+#[derive(Clone, Debug)]
+pub(super) struct RingSpec {
+    pub(super) path: PathBuf,
+    pub(super) bytes: u64,
+    pub(super) datagram_max: usize,
+}
+
+/// A ring, once it is made.
+struct Ring {
+    outlet: Outlet,
+    spec: RingSpec,
+    writer: Option<RingWriter>,
+}
+
+/// Control packets that are read of a peer at once: others wait.
+const CONTROL_MAX: usize = 64;
+/// Bytes of a control packet at most; what is longer is cut, and then none.
+const CONTROL_BYTES: usize = 2048;
 
 /// Everything that vectors are written to.
 pub(super) struct Outlets {
     peers: Vec<(UdpSocket, Outlet, FlowRule)>,
     file: Option<Written>,
+    ring: Option<Ring>,
     /// A write to the file that failed ends the run.
     failure: Option<std::io::Error>,
 }
 
 impl Outlets {
-    pub(super) fn open(read: &[PathBuf], to: &[Target], write: Option<&Path>) -> Result<Self> {
+    pub(super) fn open(
+        read: &[PathBuf],
+        to: &[Target],
+        write: Option<(&Path, Option<Rotation>)>,
+        ring: Option<RingSpec>,
+    ) -> Result<Self> {
         let mut peers = Vec::new();
         for (id, target) in to.iter().enumerate() {
             let local = match target.address {
@@ -71,17 +107,61 @@ impl Outlets {
             peers.push((socket, Outlet::new(id, name.clone()), target.rule.clone()));
         }
         let sources = Sources::default().files(read);
-        let file = write.map(|path| Written::new(path, sources, peers.len()));
+        let has_file = write.is_some();
+        let file = write.map(|(path, rotation)| Written::new(path, rotation, sources, peers.len()));
+        let ring = ring.map(|spec| Ring {
+            outlet: Outlet::new(
+                peers.len() + usize::from(has_file),
+                spec.path.display().to_string(),
+            ),
+            spec,
+            writer: None,
+        });
         Ok(Self {
             file: file.transpose()?,
+            ring,
             peers,
             failure: None,
         })
     }
 
-    /// Creates the file.
+    /// Creates the file and the ring.
     pub(super) fn create(&mut self) -> Result<()> {
+        if let Some(ring) = &mut self.ring {
+            let RingSpec {
+                path,
+                bytes,
+                datagram_max,
+            } = &ring.spec;
+            ring.writer = Some(RingWriter::create(path, *bytes, *datagram_max)?);
+        }
         self.file.as_mut().map_or(Ok(()), Written::create)
+    }
+
+    /// The slots that agents asked to be flushed since the last call. They answer from where
+    /// vectors go, and name the cache by its number.
+    pub(super) fn asked(&mut self) -> Vec<u32> {
+        let mut slots = Vec::new();
+        let mut bytes = [0; CONTROL_BYTES];
+        for (socket, outlet, _) in &mut self.peers {
+            for _ in 0..CONTROL_MAX {
+                let (len, _) = match rustix::net::recv(&*socket, &mut bytes, RecvFlags::DONTWAIT) {
+                    Ok(received) => received,
+                    Err(Errno::WOULDBLOCK | Errno::INTR) => break,
+                    // Nobody listens there: vectors that were sent did not arrive.
+                    Err(error) => {
+                        outlet.unsent += 1;
+                        outlet.error.get_or_insert(error.into());
+                        continue;
+                    }
+                };
+                match FlushSlots::new_checked(&bytes[..len]) {
+                    Ok(flush) if flush.cache == outlet.id => slots.extend(flush.slots()),
+                    _ => {}
+                }
+            }
+        }
+        slots
     }
 
     /// Which flows go where.
@@ -92,30 +172,55 @@ impl Outlets {
             flows: FlowRules::new(vec![(rule.clone(), true)], false)
                 .unwrap_or_else(|_| FlowRules::all()),
         });
-        let file = self.file.iter().map(|file| To {
-            id: file.outlet.id,
+        let file = self.file.iter().map(|file| &file.outlet);
+        let whole = file.chain(self.ring.iter().map(|ring| &ring.outlet));
+        let whole = whole.map(|outlet| To {
+            id: outlet.id,
             flows: FlowRules::all(),
         });
-        peers.chain(file).collect()
+        peers.chain(whole).collect()
     }
 
     /// Where vectors went.
     pub(super) fn targets(&self) -> impl Iterator<Item = &Outlet> {
         let peers = self.peers.iter().map(|(_, outlet, _)| outlet);
-        peers.chain(self.file.iter().map(|file| &file.outlet))
+        let file = self.file.iter().map(|file| &file.outlet);
+        peers
+            .chain(file)
+            .chain(self.ring.iter().map(|ring| &ring.outlet))
+    }
+
+    /// Whether as many files as wanted are complete.
+    pub(super) fn is_complete(&self) -> bool {
+        self.file.as_ref().is_some_and(|file| file.is_complete)
+    }
+
+    /// Sends a datagram that has no vectors to a peer: agents hear of the cache before it lets go of
+    /// something, and can ask for that.
+    pub(super) fn announce(&mut self, id: u32, bytes: &[u8]) {
+        if (id as usize) < self.peers.len() {
+            self.send(id, bytes);
+        }
     }
 
     /// Sends a datagram, or writes it.
     pub(super) fn send(&mut self, id: u32, bytes: &[u8]) {
         let index = id as usize;
         let is_peer = index < self.peers.len();
-        let (outlet, done) = match (self.peers.get_mut(index), &mut self.file) {
-            (Some((socket, outlet, _)), _) => (outlet, socket.send(bytes).map(drop)),
-            (None, Some(file)) => {
+        let file = self.file.as_mut().filter(|file| file.outlet.id == id);
+        let (outlet, done) = match (self.peers.get_mut(index), file, &mut self.ring) {
+            (Some((socket, outlet, _)), _, _) => (outlet, socket.send(bytes).map(drop)),
+            (None, Some(file), _) => {
                 let done = file.write(bytes);
                 (&mut file.outlet, done)
             }
-            (None, None) => return,
+            (None, None, Some(ring)) => {
+                if let Some(writer) = &mut ring.writer {
+                    writer.put(bytes);
+                }
+                (&mut ring.outlet, Ok(()))
+            }
+            (None, None, None) => return,
         };
         match done {
             Ok(()) => {
@@ -146,8 +251,11 @@ impl Outlets {
         self.file.as_ref().is_some_and(|file| file.is_stdout)
     }
 
-    /// Writes what is buffered.
+    /// Writes what is buffered, and says in the ring that this was all.
     pub(super) fn finish(&mut self) -> Result<()> {
+        if let Some(writer) = self.ring.as_mut().and_then(|ring| ring.writer.as_mut()) {
+            writer.end();
+        }
         if let Some(file) = &mut self.file
             && let Some(writer) = &mut file.writer
         {
@@ -159,7 +267,7 @@ impl Outlets {
 }
 
 impl Written {
-    fn new(path: &Path, sources: Sources, id: usize) -> Result<Self> {
+    fn new(path: &Path, rotation: Option<Rotation>, sources: Sources, id: usize) -> Result<Self> {
         let is_stdout = path.as_os_str() == "-";
         if is_stdout && stdout().is_terminal() {
             return Err(refuse(
@@ -167,7 +275,7 @@ impl Written {
                  another program",
             ));
         }
-        if !is_stdout {
+        if !is_stdout && rotation.is_none() {
             check(path, &sources)?;
         }
         let name = match is_stdout {
@@ -180,6 +288,9 @@ impl Written {
             sources,
             writer: None,
             is_stdout,
+            rotation,
+            bytes: 0,
+            is_complete: false,
         })
     }
 
@@ -189,16 +300,47 @@ impl Written {
                 let file = stdout().as_fd().try_clone_to_owned();
                 File::from(file.context("standard output: cannot write")?)
             }
-            false => self.sources.create(&self.path)?,
+            false => {
+                if let Some(rotation) = &mut self.rotation {
+                    self.path = rotation.first()?;
+                    check(&self.path, &self.sources)?;
+                }
+                self.sources.create(&self.path)?
+            }
         };
         self.writer = Some(BufWriter::new(file));
         Ok(())
     }
 
+    /// Writes a datagram, into another file if this one is complete.
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.rotate()?;
         match &mut self.writer {
-            Some(writer) => writer.write_all(bytes),
-            None => Ok(()),
+            Some(writer) => writer.write_all(bytes)?,
+            None => return Ok(()),
         }
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn rotate(&mut self) -> std::io::Result<()> {
+        let Some(rotation) = &mut self.rotation else {
+            return Ok(());
+        };
+        if self.is_complete || !rotation.is_due(self.bytes) {
+            return Ok(());
+        }
+        if rotation.is_last() {
+            self.is_complete = true;
+            return Ok(());
+        }
+        if let Some(writer) = &mut self.writer {
+            writer.flush()?;
+        }
+        let path = rotation.next().map_err(std::io::Error::other)?;
+        let file = self.sources.create(&path).map_err(std::io::Error::other)?;
+        self.writer = Some(BufWriter::new(file));
+        (self.path, self.bytes) = (path, 0);
+        Ok(())
     }
 }

@@ -139,6 +139,16 @@ impl<W: Write + Send> Rows<W> {
         Ok(())
     }
 
+    /// Bytes of the file so far, about; 0 if it has no row. Rows that wait to be written together
+    /// count as 8 bytes a packet.
+    pub(super) fn bytes(&self) -> u64 {
+        let given = self.writer.bytes_written() + self.writer.in_progress_size();
+        match self.written {
+            0 => 0,
+            _ => (given + self.time_ns.len() * size_of::<i64>()) as u64,
+        }
+    }
+
     /// Writes what is left, and the end of the file.
     pub(super) fn finish(mut self) -> Result<W> {
         self.write_all()?;

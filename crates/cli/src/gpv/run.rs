@@ -15,8 +15,9 @@ use strata_wire::{LinkType, grouped};
 use tracing::{info, warn};
 
 use super::form::{Form, Grouping};
-use super::outlets::{Outlet, Outlets};
+use super::outlets::{Outlet, Outlets, RingSpec};
 use super::packets::{Counted, Features};
+use super::rotate::RotateArgs;
 use super::target::Target;
 use super::{CAPTURED_NAMES, CacheArgs, usual_datagram};
 use crate::output::{refuse, standard};
@@ -26,22 +27,26 @@ use crate::text::{self, count_of, percent};
 
 /// Packets that go through the cache together.
 const BATCH: usize = 256;
+/// How often control packets are read.
+const CONTROL_EVERY: Duration = Duration::from_millis(20);
 
 /// Arguments of `strata gpv run`.
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "\
-strata gpv run -r FILE [-w FILE] [--to HOST:PORT] [FILTER]
-       strata gpv run -i IF [-w FILE] [--to HOST:PORT] [FILTER]",
+strata gpv run -r FILE [-w FILE] [--to HOST:PORT] [--ring FILE] [FILTER]
+       strata gpv run -i IF [-w FILE] [--to HOST:PORT] [--ring FILE] [FILTER]",
     after_help = "\
 Prints how many vectors there were for so many packets, how long they were and why they left the
-cache. Without -w and --to, that is all it does.
+cache. Without -w, --to and --ring, that is all it does.
 
 Examples:
   strata gpv run -r trace.pcap
   strata gpv run -r trace.pcap -w vectors.gpv --slots 4096 --blocks 1024
   strata gpv run -i eth0 --to collector:4739 'tcp port 443'
   strata gpv run -i eth0 --to 10.0.0.1:4739,proto=udp --to 10.0.0.2:4739,src=10.0.0.0/8
+  strata gpv run -i eth0 -w 'vectors-%Y%m%d-%H%M%S.gpv' -G 3600 -W 24
+  strata gpv run -i eth0 --ring /dev/shm/vectors
 
 `strata gpv agent` reads what this writes."
 )]
@@ -76,6 +81,16 @@ pub(super) struct Args {
     #[arg(long, value_name = "HOST:PORT[,RULE...]", value_parser = Target::parse)]
     to: Vec<Target>,
 
+    /// Write the vectors to a ring buffer in this file, for agents on this machine. It never waits
+    /// for them: an agent that falls behind by the size of the ring loses vectors, and counts them.
+    /// Best in memory: /dev/shm/NAME.
+    #[arg(long, value_name = "FILE")]
+    ring: Option<PathBuf>,
+
+    /// Set the size of the ring.
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", requires = "ring")]
+    ring_size: String,
+
     /// Set the form of vectors.
     #[arg(short = 'F', long, value_enum, default_value_t = Form::Strata)]
     format: Form,
@@ -95,7 +110,8 @@ pub(super) struct Args {
     datagram_max: usize,
 
     /// Of interfaces: let no packet wait in the cache for longer than this. 0s lets packets wait
-    /// until another flow needs their place.
+    /// until another flow needs their place, or an agent asks for them (strata gpv agent
+    /// --flush-idle).
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = text::duration_ns)]
     flush_after: u64,
 
@@ -106,6 +122,9 @@ pub(super) struct Args {
     /// Print the counts as JSON.
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    rotate: RotateArgs,
 
     #[command(flatten)]
     cache: CacheArgs,
@@ -152,6 +171,9 @@ struct Running {
     batch: Vec<Packet>,
     left: Option<u64>,
     slots: Option<SlotsInTurn>,
+    /// Slots that agents asked to be flushed, and when they were last listened to.
+    asked: u64,
+    control_at: Instant,
     /// Of interfaces: their names.
     interfaces: String,
     /// The source could be opened.
@@ -181,7 +203,18 @@ impl Running {
             "--to is given {} times; 32 are possible",
             args.to.len()
         );
-        let outlets = Outlets::open(&args.read, &args.to, args.write.as_deref())?;
+        let ring = args.ring.clone().map(|path| {
+            let bytes = text::bytes(&args.ring_size)?;
+            anyhow::Ok(RingSpec {
+                path,
+                bytes,
+                datagram_max: room,
+            })
+        });
+        let ring = ring.transpose()?;
+        let rotation = args.rotate.of(args.write.as_deref())?;
+        let write = args.write.as_deref().map(|path| (path, rotation));
+        let outlets = Outlets::open(&args.read, &args.to, write, ring)?;
         let to = outlets.to();
         Ok(Self {
             features,
@@ -195,6 +228,8 @@ impl Running {
                 began: Instant::now(),
                 flushed: 0,
             }),
+            asked: 0,
+            control_at: Instant::now(),
             interfaces: args.interfaces.join(", "),
             has_begun: false,
         })
@@ -268,6 +303,9 @@ impl Running {
                 grouped(denied)
             );
         }
+        if self.asked > 0 {
+            said += &format!("{} asked for by agents\n", count_of(self.asked, "slot"));
+        }
         for (to, given) in self.given() {
             said += &format!(
                 "{}: {} in {}, {} bytes",
@@ -314,6 +352,7 @@ impl Running {
             "packets_in_vectors": counters.tuples,
             "left": {"full": full, "collision": collision, "time": time, "flushed": flushed},
             "wide_buffers": {"taken": counters.widened, "none_free": counters.denied},
+            "slots_asked_for": self.asked,
             "not_matched": filtered,
             "not_ip": not_ip,
             "cut": cut,
@@ -341,10 +380,14 @@ impl Take for Running {
     fn begin(&mut self, filter: Option<Filter>) -> Result<()> {
         self.has_begun = true;
         self.features.filter(filter);
+        self.outlets.create()?;
         if !self.interfaces.is_empty() {
+            let outlets = &mut self.outlets;
+            self.grouping
+                .announce(|id, bytes| outlets.announce(id, bytes));
             info!("grouping packets of {}", self.interfaces);
         }
-        self.outlets.create()
+        Ok(())
     }
 
     fn packet(&mut self, link: LinkType, packet: &PacketRef<'_>) -> Result<()> {
@@ -364,25 +407,40 @@ impl Take for Running {
     }
 
     fn pause(&mut self) -> Result<()> {
-        let Some(turn) = &mut self.slots else {
+        if self.interfaces.is_empty() {
             return Ok(());
+        }
+        let asked = match self.control_at.elapsed() >= CONTROL_EVERY {
+            true => {
+                self.control_at = Instant::now();
+                self.outlets.asked()
+            }
+            false => Vec::new(),
         };
         let outlets = &mut self.outlets;
         let mut send = |id, bytes: &[u8]| outlets.send(id, bytes);
         self.grouping.push(&self.batch, &mut send);
         self.batch.clear();
-        let (first, due) = turn.due();
-        for slot in first..first + due {
-            self.grouping.flush_slot(slot % turn.slots, &mut send);
+        let mut flushed = asked.len();
+        for slot in asked {
+            self.grouping.flush_slot(slot, &mut send);
         }
-        if due > 0 {
+        self.asked += flushed as u64;
+        if let Some(turn) = &mut self.slots {
+            let (first, due) = turn.due();
+            for slot in first..first + due {
+                self.grouping.flush_slot(slot % turn.slots, &mut send);
+            }
+            flushed += due as usize;
+        }
+        if flushed > 0 {
             self.grouping.send_begun(&mut send);
         }
         self.outlets.check()
     }
 
     fn is_done(&self) -> bool {
-        self.left == Some(0)
+        self.left == Some(0) || self.outlets.is_complete()
     }
 }
 

@@ -8,6 +8,8 @@ mod models;
 mod naive;
 #[path = "../common/program.rs"]
 mod program;
+mod rotation;
+mod shared;
 #[path = "../common/signal.rs"]
 mod signal;
 mod udp;

@@ -28,6 +28,24 @@ impl IdleSlots {
         }
     }
 
+    /// The cache has at least so many slots; those that are new count as if they had given one now.
+    pub fn grow(&mut self, slots: u32, now_ns: u64) {
+        let slots = self.last_ns.len().max(slots as usize);
+        self.last_ns.resize(slots, now_ns);
+    }
+
+    /// Slots that are known.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.last_ns.len()
+    }
+
+    /// Whether none is known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.last_ns.is_empty()
+    }
+
     /// Looks at the next `count` slots, around and around, and calls `flush` for each that gave
     /// nothing for `threshold_ns`. It then counts as if it had, so that it is not asked again at
     /// once.
@@ -67,5 +85,10 @@ mod tests {
         assert_eq!(due(&mut idle, 120, 4), [3]);
         assert_eq!(due(&mut idle, 150, 4), [1]);
         assert_eq!(due(&mut idle, 160, 4), [0_u32; 0]);
+        idle.grow(6, 160);
+        idle.grow(2, 160);
+        assert_eq!(idle.len(), 6);
+        assert_eq!(due(&mut idle, 219, 6), [0, 2]);
+        assert_eq!(due(&mut idle, 260, 6), [3, 4, 5, 1]);
     }
 }

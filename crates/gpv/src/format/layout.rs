@@ -106,3 +106,24 @@ layout!(
     start_ns at 0, slot at 8, count at 12, ingress at 14, source_port at 16,
     destination_port at 18, protocol at 20, family at 21, reason at 22, flags at 23,
 );
+
+/// The start of a control packet, little-endian.
+///
+/// ```text
+///  0 magic "SGPC"
+///  4 version u8 = 1
+///  5 zero u8
+///  6 slots u16          how many follow
+///  8 cache u32          which cache
+/// 12 slots u32          each
+/// ```
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct ControlHeader {
+    pub(crate) magic: [u8; 4],
+    pub(crate) version: u8,
+    pub(crate) zero: u8,
+    pub(crate) slots: little_endian::U16,
+    pub(crate) cache: little_endian::U32,
+}
+layout!(ControlHeader, 12, magic at 0, version at 4, zero at 5, slots at 6, cache at 8);
