@@ -172,7 +172,7 @@ def test_first_bytes_come_before_later_ones():
     flow = np.array([7, 7, 3, 7, 3])
     in_flow = np.array([1, 3, 1, 2, 2])
     payload = np.array([10.0, 30, 5, 20, 6])
-    before = -unseen._first_bytes(flow, in_flow, payload)
+    before = -unseen.first_bytes(flow, in_flow, payload)
     assert before.tolist() == [0, 30, 0, 10, 5]
 
 
