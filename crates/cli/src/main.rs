@@ -112,7 +112,8 @@ enum Command {
     Features(features::Args),
     /// Generate traffic with known statistics and labels, from a seed.
     Generate(generate::Args),
-    /// Group packets by flow into vectors: send, receive, keep and classify them, tune the cache.
+    /// Group packets by flow into grouped packet vectors (GPVs): send, receive, keep and classify them,
+    /// tune the cache.
     Gpv(gpv::Args),
     /// Label flows of a log, to train on.
     Labels(label_flows::Args),

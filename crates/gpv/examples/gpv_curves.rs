@@ -152,10 +152,10 @@ fn candidates(memory: u64, length: u16, buffers: Buffers) -> impl Iterator<Item 
         wide: 0,
         blocks: 0,
     });
-    let narrow = [3, 4, 5, 6, 7, 8, 10].into_iter();
+    let narrow = [3, 4, 5, 6, 7, 8, 10, 12, 14].into_iter();
     let narrow = narrow.filter(move |&narrow| buffers == Buffers::Dynamic && narrow < length);
     let dynamic = narrow.flat_map(move |narrow: u16| {
-        [45, 53, 61, 65, 69, 73, 77, 83].map(|share| {
+        [33, 39, 45, 53, 61, 65, 69, 73, 77, 83].map(|share| {
             let wide = length - narrow;
             let of_pointer = |pointer: u64| Parameters {
                 slots: slots(share, 24 + pointer + u64::from(narrow) * tuple_len),
