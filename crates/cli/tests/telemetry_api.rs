@@ -186,7 +186,12 @@ fn the_api_answers_what_the_commands_answer() {
     );
     let status = collector.asked("telemetry/status", &[]).1;
     assert_eq!(status["running"], true);
+}
 
+#[test]
+fn what_is_wrong_with_a_request_is_said_and_all_are_described() {
+    let dir = TempDir::new().unwrap();
+    let collector = Collector::start(dir.path(), &[]);
     for (page, params, code, said) in [
         ("get", &["key=10.0.0.300"][..], 400, "10.0.0.300"),
         ("get", &[], 400, "missing field `key`"),
