@@ -376,8 +376,12 @@ fn reports_of_int_become_paths_latencies_depths_and_events_by_the_table() {
     assert_eq!(status["int"]["refused"], 1);
     assert_eq!(status["int"]["missing"], 2, "numbers 2 and 3 of node 9");
     collector.end();
+}
 
-    // A table of one's own.
+#[test]
+fn a_table_of_ones_own_counts_packets_and_answers_a_query_known_ahead() {
+    let dir = TempDir::new().unwrap();
+    let socket = sender();
     let table = dir.path().join("int.toml");
     fs::write(
         &table,
@@ -1013,8 +1017,16 @@ fn generations_answer_by_time_and_the_oldest_makes_way() {
             .unwrap()
             .is_empty()
     );
+    collector.end();
+}
 
-    // It goes on after a kill, and only with what it was made with.
+#[test]
+fn generations_go_on_after_a_kill_and_only_as_they_were_made() {
+    let dir = TempDir::new().unwrap();
+    let store = dir.path().join("store");
+    let options = ["--generations", "3", "--generation-period", "1s"];
+    let collector = Collector::start(&store, &options);
+    let query = ["get", "10.0.0.1"];
     told(collector.reports, 2, 9);
     wait_for(&store, &query, |found| found["value"]["number"] == 9);
     collector.kill();
