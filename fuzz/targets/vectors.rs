@@ -10,6 +10,7 @@ use strata_gpv::agent::{Reassembly, ReassemblyOptions, Record, Sequencer, Sequen
 use strata_gpv::application::{
     Application, BurstOptions, Bursts, Congestion, Profiler, ProfilerOptions, flow_features,
 };
+use strata_gpv::format::control::FlushSlots;
 use strata_gpv::format::datagram::{Datagram, DatagramWriter, LEN_MAX};
 use strata_gpv::format::paper::{self, PaperTuple};
 use strata_gpv::{Basic, Columns, Full, Grouped, Sequenced, Tuple};
@@ -57,6 +58,10 @@ fn datagrams(mut choose: Chooser<'_>, is_mended: bool) {
     while !choose.is_empty() {
         let len = usize::from(choose.u16());
         let mut bytes = choose.take(len).to_vec();
+        // What comes back from an agent.
+        if let Ok(flush) = FlushSlots::new_checked(&bytes) {
+            assert!(flush.slots().count() <= bytes.len() / 4);
+        }
         if is_mended && bytes.len() >= 24 {
             let len = u16::try_from(bytes.len()).expect("inputs are short");
             bytes[..6].copy_from_slice(b"SGPV\x02\x00");
