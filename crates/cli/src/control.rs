@@ -109,13 +109,15 @@ enum PolicyCommand {
     #[command(after_help = "\
 Examples:
   strata policy add --prio 200 'src net 10.1.0.0/16 and port 443' --action header
-  strata policy add 'udp port 53' --action 'full 1/10 flows'")]
+  strata policy add 'udp port 53' --action 'full 1/10 flows'
+  strata policy add 'tcp port 25' --action 'header -> analyser'")]
     Add {
         /// Match packets with this tcpdump filter: addresses, ports, protocols, VLANs.
         #[arg(value_name = "FILTER", required = true)]
         filter: Vec<String>,
         /// Choose what to do: full, header, partial N, drop or classify; each optionally followed
-        /// by 1/N or '1/N flows'; or mirror: send a copy to --mirror-to.
+        /// by 1/N or '1/N flows'; or mirror: send a copy to --mirror-to; or 'header -> NAME', 'payload -> NAME'
+        /// or 'payload N -> NAME': export to a destination of the configuration.
         #[arg(long)]
         action: String,
         /// Set the priority, 0 to 65535: of the policies that match a packet, those with the largest

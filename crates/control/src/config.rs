@@ -2,6 +2,7 @@
 
 mod elastic;
 mod error;
+mod export;
 mod reference;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ use reference::{schema, unknown_key};
 
 pub use elastic::{CPU_PERCENT_MAX, ElasticConfig};
 pub use error::ConfigError;
+pub use export::{ExportConfig, ExportPlan, NamedDestination};
 pub use reference::reference;
 
 /// The configuration of `strata record`. Command line and environment override it.
@@ -40,6 +42,9 @@ pub struct Config {
     pub elastic: ElasticConfig,
     /// Control of a running recording.
     pub control: ControlConfig,
+    /// Where policies may export headers and packets to (`header -> NAME`), and as whom. Read at the
+    /// start only.
+    pub export: ExportConfig,
     /// Budget of detail, as `--detail`, which overrides it: a share of the payload beyond headers, as
     /// in `10%`, or a rate of it, as in `50MB/s` or `20GB/day`; it goes to the packets with the
     /// highest scores, instead of all packets of the classes that the mode keeps in more detail.
@@ -81,8 +86,9 @@ pub struct PolicyConfig {
     pub matches: String,
     /// Action: `full`, `header`, `partial N` (bytes of payload), `drop` or `classify`, optionally
     /// followed by `1/N` or `1/N flows`; or `mirror`: send a copy of each packet out of the
-    /// `--mirror-to` interface, while the other policies of the same priority, or the default,
-    /// decide what is kept.
+    /// `--mirror-to` interface; or export: `header -> NAME` sends headers, `payload -> NAME` whole
+    /// packets and `payload N -> NAME` headers and N bytes after them to a destination of `[export]`.
+    /// With these, the other policies of the same priority, or the default, decide what is kept.
     pub action: String,
     /// Priority, 0 to 65535; the largest number wins.
     #[serde(default = "priority_default")]
@@ -247,6 +253,7 @@ impl Config {
         config.policies(path)?;
         config.default_action(path)?;
         config.memory_max(path)?;
+        config.export_plan(path)?;
         Ok(config)
     }
 
@@ -300,6 +307,21 @@ impl Config {
             key: "memory".into(),
             problem,
         })
+    }
+
+    /// Where packets may be exported to, and as whom; `None` if nowhere.
+    ///
+    /// # Errors
+    ///
+    /// The first key that is wrong.
+    pub fn export_plan(&self, path: &Path) -> Result<Option<ExportPlan>, ConfigError> {
+        self.export
+            .plan()
+            .map_err(|(key, problem)| ConfigError::Bounds {
+                path: path.into(),
+                key: format!("export.{key}"),
+                problem,
+            })
     }
 
     /// The action for packets that no policy matches.
@@ -376,6 +398,27 @@ mod tests {
             ),
             ("default = 'all'", "default: 'all' is not an action"),
             ("[elastic]\nenabled = 3", "line 2"),
+            (
+                "[export.destinations]\na = 'udp://192.0.2.1:4740'",
+                "export.identity: is missing",
+            ),
+            (
+                "[export]\nidentity = 0\n[export.destinations]\na = 'udp://192.0.2.1:4740'",
+                "export.identity: 0 is",
+            ),
+            (
+                "[export]\nidentity = 5\n[export.destinations]\na = '192.0.2.1:4740'",
+                "export.destinations.a: '192.0.2.1:4740': not a destination",
+            ),
+            (
+                "[export]\nidentity = 5\n[export.destinations]\n'a b' = 'udp://192.0.2.1:4740'",
+                "export.destinations.a b: 'a b' is no name",
+            ),
+            (
+                "[export]\nidentity = 5\n[export.identities]\na = 7\nb = 7\n[export.destinations]\n\
+                 a = 'udp://192.0.2.1:4740'",
+                "export.identities.b: 7 is",
+            ),
             ("memory = 'much'", "memory: 'much' is not a size"),
         ] {
             let error = parse(text).unwrap_err().to_string();

@@ -17,11 +17,11 @@ use strata_wire::{Counters, exact};
 
 pub use events::Event;
 use events::Events;
-use inner::{Asked, Inner, Rate, Sampling};
+use inner::{Asked, Inner, Rate, Sampling, Ways};
 pub use observed::{CaptureWay, DriftWindow, Fast, Observed};
 pub use policies::MATCH_BYTES_MAX;
 
-use crate::config::OnDrift;
+use crate::config::{ExportPlan, OnDrift};
 use crate::elastic::{
     Degradation, ElasticOptions, ElasticState, Resource, Sensed, Step, follow, plan,
 };
@@ -29,7 +29,7 @@ use crate::queries::{Queries, QueryRefused, QueryStatus};
 use crate::request::QueryRequest;
 use crate::saved::Saved;
 use crate::status::{
-    ChangeStatus, CpuStatus, DriftStatus, InterfaceStatus, ReportStatus, ResourceStatus,
+    ChangeStatus, CpuStatus, DriftStatus, ExportStatus, InterfaceStatus, ReportStatus, ResourceStatus,
     ShadowStatus, Status, VectorStatus, classes, mirrored, of_logged, results,
 };
 use crate::vectors::Subscribers;
@@ -86,6 +86,9 @@ pub enum ControlError {
     /// There is no interface for the copies.
     #[error("a policy mirrors, but to nowhere: start with `strata record --mirror-to INTERFACE`")]
     NoMirror,
+    /// A policy exports to where it may not.
+    #[error("{0}")]
+    NoDestination(String),
 }
 
 /// Controls one recording. All changes go through it, one after another.
@@ -105,6 +108,8 @@ pub struct Controller {
     queries: Arc<Queries>,
     /// As last published by whoever reports.
     reports: Mutex<Option<ReportStatus>>,
+    /// As last published by whoever exports.
+    exports: Mutex<Vec<ExportStatus>>,
 }
 
 /// The settings of a recording: at its start, or as reloaded.
@@ -122,6 +127,8 @@ pub struct Settings {
     pub default: Option<Action>,
     /// Whether policies may mirror packets.
     pub can_mirror: bool,
+    /// Where policies may export to; `None` for nowhere.
+    pub export: Option<ExportPlan>,
     /// Whether the log has files on this machine, so that new ones can be started.
     pub can_rotate: bool,
     /// How shortages are answered; `None` if not at all.
@@ -174,16 +181,18 @@ impl Controller {
         saved: Option<Saved>,
     ) -> Result<Self, ControlError> {
         let (log, can_rotate) = (settings.log.clone(), settings.can_rotate);
-        let can_mirror = settings.can_mirror;
+        let ways = Ways {
+            can_mirror: settings.can_mirror,
+            export: settings.export.clone(),
+        };
         let (mut asked, configured) = settings.into_asked();
         asked.check(&model)?;
         asked.settle(&model);
-        let mut actions = configured.iter().map(|policy| policy.action);
-        let mirrors = asked.default == Action::Mirror;
-        if !can_mirror && (mirrors || actions.any(|action| action == Action::Mirror)) {
-            return Err(ControlError::NoMirror);
-        }
-        let first = policies::first(configured, saved.as_ref(), can_mirror)?;
+        ways.check(asked.default)?;
+        configured
+            .iter()
+            .try_for_each(|policy| ways.check(policy.action))?;
+        let first = policies::first(configured, saved.as_ref(), &ways)?;
         let now = Instant::now();
         let mut inner = Inner {
             asked,
@@ -192,7 +201,7 @@ impl Controller {
             saved: None,
             save_at: None,
             save_told: false,
-            can_mirror,
+            ways,
             state: ElasticState::default(),
             relay: BTreeMap::new(),
             relay_why: String::new(),
@@ -229,6 +238,7 @@ impl Controller {
             queries: Queries::new(&subscribers),
             subscribers,
             reports: Mutex::default(),
+            exports: Mutex::default(),
         })
     }
 
@@ -236,6 +246,18 @@ impl Controller {
     #[must_use]
     pub fn subscribers(&self) -> &Arc<Subscribers> {
         &self.subscribers
+    }
+
+    /// Publishes what was exported so far.
+    pub fn set_exports(&self, status: Vec<ExportStatus>) {
+        *self.exports.lock().unwrap_or_else(PoisonError::into_inner) = status;
+    }
+
+    /// What was exported so far, by destination.
+    #[must_use]
+    pub fn exports(&self) -> Vec<ExportStatus> {
+        let exports = self.exports.lock();
+        exports.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Publishes what was reported to a telemetry collector so far.
@@ -610,6 +632,7 @@ impl Controller {
                 ..self.subscribers.status()
             },
             reports: self.reports(),
+            exports: self.exports(),
             changes: ChangeStatus {
                 count: delays.count(),
                 seconds_sum: delays.sum().as_secs_f64(),

@@ -9,8 +9,8 @@ use strata_wire::Printable;
 
 use crate::controller::Controller;
 use crate::status::{
-    ClassStatus, CpuStatus, DriftStatus, FlowTableStatus, InterfaceStatus, LostStatus,
-    PacketStatus, PolicyStatus, ReceiveStatus, ResourceStatus, Status,
+    ClassStatus, CpuStatus, DriftStatus, ExportStatus, FlowTableStatus, InterfaceStatus,
+    LostStatus, PacketStatus, PolicyStatus, ReceiveStatus, ResourceStatus, Status,
 };
 
 /// Most samples of one metric, which keeps the page small in any case: further classes, interfaces
@@ -200,6 +200,29 @@ const METRICS: [Metric; 37] = [
         "telemetry_reports",
         "Reports to a telemetry collector, by what became of them",
         Counter(reports),
+    ),
+    metric(
+        "exported_packets",
+        "Packets that policies export, by destination and by what became of them",
+        Counter(|moment| {
+            exports(moment, |to| {
+                vec![
+                    ("taken", to.packets),
+                    ("lost", to.lost),
+                    ("unfit", to.unfit),
+                    ("cut", to.cut),
+                ]
+            })
+        }),
+    ),
+    metric(
+        "export_datagrams",
+        "Datagrams of exported packets, by destination and by what became of them",
+        Counter(|moment| {
+            exports(moment, |to| {
+                vec![("sent", to.datagrams), ("not-sent", to.not_sent)]
+            })
+        }),
     ),
     metric(
         "flow_table_packets",
@@ -458,6 +481,23 @@ fn reports(moment: &Moment) -> Vec<Sample<u64>> {
     results
         .map(|(result, count)| (vec![("result", result.to_owned())], count))
         .into()
+}
+
+fn exports(
+    moment: &Moment,
+    counts: impl Fn(&ExportStatus) -> Vec<(&'static str, u64)>,
+) -> Vec<Sample<u64>> {
+    let of = |to: &ExportStatus| {
+        let sample = |(result, count): (&str, u64)| {
+            let labels = vec![
+                ("destination", to.name.clone()),
+                ("result", result.to_owned()),
+            ];
+            (labels, count)
+        };
+        counts(to).into_iter().map(sample).collect::<Vec<_>>()
+    };
+    moment.status.exports.iter().flat_map(of).collect()
 }
 
 fn lost(moment: &Moment) -> Vec<Sample<u64>> {

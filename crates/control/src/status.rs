@@ -74,6 +74,33 @@ pub struct Status {
     /// What is reported to a telemetry collector (`--report-to`).
     #[serde(default)]
     pub reports: Option<ReportStatus>,
+    /// What policies export, by destination.
+    #[serde(default)]
+    pub exports: Vec<ExportStatus>,
+}
+
+/// What policies export to a destination.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ExportStatus {
+    /// Its name in the configuration.
+    pub name: String,
+    /// Where it is.
+    pub to: String,
+    /// Packets taken for it, of which headers or more are exported.
+    pub packets: u64,
+    /// Packets that came faster than they were taken: lost for this destination alone.
+    pub lost: u64,
+    /// Packets that cannot be exported: no identity is left for their interface, or VXLAN does not
+    /// carry its link type, or their headers are longer than a datagram.
+    pub unfit: u64,
+    /// Packets cut to what the path carries in a datagram, in VXLAN.
+    pub cut: u64,
+    /// Datagrams sent, and their bytes.
+    pub datagrams: u64,
+    /// Bytes of these.
+    pub bytes: u64,
+    /// Datagrams that the network did not take: nobody listens there, or the interface was full.
+    pub not_sent: u64,
 }
 
 /// What a recording reports to a telemetry collector.

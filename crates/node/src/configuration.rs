@@ -8,7 +8,7 @@ use std::sync::Arc;
 use strata_capture::live::Device;
 use strata_control::alerts::{AlertSender, Webhook};
 use strata_control::api::{Endpoints, Server, TcpEndpoint, serve};
-use strata_control::config::{Config, OnDrift};
+use strata_control::config::{Config, ExportPlan, OnDrift};
 use strata_control::{Controller, Settings, client};
 use strata_policy::{DetailBudget, Mode};
 use strata_rules::{Action, Policy};
@@ -28,6 +28,8 @@ pub(crate) struct Configuration {
     default: Action,
     /// The budget of detail that the file names, or that of the model.
     detail: Option<DetailBudget>,
+    /// Where policies may export to.
+    pub(crate) export: Option<ExportPlan>,
 }
 
 /// Where to serve the API and send alerts.
@@ -62,6 +64,7 @@ impl Configuration {
             }
         }
         Ok(Self {
+            export: file.export_plan(path)?,
             file,
             path: path.into(),
             detail,
@@ -94,6 +97,7 @@ impl Configuration {
             policies: self.policies.clone(),
             default: Some(self.default),
             can_mirror: spec.mirror_to.is_some(),
+            export: self.export.clone(),
             can_rotate: spec.destination.dir().is_some(),
             elastic: answers.then(|| elastic.options()),
             cpu_budget,

@@ -85,6 +85,7 @@ fn record(
         recording,
         mut workers,
         reports,
+        exporting,
     } = setup.start(setup.spec.filter.clone(), equipment)?;
     let mut worker = workers.pop().expect("a recording has a worker");
     let started = Instant::now();
@@ -137,6 +138,8 @@ fn record(
     }
     let outcome = WorkerOutcome::of(&worker, ran.map_err(NodeError::from));
     drop(reports);
+    drop(worker);
+    drop(exporting);
     finish(
         recording,
         vec![outcome],

@@ -13,8 +13,10 @@
 //! sensors, governor, watchdog, reclaim, eve
 //!                  what is monitored during a live capture, and the response to it
 //! vectors, reports packets of workers as vectors; what is reported of them to a telemetry collector
+//! exports          what policies export: a queue beside each worker, sockets, streams of datagrams
 //! sending          replay and generated traffic, on the calling thread
 //! stream           streams on disk: appending, reading, checking
+//! collector        the role of a collector of exported packets: datagrams in, pcapng out
 //! telemetry        the role of a telemetry collector: reports by UDP into memory that is queried
 //! relay            the role of a relay: memory for switches, and the response to a short disk
 //! destination      a log on this machine, or a relay
@@ -29,12 +31,14 @@
 //! archive and relay know nothing of each other's threads.
 #![forbid(unsafe_code)]
 
+mod collector;
 mod configuration;
 mod cpus;
 mod destination;
 mod drift;
 mod error;
 mod eve;
+mod exports;
 mod files;
 mod governor;
 mod handle;
@@ -60,6 +64,7 @@ mod telemetry;
 mod vectors;
 mod watchdog;
 
+pub use collector::{CollectedFrom, Collector, CollectorCounts, CollectorOutcome, CollectorSpec};
 pub use destination::Closed;
 pub use error::NodeError;
 pub use handle::{Handle, Spec, start};

@@ -22,6 +22,7 @@ use strata_sandbox::{SocketFile, User};
 use crate::destination::Recording;
 use crate::error::Result;
 use crate::eve::EveReader;
+use crate::exports::Exporting;
 use crate::governor::Governor;
 use crate::handle::Handle;
 use crate::journal::Told;
@@ -45,11 +46,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const LOOK_AT_HOST_EVERY: Duration = Duration::from_secs(1);
 
 /// The capture options for this spec.
-pub(crate) fn options(setup: &Setup, spec: &InterfaceSpec) -> LiveOptions {
+pub(crate) fn options(setup: &Setup, spec: &InterfaceSpec) -> Result<LiveOptions> {
     let mut options = spec.capture.clone();
-    options.filter.clone_from(&setup.spec.filter);
+    options.filter = setup.live_filter()?;
     options.sample = setup.controller.cpu_budget().is_some();
-    options
+    Ok(options)
 }
 
 /// Opens the interfaces; in the sandbox, with what opens them again.
@@ -61,7 +62,7 @@ fn open(
     spec: &InterfaceSpec,
     workers: u16,
 ) -> Result<(Vec<Live>, Option<SocketOpener>)> {
-    let mut options = options(setup, spec);
+    let mut options = options(setup, spec)?;
     if let Some(sandbox) = &spec.sandbox {
         match sandbox::opener(sandbox) {
             Ok(opener) => options.opener = Some(opener),
@@ -103,7 +104,7 @@ impl Opened {
         let filter = match lives.iter().find_map(Live::filter_in_user_space) {
             Some(why) => {
                 tell(&Notice::FilterAfterCopy(why.to_owned()));
-                setup.spec.filter.clone()
+                setup.live_filter()?
             }
             None => None,
         };
@@ -162,6 +163,7 @@ pub(crate) fn start(
         recording,
         workers,
         reports,
+        exporting,
     } = setup.start(opened.filter, equipment)?;
     tell(&Notice::Capturing {
         ways: ways
@@ -192,6 +194,7 @@ pub(crate) fn start(
         watchdog: Watchdog::new(running.len()),
         running,
         reports,
+        exporting,
         recording,
         governor: opened.governor,
         room: opened.room,
@@ -221,6 +224,7 @@ struct Supervisor {
     ends: Option<Instant>,
     running: Vec<Running>,
     reports: Option<Reports>,
+    exporting: Option<Exporting>,
     recording: Recording,
     watchdog: Watchdog,
     governor: Governor,
@@ -258,6 +262,7 @@ impl Supervisor {
         let warnings = lost.iter().map(lost::text).collect();
         let outcomes: Result<Vec<_>> = self.running.into_iter().map(Running::join).collect();
         drop(self.reports);
+        drop(self.exporting);
         let told = self.told.into_lines();
         finish(
             self.recording,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use strata_capture::live::{Exclusivity, Way};
 use strata_control::Event;
+use strata_exporter::Destination;
 use strata_policy::DetailBudget;
 use strata_store::DiskReport;
 use strata_wire::Printable;
@@ -49,6 +50,13 @@ pub enum Notice {
     },
     /// An event, requested or not.
     Event(Event),
+    /// Policies may export to this destination from now on.
+    Exporting {
+        /// Its name.
+        name: String,
+        /// Where it is.
+        to: Destination,
+    },
     /// A relay serves switches from now on.
     Serving {
         /// Where it listens.
@@ -66,6 +74,11 @@ pub enum Notice {
         store: PathBuf,
         /// Whether the store existed.
         continued: bool,
+    },
+    /// A collector of exported packets listens from now on.
+    Collecting {
+        /// Where.
+        address: SocketAddr,
     },
     /// A switch came, went or failed, or the relay's disk runs short.
     Relay(String),
@@ -108,7 +121,8 @@ impl Notice {
             Self::NoSteering(_) => "no-steering",
             Self::Capturing { .. } => "capturing",
             Self::Event(_) => "event",
-            Self::Serving { .. } | Self::Telemetry { .. } => "serving",
+            Self::Exporting { .. } => "exporting",
+            Self::Serving { .. } | Self::Telemetry { .. } | Self::Collecting { .. } => "serving",
             Self::Relay(_) => "relay",
             Self::Ending { .. } => "ending",
             Self::NotEve(_) => "not-eve",
@@ -197,6 +211,10 @@ impl fmt::Display for Notice {
                 "capturing on {}, snapshot length {snaplen} bytes; Ctrl-C ends it",
                 Printable(ways)
             ),
+            Self::Exporting { name, to } => write!(
+                f,
+                "policies may export to {name}, {to}: what they export is not encrypted on its way"
+            ),
             Self::Event(event) => f.write_str(&journal::line(event)),
             Self::Serving { address, log } => write!(
                 f,
@@ -216,6 +234,9 @@ impl fmt::Display for Notice {
                 let what = if *continued { "continues" } else { "new" };
                 let store = store.display();
                 write!(f, ", store in {store} ({what}); Ctrl-C ends it")
+            }
+            Self::Collecting { address } => {
+                write!(f, "collecting on UDP {address}; Ctrl-C ends it")
             }
             Self::Relay(event) => write!(f, "{}", Printable(event)),
             Self::Ending { failed: true } => f.write_str("ending: the log cannot be written"),

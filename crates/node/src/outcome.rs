@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use strata_classify::{Drift, DriftReport};
-use strata_control::ReportStatus;
+use strata_control::{ExportStatus, ReportStatus};
 use strata_pipeline::Worker;
 use strata_policy::{DetailCounts, ShadowCounts};
 use strata_sketch::Pressure;
@@ -34,6 +34,8 @@ pub struct RecordOutcome {
     pub took: Duration,
     /// What was reported to a telemetry collector, if one was named.
     pub reports: Option<ReportStatus>,
+    /// What policies exported, by destination.
+    pub exports: Vec<ExportStatus>,
     /// The finished recording; `None` if it could not be closed.
     pub closed: Option<Closed>,
     /// The first failure. Packets recorded before it are in the log.
@@ -149,6 +151,7 @@ pub(crate) fn finish(
         drift,
         took: started.elapsed(),
         reports: setup.controller.reports(),
+        exports: setup.controller.exports(),
         closed,
         failure,
     })

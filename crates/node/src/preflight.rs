@@ -92,7 +92,7 @@ pub(crate) fn directory(spec: &RecordSpec) -> Result<()> {
 fn interfaces(setup: &Setup, spec: &InterfaceSpec) -> Result<()> {
     let workers = spec.workers()?;
     setup.spec.destination.check_limit(workers)?;
-    live::options(setup, spec).check()?;
+    live::options(setup, spec)?.check()?;
     for &core in spec.cores.iter().flatten() {
         // In a thread of its own, which ends with it.
         let pinned = thread::scope(|scope| scope.spawn(|| cpus::pin(core)).join());

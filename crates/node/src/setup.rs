@@ -21,6 +21,7 @@ use strata_wire::{Counters, FlowKey, exact};
 use crate::configuration::{Addresses, Configuration};
 use crate::destination::Recording;
 use crate::error::{At as _, NodeError, Result, require};
+use crate::exports::{ExportQueue, Exporting, Exports};
 use crate::memory::{self, Memory};
 use crate::notice::{Notice, Tell};
 use crate::reports::Reports;
@@ -89,6 +90,8 @@ pub(crate) struct Started {
     pub(crate) workers: Vec<Worker>,
     /// To be dropped when the workers have ended, which ends it.
     pub(crate) reports: Option<Reports>,
+    /// As these.
+    pub(crate) exporting: Option<Exporting>,
 }
 
 /// A spec with its files read, and what the threads of its recording share.
@@ -98,6 +101,8 @@ pub(crate) struct Setup {
     pub(crate) addresses: Addresses,
     pub(crate) controller: Arc<Controller>,
     modes: Vec<Mode>,
+    /// Where policies may export to.
+    exports: Option<Exports>,
     /// The size of a worker's table of flows.
     table: TableSize,
     /// The alerts from `--eve`.
@@ -134,10 +139,16 @@ impl Setup {
             tell(&Notice::Warning(problem));
         }
         let controller = Controller::with_saved(spec.model.model.clone(), settings, saved)?;
+        let exports = configuration
+            .export
+            .clone()
+            .map(Exports::open)
+            .transpose()?;
         Ok(Self {
             spec,
             configuration,
             addresses,
+            exports,
             controller: Arc::new(controller),
             modes,
             table,
@@ -155,6 +166,15 @@ impl Setup {
         }
         let settings = Configuration::read(&self.spec)?.settings(&self.spec);
         Ok(self.controller.reload(settings, "configuration")?)
+    }
+
+    /// What interfaces capture: what the user asks for, but not what this recording exports.
+    pub(crate) fn live_filter(&self) -> Result<Option<Filter>> {
+        let filter = self.spec.filter.as_ref();
+        match &self.exports {
+            Some(exports) => exports.without_own(filter, self.spec.interface_names()),
+            None => Ok(filter.cloned()),
+        }
     }
 
     /// The full-capture triggers of each worker.
@@ -239,6 +259,14 @@ impl Setup {
         let loads = (workers > 1).then(|| DetailLoads::new(usize::from(workers)));
         let seed = getrandom::u64().map_err(|error| NodeError::Refused(error.to_string()))?;
         let shadow = spec.shadow.clone().map(Arc::new);
+        let waits = spec.interfaces().is_none();
+        let exports = self.exports.as_ref();
+        let started = exports.map(|exports| {
+            let count = usize::from(workers);
+            exports.start(count, &self.controller, waits, &self.tell)
+        });
+        let (exporting, queues) = started.transpose()?.unzip();
+        let mut queues = queues.unwrap_or_else(Vec::new).into_iter();
         let worker = |(number, (sink, equipment)): (u32, (BlockSink, Equipment))| {
             let tap = VectorTap::new(self.controller.subscribers(), number, seed);
             let parts = Parts {
@@ -253,6 +281,7 @@ impl Setup {
                 copies: equipment.copies,
                 enough: equipment.enough,
                 tap: Some(Box::new(tap)),
+                exports: queues.next().map(|queue: ExportQueue| Box::new(queue) as _),
                 loads: loads.clone().map(|loads| (loads, exact::<usize>(number))),
                 shadow: shadow.clone(),
             };
@@ -262,11 +291,11 @@ impl Setup {
             .zip(sinks.into_iter().zip(equipment))
             .map(worker)
             .collect();
-        let waits = spec.interfaces().is_none();
         let report =
             |to| Reports::start(to, &self.controller, &spec.model.model, waits, &self.tell);
         Ok(Started {
             reports: spec.report_to.map(report).transpose()?,
+            exporting,
             recording,
             workers: workers?,
         })

@@ -14,6 +14,7 @@
 //! - [`Triggers`], [`Alerts`]: what is kept whole beyond that, including packets that have already
 //!   gone by;
 //! - [`Tap`]: is shown packets while they are recorded;
+//! - [`Exports`]: takes those that policies export;
 //! - [`run`]: an [`Input`](strata_capture::Input) through a worker; `node` runs interfaces.
 #![forbid(unsafe_code)]
 
@@ -21,6 +22,7 @@ mod alerts;
 mod budget;
 mod classifier;
 mod demand;
+mod exports;
 mod first_bytes;
 mod flows;
 mod fragments;
@@ -36,6 +38,7 @@ mod worker;
 pub use alerts::{Alert, Alerts, eve_alert};
 pub use budget::Budget;
 pub use classifier::{Classified, Classifier, ShadowError};
+pub use exports::{ExportedPacket, Exports, PolicyExport};
 pub use flows::{FlowFinder, wire_bytes};
 pub use path::{DataPath, PathError};
 pub use run::{RunError, run};

@@ -10,9 +10,10 @@ use strata_policy::{DetailPlan, ModeDemands, demands};
 use strata_rules::{Action, AnswerId, BATCH, PacketFields, Policies, RuleClassifier, UNTAGGED};
 use strata_wire::ethernet::{self, ethertype};
 use strata_wire::wide::{GROUP, PacketColumns, Simd, WIDE};
-use strata_wire::{AddressFamily, Counters, Headers, LinkType, Outcome, Plain, exact};
+use strata_wire::{AddressFamily, Counters, Headers, Keep, LinkType, Outcome, Plain, exact};
 
 use crate::demand::{Budgeted, Demand, Demands, Kept};
+use crate::exports::PolicyExport;
 use crate::reasons::Reasons;
 use flows::{FlowDecisions, Salt};
 
@@ -35,6 +36,8 @@ struct Decision {
     demands: Vec<Demands>,
     /// Whether every class gets the same.
     is_settled: bool,
+    /// What is exported; usually nothing.
+    exports: Vec<PolicyExport>,
 }
 
 /// What is needed of a decision for every packet.
@@ -46,6 +49,8 @@ struct Applied {
     discards: bool,
     /// Whether copies are sent on.
     mirrors: bool,
+    /// Whether something is exported.
+    exports: bool,
 }
 
 /// The policies of one worker.
@@ -69,6 +74,8 @@ pub(crate) struct Policing {
     kept: Vec<Kept>,
     /// Likewise: what the budget of detail decides.
     budgeted: Vec<Budgeted>,
+    /// Whether any decision so far exports something.
+    has_exports: bool,
     /// For each packet of the current batch, as far as they were found: the number of its decision.
     found: [u16; WIDE],
     fields: Vec<PacketFields>,
@@ -116,6 +123,7 @@ impl Policing {
             applied: Vec::new(),
             kept: Vec::new(),
             budgeted: Vec::new(),
+            has_exports: false,
             found: [0; WIDE],
             fields: Vec::with_capacity(LANES),
             unknown: Vec::with_capacity(LANES),
@@ -314,6 +322,8 @@ impl Policing {
             .all(|demand| always(demand) == Some(Outcome::Discard));
         let first = demands.first().and_then(always);
         let is_settled = first.is_some() && demands.iter().all(|demand| always(demand) == first);
+        let exports = self.exports_of(&policies, &actions);
+        self.has_exports |= !exports.is_empty();
         let number = u16::try_from(self.decisions.len()).expect("decisions are bounded");
         let classes = (0..=u8::MAX).zip(&demands);
         for (class, demand) in classes {
@@ -324,11 +334,13 @@ impl Policing {
             counters: Counters::default(),
             discards,
             mirrors: actions.contains(&Action::Mirror),
+            exports: !exports.is_empty(),
         });
         self.decisions.push(Decision {
             answer,
             demands,
             is_settled,
+            exports,
         });
         let place = answer.0 as usize;
         if self.numbers.len() <= place {
@@ -336,6 +348,36 @@ impl Policing {
         }
         self.numbers[place] = number;
         number
+    }
+
+    /// What these policies export, or the default if it applies.
+    fn exports_of(&self, policies: &[u32], actions: &[Action]) -> Vec<PolicyExport> {
+        let exported = |(at, action): (usize, &Action)| match *action {
+            Action::Export(export) => Some(PolicyExport {
+                // After the policies' actions comes that of the default.
+                policy: policies
+                    .get(at)
+                    .map_or(0, |&number| self.policies.named(number).0),
+                export,
+            }),
+            _ => None,
+        };
+        actions.iter().enumerate().filter_map(exported).collect()
+    }
+
+    /// Whether packets may have to be exported.
+    #[inline(always)]
+    pub(crate) fn has_exports(&self) -> bool {
+        self.has_exports
+    }
+
+    /// What is exported of the packet at `place` of the batch.
+    pub(crate) fn exports(&self, place: u8) -> &[PolicyExport] {
+        let number = usize::from(self.found[usize::from(place)]);
+        match self.applied[number].exports {
+            true => &self.decisions[number].exports,
+            false => &[],
+        }
     }
 
     /// What is demanded of the packet at `place` of the batch if it belongs to this class.
@@ -363,6 +405,12 @@ impl Policing {
     /// Whether what happens to the packet at `place` is independent of its class.
     pub(crate) fn is_settled(&self, place: u8) -> bool {
         self.decision(place).is_settled
+    }
+
+    /// Whether more of the packet at `place` is sent on than its headers, whatever is kept of it.
+    pub(crate) fn sends_whole(&self, place: u8) -> bool {
+        let beyond = |one: &PolicyExport| one.export.keep != Keep::Header;
+        self.mirrors(place) || self.exports(place).iter().any(beyond)
     }
 
     /// Whether a copy of the packet at `place` is sent on.

@@ -32,6 +32,7 @@ use std::sync::atomic::Ordering;
 use crate::budget::Budget;
 use crate::classifier::{Classifier, bits};
 use crate::demand::Demands;
+use crate::exports::Exports;
 use crate::flows::{FlowFinder, wire_bytes};
 use crate::policing::{Policing, fields, plain_fields};
 use crate::reasons::Reasons;
@@ -127,6 +128,8 @@ pub struct Worker<S = BlockSink> {
     /// Is shown packets, and whether it wants them now.
     tap: Option<Box<dyn Tap>>,
     is_tapped: bool,
+    /// Takes what policies export.
+    exports: Option<Box<dyn Exports>>,
     /// The share of flows that is captured, where it may be less than all.
     flow_share: Option<FlowShare>,
     /// What else is kept whole; `None` for nothing else.
@@ -164,6 +167,7 @@ impl<S: Sink> Worker<S> {
             copies,
             enough,
             tap,
+            exports,
             loads,
             shadow,
         } = parts;
@@ -203,6 +207,7 @@ impl<S: Sink> Worker<S> {
             memory,
             tap,
             is_tapped: false,
+            exports,
             flow_share: None,
             triggers: triggers.filter(Triggers::is_asked).map(Box::new),
             blocks_handed_over: 0,
@@ -224,7 +229,17 @@ impl<S: Sink> Worker<S> {
     pub fn idle(&mut self) -> Result<(), SinkError> {
         self.switch_if_asked();
         self.look_at_tap();
+        if let Some(exports) = &mut self.exports {
+            exports.batch_done();
+        }
         self.apply_alerts()
+    }
+
+    /// Whether policies may export packets of a batch.
+    #[inline(always)]
+    fn is_exporting(&self) -> bool {
+        let policing = self.policing.as_ref();
+        self.exports.is_some() && policing.is_some_and(|policing| policing.has_exports())
     }
 
     /// Whether somebody wants to see packets, until this is called again.
@@ -422,6 +437,9 @@ impl<S: Sink> Worker<S> {
         }
         self.block.push_meta(&meta);
         if let Meta::Interface { id, interface } = meta {
+            if let Some(exports) = &mut self.exports {
+                exports.interface(id, &interface);
+            }
             let source = Source {
                 filter: self.filter_on(interface.link),
                 rules_number: rules_number(self.policing.as_deref(), &interface),
@@ -488,6 +506,9 @@ impl<S: Sink> Worker<S> {
                 }
             }
             start += many;
+        }
+        if let Some(exports) = &mut self.exports {
+            exports.batch_done();
         }
         if let Some(memory) = &mut self.memory
             && let Some(preparation) = self.classifier.preparation()
@@ -562,6 +583,9 @@ impl<S: Sink> Worker<S> {
         self.classifier.classify(facts, self.lanes.dissected);
         if self.is_tapped {
             self.show(batch, (start, places), passed);
+        }
+        if self.is_exporting() {
+            self.export(batch, (start, places), passed);
         }
         self.prefetch_triggers();
         for lane in bits(self.lanes.wanted) {

@@ -274,9 +274,9 @@ pub fn demands(
         .into_iter()
         .map(|((id, text), action)| (action, Decider::policy(id, text)))
         .collect();
-    if actions.iter().all(|(action, _)| *action == Action::Mirror) {
+    if actions.iter().all(|(action, _)| action.leaves_open()) {
         let action = match policies.default_action() {
-            Action::Mirror => Action::CLASSIFY,
+            open if open.leaves_open() => Action::CLASSIFY,
             other => other,
         };
         actions.push((action, Decider::PolicyDefault));
@@ -295,7 +295,7 @@ pub fn demands(
                 };
                 (demand, decider.clone())
             })),
-            Action::Classify(None) | Action::Mirror => {}
+            Action::Classify(None) | Action::Mirror | Action::Export(_) => {}
         }
     }
     if actions

@@ -32,6 +32,7 @@
 
 mod classes;
 mod classifier;
+mod export;
 mod packet;
 mod policies;
 mod policy;
@@ -43,6 +44,7 @@ mod tss;
 mod uniflow;
 
 pub use classifier::{BATCH, CacheStats, RuleClassifier, RuleSet};
+pub use export::{DestinationName, Export, ParseExportError};
 pub use packet::{Field, PacketFields, UNTAGGED};
 pub use policies::Policies;
 pub use policy::{

@@ -141,9 +141,9 @@ impl Policies {
                 .iter()
                 .map(|&number| self.known(number).policy.action),
         );
-        if actions.iter().all(|action| *action == Action::Mirror) {
+        if actions.iter().all(Action::leaves_open) {
             actions.push(self.default);
-            if self.default == Action::Mirror {
+            if self.default.leaves_open() {
                 actions.push(Action::CLASSIFY);
             }
         }

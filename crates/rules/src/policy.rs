@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use strata_filter::{Filter, ParseError};
 use strata_wire::{Counters, Granularity, Keep, Sampling};
 
+use crate::export::{Export, ParseExportError};
 use crate::translate::TranslateError;
 
 /// The default priority.
@@ -26,8 +27,8 @@ pub const PROTECTED_BYTES_MAX: usize = 64 << 10;
 /// What to do with the packets of a policy.
 ///
 /// In text: a granularity (`full`, `header`, `partial N`, `drop`), or `classify`; each may be
-/// followed by `1/N` or `1/N flows`. `sample 1/N` is another name for `classify 1/N`. And `mirror`,
-/// which is combined with others.
+/// followed by `1/N` or `1/N flows`. `sample 1/N` is another name for `classify 1/N`. And `mirror`
+/// and exports (`header -> NAME`), which are combined with others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
     /// Each packet is kept this far, whatever its class.
@@ -36,6 +37,8 @@ pub enum Action {
     Classify(Option<Sampling>),
     /// A copy of each packet is sent on. The other policies, or the default, decide what is kept.
     Mirror,
+    /// Headers or packets are exported. The other policies, or the default, decide what is kept.
+    Export(Export),
 }
 
 impl Action {
@@ -46,6 +49,12 @@ impl Action {
         keep: Keep::Nothing,
         sampling: None,
     });
+
+    /// Whether it leaves open what is kept.
+    #[must_use]
+    pub fn leaves_open(&self) -> bool {
+        matches!(self, Self::Mirror | Self::Export(_))
+    }
 }
 
 impl fmt::Display for Action {
@@ -54,6 +63,7 @@ impl fmt::Display for Action {
             Self::Keep(granularity) => granularity.fmt(f),
             Self::Classify(None) => f.write_str("classify"),
             Self::Mirror => f.write_str("mirror"),
+            Self::Export(export) => export.fmt(f),
             Self::Classify(sampling) => {
                 let keep = Keep::Full;
                 let text = Granularity {
@@ -73,12 +83,16 @@ pub enum ParseActionError {
     /// It is not an action.
     #[error(
         "'{text}' is not an action: write full, header, partial N, drop or classify, then \
-         optionally 1/N or '1/N flows' (for example: header 1/10 flows); or sample 1/N, or mirror"
+         optionally 1/N or '1/N flows' (for example: header 1/10 flows); or sample 1/N, mirror, or \
+         'header -> NAME' or 'payload -> NAME' to export"
     )]
     Unknown {
         /// What was written.
         text: String,
     },
+    /// It is not an export.
+    #[error(transparent)]
+    Export(#[from] ParseExportError),
     /// The destination does not belong here.
     #[error(
         "'mirror {after}': write mirror alone; `strata record --mirror-to INTERFACE` says where \
@@ -97,6 +111,9 @@ impl FromStr for Action {
         let refuse = || ParseActionError::Unknown {
             text: text.to_owned(),
         };
+        if text.contains("->") {
+            return Ok(Self::Export(text.parse()?));
+        }
         let (first, rest) = text.trim().split_once(' ').unwrap_or((text.trim(), ""));
         match first {
             "mirror" if rest.trim().is_empty() => Ok(Self::Mirror),
@@ -213,6 +230,9 @@ mod tests {
             "classify",
             "classify 1/7",
             "mirror",
+            "header -> analyser",
+            "payload -> dpi-1.example",
+            "payload 128 -> x",
         ] {
             assert_eq!(text.parse::<Action>().unwrap().to_string(), text);
         }
@@ -220,6 +240,26 @@ mod tests {
         for text in ["", "sample", "classify 10", "full 1/0", "sample full"] {
             let error = text.parse::<Action>().unwrap_err().to_string();
             assert!(error.contains("is not an action: write full"), "{error}");
+        }
+        for (text, what) in [
+            (
+                "header -> udp://192.0.2.1:4740",
+                "under [export.destinations]",
+            ),
+            ("partial 5 -> x", "payload N"),
+            ("payload 0 -> x", "payload N"),
+            ("header 1/10 -> x", "payload N"),
+            ("-> x", "payload N"),
+            ("header ->", "no name of a destination"),
+            ("header -> a b", "no name of a destination"),
+            ("header -> a -> b", "no name of a destination"),
+            (
+                "header -> aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+                "no name of a destination",
+            ),
+        ] {
+            let error = text.parse::<Action>().unwrap_err().to_string();
+            assert!(error.contains(what), "{error}");
         }
         let error = "mirror eth1".parse::<Action>().unwrap_err().to_string();
         assert!(error.contains("--mirror-to INTERFACE"), "{error}");

@@ -135,6 +135,52 @@ pub fn dropped(fd: BorrowedFd<'_>) -> io::Result<u32> {
     values.map(|values| values[DROPS])
 }
 
+/// Asks for a send buffer of this size; the kernel gives what the system's limit permits.
+///
+/// # Errors
+///
+/// What the operating system says.
+pub fn set_send_buffer(fd: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
+    set_number(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, bytes)
+}
+
+/// Makes datagrams of a UDP socket leave whole or not at all: longer ones than the path carries fail
+/// with `EMSGSIZE`, none is cut into IP fragments.
+///
+/// # Errors
+///
+/// What the operating system says.
+pub fn never_fragment(fd: BorrowedFd<'_>, is_v6: bool) -> io::Result<()> {
+    let (level, name, value) = match is_v6 {
+        false => (
+            libc::IPPROTO_IP,
+            libc::IP_MTU_DISCOVER,
+            libc::IP_PMTUDISC_DO,
+        ),
+        true => (
+            libc::IPPROTO_IPV6,
+            libc::IPV6_MTU_DISCOVER,
+            libc::IPV6_PMTUDISC_DO,
+        ),
+    };
+    set_number(fd, level, name, value.cast_unsigned())
+}
+
+/// Bytes of the largest IP packet on the path of a connected socket, as far as is known.
+///
+/// # Errors
+///
+/// What the operating system says, `ENOTCONN` if it is not connected.
+pub fn path_mtu(fd: BorrowedFd<'_>, is_v6: bool) -> io::Result<usize> {
+    let (level, name) = match is_v6 {
+        false => (libc::IPPROTO_IP, libc::IP_MTU),
+        true => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
+    };
+    // SAFETY: a number.
+    let mtu = unsafe { get_option::<c_int>(fd, level, name) }?;
+    usize::try_from(mtu).map_err(io::Error::other)
+}
+
 /// A classic BPF filter that keeps the first `snaplen` bytes of every packet; with 0 it admits no
 /// packet.
 ///
@@ -610,6 +656,26 @@ mod tests {
             let expected = expected.map(|bytes| (from.local_addr().unwrap(), bytes));
             assert_eq!(received(&to, 10), expected.collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn datagrams_longer_than_the_path_carries_fail() {
+        for any in ["127.0.0.1:0", "[::1]:0"] {
+            let (to, from) = (UdpSocket::bind(any).unwrap(), UdpSocket::bind(any).unwrap());
+            from.connect(to.local_addr().unwrap()).unwrap();
+            let is_v6 = any.starts_with('[');
+            never_fragment(from.as_fd(), is_v6).unwrap();
+            let mtu = path_mtu(from.as_fd(), is_v6).unwrap();
+            let headers = if is_v6 { 48 } else { 28 };
+            assert!((1280..=65_536).contains(&mtu), "{mtu}");
+            // The loopback interface carries more than a datagram may have.
+            let fits = (mtu - headers).min(65_000);
+            assert_eq!(from.send(&vec![0; fits]).unwrap(), fits);
+            let error = from.send(&vec![0; 65_536]).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));
+        }
+        let alone = UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert!(path_mtu(alone.as_fd(), false).is_err());
     }
 
     #[test]

@@ -228,7 +228,22 @@ fn arrivals(status: &Status) -> impl Iterator<Item = Row> {
         );
         row("reports", counts)
     });
+    let exported = status.exports.iter().map(|to| {
+        let counts = format!(
+            "to {} ({}): {} packets, {} lost, {} unfit, {} cut; {} datagrams, {} not sent",
+            word(&to.name),
+            word(&to.to),
+            grouped(to.packets),
+            grouped(to.lost),
+            grouped(to.unfit),
+            grouped(to.cut),
+            grouped(to.datagrams),
+            grouped(to.not_sent),
+        );
+        row("export", counts)
+    });
     let asked = asked.into_iter().chain(installed).chain(reported);
+    let asked = asked.chain(exported);
     interfaces.chain(lost).chain(asked)
 }
 
@@ -379,6 +394,7 @@ mod tests {
         Status {
             vectors: VectorStatus::default(),
             reports: None,
+            exports: Vec::new(),
             version: "0.1.0".into(),
             pid: 7,
             log: "log/\u{1b}[2J".into(),

@@ -52,6 +52,20 @@ pub(super) fn outcome(outcome: &RecordOutcome) -> Result<()> {
             text::count_of(reports.vectors_lost, "vector"),
         )?;
     }
+    for to in &outcome.exports {
+        writeln!(
+            out,
+            "exported to {} ({}): {} in {}; {} lost, {} unfit, {} cut; {} not sent",
+            to.name,
+            to.to,
+            text::count_of(to.packets, "packet"),
+            text::count_of(to.datagrams, "datagram"),
+            grouped(to.lost),
+            grouped(to.unfit),
+            grouped(to.cut),
+            text::count_of(to.not_sent, "datagram"),
+        )?;
+    }
     if let Some(detail) = &outcome.detail {
         writeln!(
             out,

@@ -20,7 +20,8 @@ pub(super) struct SteerArgs {
     policy: Option<PathBuf>,
 
     /// Set the action for packets that no policy matches: full, header, partial N, drop, classify
-    /// (let the model decide) or mirror (and classify).
+    /// (let the model decide), mirror (and classify), or header -> NAME or payload -> NAME (export to a
+    /// destination of the configuration, and classify).
     #[arg(long, value_name = "ACTION", env = "STRATA_DEFAULT")]
     default: Option<String>,
 

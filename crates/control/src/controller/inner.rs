@@ -10,8 +10,8 @@ use strata_rules::{Action, Base, PolicySet};
 use strata_wire::{Counters, exact};
 
 use super::events::Events;
-use super::{DriftWindow, Fast, Observed};
-use crate::config::OnDrift;
+use super::{ControlError, DriftWindow, Fast, Observed};
+use crate::config::{ExportPlan, OnDrift};
 use crate::elastic::{
     DETAIL_LEFT, Degradation, ElasticOptions, ElasticState, Reading, Resource, Sensed,
 };
@@ -150,6 +150,28 @@ impl Asked {
     }
 }
 
+/// Where policies may send packets on to, as the recording was started.
+#[derive(Debug)]
+pub(super) struct Ways {
+    /// Whether there is an interface for copies.
+    pub(super) can_mirror: bool,
+    /// Where headers and packets may be exported to.
+    pub(super) export: Option<ExportPlan>,
+}
+
+impl Ways {
+    /// Refuses an action that sends packets to where they may not go.
+    pub(super) fn check(&self, action: Action) -> Result<(), ControlError> {
+        if action == Action::Mirror && !self.can_mirror {
+            return Err(ControlError::NoMirror);
+        }
+        match ExportPlan::problem(self.export.as_ref(), action) {
+            Some(problem) => Err(ControlError::NoDestination(problem)),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Policies and their numbers.
 #[derive(Debug, Default)]
 pub(super) struct Registry {
@@ -170,7 +192,7 @@ pub(super) struct Inner {
     /// When to try saving again, and whether the failure was reported.
     pub(super) save_at: Option<Instant>,
     pub(super) save_told: bool,
-    pub(super) can_mirror: bool,
+    pub(super) ways: Ways,
     pub(super) state: ElasticState,
     /// What the relay asks of each worker's link, and its last reason.
     pub(super) relay: BTreeMap<u16, Degradation>,

@@ -7,10 +7,10 @@ use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use strata_rules::{Action, Policy, PolicyError, PolicySet};
+use strata_rules::{Policy, PolicyError, PolicySet};
 use strata_wire::Counters;
 
-use super::inner::{Inner, Registry};
+use super::inner::{Inner, Registry, Ways};
 use super::{ControlError, Controller, Settings, bounded};
 use crate::config::PolicyConfig;
 use crate::elastic::ElasticState;
@@ -48,7 +48,7 @@ pub(super) struct First {
 pub(super) fn first(
     configured: Vec<Policy>,
     saved: Option<&Saved>,
-    can_mirror: bool,
+    ways: &Ways,
 ) -> Result<First, PolicyError> {
     let taken = saved.map_or(0..0, Saved::ids);
     let mut first = First {
@@ -70,8 +70,8 @@ pub(super) fn first(
     for SavedPolicy { id, policy, .. } in saved.into_iter().flat_map(Saved::policies) {
         let text = policy.matches.clone();
         let added = policy.policy().and_then(|policy| {
-            if policy.action == Action::Mirror && !can_mirror {
-                return Ok(Some(ControlError::NoMirror.to_string()));
+            if let Err(error) = ways.check(policy.action) {
+                return Ok(Some(error.to_string()));
             }
             if asked.iter().any(|other| same(other, &policy)) {
                 first.configured.push(*id);
@@ -210,9 +210,7 @@ impl Controller {
         let policy = config.policy()?;
         let action = policy.action;
         let mut inner = self.lock();
-        if action == Action::Mirror && !inner.can_mirror {
-            return Err(ControlError::NoMirror);
-        }
+        inner.ways.check(action)?;
         let id = inner.policies.next_id;
         let next_id = id.checked_add(1).ok_or(PolicyError::TooMany)?;
         inner.policies.set.add(id, policy, config.matches.clone())?;
@@ -305,11 +303,9 @@ impl Controller {
         next.settle(&self.model);
         let (policies, what) = inner.policies.reconfigured(configured)?;
         let mut all = policies.set.all();
-        let mirrors = all.any(|(_, policy, _)| policy.action == Action::Mirror);
+        all.try_for_each(|(_, policy, _)| inner.ways.check(policy.action))?;
         drop(all);
-        if !inner.can_mirror && (mirrors || next.default == Action::Mirror) {
-            return Err(ControlError::NoMirror);
-        }
+        inner.ways.check(next.default)?;
         let state = match &next.elastic {
             Some(_) => inner.state.clone(),
             None => ElasticState::default(),

@@ -103,6 +103,9 @@ impl<S: Sink> Worker<S> {
         if let Some(tap) = &mut self.tap {
             tap.finish();
         }
+        if let Some(exports) = &mut self.exports {
+            exports.finish();
+        }
         self.publish_hits();
         self.apply_alerts()?;
         if !self.block.is_empty() {

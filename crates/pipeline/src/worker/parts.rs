@@ -11,6 +11,7 @@ use strata_wire::{Counters, FlowKey};
 
 use super::{Triggers, WorkerOptions};
 use crate::budget::Budget;
+use crate::exports::Exports;
 use crate::path::DataPath;
 use crate::tap::Tap;
 
@@ -69,6 +70,8 @@ pub struct Parts<S = BlockSink> {
     pub enough: Option<Box<dyn EnoughOfFlows>>,
     /// Is shown packets while it wants them.
     pub tap: Option<Box<dyn Tap>>,
+    /// Takes what policies export.
+    pub exports: Option<Box<dyn Exports>>,
     /// The load of all workers and which of them this is, if there are several: they share a budget of
     /// detail.
     pub loads: Option<(Arc<DetailLoads>, usize)>,
@@ -92,6 +95,7 @@ impl<S: Sink> Parts<S> {
             copies: None,
             enough: None,
             tap: None,
+            exports: None,
             loads: None,
             shadow: None,
         }

@@ -211,7 +211,7 @@ impl<S: Sink> Worker<S> {
         };
         match keep {
             // A copy is sent on whole.
-            _ if self.is_mirrored(lane) => enough.keep_whole(&key),
+            _ if self.is_sent_whole(lane) => enough.keep_whole(&key),
             Keep::Full => enough.keep_whole(&key),
             _ => match with_options(wanted) {
                 None => enough.keep_whole(&key),
@@ -223,10 +223,10 @@ impl<S: Sink> Worker<S> {
         }
     }
 
-    /// Whether policies send on a copy of a packet.
-    fn is_mirrored(&self, lane: usize) -> bool {
+    /// Whether policies send on more of a packet than its headers.
+    fn is_sent_whole(&self, lane: usize) -> bool {
         let policing = self.policing.as_ref();
-        policing.is_some_and(|policing| policing.mirrors(self.lanes.policed[lane]))
+        policing.is_some_and(|policing| policing.sends_whole(self.lanes.policed[lane]))
     }
 
     /// Whether policies decide what happens to a packet, whatever its class.

@@ -183,6 +183,9 @@ impl<S: Sink> Worker<S> {
                 if self.is_tapped {
                     self.show_columns(&wide, batch, (start, places));
                 }
+                if self.is_exporting() {
+                    self.export_columns(&wide, batch, (start, places));
+                }
                 let recording = Recording {
                     batch,
                     start,

@@ -1,0 +1,157 @@
+//! Where a recording may export packets to, and as whom.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use strata_exporter::{Channel, Destination};
+use strata_rules::{Action, DestinationName};
+use strata_wire::Keep;
+
+/// Destinations at most: each has a socket and, for each interface, buffers.
+const DESTINATIONS_MAX: usize = 64;
+/// The largest identity: it is a VXLAN network identifier.
+const IDENTITY_MAX: u32 = (1 << 24) - 1;
+
+/// Export of headers and packets.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ExportConfig {
+    /// Where packets may be sent, by the names that policies use, and nowhere else:
+    /// `udp://HOST:PORT` for a `strata collector`, `vxlan://HOST` for a VXLAN decapsulator (packets
+    /// only, not headers). Neither is encrypted.
+    pub destinations: BTreeMap<String, String>,
+    /// Identity of the first captured interface, 1 to 16777215; the others have the numbers after it.
+    /// Give each host a range of its own. It is the network identifier in VXLAN.
+    pub identity: Option<u32>,
+    /// Identities of single interfaces, by name, instead of those.
+    pub identities: BTreeMap<String, u32>,
+    /// Name of this host for collectors. By default its host name.
+    pub host: Option<String>,
+}
+
+/// A destination with its name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NamedDestination {
+    /// The name that policies use.
+    pub name: DestinationName,
+    /// Where it is.
+    pub destination: Destination,
+}
+
+/// [`ExportConfig`], checked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ExportPlan {
+    /// At least one, at most 64.
+    pub destinations: Vec<NamedDestination>,
+    /// Of the first interface.
+    pub identity: u32,
+    /// Of single interfaces.
+    pub identities: BTreeMap<String, u32>,
+    /// The host's name, if it is not to be its own.
+    pub host: Option<String>,
+}
+
+/// A key, and what is wrong with it.
+type Problem = (String, String);
+
+impl ExportConfig {
+    /// `None` if there are no destinations.
+    pub(super) fn plan(&self) -> Result<Option<ExportPlan>, Problem> {
+        let mut known = BTreeMap::new();
+        for (name, &identity) in &self.identities {
+            let key = || format!("identities.{name}");
+            checked(identity).map_err(|problem| (key(), problem))?;
+            if let Some(other) = known.insert(identity, name) {
+                let problem = format!("{identity} is the identity of {other} already");
+                return Err((key(), problem));
+            }
+        }
+        let mut destinations = Vec::new();
+        for (name, text) in &self.destinations {
+            let wrong = |problem: String| (format!("destinations.{name}"), problem);
+            let named = name
+                .parse()
+                .map_err(|error: strata_rules::ParseExportError| wrong(error.to_string()))?;
+            destinations.push(NamedDestination {
+                name: named,
+                destination: text.parse().map_err(
+                    |error: strata_exporter::ParseDestinationError| wrong(error.to_string()),
+                )?,
+            });
+        }
+        if let Some(identity) = self.identity {
+            checked(identity).map_err(|problem| ("identity".into(), problem))?;
+        }
+        if destinations.is_empty() {
+            return Ok(None);
+        }
+        if destinations.len() > DESTINATIONS_MAX {
+            let problem = format!(
+                "{} are too many, {DESTINATIONS_MAX} are the most",
+                destinations.len()
+            );
+            return Err(("destinations".into(), problem));
+        }
+        let identity = self.identity.ok_or_else(|| {
+            let problem = "is missing: give this host the first of its own numbers, from 1 to \
+                           16777215, by which collectors tell its interfaces from others";
+            ("identity".into(), problem.into())
+        })?;
+        Ok(Some(ExportPlan {
+            destinations,
+            identity,
+            identities: self.identities.clone(),
+            host: self.host.clone(),
+        }))
+    }
+}
+
+fn checked(identity: u32) -> Result<(), String> {
+    match identity {
+        1..=IDENTITY_MAX => Ok(()),
+        _ => Err(format!(
+            "{identity} is not a number from 1 to {IDENTITY_MAX}"
+        )),
+    }
+}
+
+impl ExportPlan {
+    /// The identity of the interface with this number in the recording and this name; `None` if no
+    /// number is left for it, or another interface has it by its name.
+    #[must_use]
+    pub fn identity_of(&self, number: u16, name: Option<&str>) -> Option<u32> {
+        if let Some(&identity) = name.and_then(|name| self.identities.get(name)) {
+            return Some(identity);
+        }
+        let identity = self.identity + u32::from(number);
+        let is_taken = self.identities.values().any(|&other| other == identity);
+        (identity <= IDENTITY_MAX && !is_taken).then_some(identity)
+    }
+
+    /// What is wrong with an action: it names no destination, or one that cannot carry it.
+    pub(crate) fn problem(plan: Option<&Self>, action: Action) -> Option<String> {
+        let Action::Export(export) = action else {
+            return None;
+        };
+        let destinations = plan.map_or(&[][..], |plan| &plan.destinations);
+        let found = destinations.iter().find(|known| known.name == export.to);
+        match found {
+            None => Some(format!(
+                "'{action}': the configuration names no destination {}: write it under \
+                 [export.destinations], which is read at the start of a recording",
+                export.to
+            )),
+            Some(known)
+                if export.keep == Keep::Header && known.destination.channel == Channel::Vxlan =>
+            {
+                Some(format!(
+                    "'{action}': VXLAN carries packets, not compressed headers: write 'payload -> {}', \
+                     or name a udp:// destination",
+                    export.to
+                ))
+            }
+            Some(_) => None,
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! From a worker to the thread that exports.
+
+use std::collections::BTreeMap;
+use std::mem;
+use std::sync::mpsc::{SyncSender, TrySendError};
+
+use strata_pipeline::{ExportedPacket, Exports, PolicyExport};
+use strata_rules::DestinationName;
+use strata_wire::{Interface, Keep, LinkType, clamped, exact};
+
+use super::own::Own;
+
+/// A chunk goes to the thread once it has this many bytes, or packets.
+const CHUNK_BYTES: usize = 64 << 10;
+const CHUNK_PACKETS: usize = 1024;
+
+/// What is exported of a packet to a destination.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    /// Where its bytes are in the chunk.
+    at: u32,
+    len: u32,
+    pub(super) ts_ns: u64,
+    pub(super) wire_len: u32,
+    pub(super) one_in: u32,
+    pub(super) policy: u16,
+    pub(super) stream: StreamKey,
+    pub(super) class: u8,
+}
+
+/// Packets of an interface to a destination.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct StreamKey {
+    /// Place of the destination.
+    pub(super) target: u16,
+    pub(super) interface: u16,
+    /// Whether they are headers, which are compressed.
+    pub(super) is_header: bool,
+}
+
+/// An interface, as the input describes it.
+#[derive(Clone, Debug)]
+pub(super) struct Described {
+    pub(super) id: u16,
+    pub(super) link: LinkType,
+    pub(super) name: Option<String>,
+}
+
+/// Packets on their way to the thread.
+#[derive(Debug, Default)]
+pub(crate) struct Chunk {
+    pub(super) entries: Vec<Entry>,
+    bytes: Vec<u8>,
+    /// Interfaces that packets from this chunk on are of.
+    pub(super) interfaces: Vec<Described>,
+    /// Packets that were lost before this chunk.
+    pub(super) lost: BTreeMap<StreamKey, u64>,
+}
+
+impl Chunk {
+    pub(super) fn bytes(&self, entry: &Entry) -> &[u8] {
+        &self.bytes[entry.at as usize..][..entry.len as usize]
+    }
+
+    fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.interfaces.is_empty() && self.lost.is_empty()
+    }
+}
+
+/// The end of the queue at a worker.
+#[derive(Debug)]
+pub(crate) struct ExportQueue {
+    /// `None` once no more packets come.
+    queue: Option<SyncSender<Chunk>>,
+    targets: Vec<DestinationName>,
+    own: Vec<Own>,
+    links: Vec<LinkType>,
+    waits: bool,
+    chunk: Chunk,
+}
+
+impl ExportQueue {
+    pub(super) fn new(
+        queue: SyncSender<Chunk>,
+        targets: &[DestinationName],
+        own: Vec<Own>,
+        waits: bool,
+    ) -> Self {
+        Self {
+            queue: Some(queue),
+            targets: targets.to_vec(),
+            own,
+            links: Vec::new(),
+            waits,
+            chunk: Chunk::default(),
+        }
+    }
+
+    /// Hands over what was taken; or loses it, if the queue is full and nobody may wait.
+    fn hand_over(&mut self, waits: bool) {
+        let Some(queue) = &self.queue else {
+            return;
+        };
+        if self.chunk.is_empty() {
+            return;
+        }
+        let chunk = mem::take(&mut self.chunk);
+        let back = match waits {
+            true => queue.send(chunk).err().map(|error| error.0),
+            false => match queue.try_send(chunk) {
+                Ok(()) => None,
+                Err(TrySendError::Full(back) | TrySendError::Disconnected(back)) => Some(back),
+            },
+        };
+        match back {
+            None => self.chunk.bytes.reserve(CHUNK_BYTES),
+            Some(mut back) => {
+                for entry in back.entries.drain(..) {
+                    *back.lost.entry(entry.stream).or_default() += 1;
+                }
+                back.bytes.clear();
+                self.chunk = back;
+            }
+        }
+    }
+}
+
+impl Exports for ExportQueue {
+    fn interface(&mut self, id: u16, interface: &Interface) {
+        let index = usize::from(id);
+        if self.links.len() <= index {
+            self.links.resize(index + 1, LinkType(0));
+        }
+        self.links[index] = interface.link;
+        self.chunk.interfaces.push(Described {
+            id,
+            link: interface.link,
+            name: interface.name().map(str::to_owned),
+        });
+    }
+
+    fn take(&mut self, exported: &ExportedPacket<'_>, exports: &[PolicyExport]) {
+        let packet = &exported.packet;
+        let link = self.links[usize::from(packet.interface)];
+        if self.own.iter().any(|own| own.has_sent(link, packet.data)) {
+            return;
+        }
+        let captured = exact::<u32>(packet.data.len());
+        for PolicyExport { policy, export } in exports {
+            let Some(target) = self.targets.iter().position(|name| *name == export.to) else {
+                // Policies are checked against the destinations.
+                continue;
+            };
+            let len = export.keep.kept_len(exported.header_len, captured);
+            let at = exact::<u32>(self.chunk.bytes.len());
+            let kept = &packet.data[..len as usize];
+            self.chunk.bytes.extend_from_slice(kept);
+            self.chunk.entries.push(Entry {
+                at,
+                len,
+                ts_ns: packet.ts_ns,
+                wire_len: packet.wire_len,
+                one_in: exported.one_in,
+                policy: clamped::<u16>(*policy),
+                stream: StreamKey {
+                    target: exact::<u16>(target),
+                    interface: packet.interface,
+                    is_header: export.keep == Keep::Header,
+                },
+                class: exported.class,
+            });
+        }
+        let chunk = &self.chunk;
+        if chunk.bytes.len() >= CHUNK_BYTES || chunk.entries.len() >= CHUNK_PACKETS {
+            self.hand_over(self.waits);
+        }
+    }
+
+    fn batch_done(&mut self) {
+        self.hand_over(self.waits);
+    }
+
+    fn finish(&mut self) {
+        // Nobody loses a packet by waiting now.
+        self.hand_over(true);
+        self.queue = None;
+    }
+}

@@ -1,0 +1,364 @@
+//! The thread that exports: packets of an interface to a destination are a stream, numbered by itself.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use strata_capture::live::Device;
+use strata_control::Controller;
+use strata_control::config::ExportPlan;
+use strata_exporter::{
+    Announcement, Channel, Header, HeaderWriter, Label, PacketWriter, Source, vxlan,
+};
+use strata_wire::LinkType;
+
+use super::queue::{Chunk, Described, Entry, StreamKey};
+use super::target::{Outbox, Target};
+use crate::error::Result;
+use crate::notice::{Notice, Tell};
+
+/// Packets wait at most about this long for a datagram to become full.
+const FLUSH_EVERY: Duration = Duration::from_millis(100);
+/// How often it is said who sends, and the path is measured.
+const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
+/// How often at first, so that packets do not come before a name.
+const FIRST_TIMES: usize = 3;
+/// Streams at most, each of which takes some 60 KiB.
+const STREAMS_MAX: usize = 1024;
+/// The end of a stream is said several times: one of them will arrive.
+const ENDS: usize = 8;
+
+/// How packets of a stream are written.
+enum Writer {
+    Headers(Box<HeaderWriter>),
+    Packets(PacketWriter),
+    /// One by one, with this identity.
+    Vxlan(u32),
+}
+
+/// An interface of the recording.
+#[derive(Debug)]
+struct Known {
+    described: Described,
+    /// `None` if no identity is left for it.
+    identity: Option<u32>,
+    /// Of this description: numbers begin at 0 in each.
+    session: u32,
+}
+
+/// What the thread works on.
+pub(super) struct Streams {
+    outboxes: Vec<Outbox>,
+    /// By the recording's numbers.
+    interfaces: BTreeMap<u16, Known>,
+    writers: BTreeMap<StreamKey, Writer>,
+    plan: ExportPlan,
+    host: String,
+    next_session: u32,
+    controller: Arc<Controller>,
+    tell: Tell,
+}
+
+impl Streams {
+    pub(super) fn new(
+        targets: Vec<Target>,
+        (plan, host): (ExportPlan, String),
+        controller: Arc<Controller>,
+        waits: bool,
+        tell: Tell,
+    ) -> Result<Self> {
+        let streams = Self {
+            outboxes: targets
+                .into_iter()
+                .map(|target| Outbox::new(target, waits))
+                .collect(),
+            interfaces: BTreeMap::new(),
+            writers: BTreeMap::new(),
+            plan,
+            host,
+            next_session: getrandom::u32().map_err(std::io::Error::other)?,
+            controller,
+            tell,
+        };
+        streams.publish();
+        Ok(streams)
+    }
+
+    /// Exports what comes until no worker is left.
+    pub(super) fn run(mut self, queue: &Receiver<Chunk>, stop: &AtomicBool) {
+        let mut flushed = Instant::now();
+        let mut announced = flushed;
+        loop {
+            let left = FLUSH_EVERY.saturating_sub(flushed.elapsed());
+            match queue.recv_timeout(left) {
+                Ok(chunk) => self.take(&chunk),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) => break,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if announced.elapsed() >= ANNOUNCE_EVERY {
+                announced = Instant::now();
+                self.measure();
+                self.announce();
+            }
+            if flushed.elapsed() >= FLUSH_EVERY {
+                flushed = Instant::now();
+                self.flush();
+            }
+        }
+        for (key, writer) in &mut self.writers {
+            let outbox = &mut self.outboxes[usize::from(key.target)];
+            for _ in 0..ENDS {
+                match writer {
+                    Writer::Headers(writer) => writer.end(|bytes| outbox.put([bytes, &[]])),
+                    Writer::Packets(writer) => writer.end(|bytes| outbox.put([bytes, &[]])),
+                    Writer::Vxlan(_) => {}
+                }
+            }
+        }
+        self.flush();
+    }
+
+    fn take(&mut self, chunk: &Chunk) {
+        for described in &chunk.interfaces {
+            self.describe(described);
+        }
+        for (&key, &packets) in &chunk.lost {
+            self.lose(key, packets);
+        }
+        for entry in &chunk.entries {
+            self.put(entry, chunk.bytes(entry));
+        }
+    }
+
+    /// Each worker describes each interface: only the first, and what differs, is new.
+    fn describe(&mut self, described: &Described) {
+        let same = |known: &Known| {
+            let (one, other) = (&known.described, described);
+            one.link == other.link && one.name == other.name
+        };
+        if self.interfaces.get(&described.id).is_some_and(same) {
+            return;
+        }
+        let identity = self
+            .plan
+            .identity_of(described.id, described.name.as_deref());
+        let others = self
+            .interfaces
+            .iter()
+            .filter(|(id, _)| **id != described.id);
+        let is_taken =
+            identity.is_some() && others.clone().any(|(_, known)| known.identity == identity);
+        let identity = identity.filter(|_| !is_taken);
+        if identity.is_none() {
+            let name = described.name.as_deref().unwrap_or("without a name");
+            (self.tell)(&Notice::Warning(format!(
+                "export: no identity is left for interface {name}: give it one in \
+                 [export.identities]; its packets are not exported, and counted (unfit)"
+            )));
+        }
+        self.writers.retain(|key, _| key.interface != described.id);
+        let session = self.next_session;
+        self.next_session = session.wrapping_add(1);
+        let known = Known {
+            described: described.clone(),
+            identity,
+            session,
+        };
+        if let Some(datagram) = self.announcement(&known) {
+            for _ in 0..FIRST_TIMES {
+                self.to_collectors(&datagram);
+            }
+        }
+        self.interfaces.insert(described.id, known);
+    }
+
+    fn lose(&mut self, key: StreamKey, packets: u64) {
+        let outbox = &mut self.outboxes[usize::from(key.target)];
+        let Some(writer) = writer(&mut self.writers, &self.interfaces, outbox, key) else {
+            outbox.status.unfit += packets;
+            return;
+        };
+        outbox.status.lost += packets;
+        match writer {
+            Writer::Headers(writer) => writer.skip(packets, |bytes| outbox.put([bytes, &[]])),
+            Writer::Packets(writer) => writer.skip(packets, |bytes| outbox.put([bytes, &[]])),
+            Writer::Vxlan(_) => {}
+        }
+    }
+
+    /// A packet, or of it what is exported.
+    fn put(&mut self, entry: &Entry, bytes: &[u8]) {
+        let key = entry.stream;
+        let outbox = &mut self.outboxes[usize::from(key.target)];
+        let Some(writer) = writer(&mut self.writers, &self.interfaces, outbox, key) else {
+            outbox.status.unfit += 1;
+            return;
+        };
+        outbox.status.packets += 1;
+        let header = Header {
+            ts_ns: entry.ts_ns,
+            wire_len: entry.wire_len,
+            bytes,
+            label: Label {
+                policy: entry.policy,
+                class: entry.class,
+                one_in: entry.one_in,
+            },
+        };
+        match writer {
+            Writer::Headers(writer) => {
+                let done = writer.put(&header, |bytes| outbox.put([bytes, &[]]));
+                outbox.status.unfit += u64::from(done.is_err());
+            }
+            Writer::Packets(writer) => writer.put(&header, |bytes| outbox.put([bytes, &[]])),
+            Writer::Vxlan(identity) => {
+                let room = outbox.room - vxlan::HEADER_LEN;
+                let frame = &bytes[..bytes.len().min(room)];
+                outbox.status.cut += u64::from(frame.len() < bytes.len());
+                outbox.put([&vxlan::header(*identity), frame]);
+            }
+        }
+    }
+
+    /// Adopts what the paths carry now.
+    fn measure(&mut self) {
+        for at in 0..self.outboxes.len() {
+            if !self.outboxes[at].measure() {
+                continue;
+            }
+            let outbox = &mut self.outboxes[at];
+            let room = outbox.room;
+            let of = |key: &StreamKey| usize::from(key.target) == at;
+            for (_, writer) in self.writers.iter_mut().filter(|(key, _)| of(key)) {
+                match writer {
+                    Writer::Headers(writer) => {
+                        writer.set_room(room, |bytes| outbox.put([bytes, &[]]));
+                    }
+                    Writer::Packets(writer) => {
+                        writer.set_room(room, |bytes| outbox.put([bytes, &[]]));
+                    }
+                    Writer::Vxlan(_) => {}
+                }
+            }
+        }
+    }
+
+    /// Says to each collector who has which identity.
+    fn announce(&mut self) {
+        let known = self.interfaces.values().take(STREAMS_MAX);
+        let datagrams: Vec<Vec<u8>> = known.filter_map(|known| self.announcement(known)).collect();
+        datagrams
+            .iter()
+            .for_each(|datagram| self.to_collectors(datagram));
+    }
+
+    fn to_collectors(&mut self, datagram: &[u8]) {
+        for outbox in &mut self.outboxes {
+            if outbox.destination().channel == Channel::Udp {
+                outbox.put([datagram, &[]]);
+            }
+        }
+    }
+
+    /// Who an interface is; `None` if it has no identity.
+    fn announcement(&self, known: &Known) -> Option<Vec<u8>> {
+        let name = known.described.name.as_deref().unwrap_or_default();
+        let device = Device::named(name).ok();
+        let read = |file: &str| {
+            let path = Path::new("/sys/class/net").join(name).join(file);
+            let text = device.as_ref().and_then(|_| fs::read_to_string(path).ok());
+            text.map_or(String::new(), |text| text.trim().to_owned())
+        };
+        let announcement = Announcement {
+            source: Source {
+                identity: known.identity?,
+                session: known.session,
+            },
+            link: known.described.link,
+            index: device.as_ref().map_or(0, |device| device.index),
+            mac: mac(&read("address")),
+            host: self.host.clone(),
+            interface: name.to_owned(),
+            alias: read("ifalias"),
+        };
+        Some(announcement.datagram())
+    }
+
+    /// Sends all that waits, and says what was sent so far.
+    fn flush(&mut self) {
+        for (key, writer) in &mut self.writers {
+            let outbox = &mut self.outboxes[usize::from(key.target)];
+            match writer {
+                Writer::Headers(writer) => writer.finish(|bytes| outbox.put([bytes, &[]])),
+                Writer::Packets(writer) => writer.finish(|bytes| outbox.put([bytes, &[]])),
+                Writer::Vxlan(_) => {}
+            }
+        }
+        for outbox in &mut self.outboxes {
+            outbox.flush();
+            if let Some(error) = outbox.take_problem() {
+                (self.tell)(&Notice::Warning(format!(
+                    "export to {}: {error}; the recording goes on, and datagrams that are not sent \
+                     are counted",
+                    outbox.status.to
+                )));
+            }
+        }
+        self.publish();
+    }
+
+    fn publish(&self) {
+        let status = self.outboxes.iter().map(|outbox| outbox.status.clone());
+        self.controller.set_exports(status.collect());
+    }
+}
+
+/// The writer of a stream; `None` if it cannot be exported.
+fn writer<'a>(
+    writers: &'a mut BTreeMap<StreamKey, Writer>,
+    interfaces: &BTreeMap<u16, Known>,
+    outbox: &Outbox,
+    key: StreamKey,
+) -> Option<&'a mut Writer> {
+    if !writers.contains_key(&key) {
+        let known = interfaces.get(&key.interface)?;
+        let source = Source {
+            identity: known.identity?,
+            session: known.session,
+        };
+        if writers.len() >= STREAMS_MAX {
+            return None;
+        }
+        let link = known.described.link;
+        let writer = match (outbox.destination().channel, key.is_header) {
+            (Channel::Udp, true) => {
+                Writer::Headers(Box::new(HeaderWriter::new(source, link, outbox.room)))
+            }
+            (Channel::Udp, false) => Writer::Packets(PacketWriter::new(source, link, outbox.room)),
+            (Channel::Vxlan, false) if link == LinkType::ETHERNET => Writer::Vxlan(source.identity),
+            (Channel::Vxlan, _) => return None,
+        };
+        writers.insert(key, writer);
+    }
+    writers.get_mut(&key)
+}
+
+/// An address as the kernel writes it; 0 if it is none.
+fn mac(text: &str) -> [u8; 6] {
+    let mut bytes = [0; 6];
+    let parts: Option<Vec<u8>> = text
+        .split(':')
+        .map(|part| u8::from_str_radix(part, 16).ok())
+        .collect();
+    if let Some(parts) = parts
+        && parts.len() == bytes.len()
+    {
+        bytes.copy_from_slice(&parts);
+    }
+    bytes
+}

@@ -1,0 +1,211 @@
+//! A destination: its socket, and datagrams for it, which leave many at a time.
+
+use std::io::{self, ErrorKind};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use strata_control::ExportStatus;
+use strata_control::config::NamedDestination;
+use strata_exporter::{Destination, LEN_MIN, LEN_USUAL};
+use strata_rules::DestinationName;
+use strata_sys::socket::{self, Message, never_fragment, path_mtu, send_many};
+
+use super::own::Own;
+use crate::error::{At as _, NodeError, Result};
+
+/// Datagrams that leave in one system call.
+const BURST: usize = 32;
+/// Bytes of a datagram at most, however much the path carries: a loss then costs no more.
+const ROOM_MAX: usize = 8952;
+/// Bytes of the send buffer: what waits for a slow network card.
+const SEND_BUFFER: u32 = 4 << 20;
+/// How often a full socket is waited for, 100 ms each, where that is allowed.
+const WAITS: u32 = 50;
+
+/// A destination and its socket.
+#[derive(Debug)]
+pub(super) struct Target {
+    pub(super) name: DestinationName,
+    pub(super) destination: Destination,
+    address: SocketAddr,
+    local: SocketAddr,
+    socket: UdpSocket,
+}
+
+impl Target {
+    /// Opens a socket to a destination.
+    pub(super) fn open(named: &NamedDestination) -> Result<Self> {
+        let NamedDestination { name, destination } = named;
+        let opened = || -> io::Result<Self> {
+            let host = (destination.host.as_str(), destination.port);
+            let address = host.to_socket_addrs()?.next();
+            let address = address.ok_or_else(|| io::Error::other("the name has no address"))?;
+            let any: SocketAddr = match address {
+                SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+                SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+            };
+            let socket = UdpSocket::bind(any)?;
+            socket.connect(address)?;
+            socket.set_nonblocking(true)?;
+            never_fragment(socket.as_fd(), address.is_ipv6())?;
+            // Less than that is not an error.
+            let _ = socket::set_send_buffer(socket.as_fd(), SEND_BUFFER);
+            Ok(Self {
+                name: *name,
+                destination: destination.clone(),
+                address,
+                local: socket.local_addr()?,
+                socket,
+            })
+        };
+        opened()
+            .map_err(NodeError::from)
+            .at_with(|| format!("export.destinations.{name}: {destination}: cannot be reached"))
+    }
+
+    /// A second handle of the same socket.
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self {
+            name: self.name,
+            destination: self.destination.clone(),
+            address: self.address,
+            local: self.local,
+            socket: self.socket.try_clone()?,
+        })
+    }
+
+    /// Its two ends.
+    pub(super) fn own(&self) -> Own {
+        Own {
+            from: self.local,
+            to: self.address,
+        }
+    }
+
+    /// Bytes that a datagram may have on the path, as far as is known now.
+    fn room(&self) -> usize {
+        let is_v6 = self.address.is_ipv6();
+        let headers = if is_v6 { 48 } else { 28 };
+        let carried = path_mtu(self.socket.as_fd(), is_v6).map(|mtu| mtu.saturating_sub(headers));
+        carried.unwrap_or(LEN_USUAL).clamp(LEN_MIN, ROOM_MAX)
+    }
+}
+
+/// Datagrams for a destination.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    target: Target,
+    bytes: Vec<u8>,
+    /// Where datagrams end.
+    ends: Vec<usize>,
+    waits: bool,
+    /// Bytes of a datagram at most.
+    pub(super) room: usize,
+    pub(super) status: ExportStatus,
+    /// The first problem, until it is told.
+    problem: Option<io::Error>,
+    has_told: bool,
+}
+
+impl Outbox {
+    pub(super) fn new(target: Target, waits: bool) -> Self {
+        Self {
+            status: ExportStatus {
+                name: target.name.to_string(),
+                to: target.destination.to_string(),
+                ..ExportStatus::default()
+            },
+            room: target.room(),
+            bytes: Vec::with_capacity(BURST * 1500),
+            ends: Vec::with_capacity(BURST),
+            target,
+            waits,
+            problem: None,
+            has_told: false,
+        }
+    }
+
+    pub(super) fn destination(&self) -> &Destination {
+        &self.target.destination
+    }
+
+    /// Measures the path again; returns whether datagrams have to become shorter or may be longer.
+    pub(super) fn measure(&mut self) -> bool {
+        let room = self.target.room();
+        std::mem::replace(&mut self.room, room) != room
+    }
+
+    /// The first problem since the start, once.
+    pub(super) fn take_problem(&mut self) -> Option<io::Error> {
+        let problem = self.problem.take().filter(|_| !self.has_told);
+        self.has_told |= problem.is_some();
+        problem
+    }
+
+    /// Adds a datagram in two parts; several leave together.
+    pub(super) fn put(&mut self, parts: [&[u8]; 2]) {
+        parts
+            .iter()
+            .for_each(|part| self.bytes.extend_from_slice(part));
+        self.ends.push(self.bytes.len());
+        if self.ends.len() >= BURST {
+            self.flush();
+        }
+    }
+
+    /// Sends what waits.
+    pub(super) fn flush(&mut self) {
+        let (mut next, mut waits, mut refused) = (0, 0, 0);
+        while next < self.ends.len() {
+            let datagram = |at: usize| {
+                let start = at.checked_sub(1).map_or(0, |before| self.ends[before]);
+                &self.bytes[start..self.ends[at]]
+            };
+            let messages: Vec<Message<'_>> = (next..self.ends.len())
+                .map(|at| Message {
+                    parts: [datagram(at), &[]],
+                    segment: None,
+                })
+                .collect();
+            let to = socket::Destination::Own;
+            match send_many::<BURST>(self.target.socket.as_fd(), &to, &messages, true) {
+                Ok(sent) => {
+                    let bytes: usize = (next..next + sent).map(|at| datagram(at).len()).sum();
+                    self.status.datagrams += sent as u64;
+                    self.status.bytes += bytes as u64;
+                    next += sent;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // That is about a datagram before: this one is still here.
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused && refused < BURST => {
+                    refused += 1;
+                    self.status.not_sent += 1;
+                    self.status.datagrams = self.status.datagrams.saturating_sub(1);
+                    self.problem.get_or_insert(error);
+                }
+                Err(error)
+                    if error.kind() == ErrorKind::WouldBlock && self.waits && waits < WAITS =>
+                {
+                    waits += 1;
+                    let limit = Duration::from_millis(100);
+                    let _ = socket::wait(self.target.socket.as_fd(), true, limit);
+                }
+                // Longer than the path carries: those after may fit, and later ones will.
+                Err(error)
+                    if error.raw_os_error() == Some(rustix::io::Errno::MSGSIZE.raw_os_error()) =>
+                {
+                    self.status.not_sent += 1;
+                    next += 1;
+                }
+                Err(error) => {
+                    self.status.not_sent += (self.ends.len() - next) as u64;
+                    next = self.ends.len();
+                    self.problem.get_or_insert(error);
+                }
+            }
+        }
+        self.bytes.clear();
+        self.ends.clear();
+    }
+}
