@@ -4,6 +4,7 @@
 
 mod ask;
 mod bounded;
+mod collector;
 mod compact;
 mod control;
 mod descriptors;
@@ -88,6 +89,8 @@ enum Command {
     Relay(relay::Args),
     /// Collect reports of switches (DTA, INT) in memory, and query it.
     Telemetry(telemetry::Args),
+    /// Receive headers and packets that recordings export, as pcapng or into a log.
+    Collector(collector::Args),
     /// Append records to named streams on disk, and read them from any place.
     Stream(stream::Args),
     /// Show what a log contains.
@@ -140,6 +143,7 @@ impl Command {
             Self::Record(_)
                 | Self::Switch(_)
                 | Self::Relay(_)
+                | Self::Collector(_)
                 | Self::Generate(_)
                 | Self::Replay(_)
         ) || matches!(self, Self::Ask(args) if args.is_live())
@@ -154,6 +158,7 @@ impl Command {
             Self::Switch(args) => Some(args.logging()),
             Self::Relay(args) => Some(&args.logging),
             Self::Compact(args) => Some(&args.logging),
+            Self::Collector(args) => Some(&args.logging),
             Self::Telemetry(args) => args.logging(),
             _ => None,
         }
@@ -182,6 +187,7 @@ fn main() -> ExitCode {
         Command::Switch(args) => switch::run(&args),
         Command::Relay(args) => relay::run(&args),
         Command::Telemetry(args) => telemetry::run(&args),
+        Command::Collector(args) => collector::run(&args),
         Command::Stream(args) => stream::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Export(args) => export::run(&args),

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,8 +18,12 @@ use anyhow::Result;
 use clap::ValueEnum;
 use clap::builder::Resettable;
 use strata_dta::protocol::UDP_PORT;
-use strata_node::{DestinationSpec, DetailSpec, InputSpec, ModelSpec, RecordSpec, Tell};
+use strata_node::{
+    DestinationSpec, DetailSpec, InputSpec, LogSpec, ModelSpec, RecordSpec, SteeringSpec, Tell,
+    TriggerSpec,
+};
 use strata_policy::DetailBudget;
+use strata_store::{DiskChoice, RecorderOptions};
 use strata_wire::TunnelKey;
 use tracing::{info, warn};
 
@@ -292,6 +296,48 @@ pub(crate) fn run_to(
     let outcome = handle.wait()?;
     let shown = show::outcome(&outcome);
     // A failure is returned even where nobody reads the summary.
+    outcome.failure.map_or(shown, |failure| Err(failure.into()))
+}
+
+/// Records a stream of packets into a log, as `-r` does, until it ends.
+pub(crate) fn stream_into(
+    input: PathBuf,
+    log: &Path,
+    modes: &[String],
+    model: Option<&Path>,
+) -> Result<()> {
+    let loaded = crate::model::load(model)?;
+    let spec = RecordSpec {
+        input: InputSpec::Files(vec![input]),
+        destination: DestinationSpec::Log(Box::new(LogSpec {
+            dir: log.to_owned(),
+            recorder: RecorderOptions::default(),
+            disk: DiskChoice::Auto,
+            bytes_max: None,
+            group: None,
+        })),
+        filter: None,
+        filter_text: String::new(),
+        model: ModelSpec {
+            model: loaded.model,
+            json: loaded.json,
+            is_built_in: model.is_none(),
+        },
+        modes: modes.to_vec(),
+        detail: DetailSpec::Configured,
+        triggers: TriggerSpec::default(),
+        mirror_to: None,
+        report_to: None,
+        memory_max: None,
+        steering: SteeringSpec::default(),
+        tunnel_key: TunnelKey::Inner,
+        hash_seed: [getrandom::u64()?, getrandom::u64()?],
+        sampling_seed: 0,
+        packets_max: None,
+    };
+    let handle = strata_node::start(spec, Arc::default(), Arc::new(logging::notice))?;
+    let outcome = handle.wait()?;
+    let shown = show::outcome(&outcome);
     outcome.failure.map_or(shown, |failure| Err(failure.into()))
 }
 

@@ -25,6 +25,8 @@ use anyhow::{Context, Result};
 use crate::logging::LoggingArgs;
 use crate::output::refuse;
 
+pub(crate) use run::networks;
+
 /// Arguments of `strata telemetry`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -243,6 +243,10 @@ impl PacketReader {
             if total > PACKET_MAX || offset + data.len() > total || data.is_empty() && total > 0 {
                 return Err(wrong("a piece that is not of its packet", at));
             }
+            let is_end = offset + data.len() == total;
+            if is_end && number == end {
+                return Err(wrong("more packets than it says", at));
+            }
             if data.len() == total {
                 take(number, &piece.header(data));
             } else {
@@ -252,12 +256,7 @@ impl PacketReader {
                 }
             }
             at += PIECE_LEN + data.len();
-            if offset + data.len() == total {
-                if number == end {
-                    return Err(wrong("more packets than it says", at));
-                }
-                number += 1;
-            }
+            number += u64::from(is_end);
         }
         if number != end {
             return Err(wrong("fewer packets than it says", at));

@@ -156,6 +156,22 @@ fn what_never_completes_takes_bounded_memory() {
     assert_eq!(found[&0], small[0]);
 }
 
+/// What a datagram holds beyond what it says is not handed out: whoever counts would count too few.
+#[test]
+fn more_packets_than_a_datagram_says_are_refused() {
+    let all = datagrams(&[packet(0, 60), packet(1, 60)], 1472);
+    let mut bytes = all[0].clone();
+    bytes[12] = 1;
+    let mut found = 0;
+    let error = PacketReader::new()
+        .read(&bytes, |_, _| found += 1)
+        .unwrap_err();
+    assert_eq!((error.what, found), ("more packets than it says", 1));
+    bytes[12] = 3;
+    let error = PacketReader::new().read(&bytes, |_, _| ()).unwrap_err();
+    assert_eq!(error.what, "fewer packets than it says");
+}
+
 #[test]
 fn packets_that_were_lost_before_are_counted() {
     let mut writer = PacketWriter::new(SOURCE, LinkType::ETHERNET, 1472);

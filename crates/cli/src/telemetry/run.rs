@@ -151,8 +151,8 @@ pub(super) struct Args {
     pub(super) logging: LoggingArgs,
 }
 
-/// Networks, or single addresses.
-fn networks(texts: &[String]) -> Result<Vec<IpNet>> {
+/// Networks, or single addresses, of `--allow`.
+pub(crate) fn networks(texts: &[String]) -> Result<Vec<IpNet>> {
     let network = |text: &String| {
         let network = text.parse::<IpNet>();
         let address = || text.parse::<std::net::IpAddr>().map(IpNet::from);

@@ -1,0 +1,184 @@
+//! `strata collector`: packets that recordings export, as one stream of pcapng or as a log.
+
+use std::fs::File;
+use std::io::{IsTerminal, Write, pipe, stderr, stdout};
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use anyhow::{Context, Result, anyhow};
+use strata_node::{Collector, CollectorOutcome, CollectorSpec};
+use strata_wire::{Printable, grouped};
+
+use crate::logging::{self, LoggingArgs};
+use crate::output::refuse;
+use crate::record;
+use crate::signals::stop_on_signal;
+use crate::telemetry::{address, networks};
+use crate::text::count_of;
+
+/// Port of exported packets, if none is given.
+const PORT: u16 = 4740;
+
+/// Arguments of `strata collector`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata collector -w headers.pcapng
+  strata collector --listen 192.0.2.10 --allow 192.0.2.0/24 -o log/
+  strata collector --listen 192.0.2.10 --allow 192.0.2.0/24 -w - | wireshark -k -i -
+  strata collector -w - | strata record -r - -o log/ --mode log-all
+
+Recordings export headers and packets by policies such as `header -> NAME`, to destinations such
+as udp://192.0.2.10:4740 in their configuration (docs/export.md). Each interface of each sender is
+an interface of what is written: its name is HOST:INTERFACE, its description has its identity.
+Packets of different senders are in the order of their arrival. What is lost is counted for each
+interface, and printed at the end (Ctrl-C).
+
+Nothing is encrypted or authenticated: whoever can send from an address that is listened to can
+forge packets. Without --listen, only this machine reaches the collector.")]
+#[command(group = clap::ArgGroup::new("to").required(true))]
+pub(crate) struct Args {
+    /// Take datagrams on this address: UDP port 4740 or the one given. An address other than loopback
+    /// needs --allow.
+    #[arg(long, value_name = "ADDR[:PORT]", default_value = "127.0.0.1:4740")]
+    listen: String,
+
+    /// Listen to senders of this network only; may be given several times. 0.0.0.0/0 and ::/0 are
+    /// everyone.
+    #[arg(long, value_name = "CIDR")]
+    allow: Vec<String>,
+
+    /// Write pcapng to this file or named pipe; - is standard output.
+    #[arg(short = 'w', long = "write", value_name = "FILE", group = "to")]
+    write: Option<PathBuf>,
+
+    /// Record into a log in this directory, as `strata record -r` would: every packet is classified,
+    /// and kept as its class calls for.
+    #[arg(short = 'o', long = "output", value_name = "DIR", group = "to")]
+    output: Option<PathBuf>,
+
+    /// Set the logging mode of the log.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    mode: Vec<String>,
+
+    /// Use this model file for the log; without it, the built-in model.
+    #[arg(short = 'm', long = "model", value_name = "FILE")]
+    model: Option<PathBuf>,
+
+    /// Exit after this many packets, or a few more that came together with the last.
+    #[arg(short = 'c', long, value_name = "PACKETS")]
+    count: Option<u64>,
+
+    #[command(flatten)]
+    pub(crate) logging: LoggingArgs,
+}
+
+fn listen(args: &Args) -> Result<CollectorSpec> {
+    let listen: SocketAddr = address("--listen", &args.listen, PORT)?;
+    let allowed = networks(&args.allow)?;
+    if !listen.ip().is_loopback() && allowed.is_empty() {
+        return Err(refuse(format!(
+            "--listen {listen}: others reach this address, and anyone can forge packets: say whom to \
+             listen to, such as --allow 192.0.2.0/24 (0.0.0.0/0 is everyone)"
+        )));
+    }
+    Ok(CollectorSpec {
+        listen,
+        allowed,
+        packets_max: args.count,
+    })
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    if args.output.is_none() && (!args.mode.is_empty() || args.model.is_some()) {
+        return Err(refuse(
+            "--mode and -m go with -o: a stream is not classified",
+        ));
+    }
+    let stop = stop_on_signal()?;
+    let open =
+        || -> Result<Collector> { Ok(Collector::open(listen(args)?, Arc::new(logging::notice))?) };
+    let outcome = match (&args.write, &args.output) {
+        (Some(path), _) if path.as_os_str() == "-" => {
+            if stdout().is_terminal() {
+                return Err(refuse(
+                    "-w -: pcapng is not for a terminal: pipe it, or name a file",
+                ));
+            }
+            open()?.run(stdout().lock(), &stop)?
+        }
+        (Some(path), _) => {
+            let collector = open()?;
+            let cannot = || format!("{}: cannot write", path.display());
+            collector.run(File::create(path).with_context(cannot)?, &stop)?
+        }
+        (None, Some(log)) => recorded(open()?, args, log, &stop)?,
+        (None, None) => return Err(refuse("-w FILE or -o DIR is missing")),
+    };
+    show(&outcome)
+}
+
+/// Records what is collected, through a pipe.
+fn recorded(
+    collector: Collector,
+    args: &Args,
+    log: &Path,
+    stop: &AtomicBool,
+) -> Result<CollectorOutcome> {
+    let (reader, writer) = pipe().context("cannot make a pipe")?;
+    let input = PathBuf::from(format!("/dev/fd/{}", reader.as_raw_fd()));
+    thread::scope(|scope| {
+        let collecting = thread::Builder::new()
+            .name("strata-collector".into())
+            .spawn_scoped(scope, || collector.run(writer, stop))
+            .context("cannot start a thread")?;
+        let recorded = record::stream_into(input, log, &args.mode, args.model.as_deref());
+        // If recording has failed, collecting ends too: nobody reads any more.
+        stop.store(true, Ordering::Relaxed);
+        drop(reader);
+        let collected = collecting
+            .join()
+            .map_err(|_| anyhow!("the collector failed; its counters are lost"))?;
+        recorded?;
+        Ok(collected?)
+    })
+}
+
+/// Prints what came from whom on standard error: standard output may be the stream.
+fn show(outcome: &CollectorOutcome) -> Result<()> {
+    let mut out = stderr().lock();
+    for from in &outcome.from {
+        let name = match from.name.is_empty() {
+            true => "not announced".to_owned(),
+            false => Printable(&from.name).to_string(),
+        };
+        writeln!(
+            out,
+            "{name} ({}, identity {}): {} in {}; {} lost, in {}; {} before",
+            from.sender,
+            from.identity,
+            count_of(from.packets, "packet"),
+            count_of(from.datagrams, "datagram"),
+            count_of(from.lost, "packet"),
+            count_of(from.lost_datagrams, "lost datagram"),
+            grouped(from.before),
+        )?;
+    }
+    let counts = &outcome.counts;
+    writeln!(
+        out,
+        "{}; datagrams not read: {} of others than --allow, {} unreadable, {} repeated or \
+         contradicting, {} of too many interfaces, {} dropped by the socket",
+        count_of(counts.packets, "packet"),
+        grouped(counts.strangers),
+        grouped(counts.unreadable),
+        grouped(counts.refused),
+        grouped(counts.too_many),
+        grouped(counts.socket_drops),
+    )?;
+    Ok(())
+}
