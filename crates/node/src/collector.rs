@@ -110,8 +110,9 @@ impl Collector {
             address: self.address,
         });
         let mut receiver = Receiver::<BATCH>::default();
-        let most = self.spec.packets_max.unwrap_or(u64::MAX);
-        while !stop.load(Ordering::Relaxed) && intake.senders.counts.packets < most {
+        let most = self.spec.packets_max;
+        let is_enough = |packets| most.is_some_and(|most| packets >= most);
+        while !stop.load(Ordering::Relaxed) && !is_enough(intake.senders.counts.packets) {
             if !socket::wait(self.socket.as_fd(), false, IDLE)? {
                 output.clone().flush()?;
                 continue;
@@ -123,9 +124,9 @@ impl Collector {
         }
         // What had arrived by now, but no more than the socket holds: others may send for ever.
         for _ in 0..LAST_ROUNDS {
-            let is_enough = intake.senders.counts.packets >= most;
+            let has_all = is_enough(intake.senders.counts.packets);
             let take = |received: &Received<'_>| intake.take(received);
-            if is_enough || receiver.receive(self.socket.as_fd(), take)? == 0 {
+            if has_all || receiver.receive(self.socket.as_fd(), take)? == 0 {
                 break;
             }
         }

@@ -319,11 +319,10 @@ impl Origin {
     fn report(&self, (sender, identity): (IpAddr, u32)) -> Option<CollectedFrom> {
         let mut sums = self.earlier;
         self.sessions.iter().for_each(|session| sums.add(session));
-        let name = self.announced.as_ref().map(shown);
         (sums.datagrams > 0).then(|| CollectedFrom {
             sender,
             identity,
-            name: name.unwrap_or_default(),
+            name: self.announced.as_ref().map_or_else(String::new, shown),
             packets: sums.packets,
             lost: sums.lost,
             before: sums.before,

@@ -267,7 +267,7 @@ impl Streams {
 
     /// Who an interface is; `None` if it has no identity.
     fn announcement(&self, known: &Known) -> Option<Vec<u8>> {
-        let name = known.described.name.as_deref().unwrap_or_default();
+        let name = known.described.name.as_deref().unwrap_or("");
         let device = Device::named(name).ok();
         let read = |file: &str| {
             let path = Path::new("/sys/class/net").join(name).join(file);
