@@ -326,6 +326,7 @@ pub(crate) fn stream_into(
         modes: modes.to_vec(),
         detail: DetailSpec::Configured,
         triggers: TriggerSpec::default(),
+        shadow: None,
         mirror_to: None,
         report_to: None,
         memory_max: None,

@@ -29,8 +29,8 @@ use crate::queries::{Queries, QueryRefused, QueryStatus};
 use crate::request::QueryRequest;
 use crate::saved::Saved;
 use crate::status::{
-    ChangeStatus, CpuStatus, DriftStatus, ExportStatus, InterfaceStatus, ReportStatus, ResourceStatus,
-    ShadowStatus, Status, VectorStatus, classes, mirrored, of_logged, results,
+    ChangeStatus, CpuStatus, DriftStatus, ExportStatus, InterfaceStatus, ReportStatus,
+    ResourceStatus, ShadowStatus, Status, VectorStatus, classes, mirrored, of_logged, results,
 };
 use crate::vectors::Subscribers;
 

@@ -35,7 +35,8 @@ pub use controller::{
 };
 pub use request::{DetailRequest, ModeRequest, PolicyAdded, PolicyRequest, QueryRequest, Refusal};
 pub use status::{
-    ChangeStatus, ClassStatus, CpuStatus, DetailStatus, DriftStatus, ExportStatus, FeatureDrift, FlowTableStatus,
-    InterfaceStatus, LostStatus, PacketStatus, PolicyOrigin, PolicyStatus, ReceiveStatus,
-    ReportStatus, ResourceStatus, ShadowClassStatus, ShadowStatus, Status, VectorStatus,
+    ChangeStatus, ClassStatus, CpuStatus, DetailStatus, DriftStatus, ExportStatus, FeatureDrift,
+    FlowTableStatus, InterfaceStatus, LostStatus, PacketStatus, PolicyOrigin, PolicyStatus,
+    ReceiveStatus, ReportStatus, ResourceStatus, ShadowClassStatus, ShadowStatus, Status,
+    VectorStatus,
 };
