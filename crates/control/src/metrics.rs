@@ -149,7 +149,7 @@ const fn metric(name: &'static str, help: &'static str, samples: Samples) -> Met
 }
 
 /// All metrics, in page order.
-const METRICS: [Metric; 38] = [
+const METRICS: [Metric; 39] = [
     metric(
         "packets",
         "Packets by where they ended",

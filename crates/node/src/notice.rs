@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use strata_capture::live::{Exclusivity, Way};
@@ -226,15 +226,7 @@ impl fmt::Display for Notice {
                 int,
                 store,
                 continued,
-            } => {
-                write!(f, "reports on UDP {address}")?;
-                if let Some(int) = int {
-                    write!(f, ", of INT on UDP {int}")?;
-                }
-                let what = if *continued { "continues" } else { "new" };
-                let store = store.display();
-                write!(f, ", store in {store} ({what}); Ctrl-C ends it")
-            }
+            } => telemetry(f, (*address, *int), store, *continued),
             Self::Collecting { address } => {
                 write!(f, "collecting on UDP {address}; Ctrl-C ends it")
             }
@@ -252,4 +244,20 @@ impl fmt::Display for Notice {
             Self::Warning(text) => write!(f, "{}", Printable(text)),
         }
     }
+}
+
+/// A telemetry collector that listens.
+fn telemetry(
+    f: &mut fmt::Formatter<'_>,
+    (address, int): (SocketAddr, Option<SocketAddr>),
+    store: &Path,
+    continued: bool,
+) -> fmt::Result {
+    write!(f, "reports on UDP {address}")?;
+    if let Some(int) = int {
+        write!(f, ", of INT on UDP {int}")?;
+    }
+    let what = if continued { "continues" } else { "new" };
+    let store = store.display();
+    write!(f, ", store in {store} ({what}); Ctrl-C ends it")
 }

@@ -18,6 +18,10 @@ pub struct DestinationName {
 
 impl DestinationName {
     /// The name.
+    ///
+    /// # Panics
+    ///
+    /// Never: a name is ASCII.
     #[must_use]
     pub fn as_str(&self) -> &str {
         let bytes = &self.bytes[..usize::from(self.len)];

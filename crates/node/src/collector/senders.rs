@@ -160,10 +160,9 @@ impl Senders {
                 self.known.get_mut(&key)
             }
         };
-        from.map(|from| {
-            from.heard = Instant::now();
-            from
-        })
+        let from = from?;
+        from.heard = Instant::now();
+        Some(from)
     }
 
     /// Forgets the interface that has been silent for longest, if that is long enough.

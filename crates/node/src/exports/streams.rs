@@ -171,7 +171,7 @@ impl Streams {
         };
         if let Some(datagram) = self.announcement(&known) {
             for _ in 0..FIRST_TIMES {
-                self.to_collectors(&datagram);
+                self.tell_collectors(&datagram);
             }
         }
         self.interfaces.insert(described.id, known);
@@ -254,10 +254,10 @@ impl Streams {
         let datagrams: Vec<Vec<u8>> = known.filter_map(|known| self.announcement(known)).collect();
         datagrams
             .iter()
-            .for_each(|datagram| self.to_collectors(datagram));
+            .for_each(|datagram| self.tell_collectors(datagram));
     }
 
-    fn to_collectors(&mut self, datagram: &[u8]) {
+    fn tell_collectors(&mut self, datagram: &[u8]) {
         for outbox in &mut self.outboxes {
             if outbox.destination().channel == Channel::Udp {
                 outbox.put([datagram, &[]]);
