@@ -1,7 +1,8 @@
 //! `strata telemetry`: reports of switches into memory, and queries of it.
 //!
 //! ```text
-//! run        the collector
+//! run        the collector, or a translator whose collectors are elsewhere
+//! collect    a collector whose translator is elsewhere
 //! ask        get, list, path, top, status: of a store, whether it is written or not
 //! metrics    what the collector counts, for Prometheus
 //! shown      entries of lists as people read them
@@ -11,6 +12,7 @@
 //! ```
 
 mod ask;
+mod collect;
 mod fat_tree;
 mod generate;
 mod metrics;
@@ -36,8 +38,10 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Take reports and keep them in memory that can be queried meanwhile.
+    /// Take reports and keep them in memory that can be queried meanwhile: here, or elsewhere by RDMA.
     Run(Box<run::Args>),
+    /// Have the memory of a translator that runs elsewhere (`run --collector`), which writes it by RDMA.
+    Collect(collect::Args),
     /// Show what a store knows of a key: its value and its counter.
     Get(ask::GetArgs),
     /// Show the entries of a list; without a name, the lists.
@@ -57,13 +61,17 @@ enum Command {
 impl Args {
     /// Whether it runs until stopped.
     pub(crate) fn is_long_running(&self) -> bool {
-        matches!(self.command, Command::Run(_) | Command::Generate(_))
+        matches!(
+            self.command,
+            Command::Run(_) | Command::Collect(_) | Command::Generate(_)
+        )
     }
 
     /// Its logging options, if it has any.
     pub(crate) fn logging(&self) -> Option<&LoggingArgs> {
         match &self.command {
             Command::Run(args) => Some(&args.logging),
+            Command::Collect(args) => Some(&args.logging),
             _ => None,
         }
     }
@@ -72,6 +80,7 @@ impl Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     match &args.command {
         Command::Run(args) => run::run(args),
+        Command::Collect(args) => collect::run(args),
         Command::Get(args) => ask::get(args),
         Command::List(args) => ask::list(args),
         Command::Path(args) => ask::path(args),

@@ -266,6 +266,17 @@ impl Lists {
         }
     }
 
+    /// A list goes on here, as its collector's memory says, unless it has come further already. For a
+    /// collector that is connected later than the lists begin, or again. Of a list that does not exist,
+    /// nothing is believed.
+    pub fn continue_at(&mut self, list: u32, end: End) {
+        let head = self.heads.get_mut(list as usize);
+        if let Some(head) = head.filter(|head| head.end.batches < end.batches) {
+            head.end = end;
+            head.slot = exact::<u32>(end.batches % u64::from(self.store.slots));
+        }
+    }
+
     /// Number of lists.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -618,6 +629,31 @@ mod tests {
         assert_eq!((entries, missed), (vec![4, 5, 6, 7, 8, 9, 20, 21], 4));
         let mut tail = Cursor::at_end(&store, &memory, 0);
         assert_eq!(world.read(&mut tail), (vec![20, 21], 0));
+    }
+
+    #[test]
+    fn a_list_may_be_told_later_where_its_memory_ends() {
+        let mut world = World::new(1, 4, 2, 4);
+        for n in 0..10_u32 {
+            world.put(0, &n.to_be_bytes()).unwrap();
+        }
+        let store = world.store;
+        world.lists = Lists::new(store, 1, false, |_| End::default());
+        world.lists.continue_at(0, store.end(&world.memory, 0));
+        // It has come further than this, and this list does not exist.
+        world.lists.continue_at(0, End::default());
+        world.lists.continue_at(
+            7,
+            End {
+                batches: 9,
+                entries: 9,
+            },
+        );
+        for n in 20..22_u32 {
+            world.put(0, &n.to_be_bytes()).unwrap();
+        }
+        let (entries, missed) = world.read(&mut Cursor::new(0));
+        assert_eq!((entries, missed), (vec![4, 5, 6, 7, 8, 9, 20, 21], 4));
     }
 
     #[test]

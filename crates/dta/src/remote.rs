@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use strata_rdma::{Event, Failure, PacketBatch, PostError, Requester};
+use strata_rdma::{Event, Failure, PacketBatch, PostError, Requester, RequesterCounters};
 use strata_wire::roce::Packet;
 
-use crate::sink::{Operation, Origin, Room, Sink};
+use crate::sink::{Operation, Operations, Origin, Room, Sink};
 
 /// What became of one reporter's reports, once they were operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -37,9 +37,31 @@ pub struct Remote {
     in_flight: VecDeque<InFlight>,
     origins: VecDeque<Origin>,
     counters: Vec<RemoteCounters>,
+    operations: Operations,
+    /// Of the connections before this one.
+    before: RequesterCounters,
 }
 
 impl Remote {
+    /// A collector that is not connected yet: see [`Remote::reconnect`]. The longest write has
+    /// `write_len_max` bytes, and packets have at least `mtu`; reporters are fewer than `reporters`.
+    #[must_use]
+    pub fn unconnected(write_len_max: usize, mtu: usize, reporters: usize) -> Self {
+        Self {
+            requester: Err(Failure::Timeout),
+            va: 0,
+            rkey: 0,
+            packets_max: write_len_max.div_ceil(mtu).max(1),
+            now_ns: 0,
+            packets: PacketBatch::new(),
+            in_flight: VecDeque::new(),
+            origins: VecDeque::new(),
+            counters: vec![RemoteCounters::default(); reporters],
+            operations: Operations::default(),
+            before: RequesterCounters::default(),
+        }
+    }
+
     /// Writes through `requester` to the region `rkey` that begins at `va`. The longest write has
     /// `write_len_max` bytes, and packets have `mtu`; reporters are fewer than `reporters`.
     #[must_use]
@@ -55,12 +77,7 @@ impl Remote {
             requester: Ok(requester),
             va,
             rkey,
-            packets_max: write_len_max.div_ceil(mtu).max(1),
-            now_ns: 0,
-            packets: PacketBatch::new(),
-            in_flight: VecDeque::new(),
-            origins: VecDeque::new(),
-            counters: vec![RemoteCounters::default(); reporters],
+            ..Self::unconnected(write_len_max, mtu, reporters)
         }
     }
 
@@ -74,6 +91,27 @@ impl Remote {
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.origins.len()
+    }
+
+    /// Whether no operation is in flight, also of those that complete no report.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.in_flight.is_empty()
+    }
+
+    /// What it was asked for, whether it could be sent or not.
+    #[must_use]
+    pub fn operations(&self) -> Operations {
+        self.operations
+    }
+
+    /// What the requesters of all its connections have counted.
+    #[must_use]
+    pub fn requester_counters(&self) -> RequesterCounters {
+        match &self.requester {
+            Ok(requester) => sum(self.before, requester.counters()),
+            Err(_) => self.before,
+        }
     }
 
     /// Why there is no connection.
@@ -126,11 +164,20 @@ impl Remote {
         self.requester.as_ref().ok()?.deadline_ns()
     }
 
-    /// Goes on with a new connection; what was in flight on the old one is lost.
-    pub fn reconnect(&mut self, requester: Requester) {
-        self.settle(u64::MAX, false);
-        self.packets.clear();
+    /// Goes on with a new connection, to the region `rkey` that begins at `va`; what was in flight on
+    /// the old one is lost.
+    pub fn reconnect(&mut self, requester: Requester, va: u64, rkey: u32) {
+        self.disconnect(Failure::Timeout);
+        (self.va, self.rkey) = (va, rkey);
         self.requester = Ok(requester);
+    }
+
+    /// Gives the connection up, if there is one; what was in flight is lost.
+    pub fn disconnect(&mut self, why: Failure) {
+        if self.requester.is_ok() {
+            self.fail(why);
+        }
+        self.packets.clear();
     }
 
     fn after(&mut self, event: Option<Event>) {
@@ -155,6 +202,7 @@ impl Remote {
             self.settle(settled, true);
         }
         self.settle(u64::MAX, false);
+        self.before = self.requester_counters();
         self.requester = Err(failure);
     }
 
@@ -194,6 +242,17 @@ impl Remote {
     }
 }
 
+fn sum(a: RequesterCounters, b: RequesterCounters) -> RequesterCounters {
+    RequesterCounters {
+        posted: a.posted + b.posted,
+        acknowledged: a.acknowledged + b.acknowledged,
+        lost: a.lost + b.lost,
+        resent: a.resent + b.resent,
+        sequence_naks: a.sequence_naks + b.sequence_naks,
+        timeouts: a.timeouts + b.timeouts,
+    }
+}
+
 impl Sink for Remote {
     const KEEPS_ORIGINS: bool = true;
 
@@ -220,6 +279,7 @@ impl Sink for Remote {
                 .map(|()| requester.next()),
             Err(failure) => Err(PostError::Failed(*failure)),
         };
+        self.operations.writes += 1;
         self.posted(result, origins);
     }
 
@@ -230,6 +290,7 @@ impl Sink for Remote {
                 .map(|number| number + 1),
             Err(failure) => Err(PostError::Failed(*failure)),
         };
+        self.operations.additions += 1;
         self.posted(result, origins);
     }
 }

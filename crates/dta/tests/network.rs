@@ -31,6 +31,10 @@ const FLAGS: Flags = Flags {
 };
 const VA: u64 = 0x10_0000;
 const RKEY: u32 = 7;
+const ACCESS: Access = Access {
+    write: true,
+    atomic: true,
+};
 const TRANSLATOR: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 100));
 
 fn address(reporter: usize) -> IpAddr {
@@ -85,6 +89,8 @@ enum Event {
     Nack(usize, Vec<u8>),
     Request(usize, Vec<u8>),
     Answer(usize, Vec<u8>),
+    /// Collector 1 is there again.
+    Return,
     Tick,
 }
 
@@ -98,8 +104,12 @@ struct World {
     translator: Translator,
     remotes: Vec<Remote>,
     collectors: Vec<Responder<Vec<u8>>>,
-    /// Collector 1 is gone after this time.
+    /// Collector 1 is gone after this time,
     dies_at: u64,
+    /// until this one.
+    returns_at: u64,
+    /// The queue pair of each collector; that of its requester has the number after it.
+    pairs: [u32; COLLECTORS],
     hasher: KeyHasher,
     key_write: KeyWrite,
     postcarding: Postcarding,
@@ -159,7 +169,14 @@ impl World {
         } else {
             u64::MAX
         };
+        // Sometimes it comes back before the requester has given it up, sometimes not at all.
+        let returns_at = match dies_at < u64::MAX && rng.chance(600_000) {
+            true => dies_at + MS + rng.below(150) * MS,
+            false => u64::MAX,
+        };
         Self {
+            returns_at,
+            pairs: [5; COLLECTORS],
             queue: Queue::default(),
             sent: vec![Vec::new(); REPORTERS],
             reporters: (0..REPORTERS)
@@ -181,37 +198,59 @@ impl World {
     }
 
     fn connect(len: u64, write_len_max: usize) -> (Remote, Responder<Vec<u8>>) {
-        let access = Access {
-            write: true,
-            atomic: true,
-        };
         let mut collector = Responder::new();
         collector.register(Region {
             rkey: RKEY,
             va: VA,
             len,
             domain: 1,
-            access,
+            access: ACCESS,
             memory: vec![0; usize::try_from(len).unwrap()],
         });
-        collector.connect(QueuePairOptions {
-            number: 5,
-            peer_number: 6,
+        collector.connect(Self::pair(5));
+        let requester = Self::requester(5);
+        let remote = Remote::new(requester, VA, RKEY, write_len_max, 1024, REPORTERS);
+        (remote, collector)
+    }
+
+    fn pair(number: u32) -> QueuePairOptions {
+        QueuePairOptions {
+            number,
+            peer_number: number + 1,
             peer: TRANSLATOR,
             service: Service::Rc,
             first_psn: Psn::new(0xff_ff00),
             mtu: 1024,
             domain: 1,
-            access,
-        });
-        let mut options = RequesterOptions::new(Service::Rc, 5, Psn::new(0xff_ff00), 1024);
+            access: ACCESS,
+        }
+    }
+
+    fn requester(number: u32) -> Requester {
+        let first = Psn::new(0xff_ff00);
+        let mut options = RequesterOptions::new(Service::Rc, number, first, 1024);
         // Go-back-N repeats all of it, once for every answer of an addition that was lost.
         options.window = 32;
         options.timeout_ns = 2 * MS;
         options.retries = 30;
-        let requester = Requester::new(options);
-        let remote = Remote::new(requester, VA, RKEY, write_len_max, 1024, REPORTERS);
-        (remote, collector)
+        Requester::new(options)
+    }
+
+    /// Collector 1 is there again with its memory, and another queue pair.
+    fn reconnect(&mut self) {
+        let number = self.pairs[1] + 2;
+        let old = self.collectors[1].disconnect(self.pairs[1]);
+        assert!(old.is_some());
+        self.pairs[1] = number;
+        self.collectors[1].connect(Self::pair(number));
+        self.remotes[1].reconnect(Self::requester(number), VA, RKEY);
+        let append = self.append;
+        for list in 0..append.lists() {
+            let end = append.end(self.memory(1), list);
+            // The translator is not behind its own memory: nothing changes.
+            self.translator
+                .continue_list(list * u32::try_from(COLLECTORS).unwrap() + 1, end);
+        }
     }
 
     fn make(&mut self, reporter: usize, n: u64) {
@@ -308,8 +347,12 @@ impl World {
             Event::Request(collector, bytes) => self.serve(collector, &bytes),
             Event::Answer(collector, bytes) => {
                 let packet = Packet::new_checked(&bytes).unwrap();
-                self.remotes[collector].receive(&packet, now);
+                // Late ones of the queue pair before are for nobody.
+                if packet.dest_qp() == self.pairs[collector] + 1 {
+                    self.remotes[collector].receive(&packet, now);
+                }
             }
+            Event::Return => self.reconnect(),
             Event::Tick => {
                 for reporter in 0..REPORTERS {
                     let mut datagrams = Vec::new();
@@ -330,7 +373,7 @@ impl World {
 
     fn serve(&mut self, collector: usize, bytes: &[u8]) {
         let now = self.queue.now();
-        if collector == 1 && now >= self.dies_at {
+        if collector == 1 && (self.dies_at..self.returns_at).contains(&now) {
             return;
         }
         let mut replies = Replies::default();
@@ -353,6 +396,9 @@ impl World {
                 let time = 10 * MS + n * MS / 2 + self.rng.below(MS / 4);
                 self.queue.at(time, Event::Make(reporter, n));
             }
+        }
+        if self.returns_at < u64::MAX {
+            self.queue.at(self.returns_at, Event::Return);
         }
         for tick in 0..2_000 {
             self.queue.at(tick * MS / 2, Event::Tick);

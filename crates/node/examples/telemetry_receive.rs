@@ -139,6 +139,7 @@ fn main() {
         };
         let spec = TelemetrySpec {
             store: PathBuf::from(directory),
+            collectors: None,
             layout: TelemetryLayout {
                 memory_bytes: Some(256 << 20),
                 lists: Some(LISTS),
@@ -152,6 +153,7 @@ fn main() {
             fade: None,
             api: TelemetryApiSpec::default(),
             owner: strata_sandbox::Owner::default(),
+            api: TelemetryApiSpec::default(),
             sandboxed: false,
         };
         let handle = start(spec, Arc::clone(&stop), Arc::new(tell)).unwrap();

@@ -19,6 +19,8 @@ use strata_sandbox::{OwnerError, PrivilegeError, SocketError};
 use strata_store::StoreError;
 use strata_wire::Imbalance;
 
+use crate::telemetry::CollectorError;
+
 /// Why a role could not start, or failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -76,6 +78,9 @@ pub enum NodeError {
     /// A relay, or the connection to one, failed.
     #[error(transparent)]
     Relay(#[from] RelayError),
+    /// A telemetry collector, or the connection to one, failed.
+    #[error(transparent)]
+    Collector(#[from] CollectorError),
     /// A user or group is unknown, or privileges cannot be dropped.
     #[error(transparent)]
     Privileges(#[from] PrivilegeError),

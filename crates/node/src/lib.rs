@@ -84,7 +84,8 @@ pub use stream::{
     StreamReader, StreamSpec, StreamStatus, Unread, check_streams,
 };
 pub use telemetry::{
-    Counted, EntryKind, Fade, FadeOptions, Found, FoundPath, GenerationTime, Known, NamedList,
-    TelemetryApiSpec, TelemetryCursor, TelemetryLayout, TelemetryOutcome, TelemetrySpec,
-    TelemetryStore, shown,
+    CollectorError, CollectorsSpec, Counted, EntryKind, Fade, FadeOptions, Found, FoundPath,
+    GenerationTime, Known, NamedList, TelemetryApiSpec, TelemetryCollectorOutcome,
+    TelemetryCollectorSpec, TelemetryCursor, TelemetryLayout, TelemetryOutcome, TelemetrySpec,
+    TelemetryStore, shown, telemetry_status,
 };

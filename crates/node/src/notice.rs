@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use strata_capture::live::{Exclusivity, Way};
@@ -64,6 +64,40 @@ pub enum Notice {
         /// The log's directory.
         log: PathBuf,
     },
+    /// A telemetry translator takes reports from now on, whose collectors are elsewhere.
+    Translating {
+        /// Where it listens.
+        address: SocketAddr,
+        /// Where it listens for telemetry reports of INT.
+        int: Option<SocketAddr>,
+        /// The collectors.
+        collectors: Vec<SocketAddr>,
+        /// Where it keeps what it has counted.
+        dir: PathBuf,
+    },
+    /// A telemetry collector takes translators from now on.
+    TelemetryCollecting {
+        /// Where they connect, and RoCEv2 packets arrive.
+        address: SocketAddr,
+        /// The store's directory.
+        store: PathBuf,
+        /// Whether the store existed.
+        continued: bool,
+    },
+    /// A translator's collector is there, or away.
+    Collector {
+        /// Where it is.
+        address: SocketAddr,
+        /// Why it is away.
+        away: Option<String>,
+    },
+    /// A collector's translator is there, or gone.
+    Translator {
+        /// Where it is.
+        address: SocketAddr,
+        /// Why it is gone.
+        gone: Option<String>,
+    },
     /// A telemetry collector takes reports from now on.
     Telemetry {
         /// Where it listens.
@@ -122,7 +156,13 @@ impl Notice {
             Self::Capturing { .. } => "capturing",
             Self::Event(_) => "event",
             Self::Exporting { .. } => "exporting",
-            Self::Serving { .. } | Self::Telemetry { .. } | Self::Collecting { .. } => "serving",
+            Self::Serving { .. }
+            | Self::Telemetry { .. }
+            | Self::Translating { .. }
+            | Self::TelemetryCollecting { .. }
+            | Self::Collecting { .. } => "serving",
+            Self::Collector { .. } => "collector",
+            Self::Translator { .. } => "translator",
             Self::Relay(_) => "relay",
             Self::Ending { .. } => "ending",
             Self::NotEve(_) => "not-eve",
@@ -134,13 +174,85 @@ impl Notice {
     /// Whether something went wrong.
     #[must_use]
     pub fn is_warning(&self) -> bool {
-        matches!(self, Self::DriftNotWritten(..) | Self::Warning(_))
+        matches!(
+            self,
+            Self::DriftNotWritten(..) | Self::Warning(_) | Self::Collector { away: Some(_), .. }
+        )
     }
 
     /// Whether nobody requested the event, so that somebody should look at it.
     #[must_use]
     pub fn is_alert(&self) -> bool {
         matches!(self, Self::Event(event) if journal::happened(event))
+    }
+}
+
+impl Notice {
+    /// Those of telemetry.
+    fn fmt_telemetry(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Telemetry {
+                address,
+                int,
+                store,
+                continued,
+            } => {
+                write!(f, "reports on UDP {address}")?;
+                if let Some(int) = int {
+                    write!(f, ", of INT on UDP {int}")?;
+                }
+                let what = if *continued { "continues" } else { "new" };
+                let store = store.display();
+                write!(f, ", store in {store} ({what}); Ctrl-C ends it")
+            }
+            Self::Translating {
+                address,
+                int,
+                collectors,
+                dir,
+            } => {
+                write!(f, "reports on UDP {address}")?;
+                if let Some(int) = int {
+                    write!(f, ", of INT on UDP {int}")?;
+                }
+                let collectors: Vec<_> = collectors.iter().map(ToString::to_string).collect();
+                write!(
+                    f,
+                    ", to {} by RoCEv2; counters in {}; Ctrl-C ends it",
+                    collectors.join(", "),
+                    dir.display()
+                )
+            }
+            Self::TelemetryCollecting {
+                address,
+                store,
+                continued,
+            } => {
+                let what = match continued {
+                    true => "continues",
+                    false => "made when a translator connects",
+                };
+                write!(
+                    f,
+                    "translators on TCP {address}, RoCEv2 on UDP {address}, store in {} ({what}); \
+                     Ctrl-C ends it",
+                    store.display()
+                )
+            }
+            Self::Collector { address, away } => match away {
+                None => write!(f, "collector {address}: connected"),
+                Some(why) => write!(
+                    f,
+                    "a collector is away, and its share of reports dropped: {}",
+                    Printable(why)
+                ),
+            },
+            Self::Translator { address, gone } => match gone {
+                None => write!(f, "translator {address}: connected"),
+                Some(why) => write!(f, "no translator any more: {}", Printable(why)),
+            },
+            _ => unreachable!("the caller has looked"),
+        }
     }
 }
 
@@ -221,12 +333,11 @@ impl fmt::Display for Notice {
                 "relay on {address}, log in {}; Ctrl-C ends it",
                 log.display()
             ),
-            Self::Telemetry {
-                address,
-                int,
-                store,
-                continued,
-            } => telemetry(f, (*address, *int), store, *continued),
+            Self::Telemetry { .. }
+            | Self::Translating { .. }
+            | Self::TelemetryCollecting { .. }
+            | Self::Collector { .. }
+            | Self::Translator { .. } => self.fmt_telemetry(f),
             Self::Collecting { address } => {
                 write!(f, "collecting on UDP {address}; Ctrl-C ends it")
             }
@@ -244,20 +355,4 @@ impl fmt::Display for Notice {
             Self::Warning(text) => write!(f, "{}", Printable(text)),
         }
     }
-}
-
-/// A telemetry collector that listens.
-fn telemetry(
-    f: &mut fmt::Formatter<'_>,
-    (address, int): (SocketAddr, Option<SocketAddr>),
-    store: &Path,
-    continued: bool,
-) -> fmt::Result {
-    write!(f, "reports on UDP {address}")?;
-    if let Some(int) = int {
-        write!(f, ", of INT on UDP {int}")?;
-    }
-    let what = if continued { "continues" } else { "new" };
-    let store = store.display();
-    write!(f, ", store in {store} ({what}); Ctrl-C ends it")
 }

@@ -11,8 +11,11 @@
 //! shown        keys and events as text
 //! sink         the translator's operations on mapped memory
 //! pushing      immediate reports for those who subscribe
+//! target       where operations go: this memory, or collectors elsewhere
+//! ready        what a service begins with
 //! service      the role: UDP in, memory out
 //! status       what it counts
+//! wire         collectors in other processes, written by RDMA
 //! witnesses    a sample of values, by which it knows how many can still be asked for
 //! ```
 
@@ -23,15 +26,22 @@ mod generations;
 mod plan;
 mod pushing;
 mod reader;
+mod ready;
 mod service;
 pub mod shown;
 mod sink;
 mod status;
 mod store;
+mod target;
+mod wire;
 mod witnesses;
 
 pub use fading::{Fade, FadeOptions};
 pub use generations::GenerationTime;
 pub use plan::{EntryKind, NamedList, TelemetryLayout};
 pub use reader::{Counted, Found, FoundPath, Known, TelemetryCursor, TelemetryStore};
+pub use ready::CollectorsSpec;
 pub use service::{TelemetryApiSpec, TelemetryOutcome, TelemetrySpec};
+pub use store::telemetry_status;
+pub use wire::collector::{TelemetryCollectorOutcome, TelemetryCollectorSpec};
+pub use wire::message::CollectorError;

@@ -18,7 +18,7 @@ use strata_wire::exact;
 use crate::batch::PacketBatch;
 use crate::psn::Psn;
 
-/// Atomic operations whose answers a queue pair can replay.
+/// Atomic operations whose answers a queue pair can replay, unless it was told otherwise.
 const ATOMICS_KEPT: usize = 16;
 /// The RNR timer it requests: 0.64 ms (IBTA table 46).
 const RNR_TIMER: u8 = 12;
@@ -177,7 +177,9 @@ pub struct QueuePair {
     message: Option<Message>,
     gap_reported: bool,
     ack_due: bool,
+    /// In the order of their numbers.
     atomics: VecDeque<(Psn, u64)>,
+    atomics_kept: usize,
     receives: Receives,
     counters: ResponderCounters,
 }
@@ -216,6 +218,7 @@ impl QueuePair {
             gap_reported: false,
             ack_due: false,
             atomics: VecDeque::with_capacity(ATOMICS_KEPT),
+            atomics_kept: ATOMICS_KEPT,
             receives: Receives::default(),
             counters: ResponderCounters::default(),
             options,
@@ -402,6 +405,23 @@ impl<M: Memory> Responder<M> {
         true
     }
 
+    /// Keeps the answers of so many atomic operations of a queue pair, 16 until then: its requester
+    /// may have as many in flight. Returns whether there is such a queue pair. Memory: 16 bytes each.
+    ///
+    /// # Panics
+    ///
+    /// If none is kept, or more than numbers can tell apart.
+    pub fn keep_atomics(&mut self, number: u32, count: usize) -> bool {
+        assert!((1..1 << 22).contains(&count), "atomic operations");
+        let Some(qp) = self.queue_pairs.get_mut(&number) else {
+            return false;
+        };
+        qp.atomics_kept = count;
+        let excess = qp.atomics.len().saturating_sub(count);
+        qp.atomics.drain(..excess);
+        true
+    }
+
     /// The next message of a queue pair that has taken a posted receive.
     pub fn take_received(&mut self, number: u32) -> Option<Received> {
         let qp = self.queue_pairs.get_mut(&number)?;
@@ -504,7 +524,7 @@ impl<M: Memory> Responder<M> {
                             qp.acknowledge(out);
                         }
                         qp.advance(psn, true);
-                        if qp.atomics.len() == ATOMICS_KEPT {
+                        if qp.atomics.len() == qp.atomics_kept {
                             qp.atomics.pop_front();
                         }
                         qp.atomics.push_back((psn, original));
@@ -571,8 +591,13 @@ fn duplicate(qp: &mut QueuePair, psn: Psn, operation: Operation, out: &mut Repli
     qp.counters.duplicates += 1;
     match operation {
         Operation::CompareSwap | Operation::FetchAdd => {
-            let kept = qp.atomics.iter().find(|(kept, _)| *kept == psn);
-            if let Some(&(_, original)) = kept {
+            // The oldest first, and all are older than what is expected.
+            let age = |kept: Psn| qp.expected.since(kept);
+            let found = qp
+                .atomics
+                .binary_search_by(|&(kept, _)| age(psn).cmp(&age(kept)));
+            if let Ok(index) = found {
+                let (_, original) = qp.atomics[index];
                 let done = Syndrome::Ack(CREDIT_UNLIMITED);
                 qp.answer(psn, done, Some(original), out);
             }

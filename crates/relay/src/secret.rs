@@ -84,6 +84,23 @@ impl Secret {
         Ok(Self::new(secret))
     }
 
+    /// Proves that this end knows it, to whoever has drawn part of `text` at random. Texts of different
+    /// protocols and of both ends must differ.
+    #[must_use]
+    pub fn sign(&self, text: &[u8]) -> [u8; PROOF_LEN] {
+        let tag = hmac::sign(&self.0, text);
+        let mut proof = [0; PROOF_LEN];
+        proof.copy_from_slice(tag.as_ref());
+        proof
+    }
+
+    /// Whether the other end has made this proof with [`Secret::sign`]; in a time that does not depend
+    /// on the proof.
+    #[must_use]
+    pub fn is_signed(&self, text: &[u8], proof: &[u8]) -> bool {
+        hmac::verify(&self.0, text, proof).is_ok()
+    }
+
     /// The messages of both ends, so that a proof is valid for one connection only.
     fn text(prover: Prover, hello: &Hello, challenge: &Challenge) -> Vec<u8> {
         let mut text = match prover {
@@ -104,10 +121,7 @@ impl Secret {
         hello: &Hello,
         challenge: &Challenge,
     ) -> [u8; PROOF_LEN] {
-        let tag = hmac::sign(&self.0, &Self::text(prover, hello, challenge));
-        let mut proof = [0; PROOF_LEN];
-        proof.copy_from_slice(tag.as_ref());
-        proof
+        self.sign(&Self::text(prover, hello, challenge))
     }
 
     /// Compares in a time that does not depend on the proof.
@@ -118,7 +132,7 @@ impl Secret {
         challenge: &Challenge,
         proof: &[u8],
     ) -> bool {
-        hmac::verify(&self.0, &Self::text(prover, hello, challenge), proof).is_ok()
+        self.is_signed(&Self::text(prover, hello, challenge), proof)
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery};
@@ -134,6 +134,12 @@ impl UdpPort {
     }
 }
 
+impl AsFd for UdpPort {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 fn send_runs(socket: &UdpSocket, destination: SocketAddr, runs: &[Run<'_>]) -> io::Result<()> {
     let to = Destination::Socket(destination);
     let mut messages = [Message::default(); RUNS];
@@ -212,6 +218,12 @@ impl UdpToPeer {
             answers: Answers::new(port, local, peer)?,
             icrcs: icrc::Stream::new(outer),
         })
+    }
+}
+
+impl AsFd for UdpToPeer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.answers.port.as_fd()
     }
 }
 

@@ -245,22 +245,22 @@ pub fn wait(socket: BorrowedFd<'_>, to_write: bool, limit: Duration) -> io::Resu
     }
 }
 
-/// Waits this long until one of two sockets, or the only one, has something to read.
+/// Waits this long until one of these sockets has something to read. After a signal it returns
+/// earlier.
 ///
 /// # Errors
 ///
 /// What the operating system says.
-pub fn wait_either(
-    first: BorrowedFd<'_>,
-    second: Option<BorrowedFd<'_>>,
+pub fn wait_any<'a>(
+    sockets: impl IntoIterator<Item = BorrowedFd<'a>>,
     limit: Duration,
 ) -> io::Result<()> {
-    let Some(second) = second else {
-        return wait(first, false, limit).map(|_| ());
-    };
     let timeout = Timespec::try_from(limit).map_err(io::Error::other)?;
-    let mut both = [first, second].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-    match poll(&mut both, Some(&timeout)) {
+    let sockets = sockets.into_iter();
+    let mut all: Vec<_> = sockets
+        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+        .collect();
+    match poll(&mut all, Some(&timeout)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),
     }

@@ -13,7 +13,7 @@ use serde_json::Value;
 use strata_control::telemetry::{TelemetryCount, TelemetryTime, TelemetryValue};
 use strata_dta::key::{FiveTuple, Key};
 use strata_node::{EntryKind, TelemetryStore, shown};
-use strata_wire::{exact, grouped};
+use strata_wire::{Printable, exact, grouped};
 
 use super::shown::line;
 use crate::listing::{ColumnForm, Reader, listing};
@@ -372,9 +372,7 @@ fn generation_row(generations: &Value) -> String {
 }
 
 pub(super) fn status(args: &StatusArgs) -> Result<()> {
-    let store = TelemetryStore::open(&args.store)?;
-    let status = store
-        .status()?
+    let status = strata_node::telemetry_status(&args.store)?
         .context("the collector has not said anything yet")?;
     if args.json {
         return Ok(write!(standard(), "{status}")?);
@@ -383,7 +381,84 @@ pub(super) fn status(args: &StatusArgs) -> Result<()> {
     if args.metrics {
         return Ok(write!(standard(), "{}", super::metrics::page(&status)?)?);
     }
-    let number = |value: &Value| value.as_u64().map_or_else(|| "?".to_owned(), grouped);
+    let rows = match status["role"].as_str() {
+        Some("collector") => rows_of_collector(&status)?,
+        _ => rows_of_run(&status)?,
+    };
+    let rows = rows
+        .into_iter()
+        .map(|(name, value)| [name.to_owned(), value]);
+    let columns = [ColumnForm::words(18), ColumnForm::words(1)];
+    let page = listing(Reader::of_stdout(), columns, rows);
+    Ok(write!(standard(), "{page}")?)
+}
+
+/// A row of the status: its name, its value.
+type Row = (&'static str, String);
+
+fn number(value: &Value) -> String {
+    value.as_u64().map_or_else(|| "?".to_owned(), grouped)
+}
+
+/// When it was counted, and whether it still runs.
+fn as_of(status: &Value) -> Result<String> {
+    let updated = status["updated_ns"]
+        .as_u64()
+        .context("status.json is damaged")?;
+    let running = status["running"].as_bool() == Some(true);
+    let ended = if running { "" } else { ", ended" };
+    Ok(format!("{}{ended}", text::time(updated)))
+}
+
+fn listening(status: &Value) -> String {
+    let listen = status["listen"].as_str();
+    listen.map_or_else(String::new, str::to_owned)
+}
+
+/// Of `strata telemetry collect`.
+fn rows_of_collector(status: &Value) -> Result<Vec<Row>> {
+    let requests = &status["requests"];
+    let translator = status["translator"].as_str();
+    Ok(vec![
+        ("listening", listening(status)),
+        ("as of", as_of(status)?),
+        (
+            "translator",
+            translator.map_or_else(|| "none".to_owned(), str::to_owned),
+        ),
+        ("connections", number(&status["connections"])),
+        ("  refused", number(&status["connections_refused"])),
+        ("requests", number(&requests["executed"])),
+        ("  bytes", number(&requests["bytes"])),
+        ("  repeated", number(&requests["duplicates"])),
+        ("  out of order", number(&requests["out_of_order"])),
+        ("  refused", number(&requests["refused"])),
+        ("bad packets", number(&requests["bad_packets"])),
+    ])
+}
+
+/// A collector of a translator, in a line.
+fn collector(one: &Value) -> String {
+    let address = one["address"]
+        .as_str()
+        .map_or_else(String::new, str::to_owned);
+    let is_there = one["connected"].as_bool() == Some(true);
+    let state = match (is_there, one["problem"].as_str()) {
+        (true, _) => "connected".to_owned(),
+        (false, Some(problem)) => format!("away: {}", Printable(problem)),
+        (false, None) => "connecting".to_owned(),
+    };
+    format!(
+        "{address} {state}; {} acknowledged, {} lost, {} packets, {} resent",
+        number(&one["confirmed"]),
+        number(&one["lost"]),
+        number(&one["packets"]),
+        number(&one["packets_resent"]),
+    )
+}
+
+/// Of `strata telemetry run`.
+fn rows_of_run(status: &Value) -> Result<Vec<Row>> {
     let total = |field: &str| number(&status["totals"][field]);
     let reasons = |of: &Value| -> String {
         let reasons = of.as_object().into_iter().flatten();
@@ -394,10 +469,6 @@ pub(super) fn status(args: &StatusArgs) -> Result<()> {
             false => reasons.join(", "),
         }
     };
-    let updated = status["updated_ns"]
-        .as_u64()
-        .context("status.json is damaged")?;
-    let running = status["running"].as_bool() == Some(true);
     let dropped = [
         "dropped_by_rate",
         "dropped_without_room",
@@ -409,16 +480,8 @@ pub(super) fn status(args: &StatusArgs) -> Result<()> {
         .sum();
     let dropped = dropped.context("status.json is damaged")?;
     let mut rows = vec![
-        (
-            "listening",
-            status["listen"]
-                .as_str()
-                .map_or_else(String::new, str::to_owned),
-        ),
-        ("as of", {
-            let ended = if running { "" } else { ", ended" };
-            format!("{}{ended}", text::time(updated))
-        }),
+        ("listening", listening(status)),
+        ("as of", as_of(status)?),
         ("datagrams", total("datagrams")),
         ("  refused", reasons(&status["totals"]["datagrams_refused"])),
         ("  not allowed", number(&status["not_allowed"])),
@@ -446,10 +509,10 @@ pub(super) fn status(args: &StatusArgs) -> Result<()> {
         rows.push(("  missing", number(&int["missing"])));
         rows.push(("  reports of them", number(&int["mapped"])));
     }
-    let rows = rows
-        .into_iter()
-        .map(|(name, value)| [name.to_owned(), value]);
-    let columns = [ColumnForm::words(18), ColumnForm::words(1)];
-    let page = listing(Reader::of_stdout(), columns, rows);
-    Ok(write!(standard(), "{page}")?)
+    if let Some(collectors) = status["collectors"].as_array() {
+        rows.push(("acknowledged", total("confirmed")));
+        rows.push(("lost", total("lost")));
+        rows.extend(collectors.iter().map(|one| ("collector", collector(one))));
+    }
+    Ok(rows)
 }

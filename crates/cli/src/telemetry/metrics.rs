@@ -54,6 +54,92 @@ impl Status {
         value.into_iter().map(|value| (None, value)).collect()
     }
 
+    /// A number of each collector elsewhere.
+    fn of_collectors(&self, field: &str) -> Vec<Sample<u64>> {
+        let collectors = self.0.pointer("/collectors").and_then(Value::as_array);
+        let sample = |one: &Value| {
+            let address = one["address"].as_str()?.to_owned();
+            let value = &one[field];
+            let value = value.as_u64().or_else(|| value.as_bool().map(u64::from))?;
+            Some((Some(("collector", address)), value))
+        };
+        collectors
+            .into_iter()
+            .flatten()
+            .filter_map(sample)
+            .collect()
+    }
+
+    /// What a translator counts of its collectors.
+    fn at_collectors(&self) -> Vec<Metric<u64>> {
+        vec![
+            (
+                (
+                    "confirmed_reports",
+                    "Reports that a collector elsewhere has acknowledged",
+                ),
+                self.of_collectors("confirmed"),
+            ),
+            (
+                (
+                    "lost_reports",
+                    "Accepted reports whose connection to a collector was lost",
+                ),
+                self.of_collectors("lost"),
+            ),
+            (
+                (
+                    "collector_connections",
+                    "Connections to a collector elsewhere",
+                ),
+                self.of_collectors("connections"),
+            ),
+            (
+                ("rdma_packets", "RDMA packets to a collector elsewhere"),
+                self.of_collectors("packets"),
+            ),
+            (
+                ("rdma_packets_resent", "RDMA packets that were sent again"),
+                self.of_collectors("packets_resent"),
+            ),
+        ]
+    }
+
+    /// What a collector whose translator is elsewhere has counted.
+    fn requests(&self) -> Vec<Metric<u64>> {
+        let results = [
+            ("executed", "/requests/executed"),
+            ("repeated", "/requests/duplicates"),
+            ("out-of-order", "/requests/out_of_order"),
+            ("refused", "/requests/refused"),
+            ("bad", "/requests/bad_packets"),
+        ];
+        vec![
+            (
+                (
+                    "rdma_requests",
+                    "RDMA requests of a translator, by what became of them",
+                ),
+                self.labelled("result", &results),
+            ),
+            (
+                ("rdma_written_bytes", "Bytes written by a translator"),
+                self.one("/requests/bytes"),
+            ),
+            (
+                ("translator_connections", "Connections of translators"),
+                self.one("/connections"),
+            ),
+            (
+                (
+                    "refused_connections",
+                    "Connections of others, and of translators that were refused",
+                ),
+                self.one("/connections_refused"),
+            ),
+        ]
+    }
+
     fn loads(&self) -> Vec<Sample<f64>> {
         let stores = ["key_write", "postcarding", "key_increment"];
         let sample = |store: &str| {
@@ -75,6 +161,14 @@ impl Status {
             Some((Some(("by", by.to_owned())), count / sampled))
         };
         places.into_iter().filter_map(sample).collect()
+    }
+
+    fn connected(&self) -> Vec<Sample<f64>> {
+        let is = |(label, value)| (label, if value == 1 { 1.0 } else { 0.0 });
+        self.of_collectors("connected")
+            .into_iter()
+            .map(is)
+            .collect()
     }
 
     fn times(&self) -> Vec<Sample<f64>> {
@@ -203,6 +297,13 @@ impl Status {
             ),
             (
                 (
+                    "collector_connected",
+                    "Whether a collector elsewhere is connected",
+                ),
+                self.connected(),
+            ),
+            (
+                (
                     "updated_seconds",
                     "When the collector counted this, since 1970",
                 ),
@@ -214,7 +315,8 @@ impl Status {
 
 impl Collector for Status {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
-        for (named, samples) in self.counters() {
+        let all = [self.counters(), self.at_collectors(), self.requests()];
+        for (named, samples) in all.into_iter().flatten() {
             family(&mut encoder, named, samples, ConstCounter::new)?;
         }
         for (named, samples) in self.gauges() {

@@ -10,7 +10,11 @@ use anyhow::{Context, Result};
 use ipnet::IpNet;
 use strata_control::config::{Config, ControlConfig};
 use strata_dta::protocol::UDP_PORT;
-use strata_node::{Fade, FadeOptions, TelemetryApiSpec, TelemetryLayout, TelemetrySpec};
+use strata_node::{
+    CollectorsSpec, Fade, FadeOptions, TelemetryApiSpec, TelemetryLayout, TelemetrySpec,
+};
+use strata_relay::CONTROL_PORT;
+use strata_relay::secret::Secret;
 use strata_wire::grouped;
 
 use super::address;
@@ -31,6 +35,7 @@ Examples:
   strata telemetry run -o store/ --listen 192.0.2.10 --allow 192.0.2.0/24
   strata telemetry run -o store/ --int 127.0.0.1 --table int.toml
   strata telemetry run -o store/ --generations 4 --generation-period 1h
+  strata telemetry run -o counters/ --collector 192.0.2.11 --collector 192.0.2.12 --secret-file s
   strata telemetry get store/ '10.0.0.1:1024 > 10.0.0.2:80 tcp'
 
 Reporters send DTA reports to UDP port 40040, as its authors publish them or as Strata's own
@@ -40,11 +45,31 @@ again: `strata telemetry get`, `list`, `path` and `top` read that memory while i
 The size of the memory is fixed when the store is made; old values are overwritten by new ones.
 On a disk, all of it is written to the disk again and again: a store in /dev/shm is faster, and
 lasts until the machine is restarted. A store that exists is continued if the options agree with
-it. Without --listen, only this machine reaches the collector.")]
+it. Without --listen, only this machine reaches the collector.
+
+With --collector, this process only translates: it writes the memory of `strata telemetry collect`
+on other machines by RDMA (RoCEv2, UDP port 4791), and queries are asked of the stores there.")]
 pub(super) struct Args {
-    /// Keep the store in this directory, made if need be.
+    /// Keep the store in this directory, made if need be. With --collector, keep only what is counted
+    /// there, for `strata telemetry status`.
     #[arg(short = 'o', long = "output", value_name = "STORE")]
     output: PathBuf,
+
+    /// Write the memory of `strata telemetry collect` at this address instead: TCP port 4791 or the one
+    /// given. May be given several times: keys are spread over the collectors by their hash, and list L
+    /// of all is list L / N of the one with number L mod N, from 0, of N. What is for a collector that
+    /// is gone is dropped and counted until it is back.
+    #[arg(long, value_name = "HOST[:PORT]")]
+    collector: Vec<String>,
+
+    /// Read the secret shared with the collectors from this file: each end proves to the other that it
+    /// knows it.
+    #[arg(long, value_name = "FILE", requires = "collector")]
+    secret_file: Option<PathBuf>,
+
+    /// Write to collectors on other machines without proof of who they are.
+    #[arg(long, requires = "collector", conflicts_with = "secret_file")]
+    insecure: bool,
 
     /// Take reports on this address: UDP port 40040 or the one given. An address other than
     /// loopback needs --allow.
@@ -165,9 +190,10 @@ pub(crate) fn networks(texts: &[String]) -> Result<Vec<IpNet>> {
     texts.iter().map(network).collect()
 }
 
-fn fade(args: &Args) -> Result<Option<FadeOptions>> {
-    let reset = args.reset_counters.map(|every| (Fade::Reset, every));
-    let halve = args.halve_counters.map(|every| (Fade::Halve, every));
+/// How counters become smaller, from the two options that say it.
+pub(super) fn fade(reset: Option<u64>, halve: Option<u64>) -> Result<Option<FadeOptions>> {
+    let reset = reset.map(|every| (Fade::Reset, every));
+    let halve = halve.map(|every| (Fade::Halve, every));
     let Some((fade, every_ns)) = reset.or(halve) else {
         return Ok(None);
     };
@@ -214,6 +240,37 @@ fn api(args: &Args) -> Result<TelemetryApiSpec> {
     Ok(TelemetryApiSpec { socket, tcp })
 }
 
+/// Most collectors of a translator.
+const COLLECTORS_MAX: usize = 64;
+
+fn collectors(args: &Args) -> Result<Option<CollectorsSpec>> {
+    if args.collector.is_empty() {
+        return Ok(None);
+    }
+    let count = args.collector.len();
+    if count > COLLECTORS_MAX {
+        let most = format!("{count} times --collector: {COLLECTORS_MAX} is the most");
+        return Err(refuse(most));
+    }
+    let mut addresses = Vec::with_capacity(count);
+    for text in &args.collector {
+        let address = address("--collector", text, CONTROL_PORT)?;
+        if addresses.contains(&address) {
+            return Err(refuse(format!("--collector {text}: is given twice")));
+        }
+        let is_proved = args.secret_file.is_some() || args.insecure;
+        if !is_proved && !address.ip().is_loopback() {
+            return Err(refuse(format!(
+                "--collector {text}: is another machine, and nothing proves that it is your collector: \
+                 give --secret-file, or --insecure to send reports to whoever answers there"
+            )));
+        }
+        addresses.push(address);
+    }
+    let secret = args.secret_file.as_deref().map(Secret::read).transpose()?;
+    Ok(Some(CollectorsSpec { addresses, secret }))
+}
+
 fn spec(args: &Args) -> Result<TelemetrySpec> {
     let listen = address("--listen", &args.listen, UDP_PORT)?;
     let int = args.int.as_deref();
@@ -242,6 +299,7 @@ fn spec(args: &Args) -> Result<TelemetrySpec> {
     });
     Ok(TelemetrySpec {
         store: args.output.clone(),
+        collectors: collectors(args)?,
         layout: TelemetryLayout {
             memory_bytes,
             data_bytes: args.data_bytes,
@@ -259,7 +317,7 @@ fn spec(args: &Args) -> Result<TelemetrySpec> {
         table: table.transpose()?,
         allowed,
         rate: rate.transpose()?,
-        fade: fade(args)?,
+        fade: fade(args.reset_counters, args.halve_counters)?,
         api: api(args)?,
         owner: args.group.owner()?,
         sandboxed: !args.no_sandbox,
@@ -282,5 +340,13 @@ pub(super) fn run(args: &Args) -> Result<()> {
         grouped(outcome.not_allowed),
         grouped(outcome.socket_drops),
     )?;
+    if let Some(remote) = outcome.remote {
+        writeln!(
+            standard(),
+            "at collectors: {} acknowledged, {} lost with a connection",
+            text::count_of(remote.confirmed, "report"),
+            grouped(remote.lost),
+        )?;
+    }
     Ok(())
 }

@@ -292,6 +292,17 @@ impl Translator {
             .map(move |(&source, origin)| (source, counters(origin)))
     }
 
+    /// All reporters with their numbers; ports as in [`Translator::sources`].
+    pub fn origins(&self) -> impl Iterator<Item = (SocketAddr, Origin)> + '_ {
+        let each = self.by_address.iter();
+        each.map(|(&source, &origin)| (source, origin))
+    }
+
+    /// Counts a datagram of a sender that is not listened to.
+    pub fn refuse_stranger(&mut self) {
+        self.strangers += 1;
+    }
+
     /// Datagrams of senders that are not listened to.
     #[must_use]
     pub fn strangers(&self) -> u64 {
@@ -308,6 +319,13 @@ impl Translator {
     #[must_use]
     pub fn lists(&self) -> Option<&Lists> {
         self.lists.as_ref()
+    }
+
+    /// [`Lists::continue_at`], if there are lists.
+    pub fn continue_list(&mut self, list: u32, end: End) {
+        if let Some(lists) = &mut self.lists {
+            lists.continue_at(list, end);
+        }
     }
 
     /// Takes the payload of a UDP datagram from `source`. Operations go to `sinks`, one for each

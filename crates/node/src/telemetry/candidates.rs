@@ -20,7 +20,12 @@ use super::plan::{CANDIDATES_BYTES, Plan};
 
 const ENTRY: usize = 64;
 const ENTRIES: usize = CANDIDATES_BYTES / ENTRY;
-const WAYS: usize = 4;
+/// Entries of a bucket.
+pub(super) const WAYS: usize = 4;
+/// Buckets.
+pub(super) const BUCKETS: usize = ENTRIES / WAYS;
+/// Bytes of an entry that are used.
+pub(super) const ENTRY_LEN: usize = TAG_AGAIN + 8;
 const TAG_AGAIN: usize = 48;
 const _: () = assert!(8 + KEY_LEN_MAX == TAG_AGAIN);
 
@@ -45,7 +50,7 @@ pub(super) fn count(plan: &Plan, words: &Words, key: KeyHash, offsets: &[u64]) -
 
 /// The key of an entry, if it is whole.
 fn key_of(words: &Words, at: usize) -> Option<Key> {
-    let mut entry = [0; TAG_AGAIN + 8];
+    let mut entry = [0; ENTRY_LEN];
     words.read(at, &mut entry);
     let (front, again) = entry.split_at(TAG_AGAIN);
     let tag = u64::from_ne_bytes(*front.first_chunk()?);
@@ -59,12 +64,32 @@ pub(super) fn keys(words: &Words) -> impl Iterator<Item = Key> + '_ {
     (0..ENTRIES).filter_map(|entry| key_of(words, entry * ENTRY))
 }
 
+/// The bucket of a key.
+pub(super) fn bucket(hash: KeyHash) -> usize {
+    exact::<usize>(hash.place(0, exact::<u32>(BUCKETS)))
+}
+
+/// Where an entry lies in the memory.
+pub(super) fn entry_at(index: usize) -> u64 {
+    (index * ENTRY) as u64
+}
+
+/// An entry that was written so often, as it is in memory.
+pub(super) fn entry(written: u64, key: &[u8]) -> [u8; ENTRY_LEN] {
+    let tag = (written << 8 | key.len() as u64).to_ne_bytes();
+    let mut entry = [0; ENTRY_LEN];
+    entry[..8].copy_from_slice(&tag);
+    entry[8..8 + key.len()].copy_from_slice(key);
+    entry[TAG_AGAIN..].copy_from_slice(&tag);
+    entry
+}
+
 /// Considers a key, by its counts in these generations.
 pub(super) fn consider(plan: &Plan, memory: &mut WordsMut, key: &[u8], offsets: &[u64]) {
     let hasher: &KeyHasher = &plan.hasher;
     let hash = hasher.hash(key);
-    let bucket = exact::<usize>(hash.place(0, exact::<u32>(ENTRIES / WAYS)));
-    let places = (0..WAYS).map(|way| (bucket * WAYS + way) * ENTRY);
+    let first = bucket(hash) * WAYS;
+    let places = (0..WAYS).map(|way| (first + way) * ENTRY);
     let mut smallest = (u64::MAX, 0);
     for at in places {
         let Some(there) = key_of(memory.words(), at) else {
@@ -82,12 +107,7 @@ pub(super) fn consider(plan: &Plan, memory: &mut WordsMut, key: &[u8], offsets: 
     let (least, at) = smallest;
     if least == 0 || count(plan, memory.words(), hash, offsets) > least {
         let before = u64::from_ne_bytes(memory.words().word(at)) >> 8;
-        let tag = |len: usize| (before.wrapping_add(1) << 8 | len as u64).to_ne_bytes();
-        let mut entry = [0; TAG_AGAIN + 8];
-        entry[..8].copy_from_slice(&tag(key.len()));
-        entry[8..8 + key.len()].copy_from_slice(key);
-        entry[TAG_AGAIN..].copy_from_slice(&tag(key.len()));
         // From the first word to the last, while readers go from the last to the first.
-        memory.write(at, &entry);
+        memory.write(at, &entry(before.wrapping_add(1), key));
     }
 }

@@ -276,37 +276,53 @@ impl Manifest {
         })
     }
 
+    /// What follows from it.
+    pub(super) fn plan(&self) -> Result<Plan> {
+        let half = |text: &String| u64::from_str_radix(text, 16);
+        let seed = match (half(&self.seed[0]), half(&self.seed[1])) {
+            (Ok(first), Ok(second)) => [first, second],
+            _ => return Err(damaged("its seed is no number")),
+        };
+        Plan::new(seed, self.parameters)
+    }
+
+    /// The same store, whose lists have these names.
+    pub(super) fn with_lists(&self, lists: Vec<NamedList>) -> Self {
+        Self {
+            lists,
+            ..self.clone()
+        }
+    }
+
+    /// Whether it describes the same store, whatever its lists are called.
+    pub(super) fn is_of(&self, other: &Self) -> bool {
+        (&self.seed, self.parameters) == (&other.seed, other.parameters)
+    }
+
+    /// As text.
+    pub(super) fn text(&self) -> String {
+        serde_json::to_string(self).expect("a description is plain data")
+    }
+
     /// Reads it, and what follows from it.
     pub(super) fn parse(text: &str) -> Result<(Self, Plan)> {
-        let damaged = |why: String| {
-            NodeError::Refused(format!(
-                "not the description of a telemetry store, or damaged: {why}"
-            ))
-        };
-        let manifest: Self = serde_json::from_str(text).map_err(|e| damaged(e.to_string()))?;
+        let manifest: Self = serde_json::from_str(text).map_err(|e| damaged(&e.to_string()))?;
         if manifest.format != FORMAT {
-            return Err(damaged(format!("its format is not {FORMAT}")));
+            return Err(damaged(&format!("its format is not {FORMAT}")));
         }
         let version = manifest.version;
         require([VERSION, VERSION_OF_GENERATIONS].contains(&version), || {
             format!("its version is {version}, and this program knows versions 1 and 2 only")
         })?;
         if version != self::version(&manifest.parameters) {
-            return Err(damaged(format!(
+            return Err(damaged(&format!(
                 "its version is {version}, and it has {} generations",
                 manifest.parameters.generations
             )));
         }
-        let half = |text: &String| u64::from_str_radix(text, 16);
-        let seed = match (half(&manifest.seed[0]), half(&manifest.seed[1])) {
-            (Ok(first), Ok(second)) => [first, second],
-            _ => return Err(damaged("its seed is no number".into())),
-        };
-        let plan = Plan::new(seed, manifest.parameters)?;
+        let plan = manifest.plan()?;
         if plan.places != manifest.places {
-            return Err(damaged(
-                "its places do not follow from its parameters".into(),
-            ));
+            return Err(damaged("its places do not follow from its parameters"));
         }
         Ok((manifest, plan))
     }
@@ -318,6 +334,12 @@ fn version(parameters: &Parameters) -> u32 {
         1 => VERSION,
         _ => VERSION_OF_GENERATIONS,
     }
+}
+
+fn damaged(why: &str) -> NodeError {
+    NodeError::Refused(format!(
+        "not the description of a telemetry store, or damaged: {why}"
+    ))
 }
 
 /// As many pieces as fit into a share, as a number of 32 bits.

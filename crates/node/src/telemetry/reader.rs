@@ -16,7 +16,7 @@ use strata_wire::exact;
 use super::candidates;
 use super::generations::{GenerationTime, Span, spans};
 use super::plan::{Manifest, NamedList, Plan};
-use super::store::{Copied, MANIFEST, MEMORY, STATUS, map};
+use super::store::{Copied, MANIFEST, MEMORY, map, no_store, telemetry_status};
 use crate::error::{At as _, NodeError, Result};
 
 /// A value that a key has.
@@ -119,10 +119,7 @@ impl TelemetryStore {
         let path = dir.join(MANIFEST);
         let text = match fs::read_to_string(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(NodeError::Refused(format!(
-                    "{}: no telemetry store: `strata telemetry run -o` makes one",
-                    dir.display()
-                )));
+                return Err(NodeError::Refused(no_store(dir)));
             }
             read => read.at_with(|| path.display().to_string())?,
         };
@@ -403,11 +400,7 @@ impl TelemetryStore {
     ///
     /// If it cannot be read.
     pub fn status(&self) -> Result<Option<String>> {
-        let path = self.dir.join(STATUS);
-        match fs::read_to_string(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            read => read.map(Some).at_with(|| path.display().to_string()),
-        }
+        telemetry_status(&self.dir)
     }
 }
 

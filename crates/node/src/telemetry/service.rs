@@ -6,18 +6,19 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use rustix::thread::CapabilitySet;
 use strata_control::api::{Endpoints, Server, TcpEndpoint, serve_telemetry};
+use strata_dta::append::End;
 use strata_dta::flow_event::{ANOMALIES, LOSSES};
 use strata_dta::generations::{Generation, Turning};
 use strata_dta::int::mapping::{DEFAULT, Mapper, Table};
 use strata_dta::protocol::{Datagram, Flags, NACK_PORT, Nack, Report};
 use strata_dta::reporter::{Reporter, ReporterOptions};
 use strata_dta::translator::{Options, Rate, ReporterCounters};
-use strata_dta::{Local, Origin, REDUNDANCY_MAX, Translator};
+use strata_dta::{Local, Origin, REDUNDANCY_MAX, Remote, RemoteCounters, Translator};
 use strata_sandbox::{Owner, SocketFile};
 use strata_sys::socket::{self, Receiver};
 use strata_wire::exact;
@@ -29,9 +30,12 @@ use super::generations::{PIECE_BYTES, turning};
 use super::plan::{EntryKind, NamedList, Plan, TelemetryLayout};
 use super::pushing::Pushing;
 use super::reader::TelemetryStore;
+use super::ready::{CollectorsSpec, Ready, connect};
 use super::sink::{Done, Mapped};
 use super::status::{Received, Snapshot};
-use super::store::{STATUS, Writing, replace};
+use super::store::{STATUS, replace, unix_ns};
+use super::target::Target;
+use super::wire::remote::Collectors;
 use super::witnesses::{Estimate, Found, Slots, Witness, Witnesses};
 use crate::error::{At as _, NodeError, Result, require};
 use crate::handle::{Handle, Spec};
@@ -57,11 +61,16 @@ const CONSIDERED: u64 = 16;
 /// The reporter of what INT becomes.
 const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// A telemetry collector in one process.
+/// How long the last operations may take to be acknowledged.
+const FINISH_LIMIT: Duration = Duration::from_secs(2);
+
+/// A telemetry collector in one process, or a translator if its collectors are elsewhere.
 #[derive(Debug)]
 pub struct TelemetrySpec {
-    /// The store's directory; made if need be.
+    /// The store's directory; made if need be. With collectors elsewhere, it has what is counted.
     pub store: PathBuf,
+    /// Collectors elsewhere, if it is not to be this process.
+    pub collectors: Option<CollectorsSpec>,
     /// Its parameters, as far as they are given.
     pub layout: TelemetryLayout,
     /// Where reports come in.
@@ -102,6 +111,8 @@ pub struct TelemetryOutcome {
     pub not_allowed: u64,
     /// Datagrams that found the socket's buffer full.
     pub socket_drops: u64,
+    /// Accepted reports, as far as collectors elsewhere acknowledged them or not.
+    pub remote: Option<RemoteCounters>,
 }
 
 impl Spec for TelemetrySpec {
@@ -115,17 +126,7 @@ impl Spec for TelemetrySpec {
         let lists = named_lists(&table);
         let (reports, listen) = bind(self.listen)?;
         let int = self.int.map(bind).transpose()?;
-        let writing = Writing::open(&self.store, &self.layout, &lists, &self.owner)?;
-        require(
-            self.fade.is_none() || writing.plan.generations().is_none(),
-            || {
-                format!(
-                    "{}: counters of a store with generations count what was added in each of them, and \
-                 are not reset or halved: leave out --reset-counters and --halve-counters",
-                    self.store.display()
-                )
-            },
-        )?;
+        let ready = self.ready(&lists, &stop, &tell)?;
         let endpoints = self.api.bind(&self.owner)?;
         if self.sandboxed {
             let socket = endpoints.socket.as_ref();
@@ -136,19 +137,49 @@ impl Spec for TelemetrySpec {
             };
             give_up(&self.owner, &reach, CapabilitySet::empty(), &tell)?;
         }
-        let continued = writing.continued;
         let int_listen = int.as_ref().map(|(_, address)| *address);
-        let mut service = Service::new(self, writing, (table, lists), (reports, listen), int)?;
+        let notice = ready.notice(&self.store, listen, int_listen);
+        let mut service = Service::new(self, ready, (table, lists), (reports, listen), int)?;
+        if let Target::There(collectors) = &mut service.sink {
+            collectors.wait_connected(&mut service.translator, &stop, &tell)?;
+        }
         service.write_status(true)?;
         service.serve_api(endpoints, &tell)?;
-        tell(&Notice::Telemetry {
-            address: listen,
-            int: int_listen,
-            store: service.dir.clone(),
-            continued,
-        });
+        tell(&notice);
         let stopped = Arc::clone(&stop);
         Handle::run((), stop, move || service.serve(&stopped, &tell))
+    }
+}
+
+impl TelemetrySpec {
+    /// Opens the store, or asks the collectors.
+    fn ready(&self, lists: &[NamedList], stop: &AtomicBool, tell: &Tell) -> Result<Ready> {
+        if let Some(collectors) = &self.collectors {
+            require(self.fade.is_none(), || {
+                "--reset-counters and --halve-counters are for who has the memory: give them to \
+                 `strata telemetry collect`"
+                    .to_owned()
+            })?;
+            require(self.api.socket.is_none() && self.api.tcp.is_none(), || {
+                "--socket and --config: the API answers from a store, and with --collector the stores \
+                 are elsewhere"
+                    .to_owned()
+            })?;
+            let place = (self.store.as_path(), &self.owner);
+            return connect(collectors, place, &self.layout, lists, stop, tell);
+        }
+        let ready = Ready::here(&self.store, &self.layout, lists, &self.owner)?;
+        require(
+            self.fade.is_none() || ready.plan().generations().is_none(),
+            || {
+                format!(
+                    "{}: counters of a store with generations count what was added in each of them, and \
+                     are not reset or halved: leave out --reset-counters and --halve-counters",
+                    self.store.display()
+                )
+            },
+        )?;
+        Ok(ready)
     }
 }
 
@@ -204,7 +235,7 @@ fn bind(address: SocketAddr) -> Result<(UdpSocket, SocketAddr)> {
 struct Service {
     dir: PathBuf,
     plan: Plan,
-    sink: Local<Mapped>,
+    sink: Target,
     translator: Translator,
     origins: HashMap<SocketAddr, Origin>,
     /// The reporter of the latest datagram.
@@ -242,23 +273,16 @@ struct Int {
     settled_ns: u64,
 }
 
-fn unix_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    exact::<u64>(since.expect("the clock is after 1970").as_nanos())
-}
-
 impl Service {
     fn new(
         spec: TelemetrySpec,
-        writing: Writing,
+        ready: Ready,
         (table, lists): (Table, Vec<NamedList>),
         (reports, listen): (UdpSocket, SocketAddr),
         int: Option<(UdpSocket, SocketAddr)>,
     ) -> Result<Self> {
-        let ends = writing.ends()?;
-        let Writing {
-            plan, memory, lock, ..
-        } = writing;
+        let started = Instant::now();
+        let plan = ready.plan().clone();
         let mut options = Options::new(plan.hasher);
         options.key_write = Some(plan.key_write);
         options.postcarding = Some(plan.postcarding);
@@ -268,10 +292,29 @@ impl Service {
             operations_per_second: rate,
             burst: (rate / 100).max(64),
         });
-        let end = |list: u32| ends[list as usize];
-        let mut translator = Translator::new::<Local<Mapped>>(options, end);
-        let mut memory = Mapped(memory);
-        let turning = turning(&plan, &mut memory, unix_ns());
+        let (mut translator, sink, turning, lock) = match ready {
+            Ready::Here(writing) => {
+                let writing = *writing;
+                let ends = writing.ends()?;
+                let end = |list: u32| ends[list as usize];
+                let translator = Translator::new::<Local<Mapped>>(options, end);
+                let mut memory = Mapped(writing.memory);
+                let turning = turning(&plan, &mut memory, unix_ns());
+                let sink = Target::Here(Local::over(memory));
+                (translator, sink, turning, writing.lock)
+            }
+            Ready::There(there) => {
+                let there = *there;
+                options.collectors = there.opened.len();
+                let reporters = usize::from(options.reporters_max);
+                let translator = Translator::new::<Remote>(options, |_| End::default());
+                let (identity, store) = (&there.identity, (&there.manifest, &plan));
+                let collectors =
+                    Collectors::start(there.opened, identity, store, reporters, started)?;
+                let sink = Target::There(Box::new(collectors));
+                (translator, sink, None, there.lock)
+            }
+        };
         let int = match int {
             Some((socket, listen)) => {
                 let session = getrandom::u32().map_err(std::io::Error::other)?;
@@ -288,7 +331,7 @@ impl Service {
             None => None,
         };
         let mut service = Self {
-            sink: Local::over(memory),
+            sink,
             plan,
             translator,
             dir: spec.store,
@@ -308,7 +351,7 @@ impl Service {
             nacks: Vec::new(),
             pushing: Pushing::new(Arc::default(), lists),
             server: None,
-            started: Instant::now(),
+            started,
             _lock: lock,
         };
         service.look_at_generations(true);
@@ -356,8 +399,10 @@ impl Service {
         let Some(turning) = &mut self.turning else {
             return;
         };
-        let memory = self.sink.unflushed();
-        let turned = turning.step(unix_ns(), PIECE_BYTES, memory);
+        let Some(sink) = self.sink.here() else {
+            return;
+        };
+        let turned = turning.step(unix_ns(), PIECE_BYTES, sink.unflushed());
         self.look_at_generations(turned.is_some());
     }
 
@@ -373,12 +418,16 @@ impl Service {
             let held = self.held();
             let is_fading = self.fading.as_ref().is_some_and(Fading::is_going);
             let is_clearing = self.turning.as_ref().is_some_and(Turning::is_clearing);
-            let limit = match held > 0 || is_fading || is_clearing {
+            let is_settled = self.sink.there().is_none_or(Collectors::is_settled);
+            let limit = match held > 0 || is_fading || is_clearing || !is_settled {
                 true => TICK,
                 false => IDLE,
             };
             let int = self.int.as_ref().map(|int| int.socket.as_fd());
-            socket::wait_either(self.reports.as_fd(), int, limit).at("waiting for reports")?;
+            let answers = self.sink.there().map(Collectors::sockets);
+            let sockets = std::iter::once(self.reports.as_fd()).chain(int);
+            let sockets = sockets.chain(answers.into_iter().flatten());
+            socket::wait_any(sockets, limit).at("waiting for reports")?;
             for _ in 0..ROUNDS {
                 if self.receive(&mut receiver)? == 0 {
                     break;
@@ -387,13 +436,13 @@ impl Service {
             let now = Instant::now();
             if now - ticked >= TICK {
                 ticked = now;
-                self.translator
-                    .tick(self.now_ns(), std::slice::from_mut(&mut self.sink));
+                let now_ns = self.now_ns();
+                self.sink.tick(&mut self.translator, now_ns);
             }
-            self.sink.flush();
+            self.sink.flush(&mut self.translator, tell);
             self.turn();
-            if let Some(fading) = &mut self.fading {
-                fading.step(&self.plan, &mut self.sink.unflushed().0, now);
+            if let (Some(fading), Some(sink)) = (&mut self.fading, self.sink.here()) {
+                fading.step(&self.plan, &mut sink.unflushed().0, now);
             }
             if now - described >= STATUS_EVERY {
                 described = now;
@@ -423,15 +472,41 @@ impl Service {
             self.flush_int(&mut int, now_ns);
             self.int = Some(int);
         }
-        self.translator.finish(std::slice::from_mut(&mut self.sink));
-        self.sink.flush();
+        self.write_all(tell)?;
         self.look_at_drops();
         self.write_status(false)?;
         Ok(TelemetryOutcome {
             totals: self.snapshot(false).totals(),
             not_allowed: self.received.not_allowed,
             socket_drops: self.received.socket_drops,
+            remote: self.sink.there().map(Collectors::totals),
         })
+    }
+
+    /// Writes all that waits in the cache and in batches, to collectors that take it.
+    fn write_all(&mut self, tell: &Tell) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            match &mut self.sink {
+                Target::Here(sink) => {
+                    self.translator.finish(std::slice::from_mut(sink));
+                    sink.flush();
+                    return Ok(());
+                }
+                Target::There(collectors) => {
+                    self.translator.finish(collectors.sinks());
+                    collectors.turn(&mut self.translator, tell);
+                }
+            }
+            let held = self.held();
+            let Target::There(collectors) = &self.sink else {
+                return Ok(());
+            };
+            if (held == 0 && collectors.is_settled()) || start.elapsed() > FINISH_LIMIT {
+                return Ok(());
+            }
+            collectors.wait(TICK)?;
+        }
     }
 
     /// Reports that are not in memory yet.
@@ -495,11 +570,7 @@ impl Service {
                     return;
                 }
                 let Some(origin) = self.origin(reporter) else {
-                    // Counted there as one that is not listened to.
-                    let sinks = std::slice::from_mut(&mut self.sink);
-                    let (from, nacks) = (source.ip(), &mut self.nacks);
-                    self.translator
-                        .receive(from, datagram, now_ns, sinks, nacks);
+                    self.translator.refuse_stranger();
                     return;
                 };
                 self.latest = Some((reporter, origin));
@@ -539,9 +610,13 @@ impl Service {
 
     #[inline]
     fn take(&mut self, origin: Origin, datagram: &[u8], now_ns: u64) {
-        let sinks = std::slice::from_mut(&mut self.sink);
-        self.translator
-            .receive_from(origin, datagram, now_ns, sinks, &mut self.nacks);
+        let Self {
+            translator,
+            sink,
+            nacks,
+            ..
+        } = self;
+        sink.put(translator, origin, datagram, now_ns, nacks);
         match datagram.first() {
             Some(0x23 | 0x03) => self.consider(datagram),
             Some(0x21 | 0x01) => self.witness(datagram),
@@ -558,10 +633,17 @@ impl Service {
         {
             return;
         }
-        if let Some(Report::KeyIncrement { key, .. }) = one_of(datagram, turn) {
-            // Its count may lack the additions of this datagram.
-            let memory = &mut self.sink.unflushed().0;
-            candidates::consider(&self.plan, memory, key, &self.offsets);
+        if let Some(Report::KeyIncrement { key, counter, .. }) = one_of(datagram, turn) {
+            match &mut self.sink {
+                // Its count may lack the additions of this datagram.
+                Target::Here(sink) => {
+                    let memory = &mut sink.unflushed().0;
+                    candidates::consider(&self.plan, memory, key, &self.offsets);
+                }
+                Target::There(collectors) => {
+                    collectors.consider(self.plan.hasher.hash(key), key, counter);
+                }
+            }
         }
     }
 
@@ -586,11 +668,15 @@ impl Service {
         };
         let key = self.plan.hasher.hash(key);
         let witness = Witness::new(key, redundancy.min(REDUNDANCY_MAX), data, turn);
-        self.sink.flush();
-        let words = self.sink.memory_as_is().0.words();
+        let slots = self.slots();
+        let Some(sink) = self.sink.here() else {
+            return;
+        };
+        sink.flush();
+        let words = sink.memory_as_is().0.words();
         let read = &mut |at, out: &mut [u8]| words.read(exact(at), out);
         // One that was refused or dropped is not there.
-        if witness.find(&self.slots(), read) == Some(Found::Same) {
+        if witness.find(&slots, read) == Some(Found::Same) {
             self.witnesses.put(place, witness);
         }
     }
@@ -605,12 +691,16 @@ impl Service {
     }
 
     fn done(&self) -> Done {
-        Done::of(&self.translator, &self.sink)
+        Done::of(&self.translator, self.sink.operations())
     }
 
     /// How many values can still be asked for.
     fn estimate(&self) -> Estimate {
-        let words = self.sink.memory_as_is().0.words();
+        // Memory elsewhere is not read.
+        let Target::Here(sink) = &self.sink else {
+            return Estimate::default();
+        };
+        let words = sink.memory_as_is().0.words();
         let read = |at, out: &mut [u8]| words.read(exact(at), out);
         self.witnesses
             .ask(&self.slots(), self.done().key_write, read)
@@ -710,6 +800,7 @@ impl Service {
             estimate: self.estimate(),
             rounds: self.fading.as_ref().map(Fading::rounds),
             plan: &self.plan,
+            collectors: self.sink.there(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The memory of a store, as a translator's operations reach it.
 
 use strata_dta::postcarding::CacheCounters;
-use strata_dta::{Local, Memory, Translator};
+use strata_dta::{Memory, Operations, Translator};
 use strata_sys::words::WordsMut;
 
 /// Memory in a file that others read. Operations wait for their lines of memory in a [`Local`].
@@ -39,10 +39,9 @@ pub(super) struct Done {
 }
 
 impl Done {
-    /// Of a translator whose only collector is `sink`. Paths and lists count what they write
+    /// Of a translator that has asked for so much. Paths and lists count what they write
     /// anyway; the other writes are values.
-    pub(super) fn of(translator: &Translator, sink: &Local<Mapped>) -> Self {
-        let operations = sink.operations();
+    pub(super) fn of(translator: &Translator, operations: Operations) -> Self {
         let postcarding = translator.cache().map_or(0, |cache| {
             let CacheCounters {
                 complete,

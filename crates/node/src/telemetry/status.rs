@@ -3,14 +3,15 @@
 use std::net::SocketAddr;
 
 use serde_json::{Map, Value, json};
-use strata_dta::Translator;
 use strata_dta::generations::Turning;
 use strata_dta::int::mapping::IntCounters;
 use strata_dta::protocol::{Refusal, Refusals};
 use strata_dta::translator::{OTHERS, ReporterCounters};
+use strata_dta::{RemoteCounters, Translator};
 
 use super::plan::Plan;
 use super::sink::Done;
+use super::wire::remote::Collectors;
 use super::witnesses::Estimate;
 
 /// Counters of the process itself.
@@ -70,6 +71,12 @@ fn reporter(counters: &ReporterCounters) -> Value {
     })
 }
 
+/// What became of accepted reports at collectors elsewhere.
+fn put_remote(one: &mut Value, counters: RemoteCounters) {
+    one["confirmed"] = counters.confirmed.into();
+    one["lost"] = counters.lost.into();
+}
+
 fn sum(all: &mut ReporterCounters, one: &ReporterCounters) {
     all.datagrams += one.datagrams;
     all.reports += one.reports;
@@ -124,6 +131,8 @@ pub(super) struct Snapshot<'a> {
     /// How often counters became smaller, if they do.
     pub(super) rounds: Option<u64>,
     pub(super) plan: &'a Plan,
+    /// Collectors elsewhere.
+    pub(super) collectors: Option<&'a Collectors>,
 }
 
 impl Snapshot<'_> {
@@ -137,13 +146,20 @@ impl Snapshot<'_> {
     }
 
     pub(super) fn json(&self) -> String {
-        let mut sources: Vec<_> = self.translator.sources().collect();
+        let mut sources: Vec<_> = self.translator.origins().collect();
         sources.sort_by_key(|(source, _)| *source);
-        let reporters = sources.iter().map(|(source, counters)| {
-            let mut one = reporter(counters);
-            one["address"] = address(*source).into();
+        let reporters = sources.iter().map(|&(source, origin)| {
+            let mut one = reporter(&self.translator.counters(origin));
+            one["address"] = address(source).into();
+            if let Some(collectors) = self.collectors {
+                put_remote(&mut one, collectors.counters(origin));
+            }
             one
         });
+        let mut totals = reporter(&self.totals());
+        if let Some(collectors) = self.collectors {
+            put_remote(&mut totals, collectors.totals());
+        }
         let cache = self.translator.cache().map(|cache| cache.counters());
         let lists = self.translator.lists().map(|lists| lists.counters());
         let int = self.int.map(|(listen, counters)| {
@@ -172,7 +188,8 @@ impl Snapshot<'_> {
             "nacks_sent": self.received.nacks,
             "nacks_failed": self.received.nacks_failed,
             "events": { "pushed": self.pushes.0, "lost": self.pushes.1 },
-            "totals": reporter(&self.totals()),
+            "totals": totals,
+            "collectors": self.collectors.map(Collectors::json),
             "int": int,
             "key_write": {
                 "writes": self.done.key_write,

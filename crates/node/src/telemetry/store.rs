@@ -11,6 +11,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FallocateFlags, fallocate};
 use strata_dta::append::End;
@@ -55,6 +56,12 @@ pub(super) fn replace(dir: &Path, name: &str, text: &str, durable: bool) -> Resu
     fs::rename(&new, &path).at_with(|| path.display().to_string())
 }
 
+/// The time since 1970.
+pub(super) fn unix_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    exact::<u64>(since.expect("the clock is after 1970").as_nanos())
+}
+
 /// A store that this process writes, alone as long as it has this.
 pub(super) struct Writing {
     pub(super) plan: Plan,
@@ -65,14 +72,17 @@ pub(super) struct Writing {
     pub(super) lock: File,
 }
 
-impl Writing {
-    /// Opens a store whose parameters agree with `layout`, or makes one.
-    pub(super) fn open(
-        dir: &Path,
-        layout: &TelemetryLayout,
-        lists: &[NamedList],
-        owner: &Owner,
-    ) -> Result<Self> {
+/// A store's directory that this process may write, alone as long as it has this.
+pub(super) struct Locked {
+    /// Held as long as it is written.
+    pub(super) lock: File,
+    /// What is there already.
+    pub(super) found: Option<(Manifest, Plan)>,
+}
+
+impl Locked {
+    /// Makes the directory, if need be, and locks it.
+    pub(super) fn open(dir: &Path, owner: &Owner) -> Result<Self> {
         refuse_foreign(dir)?;
         make_log_dir(dir, MANIFEST, &ENTRIES, owner).at("cannot make the store")?;
         let named = dir.display();
@@ -93,80 +103,41 @@ impl Writing {
                 return Err(error).at_with(|| format!("{named}/{LOCK}"));
             }
         }
-        let description = fs::read_to_string(dir.join(MANIFEST));
-        match description {
-            Ok(text) => {
-                let (manifest, plan) =
-                    Manifest::parse(&text).at_with(|| format!("{named}/{MANIFEST}"))?;
-                Self::continued(dir, layout, lists, lock, (manifest, plan))
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Self::made(dir, layout, lists, lock)
-            }
-            Err(error) => Err(error).at_with(|| format!("{named}/{MANIFEST}")),
-        }
+        let found = match fs::read_to_string(dir.join(MANIFEST)) {
+            Ok(text) => Some(Manifest::parse(&text).at_with(|| format!("{named}/{MANIFEST}"))?),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error).at_with(|| format!("{named}/{MANIFEST}")),
+        };
+        Ok(Self { lock, found })
     }
+}
 
-    fn continued(
+impl Writing {
+    /// Opens a store whose parameters agree with `layout`, or makes one.
+    pub(super) fn open(
         dir: &Path,
         layout: &TelemetryLayout,
         lists: &[NamedList],
-        lock: File,
-        (mut manifest, plan): (Manifest, Plan),
+        owner: &Owner,
     ) -> Result<Self> {
-        let named = dir.display();
-        if let Some((option, wanted, there)) = layout.difference(&plan.parameters) {
-            return Err(NodeError::Refused(format!(
-                "{named}: this store was made with {option} {there}, not {wanted}: leave the option \
-                 out to continue it, or name another store"
-            )));
-        }
-        let path = dir.join(MEMORY);
-        let file = OpenOptions::new().read(true).write(true).open(&path);
-        let file = file.at_with(|| path.display().to_string())?;
-        let memory = map(&path, &file, &plan, WordsMut::map)?;
-        if lists != manifest.lists {
+        let Locked { lock, found } = Locked::open(dir, owner)?;
+        if let Some((mut manifest, plan)) = found {
+            agree(&dir.display().to_string(), layout, &plan)?;
+            let is_new = manifest.lists != lists;
             manifest.lists = lists.to_vec();
-            replace(dir, MANIFEST, &pretty(&manifest), true)?;
+            let memory = continued(dir, &manifest, &plan, is_new)?;
+            return Ok(Self {
+                plan,
+                memory,
+                continued: true,
+                lock,
+            });
         }
+        let manifest = new_manifest(layout, lists)?;
+        let plan = manifest.plan()?;
         Ok(Self {
+            memory: made(dir, &manifest, &plan)?,
             plan,
-            memory,
-            continued: true,
-            lock,
-        })
-    }
-
-    fn made(dir: &Path, layout: &TelemetryLayout, lists: &[NamedList], lock: File) -> Result<Self> {
-        let random = || getrandom::u64().map_err(io::Error::other);
-        let seed = [random()?, random()?];
-        let parameters = layout.decided();
-        let manifest = Manifest::new(seed, parameters, lists.to_vec())?;
-        let plan = Plan::new(seed, parameters)?;
-        let path = dir.join(MEMORY);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            // What a start that failed has left.
-            .truncate(true)
-            .open(&path)
-            .at_with(|| path.display().to_string())?;
-        // All of it now: a page that finds no space later would end the process.
-        fallocate(&file, FallocateFlags::empty(), 0, plan.places.bytes)
-            .map_err(io::Error::from)
-            .at_with(|| {
-                format!(
-                    "{}: cannot reserve {} bytes of memory for the store (--memory)",
-                    path.display(),
-                    plan.places.bytes
-                )
-            })?;
-        let memory = map(&path, &file, &plan, WordsMut::map)?;
-        replace(dir, MANIFEST, &pretty(&manifest), true)?;
-        Ok(Self {
-            plan,
-            memory,
             continued: false,
             lock,
         })
@@ -174,18 +145,126 @@ impl Writing {
 
     /// Where every list ends.
     pub(super) fn ends(&self) -> Result<Vec<End>> {
-        let mut copy = Copied::new(&self.plan)?;
-        let lists = 0..self.plan.append.lists();
-        Ok(lists
-            .map(|list| {
-                copy.list(self.memory.words(), list, 0);
-                self.plan.append.end(&copy.bytes, list)
-            })
-            .collect())
+        ends(&self.plan, self.memory.words())
     }
 }
 
-fn pretty(manifest: &Manifest) -> String {
+/// Where every list ends.
+pub(super) fn ends(plan: &Plan, words: &Words) -> Result<Vec<End>> {
+    let mut copy = Copied::new(plan)?;
+    let lists = 0..plan.append.lists();
+    Ok(lists
+        .map(|list| {
+            copy.list(words, list, 0);
+            plan.append.end(&copy.bytes, list)
+        })
+        .collect())
+}
+
+/// Fails if the options that are given are not those of a store that exists.
+pub(super) fn agree(named: &str, layout: &TelemetryLayout, plan: &Plan) -> Result<()> {
+    match layout.difference(&plan.parameters) {
+        Some((option, wanted, there)) => Err(NodeError::Refused(format!(
+            "{named}: this store was made with {option} {there}, not {wanted}: leave the option \
+             out to continue it, or name another store"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Describes a store that does not exist yet.
+pub(super) fn new_manifest(layout: &TelemetryLayout, lists: &[NamedList]) -> Result<Manifest> {
+    let random = || getrandom::u64().map_err(io::Error::other);
+    Manifest::new([random()?, random()?], layout.decided(), lists.to_vec())
+}
+
+/// The memory of a store that exists; its description is replaced if it `is_new`.
+pub(super) fn continued(
+    dir: &Path,
+    manifest: &Manifest,
+    plan: &Plan,
+    is_new: bool,
+) -> Result<WordsMut> {
+    let path = dir.join(MEMORY);
+    let file = OpenOptions::new().read(true).write(true).open(&path);
+    let file = file.at_with(|| path.display().to_string())?;
+    let memory = map(&path, &file, plan, WordsMut::map)?;
+    if is_new {
+        replace(dir, MANIFEST, &pretty(manifest), true)?;
+    }
+    Ok(memory)
+}
+
+/// Makes a store.
+pub(super) fn made(dir: &Path, manifest: &Manifest, plan: &Plan) -> Result<WordsMut> {
+    let path = dir.join(MEMORY);
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        // What a start that failed has left.
+        .truncate(true)
+        .open(&path)
+        .at_with(|| path.display().to_string())?;
+    // All of it now: a page that finds no space later would end the process.
+    fallocate(&file, FallocateFlags::empty(), 0, plan.places.bytes)
+        .map_err(io::Error::from)
+        .at_with(|| {
+            format!(
+                "{}: cannot reserve {} bytes of memory for the store (--memory)",
+                path.display(),
+                plan.places.bytes
+            )
+        })?;
+    let memory = map(&path, &file, plan, WordsMut::map)?;
+    replace(dir, MANIFEST, &pretty(manifest), true)?;
+    Ok(memory)
+}
+
+/// The directory of a translator that has its collectors elsewhere: what it counts, and a lock.
+pub(super) fn counting(dir: &Path, owner: &Owner) -> Result<File> {
+    let named = dir.display();
+    require(!dir.join(MANIFEST).exists(), || {
+        format!(
+            "{named}: holds a telemetry store, and with --collector reports go into those of the \
+             collectors: name another directory, where only what is counted is kept"
+        )
+    })?;
+    Ok(Locked::open(dir, owner)?.lock)
+}
+
+/// What the writer of a store, or a translator, has counted until a second ago, as JSON; `None` if
+/// none has run.
+///
+/// # Errors
+///
+/// If there is no such directory, or it cannot be read.
+pub fn telemetry_status(dir: &Path) -> Result<Option<String>> {
+    let path = dir.join(STATUS);
+    match fs::read_to_string(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            // Says what is wrong if there is no store.
+            require(dir.join(LOCK).exists(), || no_store(dir))?;
+            Ok(None)
+        }
+        read => read.map(Some).at_with(|| path.display().to_string()),
+    }
+}
+
+/// Why there is no store in a directory.
+pub(super) fn no_store(dir: &Path) -> String {
+    let named = dir.display();
+    match dir.join(STATUS).exists() {
+        true => format!(
+            "{named}: no store yet, or the directory of a translator, whose reports are with its \
+             collectors: ask their stores (`strata telemetry status` names them)"
+        ),
+        false => format!("{named}: no telemetry store: `strata telemetry run -o` makes one"),
+    }
+}
+
+/// A description as it is in its file.
+pub(super) fn pretty(manifest: &Manifest) -> String {
     serde_json::to_string_pretty(manifest).expect("a description is plain data")
 }
 

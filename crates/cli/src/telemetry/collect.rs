@@ -1,0 +1,118 @@
+//! `strata telemetry collect`: a collector whose translator is elsewhere.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Result;
+use strata_node::TelemetryCollectorSpec;
+use strata_relay::CONTROL_PORT;
+use strata_relay::secret::Secret;
+use strata_wire::grouped;
+
+use super::address;
+use super::run::fade;
+use crate::logging::{self, LoggingArgs};
+use crate::output::{refuse, standard};
+use crate::record::GroupArgs;
+use crate::signals::stop_on_signal;
+use crate::{bounded, text};
+
+/// Arguments of `strata telemetry collect`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata telemetry collect -o /dev/shm/telemetry --listen 192.0.2.11 --secret-file telemetry.secret
+  strata telemetry run -o counters/ --collector 192.0.2.11 --secret-file telemetry.secret
+  strata telemetry get /dev/shm/telemetry '10.0.0.1:1024 > 10.0.0.2:80 tcp'
+
+The translator (`strata telemetry run --collector`) takes reports and writes this memory by RDMA
+(RoCEv2): no report is parsed here. The store is made as the first translator wants it (--memory,
+--lists and so on there), and belongs to one translator at a time. It is asked here, while it is
+written: `strata telemetry get`, `list`, `path`, `top`. Of several collectors, each knows its share of
+the keys and lists only.
+
+Both ends prove that they know the secret of --secret-file (`umask 077; openssl rand -hex 32
+>telemetry.secret`). Reports are not encrypted: use a network that you trust.")]
+pub(super) struct Args {
+    /// Keep the store in this directory, made if need be.
+    #[arg(short = 'o', long = "output", value_name = "STORE")]
+    output: PathBuf,
+
+    /// Take translators on this address: TCP port 4791 or the one given, and RoCEv2 packets at the same
+    /// UDP port. An address other than loopback needs --secret-file or --insecure.
+    #[arg(long, value_name = "ADDR[:PORT]", default_value = "127.0.0.1:4791")]
+    listen: String,
+
+    /// Require translators to prove that they know the secret in this file, and prove it to them; at
+    /// least 16 bytes, readable by its owner only.
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+
+    /// Let whoever connects write the store.
+    #[arg(long, conflicts_with = "secret_file")]
+    insecure: bool,
+
+    /// Give a translator no more memory than this.
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    memory: String,
+
+    /// Set all counters to 0 once in this time, as in 90s, 10m or 1h, so that they say what was added
+    /// since. By default they only grow.
+    #[arg(long, value_name = "TIME", value_parser = text::duration_ns)]
+    reset_counters: Option<u64>,
+
+    /// Halve all counters once in this time, so that what was added long ago counts less.
+    #[arg(long, value_name = "TIME", value_parser = text::duration_ns, conflicts_with = "reset_counters")]
+    halve_counters: Option<u64>,
+
+    #[command(flatten)]
+    group: GroupArgs,
+
+    /// Keep all privileges and access to all files, instead of dropping what is not needed once the
+    /// collector listens.
+    #[arg(long)]
+    no_sandbox: bool,
+
+    #[command(flatten)]
+    pub(super) logging: LoggingArgs,
+}
+
+fn spec(args: &Args) -> Result<TelemetryCollectorSpec> {
+    let listen = address("--listen", &args.listen, CONTROL_PORT)?;
+    let is_open = args.secret_file.is_none() && !args.insecure;
+    if is_open && !listen.ip().is_loopback() {
+        return Err(refuse(format!(
+            "--listen {}: others reach this address, and could write into the store: give \
+             --secret-file, so that only your translator can; or --insecure to take reports from \
+             whoever connects",
+            args.listen
+        )));
+    }
+    let memory_max = text::bytes(&args.memory)?;
+    bounded::size(memory_max, "--memory", &(1 << 20..=1 << 36))?;
+    Ok(TelemetryCollectorSpec {
+        store: args.output.clone(),
+        memory_max,
+        listen,
+        secret: args.secret_file.as_deref().map(Secret::read).transpose()?,
+        fade: fade(args.reset_counters, args.halve_counters)?,
+        owner: args.group.owner()?,
+        sandboxed: !args.no_sandbox,
+    })
+}
+
+pub(super) fn run(args: &Args) -> Result<()> {
+    let handle = strata_node::start(spec(args)?, stop_on_signal()?, Arc::new(logging::notice))?;
+    let outcome = handle.wait()?;
+    writeln!(
+        standard(),
+        "{} of translators, {} refused; {} executed, {} repeated, {} refused",
+        text::count_of(outcome.connections, "connection"),
+        grouped(outcome.refused),
+        text::count_of(outcome.responder.executed, "request"),
+        grouped(outcome.responder.duplicates),
+        grouped(outcome.responder.refused),
+    )?;
+    Ok(())
+}

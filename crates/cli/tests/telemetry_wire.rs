@@ -1,0 +1,480 @@
+//! `strata telemetry run --collector` and `strata telemetry collect`: two processes, in a network
+//! namespace each, do what one does, and go on when either is killed.
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+#[path = "common/listening.rs"]
+mod listening;
+#[path = "common/program.rs"]
+mod program;
+#[path = "common/signal.rs"]
+mod signal;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use listening::listening;
+use program::{failed, ok, strata};
+use signal::signal;
+
+/// What should be so is so by then, even while other tests use the CPU.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Addresses of translator and collectors.
+const TRANSLATOR: &str = "192.0.2.1";
+const COLLECTOR: &str = "192.0.2.2";
+
+/// Two namespaces with a link between them.
+struct Link {
+    names: [String; 2],
+}
+
+impl Link {
+    fn new(name: &str) -> Self {
+        let id = std::process::id();
+        let names = [format!("st-{name}-t-{id}"), format!("st-{name}-c-{id}")];
+        let link = Self { names };
+        let [translator, collector] = &link.names;
+        let script = format!(
+            "ip netns add {translator} && ip netns add {collector} &&
+             ip -n {translator} link add eth0 type veth peer name eth0 netns {collector} &&
+             ip -n {translator} addr add {TRANSLATOR}/24 dev eth0 &&
+             ip -n {collector} addr add {COLLECTOR}/24 dev eth0 &&
+             ip -n {translator} link set lo up && ip -n {collector} link set lo up &&
+             ip -n {translator} link set eth0 up && ip -n {collector} link set eth0 up"
+        );
+        let made = Command::new("sh").args(["-c", &script]).status().unwrap();
+        assert!(
+            made.success(),
+            "these tests need root, for network namespaces"
+        );
+        link
+    }
+
+    /// The program, in the namespace of the translator (0) or of collectors (1).
+    fn strata(&self, end: usize) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.names[end]]);
+        command.arg(env!("CARGO_BIN_EXE_strata"));
+        command
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = Command::new("ip").args(["netns", "del", name]).status();
+        }
+    }
+}
+
+/// A running process that has said that it serves.
+struct Process {
+    child: Child,
+    errors: Option<ChildStderr>,
+}
+
+impl Process {
+    fn start(command: &mut Command) -> Self {
+        let (child, errors) = listening(command.stdout(Stdio::piped()));
+        let errors = Some(errors);
+        Self { child, errors }
+    }
+
+    /// Ends it by Ctrl-C; what it prints.
+    fn end(mut self) -> String {
+        signal(&self.child, "INT");
+        let mut text = String::new();
+        let mut said = self.child.stdout.take().unwrap();
+        said.read_to_string(&mut text).unwrap();
+        let status = self.child.wait().unwrap();
+        let mut errors = String::new();
+        let mut rest = self.errors.take().unwrap();
+        rest.read_to_string(&mut errors).unwrap();
+        assert!(status.success(), "{errors}");
+        text
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn secret(dir: &Path) -> String {
+    let path = dir.join("secret");
+    fs::write(&path, "a secret of some length").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn collect(link: &Link, store: &Path, port: u16, secret: &str) -> Process {
+    let listen = format!("{COLLECTOR}:{port}");
+    let mut command = link.strata(1);
+    command.args(["telemetry", "collect", "--listen", &listen]);
+    command.args(["--secret-file", secret, "-o"]).arg(store);
+    Process::start(&mut command)
+}
+
+fn run(link: &Link, counters: &Path, options: &[&str]) -> Process {
+    let mut command = link.strata(0);
+    command.args(["telemetry", "run", "-o"]).arg(counters);
+    command.args(options);
+    Process::start(&mut command)
+}
+
+/// Sends reports of all kinds to the translator, the same ones for the same seed; how many.
+fn generate(link: &Link, seed: &str, port: u16) -> u64 {
+    generate_so_many(link, seed, port, "20k")
+}
+
+fn generate_so_many(link: &Link, seed: &str, port: u16, reports: &str) -> u64 {
+    let to = format!("127.0.0.1:{port}");
+    let mut command = link.strata(0);
+    command.args(["telemetry", "generate", "--to", &to, "--seed", seed]);
+    let said = ok(command.args(["--rate", "20k", "--reports", reports]));
+    let (count, _) = said.split_once(" reports").unwrap();
+    count.replace(' ', "").parse().unwrap()
+}
+
+fn telemetry(store: &Path, query: &[&str]) -> Command {
+    let mut command = strata();
+    command.args(["telemetry", query[0]]).arg(store);
+    command.args(&query[1..]);
+    command
+}
+
+fn status(dir: &Path) -> Value {
+    let text = fs::read_to_string(dir.join("status.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+fn number(value: &Value) -> u64 {
+    value
+        .as_u64()
+        .unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// Waits until what is counted is as wanted.
+fn wait_status(dir: &Path, wanted: impl Fn(&Value) -> bool) -> Value {
+    let start = Instant::now();
+    loop {
+        let status = status(dir);
+        if wanted(&status) {
+            return status;
+        }
+        assert!(start.elapsed() < PATIENCE, "{status:#}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Every report is counted, and as long as no connection broke, all are in memory.
+fn wait_all(counters: &Path, reports: u64) -> Value {
+    wait_status(counters, |status| {
+        let totals = &status["totals"];
+        let superseded = number(&totals["superseded"]);
+        let ended = number(&totals["confirmed"]) + number(&totals["lost"]) + superseded;
+        number(&totals["reports"]) == reports && number(&totals["accepted"]) == ended
+    })
+}
+
+fn dropped(status: &Value) -> u64 {
+    number(&status["totals"]["dropped_without_collector"])
+}
+
+/// Keys that a store has counted, the largest first.
+fn top(store: &Path, count: &str) -> Vec<String> {
+    let text = ok(&mut telemetry(store, &["top", "-n", count]));
+    text.lines().map(str::to_owned).collect()
+}
+
+/// What a store answers of its lists and of these keys.
+fn answers(store: &Path, keys: &[String]) -> Vec<String> {
+    let mut all = Vec::new();
+    for list in 0..64 {
+        let list = list.to_string();
+        all.push(ok(&mut telemetry(store, &["list", &list, "--json"])));
+    }
+    for key in keys {
+        let output = telemetry(store, &["get", key]).output().unwrap();
+        all.push(String::from_utf8(output.stdout).unwrap());
+    }
+    all
+}
+
+/// The number in the last entry of a list, which begins with it in 8 bytes.
+fn last_number(entries: &str) -> Option<u64> {
+    let entry: Value = serde_json::from_str(entries.lines().last()?).unwrap();
+    let digits = entry["bytes"].as_str().unwrap().strip_prefix("0x").unwrap();
+    Some(u64::from_str_radix(&digits[..16], 16).unwrap())
+}
+
+const LAYOUT: [&str; 4] = ["--memory", "8MiB", "--lists", "64"];
+
+#[test]
+fn two_processes_do_what_one_does() {
+    let dir = TempDir::new().unwrap();
+    let link = Link::new("two");
+    let secret = secret(dir.path());
+    let path = |name: &str| dir.path().join(name);
+    let collector = collect(&link, &path("store"), 4791, &secret);
+    let proved = ["--collector", COLLECTOR, "--secret-file", &secret];
+    let options = [&proved[..], &LAYOUT, &["--listen", "127.0.0.1:4001"]].concat();
+    let translator = run(&link, &path("counters"), &options);
+    // The same seed of the hash, so that keys share the same places.
+    let here = path("here");
+    fs::create_dir(&here).unwrap();
+    fs::copy(
+        path("store").join("telemetry.json"),
+        here.join("telemetry.json"),
+    )
+    .unwrap();
+    fs::write(here.join("memory"), vec![0; 8 << 20]).unwrap();
+    let one = run(&link, &here, &["--listen", "127.0.0.1:4002"]);
+
+    let sent = generate(&link, "1", 4001);
+    assert_eq!(generate(&link, "1", 4002), sent);
+    let counted = wait_all(&path("counters"), sent);
+    wait_status(&here, |status| number(&status["totals"]["reports"]) == sent);
+    assert_eq!(number(&counted["totals"]["lost"]), 0);
+    assert_eq!(dropped(&counted), 0);
+    let said = translator.end();
+    assert!(said.contains("0 lost with a connection"), "{said}");
+    one.end();
+    // A sample decides who is in the table: those that were added to most are.
+    assert_eq!(top(&path("store"), "5"), top(&here, "5"));
+    let counted = top(&here, "200");
+    let key = |line: &String| line.split_whitespace().next_back().unwrap().to_owned();
+    let keys: Vec<String> = counted.iter().map(key).collect();
+    assert!(keys.len() > 50, "{counted:?}");
+    assert_eq!(answers(&path("store"), &keys), answers(&here, &keys));
+
+    // Each says what it has counted; the translator's directory is no store.
+    let said = ok(&mut telemetry(&path("counters"), &["status"]));
+    assert!(
+        said.contains("collector") && said.contains("acknowledged"),
+        "{said}"
+    );
+    let said = failed(&mut telemetry(&path("counters"), &["get", "10.0.0.1"]));
+    assert!(
+        said.contains("is with its") || said.contains("collectors"),
+        "{said}"
+    );
+    let status = wait_status(&path("store"), |status| status["translator"].is_null());
+    assert_eq!(number(&status["requests"]["refused"]), 0);
+    assert!(number(&status["requests"]["executed"]) > 0);
+    for (dir, metric) in [
+        ("counters", "confirmed_reports"),
+        ("store", "rdma_requests"),
+    ] {
+        let page = ok(&mut telemetry(&path(dir), &["status", "--metrics"]));
+        assert!(page.contains(metric), "{page}");
+    }
+    collector.end();
+}
+
+#[test]
+fn either_may_be_killed_and_it_goes_on() {
+    let dir = TempDir::new().unwrap();
+    let link = Link::new("kill");
+    let secret = secret(dir.path());
+    let path = |name: &str| dir.path().join(name);
+    let first = collect(&link, &path("first"), 4791, &secret);
+    let second = collect(&link, &path("second"), 4792, &secret);
+    let of_second = format!("{COLLECTOR}:4792");
+    let both = ["--collector", COLLECTOR, "--collector", &of_second];
+    let proved = ["--secret-file", &secret, "--listen", "127.0.0.1:4001"];
+    let options = [&both[..], &proved, &LAYOUT].concat();
+    let translator = run(&link, &path("counters"), &options);
+    let sent = generate(&link, "1", 4001);
+    let counted = wait_all(&path("counters"), sent);
+    assert_eq!(
+        (dropped(&counted), number(&counted["totals"]["lost"])),
+        (0, 0)
+    );
+
+    // One collector gone costs its share, which is counted.
+    second.kill();
+    let is_there = |status: &Value, n: usize| status["collectors"][n]["connected"] == true;
+    wait_status(&path("counters"), |status| !is_there(status, 1));
+    let sent = sent + generate(&link, "2", 4001);
+    let counted = wait_status(&path("counters"), |status| {
+        number(&status["totals"]["reports"]) == sent
+    });
+    let share = dropped(&counted);
+    assert!((5_000..15_000).contains(&share), "{share} of {sent}");
+
+    // It comes back, to the store that it had.
+    let second = collect(&link, &path("second"), 4792, &secret);
+    wait_status(&path("counters"), |status| is_there(status, 1));
+    let sent = sent + generate(&link, "3", 4001);
+    let counted = wait_status(&path("counters"), |status| {
+        let totals = &status["totals"];
+        number(&totals["reports"]) == sent && number(&status["append"]["held"]) == 0
+    });
+    assert_eq!(dropped(&counted), share);
+    assert_eq!(number(&counted["collectors"][1]["connections"]), 2);
+
+    // Another translator takes the stores over when this one is killed.
+    translator.kill();
+    let options = [&both[..], &proved].concat();
+    let translator = run(&link, &path("other"), &options);
+    let sent = generate_so_many(&link, "4", 4001, "40k");
+    let counted = wait_all(&path("other"), sent);
+    assert_eq!(
+        (dropped(&counted), number(&counted["totals"]["lost"])),
+        (0, 0)
+    );
+    // Lists have gone on after what was there before, so its last entries are found: each holds the
+    // number of its report, and only this translator had more than 20,000.
+    let lists = (0..64).map(|list: u32| {
+        let list = list.to_string();
+        ok(&mut telemetry(&path("first"), &["list", &list, "--json"]))
+    });
+    let last: Vec<u64> = lists.filter_map(|text| last_number(&text)).collect();
+    assert!(
+        last.len() >= 2 && last.iter().all(|&n| n > 39_000),
+        "{last:?}"
+    );
+    translator.end();
+    first.end();
+    second.end();
+}
+
+#[test]
+fn what_cannot_work_is_refused_and_says_why() {
+    let dir = TempDir::new().unwrap();
+    let link = Link::new("no");
+    let secret = secret(dir.path());
+    let path = |name: &str| dir.path().join(name);
+    let refused = |end: usize, options: &[&str]| {
+        let mut command = link.strata(end);
+        let output = command.arg("telemetry").args(options).output().unwrap();
+        assert!(matches!(output.status.code(), Some(1 | 2)), "{output:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            said.contains("strata: ") && !said.contains("panicked"),
+            "{said}"
+        );
+        said
+    };
+    let counters = path("counters");
+    let counters = counters.to_str().unwrap();
+    let run_to = ["run", "-o", counters, "--listen", "127.0.0.1:0"];
+    let to = [&run_to[..], &["--collector", COLLECTOR]].concat();
+    let to_proved = [&to[..], &["--secret-file", &secret]].concat();
+    let says = |text: &str, part: &str| assert!(text.contains(part), "{text}");
+
+    says(&refused(0, &to), "nothing proves that it is your collector");
+    let twice = [&to_proved[..], &["--collector", COLLECTOR]].concat();
+    says(&refused(0, &twice), "is given twice");
+    says(
+        &refused(0, &to_proved),
+        "is `strata telemetry collect` running there?",
+    );
+    let open = ["collect", "-o", counters, "--listen", COLLECTOR];
+    says(&refused(1, &open), "others reach this address");
+
+    let collector = collect(&link, &path("store"), 4791, &secret);
+    let insecure = [&to[..], &["--insecure"]].concat();
+    says(
+        &refused(0, &insecure),
+        "it wants a secret: give --secret-file",
+    );
+    let wrong = path("wrong");
+    fs::write(&wrong, "another secret of some length").unwrap();
+    fs::set_permissions(&wrong, fs::Permissions::from_mode(0o600)).unwrap();
+    let wrong = [&to[..], &["--secret-file", wrong.to_str().unwrap()]].concat();
+    says(&refused(0, &wrong), "does not know the secret");
+    let large = [&to_proved[..], &["--memory", "2GiB"]].concat();
+    says(&refused(0, &large), "bytes of memory");
+    let fading = [&to_proved[..], &["--reset-counters", "1h"]].concat();
+    says(
+        &refused(0, &fading),
+        "give them to `strata telemetry collect`",
+    );
+    let generations = [&to_proved[..], &["--generations", "4", "--memory", "8MiB"]].concat();
+    says(&refused(0, &generations), "a single generation");
+
+    // Strangers that send something else, or nothing, are counted and in nobody's way.
+    let script = format!(
+        "import socket,time\n\
+         all = [socket.create_connection(('{COLLECTOR}', 4791)) for _ in range(40)]\n\
+         for one in all[:20]:\n    one.sendall(b'GET / HTTP/1.1\\r\\n\\r\\n')\n\
+         print('there', flush=True)\n\
+         time.sleep(60)\n"
+    );
+    let mut strangers = Command::new("ip")
+        .args(["netns", "exec", &link.names[0], "python3", "-c", &script])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = [0; 5];
+    strangers
+        .stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut said)
+        .unwrap();
+    let options = [
+        &["--collector", COLLECTOR, "--secret-file", &secret][..],
+        &LAYOUT,
+    ]
+    .concat();
+    let translator = run(&link, &path("one"), &options);
+    // Another translator has to wait, and is told who writes.
+    let second = refused(0, &to_proved);
+    says(&second, "writes its store");
+    // With other parameters than those of the store.
+    translator.end();
+    let other = [&to_proved[..], &["--memory", "16MiB"]].concat();
+    says(&refused(0, &other), "this store was made with --memory");
+    strangers.kill().unwrap();
+    strangers.wait().unwrap();
+    let status = wait_status(&path("store"), |status| {
+        number(&status["connections_refused"]) > 20
+    });
+    assert_eq!(number(&status["connections"]), 1);
+    collector.end();
+}
+
+/// A packet of a stranger reaches no memory: neither without a connection, nor with a guessed queue pair.
+#[test]
+fn packets_of_strangers_are_dropped_and_counted() {
+    let dir = TempDir::new().unwrap();
+    let store = dir.path().join("store");
+    let mut command = strata();
+    command.args(["telemetry", "collect", "--listen", "127.0.0.1:0", "-o"]);
+    let collector = Process::start(command.arg(&store));
+    let address = status(&store)["listen"].as_str().unwrap().to_owned();
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    for len in 1..=100 {
+        socket.send_to(&vec![0x0a; len], &address).unwrap();
+    }
+    let mut stream = TcpStream::connect(&address).unwrap();
+    stream.write_all(&[b'x'; 10_000]).unwrap();
+    let counted = wait_status(&store, |status| {
+        number(&status["requests"]["bad_packets"]) == 100
+            && number(&status["connections_refused"]) == 1
+    });
+    assert_eq!(number(&counted["requests"]["executed"]), 0);
+    assert!(
+        !store.join("memory").exists(),
+        "no translator has asked for a store"
+    );
+    collector.end();
+}

@@ -1,0 +1,18 @@
+//! Telemetry cut at the RDMA wire: a translator in one process, collectors in others.
+//!
+//! ```text
+//! reporters --UDP--> translator == WRITE, FETCH_ADD by RoCEv2 ==> collector's responder --> memory
+//!                        +-------- TCP: who, what, where --------+
+//!
+//! message     what both say over TCP
+//! connector   a thread of the translator for each collector: connects, again and again
+//! remote      the translator's operations, as RDMA packets to the collectors
+//! frequent    keys that are added to often, as the translator knows them
+//! collector   the role of a collector
+//! ```
+
+pub(super) mod collector;
+pub(super) mod connector;
+mod frequent;
+pub(super) mod message;
+pub(super) mod remote;

@@ -1,0 +1,396 @@
+//! The collectors of a translator, at the other end of RDMA connections.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use strata_dta::{
+    KeyHash, Operation, Operations, Origin, Remote, RemoteCounters, Room, Sink, Translator,
+};
+use strata_rdma::Failure;
+use strata_roce::Port;
+use strata_roce::udp::UdpToPeer;
+use strata_sys::socket;
+use strata_wire::exact;
+
+use super::super::plan::{Manifest, NamedList, Plan};
+use super::connector::{Connector, Event, Granted, Identity, MTU, Opened, WINDOW};
+use super::frequent::Frequent;
+use crate::error::{At as _, NodeError, Result};
+use crate::notice::{Notice, Tell};
+
+/// How long reports wait for operations to be acknowledged, before they are dropped.
+const ROOM_WAIT: Duration = Duration::from_millis(100);
+/// Between looks at connections meanwhile.
+const ROOM_LOOK: Duration = Duration::from_millis(1);
+/// Between looks at the stop flag while collectors connect.
+const STOP_LOOK: Duration = Duration::from_millis(50);
+/// Operations of a report at most: copies of a value, or of two paths.
+const OPERATIONS_MAX: usize = 8;
+/// Where the number of reports is in a datagram of version 2 (`docs/formats/dta.md`).
+const COUNT_AT: usize = 2;
+
+/// A collector.
+struct Link {
+    address: SocketAddr,
+    connector: Connector,
+    /// Where packets go, and our queue pair, while connected.
+    port: Option<(UdpToPeer, u32)>,
+    connections: u64,
+    /// Why it is away.
+    problem: Option<String>,
+    frequent: Frequent,
+    /// Writes of its table of them.
+    entries: u64,
+}
+
+/// All collectors.
+pub(in crate::telemetry) struct Collectors {
+    remotes: Vec<Remote>,
+    links: Vec<Link>,
+    events: Receiver<(usize, Event)>,
+    /// Those whose connections have failed, and why, until that is said.
+    failed: Vec<(usize, String)>,
+    now_ns: u64,
+    started: Instant,
+}
+
+/// The lists of one of several collectors, under the numbers that they have there: list L of all is
+/// list L / C of collector L mod C.
+pub(in crate::telemetry) fn lists_of(
+    lists: &[NamedList],
+    collector: usize,
+    collectors: usize,
+) -> Vec<NamedList> {
+    let collectors = exact::<u32>(collectors);
+    let here = lists
+        .iter()
+        .filter(|list| list.number % collectors == exact::<u32>(collector));
+    here.map(|list| NamedList {
+        number: list.number / collectors,
+        ..list.clone()
+    })
+    .collect()
+}
+
+impl Collectors {
+    /// Connects to all of them, each of which has `opened` or is tried again.
+    pub(in crate::telemetry) fn start(
+        opened: Vec<(SocketAddr, Option<Opened>)>,
+        identity: &Identity,
+        (manifest, plan): (&Manifest, &Plan),
+        reporters: usize,
+        started: Instant,
+    ) -> Result<Self> {
+        let (sender, events) = mpsc::channel();
+        let count = opened.len();
+        let write_len_max = [
+            plan.key_write.slot_len(),
+            plan.postcarding.chunk_len(),
+            plan.append.slot_len(),
+        ];
+        let write_len_max = write_len_max.into_iter().fold(64, usize::max);
+        let link = |(index, (address, opened)): (usize, (SocketAddr, Option<Opened>))| {
+            let lists = lists_of(&manifest.lists, index, count);
+            let manifest = manifest.with_lists(lists).text();
+            let events = (index, sender.clone());
+            Ok(Link {
+                address,
+                connector: Connector::start(address, identity.clone(), manifest, opened, events)?,
+                port: None,
+                connections: 0,
+                problem: None,
+                frequent: Frequent::new(),
+                entries: 0,
+            })
+        };
+        let links = opened.into_iter().enumerate().map(link);
+        Ok(Self {
+            links: links.collect::<Result<_>>()?,
+            remotes: (0..count)
+                .map(|_| Remote::unconnected(write_len_max, MTU, reporters))
+                .collect(),
+            events,
+            failed: Vec::new(),
+            now_ns: 0,
+            started,
+        })
+    }
+
+    /// One for each collector.
+    pub(in crate::telemetry) fn sinks(&mut self) -> &mut [Remote] {
+        &mut self.remotes
+    }
+
+    fn look_at_clock(&mut self) {
+        self.now_ns = exact::<u64>(self.started.elapsed().as_nanos());
+        for remote in &mut self.remotes {
+            remote.set_now(self.now_ns);
+        }
+    }
+
+    /// Waits a little, if this datagram may need more operations than its collectors can take now.
+    pub(in crate::telemetry) fn make_room(&mut self, datagram: &[u8]) {
+        let operation = match datagram.first() {
+            Some(0x03 | 0x23) => Operation::FetchAdd,
+            _ => Operation::Write,
+        };
+        let count = match (datagram.first(), datagram.get(COUNT_AT..COUNT_AT + 2)) {
+            (Some(0x21..=0x24), Some(count)) => {
+                usize::from(u16::from_be_bytes([count[0], count[1]]))
+            }
+            _ => 1,
+        };
+        // More than half a window is never waited for: the rest is dropped, and asked for again.
+        let needed = (count * OPERATIONS_MAX).min(WINDOW / 2);
+        if self.has_room(operation, needed) {
+            return;
+        }
+        let start = Instant::now();
+        loop {
+            self.look_at_clock();
+            self.exchange();
+            if self.has_room(operation, needed) || start.elapsed() > ROOM_WAIT {
+                return;
+            }
+            // An error of a socket is one of its connection, which the next exchange finds.
+            let _ = socket::wait_any(self.sockets(), ROOM_LOOK);
+        }
+    }
+
+    /// Whether every collector that is there can take so many operations.
+    fn has_room(&self, operation: Operation, needed: usize) -> bool {
+        self.remotes
+            .iter()
+            .all(|remote| match remote.room(operation) {
+                Room::Operations(room) => room >= needed,
+                Room::Gone => true,
+            })
+    }
+
+    /// Sends what waits, takes answers, connects and disconnects.
+    pub(in crate::telemetry) fn turn(&mut self, translator: &mut Translator, tell: &Tell) {
+        self.look_at_clock();
+        while let Ok((index, event)) = self.events.try_recv() {
+            self.happened(index, event, translator, tell);
+        }
+        self.exchange();
+        for (index, why) in std::mem::take(&mut self.failed) {
+            self.links[index].connector.again();
+            self.away(index, why, tell);
+        }
+    }
+
+    fn connected(
+        &mut self,
+        index: usize,
+        granted: Granted,
+        translator: &mut Translator,
+        tell: &Tell,
+    ) {
+        let Granted {
+            requester,
+            port,
+            qpn,
+            va,
+            rkey,
+            ends,
+        } = granted;
+        let collectors = exact::<u32>(self.links.len());
+        for (list, end) in ends {
+            let list = list
+                .checked_mul(collectors)
+                .and_then(|list| list.checked_add(exact::<u32>(index)));
+            if let Some(list) = list {
+                translator.continue_list(list, end);
+            }
+        }
+        let link = &mut self.links[index];
+        link.port = Some((port, qpn));
+        link.connections += 1;
+        link.problem = None;
+        link.frequent.clear();
+        self.remotes[index].reconnect(requester, va, rkey);
+        tell(&Notice::Collector {
+            address: link.address,
+            away: None,
+        });
+    }
+
+    fn away(&mut self, index: usize, why: String, tell: &Tell) {
+        self.remotes[index].disconnect(Failure::Timeout);
+        let link = &mut self.links[index];
+        link.port = None;
+        // Not every second, as long as the reason is the same.
+        if link.problem.as_ref() != Some(&why) {
+            tell(&Notice::Collector {
+                address: link.address,
+                away: Some(why.clone()),
+            });
+        }
+        link.problem = Some(why);
+    }
+
+    /// Sends what waits and takes answers.
+    fn exchange(&mut self) {
+        let both = self.links.iter_mut().zip(&mut self.remotes).enumerate();
+        for (index, (link, remote)) in both {
+            let Some((port, qpn)) = &mut link.port else {
+                continue;
+            };
+            let done = exchange(remote, port, *qpn, self.now_ns);
+            let why = match (done, remote.failure()) {
+                (Err(error), _) => error.to_string(),
+                (Ok(()), Some(failure)) => failure.to_string(),
+                (Ok(()), None) => continue,
+            };
+            remote.disconnect(Failure::Timeout);
+            link.port = None;
+            let why = format!("collector {}: {why}", link.address);
+            self.failed.push((index, why));
+        }
+    }
+
+    /// Whether nothing is in flight.
+    pub(in crate::telemetry) fn is_settled(&self) -> bool {
+        self.remotes.iter().all(Remote::is_settled)
+    }
+
+    /// Waits until every collector is connected or has failed to.
+    ///
+    /// # Errors
+    ///
+    /// If one refuses: it would do so again and again.
+    pub(in crate::telemetry) fn wait_connected(
+        &mut self,
+        translator: &mut Translator,
+        stop: &AtomicBool,
+        tell: &Tell,
+    ) -> Result<()> {
+        let is_new = |link: &Link| link.connections == 0 && link.problem.is_none();
+        while self.links.iter().any(is_new) && !stop.load(Ordering::Relaxed) {
+            match self.events.recv_timeout(STOP_LOOK) {
+                Ok((_, Event::Away(error))) if !error.passes() => return Err(error.into()),
+                Ok((index, event)) => self.happened(index, event, translator, tell),
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn happened(&mut self, index: usize, event: Event, translator: &mut Translator, tell: &Tell) {
+        match event {
+            Event::Connected(granted) => self.connected(index, *granted, translator, tell),
+            Event::Away(error) => self.away(index, NodeError::from(error).chain(), tell),
+        }
+    }
+
+    /// Where answers come in.
+    pub(in crate::telemetry) fn sockets(&self) -> Vec<BorrowedFd<'_>> {
+        let ports = self.links.iter().filter_map(|link| link.port.as_ref());
+        ports.map(|(port, _)| port.as_fd()).collect()
+    }
+
+    /// Waits for answers.
+    pub(in crate::telemetry) fn wait(&self, limit: Duration) -> Result<()> {
+        socket::wait_any(self.sockets(), limit).at("waiting for answers of collectors")
+    }
+
+    /// A key was added to: its collector's table of keys that are added to often may change.
+    pub(in crate::telemetry) fn consider(&mut self, hash: KeyHash, key: &[u8], counter: u64) {
+        let index = hash.collector(self.links.len());
+        let remote = &mut self.remotes[index];
+        let Room::Operations(1..) = remote.room(Operation::Write) else {
+            return;
+        };
+        if let Some((at, entry)) = self.links[index].frequent.consider(hash, key, counter) {
+            remote.write(at, &entry, &[]);
+            self.links[index].entries += 1;
+        }
+    }
+
+    /// Operations of reports at all of them.
+    pub(in crate::telemetry) fn operations(&self) -> Operations {
+        let mut all = Operations::default();
+        for (link, remote) in self.links.iter().zip(&self.remotes) {
+            let Operations { writes, additions } = remote.operations();
+            all.writes += writes - link.entries;
+            all.additions += additions;
+        }
+        all
+    }
+
+    /// What became of a reporter's reports.
+    pub(in crate::telemetry) fn counters(&self, origin: Origin) -> RemoteCounters {
+        let mut all = RemoteCounters::default();
+        for remote in &self.remotes {
+            let RemoteCounters { confirmed, lost } = remote.counters()[usize::from(origin.0)];
+            all.confirmed += confirmed;
+            all.lost += lost;
+        }
+        all
+    }
+
+    /// Of all reporters.
+    pub(in crate::telemetry) fn totals(&self) -> RemoteCounters {
+        let mut all = RemoteCounters::default();
+        for counters in self.remotes.iter().flat_map(Remote::counters) {
+            all.confirmed += counters.confirmed;
+            all.lost += counters.lost;
+        }
+        all
+    }
+
+    /// Each, for `status.json`.
+    pub(in crate::telemetry) fn json(&self) -> Value {
+        let each = self.links.iter().zip(&self.remotes).map(|(link, remote)| {
+            let counters = remote.requester_counters();
+            let reports = remote.counters().iter();
+            let (confirmed, lost) = reports.fold((0, 0), |(confirmed, lost), one| {
+                (confirmed + one.confirmed, lost + one.lost)
+            });
+            json!({
+                "address": link.address.to_string(),
+                "connected": link.port.is_some(),
+                "connections": link.connections,
+                "problem": link.problem,
+                "confirmed": confirmed,
+                "lost": lost,
+                "in_flight": remote.in_flight(),
+                "writes": remote.operations().writes,
+                "additions": remote.operations().additions,
+                "packets": counters.posted,
+                "packets_resent": counters.resent,
+                "timeouts": counters.timeouts,
+            })
+        });
+        each.collect::<Vec<_>>().into()
+    }
+}
+
+/// Packets of one collector, in both directions.
+fn exchange(
+    remote: &mut Remote,
+    port: &mut UdpToPeer,
+    qpn: u32,
+    now_ns: u64,
+) -> std::io::Result<()> {
+    remote.finish_burst();
+    port.receive(&mut |packet| {
+        // One of an earlier connection is not for this one.
+        if packet.dest_qp() == qpn {
+            remote.receive(packet, now_ns);
+        }
+    })?;
+    remote.tick(now_ns);
+    let packets = remote.packets();
+    if packets.is_empty() {
+        return Ok(());
+    }
+    let sent = port.send(packets);
+    packets.clear();
+    sent
+}
