@@ -1,7 +1,6 @@
 //! Packets come out as they went in, whatever is lost; in VXLAN, tshark reads them.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
-#[allow(dead_code, reason = "it is shared")]
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -153,7 +153,6 @@ fn main() {
             fade: None,
             api: TelemetryApiSpec::default(),
             owner: strata_sandbox::Owner::default(),
-            api: TelemetryApiSpec::default(),
             sandboxed: false,
         };
         let handle = start(spec, Arc::clone(&stop), Arc::new(tell)).unwrap();

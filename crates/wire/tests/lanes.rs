@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 #![allow(
     clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
     reason = "parts of numbers are meant"
 )]
 

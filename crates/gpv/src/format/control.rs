@@ -101,7 +101,7 @@ mod tests {
     fn the_bytes_are_as_documented() {
         let mut packets = Vec::new();
         flush_slots(0x0102_0304, &[7, 0xff00], |bytes| {
-            packets.push(bytes.to_vec())
+            packets.push(bytes.to_vec());
         });
         let wanted = b"SGPC\x01\0\x02\0\x04\x03\x02\x01\x07\0\0\0\0\xff\0\0";
         assert_eq!(packets, [wanted]);
