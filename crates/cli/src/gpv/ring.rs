@@ -9,7 +9,7 @@ use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
 use strata_sys::words::{Words, WordsMut};
 
 use crate::output::refuse;
@@ -121,7 +121,7 @@ impl RingWriter {
 /// Fails if there is something else than a ring that nobody writes.
 fn replaceable(path: &Path) -> Result<()> {
     let name = path.display();
-    let mut file = match File::open(path) {
+    let mut file = match open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error).with_context(|| format!("{name}: cannot open it")),
@@ -139,6 +139,12 @@ fn replaceable(path: &Path) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// Opens a ring; without waiting for somebody else, should it be a named pipe.
+fn open(path: &Path) -> std::io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    Ok(File::from(rustix::fs::open(path, flags, Mode::empty())?))
 }
 
 /// Whether a writer lives.
@@ -188,7 +194,7 @@ pub(super) struct RingReader {
 impl RingReader {
     pub(super) fn open(path: &Path) -> Result<Self> {
         let name = path.display();
-        let file = File::open(path).with_context(|| {
+        let file = open(path).with_context(|| {
             format!("{name}: cannot open the ring, which strata gpv run --ring makes")
         })?;
         let len = file.metadata()?.len();
@@ -383,6 +389,11 @@ mod tests {
         drop(writer);
         assert_eq!(reader.read().unwrap(), Found::Abandoned);
         RingWriter::create(&path, 1 << 16, 508).unwrap();
+        let pipe = dir.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        assert!(RingWriter::create(&pipe, 1 << 16, 508).is_err());
+        assert!(RingReader::open(&pipe).is_err());
         std::fs::write(&path, "a diary").unwrap();
         let error = RingWriter::create(&path, 1 << 16, 508).err().unwrap();
         assert!(error.to_string().contains("not a ring"), "{error}");
