@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 #![allow(clippy::print_stderr, reason = "says why it did not run")]
 
+#[path = "rxe/telemetry.rs"]
+mod telemetry;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -305,6 +308,7 @@ fn within_the_namespace() {
     our_requester_writes_unreliably();
     the_guest_writes_into_our_relay();
     the_guest_is_the_relay();
+    telemetry::a_translators_operations_land_in_the_guest();
 }
 
 fn our_requester_writes_reliably() {
