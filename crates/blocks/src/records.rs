@@ -76,10 +76,13 @@ impl RecordPlace {
             let record = stored_len(rest).map(|len| &rest[..len]);
             match (rest[0], record) {
                 (kind::PACKET_OPTIONS | kind::PROMOTION, Some(record)) => at += record.len(),
-                (kind::TIME, Some(record)) => {
-                    time = compact::time_of(record);
-                    at += record.len();
-                }
+                (kind::TIME, Some(record)) => match compact::time_of(record) {
+                    None => return Some(Head::Other),
+                    read => {
+                        time = read;
+                        at += record.len();
+                    }
+                },
                 (kind::COMPACT, Some(record)) => {
                     return Some(compact_head(record, time).unwrap_or(Head::Other));
                 }

@@ -86,6 +86,14 @@ mod tests {
             })
     }
 
+    /// A block that ends with a time that is too short is damaged, not at its end.
+    #[test]
+    fn a_time_that_is_too_short_is_announced() {
+        let mut cursor = Cursor::new(block(vec![11, 0, 0, 0, 0, 0, 0, 0]));
+        assert_eq!(cursor.peek(), Some(Head::Other));
+        assert!(matches!(cursor.advance(), Some(Err(_))));
+    }
+
     proptest! {
         /// A cursor returns what an iterator over the same bytes does, and announces it correctly,
         /// for torn bodies too.
