@@ -192,7 +192,10 @@ pub(crate) fn zeek_flow<'c>(cell: &impl Fn(&str) -> &'c str) -> Result<(FlowKey,
     );
     let (from_ns, step) = time_ns(cell("ts"), 0).with_context(|| wrong("ts"))?;
     // A flow of one packet has no duration.
-    let seconds: f64 = cell("duration").parse().unwrap_or(0.0);
+    let seconds: f64 = match cell("duration") {
+        "" | "-" => 0.0,
+        text => text.parse().with_context(|| wrong("duration"))?,
+    };
     let to_ns = from_ns + duration_ns(seconds) + step;
     let proto = protocol(cell("proto")).with_context(|| wrong("proto"))?;
     Ok((key(ends.0, ends.1, proto), from_ns, to_ns))

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use strata_relay::secret::Secret;
 use strata_sandbox::Owner;
+use strata_sys::pause::backoff;
 
 use super::plan::{Manifest, NamedList, Plan, TelemetryLayout};
 use super::store::{Writing, agree, counting, new_manifest};
@@ -174,7 +175,7 @@ fn open(
             Err(CollectorError::Busy { .. })
                 if start.elapsed() < BUSY_LIMIT && !stop.load(Ordering::Relaxed) =>
             {
-                std::thread::sleep(BUSY_AGAIN);
+                backoff(BUSY_AGAIN);
             }
             // By now it is another one that works.
             Err(CollectorError::Busy { peer, reason }) => {
