@@ -1,0 +1,55 @@
+//! The store of a collector, and its memory as an RDMA NIC would write it.
+
+use strata_rdma::{Memory, Refused};
+use strata_sys::words::WordsMut;
+
+use super::super::super::plan::{Manifest, Plan};
+
+/// Memory that is written by RDMA: whole words of 8 bytes, each of which readers find whole.
+pub(super) struct Written(pub(super) WordsMut);
+
+impl Memory for Written {
+    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Refused> {
+        let at = self.inside(at, bytes.len())?;
+        self.0.write(at, bytes);
+        Ok(())
+    }
+
+    fn update(&mut self, at: u64, change: &dyn Fn(u64) -> u64) -> Result<u64, Refused> {
+        let at = self.inside(at, 8)?;
+        let before = u64::from_ne_bytes(self.0.words().word(at));
+        self.0.store(at, change(before));
+        Ok(before)
+    }
+}
+
+impl Written {
+    /// A translator writes nothing else than whole words.
+    fn inside(&self, at: u64, len: usize) -> Result<usize, Refused> {
+        let at = usize::try_from(at).map_err(|_| Refused)?;
+        let end = at.checked_add(len).ok_or(Refused)?;
+        let is_whole = at.is_multiple_of(8) && len.is_multiple_of(8);
+        match is_whole && end <= self.0.words().len() {
+            true => Ok(at),
+            false => Err(Refused),
+        }
+    }
+}
+
+/// The store, once there is one.
+pub(super) struct Store {
+    pub(super) manifest: Manifest,
+    pub(super) plan: Plan,
+    /// While no translator is connected; else it is the responder's.
+    pub(super) memory: Option<Written>,
+}
+
+impl Store {
+    pub(super) fn new(manifest: Manifest, plan: Plan, memory: WordsMut) -> Self {
+        Self {
+            manifest,
+            plan,
+            memory: Some(Written(memory)),
+        }
+    }
+}
