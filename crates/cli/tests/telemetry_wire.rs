@@ -10,7 +10,7 @@ mod program;
 mod signal;
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -18,7 +18,7 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use listening::listening;
@@ -128,6 +128,43 @@ fn collect(link: &Link, store: &Path, port: u16, secret: &str) -> Process {
     command.args(["telemetry", "collect", "--listen", &listen]);
     command.args(["--secret-file", secret, "-o"]).arg(store);
     Process::start(&mut command)
+}
+
+/// A collector on this machine, on a port of its own.
+struct Collecting {
+    process: Process,
+    address: String,
+}
+
+impl Collecting {
+    fn start(store: &Path) -> Self {
+        let mut command = strata();
+        command.args(["telemetry", "collect", "--listen", "127.0.0.1:0", "-o"]);
+        let process = Process::start(command.arg(store));
+        let address = status(store)["listen"].as_str().unwrap().to_owned();
+        Self { process, address }
+    }
+
+    /// What it answers to a translator that is going to write this store: lines of JSON, by
+    /// docs/formats/dta.md.
+    fn begin(&self, manifest: &str) -> Value {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut answers = BufReader::new(stream.try_clone().unwrap());
+        let mut say = |message: Value| {
+            writeln!(&stream, "{message}").unwrap();
+            let mut line = String::new();
+            answers.read_line(&mut line).unwrap();
+            serde_json::from_str::<Value>(&line).unwrap_or_else(|_| panic!("{line:?}"))
+        };
+        let hello = json!({ "version": 2, "instance": 7, "nonce": [1, 2], "secret": false });
+        let challenge = say(json!({ "hello": hello }));
+        assert_eq!(challenge["challenge"]["version"], 2, "{challenge}");
+        let store = say(json!({ "proof": "" }));
+        assert!(store["store"].is_object(), "{store}");
+        let pair = json!({ "manifest": manifest, "qpn": 9, "psn": 1, "port": 9, "mtu": 1024 });
+        say(json!({ "begin": pair }))
+    }
 }
 
 fn run(link: &Link, counters: &Path, options: &[&str]) -> Process {
@@ -353,6 +390,91 @@ fn either_may_be_killed_and_it_goes_on() {
     translator.end();
     first.end();
     second.end();
+}
+
+/// A store is that of one place among the collectors: with others, or in another order, keys and lists
+/// would be looked for where they are not.
+#[test]
+fn collectors_in_another_order_or_number_are_refused() {
+    let dir = TempDir::new().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let here = |name: &str| Collecting::start(&path(name));
+    let (first, second, third) = (here("first"), here("second"), here("third"));
+    let translate = |addresses: &[&str], counters: &str| {
+        let mut command = strata();
+        command.args(["telemetry", "run", "--listen", "127.0.0.1:0", "-o"]);
+        command.arg(path(counters)).args(LAYOUT);
+        for address in addresses {
+            command.args(["--collector", address]);
+        }
+        command
+    };
+    let [a, b, c] = [&first, &second, &third].map(|one| &*one.address);
+    let translator = Process::start(&mut translate(&[a, b], "counters"));
+    let reports = status(&path("counters"))["listen"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let mut generate = strata();
+    generate.args(["telemetry", "generate", "--to", &reports, "--rate", "5k"]);
+    ok(generate.args(["--reports", "5k", "--seed", "7"]));
+    wait_all(&path("counters"), 5_000);
+    translator.end();
+
+    for (others, place, wanted) in [
+        (&[b, a][..], "2 of 2", "1 of 2"),
+        (&[a], "1 of 2", "1 of 1"),
+        (&[b], "2 of 2", "1 of 1"),
+        (&[a, b, c], "1 of 2", "1 of 3"),
+        (&[c, b, a], "2 of 2", "2 of 3"),
+    ] {
+        let said = failed(&mut translate(others, "other"));
+        for part in [
+            format!("is that of collector {place}"),
+            format!("as collector {wanted}"),
+            "in the same order as before".to_owned(),
+        ] {
+            assert!(said.contains(&part), "{others:?}: {said}");
+        }
+    }
+    // In the same order as before, and with another collector in the place of one whose machine is gone.
+    for again in [[a, b], [c, b]] {
+        Process::start(&mut translate(&again, "other")).end();
+    }
+    let shares = ["first", "second", "third"].map(|name| {
+        let status = wait_status(&path(name), |status| status["share"].is_object());
+        status["share"].clone()
+    });
+    let [one, other] = [0, 1].map(|n| json!({ "collector": n, "of": 2 }));
+    assert_eq!(shares, [one.clone(), other, one]);
+
+    // Whoever has not been asked by the translator before says it too, whatever is connected.
+    let manifest = fs::read_to_string(path("second").join("telemetry.json")).unwrap();
+    let of_three = manifest.replace("\"of\": 2", "\"of\": 3");
+    assert_ne!(manifest, of_three);
+    let said = second.begin(&of_three);
+    let refused = said["refused"].as_str().unwrap_or_else(|| panic!("{said}"));
+    assert!(
+        refused.contains("2 of 2") && refused.contains("2 of 3"),
+        "{refused}"
+    );
+    // The translator of a single machine does not write a share either, and queries say where a key is.
+    second.process.end();
+    let mut run = strata();
+    run.args(["telemetry", "run", "--listen", "127.0.0.1:0", "-o"]);
+    let said = failed(run.arg(path("second")));
+    assert!(said.contains("is the store of collector 2 of 2"), "{said}");
+    let asked = (1..=20).map(|host| {
+        let key = format!("192.0.2.{host}");
+        let said = |store| failed(&mut telemetry(&path(store), &["get", &key]));
+        let elsewhere = |store| said(store).contains("it is with collector");
+        (elsewhere("first"), elsewhere("second"))
+    });
+    let asked: Vec<_> = asked.collect();
+    let of_one = asked.iter().all(|(first, second)| first != second);
+    assert!(of_one && asked.iter().any(|(first, _)| *first), "{asked:?}");
+    let said = ok(&mut telemetry(&path("second"), &["status"]));
+    assert!(said.contains("2 of 2"), "{said}");
 }
 
 #[test]

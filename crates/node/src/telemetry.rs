@@ -14,6 +14,7 @@
 //! target       where operations go: this memory, or collectors elsewhere
 //! ready        what a service begins with
 //! service      the role: UDP in, memory out
+//! share        which part of all keys and lists a store has
 //! status       what it counts
 //! wire         collectors in other processes, written by RDMA
 //! witnesses    a sample of values, by which it knows how many can still be asked for
@@ -28,6 +29,7 @@ mod pushing;
 mod reader;
 mod ready;
 mod service;
+mod share;
 pub mod shown;
 mod sink;
 mod status;
@@ -42,6 +44,7 @@ pub use plan::{EntryKind, NamedList, TelemetryLayout};
 pub use reader::{Counted, Found, FoundPath, Known, TelemetryCursor, TelemetryStore};
 pub use ready::CollectorsSpec;
 pub use service::{TelemetryApiSpec, TelemetryOutcome, TelemetrySpec};
+pub use share::COLLECTORS_MAX as TELEMETRY_COLLECTORS_MAX;
 pub use store::telemetry_status;
 pub use wire::collector::{TelemetryCollectorOutcome, TelemetryCollectorSpec};
 pub use wire::message::CollectorError;

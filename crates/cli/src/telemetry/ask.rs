@@ -143,7 +143,7 @@ pub(super) fn get(args: &GetArgs) -> Result<()> {
     let mut store = TelemetryStore::open(&args.store)?;
     let answer = store.answer_key(&key, args.redundancy, args.agree);
     let Some(answer) = answer else {
-        bail!("nothing is known of {}", shown::key(&key));
+        bail!(store.unknown(&key, false));
     };
     if args.json {
         return json_of(&answer);
@@ -277,7 +277,7 @@ pub(super) fn path(args: &PathArgs) -> Result<()> {
     let flow = flow.map_err(|error| refuse(error.to_string()))?;
     let mut store = TelemetryStore::open(&args.store)?;
     let Some(path) = store.answer_path(&flow) else {
-        bail!("the path of {flow} is not known");
+        bail!(store.unknown(&Key::flow(&flow), true));
     };
     if args.json {
         return json_of(&path);
@@ -415,6 +415,15 @@ fn listening(status: &Value) -> String {
     listen.map_or_else(String::new, str::to_owned)
 }
 
+/// Which of its translator's collectors it is, counted from 1 as people count options.
+fn place(share: &Value) -> String {
+    let [collector, of] = ["collector", "of"].map(|field| share[field].as_u64());
+    match collector.zip(of) {
+        Some((collector, of)) => format!("{} of {of}", collector.saturating_add(1)),
+        None => "?".to_owned(),
+    }
+}
+
 /// Of `strata telemetry collect`.
 fn rows_of_collector(status: &Value) -> Result<Vec<Row>> {
     let requests = &status["requests"];
@@ -426,6 +435,7 @@ fn rows_of_collector(status: &Value) -> Result<Vec<Row>> {
             "translator",
             translator.map_or_else(|| "none".to_owned(), str::to_owned),
         ),
+        ("collector", place(&status["share"])),
         ("connections", number(&status["connections"])),
         ("  refused", number(&status["connections_refused"])),
         ("requests", number(&requests["executed"])),

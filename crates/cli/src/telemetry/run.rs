@@ -11,7 +11,8 @@ use ipnet::IpNet;
 use strata_control::config::{Config, ControlConfig};
 use strata_dta::protocol::UDP_PORT;
 use strata_node::{
-    CollectorsSpec, Fade, FadeOptions, TelemetryApiSpec, TelemetryLayout, TelemetrySpec,
+    CollectorsSpec, Fade, FadeOptions, TELEMETRY_COLLECTORS_MAX, TelemetryApiSpec, TelemetryLayout,
+    TelemetrySpec,
 };
 use strata_relay::CONTROL_PORT;
 use strata_relay::secret::Secret;
@@ -240,16 +241,13 @@ fn api(args: &Args) -> Result<TelemetryApiSpec> {
     Ok(TelemetryApiSpec { socket, tcp })
 }
 
-/// Most collectors of a translator.
-const COLLECTORS_MAX: usize = 64;
-
 fn collectors(args: &Args) -> Result<Option<CollectorsSpec>> {
     if args.collector.is_empty() {
         return Ok(None);
     }
     let count = args.collector.len();
-    if count > COLLECTORS_MAX {
-        let most = format!("{count} times --collector: {COLLECTORS_MAX} is the most");
+    if count > TELEMETRY_COLLECTORS_MAX {
+        let most = format!("{count} times --collector: {TELEMETRY_COLLECTORS_MAX} is the most");
         return Err(refuse(most));
     }
     let mut addresses = Vec::with_capacity(count);

@@ -69,6 +69,22 @@ impl TelemetryStore {
         })
     }
 
+    /// Why there is no answer about a key, or about the path of a flow.
+    #[must_use]
+    pub fn unknown(&self, key: &Key, is_path: bool) -> String {
+        let said = match is_path {
+            true => format!("the path of {} is not known", shown::key(key)),
+            false => format!("nothing is known of {}", shown::key(key)),
+        };
+        match self.elsewhere(key) {
+            Some((there, here)) => format!(
+                "{said}: it is with collector {there} of the translator, and this is the store of \
+                 collector {here}"
+            ),
+            None => said,
+        }
+    }
+
     /// The path of a flow, with the latest latencies at its nodes; `None` if it is not known.
     pub fn answer_path(&mut self, flow: &FiveTuple) -> Option<TelemetryPath> {
         let found = self.path(&Key::flow(flow))?;
@@ -170,18 +186,17 @@ impl TelemetryQueries for Answers {
     fn key(&self, key: &str, redundancy: u8, agree: u8) -> Result<TelemetryKey, TelemetryRefused> {
         let key = key.parse::<Key>();
         let key = key.map_err(|error| TelemetryRefused::Query(error.to_string()))?;
-        let answer = self.store().answer_key(&key, redundancy, agree);
-        answer.ok_or_else(|| {
-            TelemetryRefused::Unknown(format!("nothing is known of {}", shown::key(&key)))
-        })
+        let mut store = self.store();
+        let answer = store.answer_key(&key, redundancy, agree);
+        answer.ok_or_else(|| TelemetryRefused::Unknown(store.unknown(&key, false)))
     }
 
     fn path(&self, flow: &str) -> Result<TelemetryPath, TelemetryRefused> {
         let flow = flow.parse::<FiveTuple>();
         let flow = flow.map_err(|error| TelemetryRefused::Query(error.to_string()))?;
-        let answer = self.store().answer_path(&flow);
-        let unknown = || TelemetryRefused::Unknown(format!("the path of {flow} is not known"));
-        answer.ok_or_else(unknown)
+        let mut store = self.store();
+        let answer = store.answer_path(&flow);
+        answer.ok_or_else(|| TelemetryRefused::Unknown(store.unknown(&Key::flow(&flow), true)))
     }
 
     fn top(&self, number: usize) -> Vec<TelemetryTop> {

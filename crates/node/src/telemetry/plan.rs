@@ -11,6 +11,7 @@ use strata_dta::postcarding::{HOPS_MAX, Postcarding, Values};
 use strata_dta::protocol::DATA_LEN_MAX;
 use strata_wire::exact;
 
+use super::share::Share;
 use crate::error::{NodeError, Result, require};
 
 /// What the manifest says of itself.
@@ -245,6 +246,9 @@ pub(super) struct Manifest {
     pub(super) parameters: Parameters,
     pub(super) places: Places,
     pub(super) lists: Vec<NamedList>,
+    /// Of a store that a translator elsewhere writes: its part of all keys and lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) share: Option<Share>,
 }
 
 /// A store as both sides see it.
@@ -273,6 +277,7 @@ impl Manifest {
             parameters,
             places: plan.places,
             lists,
+            share: None,
         })
     }
 
@@ -286,15 +291,16 @@ impl Manifest {
         Plan::new(seed, self.parameters)
     }
 
-    /// The same store, whose lists have these names.
-    pub(super) fn with_lists(&self, lists: Vec<NamedList>) -> Self {
+    /// The same store, whose lists have these names, as that of a collector.
+    pub(super) fn of_collector(&self, lists: Vec<NamedList>, share: Share) -> Self {
         Self {
             lists,
+            share: Some(share),
             ..self.clone()
         }
     }
 
-    /// Whether it describes the same store, whatever its lists are called.
+    /// Whether it describes the same store, whatever its lists are called and wherever it is.
     pub(super) fn is_of(&self, other: &Self) -> bool {
         (&self.seed, self.parameters) == (&other.seed, other.parameters)
     }
@@ -319,6 +325,9 @@ impl Manifest {
                 "its version is {version}, and it has {} generations",
                 manifest.parameters.generations
             )));
+        }
+        if manifest.share.is_some_and(|share| !share.is_possible()) {
+            return Err(damaged("there is no such collector as its share says"));
         }
         let plan = manifest.plan()?;
         if plan.places != manifest.places {
@@ -503,6 +512,11 @@ mod tests {
             assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?}");
         }
         assert!(!text.contains("generation"), "as before there were any");
+        assert!(!text.contains("share"), "of a store that is written here");
+        let share = Share::new(1, 2);
+        let shared = manifest.of_collector(manifest.lists.clone(), share);
+        let (read, _) = Manifest::parse(&shared.text()).unwrap();
+        assert!(read.share == Some(share) && read.is_of(&manifest) && read != manifest);
         for (from, to) in [
             ("\"hops\":5", "\"hops\":4"),
             ("\"hops\":5", "\"hops\":0"),
@@ -513,6 +527,14 @@ mod tests {
             ("strata-telemetry", "something"),
             ("ffffffffffffffff", "x"),
             ("\"lists\":64", "\"lists\":4294967295"),
+            (
+                "\"lists\":[",
+                "\"share\":{\"collector\":2,\"of\":2},\"lists\":[",
+            ),
+            (
+                "\"lists\":[",
+                "\"share\":{\"collector\":0,\"of\":65},\"lists\":[",
+            ),
         ] {
             assert!(text.contains(from), "{from}");
             assert!(Manifest::parse(&text.replace(from, to)).is_err(), "{from}");

@@ -16,6 +16,7 @@ use strata_wire::exact;
 use super::candidates;
 use super::generations::{GenerationTime, Span, spans};
 use super::plan::{Manifest, NamedList, Plan};
+use super::share::Share;
 use super::store::{Copied, MANIFEST, MEMORY, map, no_store, telemetry_status};
 use crate::error::{At as _, NodeError, Result};
 
@@ -82,6 +83,7 @@ pub struct TelemetryStore {
     words: Words,
     copied: Copied,
     lists: Vec<NamedList>,
+    share: Option<Share>,
     values: Option<Values>,
     sums: Option<Sums>,
 }
@@ -136,9 +138,19 @@ impl TelemetryStore {
             plan,
             words,
             lists: manifest.lists,
+            share: manifest.share,
             values: None,
             sums: None,
         })
+    }
+
+    /// The collector that has a key and this one, if they are two.
+    pub(super) fn elsewhere(&self, key: &Key) -> Option<(Share, Share)> {
+        let here = self.share?;
+        let hash = self.plan.hasher.hash(key.bytes());
+        let of = exact::<usize>(here.of);
+        let there = Share::new(hash.collector(of), of);
+        (there != here).then_some((there, here))
     }
 
     /// Asks of generations that are the same after the answer as before it.

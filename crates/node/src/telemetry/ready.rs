@@ -10,6 +10,7 @@ use strata_sandbox::Owner;
 use strata_sys::pause::backoff;
 
 use super::plan::{Manifest, NamedList, Plan, TelemetryLayout};
+use super::share::Share;
 use super::store::{Writing, agree, counting, new_manifest};
 use super::wire::connector::{self, Identity, Opened};
 use super::wire::message::CollectorError;
@@ -117,15 +118,22 @@ pub(super) fn connect(
             Err(error) => return Err(error.into()),
         }
     }
-    let stores = opened.iter().filter_map(|(address, opened)| {
+    let (count, stores) = (opened.len(), opened.iter().enumerate());
+    let stores = stores.filter_map(|(index, (address, opened))| {
         let manifest = opened.as_ref()?.manifest.as_ref()?;
-        Some((*address, manifest))
+        Some((Share::new(index, count), *address, manifest))
     });
     let mut known: Option<(SocketAddr, Manifest, Plan)> = None;
-    for (address, text) in stores {
+    for (share, address, text) in stores {
         let named = format!("the store of collector {address}");
         let (manifest, plan) = Manifest::parse(text).at_with(|| named.clone())?;
         agree(&named, layout, &plan)?;
+        if let Some(before) = manifest.share.filter(|&before| before != share) {
+            return Err(NodeError::Refused(format!(
+                "collector {address}: {}",
+                before.refusal(share)
+            )));
+        }
         if let Some((first, other, _)) = &known {
             require(other.is_of(&manifest), || {
                 format!(
@@ -138,11 +146,12 @@ pub(super) fn connect(
         }
     }
     let (manifest, plan) = match (known, absent) {
-        (Some((_, manifest, plan)), absent) => {
+        (Some((_, mut manifest, plan)), absent) => {
             if let Some(error) = absent {
                 tell(&Notice::Warning(NodeError::from(error).chain()));
             }
-            (manifest.with_lists(lists.to_vec()), plan)
+            manifest.lists = lists.to_vec();
+            (manifest, plan)
         }
         (None, Some(error)) => return Err(error.into()),
         (None, None) => {

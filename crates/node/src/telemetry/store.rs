@@ -123,6 +123,14 @@ impl Writing {
         let Locked { lock, found } = Locked::open(dir, owner)?;
         if let Some((mut manifest, plan)) = found {
             agree(&dir.display().to_string(), layout, &plan)?;
+            if let Some(share) = manifest.share.filter(|share| share.of > 1) {
+                return Err(NodeError::Refused(format!(
+                    "{}: is the store of collector {share} of a translator, with its share of the \
+                     keys and lists only: continue it with `strata telemetry collect`, or name \
+                     another store",
+                    dir.display()
+                )));
+            }
             let is_new = manifest.lists != lists;
             manifest.lists = lists.to_vec();
             let memory = continued(dir, &manifest, &plan, is_new)?;

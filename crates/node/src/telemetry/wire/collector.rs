@@ -288,6 +288,7 @@ impl Collector {
             "connections": self.counters.connections,
             "connections_refused": self.counters.refused,
             "memory_bytes": places.map(|places| places.bytes),
+            "share": self.store.as_ref().and_then(|store| store.manifest.share),
             "requests": {
                 "executed": responder.executed,
                 "bytes": responder.bytes,

@@ -24,7 +24,7 @@ use strata_sys::socket;
 use strata_wire::Printable;
 
 /// Of these messages.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 /// Bytes of a message before its sender has proved who it is.
 pub(super) const FIRST_LEN_MAX: usize = 4 << 10;
 /// Bytes of any message: the ends of a million lists.
@@ -140,7 +140,8 @@ pub(super) struct Challenge {
 /// What the translator is going to write, and from where.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Begin {
-    /// The description of the store (`telemetry.json`), with the lists of this collector.
+    /// The description of the store (`telemetry.json`), with the lists of this collector and its
+    /// place among those of the translator.
     pub(super) manifest: String,
     /// The translator's queue pair.
     pub(super) qpn: u32,

@@ -17,6 +17,7 @@ use strata_sys::socket;
 use strata_wire::exact;
 
 use super::super::plan::{Manifest, NamedList, Plan};
+use super::super::share::Share;
 use super::connector::{Connector, Event, Granted, Identity, MTU, Opened, WINDOW};
 use super::frequent::Frequent;
 use crate::error::{At as _, NodeError, Result};
@@ -95,7 +96,9 @@ impl Collectors {
         let write_len_max = write_len_max.into_iter().fold(64, usize::max);
         let link = |(index, (address, opened)): (usize, (SocketAddr, Option<Opened>))| {
             let lists = lists_of(&manifest.lists, index, count);
-            let manifest = manifest.with_lists(lists).text();
+            let manifest = manifest
+                .of_collector(lists, Share::new(index, count))
+                .text();
             let events = (index, sender.clone());
             Ok(Link {
                 address,

@@ -313,6 +313,11 @@ impl Collector {
     fn prepare(&mut self, begin: &Begin) -> Result<()> {
         let (manifest, plan) = Manifest::parse(&begin.manifest)?;
         let dir = &self.spec.store;
+        let Some(share) = manifest.share else {
+            return Err(NodeError::Refused(
+                "the translator does not say which of its collectors this is".to_owned(),
+            ));
+        };
         let Some(store) = &mut self.store else {
             let (wanted, max) = (plan.parameters.memory_bytes, self.spec.memory_max);
             if wanted > max {
@@ -333,8 +338,11 @@ impl Collector {
                     .to_owned(),
             ));
         }
+        if let Some(before) = store.manifest.share.filter(|&before| before != share) {
+            return Err(NodeError::Refused(before.refusal(share)));
+        }
         if store.manifest != manifest {
-            // The lists have other names.
+            // The lists have other names, or it is of a version that did not write down its place.
             replace(dir, MANIFEST, &pretty(&manifest), true)?;
             store.manifest = manifest;
         }
