@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper::body::{Body, Bytes, Frame};
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,8 @@ use utoipa::ToSchema;
 pub const SUBSCRIBERS_MAX: usize = 8;
 /// Events that wait for a subscriber at most.
 const WAITING_MAX: usize = 1024;
+/// One whose queue has been full for so long makes room for another one.
+const STUCK: Duration = Duration::from_secs(60);
 /// A silent stream says so often that it is there: a client that is gone is found by it.
 const ALIVE: Duration = Duration::from_secs(15);
 
@@ -218,6 +220,8 @@ struct Subscriber {
     sender: Mutex<Option<Sender<Bytes>>>,
     /// Events that were lost since it was told so.
     lost: AtomicU64,
+    /// Since when no event has found room.
+    full_since: Mutex<Option<Instant>>,
 }
 
 impl Pushes {
@@ -245,8 +249,12 @@ impl Pushes {
         for subscriber in &self.lock().list {
             let sender = subscriber.sender();
             match sender.as_ref().map(|to| to.try_send(frame.clone())) {
-                Some(Ok(())) => self.pushed.fetch_add(1, Ordering::Relaxed),
+                Some(Ok(())) => {
+                    subscriber.full_since().take();
+                    self.pushed.fetch_add(1, Ordering::Relaxed)
+                }
                 Some(Err(TrySendError::Full(_))) => {
+                    subscriber.full_since().get_or_insert_with(Instant::now);
                     subscriber.lost.fetch_add(1, Ordering::Relaxed);
                     self.lost.fetch_add(1, Ordering::Relaxed)
                 }
@@ -263,15 +271,25 @@ impl Pushes {
         }
     }
 
-    /// Adds a subscriber, who is gone once the result is dropped.
+    /// Adds a subscriber, who is gone once the result is dropped. If there are too many, one that has
+    /// not read for a minute while events came has to go: it gets what waits for it.
     ///
     /// # Errors
     ///
     /// If there are too many, or the collector ends.
     pub fn subscribe(self: &Arc<Self>) -> Result<Subscription, NotSubscribed> {
+        self.subscribe_at(Instant::now())
+    }
+
+    fn subscribe_at(self: &Arc<Self>, now: Instant) -> Result<Subscription, NotSubscribed> {
         let mut inner = self.lock();
         if inner.is_closed {
             return Err(NotSubscribed::Ends);
+        }
+        if inner.list.len() >= SUBSCRIBERS_MAX
+            && let Some(stuck) = inner.list.iter().position(|one| one.is_stuck(now))
+        {
+            inner.list.remove(stuck).sender().take();
         }
         if inner.list.len() >= SUBSCRIBERS_MAX {
             return Err(NotSubscribed::TooMany);
@@ -280,6 +298,7 @@ impl Pushes {
         let subscriber = Arc::new(Subscriber {
             sender: Mutex::new(Some(sender)),
             lost: AtomicU64::new(0),
+            full_since: Mutex::new(None),
         });
         inner.list.push(Arc::clone(&subscriber));
         self.is_watched.store(true, Ordering::Relaxed);
@@ -313,6 +332,17 @@ impl Pushes {
 impl Subscriber {
     fn sender(&self) -> MutexGuard<'_, Option<Sender<Bytes>>> {
         self.sender.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn full_since(&self) -> MutexGuard<'_, Option<Instant>> {
+        let since = self.full_since.lock();
+        since.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_stuck(&self, now: Instant) -> bool {
+        let is_full = self.sender().as_ref().is_some_and(|to| to.capacity() == 0);
+        let since = *self.full_since();
+        is_full && since.is_some_and(|since| now.saturating_duration_since(since) >= STUCK)
     }
 }
 
@@ -423,5 +453,34 @@ mod tests {
         assert_eq!(pushes.subscribe().unwrap_err(), NotSubscribed::TooMany);
         drop(all);
         assert!(pushes.subscribe().is_ok());
+    }
+
+    #[tokio::test]
+    async fn one_that_does_not_read_makes_room_for_another() {
+        let pushes = Arc::new(Pushes::default());
+        let subscribe = || pushes.subscribe().unwrap();
+        let mut all: Vec<_> = (0..SUBSCRIBERS_MAX).map(|_| subscribe()).collect();
+        let now = Instant::now();
+        let later = |seconds| now + Duration::from_secs(seconds);
+        for n in 0..=WAITING_MAX {
+            pushes.push(&n.to_string());
+        }
+        // All but the first read.
+        for reader in &mut all[1..] {
+            assert_eq!(next(reader).await.unwrap(), ": alive\n\n");
+            while next(reader).await.unwrap() != format!("event: report\ndata: {}\n\n", WAITING_MAX - 1) {}
+        }
+        let refused = pushes.subscribe_at(later(59)).unwrap_err();
+        assert_eq!(refused, NotSubscribed::TooMany);
+        let another = pushes.subscribe_at(later(120)).unwrap();
+        assert_eq!(pushes.subscribe_at(later(120)).unwrap_err(), NotSubscribed::TooMany);
+        // It gets what had waited, and then its stream ends.
+        let mut left = 0;
+        while next(&mut all[0]).await.is_some() {
+            left += 1;
+        }
+        assert!(left >= WAITING_MAX, "{left}");
+        drop((all, another));
+        assert!(!pushes.is_watched());
     }
 }

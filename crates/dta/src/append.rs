@@ -267,11 +267,12 @@ impl Lists {
     }
 
     /// A list goes on here, as its collector's memory says, unless it has come further already. For a
-    /// collector that is connected later than the lists begin, or again. Of a list that does not exist,
-    /// nothing is believed.
+    /// collector that is connected later than the lists begin, or again. Nothing is believed of a list
+    /// that does not exist, or of an impossible length.
     pub fn continue_at(&mut self, list: u32, end: End) {
+        let is_possible = end.batches < NUMBERS && end.entries < NUMBERS;
         let head = self.heads.get_mut(list as usize);
-        if let Some(head) = head.filter(|head| head.end.batches < end.batches) {
+        if let Some(head) = head.filter(|head| is_possible && head.end.batches < end.batches) {
             head.end = end;
             head.slot = exact::<u32>(end.batches % u64::from(self.store.slots));
         }
@@ -649,6 +650,10 @@ mod tests {
                 entries: 9,
             },
         );
+        // Nor is one as long as this.
+        for (batches, entries) in [(u64::MAX, 1), (1, u64::MAX), (NUMBERS, NUMBERS)] {
+            world.lists.continue_at(0, End { batches, entries });
+        }
         for n in 20..22_u32 {
             world.put(0, &n.to_be_bytes()).unwrap();
         }

@@ -198,7 +198,10 @@ impl Turning {
     ) -> Option<Generation> {
         if let State::Filling = self.state {
             let period = |time_ns: u64| time_ns / self.period_ns;
-            if period(now_ns) <= period(self.youngest().begun_ns) {
+            let (now, youngest) = (period(now_ns), period(self.youngest().begun_ns));
+            // A clock that is set back a little repeats the end of a period. One that is set back by
+            // more had been wrong: without a new generation, the youngest would last until then.
+            if (youngest.saturating_sub(1)..=youngest).contains(&now) {
                 return None;
             }
             self.retire_one(memory);

@@ -19,6 +19,10 @@ use strata_wire::exact;
 
 use crate::protocol::KEY_LEN_MAX;
 
+const TCP: u8 = 6;
+/// Protocols whose packets have ports: TCP, UDP, SCTP.
+const WITH_PORTS: [u8; 3] = [TCP, 17, 132];
+
 /// A flow, in one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FiveTuple {
@@ -190,6 +194,12 @@ pub enum KeyError {
     /// A protocol that is neither a number nor known by name.
     #[error("{0:?} is not a protocol: tcp, udp, icmp, icmp6, sctp or a number below 256")]
     Protocol(String),
+    /// One or both ports are missing.
+    #[error(
+        "a flow of TCP, UDP or SCTP has two ports: write 10.0.0.1:1024 > 10.0.0.2:80 tcp, of IPv6 \
+         [2001:db8::1]:1024 > [2001:db8::2]:80 tcp, and :0 for a port that is not known"
+    )]
+    Ports,
     /// Addresses of two families.
     #[error("source and destination of a flow are both IPv4 or both IPv6")]
     Families,
@@ -198,26 +208,43 @@ pub enum KeyError {
     Bytes,
 }
 
-/// `10.0.0.1:80`, `[2001:db8::1]:80`, or an address alone.
-fn endpoint(text: &str) -> Option<(IpAddr, u16)> {
-    if let Ok(address) = text.parse::<std::net::SocketAddr>() {
-        return Some((address.ip(), address.port()));
+/// An address, also in brackets.
+fn address(text: &str) -> Option<IpAddr> {
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+    match bare {
+        Some(bare) => bare.parse::<Ipv6Addr>().ok().map(IpAddr::from),
+        None => text.parse().ok(),
     }
-    let address = text.trim_start_matches('[').trim_end_matches(']');
-    address.parse::<IpAddr>().ok().map(|address| (address, 0))
 }
 
-fn protocol(text: &str) -> Result<u8, KeyError> {
-    Ok(match text.to_ascii_lowercase().as_str() {
+/// `10.0.0.1:80`, `[2001:db8::1]:80`, as tcpdump has it `10.0.0.1.80` or `2001:db8::1.80`, or an
+/// address alone.
+fn endpoint(text: &str) -> Option<(IpAddr, Option<u16>)> {
+    if let Ok(both) = text.parse::<std::net::SocketAddr>() {
+        return Some((both.ip(), Some(both.port())));
+    }
+    if let Some(address) = address(text) {
+        return Some((address, None));
+    }
+    let (front, port) = text.rsplit_once('.')?;
+    Some((front.parse().ok()?, Some(port.parse().ok()?)))
+}
+
+/// A protocol by its name.
+fn named_protocol(text: &str) -> Option<u8> {
+    Some(match text.to_ascii_lowercase().as_str() {
         "icmp" => 1,
         "tcp" => 6,
         "udp" => 17,
-        "icmp6" => 58,
+        "icmp6" | "ipv6-icmp" => 58,
         "sctp" => 132,
-        other => other
-            .parse()
-            .map_err(|_| KeyError::Protocol(text.to_owned()))?,
+        _ => return None,
     })
+}
+
+fn protocol(text: &str) -> Result<u8, KeyError> {
+    let named = named_protocol(text).or_else(|| text.parse().ok());
+    named.ok_or_else(|| KeyError::Protocol(text.to_owned()))
 }
 
 impl FromStr for FiveTuple {
@@ -225,19 +252,31 @@ impl FromStr for FiveTuple {
 
     fn from_str(text: &str) -> Result<Self, KeyError> {
         let form = || KeyError::Form(text.to_owned());
-        let spaced = text.replace("->", " ").replace(['>', '/', ','], " ");
+        let spaced = text.replace("->", " ");
+        let spaced = spaced.replace(['>', '/', ',', '\u{2192}', '{', '}'], " ");
         let mut words = spaced
             .split_whitespace()
-            .filter(|&word| word != "-" && word != "proto");
+            .filter(|&word| word != "-" && word != "proto")
+            .peekable();
+        // Some programs name it first.
+        let first = words.next_if(|&word| named_protocol(word).is_some());
         let (source, source_port) = words.next().and_then(endpoint).ok_or_else(form)?;
         let (destination, destination_port) = words.next().and_then(endpoint).ok_or_else(form)?;
-        let protocol = words.next().map_or(Ok(6), protocol)?;
+        let protocol = match first.or_else(|| words.next()) {
+            Some(word) => protocol(word)?,
+            None => TCP,
+        };
         if words.next().is_some() {
             return Err(form());
         }
         if source.is_ipv4() != destination.is_ipv4() {
             return Err(KeyError::Families);
         }
+        let ports = source_port.zip(destination_port);
+        if ports.is_none() && (WITH_PORTS.contains(&protocol) || source_port != destination_port) {
+            return Err(KeyError::Ports);
+        }
+        let (source_port, destination_port) = ports.map_or((0, 0), |ports| ports);
         Ok(Self {
             source,
             destination,
@@ -266,7 +305,8 @@ impl FromStr for Key {
 
     fn from_str(text: &str) -> Result<Self, KeyError> {
         let text = text.trim();
-        if let Some(digits) = text.strip_prefix("0x") {
+        let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+        if let Some(digits) = digits {
             return bytes_of(digits);
         }
         let number = |word: Option<&&str>| word.and_then(|word| word.parse::<u32>().ok());
@@ -286,7 +326,7 @@ impl FromStr for Key {
                 Ok(Self::flow_at(node, &flow))
             }
             [word] => {
-                if let Ok(address) = word.parse::<IpAddr>() {
+                if let Some(address) = address(word) {
                     return Ok(Self::address(address));
                 }
                 if let Ok(node) = word.parse::<u32>() {
@@ -322,6 +362,15 @@ mod tests {
                 &format!("00000007{flow}"),
             ),
             ("0x0A0b", "0a0b"),
+            ("0X0A0b", "0a0b"),
+            ("[2001:db8::1]", "20010db8000000000000000000000001"),
+            // As tcpdump, Wireshark and Suricata have it.
+            ("10.0.0.1.1024 > 10.0.0.2.80", &flow),
+            ("10.0.0.1:1024 \u{2192} 10.0.0.2:80 TCP", &flow),
+            ("{TCP} 10.0.0.1:1024 -> 10.0.0.2:80", &flow),
+            ("tcp 10.0.0.1:1024 10.0.0.2:80", &flow),
+            ("10.0.0.1 > 10.0.0.2 icmp", "0a0000010a0000020000000001"),
+            ("10.0.0.1:0 > 10.0.0.2:0 udp", "0a0000010a0000020000000011"),
         ] {
             let key: Key = text.parse().unwrap_or_else(|e| panic!("{text}: {e}"));
             assert_eq!(format!("{key:?}"), format!("0x{bytes}"), "{text}");
@@ -331,6 +380,7 @@ mod tests {
             .unwrap();
         assert_eq!(six.bytes().len(), KEY_LEN_MAX);
         let flow: FiveTuple = "[2001:db8::1]:5 > [2001:db8::2]:6 udp".parse().unwrap();
+        assert_eq!("2001:db8::1.5 > 2001:db8::2.6 udp".parse(), Ok(flow));
         assert_eq!(flow.to_string().parse(), Ok(flow));
         assert_eq!(Key::flow(&flow).bytes().len(), 37);
         assert_eq!(FiveTuple::parse(Key::flow(&flow).bytes()), Some(flow));
@@ -357,6 +407,19 @@ mod tests {
             KeyError::Protocol(_)
         ));
         assert_eq!(error("10.0.0.1:1 > [::1]:2"), KeyError::Families);
+        for text in [
+            "10.0.0.1 > 10.0.0.2",
+            "10.0.0.1:1 > 10.0.0.2 udp",
+            "10.0.0.1 > 10.0.0.2:1 tcp",
+            "10.0.0.1 > 10.0.0.2:1 icmp",
+            "2001:db8::1 > 2001:db8::2:80 tcp",
+            "node 7 10.0.0.1 > 10.0.0.2",
+        ] {
+            assert_eq!(error(text), KeyError::Ports, "{text}");
+        }
+        for text in ["10.0.0.1:65536 > 10.0.0.2:80", "[10.0.0.1]", "10.0.0.1:1 > 10.0.0.2:80 tcp tcp", "tcp", "10.0.0.1.65536 > 10.0.0.2.80", "tcp 10.0.0.1:1 10.0.0.2:2 tcp"] {
+            assert!(matches!(error(text), KeyError::Form(_)), "{text:?}");
+        }
         for text in ["0x", "0x1", "0xzz", &format!("0x{}", "00".repeat(41))] {
             assert_eq!(error(text), KeyError::Bytes, "{text}");
         }

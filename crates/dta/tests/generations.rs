@@ -119,6 +119,26 @@ fn the_keys_of_this_test_are_kept_apart() {
     }
 }
 
+/// Small steps back repeat the end of a period; large ones show that the clock had been wrong.
+#[test]
+fn a_clock_that_was_far_ahead_does_not_end_the_turning() {
+    let layout = Layout::new(2);
+    let mut memory = layout.memory();
+    let at = |period: u64| period * PERIOD_NS + 5;
+    let mut turning = layout.resume(at(1000), &mut memory);
+    let mut step = |now_ns| {
+        let memory = &mut memory.as_mut_slice();
+        turning.step(now_ns, usize::MAX, memory)
+    };
+    for back in [at(1000) - 4, at(999), at(1000)] {
+        assert_eq!(step(back), None);
+    }
+    let begun = step(at(7)).unwrap();
+    assert_eq!((begun.number, begun.begun_ns), (2, at(7)));
+    assert_eq!(step(at(7) + 1), None);
+    assert_eq!(step(at(8)).unwrap().number, 3);
+}
+
 proptest! {
     #[test]
     fn every_answer_is_the_one_of_its_period(

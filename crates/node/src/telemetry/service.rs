@@ -33,7 +33,7 @@ use super::reader::TelemetryStore;
 use super::ready::{CollectorsSpec, Ready, connect};
 use super::sink::{Done, Mapped};
 use super::status::{Received, Snapshot};
-use super::store::{STATUS, replace, unix_ns};
+use super::store::{StatusFile, unix_ns};
 use super::target::Target;
 use super::wire::remote::Collectors;
 use super::witnesses::{Estimate, Found, Slots, Witness, Witnesses};
@@ -143,7 +143,7 @@ impl Spec for TelemetrySpec {
         if let Target::There(collectors) = &mut service.sink {
             collectors.wait_connected(&mut service.translator, &stop, &tell)?;
         }
-        service.write_status(true)?;
+        service.status_file.write_first(&service.snapshot(true).json())?;
         service.serve_api(endpoints, &tell)?;
         tell(&notice);
         let stopped = Arc::clone(&stop);
@@ -234,6 +234,7 @@ fn bind(address: SocketAddr) -> Result<(UdpSocket, SocketAddr)> {
 /// What becomes of datagrams.
 struct Service {
     dir: PathBuf,
+    status_file: StatusFile,
     plan: Plan,
     sink: Target,
     translator: Translator,
@@ -334,6 +335,7 @@ impl Service {
             sink,
             plan,
             translator,
+            status_file: StatusFile::new(&spec.store),
             dir: spec.store,
             origins: HashMap::new(),
             latest: None,
@@ -447,9 +449,7 @@ impl Service {
             if now - described >= STATUS_EVERY {
                 described = now;
                 self.look_at_drops();
-                if let Err(error) = self.write_status(true) {
-                    tell(&Notice::Warning(error.chain()));
-                }
+                self.write_status(true, tell);
             }
         }
         self.finish(tell)
@@ -474,7 +474,7 @@ impl Service {
         }
         self.write_all(tell)?;
         self.look_at_drops();
-        self.write_status(false)?;
+        self.write_status(false, tell);
         Ok(TelemetryOutcome {
             totals: self.snapshot(false).totals(),
             not_allowed: self.received.not_allowed,
@@ -804,9 +804,9 @@ impl Service {
         }
     }
 
-    fn write_status(&self, running: bool) -> Result<()> {
+    fn write_status(&mut self, running: bool, tell: &Tell) {
         let text = self.snapshot(running).json();
-        replace(&self.dir, STATUS, &text, false)
+        self.status_file.write(&text, tell);
     }
 }
 

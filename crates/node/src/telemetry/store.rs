@@ -10,7 +10,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FallocateFlags, fallocate};
@@ -22,6 +22,7 @@ use strata_wire::exact;
 
 use super::plan::{Manifest, NamedList, Plan, TelemetryLayout};
 use crate::error::{At as _, NodeError, Result, require};
+use crate::notice::{Notice, Tell};
 
 /// The description.
 pub(super) const MANIFEST: &str = "telemetry.json";
@@ -197,6 +198,8 @@ pub(super) fn continued(
     let file = OpenOptions::new().read(true).write(true).open(&path);
     let file = file.at_with(|| path.display().to_string())?;
     let memory = map(&path, &file, plan, WordsMut::map)?;
+    // It may have been copied by a program that leaves zeros out.
+    reserve(&path, &file, plan)?;
     if is_new {
         replace(dir, MANIFEST, &pretty(manifest), true)?;
     }
@@ -214,19 +217,64 @@ pub(super) fn made(dir: &Path, manifest: &Manifest, plan: &Plan) -> Result<Words
         .truncate(true)
         .open(&path)
         .at_with(|| path.display().to_string())?;
-    // All of it now: a page that finds no space later would end the process.
-    fallocate(&file, FallocateFlags::empty(), 0, plan.places.bytes)
+    let made = reserve(&path, &file, plan).and_then(|()| {
+        let memory = map(&path, &file, plan, WordsMut::map)?;
+        replace(dir, MANIFEST, &pretty(manifest), true)?;
+        Ok(memory)
+    });
+    if made.is_err() {
+        // What could be had of it is not kept from others.
+        let _ = fs::remove_file(&path);
+    }
+    made
+}
+
+/// Has the file system find a place for all of the memory now: a page that finds none later would end
+/// the process.
+fn reserve(path: &Path, file: &File, plan: &Plan) -> Result<()> {
+    let bytes = plan.places.bytes;
+    fallocate(file, FallocateFlags::empty(), 0, bytes)
         .map_err(io::Error::from)
         .at_with(|| {
             format!(
-                "{}: cannot reserve {} bytes of memory for the store (--memory)",
+                "{}: cannot reserve {bytes} bytes for the store's memory: make room there, or give a \
+                 new store a smaller --memory",
                 path.display(),
-                plan.places.bytes
             )
-        })?;
-    let memory = map(&path, &file, plan, WordsMut::map)?;
-    replace(dir, MANIFEST, &pretty(manifest), true)?;
-    Ok(memory)
+        })
+}
+
+/// `status.json`, which is written every second: what goes wrong with it is said once, and the
+/// collector goes on.
+#[derive(Debug)]
+pub(super) struct StatusFile {
+    dir: PathBuf,
+    problem: Option<String>,
+}
+
+impl StatusFile {
+    pub(super) fn new(dir: &Path) -> Self {
+        Self {
+            dir: dir.to_owned(),
+            problem: None,
+        }
+    }
+
+    /// For the first time: who cannot even do that does not begin.
+    pub(super) fn write_first(&self, text: &str) -> Result<()> {
+        replace(&self.dir, STATUS, text, false)
+    }
+
+    pub(super) fn write(&mut self, text: &str, tell: &Tell) {
+        let problem = replace(&self.dir, STATUS, text, false).err();
+        let problem = problem.map(|error| error.chain());
+        if let Some(new) = problem.as_ref().filter(|_| problem != self.problem) {
+            tell(&Notice::Warning(format!(
+                "{new}: `strata telemetry status` shows what was counted before"
+            )));
+        }
+        self.problem = problem;
+    }
 }
 
 /// The directory of a translator that has its collectors elsewhere: what it counts, and a lock.

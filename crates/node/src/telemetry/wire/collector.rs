@@ -34,7 +34,7 @@ use strata_wire::roce::{Packet, icrc};
 use self::memory::{Store, Written};
 use self::sessions::Connection;
 use super::super::fading::{FadeOptions, Fading};
-use super::super::store::{Locked, STATUS, continued, replace, unix_ns};
+use super::super::store::{Locked, StatusFile, continued, unix_ns};
 use crate::error::{At as _, Result};
 use crate::handle::{Handle, Spec};
 use crate::notice::{Notice, Tell};
@@ -115,6 +115,7 @@ impl Spec for TelemetryCollectorSpec {
         let now = Instant::now();
         let collector = Collector {
             fading: self.fade.map(|fade| Fading::new(fade, now)),
+            status_file: StatusFile::new(&self.store),
             spec: self,
             listen,
             listener,
@@ -127,7 +128,7 @@ impl Spec for TelemetryCollectorSpec {
             tell: Arc::clone(&tell),
             _lock: lock,
         };
-        collector.write_status(true)?;
+        collector.status_file.write_first(&collector.status(true))?;
         tell(&notice);
         let stopped = Arc::clone(&stop);
         Handle::run((), stop, move || collector.serve(&stopped))
@@ -169,6 +170,7 @@ struct Collector {
     counters: Counters,
     fading: Option<Fading>,
     tell: Tell,
+    status_file: StatusFile,
     /// Held as long as the store is written.
     _lock: File,
 }
@@ -193,14 +195,12 @@ impl Collector {
             }
             if now - described >= STATUS_EVERY {
                 described = now;
-                if let Err(error) = self.write_status(true) {
-                    (self.tell)(&Notice::Warning(error.chain()));
-                }
+                self.write_status(true);
             }
         }
         (self.tell)(&Notice::Ending { failed: false });
         self.leave("it was ended");
-        self.write_status(false)?;
+        self.write_status(false);
         Ok(TelemetryCollectorOutcome {
             connections: self.counters.connections,
             refused: self.counters.refused,
@@ -275,7 +275,12 @@ impl Collector {
         all
     }
 
-    fn write_status(&self, running: bool) -> Result<()> {
+    fn write_status(&mut self, running: bool) {
+        let text = self.status(running);
+        self.status_file.write(&text, &self.tell);
+    }
+
+    fn status(&self, running: bool) -> String {
         let responder = self.responded();
         let places = self.store.as_ref().map(|store| store.plan.places);
         let all = json!({
@@ -300,7 +305,7 @@ impl Collector {
             },
             "faded": self.fading.as_ref().map(Fading::rounds),
         });
-        replace(&self.spec.store, STATUS, &format!("{all:#}\n"), false)
+        format!("{all:#}\n")
     }
 }
 

@@ -13,8 +13,8 @@ use strata_roce::udp::{UdpPort, UdpToPeer};
 use strata_wire::roce::{MASK_24, Service, UDP_PORT};
 
 use super::message::{
-    ALIVE_EVERY, Begin, CollectorError, FIRST_LEN_MAX, Hello, LEN_MAX, Lines, Message, Prover,
-    SILENT_MAX, VERSION, is_proof, nonce, proof,
+    ALIVE_EVERY, Begin, CollectorError, FIRST_LEN_MAX, Hello, LEN_MAX, Lines, MESSAGES_AT_ONCE,
+    Message, Prover, SILENT_MAX, VERSION, is_proof, nonce, proof,
 };
 use crate::error::{NodeError, Result};
 
@@ -332,14 +332,15 @@ fn look(lines: &mut Lines, said: &mut Instant) -> std::result::Result<(), Collec
         *said = Instant::now();
         lines.send(&Message::Alive)?;
     }
-    while let Some(message) = lines.poll()? {
-        match message {
-            Message::Alive => {}
-            Message::Refused(reason) => {
+    for _ in 0..MESSAGES_AT_ONCE {
+        match lines.poll()? {
+            None => break,
+            Some(Message::Alive) => {}
+            Some(Message::Refused(reason)) => {
                 let peer = lines.peer().to_owned();
                 return Err(CollectorError::Refused { peer, reason });
             }
-            _ => return Err(lines.not_understood("a message out of turn")),
+            Some(_) => return Err(lines.not_understood("a message out of turn")),
         }
     }
     if lines.heard().elapsed() > SILENT_MAX {

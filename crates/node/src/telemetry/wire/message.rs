@@ -27,8 +27,12 @@ use strata_wire::Printable;
 pub(super) const VERSION: u32 = 2;
 /// Bytes of a message before its sender has proved who it is.
 pub(super) const FIRST_LEN_MAX: usize = 4 << 10;
+/// Bytes of what a translator says after that: the description of a store.
+pub(super) const BEGIN_LEN_MAX: usize = 1 << 20;
 /// Bytes of any message: the ends of a million lists.
 pub(super) const LEN_MAX: usize = 64 << 20;
+/// Messages that are looked at before anything else is done: whoever sends more waits.
+pub(super) const MESSAGES_AT_ONCE: usize = 8;
 /// How often each says that it is still there.
 pub(super) const ALIVE_EVERY: Duration = Duration::from_secs(1);
 /// Who is silent for so long is taken for gone.
@@ -339,35 +343,34 @@ impl Lines {
         result
     }
 
-    /// The next message, if it has arrived.
+    /// The next message, if it has arrived. No more is read than it needs, so that little is moved
+    /// however many messages come at once.
     pub(super) fn poll(&mut self) -> Result<Option<Message>, CollectorError> {
         // What the other end has said before it closed is the better explanation.
         let flushed = self.flush();
-        if let Some(message) = self.next()? {
-            return Ok(Some(message));
-        }
         let mut buffer = [0; READ_LEN];
-        while !self.closed && self.received.len() <= self.len_max {
+        loop {
+            if let Some(message) = self.next()? {
+                return Ok(Some(message));
+            }
+            if self.closed {
+                return Err(CollectorError::Closed {
+                    peer: self.peer.clone(),
+                });
+            }
             match self.stream.read(&mut buffer) {
                 Ok(0) => self.closed = true,
                 Ok(len) => {
                     self.received.extend_from_slice(&buffer[..len]);
                     self.heard = Instant::now();
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    return flushed.map(|()| None);
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(self.broken(error)),
             }
         }
-        if let Some(message) = self.next()? {
-            return Ok(Some(message));
-        }
-        if self.closed {
-            return Err(CollectorError::Closed {
-                peer: self.peer.clone(),
-            });
-        }
-        flushed.map(|()| None)
     }
 
     fn next(&mut self) -> Result<Option<Message>, CollectorError> {
@@ -393,17 +396,19 @@ impl Lines {
     pub(super) fn wait(&mut self, limit: Duration) -> Result<Message, CollectorError> {
         let start = Instant::now();
         loop {
-            match self.poll()? {
-                Some(Message::Alive) => continue,
+            let is_alive = match self.poll()? {
+                Some(Message::Alive) => true,
                 Some(message) => return Ok(message),
-                None => {}
-            }
+                None => false,
+            };
             let left = limit.saturating_sub(start.elapsed());
             if left.is_zero() {
                 let peer = self.peer.clone();
                 return Err(CollectorError::Silent { peer, limit });
             }
-            self.wait_ready(left)?;
+            if !is_alive {
+                self.wait_ready(left)?;
+            }
         }
     }
 
@@ -501,6 +506,19 @@ mod tests {
         drop(other);
         let closed = lines.wait(limit).unwrap_err();
         assert!(matches!(closed, CollectorError::Closed { .. }) && closed.passes());
+    }
+
+    #[test]
+    fn whoever_is_alive_only_does_not_make_others_wait_for_longer() {
+        let (mut lines, mut other) = pair(200);
+        let flood = std::thread::spawn(move || while other.write_all(&b"\"alive\"\n".repeat(999)).is_ok() {});
+        for limit in [Duration::ZERO, Duration::from_millis(20)] {
+            let silent = lines.wait(limit).unwrap_err();
+            assert!(matches!(silent, CollectorError::Silent { .. }), "{silent}");
+        }
+        assert!(lines.received.len() <= READ_LEN, "no more than what is read at once");
+        drop(lines);
+        flood.join().unwrap();
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::super::super::plan::Manifest;
 use super::super::super::store::{MANIFEST, ends, made, pretty, replace};
 use super::super::connector::WINDOW;
 use super::super::message::{
-    ALIVE_EVERY, Begin, Challenge, CollectorError, FIRST_LEN_MAX, Hello, LEN_MAX, Lines, Message,
+    ALIVE_EVERY, BEGIN_LEN_MAX, Begin, Challenge, CollectorError, FIRST_LEN_MAX, Hello, Lines, MESSAGES_AT_ONCE, Message,
     Prover, SILENT_MAX, VERSION, Welcome, is_proof, nonce, proof,
 };
 use super::memory::Store;
@@ -90,7 +90,12 @@ impl Collector {
         if self.connections.len() < CONNECTIONS_MAX {
             return;
         }
-        let is_stranger = |one: &Connection| !matches!(one.stage, Stage::Active | Stage::Begin(_));
+        let has_proof = self.spec.secret.is_some();
+        let is_stranger = |one: &Connection| match one.stage {
+            Stage::Active => false,
+            Stage::Begin(_) => !has_proof,
+            _ => true,
+        };
         if let Some(oldest) = self.connections.iter().position(is_stranger) {
             self.connections.remove(oldest);
             self.counters.refused += 1;
@@ -150,7 +155,10 @@ impl Collector {
         &mut self,
         connection: &mut Connection,
     ) -> std::result::Result<bool, CollectorError> {
-        while let Some(message) = connection.lines.poll()? {
+        for _ in 0..MESSAGES_AT_ONCE {
+            let Some(message) = connection.lines.poll()? else {
+                break;
+            };
             let stage = std::mem::replace(&mut connection.stage, Stage::Hello);
             connection.stage = match (stage, message) {
                 (stage @ Stage::Leaving(_), _) => stage,
@@ -161,7 +169,7 @@ impl Collector {
                 (Stage::Begin(hello), Message::Begin(begin)) => {
                     self.begin(connection, &hello, &begin)?
                 }
-                (stage, Message::Alive) => stage,
+                (Stage::Active, Message::Alive) => Stage::Active,
                 (Stage::Active, Message::End) => {
                     connection.stage = Stage::Active;
                     return Ok(false);
@@ -252,7 +260,7 @@ impl Collector {
             return self.busy(connection, reason);
         }
         let ours = proof(secret, Prover::Collector, &hello, challenge);
-        connection.lines.set_len_max(LEN_MAX);
+        connection.lines.set_len_max(BEGIN_LEN_MAX);
         connection.lines.send(&Message::Store {
             proof: ours,
             manifest: self.store.as_ref().map(|store| store.manifest.text()),
