@@ -4,7 +4,6 @@
 //! run        the collector, or a translator whose collectors are elsewhere
 //! collect    a collector whose translator is elsewhere
 //! ask        get, list, path, top, status: of a store, whether it is written or not
-//! metrics    what the collector counts, for Prometheus
 //! shown      entries of lists as people read them
 //! snapshot   what a store knows, as Parquet
 //! generate   reports of all kinds, from a seed
@@ -15,14 +14,16 @@ mod ask;
 mod collect;
 mod fat_tree;
 mod generate;
-mod metrics;
 mod run;
 mod shown;
 mod snapshot;
 
 use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use strata_control::config::{Config, ControlConfig};
+use strata_node::TelemetryApiSpec;
 
 use crate::logging::LoggingArgs;
 use crate::output::refuse;
@@ -34,6 +35,35 @@ pub(crate) use run::networks;
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
+}
+
+/// Where queries are answered over HTTP, of whoever has a store's memory.
+#[derive(Debug, clap::Args)]
+struct ApiArgs {
+    /// Answer queries over HTTP on this Unix socket: docs/telemetry.md.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+
+    /// Answer queries over HTTP as the section `control` of this configuration file says: on a
+    /// socket, and over TCP for those with a token or a certificate (docs/configuration.md).
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl ApiArgs {
+    fn spec(&self) -> Result<TelemetryApiSpec> {
+        let config = self.config.as_deref().map(Config::read).transpose()?;
+        let control = config.map_or_else(ControlConfig::default, |config| config.control);
+        let tcp = control.tcp()?;
+        let socket = self.socket.clone().or(control.socket);
+        if self.config.is_some() && socket.is_none() && tcp.is_none() {
+            return Err(refuse(
+                "--config: the file has no control.socket and no control.listen, and nothing else of \
+                 it is for telemetry",
+            ));
+        }
+        Ok(TelemetryApiSpec { socket, tcp })
+    }
 }
 
 #[derive(Debug, clap::Subcommand)]

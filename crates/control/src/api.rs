@@ -486,6 +486,11 @@ async fn remove_query(
 /// Returns metrics for Prometheus: in its text format, or as OpenMetrics if `Accept` asks for that.
 #[utoipa::path(get, path = "/metrics", responses((status = 200, body = String, content_type = "text/plain")))]
 async fn metrics_page(State(controller): State<Arc<Controller>>, headers: HeaderMap) -> Response {
+    as_accepted(&headers, |format| metrics::text(&controller, format))
+}
+
+/// A page of metrics, in the format that a request asks for.
+fn as_accepted(headers: &HeaderMap, page: impl FnOnce(Format) -> String) -> Response {
     let accept = headers.get_all(header::ACCEPT).iter();
     let accept: Vec<&str> = accept.filter_map(|value| value.to_str().ok()).collect();
     let format = Format::accepted(&accept.join(","));
@@ -493,7 +498,7 @@ async fn metrics_page(State(controller): State<Arc<Controller>>, headers: Header
         (header::CONTENT_TYPE, format.content_type()),
         (header::VARY, "accept"),
     ];
-    (kind, metrics::text(&controller, format)).into_response()
+    (kind, page(format)).into_response()
 }
 
 #[derive(OpenApi)]

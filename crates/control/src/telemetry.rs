@@ -3,6 +3,8 @@
 //! The collector never waits for subscribers: each has a bounded queue, and what does not fit is
 //! lost for this subscriber alone, who is told how much.
 
+pub mod metrics;
+
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -164,10 +166,18 @@ pub trait TelemetryQueries: Send + Sync + 'static {
     fn path(&self, flow: &str) -> Result<TelemetryPath, TelemetryRefused>;
 
     /// Keys with the largest counters.
-    fn top(&self, number: usize) -> Vec<TelemetryTop>;
+    ///
+    /// # Errors
+    ///
+    /// If there is no store.
+    fn top(&self, number: usize) -> Result<Vec<TelemetryTop>, TelemetryRefused>;
 
     /// Lists that have names.
-    fn lists(&self) -> Vec<TelemetryList>;
+    ///
+    /// # Errors
+    ///
+    /// If there is no store.
+    fn lists(&self) -> Result<Vec<TelemetryList>, TelemetryRefused>;
 
     /// The last entries of a list, by its name or number, oldest first.
     ///
@@ -468,12 +478,17 @@ mod tests {
         // All but the first read.
         for reader in &mut all[1..] {
             assert_eq!(next(reader).await.unwrap(), ": alive\n\n");
-            while next(reader).await.unwrap() != format!("event: report\ndata: {}\n\n", WAITING_MAX - 1) {}
+            while next(reader).await.unwrap()
+                != format!("event: report\ndata: {}\n\n", WAITING_MAX - 1)
+            {}
         }
         let refused = pushes.subscribe_at(later(59)).unwrap_err();
         assert_eq!(refused, NotSubscribed::TooMany);
         let another = pushes.subscribe_at(later(120)).unwrap();
-        assert_eq!(pushes.subscribe_at(later(120)).unwrap_err(), NotSubscribed::TooMany);
+        assert_eq!(
+            pushes.subscribe_at(later(120)).unwrap_err(),
+            NotSubscribed::TooMany
+        );
         // It gets what had waited, and then its stream ends.
         let mut left = 0;
         while next(&mut all[0]).await.is_some() {

@@ -210,7 +210,9 @@ pub enum KeyError {
 
 /// An address, also in brackets.
 fn address(text: &str) -> Option<IpAddr> {
-    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+    let bare = text
+        .strip_prefix('[')
+        .and_then(|text| text.strip_suffix(']'));
     match bare {
         Some(bare) => bare.parse::<Ipv6Addr>().ok().map(IpAddr::from),
         None => text.parse().ok(),
@@ -417,7 +419,14 @@ mod tests {
         ] {
             assert_eq!(error(text), KeyError::Ports, "{text}");
         }
-        for text in ["10.0.0.1:65536 > 10.0.0.2:80", "[10.0.0.1]", "10.0.0.1:1 > 10.0.0.2:80 tcp tcp", "tcp", "10.0.0.1.65536 > 10.0.0.2.80", "tcp 10.0.0.1:1 10.0.0.2:2 tcp"] {
+        for text in [
+            "10.0.0.1:65536 > 10.0.0.2:80",
+            "[10.0.0.1]",
+            "10.0.0.1:1 > 10.0.0.2:80 tcp tcp",
+            "tcp",
+            "10.0.0.1.65536 > 10.0.0.2.80",
+            "tcp 10.0.0.1:1 10.0.0.2:2 tcp",
+        ] {
             assert!(matches!(error(text), KeyError::Form(_)), "{text:?}");
         }
         for text in ["0x", "0x1", "0xzz", &format!("0x{}", "00".repeat(41))] {

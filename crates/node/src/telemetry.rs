@@ -5,6 +5,7 @@
 //! store        its directory: made, continued
 //! reader       the store as it is asked
 //! answers      what a store knows, as its API and `--json` say it
+//! api          where they are asked over HTTP
 //! candidates   keys that are added to often
 //! fading       counters that become smaller once in a period
 //! generations  values, paths and counters by time
@@ -21,6 +22,7 @@
 //! ```
 
 mod answers;
+mod api;
 mod candidates;
 mod fading;
 mod generations;
@@ -38,12 +40,13 @@ mod target;
 mod wire;
 mod witnesses;
 
+pub use api::TelemetryApiSpec;
 pub use fading::{Fade, FadeOptions};
 pub use generations::GenerationTime;
 pub use plan::{EntryKind, NamedList, TelemetryLayout};
 pub use reader::{Counted, Found, FoundPath, Known, TelemetryCursor, TelemetryStore};
 pub use ready::CollectorsSpec;
-pub use service::{TelemetryApiSpec, TelemetryOutcome, TelemetrySpec};
+pub use service::{TelemetryOutcome, TelemetrySpec};
 pub use share::COLLECTORS_MAX as TELEMETRY_COLLECTORS_MAX;
 pub use store::telemetry_status;
 pub use wire::collector::{TelemetryCollectorOutcome, TelemetryCollectorSpec};

@@ -10,7 +10,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use serde_json::Value;
-use strata_control::telemetry::{TelemetryCount, TelemetryTime, TelemetryValue};
+use strata_control::metrics::Format;
+use strata_control::telemetry::{TelemetryCount, TelemetryTime, TelemetryValue, metrics};
 use strata_dta::key::{FiveTuple, Key};
 use strata_node::{EntryKind, TelemetryStore, shown};
 use strata_wire::{Printable, exact, grouped};
@@ -379,7 +380,8 @@ pub(super) fn status(args: &StatusArgs) -> Result<()> {
     }
     let status: Value = serde_json::from_str(&status).context("status.json is damaged")?;
     if args.metrics {
-        return Ok(write!(standard(), "{}", super::metrics::page(&status)?)?);
+        let page = metrics::page(&status, Format::Prometheus);
+        return Ok(write!(standard(), "{page}")?);
     }
     let rows = match status["role"].as_str() {
         Some("collector") => rows_of_collector(&status)?,

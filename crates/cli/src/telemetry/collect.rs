@@ -10,8 +10,8 @@ use strata_relay::CONTROL_PORT;
 use strata_relay::secret::Secret;
 use strata_wire::grouped;
 
-use super::address;
 use super::run::fade;
+use super::{ApiArgs, address};
 use crate::logging::{self, LoggingArgs};
 use crate::output::{refuse, standard};
 use crate::record::GroupArgs;
@@ -67,6 +67,9 @@ pub(super) struct Args {
     halve_counters: Option<u64>,
 
     #[command(flatten)]
+    api: ApiArgs,
+
+    #[command(flatten)]
     group: GroupArgs,
 
     /// Keep all privileges and access to all files, instead of dropping what is not needed once the
@@ -97,6 +100,7 @@ fn spec(args: &Args) -> Result<TelemetryCollectorSpec> {
         listen,
         secret: args.secret_file.as_deref().map(Secret::read).transpose()?,
         fade: fade(args.reset_counters, args.halve_counters)?,
+        api: args.api.spec()?,
         owner: args.group.owner()?,
         sandboxed: !args.no_sandbox,
     })

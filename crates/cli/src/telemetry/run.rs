@@ -8,17 +8,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use ipnet::IpNet;
-use strata_control::config::{Config, ControlConfig};
 use strata_dta::protocol::UDP_PORT;
 use strata_node::{
-    CollectorsSpec, Fade, FadeOptions, TELEMETRY_COLLECTORS_MAX, TelemetryApiSpec, TelemetryLayout,
-    TelemetrySpec,
+    CollectorsSpec, Fade, FadeOptions, TELEMETRY_COLLECTORS_MAX, TelemetryLayout, TelemetrySpec,
 };
 use strata_relay::CONTROL_PORT;
 use strata_relay::secret::Secret;
 use strata_wire::grouped;
 
-use super::address;
+use super::{ApiArgs, address};
 use crate::logging::{self, LoggingArgs};
 use crate::output::{refuse, standard};
 use crate::record::GroupArgs;
@@ -156,14 +154,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "TIME", value_parser = text::duration_ns, requires = "generations")]
     generation_period: Option<u64>,
 
-    /// Answer queries over HTTP on this Unix socket: docs/telemetry.md.
-    #[arg(long, value_name = "PATH")]
-    socket: Option<PathBuf>,
-
-    /// Answer queries over HTTP as the section `control` of this configuration file says: on a
-    /// socket, and over TCP for those with a token or a certificate (docs/configuration.md).
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    api: ApiArgs,
 
     #[command(flatten)]
     group: GroupArgs,
@@ -224,21 +216,6 @@ fn generation_period_s(args: &Args) -> Result<Option<u64>> {
         ));
     }
     Ok(Some(period_s))
-}
-
-/// Where queries are answered over HTTP.
-fn api(args: &Args) -> Result<TelemetryApiSpec> {
-    let config = args.config.as_deref().map(Config::read).transpose()?;
-    let control = config.map_or_else(ControlConfig::default, |config| config.control);
-    let tcp = control.tcp()?;
-    let socket = args.socket.clone().or(control.socket);
-    if args.config.is_some() && socket.is_none() && tcp.is_none() {
-        return Err(refuse(
-            "--config: the file has no control.socket and no control.listen, and nothing else of it \
-             is for telemetry",
-        ));
-    }
-    Ok(TelemetryApiSpec { socket, tcp })
 }
 
 fn collectors(args: &Args) -> Result<Option<CollectorsSpec>> {
@@ -316,7 +293,7 @@ fn spec(args: &Args) -> Result<TelemetrySpec> {
         allowed,
         rate: rate.transpose()?,
         fade: fade(args.reset_counters, args.halve_counters)?,
-        api: api(args)?,
+        api: args.api.spec()?,
         owner: args.group.owner()?,
         sandboxed: !args.no_sandbox,
     })

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Json, Router};
@@ -19,11 +19,11 @@ use tokio::time::timeout;
 use utoipa::{IntoParams, OpenApi};
 
 use super::connections::Connection;
-use super::{Endpoints, LAST_VECTORS, ListenError, Server, refused, run};
+use super::{Endpoints, LAST_VECTORS, ListenError, Server, as_accepted, refused, run};
 use crate::request::Refusal;
 use crate::telemetry::{
     Pushes, TelemetryKey, TelemetryList, TelemetryPath, TelemetryQueries, TelemetryRefused,
-    TelemetryTop,
+    TelemetryTop, metrics,
 };
 
 /// Entries of a list in an answer at most, and if nothing else is asked for.
@@ -33,22 +33,24 @@ const ENTRIES: usize = 1000;
 const TOP_MAX: usize = 1024;
 const TOP: usize = 20;
 
-/// Serves the API of a telemetry collector on a thread of its own. `warn` is told what does not
-/// work as it should.
+/// Serves the API of a telemetry collector on a thread of its own; immediate reports, if it has
+/// `pushes`. `warn` is told what does not work as it should.
 ///
 /// # Errors
 ///
 /// If it cannot listen somewhere.
 pub fn serve_telemetry(
     queries: Arc<dyn TelemetryQueries>,
-    pushes: Arc<Pushes>,
+    pushes: Option<Arc<Pushes>>,
     endpoints: Endpoints,
     warn: impl FnOnce(String) + Send + 'static,
 ) -> Result<Server, ListenError> {
-    let closed = Arc::clone(&pushes);
+    let closed = pushes.clone();
     let ending = async move {
-        closed.close();
-        let _ = timeout(LAST_VECTORS, closed.all_gone()).await;
+        if let Some(closed) = closed {
+            closed.close();
+            let _ = timeout(LAST_VECTORS, closed.all_gone()).await;
+        }
     };
     run(router(queries, pushes), endpoints, warn, ending)
 }
@@ -56,10 +58,10 @@ pub fn serve_telemetry(
 #[derive(Clone)]
 struct Telemetry {
     queries: Arc<dyn TelemetryQueries>,
-    pushes: Arc<Pushes>,
+    pushes: Option<Arc<Pushes>>,
 }
 
-fn router(queries: Arc<dyn TelemetryQueries>, pushes: Arc<Pushes>) -> Router {
+fn router(queries: Arc<dyn TelemetryQueries>, pushes: Option<Arc<Pushes>>) -> Router {
     Router::new()
         .route("/api/v1/telemetry/status", get(status))
         .route("/api/v1/telemetry/get", get(key))
@@ -68,6 +70,7 @@ fn router(queries: Arc<dyn TelemetryQueries>, pushes: Arc<Pushes>) -> Router {
         .route("/api/v1/telemetry/lists", get(lists))
         .route("/api/v1/telemetry/list", get(list))
         .route("/api/v1/telemetry/events", get(events))
+        .route("/metrics", get(metrics_page))
         .route(
             "/api/v1/openapi.json",
             get(|| async { Json(Description::openapi()) }),
@@ -190,14 +193,16 @@ async fn top(
     query: Result<Query<TopParams>, QueryRejection>,
 ) -> Result<Json<Vec<TelemetryTop>>, TelemetryRefused> {
     let number = within("number", given(query)?.number, TOP, TOP_MAX)?;
-    Ok(Json(telemetry.queries.top(number)))
+    telemetry.queries.top(number).map(Json)
 }
 
 /// Returns the lists that have names.
 #[utoipa::path(get, path = "/api/v1/telemetry/lists", responses(
     (status = 200, body = Vec<TelemetryList>)))]
-async fn lists(State(telemetry): State<Telemetry>) -> Json<Vec<TelemetryList>> {
-    Json(telemetry.queries.lists())
+async fn lists(
+    State(telemetry): State<Telemetry>,
+) -> Result<Json<Vec<TelemetryList>>, TelemetryRefused> {
+    telemetry.queries.lists().map(Json)
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -228,12 +233,17 @@ async fn list(
 /// time.
 #[utoipa::path(get, path = "/api/v1/telemetry/events", responses(
     (status = 200, body = String, content_type = "text/event-stream"),
-    (status = 503, body = Refusal)))]
+    (status = 501, body = Refusal), (status = 503, body = Refusal)))]
 async fn events(
     State(telemetry): State<Telemetry>,
     connection: Option<Extension<Connection>>,
 ) -> Response {
-    match telemetry.pushes.subscribe() {
+    let Some(pushes) = &telemetry.pushes else {
+        let message = "immediate reports come to the translator of this collector (`strata telemetry \
+                       run --collector`) only: follow a list instead (`strata telemetry list --follow`)";
+        return refused(StatusCode::NOT_IMPLEMENTED, message);
+    };
+    match pushes.subscribe() {
         Ok(subscription) => {
             if let Some(Extension(connection)) = connection {
                 connection.lasts();
@@ -248,12 +258,22 @@ async fn events(
     }
 }
 
+/// Returns metrics for Prometheus: in its text format, or as OpenMetrics if `Accept` asks for that.
+#[utoipa::path(get, path = "/metrics", responses(
+    (status = 200, body = String, content_type = "text/plain"), (status = 503, body = Refusal)))]
+async fn metrics_page(State(telemetry): State<Telemetry>, headers: HeaderMap) -> Response {
+    match telemetry.queries.status() {
+        Ok(status) => as_accepted(&headers, |format| metrics::page(&status, format)),
+        Err(error) => error.into_response(),
+    }
+}
+
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "Strata telemetry",
         description = "Asks a running telemetry collector."
     ),
-    paths(status, key, path, top, lists, list, events)
+    paths(status, key, path, top, lists, list, events, metrics_page)
 )]
 struct Description;

@@ -1,6 +1,7 @@
 //! What a store knows, as the API of its collector and `--json` say it.
 
 use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
@@ -14,6 +15,7 @@ use super::generations::GenerationTime;
 use super::plan::EntryKind;
 use super::reader::{Counted, Found, TelemetryStore};
 use super::shown;
+use super::store::{MANIFEST, telemetry_status};
 
 fn time(time: GenerationTime) -> TelemetryTime {
     TelemetryTime {
@@ -163,22 +165,49 @@ impl TelemetryStore {
     }
 }
 
-/// A store that the API asks, in the process that writes it.
+/// A store that the API asks, in the process that has it.
 #[derive(Debug)]
 pub(super) struct Answers {
-    store: Mutex<TelemetryStore>,
+    dir: PathBuf,
+    /// `None` until there is one, or somebody asks.
+    store: Mutex<Option<TelemetryStore>>,
 }
 
 impl Answers {
-    /// Of this store.
-    pub(super) fn new(store: TelemetryStore) -> Self {
+    /// Of the store in this directory, as soon as there is one.
+    pub(super) fn new(dir: &Path) -> Self {
         Self {
-            store: Mutex::new(store),
+            dir: dir.to_owned(),
+            store: Mutex::new(None),
         }
     }
 
-    fn store(&self) -> MutexGuard<'_, TelemetryStore> {
+    fn lock(&self) -> MutexGuard<'_, Option<TelemetryStore>> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The store was described anew.
+    pub(super) fn renew(&self) {
+        self.lock().take();
+    }
+
+    fn ask<T>(&self, ask: impl FnOnce(&mut TelemetryStore) -> T) -> Result<T, TelemetryRefused> {
+        let mut opened = self.lock();
+        let store = match &mut *opened {
+            Some(store) => store,
+            none if self.dir.join(MANIFEST).exists() => {
+                let store = TelemetryStore::open(&self.dir);
+                none.insert(store.map_err(|error| TelemetryRefused::Store(error.chain()))?)
+            }
+            _ => {
+                return Err(TelemetryRefused::Store(
+                    "there is no store yet: it is made when a translator (`strata telemetry run \
+                     --collector`) connects"
+                        .to_owned(),
+                ));
+            }
+        };
+        Ok(ask(store))
     }
 }
 
@@ -186,46 +215,48 @@ impl TelemetryQueries for Answers {
     fn key(&self, key: &str, redundancy: u8, agree: u8) -> Result<TelemetryKey, TelemetryRefused> {
         let key = key.parse::<Key>();
         let key = key.map_err(|error| TelemetryRefused::Query(error.to_string()))?;
-        let mut store = self.store();
-        let answer = store.answer_key(&key, redundancy, agree);
-        answer.ok_or_else(|| TelemetryRefused::Unknown(store.unknown(&key, false)))
+        self.ask(|store| {
+            let answer = store.answer_key(&key, redundancy, agree);
+            answer.ok_or_else(|| TelemetryRefused::Unknown(store.unknown(&key, false)))
+        })?
     }
 
     fn path(&self, flow: &str) -> Result<TelemetryPath, TelemetryRefused> {
         let flow = flow.parse::<FiveTuple>();
         let flow = flow.map_err(|error| TelemetryRefused::Query(error.to_string()))?;
-        let mut store = self.store();
-        let answer = store.answer_path(&flow);
-        answer.ok_or_else(|| TelemetryRefused::Unknown(store.unknown(&Key::flow(&flow), true)))
+        self.ask(|store| {
+            let answer = store.answer_path(&flow);
+            answer.ok_or_else(|| TelemetryRefused::Unknown(store.unknown(&Key::flow(&flow), true)))
+        })?
     }
 
-    fn top(&self, number: usize) -> Vec<TelemetryTop> {
-        self.store().answer_top(number)
+    fn top(&self, number: usize) -> Result<Vec<TelemetryTop>, TelemetryRefused> {
+        self.ask(|store| store.answer_top(number))
     }
 
-    fn lists(&self) -> Vec<TelemetryList> {
-        self.store().answer_lists()
+    fn lists(&self) -> Result<Vec<TelemetryList>, TelemetryRefused> {
+        self.ask(|store| store.answer_lists())
     }
 
     fn list(&self, name: &str, last: usize) -> Result<Vec<Value>, TelemetryRefused> {
-        let mut store = self.store();
-        let (list, kind) = store.find_list(name).map_err(TelemetryRefused::Unknown)?;
-        let mut entries: VecDeque<Vec<u8>> = VecDeque::new();
-        store.read_last(list, last, |bytes| {
-            if entries.len() == last {
-                entries.pop_front();
-            }
-            entries.push_back(bytes.to_vec());
-        });
-        drop(store);
+        let (kind, entries) = self.ask(|store| {
+            let (list, kind) = store.find_list(name).map_err(TelemetryRefused::Unknown)?;
+            let mut entries: VecDeque<Vec<u8>> = VecDeque::new();
+            store.read_last(list, last, |bytes| {
+                if entries.len() == last {
+                    entries.pop_front();
+                }
+                entries.push_back(bytes.to_vec());
+            });
+            Ok((kind, entries))
+        })??;
         let entries = entries.iter().map(|bytes| shown::entry(kind, bytes));
         Ok(entries.collect())
     }
 
     fn status(&self) -> Result<Value, TelemetryRefused> {
-        let status = self.store().status();
         let failed = |why: String| TelemetryRefused::Store(why);
-        let text = status.map_err(|error| failed(error.chain()))?;
+        let text = telemetry_status(&self.dir).map_err(|error| failed(error.chain()))?;
         let text = text.ok_or_else(|| failed("the collector has not said anything yet".into()))?;
         serde_json::from_str(&text).map_err(|error| failed(format!("status.json: {error}")))
     }

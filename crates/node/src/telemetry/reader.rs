@@ -17,7 +17,7 @@ use super::candidates;
 use super::generations::{GenerationTime, Span, spans};
 use super::plan::{Manifest, NamedList, Plan};
 use super::share::Share;
-use super::store::{Copied, MANIFEST, MEMORY, map, no_store, telemetry_status};
+use super::store::{Copied, MANIFEST, MEMORY, map, no_store};
 use crate::error::{At as _, NodeError, Result};
 
 /// A value that a key has.
@@ -404,15 +404,6 @@ impl TelemetryStore {
                 break;
             }
         }
-    }
-
-    /// What the writer has counted until a second ago, as JSON; `None` if none has run.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be read.
-    pub fn status(&self) -> Result<Option<String>> {
-        telemetry_status(&self.dir)
     }
 }
 

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use rustix::thread::CapabilitySet;
-use strata_control::api::{Endpoints, Server, TcpEndpoint, serve_telemetry};
 use strata_dta::append::End;
 use strata_dta::flow_event::{ANOMALIES, LOSSES};
 use strata_dta::generations::{Generation, Turning};
@@ -23,13 +22,12 @@ use strata_sandbox::{Owner, SocketFile};
 use strata_sys::socket::{self, Receiver};
 use strata_wire::exact;
 
-use super::answers::Answers;
+use super::api::{Api, TelemetryApiSpec};
 use super::candidates;
 use super::fading::{FadeOptions, Fading};
 use super::generations::{PIECE_BYTES, turning};
 use super::plan::{EntryKind, NamedList, Plan, TelemetryLayout};
 use super::pushing::Pushing;
-use super::reader::TelemetryStore;
 use super::ready::{CollectorsSpec, Ready, connect};
 use super::sink::{Done, Mapped};
 use super::status::{Received, Snapshot};
@@ -93,15 +91,6 @@ pub struct TelemetrySpec {
     pub sandboxed: bool,
 }
 
-/// Where the API of a collector is served.
-#[derive(Debug, Default)]
-pub struct TelemetryApiSpec {
-    /// On this Unix socket.
-    pub socket: Option<PathBuf>,
-    /// Over TCP.
-    pub tcp: Option<TcpEndpoint>,
-}
-
 /// What a collector did.
 #[derive(Clone, Copy, Debug)]
 pub struct TelemetryOutcome {
@@ -143,8 +132,11 @@ impl Spec for TelemetrySpec {
         if let Target::There(collectors) = &mut service.sink {
             collectors.wait_connected(&mut service.translator, &stop, &tell)?;
         }
-        service.status_file.write_first(&service.snapshot(true).json())?;
-        service.serve_api(endpoints, &tell)?;
+        service
+            .status_file
+            .write_first(&service.snapshot(true).json())?;
+        let pushes = service.pushing.pushes();
+        service.api = Api::serve(&service.dir, Some(pushes), endpoints, &tell)?;
         tell(&notice);
         let stopped = Arc::clone(&stop);
         Handle::run((), stop, move || service.serve(&stopped, &tell))
@@ -160,9 +152,9 @@ impl TelemetrySpec {
                  `strata telemetry collect`"
                     .to_owned()
             })?;
-            require(self.api.socket.is_none() && self.api.tcp.is_none(), || {
+            require(!self.api.is_wanted(), || {
                 "--socket and --config: the API answers from a store, and with --collector the stores \
-                 are elsewhere"
+                 are elsewhere: give them to `strata telemetry collect`"
                     .to_owned()
             })?;
             let place = (self.store.as_path(), &self.owner);
@@ -180,16 +172,6 @@ impl TelemetrySpec {
             },
         )?;
         Ok(ready)
-    }
-}
-
-impl TelemetryApiSpec {
-    /// Makes the socket, which this process may not do once it is sandboxed.
-    fn bind(&mut self, owner: &Owner) -> Result<Endpoints> {
-        let path = self.socket.as_deref();
-        let socket = path.map(|path| SocketFile::bind(path, owner)).transpose()?;
-        let tcp = self.tcp.take();
-        Ok(Endpoints { socket, tcp })
     }
 }
 
@@ -256,8 +238,8 @@ struct Service {
     before: Done,
     nacks: Vec<Nack>,
     pushing: Pushing,
-    /// The API, as long as this is there.
-    server: Option<Server>,
+    /// Served as long as this is there.
+    api: Api,
     started: Instant,
     /// Held as long as the store is written.
     _lock: std::fs::File,
@@ -352,25 +334,12 @@ impl Service {
             before: Done::default(),
             nacks: Vec::new(),
             pushing: Pushing::new(Arc::default(), lists),
-            server: None,
+            api: Api::default(),
             started,
             _lock: lock,
         };
         service.look_at_generations(true);
         Ok(service)
-    }
-
-    /// Serves the API, if it is wanted.
-    fn serve_api(&mut self, endpoints: Endpoints, tell: &Tell) -> Result<()> {
-        if endpoints.socket.is_none() && endpoints.tcp.is_none() {
-            return Ok(());
-        }
-        let answers = Arc::new(Answers::new(TelemetryStore::open(&self.dir)?));
-        let tell = Arc::clone(tell);
-        let warn = move |text| tell(&Notice::Warning(text));
-        let pushes = self.pushing.pushes();
-        self.server = Some(serve_telemetry(answers, pushes, endpoints, warn)?);
-        Ok(())
     }
 
     /// Sends reports to the youngest generation from now on, if there is another one.

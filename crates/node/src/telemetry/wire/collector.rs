@@ -27,12 +27,13 @@ use strata_rdma::{Replies, Responder, ResponderCounters};
 use strata_relay::secret::Secret;
 use strata_roce::icrc::IcrcCheck;
 use strata_roce::udp::UdpPort;
-use strata_sandbox::Owner;
+use strata_sandbox::{Owner, SocketFile};
 use strata_sys::socket;
 use strata_wire::roce::{Packet, icrc};
 
 use self::memory::{Store, Written};
 use self::sessions::Connection;
+use super::super::api::{Api, TelemetryApiSpec};
 use super::super::fading::{FadeOptions, Fading};
 use super::super::store::{Locked, StatusFile, continued, unix_ns};
 use crate::error::{At as _, Result};
@@ -62,6 +63,8 @@ pub struct TelemetryCollectorSpec {
     pub secret: Option<Secret>,
     /// How counters become smaller, if they do.
     pub fade: Option<FadeOptions>,
+    /// Where its API is served, if anywhere.
+    pub api: TelemetryApiSpec,
     /// Who owns the store.
     pub owner: Owner,
     /// Whether to drop what is not needed once all is open.
@@ -83,7 +86,7 @@ impl Spec for TelemetryCollectorSpec {
     type Running = ();
     type Outcome = TelemetryCollectorOutcome;
 
-    fn start(self, stop: Arc<AtomicBool>, tell: Tell) -> Result<Handle<Self>> {
+    fn start(mut self, stop: Arc<AtomicBool>, tell: Tell) -> Result<Handle<Self>> {
         let named = || format!("--listen {}", self.listen);
         let listener = TcpListener::bind(self.listen).at_with(named)?;
         listener.set_nonblocking(true).at_with(named)?;
@@ -100,9 +103,12 @@ impl Spec for TelemetryCollectorSpec {
             }
             None => None,
         };
+        let endpoints = self.api.bind(&self.owner)?;
         if self.sandboxed {
+            let socket = endpoints.socket.as_ref();
             let reach = Reach {
                 store: Some(&self.store),
+                socket_dirs: socket.and_then(SocketFile::own_dirs),
                 ..Reach::default()
             };
             give_up(&self.owner, &reach, CapabilitySet::empty(), &tell)?;
@@ -113,7 +119,8 @@ impl Spec for TelemetryCollectorSpec {
             continued: store.is_some(),
         };
         let now = Instant::now();
-        let collector = Collector {
+        let mut collector = Collector {
+            api: Api::default(),
             fading: self.fade.map(|fade| Fading::new(fade, now)),
             status_file: StatusFile::new(&self.store),
             spec: self,
@@ -129,6 +136,7 @@ impl Spec for TelemetryCollectorSpec {
             _lock: lock,
         };
         collector.status_file.write_first(&collector.status(true))?;
+        collector.api = Api::serve(&collector.spec.store, None, endpoints, &tell)?;
         tell(&notice);
         let stopped = Arc::clone(&stop);
         Handle::run((), stop, move || collector.serve(&stopped))
@@ -171,6 +179,8 @@ struct Collector {
     fading: Option<Fading>,
     tell: Tell,
     status_file: StatusFile,
+    /// Served as long as this is there.
+    api: Api,
     /// Held as long as the store is written.
     _lock: File,
 }

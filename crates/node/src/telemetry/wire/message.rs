@@ -511,12 +511,18 @@ mod tests {
     #[test]
     fn whoever_is_alive_only_does_not_make_others_wait_for_longer() {
         let (mut lines, mut other) = pair(200);
-        let flood = std::thread::spawn(move || while other.write_all(&b"\"alive\"\n".repeat(999)).is_ok() {});
+        let flood =
+            std::thread::spawn(
+                move || while other.write_all(&b"\"alive\"\n".repeat(999)).is_ok() {},
+            );
         for limit in [Duration::ZERO, Duration::from_millis(20)] {
             let silent = lines.wait(limit).unwrap_err();
             assert!(matches!(silent, CollectorError::Silent { .. }), "{silent}");
         }
-        assert!(lines.received.len() <= READ_LEN, "no more than what is read at once");
+        assert!(
+            lines.received.len() <= READ_LEN,
+            "no more than what is read at once"
+        );
         drop(lines);
         flood.join().unwrap();
     }

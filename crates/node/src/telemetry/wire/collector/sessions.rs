@@ -14,8 +14,8 @@ use super::super::super::plan::Manifest;
 use super::super::super::store::{MANIFEST, ends, made, pretty, replace};
 use super::super::connector::WINDOW;
 use super::super::message::{
-    ALIVE_EVERY, BEGIN_LEN_MAX, Begin, Challenge, CollectorError, FIRST_LEN_MAX, Hello, Lines, MESSAGES_AT_ONCE, Message,
-    Prover, SILENT_MAX, VERSION, Welcome, is_proof, nonce, proof,
+    ALIVE_EVERY, BEGIN_LEN_MAX, Begin, Challenge, CollectorError, FIRST_LEN_MAX, Hello, Lines,
+    MESSAGES_AT_ONCE, Message, Prover, SILENT_MAX, VERSION, Welcome, is_proof, nonce, proof,
 };
 use super::memory::Store;
 use super::{Active, Collector, add};
@@ -353,6 +353,7 @@ impl Collector {
             // The lists have other names, or it is of a version that did not write down its place.
             replace(dir, MANIFEST, &pretty(&manifest), true)?;
             store.manifest = manifest;
+            self.api.renew();
         }
         Ok(())
     }

@@ -7,13 +7,21 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use serde_json::Value;
 
-/// The page.
-pub(super) fn page(status: &Value) -> Result<String, std::fmt::Error> {
+use crate::metrics::{Format, as_prometheus};
+
+/// The page of what a collector or a translator has counted. What another version does not say is
+/// left out.
+#[must_use]
+pub fn page(status: &Value, format: Format) -> String {
     let mut registry = Registry::with_prefix("strata_telemetry");
     registry.register_collector(Box::new(Status(status.clone())));
     let mut page = String::new();
-    text::encode(&mut page, &registry)?;
-    Ok(strata_control::metrics::as_prometheus(&page))
+    // Writing to a string does not fail.
+    let _ = text::encode(&mut page, &registry);
+    match format {
+        Format::OpenMetrics => page,
+        Format::Prometheus => as_prometheus(&page),
+    }
 }
 
 #[derive(Debug)]
