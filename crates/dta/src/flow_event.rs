@@ -1,7 +1,8 @@
 //! Events of flows, as `strata record --report-to` and queries known ahead append them to lists.
 //!
 //! ```text
-//! 0 kind u8     1 anomalous, 2 gap, 3 retransmission, 4 slow; plus 0x80 if the flow is of IPv6
+//! 0 kind u8     1 anomalous, 2 gap, 3 retransmission, 4 slow, 5 slow at least; plus 0x80 if the flow
+//!               is of IPv6
 //! 1 value u32   number of the class; bytes; sum of latencies
 //! 5 flow        13 bytes, of IPv6 37, as its key (see `key`)
 //! ```
@@ -37,14 +38,17 @@ pub enum FlowEventKind {
     Retransmission,
     /// The latencies of a packet's hops have a sum above a threshold: this value.
     Slow,
+    /// The same, of the hops whose latency is known: those of others come on top.
+    SlowAtLeast,
 }
 
 impl FlowEventKind {
-    const ALL: [(Self, u8); 4] = [
+    const ALL: [(Self, u8); 5] = [
         (Self::Anomalous, 1),
         (Self::Gap, 2),
         (Self::Retransmission, 3),
         (Self::Slow, 4),
+        (Self::SlowAtLeast, 5),
     ];
 
     fn number(self) -> u8 {

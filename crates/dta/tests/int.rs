@@ -465,6 +465,29 @@ fn hop_report(node: u64, sequence: u64, ttl: u64, source: u64, latency: u64) -> 
         .bytes
 }
 
+/// The event of a flow from a port of the first host, whose latencies are so much.
+fn slow(source: u16, latency: u32) -> Vec<u8> {
+    let [high, low] = source.to_be_bytes();
+    let mut event = vec![4];
+    event.extend(latency.to_be_bytes());
+    event.extend([10, 0, 0, 1, 10, 0, 0, 2, high, low, 0, 80, 6]);
+    event
+}
+
+/// The entries that a datagram, or waiting, adds to lists.
+fn lists(mapper: &mut Mapper, bytes: Option<&[u8]>) -> Vec<(u32, Vec<u8>)> {
+    let mut seen = Vec::new();
+    let each = &mut |report: &Report<'_>| match *report {
+        Report::Append { list, data } => seen.push((list, data.to_vec())),
+        _ => panic!("{report:?}"),
+    };
+    match bytes {
+        Some(bytes) => mapper.map(bytes, each).unwrap(),
+        None => mapper.settle(each),
+    }
+    seen
+}
+
 #[test]
 fn a_query_known_ahead_is_answered_by_the_sum_of_a_path() {
     let text = "[[watch]]\nname = \"slow\"\nabove = 1000\nlist = 4\n\
@@ -475,25 +498,6 @@ fn a_query_known_ahead_is_answered_by_the_sum_of_a_path() {
         [(4, "slow"), (5, "very-slow")]
     );
     let mut mapper = Mapper::new(table);
-    let event = |source: u16, latency: u32| {
-        let [high, low] = source.to_be_bytes();
-        let mut event = vec![4];
-        event.extend(latency.to_be_bytes());
-        event.extend([10, 0, 0, 1, 10, 0, 0, 2, high, low, 0, 80, 6]);
-        event
-    };
-    let lists = |mapper: &mut Mapper, bytes: Option<&[u8]>| {
-        let mut seen = Vec::new();
-        let each = &mut |report: &Report<'_>| match *report {
-            Report::Append { list, data } => seen.push((list, data.to_vec())),
-            _ => panic!("{report:?}"),
-        };
-        match bytes {
-            Some(bytes) => mapper.map(bytes, each).unwrap(),
-            None => mapper.settle(each),
-        }
-        seen
-    };
     let mut sequence = 0;
     let mut hop = |mapper: &mut Mapper, ttl: u64, source: u64, latency: u64| {
         sequence += 1;
@@ -504,11 +508,11 @@ fn a_query_known_ahead_is_answered_by_the_sum_of_a_path() {
     assert_eq!(hop(&mut mapper, 63, 1000, 600), []);
     assert_eq!(hop(&mut mapper, 64, 1000, 300), []);
     assert_eq!(hop(&mut mapper, 62, 1000, 101), []);
-    assert_eq!(hop(&mut mapper, 64, 1000, 3000), [(4, event(1000, 1001))]);
+    assert_eq!(hop(&mut mapper, 64, 1000, 3000), [(4, slow(1000, 1001))]);
     // Another flow, not above; both have to wait for hops that may still report.
     assert_eq!(hop(&mut mapper, 64, 2000, 1000), []);
     assert_eq!(lists(&mut mapper, None), []);
-    let expected = [(4, event(1000, 3000)), (5, event(1000, 3000))];
+    let expected = [(4, slow(1000, 3000)), (5, slow(1000, 3000))];
     assert_eq!(lists(&mut mapper, None), expected);
     assert_eq!(lists(&mut mapper, None), []);
     let counters = mapper.counters();
@@ -532,7 +536,7 @@ fn a_query_known_ahead_is_answered_by_the_sum_of_a_path() {
         .bytes;
     let text = "udp-port = 5000\n[[watch]]\nname = \"slow\"\nabove = 1149\nlist = 4\n";
     let mut whole = Mapper::new(Table::parse(text).unwrap());
-    assert_eq!(lists(&mut whole, Some(&bytes)), [(4, event(1024, 1150))]);
+    assert_eq!(lists(&mut whole, Some(&bytes)), [(4, slow(1024, 1150))]);
     assert_eq!(whole.counters().summed, 1);
 
     for (text, problem) in [
@@ -553,6 +557,57 @@ fn a_query_known_ahead_is_answered_by_the_sum_of_a_path() {
     ] {
         let error = Table::parse(text).unwrap_err().to_string();
         assert!(error.contains(problem), "{error}");
+    }
+}
+
+/// A hop that does not know its latency, says nothing of it, or did not report, is not one without any.
+#[test]
+fn a_sum_that_lacks_a_hop_is_not_taken_for_whole() {
+    let text = "[[watch]]\nname = \"slow\"\nabove = 1000\nlist = 4\n\
+                [[watch]]\nname = \"very-slow\"\nabove = 2000\nlist = 5\n";
+    let least = |latency: u32| {
+        let mut event = slow(3000, latency);
+        event[0] = 5;
+        event
+    };
+    let silent = |ttl: u64| {
+        let packet = [ipv4(6, HOST_1, HOST_2, ttl), tcp(3000, 80)].concat();
+        let words = 2 + packet.len() as u64 / 4;
+        group(99, 7)
+            .all(&individual(1, 4, words, 0, 0))
+            .all(&[(16, 0), (16, 0), (32, 0)])
+            .raw(&packet)
+            .bytes
+    };
+    let report = |ttl, latency| hop_report(7, 99, ttl, 3000, latency);
+    let unknown = u64::from(u32::MAX);
+    for (reports, expected, undecided) in [
+        (vec![report(64, 500), report(63, unknown)], vec![], 2),
+        (
+            vec![report(64, 500), silent(63), report(62, 501)],
+            vec![(4, least(1001))],
+            1,
+        ),
+        (
+            vec![report(64, 2001), report(62, 0)],
+            vec![(4, least(2001)), (5, least(2001))],
+            0,
+        ),
+        (vec![report(64, 500), report(63, 0)], vec![], 0),
+    ] {
+        let mut mapper = Mapper::new(Table::parse(text).unwrap());
+        for bytes in &reports {
+            assert_eq!(lists(&mut mapper, Some(bytes)), []);
+        }
+        assert_eq!(lists(&mut mapper, None), []);
+        assert_eq!(lists(&mut mapper, None), expected);
+        let counters = mapper.counters();
+        assert_eq!(
+            (counters.summed, counters.undecided),
+            (1, undecided),
+            "{expected:?}"
+        );
+        assert_eq!(counters.above, expected.len() as u64);
     }
 }
 

@@ -469,6 +469,16 @@ fn collector(one: &Value) -> String {
     )
 }
 
+/// What the queries known ahead have found.
+fn sums(int: &Value) -> String {
+    format!(
+        "{}; {} above a threshold, {} undecided since a hop's latency is not known",
+        number(&int["summed"]),
+        number(&int["above"]),
+        number(&int["undecided"]),
+    )
+}
+
 /// Of `strata telemetry run`.
 fn rows_of_run(status: &Value) -> Result<Vec<Row>> {
     let total = |field: &str| number(&status["totals"][field]);
@@ -520,6 +530,9 @@ fn rows_of_run(status: &Value) -> Result<Vec<Row>> {
         rows.push(("  refused", number(&int["refused"])));
         rows.push(("  missing", number(&int["missing"])));
         rows.push(("  reports of them", number(&int["mapped"])));
+        if int["summed"].as_u64().is_some_and(|summed| summed > 0) {
+            rows.push(("  packets summed", sums(int)));
+        }
     }
     if let Some(collectors) = status["collectors"].as_array() {
         rows.push(("acknowledged", total("confirmed")));

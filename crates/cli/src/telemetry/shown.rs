@@ -20,7 +20,11 @@ pub(super) fn line(entry: &Value) -> String {
             "slow" => "latency",
             _ => "bytes",
         };
-        return format!("{what} {flow} {unit} {value}");
+        let least = match entry["at_least"].as_bool() {
+            Some(true) => "at least ",
+            _ => "",
+        };
+        return format!("{what} {flow} {unit} {least}{value}");
     }
     let [node, port, queue, time] =
         ["node", "port", "queue", "time"].map(|field| word(&entry[field]));
@@ -46,14 +50,22 @@ mod tests {
             line(&entry(EntryKind::NodeEvent, &event[..4])),
             "0x00000007"
         );
-        let mut bytes = Vec::new();
-        let flow = FlowEvent {
-            kind: FlowEventKind::Gap,
-            value: 1448,
-            flow: "10.0.0.1:1024 > 10.0.0.2:80 tcp".parse().unwrap(),
-        };
-        flow.emit(&mut bytes);
-        let shown = line(&entry(EntryKind::FlowEvent, &bytes));
-        assert_eq!(shown, "gap 10.0.0.1:1024 > 10.0.0.2:80 tcp bytes 1448");
+        for (kind, text) in [
+            (FlowEventKind::Gap, "gap 10.0.0.1:1024 > 10.0.0.2:80 tcp bytes 1448"),
+            (FlowEventKind::Slow, "slow 10.0.0.1:1024 > 10.0.0.2:80 tcp latency 1448"),
+            (
+                FlowEventKind::SlowAtLeast,
+                "slow 10.0.0.1:1024 > 10.0.0.2:80 tcp latency at least 1448",
+            ),
+        ] {
+            let mut bytes = Vec::new();
+            let flow = FlowEvent {
+                kind,
+                value: 1448,
+                flow: "10.0.0.1:1024 > 10.0.0.2:80 tcp".parse().unwrap(),
+            };
+            flow.emit(&mut bytes);
+            assert_eq!(line(&entry(EntryKind::FlowEvent, &bytes)), text);
+        }
     }
 }

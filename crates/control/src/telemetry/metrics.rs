@@ -276,6 +276,21 @@ impl Status {
                 ),
             ),
             (
+                ("summed_packets", "Packets whose latencies were summed for queries known ahead"),
+                self.one("/int/summed"),
+            ),
+            (
+                (
+                    "sums",
+                    "Sums by query known ahead: above its threshold, or undecided since a hop's \
+                     latency is not known",
+                ),
+                self.labelled(
+                    "result",
+                    &[("above", "/int/above"), ("undecided", "/int/undecided")],
+                ),
+            ),
+            (
                 (
                     "operations",
                     "Writes and additions, by the part of the memory",

@@ -271,6 +271,8 @@ pub struct IntCounters {
     pub summed: u64,
     /// Events of those whose sum was above a threshold.
     pub above: u64,
+    /// Those that may have been above one: a hop did not say its latency, or its report is missing.
+    pub undecided: u64,
 }
 
 /// Makes DTA reports of INT datagrams.
@@ -312,12 +314,14 @@ impl Mapper {
     /// Its counters.
     #[must_use]
     pub fn counters(&self) -> IntCounters {
-        let compared = self.sums.as_ref().map(Sums::compared);
-        let (summed, above) = compared.map_or((0, 0), |of| (of.packets, of.above));
+        let Some(compared) = self.sums.as_ref().map(Sums::compared) else {
+            return self.counters;
+        };
         IntCounters {
-            summed,
-            above,
-            mapped: self.counters.mapped + above,
+            summed: compared.packets,
+            above: compared.above,
+            undecided: compared.undecided,
+            mapped: self.counters.mapped + compared.above,
             ..self.counters
         }
     }
@@ -423,8 +427,10 @@ impl Mapper {
                 kind,
             };
             if let (Some(sums), Some(flow)) = (&mut self.sums, flow) {
-                let latency = hop.hop_latency.map_or(0, |latency| latency);
-                sums.hop(flow, index_of_hop, path_len, latency, each);
+                // There are more hops than found room in the packet.
+                let is_cut = stack.is_some_and(|stack| stack.is_incomplete);
+                let path_len = if is_cut { Some(u8::MAX) } else { path_len };
+                sums.hop(flow, index_of_hop, path_len, hop.hop_latency, each);
             }
             let reports_itself = index + 1 == hops.len();
             for rule in &self.rules {

@@ -3,8 +3,9 @@
 //! event goes to a list if the sum is above a threshold.
 //!
 //! A sum is compared once all hops of the path have reported, when the flow's next packet or another
-//! flow needs the row, or after a while. If a hop's report was lost, the sum is of the others: too
-//! small, never too large.
+//! flow needs the row, or after a while. If a hop did not say its latency, or its report was lost, the
+//! sum is of the others: too small, never too large. So it may be known that the packet was above a
+//! threshold, and by how much at least, but not that it was below, which is counted.
 
 use serde::Deserialize;
 
@@ -34,9 +35,23 @@ struct Row {
     /// A bit for each.
     reported: u64,
     path_len: Option<u8>,
+    /// Of those that said it.
     latency: u64,
+    /// Whether all did.
+    all_said_it: bool,
     /// Whether it was there already at the last [`Sums::settle`].
     is_old: bool,
+}
+
+impl Row {
+    /// Whether the sum is that of the path, as far as can be known: a hop before the first or after the
+    /// last that reported is not missed if nothing says how long the path is.
+    fn is_whole(&self) -> bool {
+        let reported = self.reported.count_ones();
+        let span = u64::BITS - self.reported.leading_zeros() - self.reported.trailing_zeros();
+        let are_all = self.path_len.is_none_or(|len| reported >= u32::from(len));
+        self.all_said_it && reported == span && are_all
+    }
 }
 
 /// What was compared.
@@ -46,6 +61,8 @@ pub(super) struct Compared {
     pub(super) packets: u64,
     /// Events: those above a threshold, for each.
     pub(super) above: u64,
+    /// Those that may have been above a threshold, for each: the sum is not, and lacks a hop.
+    pub(super) undecided: u64,
 }
 
 /// Sums of latencies by flow.
@@ -77,13 +94,13 @@ impl Sums {
     }
 
     /// A hop of a packet of the flow has reported: its place from 0, hops of the whole path if that is
-    /// known, and its latency, 0 if it does not say.
+    /// known, and its latency, if it says.
     pub(super) fn hop(
         &mut self,
         flow: &FiveTuple,
         hop: u8,
         path_len: Option<u8>,
-        latency: u32,
+        latency: Option<u32>,
         each: &mut dyn FnMut(&Report<'_>),
     ) {
         let Some(bit) = 1_u64.checked_shl(u32::from(hop)) else {
@@ -99,11 +116,13 @@ impl Sums {
             reported: 0,
             path_len: None,
             latency: 0,
+            all_said_it: true,
             is_old: false,
         });
         row.reported |= bit;
         row.path_len = path_len.or(row.path_len);
-        row.latency += u64::from(latency);
+        row.latency += latency.map_or(0, u64::from);
+        row.all_said_it &= latency.is_some();
         let is_complete = row
             .path_len
             .is_some_and(|len| row.reported.count_ones() >= u32::from(len));
@@ -131,13 +150,18 @@ impl Sums {
             return;
         };
         self.compared.packets += 1;
+        let is_whole = row.is_whole();
         for watch in &self.watches {
             if row.latency <= u64::from(watch.above) {
+                self.compared.undecided += u64::from(!is_whole);
                 continue;
             }
             self.compared.above += 1;
             let event = FlowEvent {
-                kind: FlowEventKind::Slow,
+                kind: match is_whole {
+                    true => FlowEventKind::Slow,
+                    false => FlowEventKind::SlowAtLeast,
+                },
                 // More than 32 bits are 4 s of ns.
                 value: u32::try_from(row.latency).map_or(u32::MAX, |latency| latency),
                 flow: row.flow,

@@ -93,13 +93,19 @@ pub fn entry(kind: EntryKind, bytes: &[u8]) -> Value {
         EntryKind::FlowEvent => FlowEvent::parse(bytes).map_or_else(
             || json!({ "bytes": hex(bytes) }),
             |event| {
+                let is_least = event.kind == FlowEventKind::SlowAtLeast;
                 let what = match event.kind {
                     FlowEventKind::Anomalous => "anomalous",
                     FlowEventKind::Gap => "gap",
                     FlowEventKind::Retransmission => "retransmission",
-                    FlowEventKind::Slow => "slow",
+                    FlowEventKind::Slow | FlowEventKind::SlowAtLeast => "slow",
                 };
-                json!({ "what": what, "flow": event.flow.to_string(), "value": event.value })
+                let mut shown =
+                    json!({ "what": what, "flow": event.flow.to_string(), "value": event.value });
+                if is_least {
+                    shown["at_least"] = true.into();
+                }
+                shown
             },
         ),
         _ => json!({ "bytes": hex(bytes) }),

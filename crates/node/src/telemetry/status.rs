@@ -174,6 +174,7 @@ impl Snapshot<'_> {
                 "missing": counters.missing,
                 "summed": counters.summed,
                 "above": counters.above,
+                "undecided": counters.undecided,
             })
         });
         let places = &self.plan.places;
