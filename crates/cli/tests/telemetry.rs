@@ -8,12 +8,14 @@ mod listening;
 mod program;
 #[path = "common/signal.rs"]
 mod signal;
+#[path = "common/telemetry.rs"]
+mod telemetry;
 
 use std::fs;
 use std::io::Read;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,17 +23,13 @@ use serde_json::Value;
 use strata_testkit::workspace_root;
 use tempfile::TempDir;
 
-use listening::listening;
 use program::{failed, ok, strata};
 use signal::signal;
-
-/// What should be so is so by then, even while other tests use the CPU.
-const PATIENCE: Duration = Duration::from_secs(60);
+use telemetry::{PATIENCE, Process, number, packed, status, telemetry};
 
 /// A running collector.
 struct Collector {
-    child: Child,
-    errors: Option<ChildStderr>,
+    process: Process,
     reports: SocketAddr,
     int: SocketAddr,
 }
@@ -48,53 +46,24 @@ impl Collector {
     fn with(store: &Path, options: &[&str]) -> Self {
         let mut command = strata();
         command.args(["telemetry", "run", "-o"]).arg(store);
-        let command = command.args(options).stdout(Stdio::piped());
-        let (child, errors) = listening(command);
-        let text = fs::read_to_string(store.join("status.json")).unwrap();
-        let status: Value = serde_json::from_str(&text).unwrap();
+        let process = Process::start(command.args(options));
+        let status = status(store);
         let address = |text: &Value| text.as_str().unwrap().parse().unwrap();
         Self {
-            child,
-            errors: Some(errors),
+            process,
             reports: address(&status["listen"]),
             int: address(&status["int"]["listen"]),
         }
     }
 
     /// Ends it by Ctrl-C; what it prints.
-    fn end(mut self) -> String {
-        signal(&self.child, "INT");
-        let mut text = String::new();
-        let mut said = self.child.stdout.take().unwrap();
-        said.read_to_string(&mut text).unwrap();
-        let status = self.child.wait().unwrap();
-        let mut errors = String::new();
-        let mut rest = self.errors.take().unwrap();
-        rest.read_to_string(&mut errors).unwrap();
-        assert!(status.success(), "{errors}");
-        text
+    fn end(self) -> String {
+        self.process.end()
     }
 
-    fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+    fn kill(self) {
+        self.process.kill();
     }
-}
-
-impl Drop for Collector {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn telemetry(store: &Path, query: &[&str]) -> Command {
-    let mut command = strata();
-    command
-        .args(["telemetry", query[0]])
-        .arg(store)
-        .args(&query[1..]);
-    command
 }
 
 /// The answer of a query in JSON; `None` if it has none.
@@ -128,12 +97,6 @@ fn entries(store: &Path, list: &str) -> Vec<Value> {
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect()
-}
-
-fn number(value: &Value) -> u64 {
-    value
-        .as_u64()
-        .unwrap_or_else(|| panic!("{value} is no number"))
 }
 
 fn sender() -> UdpSocket {
@@ -177,19 +140,6 @@ mod published {
         bytes.extend(add.to_be_bytes());
         bytes
     }
-}
-
-/// Version 2: the header, then the reports.
-fn packed(opcode: u8, flags: u8, sequence: u32, lens: [u8; 3], reports: &[Vec<u8>]) -> Vec<u8> {
-    let count = u16::try_from(reports.len()).unwrap();
-    let mut bytes = vec![opcode, flags];
-    bytes.extend(count.to_be_bytes());
-    bytes.extend(sequence.to_be_bytes());
-    bytes.extend(1_700_000_000_000_000_000_u64.to_be_bytes());
-    bytes.extend(lens);
-    bytes.push(7);
-    bytes.extend(reports.concat());
-    bytes
 }
 
 /// 10.0.0.1:1024 > 10.0.0.2:80 tcp

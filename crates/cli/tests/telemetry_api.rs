@@ -8,32 +8,32 @@ mod listening;
 mod program;
 #[path = "common/signal.rs"]
 mod signal;
+#[path = "common/telemetry.rs"]
+mod telemetry;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use listening::listening;
 use program::{ok, strata};
 use signal::signal;
+use telemetry::{PATIENCE, Process, listens, number, packed, telemetry};
 
-const PATIENCE: Duration = Duration::from_secs(60);
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 struct Collector {
-    child: Child,
-    _errors: ChildStderr,
+    process: Process,
     store: PathBuf,
     socket: PathBuf,
-    reports: SocketAddr,
+    listen: SocketAddr,
 }
 
 impl Collector {
@@ -43,16 +43,32 @@ impl Collector {
         command.args(["telemetry", "run", "--memory", "4MiB", "-o"]);
         command.arg(&store).arg("--socket").arg(&socket);
         command.args(["--listen", "127.0.0.1:0"]).args(options);
-        let (child, errors) = listening(&mut command);
-        let text = fs::read_to_string(store.join("status.json")).unwrap();
-        let status: Value = serde_json::from_str(&text).unwrap();
+        Self::with(&mut command, store, socket)
+    }
+
+    /// One whose translator is elsewhere.
+    fn collecting(dir: &Path) -> Self {
+        let (store, socket) = (dir.join("store"), dir.join("api.sock"));
+        let mut command = strata();
+        command.args(["telemetry", "collect", "--listen", "127.0.0.1:0", "-o"]);
+        command.arg(&store).arg("--socket").arg(&socket);
+        Self::with(&mut command, store, socket)
+    }
+
+    fn with(command: &mut Command, store: PathBuf, socket: PathBuf) -> Self {
         Self {
-            child,
-            _errors: errors,
-            reports: status["listen"].as_str().unwrap().parse().unwrap(),
+            process: Process::start(command),
+            listen: listens(&store).parse().unwrap(),
             store,
             socket,
         }
+    }
+
+    /// The page of metrics.
+    fn metrics(&self, accept: &str) -> String {
+        let mut curl = Command::new("curl");
+        curl.args(["-sSf", "-H", accept, "--unix-socket"]);
+        ok(curl.arg(&self.socket).arg("http://strata/metrics"))
     }
 
     /// The status and the answer of a request.
@@ -100,22 +116,9 @@ impl Collector {
     }
 }
 
-impl Drop for Collector {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// Version 2, of one report.
-fn packed(opcode: u8, flags: u8, sequence: u32, lens: [u8; 3], report: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![opcode, flags, 0, 1];
-    bytes.extend(sequence.to_be_bytes());
-    bytes.extend(1_700_000_000_000_000_000_u64.to_be_bytes());
-    bytes.extend(lens);
-    bytes.push(7);
-    bytes.extend(report);
-    bytes
+fn one(opcode: u8, flags: u8, sequence: u32, lens: [u8; 3], report: &[u8]) -> Vec<u8> {
+    packed(opcode, flags, sequence, lens, &[report.to_vec()])
 }
 
 const FLOW: [u8; 13] = [10, 0, 0, 1, 10, 0, 0, 2, 4, 0, 0, 80, 6];
@@ -135,18 +138,18 @@ fn the_api_answers_what_the_commands_answer() {
     let collector = Collector::start(dir.path(), &options);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let send = |bytes: &[u8]| {
-        socket.send_to(bytes, collector.reports).unwrap();
+        socket.send_to(bytes, collector.listen).unwrap();
     };
     for (hop, node) in [(0_u8, 7_u8), (1, 8)] {
         let card = [&FLOW[..], &[hop, 2, 0, 0, 0, node]].concat();
-        send(&packed(0x24, 0, u32::from(hop), [13, 4, 0], &card));
+        send(&one(0x24, 0, u32::from(hop), [13, 4, 0], &card));
         let latency = [&[0, 0, 0, node][..], &FLOW, &[0, 0, 1, node]].concat();
-        send(&packed(0x21, 0, 2 + u32::from(hop), [17, 4, 2], &latency));
+        send(&one(0x21, 0, 2 + u32::from(hop), [17, 4, 2], &latency));
     }
     let add = [&[10, 0, 0, 1][..], &9_u64.to_be_bytes()].concat();
-    send(&packed(0x23, 0, 4, [4, 8, 2], &add));
+    send(&one(0x23, 0, 4, [4, 8, 2], &add));
     for value in 0..3 {
-        send(&packed(
+        send(&one(
             0x22,
             0,
             5 + u32::from(value),
@@ -248,6 +251,89 @@ fn what_is_wrong_with_a_request_is_said_and_all_are_described() {
     assert_eq!(parameters[0]["name"], "key");
 }
 
+#[test]
+fn metrics_are_served_by_whoever_counts() {
+    let dir = TempDir::new().unwrap();
+    let collector = Collector::start(dir.path(), &[]);
+    let page = collector.metrics("Accept: */*");
+    let said = ok(telemetry(&collector.store, &["status"]).arg("--metrics"));
+    let names = |page: &str| -> Vec<String> {
+        let lines = page.lines().filter(|line| line.starts_with("# TYPE"));
+        lines.map(str::to_owned).collect()
+    };
+    assert_eq!(names(&page), names(&said));
+    assert!(
+        page.contains("strata_telemetry_reports_total{result=\"accepted\"} 0"),
+        "{page}"
+    );
+    let open = collector.metrics("Accept: application/openmetrics-text");
+    assert!(open.ends_with("# EOF\n"), "{open}");
+}
+
+/// The memory is where it is asked: the API of a collector whose translator is elsewhere.
+#[test]
+fn a_collector_elsewhere_answers_what_the_commands_answer() {
+    let dir = TempDir::new().unwrap();
+    let collector = Collector::collecting(dir.path());
+    for (page, params) in [("get", &["key=10.0.0.1"][..]), ("top", &[]), ("lists", &[])] {
+        let (code, answer) = collector.asked(&format!("telemetry/{page}"), params);
+        let error = answer["error"].as_str().unwrap();
+        assert!(
+            code == 503 && error.contains("there is no store yet"),
+            "{page}: {answer}"
+        );
+    }
+    let page = collector.metrics("Accept: */*");
+    assert!(
+        page.contains("strata_telemetry_translator_connections_total{} 0"),
+        "{page}"
+    );
+
+    let counters = dir.path().join("counters");
+    let table = dir.path().join("int.toml");
+    let translate = |name: &str| {
+        let report = "when = \"always\"\nprimitive = \"append\"\ndata = \"event\"\nlist = 0";
+        fs::write(&table, format!("[[report]]\nname = \"{name}\"\n{report}\n")).unwrap();
+        let mut command = strata();
+        command.args(["telemetry", "run", "--listen", "127.0.0.1:0", "--table"]);
+        command.arg(&table).arg("--collector");
+        command
+            .arg(collector.listen.to_string())
+            .arg("-o")
+            .arg(&counters);
+        Process::start(&mut command)
+    };
+    let translator = translate("before");
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let reports = listens(&counters);
+    let add = [&[10, 0, 0, 1][..], &9_u64.to_be_bytes()].concat();
+    socket
+        .send_to(&one(0x23, 0, 0, [4, 8, 2], &add), &reports)
+        .unwrap();
+    socket
+        .send_to(&one(0x22, 0, 1, [0, 18, 0], &event(3)), &reports)
+        .unwrap();
+    let found = collector.wait_for("telemetry/get", &["key=10.0.0.1"], |_| true);
+    assert_eq!(found["count"]["at_most"], 9);
+    assert_eq!(found, collector.said(&["get", "10.0.0.1"]));
+    let listed = collector.wait_for("telemetry/list", &["name=before"], |listed| {
+        !listed.as_array().unwrap().is_empty()
+    });
+    assert_eq!(listed, collector.said(&["list", "before"]));
+    // Another table has other names of lists, and they are known at once.
+    translator.end();
+    let translator = translate("after");
+    assert_eq!(
+        collector.asked("telemetry/list", &["name=after"]),
+        (200, listed)
+    );
+    assert_eq!(collector.asked("telemetry/list", &["name=before"]).0, 404);
+    collector.wait_for("telemetry/status", &[], |status| {
+        status["connections"] == 2 && status["translator"].is_string()
+    });
+    translator.end();
+}
+
 /// The next event of a stream: its name and its data.
 fn next(stream: &mut impl BufRead) -> Option<(String, Value)> {
     let mut name = String::new();
@@ -279,14 +365,14 @@ fn immediate_reports_reach_those_who_subscribe() {
 
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let send = |bytes: &[u8]| {
-        socket.send_to(bytes, collector.reports).unwrap();
+        socket.send_to(bytes, collector.listen).unwrap();
     };
     // Not immediate, refused, and immediate.
-    send(&packed(0x22, 0, 0, [0, 18, 0], &event(1)));
+    send(&one(0x22, 0, 0, [0, 18, 0], &event(1)));
     let unknown = [&[0, 0, 0, 99][..], &event(2)[4..]].concat();
-    send(&packed(0x22, IMMEDIATE, 1, [0, 18, 0], &unknown));
-    send(&packed(0x22, IMMEDIATE, 2, [0, 18, 0], &event(3)));
-    send(&packed(
+    send(&one(0x22, IMMEDIATE, 1, [0, 18, 0], &unknown));
+    send(&one(0x22, IMMEDIATE, 2, [0, 18, 0], &event(3)));
+    send(&one(
         0x21,
         IMMEDIATE,
         3,
@@ -326,7 +412,7 @@ fn immediate_reports_reach_those_who_subscribe() {
     // A flood of them costs subscribers events, which are counted, and not the collector its reports.
     let sent = 20_000_u32;
     for n in 0..sent {
-        send(&packed(
+        send(&one(
             0x22,
             IMMEDIATE,
             4 + n,
@@ -337,7 +423,6 @@ fn immediate_reports_reach_those_who_subscribe() {
             thread::yield_now();
         }
     }
-    let number = |value: &Value| value.as_u64().unwrap();
     let status = collector.wait_for("telemetry/status", &[], |status| {
         let came = number(&status["totals"]["reports"]) + number(&status["socket_drops"]);
         came >= u64::from(sent) + 6
@@ -371,7 +456,7 @@ fn immediate_reports_reach_those_who_subscribe() {
     }
     assert!(lost <= number(&events["lost"]), "{events}");
     // The stream ends with the collector.
-    signal(&collector.child, "INT");
+    signal(&collector.process.child, "INT");
     while next(&mut stream).is_some() {}
     curl.wait().unwrap();
 }

@@ -8,13 +8,15 @@ mod listening;
 mod program;
 #[path = "common/signal.rs"]
 mod signal;
+#[path = "common/telemetry.rs"]
+mod telemetry;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read as _;
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,17 +26,16 @@ use serde_json::Value;
 use strata_testkit::{Namespace, data_dir, may_use_kernel};
 use tempfile::TempDir;
 
-use listening::listening;
 use program::{ok, record, strata};
 use signal::signal;
+use telemetry::{PATIENCE, Process, listens, status};
 
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Packets of the capture that are recorded.
 const PACKETS: &str = "30000";
 
 /// A running collector.
 struct Collector {
-    child: Child,
+    _process: Process,
     store: PathBuf,
     address: String,
 }
@@ -54,12 +55,10 @@ impl Collector {
             "42",
         ]);
         command.args(["--listen", listen, "-o"]).arg(&store);
-        let (child, mut errors) = listening(command.stdout(Stdio::null()));
-        // It may warn later, and must not wait for a reader.
-        thread::spawn(move || errors.read_to_end(&mut Vec::new()));
-        let address = status(&store)["listen"].as_str().unwrap().to_owned();
+        let _process = Process::start(&mut command);
+        let address = listens(&store);
         Self {
-            child,
+            _process,
             store,
             address,
         }
@@ -99,18 +98,6 @@ impl Collector {
             .map(|line| serde_json::from_str(line).unwrap())
             .collect()
     }
-}
-
-impl Drop for Collector {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn status(store: &Path) -> Value {
-    let text = fs::read_to_string(store.join("status.json")).unwrap();
-    serde_json::from_str(&text).unwrap()
 }
 
 /// Fields of the packets that match, by tshark.

@@ -8,25 +8,22 @@ mod listening;
 mod program;
 #[path = "common/signal.rs"]
 mod signal;
+#[path = "common/telemetry.rs"]
+mod telemetry;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, ChildStderr, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use listening::listening;
 use program::{failed, ok, strata};
-use signal::signal;
+use telemetry::{PATIENCE, Process, listens, number, status, telemetry, wait_status};
 
-/// What should be so is so by then, even while other tests use the CPU.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Addresses of translator and collectors.
 const TRANSLATOR: &str = "192.0.2.1";
 const COLLECTOR: &str = "192.0.2.2";
@@ -75,46 +72,6 @@ impl Drop for Link {
     }
 }
 
-/// A running process that has said that it serves.
-struct Process {
-    child: Child,
-    errors: Option<ChildStderr>,
-}
-
-impl Process {
-    fn start(command: &mut Command) -> Self {
-        let (child, errors) = listening(command.stdout(Stdio::piped()));
-        let errors = Some(errors);
-        Self { child, errors }
-    }
-
-    /// Ends it by Ctrl-C; what it prints.
-    fn end(mut self) -> String {
-        signal(&self.child, "INT");
-        let mut text = String::new();
-        let mut said = self.child.stdout.take().unwrap();
-        said.read_to_string(&mut text).unwrap();
-        let status = self.child.wait().unwrap();
-        let mut errors = String::new();
-        let mut rest = self.errors.take().unwrap();
-        rest.read_to_string(&mut errors).unwrap();
-        assert!(status.success(), "{errors}");
-        text
-    }
-
-    fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 fn secret(dir: &Path) -> String {
     let path = dir.join("secret");
     fs::write(&path, "a secret of some length").unwrap();
@@ -141,7 +98,7 @@ impl Collecting {
         let mut command = strata();
         command.args(["telemetry", "collect", "--listen", "127.0.0.1:0", "-o"]);
         let process = Process::start(command.arg(store));
-        let address = status(store)["listen"].as_str().unwrap().to_owned();
+        let address = listens(store);
         Self { process, address }
     }
 
@@ -186,37 +143,6 @@ fn generate_so_many(link: &Link, seed: &str, port: u16, reports: &str) -> u64 {
     let said = ok(command.args(["--rate", "20k", "--reports", reports]));
     let (count, _) = said.split_once(" reports").unwrap();
     count.replace(' ', "").parse().unwrap()
-}
-
-fn telemetry(store: &Path, query: &[&str]) -> Command {
-    let mut command = strata();
-    command.args(["telemetry", query[0]]).arg(store);
-    command.args(&query[1..]);
-    command
-}
-
-fn status(dir: &Path) -> Value {
-    let text = fs::read_to_string(dir.join("status.json")).unwrap();
-    serde_json::from_str(&text).unwrap()
-}
-
-fn number(value: &Value) -> u64 {
-    value
-        .as_u64()
-        .unwrap_or_else(|| panic!("{value} is no number"))
-}
-
-/// Waits until what is counted is as wanted.
-fn wait_status(dir: &Path, wanted: impl Fn(&Value) -> bool) -> Value {
-    let start = Instant::now();
-    loop {
-        let status = status(dir);
-        if wanted(&status) {
-            return status;
-        }
-        assert!(start.elapsed() < PATIENCE, "{status:#}");
-        thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// Every report is counted, and as long as no connection broke, all are in memory.
@@ -582,7 +508,7 @@ fn packets_of_strangers_are_dropped_and_counted() {
     let mut command = strata();
     command.args(["telemetry", "collect", "--listen", "127.0.0.1:0", "-o"]);
     let collector = Process::start(command.arg(&store));
-    let address = status(&store)["listen"].as_str().unwrap().to_owned();
+    let address = listens(&store);
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     for len in 1..=100 {
         socket.send_to(&vec![0x0a; len], &address).unwrap();

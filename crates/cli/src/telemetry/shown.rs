@@ -51,8 +51,14 @@ mod tests {
             "0x00000007"
         );
         for (kind, text) in [
-            (FlowEventKind::Gap, "gap 10.0.0.1:1024 > 10.0.0.2:80 tcp bytes 1448"),
-            (FlowEventKind::Slow, "slow 10.0.0.1:1024 > 10.0.0.2:80 tcp latency 1448"),
+            (
+                FlowEventKind::Gap,
+                "gap 10.0.0.1:1024 > 10.0.0.2:80 tcp bytes 1448",
+            ),
+            (
+                FlowEventKind::Slow,
+                "slow 10.0.0.1:1024 > 10.0.0.2:80 tcp latency 1448",
+            ),
             (
                 FlowEventKind::SlowAtLeast,
                 "slow 10.0.0.1:1024 > 10.0.0.2:80 tcp latency at least 1448",

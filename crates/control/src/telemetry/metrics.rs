@@ -276,7 +276,10 @@ impl Status {
                 ),
             ),
             (
-                ("summed_packets", "Packets whose latencies were summed for queries known ahead"),
+                (
+                    "summed_packets",
+                    "Packets whose latencies were summed for queries known ahead",
+                ),
                 self.one("/int/summed"),
             ),
             (
