@@ -359,7 +359,8 @@ pub(super) fn map<T>(
             named()
         )
     })?;
-    map(file, exact::<usize>(needed)).at_with(named)
+    map(file, exact::<usize>(needed))
+        .at_with(|| format!("{}: cannot map its {needed} bytes (ulimit -v?)", named()))
 }
 
 /// Copies of those parts of a store that a query needs, at the places where they are in the store:

@@ -1,0 +1,285 @@
+//! The translator's half of Append: batches that fill, and are written.
+
+use strata_wire::exact;
+
+use super::{Append, BATCH_MAX, End, HEADER_LEN, NUMBERS, TRAILER_LEN};
+use crate::protocol::{Refusal, packed};
+use crate::sink::{Operation, Origin, Room, Sink};
+
+/// What the translator counts of all lists.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ListCounters {
+    /// Entries taken.
+    pub entries: u64,
+    /// Batches written full.
+    pub full: u64,
+    /// Batches written before they were full, because they were old.
+    pub aged: u64,
+    /// Entries in batches that are not written yet.
+    pub held: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Head {
+    end: End,
+    /// When the first entry of the batch came.
+    since_ns: u64,
+    /// Where its next entry goes, in all batches.
+    at: usize,
+    /// Entries of the batch.
+    filled: u32,
+    /// Where it will be written: its number modulo the slots of a list.
+    slot: u32,
+}
+
+/// The translator's half: a batch of each list. Memory: a slot and 40 bytes a list, and 128 more
+/// if origins are kept.
+#[derive(Debug)]
+pub struct Lists {
+    store: Append,
+    /// Lists in all, spread over the collectors: list L is list L / C of collector L mod C.
+    heads: Vec<Head>,
+    /// A slot for each list, as it will be written.
+    batches: Vec<u8>,
+    /// Bytes of such a slot, and of a list's ring of them.
+    slot_len: usize,
+    ring_len: u64,
+    /// Entries of a full batch.
+    batch: u32,
+    origins: Vec<[Origin; BATCH_MAX]>,
+    hand: usize,
+    /// Entries taken, and those written since.
+    entries: u64,
+    written: u64,
+    /// Batches written full, and before that.
+    full: u64,
+    aged: u64,
+}
+
+impl Lists {
+    /// The lists of so many collectors, which go on where `end` says.
+    ///
+    /// # Panics
+    ///
+    /// If there are more than 2^32 lists in all.
+    #[must_use]
+    pub fn new(
+        store: Append,
+        collectors: usize,
+        keeps_origins: bool,
+        end: impl Fn(u32) -> End,
+    ) -> Self {
+        let lists = store.lists as usize * collectors;
+        assert!(u32::try_from(lists).is_ok(), "list numbers have 32 bits");
+        let slot_len = store.slot_len();
+        let head = |list: u32| {
+            let end = end(list);
+            Head {
+                end,
+                since_ns: 0,
+                at: list as usize * slot_len + HEADER_LEN,
+                filled: 0,
+                slot: exact::<u32>(end.batches % u64::from(store.slots)),
+            }
+        };
+        Self {
+            heads: (0..u32::MAX).take(lists).map(head).collect(),
+            slot_len,
+            ring_len: u64::from(store.slots) * slot_len as u64,
+            batch: exact::<u32>(store.batch),
+            batches: vec![0; lists * slot_len],
+            origins: vec![[Origin::default(); BATCH_MAX]; if keeps_origins { lists } else { 0 }],
+            hand: 0,
+            entries: 0,
+            written: 0,
+            full: 0,
+            aged: 0,
+            store,
+        }
+    }
+
+    /// What it has counted.
+    #[must_use]
+    pub fn counters(&self) -> ListCounters {
+        ListCounters {
+            entries: self.entries,
+            full: self.full,
+            aged: self.aged,
+            held: self.entries - self.written,
+        }
+    }
+
+    /// A list goes on here, as its collector's memory says, unless it has come further already. For a
+    /// collector that is connected later than the lists begin, or again. Nothing is believed of a list
+    /// that does not exist, or of an impossible length.
+    pub fn continue_at(&mut self, list: u32, end: End) {
+        let is_possible = end.batches < NUMBERS && end.entries < NUMBERS;
+        let head = self.heads.get_mut(list as usize);
+        if let Some(head) = head.filter(|head| is_possible && head.end.batches < end.batches) {
+            head.end = end;
+            head.slot = exact::<u32>(end.batches % u64::from(self.store.slots));
+        }
+    }
+
+    /// Number of lists.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.heads.len()
+    }
+
+    /// Whether there is none: never.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.heads.is_empty()
+    }
+
+    /// Takes an entry; one write follows if its batch is full.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::List`], [`Refusal::DataLen`]; nothing changes then. Shorter entries are padded
+    /// with zeros.
+    #[inline]
+    pub fn put<S: Sink>(
+        &mut self,
+        list: u32,
+        entry: &[u8],
+        origin: Origin,
+        now_ns: u64,
+        sinks: &mut [S],
+    ) -> Result<(), Refusal> {
+        let entry_len = self.store.entry_len;
+        if entry.is_empty() || entry.len() > entry_len {
+            return Err(Refusal::DataLen);
+        }
+        let put = match entry.first_chunk::<4>() {
+            Some(word) if entry_len == 4 => self.hold(list, word, 4, origin, now_ns, sinks),
+            _ => self.hold(list, entry, entry_len, origin, now_ns, sinks),
+        };
+        self.entries += u64::from(put.is_some());
+        put.ok_or(Refusal::List)
+    }
+
+    /// [`Lists::put`] of each report of a datagram, to a sink that has room for them; how many are
+    /// of no list.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::DataLen`]; all are refused then.
+    #[inline(never)]
+    pub(crate) fn put_all<S: Sink>(
+        &mut self,
+        packet: &packed::Packet<'_>,
+        origin: Origin,
+        now_ns: u64,
+        sinks: &mut [S],
+    ) -> Result<u64, Refusal> {
+        let (data_len, entry_len) = (packet.data_len(), self.store.entry_len);
+        if data_len > entry_len {
+            return Err(Refusal::DataLen);
+        }
+        let mut held = 0;
+        if (data_len, entry_len) == (4, 4) {
+            for &[a, b, c, d, entry @ ..] in packet.body().as_chunks::<8>().0 {
+                let list = u32::from_be_bytes([a, b, c, d]);
+                let put = self.hold(list, &entry, 4, origin, now_ns, sinks);
+                held += u64::from(put.is_some());
+            }
+        } else {
+            for report in packet.body().chunks_exact(packet.report_len()) {
+                let (list, entry) = report.split_first_chunk().expect("a report has a list");
+                let list = u32::from_be_bytes(*list);
+                let put = self.hold(list, entry, entry_len, origin, now_ns, sinks);
+                held += u64::from(put.is_some());
+            }
+        }
+        self.entries += held;
+        Ok(u64::from(packet.count()) - held)
+    }
+
+    /// Puts an entry of up to `entry_len` bytes into its batch; `None` if there is no such list.
+    /// The caller counts it.
+    #[inline(always)]
+    fn hold<S: Sink>(
+        &mut self,
+        list: u32,
+        entry: &[u8],
+        entry_len: usize,
+        origin: Origin,
+        now_ns: u64,
+        sinks: &mut [S],
+    ) -> Option<()> {
+        let index = list as usize;
+        let head = self.heads.get_mut(index)?;
+        if head.filled == 0 {
+            head.since_ns = now_ns;
+        }
+        let (place, pad) = self.batches[head.at..][..entry_len].split_at_mut(entry.len());
+        place.copy_from_slice(entry);
+        pad.fill(0);
+        if S::KEEPS_ORIGINS {
+            self.origins[index][head.filled as usize] = origin;
+        }
+        head.at += entry_len;
+        head.filled += 1;
+        if head.filled == self.batch {
+            self.full += 1;
+            self.write(index, sinks);
+        }
+        Some(())
+    }
+
+    /// Writes batches whose first entry came before `before_ns`, of the next `lists_max` lists, as
+    /// long as there is room. Called often enough, it comes round.
+    pub fn expire<S: Sink>(&mut self, before_ns: u64, lists_max: usize, sinks: &mut [S]) {
+        for _ in 0..lists_max.min(self.heads.len()) {
+            let head = &self.heads[self.hand];
+            if head.filled > 0 && head.since_ns < before_ns {
+                let sink = &sinks[self.hand % sinks.len()];
+                if sink.room(Operation::Write) == Room::Operations(0) {
+                    return;
+                }
+                self.aged += 1;
+                self.write(self.hand, sinks);
+            }
+            self.hand = (self.hand + 1) % self.heads.len();
+        }
+    }
+
+    #[inline]
+    fn write<S: Sink>(&mut self, index: usize, sinks: &mut [S]) {
+        let head = &mut self.heads[index];
+        let start = index * self.slot_len;
+        let used = head.at - start;
+        let slot = &mut self.batches[start..][..self.slot_len];
+        let trailer = self.slot_len - TRAILER_LEN;
+        if used < trailer {
+            slot[used..trailer].fill(0);
+        }
+        let number = (head.end.batches + 1).to_le_bytes();
+        let header = (head.end.entries & u64::MAX >> 8) | u64::from(head.filled) << 56;
+        slot[..8].copy_from_slice(&number);
+        slot[8..16].copy_from_slice(&header.to_le_bytes());
+        slot[trailer..].copy_from_slice(&number);
+        let origins: &[Origin] = match self.origins.get(index) {
+            Some(origins) => &origins[..head.filled as usize],
+            None => &[],
+        };
+        let collectors = sinks.len();
+        let (list, collector) = match collectors {
+            1 => (index, 0),
+            _ => (index / collectors, index % collectors),
+        };
+        let ring = self.store.base + list as u64 * self.ring_len;
+        let place = |slot: u32| ring + u64::from(slot) * self.slot_len as u64;
+        sinks[collector].write(place(head.slot), slot, origins);
+        let next = head.slot + 1;
+        head.slot = if next == self.store.slots { 0 } else { next };
+        sinks[collector].expect(place(head.slot), self.slot_len);
+        self.written += u64::from(head.filled);
+        head.end.batches += 1;
+        head.end.entries += u64::from(head.filled);
+        head.at = start + HEADER_LEN;
+        head.filled = 0;
+    }
+}
