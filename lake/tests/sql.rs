@@ -198,3 +198,54 @@ fn mistakes_are_told_in_a_line() {
         assert!(!stderr.contains("panicked"), "{stderr}");
     }
 }
+
+/// Whoever may ask must not thereby write files, read others than the log's or lift limits.
+#[test]
+fn a_statement_only_reads_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    record(&log, "cic2017-sqli");
+    let secret = dir.path().join("secret.csv");
+    std::fs::write(&secret, "a,b\n1,2\n").unwrap();
+    let copied = dir.path().join("copied.csv");
+    let (from, to) = (secret.display(), copied.display());
+    for sql in [
+        format!("COPY (SELECT 1) TO '{to}'"),
+        format!("EXPLAIN ANALYZE COPY (SELECT 1) TO '{to}'"),
+        format!("CREATE EXTERNAL TABLE t STORED AS CSV LOCATION '{from}'"),
+        format!("SELECT * FROM '{from}'"),
+        format!("SELECT 1; COPY (SELECT 1) TO '{to}'"),
+        String::from("CREATE TABLE t AS SELECT * FROM packets"),
+        String::from("DROP TABLE packets"),
+        String::from("INSERT INTO packets SELECT * FROM packets"),
+        String::from("SET datafusion.runtime.memory_limit = '100G'"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_strata-sql"));
+        let output = command.arg(&log).arg(&sql).output().unwrap();
+        assert!(!output.status.success(), "{sql}");
+        assert!(output.stdout.is_empty(), "{sql}: {output:?}");
+        assert!(!copied.exists(), "{sql}");
+    }
+    for sql in [
+        "SHOW TABLES",
+        "DESCRIBE packets",
+        "EXPLAIN SELECT * FROM flows",
+    ] {
+        assert!(!query(&log, sql, &[]).is_empty());
+    }
+}
+
+#[test]
+fn memory_of_a_query_is_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    record(&log, "cic2017-sqli");
+    let sql = "SELECT array_agg(a.value + b.value) FROM generate_series(1, 20000) a \
+               CROSS JOIN generate_series(1, 2000) b";
+    let mut command = Command::new(env!("CARGO_BIN_EXE_strata-sql"));
+    command.arg("--memory=16MiB").arg(&log).arg(sql);
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && output.stdout.is_empty());
+    assert!(stderr.contains("Resources exhausted"), "{stderr}");
+}

@@ -19,7 +19,8 @@ pub(crate) struct Line {
     #[arg(value_name = "LOG")]
     pub(crate) log: PathBuf,
 
-    /// Run this one statement, in DataFusion's dialect, which is close to PostgreSQL's.
+    /// Run this one statement, which only reads, in DataFusion's dialect, which is close to
+    /// PostgreSQL's.
     #[arg(value_name = "SQL", allow_hyphen_values = true)]
     pub(crate) sql: String,
 
@@ -31,6 +32,11 @@ pub(crate) struct Line {
     /// Decrypt the log with the secret key in this file.
     #[arg(long, value_name = "FILE", env = "STRATA_KEY")]
     pub(crate) key: Option<PathBuf>,
+
+    /// Take about this much memory for sorting and grouping; what needs more goes through temporary
+    /// files, or the query ends with an error.
+    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = strata_wire::parse_bytes)]
+    pub(crate) memory: u64,
 
     /// Write to this file, replacing it; - is standard output. Files of the log are never
     /// overwritten.
