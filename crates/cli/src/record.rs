@@ -95,9 +95,9 @@ pub(crate) struct DataPathArgs {
         help_heading = CLASSIFICATION)]
     mode: Vec<String>,
 
-    /// Keep this much payload beyond headers, and give it to the packets with the highest scores: a
-    /// share of the payload as in 10%, a rate of it in packet time as in 50MB/s or 20GB/day, or none
-    /// for all of what the mode keeps of each class. What policies, alerts and --first-bytes keep comes
+    /// Keep this much payload beyond headers, of the start of each flow first, and more of a flow the
+    /// higher its score: a share of the payload as in 10%, a rate of it in packet time as in 50MB/s or
+    /// 20GB/day, or none for all of what the mode keeps of each class. What policies, alerts and --first-bytes keep comes
     /// on top. Applies in modes that keep some classes in more detail than others. By default what the
     /// configuration file says, else 10% with the built-in model and none with --model.
     #[arg(long, value_name = "BUDGET", env = "STRATA_DETAIL", help_heading = CLASSIFICATION)]

@@ -46,13 +46,13 @@ pub struct Config {
     /// start only.
     pub export: ExportConfig,
     /// Budget of detail, as `--detail`, which overrides it: a share of the payload beyond headers, as
-    /// in `10%`, or a rate of it, as in `50MB/s` or `20GB/day`; it goes to the packets with the
-    /// highest scores, instead of all packets of the classes that the mode keeps in more detail.
+    /// in `10%`, or a rate of it, as in `50MB/s` or `20GB/day`; it goes to the start of each flow and
+    /// to high scores, instead of all packets of the classes that the mode keeps in more detail.
     /// `none` for no budget. By default `10%` with the built-in model, `none` with another.
     pub detail: Option<String>,
     /// What a recording of interfaces does while the model does not fit the traffic of the last
     /// minutes (the stability index of its scores is above 0.25): `warn` says so; `budget` also keeps
-    /// a tenth of the payload, where scores are highest, if there is no budget of detail; `keep` keeps
+    /// a tenth of the payload, as a budget of detail does, if there is none; `keep` keeps
     /// every packet whole, as mode `log-all`. By default `warn`.
     pub on_drift: OnDrift,
     /// Most memory for flow tables, of all workers together, as in `2GB`; `--memory` overrides it.
@@ -70,7 +70,7 @@ pub enum OnDrift {
     /// Says so.
     #[default]
     Warn,
-    /// Has a budget of detail: which scores are highest is known, which thresholds fit is not.
+    /// Has a budget of detail: which scores are higher is known, which thresholds fit is not.
     Budget,
     /// Keeps every packet whole.
     Keep,

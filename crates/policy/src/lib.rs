@@ -6,7 +6,7 @@
 //!   another is published in its place, and each worker continues with that from its next batch. So
 //!   no packet is treated by half of a change, and none waits for one;
 //! - [`Steering`]: where plans are published; [`Follower`]: a worker's view of it;
-//! - [`Detail`]: the budget of detail, which goes to the highest scores;
+//! - [`Detail`]: the budget of detail, which goes to the start of each flow and to high scores;
 //! - [`ClassKept`]: what came of it; [`ShadowCounts`]: what another model would have kept.
 //!
 //! Used by `control` and `pipeline`; no I/O, no threads.
@@ -19,7 +19,7 @@ mod plan;
 mod shadow;
 mod steering;
 
-pub use detail::{BudgetError, Detail, DetailBudget, DetailCounts, DetailLoads};
+pub use detail::{BudgetError, Detail, DetailBudget, DetailCounts, DetailLoads, DetailOffer};
 pub use kept::{ClassKept, merge_kept};
 pub use mode::{Mode, ModeConfig, ModeError};
 pub use plan::{DetailPlan, ModeDemands, Plan, demands};

@@ -1,4 +1,5 @@
-//! The budget of detail is kept for any stream of scores, and goes to the highest of them.
+//! The budget of detail is kept for any stream of scores, and goes to the start of each flow and to the
+//! highest scores.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 #![allow(
     clippy::cast_precision_loss,
@@ -304,15 +305,17 @@ proptest! {
             while let Some(first) = batch.first() {
                 let (chunk, after) = batch.split_at(many.chunk(first.ts_ns, batch.len()));
                 batch = after;
-                let mut payload = 0;
-                for packet in chunk {
-                    payload += u64::from(packet.payload);
-                    let lens = (packet.payload, packet.payload);
-                    let hash = fingerprint(packet.flow);
-                    let gives = many.offer(packet.step, packet.payload)
-                        && many.decide(packet.step, hash, lens.0, lens.1);
+                // All are counted before the first is decided about.
+                let hash = |packet: &Packet| fingerprint(packet.flow);
+                let count = |p: &Packet| many.count(p.step, hash(p), p.payload);
+                let offers: Vec<_> = chunk.iter().map(count).collect();
+                let least = many.candidate();
+                for (offer, packet) in offers.into_iter().zip(chunk) {
+                    let gives = offer.0 >= least
+                        && many.decide(offer, hash(packet), packet.payload, packet.payload);
                     given.push(gives);
                 }
+                let payload = chunk.iter().map(|packet| u64::from(packet.payload)).sum();
                 many.offered(chunk.len() as u64, payload);
             }
         }
@@ -332,7 +335,7 @@ fn by_flow() -> Stream {
     }
 }
 
-/// Of flows with scores of their own, those with the highest get all of it, and none flickers.
+/// Of flows that are equally long, those with the highest scores get nearly all of it, and none flickers.
 #[test]
 fn detail_goes_to_the_highest_scores_and_flows_do_not_flicker() {
     let mut detail = Detail::new(DetailBudget::Share(0.1), None);
@@ -358,12 +361,12 @@ fn detail_goes_to_the_highest_scores_and_flows_do_not_flicker() {
         sum(|f| f.1) as f64 / sum(|f| f.0) as f64
     };
     // A tenth of them is wanted: 50 flows.
-    assert!(share(&order[..35]) > 0.95, "{}", share(&order[..35]));
+    assert!(share(&order[..35]) > 0.9, "{}", share(&order[..35]));
     assert!(share(&order[80..]) < 0.02, "{}", share(&order[80..]));
     let changes: u64 = flows.iter().map(|flow| flow.2).sum();
     let packets: u64 = flows.iter().map(|flow| flow.0).sum();
-    // Drawing a tenth of the packets at random changes 18 % of the time.
-    assert!(changes * 60 < packets, "{changes} of {packets}");
+    // Drawing a tenth of the packets at random changes 18 % of the time, thresholds alone 2.4 %.
+    assert!(changes * 48 < packets, "{changes} of {packets}");
 }
 
 /// An attack that the modes want whole is more than the budget: each of its flows keeps its start.
@@ -400,7 +403,67 @@ fn of_an_attack_that_exceeds_the_budget_the_start_of_each_flow_is_kept() {
     let share = counts.given.bytes as f64 / counts.offered.bytes as f64;
     assert!((0.045..0.055).contains(&share), "{share}");
     assert!(counts.over_budget.packets > 80_000, "{counts:?}");
-    assert!(kept * 100 >= flows * 98, "{kept} of {flows} flows");
+    assert!(kept * 100 >= flows * 97, "{kept} of {flows} flows");
+}
+
+/// Whatever has come far in its flow waits until all that begins has had its share.
+#[test]
+fn the_start_of_each_flow_goes_before_the_rest_of_any() {
+    let mut detail = Detail::new(DetailBudget::Share(0.05), None);
+    let mut random = Random(11);
+    let (mut short, mut kept) = (0, 0);
+    for second in 0..120_u64 {
+        for number in 0..1_000_u64 {
+            let ts_ns = (1_000 + second) * SECOND_NS + number * SECOND_NS / 1_000;
+            let long = fingerprint(random.below(200));
+            detail.packet(ts_ns, 40, long, (1_000, 1_000));
+            // Twenty flows a second, of three packets each: 12 of 50 kB that may be kept.
+            if number % 50 < 3 {
+                let flow = fingerprint(1_000 + second * 20 + number / 50);
+                let gives = detail.packet(ts_ns, 40, flow, (200, 200));
+                if second >= 60 {
+                    short += 1;
+                    kept += u64::from(gives);
+                }
+            }
+        }
+    }
+    assert!(kept * 100 >= short * 99, "{kept} of {short} packets");
+    let counts = detail.counts();
+    let share = counts.given.bytes as f64 / counts.offered.bytes as f64;
+    assert!((0.045..0.055).contains(&share), "{share}");
+}
+
+/// On a quiet link, an attack is most of its minute and would get a tenth of itself. What was not given
+/// before is there for it, and still nothing is given that was not earned.
+#[test]
+fn what_a_quiet_link_has_saved_is_there_for_an_attack() {
+    let mut detail = Detail::new(DetailBudget::Share(0.1), None);
+    let mut random = Random(13);
+    let mut offer = |second: u64, flow: u64, payload: u32| {
+        let gives = detail.packet(
+            second * SECOND_NS,
+            40,
+            fingerprint(flow),
+            (payload, payload),
+        );
+        let counts = detail.counts();
+        // 4 KiB are there at the start, and the last packet is given whole.
+        let earned = counts.offered.bytes as f64 * 0.1 + 4_096.0 + 1_500.0;
+        let given = counts.given.bytes as f64;
+        assert!(given <= earned, "{given} of {earned}");
+        gives
+    };
+    for second in 0..7_200 {
+        offer(second, random.below(50), 600);
+    }
+    let mut kept = 0;
+    for flow in 0..1_000 {
+        for _ in 0..2 {
+            kept += 100 * u64::from(offer(7_200 + flow / 20, 1_000 + flow, 100));
+        }
+    }
+    assert!(kept > 50_000, "{kept} of 200 kB");
 }
 
 /// Times of captures are not to be trusted.

@@ -11,7 +11,7 @@ use strata_wire::wide::{GROUP, GROUPS, Kernel, Lanes, PacketColumns, WIDE};
 use strata_wire::{FlowKey, Headers, KeepKind, LinkType, Outcome, Plain};
 
 use super::Worker;
-use super::detail::{KeptByDetail, Offered, Offers, payload_of};
+use super::detail::{KeptByDetail, Offered, Offers, offer_in, payload_of};
 use super::triggers::{Asked, Attention, Triggers};
 use super::wide::{KeptLen, Recording, Wide, is_in};
 use crate::classifier::bits;
@@ -293,9 +293,10 @@ impl<S: Sink> Worker<S> {
             let chunk = detail.chunk(wide.columns.ts_ns[first], many - from);
             let these = &places[from..from + chunk];
             let mut sum = 0;
-            for &at in these {
-                let payload = wide.payload[usize::from(at)];
-                detail.count(wide.steps[usize::from(at)].to_le_bytes()[0], payload);
+            for at in these.iter().map(|&at| usize::from(at)) {
+                let (flow, payload) = (wide.columns.fingerprint[at], wide.payload[at]);
+                let [step, ..] = wide.steps[at].to_le_bytes();
+                wide.steps[at] = detail.count(step, flow, payload).0.into();
                 sum += u64::from(payload);
             }
             detail.offered(chunk as u64, sum);
@@ -305,12 +306,13 @@ impl<S: Sink> Worker<S> {
                 let Budgeted::Same { kept, .. } = what(at, class) else {
                     unreachable!("it was offered");
                 };
-                let [step, ..] = wide.steps[at].to_le_bytes();
+                let offer = offer_in(wide.steps[at]);
                 let captured_len = wide.columns.captured_len[at];
                 let captured = captured_len - wide.header_end[at].min(captured_len);
                 let captured = captured.min(kept[1].payload);
                 let (payload, fingerprint) = (wide.payload[at], wide.columns.fingerprint[at]);
-                let gives = step >= least && detail.decide(step, fingerprint, payload, captured);
+                let gives =
+                    offer.0 >= least && detail.decide(offer, fingerprint, payload, captured);
                 let kept = kept[usize::from(gives)];
                 (wide.kept_len[at], wide.demands[at]) = (kept.payload, kept.kind);
                 wide.offered[at / GROUP] |= 1 << (at % GROUP);

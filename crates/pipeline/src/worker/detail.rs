@@ -3,7 +3,7 @@
 use strata_blocks::Sink;
 use strata_capture::PacketRef;
 use strata_classify::{ClassesAndSteps, VerdictId};
-use strata_policy::Detail;
+use strata_policy::{Detail, DetailOffer};
 use strata_wire::wide::{GROUP, Kernel, Lanes, PacketColumns, WIDE};
 use strata_wire::{Outcome, exact};
 
@@ -28,6 +28,7 @@ pub(super) struct Offers<'a, F> {
     pub(super) header_end: &'a [u32; WIDE],
     /// Their verdicts, then with who decided.
     pub(super) verdicts: &'a mut [VerdictId; WIDE],
+    /// Steps of their scores, then what they are offered with.
     pub(super) steps: &'a mut [u32; WIDE],
     pub(super) payload: &'a mut [u32; WIDE],
     /// What comes of it: class and granularity, and bytes kept.
@@ -52,9 +53,11 @@ impl<F: FnMut(VerdictId, DeciderId) -> VerdictId> Kernel for Offers<'_, F> {
             let chunk = self.detail.chunk(ts_ns, self.count - from);
             let lanes = from..from + chunk;
             let mut sum = 0;
-            let offered = self.steps[lanes.clone()].iter();
-            for (step, &payload) in offered.zip(&self.payload[lanes.clone()]) {
-                self.detail.count(step.to_le_bytes()[0], payload);
+            let offered = self.steps[lanes.clone()].iter_mut();
+            let flows = &self.columns.fingerprint[lanes.clone()];
+            for ((step, &payload), &flow) in offered.zip(&self.payload[lanes.clone()]).zip(flows) {
+                let offer = self.detail.count(step.to_le_bytes()[0], flow, payload);
+                *step = offer.0.into();
                 sum += u64::from(payload);
             }
             self.detail.offered(chunk as u64, sum);
@@ -103,9 +106,9 @@ impl<F: FnMut(VerdictId, DeciderId) -> VerdictId> Offers<'_, F> {
     fn decide(&mut self, at: usize) {
         let header = self.kept_len[at];
         let captured = (self.columns.captured_len[at] - header).min(self.kept.payload);
-        let [step, ..] = self.steps[at].to_le_bytes();
+        let offer = offer_in(self.steps[at]);
         let (payload, fingerprint) = (self.payload[at], self.columns.fingerprint[at]);
-        let gives = self.detail.decide(step, fingerprint, payload, captured);
+        let gives = self.detail.decide(offer, fingerprint, payload, captured);
         let class = self.kinds[at] & u32::from(u8::MAX);
         if gives {
             self.kinds[at] = class | self.kept.given;
@@ -116,6 +119,13 @@ impl<F: FnMut(VerdictId, DeciderId) -> VerdictId> Offers<'_, F> {
             self.verdicts[at] = (self.reason)(self.verdicts[at], decider);
         }
     }
+}
+
+/// What was counted before, as it is in a column.
+#[inline(always)]
+pub(super) fn offer_in(column: u32) -> DetailOffer {
+    let [low, high, ..] = column.to_le_bytes();
+    DetailOffer(u16::from_le_bytes([low, high]))
 }
 
 /// The payload on the wire of a packet whose headers end here.

@@ -1,19 +1,18 @@
-//! The budget of detail: so much payload beyond headers is kept, and it goes to the highest scores.
+//! The budget of detail: so much payload beyond headers is kept, of the start of each flow first, and
+//! more of what is unusual.
 //!
 //! [`Detail`] is the controller of one worker, without a clock: packets and their times in, decisions
-//! out. It is a token bucket that earns what the budget is worth, filled to a few seconds of it at
-//! most, and a threshold on scores. The threshold follows from the running distribution of scores
-//! and from how full the bucket is: while it is low, fewer packets get detail than the distribution
-//! suggests, while it is high, more, and once it is full, any. So what is kept in a minute is the
-//! budget to within the size of the bucket, whatever the scores are.
+//! out. It is a token bucket that earns what the budget is worth, and a threshold on ranks (`ranks`),
+//! which follow from how early a packet is in its flow and from its score. The threshold follows from the
+//! running distribution of ranks and from how full the bucket is: while it is low, fewer packets get
+//! detail than the distribution suggests, while it is high, more, and once it is full, any.
 //!
-//! Scores come in steps, and most packets share theirs with many others. Within the step in which
-//! the budget ends, the first bytes of each flow go first, then an eighth of the flows after the other.
-//! Where the modes alone want more than the budget, as in a large attack, the start of each of these
-//! flows goes first, before scores count.
+//! The bucket is filled to a few seconds of the budget at most, so what is kept in a minute is the
+//! budget to within that, whatever the scores are. Where the budget of a minute is less than
+//! `SAVED_BYTES`, it holds that much, but no more than there was so far: on a quiet link an attack
+//! comes in minutes that are mostly its own, and would get a tenth of itself.
 //!
-//! A flow that got detail because of its score keeps it until its score is clearly lower, or the bucket
-//! is low.
+//! A flow that got detail keeps it until its rank is clearly lower, or the bucket is low.
 //!
 //! With several workers, a share is kept of each worker's packets. A rate is divided among them in
 //! proportion to their payload of the last seconds ([`DetailLoads`]).
@@ -29,8 +28,9 @@ use strata_classify::{SCORE_STEPS, STEP_ANOMALOUS};
 use strata_wire::Counters;
 
 pub use budget::{BudgetError, DetailBudget};
-use flows::{Flows, Held};
-use ranks::{Margin, NO_RANK, RANK_BITS, Ranks, WANTED};
+use flows::{Holders, Positions};
+pub use ranks::DetailOffer;
+use ranks::{NO_RANK, RANK_BITS, RANK_FIRST, Ranks, WANTED};
 
 /// The budget is kept to within a chunk of packets.
 const CHUNK: usize = 32;
@@ -38,15 +38,21 @@ const CHUNK: usize = 32;
 const BUCKET_SHARE: f64 = 0.04;
 /// ... and at least this many bytes, of all workers together.
 const BUCKET_BYTES_MIN: f64 = 16_384.0;
+/// Where the budget of a minute is less than this, it holds as much, ...
+const SAVED_BYTES: f64 = 262_144.0;
+/// ... and from this many times as much on, nothing of it: steeply, but without a step.
+const SAVED_UNTIL: f64 = 1.25;
 /// It holds a little more for a short time.
 const OVERFLOW: f64 = 1.25;
+/// A minute's budget is estimated from no less than this time.
+const ESTIMATED_SECONDS_MIN: f64 = 5.0;
 /// Thresholds are renewed this often in packet time, ...
 const INTERVAL_NS: u64 = 250_000_000;
 /// ... and after so many packets, fewer at the start.
 const INTERVAL_PACKETS_MIN: u64 = 64;
 const INTERVAL_PACKETS_MAX: u64 = 1 << 16;
-/// A flow keeps its detail until its score is this many steps below the threshold.
-const CLEARLY: u8 = 6;
+/// A flow keeps its detail until its rank is this much below the threshold: a quarter of a doubling.
+const CLEARLY: u16 = 1 << RANK_BITS;
 /// Time that runs backwards by more than this has been set.
 const SET_BACK_NS: u64 = 1_000_000_000;
 
@@ -55,16 +61,15 @@ const _: () = assert!(STEP_ANOMALOUS == WANTED && SCORE_STEPS == WANTED);
 
 /// Levels of the bucket between empty and full.
 const LEVELS: usize = 4;
-/// What part of the budget the distribution is asked for, by level, and whether the rank at which it
-/// ends is included.
-const PARTS: [(f64, bool); LEVELS] = [(0.7, false), (1.0, false), (1.0, true), (2.0, true)];
+/// For what part of the budget the distribution is asked, by level.
+const PARTS: [f64; LEVELS] = [0.7, 1.0, 1.0, 2.0];
 
 impl DetailBudget {
     /// What may be given before anything was earned.
     fn first_credit(self) -> f64 {
         let (Self::Share(worth) | Self::Rate(worth)) = self;
         if worth > 0.0 {
-            BUCKET_BYTES_MIN / 2.0
+            BUCKET_BYTES_MIN / 4.0
         } else {
             0.0
         }
@@ -150,14 +155,22 @@ impl Load {
     }
 }
 
-/// The least rank that gets detail, by [`Held`], and what decides it.
+/// The least rank that gets detail.
 #[derive(Clone, Copy, Debug)]
 struct Least {
-    by_held: [u16; Held::COUNT],
-    /// Scores above this step hold on.
-    margin_bin: u8,
-    /// Packets below this step get none, whatever their flow.
-    candidate: u8,
+    /// By whether the flow has some already.
+    by_held: [u16; 2],
+    /// Packets below get none, whatever their flow.
+    candidate: u16,
+}
+
+impl Least {
+    fn new(new: u16, held: u16) -> Self {
+        Self {
+            by_held: [new, held],
+            candidate: new.min(held),
+        }
+    }
 }
 
 /// The controller of one worker.
@@ -168,7 +181,8 @@ pub struct Detail {
     /// This worker's share of a rate.
     load_share: f64,
     ranks: Ranks,
-    flows: Flows,
+    positions: Positions,
+    holders: Holders,
     /// By level of the bucket.
     levels: [Least; LEVELS],
     least: Least,
@@ -178,8 +192,12 @@ pub struct Detail {
     offered: u64,
     /// What may be given now, in bytes.
     credit: f64,
-    /// What the budget was worth in the last minute.
+    /// What the budget was worth in the last minute, ...
     per_minute: f64,
+    /// ... of which there were so many seconds.
+    seconds: f64,
+    /// What this budget was worth so far, of which no more can be left.
+    earned: f64,
     /// The latest packet time, once there is one.
     clock_ns: Option<u64>,
     interval: Interval,
@@ -214,13 +232,7 @@ impl Detail {
                 latest,
             }
         });
-        // What the modes want, in the order of their flows.
-        let first = u16::from(WANTED - 1) << RANK_BITS;
-        let least = Least {
-            by_held: [first; Held::COUNT],
-            margin_bin: WANTED - 1,
-            candidate: WANTED - 1,
-        };
+        let least = Least::new(RANK_FIRST, RANK_FIRST);
         let workers = load.as_ref().map_or(1, |load| load.latest.len());
         #[allow(clippy::cast_precision_loss)]
         let load_share = 1.0 / workers as f64;
@@ -229,13 +241,16 @@ impl Detail {
             load,
             load_share,
             ranks: Ranks::new(),
-            flows: Flows::new(),
+            positions: Positions::new(),
+            holders: Holders::new(),
             levels: [least; LEVELS],
             least,
             left: 0,
             offered: 0,
             credit: budget.first_credit(),
             per_minute: 0.0,
+            seconds: 0.0,
+            earned: 0.0,
             clock_ns: None,
             interval: Interval {
                 started_ns: 0,
@@ -252,7 +267,7 @@ impl Detail {
     pub fn set_budget(&mut self, budget: DetailBudget) {
         if self.budget != budget {
             self.budget = budget;
-            self.per_minute = 0.0;
+            (self.per_minute, self.seconds, self.earned) = (0.0, 0.0, 0.0);
             self.credit = self.credit.min(budget.first_credit());
         }
     }
@@ -271,12 +286,6 @@ impl Detail {
         self.counts
     }
 
-    /// The step of scores from which on detail is given now, of 128.
-    #[must_use]
-    pub fn threshold(&self) -> u8 {
-        self.levels[1].margin_bin
-    }
-
     /// How many of the packets to come, of which there are at most `most` and the first has this
     /// time, may be offered until the next call.
     #[inline]
@@ -289,25 +298,22 @@ impl Detail {
         count
     }
 
-    /// Counts a packet's payload; whether [`Detail::decide`] has to be asked, since it may get
-    /// detail or the modes want it.
+    /// Counts a packet's payload, and says what it is offered with; 0 is the fingerprint of what has no
+    /// flow. The step is that of [`Detail::step`].
     #[inline(always)]
-    pub fn offer(&mut self, step: u8, payload: u32) -> bool {
-        self.count(step, payload);
-        step >= self.candidate()
+    pub fn count(&mut self, step: u8, fingerprint: u64, payload: u32) -> DetailOffer {
+        if payload == 0 {
+            return DetailOffer::of_nothing(step);
+        }
+        let end = self.positions.end(fingerprint, payload);
+        self.ranks.add(step, end, payload)
     }
 
-    /// The first half of [`Detail::offer`].
-    #[inline(always)]
-    pub fn count(&mut self, step: u8, payload: u32) {
-        self.ranks.steps[usize::from(step)] += u64::from(payload);
-    }
-
-    /// The second half, for all packets of a chunk: [`Detail::decide`] has to be asked about those of
-    /// this step and above.
+    /// [`Detail::decide`] has to be asked about those packets of a chunk whose offer is this or more:
+    /// they may get detail, or the modes want it.
     #[inline(always)]
     #[must_use]
-    pub fn candidate(&self) -> u8 {
+    pub fn candidate(&self) -> u16 {
         self.least.candidate
     }
 
@@ -320,43 +326,37 @@ impl Detail {
     }
 
     /// Whether a packet gets detail: `payload` bytes beyond headers on the wire, of which `captured`
-    /// can be kept. The step is that of [`Detail::offer`].
+    /// can be kept. The offer is that of [`Detail::count`].
     #[inline]
-    pub fn decide(&mut self, step: u8, fingerprint: u64, payload: u32, captured: u32) -> bool {
+    pub fn decide(
+        &mut self,
+        offer: DetailOffer,
+        fingerprint: u64,
+        payload: u32,
+        captured: u32,
+    ) -> bool {
         if payload == 0 {
             // There is nothing to give.
-            return step & WANTED != 0;
+            return offer.is_wanted();
         }
-        let bin = self.ranks.bin(step);
-        let flow = self.flows.get(fingerprint);
-        let others = match self.ranks.is_crowded() {
-            true => u16::from(step & !WANTED) >> RANK_BITS,
-            false => flow.spread(),
-        };
-        let rank = u16::from(bin) << RANK_BITS | flow.earliness(others);
-        flow.add(payload);
-        self.ranks.add(rank, payload);
-        let gives = rank >= self.least.by_held[flow.held as usize];
+        let holds = self.holders.holds(fingerprint);
+        let gives = offer.rank() >= self.least.by_held[usize::from(holds)];
+        if gives != holds {
+            self.holders.note(fingerprint, gives);
+        }
         if gives {
-            flow.held = match bin > self.least.margin_bin {
-                true => Held::ByScore,
-                false => Held::ByRank,
-            };
             self.counts.given.add(u64::from(captured));
             self.credit -= f64::from(captured);
             if self.credit <= 0.0 {
-                self.least.by_held = [NO_RANK; Held::COUNT];
+                self.least.by_held = [NO_RANK; 2];
             }
-        } else {
-            flow.held = Held::Not;
-            if step & WANTED != 0 {
-                self.counts.over_budget.add(u64::from(payload));
-            }
+        } else if offer.is_wanted() {
+            self.counts.over_budget.add(u64::from(payload));
         }
         gives
     }
 
-    /// As [`Detail::offer`] and [`Detail::decide`], for one packet.
+    /// As [`Detail::count`] and [`Detail::decide`], for one packet.
     pub fn packet(
         &mut self,
         ts_ns: u64,
@@ -366,7 +366,8 @@ impl Detail {
     ) -> bool {
         self.chunk(ts_ns, 1);
         self.offered(1, u64::from(payload));
-        self.offer(step, payload) && self.decide(step, fingerprint, payload, captured)
+        let offer = self.count(step, fingerprint, payload);
+        offer.0 >= self.candidate() && self.decide(offer, fingerprint, payload, captured)
     }
 
     /// Counts a packet that others decided about, of which these bytes beyond headers are kept.
@@ -386,7 +387,14 @@ impl Detail {
 
     /// What the bucket holds at most.
     fn bucket_bytes(&self) -> f64 {
-        (self.per_minute * BUCKET_SHARE).max(BUCKET_BYTES_MIN / self.workers())
+        let workers = self.workers();
+        let least = (self.per_minute * BUCKET_SHARE).max(BUCKET_BYTES_MIN / workers);
+        // Before there was a minute.
+        let per_minute = self.per_minute * 60.0 / self.seconds.max(ESTIMATED_SECONDS_MIN);
+        let of_saved = per_minute * workers / SAVED_BYTES;
+        let part = (SAVED_UNTIL - of_saved) / (SAVED_UNTIL - 1.0);
+        let saved = SAVED_BYTES / workers * part.min(1.0);
+        least.max(saved.min(self.earned))
     }
 
     /// Adds what the budget is worth to the bucket, and renews the thresholds.
@@ -411,7 +419,10 @@ impl Detail {
             // A pause earns no more than fits.
             DetailBudget::Rate(rate) => rate * self.load_share * seconds.min(60.0),
         };
-        self.per_minute = self.per_minute / (1.0 + seconds / 60.0) + earned;
+        let lasting = 1.0 / (1.0 + seconds / 60.0);
+        self.per_minute = self.per_minute * lasting + earned;
+        self.seconds = self.seconds * lasting + seconds;
+        self.earned += earned;
         // It overflows later than it is full, so that nothing is lost before it is given.
         let most = self.bucket_bytes() * OVERFLOW + earned * 2.0;
         self.credit = (self.credit + earned).min(most);
@@ -444,29 +455,11 @@ impl Detail {
             return;
         }
         self.ranks.end_interval(ended.earned);
-        let margins = PARTS.map(|(part, _)| self.ranks.margin(part));
-        let rank = |level: usize| match PARTS[level].1 {
-            true => margins[level].within,
-            false => margins[level].above,
-        };
-        let Margin { bin, within, .. } = margins[1];
-        let by_score = within.min(u16::from(bin.saturating_sub(CLEARLY)) << RANK_BITS);
-        let lowest = within.min(rank(LEVELS - 1)).min(by_score);
-        // A step more, so that it is known what comes next.
-        let candidate = (lowest >> RANK_BITS)
-            .saturating_sub(1)
-            .min(u16::from(WANTED - 1));
-        for (level, least) in self.levels.iter_mut().enumerate() {
-            let new = rank(level);
-            *least = Least {
-                by_held: match level {
-                    // Low: whoever is not above gives up.
-                    0 => [new; Held::COUNT],
-                    _ => [new, new.min(within), new.min(by_score)],
-                },
-                margin_bin: bin,
-                candidate: candidate.to_le_bytes()[0],
-            };
+        let margins = PARTS.map(|part| self.ranks.margin(part));
+        let held = margins[1].saturating_sub(CLEARLY);
+        for (level, (least, new)) in self.levels.iter_mut().zip(margins).enumerate() {
+            // Low: whoever is not above gives up.
+            *least = Least::new(new, if level == 0 { new } else { new.min(held) });
         }
     }
 
@@ -477,17 +470,13 @@ impl Detail {
         let least = |level: usize| self.levels[level];
         if fill <= 0.0 {
             return Least {
-                by_held: [NO_RANK; Held::COUNT],
+                by_held: [NO_RANK; 2],
                 ..least(0)
             };
         }
         if fill >= 1.0 {
-            return Least {
-                by_held: [0; Held::COUNT],
-                candidate: 0,
-                ..least(LEVELS - 1)
-            };
+            return Least::new(0, 0);
         }
-        least((fill * 4.0) as usize)
+        least((fill * LEVELS as f64) as usize)
     }
 }
