@@ -2,10 +2,11 @@
 
 The attacks and sites of `unseen`, but recorded: packets of the attack are merged into the site's
 ordinary traffic, and the program records them with a budget of detail. The attack comes at its own
-pace, or its flows are spread over the time of the site. Others get as many bytes of payload as it
-kept: packets by lot, the first bytes of each flow, and what the built-in model keeps whole without
-a budget. These know the whole capture beforehand; a recording decides at once, and keeps its budget
-in every minute.
+pace, or its flows are spread over the time of the site. Others get as many bytes of payload as the
+built-in model: packets by lot, the first bytes of each flow, and what the built-in model keeps
+whole without a budget. These know the whole capture beforehand and may keep all of a minute; a
+recording decides at once, and gives what was earned. So a model without scores is recorded too:
+what it keeps is what the start of each flow gets of the same budget.
 """
 
 import gzip
@@ -20,28 +21,17 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from . import cases as cases_module
 from . import learning, program
-from . import snapshots as snapshots_module
-from .folds import first_half
-from .snapshots import BENIGN, SnapshotError, Snapshots
+from .cases import BUDGET, FIRST, RANDOM, RELATED, TRAINED_ON
+from .snapshots import SnapshotError, Snapshots
 from .training import Options, Trainer
-from .unseen import (
-    BUDGET,
-    OWN,
-    RELATED,
-    REPETITIONS,
-    ROWS_MAX,
-    SITES,
-    TRAINED_ON,
-    cases,
-    first_bytes,
-    kept,
-)
 
 BUILT_IN, TRAINED, LEARNT = "built-in", "trained by bytes", "learnt and trained"
-RANDOM, FIRST, DEFAULT = "random", "first bytes", "built-in, no budget"
+ALONE, DEFAULT = "no scores", "built-in, no budget"
 AT_ONCE, SPREAD = "at its own pace", "spread over the time"
-NAMES = (RANDOM, FIRST, DEFAULT, BUILT_IN, TRAINED, LEARNT)
+WITH_BUDGET = (ALONE, BUILT_IN, TRAINED, LEARNT)
+NAMES = (RANDOM, FIRST, DEFAULT, *WITH_BUDGET)
 # Where in a site's time an attack begins.
 BEGINS = 0.25
 # Between captures that follow each other.
@@ -68,7 +58,7 @@ class Case:
     flow: np.ndarray
     kept: dict[str, np.ndarray]
     share: dict[str, float]
-    """Of the payload, what was kept by each."""
+    """Of the payload that a budget decided about, what it gave."""
 
 
 def run(folder: Path, output: Path, jobs: int = 2) -> dict[str, Any]:
@@ -118,32 +108,20 @@ class Bench:
     def __init__(self, folder: Path, scratch: Path, jobs: int):
         self.scratch, self.jobs = scratch, jobs
         self.captures: dict[str, Capture] = {}
-        paths = sorted(path.parent for path in folder.glob("*/labels.csv"))
-        for path in tqdm(paths, desc="features", disable=None):
-            trace = next(t for t in (path / "trace.pcap", path / "trace.pcap.gz") if t.exists())
-            self.captures[path.name] = self._read(trace, path / "labels.csv")
-        needed = {TRAINED_ON, *OWN, *(n for names in SITES.values() for n in names)}
-        if missing := needed - set(self.captures):
-            raise ValueError(f"{folder}: no capture {', '.join(sorted(missing))}")
+        for name, trace, labels, data in cases_module.captures(folder, scratch):
+            ts_ns, packets, wire_len = packets_of(trace)
+            attack = np.zeros(len(packets), bool)
+            for line in labels.read_text().splitlines()[1:]:
+                frame, label = line.split(",")[:2]
+                attack[int(frame) - 1] = label != "0"
+            self.captures[name] = Capture(ts_ns, packets, wire_len, attack, data)
         self.models: dict[tuple[str, ...], Path] = {}
-
-    def _read(self, trace: Path, labels: Path) -> Capture:
-        data = self._features(trace, labels)
-        ts_ns, packets, wire_len = packets_of(trace)
-        attack = np.zeros(len(packets), bool)
-        for line in labels.read_text().splitlines()[1:]:
-            frame, label = line.split(",")[:2]
-            attack[int(frame) - 1] = label != "0"
-        return Capture(ts_ns, packets, wire_len, attack, data)
-
-    def _features(self, trace: Path, labels: Path) -> Snapshots:
-        file = self.scratch / "features.parquet"
-        program.run("features", "-r", trace, "--labels", labels, "-o", file)
-        return snapshots_module.load([file])
+        self.without_scores = scratch / "without-scores.json"
 
     def judge(self) -> dict[str, Any]:
         """The figures, for each pace."""
-        todo = cases({name: capture.snapshots for name, capture in self.captures.items()})
+        found = {name: capture.snapshots for name, capture in self.captures.items()}
+        todo = cases_module.cases(found)
         figures: dict[str, Any] = {"budget": BUDGET, "paces": {}}
         for pace in (AT_ONCE, SPREAD):
             rows, repeated = [], []
@@ -152,24 +130,23 @@ class Bench:
                     # It has its time already.
                     continue
                 case = self._case(name, names, pace)
-                count, of = _flows(case)
+                of = _by_flow(case)
                 rows.append(
                     {
                         "attack": name,
                         "site": site,
-                        "flows": len(count),
-                        "kept": {n: _shares(count, k) for n, k in of.items()},
-                        "budget": {n: round(s, 4) for n, s in case.share.items()},
+                        "flows": len(of[0]),
+                        "kept": cases_module.shares(of),
+                        **{f"given {n}": round(s, 4) for n, s in case.share.items()},
                     }
                 )
-                repeated.append(_bootstrap(count, of))
+                repeated.append(cases_module.bootstrap(of))
             figures["paces"][pace] = {
                 "rows": rows,
-                "macro": {
-                    n: np.mean([r["kept"][n] for r in rows], axis=0).round(4).tolist()
-                    for n in rows[0]["kept"]
-                },
-                "differences": _differences(repeated),
+                "macro": cases_module.macro(rows),
+                "differences": cases_module.differences(
+                    repeated, WITH_BUDGET[::-1], (RANDOM, FIRST, DEFAULT, *WITH_BUDGET)
+                ),
             }
         return figures
 
@@ -195,37 +172,40 @@ class Bench:
             ts_ns += _spread(capture, rows, ts_ns, now) if pace == SPREAD else int(now * BEGINS)
             parts.append((capture, rows, ts_ns))
         trace, labels = self._merged(parts)
-        data = self._features(trace, labels)
+        data = cases_module.features(trace, labels, self.scratch)
         related = RELATED.get(name, ())
-        arguments = {
-            BUILT_IN: ["--detail", f"{BUDGET:.0%}"],
-            TRAINED: ["--detail", f"{BUDGET:.0%}", "-m", self._trained(related)],
-            LEARNT: ["--detail", f"{BUDGET:.0%}", "-m", self._learnt(names, related)],
-            DEFAULT: ["--detail", "none"],
+        trained = self._trained(related)
+        models = {
+            ALONE: ["-m", self._without_scores(trained)],
+            BUILT_IN: [],
+            TRAINED: ["-m", trained],
+            LEARNT: ["-m", self._learnt(names, related)],
         }
         payload = data.columns["payload_len"].astype(np.int64)
         header = data.columns["wire_len"].astype(np.int64) - payload
-        recorded = {
-            how: np.clip(self._recorded(trace, more)[data.columns["frame"] - 1] - header, 0, None)
-            for how, more in arguments.items()
-        }
-        chosen = {how: kept_bytes > 0 for how, kept_bytes in recorded.items()}
-        share = {how: float(k.sum() / payload.sum()) for how, k in recorded.items()}
-        budget = share[BUILT_IN]
+        recorded, share = {}, {}
+        for how, model in models.items():
+            recorded[how], share[how] = self._recorded(trace, f"{BUDGET:.0%}", model)
+        recorded[DEFAULT], _ = self._recorded(trace, "none", [])
+        frames = data.columns["frame"].astype(np.int64) - 1
+        beyond = {how: np.clip(k[frames] - header, 0, None) for how, k in recorded.items()}
+        chosen = {how: k > 0 for how, k in beyond.items()}
+        budget = float(beyond[BUILT_IN].sum() / payload.sum())
         flow = data.columns["flow"]
-        chosen[RANDOM] = kept(np.zeros(len(data)), payload, budget)
-        chosen[FIRST] = kept(first_bytes(flow, data.columns["in_flow"], payload), payload, budget)
-        if share[DEFAULT] > budget:
-            chosen[DEFAULT] &= kept(chosen[DEFAULT].astype(float), payload, budget)
+        chosen[RANDOM] = cases_module.kept(np.zeros(len(data)), payload, budget)
+        first = cases_module.first_bytes(flow, data.columns["in_flow"], payload)
+        chosen[FIRST] = cases_module.kept(first, payload, budget)
+        if beyond[DEFAULT].sum() > budget * payload.sum():
+            chosen[DEFAULT] &= cases_module.kept(chosen[DEFAULT].astype(float), payload, budget)
+        chosen = {how: chosen[how] for how in NAMES}
         return Case(data.attack, payload, flow, chosen, share)
 
     def _halves(self, capture: Capture) -> tuple[np.ndarray, np.ndarray]:
         """Packets of a site to learn from, and those to record: the later half of its flows, and
         what has no flow."""
-        data = capture.snapshots.where(capture.snapshots.label == BENIGN)
-        early = first_half(data.columns["flow"], data.strata(), data.columns["ts_ns"])
+        early, _ = cases_module.ordinary_halves(capture.snapshots)
         before = np.zeros(len(capture.data), bool)
-        before[data.columns["frame"][early] - 1] = True
+        before[_frames(early)] = True
         return before, ~before & ~capture.attack
 
     def _merged(self, parts: Sequence[tuple[Capture, np.ndarray, np.ndarray]]) -> tuple[Path, Path]:
@@ -244,21 +224,39 @@ class Bench:
         labels.write_text("\n".join(["frame,label", *lines]) + "\n")
         return trace, labels
 
-    def _recorded(self, trace: Path, arguments: Sequence[str | Path]) -> np.ndarray:
-        """Bytes of each packet that a recording keeps."""
+    def _recorded(
+        self, trace: Path, budget: str, model: Sequence[str | Path]
+    ) -> tuple[np.ndarray, float]:
+        """Bytes of each packet that a recording keeps, and what share of the payload that its
+        budget decided about was given."""
         with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
             log, out = Path(folder) / "log", Path(folder) / "out.pcap"
-            program.run("record", "-r", trace, "-o", log, "--hash-seed", "1", *arguments)
+            arguments = ["--detail", budget, *model, "--hash-seed", "1"]
+            program.run("record", "-r", trace, "-o", log, *arguments)
             program.run("export", log, "-w", out)
             _, data, _ = packets_of(out)
-        return np.array([len(packet) for packet in data])
+            [recording] = json.loads((log / "manifest.json").read_text())["recordings"]
+        detail = recording.get("detail")
+        share = detail["given_bytes"] / detail["offered_bytes"] if detail else 1.0
+        return np.array([len(packet) for packet in data]), share
+
+    def _without_scores(self, model: Path) -> Path:
+        """A model in which all packets are alike."""
+        if not self.without_scores.exists():
+            alike = json.loads(model.read_text())
+            ordinary = [float(not c["anomalous"]) for c in alike["classes"]]
+            leaf = [share / sum(ordinary) for share in ordinary]
+            tree = {"nodes": [{"classes": leaf}]}
+            alike = {k: alike[k] for k in alike if k not in ("known", "distributions")}
+            alike |= {"flow_trees": [tree], "packet_trees": [tree]}
+            learning.write(alike, self.without_scores)
+        return self.without_scores
 
     def _trained(self, related: Sequence[str]) -> Path:
         """The options of the built-in model, by bytes, without these sources."""
         key = tuple(related)
         if key not in self.models:
-            data = self.captures[TRAINED_ON].snapshots
-            data = data.where(~np.array([str(s).startswith(key) for s in data.source]))
+            data = cases_module.without(self.captures[TRAINED_ON].snapshots, related)
             options = Options(
                 by_bytes=True, min_leaf=5, shapes=[(8, 64)], jobs=self.jobs, progress=False
             )
@@ -276,11 +274,7 @@ class Bench:
             for name in names:
                 data = self.captures[name].snapshots
                 parts.append(data.where(self._halves(self.captures[name])[0][_frames(data)]))
-            columns = {k: np.concatenate([p.columns[k] for p in parts]) for k in parts[0].columns}
-            data = Snapshots(columns, parts[0].units, parts[0].settings, [])
-            if len(data) > ROWS_MAX:
-                rows = np.random.default_rng(1).choice(len(data), ROWS_MAX, replace=False)
-                data = data.where(np.sort(rows))
+            data = cases_module.at_most(cases_module.joined(parts))
             known = learning.attacks(related)
             try:
                 model = learning.learn(data, beside, jobs=self.jobs, progress=False, known=known)
@@ -307,85 +301,27 @@ def _frames(data: Snapshots) -> np.ndarray:
     return data.columns["frame"].astype(np.int64) - 1
 
 
-def _flows(case: Case) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Of each attack flow, the packets with payload, and how many of these are kept."""
-    here = case.attack & (case.payload > 0)
-    _, flow = np.unique(case.flow[here], return_inverse=True)
-    kept_of = {
-        n: np.bincount(flow, k[here], minlength=flow.max() + 1) for n, k in case.kept.items()
-    }
-    return np.bincount(flow), kept_of
-
-
-def _shares(count: np.ndarray, of: np.ndarray) -> list[float]:
-    return [round(float(of.sum() / count.sum()), 4), round(float(np.mean(of > 0)), 4)]
-
-
-def _bootstrap(count: np.ndarray, of: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The shares of packets and of flows, of as many flows drawn anew each time."""
-    rng = np.random.default_rng(1)
-    drawn = rng.multinomial(len(count), np.full(len(count), 1 / len(count)), REPETITIONS)
-    packets = drawn @ count
-    return {
-        name: np.column_stack([drawn @ k / packets, drawn @ (k > 0) / len(count)])
-        for name, k in of.items()
-    }
-
-
-def _differences(repeated: Sequence[dict[str, np.ndarray]]) -> dict[str, Any]:
-    """The macro averages of models less those of others: median and 95 % of the repetitions."""
-    mean = {name: np.mean([r[name] for r in repeated], axis=0) for name in repeated[0]}
-    found = {}
-    for model in (BUILT_IN, TRAINED, LEARNT):
-        for other in (RANDOM, FIRST, DEFAULT, BUILT_IN, TRAINED):
-            if other != model and (model, other) != (BUILT_IN, TRAINED):
-                low, middle, high = np.quantile(mean[model] - mean[other], (0.025, 0.5, 0.975), 0)
-                values = np.column_stack([middle, low, high]).round(4).tolist()
-                found[f"{model} - {other}"] = {"packets": values[0], "flows": values[1]}
-    return found
+def _by_flow(case: Case) -> cases_module.Kept:
+    return cases_module.by_flow(case.attack, case.payload, case.flow, case.kept)
 
 
 def in_markdown(figures: dict[str, Any]) -> str:
     """The figures as tables."""
-    names = list(NAMES)
-    with_budget = [BUILT_IN, TRAINED, LEARNT]
     about = (
         "`make kept`. Share of attack packets / of attack flows of which payload is kept, in "
-        f"percent, by `strata record --detail {figures['budget']:.0%}` with the built-in model, "
+        f"percent, by `strata record --detail {figures['budget']:.0%}` with a model that finds all "
+        f"packets alike (*{ALONE}*), with the built-in model, "
         "with one trained by bytes without the attack, and with one learnt from the first half of "
         f"the site next to half of that. *{RANDOM}*, *{FIRST}* and *{DEFAULT}* (what the mode "
-        "keeps whole, by lot if it is more) have as many bytes as the built-in model kept, and "
-        "know the whole capture. The last columns are what was kept of all payload. Where there "
+        "keeps whole, by lot if it is more) have as many bytes as the built-in model kept, know "
+        "the whole capture, and may keep all of a minute. The last columns are what was given of "
+        "the payload that the budget decided about. Where there "
         "is too little traffic to learn from, the learnt model is the trained one. The built-in "
         "model has seen mix-test, and some of cic2019 and westermo; the others only mix-test's "
         "kinds."
     )
     lines = ["# What a recording keeps of attacks that its model has not seen", "", about]
+    more = {f"given {name}": f"{name}: given" for name in WITH_BUDGET}
     for pace, found in figures["paces"].items():
-        lines += ["", f"## The attack {pace}", ""]
-        lines += _tables(found, names, with_budget)
+        lines += ["", f"## The attack {pace}", "", *cases_module.table(found, more)]
     return "\n".join(lines) + "\n"
-
-
-def _tables(found: dict[str, Any], names: list[str], with_budget: list[str]) -> list[str]:
-    columns = ["attack", "site", *names, *(f"{n}: of payload" for n in with_budget)]
-    lines = ["| " + " | ".join(columns) + " |", "|---|---|" + "---:|" * (len(columns) - 2)]
-    for row in [*found["rows"], {"attack": "**mean**", "site": "", "kept": found["macro"]}]:
-        cells = [f"{100 * p:.0f} / {100 * f:.0f}" for p, f in (row["kept"][n] for n in names)]
-        shares = row.get("budget")
-        cells += [f"{100 * shares[n]:.1f} %" if shares else "" for n in with_budget]
-        lines.append(f"| {row['attack']} | {row['site']} | " + " | ".join(cells) + " |")
-    lines += [
-        "",
-        "Differences of means in percentage points, and 95 % of a paired bootstrap over flows:",
-        "",
-        "| | packets | flows |",
-        "|---|---:|---:|",
-    ]
-    for name, difference in found["differences"].items():
-        cells = [
-            f"{100 * m:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
-            for m, low, high in (difference["packets"], difference["flows"])
-        ]
-        lines.append(f"| {name} | {cells[0]} | {cells[1]} |")
-    return lines

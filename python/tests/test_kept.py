@@ -1,6 +1,7 @@
 import numpy as np
+import pytest
 
-from strata import kept
+from strata import cases, kept
 from strata.snapshots import Snapshots
 
 
@@ -33,9 +34,23 @@ def test_shares_and_differences_are_of_flows_with_payload():
         kept={name: np.array([True, False, False, False, True]) for name in kept.NAMES},
         share=dict.fromkeys(kept.NAMES, 0.1),
     )
-    count, of = kept._flows(case)
-    assert count.tolist() == [2, 1]
-    assert kept._shares(count, of[kept.BUILT_IN]) == [0.3333, 0.5]
-    repeated = [kept._bootstrap(count, of)]
-    found = kept._differences(repeated)[f"{kept.BUILT_IN} - {kept.RANDOM}"]
-    assert found["packets"] == [0.0, 0.0, 0.0]
+    of = kept._by_flow(case)
+    assert of[0].tolist() == [2, 1]
+    assert cases.shares(of)[kept.BUILT_IN] == [0.3333, 0.5]
+    names = (kept.BUILT_IN, kept.TRAINED)
+    found = cases.differences([cases.bootstrap(of)], names, (*names, kept.RANDOM))
+    assert found[f"{kept.BUILT_IN} - {kept.RANDOM}"]["packets"] == [0.0, 0.0, 0.0]
+    assert f"{kept.BUILT_IN} - {kept.TRAINED}" in found
+    assert f"{kept.TRAINED} - {kept.BUILT_IN}" not in found
+
+
+def test_a_capture_without_a_trace_is_named(tmp_path):
+    needed = {cases.TRAINED_ON, *cases.OWN, *(n for names in cases.SITES.values() for n in names)}
+    for name in needed:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "labels.csv").write_text("frame,label\n")
+    with pytest.raises(ValueError, match=r"no trace\.pcap"):
+        list(cases.captures(tmp_path, tmp_path))
+    (tmp_path / cases.OWN[0] / "labels.csv").unlink()
+    with pytest.raises(ValueError, match=f"no capture {cases.OWN[0]}"):
+        list(cases.captures(tmp_path, tmp_path))
