@@ -17,14 +17,13 @@ const SCORES: usize = 128;
 /// This bit of an offer says the same.
 const WANTED_OFFER: u16 = 1 << 15;
 
-/// Places: quarters of a doubling, from 64 bytes to 4 MiB.
-const PLACES: usize = 64;
-const PLACE_MAX: u16 = PLACES as u16 - 1;
+/// Places are quarters of a doubling, from 64 bytes, which is this one, to 4 MiB.
+const PLACE_MAX: u16 = 63;
 /// Ranks within a place.
 pub(super) const RANK_BITS: u32 = 4;
-const RANKS: usize = PLACES << RANK_BITS;
 /// Above all ranks.
-pub(super) const NO_RANK: u16 = RANKS as u16;
+pub(super) const NO_RANK: u16 = (PLACE_MAX + 1) << RANK_BITS;
+const RANKS: usize = NO_RANK as usize;
 
 /// How much earlier a score makes a packet count at most, in quarters of a doubling.
 const BOOST_MAX: u16 = 16;
