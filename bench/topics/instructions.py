@@ -19,6 +19,7 @@ VARIANTS = {
     "default, look-back 64 MiB": ["default", "1", f"look-back={64 << 20}"],
     "default, 10 policies": ["default", "1", "policies=10"],
     "default, first 4 KiB of flows": ["default", "1", "first-bytes=4096"],
+    "default, packets cut to 256 B": ["default", "1", "cut=256"],
     "default, detail 0%": ["default", "1", "detail=0%"],
     "default, detail 10%": ["default", "1", "detail=10%"],
     "default, 10 policies, detail 10%": ["default", "1", "policies=10", "detail=10%"],

@@ -4,12 +4,13 @@
 //!     cargo run --release -p strata-pipeline --example loop_speed -- TRACE.pcap
 //!         [MODEL.json] [MODE] [ROUNDS] [look-back=BYTES] [first-bytes=BYTES] [passes=N]
 //!         [counted=PACKETS] [warm=N] [memory=BYTES] [filter=EXPRESSION] [policy=EXPRESSION]
-//!         [policies=N] [detail=BUDGET]
+//!         [policies=N] [detail=BUDGET] [cut=BYTES]
 //!
 //! `memory` is the limit of a worker's table of flows (512 MiB); `warm` passes come before each one
 //! that is measured, so that the table has grown. `policy` keeps only headers of what it matches;
 //! `policies` is how many of a set of ten on addresses and ports apply.
-//! `look-back`, `first-bytes` and `detail` are those of `strata record`. `passes` runs only one worker, which
+//! `look-back`, `first-bytes` and `detail` are those of `strata record`. `cut` is how much of each packet
+//! the kernel has copied with `--early-cut`, whose table is left out. `passes` runs only one worker, which
 //! goes over the packets that many times, the last `counted` of them in a thread of that name: for
 //! counting instructions.
 //!
@@ -36,17 +37,19 @@ use strata_capture::{Input, InputOptions, Next, PacketRef};
 use strata_classify::Model;
 use strata_filter::Filter;
 use strata_pipeline::{
-    DataPath, FlowFinder, Parts, TriggerOptions, Triggers, Worker, WorkerOptions,
+    DataPath, EnoughOfFlows, FlowFinder, Parts, TriggerOptions, Triggers, Worker, WorkerOptions,
 };
 use strata_policy::{DetailBudget, Mode, Plan, Steering};
 use strata_rules::{Action, Policies, Policy};
 use strata_sketch::{Pressure, TableSize};
 use strata_store::{About, Recorder, RecorderOptions};
 use strata_testkit_disk::NullDisk;
-use strata_wire::{Interface, Ledger, LinkType, Meta, TunnelKey};
+use strata_wire::{FlowKey, Interface, Ledger, LinkType, Meta, TunnelKey};
 
 const ROUNDS: usize = 7;
 const HASH_SEED: [u64; 2] = [1, 2];
+/// As of a live recording.
+const SNAPLEN: u32 = 262_144;
 /// Packets handed over at a time.
 const BATCH: usize = 256;
 
@@ -94,14 +97,15 @@ impl Trace {
         }
     }
 
-    fn refs(&self) -> Vec<PacketRef<'_>> {
+    /// The packets, with at most this many bytes.
+    fn refs(&self, cut: usize) -> Vec<PacketRef<'_>> {
         let packets = self.packets.iter();
         packets
             .map(|&(start, len, ts_ns, wire_len)| PacketRef {
                 ts_ns,
                 interface: 0,
                 wire_len,
-                data: &self.bytes[start..start + len],
+                data: &self.bytes[start..start + len.min(cut)],
                 options: &[],
                 has_timestamp: true,
             })
@@ -121,6 +125,25 @@ struct Setup {
     filter: Option<Filter>,
     policies: Vec<Policy>,
     detail: Option<DetailBudget>,
+    is_cut: bool,
+}
+
+/// In place of the kernel's table.
+#[derive(Debug)]
+struct NoTable;
+
+impl EnoughOfFlows for NoTable {
+    fn keep_whole(&self, flow: &FlowKey) {
+        black_box(flow);
+    }
+
+    fn cut(&self, flow: &FlowKey, bytes: u16) {
+        black_box((flow, bytes));
+    }
+
+    fn cut_at_once(&self, flow: &FlowKey, bytes: u16) {
+        black_box((flow, bytes));
+    }
 }
 
 /// A worker, its pressure before what is measured, and the CPU time of that.
@@ -184,10 +207,11 @@ fn run(parts: &[Vec<PacketRef<'_>>], setup: &Setup) -> (f64, Vec<Ran>) {
             triggers: Some(Triggers::new(&setup.triggers)),
             path: DataPath::chosen().unwrap(),
             steering: Some(Arc::clone(&steering)),
+            enough: setup.is_cut.then(|| -> Box<dyn EnoughOfFlows> { Box::new(NoTable) }),
             ..Parts::new(options.clone(), sink)
         };
         let mut worker = Worker::new(model, parts).unwrap();
-        let interface = Interface::new(LinkType::ETHERNET, 0);
+        let interface = Interface::new(LinkType::ETHERNET, SNAPLEN);
         worker.meta(Meta::Interface { id: 0, interface }).unwrap();
         workers.push(worker);
     }
@@ -340,10 +364,11 @@ fn main() {
         table: TableSize::within(number("memory").unwrap_or(512 << 20) as u64),
         filter: text("filter").map(|value| Filter::parse(value).unwrap()),
         policies: policies(number("policies"), text("policy")),
+        is_cut: number("cut").is_some(),
         detail: text("detail").and_then(|budget| DetailBudget::parse(budget).unwrap()),
     };
     let trace = Trace::read(Path::new(&trace));
-    let packets = trace.refs();
+    let packets = trace.refs(number("cut").unwrap_or(usize::MAX));
     if number("passes").is_some() {
         run(std::slice::from_ref(&packets), &setup);
         println!("{{\"packets\": {}}}", packets.len());

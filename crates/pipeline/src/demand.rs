@@ -26,12 +26,7 @@ impl Kept {
     /// What is kept of a packet of a class, and who decided so.
     #[inline(always)]
     pub(crate) fn new(keep: Keep, decider: DeciderId, class: u8) -> Self {
-        let payload = match keep {
-            Keep::Nothing => unreachable!("what nobody keeps is discarded or sampled out"),
-            Keep::Header => 0,
-            Keep::Partial(payload) => payload.min(WHOLE),
-            Keep::Full => WHOLE,
-        };
+        let payload = payload_wanted(keep);
         let kind = u32::from(class) | u32::from(keep.kind().code()) << 8;
         Self {
             payload,
@@ -56,6 +51,17 @@ impl Kept {
 
     pub(crate) fn is_by_class(self) -> bool {
         self.kind >> DECIDER_BITS == u32::from(BY_CLASS)
+    }
+}
+
+/// Bytes after the headers of a packet in columns of which this is kept; [`WHOLE`] for all.
+#[inline(always)]
+pub(crate) fn payload_wanted(keep: Keep) -> u32 {
+    match keep {
+        Keep::Nothing => unreachable!("what nobody keeps is discarded or sampled out"),
+        Keep::Header => 0,
+        Keep::Partial(payload) => payload.min(WHOLE),
+        Keep::Full => WHOLE,
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod accounting;
 mod classes;
+mod cut;
 mod decide;
 mod detail;
 mod lanes;

@@ -14,7 +14,7 @@ use strata_capture::{Input, InputOptions, Next, PacketRef};
 use strata_classify::Model;
 use strata_filter::Filter;
 use strata_pipeline::{
-    Alert, Alerts, Classifier, Copies, DataPath, Parts, RunError, ShadowError, Tap, Tapped,
+    Alert, Alerts, Classifier, Copies, DataPath, EnoughOfFlows, Parts, RunError, ShadowError, Tap, Tapped,
     TriggerOptions, Triggers, Worker, WorkerOptions, run,
 };
 use strata_policy::{
@@ -25,7 +25,7 @@ use strata_sketch::{BITS_DEFAULT, Pressure, TableSize};
 use strata_testkit::{format_captures, labelled_captures, workspace_root};
 use strata_wire::dissect::dissect;
 use strata_wire::pcapng::options::{self, code};
-use strata_wire::{Counters, Interface, Ledger, LinkType, Meta, TunnelKey};
+use strata_wire::{Counters, FlowKey, Interface, Ledger, LinkType, Meta, TunnelKey};
 
 use common::{Blocks, Packet, packets};
 
@@ -77,6 +77,9 @@ impl Tap for Flickering {
 
 /// Link types of the interfaces of random packets.
 const LINKS: [LinkType; 3] = [LinkType::ETHERNET, LinkType::ETHERNET, LinkType::RAW];
+
+/// What interfaces capture of a packet at most: less than the longest.
+const SNAPLEN: u32 = 1_400;
 
 /// A mode that neither records all classes nor samples any.
 const NOTHING_BENIGN: &str = "nothing-benign";
@@ -138,6 +141,8 @@ struct Setup {
     shows_all: bool,
     /// Whether another model is compared.
     has_shadow: bool,
+    /// Whether somebody is told how much of a flow's packets is enough.
+    has_cut: bool,
     table: TableSize,
 }
 
@@ -148,6 +153,7 @@ struct Recording {
     policies: Vec<Policy>,
     copies: Arc<Mutex<Vec<Vec<u8>>>>,
     shown: Arc<Mutex<Vec<String>>>,
+    told: Arc<Mutex<Vec<String>>>,
     alerts: Arc<Alerts>,
 }
 
@@ -170,6 +176,30 @@ impl Copies for Copied {
     }
 }
 
+/// Keeps what the kernel would be told about flows.
+#[derive(Debug)]
+struct Told(Arc<Mutex<Vec<String>>>);
+
+impl Told {
+    fn add(&self, flow: &FlowKey, what: &str) {
+        self.0.lock().unwrap().push(format!("{flow:?}: {what}"));
+    }
+}
+
+impl EnoughOfFlows for Told {
+    fn keep_whole(&self, flow: &FlowKey) {
+        self.add(flow, "whole");
+    }
+
+    fn cut(&self, flow: &FlowKey, bytes: u16) {
+        self.add(flow, &format!("{bytes} bytes"));
+    }
+
+    fn cut_at_once(&self, flow: &FlowKey, bytes: u16) {
+        self.add(flow, &format!("{bytes} bytes at once"));
+    }
+}
+
 impl Setup {
     fn mode(name: &'static str) -> Self {
         Self {
@@ -183,6 +213,7 @@ impl Setup {
             is_tapped: false,
             shows_all: false,
             has_shadow: false,
+            has_cut: false,
             table: TableSize::fixed(BITS_DEFAULT),
         }
     }
@@ -223,6 +254,7 @@ impl Setup {
         };
         let copies = Arc::default();
         let shown = Arc::default();
+        let told = Arc::default();
         let tap = Flickering {
             is_always: self.shows_all,
             batches: 0,
@@ -238,6 +270,9 @@ impl Setup {
             tap,
             copies: Some(Box::new(Copied(Arc::clone(&copies)))),
             shadow: self.has_shadow.then(|| Arc::new(another(model))),
+            enough: self
+                .has_cut
+                .then(|| -> Box<dyn EnoughOfFlows> { Box::new(Told(Arc::clone(&told))) }),
             ..Parts::new(options, sink.clone())
         };
         Recording {
@@ -246,6 +281,7 @@ impl Setup {
             policies,
             copies,
             shown,
+            told,
             alerts,
         }
     }
@@ -261,6 +297,7 @@ struct Left {
     hits: Vec<Counters>,
     copies: Vec<Vec<u8>>,
     shown: Vec<String>,
+    told: Vec<String>,
     drift: Option<String>,
     detail: Option<DetailCounts>,
     shadow: Option<ShadowCounts>,
@@ -279,6 +316,7 @@ impl Recording {
             hits: policies.map(|policy| policy.hits.counters()).collect(),
             copies: std::mem::take(&mut self.copies.lock().unwrap()),
             shown: std::mem::take(&mut self.shown.lock().unwrap()),
+            told: std::mem::take(&mut self.told.lock().unwrap()),
             drift: self
                 .worker
                 .classifier()
@@ -315,14 +353,10 @@ fn difference(a: &Left, b: &Left) -> Option<String> {
     if a.copies != b.copies {
         return Some(format!("{} and {} copies", a.copies.len(), b.copies.len()));
     }
-    if let Some(at) =
-        (0..a.shown.len().max(b.shown.len())).find(|&at| a.shown.get(at) != b.shown.get(at))
-    {
-        return Some(format!(
-            "shown: {:?}\n{:?}",
-            a.shown.get(at),
-            b.shown.get(at)
-        ));
+    for (what, a, b) in [("shown", &a.shown, &b.shown), ("told", &a.told, &b.told)] {
+        if let Some(at) = (0..a.len().max(b.len())).find(|&at| a.get(at) != b.get(at)) {
+            return Some(format!("{what}: {:?}\n{:?}", a.get(at), b.get(at)));
+        }
     }
     if a.detail != b.detail {
         return Some(format!("{:?}\n{:?}", a.detail, b.detail));
@@ -366,7 +400,7 @@ fn record_refs(
     let mut recording = setup.start(model, path);
     let worker = &mut recording.worker;
     for (id, link) in (0..).zip(LINKS) {
-        let mut interface = Interface::new(link, 0);
+        let mut interface = Interface::new(link, SNAPLEN);
         let name = format!("eth{id}");
         options::push(&mut interface.options, code::IF_NAME, name.as_bytes()).unwrap();
         worker.meta(Meta::Interface { id, interface }).unwrap();
@@ -436,6 +470,7 @@ proptest! {
         is_tapped in any::<bool>(),
         shows_all in any::<bool>(),
         has_shadow in any::<bool>(),
+        has_cut in any::<bool>(),
         // Most windows of packets like these are too much for the smallest.
         bits in prop::sample::select(vec![(16, 16), (2, 9), (1, 3)]),
     ) {
@@ -444,7 +479,7 @@ proptest! {
         let table = TableSize::growing(bits.0, bits.1);
         let setup = Setup {
             modes, filter, rules, detail, look_back_bytes, first_bytes, is_alerted, is_tapped, shows_all, has_shadow,
-            table,
+            has_cut, table,
         };
         let expected = record(&model, &setup, DataPath::Reference, &packets, &[64]);
         for path in paths() {
@@ -555,6 +590,45 @@ fn whatever_is_asked_for_goes_through_columns() {
                 "{}: {in_columns} of {passed}, {setup:?}",
                 path.name()
             );
+        }
+    }
+}
+
+/// What the kernel is told to cut, and what it cut too short, does not depend on the path either.
+#[test]
+fn what_is_enough_of_a_flow_is_said_by_all_paths() {
+    let model = model();
+    let packets = packets(7, 8_000, 30, u64::MAX);
+    let detail = Some(DetailBudget::Share(0.1));
+    for (mode, rules, detail, look_back_bytes, wants) in [
+        ("default", RULES[0], None, 0, &["whole", "256 bytes"][..]),
+        ("log-minimum", RULES[0], None, 0, &[]),
+        ("log-all", RULES[0], None, 0, &["whole"]),
+        ("log-partial", RULES[0], None, 0, &["bytes"]),
+        ("log-sampled", RULES[1], None, 0, &["whole", "at once"]),
+        ("default", RULES[1], detail, 0, &["whole", "at once"]),
+        ("log-partial", RULES[0], detail, 0, &["bytes"]),
+        ("default", RULES[2], None, 1 << 16, &["bytes"]),
+    ] {
+        let setup = Setup {
+            rules,
+            detail,
+            look_back_bytes,
+            has_cut: true,
+            ..Setup::mode(mode)
+        };
+        let expected = record(&model, &setup, DataPath::Reference, &packets, &[256]);
+        let told = &expected.told;
+        for wanted in wants {
+            let is_told = told.iter().any(|told| told.ends_with(wanted));
+            assert!(is_told, "{wanted}: {setup:?}");
+        }
+        for path in paths() {
+            let (found, in_columns) = record_and_count(&model, &setup, path, &packets, &[256]);
+            let difference = difference(&expected, &found);
+            assert_eq!(difference, None, "{}: {setup:?}", path.name());
+            let is_wide = path != DataPath::Reference;
+            assert_eq!(in_columns > 7_000, is_wide, "{}: {setup:?}", path.name());
         }
     }
 }

@@ -8,14 +8,14 @@ use strata_capture::Packets;
 use strata_classify::LANES;
 use strata_policy::Detail;
 use strata_wire::wide::{GROUP, GROUPS, Kernel, Lanes, PacketColumns, WIDE};
-use strata_wire::{FlowKey, Headers, KeepKind, LinkType, Outcome, Plain};
+use strata_wire::{FlowKey, Headers, Keep, KeepKind, LinkType, Outcome, Plain};
 
 use super::Worker;
 use super::detail::{KeptByDetail, Offered, Offers, offer_in, payload_of};
 use super::triggers::{Asked, Attention, Triggers};
 use super::wide::{KeptLen, Recording, Wide, is_in};
 use crate::classifier::bits;
-use crate::demand::{Budgeted, DECIDER_BITS, Kept, VARIES};
+use crate::demand::{Budgeted, DECIDER_BITS, Kept, VARIES, payload_wanted};
 use crate::lookback::{Cut, Remembered};
 use crate::policing::{Wanted, fields, outer_vlan, plain_fields};
 use crate::reasons::{BY_CLASS, DeciderId, class_and_level};
@@ -78,10 +78,15 @@ impl Wide {
     }
 
     pub(super) fn flow_key(&self, at: usize) -> FlowKey {
+        self.key(at).unwrap_or(FlowKey::NONE)
+    }
+
+    /// `None` for a packet without a flow.
+    pub(super) fn key(&self, at: usize) -> Option<FlowKey> {
         if is_in(&self.columns.plain, at) {
-            plain(&self.columns, at).headers().flow_key()
+            plain(&self.columns, at).headers().key
         } else {
-            other(&self.others, at).flow_key()
+            other(&self.others, at).key
         }
     }
 
@@ -124,6 +129,7 @@ impl Wide {
     fn split(&mut self) -> [u16; GROUPS] {
         self.simd.run(KeptLen {
             kept_len: &mut self.kept_len,
+            wanted_payload: &mut self.wanted_payload,
             header_end: &self.header_end,
             captured_len: &self.columns.captured_len,
         });
@@ -385,6 +391,7 @@ impl<S: Sink> Worker<S> {
         };
         wide.kinds[at] = u32::from(class) | u32::from(keep.kind().code()) << 8;
         wide.kept_len[at] = keep.kept_len(wide.header_end[at], wide.columns.captured_len[at]);
+        wide.wanted_payload[at] = payload_wanted(keep);
         Ok(decider)
     }
 
@@ -504,6 +511,7 @@ impl<S: Sink> Worker<S> {
             }
         };
         wide.kept_len[at] = wide.columns.captured_len[at];
+        wide.wanted_payload[at] = payload_wanted(Keep::Full);
         wide.kinds[at] = u32::from(class) | u32::from(KeepKind::Full.code()) << 8;
         Ok(decider)
     }
@@ -531,6 +539,7 @@ impl<S: Sink> Worker<S> {
             payload: &mut wide.payload,
             kinds: &mut wide.kinds,
             kept_len: &mut wide.kept_len,
+            wanted_payload: &mut wide.wanted_payload,
         });
         wide.recorded = wide.wanted;
     }

@@ -34,6 +34,8 @@ pub(super) struct Offers<'a, F> {
     /// What comes of it: class and granularity, and bytes kept.
     pub(super) kinds: &'a mut [u32; WIDE],
     pub(super) kept_len: &'a mut [u32; WIDE],
+    /// Bytes after the headers that are wanted.
+    pub(super) wanted_payload: &'a mut [u32; WIDE],
 }
 
 impl<F: FnMut(VerdictId, DeciderId) -> VerdictId> Kernel for Offers<'_, F> {
@@ -83,6 +85,7 @@ impl<F: FnMut(VerdictId, DeciderId) -> VerdictId> Offers<'_, F> {
     fn deny<L: Lanes>(&mut self, l: L) {
         let (longest, of_class) = (l.set(WIRE_LEN_MAX), l.set(u8::MAX.into()));
         let denied = l.set(self.kept.denied);
+        self.wanted_payload.fill(0);
         for group in 0..self.count.div_ceil(GROUP) {
             let header = l.load(&self.header_end.as_chunks().0[group]);
             let captured = l.load(&self.columns.captured_len.as_chunks().0[group]);
@@ -113,6 +116,7 @@ impl<F: FnMut(VerdictId, DeciderId) -> VerdictId> Offers<'_, F> {
         if gives {
             self.kinds[at] = class | self.kept.given;
             self.kept_len[at] = header + captured;
+            self.wanted_payload[at] = self.kept.payload;
         }
         let decider = self.kept.deciders[class as usize][usize::from(gives)];
         if decider != BY_CLASS {

@@ -14,13 +14,6 @@ use crate::demand::{Demand, Demands};
 use crate::flows::wire_bytes;
 use crate::reasons::{BY_CLASS, DeciderId, Reasons, class_and_level, join_decided};
 
-/// Of packets that the kernel has cut, one in this many renews what is enough of its flow.
-const RENEWED_EVERY: u64 = 4;
-/// Flows of which more than this is wanted are not cut.
-const CUT_MAX: u16 = u16::MAX / 2;
-/// Bytes that headers of one flow may differ by: TCP options (RFC 9293, section 3.1), and some.
-const TCP_OPTIONS_MAX: u32 = 64;
-
 impl<S: Sink> Worker<S> {
     /// Granularity and record of one packet.
     #[inline(always)]
@@ -181,60 +174,6 @@ impl<S: Sink> Worker<S> {
         }
     }
 
-    /// Tells the kernel how much of the flow's packets is enough, and notices what
-    /// it cut too short.
-    #[inline(never)]
-    fn mind_the_cut(
-        &mut self,
-        lane: usize,
-        packet: &PacketRef<'_>,
-        keep: Keep,
-        verdict: VerdictId,
-    ) {
-        let header_len = self.lanes.header_len[lane];
-        let snaplen = self.sources[usize::from(packet.interface)]
-            .interface
-            .snaplen;
-        let whole = packet.wire_len.min(snaplen);
-        let wanted = keep.kept_len(header_len, whole);
-        if (packet.data.len() as u64) < u64::from(wanted) {
-            self.ledger.wanted_but_cut.add(wire_bytes(packet));
-        }
-        // For a packet that came cut, the kernel knows what is enough of its flow: it is told again
-        // now and then, so that it does not forget.
-        let is_cut = (packet.data.len() as u64) < u64::from(whole);
-        if is_cut && keep != Keep::Full && !self.packet_number.is_multiple_of(RENEWED_EVERY) {
-            return;
-        }
-        let (Some(enough), Some(key)) = (&self.enough, self.lanes.headers(lane).key) else {
-            return;
-        };
-        match keep {
-            // A copy is sent on whole.
-            _ if self.is_sent_whole(lane) => enough.keep_whole(&key),
-            Keep::Full => enough.keep_whole(&key),
-            _ => match with_options(wanted) {
-                None => enough.keep_whole(&key),
-                Some(bytes) if self.is_settled(lane) => enough.cut_at_once(&key, bytes),
-                // A verdict on the packet alone is no verdict on its flow.
-                Some(_) if self.classifier.verdict(verdict).level != Some(Level::Flow) => {}
-                Some(bytes) => enough.cut(&key, bytes),
-            },
-        }
-    }
-
-    /// Whether policies send on more of a packet than its headers.
-    fn is_sent_whole(&self, lane: usize) -> bool {
-        let policing = self.policing.as_ref();
-        policing.is_some_and(|policing| policing.sends_whole(self.lanes.policed[lane]))
-    }
-
-    /// Whether policies decide what happens to a packet, whatever its class.
-    fn is_settled(&self, lane: usize) -> bool {
-        let policing = self.policing.as_ref();
-        policing.is_some_and(|policing| policing.is_settled(self.lanes.policed[lane]))
-    }
-
     /// Defines in the block what a packet record refers to.
     #[inline(never)]
     fn define(&mut self, interface: u16, reason: u16) {
@@ -278,37 +217,4 @@ pub(super) fn define_reason(
     let leaves: &[u16] = if has_leaves { &known.leaves } else { &[] };
     let fixed = (known.class, trees, known.score);
     block.define_decided(reason, fixed, leaves, decider);
-}
-
-/// What is enough of every packet of a flow, if `wanted` is enough of one: others may have longer
-/// headers, with TCP options. `None` if it is so much that cutting would save next to nothing.
-fn with_options(wanted: u32) -> Option<u16> {
-    let bytes = wanted.saturating_add(TCP_OPTIONS_MAX);
-    u16::try_from(bytes).ok().filter(|&bytes| bytes <= CUT_MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_enough_is_never_less_than_what_is_wanted() {
-        assert_eq!(with_options(54), Some(118));
-        for wanted in [
-            32_700,
-            32_703,
-            32_704,
-            40_000,
-            65_471,
-            65_472,
-            65_536,
-            u32::MAX,
-        ] {
-            let enough = with_options(wanted);
-            assert!(
-                enough.is_none_or(|enough| u32::from(enough) > wanted),
-                "{wanted}: {enough:?}"
-            );
-        }
-    }
 }

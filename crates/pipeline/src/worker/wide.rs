@@ -29,6 +29,10 @@ pub(super) struct Wide {
     /// ([`Headers::kept_header_len`]).
     pub(super) header_end: [u32; WIDE],
     pub(super) kept_len: [u32; WIDE],
+    /// Bytes after the headers that are wanted, also of packets that came without them.
+    pub(super) wanted_payload: [u32; WIDE],
+    /// The numbers of verdicts, where the kernel cuts packets.
+    pub(super) classified: [VerdictId; WIDE],
     /// Once it is known what is kept: the numbers of verdicts and who decided.
     pub(super) verdicts: [VerdictId; WIDE],
     /// See [`PacketRun::kinds`].
@@ -65,6 +69,8 @@ impl Wide {
             columns: PacketColumns::default(),
             header_end: [0; WIDE],
             kept_len: [0; WIDE],
+            wanted_payload: [0; WIDE],
+            classified: [0; WIDE],
             verdicts: [0; WIDE],
             kinds: [0; WIDE],
             demands: [0; WIDE],
@@ -99,15 +105,18 @@ impl Wide {
         self.recorded = self.wanted;
         self.simd.run(KeptLen {
             kept_len: &mut self.kept_len,
+            wanted_payload: &mut self.wanted_payload,
             header_end: &self.header_end,
             captured_len: &self.columns.captured_len,
         });
     }
 }
 
-/// Turns how many bytes after the headers are wanted into how many bytes are kept.
+/// Turns how many bytes after the headers are wanted into how many bytes are kept, and remembers the
+/// former.
 pub(super) struct KeptLen<'a> {
     pub(super) kept_len: &'a mut [u32; WIDE],
+    pub(super) wanted_payload: &'a mut [u32; WIDE],
     pub(super) header_end: &'a [u32; WIDE],
     pub(super) captured_len: &'a [u32; WIDE],
 }
@@ -118,13 +127,17 @@ impl Kernel for KeptLen<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let chunks = self.kept_len.as_chunks_mut().0.iter_mut();
+        let chunks = chunks.zip(self.wanted_payload.as_chunks_mut().0);
         let headers = self.header_end.as_chunks().0;
         let captured = self.captured_len.as_chunks().0;
-        for (kept_len, (header, captured)) in chunks.zip(headers.iter().zip(captured)) {
-            let captured = l.load(captured);
+        for ((kept_len, wanted_payload), (header, captured)) in
+            chunks.zip(headers.iter().zip(captured))
+        {
+            let (captured, payload) = (l.load(captured), l.load(kept_len));
+            l.store(payload, wanted_payload);
             // Neither is so long that a sum overflows.
             let header = l.min(l.load(header), captured);
-            let wanted = l.add(header, l.load(kept_len));
+            let wanted = l.add(header, payload);
             l.store(l.min(wanted, captured), kept_len);
         }
     }
@@ -164,7 +177,7 @@ impl<S: Sink> Worker<S> {
         (start, places): (usize, &[u8]),
     ) -> Result<bool, SinkError> {
         let count = places.len();
-        if self.enough.is_some() || count < FEW {
+        if count < FEW {
             return Ok(false);
         }
         let Some(mut wide) = self.wide.take() else {
@@ -362,6 +375,9 @@ impl<S: Sink> Worker<S> {
         mut recording: Recording<'_, P>,
     ) -> Result<(), SinkError> {
         let is_alone = self.policing.is_none() && self.triggers.is_none();
+        if self.enough.is_some() {
+            wide.classified = wide.verdicts;
+        }
         let by_detail = wide.by_detail.take();
         let decided = match &by_detail {
             _ if !is_alone => self.decide_columns(wide, &mut recording),
@@ -377,6 +393,9 @@ impl<S: Sink> Worker<S> {
         };
         wide.by_detail = by_detail;
         decided?;
+        if self.enough.is_some() {
+            self.mind_columns(wide, recording.interface);
+        }
         if self.shadowed.is_some() {
             self.compare_columns(wide);
         }
