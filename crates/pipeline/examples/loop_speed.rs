@@ -207,7 +207,9 @@ fn run(parts: &[Vec<PacketRef<'_>>], setup: &Setup) -> (f64, Vec<Ran>) {
             triggers: Some(Triggers::new(&setup.triggers)),
             path: DataPath::chosen().unwrap(),
             steering: Some(Arc::clone(&steering)),
-            enough: setup.is_cut.then(|| -> Box<dyn EnoughOfFlows> { Box::new(NoTable) }),
+            enough: setup
+                .is_cut
+                .then(|| -> Box<dyn EnoughOfFlows> { Box::new(NoTable) }),
             ..Parts::new(options.clone(), sink)
         };
         let mut worker = Worker::new(model, parts).unwrap();

@@ -10,40 +10,38 @@ mod parts;
 mod record;
 mod shadow;
 mod show;
+mod sources;
 mod triggers;
 mod wide;
-
-use strata_blocks::{BlockBuilder, BlockSink, Progress, Sink, SinkError};
-use strata_capture::{PacketRef, Packets};
-use strata_classify::{LANES, Model};
-use strata_filter::{Filter, Program};
-use strata_policy::{
-    ClassKept, Detail, DetailCounts, DetailLoads, Follower, Mode, ModeError, Plan,
-};
-use strata_sketch::Pressure;
-use strata_wire::wide::WIDE;
-use strata_wire::{
-    Counters, Decider, DropReason, FlowHasher, FlowShare, Interface, Ledger, LinkType, Meta,
-    TunnelKey, exact, mix64, prefetch,
-};
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use strata_blocks::{BlockBuilder, BlockSink, Progress, Sink, SinkError};
+use strata_capture::Packets;
+use strata_classify::{LANES, Model};
+use strata_filter::{Filter, Program};
+use strata_policy::{Detail, DetailLoads, Follower, Mode, ModeError, Plan};
+use strata_sketch::Pressure;
+use strata_wire::wide::WIDE;
+use strata_wire::{
+    Decider, FlowHasher, FlowShare, Ledger, LinkType, TunnelKey, exact, mix64, prefetch,
+};
+
 use crate::budget::Budget;
-use crate::classifier::{Classifier, bits};
+use crate::classifier::Classifier;
 use crate::demand::Demands;
 use crate::exports::Exports;
-use crate::flows::{FlowFinder, wire_bytes};
-use crate::policing::{Policing, fields, plain_fields};
+use crate::flows::FlowFinder;
+use crate::policing::Policing;
 use crate::reasons::Reasons;
-use crate::tap::{NO_CLASS, Tap, Tapped, TappedHeaders};
+use crate::tap::Tap;
 
-use accounting::in_flight;
 use classes::ByClass;
 use lanes::Lanes;
 pub use parts::{Copies, EnoughOfFlows, Parts, Prepares};
 use shadow::Shadowed;
+use sources::Source;
 pub use triggers::{TriggerOptions, Triggers};
 use wide::Wide;
 
@@ -64,22 +62,6 @@ pub struct WorkerOptions {
     pub hash_seed: [u64; 2],
     /// Chooses the sample for sampled granularities.
     pub sampling_seed: u64,
-}
-
-/// One interface of the input and what the filter means on it.
-#[derive(Debug)]
-struct Source {
-    interface: Interface,
-    /// `None` if there is no filter; `Err` if it cannot be applied to this link type, so that none
-    /// of its packets matches. Shared by all interfaces of a link type.
-    filter: Option<Arc<Result<Program, String>>>,
-    /// Its number in the rules of the policies.
-    rules_number: u8,
-}
-
-/// An interface's number in the rules of the policies.
-fn rules_number(policing: Option<&Policing>, interface: &Interface) -> u8 {
-    policing.map_or(0, |policing| policing.interface(interface.name()))
 }
 
 /// A worker. It owns everything it touches, and emits its records as blocks into a sink.
@@ -294,25 +276,6 @@ impl<S: Sink> Worker<S> {
         self.name_interfaces();
     }
 
-    /// Looks up the interfaces' numbers in the rules of the policies.
-    fn name_interfaces(&mut self) {
-        for source in &mut self.sources {
-            source.rules_number = rules_number(self.policing.as_deref(), &source.interface);
-        }
-    }
-
-    /// What the filter means on a link type.
-    fn filter_on(&mut self, link: LinkType) -> Option<Arc<Result<Program, String>>> {
-        let filter = self.options.filter.as_ref()?;
-        // Few: a file of 65,535 interfaces has one or two link types.
-        if let Some((_, known)) = self.filters.iter().find(|(of, _)| *of == link) {
-            return Some(Arc::clone(known));
-        }
-        let compiled = Arc::new(filter.compile(link).map_err(|e| e.to_string()));
-        self.filters.push((link, Arc::clone(&compiled)));
-        Some(compiled)
-    }
-
     /// Adds the packets that policies were applied to since the last call to their hits.
     pub fn publish_hits(&mut self) {
         if let Some(policing) = &mut self.policing {
@@ -326,18 +289,6 @@ impl<S: Sink> Worker<S> {
         self.sink.progress()
     }
 
-    /// Counts packets that the kernel skipped because of the capture filter.
-    pub fn count_filtered(&mut self, filtered: Counters) {
-        self.ledger.seen.merge(filtered);
-        self.ledger.filtered.merge(filtered);
-    }
-
-    /// Counts packets that the kernel skipped to keep within the CPU budget.
-    pub fn count_sampled_out(&mut self, sampled_out: Counters) {
-        self.ledger.seen.merge(sampled_out);
-        self.ledger.dropped[DropReason::CpuBudget as usize].merge(sampled_out);
-    }
-
     /// Records in the log what share of flows the packets to come belong to.
     pub fn captured(&mut self, share: FlowShare) {
         self.flow_share = Some(share);
@@ -348,34 +299,6 @@ impl<S: Sink> Worker<S> {
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.budget.as_ref().is_some_and(|budget| budget.is_spent())
-    }
-
-    /// The counters so far.
-    #[must_use]
-    pub fn ledger(&self) -> Ledger {
-        let mut ledger = self.ledger;
-        if let Some(copies) = &self.copies {
-            (ledger.mirrored, ledger.mirror_lost) = (copies.sent(), copies.lost());
-        }
-        // The current block is added up when this is called or the block is handed over.
-        in_flight(&mut ledger, &self.block.counters());
-        ledger
-    }
-
-    /// How much has been kept so far of the packets of each class, as first decided: what is
-    /// promoted later is not counted again. Packets that policies drop before classification are in
-    /// no class.
-    #[must_use]
-    pub fn kept(&self) -> Vec<ClassKept> {
-        let mut by_class = self.by_class.clone();
-        by_class.merge(self.block.class_counts());
-        by_class.list()
-    }
-
-    /// What became of payload while there was a budget of detail; `None` if there was none.
-    #[must_use]
-    pub fn detail(&self) -> Option<DetailCounts> {
-        self.detail.as_ref().map(|detail| detail.counts())
     }
 
     /// The classifier.
@@ -395,66 +318,6 @@ impl<S: Sink> Worker<S> {
     #[must_use]
     pub fn packets_in_columns(&self) -> u64 {
         self.packets_in_columns
-    }
-
-    /// Link types on which the filter cannot be applied, and why.
-    #[must_use]
-    pub fn filter_problems(&self) -> Vec<(LinkType, String)> {
-        let mut problems = Vec::new();
-        for source in &self.sources {
-            if let Some(Err(problem)) = source.filter.as_deref() {
-                let entry = (source.interface.link, problem.clone());
-                if !problems.contains(&entry) {
-                    problems.push(entry);
-                }
-            }
-        }
-        problems
-    }
-
-    /// Why the filter cannot be applied to any interface so far; `None` if it can
-    /// be applied to one, or there is no filter or interface.
-    #[must_use]
-    pub fn filter_fits_nowhere(&self) -> Option<String> {
-        let mut problem = None;
-        for source in &self.sources {
-            match source.filter.as_deref() {
-                Some(Err(error)) => problem = Some(error.clone()),
-                _ => return None,
-            }
-        }
-        problem
-    }
-
-    /// Records what an input says about itself.
-    ///
-    /// # Errors
-    ///
-    /// If the log cannot be written.
-    pub fn meta(&mut self, meta: Meta) -> Result<(), SinkError> {
-        let room = BlockBuilder::meta_len(&meta);
-        if self.block.room() < room + DEFINITIONS_LEN && !self.block.is_empty() {
-            self.next_block()?;
-        }
-        self.block.push_meta(&meta);
-        if let Meta::Interface { id, interface } = meta {
-            if let Some(exports) = &mut self.exports {
-                exports.interface(id, &interface);
-            }
-            let source = Source {
-                filter: self.filter_on(interface.link),
-                rules_number: rules_number(self.policing.as_deref(), &interface),
-                interface,
-            };
-            // Ids are dense and in order.
-            let index = usize::from(id);
-            if index < self.sources.len() {
-                self.sources[index] = source;
-            } else {
-                self.sources.push(source);
-            }
-        }
-        Ok(())
     }
 
     /// Classifies and records a batch.
@@ -525,191 +388,6 @@ impl<S: Sink> Worker<S> {
             self.account(written);
         }
         self.write_error.take().map_or(Ok(()), Err)
-    }
-
-    /// Moves the places, from `start` on, of the packets that pass the filter to the front; counts
-    /// the others. Returns how many pass.
-    fn choose(
-        &mut self,
-        batch: &(impl Packets + ?Sized),
-        start: usize,
-        places: &mut [u8],
-    ) -> usize {
-        if self.options.filter.is_none() {
-            return places.len();
-        }
-        let (mut passed, mut filtered) = (0, Counters::default());
-        for &place in &EVERY_PLACE[..places.len()] {
-            let at = start + usize::from(place);
-            fetch(batch, at + LANES, 0);
-            let packet = batch.get(at);
-            let source = &self.sources[usize::from(packet.interface)];
-            let passes = match source.filter.as_deref() {
-                None => true,
-                Some(Ok(program)) => program.matches(packet.data, packet.wire_len),
-                Some(Err(_)) => false,
-            };
-            if passes {
-                places[passed] = place;
-                passed += 1;
-            } else {
-                filtered.add(wire_bytes(&packet));
-            }
-        }
-        self.count_filtered(filtered);
-        passed
-    }
-
-    /// Up to 64 packets, at these places from `start` on.
-    fn lanes(
-        &mut self,
-        batch: &(impl Packets + ?Sized),
-        (start, places): (usize, &[u8]),
-    ) -> Result<(), SinkError> {
-        self.lanes.wanted = 0;
-        self.lanes.is_plain = 0;
-        self.lanes.dissected = 0;
-        for (lane, &place) in places.iter().enumerate() {
-            let at = start + usize::from(place);
-            // Two lines hold the headers of upcoming packets. One is fetched here and one below,
-            // since the CPU stalls when it is asked for more than a dozen or two at a time.
-            fetch(batch, at + LANES, 0);
-            self.look(lane, &batch.get(at));
-        }
-        let passed = self.lanes.wanted;
-        if self.policing.is_some() {
-            self.apply_policies(batch, (start, places));
-        }
-        let facts = &self.lanes.facts[..places.len()];
-        self.classifier.classify(facts, self.lanes.dissected);
-        if self.is_tapped {
-            self.show(batch, (start, places), passed);
-        }
-        if self.is_exporting() {
-            self.export(batch, (start, places), passed);
-        }
-        self.prefetch_triggers();
-        for lane in bits(self.lanes.wanted) {
-            let at = start + usize::from(places[lane]);
-            fetch(batch, at + LANES, 1);
-            let verdict = self.classifier.classified()[lane];
-            self.record(lane, &batch.get(at), verdict)?;
-        }
-        Ok(())
-    }
-
-    /// Finds the policies of the batch's packets, and discards those that nobody wants before they
-    /// cost more.
-    #[inline(never)]
-    fn apply_policies(&mut self, batch: &(impl Packets + ?Sized), (start, places): (usize, &[u8])) {
-        let Some(policing) = &mut self.policing else {
-            return;
-        };
-        let lanes = &mut *self.lanes;
-        policing.begin();
-        for lane in bits(lanes.wanted) {
-            let packet = batch.get(start + usize::from(places[lane]));
-            let source = &self.sources[usize::from(packet.interface)];
-            let number = source.rules_number;
-            lanes.policed[lane] = policing.push(if lanes.is_plain & 1 << lane != 0 {
-                plain_fields(&lanes.plain[lane], number)
-            } else {
-                fields(
-                    &lanes.headers[lane],
-                    source.interface.link,
-                    packet.data,
-                    number,
-                )
-            });
-        }
-        policing.classify(&mut self.reasons);
-        let mut copies: [&[u8]; LANES] = [&[]; LANES];
-        let mut copied = 0;
-        for lane in bits(lanes.wanted) {
-            let packet = batch.get(start + usize::from(places[lane]));
-            let bytes = wire_bytes(&packet);
-            let discards = policing.discards(lanes.policed[lane], bytes);
-            let source = &self.sources[usize::from(packet.interface)];
-            if policing.mirrors(lanes.policed[lane]) && source.interface.link == LinkType::ETHERNET
-            {
-                copies[copied] = packet.data;
-                copied += 1;
-            }
-            if discards {
-                lanes.wanted &= !(1 << lane);
-                lanes.dissected &= !(1 << lane);
-                self.ledger.discarded.add(bytes);
-            }
-        }
-        if let Some(taker) = &mut self.copies
-            && copied > 0
-        {
-            taker.send(&copies[..copied]);
-        }
-    }
-
-    /// Shows the packets that passed the filter, also those that policies discard.
-    #[inline(never)]
-    fn show(
-        &mut self,
-        batch: &(impl Packets + ?Sized),
-        (start, places): (usize, &[u8]),
-        passed: u64,
-    ) {
-        let Some(tap) = &mut self.tap else {
-            return;
-        };
-        let lanes = &self.lanes;
-        for lane in bits(passed) {
-            let headers = match lanes.is_plain & 1 << lane != 0 {
-                true => TappedHeaders::Plain(&lanes.plain[lane]),
-                false => TappedHeaders::Other(&lanes.headers[lane]),
-            };
-            let class = match lanes.wanted & 1 << lane != 0 {
-                true => self.classifier.class(self.classifier.classified()[lane]),
-                false => NO_CLASS,
-            };
-            tap.take(&Tapped {
-                packet: batch.get(start + usize::from(places[lane])),
-                headers,
-                class,
-            });
-        }
-    }
-
-    /// Headers and flow of one packet.
-    #[inline(always)]
-    fn look(&mut self, lane: usize, packet: &PacketRef<'_>) {
-        self.ledger.seen.add(wire_bytes(packet));
-        let source = &self.sources[usize::from(packet.interface)];
-        let lanes = &mut *self.lanes;
-        let bit = 1 << lane;
-        lanes.wanted |= bit;
-        let Some((plain, facts)) = self.flows.find_plain(source.interface.link, packet) else {
-            self.look_closely(lane, packet);
-            return;
-        };
-        self.classifier.prefetch(facts.fingerprint);
-        lanes.header_len[lane] = u32::from(plain.header_len());
-        lanes.plain[lane] = plain;
-        lanes.facts[lane] = facts;
-        lanes.is_plain |= bit;
-        lanes.dissected |= bit;
-    }
-
-    /// Headers and flow of a packet that is not plain.
-    #[inline(never)]
-    fn look_closely(&mut self, lane: usize, packet: &PacketRef<'_>) {
-        let link = self.sources[usize::from(packet.interface)].interface.link;
-        let (headers, facts) = self.flows.find(link, packet);
-        let captured_len = exact::<u32>(packet.data.len());
-        self.lanes.header_len[lane] = headers.kept_header_len(captured_len);
-        self.lanes.headers[lane] = headers;
-        if let Some(facts) = facts {
-            self.classifier.prefetch(facts.fingerprint);
-            self.lanes.facts[lane] = facts;
-            self.lanes.dissected |= 1 << lane;
-        }
     }
 }
 

@@ -14,8 +14,8 @@ use strata_capture::{Input, InputOptions, Next, PacketRef};
 use strata_classify::Model;
 use strata_filter::Filter;
 use strata_pipeline::{
-    Alert, Alerts, Classifier, Copies, DataPath, EnoughOfFlows, Parts, RunError, ShadowError, Tap, Tapped,
-    TriggerOptions, Triggers, Worker, WorkerOptions, run,
+    Alert, Alerts, Classifier, Copies, DataPath, EnoughOfFlows, Parts, RunError, ShadowError, Tap,
+    Tapped, TriggerOptions, Triggers, Worker, WorkerOptions, run,
 };
 use strata_policy::{
     ClassKept, DetailBudget, DetailCounts, Mode, ModeConfig, Plan, ShadowCounts, Steering,

@@ -1,11 +1,52 @@
 //! A worker's blocks being written to files, and the accounting of their packets.
 
 use strata_blocks::{BlockCounters, Sink, SinkError, Written};
-use strata_wire::{DropReason, Ledger};
+use strata_policy::{ClassKept, DetailCounts};
+use strata_wire::{Counters, DropReason, Ledger};
 
 use super::Worker;
 
 impl<S: Sink> Worker<S> {
+    /// Counts packets that the kernel skipped because of the capture filter.
+    pub fn count_filtered(&mut self, filtered: Counters) {
+        self.ledger.seen.merge(filtered);
+        self.ledger.filtered.merge(filtered);
+    }
+
+    /// Counts packets that the kernel skipped to keep within the CPU budget.
+    pub fn count_sampled_out(&mut self, sampled_out: Counters) {
+        self.ledger.seen.merge(sampled_out);
+        self.ledger.dropped[DropReason::CpuBudget as usize].merge(sampled_out);
+    }
+
+    /// The counters so far.
+    #[must_use]
+    pub fn ledger(&self) -> Ledger {
+        let mut ledger = self.ledger;
+        if let Some(copies) = &self.copies {
+            (ledger.mirrored, ledger.mirror_lost) = (copies.sent(), copies.lost());
+        }
+        // The current block is added up when this is called or the block is handed over.
+        in_flight(&mut ledger, &self.block.counters());
+        ledger
+    }
+
+    /// How much has been kept so far of the packets of each class, as first decided: what is
+    /// promoted later is not counted again. Packets that policies drop before classification are in
+    /// no class.
+    #[must_use]
+    pub fn kept(&self) -> Vec<ClassKept> {
+        let mut by_class = self.by_class.clone();
+        by_class.merge(self.block.class_counts());
+        by_class.list()
+    }
+
+    /// What became of payload while there was a budget of detail; `None` if there was none.
+    #[must_use]
+    pub fn detail(&self) -> Option<DetailCounts> {
+        self.detail.as_ref().map(|detail| detail.counts())
+    }
+
     #[cold]
     pub(super) fn room_for(&mut self, needed: usize) -> Result<(), SinkError> {
         if !self.block.is_empty() {

@@ -1,4 +1,4 @@
-//! Batches in columns, shown to the tap; packets of any batch that policies export.
+//! Packets shown to the tap, and those that policies export.
 
 use strata_blocks::Sink;
 use strata_capture::Packets;
@@ -13,6 +13,35 @@ use crate::exports::ExportedPacket;
 use crate::tap::{NO_CLASS, Tapped, TappedHeaders};
 
 impl<S: Sink> Worker<S> {
+    /// Shows the packets that passed the filter, also those that policies discard.
+    #[inline(never)]
+    pub(super) fn show(
+        &mut self,
+        batch: &(impl Packets + ?Sized),
+        (start, places): (usize, &[u8]),
+        passed: u64,
+    ) {
+        let Some(tap) = &mut self.tap else {
+            return;
+        };
+        let lanes = &self.lanes;
+        for lane in bits(passed) {
+            let headers = match lanes.is_plain & 1 << lane != 0 {
+                true => TappedHeaders::Plain(&lanes.plain[lane]),
+                false => TappedHeaders::Other(&lanes.headers[lane]),
+            };
+            let class = match lanes.wanted & 1 << lane != 0 {
+                true => self.classifier.class(self.classifier.classified()[lane]),
+                false => NO_CLASS,
+            };
+            tap.take(&Tapped {
+                packet: batch.get(start + usize::from(places[lane])),
+                headers,
+                class,
+            });
+        }
+    }
+
     /// As [`Worker::show`].
     #[inline(never)]
     pub(super) fn show_columns(
