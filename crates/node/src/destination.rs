@@ -191,6 +191,13 @@ impl Recording {
         }
     }
 
+    /// Lets what was submitted be written, until [`Recording::finish`]: nothing more comes.
+    pub(crate) fn end(&self) {
+        if let Self::Log { recorder, .. } = self {
+            recorder.end();
+        }
+    }
+
     /// Starts new files. At a relay, the relay does this itself.
     pub(crate) fn rotate(&self) {
         if let Self::Log { recorder, .. } = self {

@@ -90,6 +90,8 @@ pub(crate) fn finish(
     started: Instant,
     setup: &Setup,
 ) -> Result<RecordOutcome> {
+    // While the disk writes the last blocks, the rest is described.
+    recording.end();
     let tell = &setup.tell;
     let mut ledger = Ledger::default();
     let mut pressure = Pressure::default();

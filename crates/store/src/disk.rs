@@ -41,6 +41,16 @@ pub trait Disk: Send + Sync {
     /// The error of the operating system.
     fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>>;
 
+    /// As [`Disk::create`], for a copy of what is elsewhere: its name need not survive a crash, so
+    /// nothing waits for the disk.
+    ///
+    /// # Errors
+    ///
+    /// The error of the operating system.
+    fn create_copy(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        self.create(name)
+    }
+
     /// As [`Disk::create`], for a file that is written in blocks only: offset,
     /// length and address of each write are multiples of 4 096. Such a file
     /// bypasses the page cache where the file system can do that.
@@ -385,13 +395,17 @@ impl RealDisk {
 
 impl Disk for RealDisk {
     fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        let file = self.create_copy(name)?;
+        self.sync_dir(&self.path(name))?;
+        Ok(file)
+    }
+
+    fn create_copy(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
         Self::reached(name)?;
         self.make_directories_of(name)?;
-        let path = self.path(name);
         let mut options = writing();
         options.read(true).write(true).create_new(true);
-        let file = self.opened(&options, &path)?;
-        self.sync_dir(&path)?;
+        let file = self.opened(&options, &self.path(name))?;
         Ok(Box::new(RealFile(Arc::new(file))))
     }
 

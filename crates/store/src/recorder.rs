@@ -231,6 +231,14 @@ impl Recorder {
         self.detail = Some(detail);
     }
 
+    /// Lets the writers end with what was submitted: [`Recorder::finish`] waits for them.
+    pub fn end(&self) {
+        for writer in &self.writers {
+            // If the writer is gone, joining it tells why.
+            writer.end.end();
+        }
+    }
+
     /// Seals the files being written; later blocks go to new ones.
     pub fn rotate(&self) {
         self.shared.rotations.fetch_add(1, Ordering::Relaxed);
@@ -243,10 +251,7 @@ impl Recorder {
     ///
     /// If something could not be written; the rest of the log is readable.
     pub fn finish(mut self, ledger: &Ledger, warnings: Vec<String>) -> Result<(), StoreError> {
-        for writer in &self.writers {
-            // If the writer is gone, joining it tells why.
-            writer.end.end();
-        }
+        self.end();
         let mut ended = Ok(());
         for writer in self.writers.drain(..) {
             let joined = writer.thread.join();

@@ -44,7 +44,7 @@ struct OpenGroup {
 impl IndexWriter {
     pub(crate) fn create(disk: &dyn Disk, block_file: &str) -> io::Result<Self> {
         Ok(Self {
-            file: disk.create(&index_name(block_file))?,
+            file: disk.create_copy(&index_name(block_file))?,
             at: 0,
             headers: Vec::new(),
             blocks: Vec::new(),

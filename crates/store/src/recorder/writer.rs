@@ -123,9 +123,16 @@ impl Writer {
         }
         self.check_place()?;
         self.past.cut();
-        let sealed = self.seal_file();
-        // On a full disk the previous one stays valid.
-        sealed.and_then(|()| self.write_checkpoint().or_else(ignore_if_full))
+        if let Some(file) = self.finish_file()? {
+            file.seal_last();
+        }
+        // What is closed needs no checkpoint: a crash until then leaves the previous one, and blocks that
+        // are found. On a full disk it stays valid too.
+        let (next_seq, seen) = self.progress();
+        let put = self.checkpoint.put(next_seq, self.written_seq, seen);
+        put.map(|_| ())
+            .map_err(|error| self.explain(error))
+            .or_else(ignore_if_full)
     }
 
     /// What is due with each checkpoint.
@@ -428,16 +435,11 @@ impl Writer {
         self.seal_file()
     }
 
-    /// Finishes the current file, if there is one.
+    /// Finishes the current file and lists it as sealed, if there is one.
     fn seal_file(&mut self) -> Result<(), StoreError> {
-        self.wait_for_all();
-        let Some(file) = self.files.take() else {
+        let Some(file) = self.finish_file()? else {
             return Ok(());
         };
-        file.retire();
-        file.end_index();
-        let synced = file.sync().map_err(|error| self.explain(error));
-        synced.or_else(ignore_if_full)?;
         let sealed = file.seal().map_err(|error| self.explain(error));
         // The next version of the manifest has this.
         sealed.or_else(ignore_if_full)?;
@@ -445,20 +447,36 @@ impl Writer {
         Ok(())
     }
 
+    /// Completes the current file, if there is one: its blocks are on disk, and nothing follows.
+    fn finish_file(&mut self) -> Result<Option<Arc<OpenFile>>, StoreError> {
+        self.wait_for_all();
+        let Some(file) = self.files.take() else {
+            return Ok(None);
+        };
+        file.retire();
+        file.end_index();
+        let synced = file.sync().map_err(|error| self.explain(error));
+        synced.or_else(ignore_if_full)?;
+        Ok(Some(file))
+    }
+
     fn write_checkpoint(&mut self) -> Result<(), StoreError> {
         self.last_checkpoint = Instant::now();
         // Read before the sync, so that the checkpoint never claims too little.
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let progress = self.source.progress();
-        let next_seq = load(&progress.next_seq);
-        let (packets, bytes) = (load(&progress.seen_packets), load(&progress.seen_bytes));
+        let (next_seq, seen) = self.progress();
         if let Some(file) = self.files.current() {
             file.sync().map_err(|error| self.explain(error))?;
         }
-        let written = self
-            .checkpoint
-            .write(next_seq, self.written_seq, (packets, bytes));
+        let written = self.checkpoint.write(next_seq, self.written_seq, seen);
         written.map_err(|error| self.explain(error))
+    }
+
+    /// The sequence number of the worker's next packet, and the packets and bytes that it has seen.
+    fn progress(&self) -> (u64, (u64, u64)) {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let progress = self.source.progress();
+        let seen = (load(&progress.seen_packets), load(&progress.seen_bytes));
+        (load(&progress.next_seq), seen)
     }
 }
 

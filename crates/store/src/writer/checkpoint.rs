@@ -60,8 +60,8 @@ impl CheckpointFile {
         self.disk.leads_to(&self.name, self.file.as_ref())
     }
 
-    /// Writes the worker's progress: `next_seq` is the sequence number of its next packet; every
-    /// packet before `durable_seq` is on disk; `seen` packets and bytes arrived.
+    /// Writes the worker's progress, and syncs it: `next_seq` is the sequence number of its next packet;
+    /// every packet before `durable_seq` is on disk; `seen` packets and bytes arrived.
     ///
     /// # Errors
     ///
@@ -72,12 +72,30 @@ impl CheckpointFile {
         durable_seq: u64,
         seen: (u64, u64),
     ) -> Result<(), StoreError> {
+        if !self.put(next_seq, durable_seq, seen)? {
+            return Ok(());
+        }
+        let synced = self.file.sync();
+        synced.map_err(io_error(self.disk.display(&self.name), "sync"))
+    }
+
+    /// As [`CheckpointFile::write`] without the sync; returns whether there was anything to write.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub(crate) fn put(
+        &mut self,
+        next_seq: u64,
+        durable_seq: u64,
+        seen: (u64, u64),
+    ) -> Result<bool, StoreError> {
         let is_known = |last: &Checkpoint| {
             (last.next_seq, last.durable_seq) == (next_seq, durable_seq)
                 && last.seen_packets == seen.0
         };
         if self.last.as_ref().is_some_and(is_known) {
-            return Ok(());
+            return Ok(false);
         }
         let checkpoint = Checkpoint {
             generation: 1 + self.last.map_or(0, |last| last.generation),
@@ -92,6 +110,6 @@ impl CheckpointFile {
         let (bytes, offset) = (checkpoint.emit(), checkpoint.offset());
         let written = self.file.write_at(&bytes, offset);
         written.map_err(io_error(named(), "write"))?;
-        self.file.sync().map_err(io_error(named(), "sync"))
+        Ok(true)
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::disk::{Disk, DiskFile};
 use crate::error::{StoreError, io_error};
 use crate::index::{IndexWriter, index_name};
-use crate::manifest::BlockFile;
+use crate::manifest::{BlockFile, Recording};
 
 use super::LogWriter;
 
@@ -290,14 +290,24 @@ impl OpenFile {
     /// If the manifest cannot be written; its next version will have it.
     pub(crate) fn seal(&self) -> Result<(), StoreError> {
         let whole = self.whole();
-        self.log.update(self.recording, |recording| {
-            if let Some(entry) = recording.files.iter_mut().find(|f| f.name == self.name) {
-                entry.sealed = true;
-                entry.bytes = whole.bytes;
-                entry.blocks = whole.blocks;
-                entry.packets = whole.packets;
-            }
-        })
+        self.log
+            .update(self.recording, |recording| self.describe(recording, whole))
+    }
+
+    /// As [`OpenFile::seal`], for the last file of a recording: whoever closes it writes the manifest.
+    pub(crate) fn seal_last(&self) {
+        let whole = self.whole();
+        self.log
+            .note(self.recording, |recording| self.describe(recording, whole));
+    }
+
+    fn describe(&self, recording: &mut Recording, whole: Extent) {
+        if let Some(entry) = recording.files.iter_mut().find(|f| f.name == self.name) {
+            entry.sealed = true;
+            entry.bytes = whole.bytes;
+            entry.blocks = whole.blocks;
+            entry.packets = whole.packets;
+        }
     }
 
     /// Its initial entry in the manifest.

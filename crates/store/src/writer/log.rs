@@ -129,6 +129,15 @@ impl LogWriter {
         self.update_or(recording, change, |_| ())
     }
 
+    /// Changes a recording's entry in memory: its next version on disk has the change.
+    pub(crate) fn note(&self, recording: u32, change: impl FnOnce(&mut Recording)) {
+        let mut manifest = self.manifest();
+        if let Some(entry) = manifest.recordings.iter_mut().find(|r| r.id == recording) {
+            change(entry);
+            self.is_behind.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// As [`LogWriter::update`], but a change that cannot be written is reverted by `undo`.
     pub(crate) fn update_or(
         &self,
