@@ -1,7 +1,10 @@
 //! Records a generated trace with its true labels as classes (attacks kept whole, all else as
-//! headers), and shows the size of a compacted log by kind of file and by column. Both print JSON.
+//! headers), compacts a log as `strata compact` does, and shows the size of a compacted one by kind of
+//! file and by column. All print JSON. To see where compaction spends its time, build with
+//! `--profile profiling`.
 //!
 //! `cargo run --release -p strata-archive --example at_rest -- record DIR cic-w2 2000000`
+//! `cargo run --release -p strata-archive --example at_rest -- compact DIR`
 //! `cargo run --release -p strata-archive --example at_rest -- weigh DIR`
 #![allow(clippy::print_stdout, reason = "it prints what it measures")]
 
@@ -30,8 +33,18 @@ fn main() -> Result<(), Box<dyn Error>> {
             let captured_bytes = record(&disk, &profile.parse()?, packets.parse()?)?;
             serde_json::json!({ "captured_bytes": captured_bytes })
         }
+        ["compact", dir] => {
+            let disk: Arc<dyn Disk> = Arc::new(RealDisk::create_dir(Path::new(dir))?);
+            let done = strata_archive::compact(&disk, |_| ())?;
+            serde_json::json!({ "packets": done.packets, "bytes": done.bytes_after })
+        }
         ["weigh", dir] => weigh(Path::new(dir))?,
-        _ => return Err("at_rest record DIR PROFILE PACKETS, or at_rest weigh DIR".into()),
+        _ => {
+            return Err(
+                "at_rest record DIR PROFILE PACKETS, at_rest compact DIR or at_rest weigh DIR"
+                    .into(),
+            );
+        }
     };
     println!("{report}");
     Ok(())
