@@ -108,8 +108,9 @@ pub(crate) struct DataPathArgs {
 
     /// Use at most this much memory for flow tables, of all workers together, as in 2GB. In its
     /// table a worker counts the packets of each flow, by which they are classified. It starts with
-    /// at most 128 MiB (for about a million flows in a window of the model) and doubles, up to
-    /// 512 MiB, while more than 1 % of the packets find no entry. By default a sixteenth of the
+    /// at most 128 MiB (for about a million flows in a window of the model), of which a recording of
+    /// files takes as much as its flows need, and doubles, up to 512 MiB, while more than 1 % of the
+    /// packets find no entry. By default a sixteenth of the
     /// memory of this machine, or of its control group.
     #[arg(long, value_name = "SIZE", value_parser = strata_wire::parse_bytes,
         help_heading = CLASSIFICATION)]

@@ -1,6 +1,5 @@
 //! Records capture files: one worker, which waits for the disk.
 
-use std::fs;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,15 +15,13 @@ use crate::log_dir::NewDirectory;
 use crate::memory;
 use crate::observer::{Observation, Observer, Ticker, flow_table};
 use crate::outcome::{RecordOutcome, WorkerOutcome, finish};
-use crate::setup::{Equipment, Setup, Started};
+use crate::setup::{Setup, Started};
 use crate::spec::RecordSpec;
 
 /// Most files that are read ahead.
 const READ_AHEAD_MAX: usize = 4;
 /// Bytes read ahead at a time: each read costs two threads a turn of the CPU.
 const READ_AHEAD_BYTES: usize = 512 << 10;
-/// Files of this many bytes have so many flows that they touch all of a table of flows.
-const TOUCHES_ALL_BYTES: u64 = 16 << 20;
 /// How often the progress is reported while nobody controls the recording.
 const SAY_EVERY: Duration = Duration::from_millis(100);
 
@@ -77,10 +74,6 @@ fn record(
     )?;
     let mut input = opened?;
     let equipment = setup.equip()?;
-    if bytes(paths) >= TOUCHES_ALL_BYTES {
-        let tables = equipment.iter().map(Equipment::table_memory);
-        tables.for_each(memory::make_present);
-    }
     let Started {
         recording,
         mut workers,
@@ -148,13 +141,6 @@ fn record(
         started,
         setup,
     )
-}
-
-/// The size of all regular files among `paths`.
-fn bytes(paths: &[PathBuf]) -> u64 {
-    let found = paths.iter().filter_map(|path| fs::metadata(path).ok());
-    let files = found.filter(fs::Metadata::is_file);
-    files.map(|file| file.len()).sum()
 }
 
 fn open(setup: &Setup, paths: &[PathBuf]) -> Result<Input> {

@@ -10,7 +10,7 @@ use rustix::system::sysinfo;
 use strata_classify::Model;
 use strata_pipeline::Prepares;
 use strata_sandbox::Role;
-use strata_sketch::{Preparation, Pressure, Sketch, TableMemory, TableSize};
+use strata_sketch::{Preparation, Pressure, Sketch, TableSize};
 use strata_wire::human_bytes;
 
 use crate::error::{At as _, NodeError, Result, require};
@@ -117,15 +117,6 @@ pub(crate) fn present(
         });
         joined.collect()
     })
-}
-
-/// Makes the memory of a table of flows present in a thread of its own, while its recording starts
-/// and goes on: the first packets of flows are all over the table, and the worker would wait for
-/// one huge page after the other.
-pub(crate) fn make_present(memory: TableMemory) {
-    let thread = thread::Builder::new().name("strata-memory".into());
-    // Without it, memory is taken as it is touched.
-    let _ = thread.spawn(move || memory.make_present());
 }
 
 /// What is reported once if the system has refused memory.

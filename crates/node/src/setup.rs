@@ -14,7 +14,7 @@ use strata_pipeline::{
     Worker, WorkerOptions,
 };
 use strata_policy::{DetailLoads, Mode};
-use strata_sketch::{Sketch, TableMemory, TableSize};
+use strata_sketch::{Sketch, TableSize};
 use strata_store::About;
 use strata_wire::{Counters, FlowKey, exact};
 
@@ -37,11 +37,6 @@ pub(crate) struct Equipment {
 }
 
 impl Equipment {
-    /// The memory of its table of flows.
-    pub(crate) fn table_memory(&self) -> TableMemory {
-        self.sketch.memory()
-    }
-
     /// Lets the kernel cut packets of flows that are kept in part, where it can.
     pub(crate) fn cut(&mut self, table: Option<CutTable>) {
         self.enough = table.map(|table| Box::new(CutInKernel(table)) as _);
@@ -131,6 +126,11 @@ impl Setup {
         let addresses = configuration.addresses(&spec.steering)?;
         let limit = spec.memory_max.or(configuration.memory_max()?);
         let table = memory::table_size(limit, memory::machine_bytes(), spec.workers()?)?;
+        // A file waits while the table grows.
+        let table = match spec.interfaces() {
+            None => table.starting_small(),
+            Some(_) => table,
+        };
         for problem in configuration.doubts(&spec) {
             tell(&Notice::Warning(problem));
         }

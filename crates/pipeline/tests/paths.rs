@@ -513,6 +513,36 @@ fn logs_of_all_paths_are_equal_while_the_table_of_flows_grows() {
     }
 }
 
+/// A table that starts small doubles within a window, at the same packet wherever batches end; few
+/// batches leave their columns for that.
+#[test]
+fn logs_of_all_paths_are_equal_while_a_small_table_of_flows_doubles() {
+    let model = model();
+    let packets = packets(5, 60_000, 300_000, u64::MAX);
+    let setup = Setup {
+        table: TableSize::growing(18, 20).starting_small(),
+        ..Setup::mode("default")
+    };
+    let expected = record(&model, &setup, DataPath::Reference, &packets, &[64]);
+    let Pressure {
+        buckets, claimed, ..
+    } = expected.pressure;
+    assert!(
+        buckets > 2 << 16 && claimed > 40_000,
+        "{:?}",
+        expected.pressure
+    );
+    for path in paths() {
+        for sizes in [&[256][..], &[1, 255, 17, 64], &[700]] {
+            let (found, in_columns) = record_and_count(&model, &setup, path, &packets, sizes);
+            assert_eq!(difference(&expected, &found), None, "{}", path.name());
+            if path != DataPath::Reference && sizes.len() == 1 {
+                assert!(in_columns > 55_000, "{}: {in_columns}", path.name());
+            }
+        }
+    }
+}
+
 /// What is asked for does not decide which path a recording takes.
 #[test]
 fn whatever_is_asked_for_goes_through_columns() {

@@ -22,6 +22,5 @@ pub use facts::{FlowStats, PacketFacts};
 pub use feature::{Feature, Level};
 pub use switch::{Arithmetic, RangeTable};
 pub use table::{
-    BITS_DEFAULT, BLOCK, Block, Clock, Gathered, Preparation, Pressure, Sketch, TableMemory,
-    TableSize,
+    BITS_DEFAULT, BLOCK, Block, Clock, Gathered, Preparation, Pressure, Sketch, TableSize,
 };

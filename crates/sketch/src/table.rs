@@ -18,7 +18,7 @@ use crate::switch::Arithmetic;
 use growth::Growth;
 
 pub use gathered::{BLOCK, Block, Gathered};
-pub use growth::{Preparation, TableMemory, TableSize};
+pub use growth::{Preparation, TableSize};
 
 /// Votes needed per packet of a bucket's owner to replace it. The Elastic Sketch paper uses 8; but
 /// there a light part keeps what a bucket loses. Here a flow that comes late has lost its first
@@ -131,8 +131,9 @@ impl Pressure {
 ///
 /// When a window ends in which more than 1 % of the packets had no bucket, there are twice as many
 /// in the next one, up to the limit of its [`TableSize`]: what buckets hold is void then anyway.
-/// This depends on the packets alone, unless the system refuses memory or another thread prepares
-/// it ([`Sketch::grow_when_prepared`]).
+/// A small one grows within a window too, before it is crowded ([`TableSize::starting_small`]). This
+/// depends on the packets alone, unless the system refuses memory or another thread prepares it
+/// ([`Sketch::grow_when_prepared`]).
 ///
 /// A flow's 64-bit fingerprint gives its place in each layer (the top bits in the first, the low
 /// bits in the second); the other 48 bits are in the bucket's tag, with the 16-bit number of the
@@ -213,6 +214,7 @@ impl Sketch {
     #[must_use]
     pub fn with_shared_buckets(mut self) -> Self {
         self.identity_mask = 0;
+        self.growth.stays_within_windows();
         self
     }
 
@@ -270,6 +272,7 @@ impl Sketch {
         if self.clock.leaves(self.window_start, facts.ts_ns) {
             self.begin_window(facts.ts_ns);
         }
+        self.spread_if_crowded();
         self.pressure.packets += 1;
         if facts.fingerprint == 0 {
             self.pressure.without_bucket += 1;

@@ -1,7 +1,7 @@
 //! A sketch that grows at the end of a window, and one that is refused memory.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use proptest::prelude::*;
 use strata_sketch::{Arithmetic, Clock, PacketFacts, Sketch, TableSize};
@@ -100,6 +100,64 @@ fn with_a_helper_it_grows_once_memory_is_prepared() {
     window(&mut sketch, 6, 500);
     assert_eq!(sketch.pressure().buckets, 128);
     assert!(sketch.preparation().is_none(), "at its limit");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// A small table that doubles within windows counts what a large one does, flow by flow.
+    #[test]
+    fn a_table_that_starts_small_forgets_nothing_while_it_doubles(
+        seed in any::<u64>(), flows in 1_u64..120_000, again in 1_u64..4,
+    ) {
+        let new = |size| Sketch::growing(size, Clock::new(WINDOW_NS), Arithmetic::Exact).unwrap();
+        let mut small = new(TableSize::growing(18, 19).starting_small());
+        let mut large = new(TableSize::fixed(22));
+        let mut without = HashSet::new();
+        for number in 1..3 {
+            for n in 0..100_000 {
+                let mut facts = packet(0, number * WINDOW_NS + n);
+                // Flows come again, soon or late, and new ones all the time.
+                facts.fingerprint = mix64(seed ^ mix64(n / again) % flows).max(1);
+                let flow = (number, facts.fingerprint);
+                let expected = large.insert(&facts).copied();
+                let found = small.insert(&facts).copied();
+                match (found, expected) {
+                    (Some(found), Some(expected)) if !without.contains(&flow) => {
+                        prop_assert_eq!(found.stats(), expected.stats());
+                    }
+                    (Some(_), Some(_)) => {}
+                    _ => {
+                        without.insert(flow);
+                    }
+                }
+            }
+            let (pressure, claimed) = (small.pressure(), large.pressure().claimed);
+            // An eighth is taken at most, and some more before it looks; to where it would have begun.
+            let in_window = claimed / number;
+            let fits = in_window <= pressure.buckets / 8 + 1200 || pressure.buckets == 2 << 18;
+            prop_assert!(fits, "{pressure:?}: {in_window}");
+            let needed = pressure.buckets == 2 << 16 || in_window > pressure.buckets / 16;
+            prop_assert!(needed, "{pressure:?}: {in_window}");
+        }
+        let pressure = small.pressure();
+        prop_assert!(pressure.without_bucket <= pressure.packets / 200, "{pressure:?}");
+        prop_assert_eq!(pressure.growths_refused, 0);
+    }
+}
+
+#[test]
+fn tables_that_start_small_keep_their_limit() {
+    let small = TableSize::within(512 << 20).starting_small();
+    assert_eq!((small.bits(), small.bits_max()), (16, 22));
+    let least = TableSize::within(1 << 20);
+    assert_eq!(least.starting_small(), least);
+    // Without flow identity, buckets cannot be told apart when they move.
+    let size = TableSize::growing(18, 18).starting_small();
+    let sketch = Sketch::growing(size, Clock::new(WINDOW_NS), Arithmetic::Exact);
+    let mut sketch = sketch.unwrap().with_shared_buckets();
+    window(&mut sketch, 1, 100_000);
+    assert_eq!(sketch.pressure().buckets, 2 << 16);
 }
 
 proptest! {

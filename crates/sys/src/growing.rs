@@ -6,7 +6,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use zerocopy::FromZeros;
 
@@ -133,15 +133,6 @@ impl<T: FromZeros + Copy> Growing<T> {
         // SAFETY: its values, which are borrowed mutably.
         unsafe { make_present(&self.mapping, bytes) }
     }
-
-    /// All that it has now, for a thread that makes it present while it is in use.
-    #[must_use]
-    pub fn presence(&self) -> Presence {
-        Presence {
-            bytes: self.bytes(0..self.len),
-            mapping: Arc::downgrade(&self.mapping),
-        }
-    }
 }
 
 impl<T> Deref for Growing<T> {
@@ -188,29 +179,6 @@ impl Beyond {
         // SAFETY: no value of its owner, which cannot grow into it, and there is no other one like
         // this: `beyond` gives none while one exists.
         unsafe { make_present(&self.mapping, self.bytes) }
-    }
-}
-
-/// The memory of a [`Growing`], which may go on, grow or end meanwhile.
-#[derive(Debug)]
-pub struct Presence {
-    bytes: Range<usize>,
-    mapping: Weak<Mapping>,
-}
-
-impl Presence {
-    /// Makes it present, a huge page at a time, as long as its owner exists and the system has
-    /// memory. What is not (or before Linux 5.14) is taken as it is touched.
-    pub fn make(self) {
-        let mut from = self.bytes.start;
-        while from < self.bytes.end {
-            let until = (from + HUGE_PAGE).min(self.bytes.end);
-            let populated = self.mapping.upgrade().map(|m| m.populate(from..until));
-            if !matches!(populated, Some(Ok(()))) {
-                return;
-            }
-            from = until;
-        }
     }
 }
 
@@ -278,52 +246,6 @@ mod tests {
         growing.grow(1 << 21).unwrap();
         assert!(growing[1 << 10..].iter().all(|&value| value == 0));
         assert!(growing.beyond(1 << 21).is_none(), "nothing is lacking");
-    }
-
-    /// Pages of `growing` that are in memory.
-    fn present(growing: &Growing<u64>) -> usize {
-        let status = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let start = growing.as_ptr().addr();
-        let mut lines = status.lines();
-        let ours = |line: &str| {
-            let range = line
-                .split_once(' ')
-                .and_then(|(range, _)| range.split_once('-'));
-            let hex = |text| usize::from_str_radix(text, 16).ok();
-            range.is_some_and(|(from, to)| {
-                hex(from).is_some_and(|from| from <= start) && hex(to).is_some_and(|to| start < to)
-            })
-        };
-        lines.find(|line| ours(line)).unwrap();
-        let resident = lines.find_map(|line| line.strip_prefix("Rss:")).unwrap();
-        let kib = resident.trim().trim_end_matches(" kB").parse::<usize>();
-        kib.unwrap() / 4
-    }
-
-    #[test]
-    fn another_thread_makes_memory_present_while_it_is_used_and_grows() {
-        const LEN: usize = 4 << 20;
-        let mut growing: Growing<u64> = Growing::new(LEN, 2 * LEN).unwrap();
-        assert!(present(&growing) < 10);
-        let presence = growing.presence();
-        let maker = thread::spawn(move || presence.make());
-        for index in (0..LEN).step_by(1000) {
-            growing[index] = index as u64;
-        }
-        growing.grow(2 * LEN).unwrap();
-        maker.join().unwrap();
-        assert!(present(&growing) >= LEN * size_of::<u64>() / 4096);
-        let kept = |index: usize| {
-            if index.is_multiple_of(1000) {
-                index as u64
-            } else {
-                0
-            }
-        };
-        assert!((0..LEN).all(|index| growing[index] == kept(index)));
-        let late = growing.presence();
-        drop(growing);
-        late.make();
     }
 
     #[test]

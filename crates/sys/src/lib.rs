@@ -46,4 +46,4 @@ pub mod xdp;
 
 pub use aligned::{ALIGNMENT, AlignedBytes};
 pub use disk::DiskBlock;
-pub use growing::{Beyond, Growing, Presence};
+pub use growing::{Beyond, Growing};

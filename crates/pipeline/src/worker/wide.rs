@@ -260,7 +260,9 @@ impl<S: Sink> Worker<S> {
                 (earliest, latest) = (earliest.min(ts_ns), latest.max(ts_ns));
             }
         }
-        is_odd |= !self.classifier.takes_columns(earliest, latest);
+        is_odd |= !self
+            .classifier
+            .takes_columns(places.len(), earliest, latest);
         (!is_odd).then_some(scanned)
     }
 

@@ -1,22 +1,35 @@
-//! How large a sketch is, and how it grows at the end of a window.
+//! How large a sketch is, and how it grows: at the end of a window, or within one.
+//!
+//! Within a window every flow keeps its counters: [`Sketch::spread`] moves each bucket to the place
+//! that it has among twice as many.
 
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use strata_sys::{Beyond, Growing, Presence};
+use strata_sys::{Beyond, Growing};
 
-use super::Sketch;
+use super::{BITS_DEFAULT, IDENTITY_MASK, Sketch};
 use crate::bucket::Bucket;
 
 /// More than one packet of this many without a bucket: the next window has twice the buckets.
 const SHORT_ONE_IN: u64 = 100;
+/// Within a window there are twice the buckets once this part of them is taken: then one flow in 200
+/// finds both places taken.
+const SPREAD_ONE_IN: u64 = 8;
+/// Packets between two looks at that.
+const SPREAD_EVERY: u64 = 1024;
+/// From this size on, place and tag together hold the whole fingerprint of a flow.
+const SPREAD_BITS_MIN: u32 = 16;
+const _: () = assert!(BITS_DEFAULT >= SPREAD_BITS_MIN);
 
 /// How many buckets a sketch has, and may have, as bits of an index into either of its two layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableSize {
     bits: u32,
+    /// Up to this it doubles within a window too.
+    bits_spread: u32,
     bits_max: u32,
 }
 
@@ -50,7 +63,22 @@ impl TableSize {
     #[must_use]
     pub const fn growing(bits: u32, bits_max: u32) -> Self {
         assert!(0 < bits && bits <= bits_max && bits_max <= Self::BITS_LIMIT);
-        Self { bits, bits_max }
+        Self {
+            bits,
+            bits_spread: bits,
+            bits_max,
+        }
+    }
+
+    /// Starts with 8 MiB if it is larger, and doubles within a window to the size that it would have
+    /// started with. For whoever can wait while buckets move (a millisecond per 10 MiB or so), and has few
+    /// flows more often than many: memory takes time to clear, and a small table stays in the cache.
+    #[must_use]
+    pub fn starting_small(self) -> Self {
+        Self {
+            bits: self.bits.min(BITS_DEFAULT),
+            ..self
+        }
     }
 
     /// What fits into this many bytes, and is useful: at least [`TableSize::BYTES_MIN`], whatever
@@ -66,7 +94,7 @@ impl TableSize {
         } else {
             Self::BITS_START
         };
-        Self { bits, bits_max }
+        Self::growing(bits, bits_max)
     }
 
     /// Bits at the start.
@@ -90,8 +118,11 @@ impl TableSize {
     /// With half the limit, unless that is too little to be useful.
     pub(super) fn halved(self) -> Option<Self> {
         let bits_max = self.bits_max - 1;
-        let bits = self.bits.min(bits_max);
-        (bits_max >= Self::BITS_MIN).then_some(Self { bits, bits_max })
+        (bits_max >= Self::BITS_MIN).then_some(Self {
+            bits: self.bits.min(bits_max),
+            bits_spread: self.bits_spread.min(bits_max),
+            bits_max,
+        })
     }
 }
 
@@ -139,17 +170,6 @@ impl fmt::Debug for Preparation {
     }
 }
 
-/// The memory that a sketch has.
-#[derive(Debug)]
-pub struct TableMemory([Presence; 2]);
-
-impl TableMemory {
-    /// Makes it present, as long as the sketch exists and the system has memory.
-    pub fn make_present(self) {
-        self.0.into_iter().for_each(Presence::make);
-    }
-}
-
 /// The state of a sketch's growth.
 #[derive(Debug)]
 pub(super) struct Growth {
@@ -162,6 +182,8 @@ pub(super) struct Growth {
     prepared: Option<Arc<AtomicU8>>,
     /// Packets, and those without bucket, before the window.
     before: (u64, u64),
+    /// Buckets claimed before the window.
+    claimed_before: u64,
 }
 
 impl Growth {
@@ -172,7 +194,13 @@ impl Growth {
             is_due: false,
             prepared: None,
             before: (0, 0),
+            claimed_before: 0,
         }
+    }
+
+    /// It does not double within a window.
+    pub(super) fn stays_within_windows(&mut self) {
+        self.size.bits_spread = self.size.bits;
     }
 }
 
@@ -184,13 +212,6 @@ impl Sketch {
     /// If the system has no memory.
     pub fn make_present(&mut self) -> io::Result<()> {
         self.layers.iter_mut().try_for_each(Growing::make_present)
-    }
-
-    /// Its memory, for another thread that makes it present while packets are counted. Where that
-    /// is late, memory is taken as it is touched.
-    #[must_use]
-    pub fn memory(&self) -> TableMemory {
-        TableMemory(self.layers.each_ref().map(Growing::presence))
     }
 
     /// Lets it grow only into memory that [`Sketch::preparation`] has handed to another thread, so
@@ -238,6 +259,7 @@ impl Sketch {
     pub(super) fn end_window(&mut self) {
         self.growth.is_due |= self.is_short();
         self.growth.before = (self.pressure.packets, self.pressure.without_bucket);
+        self.growth.claimed_before = self.pressure.claimed;
         if !self.growth.is_due {
             return;
         }
@@ -258,6 +280,89 @@ impl Sketch {
         } else {
             self.pressure.growths_refused += 1;
         }
+    }
+
+    /// Whether it may double within a window.
+    #[inline(always)]
+    fn spreads(&self) -> bool {
+        self.bits < self.growth.size.bits_spread
+    }
+
+    /// Whether so many buckets are taken in this window, with `more` to come, that there should be twice
+    /// as many.
+    #[inline(always)]
+    fn is_crowded_with(&self, more: u64) -> bool {
+        let taken = self.pressure.claimed - self.growth.claimed_before;
+        taken + more > (2 << self.bits) / SPREAD_ONE_IN
+    }
+
+    /// Whether it may double within so many packets.
+    #[inline]
+    pub(super) fn may_spread_within(&self, packets: u64) -> bool {
+        let left = self.pressure.packets.wrapping_neg() % SPREAD_EVERY;
+        self.spreads() && left < packets && self.is_crowded_with(packets)
+    }
+
+    /// Doubles the buckets, if it is time to look and they are crowded. It depends on the packets
+    /// before this one alone, however they are batched.
+    #[inline(always)]
+    pub(super) fn spread_if_crowded(&mut self) {
+        if self.pressure.packets.is_multiple_of(SPREAD_EVERY)
+            && self.spreads()
+            && self.is_crowded_with(0)
+        {
+            self.spread();
+        }
+    }
+
+    /// Doubles the buckets and moves each to its new place.
+    #[cold]
+    #[allow(clippy::cast_possible_truncation, reason = "places")]
+    fn spread(&mut self) {
+        assert!(self.bits >= SPREAD_BITS_MIN && self.identity_mask == IDENTITY_MASK);
+        let len = 1 << self.bits;
+        let [first, second] = &mut self.layers;
+        if first
+            .grow(2 * len)
+            .and_then(|()| second.grow(2 * len))
+            .is_err()
+        {
+            self.pressure.growths_refused += 1;
+            self.growth.size.bits_spread = self.bits;
+            return;
+        }
+        let (bits, epoch) = (self.bits, u64::from(self.epoch));
+        let is_taken = |bucket: &Bucket| bucket.tag & 0xffff == epoch;
+        // The top bits of a fingerprint and one more, from the last place on: none is overwritten
+        // before it has moved.
+        for place in (0..len).rev() {
+            let bucket = std::mem::take(&mut first[place]);
+            let next_bit = (bucket.tag >> 16 >> (63 - bits) & 1) as usize;
+            first[2 * place + (1 - next_bit)] = Bucket::default();
+            first[2 * place + next_bit] = match is_taken(&bucket) {
+                true => bucket,
+                false => Bucket::default(),
+            };
+        }
+        // The low bits and one more; flows whose place in the first layer is free now go there, where
+        // they are looked for.
+        for place in 0..len {
+            let bucket = std::mem::take(&mut second[place]);
+            if !is_taken(&bucket) {
+                continue;
+            }
+            let fingerprint = bucket.tag >> 16 << 16 | (place & 0xffff) as u64;
+            let home = &mut first[(fingerprint >> (63 - bits)) as usize];
+            if is_taken(home) {
+                second[place | ((fingerprint >> bits & 1) as usize) << bits] = bucket;
+            } else {
+                let tag = (fingerprint & IDENTITY_MASK) << 16 | epoch;
+                *home = bucket;
+                home.tag = tag;
+            }
+        }
+        self.bits += 1;
+        self.pressure.buckets = 2 << self.bits;
     }
 }
 

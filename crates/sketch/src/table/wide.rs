@@ -12,13 +12,16 @@ use super::kernel::Count;
 use crate::switch::Arithmetic;
 
 impl Sketch {
-    /// Whether packets with these times all belong to the current window, and are counted exactly,
-    /// so that [`Sketch::count_group`] may count them.
+    /// Whether so many packets with these times all belong to the current window, buckets stay where they
+    /// are meanwhile, and packets are counted exactly, so that [`Sketch::count_group`] may count them.
     #[inline]
     #[must_use]
-    pub fn stays(&self, ts_ns_min: u64, ts_ns_max: u64) -> bool {
+    pub fn stays(&self, packets: usize, ts_ns_min: u64, ts_ns_max: u64) -> bool {
         let leaves = |ts_ns| self.clock.leaves(self.window_start, ts_ns);
-        !leaves(ts_ns_min) && !leaves(ts_ns_max) && self.arithmetic == Arithmetic::Exact
+        !leaves(ts_ns_min)
+            && !leaves(ts_ns_max)
+            && !self.may_spread_within(packets as u64)
+            && self.arithmetic == Arithmetic::Exact
     }
 
     /// Counts the packets of a group that are in `wanted`, in order, and adds the features of those
