@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, BinaryHeap};
 use std::io::Write;
 
 use strata_archive::ArchiveError;
-use strata_blocks::{Head, PacketRecord, Record, Trees, VerdictRecord, reason};
+use strata_blocks::{BadRecord, Head, PacketRecord, Record, Trees, VerdictRecord, reason};
 use strata_store::{Block, Blocks, Cursor, Damage, Log, Recording, Select, StoreError};
 use strata_wire::{Context, FlowShare, KeepKind};
 
@@ -85,6 +85,9 @@ fn merge<W: Write>(
     mut sources: Vec<Source<'_>>,
     exporter: &mut Exporter<'_, W>,
 ) -> Result<(), ArchiveError> {
+    if let [only] = sources.as_mut_slice() {
+        return only.write(recording, exporter);
+    }
     let mut heads = BinaryHeap::with_capacity(sources.len());
     for (index, source) in sources.iter_mut().enumerate() {
         heads.extend(
@@ -124,6 +127,21 @@ impl Source<'_> {
         }
     }
 
+    /// Writes everything, in its own order.
+    fn write<W: Write>(
+        &mut self,
+        recording: u32,
+        exporter: &mut Exporter<'_, W>,
+    ) -> Result<(), ArchiveError> {
+        if let Self::Blocks(blocks) = self {
+            return blocks.write(recording, exporter);
+        }
+        while self.head(exporter, recording)?.is_some() {
+            self.take(recording, exporter)?;
+        }
+        Ok(())
+    }
+
     fn take<W: Write>(
         &mut self,
         recording: u32,
@@ -145,6 +163,11 @@ impl Source<'_> {
 struct WorkerBlocks<'a> {
     blocks: Blocks<'a>,
     cursor: Option<Cursor>,
+    taken: Taken,
+}
+
+/// What is taken from blocks.
+struct Taken {
     /// Only packets of this interface; `None` for all.
     interface: Option<u16>,
     /// Whether non-packet records and damage are reported from here: one of several sources over
@@ -168,9 +191,45 @@ impl<'a> WorkerBlocks<'a> {
         Self {
             blocks,
             cursor: None,
-            interface,
-            leads: matches!(interface, None | Some(0)),
-            known: Known::default(),
+            taken: Taken {
+                interface,
+                leads: matches!(interface, None | Some(0)),
+                known: Known::default(),
+            },
+        }
+    }
+
+    /// Writes what is wanted of all blocks: each record is decoded once, which is most of the time of a
+    /// search.
+    fn write<W: Write>(
+        &mut self,
+        recording: u32,
+        exporter: &mut Exporter<'_, W>,
+    ) -> Result<(), ArchiveError> {
+        while let Some(block) = self.next_block(exporter)? {
+            for record in block.records() {
+                self.taken.take(recording, &block, record, exporter)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The next block, after the damage before it.
+    fn next_block<W: Write>(
+        &mut self,
+        exporter: &mut Exporter<'_, W>,
+    ) -> Result<Option<Block>, ArchiveError> {
+        self.taken.known.share = FlowShare::ALL;
+        loop {
+            match self.blocks.next() {
+                None => return Ok(None),
+                Some(Ok(block)) => return Ok(Some(block)),
+                Some(Err(StoreError::Damage(damage))) if self.taken.leads => {
+                    exporter.damage(damage);
+                }
+                Some(Err(StoreError::Damage(_))) => {}
+                Some(Err(error)) => return Err(error.into()),
+            }
         }
     }
 
@@ -183,22 +242,17 @@ impl<'a> WorkerBlocks<'a> {
         loop {
             match self.cursor.as_ref().map(Cursor::peek) {
                 Some(Some(Head::Packet { ts_ns, interface }))
-                    if self.interface.is_none_or(|own| own == interface) =>
+                    if self.taken.interface.is_none_or(|own| own == interface) =>
                 {
                     return Ok(Some(ts_ns));
                 }
                 // `take` skips a packet of another interface.
                 Some(Some(Head::Packet { .. })) => self.take(recording, exporter)?,
                 Some(Some(Head::Other)) => return Ok(Some(0)),
-                Some(None) => (self.cursor, self.known.share) = (None, FlowShare::ALL),
-                None => match self.blocks.next() {
+                Some(None) => self.cursor = None,
+                None => match self.next_block(exporter)? {
                     None => return Ok(None),
-                    Some(Ok(block)) => self.cursor = Some(Cursor::new(block)),
-                    Some(Err(StoreError::Damage(damage))) if self.leads => {
-                        exporter.damage(damage);
-                    }
-                    Some(Err(StoreError::Damage(_))) => {}
-                    Some(Err(error)) => return Err(error.into()),
+                    Some(block) => self.cursor = Some(Cursor::new(block)),
                 },
             }
         }
@@ -213,9 +267,23 @@ impl<'a> WorkerBlocks<'a> {
         let Some(cursor) = &mut self.cursor else {
             return Ok(());
         };
-        let Some(record) = cursor.advance() else {
-            return Ok(());
-        };
+        if let Some((block, record)) = cursor.advance() {
+            self.taken.take(recording, block, record, exporter)?;
+        }
+        Ok(())
+    }
+}
+
+impl Taken {
+    /// Takes in a record of a block, and writes it if it is wanted.
+    #[inline]
+    fn take<W: Write>(
+        &mut self,
+        recording: u32,
+        block: &Block,
+        record: Result<Record<'_>, BadRecord>,
+        exporter: &mut Exporter<'_, W>,
+    ) -> Result<(), ArchiveError> {
         exporter.count_decoded();
         let known = &mut self.known;
         match record {
@@ -230,13 +298,13 @@ impl<'a> WorkerBlocks<'a> {
             Ok(Record::Context(json)) => match Context::from_json(json) {
                 Ok(context) => known.context = context,
                 Err(problem) if self.leads => {
-                    exporter.damage(damage(cursor.block(), 0, problem));
+                    exporter.damage(damage(block, 0, problem));
                 }
                 Err(_) => {}
             },
             Ok(Record::Meta(meta)) if self.leads => exporter.meta(recording, meta)?,
             Err(bad) if self.leads => {
-                exporter.damage(damage(cursor.block(), bad.at, bad.problem.to_owned()));
+                exporter.damage(damage(block, bad.at, bad.problem.to_owned()));
             }
             Ok(Record::Meta(_)) | Err(_) => {}
         }

@@ -22,22 +22,16 @@ impl Cursor {
         }
     }
 
-    /// The block.
-    #[must_use]
-    pub fn block(&self) -> &Block {
-        &self.block
-    }
-
-    /// The next record.
+    /// The next record, and its block.
     ///
     /// # Errors
     ///
     /// What is wrong with the record; no record follows.
-    pub fn advance(&mut self) -> Option<Result<Record<'_>, BadRecord>> {
+    pub fn advance(&mut self) -> Option<(&Block, Result<Record<'_>, BadRecord>)> {
         let mut records = Records::at(self.block.body(), std::mem::take(&mut self.place));
         let next = records.next();
         self.place = records.into_place();
-        next
+        next.map(|record| (&self.block, record))
     }
 
     /// What [`Cursor::advance`] will return, without decoding it; `None` at the end.
@@ -91,7 +85,7 @@ mod tests {
     fn a_time_that_is_too_short_is_announced() {
         let mut cursor = Cursor::new(block(vec![11, 0, 0, 0, 0, 0, 0, 0]));
         assert_eq!(cursor.peek(), Some(Head::Other));
-        assert!(matches!(cursor.advance(), Some(Err(_))));
+        assert!(matches!(cursor.advance(), Some((_, Err(_)))));
     }
 
     proptest! {
@@ -108,7 +102,7 @@ mod tests {
             let mut cursor = Cursor::new(block(body));
             for expected in naive.records() {
                 let head = cursor.peek();
-                prop_assert_eq!(cursor.advance(), Some(expected.clone()));
+                prop_assert_eq!(cursor.advance().map(|(_, record)| record), Some(expected.clone()));
                 if let Ok(Record::Packet(packet)) = expected {
                     let (ts_ns, interface) = (packet.ts_ns, packet.interface);
                     prop_assert_eq!(head, Some(Head::Packet { ts_ns, interface }));
@@ -116,7 +110,7 @@ mod tests {
                 prop_assert!(head.is_some());
             }
             prop_assert_eq!(cursor.peek(), None);
-            prop_assert_eq!(cursor.advance(), None);
+            prop_assert!(cursor.advance().is_none());
         }
     }
 }
