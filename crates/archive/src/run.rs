@@ -284,8 +284,13 @@ impl Run {
             wire_len: packet.wire_len,
             payload,
         };
-        let fields = Fields::of(pending.link, header, around);
-        match fields.filter(|fields| self.comes_back(fields, headers, header, around)) {
+        let plain = Fields::plain(pending.link, header, around);
+        let fields = match plain.filter(|fields| agree(fields, headers)) {
+            None => Fields::of(pending.link, header, around)
+                .filter(|fields| agree(fields, headers) && self.comes_back(fields, header, around)),
+            plain => plain,
+        };
+        match fields {
             Some(fields) => {
                 let direction = pending.direction();
                 self.fields(&fields, number, direction, packet, has, &mut extra);
@@ -349,53 +354,8 @@ impl Run {
         number
     }
 
-    /// Whether the fields agree with the flow, whose columns replace some of them, and yield the
-    /// header again.
-    fn comes_back(
-        &mut self,
-        fields: &Fields<'_>,
-        headers: &Headers,
-        header: &[u8],
-        around: Around<'_>,
-    ) -> bool {
-        let key = headers.flow_key();
-        let (source, destination) = headers.endpoints();
-        let network = match &fields.network {
-            Network::V4 {
-                source: from,
-                destination: to,
-                protocol,
-                ..
-            } => {
-                key.family == AddressFamily::Ipv4
-                    && source.address == u128::from(*from)
-                    && destination.address == u128::from(*to)
-                    && key.protocol == *protocol
-            }
-            Network::V6 {
-                source: from,
-                destination: to,
-                ..
-            } => {
-                key.family == AddressFamily::Ipv6
-                    && source.address == *from
-                    && destination.address == *to
-            }
-        };
-        let ports = (source.port, destination.port);
-        let transport = match &fields.transport {
-            Transport::Tcp(tcp) => {
-                ports == (tcp.source, tcp.destination) && key.protocol == protocol::TCP
-            }
-            Transport::Udp {
-                source,
-                destination,
-            } => ports == (*source, *destination) && key.protocol == protocol::UDP,
-            Transport::Other(_) => true,
-        };
-        if !network || !transport {
-            return false;
-        }
+    /// Whether the fields yield the header again.
+    fn comes_back(&mut self, fields: &Fields<'_>, header: &[u8], around: Around<'_>) -> bool {
         let mut bytes = std::mem::take(&mut self.scratch);
         bytes.clear();
         fields.emit(around, &mut bytes);
@@ -582,6 +542,46 @@ impl Run {
         self.options_code.push(last[1]);
         has
     }
+}
+
+/// Whether the fields agree with the flow, whose columns replace some of them.
+fn agree(fields: &Fields<'_>, headers: &Headers) -> bool {
+    let key = headers.flow_key();
+    let (source, destination) = headers.endpoints();
+    let network = match &fields.network {
+        Network::V4 {
+            source: from,
+            destination: to,
+            protocol,
+            ..
+        } => {
+            key.family == AddressFamily::Ipv4
+                && source.address == u128::from(*from)
+                && destination.address == u128::from(*to)
+                && key.protocol == *protocol
+        }
+        Network::V6 {
+            source: from,
+            destination: to,
+            ..
+        } => {
+            key.family == AddressFamily::Ipv6
+                && source.address == *from
+                && destination.address == *to
+        }
+    };
+    let ports = (source.port, destination.port);
+    let transport = match &fields.transport {
+        Transport::Tcp(tcp) => {
+            ports == (tcp.source, tcp.destination) && key.protocol == protocol::TCP
+        }
+        Transport::Udp {
+            source,
+            destination,
+        } => ports == (*source, *destination) && key.protocol == protocol::UDP,
+        Transport::Other(_) => true,
+    };
+    network && transport
 }
 
 /// A value, whose bit is set in `has` if there is one; where there is none, it is not read.
