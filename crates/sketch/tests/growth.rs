@@ -118,7 +118,7 @@ proptest! {
             for n in 0..100_000 {
                 let mut facts = packet(0, number * WINDOW_NS + n);
                 // Flows come again, soon or late, and new ones all the time.
-                facts.fingerprint = mix64(seed ^ mix64(n / again) % flows).max(1);
+                facts.fingerprint = mix64(seed ^ (mix64(n / again) % flows)).max(1);
                 let flow = (number, facts.fingerprint);
                 let expected = large.insert(&facts).copied();
                 let found = small.insert(&facts).copied();
