@@ -159,21 +159,26 @@ fn cpu_ns() -> u64 {
     times.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// Seconds until new workers, one per part, have finished with their packets.
-fn run(parts: &[Vec<PacketRef<'_>>], setup: &Setup) -> (f64, Vec<Ran>) {
-    let (model, mode) = (&setup.model, &setup.mode);
-    let about = About {
+/// What the log would say about itself.
+fn about(setup: &Setup) -> About {
+    About {
         program: String::new(),
         inputs: Vec::new(),
         filter: String::new(),
-        mode: mode.name.clone(),
-        model: model.name.clone(),
+        mode: setup.mode.name.clone(),
+        model: setup.model.name.clone(),
         model_json: Vec::new(),
-        classes: model.class_names(),
+        classes: setup.model.class_names(),
         hash_seed: HASH_SEED,
         look_back: setup.triggers.look_back_bytes > 0,
         live: false,
-    };
+    }
+}
+
+/// Seconds until new workers, one per part, have finished with their packets.
+fn run(parts: &[Vec<PacketRef<'_>>], setup: &Setup) -> (f64, Vec<Ran>) {
+    let (model, mode) = (&setup.model, &setup.mode);
+    let about = about(setup);
     let options = WorkerOptions {
         modes: vec![mode.clone()],
         filter: setup.filter.clone(),
