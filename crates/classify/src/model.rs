@@ -1,13 +1,15 @@
 //! The model file and everything that can be wrong with it.
 
+mod explain;
 mod known;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::{fmt, io};
 
 use serde::{Deserialize, Serialize};
 use strata_sketch::{Arithmetic, BITS_DEFAULT, Clock, Feature, Level, Sketch, TableSize};
 
+pub use explain::{Condition, leaves_of_reason};
 pub use known::Known;
 pub(crate) use known::LeafPairs;
 
@@ -632,68 +634,5 @@ impl Model {
             leaves.push(u16::try_from(at).expect("checked on load"));
         }
         leaves
-    }
-
-    /// The conditions on the path to a leaf, in plain English.
-    #[must_use]
-    pub fn explain(&self, level: Level, tree: usize, leaf: u16) -> String {
-        let Some(tree) = self.trees(level).get(tree) else {
-            return String::from("no such tree");
-        };
-        let mut at = usize::from(leaf);
-        // Per feature, the tightest bounds on the path: above, and at most.
-        let mut bounds: BTreeMap<usize, (Option<f64>, Option<f64>)> = BTreeMap::new();
-        for (index, node) in tree.nodes.iter().enumerate().rev() {
-            let (Some(feature), Some(at_most)) = (node.feature, node.at_most) else {
-                continue;
-            };
-            if node.left == Some(at) {
-                let (_, below) = bounds.entry(feature).or_insert((None, None));
-                *below = Some(below.map_or(at_most, |known| known.min(at_most)));
-            } else if node.right == Some(at) {
-                let (above, _) = bounds.entry(feature).or_insert((None, None));
-                *above = Some(above.map_or(at_most, |known| known.max(at_most)));
-            } else {
-                continue;
-            }
-            at = index;
-        }
-        let in_words = |(feature, bounds): (&usize, &(Option<f64>, Option<f64>))| {
-            let used = self.features.get(*feature);
-            let (name, unit) = used.map_or(("?", ""), |f| (f.name.as_str(), f.unit.as_str()));
-            match bounds {
-                (Some(above), Some(below)) => {
-                    format!(
-                        "{} < {name} <= {}",
-                        quantity(*above, unit),
-                        quantity(*below, unit)
-                    )
-                }
-                (Some(above), None) => format!("{name} > {}", quantity(*above, unit)),
-                (None, Some(below)) => format!("{name} <= {}", quantity(*below, unit)),
-                (None, None) => name.to_owned(),
-            }
-        };
-        let conditions: Vec<String> = bounds.iter().map(in_words).collect();
-        if conditions.is_empty() {
-            return String::from("always");
-        }
-        conditions.join(" and ")
-    }
-}
-
-/// A threshold as people write it: times in the unit that suits.
-fn quantity(value: f64, unit: &str) -> String {
-    let short = |value: f64| {
-        let text = format!("{value:.3}");
-        text.trim_end_matches('0').trim_end_matches('.').to_owned()
-    };
-    match unit {
-        "ns" if value >= 1e9 => format!("{} s", short(value / 1e9)),
-        "ns" if value >= 1e6 => format!("{} ms", short(value / 1e6)),
-        "ns" if value >= 1e3 => format!("{} us", short(value / 1e3)),
-        "us^2" if value >= 1e6 => format!("{} ms^2", short(value / 1e6)),
-        "number" | "bits" | "0 or 1" | "packets" => short(value),
-        unit => format!("{} {unit}", short(value)),
     }
 }

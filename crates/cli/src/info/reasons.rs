@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use anyhow::Result;
 use serde_json::json;
 use strata_blocks::{PacketRecord, Trees, VerdictRecord, reason};
-use strata_classify::Model;
+use strata_classify::{Model, leaves_of_reason};
 use strata_query::reasons_of;
 use strata_sketch::Level;
 use strata_store::{Log, Recording};
@@ -252,61 +252,29 @@ fn one(text: &mut String, model: &Model, (_, class, reason, _): &Key, counted: &
         "  {kept} in {packets} packets are {class}, share of trees {:.3}, {reason}, the first at {first}",
         counted.score.unwrap_or(0.0),
     );
-    let (level, leaves) = leaves_of(reason);
+    let (level, leaves) = leaves_of_reason(reason).unwrap_or((Level::Flow, Vec::new()));
     if let Some((unmet, all)) = model.unmet(level, &leaves).filter(|(unmet, _)| *unmet > 0) {
         let _ = writeln!(
             text,
             "    unsure, not like the training: {unmet} of {all} pairs of these leaves never met there"
         );
     }
-    let (told, others) = clearest(model, level, class, &leaves);
-    for (tree, leaf) in told {
+    let trees = model.clearest(level, class, &leaves);
+    for &(tree, leaf, _) in trees.iter().take(TREES_TOLD) {
         let _ = writeln!(
             text,
             "    tree {tree}: {}",
             model.explain(level, tree, leaf)
         );
     }
-    if others > 0 {
+    if trees.len() > TREES_TOLD {
+        let others = trees.len() - TREES_TOLD;
         let _ = writeln!(text, "    and {others} trees less sure of it");
     }
 }
 
-/// The trees that a forest's reason names, and the leaf of each.
-fn leaves_of(reason: &str) -> (Level, Vec<u16>) {
-    let (trees, leaves) = reason.split_once(':').unwrap_or((reason, ""));
-    let level = if trees == "packet-trees" {
-        Level::Packet
-    } else {
-        Level::Flow
-    };
-    let leaves = leaves.split(',').filter_map(|leaf| leaf.parse().ok());
-    (level, leaves.collect())
-}
-
 /// How many trees are shown for a reason.
 const TREES_TOLD: usize = 3;
-
-/// The trees that vote most clearly for a class, with their leaves, and how many others there are.
-fn clearest(
-    model: &Model,
-    level: Level,
-    class: &str,
-    leaves: &[u16],
-) -> (Vec<(usize, u16)>, usize) {
-    let index = model.class_index(class);
-    let share = |tree: usize, leaf: u16| {
-        let nodes = model.trees(level).get(tree).map(|tree| &tree.nodes);
-        let classes = nodes.and_then(|nodes| nodes.get(usize::from(leaf))?.classes.as_ref());
-        let share = classes.and_then(|classes| classes.get(index?));
-        share.copied().unwrap_or(0.0)
-    };
-    let mut trees: Vec<(usize, u16)> = leaves.iter().copied().enumerate().collect();
-    trees.sort_by(|a, b| share(b.0, b.1).total_cmp(&share(a.0, a.1)));
-    let others = trees.len().saturating_sub(TREES_TOLD);
-    trees.truncate(TREES_TOLD);
-    (trees, others)
-}
 
 /// The flow of a packet.
 fn flow(link: Option<LinkType>, packet: &PacketRecord<'_>) -> String {
