@@ -136,6 +136,7 @@ fn look(log: &Log, is_changed: bool) {
             select: find.select(),
             matches: None,
             comments: true,
+            ..ExportOptions::default()
         };
         match export(log, std::io::sink(), FileFormat::PcapNg, &find, options) {
             Ok(exported) => {

@@ -159,6 +159,7 @@ fn whole(file: &[u8], choices: &Choices) {
         select,
         matches: None,
         comments: choices.comments,
+        ..ExportOptions::default()
     };
     let mut output = Vec::new();
     match export(&log, &mut output, format, &Find::default(), options) {

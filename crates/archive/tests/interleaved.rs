@@ -84,6 +84,7 @@ fn exported(disk: Arc<dyn Disk>, memory_bytes: usize, find: &Find<'_>) -> Vec<co
         select: find.select(),
         matches: None,
         comments: false,
+        ..ExportOptions::default()
     };
     let format = FileFormat::PcapNg;
     let done = export_within(memory_bytes, &log, &mut out, format, find, options).unwrap();

@@ -54,6 +54,7 @@ fn exported(log: &Log) -> Result<(Exported, Vec<Packet>), ArchiveError> {
         select: find.select(),
         matches: None,
         comments: true,
+        ..ExportOptions::default()
     };
     let done = export(log, &mut file, FileFormat::PcapNg, &find, options)?;
     let packets = read(file.path()).packets;

@@ -2,14 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::ValueEnum;
-use strata_archive::snapshot;
-use strata_filter::Filter;
+use strata_filter::CompileError;
 use strata_query::{
-    ExportOptions, FileFormat, Find, FlowRecord, RecordFormat, RecordWriter, export, flow_records,
+    ByLink, ExportOptions, FileFormat, Find, Kept, RecordFormat, export, export_flows,
 };
-use strata_store::{Damage, Log, RealDisk, Select};
+use strata_store::{Damage, Log, Select};
 use strata_wire::{LinkType, grouped};
 use tracing::{error, info, warn};
 
@@ -56,6 +55,9 @@ pub(crate) struct Args {
     no_comments: bool,
 
     #[command(flatten)]
+    kept: KeptArgs,
+
+    #[command(flatten)]
     key: KeyArgs,
 
     /// Select packets that match this tcpdump filter, which sees only the bytes that were kept. Put
@@ -94,10 +96,52 @@ impl Format {
         matches!(self, Self::Pcapng | Self::Pcap)
     }
 
+    fn written(self) -> Written {
+        match self {
+            Self::Pcapng => Written::Packets(FileFormat::PcapNg),
+            Self::Pcap => Written::Packets(FileFormat::Pcap),
+            Self::Csv => Written::Flows(RecordFormat::Csv),
+            Self::Json => Written::Flows(RecordFormat::Json),
+            Self::Ipfix => Written::Flows(RecordFormat::Ipfix),
+        }
+    }
+
     fn content(self) -> Content {
         match self {
             Self::Csv | Self::Json => Content::Text,
             Self::Pcapng | Self::Pcap | Self::Ipfix => Content::Binary,
+        }
+    }
+}
+
+/// What is written.
+enum Written {
+    Packets(FileFormat),
+    Flows(RecordFormat),
+}
+
+/// How and why packets were kept.
+#[derive(Debug, clap::Args)]
+struct KeptArgs {
+    /// Select packets of this class, or flows with such packets.
+    #[arg(long, value_name = "CLASS")]
+    class: Option<String>,
+
+    /// Select packets that were kept so: full, partial or header.
+    #[arg(long, value_name = "GRANULARITY", value_parser = ["full", "partial", "header"])]
+    granularity: Option<String>,
+
+    /// Select packets that were kept for this reason, as in their comments.
+    #[arg(long, value_name = "REASON")]
+    reason: Option<String>,
+}
+
+impl KeptArgs {
+    fn kept(&self) -> Kept {
+        Kept {
+            class: self.class.clone(),
+            granularity: self.granularity.clone(),
+            reason: self.reason.clone(),
         }
     }
 }
@@ -113,36 +157,9 @@ impl Args {
     }
 }
 
-/// Filters compiled per link type, as packets of new types appear.
-pub(crate) struct ByLink {
-    filter: Filter,
-    /// Short: searched for every packet.
-    programs: Vec<(LinkType, Option<strata_filter::Program>)>,
-}
-
-impl ByLink {
-    pub(crate) fn new(filter: Filter) -> Self {
-        Self {
-            filter,
-            programs: Vec::new(),
-        }
-    }
-
-    pub(crate) fn matches(&mut self, link: LinkType, packet: &[u8], wire_len: u32) -> bool {
-        let known = self.programs.iter().position(|(of, _)| *of == link);
-        let at = known.unwrap_or_else(|| {
-            let compiled = self.filter.compile(link);
-            if let Err(problem) = &compiled {
-                warn!("the filter matches no packet of {link}: {problem}");
-            }
-            self.programs.push((link, compiled.ok()));
-            self.programs.len() - 1
-        });
-        let (_, program) = &self.programs[at];
-        program
-            .as_ref()
-            .is_some_and(|program| program.matches(packet, wire_len))
-    }
+/// Warns that a filter matches nothing on a link type.
+pub(crate) fn say_no_match(link: LinkType, problem: &CompileError) {
+    warn!("the filter matches no packet of {link}: {problem}");
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -166,7 +183,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             "--from is not before --to: give dates with the times"
         );
     }
-    let mut by_link = filter.clone().map(ByLink::new);
+    let mut by_link = filter
+        .clone()
+        .map(|filter| ByLink::new(filter, say_no_match));
     let options = ExportOptions {
         select: find.select(),
         matches: by_link.as_mut().map(|by_link| {
@@ -174,20 +193,26 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             Box::new(matches) as Box<dyn FnMut(LinkType, &[u8], u32) -> bool>
         }),
         comments: !args.no_comments,
+        kept: args.kept.kept(),
     };
     let format = args.format.unwrap_or_else(|| Format::of(write));
+    if !format.is_packets() && (args.kept.granularity.is_some() || args.kept.reason.is_some()) {
+        return Err(refuse(
+            "--granularity and --reason select packets, and flows have no single one: write pcapng, \
+             or leave them out",
+        ));
+    }
     let sources = args.key.sources(&args.log, &log);
     let mut output = Output::create(write, format.content(), &sources)?;
-    let packets = |format| {
-        let exported = export(&log, &mut output, format, &find, options)?;
-        anyhow::Ok((exported.packets, exported.damage))
-    };
-    let (written, damage) = match format {
-        Format::Pcapng => packets(FileFormat::PcapNg)?,
-        Format::Pcap => packets(FileFormat::Pcap)?,
-        Format::Csv => flows(&log, &mut output, &find, RecordFormat::Csv)?,
-        Format::Json => flows(&log, &mut output, &find, RecordFormat::Json)?,
-        Format::Ipfix => flows(&log, &mut output, &find, RecordFormat::Ipfix)?,
+    let (written, damage) = match format.written() {
+        Written::Packets(format) => {
+            let exported = export(&log, &mut output, format, &find, options)?;
+            (exported.packets, exported.damage)
+        }
+        Written::Flows(format) => {
+            let class = args.kept.class.as_deref();
+            export_flows(&log, &mut output, format, &find, class)?
+        }
     };
     output.finish()?;
     let what = if format.is_packets() {
@@ -200,31 +225,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         say_span(&log, &find);
     }
     report(&damage)
-}
-
-/// Writes flows instead of packets.
-fn flows(
-    log: &Log,
-    output: &mut Output,
-    find: &Find<'_>,
-    format: RecordFormat,
-) -> Result<(u64, Vec<Damage>)> {
-    let mut writer = RecordWriter::new(output, format)?;
-    for part in &log.archive().parts {
-        let take = |record: &FlowRecord| anyhow::Ok(writer.write(record)?);
-        flow_records(log.disk().as_ref(), part, find, take)?;
-    }
-    // Flows of data not yet compacted are found by compacting it into a temporary directory.
-    let scratch = tempfile::tempdir().context("cannot make a temporary directory")?;
-    let disk = RealDisk::at(scratch.path());
-    let (parts, damage) = snapshot(log, &disk)?;
-    for part in &parts {
-        let take = |record: &FlowRecord| anyhow::Ok(writer.write(record)?);
-        flow_records(&disk, part, find, take)?;
-    }
-    let written = writer.written;
-    writer.finish()?;
-    Ok((written, damage))
 }
 
 fn report(damaged: &[Damage]) -> Result<()> {

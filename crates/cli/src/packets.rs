@@ -11,12 +11,12 @@ use strata_archive::ArchiveError;
 use strata_capture::live::{Live, LiveNext, LiveOptions};
 use strata_capture::{Input, InputOptions, Next, PacketRef, Packets};
 use strata_filter::Filter;
-use strata_query::{ExportOptions, Find, LoggedPacket, packets};
+use strata_query::{ByLink, ExportOptions, Find, LoggedPacket, packets};
 use strata_store::{Damage, Log};
 use strata_wire::{LinkType, Meta};
 use tracing::{error, warn};
 
-use crate::export::ByLink;
+use crate::export::say_no_match;
 use crate::key::KeyArgs;
 use crate::output::refuse;
 use crate::text::{self, count_of};
@@ -144,7 +144,10 @@ pub(crate) fn logged(
     find: &Find<'_>,
     mut take: impl FnMut(&LoggedPacket<'_>, &PacketRef<'_>) -> Result<ControlFlow<()>>,
 ) -> Result<Result<Vec<Damage>, ArchiveError>> {
-    let mut by_link = find.filter.cloned().map(ByLink::new);
+    let mut by_link = find
+        .filter
+        .cloned()
+        .map(|filter| ByLink::new(filter, say_no_match));
     let options = ExportOptions {
         select: find.select(),
         matches: by_link.as_mut().map(|by_link| {
@@ -152,6 +155,7 @@ pub(crate) fn logged(
             Box::new(matches) as Box<dyn FnMut(_, &[u8], u32) -> bool>
         }),
         comments: false,
+        ..ExportOptions::default()
     };
     let (mut failure, mut has_broken) = (None, false);
     let mut one = |logged: &LoggedPacket<'_>| {

@@ -340,6 +340,7 @@ fn block_summaries_never_hide_a_packet() {
                     select,
                     matches: Some(Box::new(matches)),
                     comments: false,
+                    ..ExportOptions::default()
                 };
                 let mut sink = Vec::new();
                 export(

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, ErrorKind, Write};
 
-use strata_archive::ArchiveError;
 use strata_archive::parts::{self, Input};
+use strata_archive::{ArchiveError, snapshot};
 use strata_blocks::Record;
-use strata_store::{BlockFile, Damage, FileKind, Log, Recording, Select, StoreError};
+use strata_capture::WriteError;
+use strata_store::{BlockFile, Damage, FileKind, Log, RealDisk, Recording, Select, StoreError};
 use strata_wire::Meta;
 
 use crate::by_time::MEMORY_BYTES;
@@ -16,6 +17,8 @@ use crate::exporter::{
 use crate::find::Find;
 use crate::merge;
 use crate::parts::{Parts, parts_of};
+use crate::record::FlowRecord;
+use crate::records::{RecordFormat, RecordWriter, flow_records};
 
 /// Writes the wanted packets of a log, compacted or not, in order of arrival, recording by
 /// recording. `find` selects the flows that may hold wanted packets, `options` the packets. Damaged
@@ -104,6 +107,45 @@ pub fn packets<'a>(
         merge::write(log, recording, parts, &select, &mut exporter)?;
     }
     exporter.finish()
+}
+
+/// Writes the flows of a log that may be wanted, instead of packets; returns how many, and what is
+/// damaged. With `class`, only flows with packets of this class.
+///
+/// Flows of data not yet compacted are found by compacting it into a temporary directory (`TMPDIR`).
+///
+/// # Errors
+///
+/// If the log cannot be read or the output not written.
+pub fn export_flows<W: Write>(
+    log: &Log,
+    output: W,
+    format: RecordFormat,
+    find: &Find<'_>,
+    class: Option<&str>,
+) -> Result<(u64, Vec<Damage>), ArchiveError> {
+    let written = |error| ArchiveError::Write(WriteError::Io(error));
+    let mut writer = RecordWriter::new(output, format).map_err(written)?;
+    let mut take = |record: &FlowRecord| match class.is_none_or(|class| record.has_class(class)) {
+        true => writer.write(record).map_err(written),
+        false => Ok(()),
+    };
+    for part in &log.archive().parts {
+        flow_records(log.disk().as_ref(), part, find, &mut take)?;
+    }
+    let scratch = tempfile::tempdir().map_err(|source| ArchiveError::Io {
+        file: std::env::temp_dir().display().to_string(),
+        action: "make a temporary directory (TMPDIR says where)",
+        source,
+    })?;
+    let disk = RealDisk::at(scratch.path());
+    let (parts, damage) = snapshot(log, &disk)?;
+    for part in &parts {
+        flow_records(&disk, part, find, &mut take)?;
+    }
+    let count = writer.written;
+    writer.finish().map_err(written)?;
+    Ok((count, damage))
 }
 
 /// The metadata of a recording's inputs, from its parts: each item once, in order.

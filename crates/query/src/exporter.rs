@@ -1,7 +1,8 @@
 //! Writes packets and the inputs' metadata to a capture file, or hands packets out one by one.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::io::{self, Write};
 
 use strata_archive::ArchiveError;
@@ -22,10 +23,39 @@ pub struct ExportOptions<'a> {
     /// Whether to write class, score, granularity and reason in a comment of each packet. pcapng
     /// only.
     pub comments: bool,
+    /// Only packets that were kept so.
+    pub kept: Kept,
 }
 
-impl std::fmt::Debug for ExportOptions<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+/// How and why packets were kept; the default is all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// The name of their class.
+    pub class: Option<String>,
+    /// `full`, `partial`, `header`.
+    pub granularity: Option<String>,
+    /// The reason, as in an export's comments.
+    pub reason: Option<String>,
+}
+
+impl Kept {
+    /// Whether that is every packet.
+    #[must_use]
+    pub fn is_all(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether a packet was kept so.
+    pub fn is(&self, class: &str, granularity: &str, reason: &str) -> bool {
+        let is = |wanted: &Option<String>, there: &str| {
+            wanted.as_deref().is_none_or(|wanted| wanted == there)
+        };
+        is(&self.class, class) && is(&self.granularity, granularity) && is(&self.reason, reason)
+    }
+}
+
+impl fmt::Debug for ExportOptions<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ExportOptions")
             .field("select", &self.select)
             .finish_non_exhaustive()
@@ -72,27 +102,46 @@ pub struct LoggedPacket<'a> {
     pub wire_len: u32,
     /// How much of it was captured; as much or less was kept.
     pub captured_len: u32,
+    /// Where its headers end, as far as they were kept.
+    pub header_len: u16,
     /// The bytes kept.
     pub data: &'a [u8],
     /// Name of its class; `None` if it has none.
     pub class: Option<&'a str>,
     /// The share of all flows that was captured then, up to 1.
     pub flow_share: f64,
+    /// What was decided on it.
+    pub judged: &'a dyn Judgement,
 }
 
 /// Takes packets of a log. An error ends the reading.
 pub type TakePacket<'a> = dyn FnMut(&LoggedPacket<'_>) -> io::Result<()> + 'a;
 
-/// What was decided on a packet.
-pub(crate) trait Judgement {
+/// What was decided on a packet; looked up when it is asked for.
+pub trait Judgement {
     /// Name of its class; `None` if it has none.
     fn class(&self) -> Option<&str>;
 
+    /// The class's share of the trees; `None` if they did not decide.
+    fn score(&self) -> Option<f64>;
+
+    /// How much of it was kept.
+    fn granularity(&self) -> &str;
+
+    /// Why, as in an export's comments.
+    fn reason(&self) -> Cow<'_, str>;
+
+    /// The mode then.
+    fn mode(&self) -> &str;
+
     /// The share of all flows that was captured then, up to 1.
     fn flow_share(&self) -> f64;
+}
 
-    /// All of it, as text.
-    fn comment(&self) -> String;
+impl fmt::Debug for dyn Judgement + '_ {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&comment_text(self))
+    }
 }
 
 /// Where packets go.
@@ -170,8 +219,8 @@ pub(crate) struct Exporter<'a, W: Write> {
     exported: Exported,
 }
 
-impl<W: Write> std::fmt::Debug for Exporter<'_, W> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl<W: Write> fmt::Debug for Exporter<'_, W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Exporter")
             .field("exported", &self.exported)
             .finish_non_exhaustive()
@@ -285,7 +334,9 @@ impl<'a, W: Write> Exporter<'a, W> {
         packet: &PacketRecord<'_>,
         judged: &impl Judgement,
     ) -> Result<(), ArchiveError> {
-        if let Some(interface) = self.wanted(recording, packet) {
+        if let Some(interface) = self.wanted(recording, packet)
+            && self.was_kept_so(judged)
+        {
             self.write(interface, packet, judged)?;
         }
         Ok(())
@@ -317,6 +368,12 @@ impl<'a, W: Write> Exporter<'a, W> {
         Some(key)
     }
 
+    fn was_kept_so(&self, judged: &impl Judgement) -> bool {
+        let kept = &self.options.kept;
+        let class = || judged.class().unwrap_or("unknown");
+        kept.is_all() || kept.is(class(), judged.granularity(), &judged.reason())
+    }
+
     fn write(
         &mut self,
         (recording, interface): (u32, u16),
@@ -337,9 +394,11 @@ impl<'a, W: Write> Exporter<'a, W> {
                 has_timestamp: packet.has_timestamp,
                 wire_len: packet.wire_len,
                 captured_len: packet.captured_len,
+                header_len: packet.header_len,
                 data: packet.data,
                 class: judged.class(),
                 flow_share: judged.flow_share(),
+                judged,
             };
             return Ok(take(&logged).map_err(WriteError::Io)?);
         }
@@ -347,7 +406,7 @@ impl<'a, W: Write> Exporter<'a, W> {
         self.packet_options.extend_from_slice(packet.options);
         if self.options.comments {
             // Only a crafted log has names too long for an option.
-            let _ = options::push_comment(&mut self.packet_options, &judged.comment());
+            let _ = options::push_comment(&mut self.packet_options, &comment_text(judged));
         }
         let written = PacketRef {
             ts_ns: packet.ts_ns,
@@ -370,29 +429,22 @@ impl<'a, W: Write> Exporter<'a, W> {
     }
 }
 
-/// A packet's comment, as shown by Wireshark. `flow_share` is the share of all flows that were
-/// captured, up to 1.
-pub(crate) fn comment_text(
-    class: Option<&str>,
-    score: Option<f64>,
-    granularity: &str,
-    reason: &str,
-    mode: &str,
-    flow_share: f64,
-) -> String {
+/// A packet's comment, as shown by Wireshark.
+fn comment_text(judged: &dyn Judgement) -> String {
     let mut text = String::from("strata:");
-    if let Some(class) = class {
+    if let Some(class) = judged.class() {
         let _ = write!(text, " class={class}");
     }
-    if let Some(score) = score {
+    if let Some(score) = judged.score() {
         let _ = write!(text, " score={score:.3}");
     }
+    let (granularity, reason) = (judged.granularity(), judged.reason());
     let _ = write!(text, " granularity={granularity} reason={reason}");
-    if !mode.is_empty() {
-        let _ = write!(text, " mode={mode}");
+    if !judged.mode().is_empty() {
+        let _ = write!(text, " mode={}", judged.mode());
     }
-    if flow_share < 1.0 {
-        let _ = write!(text, " flow_share={flow_share:.6}");
+    if judged.flow_share() < 1.0 {
+        let _ = write!(text, " flow_share={:.6}", judged.flow_share());
     }
     text
 }

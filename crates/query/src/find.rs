@@ -73,8 +73,23 @@ pub(crate) fn wanted(
         return Ok(None);
     }
     let mut wanted = Wanted::new();
+    each_flow(disk, part, find, false, |place, _| {
+        let ranges = wanted.entry(place.group).or_default();
+        add_range(ranges, place.first_row..place.first_row + place.rows);
+    })?;
+    Ok(Some(wanted))
+}
+
+/// Passes the flows of a part that may be wanted, with a name of each if `names`, to `take`.
+pub(crate) fn each_flow(
+    disk: &dyn Disk,
+    part: &Part,
+    find: &Find<'_>,
+    names: bool,
+    mut take: impl FnMut(Place<'_>, Option<&[u8]>),
+) -> Result<(), ArchiveError> {
     if !find.may_be_within(part.ts_min_ns, part.ts_max_ns) {
-        return Ok(Some(wanted));
+        return Ok(());
     }
     let name = part.file(FileKind::Flows).map_or("", |file| &file.name);
     let input = parts::open(disk, part, FileKind::Flows)?;
@@ -87,15 +102,26 @@ pub(crate) fn wanted(
         file: disk.display(name),
         source: value.into(),
     };
+    let columns: &[FlowColumn] = if names {
+        &[FACTS, NAMES].concat()
+    } else {
+        FACTS
+    };
+    let columns: Vec<usize> = columns.iter().map(|column| column.index()).collect();
     for (group, rows) in table.groups().into_iter().enumerate() {
         let rows = sought.rows(&table, group, rows)?;
         if rows.is_empty() {
             continue;
         }
-        let read = table.read(group, &FACTS.map(FlowColumn::index), &rows)?;
+        let read = table.read(group, &columns, &rows)?;
         let mut places = Places::of(&read);
+        let mut named: Vec<_> = read[FACTS.len()..].iter().map(Column::bytes).collect();
         for _ in 0..rows.iter().map(Range::len).sum() {
             let place = places.next().map_err(wrong)?;
+            let names: Vec<_> = named
+                .iter_mut()
+                .map(|names| names.next().flatten())
+                .collect();
             if !find.may_be_within(place.first_ns, place.last_ns) {
                 continue;
             }
@@ -105,15 +131,22 @@ pub(crate) fn wanted(
             {
                 continue;
             }
-            let ranges = wanted.entry(place.group).or_default();
-            add_range(ranges, place.first_row..place.first_row + place.rows);
+            let name = names.into_iter().flatten().next();
+            take(place, name.map(ByteArray::data));
         }
     }
-    Ok(Some(wanted))
+    Ok(())
 }
 
+/// Names of a flow, the most telling first.
+const NAMES: &[FlowColumn] = &[
+    FlowColumn::TlsServerName,
+    FlowColumn::HttpHost,
+    FlowColumn::DnsName,
+];
+
 /// Columns that tell whether a flow may be wanted, and where its packets are.
-const FACTS: [FlowColumn; 11] = [
+const FACTS: &[FlowColumn] = &[
     FlowColumn::FirstTime,
     FlowColumn::LastTime,
     FlowColumn::Src,
@@ -128,14 +161,17 @@ const FACTS: [FlowColumn; 11] = [
 ];
 
 /// The values of [`FACTS`] for a flow.
-struct Place {
+pub(crate) struct Place<'a> {
     first_ns: u64,
     last_ns: u64,
-    facts: FlowFacts,
+    /// Its addresses as text.
+    pub(crate) ends: [Option<&'a [u8]>; 2],
+    pub(crate) facts: FlowFacts,
     hides_addresses: bool,
-    group: usize,
-    first_row: usize,
-    rows: usize,
+    /// Where its packets are.
+    pub(crate) group: usize,
+    pub(crate) first_row: usize,
+    pub(crate) rows: usize,
 }
 
 /// [`FACTS`], flow by flow.
@@ -162,7 +198,7 @@ impl<'a> Places<'a> {
         }
     }
 
-    fn next(&mut self) -> Result<Place, WrongValue> {
+    fn next(&mut self) -> Result<Place<'a>, WrongValue> {
         let addresses = self
             .addresses
             .each_mut()
@@ -174,6 +210,7 @@ impl<'a> Places<'a> {
         Ok(Place {
             first_ns: first.next_time()?,
             last_ns: last.next_time()?,
+            ends: addresses.map(|address| address.map(ByteArray::data)),
             facts: FlowFacts {
                 addresses: both(addresses, protocol.is_some()),
                 ports: [

@@ -4,7 +4,8 @@
 //!   and of each worker's blocks orders them);
 //! - [`packets`]: the same packets, handed out one by one;
 //! - [`flow_records`], [`RecordWriter`]: flows as CSV, JSON, IPFIX;
-//! - [`reasons_of`]: why packets were kept.
+//! - [`reasons_of`]: why packets were kept;
+//! - [`search`]: which flows and packets there are, without putting packets together.
 //!
 //! Layers, top-down; each uses only those below it:
 //!
@@ -14,7 +15,7 @@
 //! parts            the packets of its parts
 //! by_time          a merge sort in memory and on disk
 //! exporter         the capture file, or whoever takes packets
-//! records reasons  rows of the tables
+//! records reasons search  rows of the tables
 //! ipfix            rows of flows as IPFIX messages
 //! find             which rows may be wanted
 //! record cells     a row of flows; values of rows, checked
@@ -23,6 +24,7 @@
 //! Above `archive` and `store`; used by the command line.
 #![forbid(unsafe_code)]
 
+mod by_link;
 mod by_time;
 mod cells;
 mod export;
@@ -34,10 +36,15 @@ mod parts;
 mod reasons;
 mod record;
 mod records;
+mod search;
 
-pub use export::{export, export_within, packets};
-pub use exporter::{ExportOptions, Exported, FileFormat, LoggedPacket, TakePacket};
+pub use by_link::ByLink;
+pub use export::{export, export_flows, export_within, packets};
+pub use exporter::{
+    ExportOptions, Exported, FileFormat, Judgement, Kept, LoggedPacket, TakePacket,
+};
 pub use find::Find;
 pub use reasons::{ReasonCount, reasons_of};
 pub use record::FlowRecord;
 pub use records::{RecordFormat, RecordWriter, flow_records, not_formula};
+pub use search::{FoundPacket, TakeFound, search};

@@ -5,6 +5,7 @@
 //! separate source, which reads the worker's blocks again. The next packet comes from the source
 //! whose next packet arrived first.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -16,7 +17,7 @@ use strata_store::{Block, Blocks, Cursor, Damage, Log, Recording, Select, StoreE
 use strata_wire::{Context, FlowShare, KeepKind};
 
 use crate::by_time::Waiting;
-use crate::exporter::{Exporter, Judgement, comment_text};
+use crate::exporter::{Exporter, Judgement};
 use crate::parts::Parts;
 
 /// One of the sources that are merged.
@@ -178,8 +179,8 @@ struct Taken {
 
 /// The state that the following packets refer to.
 #[derive(Default)]
-struct Known {
-    context: Context,
+pub(crate) struct Known {
+    pub(crate) context: Context,
     /// By number.
     verdicts: Vec<Option<VerdictRecord>>,
     /// For the current block: the share of flows that was captured.
@@ -313,14 +314,14 @@ impl Taken {
 }
 
 /// A packet of a block, and what is known of it: looked up for the few packets that are wanted.
-struct OfBlock<'a> {
+pub(crate) struct OfBlock<'a> {
     known: &'a Known,
     verdict: u16,
     granularity: &'static str,
 }
 
 impl Known {
-    fn define(&mut self, id: u16, verdict: VerdictRecord) {
+    pub(crate) fn define(&mut self, id: u16, verdict: VerdictRecord) {
         let place = usize::from(id);
         if self.verdicts.len() <= place {
             self.verdicts.resize(place + 1, None);
@@ -328,7 +329,7 @@ impl Known {
         self.verdicts[place] = Some(verdict);
     }
 
-    fn of(&self, packet: &PacketRecord<'_>) -> OfBlock<'_> {
+    pub(crate) fn of(&self, packet: &PacketRecord<'_>) -> OfBlock<'_> {
         OfBlock {
             known: self,
             verdict: packet.verdict,
@@ -353,22 +354,25 @@ impl Judgement for OfBlock<'_> {
         })
     }
 
-    fn flow_share(&self) -> f64 {
-        self.known.share.ratio()
+    fn score(&self) -> Option<f64> {
+        let verdict = self.verdict()?;
+        (verdict.trees != Trees::None).then(|| f64::from(verdict.score) / 65_535.0)
     }
 
-    fn comment(&self) -> String {
-        let context = &self.known.context;
-        let verdict = self.verdict();
-        let score = verdict.filter(|verdict| verdict.trees != Trees::None);
-        comment_text(
-            self.class(),
-            score.map(|verdict| f64::from(verdict.score) / 65_535.0),
-            self.granularity,
-            &reason(verdict, context),
-            &context.mode,
-            self.flow_share(),
-        )
+    fn granularity(&self) -> &str {
+        self.granularity
+    }
+
+    fn reason(&self) -> Cow<'_, str> {
+        reason(self.verdict(), &self.known.context).into()
+    }
+
+    fn mode(&self) -> &str {
+        &self.known.context.mode
+    }
+
+    fn flow_share(&self) -> f64 {
+        self.known.share.ratio()
     }
 }
 
@@ -413,17 +417,28 @@ impl Judgement for Waiting<'_> {
         (reason != "not-recorded").then_some(class)
     }
 
-    fn flow_share(&self) -> f64 {
-        f64::from(self.flow_share)
+    fn score(&self) -> Option<f64> {
+        // Scores were stored in 65,535ths.
+        let stored = |score: f32| (f64::from(score) * 65_535.0).round() / 65_535.0;
+        self.score.map(stored)
     }
 
-    fn comment(&self) -> String {
-        let [_, granularity, reason, mode] = self.texts();
-        // Scores were stored in 65,535ths.
-        let score = self
-            .score
-            .map(|score| (f64::from(score) * 65_535.0).round() / 65_535.0);
-        let share = Judgement::flow_share(self);
-        comment_text(self.class(), score, granularity, reason, mode, share)
+    fn granularity(&self) -> &str {
+        let [_, granularity, ..] = self.texts();
+        granularity
+    }
+
+    fn reason(&self) -> Cow<'_, str> {
+        let [_, _, reason, _] = self.texts();
+        reason.into()
+    }
+
+    fn mode(&self) -> &str {
+        let [.., mode] = self.texts();
+        mode
+    }
+
+    fn flow_share(&self) -> f64 {
+        f64::from(self.flow_share)
     }
 }

@@ -27,6 +27,14 @@ impl FlowRecord {
         &self.values[column.index()]
     }
 
+    /// Whether it has packets of this class.
+    #[must_use]
+    pub fn has_class(&self, class: &str) -> bool {
+        let classes = self.get(FlowColumn::Classes).as_str();
+        let counts = classes.and_then(|json| serde_json::from_str::<Value>(json).ok());
+        counts.is_some_and(|counts| counts.get(class).is_some())
+    }
+
     /// A column's number, if there is one.
     pub(crate) fn int<T: TryFrom<i64>>(&self, column: FlowColumn) -> Result<Option<T>, WrongValue> {
         let value = self.get(column).as_i64().map(T::try_from).transpose();

@@ -202,6 +202,7 @@ pub(crate) fn exported(log: &Log, find: &Find<'_>) -> (Capture, u64) {
             Box::new(matches) as Box<dyn FnMut(LinkType, &[u8], u32) -> bool>
         }),
         comments: true,
+        ..ExportOptions::default()
     };
     let done = strata_query::export(log, &mut file, FileFormat::PcapNg, find, options).unwrap();
     assert!(done.damage.is_empty(), "{:?}", done.damage);

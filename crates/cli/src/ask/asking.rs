@@ -9,12 +9,13 @@ use strata_filter::Filter;
 use strata_gpv::marple::{Answer, Flows, Query};
 use strata_gpv::{Cache, Full, Grouped, Packet, Parameters, Seen, Vector};
 use strata_pipeline::{FlowFinder, wire_bytes};
+use strata_query::ByLink;
 use strata_wire::dissect::protocol;
 use strata_wire::{AddressFamily, Headers, LinkType, TunnelKey, exact, grouped};
 use tracing::{info, warn};
 
 use super::questions::{self, Compiled, Lack, Shape};
-use crate::export::ByLink;
+use crate::export::say_no_match;
 use crate::text::{count_of, time};
 
 /// Packets that go through the cache together.
@@ -132,7 +133,7 @@ impl Asking {
 
     /// Only packets that match this are asked of.
     pub(super) fn filter(&mut self, filter: Option<Filter>) {
-        self.filter = filter.map(ByLink::new);
+        self.filter = filter.map(|filter| ByLink::new(filter, say_no_match));
     }
 
     /// Refuses queries that need what packets of this source do not have.

@@ -5,12 +5,13 @@ use strata_capture::PacketRef;
 use strata_filter::Filter;
 use strata_gpv::{Packet, Seen};
 use strata_pipeline::{FlowFinder, wire_bytes};
+use strata_query::ByLink;
 use strata_wire::dissect::protocol;
 use strata_wire::{AddressFamily, Headers, LinkType, TunnelKey, exact};
 use tracing::{info, warn};
 
 use super::seed;
-use crate::export::ByLink;
+use crate::export::say_no_match;
 use crate::text::count_of;
 
 /// What became of packets.
@@ -78,7 +79,7 @@ impl Features {
 
     /// Only packets that match this are taken.
     pub(super) fn filter(&mut self, filter: Option<Filter>) {
-        self.filter = filter.map(ByLink::new);
+        self.filter = filter.map(|filter| ByLink::new(filter, say_no_match));
     }
 
     /// The features of a packet; `None` if the filter does not match it, or it has no IP header.
