@@ -61,7 +61,7 @@ pub use keys::{Identities, KeyError, Recipients};
 pub use moving::{Moved, Place, relocate};
 pub use packets::PacketColumn;
 pub use prune::{
-    Importance, Piece, PieceKind, PrunePlan, Pruned, Retention, make_room, plan, prune,
+    Importance, Piece, PieceKind, PrunePlan, Pruned, Retention, deletable, make_room, plan, prune,
     retention_class,
 };
 pub use retention::PROTECTED;

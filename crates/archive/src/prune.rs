@@ -310,6 +310,16 @@ struct Being {
     protected: bool,
 }
 
+/// What of a log can be deleted, and how many bytes cannot be: for [`plan`].
+///
+/// # Errors
+///
+/// If the log cannot be read.
+pub fn deletable(log: &Log) -> Result<(Vec<Piece>, u64), ArchiveError> {
+    let found = pieces(log)?;
+    Ok((found.pieces, found.held))
+}
+
 fn pieces(log: &Log) -> Result<Found, ArchiveError> {
     let mut found = Found {
         pieces: Vec::new(),

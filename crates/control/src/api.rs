@@ -31,9 +31,10 @@ use crate::request::{
     DetailRequest, ModeRequest, PolicyAdded, PolicyRequest, QueryRequest, Refusal,
 };
 use crate::status::{PolicyStatus, Status};
-use connections::Connection;
 
 pub use crate::endpoint::{Admit, TcpEndpoint};
+pub use connections::Connection;
+pub use listen::tcp as serve_tcp;
 pub use telemetry::serve_telemetry;
 
 /// Most bytes of a request's body.

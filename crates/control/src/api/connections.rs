@@ -172,7 +172,7 @@ impl Connections {
 
 /// One connection; clones share it. Its place is free once all are dropped.
 #[derive(Clone, Debug)]
-pub(super) struct Connection(Arc<Place>);
+pub struct Connection(Arc<Place>);
 
 #[derive(Debug)]
 struct Place {
@@ -184,15 +184,20 @@ struct Place {
 
 impl Connection {
     /// Marks it authorized, so that it need not make way for others.
-    pub(super) fn prove(&self) {
+    pub fn prove(&self) {
         if let Some(open) = self.0.connections.lock().open.get_mut(&self.0.number) {
             open.proved = true;
         }
     }
 
     /// Its answer goes on until the client has enough.
-    pub(super) fn lasts(&self) {
+    pub fn lasts(&self) {
         self.0.lasts.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends it at once, whatever is being sent.
+    pub fn end(&self) {
+        self.0.connections.lock().open.remove(&self.0.number);
     }
 
     /// Whether its answer goes on until the client has enough.

@@ -52,15 +52,17 @@ pub(super) async fn unix(listener: UnixListener, app: Router) {
     }
 }
 
-/// Serves TCP, forever; if TLS is configured, only clients that complete the handshake.
-pub(super) async fn tcp(listener: TcpListener, app: Router, tls: Option<Arc<ServerConfig>>) {
+/// Serves TCP, forever; if TLS is configured, only clients that complete the handshake. Requests have
+/// [`Connection`] and the client's [`SocketAddr`](std::net::SocketAddr) as extensions.
+pub async fn tcp(listener: TcpListener, app: Router, tls: Option<Arc<ServerConfig>>) {
     let connections = Connections::new(Limits::tcp());
     let acceptor = tls.map(TlsAcceptor::from);
     loop {
         match listener.accept().await {
             Ok((stream, address)) => {
                 if let Some((connection, gone)) = connections.admit(address.ip().into()) {
-                    let (app, acceptor) = (app.clone(), acceptor.clone());
+                    let app = app.clone().layer(Extension(address));
+                    let acceptor = acceptor.clone();
                     let work = async move {
                         let Some(acceptor) = acceptor else {
                             return serve(stream, app, connection).await;
