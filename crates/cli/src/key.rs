@@ -28,6 +28,11 @@ impl KeyArgs {
         self.key.as_deref().map(identities).transpose()
     }
 
+    /// The file with the key.
+    pub(crate) fn file(&self) -> Option<PathBuf> {
+        self.key.clone()
+    }
+
     /// The files that are read when the log in `dir` is.
     pub(crate) fn sources(&self, dir: &Path, log: &Log) -> Sources {
         Sources::default().files(&self.key).log(dir, log)

@@ -34,6 +34,7 @@ mod record;
 mod relay;
 mod replay;
 mod sending;
+mod serve;
 mod signals;
 mod stream;
 mod switch;
@@ -93,6 +94,8 @@ enum Command {
     Collector(collector::Args),
     /// Append records to named streams on disk, and read them from any place.
     Stream(stream::Args),
+    /// Serve a page for browsers: what is recorded now, what logs hold, and why.
+    Serve(Box<serve::Args>),
     /// Show what a log contains.
     Info(info::Args),
     /// Export packets of a log to a pcapng or pcap file.
@@ -143,6 +146,7 @@ impl Command {
             Self::Record(_)
                 | Self::Switch(_)
                 | Self::Relay(_)
+                | Self::Serve(_)
                 | Self::Collector(_)
                 | Self::Generate(_)
                 | Self::Replay(_)
@@ -157,6 +161,7 @@ impl Command {
             Self::Record(args) => Some(args.logging()),
             Self::Switch(args) => Some(args.logging()),
             Self::Relay(args) => Some(&args.logging),
+            Self::Serve(args) => Some(&args.logging),
             Self::Compact(args) => Some(&args.logging),
             Self::Collector(args) => Some(&args.logging),
             Self::Telemetry(args) => args.logging(),
@@ -189,6 +194,7 @@ fn main() -> ExitCode {
         Command::Telemetry(args) => telemetry::run(&args),
         Command::Collector(args) => collector::run(&args),
         Command::Stream(args) => stream::run(&args),
+        Command::Serve(args) => serve::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Compact(args) => compact::run(&args),

@@ -1,0 +1,262 @@
+//! `strata serve`: the operator's page.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use ipnet::IpNet;
+use strata_serve::{Login, Role, Server, Spec, serve};
+use strata_store::Log;
+use strata_wire::Printable;
+use tracing::{info, warn};
+
+use crate::key::KeyArgs;
+use crate::logging::LoggingArgs;
+use crate::object_tier;
+use crate::output::refuse;
+use crate::signals::stop_on_signal;
+
+/// How often a signal is looked for.
+const LOOK: Duration = Duration::from_millis(200);
+/// Fewest bytes of a token, as of the API's.
+const TOKEN_BYTES_MIN: usize = 16;
+/// Most bytes of a file of tokens.
+const TOKENS_BYTES_MAX: u64 = 64 << 10;
+
+/// Arguments of `strata serve`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata serve log/
+  strata serve log/ --socket /run/strata/record-4711/control.sock --open
+  strata serve log/ --listen 192.0.2.10:9470 --token-file tokens
+  strata serve log/ --listen 192.0.2.10:9470 --trust-proxy 192.0.2.1/32 --user-header X-Forwarded-User
+
+Without --token-file and --trust-proxy the page is for this machine alone: whoever may open a
+connection to the address may do everything. A file of tokens has one a line, as in
+
+  change 4f2a...
+  look 91c0...
+
+with the role before it: look (everything but payload), payload (also payload) or change (also what
+recordings do). HTTP is not encrypted: put a proxy with TLS before it where others share the network.")]
+pub(crate) struct Args {
+    /// Show the logs in these directories.
+    #[arg(value_name = "LOG", required_unless_present = "socket")]
+    logs: Vec<PathBuf>,
+
+    /// Show and steer the recording that listens on this socket (`strata record --socket`); may be
+    /// given several times.
+    #[arg(long, value_name = "PATH")]
+    socket: Vec<PathBuf>,
+
+    /// Serve on this address and port; with port 0, on a free one.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9470")]
+    listen: String,
+
+    /// Admit those who have a token of this file, which only its owner can read (mode 0600).
+    #[arg(long, value_name = "FILE", conflicts_with = "trust_proxy")]
+    token_file: Option<PathBuf>,
+
+    /// Admit those whom a proxy in this network has logged in; may be given several times.
+    #[arg(long, value_name = "CIDR", requires = "user_header")]
+    trust_proxy: Vec<String>,
+
+    /// The header in which that proxy names the user. It must remove this header from what users
+    /// send.
+    #[arg(long, value_name = "NAME", requires = "trust_proxy")]
+    user_header: Option<String>,
+
+    /// What users of the proxy may do.
+    #[arg(long, value_enum, default_value = "look", requires = "trust_proxy")]
+    proxy_role: ProxyRole,
+
+    /// Change nothing, whoever asks.
+    #[arg(long)]
+    read_only: bool,
+
+    /// Open the page in a browser.
+    #[arg(long)]
+    open: bool,
+
+    #[command(flatten)]
+    key: KeyArgs,
+
+    #[command(flatten)]
+    pub(crate) logging: LoggingArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ProxyRole {
+    /// Everything but payload.
+    Look,
+    /// Also payload.
+    Payload,
+    /// Also change what recordings do.
+    Change,
+}
+
+impl Args {
+    fn login(&self) -> Result<Login> {
+        if let Some(file) = &self.token_file {
+            return Ok(Login::Tokens(tokens(file)?));
+        }
+        let Some(header) = &self.user_header else {
+            return Ok(Login::None);
+        };
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        if header.is_empty() || !header.chars().all(is_name) {
+            return Err(refuse(
+                "--user-header: write the name of a header, as in X-Forwarded-User",
+            ));
+        }
+        Ok(Login::Proxy {
+            networks: self.networks()?,
+            header: header.to_ascii_lowercase(),
+            role: match self.proxy_role {
+                ProxyRole::Look => Role::Look,
+                ProxyRole::Payload => Role::Payload,
+                ProxyRole::Change => Role::Change,
+            },
+        })
+    }
+
+    fn networks(&self) -> Result<Vec<IpNet>> {
+        let network = |text: &String| {
+            let address = || text.parse::<IpAddr>().map(IpNet::from);
+            text.parse::<IpNet>().or_else(|_| address()).map_err(|_| {
+                refuse(format!(
+                    "--trust-proxy {text}: write a network (192.0.2.0/24) or an address"
+                ))
+            })
+        };
+        self.trust_proxy.iter().map(network).collect()
+    }
+
+    fn spec(&self) -> Result<Spec> {
+        let (key, unlocked) = (self.key.clone(), self.key.read()?.is_some());
+        Ok(Spec {
+            logs: self.logs.clone(),
+            sockets: self.socket.clone(),
+            listen: address(&self.listen)?,
+            login: self.login()?,
+            read_only: self.read_only,
+            open: Arc::new(move |dir| words(key.open(dir))),
+            open_stored: Arc::new(|dir| {
+                words(object_tier::disk(dir).and_then(|disk| Ok(Log::on(disk)?)))
+            }),
+            program: std::env::current_exe().context("where is this program?")?,
+            key: self.key.file().filter(|_| unlocked),
+            audit: Arc::new(|event| {
+                let (who, what) = (Printable(&event.who), Printable(&event.what));
+                match event.why.as_str() {
+                    "" => info!("audit: {who}: {what}"),
+                    why => info!("audit: {who}: {what} ({})", Printable(why)),
+                }
+            }),
+            warn: Box::new(|text| warn!("{}", Printable(&text))),
+        })
+    }
+}
+
+fn words(opened: Result<Log>) -> Result<Log, String> {
+    opened.map_err(|error| crate::text::chain(&error))
+}
+
+fn address(text: &str) -> Result<SocketAddr> {
+    let found = text.to_socket_addrs().ok().and_then(|mut all| all.next());
+    found.ok_or_else(|| {
+        refuse(format!(
+            "--listen '{text}': write an address and a port, as in 127.0.0.1:9470"
+        ))
+    })
+}
+
+/// The tokens of a file, with their roles.
+fn tokens(file: &Path) -> Result<Vec<(Role, String)>> {
+    let named = file.display();
+    let about = std::fs::metadata(file).with_context(|| format!("{named}: cannot read"))?;
+    if about.mode() & 0o077 != 0 {
+        return Err(refuse(format!(
+            "{named}: others can read it: chmod 600 {named}"
+        )));
+    }
+    if about.len() > TOKENS_BYTES_MAX {
+        return Err(refuse(format!("{named}: too large for a file of tokens")));
+    }
+    let content = std::fs::read_to_string(file).with_context(|| format!("{named}: cannot read"))?;
+    let mut tokens = Vec::new();
+    for (number, line) in content.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let (role, token) = match line.split_once(char::is_whitespace) {
+            None => (Role::Change, line),
+            Some((role, token)) => {
+                let known = Role::ALL.into_iter().find(|known| known.name() == role);
+                let known = known.ok_or_else(|| {
+                    let number = number + 1;
+                    refuse(format!(
+                        "{named}, line {number}: write look, payload or change, and a token"
+                    ))
+                });
+                (known?, token.trim())
+            }
+        };
+        if token.len() < TOKEN_BYTES_MIN {
+            let number = number + 1;
+            return Err(refuse(format!(
+                "{named}, line {number}: a token has at least {TOKEN_BYTES_MIN} bytes: make one with \
+                 `openssl rand -hex 32`"
+            )));
+        }
+        tokens.push((role, token.to_owned()));
+    }
+    if tokens.is_empty() {
+        return Err(refuse(format!("{named}: there is no token in it")));
+    }
+    Ok(tokens)
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    for log in &args.logs {
+        if !log.is_dir() {
+            return Err(refuse(format!(
+                "{}: not a directory of a log",
+                log.display()
+            )));
+        }
+    }
+    let stop = stop_on_signal()?;
+    let server = serve(args.spec()?)?;
+    let page = format!("http://{}/", server.address());
+    info!("the page is at {page}");
+    if args.open {
+        browse(&page);
+    }
+    wait(&server, &stop);
+    Ok(())
+}
+
+fn wait(_serving: &Server, stop: &Arc<AtomicBool>) {
+    while !stop.load(Ordering::Relaxed) {
+        sleep(LOOK);
+    }
+}
+
+/// Opens a page in the user's browser, if there is one.
+fn browse(page: &str) {
+    let opened = std::process::Command::new("xdg-open").arg(page).spawn();
+    match opened {
+        // It ends by itself, and is waited for so that nothing is left of it.
+        Ok(mut child) => drop(std::thread::spawn(move || child.wait())),
+        Err(error) => warn!("no browser can be opened (xdg-open: {error}): go to {page}"),
+    }
+}

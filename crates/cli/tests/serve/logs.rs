@@ -1,0 +1,407 @@
+//! Searches, packets and downloads, against tcpdump, tshark and other subcommands.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+use strata_testkit::workspace_root;
+
+use crate::http::{Serving, quoted};
+use crate::program::{ok, record, strata};
+
+/// A real capture of mixed traffic.
+pub(crate) fn capture() -> PathBuf {
+    workspace_root().join("demo/mix.pcap")
+}
+
+/// A log of it.
+fn log(dir: &Path) -> PathBuf {
+    let log = dir.join("log");
+    ok(&mut record(capture(), &log));
+    log
+}
+
+/// How many packets of the capture match, as tcpdump counts.
+fn counted(filter: &str) -> u64 {
+    let output = Command::new("tcpdump")
+        .args(["-n", "--count", "-r"])
+        .arg(capture())
+        .arg(filter)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    let count = said
+        .lines()
+        .find_map(|line| line.strip_suffix(" packets")?.parse().ok());
+    count.unwrap_or_else(|| panic!("tcpdump does not count: {said}"))
+}
+
+fn number(value: &Value) -> u64 {
+    value
+        .as_u64()
+        .unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// Sums of a series, which are rates.
+fn total(series: &Value, of: &str) -> u64 {
+    let step = series["step"].as_f64().unwrap();
+    let all = series["series"].as_array().unwrap().iter();
+    let points = all.flat_map(|one| one[of].as_array().unwrap());
+    let sum: f64 = points.map(|point| point.as_f64().unwrap() * step).sum();
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a count"
+    )]
+    let sum = sum.round() as u64;
+    sum
+}
+
+/// The last ones ask for more than addresses, ports and protocol.
+const FILTERS: [&str; 9] = [
+    "",
+    "tcp port 80",
+    "udp",
+    "icmp",
+    "host 192.168.1.13 and not port 443",
+    "arp",
+    "tcp[13] & 2 != 0",
+    "greater 500 and src host 192.168.1.13",
+    "ether multicast or ip6",
+];
+
+#[test]
+fn searches_find_what_tcpdump_finds_in_both_tiers() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = log(dir.path());
+    for tier in ["blocks", "parts"] {
+        if tier == "parts" {
+            ok(strata().arg("compact").arg(&log));
+        }
+        let serving = Serving::start(&[&log], &[]);
+        let all = &serving.json("/api/v1/logs")[0];
+        assert_eq!(number(&all["packets"]), counted(""), "{tier}");
+        for filter in FILTERS {
+            let (result, id) = serving.search(&format!("filter={}", quoted(filter)));
+            let packets = number(&result["packets"]);
+            assert_eq!(packets, counted(filter), "{tier}: '{filter}'");
+            assert_eq!(
+                total(&result["histogram"], "packets"),
+                packets,
+                "{tier}: '{filter}'"
+            );
+            let classes = result["classes"].as_array().unwrap().iter();
+            assert_eq!(
+                classes.map(|one| number(&one["packets"])).sum::<u64>(),
+                packets
+            );
+            let path = format!("/api/v1/searches/{id}/flows?limit=1000&sort=packets&order=desc");
+            let page = serving.json(&path);
+            assert_eq!(page["total"], result["flows"], "{tier}: '{filter}'");
+            let rows = page["rows"].as_array().unwrap();
+            let of = |row: &Value| number(&row["packets"]) + number(&row["packets_back"]);
+            assert!(rows.windows(2).all(|two| of(&two[0]) >= of(&two[1])));
+            if number(&page["total"]) <= 1000 {
+                assert_eq!(
+                    rows.iter().map(of).sum::<u64>(),
+                    packets,
+                    "{tier}: '{filter}'"
+                );
+            }
+        }
+        let series = serving.json("/api/v1/logs/0/series?points=50");
+        assert_eq!(total(&series, "packets"), counted(""), "{tier}");
+        assert!(series["t"].as_array().unwrap().len() <= 50);
+    }
+}
+
+#[test]
+fn downloads_are_what_the_named_command_line_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = log(dir.path());
+    ok(strata().arg("compact").arg(&log));
+    let serving = Serving::start(&[&log], &[]);
+    let (result, _) = serving.search("filter=tcp%20port%2080");
+    for (format, file) in [
+        ("pcapng", "out.pcapng"),
+        ("csv", "flows.csv"),
+        ("json", "flows.json"),
+    ] {
+        let path = format!("/api/v1/logs/0/export?filter=tcp%20port%2080&format={format}");
+        let downloaded = serving.get(&path);
+        assert!(downloaded.head.contains("content-disposition: attachment"));
+        let line = result["command"][format].as_str().unwrap();
+        let line = line.replacen("strata", env!("CARGO_BIN_EXE_strata"), 1);
+        ok(Command::new("sh")
+            .args(["-c", &line])
+            .current_dir(dir.path()));
+        let written = fs::read(dir.path().join(file)).unwrap();
+        assert!(!written.is_empty());
+        assert_eq!(downloaded.body, written, "{format}");
+    }
+    // Only packets of a class, as the facet says.
+    let class = &result["classes"][0];
+    let name = class["class"].as_str().unwrap();
+    let path = format!("/api/v1/logs/0/export?filter=tcp%20port%2080&format=pcapng&class={name}");
+    let file = dir.path().join("class.pcapng");
+    fs::write(&file, serving.get(&path).body).unwrap();
+    let of_class = result["classes"].as_array().unwrap().iter();
+    let of_class = of_class.filter(|one| one["class"] == class["class"]);
+    let wanted: u64 = of_class.map(|one| number(&one["packets"])).sum();
+    let said = ok(Command::new("capinfos").args(["-c", "-M"]).arg(&file));
+    assert!(said.contains(&format!(" {wanted}\n")), "{wanted}: {said}");
+}
+
+#[test]
+fn a_packet_is_the_captures_with_tsharks_fields_and_conditions_that_hold() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = log(dir.path());
+    let serving = Serving::start(&[&log], &[]);
+    let (_, id) = serving.search("filter=tcp");
+    let flows = serving.json(&format!(
+        "/api/v1/searches/{id}/flows?sort=packets&order=desc&limit=5"
+    ));
+    let (mut looked, mut held, mut conditions) = (0, 0, 0);
+    for flow in flows["rows"].as_array().unwrap() {
+        let path = format!(
+            "/api/v1/logs/0/flows/{}/packets?limit=20",
+            flow["id"].as_str().unwrap()
+        );
+        let page = serving.json(&path);
+        let packets = page["packets"].as_array().unwrap();
+        let of = number(&flow["packets"]) + number(&flow["packets_back"]);
+        assert_eq!(packets.len() as u64, of.min(20));
+        if of > 20 {
+            let next = page["next"].as_str().unwrap();
+            let after = serving.json(&format!("{path}&cursor={next}"));
+            assert_ne!(after["packets"][0]["id"], packets[0]["id"]);
+            assert!(after["packets"][0]["at"].as_str() >= packets[19]["at"].as_str());
+        }
+        for packet in packets.iter().take(4) {
+            let path = format!("/api/v1/logs/0/packets/{}", packet["id"].as_str().unwrap());
+            let detail = serving.json(&path);
+            let bytes = detail["bytes"].as_str().unwrap();
+            assert_eq!(bytes.len() as u64 / 2, number(&packet["kept_bytes"]));
+            assert!(
+                captured_at(packet["at"].as_str().unwrap())
+                    .iter()
+                    .any(|whole| whole.starts_with(bytes))
+            );
+            assert_eq!(
+                detail["dissection"]["by"], "tshark",
+                "{}",
+                detail["dissection"]
+            );
+            let layers = detail["dissection"]["layers"].as_array().unwrap();
+            let ip = layers.iter().find(|layer| layer["name"] == "ip").unwrap();
+            assert_eq!(ip["start"], 14);
+            looked += 1;
+            for tree in detail["why"]["trees"].as_array().unwrap() {
+                for condition in tree["conditions"].as_array().unwrap() {
+                    assert_ne!(condition["what"], "", "{condition}");
+                    conditions += 1;
+                    held += u64::from(condition["holds"] == json!(true));
+                }
+            }
+        }
+    }
+    assert!(looked >= 10, "{looked}");
+    // The log has every packet of these flows, so the values are those that the recorder had.
+    assert!(
+        conditions > 0 && held == conditions,
+        "{held} of {conditions} hold"
+    );
+    // Every look at payload is on record.
+    let path = format!("/api/v1/searches/{id}/flows?sort=kept_bytes&order=desc&limit=1");
+    let flow = serving.json(&path)["rows"][0]["id"].clone();
+    let path = format!("/api/v1/logs/0/flows/{}/packets", flow.as_str().unwrap());
+    let packets = serving.json(&path);
+    let packets = packets["packets"].as_array().unwrap().iter();
+    let largest = packets
+        .max_by_key(|packet| number(&packet["kept_bytes"]))
+        .unwrap();
+    serving.json(&format!(
+        "/api/v1/logs/0/packets/{}",
+        largest["id"].as_str().unwrap()
+    ));
+    let audit = serving.json("/api/v1/audit");
+    assert!(
+        audit
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|event| event["what"].as_str().unwrap().contains("payload"))
+    );
+}
+
+/// Packets of the capture that arrived then, in hexadecimal, as tshark reads them.
+fn captured_at(at: &str) -> Vec<String> {
+    let output = Command::new("tshark")
+        .args(["-n", "-T", "json", "-x", "-r"])
+        .arg(capture())
+        .args([
+            "-Y",
+            &format!(
+                "frame.time == \"{}\"",
+                at.trim_end_matches('Z').replace('T', " ")
+            ),
+        ])
+        .env("TZ", "UTC")
+        .output()
+        .unwrap();
+    let read: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|_| panic!("{at}: {}", String::from_utf8_lossy(&output.stderr)));
+    let packets = read.as_array().unwrap().iter();
+    packets
+        .map(|packet| {
+            packet["_source"]["layers"]["frame_raw"][0]
+                .as_str()
+                .unwrap()
+                .to_owned()
+        })
+        .collect()
+}
+
+#[test]
+fn reasons_are_those_of_info() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = log(dir.path());
+    let serving = Serving::start(&[&log], &[]);
+    let served = serving.json("/api/v1/logs/0/reasons?limit=200");
+    let info = ok(strata().args(["info", "--json", "--reasons"]).arg(&log));
+    let info: Value = serde_json::from_str(&info).unwrap();
+    let known = info[0]["reasons"].as_array().unwrap();
+    assert_eq!(number(&served["total"]["reasons"]), known.len() as u64);
+    let sum = |all: &[Value], of: &str| all.iter().map(|one| number(&one[of])).sum::<u64>();
+    assert_eq!(number(&served["total"]["kept_bytes"]), sum(known, "bytes"));
+    for reason in served["reasons"].as_array().unwrap() {
+        let same = known.iter().find(|one| {
+            ["reason", "class", "granularity"]
+                .iter()
+                .all(|of| one[*of] == reason[*of])
+        });
+        let same = same.unwrap_or_else(|| panic!("{reason} is not in info"));
+        assert_eq!(same["packets"], reason["packets"]);
+        assert_eq!(same["bytes"], reason["kept_bytes"]);
+    }
+}
+
+#[test]
+fn damaged_empty_encrypted_and_missing_logs_are_said_to_be_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = log(dir.path());
+    let damaged = dir.path().join("damaged");
+    let encrypted = dir.path().join("encrypted");
+    for copy in [&damaged, &encrypted] {
+        ok(Command::new("cp").arg("-r").arg(&whole).arg(copy));
+    }
+    let file = fs::read_dir(damaged.join("blocks")).unwrap().flatten();
+    let file = file
+        .map(|entry| entry.path())
+        .find(|path| path.extension().is_some_and(|e| e == "strata"));
+    let file = file.expect("a block file");
+    let mut bytes = fs::read(&file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle..middle + 64].fill(0xff);
+    fs::write(&file, bytes).unwrap();
+    let key = dir.path().join("key");
+    let public = ok(strata().args(["key", "new"]).arg(&key));
+    ok(strata()
+        .arg("compact")
+        .arg(&encrypted)
+        .args(["--encrypt-to", public.trim()]));
+    let empty = dir.path().join("empty");
+    fs::create_dir(&empty).unwrap();
+    let serving = Serving::start(&[&damaged, &encrypted, &empty], &[]);
+    let logs = serving.json("/api/v1/logs");
+    assert_eq!(logs[2]["state"], "unreadable");
+    assert!(
+        logs[2]["problem"]
+            .as_str()
+            .unwrap()
+            .contains("manifest.json")
+    );
+    assert_eq!(number(&logs[1]["encrypted_packets"]), counted(""));
+    let covered = |id: usize| {
+        let lines = serving.get(&format!("/api/v1/logs/{id}/search")).lines();
+        lines.last().unwrap()["result"]["covered"].clone()
+    };
+    let of_damaged = covered(0);
+    assert!(number(&of_damaged["damaged"]) > 0, "{of_damaged}");
+    let of_encrypted = covered(1);
+    assert_eq!(of_encrypted["complete"], false);
+    assert!(
+        of_encrypted["why"].as_str().unwrap().contains("--key"),
+        "{of_encrypted}"
+    );
+    let lines = serving.get("/api/v1/logs/2/search").lines();
+    assert_eq!(lines.last().unwrap()["event"], "error");
+    let verified = serving.get("/api/v1/logs/0/verify").lines();
+    let last = verified.last().unwrap();
+    assert!(!last["damaged"].as_array().unwrap().is_empty(), "{last}");
+    // With the key, everything is there.
+    let serving = Serving::start(&[&encrypted], &["--key", key.to_str().unwrap()]);
+    let (result, _) = serving.search("");
+    assert_eq!(number(&result["packets"]), counted(""));
+    assert_eq!(result["covered"]["complete"], true, "{}", result["covered"]);
+}
+
+#[test]
+fn storage_adds_up_and_what_goes_next_is_what_prune_deletes() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = log(dir.path());
+    ok(strata().arg("compact").arg(&log));
+    let serving = Serving::start(&[&log], &[]);
+    let storage = serving.json("/api/v1/logs/0/storage?max_age_days=1");
+    let hours = storage["hours"].as_array().unwrap();
+    assert_eq!(
+        hours
+            .iter()
+            .map(|hour| number(&hour["packets"]))
+            .sum::<u64>(),
+        counted("")
+    );
+    let said = ok(strata()
+        .arg("prune")
+        .arg(&log)
+        .args(["--keep", "1d", "--dry-run"]));
+    let next = storage["next"]["pieces"].as_array().unwrap();
+    assert!(!next.is_empty() && !said.is_empty(), "{said}");
+    let line = storage["next"]["command"].as_str().unwrap();
+    let line = line.replacen("strata", env!("CARGO_BIN_EXE_strata"), 1);
+    assert_eq!(ok(Command::new("sh").args(["-c", &line])), said);
+}
+
+#[test]
+fn marple_is_asked_as_on_the_command_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = log(dir.path());
+    let serving = Serving::start(&[&log], &[]);
+    let asked = json!({"language": "marple", "log": "0", "text": "packet-counts-per-source"});
+    let answer = serving.change("POST", "/api/v1/ask", &asked);
+    assert_eq!(
+        answer.status,
+        200,
+        "{}",
+        String::from_utf8_lossy(&answer.body)
+    );
+    let answer = answer.json();
+    let csv = ok(strata()
+        .arg("ask")
+        .arg(&log)
+        .args(["packet-counts-per-source", "-F", "csv"]));
+    assert_eq!(
+        answer["rows"].as_array().unwrap().len() + 1,
+        csv.lines().count()
+    );
+    let wrong = json!({"language": "marple", "log": "0", "text": "R = nonsense"});
+    let refused = serving.change("POST", "/api/v1/ask", &wrong);
+    assert_eq!(
+        refused.status,
+        400,
+        "{}",
+        String::from_utf8_lossy(&refused.body)
+    );
+}

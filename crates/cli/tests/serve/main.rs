@@ -1,0 +1,12 @@
+//! `strata serve` over HTTP, as a browser uses it: on real logs, compared with what tcpdump, tshark
+//! and other subcommands say of the same; and as strangers use it.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
+
+#[path = "../common/program.rs"]
+mod program;
+
+mod hostile;
+mod http;
+mod logs;
+mod recordings;
+mod trust;

@@ -1,0 +1,349 @@
+//! Who is let in, and who may do what.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use serde_json::json;
+
+use crate::http::Serving;
+use crate::logs::capture;
+use crate::program::{ok, record, strata};
+
+const LOOK: &str = "look-0123456789abcdef";
+const PAYLOAD: &str = "payload-0123456789abcdef";
+const CHANGE: &str = "change-0123456789abcdef";
+
+#[test]
+fn names_that_resolve_to_this_machine_are_not_this_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    ok(&mut record(capture(), &log));
+    let serving = Serving::start(&[&log], &[]);
+    let port = serving.address.rsplit(':').next().unwrap().to_owned();
+    for host in ["localhost", "127.0.0.1", "[::1]", "LOCALHOST"] {
+        let host = format!("Host: {host}:{port}");
+        assert_eq!(
+            serving.send("GET", "/api/v1/session", &[&host], b"").status,
+            200,
+            "{host}"
+        );
+    }
+    for host in [
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "localhost",
+        "",
+        "[::1",
+        "127.0.0.1:1",
+    ] {
+        let own = format!("Host: {host}");
+        for path in ["/api/v1/session", "/"] {
+            let answer = serving.send("GET", path, &[&own], b"");
+            assert_eq!(answer.status, 421, "{host}");
+            assert_eq!(answer.json()["code"], "host");
+        }
+    }
+}
+
+#[test]
+fn other_pages_change_nothing_and_answers_are_locked_down() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    ok(&mut record(capture(), &log));
+    let serving = Serving::start(&[&log], &[]);
+    let body = br#"{"match": "tcp", "action": "drop"}"#;
+    let own = format!("Origin: http://{}", serving.address);
+    for head in [
+        vec![],
+        vec![own.as_str()],
+        vec!["X-Strata: 1", "Origin: http://evil.example"],
+        vec!["X-Strata: 1", "Origin: null"],
+        vec!["X-Strata: 1", "Sec-Fetch-Site: cross-site"],
+    ] {
+        let answer = serving.send("POST", "/api/v1/policies/check", &head, body);
+        assert_eq!(answer.status, 403, "{head:?}");
+        assert_eq!(answer.json()["code"], "csrf");
+    }
+    let head = ["Sec-Fetch-Site: cross-site"];
+    assert_eq!(serving.send("GET", "/api/v1/logs", &head, b"").status, 403);
+    let checked = serving.send(
+        "POST",
+        "/api/v1/policies/check",
+        &["X-Strata: 1", &own],
+        body,
+    );
+    assert_eq!(checked.status, 200);
+    for path in ["/", "/api/v1/session", "/api/v1/none", "/none.js"] {
+        let answer = serving.send("GET", path, &[], b"");
+        for said in [
+            "content-security-policy: default-src 'none'",
+            "x-content-type-options: nosniff",
+            "referrer-policy: no-referrer",
+            "x-frame-options: deny",
+            "cross-origin-resource-policy: same-origin",
+            "cache-control: no-",
+        ] {
+            assert!(
+                answer.head.contains(said),
+                "{path}: {said}: {}",
+                answer.head
+            );
+        }
+        assert!(!answer.head.contains("access-control"), "{}", answer.head);
+    }
+}
+
+#[test]
+fn each_role_is_refused_what_it_may_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    ok(&mut record(capture(), &log));
+    let file = dir.path().join("tokens");
+    fs::write(
+        &file,
+        format!("look {LOOK}\npayload {PAYLOAD}\n# all\n{CHANGE}\n"),
+    )
+    .unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let socket = dir.path().join("none.sock");
+    let more = [
+        "--token-file",
+        file.to_str().unwrap(),
+        "--socket",
+        socket.to_str().unwrap(),
+    ];
+    let serving = Serving::start(&[&log], &more);
+    let bearer = |token: &str| format!("Authorization: Bearer {token}");
+    for wrong in ["", "x", "look-0123456789abcde", "look-0123456789abcdef0"] {
+        let answer = serving.send("GET", "/api/v1/logs", &[&bearer(wrong)], b"");
+        assert_eq!(
+            (answer.status, answer.json()["code"].as_str().unwrap()),
+            (401, "login")
+        );
+    }
+    let download = "/api/v1/logs/0/export?format=pcapng";
+    let mode = br#"{"mode": "log-all"}"#;
+    // 502: it may, and nothing listens there.
+    for (token, downloads, changes) in [(LOOK, 403, 403), (PAYLOAD, 200, 403), (CHANGE, 200, 502)] {
+        let who = bearer(token);
+        assert_eq!(
+            serving.send("GET", "/api/v1/logs", &[&who], b"").status,
+            200
+        );
+        assert_eq!(
+            serving.send("GET", download, &[&who], b"").status,
+            downloads,
+            "{token}"
+        );
+        let head = [who.as_str(), "X-Strata: 1"];
+        let answer = serving.send("PUT", "/api/v1/recorders/0/mode", &head, mode);
+        assert_eq!(
+            answer.status,
+            changes,
+            "{token}: {}",
+            String::from_utf8_lossy(&answer.body)
+        );
+        let asked = br#"{"language": "marple", "log": "0", "text": "x"}"#;
+        let answer = serving.send("POST", "/api/v1/ask", &head, asked);
+        assert_eq!(answer.status == 403, token == LOOK);
+        // A role that may not look at payload gets headers.
+        let found = serving
+            .send("GET", "/api/v1/logs/0/search?filter=tcp", &[&who], b"")
+            .lines();
+        let search = found.last().unwrap()["search"].as_str().unwrap().to_owned();
+        let page = format!("/api/v1/searches/{search}/flows?sort=kept_bytes&order=desc&limit=1");
+        let flow = serving.send("GET", &page, &[&who], b"").json()["rows"][0]["id"].clone();
+        let page = format!("/api/v1/logs/0/flows/{}/packets", flow.as_str().unwrap());
+        let packets = serving.send("GET", &page, &[&who], b"").json();
+        let kept = |packet: &&serde_json::Value| packet["kept_bytes"].as_u64().unwrap();
+        let largest = packets["packets"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .max_by_key(kept)
+            .unwrap();
+        let path = format!("/api/v1/logs/0/packets/{}", largest["id"].as_str().unwrap());
+        let detail = serving.send("GET", &path, &[&who], b"").json();
+        let shown = detail["bytes"].as_str().unwrap().len() as u64 / 2;
+        let headers = detail["header_bytes"].as_u64().unwrap();
+        assert!(headers < kept(&largest), "a packet with payload: {largest}");
+        let may = if token == LOOK {
+            headers
+        } else {
+            kept(&largest)
+        };
+        assert_eq!(
+            (shown, &detail["payload_hidden"]),
+            (may, &json!(token == LOOK)),
+            "{token}"
+        );
+    }
+    // A browser logs in, and is logged out.
+    let given = json!({"token": LOOK}).to_string();
+    let answer = serving.send(
+        "POST",
+        "/api/v1/session",
+        &["X-Strata: 1"],
+        given.as_bytes(),
+    );
+    assert_eq!(answer.status, 200);
+    let cookie = answer
+        .head
+        .lines()
+        .find_map(|line| line.strip_prefix("set-cookie: "))
+        .unwrap();
+    assert!(
+        cookie.contains("httponly") && cookie.contains("samesite=strict"),
+        "{cookie}"
+    );
+    let cookie = format!("Cookie: x=y; {}", cookie.split(';').next().unwrap());
+    let session = serving
+        .send("GET", "/api/v1/session", &[&cookie], b"")
+        .json();
+    assert_eq!(session["roles"], json!(["look"]));
+    let gone = serving.send("DELETE", "/api/v1/session", &[&cookie, "X-Strata: 1"], b"");
+    assert_eq!(gone.status, 204);
+    assert_eq!(
+        serving
+            .send("GET", "/api/v1/session", &[&cookie], b"")
+            .status,
+        401
+    );
+    let read_only = Serving::start(&[&log], &[&more[..], &["--read-only"]].concat());
+    let head = [&*bearer(CHANGE), "X-Strata: 1"];
+    let answer = read_only.send("PUT", "/api/v1/recorders/0/mode", &head, mode);
+    assert_eq!(
+        (answer.status, answer.json()["code"].as_str().unwrap()),
+        (403, "read_only")
+    );
+}
+
+#[test]
+fn a_proxy_is_trusted_from_where_it_is_and_nobody_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    ok(&mut record(capture(), &log));
+    let header = ["--user-header", "X-User"];
+    let trusted = Serving::start(
+        &[&log],
+        &[&["--trust-proxy", "127.0.0.0/8"], &header[..]].concat(),
+    );
+    let session =
+        |serving: &Serving, head: &[&str]| serving.send("GET", "/api/v1/session", head, b"");
+    assert_eq!(
+        session(&trusted, &["X-User: alice"]).json()["user"],
+        "alice"
+    );
+    assert_eq!(
+        session(&trusted, &["X-User: alice"]).json()["roles"],
+        json!(["look"])
+    );
+    for head in [&[][..], &["X-User:"], &["X-User: alice", "X-User: root"]] {
+        assert_eq!(session(&trusted, head).status, 401, "{head:?}");
+    }
+    let other = Serving::start(
+        &[&log],
+        &[&["--trust-proxy", "192.0.2.0/24"], &header[..]].concat(),
+    );
+    assert_eq!(session(&other, &["X-User: alice"]).status, 401);
+}
+
+#[test]
+fn what_would_let_anybody_in_does_not_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let refused = |arguments: &[&str], why: &str| {
+        let output = strata()
+            .arg("serve")
+            .arg(dir.path())
+            .args(arguments)
+            .output()
+            .unwrap();
+        assert!(!output.status.success(), "{arguments:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(why) && !said.contains("panicked"), "{said}");
+    };
+    refused(&["--listen", "0.0.0.0:0"], "--token-file");
+    refused(&["--listen", "nonsense"], "127.0.0.1:9470");
+    refused(&["--trust-proxy", "127.0.0.0/8"], "--user-header");
+    refused(
+        &["--trust-proxy", "x", "--user-header", "x"],
+        "192.0.2.0/24",
+    );
+    let file = dir.path().join("tokens");
+    let named = file.to_str().unwrap();
+    for (content, mode, why) in [
+        (CHANGE, 0o644, "chmod 600"),
+        ("short", 0o600, "openssl rand"),
+        ("", 0o600, "no token"),
+        ("root 0123456789abcdef", 0o600, "line 1"),
+    ] {
+        fs::write(&file, content).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+        refused(&["--token-file", named], why);
+    }
+}
+
+/// The paths and methods of the contract, as it is written.
+fn contract() -> Vec<(String, String)> {
+    let file = strata_testkit::workspace_root().join("crates/serve/openapi.yaml");
+    let text = fs::read_to_string(file).unwrap();
+    let (mut path, mut all) = (String::new(), Vec::new());
+    for line in text.lines() {
+        if let Some(named) = line.strip_prefix("  /api/") {
+            path = format!("/api/{}", named.trim_end_matches(':'));
+        }
+        let method = line
+            .strip_prefix("    ")
+            .and_then(|rest| rest.strip_suffix(':'));
+        if let Some(method @ ("get" | "post" | "put" | "delete")) = method {
+            all.push((method.to_uppercase(), path.clone()));
+        }
+    }
+    all
+}
+
+#[test]
+fn every_path_of_the_contract_is_served_and_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    ok(&mut record(capture(), &log));
+    let socket = dir.path().join("none.sock");
+    let serving = Serving::start(&[&log], &["--socket", socket.to_str().unwrap()]);
+    let contract = contract();
+    assert!(contract.len() > 25, "{contract:?}");
+    for (method, path) in contract {
+        // It has no end.
+        if path.ends_with("/live") {
+            continue;
+        }
+        let real = path
+            .replace("{log}", "0")
+            .replace("{recorder}", "0")
+            .replace("{search}", "1");
+        let real = real
+            .replace("{event}", "x")
+            .replace("{policy}", "1")
+            .replace("{packet}", "x");
+        let real = real.replace("{flow}", "6_10.0.0.1_1_10.0.0.2_2");
+        let answer = serving.send(&method, &real, &["X-Strata: 1"], b"");
+        let said = String::from_utf8_lossy(&answer.body);
+        assert!(
+            answer.status != 405 && !said.contains("there is no /api"),
+            "{method} {real}: {said}"
+        );
+    }
+    for (method, path) in [
+        ("PATCH", "/api/v1/logs"),
+        ("PUT", "/api/v1/session"),
+        ("DELETE", "/api/v1/logs"),
+    ] {
+        assert_eq!(
+            serving.send(method, path, &["X-Strata: 1"], b"").status,
+            405,
+            "{method} {path}"
+        );
+    }
+    for path in ["/api/v1", "/api/v1/", "/api/v1/none", "/api/v2/logs"] {
+        assert_eq!(serving.send("GET", path, &[], b"").status, 404, "{path}");
+    }
+}

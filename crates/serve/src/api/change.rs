@@ -1,0 +1,251 @@
+//! Changes of recordings: role `change`, each an audit event.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, Uri};
+use axum::{Extension, Json};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use strata_control::client::{Client, ClientError};
+use strata_control::{DetailRequest, ModeRequest, PolicyRequest, PolicyStatus};
+
+use super::{Answer, Shared, body, bytes, query, recorder};
+use crate::app::App;
+use crate::recorders::Recorder;
+use crate::refused::Refused;
+use crate::search::quoted;
+use crate::times;
+use crate::trust::{Role, Who};
+
+/// Most bytes of a reason.
+const WHY_BYTES_MAX: usize = 1 << 10;
+
+/// The recorder, if this user may change it.
+fn changed(app: &App, who: &Who, id: &str) -> Result<Arc<Recorder>, Refused> {
+    who.may(Role::Change, app.spec.read_only)?;
+    recorder(app, id)
+}
+
+/// Asks the recorder's socket.
+async fn told<T: Send + 'static>(
+    app: &App,
+    recorder: &Arc<Recorder>,
+    what: impl FnOnce(&Client) -> Result<T, ClientError> + Send + 'static,
+) -> Result<T, Refused> {
+    let recorder = Arc::clone(recorder);
+    app.work
+        .short(move |_| Ok(what(&recorder.client()?)?))
+        .await
+}
+
+/// Says who asked: to the recording, everything comes from this process.
+fn why(who: &Who, why: &str) -> Result<String, Refused> {
+    if why.len() > WHY_BYTES_MAX - 256 {
+        return Err(Refused::invalid("why", "a reason has at most 768 bytes"));
+    }
+    Ok(match why.is_empty() {
+        true => format!("strata serve: {}", who.name),
+        false => format!("{why} (strata serve: {})", who.name),
+    })
+}
+
+fn done(what: &str, command: &str, id: Option<u32>, undo: &Value) -> Json<Value> {
+    Json(json!({"what": what, "command": command, "id": id, "undo": undo}))
+}
+
+pub(super) async fn mode(
+    State(app): Shared,
+    Extension(who): Extension<Who>,
+    Path(id): Path<String>,
+    given: Body,
+) -> Answer {
+    let recorder = changed(&app, &who, &id)?;
+    let asked: ModeRequest = body(given).await?;
+    let request = ModeRequest {
+        why: why(&who, &asked.why)?,
+        ..asked.clone()
+    };
+    let before = told(&app, &recorder, move |client| {
+        let before = client.status()?.asked_mode;
+        client.set_mode(&request)?;
+        Ok(before)
+    });
+    let before = before.await?;
+    let period = asked
+        .seconds
+        .map_or_else(String::new, |seconds| format!(" for {seconds} s"));
+    let what = format!("mode {}{period} on recorder {id}", asked.mode);
+    app.audit.note(&who.name, &what, &asked.why);
+    let mut command = format!("strata mode set {}", quoted(&asked.mode));
+    if let Some(seconds) = asked.seconds {
+        command += &format!(" --for {seconds}s");
+    }
+    let undo = json!({
+        "method": "PUT", "path": format!("/api/v1/recorders/{id}/mode"),
+        "body": {"mode": before, "seconds": null, "why": "undone"},
+    });
+    Ok(done(&what, &command, None, &undo))
+}
+
+pub(super) async fn detail(
+    State(app): Shared,
+    Extension(who): Extension<Who>,
+    Path(id): Path<String>,
+    given: Body,
+) -> Answer {
+    let recorder = changed(&app, &who, &id)?;
+    let asked: DetailRequest = body(given).await?;
+    let request = DetailRequest {
+        why: why(&who, &asked.why)?,
+        ..asked.clone()
+    };
+    let before = told(&app, &recorder, move |client| {
+        let before = client.status()?.detail.map(|detail| detail.asked);
+        client.set_detail(&request)?;
+        Ok(before.unwrap_or_else(|| String::from("none")))
+    });
+    let before = before.await?;
+    let what = format!("budget of detail {} on recorder {id}", asked.detail);
+    app.audit.note(&who.name, &what, &asked.why);
+    let command = format!("strata detail {}", quoted(&asked.detail));
+    let undo = json!({
+        "method": "PUT", "path": format!("/api/v1/recorders/{id}/detail"),
+        "body": {"detail": before, "why": "undone"},
+    });
+    Ok(done(&what, &command, None, &undo))
+}
+
+pub(super) async fn rotate(
+    State(app): Shared,
+    Extension(who): Extension<Who>,
+    Path(id): Path<String>,
+) -> Result<StatusCode, Refused> {
+    let recorder = changed(&app, &who, &id)?;
+    told(&app, &recorder, Client::rotate).await?;
+    app.audit
+        .note(&who.name, &format!("new files on recorder {id}"), "");
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub(super) async fn policies(State(app): Shared, Path(id): Path<String>) -> Answer {
+    let recorder = recorder(&app, &id)?;
+    let policies = told(&app, &recorder, Client::policies).await?;
+    Ok(Json(json!(policies)))
+}
+
+pub(super) async fn add_policy(
+    State(app): Shared,
+    Extension(who): Extension<Who>,
+    Path(id): Path<String>,
+    given: Body,
+) -> Result<(StatusCode, Json<Value>), Refused> {
+    let recorder = changed(&app, &who, &id)?;
+    let asked: PolicyRequest = body(given).await?;
+    // The place of an error is known here.
+    crate::search::filter("match", &asked.policy.matches)?;
+    let (policy, reason) = (asked.policy.clone(), asked.why.clone());
+    let request = PolicyRequest {
+        why: why(&who, &asked.why)?,
+        ..asked
+    };
+    let added = told(&app, &recorder, move |client| client.add_policy(&request)).await?;
+    let (action, matches) = (&policy.action, &policy.matches);
+    let what = format!(
+        "policy {} added on recorder {id}: {action} for {matches}",
+        added.id
+    );
+    app.audit.note(&who.name, &what, &reason);
+    let mut command = format!(
+        "strata policy add {} --action {}",
+        quoted(matches),
+        quoted(action)
+    );
+    if policy.priority != strata_rules::PRIORITY_DEFAULT {
+        command += &format!(" --prio {}", policy.priority);
+    }
+    if let Some(interface) = &policy.interface {
+        command += &format!(" --interface {}", quoted(interface));
+    }
+    if policy.protect {
+        command += " --protect";
+    }
+    let undo = json!({
+        "method": "DELETE", "path": format!("/api/v1/recorders/{id}/policies/{}", added.id),
+        "body": null,
+    });
+    Ok((
+        StatusCode::CREATED,
+        done(&what, &command, Some(added.id), &undo),
+    ))
+}
+
+#[derive(Deserialize)]
+struct Reason {
+    #[serde(default)]
+    why: String,
+}
+
+pub(super) async fn remove_policy(
+    State(app): Shared,
+    Extension(who): Extension<Who>,
+    Path((id, policy)): Path<(String, String)>,
+    uri: Uri,
+) -> Answer {
+    let recorder = changed(&app, &who, &id)?;
+    let reason: Reason = query(&uri)?;
+    let missing = || Refused::not_found(format!("there is no policy '{policy}'"));
+    let number: u32 = policy.parse().map_err(|_| missing())?;
+    let removed = told(&app, &recorder, move |client| {
+        let policies = client.policies()?;
+        let known = policies.into_iter().find(|policy| policy.id == number);
+        client.remove_policy(number)?;
+        Ok(known)
+    });
+    let removed = removed.await?.ok_or_else(missing)?;
+    let what = format!(
+        "policy {number} removed on recorder {id}: {} for {}",
+        removed.action, removed.matches
+    );
+    app.audit.note(&who.name, &what, &reason.why);
+    let undo = json!({
+        "method": "POST", "path": format!("/api/v1/recorders/{id}/policies"),
+        "body": again(&removed),
+    });
+    Ok(done(
+        &what,
+        &format!("strata policy remove {number}"),
+        None,
+        &undo,
+    ))
+}
+
+/// The request that adds a policy again.
+fn again(policy: &PolicyStatus) -> Value {
+    json!({
+        "match": policy.matches, "action": policy.action, "priority": policy.priority,
+        "interface": policy.interface, "protect": policy.protect, "why": "undone",
+    })
+}
+
+pub(super) async fn acknowledge(
+    State(app): Shared,
+    Extension(who): Extension<Who>,
+    Path((id, event)): Path<(String, String)>,
+    given: Body,
+) -> Result<StatusCode, Refused> {
+    let recorder = changed(&app, &who, &id)?;
+    let given = bytes(given).await?;
+    let reason = match given.is_empty() {
+        true => Reason { why: String::new() },
+        false => serde_json::from_slice(&given)
+            .map_err(|error| Refused::invalid("body", error.to_string()))?,
+    };
+    if !recorder.acknowledge(&event, &who.name, &times::now()) {
+        return Err(Refused::not_found(format!("there is no event '{event}'")));
+    }
+    let what = format!("event {event} of recorder {id} acknowledged");
+    app.audit.note(&who.name, &what, &reason.why);
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,370 @@
+//! What logs hold.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::{Uri, header};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use strata_archive::{ArchiveError, verify as verify_log};
+use strata_control::api::Connection;
+use strata_query::{
+    ByLink, ExportOptions, FileFormat, RecordFormat, export as export_packets, export_flows,
+};
+use strata_store::Log;
+
+use super::{Answer, Shared, body, query};
+use crate::body::{Sink, body as streamed_body};
+use crate::packet::{detail, look_up};
+use crate::packets;
+use crate::refused::Refused;
+use crate::results::Page;
+use crate::search::{self, Asked, Sought};
+use crate::trust::{Role, Who};
+use crate::work::{LONG, until};
+use crate::{child, filters, flow_id, logs as of_logs, storage as stored, tshark};
+
+/// How long a download may take: it is bounded by whoever takes it.
+const DOWNLOAD: std::time::Duration = std::time::Duration::from_secs(6 * 3600);
+/// Points of a series, if none are asked for.
+const POINTS: usize = 300;
+
+#[derive(Deserialize)]
+struct Typed {
+    #[serde(default)]
+    filter: String,
+    #[serde(default)]
+    at: usize,
+}
+
+pub(super) async fn check_filter(uri: Uri) -> Answer {
+    let typed: Typed = query(&uri)?;
+    Ok(Json(filters::check(&typed.filter)))
+}
+
+pub(super) async fn complete_filter(uri: Uri) -> Answer {
+    let typed: Typed = query(&uri)?;
+    Ok(Json(filters::complete(&typed.filter, typed.at)))
+}
+
+pub(super) async fn check_policy(State(app): Shared, given: Body) -> Answer {
+    let asked: filters::PolicyAsked = body(given).await?;
+    if let Some(error) = asked.error() {
+        return Ok(Json(json!({"error": error, "matched": null})));
+    }
+    let Some(log) = asked.log.clone().filter(|log| !log.is_empty()) else {
+        return Ok(Json(json!({"error": null, "matched": null})));
+    };
+    let sought = Sought {
+        filter: search::filter("match", &asked.matches)?,
+        text: asked.matches,
+        ..Sought::default()
+    };
+    let shared = Arc::clone(&app);
+    let matched = app
+        .work
+        .long(move |stop| search::matched(&shared.logs, &log, &sought, stop));
+    Ok(Json(json!({"error": null, "matched": matched.await?})))
+}
+
+pub(super) async fn logs(State(app): Shared) -> Answer {
+    let shared = Arc::clone(&app);
+    let all = app.work.short(move |stop| {
+        let ids: Vec<String> = shared.logs.iter().map(|(id, _)| id).collect();
+        let all: Result<Vec<Value>, Refused> = ids
+            .iter()
+            .map(|id| of_logs::summary(&shared.logs, id, stop))
+            .collect();
+        all
+    });
+    Ok(Json(json!(all.await?)))
+}
+
+pub(super) async fn models(State(app): Shared, Path(log): Path<String>) -> Answer {
+    let shared = Arc::clone(&app);
+    let all = app.work.short(move |_| {
+        let opened = of_logs::open(&shared.logs, &log)?;
+        let recordings = opened.recordings().iter();
+        let recordings = recordings.map(|one| of_logs::recording(&shared.logs, &log, &opened, one));
+        Ok(recordings.collect::<Vec<Value>>())
+    });
+    Ok(Json(json!(all.await?)))
+}
+
+pub(super) async fn series(State(app): Shared, Path(log): Path<String>, uri: Uri) -> Answer {
+    let asked: Asked = query(&uri)?;
+    let sought = asked.sought()?;
+    let points = asked.points.unwrap_or(POINTS);
+    let shared = Arc::clone(&app);
+    let series = app
+        .work
+        .long(move |stop| search::series(&shared.logs, &log, &sought, points, stop));
+    Ok(Json(series.await?))
+}
+
+pub(super) async fn search(
+    State(app): Shared,
+    Path(log): Path<String>,
+    connection: Option<Extension<Connection>>,
+    uri: Uri,
+) -> Result<Response, Refused> {
+    let asked: Asked = query(&uri)?;
+    let sought = asked.sought()?;
+    app.logs.dir(&log)?;
+    let points = asked.points.unwrap_or(POINTS);
+    let turn = app.work.turn().await?;
+    let (stop, waiting) = until(LONG);
+    let (mut sink, body) = streamed_body(connection.map(|Extension(one)| one), waiting);
+    tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        search::stream(
+            (&app.logs, &app.searches),
+            (&log, &sought, points),
+            &stop,
+            &mut sink,
+        );
+    });
+    Ok(lines(body))
+}
+
+fn lines(body: crate::body::Body) -> Response {
+    let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
+    (kind, Body::new(body)).into_response()
+}
+
+pub(super) async fn flows(State(app): Shared, Path(id): Path<String>, uri: Uri) -> Answer {
+    let page: Page = query(&uri)?;
+    let shared = Arc::clone(&app);
+    let rows = app.work.short(move |_| shared.searches.page(&id, &page));
+    Ok(Json(rows.await?))
+}
+
+#[derive(Deserialize)]
+struct Paged {
+    cursor: Option<String>,
+    limit: Option<usize>,
+}
+
+pub(super) async fn flow_packets(
+    State(app): Shared,
+    Path((log, flow)): Path<(String, String)>,
+    uri: Uri,
+) -> Answer {
+    let (asked, paged): (Asked, Paged) = (query(&uri)?, query(&uri)?);
+    let shared = Arc::clone(&app);
+    let page = app.work.short(move |stop| {
+        let place = (paged.cursor.as_deref(), paged.limit);
+        packets::page(&shared.logs, (&log, &flow), &asked, place, stop)
+    });
+    Ok(Json(page.await?))
+}
+
+#[derive(Deserialize)]
+struct Looks {
+    payload: Option<bool>,
+}
+
+pub(super) async fn packet(
+    State(app): Shared,
+    Extension(who): Extension<Who>,
+    Path((log, id)): Path<(String, String)>,
+    uri: Uri,
+) -> Answer {
+    let looks: Looks = query(&uri)?;
+    let shows_payload =
+        looks.payload.unwrap_or(true) && who.may(Role::Payload, app.spec.read_only).is_ok();
+    let (shared, named) = (Arc::clone(&app), (log.clone(), id.clone()));
+    let looked = app
+        .work
+        .short(move |stop| look_up(&shared.logs, &named.0, &named.1, stop));
+    let looked = looked.await?;
+    let packet = &looked.packet;
+    if shows_payload && packet.data.len() > packet.header_bytes() {
+        app.audit.note(
+            &who.name,
+            &format!("looked at payload: log {log}, packet {id}"),
+            "",
+        );
+    }
+    let mut answer = detail(&looked, shows_payload);
+    if let Some(program) = child::find("tshark", None) {
+        let shown = match shows_payload {
+            true => packet.data.len(),
+            false => packet.header_bytes(),
+        };
+        match tshark::layers(&program, packet, shown).await {
+            Ok(layers) => {
+                answer["dissection"] = json!({"by": "tshark", "problem": null, "layers": layers});
+            }
+            Err(problem) => answer["dissection"]["problem"] = json!(problem),
+        }
+    }
+    Ok(Json(answer))
+}
+
+/// What a download holds.
+enum Format {
+    Packets,
+    Flows(RecordFormat),
+}
+
+pub(super) async fn export(
+    State(app): Shared,
+    Extension(who): Extension<Who>,
+    Path(log): Path<String>,
+    connection: Option<Extension<Connection>>,
+    uri: Uri,
+) -> Result<Response, Refused> {
+    let asked: Asked = query(&uri)?;
+    let mut sought = asked.sought()?;
+    let (format, name, kind) = match asked.format.as_deref() {
+        Some("pcapng") => (Format::Packets, "out.pcapng", "application/x-pcapng"),
+        Some("csv") => (Format::Flows(RecordFormat::Csv), "flows.csv", "text/csv"),
+        Some("json") => (
+            Format::Flows(RecordFormat::Json),
+            "flows.json",
+            "application/x-ndjson",
+        ),
+        _ => return Err(Refused::invalid("format", "write pcapng, csv or json")),
+    };
+    if let Some(flow) = &asked.flow {
+        let key = flow_id::parse(flow).and_then(|key| flow_id::filter(&key));
+        let of_flow = key.ok_or_else(|| Refused::invalid("flow", "this is no flow"))?;
+        let whole = match sought.text.is_empty() {
+            true => of_flow,
+            false => format!("({of_flow}) and ({})", sought.text),
+        };
+        sought.filter = search::filter("flow", &whole)?;
+        sought.text = whole;
+    }
+    if matches!(format, Format::Packets) {
+        who.may(Role::Payload, app.spec.read_only)?;
+        let what = format!("downloaded packets: log {log}, filter '{}'", sought.text);
+        app.audit.note(&who.name, &what, "");
+    } else if sought.kept.granularity.is_some() || sought.kept.reason.is_some() {
+        let error =
+            "flows have no single reason or granularity: download pcapng, or leave them out";
+        return Err(Refused::invalid("format", error));
+    }
+    app.logs.dir(&log)?;
+    let turn = app.work.turn().await?;
+    let shared = Arc::clone(&app);
+    let opened = app
+        .work
+        .short(move |_| of_logs::open(&shared.logs, &log))
+        .await?;
+    let (_, waiting) = until(DOWNLOAD);
+    let (mut sink, body) = streamed_body(connection.map(|Extension(one)| one), waiting);
+    tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        if let Err(error) = written(&opened, &sought, &format, &mut sink) {
+            sink.fail(&error.to_string());
+        }
+    });
+    let head = [
+        (header::CONTENT_TYPE, kind.to_owned()),
+        (
+            header::CONTENT_DISPOSITION,
+            format!("attachment; filename=\"{name}\""),
+        ),
+    ];
+    Ok((head, Body::new(body)).into_response())
+}
+
+fn written(
+    log: &Log,
+    sought: &Sought,
+    format: &Format,
+    sink: &mut Sink,
+) -> Result<(), ArchiveError> {
+    let find = sought.find();
+    match format {
+        Format::Packets => {
+            let by_link = sought.filter.clone();
+            let mut by_link = by_link.map(|filter| ByLink::new(filter, |_, _| {}));
+            let options = ExportOptions {
+                select: find.select(),
+                matches: by_link.as_mut().map(|by_link| {
+                    let matches = |link, packet: &[u8], len| by_link.matches(link, packet, len);
+                    Box::new(matches) as Box<dyn FnMut(_, &[u8], u32) -> bool>
+                }),
+                comments: true,
+                kept: sought.kept.clone(),
+            };
+            export_packets(log, &mut *sink, FileFormat::PcapNg, &find, options)?;
+        }
+        Format::Flows(format) => {
+            export_flows(
+                log,
+                &mut *sink,
+                *format,
+                &find,
+                sought.kept.class.as_deref(),
+            )?;
+        }
+    }
+    sink.flush()
+        .map_err(|error| ArchiveError::Write(error.into()))
+}
+
+#[derive(Deserialize)]
+struct Limited {
+    limit: Option<usize>,
+}
+
+pub(super) async fn reasons(State(app): Shared, Path(log): Path<String>, uri: Uri) -> Answer {
+    let (asked, limited): (Asked, Limited) = (query(&uri)?, query(&uri)?);
+    let shared = Arc::clone(&app);
+    let reasons = app
+        .work
+        .long(move |stop| stored::reasons(&shared.logs, &log, &asked, limited.limit, stop));
+    Ok(Json(reasons.await?))
+}
+
+pub(super) async fn storage(State(app): Shared, Path(log): Path<String>, uri: Uri) -> Answer {
+    let keep: stored::Keep = query(&uri)?;
+    let shared = Arc::clone(&app);
+    let storage = app
+        .work
+        .long(move |stop| stored::storage(&shared.logs, &log, &keep, stop));
+    Ok(Json(storage.await?))
+}
+
+/// Most damaged places that are told.
+const DAMAGE_MAX: usize = 1000;
+
+pub(super) async fn verify(
+    State(app): Shared,
+    Path(log): Path<String>,
+    connection: Option<Extension<Connection>>,
+) -> Result<Response, Refused> {
+    app.logs.dir(&log)?;
+    let turn = app.work.turn().await?;
+    let (_, waiting) = until(DOWNLOAD);
+    let (mut sink, body) = streamed_body(connection.map(|Extension(one)| one), waiting);
+    tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        let _ = sink.line(&json!({"event": "progress", "share": 0.0}));
+        // As it is stored: what is encrypted needs no key.
+        let verified =
+            of_logs::open_stored(&app.logs, &log).and_then(|log| Ok(verify_log(&log, None)?));
+        let last = match verified {
+            Ok(verified) => {
+                let places = verified.damage.iter().take(DAMAGE_MAX);
+                let places: Vec<String> = places.map(ToString::to_string).collect();
+                json!({
+                    "event": "done", "share": 1.0, "files": verified.files,
+                    "bytes": verified.bytes, "damaged": places,
+                })
+            }
+            Err(refused) => json!({"event": "error", "problem": refused}),
+        };
+        let _ = sink.line(&last);
+    });
+    Ok(lines(body))
+}

@@ -1,0 +1,42 @@
+//! What all requests share.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use crate::Spec;
+use crate::audit::Audit;
+use crate::logs::Logs;
+use crate::recorders::{Recorder, Ticks, ticks};
+use crate::results::Searches;
+use crate::trust::Gate;
+use crate::work::Work;
+
+/// The state of the server.
+pub(crate) struct App {
+    pub(crate) spec: Spec,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) audit: Audit,
+    pub(crate) logs: Logs,
+    pub(crate) recorders: Vec<Arc<Recorder>>,
+    pub(crate) searches: Searches,
+    pub(crate) work: Work,
+    pub(crate) ticks: Ticks,
+}
+
+impl App {
+    pub(crate) fn new(spec: Spec, address: SocketAddr) -> Self {
+        let sockets = spec.sockets.iter().enumerate();
+        let recorders = sockets.map(|(id, socket)| Arc::new(Recorder::new(id, socket)));
+        let (open, open_stored) = (Arc::clone(&spec.open), Arc::clone(&spec.open_stored));
+        Self {
+            gate: Arc::new(Gate::new(spec.login.clone(), address)),
+            audit: Audit::new(Arc::clone(&spec.audit)),
+            logs: Logs::new(&spec.logs, open, open_stored),
+            recorders: recorders.collect(),
+            searches: Searches::default(),
+            work: Work::new(),
+            ticks: ticks(),
+            spec,
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! The operator's page: what Strata knows, to a browser. A process of its own beside recordings,
+//! which reads logs and talks to recordings' sockets.
+//!
+//! `openapi.yaml` is the contract with the page, whose client is made from it.
+//!
+//! ```text
+//! api              the paths, a file for each view
+//! ask child        programs that answer: bounded, ended with the browser
+//! search storage   what a log holds
+//! results found    flows that were found, which wait to be paged through
+//! packet tshark    a packet: its bytes, and why it was kept
+//! why packets      the packets of a flow; the conditions of the forest
+//! recorders        recordings, asked once a second
+//! logs             logs, opened for each request
+//! work body        work off the server's thread, bounded; answers as they come
+//! trust audit      who may what; what they did
+//! assets           the page's files, embedded
+//! app              shared by all requests
+//! filters series flow_id dissect refused times   forms of what is asked and told
+//! ```
+//!
+//! Threads and asynchronous code are in `work`, `recorders`, `child` and `api` only. Uses `query` for
+//! logs and `control` for recordings; used by the command line.
+#![forbid(unsafe_code)]
+
+mod api;
+mod app;
+mod ask;
+mod assets;
+mod audit;
+mod body;
+mod child;
+mod dissect;
+mod filters;
+mod flow_id;
+mod found;
+mod logs;
+mod packet;
+mod packets;
+mod recorders;
+mod refused;
+mod results;
+mod search;
+mod series;
+mod storage;
+mod times;
+mod trust;
+mod tshark;
+mod why;
+mod work;
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use strata_control::api::serve_tcp;
+use strata_store::Log;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+pub use audit::{AuditEvent, TellAudit};
+pub use trust::{Login, Role};
+
+use app::App;
+
+/// Connections waiting to be accepted.
+const BACKLOG: i32 = 1024;
+/// Threads that read logs and talk to recordings, at most.
+const THREADS_MAX: usize = 24;
+
+/// Opens the log in a directory; the error is for people.
+pub type OpenLog = dyn Fn(&Path) -> Result<Log, String> + Send + Sync;
+
+/// What to serve, where, and to whom.
+pub struct Spec {
+    /// Directories of logs.
+    pub logs: Vec<PathBuf>,
+    /// Sockets of recordings.
+    pub sockets: Vec<PathBuf>,
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// Who may.
+    pub login: Login,
+    /// Whether nobody may change anything.
+    pub read_only: bool,
+    /// Opens a log, decrypting what is encrypted as far as there is a key.
+    pub open: Arc<OpenLog>,
+    /// Opens a log as it is stored.
+    pub open_stored: Arc<OpenLog>,
+    /// The program `strata`, which answers questions of logs.
+    pub program: PathBuf,
+    /// The file with the key of encrypted logs, for that program.
+    pub key: Option<PathBuf>,
+    /// Told of every change and look at payload.
+    pub audit: Arc<TellAudit>,
+    /// Told of what is wrong.
+    pub warn: Box<dyn Fn(String) + Send + Sync>,
+}
+
+impl std::fmt::Debug for Spec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Spec")
+            .field("logs", &self.logs)
+            .field("listen", &self.listen)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why the page cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Anybody could look.
+    #[error(
+        "--listen {0}: others reach this address, and anybody could look: give --token-file, or \
+         --trust-proxy with --user-header"
+    )]
+    Open(SocketAddr),
+    /// The address cannot be used.
+    #[error("--listen {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// No thread or runtime.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+}
+
+/// A page that is served. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Serves the page on a thread of its own.
+///
+/// # Errors
+///
+/// If it may not be served so, or cannot.
+pub fn serve(spec: Spec) -> Result<Server, ServeError> {
+    if matches!(spec.login, Login::None) && !spec.listen.ip().is_loopback() {
+        return Err(ServeError::Open(spec.listen));
+    }
+    let at = |source| ServeError::Listen {
+        address: spec.listen,
+        source,
+    };
+    let listener = std::net::TcpListener::bind(spec.listen).map_err(at)?;
+    // A burst of clients waits, instead of trying again after a second.
+    rustix::net::listen(&listener, BACKLOG)
+        .map_err(io::Error::from)
+        .map_err(at)?;
+    listener.set_nonblocking(true).map_err(at)?;
+    let address = listener.local_addr().map_err(at)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(THREADS_MAX)
+        .build()
+        .map_err(ServeError::Thread)?;
+    let (stop, stopped) = oneshot::channel::<()>();
+    let work = move || {
+        runtime.block_on(async move {
+            let app = Arc::new(App::new(spec, address));
+            let listener = match TcpListener::from_std(listener) {
+                Ok(listener) => listener,
+                Err(error) => return (app.spec.warn)(error.to_string()),
+            };
+            recorders::watch(&app.recorders, app.ticks.clone());
+            tokio::spawn(serve_tcp(listener, api::router(app), None));
+            let _ = stopped.await;
+        });
+        // Whoever reads a log sees that nobody wants it any more.
+        runtime.shutdown_background();
+    };
+    let thread = thread::Builder::new().name("strata-serve".into());
+    let thread = thread.spawn(work).map_err(ServeError::Thread)?;
+    Ok(Server {
+        address,
+        stop: Some(stop),
+        thread: Some(thread),
+    })
+}

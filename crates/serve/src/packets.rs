@@ -1,0 +1,278 @@
+//! The packets of a flow.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use strata_archive::ArchiveError;
+use strata_filter::Filter;
+use strata_query::{ExportOptions, Find, LoggedPacket, packets};
+use strata_store::Log;
+use strata_wire::dissect::dissect;
+use strata_wire::{AddressFamily, Endpoint, FlowKey, Headers, LinkType, TunnelKey, clamped};
+
+use crate::dissect::summary;
+use crate::flow_id;
+use crate::found::words;
+use crate::logs::{self, Logs};
+use crate::refused::Refused;
+use crate::search::{Asked, Sought};
+use crate::times;
+use crate::work::Stop;
+
+/// Most packets of a page.
+const PAGE_MAX: usize = 1000;
+
+/// A packet, owned: what is read of a log is gone with the next packet.
+#[derive(Clone, Debug)]
+pub(crate) struct Packet {
+    pub(crate) recording: u32,
+    pub(crate) interface: u16,
+    pub(crate) link: LinkType,
+    pub(crate) ts_ns: u64,
+    pub(crate) wire_len: u32,
+    pub(crate) captured_len: u32,
+    pub(crate) data: Vec<u8>,
+    pub(crate) class: Option<String>,
+    pub(crate) score: Option<f64>,
+    pub(crate) granularity: String,
+    pub(crate) reason: String,
+    pub(crate) mode: String,
+    pub(crate) headers: Headers,
+    /// How many of its flow with the same time and recording came before.
+    pub(crate) tie: usize,
+}
+
+impl Packet {
+    pub(crate) fn of(logged: &LoggedPacket<'_>, headers: Headers, tie: usize) -> Self {
+        Self {
+            recording: logged.recording,
+            interface: logged.interface,
+            link: logged.link,
+            ts_ns: logged.ts_ns,
+            wire_len: logged.wire_len,
+            captured_len: logged.captured_len,
+            data: logged.data.to_vec(),
+            class: logged.class.map(str::to_owned),
+            score: logged.judged.score(),
+            granularity: logged.judged.granularity().to_owned(),
+            reason: logged.judged.reason().into_owned(),
+            mode: logged.judged.mode().to_owned(),
+            headers,
+            tie,
+        }
+    }
+
+    /// How many of its bytes are headers.
+    pub(crate) fn header_bytes(&self) -> usize {
+        let kept = clamped::<u32>(self.data.len());
+        let headers = self.headers.kept_header_len(kept) as usize;
+        headers.min(self.data.len())
+    }
+
+    /// As `Packet` in the API, of this flow, whose first packet's sender is `from`.
+    pub(crate) fn json(&self, flow: &FlowKey, from: Endpoint) -> Value {
+        let (source, destination) = self.headers.endpoints();
+        let [src, dst] = [source, destination].map(|end| end_text(flow, end));
+        let class = self.class.as_deref().unwrap_or("");
+        let is_there = without_type(flow, source) == from;
+        json!({
+            "id": format!("{}@{}.{}.{}", flow_id::id(flow), self.recording, self.ts_ns, self.tie),
+            "at": times::text(self.ts_ns),
+            "direction": if is_there { "there" } else { "back" },
+            "src": src,
+            "dst": dst,
+            "summary": summary(&self.headers, self.wire_len),
+            "wire_bytes": self.wire_len,
+            "captured_bytes": self.captured_len,
+            "kept_bytes": self.data.len(),
+            "class": self.class,
+            "score": self.score,
+            "granularity": self.granularity,
+            "reason": self.reason,
+            "words": words(&self.reason, class),
+        })
+    }
+}
+
+fn end_text(flow: &FlowKey, end: Endpoint) -> String {
+    let address = flow_id::address(flow.family, end.address);
+    match flow.family {
+        _ if *flow == FlowKey::NONE => String::new(),
+        AddressFamily::Mac => address,
+        _ if end.port == 0 => address,
+        AddressFamily::Ipv6 => format!("[{address}]:{}", end.port),
+        AddressFamily::Ipv4 => format!("{address}:{}", end.port),
+    }
+}
+
+/// An end as flows have it: the tables do not hold the EtherType.
+pub(crate) fn without_type(flow: &FlowKey, end: Endpoint) -> Endpoint {
+    match flow.family {
+        AddressFamily::Mac => Endpoint { port: 0, ..end },
+        AddressFamily::Ipv4 | AddressFamily::Ipv6 => end,
+    }
+}
+
+/// Whether a packet with these headers is of this flow.
+fn is_of(flow: &FlowKey, headers: &Headers) -> bool {
+    let key = headers.flow_key();
+    match flow.family {
+        AddressFamily::Mac if *flow != FlowKey::NONE => {
+            let (low, high) = (without_type(flow, key.low), without_type(flow, key.high));
+            key.family == AddressFamily::Mac && (low, high) == (flow.low, flow.high)
+        }
+        _ => key == *flow,
+    }
+}
+
+/// A filter that narrows where packets of a flow may be: the innermost addresses, whatever is
+/// around them.
+fn narrowing(flow: &FlowKey) -> Option<Filter> {
+    if flow.family == AddressFamily::Mac {
+        return None;
+    }
+    let [low, high] = [flow.low, flow.high].map(|end| flow_id::address(flow.family, end.address));
+    Filter::parse(&format!("host {low} and host {high}")).ok()
+}
+
+/// Hands out the packets of a flow within a time, in order, until `take` breaks.
+pub(crate) fn of_flow(
+    log: &Log,
+    flow: &FlowKey,
+    (from_ns, to_ns): (Option<u64>, Option<u64>),
+    stop: &Stop,
+    mut take: impl FnMut(&LoggedPacket<'_>, Headers) -> ControlFlow<()>,
+) -> Result<u64, Refused> {
+    let filter = narrowing(flow);
+    let find = Find {
+        from_ns,
+        to_ns,
+        filter: filter.as_ref(),
+    };
+    let headers = |link, data: &[u8]| dissect(link, data, TunnelKey::Inner);
+    let options = ExportOptions {
+        select: find.select(),
+        matches: Some(Box::new(|link, data: &[u8], _: u32| {
+            is_of(flow, &headers(link, data))
+        })),
+        ..ExportOptions::default()
+    };
+    let mut has_broken = false;
+    let mut one = |logged: &LoggedPacket<'_>| {
+        let goes_on = take(logged, headers(logged.link, logged.data));
+        if goes_on.is_break() || stop.go_on().is_break() {
+            has_broken = true;
+            return Err(io::Error::other("enough was read"));
+        }
+        Ok(())
+    };
+    match packets(log, &find, options, &mut one) {
+        Ok(exported) => Ok(exported.damage.len() as u64),
+        Err(ArchiveError::Write(_)) if has_broken => Ok(0),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn flow_of(id: &str) -> Result<FlowKey, Refused> {
+    let missing = || Refused::not_found(format!("'{id}' is no flow: follow a link of the search"));
+    flow_id::parse(id).ok_or_else(missing)
+}
+
+/// A place among a flow's packets: `ns.count`, after so many packets of that time.
+fn cursor(text: &str) -> Option<(u64, usize)> {
+    let (ns, count) = text.split_once('.')?;
+    Some((ns.parse().ok()?, count.parse().ok()?))
+}
+
+/// A page of a flow's packets (`PacketPage`).
+pub(crate) fn page(
+    logs: &Logs,
+    (log_id, flow): (&str, &str),
+    asked: &Asked,
+    (after, limit): (Option<&str>, Option<usize>),
+    stop: &Stop,
+) -> Result<Value, Refused> {
+    let since = Instant::now();
+    let key = flow_of(flow)?;
+    let mut sought = Sought {
+        filter: None,
+        ..asked.sought()?
+    };
+    let begins = after.map(|text| {
+        cursor(text).ok_or_else(|| Refused::invalid("cursor", "not a cursor of the page before"))
+    });
+    let begins = begins.transpose()?;
+    let limit = limit.unwrap_or(200).clamp(1, PAGE_MAX);
+    let log = logs::open(logs, log_id)?;
+    let from = begins.map(|(ns, _)| ns).or(sought.from_ns);
+    // Who sent the first packet is known from all of them.
+    let mut first = None;
+    of_flow(
+        &log,
+        &key,
+        (sought.from_ns, sought.to_ns),
+        stop,
+        |_, headers| {
+            first = Some(without_type(&key, headers.endpoints().0));
+            ControlFlow::Break(())
+        },
+    )?;
+    let first = first.unwrap_or(key.low);
+    let (mut rows, mut next) = (Vec::new(), None);
+    let mut same = (0, 0, 0_usize);
+    let mut of_time = (0, 0_usize);
+    let mut skip = begins.map_or(0, |(_, count)| count);
+    let damaged = of_flow(&log, &key, (from, sought.to_ns), stop, |logged, headers| {
+        let at = (logged.recording, logged.ts_ns);
+        same = match (same.0, same.1) == at {
+            true => (at.0, at.1, same.2 + 1),
+            false => (at.0, at.1, 0),
+        };
+        of_time = match of_time.0 == logged.ts_ns {
+            true => (of_time.0, of_time.1 + 1),
+            false => (logged.ts_ns, 0),
+        };
+        if skip > 0 && begins.is_some_and(|(ns, _)| ns == logged.ts_ns) {
+            skip -= 1;
+            return ControlFlow::Continue(());
+        }
+        if rows.len() == limit {
+            next = Some(format!("{}.{}", logged.ts_ns, of_time.1));
+            return ControlFlow::Break(());
+        }
+        rows.push(Packet::of(logged, headers, same.2).json(&key, first));
+        ControlFlow::Continue(())
+    })?;
+    sought.text = flow_id::filter_text(&key);
+    let why = stop.why();
+    Ok(json!({
+        "packets": rows,
+        "next": next,
+        "command": sought.command(logs.dir(log_id)?, "flow.pcapng"),
+        "covered": {
+            "complete": why.is_none() && damaged == 0,
+            "why": why.or_else(|| (damaged > 0).then(|| format!("{damaged} damaged places"))),
+            "packets": rows.len(),
+            "from": rows.first().map(|row| row["at"].clone()),
+            "to": rows.last().map(|row| row["at"].clone()),
+            "damaged": damaged,
+            "encrypted_packets": 0,
+            "seconds": since.elapsed().as_secs_f64(),
+        },
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cursors_read_as_written() {
+        assert_eq!(cursor("17.3"), Some((17, 3)));
+        for wrong in ["", "17", "x.3", "17.x", "-1.3"] {
+            assert_eq!(cursor(wrong), None, "{wrong}");
+        }
+    }
+}

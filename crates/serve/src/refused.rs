@@ -1,0 +1,122 @@
+//! Why a request is refused: as the page shows it.
+
+use axum::Json;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use strata_archive::ArchiveError;
+use strata_control::client::ClientError;
+use strata_filter::ParseError;
+use strata_store::StoreError;
+
+/// Seconds after which to try again when too much is asked at a time.
+const AGAIN_AFTER: &str = "2";
+
+/// What went wrong (`Error` in the API).
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Refused {
+    #[serde(skip)]
+    pub(crate) status: StatusCode,
+    pub(crate) error: String,
+    pub(crate) code: &'static str,
+    pub(crate) field: Option<&'static str>,
+    pub(crate) start: Option<usize>,
+    pub(crate) end: Option<usize>,
+}
+
+impl Refused {
+    pub(crate) fn new(status: StatusCode, code: &'static str, error: impl Into<String>) -> Self {
+        Self {
+            status,
+            error: error.into(),
+            code,
+            field: None,
+            start: None,
+            end: None,
+        }
+    }
+
+    /// A parameter or field is wrong.
+    pub(crate) fn invalid(field: &'static str, error: impl Into<String>) -> Self {
+        Self {
+            field: Some(field),
+            ..Self::new(StatusCode::BAD_REQUEST, "invalid", error)
+        }
+    }
+
+    /// A filter is wrong, at a place.
+    pub(crate) fn filter(field: &'static str, error: &ParseError) -> Self {
+        let (text, span) = (error.expression(), error.span());
+        Self {
+            start: Some(units(text, span.start)),
+            end: Some(units(text, span.end)),
+            ..Self::invalid(field, error.message())
+        }
+    }
+
+    pub(crate) fn not_found(error: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_found", error)
+    }
+
+    pub(crate) fn busy(error: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", error)
+    }
+
+    pub(crate) fn internal(error: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", error)
+    }
+
+    /// A log cannot be read.
+    pub(crate) fn unreadable(error: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "damaged", error)
+    }
+}
+
+/// A place in a text in UTF-16 code units, as JavaScript counts.
+pub(crate) fn units(text: &str, at: usize) -> usize {
+    let before = text.get(..at).unwrap_or(text);
+    before.encode_utf16().count()
+}
+
+impl From<ArchiveError> for Refused {
+    fn from(error: ArchiveError) -> Self {
+        Self::unreadable(error.to_string())
+    }
+}
+
+impl From<StoreError> for Refused {
+    fn from(error: StoreError) -> Self {
+        Self::unreadable(error.to_string())
+    }
+}
+
+impl From<ClientError> for Refused {
+    fn from(error: ClientError) -> Self {
+        match error {
+            // The recording's own words.
+            ClientError::Refused(words) => Self::new(StatusCode::BAD_REQUEST, "recorder", words),
+            error => Self::new(StatusCode::BAD_GATEWAY, "recorder", error.to_string()),
+        }
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let again = (self.code == "busy").then_some([(header::RETRY_AFTER, AGAIN_AFTER)]);
+        (self.status, again, Json(self)).into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_counted_as_the_browser_does() {
+        let text = "host \u{1f600} and é x";
+        let at = text.find('x').unwrap();
+        assert_eq!(units(text, at), text[..at].encode_utf16().count());
+        assert_eq!(units(text, at), 14);
+        assert_eq!(units(text, 10_000), units(text, text.len()));
+    }
+}

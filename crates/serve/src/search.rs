@@ -1,0 +1,299 @@
+//! Searching a log: what is asked, and the search.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use strata_filter::Filter;
+use strata_query::{ByLink, Find, Kept, search};
+use strata_store::Log;
+
+use crate::body::Sink;
+use crate::found::{Finding, Found};
+use crate::logs::{self, Logs};
+use crate::refused::Refused;
+use crate::results::Searches;
+use crate::series::Histogram;
+use crate::times;
+use crate::work::Stop;
+
+/// Most bytes of a filter.
+pub(crate) const FILTER_BYTES_MAX: usize = 4 << 10;
+/// Rows in the first news of a search.
+const FIRST_ROWS: usize = 100;
+/// How often news of a search are sent.
+const NEWS: Duration = Duration::from_millis(200);
+
+/// What a request asks for: the parameters of search, series and export.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct Asked {
+    filter: Option<String>,
+    from: Option<String>,
+    to: Option<String>,
+    pub(crate) class: Option<String>,
+    pub(crate) reason: Option<String>,
+    pub(crate) granularity: Option<String>,
+    pub(crate) points: Option<usize>,
+    pub(crate) format: Option<String>,
+    pub(crate) flow: Option<String>,
+}
+
+/// What is sought, checked.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sought {
+    pub(crate) text: String,
+    pub(crate) filter: Option<Filter>,
+    pub(crate) from_ns: Option<u64>,
+    pub(crate) to_ns: Option<u64>,
+    pub(crate) kept: Kept,
+}
+
+/// A filter of a request; `None` for everything.
+pub(crate) fn filter(field: &'static str, text: &str) -> Result<Option<Filter>, Refused> {
+    if text.len() > FILTER_BYTES_MAX {
+        let error = format!("a filter has at most {FILTER_BYTES_MAX} bytes");
+        return Err(Refused::invalid(field, error));
+    }
+    if text.trim().is_empty() {
+        return Ok(None);
+    }
+    let parsed = Filter::parse(text);
+    parsed
+        .map(Some)
+        .map_err(|error| Refused::filter(field, &error))
+}
+
+fn not_empty(text: &Option<String>) -> Option<&str> {
+    text.as_deref().filter(|text| !text.is_empty())
+}
+
+impl Asked {
+    pub(crate) fn sought(&self) -> Result<Sought, Refused> {
+        let text = self.filter.as_deref().unwrap_or("").to_owned();
+        let time = |field, text: &Option<String>| {
+            not_empty(text)
+                .map(|text| times::parse(field, text))
+                .transpose()
+        };
+        let sought = Sought {
+            filter: filter("filter", &text)?,
+            text: text.trim().to_owned(),
+            from_ns: time("from", &self.from)?,
+            to_ns: time("to", &self.to)?,
+            kept: Kept {
+                class: not_empty(&self.class).map(str::to_owned),
+                granularity: not_empty(&self.granularity).map(str::to_owned),
+                reason: not_empty(&self.reason).map(str::to_owned),
+            },
+        };
+        if let (Some(from), Some(to)) = (sought.from_ns, sought.to_ns)
+            && from >= to
+        {
+            return Err(Refused::invalid("to", "the time ends before it begins"));
+        }
+        Ok(sought)
+    }
+}
+
+impl Sought {
+    pub(crate) fn find(&self) -> Find<'_> {
+        Find {
+            from_ns: self.from_ns,
+            to_ns: self.to_ns,
+            filter: self.filter.as_ref(),
+        }
+    }
+
+    /// The command line that writes the same to a file.
+    pub(crate) fn command(&self, dir: &Path, file: &str) -> String {
+        let mut words = vec![String::from("strata"), String::from("export")];
+        words.push(quoted(&dir.display().to_string()));
+        words.extend([String::from("-w"), file.to_owned()]);
+        let mut option = |name: &str, value: &Option<String>| {
+            if let Some(value) = value {
+                // In one word, since a value may begin with a dash.
+                words.push(format!("{name}={}", quoted(value)));
+            }
+        };
+        option("--from", &self.from_ns.map(times::text));
+        option("--to", &self.to_ns.map(times::text));
+        option("--class", &self.kept.class);
+        option("--granularity", &self.kept.granularity);
+        option("--reason", &self.kept.reason);
+        if !self.text.is_empty() {
+            words.push(quoted(&self.text));
+        }
+        words.join(" ")
+    }
+}
+
+/// A word of a command line as a shell takes it.
+pub(crate) fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// Searches a log; `tell` hears of it.
+pub(crate) fn run(
+    log: &Log,
+    sought: &Sought,
+    (points, lists_flows): (usize, bool),
+    tell: &mut dyn FnMut(&Found, f64) -> ControlFlow<()>,
+) -> Result<Found, Refused> {
+    let (first, last) = logs::span_ns(log).unwrap_or((0, 0));
+    let from = sought.from_ns.unwrap_or(first).max(first);
+    let to = sought
+        .to_ns
+        .map_or(last, |to| to.saturating_sub(1))
+        .min(last);
+    let histogram = Histogram::new((from, to.max(from)), points);
+    let mut found = Found::new(sought.kept.clone(), histogram, lists_flows);
+    let mut by_link = sought
+        .filter
+        .clone()
+        .map(|filter| ByLink::new(filter, |_, _| {}));
+    let mut matches = |link, packet: &[u8], len| {
+        by_link
+            .as_mut()
+            .is_none_or(|by_link| by_link.matches(link, packet, len))
+    };
+    let mut finding = Finding {
+        found: &mut found,
+        tell,
+    };
+    search(log, &sought.find(), &mut matches, &mut finding)?;
+    Ok(found)
+}
+
+/// Packets and bytes over time (`Series`).
+pub(crate) fn series(
+    logs: &Logs,
+    log: &str,
+    sought: &Sought,
+    points: usize,
+    stop: &Stop,
+) -> Result<Value, Refused> {
+    let since = Instant::now();
+    let log = logs::open(logs, log)?;
+    let found = run(&log, sought, (points, false), &mut |_, _| stop.go_on())?;
+    let covered = found.covered(stop, since);
+    Ok(found.histogram(&covered))
+}
+
+/// What a policy would have matched (`matched` of `PolicyCheck`).
+pub(crate) fn matched(
+    logs: &Logs,
+    log: &str,
+    sought: &Sought,
+    stop: &Stop,
+) -> Result<Value, Refused> {
+    let since = Instant::now();
+    let log = logs::open(logs, log)?;
+    let found = run(&log, sought, (10, true), &mut |_, _| stop.go_on())?;
+    let mut matched = found.totals();
+    matched["covered"] = found.covered(stop, since);
+    Ok(matched)
+}
+
+/// Searches, and sends what is found as lines of `SearchEvent`.
+pub(crate) fn stream(
+    (logs, searches): (&Logs, &Searches),
+    (id, sought, points): (&str, &Sought, usize),
+    stop: &Stop,
+    sink: &mut Sink,
+) {
+    if let Err(refused) = streamed((logs, searches), (id, sought, points), stop, sink) {
+        let _ = sink.line(&json!({"event": "error", "problem": refused}));
+    }
+}
+
+fn streamed(
+    (logs, searches): (&Logs, &Searches),
+    (id, sought, points): (&str, &Sought, usize),
+    stop: &Stop,
+    sink: &mut Sink,
+) -> Result<(), Refused> {
+    let since = Instant::now();
+    let gone = |_| Refused::busy("the browser has gone");
+    let search = searches.number();
+    sink.line(&json!({"event": "begin", "search": search}))
+        .map_err(gone)?;
+    let log = logs::open(logs, id)?;
+    let mut told_at: Option<Instant> = None;
+    let mut sent_rows = false;
+    let mut tell = |found: &Found, share: f64| {
+        let is_due = told_at.is_none_or(|at| at.elapsed() >= NEWS);
+        if is_due && (told_at.is_some() || found.packets > 0) {
+            let mut rows = Vec::new();
+            if !sent_rows && found.rows.len() >= FIRST_ROWS {
+                sent_rows = true;
+                rows = found
+                    .rows
+                    .iter()
+                    .take(FIRST_ROWS)
+                    .map(|row| found.flow(row))
+                    .collect();
+            }
+            let flows = found.rows.len();
+            let news = json!({"event": "progress", "share": share, "flows": flows, "rows": rows});
+            if sink.line(&news).is_err() {
+                return ControlFlow::Break(());
+            }
+        }
+        if is_due {
+            told_at = Some(Instant::now());
+        }
+        stop.go_on()
+    };
+    let found = run(&log, sought, (points, true), &mut tell)?;
+    if stop.is_left() {
+        return Ok(());
+    }
+    let covered = found.covered(stop, since);
+    let dir = logs.dir(id)?;
+    let mut result = found.totals();
+    result["histogram"] = found.histogram(&covered);
+    result["classes"] = found.classes().into();
+    result["reasons"] = found.reasons().into();
+    result["top"] = found.top();
+    result["command"] = json!({
+        "pcapng": sought.command(dir, "out.pcapng"),
+        "csv": sought.command(dir, "flows.csv"),
+        "json": sought.command(dir, "flows.json"),
+    });
+    result["covered"] = covered;
+    let flows = found.rows.len();
+    searches.keep(search.clone(), found);
+    sink.line(&json!({"event": "done", "search": search, "flows": flows, "result": result}))
+        .map_err(gone)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_for_a_shell() {
+        for word in [
+            "plain",
+            "a b",
+            "it's",
+            "$(reboot)",
+            "",
+            "`x`",
+            "a\nb",
+            "--x",
+        ] {
+            let command = format!("printf %s {}", quoted(word));
+            let said = std::process::Command::new("sh")
+                .args(["-c", &command])
+                .output();
+            assert_eq!(said.unwrap().stdout, word.as_bytes(), "{command}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Packets and bytes over time, by class and granularity.
+
+use serde_json::{Value, json};
+use strata_wire::{clamped, exact};
+
+use crate::times::{SECOND_NS, seconds};
+
+/// Most points of a series, and fewest.
+pub(crate) const POINTS_MAX: usize = 2000;
+const POINTS_MIN: usize = 10;
+/// Most series at a time: classes by granularity; the rest is one more.
+const SERIES_MAX: usize = 64;
+
+/// Lengths of points, ms.
+const STEPS_MS: [u64; 24] = [
+    1,
+    10,
+    100,
+    1_000,
+    2_000,
+    5_000,
+    10_000,
+    15_000,
+    30_000,
+    60_000,
+    120_000,
+    300_000,
+    600_000,
+    900_000,
+    1_800_000,
+    3_600_000,
+    7_200_000,
+    10_800_000,
+    21_600_000,
+    43_200_000,
+    86_400_000,
+    604_800_000,
+    2_592_000_000,
+    31_536_000_000,
+];
+
+/// Packets, wire bytes and kept bytes.
+type Point = [u64; 3];
+
+/// Counts over a span, which is known beforehand.
+#[derive(Debug)]
+pub(crate) struct Histogram {
+    start_ns: u64,
+    step_ns: u64,
+    points: usize,
+    /// By class and granularity.
+    series: Vec<((String, String), Vec<Point>)>,
+    last: usize,
+}
+
+impl Histogram {
+    /// For packets from the first time to the last, both included, in at most so many points.
+    pub(crate) fn new((first_ns, last_ns): (u64, u64), points: usize) -> Self {
+        let points = points.clamp(POINTS_MIN, POINTS_MAX) as u64;
+        let span = last_ns.saturating_sub(first_ns);
+        let fits = |ms: &u64| span / (ms * 1_000_000) < points - 1;
+        let step_ms = STEPS_MS.iter().copied().find(fits);
+        // Only a crafted log has packets centuries apart.
+        let step_ns = step_ms.map_or(span / (points - 1) + 1, |ms| ms * 1_000_000);
+        let start_ns = first_ns / step_ns * step_ns;
+        let points = (last_ns.saturating_sub(start_ns) / step_ns + 1).min(POINTS_MAX as u64);
+        Self {
+            start_ns,
+            step_ns,
+            points: exact(points),
+            series: Vec::new(),
+            last: 0,
+        }
+    }
+
+    pub(crate) fn count(
+        &mut self,
+        (class, granularity): (&str, &str),
+        ts_ns: u64,
+        wire_bytes: u32,
+        kept_bytes: u32,
+    ) {
+        let at = ts_ns.saturating_sub(self.start_ns) / self.step_ns;
+        let at = clamped::<usize>(at).min(self.points - 1);
+        let is = |((c, g), _): &((String, String), Vec<Point>)| c == class && g == granularity;
+        if !self.series.get(self.last).is_some_and(is) {
+            self.last = self.series.iter().position(is).unwrap_or_else(|| {
+                let name = match self.series.len() {
+                    SERIES_MAX.. => return SERIES_MAX - 1,
+                    len if len == SERIES_MAX - 1 => (String::from("others"), String::from("all")),
+                    _ => (class.to_owned(), granularity.to_owned()),
+                };
+                self.series.push((name, vec![[0; 3]; self.points]));
+                self.series.len() - 1
+            });
+        }
+        let point = &mut self.series[self.last].1[at];
+        point[0] += 1;
+        point[1] += u64::from(wire_bytes);
+        point[2] += u64::from(kept_bytes);
+    }
+
+    /// As `Series` in the API: a second.
+    #[allow(clippy::cast_precision_loss, reason = "rates")]
+    pub(crate) fn json(&self, covered: &Value) -> Value {
+        let step = self.step_ns as f64 / SECOND_NS as f64;
+        let times = (0..self.points as u64).map(|n| seconds(self.start_ns + n * self.step_ns));
+        let series = self.series.iter().map(|((class, granularity), points)| {
+            let rates = |of: usize| -> Vec<f64> {
+                points.iter().map(|point| point[of] as f64 / step).collect()
+            };
+            json!({
+                "class": class,
+                "granularity": granularity,
+                "packets": rates(0),
+                "captured_bytes": rates(1),
+                "kept_bytes": rates(2),
+            })
+        });
+        json!({
+            "t": times.collect::<Vec<_>>(),
+            "step": step,
+            "series": series.collect::<Vec<_>>(),
+            "lost": null,
+            "events": [],
+            "covered": covered,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_packet_is_in_its_point_and_points_are_bounded() {
+        for (first, last) in [
+            (0, 0),
+            (1_769_864_400 * SECOND_NS, 1_769_864_400 * SECOND_NS + 17),
+            (1_769_864_400 * SECOND_NS, 1_769_868_000 * SECOND_NS),
+            (0, u64::MAX),
+        ] {
+            for points in [0, 10, 200, 1_000_000] {
+                let mut histogram = Histogram::new((first, last), points);
+                assert!(histogram.points <= POINTS_MAX, "{first} {last} {points}");
+                for at in [first, first / 2 + last / 2, last] {
+                    histogram.count(("a", "full"), at, 100, 60);
+                }
+                let [(_, points)] = &histogram.series[..] else {
+                    panic!("one series");
+                };
+                let sum = |of: usize| points.iter().map(|point| point[of]).sum::<u64>();
+                assert_eq!((sum(0), sum(1), sum(2)), (3, 300, 180));
+                let at = usize::try_from((last - histogram.start_ns) / histogram.step_ns).unwrap();
+                assert!(points[at.min(points.len() - 1)][0] > 0);
+            }
+        }
+    }
+
+    #[test]
+    fn crafted_classes_do_not_grow_it() {
+        let mut histogram = Histogram::new((0, 1), 10);
+        for n in 0..10_000 {
+            histogram.count((&n.to_string(), "full"), 0, 1, 1);
+        }
+        assert_eq!(histogram.series.len(), SERIES_MAX);
+    }
+}

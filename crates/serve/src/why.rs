@@ -1,0 +1,258 @@
+//! Why a packet was kept: who decided, and of the forest, the conditions with the packet's values.
+
+use std::ops::ControlFlow;
+
+use serde_json::{Value, json};
+use strata_classify::{Condition, Model, leaves_of_reason};
+use strata_sketch::{
+    Arithmetic, Clock, ExactTable, Feature, FlowStats, Level, PacketFacts, RangeTable,
+};
+use strata_store::{Log, Recording};
+use strata_wire::FlowKey;
+
+use crate::found::words;
+use crate::packets::{Packet, of_flow};
+use crate::refused::Refused;
+use crate::work::Stop;
+
+/// Trees that are told.
+const TREES_TOLD: usize = 3;
+/// Packets of a flow that are counted again for a packet's values.
+const PACKETS_MAX: usize = 200_000;
+
+/// Of the one flow that is counted: any but 0, which stands for none.
+const FINGERPRINT: u64 = 1;
+
+/// What the forest knew of a packet.
+struct Values {
+    facts: PacketFacts,
+    /// `None` if the log does not tell.
+    flow: Option<FlowStats>,
+    clock: Clock,
+    averages: Option<RangeTable>,
+}
+
+impl Values {
+    /// A feature's value as an integer that trees compare.
+    fn of(&self, feature: Feature) -> Option<u32> {
+        let flow = match feature.level() {
+            Level::Packet => FlowStats::default(),
+            Level::Flow => self.flow?,
+        };
+        Some(feature.value(&self.facts, &flow, self.clock, self.averages.as_ref()))
+    }
+}
+
+/// The model of a recording, if it can be read.
+pub(crate) fn model(log: &Log, recording: &Recording) -> Option<Model> {
+    let json = log.model_json(recording).ok()?;
+    Model::from_json(&json).ok()
+}
+
+/// Why a packet was kept (`Why`).
+pub(crate) fn of(
+    log: &Log,
+    packet: &Packet,
+    flow: &FlowKey,
+    stop: &Stop,
+) -> Result<Value, Refused> {
+    let class = packet.class.as_deref().unwrap_or("unknown");
+    let recording = log
+        .recordings()
+        .iter()
+        .find(|one| one.id == packet.recording);
+    let decided = leaves_of_reason(&packet.reason);
+    let model = match (&decided, recording) {
+        (Some(_), Some(recording)) => model(log, recording),
+        _ => None,
+    };
+    let (mut trees, mut more, mut unsure, mut values_from) = (Vec::new(), 0, None, None);
+    if let (Some((level, leaves)), Some(model)) = (&decided, &model) {
+        let values = values(log, model, packet, flow, (*level, stop))?;
+        values_from = values.as_ref().map(|_| match level {
+            Level::Packet => "packet",
+            Level::Flow => "flow",
+        });
+        (trees, more) = told(model, *level, class, leaves, values.as_ref());
+        unsure = unsure_words(model, *level, leaves);
+    }
+    Ok(json!({
+        "decider": decider(&packet.reason),
+        "words": sentence(packet, class, decided.as_ref().map(|(level, leaves)| (*level, leaves.len()))),
+        "reason": packet.reason,
+        "class": packet.class,
+        "score": packet.score,
+        "granularity": packet.granularity,
+        "mode": packet.mode,
+        "unsure": unsure,
+        "values_from": values_from,
+        "trees": trees,
+        "more_trees": more,
+    }))
+}
+
+/// The trees that vote most clearly for a class, with their conditions, and how many others there
+/// are.
+pub(crate) fn trees(model: &Model, class: &str, reason: &str) -> (Vec<Value>, usize) {
+    match leaves_of_reason(reason) {
+        Some((level, leaves)) => told(model, level, class, &leaves, None),
+        None => (Vec::new(), 0),
+    }
+}
+
+fn told(
+    model: &Model,
+    level: Level,
+    class: &str,
+    leaves: &[u16],
+    values: Option<&Values>,
+) -> (Vec<Value>, usize) {
+    let clearest = model.clearest(level, class, leaves);
+    let more = clearest.len().saturating_sub(TREES_TOLD);
+    let trees = clearest
+        .iter()
+        .take(TREES_TOLD)
+        .map(|&(tree, leaf, share)| {
+            let conditions = model.conditions(level, tree, leaf);
+            let conditions = conditions
+                .iter()
+                .flatten()
+                .map(|one| condition(one, values, model.clock()));
+            json!({
+                "tree": tree,
+                "share": share,
+                "conditions": conditions.collect::<Vec<_>>(),
+            })
+        });
+    (trees.collect(), more)
+}
+
+fn condition(condition: &Condition, values: Option<&Values>, clock: Clock) -> Value {
+    let feature = condition.feature();
+    let value = feature.and_then(|feature| values?.of(feature));
+    let holds = feature.zip(value).map(|(feature, value)| {
+        let limit = |threshold: f64| feature.encode(threshold, clock);
+        let is_above = condition
+            .above
+            .is_none_or(|above| limit(above).is_none_or(|limit| value > limit));
+        let is_below = condition
+            .at_most
+            .is_none_or(|most| limit(most).is_some_and(|limit| value <= limit));
+        is_above && is_below
+    });
+    let number = feature
+        .zip(value)
+        .map(|(feature, value)| feature.decode(value, clock));
+    json!({
+        "feature": condition.name,
+        "what": feature.map_or("", Feature::description),
+        "words": condition.to_string(),
+        "above": condition.above,
+        "at_most": condition.at_most,
+        "unit": condition.unit,
+        "value": number,
+        "value_text": number.map_or_else(String::new, |number| condition.quantity(number)),
+        "holds": holds,
+    })
+}
+
+/// A packet's values: of flows, by counting the flow's packets in the log again, as the recorder's
+/// sketch did; those that were not recorded are missing.
+fn values(
+    log: &Log,
+    model: &Model,
+    packet: &Packet,
+    flow: &FlowKey,
+    (level, stop): (Level, &Stop),
+) -> Result<Option<Values>, Refused> {
+    let clock = model.clock();
+    let averages = match model.sketch_arithmetic() {
+        Arithmetic::Exact => None,
+        Arithmetic::Switch { delta } => Some(RangeTable::new(delta)),
+    };
+    let facts = PacketFacts::new(&packet.headers, FINGERPRINT, packet.ts_ns, packet.wire_len);
+    let mut values = Values {
+        facts,
+        flow: None,
+        clock,
+        averages,
+    };
+    if level == Level::Packet {
+        return Ok(Some(values));
+    }
+    let mut table = ExactTable::new(clock);
+    let (mut ties, mut counted) = (0, 0);
+    let from = packet.ts_ns.saturating_sub(clock.window_ns());
+    let span = (Some(from), packet.ts_ns.checked_add(1));
+    of_flow(log, flow, span, stop, |logged, headers| {
+        counted += 1;
+        if logged.recording != packet.recording {
+            return ControlFlow::Continue(());
+        }
+        let facts = PacketFacts::new(&headers, FINGERPRINT, logged.ts_ns, logged.wire_len);
+        let known = table.insert(&facts);
+        if logged.ts_ns == packet.ts_ns {
+            if ties == packet.tie {
+                values.flow = known;
+                return ControlFlow::Break(());
+            }
+            ties += 1;
+        }
+        match counted < PACKETS_MAX {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        }
+    })?;
+    Ok(values.flow.is_some().then_some(values))
+}
+
+fn unsure_words(model: &Model, level: Level, leaves: &[u16]) -> Option<String> {
+    let (unmet, all) = model.unmet(level, leaves).filter(|(unmet, _)| *unmet > 0)?;
+    Some(format!(
+        "not like the training: {unmet} of {all} pairs of these leaves never met there"
+    ))
+}
+
+/// Who decided, in one word.
+fn decider(reason: &str) -> &'static str {
+    let (kind, rest) = reason.split_once(':').unwrap_or((reason, ""));
+    match kind {
+        "flow-trees" | "packet-trees" => "forest",
+        "policy" if rest == "default" => "default",
+        "policy" => "policy",
+        "mode" => "mode",
+        "sampling" => "sampling",
+        "alert" => "alert",
+        "first-bytes" => "first-bytes",
+        "look-back" => "look-back",
+        "detail" => "detail",
+        "over-budget" => "over-budget",
+        "class" => "class",
+        _ => "other",
+    }
+}
+
+/// The whole in a sentence.
+fn sentence(packet: &Packet, class: &str, forest: Option<(Level, usize)>) -> String {
+    let kept = match packet.granularity.as_str() {
+        "full" => "Kept whole",
+        "partial" => "Kept in part",
+        "header" => "Headers kept",
+        _ => "Kept",
+    };
+    let Some((level, trees)) = forest else {
+        return format!("{kept}: {}.", words(&packet.reason, class));
+    };
+    let what = match level {
+        Level::Flow => "flow",
+        Level::Packet => "packet",
+    };
+    let share = packet.score.map_or_else(String::new, |score| {
+        format!(", whose mean share in its {trees} trees is {score:.3}")
+    });
+    let mode = match packet.mode.as_str() {
+        "" => String::new(),
+        mode => format!(" In mode {mode}, packets of that class are kept so."),
+    };
+    format!("{kept}: the forest takes this {what} for {class}{share}.{mode}")
+}
