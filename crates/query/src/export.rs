@@ -149,7 +149,7 @@ pub fn export_flows<W: Write>(
 }
 
 /// The metadata of a recording's inputs, from its parts: each item once, in order.
-fn metas_of(
+pub(crate) fn metas_of(
     log: &Log,
     recording: &Recording,
     damage: &mut Vec<Damage>,

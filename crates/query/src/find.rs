@@ -167,7 +167,7 @@ pub(crate) struct Place<'a> {
     /// Its addresses as text.
     pub(crate) ends: [Option<&'a [u8]>; 2],
     pub(crate) facts: FlowFacts,
-    hides_addresses: bool,
+    pub(crate) hides_addresses: bool,
     /// Where its packets are.
     pub(crate) group: usize,
     pub(crate) first_row: usize,

@@ -17,7 +17,7 @@
 //! exporter         the capture file, or whoever takes packets
 //! records reasons search  rows of the tables
 //! ipfix            rows of flows as IPFIX messages
-//! find             which rows may be wanted
+//! find decided     which rows may be wanted
 //! record cells     a row of flows; values of rows, checked
 //! ```
 //!
@@ -27,6 +27,7 @@
 mod by_link;
 mod by_time;
 mod cells;
+mod decided;
 mod export;
 mod exporter;
 mod find;
@@ -47,4 +48,4 @@ pub use find::Find;
 pub use reasons::{ReasonCount, reasons_of};
 pub use record::FlowRecord;
 pub use records::{RecordFormat, RecordWriter, flow_records, not_formula};
-pub use search::{FoundPacket, TakeFound, search};
+pub use search::{FoundPacket, Matches, TakeFound, search};

@@ -11,7 +11,7 @@ use strata_store::{Damage, FileKind, Log, Part, Recording};
 use crate::by_time::{Arrival, ByTime, Waiting};
 use crate::find::{self, Find};
 
-type Source = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type Source = Box<dyn std::error::Error + Send + Sync>;
 
 /// Rows read at a time.
 const ROWS_AT_ONCE: usize = 1 << 17;
@@ -309,7 +309,7 @@ fn in_portions(rows: &[Range<usize>]) -> Vec<Vec<Range<usize>>> {
     portions
 }
 
-fn header(rebuild: &mut Rebuild, row: &Row, out: &mut Vec<u8>) -> Result<(), Source> {
+pub(crate) fn header(rebuild: &mut Rebuild, row: &Row, out: &mut Vec<u8>) -> Result<(), Source> {
     rebuild.header(row, out)?;
     if out.len() != usize::from(row.header_len) {
         return Err("a header does not have the length that it had".into());
@@ -318,7 +318,7 @@ fn header(rebuild: &mut Rebuild, row: &Row, out: &mut Vec<u8>) -> Result<(), Sou
 }
 
 /// The bytes of a packet kept beyond its headers; `None` if they cannot be read.
-fn payload_of<'a>(
+pub(crate) fn payload_of<'a>(
     payload: Option<&'a mut PayloadReader>,
     row: &Row,
 ) -> Result<Option<&'a [u8]>, Source> {

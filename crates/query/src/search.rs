@@ -3,20 +3,23 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use parquet::data_type::ByteArray;
-use strata_archive::parts::{self, Column, TableReader};
+use strata_archive::parts::{self, Column, Input, PayloadReader, Rebuild, Row, TableReader};
 use strata_archive::{ArchiveError, PacketColumn};
 use strata_blocks::{PacketRecord, Record};
-use strata_store::{BlockFile, Damage, Disk, FileKind, Log, Part, Recording, StoreError};
+use strata_store::{BlockFile, Damage, FileKind, Log, Part, Recording, StoreError};
 use strata_wire::dissect::dissect;
 use strata_wire::{AddressFamily, Context, Endpoint, FlowKey, LinkType, Meta, TunnelKey, clamped};
 
 use crate::cells::{Ints, WrongValue};
+use crate::decided::decided;
+use crate::export::metas_of;
 use crate::exporter::Judgement as _;
 use crate::find::{Find, Place, each_flow};
 use crate::merge::Known;
+use crate::parts::{header as whole_header, payload_of};
 
 /// A packet of a log, as far as its row or record tells.
 #[derive(Clone, Copy, Debug)]
@@ -59,11 +62,13 @@ pub trait TakeFound {
     fn searched(&mut self, share: f64) -> ControlFlow<()>;
 }
 
-/// Searches a log. Of block files, packets that `matches` are found, by link type, bytes kept and
-/// wire length. Of compacted files, packets of flows that may match `find`'s filter: all of a flow's
-/// packets, if the filter asks for more than addresses, ports and protocol.
+/// Whether a packet is wanted, by link type, bytes kept and wire length.
+pub type Matches<'a> = dyn FnMut(LinkType, &[u8], u32) -> bool + 'a;
+
+/// Searches a log for packets that `matches`, by link type, bytes kept and wire length. Of compacted
+/// packets, only those are put together of whose flow `find`'s filter is not decided.
 ///
-/// Memory: the columns of a row group, the flows of a part.
+/// Memory: the columns of a row group, the flows of a part, the packets of a flow.
 ///
 /// # Errors
 ///
@@ -71,7 +76,7 @@ pub trait TakeFound {
 pub fn search(
     log: &Log,
     find: &Find<'_>,
-    matches: &mut dyn FnMut(LinkType, &[u8], u32) -> bool,
+    matches: &mut Matches<'_>,
     take: &mut dyn TakeFound,
 ) -> Result<(), ArchiveError> {
     let parts = log.archive().parts.iter().filter(|part| part.packets > 0);
@@ -89,7 +94,7 @@ pub fn search(
     }
     for part in parts {
         let bytes = part.bytes();
-        match of_part(log.disk().as_ref(), part, find, &progress, take) {
+        match of_part(log, part, find, &progress, matches, take) {
             Ok(ControlFlow::Continue(())) => {}
             Ok(ControlFlow::Break(())) => return Ok(()),
             Err(_) if part.key.is_some() => take.encrypted(part.packets),
@@ -139,12 +144,16 @@ struct OfPart {
     /// Whether its packets from `source` go from the low to the high endpoint.
     low_to_high: bool,
     source: Vec<u8>,
+    /// Its port, where the addresses do not tell the direction.
+    source_port: Option<u16>,
     first_row: usize,
     rows: usize,
+    /// Whether all its packets match.
+    is_decided: bool,
 }
 
 impl OfPart {
-    fn of(place: &Place<'_>) -> Self {
+    fn of(place: &Place<'_>, is_decided: bool) -> Self {
         let [source, destination] = place.ends.map(|end| end.unwrap_or(b""));
         let protocol = place.facts.protocol;
         let mut ends = [source, destination].map(|text| {
@@ -171,8 +180,10 @@ impl OfPart {
             key,
             low_to_high,
             source: source.to_vec(),
+            source_port: (source == destination).then_some(place.facts.ports[0]),
             first_row: place.first_row,
             rows: place.rows,
+            is_decided,
         }
     }
 }
@@ -193,7 +204,7 @@ fn address(text: &str) -> Option<(AddressFamily, u128)> {
     (bytes == 6).then_some((AddressFamily::Mac, address))
 }
 
-const COLUMNS: [PacketColumn; 9] = [
+const COLUMNS: [PacketColumn; 10] = [
     PacketColumn::Time,
     PacketColumn::WireBytes,
     PacketColumn::HeaderBytes,
@@ -203,18 +214,29 @@ const COLUMNS: [PacketColumn; 9] = [
     PacketColumn::Class,
     PacketColumn::Granularity,
     PacketColumn::Reason,
+    PacketColumn::SrcPort,
 ];
 
 fn of_part(
-    disk: &dyn Disk,
+    log: &Log,
     part: &Part,
     find: &Find<'_>,
     progress: &Progress,
+    matches: &mut Matches<'_>,
     take: &mut dyn TakeFound,
 ) -> Result<ControlFlow<()>, ArchiveError> {
+    let disk = log.disk().as_ref();
     let mut groups: HashMap<usize, Vec<OfPart>> = HashMap::new();
     each_flow(disk, part, find, true, |place, name| {
-        let flow = OfPart::of(&place);
+        let is = match find.filter {
+            Some(_) if place.hides_addresses => None,
+            Some(filter) => decided(filter.ast(), &place.facts),
+            None => Some(true),
+        };
+        if is == Some(false) {
+            return;
+        }
+        let flow = OfPart::of(&place, is.is_some());
         if let Some(name) = name {
             take.name(&flow.key, &String::from_utf8_lossy(name));
         }
@@ -225,6 +247,7 @@ fn of_part(
     let table = TableReader::open(input, disk.display(name), PacketColumn::SPECS)?;
     let columns = COLUMNS.map(PacketColumn::index);
     let count = table.groups().len();
+    let mut rebuilding: Option<Rebuilding> = None;
     for group in 0..count {
         #[allow(clippy::cast_precision_loss)]
         let share = progress.with(part.bytes() as f64 * group as f64 / count as f64);
@@ -235,21 +258,171 @@ fn of_part(
             continue;
         };
         flows.sort_by_key(|flow| flow.first_row);
-        let mut ranges: Vec<std::ops::Range<usize>> = Vec::new();
-        for flow in &flows {
-            let range = flow.first_row..flow.first_row + flow.rows;
-            match ranges.last_mut() {
-                Some(last) if last.end == range.start => last.end = range.end,
-                _ => ranges.push(range),
-            }
+        let (sure, unsure): (Vec<_>, Vec<_>) = flows.into_iter().partition(|flow| flow.is_decided);
+        if !sure.is_empty() {
+            let read = table.read(group, &columns, &ranges(&sure))?;
+            of_rows(&read, &sure, find, take).map_err(|wrong| ArchiveError::Table {
+                file: disk.display(name),
+                source: wrong.into(),
+            })?;
         }
-        let read = table.read(group, &columns, &ranges)?;
-        of_rows(&read, &flows, find, take).map_err(|wrong| ArchiveError::Table {
-            file: disk.display(name),
-            source: wrong.into(),
-        })?;
+        if !unsure.is_empty() {
+            let rebuilding = match &mut rebuilding {
+                Some(rebuilding) => rebuilding,
+                None => rebuilding.insert(Rebuilding::of(log, part)?),
+            };
+            rebuilding.group((&table, group), &unsure, find, matches, take)?;
+        }
     }
     Ok(ControlFlow::Continue(()))
+}
+
+/// The rows of flows, which are in their order.
+fn ranges(flows: &[OfPart]) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    for flow in flows {
+        let range = flow.first_row..flow.first_row + flow.rows;
+        match ranges.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => ranges.push(range),
+        }
+    }
+    ranges
+}
+
+/// Rows whose packets are put together at a time, more for a flow that has more.
+const ROWS_AT_ONCE: usize = 1 << 16;
+
+/// Packets of a part, put together to be looked at.
+struct Rebuilding {
+    links: HashMap<u16, LinkType>,
+    payload: Option<PayloadReader>,
+    named: String,
+}
+
+impl Rebuilding {
+    fn of(log: &Log, part: &Part) -> Result<Self, ArchiveError> {
+        let disk = log.disk().as_ref();
+        let mut links = HashMap::new();
+        let recording = log.recordings().iter().find(|one| one.id == part.recording);
+        // Damage there is found with the packets whose link is not known.
+        let metas = recording
+            .map(|one| metas_of(log, one, &mut Vec::new()))
+            .transpose()?;
+        for meta in metas.into_iter().flatten() {
+            if let Meta::Interface { id, interface } = meta {
+                links.insert(id, interface.link);
+            }
+        }
+        let payload = match part.file(FileKind::Payload) {
+            Some(_) => Some(PayloadReader::new(&parts::open(
+                disk,
+                part,
+                FileKind::Payload,
+            )?)),
+            None => None,
+        };
+        let name = part.file(FileKind::Packets).map_or("", |file| &file.name);
+        Ok(Self {
+            links,
+            payload,
+            named: disk.display(name),
+        })
+    }
+
+    /// Passes the packets of flows of a row group that match.
+    fn group(
+        &mut self,
+        (table, group): (&TableReader<Input>, usize),
+        flows: &[OfPart],
+        find: &Find<'_>,
+        matches: &mut Matches<'_>,
+        take: &mut dyn TakeFound,
+    ) -> Result<(), ArchiveError> {
+        let all: Vec<usize> = (0..PacketColumn::ALL.len()).collect();
+        let mut rest = flows;
+        while !rest.is_empty() {
+            let mut rows = 0;
+            let more = rest.iter().position(|flow| {
+                let is_full = rows > 0 && rows + flow.rows > ROWS_AT_ONCE;
+                rows += flow.rows;
+                is_full
+            });
+            let (some, after) = rest.split_at(more.unwrap_or(rest.len()));
+            rest = after;
+            let count = some.iter().map(|flow| flow.rows).sum();
+            let columns = table.read(group, &all, &ranges(some))?;
+            let read = parts::rows(&columns, count);
+            let mut read = read.map_err(|source| ArchiveError::Table {
+                file: self.named.clone(),
+                source,
+            })?;
+            let mut rows = &mut read[..];
+            for flow in some {
+                let (own, others) = rows.split_at_mut(flow.rows);
+                rows = others;
+                self.flow(flow, own, find, matches, take);
+            }
+        }
+        Ok(())
+    }
+
+    fn flow(
+        &mut self,
+        flow: &OfPart,
+        rows: &mut [Row],
+        find: &Find<'_>,
+        matches: &mut Matches<'_>,
+        take: &mut dyn TakeFound,
+    ) {
+        rows.sort_by_key(Row::arrival);
+        let mut rebuild = Rebuild::default();
+        let mut header = Vec::new();
+        for row in rows {
+            header.clear();
+            let rebuilt = whole_header(&mut rebuild, row, &mut header);
+            let bytes = rebuilt.and_then(|()| match row.payload_len {
+                0 => Ok(Some(&header[..])),
+                _ => payload_of(self.payload.as_mut(), row),
+            });
+            let bytes = match bytes {
+                Ok(Some(bytes)) => bytes,
+                Ok(None) => {
+                    take.damage(format!("{}: a packet's payload cannot be read", self.named));
+                    continue;
+                }
+                Err(problem) => {
+                    take.damage(format!("{}: {problem}", self.named));
+                    continue;
+                }
+            };
+            let Some(&link) = self.links.get(&row.interface) else {
+                take.damage(format!("{}: a packet of an unknown interface", self.named));
+                continue;
+            };
+            if !within(find, row.time) || !matches(link, bytes, row.wire) {
+                continue;
+            }
+            let headers = dissect(link, bytes, TunnelKey::Inner);
+            let is_same = headers.key == Some(flow.key);
+            let text = |bytes| std::str::from_utf8(bytes).unwrap_or("damaged");
+            take.packet(&FoundPacket {
+                flow: flow.key,
+                low_to_high: if is_same {
+                    headers.low_to_high
+                } else {
+                    flow.low_to_high
+                },
+                ts_ns: row.time,
+                wire_bytes: row.wire,
+                kept_bytes: u32::from(row.header_len).saturating_add(row.payload_len),
+                class: text(row.class.data()),
+                score: row.score,
+                granularity: text(row.granularity.data()),
+                reason: text(row.reason.data()),
+            });
+        }
+    }
 }
 
 /// Passes the packets of flows, of which these are the rows.
@@ -264,6 +437,7 @@ fn of_rows(
     let [mut wire, mut header, mut payload] = [1, 2, 3].map(ints);
     let mut scores = read[4].floats();
     let mut texts = [5, 6, 7, 8].map(|at| read[at].bytes());
+    let mut ports = ints(9);
     for flow in flows {
         for _ in 0..flow.rows {
             let ts_ns = times.next_time()?;
@@ -275,11 +449,14 @@ fn of_rows(
                 text.map_or(&[][..], ByteArray::data)
             });
             let score = scores.next().flatten();
+            let port: Option<u16> = ports.next()?;
             if !within(find, ts_ns) {
                 continue;
             }
-            // Between ports of one address, all packets count as the first one's direction.
-            let is_there = source == flow.source;
+            let is_there = match flow.source_port {
+                None => source == flow.source,
+                some => port == some,
+            };
             let text = |bytes| std::str::from_utf8(bytes).unwrap_or("damaged");
             take.packet(&FoundPacket {
                 flow: flow.key,
@@ -310,8 +487,8 @@ struct Told {
 
 /// The packets of a block file.
 struct OfBlocks<'a, 'f> {
-    find: &'a Find<'f>,
-    matches: &'a mut dyn FnMut(LinkType, &[u8], u32) -> bool,
+    find: &'a Find<'a>,
+    matches: &'a mut Matches<'f>,
     known: Known,
     links: HashMap<u16, LinkType>,
     /// By verdict.
