@@ -10,15 +10,19 @@ DEMO := target/demo
 
 # Peers that tests and benchmarks compare with, as Debian packages.
 PEERS := age ethtool tshark tcpdump libpcap-dev wireshark-common strace libibverbs-dev systemd
+# What the page is built with, and the browser of its tests.
+CHROMIUM = $(shell for one in $(STRATA_CHROMIUM) chromium chromium-browser; do command -v $$one && break; done)
+PAGE_PEERS = $(strip $(if $(shell command -v npm),,nodejs npm) $(if $(CHROMIUM),,chromium))
 LINTS := -D warnings
 
-.PHONY: help build sql demo test arch test-python test-sql verbs neon fmt lint check-docs tools attack fuzz bench python lock model compare ablation unseen kept clean
+.PHONY: help build page sql demo test test-page arch test-python test-sql verbs neon fmt lint check-docs tools attack fuzz bench python lock model compare ablation unseen kept clean
 
 help:
 	@echo "make demo    build, record a real capture, show the result"
 	@echo "make test    formatting, lints, documentation and every test"
 	@echo "make arch    check the code against the structure in docs/ARCHITECTURE.md"
 	@echo "make build   the program: $(STRATA)"
+	@echo "make page    the operator's page, which strata serve contains: page/dist"
 	@echo "make sql     the program of strata query: target/release/strata-sql (long to build)"
 	@echo "make bench   figures against peers, in one run"
 	@echo "make neon    tests of the data path on an emulated ARM machine"
@@ -31,8 +35,32 @@ help:
 	@echo "make kept    what recordings with a budget of detail keep of them"
 	@echo "make model   train models/default.json again"
 
-build:
+build: page
 	$(CARGO) build --release --locked -p strata-cli
+
+# The operator's page, built before the program that contains it; the program works without.
+PAGE := page/dist/index.html
+PAGE_PACKAGES := page/node_modules/.package-lock.json
+page:
+	@if ! command -v npm >/dev/null; then \
+	    echo "no npm: strata serve will have its API but no page; on Debian: apt-get install nodejs npm"; \
+	else $(MAKE) --no-print-directory $(PAGE) || \
+	    echo "the page could not be built (see above): strata serve will have the page of page/dist, or none"; fi
+
+$(PAGE_PACKAGES): page/package.json page/package-lock.json
+	cd page && npm ci --ignore-scripts --silent
+	@touch $@
+
+$(PAGE): $(PAGE_PACKAGES) page/build.mjs crates/serve/openapi.yaml $(shell find page/src -type f ! -name schema.d.ts)
+	cd page && npm run --silent build
+
+# The page in a real browser, with the real server. In CI nothing of it may be missing.
+test-page: tools
+	@if [ -z "$(PAGE_PEERS)" ]; then \
+	    $(MAKE) --no-print-directory $(PAGE) && $(CARGO) build --locked --quiet -p strata-cli && \
+	    cd page && npm run --silent check && STRATA_CHROMIUM=$(CHROMIUM) npm run --silent test; \
+	elif [ -n "$$CI" ]; then echo "the tests of the page cannot run without $(PAGE_PEERS)"; exit 1; \
+	else echo "not run, without $(PAGE_PEERS): the tests of the page"; fi
 
 # DataFusion takes longer to build than all the rest, so it is a workspace of its own.
 sql:
@@ -45,7 +73,7 @@ test-sql:
 demo: build
 	@sh demo/run.sh $(STRATA) $(DEMO)
 
-test: tools fmt lint check-docs test-python test-sql verbs
+test: tools fmt lint check-docs test-python test-sql test-page verbs
 	$(CARGO) test --workspace --locked --quiet
 
 # Also part of `make test`, with all tests of the workspace.
@@ -86,6 +114,9 @@ tools:
 	      { apt-get download -qq prometheus || { apt-get update -qq && apt-get download -qq prometheus; }; } && \
 	      dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x --strip-components=3 ./usr/bin/promtool && \
 	      rm prometheus_*.deb; } || echo "no promtool: the test of metrics will not run"
+	@[ -z "$(PAGE_PEERS)" ] || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(PAGE_PEERS) >/dev/null; \
+	else echo "missing for the page and its tests; on Debian: apt-get install $(PAGE_PEERS)"; fi
 	@missing=; \
 	for tool in age ethtool tshark tcpdump capinfos strace systemd-analyze; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
 	[ -e /usr/include/pcap/pcap.h ] || missing="$$missing libpcap-dev"; \
@@ -180,4 +211,4 @@ neon:
 
 clean:
 	$(CARGO) clean
-	rm -rf $(VENV) $(BENCH_VENV) fuzz/target lake/target
+	rm -rf $(VENV) $(BENCH_VENV) fuzz/target lake/target page/dist page/node_modules

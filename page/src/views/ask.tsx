@@ -1,0 +1,318 @@
+// Ask: SQL, and Marple's language for what happens within flows.
+import { useMemo, useRef, useState } from "preact/hooks";
+import { call, nanoseconds, type Answer, type Schemas } from "../api/client";
+import { dayTime, duration, grouped, plural } from "../format";
+import { asRefused, useKept, useLoad } from "../hooks";
+import type { View } from "../main";
+import { changed, go } from "../router";
+import { useDark } from "../theme";
+import { Card, Choice, Command, Loading, Notice, Problem, Select } from "../ui/bits";
+import { colour } from "../ui/colour";
+import { Chart } from "../ui/chart";
+import { type Column, VirtualTable } from "../ui/table";
+
+type Language = "sql" | "marple";
+type Question = Schemas["Askable"]["questions"][number];
+interface Saved {
+  language: Language;
+  name: string;
+  text: string;
+}
+/** Questions that a browser keeps. */
+const SAVED_MOST = 50;
+
+export function Ask({ place, session }: View) {
+  const askable = useLoad((signal) => call("askable", { signal }), []);
+  const can = askable.data;
+  const language: Language =
+    (place.query.get("language") as Language | null) ?? (can && !can.sql.available ? "marple" : "sql");
+  const log = place.query.get("log") ?? session.logs[0]?.id ?? "";
+  const asked = place.query.get("text") ?? "";
+  const [text, setText] = useState(asked);
+  const [params, setParams] = useState<Record<string, string>>({});
+  const [saved, setSaved] = useKept<Saved[]>("ask.saved", []);
+  const [state, setState] = useState<{ answer: Answer | null; problem: Error | null; running: boolean }>({
+    answer: null,
+    problem: null,
+    running: false,
+  });
+  const control = useRef<AbortController | null>(null);
+  const question = can?.questions.find((one) => one.language === language && one.name === text.trim());
+
+  const ask = async (event: Event) => {
+    event.preventDefault();
+    control.current?.abort();
+    const mine = new AbortController();
+    control.current = mine;
+    setState({ answer: null, problem: null, running: true });
+    go(changed(place, { language, text }), true);
+    try {
+      const given = question ? params : {};
+      const body = { language, log, text, params: given, rows_max: 10_000 };
+      const answer = await call("ask", { body, signal: mine.signal });
+      setState({ answer, problem: null, running: false });
+    } catch (error) {
+      const problem = mine.signal.aborted ? null : asRefused(error);
+      if (control.current === mine) setState({ answer: null, problem, running: false });
+    }
+  };
+  const choose = (one: { language: Language; name: string; text: string }, shipped: Question | null) => {
+    setText(shipped && one.language === "marple" ? one.name : one.text);
+    setParams(Object.fromEntries((shipped?.params ?? []).map(({ name, default: value }) => [name, value ?? ""])));
+    go(changed(place, { language: one.language, text: null }), true);
+  };
+  if (session.logs.length === 0) return <Notice kind="info">No log is looked at: there is nothing to ask.</Notice>;
+  const availability = can?.[language];
+  return (
+    <>
+      <h1>Ask</h1>
+      <Problem of={askable.problem} again={askable.again} />
+      <Loading when={askable.loading && !can} />
+      {can && (
+        <div class="ask">
+          <form class="card" onSubmit={ask} aria-label="Question">
+            <header>
+              <Choice
+                label="Language"
+                of={[
+                  ["sql", "SQL"],
+                  ["marple", "Marple"],
+                ]}
+                is={language}
+                choose={(language) => go(changed(place, { language }))}
+              />
+              {session.logs.length > 1 && (
+                <Select
+                  label="Log"
+                  is={log}
+                  of={session.logs.map(({ id, path }) => [id, path] as const)}
+                  choose={(log) => go(changed(place, { log }))}
+                />
+              )}
+            </header>
+            {availability && !availability.available && <Notice kind="warn">{availability.problem}</Notice>}
+            <label class="labelled">
+              <span>{language === "sql" ? "SQL" : "Marple's language, or the name of a question"}</span>
+              <textarea
+                rows={6}
+                spellcheck={false}
+                value={text}
+                maxLength={65536}
+                onInput={(event) => setText(event.currentTarget.value)}
+                onKeyDown={(event) => {
+                  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) void ask(event);
+                }}
+              />
+            </label>
+            {question?.params?.map(({ name, default: value }) => (
+              <label key={name} class="labelled">
+                <span>{name}</span>
+                <input
+                  value={params[name] ?? value ?? ""}
+                  onInput={(event) => setParams({ ...params, [name]: event.currentTarget.value })}
+                />
+              </label>
+            ))}
+            <p class="actions">
+              <button type="submit" class="main" disabled={text.trim() === "" || availability?.available === false}>
+                Ask
+              </button>
+              {state.running && (
+                <button type="button" onClick={() => control.current?.abort()}>
+                  Stop
+                </button>
+              )}
+              <button
+                type="button"
+                disabled={text.trim() === ""}
+                onClick={() => {
+                  const name = text.trim().replace(/\s+/g, " ").slice(0, 60);
+                  const others = saved.filter((one) => one.name !== name);
+                  setSaved([{ language, name, text }, ...others].slice(0, SAVED_MOST));
+                }}
+              >
+                Keep this question
+              </button>
+            </p>
+            <Loading when={state.running}>Asking …</Loading>
+            <Problem of={state.problem} />
+          </form>
+          <Beside can={can} language={language} saved={saved} setSaved={setSaved} choose={choose} />
+        </div>
+      )}
+      {state.answer && <Result of={state.answer} />}
+    </>
+  );
+}
+
+interface BesideProps {
+  can: Schemas["Askable"];
+  language: Language;
+  saved: Saved[];
+  setSaved: (all: Saved[]) => void;
+  choose: (one: Saved, shipped: Question | null) => void;
+}
+
+/** Questions to choose from, and the tables. */
+function Beside({ can, language, saved, setSaved, choose }: BesideProps) {
+  return (
+    <aside class="card beside" aria-label="Questions and tables">
+      {saved.length > 0 && (
+        <>
+          <h2>Kept here</h2>
+          <ul class="plain-list">
+            {saved.map((one) => (
+              <li key={one.name}>
+                <button type="button" class="link" onClick={() => choose(one, null)}>
+                  {one.name}
+                </button>{" "}
+                <button
+                  type="button"
+                  class="plain"
+                  aria-label={`Forget ${one.name}`}
+                  onClick={() => setSaved(saved.filter(({ name }) => name !== one.name))}
+                >
+                  ✕
+                </button>
+              </li>
+            ))}
+          </ul>
+        </>
+      )}
+      <h2>Questions</h2>
+      <ul class="plain-list">
+        {can.questions
+          .filter((one) => one.language === language)
+          .map((one) => (
+            <li key={one.name}>
+              <button type="button" class="link" onClick={() => choose(one, one)}>
+                {one.name}
+              </button>{" "}
+              <small>{one.what}</small>
+            </li>
+          ))}
+      </ul>
+      {language === "sql" && (
+        <>
+          <h2>Tables</h2>
+          {can.tables.map((table) => (
+            <details key={table.name}>
+              <summary>{table.name}</summary>
+              <dl class="columns">
+                {table.columns.map((column) => (
+                  <div key={column.name}>
+                    <dt>
+                      <code>{column.name}</code> <small>{column.type}</small>
+                    </dt>
+                    <dd>{column.what}</dd>
+                  </div>
+                ))}
+              </dl>
+            </details>
+          ))}
+        </>
+      )}
+    </aside>
+  );
+}
+
+type Row = unknown[];
+
+function Result({ of: answer }: { of: Answer }) {
+  const columns = useMemo(
+    () =>
+      answer.columns.map<Column<Row>>((column, index) => ({
+        key: `${index}`,
+        name: column.name,
+        width: column.type === "number" ? 6 : 10,
+        grow: column.type === "number" ? 1 : 2,
+        number: column.type === "number",
+        cell: (row) => cell(row[index], column.type),
+      })),
+    [answer],
+  );
+  return (
+    <Card title="Answer" side={<span class="quiet">{`${plural(answer.rows.length, "row")} in ${duration(answer.seconds)}`}</span>}>
+      {answer.truncated && <Notice kind="warn">Not all rows are here: {answer.truncated}</Notice>}
+      {answer.notes.map((note, index) => (
+        <p key={index} class="quiet">
+          {note}
+        </p>
+      ))}
+      <Plot of={answer} />
+      {answer.rows.length === 0 ? (
+        <p>No rows.</p>
+      ) : (
+        <VirtualTable
+          label="Answer"
+          columns={columns}
+          total={answer.rows.length}
+          row={(index) => answer.rows[index] as Row | undefined}
+          want={nothing}
+          open={nothing}
+          height={Math.min(480, 40 + answer.rows.length * 30)}
+        />
+      )}
+      <p>The same in a shell:</p>
+      <Command text={answer.command} />
+    </Card>
+  );
+}
+
+function nothing(): void {
+  // All rows are here, and none opens.
+}
+
+function cell(value: unknown, type: string): string {
+  if (value === null || value === undefined) return "";
+  if (type === "number" && typeof value === "number") {
+    return Number.isInteger(value) ? grouped(value) : String(value);
+  }
+  if (type === "time" && typeof value === "string" && value.endsWith("Z")) return dayTime(nanoseconds(value), 3);
+  return typeof value === "string" ? value : JSON.stringify(value);
+}
+
+/** Points drawn, and bars. */
+const POINTS_MOST = 2000;
+const BARS_MOST = 20;
+
+/** Over time where there is a time; else the first number of each row as a bar. */
+function Plot({ of: answer }: { of: Answer }) {
+  const dark = useDark();
+  const numbers = answer.columns.flatMap(({ type }, index) => (type === "number" ? [index] : []));
+  const times = answer.columns.findIndex(({ type }) => type === "time");
+  const names = answer.columns.findIndex(({ type }) => type === "text");
+  const number = numbers[0];
+  if (number === undefined || answer.rows.length < 2) return null;
+  if (times >= 0) {
+    const rows = [...(answer.rows as Row[])]
+      .filter((row) => typeof row[times] === "string")
+      .map((row) => ({ at: Number(nanoseconds(row[times] as string)) / 1e9, row }))
+      .sort((a, b) => a.at - b.at)
+      .slice(0, POINTS_MOST);
+    const drawn = numbers.slice(0, 4).map((index) => ({
+      name: answer.columns[index]?.name ?? "",
+      colour: colour(`column ${index}`, "full", dark),
+      values: rows.map(({ row }) => (typeof row[index] === "number" ? (row[index] as number) : null)),
+      over: true,
+    }));
+    return <Chart label="Answer" t={rows.map(({ at }) => at)} lines={drawn} format={String} height={180} />;
+  }
+  if (names < 0) return null;
+  const rows = (answer.rows as Row[]).slice(0, BARS_MOST);
+  const most = Math.max(...rows.map((row) => Number(row[number] ?? 0)), 0);
+  if (most <= 0) return null;
+  return (
+    <ul class="top-list" aria-label={`${answer.columns[number]?.name ?? "values"} as bars`}>
+      {rows.map((row, index) => (
+        <li key={index}>
+          <span>{cell(row[names], "text")}</span>
+          <span class="meter" aria-hidden="true">
+            <span class="fill" style={{ width: `${(Math.max(Number(row[number] ?? 0), 0) / most) * 100}%` }} />
+          </span>
+          <span class="number">{cell(row[number], "number")}</span>
+        </li>
+      ))}
+    </ul>
+  );
+}

@@ -1,0 +1,87 @@
+// What can be shown of a flow.
+import { type Flow, nanoseconds } from "../api/client";
+import { bytes, count, duration, time } from "../format";
+import type { Column } from "../ui/table";
+
+export function end(address: string, port: number | null | undefined): string {
+  if (address === "") return "–";
+  if (port == null) return address;
+  return address.includes(":") ? `[${address}]:${port}` : `${address}:${port}`;
+}
+
+export function seconds(flow: Flow): number {
+  return Number(nanoseconds(flow.last) - nanoseconds(flow.first)) / 1e9;
+}
+
+export const columns: Column<Flow>[] = [
+  { key: "first", name: "Start", width: 7.5, sorts: true, cell: (flow) => time(nanoseconds(flow.first)) },
+  {
+    key: "duration",
+    name: "Duration",
+    width: 6,
+    number: true,
+    sorts: true,
+    cell: (flow) => duration(seconds(flow)),
+  },
+  { key: "protocol", name: "Proto", width: 4.5, sorts: true, cell: (flow) => flow.protocol },
+  { key: "src", name: "From", width: 9, grow: 2, sorts: true, cell: (flow) => end(flow.src, flow.src_port) },
+  { key: "dst", name: "To", width: 9, grow: 2, sorts: true, cell: (flow) => end(flow.dst, flow.dst_port) },
+  { key: "name", name: "Name", width: 6, grow: 2, sorts: true, cell: (flow) => flow.name ?? "" },
+  {
+    key: "packets",
+    name: "Packets",
+    width: 5.5,
+    number: true,
+    sorts: true,
+    cell: (flow) => count(flow.packets + flow.packets_back),
+  },
+  {
+    key: "wire_bytes",
+    name: "Bytes",
+    width: 5.5,
+    number: true,
+    sorts: true,
+    cell: (flow) => bytes(flow.wire_bytes),
+  },
+  {
+    key: "kept_bytes",
+    name: "Kept",
+    width: 5.5,
+    number: true,
+    sorts: true,
+    cell: (flow) => bytes(flow.kept_bytes),
+  },
+  { key: "class", name: "Class", width: 7, sorts: true, cell: (flow) => <ClassName of={flow.class} /> },
+  {
+    key: "score",
+    name: "Score",
+    width: 4.5,
+    number: true,
+    sorts: true,
+    cell: (flow) => flow.score?.toFixed(2) ?? "",
+  },
+  { key: "last", name: "End", width: 7.5, sorts: true, cell: (flow) => time(nanoseconds(flow.last)) },
+  { key: "community_id", name: "Community ID", width: 16, cell: (flow) => flow.community_id ?? "" },
+];
+
+export const DEFAULT = [
+  "first",
+  "duration",
+  "protocol",
+  "src",
+  "dst",
+  "name",
+  "packets",
+  "wire_bytes",
+  "kept_bytes",
+  "class",
+];
+/** On a phone. */
+export const NARROW: Column<Flow>[] = columns
+  .filter(({ key }) => ["src", "dst", "kept_bytes"].includes(key))
+  .map((column) => ({ ...column, width: column.number ? 4.2 : 6.4 }));
+
+export function ClassName(props: { of: string }) {
+  const kind = props.of === "benign" ? "" : props.of === "unclassified" ? "warn" : "bad";
+  return <span class={`class ${kind}`}>{props.of}</span>;
+}

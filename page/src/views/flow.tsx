@@ -1,0 +1,260 @@
+// A flow: its packets in both directions.
+import { useCallback, useEffect, useRef, useState } from "preact/hooks";
+import { address, call, lines as ndjson, nanoseconds } from "../api/client";
+import type { Covered, Flow, Packet, SearchEvent } from "../api/client";
+import { bytes, count, dayTime, duration, plural, time, zone } from "../format";
+import { asRefused, useLoad, useMedia } from "../hooks";
+import type { View } from "../main";
+import { changed, go, link } from "../router";
+import { Big, Command, CoveredNote, Loading, Problem } from "../ui/bits";
+import { kept } from "../ui/colour";
+import { Downloads } from "../ui/downloads";
+import { type Column, VirtualTable } from "../ui/table";
+import { ClassName, end, seconds } from "./flow-columns";
+
+/** Packets asked for at a time, and most that the page holds. */
+const PAGE = 500;
+const PACKETS_MOST = 200_000;
+
+/** The first flow that a search finds, as soon as it does. */
+export async function firstFlow(
+  log: string,
+  query: { filter?: string; from?: string; to?: string; reason?: string },
+  signal: AbortSignal,
+  is: (flow: Flow) => boolean = () => true,
+): Promise<Flow | null> {
+  const stop = new AbortController();
+  const end = () => stop.abort();
+  signal.addEventListener("abort", end);
+  try {
+    const url = address("search", { path: { log }, query: { ...query, points: 10 } });
+    for await (const event of ndjson<SearchEvent>(url, stop.signal)) {
+      if (event.event === "error") throw new Error(event.problem?.error ?? "the search failed");
+      const flow = event.rows?.find(is);
+      if (flow) return flow;
+    }
+    return null;
+  } finally {
+    stop.abort();
+    signal.removeEventListener("abort", end);
+  }
+}
+
+export function FlowView({ place }: View) {
+  const log = place.query.get("log") ?? "";
+  const flow = place.query.get("flow") ?? "";
+  const from = place.query.get("from") ?? "";
+  const to = place.query.get("to") ?? "";
+  const filter = place.query.get("filter") ?? "";
+  const facts = useLoad(
+    async (signal) => (filter === "" ? null : firstFlow(log, { filter, from, to }, signal, ({ id }) => id === flow)),
+    [log, flow, from, to, filter],
+  );
+  const packets = usePackets(log, flow, from, to);
+  const one = facts.data;
+  return (
+    <>
+      <p class="crumbs">
+        <a href={link("/search", { log, from, to })}>Search</a> › flow
+      </p>
+      <h1>{one ? `${one.protocol} ${end(one.src, one.src_port)} → ${end(one.dst, one.dst_port)}` : "Flow"}</h1>
+      {one && <Facts flow={one} log={log} />}
+      <Problem of={packets.problem} again={packets.again} />
+      <section class="card" aria-label="Packets">
+        <header>
+          <h2>Packets</h2>
+          <Downloads
+            what={{ log, flow, from, to }}
+            command={packets.command ? { pcapng: packets.command } : null}
+          />
+        </header>
+        <Loading when={packets.rows.length === 0 && packets.loading} />
+        {!packets.loading && packets.rows.length === 0 && !packets.problem && <p>No packets of it are in this time.</p>}
+        {packets.rows.length > 0 && <Table packets={packets} open={(id) => go(packetLink(log, id, place.query))} />}
+        {packets.rows.length >= PACKETS_MOST && packets.more && (
+          <p class="quiet">
+            The first {count(PACKETS_MOST)} packets are shown;{" "}
+            <a href={changed(place, { from: packets.rows.at(-1)?.at ?? null })}>go on from there</a>.
+          </p>
+        )}
+        <CoveredNote of={packets.covered} />
+      </section>
+    </>
+  );
+}
+
+function packetLink(log: string, packet: string, query: URLSearchParams): string {
+  return link("/packet", {
+    log,
+    packet,
+    flow: query.get("flow"),
+    filter: query.get("filter"),
+    from: query.get("from"),
+    to: query.get("to"),
+  });
+}
+
+function Facts({ flow, log }: { flow: Flow; log: string }) {
+  const policy = (action: string) => link("/policies", { match: flow.filter, action, log });
+  return (
+    <>
+      <div class="figures">
+        <Big value={count(flow.packets + flow.packets_back)} of={`packets, ${count(flow.packets_back)} back`} />
+        <Big value={bytes(flow.wire_bytes)} of="captured" />
+        <Big value={bytes(flow.kept_bytes)} of="kept" />
+        <Big value={duration(seconds(flow))} of={`from ${dayTime(nanoseconds(flow.first))}`} />
+      </div>
+      <p>
+        <ClassName of={flow.class} />
+        {flow.score !== null && <> highest score {flow.score.toFixed(2)}</>}
+        {flow.name && (
+          <>
+            {" "}
+            · <b>{flow.name}</b>
+          </>
+        )}
+        {flow.community_id && <small> Community ID {flow.community_id}</small>}
+      </p>
+      <p class="actions">
+        <a class="button" href={policy("header")}>
+          Keep only headers of it
+        </a>
+        <a class="button" href={policy("drop")}>
+          Stop keeping it
+        </a>
+        <a class="button" href={policy("full")}>
+          Always keep it whole
+        </a>
+      </p>
+      {flow.community_id && <LabelFlow log={log} flow={flow} />}
+    </>
+  );
+}
+
+/** Text of a command line, in quotes where a shell needs them. */
+export function quoted(text: string): string {
+  return /^[\w./:=@%+-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
+}
+
+/** What labels the flow, to train a model on. */
+export function LabelFlow(props: { log: string; flow: Flow }) {
+  const [label, setLabel] = useState(props.flow.class === "benign" ? "attack" : "benign");
+  const logs = useLoad((signal) => call("logs", { signal }), []);
+  const path = logs.data?.find(({ id }) => id === props.log)?.path ?? "LOG";
+  const id = props.flow.community_id ?? "";
+  const text = `strata labels add ${quoted(path)} --label ${quoted(label || "attack")} -o labels.json --community-id ${id}`;
+  return (
+    <details>
+      <summary>Label this flow, to train on</summary>
+      <label class="labelled">
+        <span>It is</span>
+        <input value={label} maxLength={64} onInput={(event) => setLabel(event.currentTarget.value)} />
+      </label>
+      <Command text={text} />
+      <p class="quiet">Then strata train {path} --labels labels.json -o model.json makes a model that knows it.</p>
+    </details>
+  );
+}
+
+interface Packets {
+  rows: Packet[];
+  more: boolean;
+  loading: boolean;
+  command: string;
+  covered: Covered | null;
+  problem: Error | null;
+  next: () => void;
+  again: () => void;
+}
+
+/** Packets by cursor: the next page when the end comes into sight. */
+function usePackets(log: string, flow: string, from: string, to: string): Packets {
+  const key = [log, flow, from, to].join("\n");
+  const [state, setState] = useState<Omit<Packets, "next" | "again">>(EMPTY);
+  const cursor = useRef<string | null>(null);
+  const control = useRef(new AbortController());
+  const busy = useRef(false);
+  const load = useCallback(async () => {
+    if (busy.current) return;
+    busy.current = true;
+    const { signal } = control.current;
+    setState((before) => ({ ...before, loading: true }));
+    try {
+      const query = { from, to, limit: PAGE, ...(cursor.current ? { cursor: cursor.current } : {}) };
+      const page = await call("flowPackets", { path: { log, flow }, query, signal });
+      cursor.current = page.next;
+      setState((before) => ({
+        rows: [...before.rows, ...page.packets],
+        more: page.next !== null,
+        loading: false,
+        command: page.command,
+        covered: page.covered,
+        problem: null,
+      }));
+    } catch (error) {
+      if (!signal.aborted) setState((before) => ({ ...before, loading: false, problem: asRefused(error) }));
+    } finally {
+      if (!signal.aborted) busy.current = false;
+    }
+  }, [key]);
+  useEffect(() => {
+    control.current = new AbortController();
+    cursor.current = null;
+    busy.current = false;
+    setState(EMPTY);
+    void load();
+    return () => control.current.abort();
+  }, [load]);
+  const next = useCallback(() => {
+    if (cursor.current !== null) void load();
+  }, [load]);
+  return { ...state, next, again: load };
+}
+
+const EMPTY = { rows: [], more: false, loading: true, command: "", covered: null, problem: null };
+
+function Table(props: { packets: Packets; open: (id: string) => void }) {
+  const { rows, more, next } = props.packets;
+  const narrow = useMedia("(max-width: 640px)");
+  const first = rows[0];
+  const start = first ? nanoseconds(first.at) : 0n;
+  const all: Column<Packet>[] = [
+    { key: "at", name: `Time (${zone(start)})`, width: 9.5, cell: (one) => time(nanoseconds(one.at), 6) },
+    {
+      key: "direction",
+      name: "Dir.",
+      width: 3,
+      cell: (one) => (one.direction === "there" ? <span title={`from ${one.src}`}>→</span> : <span title={`from ${one.src}`}>←</span>),
+    },
+    { key: "summary", name: "What", width: 9, grow: 2, cell: (one) => one.summary },
+    { key: "wire", name: "Bytes", width: 5, number: true, cell: (one) => bytes(one.wire_bytes) },
+    { key: "kept", name: "Kept", width: 5, number: true, cell: (one) => bytes(one.kept_bytes) },
+    { key: "how", name: "How", width: 5, cell: (one) => kept(one.granularity) },
+    { key: "class", name: "Class", width: 7, cell: (one) => <ClassName of={one.class ?? "unclassified"} /> },
+    { key: "why", name: "Why", width: 10, grow: 3, cell: (one) => one.words },
+  ];
+  const columns = narrow ? all.filter(({ key }) => ["direction", "summary", "kept"].includes(key)) : all;
+  const want = useCallback(
+    (_: number, to: number) => {
+      if (to >= rows.length - 20 && rows.length < PACKETS_MOST) next();
+    },
+    [rows.length, next],
+  );
+  return (
+    <>
+      <VirtualTable
+        label="Packets of the flow"
+        columns={columns}
+        total={rows.length}
+        row={(index) => rows[index]}
+        want={want}
+        open={(row) => props.open(row.id)}
+        height={560}
+      />
+      <p class="quiet">
+        {plural(rows.length, "packet")}
+        {more ? " so far; scroll for more" : ""}
+      </p>
+    </>
+  );
+}

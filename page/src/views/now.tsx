@@ -1,0 +1,368 @@
+// Now: what arrives, what is kept of it, what is lost, and what to change.
+import { useEffect, useState } from "preact/hooks";
+import { call, nanoseconds, type Event, type Recorder, type RecorderTick, type Series } from "../api/client";
+import { byteRate, bytes, count, duration, percent, plural, rate, time } from "../format";
+import { useKept, useLoad } from "../hooks";
+import { POINTS, useLive } from "../live";
+import type { View } from "../main";
+import { changed, go, link } from "../router";
+import { useDark } from "../theme";
+import { Big, Card, Choice, Loading, Meter, Notice, Problem, Rows } from "../ui/bits";
+import { Chart } from "../ui/chart";
+import { type Amount, fromSeries, fromTicks, joined, lines, marks, total } from "../ui/series";
+import { ModeDialog } from "./mode";
+import { Talkers } from "./talkers";
+
+const AMOUNTS = [
+  ["captured_bytes", "Bytes"],
+  ["kept_bytes", "Kept"],
+  ["packets", "Packets"],
+] as const;
+const SPANS = [
+  ["300", "5 min"],
+  ["900", "15 min"],
+] as const;
+
+export function Now({ place, session }: View) {
+  const live = useLive();
+  const ids = session.recorders.map(({ id }) => id);
+  const asked = place.query.get("recorder");
+  const one = asked !== null && ids.includes(asked) ? asked : null;
+  if (ids.length === 0) {
+    return (
+      <>
+        <h1>Now</h1>
+        <Notice kind="info">
+          No recorder is watched. Start strata serve with --socket, or with the log of a running recording; what logs
+          hold is under <a href="/search">Search</a>.
+        </Notice>
+      </>
+    );
+  }
+  const shown = one ? [one] : ids;
+  return (
+    <>
+      <h1 class="unseen">Now</h1>
+      {!live.connected && live.tick && (
+        <Notice kind="warn">The connection to strata serve is interrupted; trying again. What is shown is old.</Notice>
+      )}
+      {ids.length > 1 && (
+        <Choice
+          label="Recorders"
+          of={[["", "All"] as const, ...session.recorders.map(({ id, socket }) => [id, named(socket)] as const)]}
+          is={one ?? ""}
+          choose={(id) => go(changed(place, { recorder: id }))}
+        />
+      )}
+      <div class={shown.length > 1 ? "recorders many" : "recorders"}>
+        {shown.map((id) => {
+          const known = session.recorders.find((recorder) => recorder.id === id);
+          return (
+            <OneRecorder
+              key={id}
+              id={id}
+              name={named(known?.socket ?? id)}
+              log={known?.log ?? null}
+              mayChange={session.roles.includes("change") && !session.read_only}
+              tick={live.tick?.recorders.find((recorder) => recorder.id === id) ?? null}
+              past={live.past.get(id) ?? []}
+              details={shown.length === 1}
+            />
+          );
+        })}
+      </div>
+    </>
+  );
+}
+
+/** A socket by what tells it from others: its file, or its directory. */
+function named(socket: string): string {
+  const parts = socket.split("/").filter((part) => part !== "");
+  const last = parts.at(-1) ?? socket;
+  return last === "control.sock" ? (parts.at(-2) ?? last) : last.replace(/\.sock(et)?$/, "");
+}
+
+/** Of the axis, when a recording has just begun. */
+const LEAST_SECONDS = 60;
+
+interface OneProps {
+  id: string;
+  name: string;
+  log: string | null;
+  mayChange: boolean;
+  tick: RecorderTick | null;
+  past: { at: number; tick: RecorderTick }[];
+  details: boolean;
+}
+
+function OneRecorder(props: OneProps) {
+  const { id, tick } = props;
+  const dark = useDark();
+  const [amount, setAmount] = useKept<Amount>("now.amount", "captured_bytes");
+  const [span, setSpan] = useKept<string>("now.span", "300");
+  const [dialog, setDialog] = useState(false);
+  // After an interruption the server knows what came meanwhile.
+  const up = tick?.up ?? false;
+  const history = useLoad<Series>((signal) => call("history", { path: { recorder: id }, signal }), [id, up]);
+  const known = useLoad<Event[]>((signal) => call("events", { path: { recorder: id }, signal }), [id, up]);
+  const fresh = useFresh(props.past);
+  const events = merged(known.data ?? [], fresh);
+  const points = joined(
+    history.data ? fromSeries(history.data) : null,
+    fromTicks(props.past.slice(-POINTS)),
+    Number(span),
+  );
+  const drawn = lines(points, amount, dark);
+  if (amount === "captured_bytes") {
+    drawn.push({
+      name: "kept in all",
+      colour: dark ? "#f2f5f7" : "#11161b",
+      values: total(points, "kept_bytes"),
+      over: true,
+    });
+  }
+  const end = points.t.at(-1) ?? Date.now() / 1000;
+  return (
+    <article class="recorder" aria-label={`Recorder ${props.name}`}>
+      <header class="recorder-head">
+        <h2>{props.name}</h2>
+        {tick && !tick.up && <Notice kind="bad">Does not answer: {tick.error ?? "no reason known"}</Notice>}
+        {tick && <Mode tick={tick} mayChange={props.mayChange} change={() => setDialog(true)} />}
+      </header>
+      {dialog && <ModeDialog recorder={id} now={tick?.mode ?? ""} close={() => setDialog(false)} />}
+      {!tick && <Loading when>Waiting for the recorder …</Loading>}
+      {tick && <Figures tick={tick} />}
+      <Problem of={history.problem} again={history.again} />
+      <section class="card" aria-label="Traffic">
+        <header>
+          <Choice label="Amount" of={AMOUNTS} is={amount} choose={setAmount} />
+          <Choice label="Time shown" of={SPANS} is={span === "900" ? "900" : "300"} choose={setSpan} />
+          {props.log && <a href={link("/search", { log: props.log })}>Older: in the log</a>}
+        </header>
+        <Chart
+          label={`Traffic of ${props.name}`}
+          t={points.t}
+          lines={drawn}
+          format={amount === "packets" ? rate : byteRate}
+          marks={marks(events)}
+          range={[Math.max(end - Number(span), Math.min(points.t[0] ?? end, end - LEAST_SECONDS)), end]}
+        />
+      </section>
+      <div class="cards">
+        {tick && <Losses tick={tick} />}
+        {tick && <Resources tick={tick} />}
+        <Events id={id} events={events} mayChange={props.mayChange} again={known.again} />
+        {props.log !== null && props.details && <Talkers log={props.log} />}
+        {props.details && <Fit recorder={id} up={up} />}
+      </div>
+    </article>
+  );
+}
+
+/** Events of ticks since the page is open. */
+function useFresh(past: OneProps["past"]): Event[] {
+  return past.flatMap(({ tick }) => tick.events);
+}
+
+function merged(known: Event[], fresh: Event[]): Event[] {
+  const all = new Map<string, Event>();
+  for (const event of [...fresh, ...known]) all.set(event.id, event);
+  return [...all.values()].sort((a, b) => (a.at < b.at ? 1 : -1)).slice(0, 200);
+}
+
+function Mode(props: { tick: RecorderTick; mayChange: boolean; change: () => void }) {
+  const { mode, asked_mode, mode_seconds_left } = props.tick;
+  return (
+    <p class="mode">
+      Mode <b>{mode}</b>
+      {mode_seconds_left != null && <> for another {duration(Math.max(mode_seconds_left, 0))}</>}
+      {mode !== asked_mode && <> instead of {asked_mode}: something is short, see resources</>}{" "}
+      {props.mayChange && (
+        <button type="button" onClick={props.change}>
+          Change mode
+        </button>
+      )}
+    </p>
+  );
+}
+
+function Figures({ tick }: { tick: RecorderTick }) {
+  const lost = tick.lost.reduce((sum, place) => sum + place.packets, 0);
+  const losing = tick.lost.reduce((sum, place) => sum + place.packets_per_second, 0);
+  const share = tick.bytes_per_second > 0 ? tick.kept_bytes_per_second / tick.bytes_per_second : null;
+  return (
+    <div class="figures">
+      <Big value={rate(tick.packets_per_second)} of="packets" />
+      <Big value={byteRate(tick.bytes_per_second)} of="captured" />
+      <Big
+        value={byteRate(tick.kept_bytes_per_second)}
+        of={share === null ? "kept" : `kept, ${percent(Math.min(share, 1))}`}
+      />
+      <Big
+        value={losing > 0 ? rate(losing) : count(lost)}
+        of={losing > 0 ? "packets being lost" : lost > 0 ? "packets lost, none now" : "packets lost"}
+        kind={losing > 0 ? "bad" : lost > 0 ? "warn" : "good"}
+      />
+    </div>
+  );
+}
+
+function Losses({ tick }: { tick: RecorderTick }) {
+  const places = tick.lost.filter((place) => place.packets > 0);
+  return (
+    <Card title="Losses">
+      {places.length === 0 ? (
+        <p>Nothing is lost.</p>
+      ) : (
+        <Rows label="Losses" head={["Where", { text: "Packets", number: true }, { text: "Now", number: true }, "What to do"]}>
+          {places.map((place) => (
+            <tr key={`${place.place} ${place.counter}`}>
+              <th scope="row">
+                {place.place} <small>{place.counter}</small>
+              </th>
+              <td class="number">{count(place.packets)}</td>
+              <td class="number">{place.packets_per_second > 0 ? rate(place.packets_per_second) : "none"}</td>
+              <td>{place.advice}</td>
+            </tr>
+          ))}
+        </Rows>
+      )}
+    </Card>
+  );
+}
+
+function Resources({ tick }: { tick: RecorderTick }) {
+  const { cpu } = tick;
+  return (
+    <Card title="Resources">
+      <dl class="resources">
+        {tick.resources.map(({ name, used, short_at, degradation_steps, seconds_to_full }) => (
+          <div key={name}>
+            <dt>{name}</dt>
+            <dd>
+              {used === null ? (
+                <span class="quiet">not known</span>
+              ) : (
+                <>
+                  <Meter share={used} mark={short_at} bad={degradation_steps > 0} label={name} /> {percent(used)}
+                </>
+              )}
+              {seconds_to_full != null && <small>full in {duration(seconds_to_full)}</small>}
+              {degradation_steps > 0 && <small class="bad">short: {plural(degradation_steps, "step")} down</small>}
+            </dd>
+          </div>
+        ))}
+        {cpu && (
+          <div>
+            <dt>CPU budget</dt>
+            <dd>
+              <Meter share={cpu.used / cpu.budget} bad={cpu.flow_share < 1} label="CPU budget" />{" "}
+              {percent(cpu.used)} of a core
+              {cpu.flow_share < 1 && <small class="bad">{percent(cpu.flow_share)} of flows captured</small>}
+            </dd>
+          </div>
+        )}
+      </dl>
+    </Card>
+  );
+}
+
+function Events(props: { id: string; events: Event[]; mayChange: boolean; again: () => void }) {
+  const [problem, setProblem] = useState<Error | null>(null);
+  const acknowledge = async (event: Event) => {
+    try {
+      await call("acknowledge", { path: { recorder: props.id, event: event.id }, body: {} });
+      setProblem(null);
+      props.again();
+    } catch (error) {
+      setProblem(error as Error);
+    }
+  };
+  const open = props.events.filter((event) => event.alert && !event.acknowledged).length;
+  return (
+    <Card title="Events" side={open > 0 && <span class="badge bad">{plural(open, "new alert")}</span>}>
+      <Problem of={problem} />
+      {props.events.length === 0 && <p>None yet.</p>}
+      <ol class="events">
+        {props.events.slice(0, 30).map((event) => (
+          <li key={event.id} class={event.alert && !event.acknowledged ? "alert" : ""}>
+            <time dateTime={event.at}>{time(nanoseconds(event.at), 0)}</time>{" "}
+            <span>
+              <b>{event.what}</b> {event.why && <>({event.why})</>} <small>by {event.who}</small>
+              {event.acknowledged && <small>, seen by {event.acknowledged.who}</small>}
+            </span>
+            {event.alert && !event.acknowledged && props.mayChange && (
+              <button type="button" onClick={() => acknowledge(event)}>
+                Seen
+              </button>
+            )}
+          </li>
+        ))}
+      </ol>
+    </Card>
+  );
+}
+
+interface Drift {
+  samples: number;
+  score_index: number;
+  bound: number;
+  fits: boolean | null;
+  features: { name: string; index: number }[];
+}
+interface Detail {
+  asked: string;
+  budget: string;
+  payload: { result: string; packets: number; bytes: number }[];
+}
+
+/** How often what changes slowly is asked again. */
+const SLOWLY_MS = 15_000;
+
+/** The model against the traffic, and the budget of detail: of the whole status, now and then. */
+function Fit(props: { recorder: string; up: boolean }) {
+  const recorders = useLoad<Recorder[]>((signal) => call("recorders", { signal }), [props.up]);
+  const { again } = recorders;
+  useEffect(() => {
+    const timer = setInterval(() => {
+      if (!document.hidden) again();
+    }, SLOWLY_MS);
+    return () => clearInterval(timer);
+  }, [again]);
+  const status = recorders.data?.find(({ id }) => id === props.recorder)?.status;
+  const drift = status?.["drift"] as Drift | null | undefined;
+  const detail = status?.["detail"] as Detail | null | undefined;
+  const given = detail?.payload.find(({ result }) => result === "given")?.bytes;
+  const offered = detail?.payload.find(({ result }) => result === "offered")?.bytes;
+  return (
+    <Card title="Model">
+      {!drift && <p>How well the model fits is not known: its file does not say what it was trained on.</p>}
+      {drift && (
+        <p>
+          {drift.fits === null
+            ? `Too few packets to tell whether the model fits: ${count(drift.samples)} looked at.`
+            : drift.fits
+              ? "The model fits this traffic."
+              : "The traffic is unlike what the model was trained on: train it again, or let it learn (strata learn)."}{" "}
+          <small>
+            drift {drift.score_index.toFixed(2)}, bound {drift.bound.toFixed(2)}
+          </small>
+        </p>
+      )}
+      {drift && drift.fits === false && (
+        <p>Most unlike: {drift.features.map((feature) => `${feature.name} (${feature.index.toFixed(2)})`).join(", ")}</p>
+      )}
+      {detail && (
+        <p>
+          Budget of detail <b>{detail.budget}</b>
+          {detail.budget !== detail.asked && <> instead of {detail.asked}</>}
+          {given !== undefined && offered !== undefined && offered > 0 && (
+            <>
+              : {bytes(given)} of {bytes(offered)} of payload kept ({percent(given / offered)})
+            </>
+          )}
+        </p>
+      )}
+    </Card>
+  );
+}

@@ -1,0 +1,100 @@
+// The recordings of a log: their models, how well these fit, what a shadow model would keep.
+import { call, type Schemas } from "../api/client";
+import { bytes, count } from "../format";
+import { useLoad } from "../hooks";
+import { Card, Notice, Problem, Rows } from "../ui/bits";
+
+type Recording = Schemas["Recording"];
+
+/** Recordings listed; the newest. */
+const LISTED = 50;
+
+export function Recordings({ log }: { log: string }) {
+  const models = useLoad<Recording[]>(
+    async (signal) => (log === "" ? [] : call("models", { path: { log }, signal })),
+    [log],
+  );
+  const all = [...(models.data ?? [])].sort((a, b) => b.id - a.id);
+  return (
+    <Card title="Recordings and their models">
+      <Problem of={models.problem} again={models.again} />
+      {all.length === 0 && !models.loading && <p>None.</p>}
+      {all.length > 0 && (
+        <Rows
+          label="Recordings"
+          head={[
+            { text: "No.", number: true },
+            "From",
+            "Mode",
+            "Model",
+            "Fit",
+            { text: "Captured", number: true },
+            { text: "Lost", number: true },
+          ]}
+        >
+          {all.slice(0, LISTED).map((one) => (
+            <tr key={one.id}>
+              <td class="number">{one.id}</td>
+              <th scope="row">
+                {one.inputs.join(", ")}
+                {one.filter && (
+                  <>
+                    {" "}
+                    <code>{one.filter}</code>
+                  </>
+                )}{" "}
+                <small>{one.state}</small>
+              </th>
+              <td>{one.mode}</td>
+              <td>{one.model}</td>
+              <td>{fit(one)}</td>
+              <td class="number">{one.captured_packets == null ? "–" : count(one.captured_packets)}</td>
+              <td class={one.lost_packets > 0 ? "number bad" : "number"}>{count(one.lost_packets)}</td>
+            </tr>
+          ))}
+        </Rows>
+      )}
+      {all.slice(0, LISTED).flatMap((one) =>
+        one.warnings.map((warning, index) => (
+          <Notice key={`${one.id} ${index}`} kind="warn">
+            Recording {one.id}: {warning}
+          </Notice>
+        )),
+      )}
+      {all.slice(0, LISTED).map((one) => one.shadow && <Shadow key={one.id} id={one.id} of={one.shadow} />)}
+    </Card>
+  );
+}
+
+function fit(one: Recording): string {
+  if (!one.drift) return "not known";
+  const index = one.drift.score_index.toFixed(2);
+  if (one.drift.fits === null) return "too few packets to tell";
+  if (one.drift.fits) return `fits (${index})`;
+  const worst = one.drift.features[0];
+  return `no longer fits (${index}${worst ? `, most of all ${worst.name}` : ""})`;
+}
+
+interface Counted {
+  result: string;
+  packets: number;
+  bytes: number;
+}
+
+/** What another model would have kept. */
+function Shadow(props: { id: number; of: Record<string, unknown> }) {
+  const packets = props.of["packets"];
+  if (!Array.isArray(packets)) return null;
+  const of = (name: string) => (packets as Counted[]).find(({ result }) => result === name);
+  const more = of("more");
+  const less = of("less");
+  const compared = of("compared");
+  if (!compared) return null;
+  return (
+    <p>
+      Recording {props.id}: of {count(compared.packets)} packets the shadow model would have kept more of{" "}
+      {count(more?.packets ?? 0)} ({bytes(more?.bytes ?? 0)} more) and less of {count(less?.packets ?? 0)} (
+      {bytes(less?.bytes ?? 0)} less).
+    </p>
+  );
+}

@@ -1,0 +1,157 @@
+// Why: the reasons that keep most, what each costs, and what to do about it.
+import { useRef, useState } from "preact/hooks";
+import { call, nanoseconds, type Schemas } from "../api/client";
+import { bytes, dayTime, percent, plural } from "../format";
+import { asRefused, useLoad } from "../hooks";
+import type { View } from "../main";
+import { changed, go, link, type Place } from "../router";
+import { useDark } from "../theme";
+import { CoveredNote, Loading, Notice, Problem, Select } from "../ui/bits";
+import { colour, kept } from "../ui/colour";
+import { Trees } from "../ui/why";
+import { firstFlow } from "./flow";
+import { ClassName } from "./flow-columns";
+
+type Reason = Schemas["Reasons"]["reasons"][number];
+
+export function WhyView({ place, session }: View) {
+  const log = place.query.get("log") ?? session.logs[0]?.id ?? "";
+  const from = place.query.get("from") ?? "";
+  const to = place.query.get("to") ?? "";
+  const reasons = useLoad(
+    async (signal) => (log === "" ? null : call("reasons", { path: { log }, query: { from, to, limit: 50 }, signal })),
+    [log, from, to],
+  );
+  if (session.logs.length === 0) {
+    return <Notice kind="info">No log is looked at: start strata serve with the directory of a log.</Notice>;
+  }
+  const data = reasons.data;
+  const most = Math.max(1, ...(data?.reasons.map((reason) => reason.kept_bytes) ?? []));
+  return (
+    <>
+      <h1>Why packets were kept</h1>
+      {session.logs.length > 1 && (
+        <Select
+          label="Log"
+          is={log}
+          of={session.logs.map(({ id, path }) => [id, path] as const)}
+          choose={(log) => go(changed(place, { log }))}
+        />
+      )}
+      <Loading when={reasons.loading && !data}>Reading the log …</Loading>
+      <Problem of={reasons.problem} again={reasons.again} />
+      {data && (
+        <>
+          <p>
+            {plural(data.total.reasons, "reason")} kept {bytes(data.total.kept_bytes)} in{" "}
+            {plural(data.total.packets, "packet")}; those that keep most come first.
+          </p>
+          {data.reasons.length === 0 && <p>No packet is in this log yet.</p>}
+          <ol class="reasons">
+            {data.reasons.map((reason, index) => (
+              <One
+                key={index}
+                reason={reason}
+                log={log}
+                place={place}
+                most={most}
+                whole={data.total.kept_bytes}
+                mayChange={session.recorders.length > 0 && session.roles.includes("change") && !session.read_only}
+              />
+            ))}
+          </ol>
+          <CoveredNote of={data.covered} />
+        </>
+      )}
+    </>
+  );
+}
+
+interface OneProps {
+  reason: Reason;
+  log: string;
+  place: Place;
+  most: number;
+  whole: number;
+  mayChange: boolean;
+}
+
+function One({ reason, log, place, most, whole, mayChange }: OneProps) {
+  const dark = useDark();
+  const share = whole > 0 ? reason.kept_bytes / whole : 0;
+  const packets = link("/search", {
+    log,
+    reason: reason.reason,
+    from: place.query.get("from"),
+    to: place.query.get("to"),
+  });
+  return (
+    <li class="card reason">
+      <div class="reason-bar" aria-hidden="true">
+        <i
+          style={{
+            width: `${(reason.kept_bytes / most) * 100}%`,
+            background: colour(reason.class, reason.granularity, dark),
+          }}
+        />
+      </div>
+      <p class="reason-head">
+        <b>{bytes(reason.kept_bytes)}</b> ({percent(share)}) in {plural(reason.packets, "packet")}, kept{" "}
+        {kept(reason.granularity)} · <ClassName of={reason.class} />
+        {reason.score !== null && <small> score {reason.score.toFixed(2)}</small>}
+      </p>
+      <p>{reason.words}</p>
+      <p class="actions">
+        <a class="button" href={packets}>
+          Show its flows
+        </a>
+        <Policy reason={reason} log={log} mayChange={mayChange} />
+      </p>
+      <details>
+        <summary>Conditions</summary>
+        <p>
+          First at {dayTime(nanoseconds(reason.first))}: {reason.first_flow}
+        </p>
+        {reason.trees.length > 0 ? (
+          <Trees trees={reason.trees} more={reason.more_trees} from={null} />
+        ) : (
+          <p>
+            <code>{reason.reason}</code>: no tree decided.
+          </p>
+        )}
+      </details>
+    </li>
+  );
+}
+
+/** From a reason to a policy for the flow with which it began. */
+function Policy(props: { reason: Reason; log: string; mayChange: boolean }) {
+  const [problem, setProblem] = useState<Error | null>(null);
+  const [busy, setBusy] = useState(false);
+  const control = useRef(new AbortController());
+  if (!props.mayChange) return null;
+  const make = (action: string) => async () => {
+    setBusy(true);
+    try {
+      const flow = await firstFlow(props.log, { reason: props.reason.reason }, control.current.signal);
+      if (!flow) throw new Error("its flows are no longer in the log");
+      go(link("/policies", { match: flow.filter, action, log: props.log }));
+    } catch (error) {
+      setProblem(asRefused(error));
+    } finally {
+      setBusy(false);
+    }
+  };
+  return (
+    <>
+      <button type="button" disabled={busy} onClick={make("header")}>
+        Never whole …
+      </button>
+      <button type="button" disabled={busy} onClick={make("full")}>
+        Always whole …
+      </button>
+      <Problem of={problem} />
+    </>
+  );
+}
+

@@ -1,0 +1,313 @@
+// Each view in a real browser, fed by a mock server: what it shows, says and refuses.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { accessible, clean, fits, launch, open, valued } from "./browser.mjs";
+import { mock, moving, ofSchema } from "./mock.mjs";
+
+const VIEWS = {
+  now: "/now",
+  search: "/search",
+  flow: "/flow?log=0&flow=6_10.0.0.1_51234_10.0.0.2_443&filter=tcp",
+  packet: "/packet?log=0&packet=x",
+  why: "/why",
+  policies: "/policies",
+  ask: "/ask",
+  storage: "/storage",
+};
+/** What is in sight once a view has its data. */
+const READY = {
+  now: "text=What to do",
+  search: "text=10.0.0.1:51234",
+  flow: "text=TCP SYN",
+  packet: "text=28 of 30 trees",
+  why: "text=Show its flows",
+  policies: "text=net 10.0.0.0/8",
+  ask: "text=heavy_hitters",
+  storage: "text=incident 7",
+};
+
+let browser;
+before(async () => {
+  browser = await launch();
+});
+after(() => browser.close());
+
+async function served(options, act, window = {}) {
+  const server = await mock(options);
+  try {
+    const page = await open(browser, server.address + (options.at ?? "/"), window);
+    await act(page, server);
+    clean(page);
+    await page.context().close();
+  } finally {
+    server.close();
+  }
+}
+
+for (const [name, path] of Object.entries(VIEWS)) {
+  test(`${name}: readable by all, on a phone too, in both themes`, async () => {
+    for (const window of [{ dark: false }, { dark: true, width: 375, height: 740 }]) {
+      await served(
+        { at: path },
+        async (page) => {
+          await page.locator(READY[name]).first().waitFor();
+          await accessible(page);
+          await fits(page);
+          assert.match(await page.title(), / – Strata$/);
+        },
+        window,
+      );
+    }
+  });
+}
+
+/** Would run in a page that took it for HTML. */
+const HOSTILE =
+  `"><img src=x onerror="document.title='broken'"><script>document.title='broken'</script>` +
+  `<svg onload="document.title='broken'">javascript:alert(1)\u0000\u202e{{7*7}}`;
+
+/** The same structure with every text hostile, but for those that a program reads. */
+function poisoned(value, key = "") {
+  const machine = ["id", "at", "first", "last", "from", "to", "state", "granularity", "protocol", "bytes", "flow", "up"];
+  const enums = ["event", "tier", "direction", "decider", "by", "language", "type", "hour", "oldest", "newest", "login"];
+  if (typeof value === "string") return [...machine, ...enums].includes(key) ? value : HOSTILE;
+  if (Array.isArray(value)) return key === "roles" ? value : value.map((one) => poisoned(one, key));
+  if (value && typeof value === "object") {
+    return Object.fromEntries(Object.entries(value).map(([name, one]) => [name, poisoned(one, name)]));
+  }
+  return value;
+}
+
+test("nothing that came from packets, policies or recorders is taken for HTML", async () => {
+  const over = {
+    session: { ...poisoned(ofSchema("Session")), version: "1" },
+    events: [poisoned(ofSchema("Tick").recorders[0].events[0])],
+    recorders: [poisoned(ofSchema("Recorder"))],
+    policies: [poisoned(ofSchema("Policy"))],
+    logs: [poisoned(ofSchema("Log"))],
+    search: [
+      { event: "begin", search: "1" },
+      { event: "progress", share: 0.5, flows: 1, rows: [poisoned(ofSchema("Flow"))] },
+      { event: "done", search: "1", result: poisoned(ofSchema("SearchResult")) },
+    ],
+    flows: { total: 1, offset: 0, rows: [poisoned(ofSchema("Flow"))] },
+    packet: {
+      packet: poisoned(ofSchema("Packet")),
+      flow: "x",
+      recording: 1,
+      interface: 0,
+      link: HOSTILE,
+      bytes: "3c7363726970743e",
+      header_bytes: 4,
+      payload_hidden: true,
+      missing: { bytes: 9, why: HOSTILE },
+      why: poisoned(ofSchema("Why")),
+      dissection: {
+        by: "tshark",
+        problem: HOSTILE,
+        layers: [{ ...poisoned(ofSchema("Field")), fields: [poisoned(ofSchema("Field"))] }],
+      },
+    },
+    reasons: {
+      total: { reasons: 1, packets: 1, kept_bytes: 1 },
+      reasons: [
+        {
+          ...{ reason: HOSTILE, words: HOSTILE, class: HOSTILE, granularity: "full", score: 0.5, packets: 1, kept_bytes: 1 },
+          ...{ first: ofSchema("Packet").at, first_flow: HOSTILE, flow: null, more_trees: 0 },
+          trees: poisoned(ofSchema("Why").trees),
+        },
+      ],
+      covered: ofSchema("Covered"),
+    },
+    storage: poisoned(ofSchema("Storage")),
+    models: [poisoned(ofSchema("Recording"))],
+    askable: { ...ofSchema("Askable"), questions: [{ language: "marple", name: HOSTILE, what: HOSTILE, text: HOSTILE, params: [] }] },
+    audit: [poisoned(ofSchema("AuditEvent"))],
+  };
+  const ticks = (turn) => ({ at: Date.now() / 1000, recorders: moving(turn).recorders.map((one) => poisoned(one)) });
+  for (const path of Object.values(VIEWS)) {
+    await served({ at: path, over, ticks }, async (page) => {
+      await page.getByText("{{7*7}}").first().waitFor();
+      assert.match(await page.title(), / – Strata$/);
+      assert.equal(await page.locator("main img, main script, main svg, main iframe").count(), 0);
+      await fits(page);
+    });
+  }
+});
+
+test("an error in a filter stands at its place, and words are offered", async () => {
+  const error = ofSchema("Error");
+  const over = {
+    checkFilter: (url) => ({ error: url.searchParams.get("filter").includes("hots") ? { ...error, start: 8, end: 12 } : null }),
+  };
+  await served({ at: "/search", over }, async (page) => {
+    const input = page.getByRole("combobox", { name: "Filter" });
+    await input.fill("tcp and hots 10.0.0.1");
+    await page.getByText("no word of the filter language").waitFor();
+    assert.equal(await page.locator("mark").textContent(), "hots");
+    assert.equal(await input.getAttribute("aria-invalid"), "true");
+    await input.fill("ho");
+    await page.getByRole("option", { name: /host/ }).waitFor();
+    await input.press("ArrowDown");
+    await input.press("Enter");
+    assert.equal(await input.inputValue(), "host ");
+  });
+});
+
+test("a search is a URL, and the way back leads to it", async () => {
+  await served({ at: "/search" }, async (page) => {
+    const input = page.getByRole("combobox", { name: "Filter" });
+    await input.fill("tcp port 443");
+    await input.press("Enter");
+    await page.waitForURL(/filter=tcp\+port\+443/);
+    await page.getByRole("link", { name: "10.0.0.1", exact: true }).click();
+    await page.waitForURL(/host\+10\.0\.0\.1/);
+    await valued(input, "(tcp port 443) and host 10.0.0.1");
+    await page.goBack();
+    await valued(input, "tcp port 443");
+    await page.reload();
+    await valued(page.getByRole("combobox", { name: "Filter" }), "tcp port 443");
+  });
+});
+
+const MANY = 100_000;
+
+test("100,000 rows are scrolled, and only those in sight exist", async () => {
+  const flow = ofSchema("Flow");
+  const asked = [];
+  const over = {
+    search: [
+      { event: "begin", search: "1" },
+      { event: "done", search: "1", result: { ...ofSchema("SearchResult"), flows: MANY, listed: MANY } },
+    ],
+    flows: (url) => {
+      const offset = Number(url.searchParams.get("offset"));
+      const limit = Number(url.searchParams.get("limit"));
+      asked.push([url.searchParams.get("sort"), url.searchParams.get("order"), offset]);
+      const rows = Array.from({ length: Math.min(limit, MANY - offset) }, (_, step) => ({
+        ...flow,
+        id: `f${offset + step}`,
+        name: `row ${offset + step}`,
+      }));
+      return { total: MANY, offset, rows };
+    },
+  };
+  await served({ at: "/search", over }, async (page) => {
+    const grid = page.getByRole("grid");
+    await page.getByText("row 0", { exact: true }).waitFor();
+    for (const share of [0.25, 0.5, 0.9, 0.1, 1]) {
+      await grid.evaluate((grid, share) => (grid.scrollTop = grid.scrollHeight * share), share);
+      const about = Math.min(Math.floor(MANY * share), MANY - 1);
+      await page.waitForFunction(
+        ([about]) => {
+          const cells = [...document.querySelectorAll("[role=gridcell]")];
+          const names = cells.map((cell) => /^row (\d+)$/.exec(cell.textContent)?.[1]);
+          return names.some((name) => name !== undefined && Math.abs(Number(name) - about) < 60);
+        },
+        [about],
+      );
+      assert.ok((await page.getByRole("row").count()) < 60);
+    }
+    await page.getByText(`row ${MANY - 1}`, { exact: true }).waitFor();
+    // Keys reach every row too.
+    await grid.focus();
+    await grid.press("Home");
+    await page.getByText("row 0", { exact: true }).waitFor();
+    await grid.press("End");
+    await page.getByText(`row ${MANY - 1}`, { exact: true }).waitFor();
+    await page.getByRole("button", { name: "Kept" }).last().click();
+    await page.waitForURL(/sort=kept_bytes/);
+    await grid.press("Home");
+    await page.getByText("row 0", { exact: true }).waitFor();
+    assert.ok(asked.some(([sort, order]) => sort === "kept_bytes" && order === "desc"));
+    await grid.press("Enter");
+    await page.waitForURL(/\/flow\?.*flow=f0/);
+  });
+});
+
+test("a million rows are within reach of the scroll bar", async () => {
+  const listed = 1_000_000;
+  const flow = ofSchema("Flow");
+  const over = {
+    search: [
+      { event: "begin", search: "1" },
+      { event: "done", search: "1", result: { ...ofSchema("SearchResult"), flows: listed, listed } },
+    ],
+    flows: (url) => {
+      const offset = Number(url.searchParams.get("offset"));
+      const rows = Array.from({ length: 200 }, (_, step) => ({ ...flow, name: `row ${offset + step}` }));
+      return { total: listed, offset, rows };
+    },
+  };
+  await served({ at: "/search", over }, async (page) => {
+    const grid = page.getByRole("grid");
+    await page.getByText("row 0", { exact: true }).waitFor();
+    await grid.focus();
+    await grid.press("End");
+    await page.getByText(`row ${listed - 1}`, { exact: true }).waitFor();
+    await grid.evaluate((grid) => (grid.scrollTop = grid.scrollHeight / 2));
+    await page.getByText(/^row 5000\d\d$/).first().waitFor();
+  });
+});
+
+test("a stream that breaks is said, and goes on when the server is back", async () => {
+  const server = await mock();
+  const port = Number(new URL(server.address).port);
+  const page = await open(browser, `${server.address}/now`);
+  await page.getByText("live", { exact: true }).waitFor();
+  server.close();
+  await page.getByText("reconnecting …").waitFor();
+  await page.getByText("What is shown is old").waitFor();
+  const again = await mock({ port });
+  await page.getByText("live", { exact: true }).waitFor();
+  assert.equal(await page.getByText("What is shown is old").count(), 0);
+  again.close();
+  await page.context().close();
+});
+
+test("an expired session asks for the token, and goes on where it was", async () => {
+  let expired = true;
+  const refused = { status: 401, body: { error: "the session has expired: log in again", code: "login" } };
+  const over = {
+    session: () => (expired ? refused : undefined),
+    login: (_, request) => {
+      assert.equal(request.headers["x-strata"], "1");
+      expired = false;
+      return undefined;
+    },
+  };
+  await served({ at: "/search?filter=tcp", over }, async (page) => {
+    await page.getByLabel("Token").fill("secret");
+    await accessible(page);
+    await page.getByRole("button", { name: "Log in" }).click();
+    await page.getByText("example.org").first().waitFor();
+    assert.equal(await page.getByRole("combobox", { name: "Filter" }).inputValue(), "tcp");
+    const kept = await page.evaluate(() => JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie]));
+    assert.ok(!kept.includes("secret"), "the token is not kept in the browser");
+  });
+});
+
+test("who may only look is offered no change", async () => {
+  const session = { ...ofSchema("Session"), roles: ["look"] };
+  for (const [at, ready] of [
+    ["/now", READY.now],
+    ["/policies", READY.policies],
+    ["/why", READY.why],
+    ["/packet?log=0&packet=x", READY.packet],
+  ]) {
+    await served({ at, over: { session } }, async (page) => {
+      await page.locator(ready).first().waitFor();
+      const change = /Change mode|^Add$|Remove|Never whole|Always whole|Show payload|Seen/;
+      assert.equal(await page.getByRole("button", { name: change }).count(), 0);
+      assert.equal(await page.getByRole("link", { name: change }).count(), 0);
+    });
+  }
+});
+
+test("a refusal is said in the server's words", async () => {
+  const busy = { status: 503, body: { error: "too many searches at a time: try again in 2 s", code: "busy" } };
+  await served({ at: "/search", over: { search: busy } }, async (page) => {
+    await page.getByRole("alert").getByText("too many searches at a time").waitFor();
+    await page.getByRole("button", { name: "Try again" }).waitFor();
+  });
+});
