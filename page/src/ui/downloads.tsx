@@ -18,18 +18,27 @@ const FORMATS = [
   ["pcapng", "Packets, pcapng"],
   ["csv", "Flows, CSV"],
   ["json", "Flows, JSON"],
-  ["parquet", "Packets, Parquet"],
 ] as const;
 
-export function Downloads(props: { what: What; command: SearchResult["command"] | { pcapng: string } | null }) {
+export function Downloads(props: {
+  what: What;
+  command: SearchResult["command"] | { pcapng: string } | null;
+  /** Whether this user may have packets, with their payload. */
+  payload: boolean;
+}) {
   const { log, ...query } = props.what;
   const commands = props.command ? [...new Set(Object.values(props.command))] : [];
+  // Flows have no reason and no granularity; their packets have.
+  const packetsOnly = !!(query.reason || query.granularity);
+  const offered = FORMATS.filter(
+    ([format]) => (format === "pcapng" ? props.payload : !packetsOnly),
+  );
   return (
     <details class="menu">
       <summary>Download</summary>
       <div class="menu-body wide">
         <p>
-          {FORMATS.map(([format, name]) => (
+          {offered.map(([format, name]) => (
             <a
               key={format}
               class="button"
@@ -39,6 +48,7 @@ export function Downloads(props: { what: What; command: SearchResult["command"] 
               {name}
             </a>
           ))}
+          {!props.payload && "Packets are for those who may look at payload."}
         </p>
         {commands.length > 0 && <p>The same in a shell:</p>}
         {commands.map((text) => (

@@ -63,6 +63,7 @@ export function Ask({ place, session }: View) {
   };
   if (session.logs.length === 0) return <Notice kind="info">No log is looked at: there is nothing to ask.</Notice>;
   const availability = can?.[language];
+  const may = session.roles.includes("payload");
   return (
     <>
       <h1>Ask</h1>
@@ -90,6 +91,7 @@ export function Ask({ place, session }: View) {
                 />
               )}
             </header>
+            {!may && <Notice kind="warn">Answers may hold payload: asking is for those who may look at it.</Notice>}
             {availability && !availability.available && <Notice kind="warn">{availability.problem}</Notice>}
             <label class="labelled">
               <span>{language === "sql" ? "SQL" : "Marple's language, or the name of a question"}</span>
@@ -114,7 +116,7 @@ export function Ask({ place, session }: View) {
               </label>
             ))}
             <p class="actions">
-              <button type="submit" class="main" disabled={text.trim() === "" || availability?.available === false}>
+              <button type="submit" class="main" disabled={text.trim() === "" || availability?.available === false || !may}>
                 Ask
               </button>
               {state.running && (

@@ -1,6 +1,6 @@
 // What can be shown of a flow.
 import { type Flow, nanoseconds } from "../api/client";
-import { bytes, count, duration, time } from "../format";
+import { bytes, count, duration, percent, time } from "../format";
 import type { Column } from "../ui/table";
 
 export function end(address: string, port: number | null | undefined): string {
@@ -14,7 +14,7 @@ export function seconds(flow: Flow): number {
 }
 
 export const columns: Column<Flow>[] = [
-  { key: "first", name: "Start", width: 7.5, sorts: true, cell: (flow) => time(nanoseconds(flow.first)) },
+  { key: "first", name: "Start", width: 6.2, sorts: true, cell: (flow) => time(nanoseconds(flow.first)) },
   {
     key: "duration",
     name: "Duration",
@@ -23,14 +23,14 @@ export const columns: Column<Flow>[] = [
     sorts: true,
     cell: (flow) => duration(seconds(flow)),
   },
-  { key: "protocol", name: "Proto", width: 4.5, sorts: true, cell: (flow) => flow.protocol },
-  { key: "src", name: "From", width: 9, grow: 2, sorts: true, cell: (flow) => end(flow.src, flow.src_port) },
-  { key: "dst", name: "To", width: 9, grow: 2, sorts: true, cell: (flow) => end(flow.dst, flow.dst_port) },
-  { key: "name", name: "Name", width: 6, grow: 2, sorts: true, cell: (flow) => flow.name ?? "" },
+  { key: "protocol", name: "Proto", width: 3.2, sorts: true, cell: (flow) => flow.protocol },
+  { key: "src", name: "From", width: 8, grow: 2, sorts: true, cell: (flow) => end(flow.src, flow.src_port) },
+  { key: "dst", name: "To", width: 8, grow: 2, sorts: true, cell: (flow) => end(flow.dst, flow.dst_port) },
+  { key: "name", name: "Name", width: 4.5, grow: 2, sorts: true, cell: (flow) => flow.name ?? "" },
   {
     key: "packets",
     name: "Packets",
-    width: 5.5,
+    width: 4.4,
     number: true,
     sorts: true,
     cell: (flow) => count(flow.packets + flow.packets_back),
@@ -38,7 +38,7 @@ export const columns: Column<Flow>[] = [
   {
     key: "wire_bytes",
     name: "Bytes",
-    width: 5.5,
+    width: 4.4,
     number: true,
     sorts: true,
     cell: (flow) => bytes(flow.wire_bytes),
@@ -46,19 +46,19 @@ export const columns: Column<Flow>[] = [
   {
     key: "kept_bytes",
     name: "Kept",
-    width: 5.5,
+    width: 4.4,
     number: true,
     sorts: true,
     cell: (flow) => bytes(flow.kept_bytes),
   },
-  { key: "class", name: "Class", width: 7, sorts: true, cell: (flow) => <ClassName of={flow.class} /> },
+  { key: "class", name: "Class", width: 5.8, sorts: true, cell: (flow) => <ClassName of={flow.class} /> },
   {
     key: "score",
-    name: "Score",
+    name: "Sure",
     width: 4.5,
     number: true,
     sorts: true,
-    cell: (flow) => flow.score?.toFixed(2) ?? "",
+    cell: (flow) => (flow.score === null ? "" : percent(flow.score)),
   },
   { key: "last", name: "End", width: 7.5, sorts: true, cell: (flow) => time(nanoseconds(flow.last)) },
   { key: "community_id", name: "Community ID", width: 16, cell: (flow) => flow.community_id ?? "" },
@@ -66,7 +66,6 @@ export const columns: Column<Flow>[] = [
 
 export const DEFAULT = [
   "first",
-  "duration",
   "protocol",
   "src",
   "dst",

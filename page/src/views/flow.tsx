@@ -2,7 +2,7 @@
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { address, call, lines as ndjson, nanoseconds } from "../api/client";
 import type { Covered, Flow, Packet, SearchEvent } from "../api/client";
-import { bytes, count, dayTime, duration, plural, time, zone } from "../format";
+import { bytes, count, dayTime, duration, percent, plural, time, zone } from "../format";
 import { asRefused, useLoad, useMedia } from "../hooks";
 import type { View } from "../main";
 import { changed, go, link } from "../router";
@@ -40,7 +40,7 @@ export async function firstFlow(
   }
 }
 
-export function FlowView({ place }: View) {
+export function FlowView({ place, session }: View) {
   const log = place.query.get("log") ?? "";
   const flow = place.query.get("flow") ?? "";
   const from = place.query.get("from") ?? "";
@@ -52,13 +52,14 @@ export function FlowView({ place }: View) {
   );
   const packets = usePackets(log, flow, from, to);
   const one = facts.data;
+  const mayChange = session.recorders.length > 0 && session.roles.includes("change") && !session.read_only;
   return (
     <>
       <p class="crumbs">
         <a href={link("/search", { log, from, to })}>Search</a> › flow
       </p>
       <h1>{one ? `${one.protocol} ${end(one.src, one.src_port)} → ${end(one.dst, one.dst_port)}` : "Flow"}</h1>
-      {one && <Facts flow={one} log={log} />}
+      {one && <Facts flow={one} log={log} mayChange={mayChange} />}
       <Problem of={packets.problem} again={packets.again} />
       <section class="card" aria-label="Packets">
         <header>
@@ -66,6 +67,7 @@ export function FlowView({ place }: View) {
           <Downloads
             what={{ log, flow, from, to }}
             command={packets.command ? { pcapng: packets.command } : null}
+            payload={session.roles.includes("payload")}
           />
         </header>
         <Loading when={packets.rows.length === 0 && packets.loading} />
@@ -94,7 +96,7 @@ function packetLink(log: string, packet: string, query: URLSearchParams): string
   });
 }
 
-function Facts({ flow, log }: { flow: Flow; log: string }) {
+function Facts({ flow, log, mayChange }: { flow: Flow; log: string; mayChange: boolean }) {
   const policy = (action: string) => link("/policies", { match: flow.filter, action, log });
   return (
     <>
@@ -106,7 +108,7 @@ function Facts({ flow, log }: { flow: Flow; log: string }) {
       </div>
       <p>
         <ClassName of={flow.class} />
-        {flow.score !== null && <> highest score {flow.score.toFixed(2)}</>}
+        {flow.score !== null && <>, {percent(flow.score)} of the trees at most</>}
         {flow.name && (
           <>
             {" "}
@@ -115,17 +117,19 @@ function Facts({ flow, log }: { flow: Flow; log: string }) {
         )}
         {flow.community_id && <small> Community ID {flow.community_id}</small>}
       </p>
-      <p class="actions">
-        <a class="button" href={policy("header")}>
-          Keep only headers of it
-        </a>
-        <a class="button" href={policy("drop")}>
-          Stop keeping it
-        </a>
-        <a class="button" href={policy("full")}>
-          Always keep it whole
-        </a>
-      </p>
+      {mayChange && (
+        <p class="actions">
+          <a class="button" href={policy("header")}>
+            Keep only headers of it
+          </a>
+          <a class="button" href={policy("drop")}>
+            Stop keeping it
+          </a>
+          <a class="button" href={policy("full")}>
+            Always keep it whole
+          </a>
+        </p>
+      )}
       {flow.community_id && <LabelFlow log={log} flow={flow} />}
     </>
   );

@@ -238,13 +238,13 @@ function Resources({ tick }: { tick: RecorderTick }) {
       <dl class="resources">
         {tick.resources.map(({ name, used, short_at, degradation_steps, seconds_to_full }) => (
           <div key={name}>
-            <dt>{name}</dt>
+            <dt>{name.replaceAll("_", " ")}</dt>
             <dd>
               {used === null ? (
                 <span class="quiet">not known</span>
               ) : (
                 <>
-                  <Meter share={used} mark={short_at} bad={degradation_steps > 0} label={name} /> {percent(used)}
+                  <Meter share={used} mark={short_at} bad={degradation_steps > 0} label={name.replaceAll("_", " ")} /> {percent(used)}
                 </>
               )}
               {seconds_to_full != null && <small>full in {duration(seconds_to_full)}</small>}

@@ -1,9 +1,9 @@
 // Search: flows of a log that match a filter, in a time, of a class, for a reason.
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { address, call, lines as ndjson, nanoseconds } from "../api/client";
-import type { Flow, SearchEvent, SearchResult, Session } from "../api/client";
+import type { Flow, Log, SearchEvent, SearchResult, Session } from "../api/client";
 import { bytes, byteRate, count, dayTime, fromLocal, percent, plural, rate, toLocal, zone } from "../format";
-import { asRefused, useKept, useLatest, useMedia } from "../hooks";
+import { asRefused, useKept, useLatest, useLoad, useMedia } from "../hooks";
 import type { View } from "../main";
 import { changed, go, link, type Place } from "../router";
 import { useDark } from "../theme";
@@ -84,7 +84,13 @@ export function Search({ place, session }: View) {
       {result && <CoveredNote of={result.covered} />}
       <div class="searched">
         {result && <Facets place={place} what={what} result={result} />}
-        <Flows what={what} place={place} found={found} expired={() => setTurn(turn + 1)} />
+        <Flows
+          what={what}
+          place={place}
+          found={found}
+          expired={() => setTurn(turn + 1)}
+          payload={session.roles.includes("payload")}
+        />
       </div>
     </>
   );
@@ -123,11 +129,21 @@ interface FormProps {
 
 function Form({ place, session, what, again, found }: FormProps) {
   const [filter, setFilter] = useState(what.filter);
+  // Times as they are typed; null where they are as before.
+  const [from, setFrom] = useState<string | null>(null);
+  const [to, setTo] = useState<string | null>(null);
   useEffect(() => setFilter(what.filter), [what.filter]);
+  useEffect(() => {
+    setFrom(null);
+    setTo(null);
+  }, [what.log, what.from, what.to]);
   const begin = () => {
-    const to = changed(place, { filter: filter.trim() });
-    if (to === location.pathname + location.search) again();
-    else go(to);
+    const changes: Record<string, string | null> = { filter: filter.trim() };
+    if (from !== null) changes["from"] = inUrl(from);
+    if (to !== null) changes["to"] = inUrl(to);
+    const url = changed(place, changes);
+    if (url === location.pathname + location.search) again();
+    else go(url);
   };
   const submit = (event: Event) => {
     event.preventDefault();
@@ -153,7 +169,7 @@ function Form({ place, session, what, again, found }: FormProps) {
         placeholder="host 10.0.0.1 and tcp port 443"
         problem={said && "problem" in said ? (said.problem as never) : null}
       />
-      <Times place={place} what={what} result={found.result} />
+      <Times place={place} what={what} from={from} to={to} setFrom={setFrom} setTo={setTo} />
       <button type="submit" class="main">
         Search
       </button>
@@ -182,42 +198,74 @@ function Form({ place, session, what, again, found }: FormProps) {
   );
 }
 
-/** The time: two inputs, which keys reach as well as the histogram's brush. */
-function Times({ place, what, result }: { place: Place; what: Asked; result: SearchResult | null }) {
-  const of = (text: string): string => {
-    const ns = moment(text);
-    return ns === null ? "" : toLocal(ns);
+/** What was typed into an input of a time, as it stands in the URL. */
+function inUrl(text: string): string | null {
+  const ns = fromLocal(text);
+  return ns === null ? null : seconds(ns);
+}
+
+interface TimesProps {
+  place: Place;
+  what: Asked;
+  from: string | null;
+  to: string | null;
+  setFrom: (text: string) => void;
+  setTo: (text: string) => void;
+}
+
+/** The time, which keys reach as well as the histogram's brush. Without a choice, all of the log. */
+function Times({ place, what, from, to, setFrom, setTo }: TimesProps) {
+  const logs = useLoad<Log[]>((signal) => call("logs", { signal }), [what.log]);
+  const log = logs.data?.find(({ id }) => id === what.log);
+  const first = log?.first ? nanoseconds(log.first) : null;
+  const last = log?.last ? nanoseconds(log.last) + SECOND : null;
+  const text = (typed: string | null, chosen: string, whole: bigint | null) => {
+    const ns = chosen === "" ? whole : moment(chosen);
+    return typed ?? (ns === null ? "" : toLocal(ns));
   };
-  const set = (name: "from" | "to") => (event: Event) => {
-    const ns = fromLocal((event.currentTarget as HTMLInputElement).value);
-    go(changed(place, { [name]: ns === null ? null : seconds(ns) }));
+  const recent = (seconds: number) => {
+    const end = log?.state === "recording" ? BigInt(Date.now()) * 1_000_000n : (last ?? 0n);
+    return changed(place, { from: String(end / SECOND - BigInt(seconds)), to: null });
   };
-  const covered = result?.covered;
-  const hint = (time: string | null | undefined) => (time ? dayTime(nanoseconds(time)) : "");
   return (
     <div class="times">
       <label class="labelled">
-        <span>From ({zone(BigInt(Date.now()) * 1_000_000n)})</span>
+        <span>From ({zone(first ?? BigInt(Date.now()) * 1_000_000n)})</span>
         <input
           type="datetime-local"
           step="1"
-          title={hint(covered?.from)}
-          value={of(what.from)}
-          onChange={set("from")}
+          value={text(from, what.from, first)}
+          onInput={(event) => setFrom(event.currentTarget.value)}
         />
       </label>
       <label class="labelled">
         <span>To</span>
-        <input type="datetime-local" step="1" title={hint(covered?.to)} value={of(what.to)} onChange={set("to")} />
+        <input
+          type="datetime-local"
+          step="1"
+          value={text(to, what.to, last)}
+          onInput={(event) => setTo(event.currentTarget.value)}
+        />
       </label>
-      {(what.from || what.to) && (
-        <a class="chip" href={changed(place, { from: null, to: null })}>
-          All times ✕
+      <span class="chips">
+        <a class="chip" href={recent(900)}>
+          last 15 min
         </a>
-      )}
+        <a class="chip" href={recent(3600)}>
+          hour
+        </a>
+        <a class="chip" href={recent(86_400)}>
+          day
+        </a>
+        <a class="chip" href={changed(place, { from: null, to: null })}>
+          all
+        </a>
+      </span>
     </div>
   );
 }
+
+const SECOND = 1_000_000_000n;
 
 /** A time of the URL: seconds since 1970, perhaps with a fraction, or RFC 3339. */
 export function moment(text: string): bigint | null {
@@ -270,12 +318,19 @@ function Histogram({ place, result }: { place: Place; result: SearchResult }) {
   );
 }
 
+/** What one mostly wants to see first. */
+const ORDERS = [
+  ["first asc", "By time"],
+  ["kept_bytes desc", "Most disk"],
+  ["wire_bytes desc", "Most traffic"],
+] as const;
+
 /** Rows asked for at a time. */
 const PAGE = 200;
 /** Pages kept; the ones not seen for longest go. */
 const PAGES = 60;
 
-function Flows(props: { what: Asked; place: Place; found: Found; expired: () => void }) {
+function Flows(props: { what: Asked; place: Place; found: Found; expired: () => void; payload: boolean }) {
   const { what, place, found } = props;
   const sort = place.query.get("sort") ?? "first";
   const order = place.query.get("order") === "desc" ? "desc" : "asc";
@@ -294,8 +349,17 @@ function Flows(props: { what: Asked; place: Place; found: Found; expired: () => 
     <section class="card flows" aria-label="Flows">
       <header>
         <h2>Flows</h2>
+        <Choice
+          label="Order"
+          of={ORDERS}
+          is={ORDERS.find(([key]) => key === `${sort} ${order}`)?.[0] ?? ("" as "first asc")}
+          choose={(key) => {
+            const [sort = "", order = ""] = key.split(" ");
+            go(changed(place, { sort, order }), true);
+          }}
+        />
         {!narrow && <ColumnChoice chosen={chosen} choose={setChosen} />}
-        <Downloads what={what} command={found.result?.command ?? null} />
+        <Downloads what={what} command={found.result?.command ?? null} payload={props.payload} />
       </header>
       {found.result && found.result.flows > listed && (
         <Notice kind="warn">

@@ -4,7 +4,7 @@ import { address, call, lines as ndjson, nanoseconds, type Log, type Schemas } f
 import { bytes, count, dayTime, duration, percent, plural } from "../format";
 import { asRefused, useLoad } from "../hooks";
 import type { View } from "../main";
-import { changed, go, type Place } from "../router";
+import { changed, go, link, type Place } from "../router";
 import { useDark } from "../theme";
 import { Big, Card, Command, Labelled, Loading, Meter, Notice, Problem, Rows, Select } from "../ui/bits";
 import { Swatch } from "../ui/chart";
@@ -53,7 +53,7 @@ export function Storage({ place, session }: View) {
         <>
           <Disk of={held} />
           <div class="cards">
-            <HeldByClass of={held} />
+            <HeldByClass of={held} log={log} />
             <ByHour of={held} />
             <Next of={held} place={place} />
             <Verify key={log} log={log} />
@@ -118,12 +118,13 @@ function Disk({ of: held }: { of: Held }) {
   );
 }
 
-function HeldByClass({ of: held }: { of: Held }) {
+function HeldByClass({ of: held, log }: { of: Held; log: string }) {
   return (
     <Card title="Held by class">
       {held.held.length === 0 ? (
         <p>Nothing yet.</p>
       ) : (
+        <>
         <Rows
           label="Held by class"
           head={["Class", { text: "Days", number: true }, "Since", { text: "Size", number: true }, { text: "A day", number: true }]}
@@ -138,6 +139,10 @@ function HeldByClass({ of: held }: { of: Held }) {
             </tr>
           ))}
         </Rows>
+        <p>
+          <a href={link("/search", { log, sort: "kept_bytes", order: "desc" })}>Flows that take most disk</a>
+        </p>
+        </>
       )}
     </Card>
   );

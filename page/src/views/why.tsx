@@ -98,7 +98,7 @@ function One({ reason, log, place, most, whole, mayChange }: OneProps) {
       <p class="reason-head">
         <b>{bytes(reason.kept_bytes)}</b> ({percent(share)}) in {plural(reason.packets, "packet")}, kept{" "}
         {kept(reason.granularity)} · <ClassName of={reason.class} />
-        {reason.score !== null && <small> score {reason.score.toFixed(2)}</small>}
+        {reason.score !== null && <small> {percent(reason.score)} of the trees</small>}
       </p>
       <p>{reason.words}</p>
       <p class="actions">

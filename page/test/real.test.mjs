@@ -1,0 +1,346 @@
+// The page with the real server: real logs, a live recording, and what an operator does with them.
+import assert from "node:assert/strict";
+import { mkdirSync, readFileSync, writeFileSync, readdirSync, statSync, chmodSync } from "node:fs";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { accessible, clean, fits, launch, open } from "./browser.mjs";
+import { CAPTURE, directory, mayRecord, recorded, recording, run, serve, until } from "./strata.mjs";
+
+let browser;
+before(async () => {
+  browser = await launch();
+});
+after(() => browser.close());
+
+async function download(page, name) {
+  await page.getByText("Download", { exact: true }).click();
+  const [file] = await Promise.all([
+    page.waitForEvent("download"),
+    page.getByRole("link", { name, exact: true }).click(),
+  ]);
+  return readFileSync(await file.path());
+}
+
+test("a flow is found, its reason read, and a download is what strata export writes", async (t) => {
+  const log = recorded(t);
+  const { address } = await serve(t, log);
+  const page = await open(browser, address);
+  // Without a recorder, what logs hold comes first.
+  await page.waitForURL(/\/search$/);
+  const filter = "tcp port 443 and host 178.62.197.130";
+  const input = page.getByRole("combobox", { name: "Filter" });
+  await input.fill(filter);
+  await input.press("Enter");
+  await page.waitForURL(/filter=/);
+  const state = page.locator(".search-state");
+  await state.getByText(/\d+ flows?/).waitFor();
+  const folder = directory(t);
+
+  const pcapng = await download(page, "Packets, pcapng");
+  run("export", log, "-w", join(folder, "all.pcapng"), filter);
+  assert.deepEqual(pcapng, readFileSync(join(folder, "all.pcapng")));
+  // The number of packets that the page says is the one that tcpdump's filter finds.
+  const said = /([\d\u202f]+) packets?/.exec(await state.textContent())?.[1].replaceAll("\u202f", "");
+  run("export", log, "-w", join(folder, "all.json"), filter);
+  const flows = readFileSync(join(folder, "all.json"), "utf8").trim().split("\n").map((line) => JSON.parse(line));
+  assert.equal(Number(said), flows.reduce((sum, flow) => sum + flow.packets + flow.packets_back, 0));
+  assert.match(await state.textContent(), new RegExp(`^${flows.length} flow`));
+  await page.keyboard.press("Escape");
+
+  await page.getByRole("grid").focus();
+  await page.getByRole("grid").press("Enter");
+  await page.waitForURL(/\/flow/);
+  await page.getByRole("row").nth(1).waitFor();
+  await page.getByRole("grid").press("Enter");
+  await page.waitForURL(/\/packet/);
+  await page.getByRole("heading", { name: "Why it was kept" }).waitFor();
+  assert.match(await page.locator(".why .lead").textContent(), /\w+ \w+/);
+  await page.locator("pre.hex").waitFor();
+  await accessible(page);
+  clean(page);
+  await page.context().close();
+});
+
+test("an error in a filter is the filter language's own, at its place", async (t) => {
+  const { address } = await serve(t, recorded(t));
+  const page = await open(browser, `${address}/search`);
+  const input = page.getByRole("combobox", { name: "Filter" });
+  await input.fill("tcp prot 80");
+  await page.locator("mark").waitFor();
+  assert.equal((await page.locator("mark").textContent()).trim().startsWith("prot"), true);
+  await input.fill("tcp po");
+  await page.getByRole("option", { name: /^port\b/ }).first().waitFor();
+  clean(page);
+  await page.context().close();
+});
+
+test("a live recording moves; its mode is changed and a policy added, with effect", async (t) => {
+  const not = mayRecord();
+  if (not) return process.env.CI ? assert.fail(not) : t.skip(not);
+  const folder = directory(t);
+  const { log, socket } = await recording(t, folder);
+  const { address } = await serve(t, log, "--socket", socket);
+  const page = await open(browser, `${address}/now`);
+  await page.getByText("live", { exact: true }).waitFor();
+  const rate = page.locator(".big", { hasText: /packets$/ }).first().locator("strong");
+  await until("packets arrive", async () => Number.parseFloat(await rate.textContent()) > 100);
+  const first = await page.locator(".legend").textContent();
+  await until("the rate moves", async () => (await page.locator(".legend").textContent()) !== first);
+
+  await page.getByRole("button", { name: "Change mode" }).click();
+  const dialog = page.getByRole("dialog");
+  await dialog.getByLabel("Mode").selectOption("log-all");
+  await dialog.getByLabel("Why").fill("trying the page");
+  await accessible(page);
+  await dialog.getByRole("button", { name: "Change", exact: true }).click();
+  await dialog.getByText(/^Done:/).waitFor();
+  await dialog.getByRole("button", { name: "Close" }).click();
+  await page.locator(".mode").getByText("log-all").waitFor();
+  assert.equal(JSON.parse(run("status", "--socket", socket, "--json")).mode, "log-all");
+  await page.locator(".events").getByText("trying the page").first().waitFor();
+
+  await page.getByRole("link", { name: "Policies" }).click();
+  const match = page.getByRole("combobox", { name: "Packets that match" });
+  await match.fill("tcp port 80 and hots 10.0.0.1");
+  await page.locator("mark").waitFor();
+  assert.equal(await page.getByRole("button", { name: "Add", exact: true }).isDisabled(), true);
+  await match.fill("tcp port 443");
+  await page.getByText(/would have matched/).waitFor();
+  await page.getByLabel("Action").selectOption("drop");
+  await page.getByLabel("Why").fill("trying the page");
+  await page.getByRole("button", { name: "Add", exact: true }).click();
+  await page.getByText(/^Done:/).waitFor();
+  const policies = () => JSON.parse(run("policy", "list", "--socket", socket, "--json"));
+  assert.ok(policies().some((policy) => policy.match === "tcp port 443" && policy.action === "drop"));
+  await until("the policy has hits", () => policies().some((policy) => policy.packets > 0));
+  await accessible(page);
+  await page.getByRole("button", { name: "Undo" }).click();
+  await until("the policy is gone", () => policies().length === 0);
+
+  await page.getByRole("link", { name: "Storage" }).click();
+  await page.getByText("trying the page").first().waitFor();
+  clean(page);
+  await page.context().close();
+});
+
+test("a recorder that goes and comes back is said to, without loading the page again", async (t) => {
+  const not = mayRecord();
+  if (not) return process.env.CI ? assert.fail(not) : t.skip(not);
+  const folder = directory(t);
+  const recorder = await recording(t, folder);
+  const { address } = await serve(t, "--socket", recorder.socket);
+  const page = await open(browser, `${address}/now`);
+  await page.getByText("live", { exact: true }).waitFor();
+  recorder.child.kill("SIGTERM");
+  await recorder.child.ended;
+  await page.getByText(/Does not answer/).waitFor();
+  await recording(t, folder);
+  await page.getByText(/Does not answer/).waitFor({ state: "detached" });
+  const rate = page.locator(".big", { hasText: /packets$/ }).first().locator("strong");
+  await until("packets arrive again", async () => Number.parseFloat(await rate.textContent()) > 100);
+  clean(page);
+  await page.context().close();
+});
+
+test("empty and damaged logs are said to be so, and the rest is shown", async (t) => {
+  const empty = join(directory(t), "empty");
+  run("record", "-r", CAPTURE, "-o", empty, "host 203.0.113.255");
+  const damaged = recorded(t);
+  const [block] = readdirSync(join(damaged, "blocks")).sort();
+  const file = join(damaged, "blocks", block);
+  const bytes = readFileSync(file);
+  const middle = Math.floor(statSync(file).size / 2);
+  bytes[middle] ^= 0xff;
+  chmodSync(file, 0o600);
+  writeFileSync(file, bytes);
+  const { address } = await serve(t, empty, damaged);
+  const page = await open(browser, `${address}/search?log=0`);
+  await page.getByText("No flow matches.").waitFor();
+  await page.goto(`${address}/why?log=0`);
+  await page.getByText("No packet is in this log yet.").waitFor();
+  await page.goto(`${address}/storage?log=1`);
+  await page.getByRole("button", { name: "Verify" }).click();
+  await page.getByText(/damaged place/).first().waitFor();
+  await page.goto(`${address}/search?log=1`);
+  await page.getByText(/damaged place/).first().waitFor();
+  clean(page);
+  await page.context().close();
+});
+
+test("each role is refused what it may not, and a wrong token is no token", async (t) => {
+  const tokens = join(directory(t), "tokens");
+  const [look, payload] = ["l".repeat(32), "p".repeat(32)];
+  writeFileSync(tokens, `look ${look}\npayload ${payload}\n`, { mode: 0o600 });
+  const { address } = await serve(t, recorded(t), "--token-file", tokens);
+  const login = async (token) => {
+    const page = await open(browser, `${address}/search`);
+    await page.getByLabel("Token").fill(token);
+    await page.getByRole("button", { name: "Log in" }).click();
+    return page;
+  };
+  const wrong = await login("w".repeat(32));
+  await wrong.getByRole("alert").waitFor();
+  await wrong.context().close();
+  for (const [token, may] of [
+    [look, false],
+    [payload, true],
+  ]) {
+    const page = await login(token);
+    await page.getByRole("grid").waitFor();
+    await page.getByText("Download", { exact: true }).click();
+    assert.equal(await page.getByRole("link", { name: "Packets, pcapng" }).count(), may ? 1 : 0);
+    // Not only is it not offered: it is refused.
+    const { status } = await page.evaluate(async () => {
+      const answer = await fetch("/api/v1/logs/0/export?format=pcapng");
+      return { status: answer.status };
+    });
+    assert.equal(status, may ? 200 : 403);
+    await page.getByRole("button", { name: "Log out" }).click();
+    await page.getByLabel("Token").waitFor();
+    clean(page);
+    await page.context().close();
+  }
+});
+
+/** A pcapng file whose interface and comments would run as a script, were they taken for HTML. */
+function hostileCapture() {
+  const script = `<img src=x onerror="document.title='broken'"><script>document.title='broken'</script>`;
+  const padded = (bytes) => Buffer.concat([bytes, Buffer.alloc((4 - (bytes.length % 4)) % 4)]);
+  const option = (code, text) => {
+    const bytes = Buffer.from(text);
+    const head = Buffer.alloc(4);
+    head.writeUInt16LE(code, 0);
+    head.writeUInt16LE(bytes.length, 2);
+    return Buffer.concat([head, padded(bytes)]);
+  };
+  const block = (kind, body) => {
+    const length = body.length + 12;
+    const ends = Buffer.alloc(8);
+    ends.writeUInt32LE(kind, 0);
+    ends.writeUInt32LE(length, 4);
+    return Buffer.concat([ends, body, ends.subarray(4)]);
+  };
+  const section = Buffer.alloc(16);
+  section.writeUInt32LE(0x1a2b3c4d, 0);
+  section.writeUInt16LE(1, 4);
+  section.fill(0xff, 8);
+  const face = Buffer.from([1, 0, 0, 0, 0, 0, 4, 0]);
+  const end = Buffer.alloc(4);
+  const payload = Buffer.from(`GET /${script} HTTP/1.1\r\nHost: ${script}\r\nUser-Agent: ${script}\r\n\r\n`);
+  const packets = Array.from({ length: 20 }, (_, number) => {
+    const frame = tcp(number, payload);
+    const head = Buffer.alloc(20);
+    const at = 1_700_000_000_000_000n + BigInt(number * 1000);
+    head.writeUInt32LE(Number(at >> 32n), 4);
+    head.writeUInt32LE(Number(at & 0xffffffffn), 8);
+    head.writeUInt32LE(frame.length, 12);
+    head.writeUInt32LE(frame.length, 16);
+    return block(6, Buffer.concat([head, padded(frame), option(1, script), end]));
+  });
+  return Buffer.concat([
+    block(0x0a0d0d0a, section),
+    block(1, Buffer.concat([face, option(2, script), option(3, script), end])),
+    ...packets,
+  ]);
+}
+
+/** An Ethernet frame with a TCP segment of a connection to port 80. */
+function tcp(number, payload) {
+  const frame = Buffer.alloc(54);
+  frame.writeUInt16BE(0x0800, 12);
+  frame.writeUInt8(0x45, 14);
+  frame.writeUInt16BE(40 + payload.length, 16);
+  frame.writeUInt8(64, 22);
+  frame.writeUInt8(6, 23);
+  frame.set([198, 51, 100, 7, 198, 51, 100, 8], 26);
+  frame.writeUInt16BE(40000, 34);
+  frame.writeUInt16BE(80, 36);
+  frame.writeUInt32BE(1 + number * payload.length, 38);
+  frame.writeUInt8(0x50, 46);
+  frame.writeUInt8(0x18, 47);
+  frame.writeUInt16BE(0xffff, 48);
+  return Buffer.concat([frame, payload]);
+}
+
+test("scripts in host names, payload, comments, interfaces and policies do not run", async (t) => {
+  const folder = directory(t);
+  const capture = join(folder, "hostile.pcapng");
+  writeFileSync(capture, hostileCapture());
+  const log = join(folder, "log");
+  run("record", "-r", capture, "-o", log, "--mode", "log-all", "--detail", "none");
+  const { address } = await serve(t, log);
+  const page = await open(browser, `${address}/search`);
+  await page.getByRole("grid").getByText("198.51.100.7:40000").waitFor();
+  const shown = async () => {
+    assert.match(await page.title(), / – Strata$/);
+    assert.equal(await page.locator("main img, main script").count(), 0);
+    await fits(page);
+  };
+  await shown();
+  await page.getByRole("grid").press("Enter");
+  await page.waitForURL(/\/flow/);
+  await page.getByRole("row").nth(1).waitFor();
+  await shown();
+  await page.getByRole("grid").press("Enter");
+  await page.locator("pre.hex").getByText("script").first().waitFor();
+  for (const tree of await page.locator(".tree > li > details > summary").all()) await tree.click();
+  await shown();
+  const script = "<script>document.title='broken'</script>";
+  for (const path of ["/search?filter=", "/policies?match=", "/ask?text=", "/why?log=", "/nothing?x="]) {
+    await page.goto(`${address}${path}${encodeURIComponent(script)}`);
+    await page.locator("main h1, main [role=alert], main form").first().waitFor();
+    await shown();
+  }
+  clean(page);
+  await page.context().close();
+});
+
+/** Views of the docs, on the demo's log. */
+const SHOTS = [
+  ["search", "/search", "[role=grid] .grid-row:nth-child(2)"],
+  ["why", "/why", ".reason"],
+  ["storage", "/storage", ".hours li"],
+  ["ask", "/ask", ".ask"],
+];
+
+test("screenshots of each view for the docs", { skip: !process.env.STRATA_BLESS && "STRATA_BLESS=1 makes them" }, async (t) => {
+  const folder = new URL("../../docs/serve/", import.meta.url).pathname;
+  mkdirSync(folder, { recursive: true });
+  const log = recorded(t);
+  const live = mayRecord() === null ? await recording(t, directory(t)) : null;
+  const { address } = await serve(t, log, ...(live ? [live.log, "--socket", live.socket] : []));
+  const windows = [
+    ["light", { width: 1200, height: 800 }],
+    ["dark", { width: 1200, height: 800, dark: true }],
+    ["phone", { width: 375, height: 740 }],
+  ];
+  for (const [look, window] of windows) {
+    const page = await open(browser, address, window);
+    const shot = async (name) => {
+      await page.waitForLoadState("load");
+      await page.screenshot({ path: join(folder, `${name}-${look}.png`), type: "png" });
+    };
+    for (const [name, path, ready] of SHOTS) {
+      await page.goto(`${address}${path}`);
+      await page.locator(ready).first().waitFor();
+      await shot(name);
+    }
+    await page.goto(`${address}/search?filter=host+178.62.197.130`);
+    await page.locator(".search-state").getByText(/\d+ flow/).waitFor();
+    await page.getByRole("grid").press("Enter");
+    await page.getByRole("row").nth(1).waitFor();
+    await shot("flow");
+    await page.getByRole("grid").press("Enter");
+    await page.locator("pre.hex").waitFor();
+    await shot("packet");
+    if (live) {
+      await page.goto(`${address}/now`);
+      await until("some seconds are drawn", async () => /[1-9]/.test(await page.locator(".legend b").first().textContent()));
+      await shot("now");
+      await page.goto(`${address}/policies?match=${encodeURIComponent("tcp port 443")}&action=header`);
+      await page.getByText(/would have matched/).waitFor();
+      await shot("policies");
+    }
+    await page.context().close();
+  }
+});
