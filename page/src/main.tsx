@@ -144,7 +144,21 @@ function Side({ session }: { session: Session }) {
   );
 }
 
+/** A menu closes when one is done with it: a click elsewhere, or Escape. */
+function closeMenus(): void {
+  const close = (but: Element | null) => {
+    for (const menu of document.querySelectorAll<HTMLDetailsElement>("details.menu[open]")) {
+      if (menu !== but) menu.open = false;
+    }
+  };
+  document.addEventListener("click", (event) => close((event.target as Element).closest("details.menu")));
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") close(null);
+  });
+}
+
 keptTheme();
+closeMenus();
 followLinks();
 const root = document.getElementById("page");
 if (root) render(<App />, root);

@@ -60,7 +60,7 @@ export function followLinks(): void {
     if (event.defaultPrevented || event.button !== 0) return;
     if (event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
     const anchor = (event.target as Element).closest("a");
-    if (!anchor || anchor.target || anchor.hasAttribute("download")) return;
+    if (!anchor || anchor.target || anchor.hash || anchor.hasAttribute("download")) return;
     if (anchor.origin !== location.origin || anchor.pathname.startsWith("/api/")) return;
     event.preventDefault();
     go(anchor.pathname + anchor.search);

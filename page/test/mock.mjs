@@ -50,12 +50,12 @@ function page(url, response) {
   }
 }
 
-function live(response, ticks) {
+function live(response, ticks, every) {
   response.writeHead(200, { "Content-Type": "text/event-stream" });
   let turn = 0;
   const send = () => response.write(`event: tick\ndata: ${JSON.stringify(ticks(turn++))}\n\n`);
   send();
-  const timer = setInterval(send, 1000);
+  const timer = setInterval(send, every);
   response.on("close", () => clearInterval(timer));
 }
 
@@ -81,9 +81,9 @@ function stream(response, events) {
 
 /**
  * Starts it. `over` answers instead of the examples where it has an operation's id: a value, or a
- * function of the URL.
+ * function of the URL. `every` is milliseconds between ticks.
  */
-export async function mock({ over = {}, ticks = moving, port = 0 } = {}) {
+export async function mock({ over = {}, ticks = moving, every = 1000, port = 0 } = {}) {
   const server = createServer((request, response) => {
     const url = new URL(request.url, "http://localhost");
     if (!url.pathname.startsWith("/api/")) return page(url, response);
@@ -96,7 +96,7 @@ export async function mock({ over = {}, ticks = moving, port = 0 } = {}) {
       response.writeHead(value.status, { "Content-Type": "application/json" });
       return response.end(JSON.stringify(value.body));
     }
-    if (operationId === "live") return live(response, ticks);
+    if (operationId === "live") return live(response, ticks, every);
     if (operationId === "search") return stream(response, value ?? found());
     if (operationId === "verify") return stream(response, value ?? [{ event: "done", files: 3, bytes: 70000, damaged: [] }]);
     const [status, said] = Object.entries(responses).find(([code]) => code.startsWith("2"));

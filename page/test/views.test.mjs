@@ -265,6 +265,37 @@ test("a stream that breaks is said, and goes on when the server is back", async 
   await page.context().close();
 });
 
+/** What the page's objects take, after what nobody needs is gone. */
+async function heap(page) {
+  const session = await page.context().newCDPSession(page);
+  await session.send("HeapProfiler.collectGarbage");
+  const { usedSize } = await session.send("Runtime.getHeapUsage");
+  await session.detach();
+  return usedSize;
+}
+
+test("memory is flat over half an hour of live updates", async () => {
+  let sent = 0;
+  const event = ofSchema("Tick").recorders[0].events[0];
+  // A second of a recording each time, as fast as the page takes them; now and then an event.
+  const ticks = (turn) => {
+    sent = turn;
+    const tick = moving(turn);
+    tick.at = 1_769_864_400 + turn;
+    tick.recorders[0].events = turn % 50 === 0 ? [{ ...event, id: `${turn}` }] : [];
+    return tick;
+  };
+  await served({ at: "/now", ticks, every: 10 }, async (page) => {
+    const after = async (count) => {
+      while (sent < count) await page.waitForTimeout(50);
+      return heap(page);
+    };
+    const filled = await after(950);
+    const later = await after(1900);
+    assert.ok(later < filled * 1.2 + 2e6, `${filled} bytes after 15 minutes, ${later} after 30`);
+  });
+});
+
 test("an expired session asks for the token, and goes on where it was", async () => {
   let expired = true;
   const refused = { status: 401, body: { error: "the session has expired: log in again", code: "login" } };

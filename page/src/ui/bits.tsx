@@ -1,6 +1,6 @@
 // The small parts that all views are made of.
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useId, useRef, useState } from "preact/hooks";
 import { type Changed, type Covered, send } from "../api/client";
 import { duration, plural } from "../format";
 import { asRefused } from "../hooks";
@@ -12,7 +12,7 @@ export function Card(props: {
   class?: string;
   children: ComponentChildren;
 }) {
-  const id = `card-${props.title.toLowerCase().replace(/\W+/g, "-")}`;
+  const id = useId();
   return (
     <section class={`card ${props.class ?? ""}`} aria-labelledby={id}>
       <header>
