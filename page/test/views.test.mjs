@@ -318,6 +318,45 @@ test("an expired session asks for the token, and goes on where it was", async ()
   });
 });
 
+test("several recorders stand side by side, and one of them is a URL", async () => {
+  const session = ofSchema("Session");
+  const second = { id: "1", socket: "/run/strata/record-42/control.sock", log: null };
+  const ticks = (turn) => {
+    const tick = moving(turn);
+    const down = { ...tick.recorders[0], id: "1", up: false, error: "nobody listens on its socket" };
+    return { ...tick, recorders: [...tick.recorders, down] };
+  };
+  const over = { session: { ...session, recorders: [...session.recorders, second] } };
+  await served({ at: "/now", over, ticks }, async (page) => {
+    await page.getByText("nobody listens on its socket").waitFor();
+    assert.equal(await page.getByRole("article").count(), 2);
+    await accessible(page);
+    await page.getByRole("button", { name: "record-42" }).click();
+    await page.waitForURL(/recorder=1/);
+    assert.equal(await page.getByRole("article").count(), 1);
+  });
+});
+
+test("a time is chosen by typing it, and by dragging over the histogram", async () => {
+  await served({ at: "/search" }, async (page) => {
+    const from = page.getByLabel(/^From/);
+    await valued(from, "2026-01-31T12:00");
+    await from.fill("2026-01-31T12:10:00");
+    await page.getByRole("combobox", { name: "Filter" }).press("Enter");
+    await page.waitForURL(/from=1769861400$/);
+    const plot = await page.locator(".u-over").boundingBox();
+    await page.mouse.move(plot.x + plot.width * 0.5, plot.y + 20);
+    await page.mouse.down();
+    await page.mouse.move(plot.x + plot.width * 0.75, plot.y + 30, { steps: 5 });
+    await page.mouse.up();
+    await page.waitForURL(/to=/);
+    const query = new URL(page.url()).searchParams;
+    // The histogram of the example has 20 s from 13:00.
+    assert.ok(Math.abs(Number(query.get("from")) - 1769864410) < 1, query.get("from"));
+    assert.ok(Math.abs(Number(query.get("to")) - 1769864415) < 1, query.get("to"));
+  });
+});
+
 test("who may only look is offered no change", async () => {
   const session = { ...ofSchema("Session"), roles: ["look"] };
   for (const [at, ready] of [

@@ -1,5 +1,5 @@
 // Now: what arrives, what is kept of it, what is lost, and what to change.
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { call, nanoseconds, type Event, type Recorder, type RecorderTick, type Series } from "../api/client";
 import { byteRate, bytes, count, duration, percent, plural, rate, time } from "../format";
 import { useKept, useLoad } from "../hooks";
@@ -7,7 +7,7 @@ import { POINTS, useLive } from "../live";
 import type { View } from "../main";
 import { changed, go, link } from "../router";
 import { useDark } from "../theme";
-import { Big, Card, Choice, Loading, Meter, Notice, Problem, Rows } from "../ui/bits";
+import { Big, Card, Choice, CoveredNote, Loading, Meter, Notice, Problem, Rows } from "../ui/bits";
 import { Chart } from "../ui/chart";
 import { type Amount, fromSeries, fromTicks, joined, lines, marks, total } from "../ui/series";
 import { ModeDialog } from "./mode";
@@ -21,6 +21,12 @@ const AMOUNTS = [
 const SPANS = [
   ["300", "5 min"],
   ["900", "15 min"],
+] as const;
+/** What the recorder no longer knows, the log does. */
+const OLDER = [
+  ["3600", "1 h"],
+  ["21600", "6 h"],
+  ["86400", "24 h"],
 ] as const;
 
 export function Now({ place, session }: View) {
@@ -107,11 +113,16 @@ function OneRecorder(props: OneProps) {
   const known = useLoad<Event[]>((signal) => call("events", { path: { recorder: id }, signal }), [id, up]);
   const fresh = useFresh(props.past);
   const events = merged(known.data ?? [], fresh);
-  const points = joined(
-    history.data ? fromSeries(history.data) : null,
-    fromTicks(props.past.slice(-POINTS)),
-    Number(span),
-  );
+  const spans: readonly (readonly [string, string])[] = props.log === null ? SPANS : [...SPANS, ...OLDER];
+  const shown = spans.some(([seconds]) => seconds === span) ? span : "300";
+  const older = useOlder(props.log, Number(shown));
+  const points = older.asked
+    ? (older.points ?? { t: [], of: [] })
+    : joined(
+        history.data ? fromSeries(history.data) : null,
+        fromTicks(props.past.slice(-POINTS)),
+        Number(shown),
+      );
   const drawn = lines(points, amount, dark);
   if (amount === "captured_bytes") {
     drawn.push({
@@ -133,11 +144,13 @@ function OneRecorder(props: OneProps) {
       {!tick && <Loading when>Waiting for the recorder …</Loading>}
       {tick && <Figures tick={tick} />}
       <Problem of={history.problem} again={history.again} />
+      <Problem of={older.problem} />
       <section class="card" aria-label="Traffic">
         <header>
           <Choice label="Amount" of={AMOUNTS} is={amount} choose={setAmount} />
-          <Choice label="Time shown" of={SPANS} is={span === "900" ? "900" : "300"} choose={setSpan} />
-          {props.log && <a href={link("/search", { log: props.log })}>Older: in the log</a>}
+          <Choice label="Time shown" of={spans} is={shown} choose={setSpan} />
+          {props.log && <a href={link("/search", { log: props.log })}>Search its log</a>}
+          <Loading when={older.loading}>Reading the log …</Loading>
         </header>
         <Chart
           label={`Traffic of ${props.name}`}
@@ -145,8 +158,9 @@ function OneRecorder(props: OneProps) {
           lines={drawn}
           format={amount === "packets" ? rate : byteRate}
           marks={marks(events)}
-          range={[Math.max(end - Number(span), Math.min(points.t[0] ?? end, end - LEAST_SECONDS)), end]}
+          range={[Math.max(end - Number(shown), Math.min(points.t[0] ?? end, end - LEAST_SECONDS)), end]}
         />
+        <CoveredNote of={older.covered} />
       </section>
       <div class="cards">
         {tick && <Losses tick={tick} />}
@@ -157,6 +171,34 @@ function OneRecorder(props: OneProps) {
       </div>
     </article>
   );
+}
+
+/** How often older series are read anew. */
+const OLDER_MS = 60_000;
+const OLDER_POINTS = 300;
+
+/** Series of the log, where more is asked for than the recorder knows. */
+function useOlder(log: string | null, seconds: number) {
+  const asked = log !== null && seconds > POINTS;
+  const series = useLoad<Series | null>(
+    async (signal) => {
+      if (log === null || seconds <= POINTS) return null;
+      const from = String(Math.floor(Date.now() / 1000) - seconds);
+      return call("series", { path: { log }, query: { from, points: OLDER_POINTS }, signal });
+    },
+    [log, asked ? seconds : 0],
+  );
+  const { again } = series;
+  useEffect(() => {
+    if (!asked) return;
+    const timer = setInterval(() => {
+      if (!document.hidden) again();
+    }, OLDER_MS);
+    return () => clearInterval(timer);
+  }, [asked, again]);
+  const points = useMemo(() => (series.data ? fromSeries(series.data) : null), [series.data]);
+  const covered = asked && series.data && !series.data.covered.complete ? series.data.covered : null;
+  return { asked, points, covered, loading: asked && series.loading && !series.data, problem: series.problem };
 }
 
 /** Events of ticks since the page is open. */
