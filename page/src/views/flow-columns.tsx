@@ -14,7 +14,7 @@ export function seconds(flow: Flow): number {
 }
 
 export const columns: Column<Flow>[] = [
-  { key: "first", name: "Start", width: 6.2, sorts: true, cell: (flow) => time(nanoseconds(flow.first)) },
+  { key: "first", name: "Start", width: 6.9, sorts: true, cell: (flow) => time(nanoseconds(flow.first)) },
   {
     key: "duration",
     name: "Duration",

@@ -337,7 +337,7 @@ function Flows(props: { what: Asked; place: Place; found: Found; expired: () => 
   const narrow = useMedia("(max-width: 640px)");
   const [chosen, setChosen] = useKept<string[]>("search.columns", DEFAULT);
   const pages = usePages(found, sort, order, props.expired);
-  const listed = found.result?.listed ?? found.rows.length;
+  const listed = found.running ? found.rows.length : (found.result?.listed ?? found.rows.length);
   const shown = narrow ? NARROW : allColumns.filter(({ key }) => chosen.includes(key));
   const onSort = (key: string) => {
     const turned = sort === key ? (order === "asc" ? "desc" : "asc") : biggestFirst(shown, key) ? "desc" : "asc";
@@ -361,13 +361,13 @@ function Flows(props: { what: Asked; place: Place; found: Found; expired: () => 
         {!narrow && <ColumnChoice chosen={chosen} choose={setChosen} />}
         <Downloads what={what} command={found.result?.command ?? null} payload={props.payload} />
       </header>
-      {found.result && found.result.flows > listed && (
+      {!found.running && found.result && found.result.flows > listed && (
         <Notice kind="warn">
           The first {count(listed)} of {count(found.result.flows)} flows can be listed: narrow the time or the filter.
         </Notice>
       )}
       <Problem of={pages.problem} />
-      {found.result && listed === 0 ? (
+      {!found.running && listed === 0 ? (
         <p>No flow matches.</p>
       ) : (
         <VirtualTable
