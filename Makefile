@@ -53,6 +53,7 @@ $(PAGE_PACKAGES): page/package.json page/package-lock.json
 
 $(PAGE): $(PAGE_PACKAGES) page/build.mjs crates/serve/openapi.yaml $(shell find page/src -type f ! -name schema.d.ts)
 	cd page && npm run --silent build
+	@touch crates/serve/build.rs # which cannot watch a folder that was missing
 
 # The page in a real browser, with the real server. In CI nothing of it may be missing.
 test-page: tools

@@ -117,7 +117,7 @@ function Facts({ flow, log, mayChange }: { flow: Flow; log: string; mayChange: b
         )}
         {flow.community_id && <small> Community ID {flow.community_id}</small>}
       </p>
-      {mayChange && (
+      {mayChange && flow.filter !== "" && flow.protocol !== "ethernet" && (
         <p class="actions">
           <a class="button" href={policy("header")}>
             Keep only headers of it

@@ -135,6 +135,9 @@ function Policy(props: { reason: Reason; log: string; mayChange: boolean }) {
     try {
       const flow = await firstFlow(props.log, { reason: props.reason.reason }, control.current.signal);
       if (!flow) throw new Error("its flows are no longer in the log");
+      if (flow.filter === "" || flow.protocol === "ethernet") {
+        throw new Error("a policy tells packets apart by address, port and protocol, which these do not have");
+      }
       go(link("/policies", { match: flow.filter, action, log: props.log }));
     } catch (error) {
       setProblem(asRefused(error));
