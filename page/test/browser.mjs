@@ -13,7 +13,12 @@ export function executable() {
 }
 
 export function launch() {
-  return chromium.launch({ executablePath: executable(), args: ["--no-sandbox", "--disable-dev-shm-usage"] });
+  return chromium.launch({
+    executablePath: executable(),
+    args: ["--no-sandbox", "--disable-dev-shm-usage", "--lang=en-GB"],
+    // Inputs of times as most of the world writes them.
+    env: { ...process.env, LANGUAGE: "en_GB" },
+  });
 }
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");

@@ -8,10 +8,11 @@ import { setTimeout as pause } from "node:timers/promises";
 
 const root = new URL("../../", import.meta.url).pathname;
 export const STRATA = process.env.STRATA_PROGRAM ?? join(root, "target/debug/strata");
-export const CAPTURE = join(root, "demo/mix.pcap");
+/** As seen from the root of the project, where programs run. */
+export const CAPTURE = "demo/mix.pcap";
 
 export function run(...args) {
-  return execFileSync(STRATA, args, { stdio: ["ignore", "pipe", "pipe"], maxBuffer: 256 << 20 });
+  return execFileSync(STRATA, args, { cwd: root, stdio: ["ignore", "pipe", "pipe"], maxBuffer: 256 << 20 });
 }
 
 /** A directory that goes with the test. */
@@ -40,7 +41,7 @@ export async function until(what, is, seconds = 30) {
 
 /** A program that ends with the test; its standard error is kept. */
 export function started(test, program, args, options = {}) {
-  const child = spawn(program, args, { stdio: ["ignore", "ignore", "pipe"], ...options });
+  const child = spawn(program, args, { cwd: root, stdio: ["ignore", "ignore", "pipe"], ...options });
   child.said = "";
   child.stderr.setEncoding("utf8");
   child.stderr.on("data", (text) => (child.said = (child.said + text).slice(-64_000)));
@@ -54,7 +55,12 @@ export function started(test, program, args, options = {}) {
 
 /** Starts `strata serve` on a free port and says where. */
 export async function serve(test, ...args) {
-  const child = started(test, STRATA, ["serve", "--listen", "127.0.0.1:0", ...args]);
+  return served(test, args);
+}
+
+/** The same from another directory, in which logs have short names. */
+export async function served(test, args, options = {}) {
+  const child = started(test, STRATA, ["serve", "--listen", "127.0.0.1:0", ...args], options);
   const address = await until("strata serve says where its page is", () => {
     assert.equal(child.exitCode, null, child.said);
     return /http:\/\/127\.0\.0\.1:\d+/.exec(child.said)?.[0];

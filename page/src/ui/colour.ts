@@ -38,6 +38,11 @@ export function compare(a: { class: string; granularity: string }, b: typeof a):
   );
 }
 
+/** How a packet is kept, in a sentence. */
+export function keptAs(granularity: string): string {
+  return granularity === "header" ? "as headers" : kept(granularity);
+}
+
 /** `header` as one says it. */
 export function kept(granularity: string): string {
   const words: Record<string, string> = {

@@ -15,7 +15,7 @@ export function Facets(props: { place: Place; what: Asked; result: SearchResult 
     changed(place, { filter: what.filter === "" ? filter : `(${what.filter}) and ${filter}` });
   return (
     <aside class="card facets" aria-label="Narrow">
-      <Facet name="Class and how much is kept">
+      <Facet name="Class">
         {[...result.classes].sort(compare).map((one) => (
           <Item
             key={`${one.class} ${one.granularity}`}

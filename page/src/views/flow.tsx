@@ -32,6 +32,11 @@ export async function firstFlow(
       if (event.event === "error") throw new Error(event.problem?.error ?? "the search failed");
       const flow = event.rows?.find(is);
       if (flow) return flow;
+      // A quick search has no progress to tell of.
+      if (event.event === "done" && event.search) {
+        const page = await call("flows", { path: { search: event.search }, query: { limit: 100 }, signal: stop.signal });
+        return page.rows.find(is) ?? null;
+      }
     }
     return null;
   } finally {
@@ -108,7 +113,7 @@ function Facts({ flow, log, mayChange }: { flow: Flow; log: string; mayChange: b
       </div>
       <p>
         <ClassName of={flow.class} />
-        {flow.score !== null && <>, {percent(flow.score)} of the trees at most</>}
+        {flow.score !== null && <>, by up to {percent(flow.score)} of the trees</>}
         {flow.name && (
           <>
             {" "}
@@ -223,19 +228,19 @@ function Table(props: { packets: Packets; open: (id: string) => void }) {
   const first = rows[0];
   const start = first ? nanoseconds(first.at) : 0n;
   const all: Column<Packet>[] = [
-    { key: "at", name: `Time (${zone(start)})`, width: 9.5, cell: (one) => time(nanoseconds(one.at), 6) },
+    { key: "at", name: `Time (${zone(start)})`, width: 9, cell: (one) => time(nanoseconds(one.at), 6) },
     {
       key: "direction",
       name: "Dir.",
-      width: 3,
+      width: 2.2,
       cell: (one) => (one.direction === "there" ? <span title={`from ${one.src}`}>→</span> : <span title={`from ${one.src}`}>←</span>),
     },
-    { key: "summary", name: "What", width: 9, grow: 2, cell: (one) => one.summary },
+    { key: "summary", name: "What", width: 11, grow: 2, cell: (one) => one.summary },
     { key: "wire", name: "Bytes", width: 5, number: true, cell: (one) => bytes(one.wire_bytes) },
     { key: "kept", name: "Kept", width: 5, number: true, cell: (one) => bytes(one.kept_bytes) },
-    { key: "how", name: "How", width: 5, cell: (one) => kept(one.granularity) },
-    { key: "class", name: "Class", width: 7, cell: (one) => <ClassName of={one.class ?? "unclassified"} /> },
-    { key: "why", name: "Why", width: 10, grow: 3, cell: (one) => one.words },
+    { key: "how", name: "How", width: 4.5, cell: (one) => kept(one.granularity) },
+    { key: "class", name: "Class", width: 5.8, cell: (one) => <ClassName of={one.class ?? "unclassified"} /> },
+    { key: "why", name: "Why", width: 9, grow: 3, cell: (one) => one.words },
   ];
   const columns = narrow ? all.filter(({ key }) => ["direction", "summary", "kept"].includes(key)) : all;
   const want = useCallback(

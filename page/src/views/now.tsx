@@ -275,10 +275,11 @@ function Losses({ tick }: { tick: RecorderTick }) {
 
 function Resources({ tick }: { tick: RecorderTick }) {
   const { cpu } = tick;
+  const known = tick.resources.filter(({ used, seconds_to_full }) => used !== null || seconds_to_full != null);
   return (
     <Card title="Resources">
       <dl class="resources">
-        {tick.resources.map(({ name, used, short_at, degradation_steps, seconds_to_full }) => (
+        {known.map(({ name, used, short_at, degradation_steps, seconds_to_full }) => (
           <div key={name}>
             <dt>{name.replaceAll("_", " ")}</dt>
             <dd>

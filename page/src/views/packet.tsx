@@ -6,7 +6,7 @@ import { useLoad } from "../hooks";
 import type { View } from "../main";
 import { changed, link } from "../router";
 import { Card, Loading, Notice, Problem } from "../ui/bits";
-import { kept } from "../ui/colour";
+import { keptAs } from "../ui/colour";
 import { Hex } from "../ui/hex";
 import { WhyWords } from "../ui/why";
 import { ClassName } from "./flow-columns";
@@ -87,7 +87,7 @@ function Kept({ of: one }: { of: PacketDetail }) {
   return (
     <>
       <p>
-        Kept {kept(granularity)}: {plural(kept_bytes, "byte")} of {plural(wire_bytes, "byte")}.
+        Kept {keptAs(granularity)}: {plural(kept_bytes, "byte")} of {plural(wire_bytes, "byte")}.
       </p>
       {one.missing && (
         <Notice kind="info">

@@ -338,7 +338,10 @@ function Flows(props: { what: Asked; place: Place; found: Found; expired: () => 
   const [chosen, setChosen] = useKept<string[]>("search.columns", DEFAULT);
   const pages = usePages(found, sort, order, props.expired);
   const listed = found.running ? found.rows.length : (found.result?.listed ?? found.rows.length);
-  const shown = narrow ? NARROW : allColumns.filter(({ key }) => chosen.includes(key));
+  // Logs that are not compacted have no names.
+  const named = Array.from({ length: PAGE }, (_, index) => pages.row(index)).some((flow) => flow?.name);
+  const wide = allColumns.filter(({ key }) => chosen.includes(key) && (key !== "name" || named || sort === "name"));
+  const shown = narrow ? NARROW : wide;
   const onSort = (key: string) => {
     const turned = sort === key ? (order === "asc" ? "desc" : "asc") : biggestFirst(shown, key) ? "desc" : "asc";
     go(changed(place, { sort: key, order: turned }), true);

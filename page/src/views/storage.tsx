@@ -106,11 +106,11 @@ function Disk({ of: held }: { of: Held }) {
     <div class="figures">
       <Big value={bytes(held.stored_bytes)} of="in this log" />
       {disk && <Big value={bytes(disk.free_bytes)} of={`free of ${bytes(disk.total_bytes)}`} />}
-      {disk && (
+      {disk && disk.seconds_to_full !== null && (
         <Big
-          value={disk.seconds_to_full === null ? "–" : duration(disk.seconds_to_full)}
-          of={disk.seconds_to_full === null ? "does not fill up" : "until the disk is full"}
-          kind={disk.seconds_to_full !== null && disk.seconds_to_full < 86_400 ? "warn" : "good"}
+          value={duration(disk.seconds_to_full)}
+          of="until the disk is full"
+          kind={disk.seconds_to_full < 86_400 ? "warn" : "good"}
         />
       )}
       {held.compacting && <Big value="compacting" of={held.compacting} />}
@@ -122,9 +122,8 @@ function HeldByClass({ of: held, log }: { of: Held; log: string }) {
   return (
     <Card title="Held by class">
       {held.held.length === 0 ? (
-        <p>Nothing yet.</p>
+        <p>Nothing yet: strata compact sorts a log by class, so that each can be held for its own time.</p>
       ) : (
-        <>
         <Rows
           label="Held by class"
           head={["Class", { text: "Days", number: true }, "Since", { text: "Size", number: true }, { text: "A day", number: true }]}
@@ -139,11 +138,10 @@ function HeldByClass({ of: held, log }: { of: Held; log: string }) {
             </tr>
           ))}
         </Rows>
-        <p>
-          <a href={link("/search", { log, sort: "kept_bytes", order: "desc" })}>Flows that take most disk</a>
-        </p>
-        </>
       )}
+      <p>
+        <a href={link("/search", { log, sort: "kept_bytes", order: "desc" })}>Flows that take most disk</a>
+      </p>
     </Card>
   );
 }

@@ -1,5 +1,5 @@
 // Who sends most: addresses and ports of the last minutes, from the log.
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { address, lines, type SearchEvent, type SearchResult } from "../api/client";
 import { bytes, count } from "../format";
 import { asRefused, useLoad } from "../hooks";
@@ -7,6 +7,13 @@ import { link } from "../router";
 import { Card, Choice, CoveredNote, Loading, Meter, Problem } from "../ui/bits";
 
 const MINUTES = 5;
+/** How often it is looked up; more often while there is nothing. */
+const AGAIN_MS = 60_000;
+const SOON_MS = 5_000;
+
+function start(): number {
+  return Math.floor(Date.now() / 1000) - MINUTES * 60;
+}
 
 /** The result of a search, without its rows. */
 async function found(log: string, from: string, signal: AbortSignal): Promise<SearchResult | null> {
@@ -20,8 +27,18 @@ async function found(log: string, from: string, signal: AbortSignal): Promise<Se
 
 export function Talkers(props: { log: string }) {
   const [what, setWhat] = useState<"addresses" | "ports">("addresses");
-  const [from, setFrom] = useState(() => Math.floor(Date.now() / 1000) - MINUTES * 60);
+  const [from, setFrom] = useState(start);
   const result = useLoad((signal) => found(props.log, String(from), signal), [props.log, from]);
+  const nothing = !result.data || result.data.packets === 0;
+  useEffect(() => {
+    const timer = setInterval(
+      () => {
+        if (!document.hidden) setFrom(start());
+      },
+      nothing ? SOON_MS : AGAIN_MS,
+    );
+    return () => clearInterval(timer);
+  }, [nothing]);
   const top = result.data?.top[what].slice(0, 8) ?? [];
   const most = top[0]?.wire_bytes ?? 1;
   const query = (name: string) => (what === "addresses" ? `host ${name}` : portFilter(name));
@@ -54,9 +71,6 @@ export function Talkers(props: { log: string }) {
         ))}
       </ul>
       <CoveredNote of={result.data && !result.data.covered.complete ? result.data.covered : null} />
-      <button type="button" onClick={() => setFrom(Math.floor(Date.now() / 1000) - MINUTES * 60)}>
-        Look again
-      </button>
     </Card>
   );
 }

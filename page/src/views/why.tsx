@@ -7,7 +7,7 @@ import type { View } from "../main";
 import { changed, go, link, type Place } from "../router";
 import { useDark } from "../theme";
 import { CoveredNote, Loading, Notice, Problem, Select } from "../ui/bits";
-import { colour, kept } from "../ui/colour";
+import { colour, keptAs } from "../ui/colour";
 import { Trees } from "../ui/why";
 import { firstFlow } from "./flow";
 import { ClassName } from "./flow-columns";
@@ -97,7 +97,7 @@ function One({ reason, log, place, most, whole, mayChange }: OneProps) {
       </div>
       <p class="reason-head">
         <b>{bytes(reason.kept_bytes)}</b> ({percent(share)}) in {plural(reason.packets, "packet")}, kept{" "}
-        {kept(reason.granularity)} · <ClassName of={reason.class} />
+        {keptAs(reason.granularity)} · <ClassName of={reason.class} />
         {reason.score !== null && <small> {percent(reason.score)} of the trees</small>}
       </p>
       <p>{reason.words}</p>
