@@ -15,11 +15,12 @@ CHROMIUM = $(shell for one in $(STRATA_CHROMIUM) chromium chromium-browser; do c
 PAGE_PEERS = $(strip $(if $(shell command -v npm),,nodejs npm) $(if $(CHROMIUM),,chromium))
 LINTS := -D warnings
 
-.PHONY: help build page sql demo test test-page arch test-python test-sql verbs neon fmt lint check-docs tools attack fuzz bench python lock model compare ablation unseen kept clean
+.PHONY: help build page sql demo test test-page page-tests arch test-python test-sql verbs neon fmt lint check-docs tools attack fuzz bench python lock model compare ablation unseen kept clean
 
 help:
 	@echo "make demo    build, record a real capture, show the result"
 	@echo "make test    formatting, lints, documentation and every test"
+	@echo "make test-page  the operator's page in a real browser (part of make test)"
 	@echo "make arch    check the code against the structure in docs/ARCHITECTURE.md"
 	@echo "make build   the program: $(STRATA)"
 	@echo "make page    the operator's page, which strata serve contains: page/dist"
@@ -55,11 +56,15 @@ $(PAGE): $(PAGE_PACKAGES) page/build.mjs crates/serve/openapi.yaml $(shell find 
 	cd page && npm run --silent build
 	@touch crates/serve/build.rs # which cannot watch a folder that was missing
 
-# The page in a real browser, with the real server. In CI nothing of it may be missing.
-test-page: tools
+# The page in a real browser, with the real server.
+test-page: tools page
+	$(CARGO) build --locked --quiet -p strata-cli
+	@$(MAKE) --no-print-directory page-tests
+
+# With the program as it was built last. In CI nothing of it may be missing.
+page-tests:
 	@if [ -z "$(PAGE_PEERS)" ]; then \
-	    $(MAKE) --no-print-directory $(PAGE) && $(CARGO) build --locked --quiet -p strata-cli && \
-	    cd page && npm run --silent check && STRATA_CHROMIUM=$(CHROMIUM) npm run --silent test; \
+	    $(MAKE) --no-print-directory $(PAGE) && cd page && npm run --silent check && STRATA_CHROMIUM=$(CHROMIUM) npm run --silent test; \
 	elif [ -n "$$CI" ]; then echo "the tests of the page cannot run without $(PAGE_PEERS)"; exit 1; \
 	else echo "not run, without $(PAGE_PEERS): the tests of the page"; fi
 
@@ -74,8 +79,9 @@ test-sql:
 demo: build
 	@sh demo/run.sh $(STRATA) $(DEMO)
 
-test: tools fmt lint check-docs test-python test-sql test-page verbs
+test: tools page fmt lint check-docs test-python test-sql verbs
 	$(CARGO) test --workspace --locked --quiet
+	@$(MAKE) --no-print-directory page-tests
 
 # Also part of `make test`, with all tests of the workspace.
 arch:
