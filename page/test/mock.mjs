@@ -108,6 +108,10 @@ export async function mock({ over = {}, ticks = moving, every = 1000, port = 0 }
   const address = `http://127.0.0.1:${server.address().port}`;
   return {
     address,
+    /** Breaks all connections, as a session's end does. */
+    drop() {
+      server.closeAllConnections();
+    },
     close() {
       server.closeAllConnections();
       server.close();

@@ -318,6 +318,18 @@ test("an expired session asks for the token, and goes on where it was", async ()
   });
 });
 
+test("a session that ends while one looks asks for the token", async () => {
+  let expired = false;
+  const refused = { status: 401, body: { error: "the session has expired: log in again", code: "login" } };
+  const over = { session: () => (expired ? refused : undefined), live: () => (expired ? refused : undefined) };
+  await served({ at: "/now", over }, async (page, server) => {
+    await page.getByText("live", { exact: true }).waitFor();
+    expired = true;
+    server.drop();
+    await page.getByLabel("Token").waitFor();
+  });
+});
+
 test("several recorders stand side by side, and one of them is a URL", async () => {
   const session = ofSchema("Session");
   const second = { id: "1", socket: "/run/strata/record-42/control.sock", log: null };

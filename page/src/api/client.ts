@@ -147,7 +147,8 @@ export async function send(
   }
   if (response.ok) return response;
   const refused = new Refused(response.status, await problem(response));
-  if (refused.code === "login" && url !== PLACES.login[1]) loginNeeded();
+  const isLogin = method === PLACES.login[0] && url === PLACES.login[1];
+  if (refused.code === "login" && !isLogin) loginNeeded();
   throw refused;
 }
 
