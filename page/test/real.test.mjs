@@ -167,6 +167,22 @@ test("empty and damaged logs are said to be so, and the rest is shown", async (t
   await page.context().close();
 });
 
+test("an encrypted log is said to be so, and read with its key", async (t) => {
+  const log = recorded(t);
+  const key = join(directory(t), "analysts.key");
+  const recipient = /age1[a-z0-9]+/.exec(run("key", "new", key))[0];
+  run("compact", log, "--encrypt-to", recipient);
+  const closed = await serve(t, log);
+  const page = await open(browser, `${closed.address}/search`);
+  await page.getByText(/encrypted: start strata serve with --key/).waitFor();
+  const opened = await serve(t, log, "--key", key);
+  await page.goto(`${opened.address}/search`);
+  await page.getByRole("gridcell").first().waitFor();
+  assert.equal(await page.getByText(/encrypted/).count(), 0);
+  clean(page);
+  await page.context().close();
+});
+
 test("each role is refused what it may not, and a wrong token is no token", async (t) => {
   const tokens = join(directory(t), "tokens");
   const [look, payload] = ["l".repeat(32), "p".repeat(32)];

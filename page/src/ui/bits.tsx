@@ -57,7 +57,7 @@ export function CoveredNote(props: { of: Covered | null | undefined }) {
   const parts: string[] = [];
   if (!covered.complete) parts.push(covered.why ?? "not everything was looked at");
   if (covered.damaged > 0) parts.push(`${plural(covered.damaged, "damaged place")} skipped`);
-  if (covered.encrypted_packets > 0) {
+  if (covered.encrypted_packets > 0 && !covered.why) {
     parts.push(`${plural(covered.encrypted_packets, "packet")} encrypted: start strata serve with the key`);
   }
   if (parts.length > 0) return <Notice kind="warn">{parts.join("; ")}</Notice>;
