@@ -65,6 +65,11 @@ export function FlowView({ place, session }: View) {
       </p>
       <h1>{one ? `${one.protocol} ${end(one.src, one.src_port)} → ${end(one.dst, one.dst_port)}` : "Flow"}</h1>
       {one && <Facts flow={one} log={log} mayChange={mayChange} />}
+      {one && session.recorders.length === 0 && (
+        <p class="quiet">
+          What is kept of such flows is changed at a running recording: start strata serve with its --socket.
+        </p>
+      )}
       <Problem of={packets.problem} again={packets.again} />
       <section class="card" aria-label="Packets">
         <header>
@@ -240,7 +245,7 @@ function Table(props: { packets: Packets; open: (id: string) => void }) {
     { key: "kept", name: "Kept", width: 5, number: true, cell: (one) => bytes(one.kept_bytes) },
     { key: "how", name: "How", width: 4.5, cell: (one) => kept(one.granularity) },
     { key: "class", name: "Class", width: 5.8, cell: (one) => <ClassName of={one.class ?? "unclassified"} /> },
-    { key: "why", name: "Why", width: 9, grow: 3, cell: (one) => one.words },
+    { key: "why", name: "Why", width: 9, grow: 3, cell: (one) => <span title={one.words}>{one.words}</span> },
   ];
   const columns = narrow ? all.filter(({ key }) => ["direction", "summary", "kept"].includes(key)) : all;
   const want = useCallback(
