@@ -47,6 +47,7 @@ Examples:
   zcat huge.pcap.gz | strata record -r - -o log/ -C 500
   strata record -i eth0 -o log/ 'not port 22'
   strata record -i eth0,eth1 --cores 1,2 -o log/
+  strata record -i eth0 --config exports.toml
 
 While interfaces are captured: INT (Ctrl-C) and TERM finish the log and print the
 accounting, USR1 prints counters, HUP reloads the configuration. Meanwhile `strata status`,
@@ -250,8 +251,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if !args.road.read.is_empty() {
         args.log.check_for_files()?;
     }
-    let destination = DestinationSpec::Log(Box::new(args.log.spec()?));
-    run_to(&args.road, destination, args.log.duration())
+    run_to(&args.road, args.log.destination()?, args.log.duration())
 }
 
 /// Records to a log or a relay; interfaces for at most this long.

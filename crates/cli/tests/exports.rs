@@ -225,6 +225,85 @@ fn a_destination_that_the_configuration_does_not_name_is_refused() {
     }
 }
 
+/// Without `-o` nothing is kept, and the same is exported.
+#[test]
+fn what_is_exported_does_not_need_a_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let sink = Sink::start();
+    let to = format!("udp://127.0.0.1:{}", sink.port);
+    let policies = "[[policy]]\nmatch = 'ip or ip6 or arp'\naction = 'header -> here'\n";
+    let config = configured(dir.path(), &to, policies);
+    let mut command = strata();
+    command.args(["record", "-r"]).arg(capture());
+    command.arg("--config").arg(&config);
+    // Every class is known: the model decides what would be kept.
+    let out = ok(command
+        .args(["--default", "classify"])
+        .current_dir(dir.path()));
+    let count = packets().len();
+    assert!(out.contains("-> exports only"), "{out}");
+    assert!(out.contains(&format!("exported to here ({to}): ")), "{out}");
+    let arrived = arrived(&sink.datagrams());
+    let expected: Vec<Packet> = packets()
+        .into_iter()
+        .map(|((ts_ns, wire_len, data), len)| (ts_ns, wire_len, data[..len].to_vec()))
+        .collect();
+    let headers: Vec<Packet> = arrived
+        .headers
+        .into_iter()
+        .map(|(packet, _)| packet)
+        .collect();
+    assert_eq!((headers.len(), headers), (count, expected));
+    let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().flatten().collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+}
+
+#[test]
+fn a_recording_without_log_and_exports_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let keep = "[[policy]]\nmatch = 'tcp'\naction = 'full'\n";
+    let cases: [(&str, &[&str], &str); 5] = [
+        (
+            "",
+            &["--mode", "log-all"],
+            "--mode says what to keep in a log",
+        ),
+        (
+            "",
+            &["--first-bytes", "4k"],
+            "--first-bytes says what to keep",
+        ),
+        ("", &["--disk-limit", "1GB"], "--disk-limit"),
+        (
+            "",
+            &["--default", "full"],
+            "'full': this recording has no log",
+        ),
+        (keep, &[], "'full': this recording has no log"),
+    ];
+    let refused = |arguments: &[&str], config: Option<&Path>, what: &str| {
+        let mut command = strata();
+        command
+            .args(["record", "-r"])
+            .arg(capture())
+            .args(arguments);
+        command.args(config.map(|path| format!("--config={}", path.display())));
+        let output = command.output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        let found = what.split('|').any(|what| told.contains(what));
+        assert!(!output.status.success() && found, "{arguments:?}: {told}");
+    };
+    for (policies, arguments, what) in cases {
+        let config = configured(dir.path(), "udp://127.0.0.1:4740", policies);
+        refused(arguments, Some(&config), what);
+    }
+    refused(
+        &[],
+        None,
+        "name a directory for the log (-o DIR), or destinations",
+    );
+}
+
 /// The kernel's VXLAN device, of the interface's identity, gives out the packets as they were.
 #[test]
 fn a_kernel_decapsulates_what_is_exported_in_vxlan() {

@@ -89,6 +89,11 @@ pub enum ControlError {
     /// A policy exports to where it may not.
     #[error("{0}")]
     NoDestination(String),
+    /// There is no log to keep packets in.
+    #[error(
+        "{0}: this recording has no log and only exports: start it with -o DIR to keep packets"
+    )]
+    NoLog(String),
 }
 
 /// Controls one recording. All changes go through it, one after another.
@@ -131,6 +136,8 @@ pub struct Settings {
     pub export: Option<ExportPlan>,
     /// Whether the log has files on this machine, so that new ones can be started.
     pub can_rotate: bool,
+    /// Whether there is no log, so that no policy or mode may keep packets.
+    pub only_exports: bool,
     /// How shortages are answered; `None` if not at all.
     pub elastic: Option<ElasticOptions>,
     /// Cores that the process may use; `None` for no limit.
@@ -184,6 +191,7 @@ impl Controller {
         let ways = Ways {
             can_mirror: settings.can_mirror,
             export: settings.export.clone(),
+            only_exports: settings.only_exports,
         };
         let (mut asked, configured) = settings.into_asked();
         asked.check(&model)?;
@@ -380,6 +388,9 @@ impl Controller {
             return Err(ControlError::NoMode);
         }
         let mut inner = self.lock();
+        if inner.ways.only_exports {
+            return Err(ControlError::NoLog(format!("mode {}", modes.join("+"))));
+        }
         let mut next = inner.asked.clone();
         let replaced = std::mem::replace(&mut next.modes, modes.to_vec());
         // A timed mode that replaces a timed mode returns to what was before both.

@@ -1,7 +1,7 @@
 //! The configuration of a recording: its file, read once at start and once per reload, and what
 //! overrides it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use strata_control::alerts::{AlertSender, Webhook};
 use strata_control::api::{Endpoints, Server, TcpEndpoint, serve};
 use strata_control::config::{Config, ExportPlan, OnDrift};
 use strata_control::{Controller, Settings, client};
-use strata_policy::{DetailBudget, Mode};
+use strata_policy::{DetailBudget, Mode, ModeConfig};
 use strata_rules::{Action, Policy};
 use strata_sandbox::{Owner, SocketFile};
 use strata_wire::Keep;
 
-use crate::error::{At as _, Result};
+use crate::error::{At as _, Result, require};
 use crate::notice::{Notice, Tell};
 use crate::sandbox::Reach;
 use crate::spec::{DetailSpec, RecordSpec, SteeringSpec};
@@ -40,9 +40,34 @@ pub(crate) struct Addresses {
     pub(crate) webhook: Option<Webhook>,
 }
 
+/// The mode of a recording without a log.
+const NO_LOG: &str = "no-log";
+
+fn keeps_nothing() -> ModeConfig {
+    ModeConfig {
+        benign: "drop".into(),
+        anomalous: "drop".into(),
+        classes: BTreeMap::new(),
+    }
+}
+
 impl Configuration {
     /// Reads the files.
     pub(crate) fn read(of: &RecordSpec) -> Result<Self> {
+        let read = Self::read_files(of)?;
+        require(
+            !of.destination.is_nowhere() || read.export.is_some(),
+            || {
+                String::from(
+                    "nowhere to record to: name a directory for the log (-o DIR), or destinations that \
+                 policies export to, under [export.destinations] of the configuration (--config)",
+                )
+            },
+        )?;
+        Ok(read)
+    }
+
+    fn read_files(of: &RecordSpec) -> Result<Self> {
         let spec = &of.steering;
         let path = spec.config.as_deref().unwrap_or(Path::new(""));
         let file = match &spec.config {
@@ -89,11 +114,18 @@ impl Configuration {
             interfaces.cpu_budget.or(configured)
         });
         // Recording a file waits for the disk, so nothing runs short.
-        let answers = elastic.enabled && interfaces.is_some();
+        let answers = elastic.enabled && interfaces.is_some() && !spec.destination.is_nowhere();
+        let mut own_modes = self.file.modes.clone();
+        let only_exports = spec.destination.is_nowhere();
+        if only_exports {
+            modes = vec![NO_LOG.to_owned()];
+            own_modes.insert(NO_LOG.to_owned(), keeps_nothing());
+        }
         Settings {
             log: spec.destination.name(),
             modes,
-            own_modes: self.file.modes.clone(),
+            own_modes,
+            only_exports,
             policies: self.policies.clone(),
             default: Some(self.default),
             can_mirror: spec.mirror_to.is_some(),
@@ -103,10 +135,11 @@ impl Configuration {
             cpu_budget,
             // A recording of files is the same each time.
             on_drift: match interfaces {
-                Some(_) => self.file.on_drift,
-                None => OnDrift::Warn,
+                Some(_) if !only_exports => self.file.on_drift,
+                _ => OnDrift::Warn,
             },
             detail: match spec.detail {
+                _ if only_exports => None,
                 DetailSpec::Asked(budget) => budget,
                 DetailSpec::Configured => self.detail,
             },

@@ -1,12 +1,14 @@
-//! Where a recording goes: into a log on this machine, or to a relay.
+//! Where a recording goes: into a log on this machine, to a relay, or nowhere if it only exports.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::Duration;
 
 use rustix::thread::CapabilitySet;
-use strata_blocks::{BlockSink, link_channel};
+use strata_blocks::{BlockSink, Incoming, Written, block_channel, link_channel};
 use strata_control::Controller;
 use strata_control::elastic::Degradation;
 use strata_policy::DetailCounts;
@@ -27,13 +29,18 @@ use crate::spec::{DestinationSpec, LogSpec};
 const LOCAL_BLOCK_BYTES: usize = 256 << 10;
 /// Enough to continue while the relay is briefly busy.
 const LOCAL_BLOCKS: usize = 64;
+/// Blocks of a recording that keeps nothing, into which only interfaces are written.
+const UNUSED_BLOCK_BYTES: usize = 64 << 10;
+const UNUSED_BLOCKS: usize = 2;
+/// Nothing comes before the end, which ends the wait.
+const UNUSED_WAIT: Duration = Duration::from_secs(3600);
 
 impl DestinationSpec {
     /// The owner of what is created: this user, and the log's group.
     pub(crate) fn owner(&self, user: Option<User>) -> Owner {
         let group = match self {
             Self::Log(log) => log.group.clone(),
-            Self::Relay(_) => None,
+            Self::Relay(_) | Self::Nowhere => None,
         };
         Owner { user, group }
     }
@@ -45,7 +52,7 @@ impl DestinationSpec {
             Self::Relay(link) if matches!(link.transport, Transport::Raw(..)) => {
                 CapabilitySet::NET_RAW
             }
-            Self::Relay(_) | Self::Log(_) => CapabilitySet::empty(),
+            Self::Relay(_) | Self::Log(_) | Self::Nowhere => CapabilitySet::empty(),
         }
     }
 
@@ -60,7 +67,7 @@ impl DestinationSpec {
                 ],
                 _ => Vec::new(),
             },
-            Self::Log(_) => Vec::new(),
+            Self::Log(_) | Self::Nowhere => Vec::new(),
         }
     }
 
@@ -88,6 +95,7 @@ impl DestinationSpec {
         match self {
             Self::Log(log) => log.dir.display().to_string(),
             Self::Relay(link) => format!("relay {}", link.relay),
+            Self::Nowhere => String::from("no log, exports only"),
         }
     }
 
@@ -95,8 +103,13 @@ impl DestinationSpec {
     pub(crate) fn dir(&self) -> Option<&Path> {
         match self {
             Self::Log(log) => Some(&log.dir),
-            Self::Relay(_) => None,
+            Self::Relay(_) | Self::Nowhere => None,
         }
+    }
+
+    /// Whether the recording only exports.
+    pub(crate) fn is_nowhere(&self) -> bool {
+        matches!(self, Self::Nowhere)
     }
 
     /// Memory of a worker's blocks.
@@ -104,6 +117,7 @@ impl DestinationSpec {
         match self {
             Self::Log(log) => log.recorder.blocks * log.recorder.block_bytes,
             Self::Relay(_) => LOCAL_BLOCKS * LOCAL_BLOCK_BYTES,
+            Self::Nowhere => UNUSED_BLOCKS * UNUSED_BLOCK_BYTES,
         }
     }
 
@@ -136,6 +150,10 @@ impl DestinationSpec {
                 let relay = link.relay.clone();
                 Ok((Recording::Relay { relay, links }, sinks))
             }
+            Self::Nowhere => {
+                let sinks: Result<Vec<BlockSink>> = (0..workers).map(|_| nowhere()).collect();
+                Ok((Recording::Nowhere, sinks?))
+            }
         }
     }
 }
@@ -151,6 +169,28 @@ fn follow_relay(controller: &Arc<Controller>) -> OnShortage {
         };
         controller.note_relay(worker, asked, &shortage.why);
     })
+}
+
+/// Blocks that are emptied as they come. Modes and policies keep no packet, so they hold none.
+fn nowhere() -> Result<BlockSink> {
+    let (sink, source) = block_channel(UNUSED_BLOCK_BYTES, UNUSED_BLOCKS);
+    let empty = move || {
+        sandbox::thread(Role::Memory);
+        loop {
+            match source.receive(UNUSED_WAIT) {
+                Incoming::Block(block) => {
+                    let counters = block.counters();
+                    let outcome = Ok(());
+                    source.finish(block, Written { counters, outcome });
+                }
+                Incoming::Flush | Incoming::Nothing => {}
+                Incoming::End => break,
+            }
+        }
+    };
+    let thread = thread::Builder::new().name("strata-nowhere".into());
+    thread.spawn(empty).map_err(NodeError::Thread)?;
+    Ok(sink)
 }
 
 fn start_log(
@@ -178,8 +218,16 @@ fn start_log(
 
 /// A running recording.
 pub(crate) enum Recording {
-    Log { dir: PathBuf, recorder: Recorder },
-    Relay { relay: String, links: Vec<Link> },
+    Log {
+        dir: PathBuf,
+        recorder: Recorder,
+    },
+    Relay {
+        relay: String,
+        links: Vec<Link>,
+    },
+    /// Packets are exported only.
+    Nowhere,
 }
 
 impl Recording {
@@ -187,7 +235,7 @@ impl Recording {
     pub(crate) fn log(&self) -> Option<(&Path, u32)> {
         match self {
             Self::Log { dir, recorder } => Some((dir, recorder.id())),
-            Self::Relay { .. } => None,
+            Self::Relay { .. } | Self::Nowhere => None,
         }
     }
 
@@ -248,6 +296,7 @@ impl Recording {
                 }
                 Ok(Closed::Relay { relay, reports })
             }
+            Self::Nowhere => Ok(Closed::Nowhere),
         }
     }
 }
@@ -269,6 +318,8 @@ pub enum Closed {
         /// The report of each worker's link; at least one.
         reports: Vec<LinkReport>,
     },
+    /// Nowhere: packets were exported only.
+    Nowhere,
 }
 
 impl Closed {
@@ -295,6 +346,7 @@ impl fmt::Display for Closed {
                 let id = reports.last().map_or(0, |report| report.recording);
                 write!(f, "relay {relay} recording {id}")
             }
+            Self::Nowhere => f.write_str("exports only"),
         }
     }
 }

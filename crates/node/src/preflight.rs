@@ -52,7 +52,7 @@ pub(crate) fn check(setup: &Setup, purpose: Purpose) -> Result<()> {
     let spec = &setup.spec;
     let running = match &spec.destination {
         DestinationSpec::Log(log) => output(&log.dir)?,
-        DestinationSpec::Relay(_) => Running::No,
+        DestinationSpec::Relay(_) | DestinationSpec::Nowhere => Running::No,
     };
     if running == Running::Yes && purpose == Purpose::CheckOnly {
         (setup.tell)(&Notice::LogInUse(spec.destination.name()));

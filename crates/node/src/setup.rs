@@ -123,6 +123,9 @@ impl Setup {
             .map(|name| Mode::by_name(name, &settings.own_modes))
             .collect();
         let modes = modes?;
+        if spec.destination.is_nowhere() {
+            spec.check_without_log()?;
+        }
         let addresses = configuration.addresses(&spec.steering)?;
         let limit = spec.memory_max.or(configuration.memory_max()?);
         let table = memory::table_size(limit, memory::machine_bytes(), spec.workers()?)?;

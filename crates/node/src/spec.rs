@@ -108,6 +108,8 @@ pub enum DestinationSpec {
     Log(Box<LogSpec>),
     /// To a relay. The node sets what is recorded, the worker and when to stop.
     Relay(Box<LinkOptions>),
+    /// Nowhere: the recording only exports.
+    Nowhere,
 }
 
 /// A log on this machine, and how it is written.
@@ -173,6 +175,26 @@ impl InterfaceSpec {
 }
 
 impl RecordSpec {
+    /// Refuses what says how much to keep, if nothing is kept.
+    pub(crate) fn check_without_log(&self) -> Result<()> {
+        let asked = [
+            ("--mode", !self.modes.is_empty()),
+            (
+                "--detail",
+                matches!(self.detail, DetailSpec::Asked(Some(_))),
+            ),
+            ("--look-back", self.triggers.look_back_bytes > 0),
+            ("--first-bytes", self.triggers.first_bytes > 0),
+            ("--eve", self.triggers.eve.is_some()),
+        ];
+        match asked.into_iter().find(|(_, is_asked)| *is_asked) {
+            None => Ok(()),
+            Some((option, _)) => Err(NodeError::Refused(format!(
+                "{option} says what to keep in a log, and this recording has none: add -o DIR"
+            ))),
+        }
+    }
+
     /// How many workers it has.
     pub(crate) fn workers(&self) -> Result<u16> {
         self.interfaces().map_or(Ok(1), InterfaceSpec::workers)

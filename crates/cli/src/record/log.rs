@@ -1,18 +1,19 @@
 //! Log options: those of `strata record`, and those that other commands share.
 
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::builder::Resettable;
 use rustix::fs::Mode;
 use rustix::process::umask;
-use strata_node::LogSpec;
+use strata_node::{DestinationSpec, LogSpec};
 use strata_sandbox::{Group, Owner};
 use strata_store::{DiskChoice, RecorderOptions, WhenFull};
 
 use super::interfaces::only_live;
+use crate::output::refuse;
 use crate::{bounded, text};
 
 /// Log options of `strata record`.
@@ -20,7 +21,8 @@ use crate::{bounded, text};
 #[command(next_help_heading = "Log")]
 pub(super) struct LogArgs {
     /// Write the log to this directory, created if need be. Recording into an existing log adds to
-    /// it.
+    /// it. Without it, nothing is kept: packets are only exported, to destinations of the
+    /// configuration (--config).
     #[arg(
         short = 'o',
         long = "output",
@@ -28,7 +30,7 @@ pub(super) struct LogArgs {
         help_heading = Resettable::Reset,
         display_order = 0
     )]
-    output: PathBuf,
+    output: Option<PathBuf>,
 
     /// Rotate: start a new block file before one exceeds this size, in millions of bytes or with a
     /// unit (500MB, 2GiB); 0 means never. A file holds at least one block.
@@ -138,7 +140,31 @@ impl LogArgs {
         ])
     }
 
-    pub(super) fn spec(&self) -> Result<LogSpec> {
+    /// Where the recording goes.
+    pub(super) fn destination(&self) -> Result<DestinationSpec> {
+        match &self.output {
+            Some(dir) => Ok(DestinationSpec::Log(Box::new(self.spec(dir)?))),
+            None => {
+                self.check_without_log()?;
+                Ok(DestinationSpec::Nowhere)
+            }
+        }
+    }
+
+    /// Refuses options of a log that there is none of. (-G with -W also ends a recording.)
+    fn check_without_log(&self) -> Result<()> {
+        let given = [
+            ("--disk-limit", self.disk_limit.is_some()),
+            ("--group", self.group.group.is_some()),
+            ("-W", self.filecount.is_some() && self.rotate_seconds == 0),
+        ];
+        match given.into_iter().find(|(_, is_given)| *is_given) {
+            None => Ok(()),
+            Some((option, _)) => Err(refuse(format!("{option} is about a log: add -o DIR"))),
+        }
+    }
+
+    fn spec(&self, dir: &Path) -> Result<LogSpec> {
         let block_bytes = usize::try_from(text::bytes(&self.block_size)?)?;
         bounded::size(block_bytes as u64, "--block-size", &(64 << 10..=256 << 20))?;
         let bytes_max = self.disk_limit.as_deref().map(text::bytes).transpose()?;
@@ -159,7 +185,7 @@ impl LogArgs {
             ..RecorderOptions::default()
         };
         Ok(LogSpec {
-            dir: self.output.clone(),
+            dir: dir.to_owned(),
             recorder,
             disk: self.disk.into(),
             bytes_max,

@@ -157,5 +157,6 @@ fn print_closed(out: &mut impl Write, closed: &Closed) -> Result<()> {
             }
             Ok(())
         }),
+        Closed::Nowhere => Ok(()),
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use strata_classify::{DRIFTED, Model};
 use strata_policy::{DetailBudget, Mode, ModeConfig, ModeError, Plan};
 use strata_rules::{Action, Base, PolicySet};
-use strata_wire::{Counters, exact};
+use strata_wire::{Counters, Keep, exact};
 
 use super::events::Events;
 use super::{ControlError, DriftWindow, Fast, Observed};
@@ -157,6 +157,8 @@ pub(super) struct Ways {
     pub(super) can_mirror: bool,
     /// Where headers and packets may be exported to.
     pub(super) export: Option<ExportPlan>,
+    /// Whether there is no log.
+    pub(super) only_exports: bool,
 }
 
 impl Ways {
@@ -164,6 +166,12 @@ impl Ways {
     pub(super) fn check(&self, action: Action) -> Result<(), ControlError> {
         if action == Action::Mirror && !self.can_mirror {
             return Err(ControlError::NoMirror);
+        }
+        if let Action::Keep(kept) = action
+            && self.only_exports
+            && kept.keep != Keep::Nothing
+        {
+            return Err(ControlError::NoLog(format!("'{action}'")));
         }
         match ExportPlan::problem(self.export.as_ref(), action) {
             Some(problem) => Err(ControlError::NoDestination(problem)),
