@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use anyhow::{Context, Result, anyhow};
+use ipnet::IpNet;
 use strata_node::{Collector, CollectorOutcome, CollectorSpec};
 use strata_wire::{Printable, grouped};
 
@@ -77,19 +78,25 @@ pub(crate) struct Args {
     pub(crate) logging: LoggingArgs,
 }
 
-fn listen(args: &Args) -> Result<CollectorSpec> {
-    let listen: SocketAddr = address("--listen", &args.listen, PORT)?;
-    let allowed = networks(&args.allow)?;
+/// The senders to listen to, which have to be named if others can reach the address.
+fn listens_to(listen: SocketAddr, allowed: Vec<IpNet>) -> Result<Vec<IpNet>> {
     if !listen.ip().is_loopback() && allowed.is_empty() {
         return Err(refuse(format!(
             "--listen {listen}: others reach this address, and anyone can forge packets: say whom to \
              listen to, such as --allow 192.0.2.0/24 (0.0.0.0/0 is everyone)"
         )));
     }
+    Ok(allowed)
+}
+
+fn listen(args: &Args) -> Result<CollectorSpec> {
+    let listen: SocketAddr = address("--listen", &args.listen, PORT)?;
     Ok(CollectorSpec {
         listen,
-        allowed,
+        allowed: listens_to(listen, networks(&args.allow)?)?,
         packets_max: args.count,
+        // A log has its own opinion of each packet.
+        comments: args.write.is_some(),
     })
 }
 

@@ -118,6 +118,11 @@ fn headers(file: &Path, more: &[&str]) -> Vec<String> {
 fn tshark_sees_the_headers_of_the_original_capture() {
     let dir = tempfile::tempdir().unwrap();
     for (action, is_whole) in [("header -> here", false), ("payload -> here", true)] {
+        // What is classified has a class.
+        let (default, shown) = match is_whole {
+            true => ("classify", "strata: policy=1 class="),
+            false => ("drop", "strata: policy=1"),
+        };
         let out = dir.path().join("out.pcapng");
         let count = PACKETS.to_string();
         let arguments = [
@@ -136,7 +141,8 @@ fn tshark_sees_the_headers_of_the_original_capture() {
         );
         ok(record(capture(), dir.path().join("log"))
             .arg("--config")
-            .arg(&config));
+            .arg(&config)
+            .args(["--default", default]));
         let said = collector.ended();
         let expected = format!("web-1 (127.0.0.1, identity 4711): {PACKETS} packets in ");
         assert!(
@@ -153,6 +159,15 @@ fn tshark_sees_the_headers_of_the_original_capture() {
             all
         };
         assert_eq!(bytes(&out) == bytes(&capture()), is_whole);
+        let mut comments = Command::new("tshark");
+        comments
+            .arg("-r")
+            .arg(&out)
+            .args(["-T", "fields", "-e", "frame.comment"]);
+        let comments = ok(&mut comments);
+        let fits = |line: &str| line.starts_with(shown) && (is_whole || line == shown);
+        assert!(comments.lines().all(fits), "{comments}");
+        assert_eq!(comments.lines().count().to_string(), count);
         let names = ok(Command::new("capinfos").arg(&out));
         assert!(names.contains("Name = web-1"), "{names}");
         assert!(names.contains("identity 4711 from 127.0.0.1"), "{names}");

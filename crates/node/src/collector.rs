@@ -7,6 +7,7 @@
 mod senders;
 
 use std::cell::RefCell;
+use std::fmt::Write as _;
 use std::io::{self, BufWriter, Write};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
@@ -17,9 +18,10 @@ use std::time::Duration;
 use ipnet::IpNet;
 use strata_capture::{PacketRef, PcapNgWriter, WriteError};
 use strata_exporter::{
-    Announcement, Datagram, FormatError, Header, HeaderReader, Kind, PacketReader,
+    Announcement, Datagram, FormatError, Header, HeaderReader, Kind, Label, PacketReader,
 };
 use strata_sys::socket::{self, Received, Receiver};
+use strata_wire::pcapng::options;
 
 use crate::error::{At as _, NodeError, Result};
 use crate::notice::{Notice, Tell};
@@ -47,6 +49,8 @@ pub struct CollectorSpec {
     pub allowed: Vec<IpNet>,
     /// End after so many packets.
     pub packets_max: Option<u64>,
+    /// Whether each packet has a comment with its policy, its class and how many it stands for.
+    pub comments: bool,
 }
 
 /// What a collector did.
@@ -101,7 +105,7 @@ impl Collector {
             allowed: self.spec.allowed,
             headers: HeaderReader::new(),
             packets: PacketReader::new(),
-            staged: Staged::default(),
+            staged: Staged::new(self.spec.comments),
             senders: Senders::new(self.tell.clone()),
             writer: PcapNgWriter::new(output.clone(), &[]).map_err(cannot_write)?,
             failed: None,
@@ -177,14 +181,48 @@ impl<W: Write> Write for Shared<W> {
 }
 
 /// The packets of a datagram.
-#[derive(Default)]
 struct Staged {
     bytes: Vec<u8>,
-    /// Time, length on the wire, and where the bytes end.
-    entries: Vec<(u64, u32, usize)>,
+    entries: Vec<Entry>,
+    /// The comment of packets with this label, as an option; most have that of the packet before.
+    comment: Option<(Label, Vec<u8>)>,
+    comments: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    ts_ns: u64,
+    wire_len: u32,
+    /// Where its bytes end.
+    end: usize,
+    label: Label,
+}
+
+/// The class of packets that were not classified.
+const NO_CLASS: u8 = u8::MAX;
+
+/// What a sender says of a packet, as Wireshark shows it.
+fn comment(label: Label) -> String {
+    let mut text = format!("strata: policy={}", label.policy);
+    if label.class != NO_CLASS {
+        let _ = write!(text, " class={}", label.class);
+    }
+    if label.one_in > 1 {
+        let _ = write!(text, " one_in={}", label.one_in);
+    }
+    text
 }
 
 impl Staged {
+    fn new(comments: bool) -> Self {
+        Self {
+            bytes: Vec::new(),
+            entries: Vec::new(),
+            comment: None,
+            comments,
+        }
+    }
+
     fn clear(&mut self) {
         self.bytes.clear();
         self.entries.clear();
@@ -192,24 +230,47 @@ impl Staged {
 
     fn push(&mut self, packet: &Header<'_>) {
         self.bytes.extend_from_slice(packet.bytes);
-        let end = self.bytes.len();
-        self.entries.push((packet.ts_ns, packet.wire_len, end));
+        self.entries.push(Entry {
+            ts_ns: packet.ts_ns,
+            wire_len: packet.wire_len,
+            end: self.bytes.len(),
+            label: packet.label,
+        });
     }
 
-    fn packets(&self, interface: u16) -> impl Iterator<Item = PacketRef<'_>> {
+    /// The options of packets with this label.
+    fn options(comment_of: &mut Option<(Label, Vec<u8>)>, label: Label) -> &[u8] {
+        if comment_of.as_ref().is_none_or(|(of, _)| *of != label) {
+            let mut list = Vec::new();
+            options::push_comment(&mut list, &comment(label)).expect("it is short");
+            *comment_of = Some((label, list));
+        }
+        comment_of.as_ref().map_or(&[], |(_, list)| list)
+    }
+
+    /// Hands out the packets until one cannot be taken.
+    fn packets<E>(
+        &mut self,
+        interface: u16,
+        mut take: impl FnMut(&PacketRef<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut start = 0;
-        self.entries.iter().map(move |&(ts_ns, wire_len, end)| {
-            let data = &self.bytes[start..end];
-            start = end;
-            PacketRef {
-                ts_ns,
+        for entry in &self.entries {
+            let options = match self.comments {
+                true => Self::options(&mut self.comment, entry.label),
+                false => &[],
+            };
+            take(&PacketRef {
+                ts_ns: entry.ts_ns,
                 interface,
-                wire_len,
-                data,
-                options: &[],
+                wire_len: entry.wire_len,
+                data: &self.bytes[start..entry.end],
+                options,
                 has_timestamp: true,
-            }
-        })
+            })?;
+            start = entry.end;
+        }
+        Ok(())
     }
 }
 
@@ -267,10 +328,11 @@ impl<W: Write> Intake<W> {
             Kind::Headers => self.headers.read(bytes, take)?,
             Kind::Packets | Kind::Announcement => self.packets.read(bytes, take)?,
         };
-        for packet in self.staged.packets(interface) {
-            let written = self.writer.packet(&packet);
-            self.failed = self.failed.take().or(written.err());
-        }
+        let writer = &mut self.writer;
+        let written = self
+            .staged
+            .packets(interface, |packet| writer.packet(packet));
+        self.failed = self.failed.take().or(written.err());
         let taken = self.staged.entries.len() as u64;
         self.senders.taken(sender, &datagram, taken);
         Ok(())
