@@ -22,12 +22,13 @@ from strata.program import ProgramError, find
 
 class Record(NamedTuple):
     """A record: where reading goes on after it, its number (None if its form has none), when it was
-    appended (ns since 1970), and its bytes."""
+    appended (ns since 1970), its bytes, and what it says, if Strata has written it (`--to-stream`)."""
 
     cursor: str
     seq: int | None
     time_ns: int
     data: bytes
+    decoded: dict | None = None
 
 
 def tail(
@@ -56,7 +57,8 @@ def tail(
                 said = json.loads(line)
                 hexadecimal = said.get("hex")
                 data = said["text"].encode() if hexadecimal is None else bytes.fromhex(hexadecimal)
-                yield Record(said["cursor"], said["seq"], said["time_ns"], data)
+                place = said["cursor"], said["seq"], said["time_ns"]
+                yield Record(*place, data, said.get("decoded"))
             if program.wait() != 0:
                 errors.seek(0)
                 raise ProgramError(errors.read().decode(errors="replace").strip())

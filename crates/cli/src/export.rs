@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use strata_filter::CompileError;
+use strata_node::{LineRecords, WhenFull};
 use strata_query::{
     ByLink, ExportOptions, FileFormat, Find, Kept, RecordFormat, export, export_flows,
 };
@@ -24,7 +25,8 @@ Examples:
   strata export log/ --from 13:05 --to 13:20 -w - | wireshark -k -i -
   strata export log/ -w out.pcap.gz
   strata export log/ -w flows.csv 'net 10.0.0.0/8'
-  strata export log/ -F json -w - | jq .dst")]
+  strata export log/ -F json -w - | jq .dst
+  strata export log/ --to-stream streams/flows 'port 443'")]
 pub(crate) struct Args {
     /// Read the log in this directory.
     #[arg(value_name = "LOG")]
@@ -34,6 +36,11 @@ pub(crate) struct Args {
     /// compressed. Files of the log are never overwritten.
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     write: Option<PathBuf>,
+
+    /// Append flows to this stream, which `strata stream create` has made, each as a record with a JSON
+    /// object, instead of writing them to a file.
+    #[arg(long, value_name = "DIR/NAME", conflicts_with = "write")]
+    to_stream: Option<String>,
 
     /// Set the file format. By default the file's name decides: pcap for .pcap and .cap; csv for
     /// .csv, json for .json, ipfix for .ipfix; pcapng for all others.
@@ -162,8 +169,35 @@ pub(crate) fn say_no_match(link: LinkType, problem: &CompileError) {
     warn!("the filter matches no packet of {link}: {problem}");
 }
 
+/// Writes flows to a stream.
+fn to_stream(
+    place: &str,
+    log: &Log,
+    find: &Find<'_>,
+    class: Option<&str>,
+) -> Result<(u64, Vec<Damage>)> {
+    let feed = crate::stream::feed(&crate::stream::place(place)?, WhenFull::Wait)?;
+    let mut lines = LineRecords::new(feed);
+    let (_, damage) = export_flows(log, &mut lines, RecordFormat::Json, find, class)?;
+    let counts = lines.into_feed().finish()?;
+    if counts.lost > 0 {
+        let lost = text::count_of(counts.lost, "flow");
+        bail!("{lost} longer than the stream's records may be, and not in it");
+    }
+    Ok((counts.written, damage))
+}
+
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let write = args.write()?;
+    let is_json = args.format.is_none_or(|format| format == Format::Json);
+    if args.to_stream.is_some() && !is_json {
+        return Err(refuse(
+            "--to-stream: records are flows as JSON: leave out -F",
+        ));
+    }
+    let write = match args.to_stream {
+        Some(_) => Path::new("-"),
+        None => args.write()?,
+    };
     let filter = text::filter(&args.filter)?;
     let log = args.key.open(&args.log)?;
     let reference = first_packet_ns(&log)?;
@@ -195,12 +229,23 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         comments: !args.no_comments,
         kept: args.kept.kept(),
     };
-    let format = args.format.unwrap_or_else(|| Format::of(write));
+    let format = match args.to_stream {
+        Some(_) => Format::Json,
+        None => args.format.unwrap_or_else(|| Format::of(write)),
+    };
     if !format.is_packets() && (args.kept.granularity.is_some() || args.kept.reason.is_some()) {
         return Err(refuse(
             "--granularity and --reason select packets, and flows have no single one: write pcapng, \
              or leave them out",
         ));
+    }
+    if let Some(place) = &args.to_stream {
+        let (written, damage) = to_stream(place, &log, &find, args.kept.class.as_deref())?;
+        info!("{} flows appended", grouped(written));
+        if written == 0 {
+            say_span(&log, &find);
+        }
+        return report(&damage);
     }
     let sources = args.key.sources(&args.log, &log);
     let mut output = Output::create(write, format.content(), &sources)?;

@@ -3,19 +3,24 @@
 //! ```text
 //! append   standard input to a stream
 //! tail     a stream to standard output
+//! decode   records that Strata itself has written, as JSON
 //! manage   create, list, check
 //! ```
 
 mod append;
+mod decode;
 mod manage;
 mod tail;
 
+use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use strata_node::{StreamDir, StreamFeed, WhenFull};
 use strata_stream::StreamName;
 
 use crate::output::refuse;
+use crate::text;
 
 /// Arguments of `strata stream`.
 #[derive(Debug, clap::Args)]
@@ -52,6 +57,34 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn name(text: &str) -> Result<StreamName> {
     text.parse()
         .map_err(|error: strata_stream::NameError| refuse(error.to_string()))
+}
+
+/// The directory and the name of a stream, as `--to-stream` has them.
+pub(crate) fn place(text: &str) -> Result<(PathBuf, StreamName)> {
+    let Some((dir, stream)) = text.rsplit_once('/') else {
+        return Err(refuse(format!(
+            "--to-stream {text}: write DIR/NAME, a directory of streams and a stream in it"
+        )));
+    };
+    let dir = if dir.is_empty() { "/" } else { dir };
+    Ok((dir.into(), name(stream)?))
+}
+
+/// A stream that the records of a command go to, which waits for it if the records can wait.
+pub(crate) fn feed(
+    (dir, stream): &(PathBuf, StreamName),
+    when_full: WhenFull,
+) -> Result<StreamFeed> {
+    let named = format!("{}/{stream}", dir.display());
+    let warn = move |said: &str| text::warn(&format!("stream {named}: {said}"));
+    let dir = StreamDir::open(dir)?;
+    Ok(StreamFeed::open(
+        dir,
+        stream,
+        when_full,
+        Box::new(warn),
+        || (),
+    )?)
 }
 
 /// ns since 1970.

@@ -152,6 +152,7 @@ fn main() {
             rate: None,
             fade: None,
             api: TelemetryApiSpec::default(),
+            to_stream: None,
             owner: strata_sandbox::Owner::default(),
             sandboxed: false,
         };

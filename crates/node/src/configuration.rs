@@ -202,6 +202,7 @@ impl Configuration {
         Reach {
             log: spec.destination.dir(),
             store: None,
+            streams: None,
             socket_dirs: socket.and_then(SocketFile::own_dirs),
             files: files
                 .chain(spec.triggers.followed())

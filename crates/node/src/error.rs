@@ -19,6 +19,7 @@ use strata_sandbox::{OwnerError, PrivilegeError, SocketError};
 use strata_store::StoreError;
 use strata_wire::Imbalance;
 
+use crate::stream::StreamError;
 use crate::telemetry::CollectorError;
 
 /// Why a role could not start, or failed.
@@ -90,6 +91,10 @@ pub enum NodeError {
     /// A Unix socket cannot be created.
     #[error(transparent)]
     Socket(#[from] SocketError),
+
+    /// A stream cannot be appended to.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
     /// A file or an address cannot be used.
     #[error(transparent)]
     Io(#[from] io::Error),

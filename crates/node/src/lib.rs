@@ -80,8 +80,9 @@ pub use spec::{
     SandboxSpec, SteeringSpec, TriggerSpec,
 };
 pub use stream::{
-    Appended, Entry, SavedCursor, StreamAppender, StreamCheck, StreamDir, StreamError,
-    StreamReader, StreamSpec, StreamStatus, Unread, check_streams,
+    Appended, Entry, FeedCounts, FeedWarning, Kept, LineRecords, SavedCursor, StreamAppender,
+    StreamCheck, StreamDir, StreamError, StreamFeed, StreamReader, StreamSpec, StreamStatus,
+    Unread, Upkeep, WhenFull, check_streams,
 };
 pub use telemetry::{
     CollectorError, CollectorsSpec, Counted, EntryKind, Fade, FadeOptions, Found, FoundPath,

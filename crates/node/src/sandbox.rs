@@ -49,6 +49,8 @@ pub(crate) struct Reach<'a> {
     pub(crate) log: Option<&'a Path>,
     /// A directory that exists and is written, but is no log.
     pub(crate) store: Option<&'a Path>,
+    /// A directory of streams, one of which is appended to.
+    pub(crate) streams: Option<&'a Path>,
     /// The directory created for the API's socket, and its parent.
     pub(crate) socket_dirs: Option<[PathBuf; 2]>,
     /// Files that are read again: configuration, policies.
@@ -103,6 +105,7 @@ impl Reach<'_> {
                 .log
                 .into_iter()
                 .chain(self.store)
+                .chain(self.streams)
                 .map(Path::to_owned)
                 .collect(),
             delete: self.socket_dirs.iter().flatten().cloned().collect(),

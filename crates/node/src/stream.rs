@@ -10,7 +10,8 @@
 //! cursors/NAME.stream/ cursors that consumers have saved
 //! ```
 //!
-//! `appender` writes pages (`memory`) through the queue that block files are written through; `reader` finds
+//! `feed` is a stream as the output of a role: a bounded queue and a thread, with `upkeep`, which says when
+//! to flush and sync. `appender` writes pages (`memory`) through the queue that block files are written through; `reader` finds
 //! pages through the page table, or by their headers if nobody who could be believed has kept it;
 //! `check` compares all of it.
 
@@ -18,14 +19,18 @@ mod appender;
 mod check;
 mod dir;
 mod error;
+mod feed;
 mod file;
 mod locks;
 mod memory;
 mod pool;
 mod reader;
+mod upkeep;
 
 pub use appender::{Appended, StreamAppender};
 pub use check::{StreamCheck, check_streams};
 pub use dir::{SavedCursor, StreamDir, StreamSpec, StreamStatus};
 pub use error::StreamError;
+pub use feed::{FeedCounts, FeedWarning, LineRecords, StreamFeed, WhenFull};
 pub use reader::{Entry, StreamReader, Unread};
+pub use upkeep::{Kept, Upkeep};

@@ -12,6 +12,7 @@
 //! shown        keys and events as text
 //! sink         the translator's operations on mapped memory
 //! pushing      immediate reports for those who subscribe
+//! streaming    entries of lists as records of a stream
 //! target       where operations go: this memory, or collectors elsewhere
 //! ready        what a service begins with
 //! service      the role: UDP in, memory out
@@ -36,6 +37,7 @@ pub mod shown;
 mod sink;
 mod status;
 mod store;
+mod streaming;
 mod target;
 mod wire;
 mod witnesses;

@@ -1,4 +1,4 @@
-//! Where datagrams of vectors go: peers, a file, and a ring in shared memory.
+//! Where datagrams of vectors go: peers, a file, a ring in shared memory, and a stream.
 
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal as _, Write, stdout};
@@ -11,7 +11,9 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use strata_gpv::export::{FlowRule, FlowRules};
 use strata_gpv::format::control::FlushSlots;
+use strata_node::{StreamError, StreamFeed, WhenFull};
 use strata_store::Sources;
+use strata_stream::StreamName;
 
 use super::form::To;
 use super::ring::RingWriter;
@@ -72,6 +74,14 @@ struct Ring {
     writer: Option<RingWriter>,
 }
 
+/// A stream, once it is open.
+struct Streamed {
+    outlet: Outlet,
+    place: (PathBuf, StreamName),
+    when_full: WhenFull,
+    feed: Option<StreamFeed>,
+}
+
 /// Control packets that are read of a peer at once: others wait.
 const CONTROL_MAX: usize = 64;
 /// Bytes of a control packet at most; what is longer is cut, and then none.
@@ -82,8 +92,11 @@ pub(super) struct Outlets {
     peers: Vec<(UdpSocket, Outlet, FlowRule)>,
     file: Option<Written>,
     ring: Option<Ring>,
+    stream: Option<Streamed>,
     /// A write to the file that failed ends the run.
     failure: Option<std::io::Error>,
+    /// As does one to a stream, unless packets are live.
+    stream_failure: Option<StreamError>,
 }
 
 impl Outlets {
@@ -92,6 +105,7 @@ impl Outlets {
         to: &[Target],
         write: Option<(&Path, Option<Rotation>)>,
         ring: Option<RingSpec>,
+        to_stream: Option<((PathBuf, StreamName), WhenFull)>,
     ) -> Result<Self> {
         let mut peers = Vec::new();
         for (id, target) in to.iter().enumerate() {
@@ -108,6 +122,13 @@ impl Outlets {
         }
         let sources = Sources::default().files(read);
         let has_file = write.is_some();
+        let before = peers.len() + usize::from(has_file) + usize::from(ring.is_some());
+        let stream = to_stream.map(|(place, when_full)| Streamed {
+            outlet: Outlet::new(before, format!("{}/{}", place.0.display(), place.1)),
+            place,
+            when_full,
+            feed: None,
+        });
         let file = write.map(|(path, rotation)| Written::new(path, rotation, sources, peers.len()));
         let ring = ring.map(|spec| Ring {
             outlet: Outlet::new(
@@ -120,13 +141,18 @@ impl Outlets {
         Ok(Self {
             file: file.transpose()?,
             ring,
+            stream,
             peers,
             failure: None,
+            stream_failure: None,
         })
     }
 
-    /// Creates the file and the ring.
+    /// Creates the file and the ring, and opens the stream.
     pub(super) fn create(&mut self) -> Result<()> {
+        if let Some(stream) = &mut self.stream {
+            stream.feed = Some(crate::stream::feed(&stream.place, stream.when_full)?);
+        }
         if let Some(ring) = &mut self.ring {
             let RingSpec {
                 path,
@@ -174,6 +200,7 @@ impl Outlets {
         });
         let file = self.file.iter().map(|file| &file.outlet);
         let whole = file.chain(self.ring.iter().map(|ring| &ring.outlet));
+        let whole = whole.chain(self.stream.iter().map(|stream| &stream.outlet));
         let whole = whole.map(|outlet| To {
             id: outlet.id,
             flows: FlowRules::all(),
@@ -188,6 +215,7 @@ impl Outlets {
         peers
             .chain(file)
             .chain(self.ring.iter().map(|ring| &ring.outlet))
+            .chain(self.stream.iter().map(|stream| &stream.outlet))
     }
 
     /// Whether as many files as wanted are complete.
@@ -205,6 +233,12 @@ impl Outlets {
 
     /// Sends a datagram, or writes it.
     pub(super) fn send(&mut self, id: u32, bytes: &[u8]) {
+        if let Some(stream) = self.stream.as_mut().filter(|stream| stream.outlet.id == id) {
+            if let Err(error) = stream.put(bytes) {
+                self.stream_failure.get_or_insert(error);
+            }
+            return;
+        }
         let index = id as usize;
         let is_peer = index < self.peers.len();
         let file = self.file.as_mut().filter(|file| file.outlet.id == id);
@@ -236,8 +270,11 @@ impl Outlets {
         }
     }
 
-    /// Fails if the file could not be written.
+    /// Fails if the file, or a stream that is waited for, could not be written.
     pub(super) fn check(&mut self) -> Result<()> {
+        if let Some(failure) = self.stream_failure.take() {
+            return Err(failure.into());
+        }
         match (self.failure.take(), &self.file) {
             (Some(error), Some(file)) => {
                 Err(error).with_context(|| format!("{}: cannot write", file.outlet.name))
@@ -253,6 +290,12 @@ impl Outlets {
 
     /// Writes what is buffered, and says in the ring that this was all.
     pub(super) fn finish(&mut self) -> Result<()> {
+        if let Some(stream) = &mut self.stream
+            && let Some(feed) = stream.feed.take()
+        {
+            stream.outlet.unsent = feed.finish()?.lost;
+            stream.outlet.datagrams -= stream.outlet.unsent.min(stream.outlet.datagrams);
+        }
         if let Some(writer) = self.ring.as_mut().and_then(|ring| ring.writer.as_mut()) {
             writer.end();
         }
@@ -262,6 +305,19 @@ impl Outlets {
             let flushed = writer.flush();
             flushed.with_context(|| format!("{}: cannot write", file.outlet.name))?;
         }
+        Ok(())
+    }
+}
+
+impl Streamed {
+    /// Appends a datagram. Those that the stream cannot take are counted by it.
+    fn put(&mut self, bytes: &[u8]) -> Result<(), StreamError> {
+        let Some(feed) = &mut self.feed else {
+            return Ok(());
+        };
+        feed.put(bytes)?;
+        self.outlet.datagrams += 1;
+        self.outlet.bytes += bytes.len() as u64;
         Ok(())
     }
 }

@@ -11,6 +11,7 @@ use strata_filter::Filter;
 use strata_gpv::format::datagram::{LEN_MAX, LEN_MIN};
 use strata_gpv::format::paper;
 use strata_gpv::{CacheCounters, Column, Packet};
+use strata_node::WhenFull;
 use strata_wire::{LinkType, grouped};
 use tracing::{info, warn};
 
@@ -34,11 +35,11 @@ const CONTROL_EVERY: Duration = Duration::from_millis(20);
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "\
-strata gpv run -r FILE [-w FILE] [--to HOST:PORT] [--ring FILE] [FILTER]
-       strata gpv run -i IF [-w FILE] [--to HOST:PORT] [--ring FILE] [FILTER]",
+strata gpv run -r FILE [-w FILE] [--to HOST:PORT] [--ring FILE] [--to-stream DIR/NAME] [FILTER]
+       strata gpv run -i IF [-w FILE] [--to HOST:PORT] [--ring FILE] [--to-stream DIR/NAME] [FILTER]",
     after_help = "\
 Prints how many vectors there were for so many packets, how long they were and why they left the
-cache. Without -w, --to and --ring, that is all it does.
+cache. Without -w, --to, --ring and --to-stream, that is all it does.
 
 Examples:
   strata gpv run -r trace.pcap
@@ -47,6 +48,8 @@ Examples:
   strata gpv run -i eth0 --to 10.0.0.1:4739,proto=udp --to 10.0.0.2:4739,src=10.0.0.0/8
   strata gpv run -i eth0 -w 'vectors-%Y%m%d-%H%M%S.gpv' -G 3600 -W 24
   strata gpv run -i eth0 --ring /dev/shm/vectors
+  strata gpv run -i eth0 --to-stream streams/vectors
+  strata stream tail streams/ vectors --follow --raw | strata gpv agent -r - -w records.parquet
 
 `strata gpv agent` reads what this writes."
 )]
@@ -90,6 +93,11 @@ pub(super) struct Args {
     /// Set the size of the ring.
     #[arg(long, value_name = "SIZE", default_value = "64MiB", requires = "ring")]
     ring_size: String,
+
+    /// Append the datagrams of vectors to this stream, which `strata stream create` has made. Of
+    /// interfaces, it never waits for the disk: what the stream cannot take is lost, and counted.
+    #[arg(long, value_name = "DIR/NAME")]
+    to_stream: Option<String>,
 
     /// Set the form of vectors.
     #[arg(short = 'F', long, value_enum, default_value_t = Form::Strata)]
@@ -214,7 +222,13 @@ impl Running {
         let ring = ring.transpose()?;
         let rotation = args.rotate.of(args.write.as_deref())?;
         let write = args.write.as_deref().map(|path| (path, rotation));
-        let outlets = Outlets::open(&args.read, &args.to, write, ring)?;
+        let when_full = match args.is_live() {
+            true => WhenFull::Lose,
+            false => WhenFull::Wait,
+        };
+        let to_stream = args.to_stream.as_deref().map(crate::stream::place);
+        let to_stream = to_stream.transpose()?.map(|place| (place, when_full));
+        let outlets = Outlets::open(&args.read, &args.to, write, ring, to_stream)?;
         let to = outlets.to();
         Ok(Self {
             features,
@@ -264,11 +278,13 @@ impl Running {
         }
         self.features.counted.say();
         for to in self.outlets.targets() {
-            if let (Some(error), unsent) = (&to.error, to.unsent) {
+            if to.unsent > 0 {
+                let why = to.error.as_ref().map(|error| format!(": {error}"));
                 warn!(
-                    "{}: {} not sent: {error}",
+                    "{}: {} not sent{}",
                     to.name,
-                    count_of(unsent, "datagram")
+                    count_of(to.unsent, "datagram"),
+                    why.unwrap_or_default()
                 );
             }
         }

@@ -3,11 +3,11 @@
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use strata_node::{StreamAppender, StreamDir, StreamError};
+use strata_node::{StreamAppender, StreamDir, StreamError, Upkeep};
 use strata_wire::{exact, grouped, human_bytes};
 
 use super::{name, now_ns};
@@ -15,11 +15,6 @@ use crate::output::standard;
 use crate::signals::stop_on_signal;
 use crate::text;
 
-/// Records that came are in the file after this long, and survive a loss of power after the other.
-const FLUSH_EVERY: Duration = Duration::from_millis(100);
-const SYNC_EVERY: Duration = Duration::from_secs(1);
-/// How often pages are looked for that are too old to keep, also if nothing comes.
-const EXPIRE_EVERY: Duration = Duration::from_secs(60);
 /// Bytes read at once.
 const CHUNK: usize = 256 << 10;
 
@@ -180,15 +175,9 @@ fn wait(stdin: &io::Stdin, deadline: Instant) -> Result<bool> {
 
 fn take_input(intake: &mut Intake, stop: &AtomicBool) -> Result<()> {
     let stdin = io::stdin();
-    let (mut unflushed, mut unsynced) = (None, None);
-    let mut expires = Instant::now() + EXPIRE_EVERY;
+    let mut upkeep = Upkeep::new(Instant::now());
     while !stop.load(Ordering::Relaxed) {
-        if wait(
-            &stdin,
-            unflushed
-                .or(unsynced)
-                .map_or(expires, |due| expires.min(due)),
-        )? {
+        if wait(&stdin, upkeep.due())? {
             let start = intake.held.len();
             intake.held.resize(start + CHUNK, 0);
             let read = stdin.lock().read(&mut intake.held[start..]);
@@ -200,23 +189,9 @@ fn take_input(intake: &mut Intake, stop: &AtomicBool) -> Result<()> {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error).context("standard input"),
             }
-            let now = Instant::now();
-            unflushed = unflushed.or(Some(now + FLUSH_EVERY));
-            unsynced = unsynced.or(Some(now + SYNC_EVERY));
+            upkeep.appended(Instant::now());
         }
-        let is_due =
-            |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= Instant::now());
-        if is_due(unsynced) {
-            intake.appender.sync(now_ns()?)?;
-            (unflushed, unsynced) = (None, None);
-        } else if is_due(unflushed) {
-            intake.appender.flush(now_ns()?)?;
-            unflushed = None;
-        }
-        if expires <= Instant::now() {
-            intake.appender.expire(now_ns()?)?;
-            expires += EXPIRE_EVERY;
-        }
+        upkeep.run(&mut intake.appender, Instant::now(), now_ns()?)?;
     }
     Ok(())
 }

@@ -14,6 +14,7 @@ use strata_node::{Entry, SavedCursor, StreamDir, StreamError, StreamReader};
 use strata_stream::{Cursor, StreamName};
 use strata_wire::{Printable, exact, grouped};
 
+use super::decode::decoded;
 use super::{name, now_ns};
 use crate::output::{Standard, refuse, standard};
 use crate::signals::stop_on_signal;
@@ -44,7 +45,8 @@ the records of the last second come again.
 
 Records are printed as lines, as they are; in a terminal, control characters are escaped. With
 --json, an object per line: cursor, seq (the record's number), time, and text, or hex if it is not
-UTF-8. How many records are missing, and how many were deleted before they were read, is said on
+UTF-8; decoded says what is in records that Strata has written with --to-stream (grouped packet
+vectors, entries of telemetry lists), as a terminal shows them. How many records are missing, and how many were deleted before they were read, is said on
 standard error.")]
 pub(super) struct Args {
     /// The directory of streams.
@@ -65,11 +67,15 @@ pub(super) struct Args {
     #[arg(short, long)]
     follow: bool,
     /// Print JSON, an object per line.
-    #[arg(long, conflicts_with = "framed")]
+    #[arg(long, conflicts_with_all = ["framed", "raw"])]
     json: bool,
     /// Print each record after its length: 4 bytes, little-endian.
     #[arg(long)]
     framed: bool,
+    /// Print records one after the other, with nothing between them: for grouped packet vectors, as
+    /// `strata gpv agent -r -` reads them.
+    #[arg(long, conflicts_with = "framed")]
+    raw: bool,
 }
 
 /// How records are written.
@@ -77,6 +83,7 @@ pub(super) struct Args {
 enum Shown {
     Json,
     Framed,
+    Raw,
     Lines,
     /// To a terminal.
     Escaped,
@@ -85,12 +92,15 @@ enum Shown {
 impl Args {
     fn shown(&self) -> Result<Shown> {
         let is_terminal = io::stdout().is_terminal();
+        if is_terminal && (self.framed || self.raw) {
+            return Err(refuse(
+                "--framed and --raw write binary data, and standard output is a terminal: redirect it",
+            ));
+        }
         match (self.json, self.framed) {
             (true, _) => Ok(Shown::Json),
-            (_, true) if is_terminal => Err(refuse(
-                "--framed writes binary data, and standard output is a terminal: redirect it",
-            )),
             (_, true) => Ok(Shown::Framed),
+            _ if self.raw => Ok(Shown::Raw),
             _ if is_terminal => Ok(Shown::Escaped),
             _ => Ok(Shown::Lines),
         }
@@ -112,26 +122,33 @@ fn show(out: &mut impl Write, shown: Shown, entry: &Entry<'_>) -> io::Result<()>
                 Ok(text) => ("text", text.to_owned()),
                 Err(_) => ("hex", hex(entry.payload)),
             };
-            let object = json!({
+            let mut object = json!({
                 "cursor": entry.next.to_string(),
                 "seq": entry.seq,
                 "time_ns": entry.time_ns,
                 key: value,
             });
+            if let Some(decoded) = decoded(entry.payload) {
+                object["decoded"] = decoded;
+            }
             writeln!(out, "{object}")
         }
         Shown::Framed => {
             out.write_all(&exact::<u32>(entry.payload.len()).to_le_bytes())?;
             out.write_all(entry.payload)
         }
+        Shown::Raw => out.write_all(entry.payload),
         Shown::Lines => {
             out.write_all(entry.payload)?;
             out.write_all(b"\n")
         }
-        Shown::Escaped => {
-            let text = String::from_utf8_lossy(entry.payload);
-            writeln!(out, "{}", Printable(&text))
-        }
+        Shown::Escaped => match decoded(entry.payload) {
+            Some(decoded) => writeln!(out, "{decoded}"),
+            None => {
+                let text = String::from_utf8_lossy(entry.payload);
+                writeln!(out, "{}", Printable(&text))
+            }
+        },
     }
 }
 

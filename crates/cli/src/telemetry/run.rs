@@ -154,6 +154,12 @@ pub(super) struct Args {
     #[arg(long, value_name = "TIME", value_parser = text::duration_ns, requires = "generations")]
     generation_period: Option<u64>,
 
+    /// Append the entries of lists, as they come, to this stream as well, which `strata stream create`
+    /// has made: other programs follow it (`strata stream tail`). What it cannot take in time is lost
+    /// for the stream, and counted.
+    #[arg(long, value_name = "DIR/NAME")]
+    to_stream: Option<String>,
+
     #[command(flatten)]
     api: ApiArgs,
 
@@ -294,6 +300,11 @@ fn spec(args: &Args) -> Result<TelemetrySpec> {
         rate: rate.transpose()?,
         fade: fade(args.reset_counters, args.halve_counters)?,
         api: args.api.spec()?,
+        to_stream: args
+            .to_stream
+            .as_deref()
+            .map(crate::stream::place)
+            .transpose()?,
         owner: args.group.owner()?,
         sandboxed: !args.no_sandbox,
     })
@@ -315,6 +326,14 @@ pub(super) fn run(args: &Args) -> Result<()> {
         grouped(outcome.not_allowed),
         grouped(outcome.socket_drops),
     )?;
+    if let Some(streamed) = outcome.streamed {
+        writeln!(
+            standard(),
+            "to the stream: {}, {} lost",
+            text::count_of(streamed.written, "record"),
+            grouped(streamed.lost),
+        )?;
+    }
     if let Some(remote) = outcome.remote {
         writeln!(
             standard(),

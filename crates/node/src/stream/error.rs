@@ -26,7 +26,9 @@ pub enum StreamError {
         dir: String,
     },
     /// There is no stream of that name.
-    #[error("{dir}: no stream {name}: `strata stream list` shows which there are")]
+    #[error(
+        "{dir}: no stream {name}: `strata stream list` shows which there are, `strata stream create` makes one"
+    )]
     Unknown {
         /// The directory.
         dir: String,

@@ -37,6 +37,11 @@ impl Pushing {
         }
     }
 
+    /// The lists that have names.
+    pub(super) fn lists(&self) -> &[NamedList] {
+        &self.lists
+    }
+
     /// Those who subscribe.
     pub(super) fn pushes(&self) -> Arc<Pushes> {
         Arc::clone(&self.pushes)

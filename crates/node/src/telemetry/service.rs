@@ -20,7 +20,8 @@ use strata_dta::protocol::Nack;
 use strata_dta::reporter::{Reporter, ReporterOptions};
 use strata_dta::translator::{Options, Rate, ReporterCounters};
 use strata_dta::{Local, Origin, Remote, RemoteCounters, Translator};
-use strata_sandbox::{Owner, SocketFile};
+use strata_sandbox::{Owner, Role, SocketFile};
+use strata_stream::StreamName;
 use strata_sys::socket::{self, Receiver};
 use strata_wire::exact;
 
@@ -34,13 +35,15 @@ use super::ready::{CollectorsSpec, Ready, connect};
 use super::sink::{Done, Mapped};
 use super::status::{Received, Snapshot};
 use super::store::{StatusFile, unix_ns};
+use super::streaming::Streaming;
 use super::target::Target;
 use super::wire::remote::Collectors;
 use super::witnesses::{Estimate, Slots, Witnesses};
 use crate::error::{At as _, NodeError, Result, require};
 use crate::handle::{Handle, Spec};
 use crate::notice::{Notice, Tell};
-use crate::sandbox::{Reach, give_up};
+use crate::sandbox::{Reach, give_up, thread};
+use crate::stream::{FeedCounts, StreamDir, StreamFeed, WhenFull};
 
 /// Datagrams, or runs of them, that are taken with one system call.
 const BATCH: usize = 32;
@@ -85,6 +88,8 @@ pub struct TelemetrySpec {
     pub owner: Owner,
     /// Where its API is served, if anywhere.
     pub api: TelemetryApiSpec,
+    /// The stream that entries of lists are appended to as well: its directory and name.
+    pub to_stream: Option<(PathBuf, StreamName)>,
     /// Whether to drop what is not needed once all is open.
     pub sandboxed: bool,
 }
@@ -100,6 +105,8 @@ pub struct TelemetryOutcome {
     pub socket_drops: u64,
     /// Accepted reports, as far as collectors elsewhere acknowledged them or not.
     pub remote: Option<RemoteCounters>,
+    /// Entries of lists that were appended to a stream, and those that were not.
+    pub streamed: Option<FeedCounts>,
 }
 
 impl Spec for TelemetrySpec {
@@ -119,6 +126,7 @@ impl Spec for TelemetrySpec {
             let socket = endpoints.socket.as_ref();
             let reach = Reach {
                 store: Some(&self.store),
+                streams: self.to_stream.as_ref().map(|(dir, _)| dir.as_path()),
                 socket_dirs: socket.and_then(SocketFile::own_dirs),
                 ..Reach::default()
             };
@@ -126,7 +134,12 @@ impl Spec for TelemetrySpec {
         }
         let int_listen = int.as_ref().map(|(_, address)| *address);
         let notice = ready.notice(&self.store, listen, int_listen);
+        let collectors = self.collectors.as_ref();
+        let collectors = collectors.map_or(1, |collectors| collectors.addresses.len());
+        let feed = self.to_stream.take();
+        let feed = feed.map(|to| feed_to(&to, &tell)).transpose()?;
         let mut service = Service::new(self, ready, (table, lists), (reports, listen), int)?;
+        service.stream_to(feed, collectors);
         if let Target::There(collectors) = &mut service.sink {
             collectors.wait_connected(&mut service.translator, &stop, &tell)?;
         }
@@ -139,6 +152,22 @@ impl Spec for TelemetrySpec {
         let stopped = Arc::clone(&stop);
         Handle::run((), stop, move || service.serve(&stopped, &tell))
     }
+}
+
+/// Opens a stream for entries of lists.
+fn feed_to((dir, name): &(PathBuf, StreamName), tell: &Tell) -> Result<StreamFeed> {
+    let named = format!("{}/{name}", dir.display());
+    let tell = Arc::clone(tell);
+    let warn = move |text: &str| tell(&Notice::Warning(format!("stream {named}: {text}")));
+    let begin = || thread(Role::Writer);
+    let dir = StreamDir::open(dir)?;
+    Ok(StreamFeed::open(
+        dir,
+        name,
+        WhenFull::Lose,
+        Box::new(warn),
+        begin,
+    )?)
 }
 
 impl TelemetrySpec {
@@ -236,6 +265,7 @@ struct Service {
     before: Done,
     nacks: Vec<Nack>,
     pushing: Pushing,
+    streaming: Option<Streaming>,
     /// Served as long as this is there.
     api: Api,
     started: Instant,
@@ -321,12 +351,21 @@ impl Service {
             before: Done::default(),
             nacks: Vec::new(),
             pushing: Pushing::new(Arc::default(), lists),
+            streaming: None,
             api: Api::default(),
             started,
             _lock: lock,
         };
         service.look_at_generations(true);
         Ok(service)
+    }
+
+    /// Appends entries of lists to a stream from now on.
+    fn stream_to(&mut self, feed: Option<StreamFeed>, collectors: usize) {
+        // All collectors together have so many.
+        let lists = u64::from(self.plan.append.lists()) * collectors as u64;
+        let names = self.pushing.lists().to_vec();
+        self.streaming = feed.map(|feed| Streaming::new(feed, names, lists));
     }
 
     /// Sends reports to the youngest generation from now on, if there is another one.
@@ -430,8 +469,10 @@ impl Service {
         }
         self.write_all(tell)?;
         self.look_at_drops();
+        self.streaming.as_mut().map_or(Ok(()), Streaming::finish)?;
         self.write_status(false, tell);
         Ok(TelemetryOutcome {
+            streamed: self.streaming.as_ref().map(Streaming::counts),
             totals: self.snapshot(false).totals(),
             not_allowed: self.received.not_allowed,
             socket_drops: self.received.socket_drops,
@@ -525,6 +566,7 @@ impl Service {
             before: self.before,
             turning: self.turning.as_ref(),
             pushes: self.pushing.counts(),
+            streamed: self.streaming.as_ref().map(Streaming::counts),
             estimate: self.estimate(),
             rounds: self.fading.as_ref().map(Fading::rounds),
             plan: &self.plan,

@@ -13,6 +13,7 @@ use super::plan::Plan;
 use super::sink::Done;
 use super::wire::remote::Collectors;
 use super::witnesses::Estimate;
+use crate::stream::FeedCounts;
 
 /// Counters of the process itself.
 #[derive(Clone, Copy, Debug, Default)]
@@ -127,6 +128,8 @@ pub(super) struct Snapshot<'a> {
     pub(super) turning: Option<&'a Turning>,
     /// Events that subscribers were given, and lost.
     pub(super) pushes: (u64, u64),
+    /// Entries that a stream was given, and lost.
+    pub(super) streamed: Option<FeedCounts>,
     pub(super) estimate: Estimate,
     /// How often counters became smaller, if they do.
     pub(super) rounds: Option<u64>,
@@ -189,6 +192,10 @@ impl Snapshot<'_> {
             "nacks_sent": self.received.nacks,
             "nacks_failed": self.received.nacks_failed,
             "events": { "pushed": self.pushes.0, "lost": self.pushes.1 },
+            "stream": self.streamed.map(|counts| json!({
+                "written": counts.written,
+                "lost": counts.lost,
+            })),
             "totals": totals,
             "collectors": self.collectors.map(Collectors::json),
             "int": int,

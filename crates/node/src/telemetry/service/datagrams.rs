@@ -13,6 +13,7 @@ use strata_wire::exact;
 
 use super::super::candidates;
 use super::super::store::unix_ns;
+use super::super::streaming::Streaming;
 use super::super::target::Target;
 use super::super::witnesses::{Found, Witness};
 use super::{BATCH, NOBODY, Service};
@@ -115,12 +116,19 @@ impl Service {
     }
 
     fn put(&mut self, source: SocketAddr, origin: Origin, datagram: &[u8], now_ns: u64) {
-        if self.pushing.wants(datagram) {
+        let is_pushed = self.pushing.wants(datagram);
+        let is_streamed = self.streaming.is_some() && Streaming::wants(datagram);
+        if is_pushed || is_streamed {
             let accepted = |translator: &Translator| translator.counters(origin).accepted;
             let before = accepted(&self.translator);
             self.take(origin, datagram, now_ns);
             let accepted = accepted(&self.translator) - before;
-            self.pushing.push(source, unix_ns(), datagram, accepted);
+            if is_pushed {
+                self.pushing.push(source, unix_ns(), datagram, accepted);
+            }
+            if let Some(streaming) = self.streaming.as_mut().filter(|_| is_streamed) {
+                streaming.take(source, datagram, accepted);
+            }
         } else {
             self.take(origin, datagram, now_ns);
         }

@@ -1,0 +1,125 @@
+//! A stream as the output of a role: what it takes is in the stream, what it does not is counted, and
+//! whoever does not wait for it never does.
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use strata_node::{FeedWarning, StreamDir, StreamError, StreamFeed, StreamSpec, WhenFull};
+use strata_stream::{Cursor, Form, Geometry, Retention, StreamName};
+use strata_testkit_disk::SimDisk;
+
+const GEOMETRY: Geometry = Geometry {
+    directory_bytes: 64,
+    table_bytes: 4096,
+    page_bytes: 1 << 16,
+};
+/// What should be so is so by then, even while other tests use the CPU.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn name() -> StreamName {
+    "events".parse().unwrap()
+}
+
+fn stream(disk: &SimDisk) -> StreamDir {
+    let dir = StreamDir::simulated(Arc::new(disk.clone()), GEOMETRY).unwrap();
+    let spec = StreamSpec {
+        retention: Retention::default(),
+        form: Form::Sealed,
+    };
+    dir.create_stream(&name(), &spec, 1).unwrap();
+    dir
+}
+
+fn quiet() -> FeedWarning {
+    Box::new(|_| ())
+}
+
+fn all(dir: &StreamDir) -> Vec<u64> {
+    let mut reader = dir.read(&name()).unwrap();
+    reader.seek(Cursor::START, None);
+    let mut numbers = Vec::new();
+    reader
+        .read::<StreamError>(u64::MAX, |entry| {
+            numbers.push(u64::from_le_bytes(*entry.payload.first_chunk().unwrap()));
+            Ok(true)
+        })
+        .unwrap();
+    numbers
+}
+
+/// A record of 1,000 bytes with a number.
+fn record(number: u64) -> Vec<u8> {
+    let mut record = vec![7; 1000];
+    record[..8].copy_from_slice(&number.to_le_bytes());
+    record
+}
+
+#[test]
+fn what_is_given_is_there_in_order() {
+    let disk = SimDisk::new();
+    let dir = stream(&disk);
+    // More than the queue holds.
+    let mut feed = StreamFeed::open(dir.clone(), &name(), WhenFull::Wait, quiet(), || ()).unwrap();
+    for number in 0..20_000 {
+        assert!(feed.put(&record(number)).unwrap());
+    }
+    // Longer than its pages: not taken, and counted.
+    assert!(!feed.put(&vec![0; 1 << 17]).unwrap());
+    let counts = feed.finish().unwrap();
+    assert_eq!((counts.written, counts.lost), (20_000, 1));
+    assert_eq!(all(&dir), Vec::from_iter(0..20_000));
+}
+
+#[test]
+fn who_waits_is_told_of_a_full_disk() {
+    let disk = SimDisk::new();
+    let dir = stream(&disk);
+    let mut feed = StreamFeed::open(dir.clone(), &name(), WhenFull::Wait, quiet(), || ()).unwrap();
+    disk.fail(30, u64::MAX, io::ErrorKind::StorageFull);
+    let failed = (0..100_000).find_map(|number| feed.put(&record(number)).err());
+    let said = failed.unwrap().to_string();
+    assert!(said.contains("pages"), "{said}");
+}
+
+#[test]
+fn who_does_not_wait_loses_what_a_full_disk_cannot_take_and_goes_on_after_it() {
+    let disk = SimDisk::new();
+    let dir = stream(&disk);
+    let warnings = Arc::new(Mutex::new(Vec::new()));
+    let said = Arc::clone(&warnings);
+    let warn: FeedWarning = Box::new(move |text| said.lock().unwrap().push(text.to_owned()));
+    let mut feed = StreamFeed::open(dir.clone(), &name(), WhenFull::Lose, warn, || ()).unwrap();
+    disk.fail(30, u64::MAX, io::ErrorKind::StorageFull);
+    let start = Instant::now();
+    let mut offered = 0;
+    let mut offer = |feed: &mut StreamFeed, until: &dyn Fn() -> bool| {
+        while !until() {
+            assert!(start.elapsed() < PATIENCE, "{:?}", warnings.lock().unwrap());
+            feed.put(&record(offered)).unwrap();
+            offered += 1;
+            thread::yield_now();
+        }
+    };
+    offer(&mut feed, &|| !warnings.lock().unwrap().is_empty());
+    disk.fail(u64::MAX, 0, io::ErrorKind::Other);
+    offer(&mut feed, &|| warnings.lock().unwrap().len() > 1);
+    let first_after = offered;
+    feed.put(&record(first_after)).unwrap();
+    let counts = feed.finish().unwrap();
+    assert_eq!(counts.written + counts.lost, first_after + 1);
+    assert!(counts.lost > 0, "{counts:?}");
+    let there = all(&dir);
+    assert!(there.is_sorted_by(|a, b| a < b));
+    assert_eq!(there.last(), Some(&first_after));
+    // What was in doubt when the disk failed may be there.
+    assert!(there.len() as u64 >= counts.written, "{counts:?}");
+    let warnings = warnings.lock().unwrap();
+    assert!(
+        warnings[0].contains("records are lost until"),
+        "{warnings:?}"
+    );
+    assert_eq!(warnings[1], "written again");
+}
