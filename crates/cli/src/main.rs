@@ -153,6 +153,7 @@ impl Command {
         ) || matches!(self, Self::Ask(args) if args.is_live())
             || matches!(self, Self::Telemetry(args) if args.is_long_running())
             || matches!(self, Self::Gpv(args) if args.is_long_running())
+            || matches!(self, Self::Stream(args) if args.is_long_running())
     }
 
     /// Its logging options, if it is long-running.
@@ -165,6 +166,7 @@ impl Command {
             Self::Compact(args) => Some(&args.logging),
             Self::Collector(args) => Some(&args.logging),
             Self::Telemetry(args) => args.logging(),
+            Self::Stream(args) => args.logging(),
             _ => None,
         }
     }

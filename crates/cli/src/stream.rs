@@ -3,6 +3,7 @@
 //! ```text
 //! append   standard input to a stream
 //! tail     a stream to standard output
+//! serve    both over TCP; `place` says where a stream is, `remote` is tail of one elsewhere
 //! decode   records that Strata itself has written, as JSON
 //! manage   create, list, check
 //! ```
@@ -10,6 +11,9 @@
 mod append;
 mod decode;
 mod manage;
+mod place;
+mod remote;
+mod serve;
 mod tail;
 
 use std::path::PathBuf;
@@ -19,6 +23,7 @@ use anyhow::{Context, Result};
 use strata_node::{StreamDir, StreamFeed, WhenFull};
 use strata_stream::StreamName;
 
+use crate::logging::LoggingArgs;
 use crate::output::refuse;
 use crate::text;
 
@@ -37,10 +42,27 @@ enum Command {
     Append(append::Args),
     /// Print records of a stream: the last ones, or those from a cursor or a time on.
     Tail(tail::Args),
+    /// Let others append to streams of a directory, and read them, over TCP.
+    Serve(Box<serve::Args>),
     /// List the streams of a directory: sizes, rates, who reads them and how far behind.
     List(manage::ListArgs),
     /// Read every record of every stream of a directory; report what is missing or damaged.
     Check(manage::CheckArgs),
+}
+
+impl Args {
+    /// Whether it runs until stopped.
+    pub(crate) fn is_long_running(&self) -> bool {
+        matches!(self.command, Command::Serve(_))
+    }
+
+    /// Its logging options, if it has any.
+    pub(crate) fn logging(&self) -> Option<&LoggingArgs> {
+        match &self.command {
+            Command::Serve(args) => Some(&args.logging),
+            _ => None,
+        }
+    }
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -48,6 +70,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Command::Create(args) => manage::create(args),
         Command::Append(args) => append::run(args),
         Command::Tail(args) => tail::run(args),
+        Command::Serve(args) => serve::run(args),
         Command::List(args) => manage::list(args),
         Command::Check(args) => manage::check(args),
     }

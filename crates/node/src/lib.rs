@@ -15,7 +15,7 @@
 //! vectors, reports packets of workers as vectors; what is reported of them to a telemetry collector
 //! exports          what policies export: a queue beside each worker, sockets, streams of datagrams
 //! sending          replay and generated traffic, on the calling thread
-//! stream           streams on disk: appending, reading, checking
+//! stream           streams on disk: appending, reading, checking; the role that serves them over TCP
 //! collector        the role of a collector of exported packets: datagrams in, pcapng out
 //! telemetry        the role of a telemetry collector: reports by UDP into memory that is queried
 //! relay            the role of a relay: memory for switches, and the response to a short disk
@@ -80,9 +80,10 @@ pub use spec::{
     SandboxSpec, SteeringSpec, TriggerSpec,
 };
 pub use stream::{
-    Appended, Entry, FeedCounts, FeedWarning, Kept, LineRecords, SavedCursor, StreamAppender,
-    StreamCheck, StreamDir, StreamError, StreamFeed, StreamReader, StreamSpec, StreamStatus,
-    Unread, Upkeep, WhenFull, check_streams,
+    Appended, Entry, FeedCounts, FeedWarning, Kept, LineRecords, PeerError, SavedCursor,
+    StreamAppender, StreamCheck, StreamClient, StreamDir, StreamError, StreamEvent, StreamFeed,
+    StreamReader, StreamServeOutcome, StreamServeSpec, StreamSpec, StreamStatus, Unread, Upkeep,
+    WhenFull, check_streams,
 };
 pub use telemetry::{
     CollectorError, CollectorsSpec, Counted, EntryKind, Fade, FadeOptions, Found, FoundPath,

@@ -114,6 +114,13 @@ pub enum Notice {
         /// Where.
         address: SocketAddr,
     },
+    /// Clients may append to streams and read them from now on.
+    ServingStreams {
+        /// Where.
+        address: SocketAddr,
+        /// The directory of streams.
+        dir: PathBuf,
+    },
     /// A switch came, went or failed, or the relay's disk runs short.
     Relay(String),
     /// A relay ends: it writes what is in memory, unless the log cannot be written.
@@ -160,6 +167,7 @@ impl Notice {
             | Self::Telemetry { .. }
             | Self::Translating { .. }
             | Self::TelemetryCollecting { .. }
+            | Self::ServingStreams { .. }
             | Self::Collecting { .. } => "serving",
             Self::Collector { .. } => "collector",
             Self::Translator { .. } => "translator",
@@ -341,6 +349,11 @@ impl fmt::Display for Notice {
             Self::Collecting { address } => {
                 write!(f, "collecting on UDP {address}; Ctrl-C ends it")
             }
+            Self::ServingStreams { address, dir } => write!(
+                f,
+                "streams on TCP {address}, in {}; Ctrl-C ends it",
+                dir.display()
+            ),
             Self::Relay(event) => write!(f, "{}", Printable(event)),
             Self::Ending { failed: true } => f.write_str("ending: the log cannot be written"),
             Self::Ending { failed: false } => f.write_str("ending; writing what is in memory"),

@@ -10,12 +10,13 @@
 //! cursors/NAME.stream/ cursors that consumers have saved
 //! ```
 //!
-//! `feed` is a stream as the output of a role: a bounded queue and a thread, with `upkeep`, which says when
+//! `net` has streams over TCP. `feed` is a stream as the output of a role: a bounded queue and a thread, with `upkeep`, which says when
 //! to flush and sync. `appender` writes pages (`memory`) through the queue that block files are written through; `reader` finds
 //! pages through the page table, or by their headers if nobody who could be believed has kept it;
-//! `check` compares all of it.
+//! `changes` is how it waits for more. `check` compares all of it.
 
 mod appender;
+mod changes;
 mod check;
 mod dir;
 mod error;
@@ -23,6 +24,7 @@ mod feed;
 mod file;
 mod locks;
 mod memory;
+mod net;
 mod pool;
 mod reader;
 mod upkeep;
@@ -32,5 +34,6 @@ pub use check::{StreamCheck, check_streams};
 pub use dir::{SavedCursor, StreamDir, StreamSpec, StreamStatus};
 pub use error::StreamError;
 pub use feed::{FeedCounts, FeedWarning, LineRecords, StreamFeed, WhenFull};
+pub use net::{PeerError, StreamClient, StreamEvent, StreamServeOutcome, StreamServeSpec};
 pub use reader::{Entry, StreamReader, Unread};
 pub use upkeep::{Kept, Upkeep};

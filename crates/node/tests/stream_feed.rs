@@ -74,6 +74,42 @@ fn what_is_given_is_there_in_order() {
 }
 
 #[test]
+fn who_follows_is_woken_by_what_is_appended() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let dir = StreamDir::create(&folder.path().join("streams"), Some(GEOMETRY)).unwrap();
+    let spec = StreamSpec {
+        retention: Retention::default(),
+        form: Form::Sealed,
+    };
+    dir.create_stream(&name(), &spec, 1).unwrap();
+    let mut appender = dir.append(&name(), 1).unwrap();
+    let mut reader = dir.read(&name()).unwrap();
+    let (seen, sees) = std::sync::mpsc::channel();
+    let following = thread::spawn(move || {
+        let mut count = 0;
+        while count < 200 {
+            count += reader.read::<StreamError>(u64::MAX, |_| Ok(true)).unwrap();
+            seen.send(count).unwrap();
+            // Nobody would wait for so long to see that polling works.
+            reader.wait(Duration::from_secs(3600));
+            reader.refresh().unwrap();
+        }
+    });
+    for number in 0..200 {
+        appender.append(1, &record(number)).unwrap();
+        appender.flush(1).unwrap();
+        // Each one before the next comes, so that every one has to wake.
+        let start = Instant::now();
+        while sees.recv_timeout(PATIENCE).unwrap() <= number {
+            assert!(start.elapsed() < PATIENCE);
+        }
+    }
+    // The last wait.
+    appender.close(2).unwrap();
+    following.join().unwrap();
+}
+
+#[test]
 fn who_waits_is_told_of_a_full_disk() {
     let disk = SimDisk::new();
     let dir = stream(&disk);

@@ -125,6 +125,8 @@ const LOOK: &[i64] = &[
     libc::SYS_fstatfs,
     libc::SYS_getcwd,
     libc::SYS_getdents64,
+    libc::SYS_inotify_add_watch,
+    libc::SYS_inotify_init1,
     libc::SYS_newfstatat,
     libc::SYS_openat,
     libc::SYS_pread64,

@@ -17,6 +17,7 @@
 //!   linked               records of the paper: found through the addresses of those before them
 //! walk, missing          one reader of both forms
 //! key                    the keyed functions behind both
+//! message                what clients and a server say to each other over TCP
 //! ```
 //!
 //! Nothing here does I/O, reads a clock or waits. `docs/formats/stream.md` has the bytes.
@@ -30,6 +31,7 @@ mod header;
 mod key;
 mod layout;
 mod linked;
+pub mod message;
 mod missing;
 mod name;
 mod page;

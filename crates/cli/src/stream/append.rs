@@ -1,20 +1,24 @@
 //! `strata stream append`.
 
 use std::io::{self, Read, Write};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use strata_node::{StreamAppender, StreamDir, StreamError, Upkeep};
+use strata_node::{StreamAppender, StreamClient, StreamDir, Upkeep};
+use strata_stream::Cursor;
 use strata_wire::{exact, grouped, human_bytes};
 
-use super::{name, now_ns};
+use super::now_ns;
+use super::place::{Place, PlaceArgs};
 use crate::output::standard;
 use crate::signals::stop_on_signal;
 use crate::text;
 
+/// Records for a server are on their way after this long, and it is listened to between them.
+const SEND_EVERY: Duration = Duration::from_millis(50);
+const LISTEN_EVERY: Duration = Duration::from_millis(500);
 /// Bytes read at once.
 const CHUNK: usize = 256 << 10;
 
@@ -24,6 +28,7 @@ const CHUNK: usize = 256 << 10;
 Examples:
   dmesg --follow | strata stream append streams/ kernel
   strata stream append streams/ events --framed < records.bin
+  dmesg --follow | strata stream append localhost:4793/kernel     to a server (strata stream serve)
 
 A line is a record, without its newline; with --framed, so is what follows a length of 4 bytes
 (little-endian). Records have at most 1 MiB (less if the stream's pages are smaller): longer lines
@@ -35,10 +40,8 @@ on Ctrl-C, everything is synced.
 
 One process at a time may append to a stream: give each producer a stream of its own.")]
 pub(super) struct Args {
-    /// The directory of streams.
-    dir: PathBuf,
-    /// The stream.
-    name: String,
+    #[command(flatten)]
+    place: PlaceArgs,
     /// Append lines; the default.
     #[arg(long, conflicts_with = "framed")]
     lines: bool,
@@ -56,10 +59,100 @@ enum Input {
     Framed,
 }
 
+/// What records are appended to.
+enum Output {
+    Here(Box<StreamAppender>, Upkeep),
+    /// At a server, with records that were not sent yet.
+    There(Box<StreamClient>, Option<Instant>),
+}
+
+impl Output {
+    fn open(place: Place) -> Result<Self> {
+        Ok(match place {
+            Place::Here(dir, name) => {
+                let appender = StreamDir::open(&dir)?.append(&name, now_ns()?)?;
+                Self::Here(Box::new(appender), Upkeep::new(Instant::now()))
+            }
+            Place::There(server, name) => {
+                let client = StreamClient::append(&server.address, server.tls.as_ref(), &name)?;
+                Self::There(Box::new(client), None)
+            }
+        })
+    }
+
+    fn record_len_max(&self) -> usize {
+        match self {
+            Self::Here(appender, _) => appender.record_len_max(),
+            Self::There(client, _) => client.record_len_max(),
+        }
+    }
+
+    /// Appends a record; whether it was short enough.
+    fn append(&mut self, now_ns: u64, record: &[u8]) -> Result<bool> {
+        if record.len() > self.record_len_max() {
+            return Ok(false);
+        }
+        match self {
+            Self::Here(appender, _) => appender.append(now_ns, record)?,
+            Self::There(client, _) => client.put(record)?,
+        }
+        Ok(true)
+    }
+
+    /// Records came.
+    fn appended(&mut self, now: Instant) {
+        match self {
+            Self::Here(_, upkeep) => upkeep.appended(now),
+            Self::There(_, unsent) => {
+                unsent.get_or_insert(now + SEND_EVERY);
+            }
+        }
+    }
+
+    /// When [`Output::keep_up`] has something to do.
+    fn due(&self) -> Instant {
+        match self {
+            Self::Here(_, upkeep) => upkeep.due(),
+            Self::There(_, unsent) => unsent.unwrap_or_else(|| Instant::now() + LISTEN_EVERY),
+        }
+    }
+
+    fn keep_up(&mut self) -> Result<()> {
+        let now = Instant::now();
+        match self {
+            Self::Here(appender, upkeep) => {
+                upkeep.run(appender, now, now_ns()?)?;
+            }
+            Self::There(client, unsent) => {
+                if unsent.is_none_or(|due| due <= now) {
+                    client.flush()?;
+                    *unsent = None;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends: how many records are safe, of how many bytes if that is known, and the next one's cursor.
+    fn close(self) -> Result<(u64, Option<u64>, Cursor)> {
+        match self {
+            Self::Here(appender, _) => {
+                let end = appender.end();
+                let appended = appender.close(now_ns()?)?;
+                Ok((appended.records, Some(appended.bytes), end))
+            }
+            Self::There(client, _) => {
+                let (records, cursor) = client.finish()?;
+                Ok((records, None, cursor))
+            }
+        }
+    }
+}
+
 /// Takes records from the input and appends them.
 struct Intake {
     input: Input,
-    appender: StreamAppender,
+    output: Output,
     /// What was read and not appended.
     held: Vec<u8>,
     /// Bytes of the input before it.
@@ -96,7 +189,7 @@ impl Intake {
             unreachable!("the input has lines");
         };
         let end = memchr(rest);
-        let max = self.appender.record_len_max();
+        let max = self.output.record_len_max();
         let was_skipping = *skipping;
         match end {
             Some(_) => *skipping = false,
@@ -117,7 +210,7 @@ impl Intake {
 
     fn frame(&mut self, rest: &[u8], now_ns: u64, at_end: bool) -> Result<usize> {
         let len = rest.first_chunk().map(|len| u32::from_le_bytes(*len));
-        let max = self.appender.record_len_max();
+        let max = self.output.record_len_max();
         if let Some(len) = len.filter(|&len| exact::<usize>(len) > max) {
             bail!(
                 "standard input: the length at byte {} is {len}, and records have at most {max} \
@@ -143,13 +236,9 @@ impl Intake {
     }
 
     fn put(&mut self, record: &[u8], now_ns: u64) -> Result<()> {
-        match self.appender.append(now_ns, record) {
-            Err(StreamError::TooLong { .. }) => {
-                self.too_long += 1;
-                Ok(())
-            }
-            appended => Ok(appended?),
-        }
+        let is_appended = self.output.append(now_ns, record)?;
+        self.too_long += u64::from(!is_appended);
+        Ok(())
     }
 }
 
@@ -175,9 +264,8 @@ fn wait(stdin: &io::Stdin, deadline: Instant) -> Result<bool> {
 
 fn take_input(intake: &mut Intake, stop: &AtomicBool) -> Result<()> {
     let stdin = io::stdin();
-    let mut upkeep = Upkeep::new(Instant::now());
     while !stop.load(Ordering::Relaxed) {
-        if wait(&stdin, upkeep.due())? {
+        if wait(&stdin, intake.output.due())? {
             let start = intake.held.len();
             intake.held.resize(start + CHUNK, 0);
             let read = stdin.lock().read(&mut intake.held[start..]);
@@ -189,17 +277,16 @@ fn take_input(intake: &mut Intake, stop: &AtomicBool) -> Result<()> {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error).context("standard input"),
             }
-            upkeep.appended(Instant::now());
+            intake.output.appended(Instant::now());
         }
-        upkeep.run(&mut intake.appender, Instant::now(), now_ns()?)?;
+        intake.output.keep_up()?;
     }
     Ok(())
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    let name = name(&args.name)?;
+    let place = args.place.place()?;
     let stop = stop_on_signal()?;
-    let dir = StreamDir::open(&args.dir)?;
     let input = if args.framed {
         Input::Framed
     } else {
@@ -207,23 +294,23 @@ pub(super) fn run(args: &Args) -> Result<()> {
     };
     let mut intake = Intake {
         input,
-        appender: dir.append(&name, now_ns()?)?,
+        output: Output::open(place)?,
         held: Vec::new(),
         taken: 0,
         too_long: 0,
     };
     let taken = take_input(&mut intake, &stop);
-    let end = intake.appender.end();
     let too_long = intake.too_long;
     // Also after an error of the input: what came before it counts.
-    let closed = intake.appender.close(now_ns()?);
+    let closed = intake.output.close();
     taken?;
-    let appended = closed?;
+    let (records, bytes, end) = closed?;
+    let bytes = bytes.map(|bytes| format!(", {}", human_bytes(bytes)));
     writeln!(
         standard(),
-        "{} appended, {}; the next one's cursor is {end}",
-        text::count_of(appended.records, "record"),
-        human_bytes(appended.bytes),
+        "{} appended{}; the next one's cursor is {end}",
+        text::count_of(records, "record"),
+        bytes.unwrap_or_default(),
     )?;
     if too_long > 0 {
         bail!(

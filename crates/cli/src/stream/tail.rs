@@ -2,30 +2,30 @@
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write};
-use std::path::PathBuf;
 use std::str;
 use std::sync::atomic::Ordering;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde_json::json;
-use strata_node::{Entry, SavedCursor, StreamDir, StreamError, StreamReader};
+use strata_node::{Entry, SavedCursor, StreamDir, StreamError, StreamReader, Unread};
 use strata_stream::{Cursor, StreamName};
 use strata_wire::{Printable, exact, grouped};
 
 use super::decode::decoded;
-use super::{name, now_ns};
+use super::place::{Place, PlaceArgs};
+use super::{name, now_ns, remote};
 use crate::output::{Standard, refuse, standard};
 use crate::signals::stop_on_signal;
 use crate::text;
 
-/// Between looks at a stream that is followed.
-const POLL: Duration = Duration::from_millis(50);
+/// Between looks at a stream that is followed and does not grow: whether to stop, and whether who
+/// appended has crashed.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Between saves of a named cursor.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
 /// Records, if no place is given.
-const LAST: u64 = 10;
+pub(super) const LAST: u64 = 10;
 /// Records between two looks whether to stop.
 const AT_ONCE: u64 = 10_000;
 
@@ -36,6 +36,7 @@ Examples:
   strata stream tail streams/ kernel                      the last 10 records
   strata stream tail streams/ kernel -f --cursor @alerts  all that 'alerts' has not had yet
   strata stream tail streams/ kernel --since 13:05 --json
+  strata stream tail localhost:4793/kernel -f             of a server (strata stream serve)
 
 A cursor is a place between two records, such as 17.40960: --json prints with each record the
 cursor after it. It stays valid when the stream is appended to, when its old records are deleted and
@@ -49,23 +50,21 @@ UTF-8; decoded says what is in records that Strata has written with --to-stream 
 vectors, entries of telemetry lists), as a terminal shows them. How many records are missing, and how many were deleted before they were read, is said on
 standard error.")]
 pub(super) struct Args {
-    /// The directory of streams.
-    dir: PathBuf,
-    /// The stream.
-    name: String,
+    #[command(flatten)]
+    place: PlaceArgs,
     /// Begin at this cursor: PAGE.OFFSET, or @NAME.
     #[arg(long, value_name = "C", conflicts_with = "since")]
-    cursor: Option<String>,
+    pub(super) cursor: Option<String>,
     /// Begin with the records since this time: 13:05, 2026-01-31T13:05:00Z, seconds since 1970.
     #[arg(long, value_name = "T")]
-    since: Option<String>,
+    pub(super) since: Option<String>,
     /// Print so many records at most: the last ones, or with --cursor or --since, the first ones.
     /// With --follow, begin with the last so many.
     #[arg(short = 'n', long, value_name = "N", value_parser = text::number)]
-    records: Option<u64>,
+    pub(super) records: Option<u64>,
     /// Go on with new records as they come, until Ctrl-C.
     #[arg(short, long)]
-    follow: bool,
+    pub(super) follow: bool,
     /// Print JSON, an object per line.
     #[arg(long, conflicts_with_all = ["framed", "raw"])]
     json: bool,
@@ -80,7 +79,7 @@ pub(super) struct Args {
 
 /// How records are written.
 #[derive(Clone, Copy)]
-enum Shown {
+pub(super) enum Shown {
     Json,
     Framed,
     Raw,
@@ -90,7 +89,7 @@ enum Shown {
 }
 
 impl Args {
-    fn shown(&self) -> Result<Shown> {
+    pub(super) fn shown(&self) -> Result<Shown> {
         let is_terminal = io::stdout().is_terminal();
         if is_terminal && (self.framed || self.raw) {
             return Err(refuse(
@@ -115,7 +114,7 @@ fn hex(bytes: &[u8]) -> String {
     text
 }
 
-fn show(out: &mut impl Write, shown: Shown, entry: &Entry<'_>) -> io::Result<()> {
+pub(super) fn show(out: &mut impl Write, shown: Shown, entry: &Entry<'_>) -> io::Result<()> {
     match shown {
         Shown::Json => {
             let (key, value) = match str::from_utf8(entry.payload) {
@@ -260,8 +259,7 @@ impl Failed {
     }
 }
 
-fn say_what_is_missing(reader: &StreamReader) {
-    let unread = reader.unread();
+pub(super) fn say_what_is_missing(unread: Unread) {
     match unread.missing {
         (0, 0) => {}
         (min, max) if min == max => {
@@ -282,10 +280,13 @@ fn say_what_is_missing(reader: &StreamReader) {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    let stream = name(&args.name)?;
+    let (dir, stream) = match args.place.place()? {
+        Place::Here(dir, stream) => (dir, stream),
+        Place::There(server, stream) => return remote::tail(args, &server, &stream),
+    };
     let shown = args.shown()?;
     let stop = stop_on_signal()?;
-    let dir = StreamDir::open(&args.dir)?;
+    let dir = StreamDir::open(&dir)?;
     let mut reader = dir.read(&stream)?;
     let mut kept = begin(args, &dir, &stream, &mut reader)?;
     let is_placed = args.cursor.is_some() || args.since.is_some();
@@ -307,12 +308,12 @@ pub(super) fn run(args: &Args) -> Result<()> {
         if !args.follow {
             break;
         }
-        thread::sleep(POLL);
+        reader.wait(LOOK_EVERY);
         reader.refresh()?;
     }
     if let Some(kept) = &mut kept {
         kept.save(&reader)?;
     }
-    say_what_is_missing(&reader);
+    say_what_is_missing(reader.unread());
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Reading a stream: from a cursor on, page by page, while another process may append.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,7 @@ use strata_stream::{Cursor, Form, Item, Page, PageHeader, State, StreamName};
 use strata_wire::exact;
 
 use super::appender::{MARK_NS, recovered_pages};
+use super::changes::Changes;
 use super::dir::StreamDir;
 use super::error::{In as _, Result, StreamError};
 use super::file::StreamFile;
@@ -64,6 +66,8 @@ pub struct StreamReader {
     /// Missing in the current page: at least, and at most.
     page_missing: (u64, u64),
     buffer: Vec<u8>,
+    /// Once somebody has waited.
+    changes: Option<Changes>,
 }
 
 impl std::fmt::Debug for StreamReader {
@@ -110,6 +114,7 @@ impl StreamReader {
             next_seq: None,
             unread: Unread::default(),
             page_missing: (0, 0),
+            changes: None,
         };
         reader.refresh()?;
         Ok(reader)
@@ -145,6 +150,16 @@ impl StreamReader {
                 }
                 state => return self.read_headers(state.as_ref()),
             }
+        }
+    }
+
+    /// Waits until there may be more to read, or for so long, or until a signal; then
+    /// [`StreamReader::refresh`] says how far it goes. The first call does not wait, since what came
+    /// before it is not noticed.
+    pub fn wait(&mut self, limit: Duration) {
+        match &self.changes {
+            Some(changes) => changes.wait(limit),
+            None => self.changes = Some(Changes::of(Path::new(&self.file.path))),
         }
     }
 

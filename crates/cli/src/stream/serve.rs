@@ -1,0 +1,110 @@
+//! `strata stream serve`.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Result;
+use strata_node::StreamServeSpec;
+use strata_relay::tls::{RelayTls, TlsFiles};
+use strata_wire::grouped;
+
+use crate::logging::{self, LoggingArgs};
+use crate::output::{refuse, standard};
+use crate::record::GroupArgs;
+use crate::signals::stop_on_signal;
+use crate::telemetry::address;
+use crate::text;
+
+/// The port, if none is given.
+const PORT: u16 = 4793;
+
+/// Arguments of `strata stream serve`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata stream serve streams/
+  strata stream serve streams/ --listen 192.0.2.10 --tls-cert s.crt --tls-key s.key --tls-ca ca.crt
+  strata stream tail 192.0.2.10:4793/events -f --tls-cert c.crt --tls-key c.key --tls-ca ca.crt
+
+Without --listen, only this machine reaches the server. On another address, clients need a certificate
+from the authorities of --tls-ca; each such client may append to every stream of the directory, and
+read it. Streams are created here (`strata stream create`). At most 64 clients are served at a time;
+one that does not read what it asked for is disconnected after 30 s.")]
+pub(super) struct Args {
+    /// The directory of streams.
+    dir: PathBuf,
+
+    /// Take clients on this address: TCP port 4793 or the one given. An address other than loopback
+    /// needs --tls-cert or --insecure.
+    #[arg(long, value_name = "ADDR[:PORT]", default_value = "127.0.0.1:4793")]
+    listen: String,
+
+    /// Show clients this certificate (PEM): they must then use TLS and show one too.
+    #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_ca"])]
+    tls_cert: Option<PathBuf>,
+
+    /// Read the private key of the certificate (PEM) from this file.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+
+    /// Accept certificates of clients from these authorities (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_ca: Option<PathBuf>,
+
+    /// Let whoever connects append and read.
+    #[arg(long, conflicts_with = "tls_cert")]
+    insecure: bool,
+
+    #[command(flatten)]
+    group: GroupArgs,
+
+    /// Keep all privileges and access to all files, instead of dropping what is not needed once the
+    /// server listens.
+    #[arg(long)]
+    no_sandbox: bool,
+
+    #[command(flatten)]
+    pub(super) logging: LoggingArgs,
+}
+
+fn spec(args: &Args) -> Result<StreamServeSpec> {
+    let listen = address("--listen", &args.listen, PORT)?;
+    if args.tls_cert.is_none() && !args.insecure && !listen.ip().is_loopback() {
+        return Err(refuse(format!(
+            "--listen {}: others reach this address, and could fill the disk and read all streams: give \
+             --tls-cert, --tls-key and --tls-ca, so that only your clients can; or --insecure to serve \
+             whoever connects",
+            args.listen
+        )));
+    }
+    let tls = match (&args.tls_cert, &args.tls_key, &args.tls_ca) {
+        (Some(certificate), Some(key), Some(authority)) => Some(RelayTls::new(&TlsFiles {
+            certificate,
+            key,
+            authority,
+        })?),
+        _ => None,
+    };
+    Ok(StreamServeSpec {
+        dir: args.dir.clone(),
+        listen,
+        tls,
+        owner: args.group.owner()?,
+        sandboxed: !args.no_sandbox,
+    })
+}
+
+pub(super) fn run(args: &Args) -> Result<()> {
+    let handle = strata_node::start(spec(args)?, stop_on_signal()?, Arc::new(logging::notice))?;
+    let outcome = handle.wait()?;
+    writeln!(
+        standard(),
+        "{} of clients, {} refused; {} appended, {} sent",
+        text::count_of(outcome.connections, "connection"),
+        grouped(outcome.refused),
+        text::count_of(outcome.appended, "record"),
+        grouped(outcome.read),
+    )?;
+    Ok(())
+}

@@ -1,0 +1,313 @@
+//! A connection: messages in and out. It blocks, but never for longer than it is told.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt;
+use rustls::{ClientConnection, ServerConnection, StreamOwned};
+use strata_stream::message::{Frames, Message, MessageError};
+
+/// Bytes that are sent at once.
+const CHUNK: usize = 64 << 10;
+/// How long a chunk may take: a peer that reads more slowly is given up.
+const CHUNK_LIMIT: Duration = Duration::from_secs(30);
+/// A peer that is gone without a word is noticed after this long, and six times the other.
+const IDLE: Duration = Duration::from_secs(30);
+const PROBE: Duration = Duration::from_secs(10);
+
+/// Why a connection ends.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PeerError {
+    /// The system's error.
+    #[error("{peer}: {source}")]
+    Io {
+        /// The other end.
+        peer: String,
+        /// The error.
+        source: io::Error,
+    },
+    /// The other end has closed it before its time.
+    #[error("{peer}: the connection was closed")]
+    Closed {
+        /// The other end.
+        peer: String,
+    },
+    /// The other end does not read what it is sent.
+    #[error("{peer}: has not read {CHUNK} bytes in {} s", CHUNK_LIMIT.as_secs())]
+    Slow {
+        /// The other end.
+        peer: String,
+    },
+    /// The other end does not say what it should.
+    #[error("{peer}: nothing came in time")]
+    Silent {
+        /// The other end.
+        peer: String,
+    },
+    /// What came is no message.
+    #[error("{peer}: {source}")]
+    Message {
+        /// The other end.
+        peer: String,
+        /// What is wrong.
+        source: MessageError,
+    },
+    /// A message that does not belong there.
+    #[error("{peer}: an unexpected message")]
+    Unexpected {
+        /// The other end.
+        peer: String,
+    },
+    /// The server has refused.
+    #[error("{peer}: {text}")]
+    Refused {
+        /// The server.
+        peer: String,
+        /// What it says.
+        text: String,
+    },
+    /// There is no TLS between both.
+    #[error("{peer}: {problem}")]
+    Tls {
+        /// The other end.
+        peer: String,
+        /// Why.
+        problem: String,
+    },
+}
+
+pub(super) type Result<T> = std::result::Result<T, PeerError>;
+
+enum Wire {
+    Plain(TcpStream),
+    Server(Box<StreamOwned<ServerConnection, TcpStream>>),
+    Client(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+/// What came.
+pub(super) enum Came {
+    Some,
+    Nothing,
+    Closed,
+}
+
+/// A connection.
+pub(super) struct Peer {
+    wire: Wire,
+    pub(super) name: String,
+    frames: Frames,
+    out: Vec<u8>,
+}
+
+fn prepared(stream: &TcpStream) -> io::Result<String> {
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, PROBE)?;
+    stream.set_write_timeout(Some(Duration::from_secs(1)))?;
+    Ok(stream.peer_addr()?.to_string())
+}
+
+impl Peer {
+    /// The server's end.
+    pub(super) fn accepted(stream: TcpStream, tls: Option<ServerConnection>) -> io::Result<Self> {
+        let name = prepared(&stream)?;
+        Ok(Self {
+            wire: match tls {
+                Some(tls) => Wire::Server(Box::new(StreamOwned::new(tls, stream))),
+                None => Wire::Plain(stream),
+            },
+            name,
+            frames: Frames::of_client(),
+            out: Vec::new(),
+        })
+    }
+
+    /// The client's end.
+    pub(super) fn connected(stream: TcpStream, tls: Option<ClientConnection>) -> io::Result<Self> {
+        let name = prepared(&stream)?;
+        Ok(Self {
+            wire: match tls {
+                Some(tls) => Wire::Client(Box::new(StreamOwned::new(tls, stream))),
+                None => Wire::Plain(stream),
+            },
+            name,
+            frames: Frames::of_server(),
+            out: Vec::new(),
+        })
+    }
+
+    fn stream(&self) -> &TcpStream {
+        match &self.wire {
+            Wire::Plain(stream) => stream,
+            Wire::Server(tls) => tls.get_ref(),
+            Wire::Client(tls) => tls.get_ref(),
+        }
+    }
+
+    fn failed(&self, source: io::Error) -> PeerError {
+        let peer = self.name.clone();
+        match source.kind() {
+            // A TLS connection that is closed without its goodbye.
+            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
+                PeerError::Closed { peer }
+            }
+            ErrorKind::InvalidData => PeerError::Tls {
+                peer,
+                problem: format!(
+                    "{source}: both ends need certificates from the authority that the other end \
+                     was given (--tls-ca), or neither"
+                ),
+            },
+            _ => PeerError::Io { peer, source },
+        }
+    }
+
+    pub(super) fn closed(&self) -> PeerError {
+        let peer = self.name.clone();
+        PeerError::Closed { peer }
+    }
+
+    pub(super) fn unexpected(&self) -> PeerError {
+        let peer = self.name.clone();
+        PeerError::Unexpected { peer }
+    }
+
+    /// From now on, frames may have records.
+    pub(super) fn allow_records(&mut self) {
+        self.frames.allow_records();
+    }
+
+    /// Takes what comes, waiting up to `limit`.
+    pub(super) fn receive(&mut self, limit: Duration) -> Result<Came> {
+        // 0 would be for ever.
+        let limit = limit.max(Duration::from_micros(1));
+        let set = self.stream().set_read_timeout(Some(limit));
+        set.map_err(|error| self.failed(error))?;
+        let mut bytes = [0; 16 << 10];
+        let read = match &mut self.wire {
+            Wire::Plain(stream) => stream.read(&mut bytes),
+            Wire::Server(tls) => tls.read(&mut bytes),
+            Wire::Client(tls) => tls.read(&mut bytes),
+        };
+        match read {
+            Ok(0) => Ok(Came::Closed),
+            Ok(len) => {
+                self.frames.push(&bytes[..len]);
+                Ok(Came::Some)
+            }
+            Err(error) => match error.kind() {
+                ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => {
+                    Ok(Came::Nothing)
+                }
+                ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => Ok(Came::Closed),
+                _ => Err(self.failed(error)),
+            },
+        }
+    }
+
+    /// Whether [`Peer::next_message`] has something to say.
+    pub(super) fn is_ready(&self) -> bool {
+        self.frames.is_ready()
+    }
+
+    /// The next message that has come.
+    pub(super) fn next_message(&mut self) -> Result<Option<Message<'_>>> {
+        let peer = &self.name;
+        let next = self.frames.next_message();
+        next.map_err(|source| PeerError::Message {
+            peer: peer.clone(),
+            source,
+        })
+    }
+
+    /// Receives until `take` has what it wants of a message, up to `limit`.
+    pub(super) fn wait_for<T>(
+        &mut self,
+        limit: Duration,
+        mut take: impl FnMut(Message<'_>) -> Option<T>,
+    ) -> Result<T> {
+        let end = Instant::now() + limit;
+        loop {
+            if let Some(message) = self.next_message()? {
+                let taken = take(message);
+                return taken.ok_or_else(|| self.unexpected());
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let peer = self.name.clone();
+                return Err(PeerError::Silent { peer });
+            }
+            if let Came::Closed = self.receive(left)? {
+                return Err(self.closed());
+            }
+        }
+    }
+
+    /// Bytes that come before all messages.
+    pub(super) fn put_bytes(&mut self, bytes: &[u8]) {
+        self.out.extend_from_slice(bytes);
+    }
+
+    /// Puts a message behind the others; they are sent if they are many.
+    pub(super) fn put(&mut self, message: &Message<'_>) -> Result<()> {
+        message.emit(&mut self.out);
+        if self.out.len() >= CHUNK {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Sends all.
+    pub(super) fn flush(&mut self) -> Result<()> {
+        let out = std::mem::take(&mut self.out);
+        for chunk in out.chunks(CHUNK) {
+            self.send(chunk)?;
+        }
+        self.out = out;
+        self.out.clear();
+        Ok(())
+    }
+
+    fn send(&mut self, mut chunk: &[u8]) -> Result<()> {
+        let end = Instant::now() + CHUNK_LIMIT;
+        loop {
+            let written = match &mut self.wire {
+                Wire::Plain(stream) => stream.write(chunk),
+                Wire::Server(tls) => tls.write(chunk),
+                Wire::Client(tls) => tls.write(chunk),
+            };
+            match written {
+                Ok(0) => return Err(self.closed()),
+                Ok(len) => chunk = &chunk[len..],
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => {}
+                    _ => return Err(self.failed(error)),
+                },
+            }
+            // What TLS has encrypted may still wait to be sent.
+            if chunk.is_empty() && self.is_sent()? {
+                return Ok(());
+            }
+            if Instant::now() >= end {
+                let peer = self.name.clone();
+                return Err(PeerError::Slow { peer });
+            }
+        }
+    }
+
+    fn is_sent(&mut self) -> Result<bool> {
+        let flushed = match &mut self.wire {
+            Wire::Plain(_) => return Ok(true),
+            Wire::Server(tls) => tls.flush(),
+            Wire::Client(tls) => tls.flush(),
+        };
+        match flushed {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! One connection of a server: a client that appends to a stream, or reads one.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use strata_stream::StreamName;
+use strata_stream::message::{From, Message};
+use strata_wire::exact;
+
+use super::peer::{Came, Peer, PeerError, Result};
+use crate::stream::{Kept, StreamAppender, StreamDir, StreamError, StreamReader, Unread, Upkeep};
+
+/// How long a client may take to say what it wants, its part of TLS included.
+const ASK_LIMIT: Duration = Duration::from_secs(10);
+/// Between looks at what came and whether to stop, while nothing happens.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Records that are read before it is looked whether to stop.
+const AT_ONCE: u64 = 1000;
+
+/// What all connections of a server did.
+#[derive(Debug, Default)]
+pub(super) struct Served {
+    pub(super) appended: AtomicU64,
+    pub(super) read: AtomicU64,
+}
+
+/// What ends a connection.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Ended {
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+}
+
+/// What a client asks for.
+enum Asked {
+    Append(StreamName),
+    Tail(StreamName, From, u64, bool),
+}
+
+/// Serves a client until it or the server ends. `admitted` is called once it has said what it wants.
+pub(super) fn serve(
+    peer: &mut Peer,
+    dir: &StreamDir,
+    served: &Served,
+    stop: &AtomicBool,
+    admitted: impl FnOnce(),
+) -> std::result::Result<(), Ended> {
+    let asked = ask(peer)?;
+    admitted();
+    let name = match asked {
+        Ok(asked) => asked,
+        Err(text) => return Ok(refuse(peer, &text)?),
+    };
+    let done = match name {
+        Asked::Append(name) => append(peer, dir, &name, served, stop),
+        Asked::Tail(name, from, max, follow) => {
+            let wanted = (from, max, follow);
+            tail(peer, dir, &name, wanted, served, stop)
+        }
+    };
+    if let Err(Ended::Stream(error)) = &done {
+        // Without the paths of this machine.
+        let text = said(error);
+        // If it is gone, what happened to the stream is what matters.
+        let _ = refuse(peer, &text);
+    }
+    done
+}
+
+fn refuse(peer: &mut Peer, text: &str) -> Result<()> {
+    peer.put(&Message::Refused(text))?;
+    peer.flush()
+}
+
+/// What a client is told of an error.
+fn said(error: &StreamError) -> String {
+    match error {
+        StreamError::Unknown { name, .. } => format!("no stream {name} here"),
+        StreamError::InUse { name, .. } => {
+            format!("somebody else appends to {name}: one at a time may")
+        }
+        StreamError::TooLong { .. } => error.to_string(),
+        StreamError::File { source, .. } => format!("the stream's disk: {source}"),
+        _ => "the stream cannot be used: its server says why".to_owned(),
+    }
+}
+
+/// What the client wants, or why it cannot have it.
+fn ask(peer: &mut Peer) -> Result<std::result::Result<Asked, String>> {
+    let named = |name: &str, asked: &dyn Fn(StreamName) -> Asked| match name.parse() {
+        Ok(name) => Ok(asked(name)),
+        Err(error) => Err(strata_stream::NameError::to_string(&error)),
+    };
+    peer.wait_for(ASK_LIMIT, |message| match message {
+        Message::Append { name } => Some(named(name, &Asked::Append)),
+        Message::Tail {
+            name,
+            from,
+            max,
+            follow,
+        } => Some(named(name, &|name| Asked::Tail(name, from, max, follow))),
+        _ => None,
+    })
+}
+
+fn unix_ns() -> u64 {
+    crate::stream::feed::unix_ns()
+}
+
+fn append(
+    peer: &mut Peer,
+    dir: &StreamDir,
+    name: &StreamName,
+    served: &Served,
+    stop: &AtomicBool,
+) -> std::result::Result<(), Ended> {
+    let mut appender = dir.append(name, unix_ns())?;
+    let taken = take_records(peer, &mut appender, served, stop);
+    // What came before the connection ended counts.
+    let cursor = appender.end();
+    let appended = appender.close(unix_ns())?;
+    let records = appended.records;
+    if !taken? {
+        let text = format!("the server ends; it has {records} records of this connection");
+        return Ok(refuse(peer, &text)?);
+    }
+    peer.put(&Message::Done { records, cursor })?;
+    Ok(peer.flush()?)
+}
+
+/// Takes records until the client says that it was all; if not, the server ends.
+fn take_records(
+    peer: &mut Peer,
+    appender: &mut StreamAppender,
+    served: &Served,
+    stop: &AtomicBool,
+) -> std::result::Result<bool, Ended> {
+    let record_len_max = exact(appender.record_len_max());
+    peer.put(&Message::Ready { record_len_max })?;
+    peer.flush()?;
+    peer.allow_records();
+    let mut upkeep = Upkeep::new(Instant::now());
+    while !stop.load(Ordering::Relaxed) {
+        let now_ns = unix_ns();
+        let mut came = 0;
+        loop {
+            match peer.next_message()? {
+                Some(Message::Record(record)) => appender.append(now_ns, record)?,
+                Some(Message::End) => {
+                    served.appended.fetch_add(came, Ordering::Relaxed);
+                    return Ok(true);
+                }
+                Some(_) => return Err(peer.unexpected().into()),
+                None => break,
+            }
+            came += 1;
+        }
+        if came > 0 {
+            served.appended.fetch_add(came, Ordering::Relaxed);
+            upkeep.appended(Instant::now());
+        }
+        if upkeep.run(appender, Instant::now(), now_ns)? == Kept::Synced {
+            peer.put(&Message::Synced(appender.appended().records))?;
+            peer.flush()?;
+        }
+        let due = upkeep.due().saturating_duration_since(Instant::now());
+        if let Came::Closed = peer.receive(due.min(LOOK_EVERY))? {
+            return Err(peer.closed().into());
+        }
+    }
+    Ok(false)
+}
+
+fn tail(
+    peer: &mut Peer,
+    dir: &StreamDir,
+    name: &StreamName,
+    (from, max, follow): (From, u64, bool),
+    served: &Served,
+    stop: &AtomicBool,
+) -> std::result::Result<(), Ended> {
+    let mut reader = dir.read(name)?;
+    match from {
+        From::Cursor(cursor) => reader.seek(cursor, None),
+        From::Since(time_ns) => reader.seek_time(time_ns)?,
+        From::Last(records) => reader.seek_last(records)?,
+    }
+    peer.put(&Message::Ready { record_len_max: 0 })?;
+    let mut told = Unread::default();
+    let mut sent = 0;
+    while sent < max && !stop.load(Ordering::Relaxed) {
+        let count = send_records(peer, &mut reader, AT_ONCE.min(max - sent))?;
+        sent += count;
+        served.read.fetch_add(count, Ordering::Relaxed);
+        tell_unread(peer, &reader, &mut told)?;
+        peer.flush()?;
+        if count > 0 {
+            continue;
+        }
+        if !follow {
+            break;
+        }
+        // A client that follows says nothing more.
+        match peer.receive(Duration::ZERO)? {
+            Came::Nothing => {}
+            Came::Some => return Err(peer.unexpected().into()),
+            Came::Closed => return Ok(()),
+        }
+        reader.wait(LOOK_EVERY);
+        reader.refresh()?;
+    }
+    if sent < max && stop.load(Ordering::Relaxed) {
+        return Ok(refuse(peer, "the server ends")?);
+    }
+    let cursor = reader.cursor();
+    peer.put(&Message::Done {
+        records: sent,
+        cursor,
+    })?;
+    Ok(peer.flush()?)
+}
+
+fn send_records(
+    peer: &mut Peer,
+    reader: &mut StreamReader,
+    max: u64,
+) -> std::result::Result<u64, Ended> {
+    reader.read(max, |entry| {
+        peer.put(&Message::Entry {
+            next: entry.next,
+            seq: entry.seq,
+            time_ns: entry.time_ns,
+            payload: entry.payload,
+        })?;
+        Ok::<bool, Ended>(true)
+    })
+}
+
+fn tell_unread(peer: &mut Peer, reader: &StreamReader, told: &mut Unread) -> Result<()> {
+    let unread = reader.unread();
+    if unread == *told {
+        return Ok(());
+    }
+    *told = unread;
+    let (missing, expired) = (unread.missing, unread.expired);
+    peer.put(&Message::Unread { missing, expired })
+}

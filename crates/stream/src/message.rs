@@ -1,0 +1,502 @@
+//! What clients and a server of streams say to each other over TCP.
+//!
+//! A client begins with [`MAGIC`]. Then both send frames: the length u32 of what follows, a kind u8,
+//! and what the kind has. Little-endian; `docs/formats/stream.md` has the fields.
+
+use strata_wire::exact;
+
+use crate::{Cursor, RECORD_LEN_MAX};
+
+/// What a client sends first.
+pub const MAGIC: [u8; 8] = *b"STRNET01";
+/// The longest frame, without its length: a record of a stream, and what is said of it.
+pub const FRAME_LEN_MAX: usize = RECORD_LEN_MAX + 64;
+/// The longest frame of a client that has not asked for anything yet.
+pub const ASK_LEN_MAX: usize = 256;
+/// The longest text of a refusal.
+const TEXT_LEN_MAX: usize = 4096;
+/// No number.
+const NONE: u64 = u64::MAX;
+
+/// Where a client begins to read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum From {
+    /// At a cursor.
+    Cursor(Cursor),
+    /// With the records since this time, ns since 1970.
+    Since(u64),
+    /// With the last so many records.
+    Last(u64),
+}
+
+/// A message.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Message<'a> {
+    /// Client: appends to this stream from now on.
+    Append {
+        /// The stream.
+        name: &'a str,
+    },
+    /// Client: wants records of this stream.
+    Tail {
+        /// The stream.
+        name: &'a str,
+        /// The first one.
+        from: From,
+        /// So many at most.
+        max: u64,
+        /// And new ones as they come.
+        follow: bool,
+    },
+    /// Client: a record to append.
+    Record(&'a [u8]),
+    /// Client: that was all.
+    End,
+    /// Server: no, and why; nothing follows.
+    Refused(&'a str),
+    /// Server: go on.
+    Ready {
+        /// The longest record of the stream.
+        record_len_max: u32,
+    },
+    /// Server: so many records of this connection survive a loss of power.
+    Synced(u64),
+    /// Server: a record.
+    Entry {
+        /// Where reading goes on after it.
+        next: Cursor,
+        /// Its number, if its form has one.
+        seq: Option<u64>,
+        /// When it was appended, ns since 1970.
+        time_ns: u64,
+        /// The record.
+        payload: &'a [u8],
+    },
+    /// Server: what could not be read so far, of this connection.
+    Unread {
+        /// Missing: at least, and at most.
+        missing: (u64, u64),
+        /// Deleted before they could be read.
+        expired: u64,
+    },
+    /// Server: that was all.
+    Done {
+        /// Records of this connection.
+        records: u64,
+        /// The place after the last one.
+        cursor: Cursor,
+    },
+}
+
+/// Bytes that are no message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum MessageError {
+    /// The connection does not begin as a client's.
+    #[error("these are not the first bytes of a client of streams")]
+    Magic,
+    /// A frame is longer than it may be.
+    #[error("a frame of {len} bytes, where {max} are possible")]
+    Long {
+        /// How long.
+        len: usize,
+        /// How long it may be.
+        max: usize,
+    },
+    /// A frame is not as its kind says.
+    #[error("a frame of kind {kind} that is none: {problem}")]
+    Frame {
+        /// Its kind.
+        kind: u8,
+        /// What is wrong.
+        problem: &'static str,
+    },
+}
+
+/// Takes a field.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (field, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*field)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn cursor(&mut self) -> Option<Cursor> {
+        let (index, offset) = (self.u64()?, self.u32()?);
+        Some(Cursor { index, offset })
+    }
+
+    fn text(self) -> Option<&'a str> {
+        std::str::from_utf8(self.0).ok()
+    }
+
+    /// What was read, if nothing is left.
+    fn end<T>(self, read: Option<T>) -> Option<T> {
+        read.filter(|_| self.0.is_empty())
+    }
+}
+
+fn put_cursor(out: &mut Vec<u8>, cursor: Cursor) {
+    out.extend_from_slice(&cursor.index.to_le_bytes());
+    out.extend_from_slice(&cursor.offset.to_le_bytes());
+}
+
+/// Text as far as a frame may have it.
+fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(TEXT_LEN_MAX)]
+}
+
+impl<'a> Message<'a> {
+    fn kind(&self) -> u8 {
+        match self {
+            Self::Append { .. } => 1,
+            Self::Tail { .. } => 2,
+            Self::Record(_) => 3,
+            Self::End => 4,
+            Self::Refused(_) => 16,
+            Self::Ready { .. } => 17,
+            Self::Synced(_) => 18,
+            Self::Entry { .. } => 19,
+            Self::Unread { .. } => 20,
+            Self::Done { .. } => 21,
+        }
+    }
+
+    /// Appends the message, as a frame, to `out`.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(&[0; 4]);
+        out.push(self.kind());
+        match *self {
+            Self::Append { name } => out.extend_from_slice(name.as_bytes()),
+            Self::Tail {
+                name,
+                from,
+                max,
+                follow,
+            } => {
+                let (kind, cursor) = match from {
+                    From::Cursor(cursor) => (0, cursor),
+                    From::Since(time_ns) => (1, Cursor::page(time_ns)),
+                    From::Last(records) => (2, Cursor::page(records)),
+                };
+                out.extend_from_slice(&[kind, u8::from(follow)]);
+                put_cursor(out, cursor);
+                out.extend_from_slice(&max.to_le_bytes());
+                out.extend_from_slice(name.as_bytes());
+            }
+            Self::Record(payload) => out.extend_from_slice(payload),
+            Self::End => {}
+            Self::Refused(text) => out.extend_from_slice(cut(text).as_bytes()),
+            Self::Ready { record_len_max } => out.extend_from_slice(&record_len_max.to_le_bytes()),
+            Self::Synced(records) => out.extend_from_slice(&records.to_le_bytes()),
+            Self::Entry {
+                next,
+                seq,
+                time_ns,
+                payload,
+            } => {
+                put_cursor(out, next);
+                out.extend_from_slice(&seq.unwrap_or(NONE).to_le_bytes());
+                out.extend_from_slice(&time_ns.to_le_bytes());
+                out.extend_from_slice(payload);
+            }
+            Self::Unread { missing, expired } => {
+                for count in [missing.0, missing.1, expired] {
+                    out.extend_from_slice(&count.to_le_bytes());
+                }
+            }
+            Self::Done { records, cursor } => {
+                out.extend_from_slice(&records.to_le_bytes());
+                put_cursor(out, cursor);
+            }
+        }
+        let len = exact::<u32>(out.len() - start - 4);
+        out[start..start + 4].copy_from_slice(&len.to_le_bytes());
+    }
+
+    /// Reads a frame without its length.
+    ///
+    /// # Errors
+    ///
+    /// If it is none.
+    pub fn parse(frame: &'a [u8]) -> Result<Self, MessageError> {
+        let Some((&kind, body)) = frame.split_first() else {
+            return Err(MessageError::Frame {
+                kind: 0,
+                problem: "it is empty",
+            });
+        };
+        Self::of_kind(kind, body).ok_or(MessageError::Frame {
+            kind,
+            problem: "no such kind, or not its fields",
+        })
+    }
+
+    fn of_kind(kind: u8, body: &'a [u8]) -> Option<Self> {
+        let mut fields = Fields(body);
+        match kind {
+            1 => fields.text().map(|name| Self::Append { name }),
+            2 => {
+                let [kind, follow] = fields.take()?;
+                let cursor = fields.cursor()?;
+                let from = match (kind, cursor.offset) {
+                    (0, _) => From::Cursor(cursor),
+                    (1, 0) => From::Since(cursor.index),
+                    (2, 0) => From::Last(cursor.index),
+                    _ => return None,
+                };
+                let max = fields.u64()?;
+                let name = fields.text()?;
+                (follow <= 1).then_some(Self::Tail {
+                    name,
+                    from,
+                    max,
+                    follow: follow == 1,
+                })
+            }
+            3 => (body.len() <= RECORD_LEN_MAX).then_some(Self::Record(body)),
+            4 => fields.end(Some(Self::End)),
+            16 => fields.text().map(Self::Refused),
+            17 => {
+                let record_len_max = fields.u32();
+                fields.end(record_len_max.map(|record_len_max| Self::Ready { record_len_max }))
+            }
+            18 => {
+                let records = fields.u64();
+                fields.end(records.map(Self::Synced))
+            }
+            19 => {
+                let (next, seq, time_ns) = (fields.cursor()?, fields.u64()?, fields.u64()?);
+                let payload = fields.0;
+                (payload.len() <= RECORD_LEN_MAX).then_some(Self::Entry {
+                    next,
+                    seq: (seq != NONE).then_some(seq),
+                    time_ns,
+                    payload,
+                })
+            }
+            20 => {
+                let missing = (fields.u64()?, fields.u64()?);
+                let expired = fields.u64();
+                fields.end(expired.map(|expired| Self::Unread { missing, expired }))
+            }
+            21 => {
+                let records = fields.u64()?;
+                let cursor = fields.cursor();
+                fields.end(cursor.map(|cursor| Self::Done { records, cursor }))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Bytes of a connection into frames. Memory: a frame, and what is pushed at once.
+#[derive(Debug)]
+pub struct Frames {
+    bytes: Vec<u8>,
+    /// Where the next frame starts.
+    at: usize,
+    max: usize,
+    /// [`MAGIC`] has yet to come.
+    begins: bool,
+}
+
+impl Frames {
+    /// Of a client's connection, which begins with [`MAGIC`]; frames have at most [`ASK_LEN_MAX`]
+    /// bytes.
+    #[must_use]
+    pub fn of_client() -> Self {
+        Self {
+            bytes: Vec::new(),
+            at: 0,
+            max: ASK_LEN_MAX,
+            begins: true,
+        }
+    }
+
+    /// Of a server.
+    #[must_use]
+    pub fn of_server() -> Self {
+        Self {
+            bytes: Vec::new(),
+            at: 0,
+            max: FRAME_LEN_MAX,
+            begins: false,
+        }
+    }
+
+    /// From now on, frames have at most [`FRAME_LEN_MAX`] bytes.
+    pub fn allow_records(&mut self) {
+        self.max = FRAME_LEN_MAX;
+    }
+
+    /// Adds bytes that came.
+    pub fn push(&mut self, bytes: &[u8]) {
+        if self.at > 0 {
+            self.bytes.drain(..self.at);
+            self.at = 0;
+        }
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Whether [`Frames::next_message`] has something to say.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        let rest = &self.bytes[self.at..];
+        let body = rest.split_first_chunk::<4>();
+        self.begins
+            || body.is_some_and(|(len, rest)| {
+                let len = exact::<usize>(u32::from_le_bytes(*len));
+                len > self.max || rest.len() >= len
+            })
+    }
+
+    /// The next message, if it is there as a whole.
+    ///
+    /// # Errors
+    ///
+    /// If what came is none. Then nothing that follows can be read.
+    pub fn next_message(&mut self) -> Result<Option<Message<'_>>, MessageError> {
+        if self.begins {
+            let there = self.bytes.len().min(MAGIC.len());
+            if self.bytes[..there] != MAGIC[..there] {
+                return Err(MessageError::Magic);
+            }
+            if there < MAGIC.len() {
+                return Ok(None);
+            }
+            self.at = there;
+            self.begins = false;
+        }
+        let Some((len, rest)) = self.bytes[self.at..].split_first_chunk::<4>() else {
+            return Ok(None);
+        };
+        let len = exact::<usize>(u32::from_le_bytes(*len));
+        if len > self.max {
+            let max = self.max;
+            return Err(MessageError::Long { len, max });
+        }
+        let Some(frame) = rest.get(..len) else {
+            return Ok(None);
+        };
+        self.at += 4 + len;
+        Message::parse(frame).map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn cursors() -> impl Strategy<Value = Cursor> {
+        any::<(u64, u32)>().prop_map(|(index, offset)| Cursor { index, offset })
+    }
+
+    /// Any message, of these bytes.
+    fn message(kind: usize, text: &str, bytes: &[u8], cursor: Cursor, n: u64) -> Vec<u8> {
+        let from = match n % 3 {
+            0 => From::Cursor(cursor),
+            1 => From::Since(n),
+            _ => From::Last(n),
+        };
+        let message = match kind {
+            0 => Message::Append { name: text },
+            1 => Message::Tail {
+                name: text,
+                from,
+                max: n,
+                follow: n.is_multiple_of(2),
+            },
+            2 => Message::Record(bytes),
+            3 => Message::End,
+            4 => Message::Refused(text),
+            5 => Message::Ready { record_len_max: 7 },
+            6 => Message::Synced(n),
+            7 => Message::Entry {
+                next: cursor,
+                seq: (n != NONE).then_some(n),
+                time_ns: n,
+                payload: bytes,
+            },
+            8 => Message::Unread {
+                missing: (n, NONE),
+                expired: 1,
+            },
+            _ => Message::Done { records: n, cursor },
+        };
+        let mut out = Vec::new();
+        message.emit(&mut out);
+        assert_eq!(Message::parse(&out[4..]), Ok(message));
+        out
+    }
+
+    proptest! {
+        #[test]
+        fn frames_are_read_however_they_are_cut(
+            kinds in prop::collection::vec(0..10_usize, 1..20),
+            text in "[a-z.]{0,64}",
+            bytes in prop::collection::vec(any::<u8>(), 0..300),
+            cursor in cursors(),
+            n: u64,
+            cut in 1..100_usize,
+        ) {
+            let frames: Vec<_> =
+                kinds.iter().map(|&kind| message(kind, &text, &bytes, cursor, n)).collect();
+            let all: Vec<u8> = [&MAGIC[..], &frames.concat()].concat();
+            let mut reader = Frames::of_client();
+            reader.allow_records();
+            let mut read = Vec::new();
+            for piece in all.chunks(cut) {
+                reader.push(piece);
+                while let Some(message) = reader.next_message().unwrap() {
+                    let mut again = Vec::new();
+                    message.emit(&mut again);
+                    read.push(again);
+                }
+            }
+            prop_assert_eq!(read, frames);
+        }
+
+        #[test]
+        fn any_bytes_are_a_message_or_none(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok(message) = Message::parse(&bytes) {
+                let mut again = Vec::new();
+                message.emit(&mut again);
+                prop_assert_eq!(&again[4..], &bytes[..]);
+            }
+        }
+    }
+
+    #[test]
+    fn strangers_are_held_to_little() {
+        let mut http = Frames::of_client();
+        http.push(b"GET / HTTP/1.1\r\n");
+        assert_eq!(http.next_message(), Err(MessageError::Magic));
+        let mut long = Frames::of_client();
+        long.push(&MAGIC);
+        long.push(&1_000_u32.to_le_bytes());
+        let refused = MessageError::Long {
+            len: 1_000,
+            max: ASK_LEN_MAX,
+        };
+        assert_eq!(long.next_message(), Err(refused));
+        let mut longer = Frames::of_server();
+        longer.push(&u32::MAX.to_le_bytes());
+        assert!(matches!(
+            longer.next_message(),
+            Err(MessageError::Long { .. })
+        ));
+    }
+}
