@@ -18,6 +18,7 @@
 //! walk, missing          one reader of both forms
 //! key                    the keyed functions behind both
 //! message                what clients and a server say to each other over TCP
+//! nvme                   an NVMe queue pair, driven by writes and reads of memory
 //! ```
 //!
 //! Nothing here does I/O, reads a clock or waits. `docs/formats/stream.md` has the bytes.
@@ -34,6 +35,7 @@ mod linked;
 pub mod message;
 mod missing;
 mod name;
+pub mod nvme;
 mod page;
 mod recovery;
 mod retention;
