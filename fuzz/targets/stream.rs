@@ -10,6 +10,7 @@ use std::convert::Infallible;
 
 use libfuzzer_sys::fuzz_target;
 use strata_fuzz::{Bounded, Chooser};
+use strata_stream::message::{Frames, Message};
 use strata_stream::{
     AppendError, Blocks, Description, Form, Item, PAGE_HEADER_LEN, Page, PageHeader, PageWriter,
     State, StreamKey, siphash24,
@@ -179,12 +180,31 @@ fn linked(memory: &[u8], header: PageHeader, key: &StreamKey) {
     }
 }
 
-/// Any bytes as a description, a state and a page: refused, or written again as they were read.
+/// Any bytes as a description, a state, a page and messages: refused, or written again as they were read.
 fn of_files(bytes: &[u8]) {
     let key = StreamKey::new([5; 16]);
     if let Ok(description) = Description::parse(bytes) {
         let again = Description::parse(&description.emit());
         assert_eq!(again.as_ref(), Ok(&description));
+    }
+    if let Ok(message) = Message::parse(bytes) {
+        let mut emitted = Vec::new();
+        message.emit(&mut emitted);
+        assert_eq!(&emitted[4..], bytes);
+    }
+    // However a connection is cut.
+    for mut frames in [Frames::of_client(), Frames::of_server()] {
+        'connection: for piece in bytes.chunks(7) {
+            frames.push(piece);
+            loop {
+                let is_ready = frames.is_ready();
+                match frames.next_message() {
+                    Ok(Some(_)) => assert!(is_ready),
+                    Ok(None) => break,
+                    Err(_) => break 'connection,
+                }
+            }
+        }
     }
     if let Some(state) = State::parse(bytes, &key) {
         let emitted = state.emit(&key);

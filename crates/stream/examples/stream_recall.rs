@@ -1,9 +1,12 @@
 //! Figure 4 of the paper, redrawn: how much of what arrived is retrieved, by loss, size of records and
-//! way of mitigation; and hostile payloads. `stream_recall PAGES HOSTILE_PAGES`; JSON lines.
+//! way of mitigation; and hostile payloads. `stream_recall PAGES HOSTILE_PAGES`; JSON lines. `make forged`
+//! runs it with forged records alone.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 #[path = "../tests/common/lossy.rs"]
 mod lossy;
+
+use std::process::ExitCode;
 
 use strata_stream::StreamKey;
 
@@ -36,8 +39,9 @@ fn point(name: &str, form: strata_stream::Form, sizes: (usize, usize), loss: Los
     );
 }
 
-/// Pages whose payloads hold heads; how many heads were offered, and records invented.
-fn adversarial(name: &str, form: strata_stream::Form, pages: u64) {
+/// Pages whose payloads hold forged records, so many pages or until there were so many of those; whether
+/// one was read.
+fn adversarial(name: &str, form: strata_stream::Form, pages: u64, most: u64) -> bool {
     let mut draw = Draw(3);
     let (key, other_key) = (StreamKey::new([1; 16]), StreamKey::new([2; 16]));
     let fill = |draw: &mut Draw| lossy::payload(draw, (40, 80));
@@ -46,10 +50,20 @@ fn adversarial(name: &str, form: strata_stream::Form, pages: u64) {
     let of_header = header(form, 1, &mut draw);
     let mut before = write(of_header, &key, PAGE_BYTES, |_, _| fill(&mut Draw(8)));
     let mut all = Outcome::default();
-    let mut places = 0;
-    for index in 2..2 + pages {
+    let (mut places, mut forged) = (0, 0);
+    for index in 2.. {
+        if index >= 2 + pages || forged >= most {
+            break;
+        }
         let of_header = header(form, index, &mut draw);
-        let written = hostile(of_header, &key, PAGE_BYTES, &[&before, &other], &mut draw);
+        let written = hostile(
+            of_header,
+            &key,
+            PAGE_BYTES,
+            &[&before, &other],
+            &mut draw,
+            &mut forged,
+        );
         all.add(deliver(
             &written,
             &before.bytes,
@@ -62,13 +76,31 @@ fn adversarial(name: &str, form: strata_stream::Form, pages: u64) {
         before = written;
     }
     println!(
-        "{{\"way\":\"{name}\",\"hostile\":true,\"places\":{places},\"records\":{},\"invented\":{}}}",
+        "{{\"way\":\"{name}\",\"hostile\":true,\"places\":{places},\"forged\":{forged},\"records\":{},\"invented\":{}}}",
         all.arrived + all.lost,
         all.invented,
     );
+    all.invented > 0 || all.wrong_gaps > 0
 }
 
-fn main() {
+/// `stream_recall forged N`: at least N forged records in each form, and nothing else; fails if one is
+/// read.
+fn forged(most: u64) -> ExitCode {
+    let mut ways = ways().into_iter();
+    let is_read = ways.any(|(name, form)| {
+        matches!(name, "both" | "ours") && adversarial(name, form, u64::MAX - 2, most)
+    });
+    ExitCode::from(u8::from(is_read))
+}
+
+fn main() -> ExitCode {
+    if std::env::args()
+        .nth(1)
+        .is_some_and(|first| first == "forged")
+    {
+        let most = std::env::args().nth(2).and_then(|text| text.parse().ok());
+        return forged(most.expect("how many"));
+    }
     let mut arguments = std::env::args()
         .skip(1)
         .map(|text| text.parse::<u64>().expect("a number"));
@@ -85,7 +117,8 @@ fn main() {
     }
     for (name, form) in ways() {
         if matches!(name, "both" | "ours") {
-            adversarial(name, form, hostile_pages);
+            adversarial(name, form, hostile_pages, u64::MAX);
         }
     }
+    ExitCode::SUCCESS
 }

@@ -212,17 +212,20 @@ pub(crate) fn payload(draw: &mut Draw, (min, max): (usize, usize)) -> Vec<u8> {
 }
 
 /// A page with hostile payloads: heads and whole records of this page, of the page before and of
-/// another stream; and heads of this page's magic number with addresses that are there.
+/// another stream; and heads of this page's magic number with addresses that are there. Counts these
+/// forged records in `forged`.
 pub(crate) fn hostile(
     header: PageHeader,
     key: &StreamKey,
     page_bytes: usize,
     others: &[&Written],
     draw: &mut Draw,
+    forged: &mut u64,
 ) -> Written {
     write(header, key, page_bytes, |so_far, records| {
         let mut bytes = Vec::new();
         while bytes.len() < 400 {
+            *forged += 1;
             match draw.below(4) {
                 0 if !records.is_empty() => {
                     let recent = records.len().min(6) as u64;
