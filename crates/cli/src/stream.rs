@@ -23,6 +23,7 @@ use anyhow::{Context, Result};
 use strata_node::{StreamDir, StreamFeed, WhenFull};
 use strata_stream::StreamName;
 
+use self::place::Place;
 use crate::logging::LoggingArgs;
 use crate::output::refuse;
 use crate::text;
@@ -69,7 +70,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     match &args.command {
         Command::Create(args) => manage::create(args),
         Command::Append(args) => append::run(args),
-        Command::Tail(args) => tail::run(args),
+        Command::Tail(args) => match args.place.place()? {
+            Place::Here(dir, name) => tail::run(args, &dir, &name),
+            Place::There(server, name) => remote::tail(args, &server, &name),
+        },
         Command::Serve(args) => serve::run(args),
         Command::List(args) => manage::list(args),
         Command::Check(args) => manage::check(args),

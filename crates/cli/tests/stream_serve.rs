@@ -1,8 +1,6 @@
 //! `strata stream serve`: streams over TCP, for friends and strangers.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
-#[path = "common/listening.rs"]
-mod listening;
 #[path = "common/program.rs"]
 mod program;
 #[path = "common/signal.rs"]
@@ -17,7 +15,6 @@ use std::time::{Duration, Instant};
 use strata_testkit::Certificates;
 use tempfile::TempDir;
 
-use listening::listening;
 use program::{failed, ok, strata};
 use signal::signal;
 
@@ -28,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Server {
     folder: TempDir,
     child: Child,
-    _errors: ChildStderr,
+    _errors: BufReader<ChildStderr>,
     address: SocketAddr,
 }
 
@@ -48,19 +45,24 @@ impl Server {
         command
             .args(["stream", "serve"])
             .arg(folder.path().join("streams"));
-        // A port that nobody has is found by asking for one: said on standard error.
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = port.local_addr().unwrap();
-        drop(port);
-        command
-            .args(["--listen", &address.to_string()])
-            .args(options);
-        let (child, errors) = listening(command.stdout(Stdio::piped()));
+        command.args(["--listen", "127.0.0.1:0"]).args(options);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut errors = BufReader::new(child.stderr.take().unwrap());
+        let mut said = String::new();
+        let address = loop {
+            let start = said.len();
+            assert!(errors.read_line(&mut said).unwrap() > 0, "{said}");
+            let address = said[start..].split_once("streams on TCP ");
+            if let Some((address, _)) = address.and_then(|(_, rest)| rest.split_once(',')) {
+                break address.to_owned();
+            }
+        };
         Self {
             folder,
+            address: address.parse().unwrap(),
             child,
             _errors: errors,
-            address,
         }
     }
 

@@ -281,7 +281,7 @@ impl Collector {
                 return status;
             }
             assert!(start.elapsed() < PATIENCE, "{what}: {status:#}");
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 

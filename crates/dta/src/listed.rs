@@ -33,6 +33,14 @@ pub enum ListedKind {
 
 impl ListedKind {
     const ALL: [Self; 3] = [Self::Bytes, Self::NodeEvent, Self::FlowEvent];
+
+    fn number(self) -> u8 {
+        match self {
+            Self::Bytes => 0,
+            Self::NodeEvent => 1,
+            Self::FlowEvent => 2,
+        }
+    }
 }
 
 /// An entry of a list.
@@ -58,11 +66,8 @@ impl<'a> Listed<'a> {
             Some(IpAddr::V6(address)) => address,
             None => Ipv6Addr::UNSPECIFIED,
         };
-        let kind = (0_u8..)
-            .zip(ListedKind::ALL)
-            .find(|(_, kind)| *kind == self.kind);
         out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&[VERSION, kind.expect("every kind has a number").0, 0, 0]);
+        out.extend_from_slice(&[VERSION, self.kind.number(), 0, 0]);
         out.extend_from_slice(&self.list.to_le_bytes());
         out.extend_from_slice(&[0; 4]);
         out.extend_from_slice(&self.number.to_le_bytes());

@@ -152,7 +152,9 @@ fn put_cursor(out: &mut Vec<u8>, cursor: Cursor) {
 
 /// Text as far as a frame may have it.
 fn cut(text: &str) -> &str {
-    &text[..text.floor_char_boundary(TEXT_LEN_MAX)]
+    let most = text.len().min(TEXT_LEN_MAX);
+    let end = (0..=most).rev().find(|&end| text.is_char_boundary(end));
+    end.map_or("", |end| &text[..end])
 }
 
 impl<'a> Message<'a> {

@@ -2,6 +2,7 @@
 //! drives a disk: a process that has the controller mapped, or RDMA from elsewhere (the paper, §3.1).
 //!
 //! ```text
+//! memory      what writes are given to
 //! entry       submission and completion entries, as the controller reads and writes them
 //! prp         where a command's data are: pages, and lists of them
 //! queue       QueuePair: entries out, doorbells, phase bits, completions in, timeouts
@@ -20,12 +21,12 @@
 
 mod controller;
 mod entry;
+mod memory;
 mod prp;
 mod queue;
 
 pub use controller::{Capabilities, Enable, EnableError, Step, register};
 pub use entry::{Command, Completion, ENTRY_LEN, SLOT_LEN, Status, opcode};
+pub use memory::Memory;
 pub use prp::{ListPage, Page, PrpError, Prps, list_pages};
-pub use queue::{
-    Done, EventRead, Expired, Fault, Memory, Places, QueueError, QueuePair, Ring, Shadow,
-};
+pub use queue::{Done, EventRead, Expired, Fault, Places, QueueError, QueuePair, Ring, Shadow};

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write};
+use std::path::Path;
 use std::str;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -13,8 +14,8 @@ use strata_stream::{Cursor, StreamName};
 use strata_wire::{Printable, exact, grouped};
 
 use super::decode::decoded;
-use super::place::{Place, PlaceArgs};
-use super::{name, now_ns, remote};
+use super::place::PlaceArgs;
+use super::{name, now_ns};
 use crate::output::{Standard, refuse, standard};
 use crate::signals::stop_on_signal;
 use crate::text;
@@ -51,7 +52,7 @@ vectors, entries of telemetry lists), as a terminal shows them. How many records
 standard error.")]
 pub(super) struct Args {
     #[command(flatten)]
-    place: PlaceArgs,
+    pub(super) place: PlaceArgs,
     /// Begin at this cursor: PAGE.OFFSET, or @NAME.
     #[arg(long, value_name = "C", conflicts_with = "since")]
     pub(super) cursor: Option<String>,
@@ -279,16 +280,13 @@ pub(super) fn say_what_is_missing(unread: Unread) {
     }
 }
 
-pub(super) fn run(args: &Args) -> Result<()> {
-    let (dir, stream) = match args.place.place()? {
-        Place::Here(dir, stream) => (dir, stream),
-        Place::There(server, stream) => return remote::tail(args, &server, &stream),
-    };
+/// Of a stream in a directory of this machine.
+pub(super) fn run(args: &Args, dir: &Path, stream: &StreamName) -> Result<()> {
     let shown = args.shown()?;
     let stop = stop_on_signal()?;
-    let dir = StreamDir::open(&dir)?;
-    let mut reader = dir.read(&stream)?;
-    let mut kept = begin(args, &dir, &stream, &mut reader)?;
+    let dir = StreamDir::open(dir)?;
+    let mut reader = dir.read(stream)?;
+    let mut kept = begin(args, &dir, stream, &mut reader)?;
     let is_placed = args.cursor.is_some() || args.since.is_some();
     let mut left = match args.records {
         // With a place, so many; at the end of a stream that is followed, those and all others.

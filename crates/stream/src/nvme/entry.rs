@@ -66,6 +66,15 @@ fn halves(number: u64) -> [u32; 2] {
     [u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes(rest)]
 }
 
+/// A field of an entry.
+fn u32_at(entry: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(*entry[at..].first_chunk().expect("a field of an entry"))
+}
+
+fn u64_at(entry: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(entry, at)) | u64::from(u32_at(entry, at + 4)) << 32
+}
+
 /// A queue's size, 0-based, and its id, as dword 10 has them.
 fn size_and_id(depth: u16, id: u16) -> u32 {
     u32::from(depth - 1) << 16 | u32::from(id)
@@ -213,16 +222,14 @@ impl Command {
     /// The id and the command of an entry.
     #[must_use]
     pub fn parse(entry: &[u8; ENTRY_LEN]) -> (u16, Self) {
-        let u32_at = |at: usize| u32::from_le_bytes(*entry[at..].first_chunk().expect("within"));
-        let u64_at = |at: usize| u64::from_le_bytes(*entry[at..].first_chunk().expect("within"));
         let command = Self {
             opcode: entry[0],
-            namespace: u32_at(4),
+            namespace: u32_at(entry, 4),
             prps: Prps {
-                prp1: u64_at(24),
-                prp2: u64_at(32),
+                prp1: u64_at(entry, 24),
+                prp2: u64_at(entry, 32),
             },
-            dwords: std::array::from_fn(|number| u32_at(40 + 4 * number)),
+            dwords: std::array::from_fn(|number| u32_at(entry, 40 + 4 * number)),
         };
         (u16::from_le_bytes([entry[2], entry[3]]), command)
     }
@@ -327,7 +334,7 @@ impl Completion {
         let u16_at = |at: usize| u16::from_le_bytes([slot[at], slot[at + 1]]);
         let [code, kind] = (u16_at(14) >> 1).to_le_bytes();
         Self {
-            result: u32::from_le_bytes(*slot.first_chunk().expect("within")),
+            result: u32_at(slot, 0),
             head: u16_at(8),
             queue: u16_at(10),
             command: u16_at(12),

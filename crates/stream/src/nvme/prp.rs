@@ -1,6 +1,6 @@
 //! Physical region pages: where in memory a command's data are (Base Specification 1.4, §4.3).
 
-use super::queue::Memory;
+use super::memory::Memory;
 
 /// Bytes of a page, as the controller is told when it is enabled.
 const PAGE: u64 = 4096;
@@ -122,10 +122,9 @@ impl Prps {
         let prp2 = match (rest, list) {
             ([], _) => 0,
             ([second], _) => second.0,
-            (_, []) => unreachable!("a list is there"),
-            (_, [first, ..]) => {
+            (_, list) => {
                 write_list(rest, list, memory);
-                first.bus
+                list[0].bus
             }
         };
         Ok(Self { prp1, prp2 })

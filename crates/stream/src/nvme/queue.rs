@@ -3,17 +3,11 @@
 use strata_wire::exact;
 
 use super::entry::{Command, Completion, ENTRY_LEN, SLOT_LEN, Status};
+use super::memory::Memory;
 
 /// Looks at a completion whose halves do not belong together before it is a fault: one may be seen while
 /// it is written.
 const TORN_MAX: u8 = 3;
-
-/// Memory that the controller reads too. What is written arrives whole, and in order: over RDMA, by a
-/// reliable connection.
-pub trait Memory {
-    /// Writes bytes at an address, as whoever carries them counts addresses.
-    fn write(&mut self, at: u64, bytes: &[u8]);
-}
 
 /// Where a queue pair is, for [`Memory::write`] and reads; not bus addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

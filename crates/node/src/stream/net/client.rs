@@ -87,6 +87,16 @@ impl StreamClient {
             Message::Ready { record_len_max } => Some(Ok(record_len_max)),
             Message::Refused(text) => Some(Err(text.to_owned())),
             _ => None,
+        });
+        let answer = answer.map_err(|error| match error {
+            PeerError::Message { peer, source } => PeerError::Tls {
+                peer,
+                problem: format!(
+                    "what answers is no server of streams, or one that asks for certificates \
+                     (--tls-cert): {source}"
+                ),
+            },
+            error => error,
         })?;
         let peer = self.peer.name.clone();
         self.record_len_max = exact(answer.map_err(|text| PeerError::Refused { peer, text })?);

@@ -220,7 +220,7 @@ impl Server {
         let is_full = present.clients + strangers >= CLIENTS_MAX + STRANGERS_MAX
             || present.clients >= CLIENTS_MAX
             || strangers >= STRANGERS_MAX;
-        let of_one = present.strangers.get(&address).copied().unwrap_or(0);
+        let of_one = present.strangers.get(&address).map_or(0, |count| *count);
         if is_full || of_one >= STRANGERS_OF_ONE_MAX {
             return None;
         }
