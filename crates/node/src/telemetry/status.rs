@@ -72,6 +72,11 @@ fn reporter(counters: &ReporterCounters) -> Value {
     })
 }
 
+/// What became of entries for a stream.
+fn stream(counts: FeedCounts) -> Value {
+    json!({ "written": counts.written, "lost": counts.lost })
+}
+
 /// What became of accepted reports at collectors elsewhere.
 fn put_remote(one: &mut Value, counters: RemoteCounters) {
     one["confirmed"] = counters.confirmed.into();
@@ -192,10 +197,7 @@ impl Snapshot<'_> {
             "nacks_sent": self.received.nacks,
             "nacks_failed": self.received.nacks_failed,
             "events": { "pushed": self.pushes.0, "lost": self.pushes.1 },
-            "stream": self.streamed.map(|counts| json!({
-                "written": counts.written,
-                "lost": counts.lost,
-            })),
+            "stream": self.streamed.map(stream),
             "totals": totals,
             "collectors": self.collectors.map(Collectors::json),
             "int": int,
