@@ -295,7 +295,8 @@ fn a_collector_elsewhere_answers_what_the_commands_answer() {
         let report = "when = \"always\"\nprimitive = \"append\"\ndata = \"event\"\nlist = 0";
         fs::write(&table, format!("[[report]]\nname = \"{name}\"\n{report}\n")).unwrap();
         let mut command = strata();
-        command.args(["telemetry", "run", "--listen", "127.0.0.1:0", "--table"]);
+        command.args(["telemetry", "run", "--listen", "127.0.0.1:0"]);
+        command.args(["--memory", "4MiB", "--table"]);
         command.arg(&table).arg("--collector");
         command
             .arg(collector.listen.to_string())

@@ -295,6 +295,11 @@ impl Lines {
         self.len_max = len_max;
     }
 
+    /// Nothing could be heard while something else was done.
+    pub(super) fn listen_again(&mut self) {
+        self.heard = Instant::now();
+    }
+
     /// When something came last.
     pub(super) fn heard(&self) -> Instant {
         self.heard

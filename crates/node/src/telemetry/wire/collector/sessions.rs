@@ -305,6 +305,8 @@ impl Collector {
         match self.connect(connection, hello, begin) {
             Ok(welcome) => {
                 connection.lines.send(&Message::Welcome(welcome))?;
+                // To make a large store on a slow disk takes longer than anybody may be silent.
+                connection.lines.listen_again();
                 self.counters.connections += 1;
                 (self.tell)(&Notice::Translator {
                     address: connection.peer,
