@@ -216,7 +216,10 @@ fn a_packet_is_the_captures_with_tsharks_fields_and_conditions_that_hold() {
     // Every look at payload is on record.
     let path = format!("/api/v1/searches/{id}/flows?sort=kept_bytes&order=desc&limit=1");
     let flow = serving.json(&path)["rows"][0]["id"].clone();
-    let path = format!("/api/v1/logs/0/flows/{}/packets", flow.as_str().unwrap());
+    let path = format!(
+        "/api/v1/logs/0/flows/{}/packets?limit=1000",
+        flow.as_str().unwrap()
+    );
     let packets = serving.json(&path);
     let packets = packets["packets"].as_array().unwrap().iter();
     let largest = packets

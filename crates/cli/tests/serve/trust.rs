@@ -153,7 +153,10 @@ fn each_role_is_refused_what_it_may_not() {
         let search = found.last().unwrap()["search"].as_str().unwrap().to_owned();
         let page = format!("/api/v1/searches/{search}/flows?sort=kept_bytes&order=desc&limit=1");
         let flow = serving.send("GET", &page, &[&who], b"").json()["rows"][0]["id"].clone();
-        let page = format!("/api/v1/logs/0/flows/{}/packets", flow.as_str().unwrap());
+        let page = format!(
+            "/api/v1/logs/0/flows/{}/packets?limit=1000",
+            flow.as_str().unwrap()
+        );
         let packets = serving.send("GET", &page, &[&who], b"").json();
         let kept = |packet: &&serde_json::Value| packet["kept_bytes"].as_u64().unwrap();
         let largest = packets["packets"]
