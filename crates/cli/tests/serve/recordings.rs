@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 use serde_json::{Value, json};
@@ -62,80 +62,130 @@ fn ticks(serving: &Serving, count: usize) -> Vec<Value> {
         .collect()
 }
 
-#[test]
-fn a_recording_is_seen_and_steered_and_every_change_undone() {
-    let dir = tempfile::tempdir().unwrap();
-    let (log, socket) = (dir.path().join("log"), dir.path().join("control.sock"));
-    let mut running = Running::start(&log, &socket);
-    let trace = fs::read(capture()).unwrap();
-    running.feed(&trace);
-    let serving = Serving::start(&[&log], &["--socket", socket.to_str().unwrap()]);
-    let recorders = serving.until("/api/v1/recorders", "it is seen", |all| {
-        all[0]["up"] == true
-    });
-    assert_eq!(recorders[0]["log"], "0");
-    let status = ok(strata().args(["status", "--json", "--socket"]).arg(&socket));
-    let status: Value = serde_json::from_str(&status).unwrap();
-    assert_eq!(recorders[0]["status"]["pid"], status["pid"]);
-    let told = ticks(&serving, 2);
-    assert_eq!(told[1]["recorders"][0]["up"], true, "{}", told[1]);
+/// A recording, and a server that shows it.
+struct Shown {
+    running: Running,
+    serving: Serving,
+    socket: PathBuf,
+    dir: tempfile::TempDir,
+}
 
-    let mode = json!({"mode": "log-all", "seconds": 600, "why": "incident 7"});
-    let changed = serving.change("PUT", "/api/v1/recorders/0/mode", &mode);
-    assert_eq!(
-        changed.status,
-        200,
-        "{}",
-        String::from_utf8_lossy(&changed.body)
-    );
-    let changed = changed.json();
-    let now = |what: &str| -> Value {
-        let status = ok(strata().args(["status", "--json", "--socket"]).arg(&socket));
-        serde_json::from_str::<Value>(&status).unwrap()[what].clone()
-    };
-    assert_eq!(now("mode"), "log-all");
-    let undo = |changed: &Value| {
+impl Shown {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (log, socket) = (dir.path().join("log"), dir.path().join("control.sock"));
+        let mut running = Running::start(&log, &socket);
+        running.feed(&fs::read(capture()).unwrap());
+        let serving = Serving::start(&[&log], &["--socket", socket.to_str().unwrap()]);
+        serving.until("/api/v1/recorders", "it is seen", |all| {
+            all[0]["up"] == true
+        });
+        Self {
+            running,
+            serving,
+            socket,
+            dir,
+        }
+    }
+
+    /// What a subcommand says of the recording.
+    fn told(&self, words: &[&str]) -> Value {
+        let said = ok(strata()
+            .args(words)
+            .args(["--json", "--socket"])
+            .arg(&self.socket));
+        serde_json::from_str(&said).unwrap()
+    }
+
+    /// A change that succeeds.
+    fn change(&self, method: &str, path: &str, body: &Value) -> Value {
+        let answer = self.serving.change(method, path, body);
+        let said = String::from_utf8_lossy(&answer.body);
+        assert!(matches!(answer.status, 200 | 201), "{path}: {said}");
+        answer.json()
+    }
+
+    fn undo(&self, changed: &Value) -> Value {
         let undo = &changed["undo"];
         let (method, path) = (
             undo["method"].as_str().unwrap(),
             undo["path"].as_str().unwrap(),
         );
-        let answer = serving.change(method, path, &undo["body"]);
-        assert!(
-            matches!(answer.status, 200 | 201),
-            "{}",
-            String::from_utf8_lossy(&answer.body)
-        );
-        answer.json()
-    };
-    undo(&changed);
-    assert_eq!(now("mode"), "default");
+        self.change(method, path, &undo["body"])
+    }
+}
 
-    let policies = || -> Value {
-        let listed = ok(strata()
-            .args(["policy", "list", "--json", "--socket"])
-            .arg(&socket));
-        serde_json::from_str(&listed).unwrap()
-    };
-    let policy = json!({"match": "host 10.0.0.9 and tcp port 80", "action": "header", "priority": 7, "why": "backup"});
-    let added = serving.change("POST", "/api/v1/recorders/0/policies", &policy);
+#[test]
+fn a_recording_is_seen_also_when_it_comes_back() {
+    let shown = Shown::start();
+    let serving = &shown.serving;
+    let recorders = serving.json("/api/v1/recorders");
+    assert_eq!(recorders[0]["log"], "0");
     assert_eq!(
-        added.status,
-        201,
-        "{}",
-        String::from_utf8_lossy(&added.body)
+        recorders[0]["status"]["pid"],
+        shown.told(&["status"])["pid"]
     );
-    let added = added.json();
+    let told = ticks(serving, 2);
+    assert_eq!(told[1]["recorders"][0]["up"], true, "{}", told[1]);
+    shown.running.finish();
+    serving.until("/api/v1/recorders", "it is gone", |all| {
+        all[0]["up"] == false
+    });
+    let mut second = Running::start(&shown.dir.path().join("again"), &shown.socket);
+    second.feed(&fs::read(capture()).unwrap());
+    serving.until("/api/v1/recorders", "it is back", |all| {
+        all[0]["up"] == true
+    });
+    let history = serving.json("/api/v1/recorders/0/history");
+    assert!(history["t"].as_array().unwrap().len() <= 900);
+    second.finish();
+}
+
+#[test]
+fn the_mode_is_changed_and_back_and_who_did_it_is_on_record() {
+    let shown = Shown::start();
+    let mode = json!({"mode": "log-all", "seconds": 600, "why": "incident 7"});
+    let changed = shown.change("PUT", "/api/v1/recorders/0/mode", &mode);
+    assert_eq!(shown.told(&["status"])["mode"], "log-all");
+    shown.undo(&changed);
+    assert_eq!(shown.told(&["status"])["mode"], "default");
+    let serving = &shown.serving;
+    let events = serving.until("/api/v1/recorders/0/events", "it is told", |events| {
+        events
+            .to_string()
+            .contains("incident 7 (strata serve: local)")
+    });
+    let first = events[0]["id"].as_str().unwrap();
+    let path = format!("/api/v1/recorders/0/events/{first}/acknowledge");
+    assert_eq!(serving.change("POST", &path, &Value::Null).status, 204);
+    let events = serving.json("/api/v1/recorders/0/events");
+    assert_eq!(events[0]["acknowledged"]["who"], "local");
+    let audit = serving.json("/api/v1/audit").to_string();
+    for what in ["mode log-all for 600 s", "incident 7", "acknowledged"] {
+        assert!(audit.contains(what), "{what}: {audit}");
+    }
+    shown.running.finish();
+}
+
+#[test]
+fn policies_are_checked_added_and_removed_and_all_of_it_undone() {
+    let shown = Shown::start();
+    let policies = || shown.told(&["policy", "list"]);
+    let policy = json!({
+        "match": "host 10.0.0.9 and tcp port 80", "action": "header", "priority": 7, "why": "backup",
+    });
+    let added = shown.change("POST", "/api/v1/recorders/0/policies", &policy);
     assert_eq!(policies()[0]["match"], policy["match"]);
     // The command line that is told does the same.
     let line = added["command"].as_str().unwrap();
     let line = line.replacen("strata", env!("CARGO_BIN_EXE_strata"), 1);
-    ok(Command::new("sh").args(["-c", &format!("{line} --socket {}", socket.display())]));
+    let line = format!("{line} --socket {}", shown.socket.display());
+    ok(Command::new("sh").args(["-c", &line]));
     assert_eq!(policies()[1]["action"], "header");
     assert_eq!(policies()[1]["priority"], 7);
-    let removed = undo(&added);
+    let removed = shown.undo(&added);
     assert_eq!(policies().as_array().unwrap().len(), 1);
-    undo(&removed);
+    shown.undo(&removed);
     assert_eq!(policies().as_array().unwrap().len(), 2);
     for (wrong, field, start) in [
         (
@@ -154,15 +204,16 @@ fn a_recording_is_seen_and_steered_and_every_change_undone() {
             Value::Null,
         ),
     ] {
-        let checked = serving
-            .change("POST", "/api/v1/policies/check", &wrong)
-            .json();
+        let checked = shown.change("POST", "/api/v1/policies/check", &wrong);
+        let error = &checked["error"];
         assert_eq!(
-            (&checked["error"]["field"], &checked["error"]["start"]),
+            (&error["field"], &error["start"]),
             (&json!(field), &start),
             "{checked}"
         );
-        let refused = serving.change("POST", "/api/v1/recorders/0/policies", &wrong);
+        let refused = shown
+            .serving
+            .change("POST", "/api/v1/recorders/0/policies", &wrong);
         assert_eq!(
             refused.status,
             400,
@@ -171,51 +222,15 @@ fn a_recording_is_seen_and_steered_and_every_change_undone() {
         );
     }
     let asked = json!({"match": "tcp port 80", "action": "drop", "log": "0"});
-    let checked = serving
-        .change("POST", "/api/v1/policies/check", &asked)
-        .json();
+    let checked = shown.change("POST", "/api/v1/policies/check", &asked);
     assert_eq!(checked["error"], Value::Null);
     assert!(
         checked["matched"]["covered"]["seconds"].is_number(),
         "{checked}"
     );
-
-    // Who did it, and why, is on record at both ends.
-    let events = serving.until(
-        "/api/v1/recorders/0/events",
-        "the event is told",
-        |events| {
-            events
-                .to_string()
-                .contains("incident 7 (strata serve: local)")
-        },
-    );
-    let first = events[0]["id"].as_str().unwrap();
-    let path = format!("/api/v1/recorders/0/events/{first}/acknowledge");
-    assert_eq!(serving.change("POST", &path, &Value::Null).status, 204);
-    let events = serving.json("/api/v1/recorders/0/events");
-    assert_eq!(events[0]["acknowledged"]["who"], "local");
-    let audit = serving.json("/api/v1/audit").to_string();
-    for what in [
-        "mode log-all for 600 s",
-        "policy 1 added",
-        "policy 1 removed",
-        "acknowledged",
-    ] {
+    let audit = shown.serving.json("/api/v1/audit").to_string();
+    for what in ["policy 1 added", "policy 1 removed"] {
         assert!(audit.contains(what), "{what}: {audit}");
     }
-
-    running.finish();
-    serving.until("/api/v1/recorders", "it is gone", |all| {
-        all[0]["up"] == false
-    });
-    let again = dir.path().join("again");
-    let mut second = Running::start(&again, &socket);
-    second.feed(&trace);
-    serving.until("/api/v1/recorders", "it is back", |all| {
-        all[0]["up"] == true
-    });
-    let history = serving.json("/api/v1/recorders/0/history");
-    assert!(history["t"].as_array().unwrap().len() <= 900);
-    second.finish();
+    shown.running.finish();
 }

@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::http::Serving;
 use crate::logs::capture;
@@ -93,72 +94,81 @@ fn other_pages_change_nothing_and_answers_are_locked_down() {
     }
 }
 
-#[test]
-fn each_role_is_refused_what_it_may_not() {
+/// A log and a file of tokens, one for each role.
+fn guarded() -> (tempfile::TempDir, PathBuf, Vec<String>) {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log");
     ok(&mut record(capture(), &log));
     let file = dir.path().join("tokens");
-    fs::write(
-        &file,
-        format!("look {LOOK}\npayload {PAYLOAD}\n# all\n{CHANGE}\n"),
-    )
-    .unwrap();
+    let tokens = format!("look {LOOK}\npayload {PAYLOAD}\n# all\n{CHANGE}\n");
+    fs::write(&file, tokens).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-    let socket = dir.path().join("none.sock");
-    let more = [
-        "--token-file",
-        file.to_str().unwrap(),
-        "--socket",
-        socket.to_str().unwrap(),
-    ];
+    let socket = dir.path().join("none.sock").display().to_string();
+    let file = file.display().to_string();
+    let more = ["--token-file", &file, "--socket", &socket].map(str::to_owned);
+    (dir, log, more.into())
+}
+
+fn bearer(token: &str) -> String {
+    format!("Authorization: Bearer {token}")
+}
+
+const MODE: &[u8] = br#"{"mode": "log-all"}"#;
+
+#[test]
+fn each_role_is_refused_what_it_may_not() {
+    let (_dir, log, more) = guarded();
+    let more: Vec<&str> = more.iter().map(String::as_str).collect();
     let serving = Serving::start(&[&log], &more);
-    let bearer = |token: &str| format!("Authorization: Bearer {token}");
     for wrong in ["", "x", "look-0123456789abcde", "look-0123456789abcdef0"] {
         let answer = serving.send("GET", "/api/v1/logs", &[&bearer(wrong)], b"");
         assert_eq!(
-            (answer.status, answer.json()["code"].as_str().unwrap()),
-            (401, "login")
+            (answer.status, &answer.json()["code"]),
+            (401, &json!("login"))
         );
     }
     let download = "/api/v1/logs/0/export?format=pcapng";
-    let mode = br#"{"mode": "log-all"}"#;
     // 502: it may, and nothing listens there.
     for (token, downloads, changes) in [(LOOK, 403, 403), (PAYLOAD, 200, 403), (CHANGE, 200, 502)] {
         let who = bearer(token);
-        assert_eq!(
-            serving.send("GET", "/api/v1/logs", &[&who], b"").status,
-            200
-        );
-        assert_eq!(
-            serving.send("GET", download, &[&who], b"").status,
-            downloads,
-            "{token}"
-        );
+        let get = |path: &str| serving.send("GET", path, &[&who], b"");
+        assert_eq!(get("/api/v1/logs").status, 200);
+        assert_eq!(get(download).status, downloads, "{token}");
         let head = [who.as_str(), "X-Strata: 1"];
-        let answer = serving.send("PUT", "/api/v1/recorders/0/mode", &head, mode);
-        assert_eq!(
-            answer.status,
-            changes,
-            "{token}: {}",
-            String::from_utf8_lossy(&answer.body)
-        );
+        let answer = serving.send("PUT", "/api/v1/recorders/0/mode", &head, MODE);
+        let said = String::from_utf8_lossy(&answer.body);
+        assert_eq!(answer.status, changes, "{token}: {said}");
         let asked = br#"{"language": "marple", "log": "0", "text": "x"}"#;
         let answer = serving.send("POST", "/api/v1/ask", &head, asked);
         assert_eq!(answer.status == 403, token == LOOK);
-        // A role that may not look at payload gets headers.
-        let found = serving
-            .send("GET", "/api/v1/logs/0/search?filter=tcp", &[&who], b"")
-            .lines();
+    }
+    let read_only = Serving::start(&[&log], &[&more[..], &["--read-only"]].concat());
+    let head = [&*bearer(CHANGE), "X-Strata: 1"];
+    let answer = read_only.send("PUT", "/api/v1/recorders/0/mode", &head, MODE);
+    assert_eq!(
+        (answer.status, &answer.json()["code"]),
+        (403, &json!("read_only"))
+    );
+}
+
+#[test]
+fn a_role_that_may_not_look_at_payload_gets_headers() {
+    let (_dir, log, more) = guarded();
+    let more: Vec<&str> = more.iter().map(String::as_str).collect();
+    let serving = Serving::start(&[&log], &more);
+    for token in [LOOK, PAYLOAD, CHANGE] {
+        let who = bearer(token);
+        let get = |path: &str| serving.send("GET", path, &[&who], b"");
+        let found = get("/api/v1/logs/0/search?filter=tcp").lines();
         let search = found.last().unwrap()["search"].as_str().unwrap().to_owned();
-        let page = format!("/api/v1/searches/{search}/flows?sort=kept_bytes&order=desc&limit=1");
-        let flow = serving.send("GET", &page, &[&who], b"").json()["rows"][0]["id"].clone();
-        let page = format!(
+        let path = format!("/api/v1/searches/{search}/flows?sort=kept_bytes&order=desc&limit=1");
+        let flow = get(&path).json()["rows"][0]["id"].clone();
+        let path = format!(
             "/api/v1/logs/0/flows/{}/packets?limit=1000",
             flow.as_str().unwrap()
         );
-        let packets = serving.send("GET", &page, &[&who], b"").json();
-        let kept = |packet: &&serde_json::Value| packet["kept_bytes"].as_u64().unwrap();
+        let packets = get(&path).json();
+        let kept = |packet: &&Value| packet["kept_bytes"].as_u64().unwrap();
         let largest = packets["packets"]
             .as_array()
             .unwrap()
@@ -166,7 +176,7 @@ fn each_role_is_refused_what_it_may_not() {
             .max_by_key(kept)
             .unwrap();
         let path = format!("/api/v1/logs/0/packets/{}", largest["id"].as_str().unwrap());
-        let detail = serving.send("GET", &path, &[&who], b"").json();
+        let detail = get(&path).json();
         let shown = detail["bytes"].as_str().unwrap().len() as u64 / 2;
         let headers = detail["header_bytes"].as_u64().unwrap();
         assert!(headers < kept(&largest), "a packet with payload: {largest}");
@@ -175,13 +185,20 @@ fn each_role_is_refused_what_it_may_not() {
         } else {
             kept(&largest)
         };
+        let is_hidden = json!(token == LOOK);
         assert_eq!(
             (shown, &detail["payload_hidden"]),
-            (may, &json!(token == LOOK)),
+            (may, &is_hidden),
             "{token}"
         );
     }
-    // A browser logs in, and is logged out.
+}
+
+#[test]
+fn a_browser_logs_in_and_out() {
+    let (_dir, log, more) = guarded();
+    let more: Vec<&str> = more.iter().map(String::as_str).collect();
+    let serving = Serving::start(&[&log], &more);
     let given = json!({"token": LOOK}).to_string();
     let answer = serving.send(
         "POST",
@@ -190,9 +207,8 @@ fn each_role_is_refused_what_it_may_not() {
         given.as_bytes(),
     );
     assert_eq!(answer.status, 200);
-    let cookie = answer
-        .head
-        .lines()
+    let mut lines = answer.head.lines();
+    let cookie = lines
         .find_map(|line| line.strip_prefix("set-cookie: "))
         .unwrap();
     assert!(
@@ -200,25 +216,11 @@ fn each_role_is_refused_what_it_may_not() {
         "{cookie}"
     );
     let cookie = format!("Cookie: x=y; {}", cookie.split(';').next().unwrap());
-    let session = serving
-        .send("GET", "/api/v1/session", &[&cookie], b"")
-        .json();
-    assert_eq!(session["roles"], json!(["look"]));
+    let session = || serving.send("GET", "/api/v1/session", &[&cookie], b"");
+    assert_eq!(session().json()["roles"], json!(["look"]));
     let gone = serving.send("DELETE", "/api/v1/session", &[&cookie, "X-Strata: 1"], b"");
     assert_eq!(gone.status, 204);
-    assert_eq!(
-        serving
-            .send("GET", "/api/v1/session", &[&cookie], b"")
-            .status,
-        401
-    );
-    let read_only = Serving::start(&[&log], &[&more[..], &["--read-only"]].concat());
-    let head = [&*bearer(CHANGE), "X-Strata: 1"];
-    let answer = read_only.send("PUT", "/api/v1/recorders/0/mode", &head, mode);
-    assert_eq!(
-        (answer.status, answer.json()["code"].as_str().unwrap()),
-        (403, "read_only")
-    );
+    assert_eq!(session().status, 401);
 }
 
 #[test]
