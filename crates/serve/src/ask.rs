@@ -26,8 +26,8 @@ const BYTES_MAX: u64 = 32 << 20;
 const ROWS_MAX: usize = 100_000;
 const ROWS_USUAL: usize = 10_000;
 const QUESTION_BYTES_MAX: usize = 16 << 10;
-/// Integers that JavaScript keeps exact.
-const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+/// Integers below this JavaScript keeps exact; larger ones may have been rounded to it.
+const EXACT_END: f64 = 9_007_199_254_740_992.0;
 
 /// A question.
 #[derive(Debug, Deserialize)]
@@ -254,7 +254,7 @@ fn kind(rows: &[csv::StringRecord], at: usize) -> &'static str {
     let are = |is: fn(&str) -> bool| values.clone().all(is) && values.clone().next().is_some();
     let is_number = |text: &str| {
         let number = text.parse::<f64>().ok();
-        number.is_some_and(|number| number.is_finite() && number.abs() <= EXACT_MAX)
+        number.is_some_and(|number| number.is_finite() && number.abs() < EXACT_END)
     };
     let is_time = |text: &str| text.len() >= 19 && text.parse::<jiff::Timestamp>().is_ok();
     if are(is_number) {
