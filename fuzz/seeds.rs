@@ -221,6 +221,15 @@ fn of_configuration(corpus: &Path) -> io::Result<()> {
         blocks_percent = 50\nremove_percent = 97.5\ncpu_budget_percent = 10\n[control]\n\
         listen = '127.0.0.1:9477'\n[alerts]\nwebhook = 'https://example.com/'\n";
     seed(corpus, "config", config.as_bytes())?;
+    let report = "{\"time_ns\":1,\"program\":\"1\",\"labels\":{\"rack\":\"1\"},\"interfaces\":\
+        [{\"name\":\"tap0\",\"index\":1},{\"name\":\"eth0\",\"index\":2}],\"has\":null,\"runs\":0,\
+        \"captures\":0,\"problem\":\"\",\"exports\":[]}";
+    seed(corpus, "agents", &[b"\0", report.as_bytes()].concat())?;
+    let policies = "[[policy]]\nname = 'a'\nmatch = 'tcp port 80'\naction = 'payload 9 -> b'\n\
+        hosts = ['h*']\nlabels = { rack = '1' }\ninterfaces = ['tap?']\ntenant = 't'\npriority = 7\n\
+        [[tenant]]\nname = 't'\ninterfaces = ['*:tap*']\n\
+        [[identity]]\ninterface = 'host-1:tap0'\nidentity = 9\n";
+    seed(corpus, "agents", &[b"\x01", policies.as_bytes()].concat())?;
     let mode = br#" {"mode":"log-all+default","seconds":1.5,"why":"x"}"#;
     seed(corpus, "api", &[b"\0", &mode[..]].concat())?;
     let policy = br#"{"match":"tcp","action":"full","priority":7,"protect":true}"#;

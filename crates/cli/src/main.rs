@@ -2,11 +2,13 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stderr)]
 
+mod agent;
 mod ask;
 mod bounded;
 mod collector;
 mod compact;
 mod control;
+mod controller;
 mod descriptors;
 mod drift;
 mod eval;
@@ -92,6 +94,10 @@ enum Command {
     Telemetry(telemetry::Args),
     /// Receive headers and packets that recordings export, as pcapng or into a log.
     Collector(collector::Args),
+    /// Capture this host's interfaces and export, as a controller or a file says.
+    Agent(Box<agent::Args>),
+    /// Steer agents of many hosts: policies by selector, identities, certificates.
+    Controller(controller::Args),
     /// Append records to named streams on disk, and read them from any place.
     Stream(stream::Args),
     /// Serve a page for browsers: what is recorded now, what logs hold, and why.
@@ -148,10 +154,12 @@ impl Command {
                 | Self::Relay(_)
                 | Self::Serve(_)
                 | Self::Collector(_)
+                | Self::Agent(_)
                 | Self::Generate(_)
                 | Self::Replay(_)
         ) || matches!(self, Self::Ask(args) if args.is_live())
             || matches!(self, Self::Telemetry(args) if args.is_long_running())
+            || matches!(self, Self::Controller(args) if args.is_long_running())
             || matches!(self, Self::Gpv(args) if args.is_long_running())
             || matches!(self, Self::Stream(args) if args.is_long_running())
     }
@@ -165,6 +173,8 @@ impl Command {
             Self::Serve(args) => Some(&args.logging),
             Self::Compact(args) => Some(&args.logging),
             Self::Collector(args) => Some(&args.logging),
+            Self::Agent(args) => Some(&args.logging),
+            Self::Controller(args) => args.logging(),
             Self::Telemetry(args) => args.logging(),
             Self::Stream(args) => args.logging(),
             _ => None,
@@ -195,6 +205,8 @@ fn main() -> ExitCode {
         Command::Relay(args) => relay::run(&args),
         Command::Telemetry(args) => telemetry::run(&args),
         Command::Collector(args) => collector::run(&args),
+        Command::Agent(args) => agent::run(&args),
+        Command::Controller(args) => controller::run(&args),
         Command::Stream(args) => stream::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Info(args) => info::run(&args),

@@ -14,9 +14,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::ValueEnum;
 use clap::builder::Resettable;
+use rustix::process::{Signal, set_parent_process_death_signal};
 use strata_dta::protocol::UDP_PORT;
 use strata_node::{
     DestinationSpec, DetailSpec, InputSpec, LogSpec, ModelSpec, RecordSpec, SteeringSpec, Tell,
@@ -137,6 +138,10 @@ pub(crate) struct DataPathArgs {
     /// Choose the flow of a tunnelled packet (GRE, ERSPAN, VXLAN, GENEVE, GTP-U, IP in IP).
     #[arg(long, value_enum, default_value_t = Tunnel::Inner, help_heading = CLASSIFICATION)]
     tunnel_key: Tunnel,
+
+    /// End with the process that started this one.
+    #[arg(long, hide = true)]
+    end_with_parent: bool,
 
     /// Accept tcpdump's option; times are always kept in nanoseconds.
     #[arg(long = "nano", hide = true)]
@@ -263,6 +268,9 @@ pub(crate) fn run_to(
     if !args.read.is_empty() {
         args.live.check_for_files()?;
         each_once(&args.read)?;
+    }
+    if args.end_with_parent {
+        set_parent_process_death_signal(Some(Signal::TERM)).context("cannot follow the parent")?;
     }
     let spec = args.spec(destination, duration)?;
     let tell: Tell = Arc::new(logging::notice);

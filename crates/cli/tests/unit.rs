@@ -1,4 +1,4 @@
-//! The systemd unit, as systemd judges it.
+//! The systemd units, as systemd judges them.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,8 +26,15 @@ fn unit() -> String {
 }
 
 #[test]
-fn systemd_calls_the_unit_ok() {
-    let said = analyze(&["security", "--offline=yes", "--no-pager", &unit()]);
+fn systemd_calls_the_units_ok() {
+    for name in ["strata@", "strata-agent", "strata-controller"] {
+        let path = workspace_root().join(format!("deploy/{name}.service"));
+        is_ok(path.to_str().unwrap());
+    }
+}
+
+fn is_ok(unit: &str) {
+    let said = analyze(&["security", "--offline=yes", "--no-pager", unit]);
     let overall = said
         .lines()
         .find(|line| line.contains("Overall exposure level"));

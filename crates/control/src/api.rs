@@ -1,5 +1,6 @@
 //! The HTTP API: on a Unix socket, and with a token or mutual TLS on TCP.
 
+mod agents;
 mod connections;
 mod listen;
 mod telemetry;
@@ -18,6 +19,7 @@ use axum::routing::{delete, get, post, put};
 use axum::{Extension, Json, Router};
 use http_body_util::BodyExt as _;
 use strata_sandbox::{Role, SocketFile, restrict_thread};
+use strata_tls::authority::Fingerprint;
 use subtle::ConstantTimeEq as _;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::oneshot;
@@ -31,8 +33,11 @@ use crate::request::{
     DetailRequest, ModeRequest, PolicyAdded, PolicyRequest, QueryRequest, Refusal,
 };
 use crate::status::{PolicyStatus, Status};
+use connections::Limits;
 
 pub use crate::endpoint::{Admit, TcpEndpoint};
+pub use agents::serve_agents;
+pub(crate) use agents::{AgentRequest, ApplyRequest};
 pub use connections::Connection;
 pub use listen::tcp as serve_tcp;
 pub use telemetry::serve_telemetry;
@@ -95,18 +100,19 @@ pub fn serve(controller: Arc<Controller>, endpoints: Endpoints) -> Result<Server
         subscribers.close();
         let _ = timeout(LAST_VECTORS, subscribers.all_gone()).await;
     };
-    run(router(controller), endpoints, warn, ending)
+    let app = bounded(router(controller), BODY_BYTES);
+    run(app.clone(), app, endpoints, warn, ending)
 }
 
-/// Serves an application on a thread of its own, to those who may ask. `ending` is what is still
-/// done before requests in progress are dropped.
+/// Serves an application on a thread of its own, to those who may ask by the Unix socket, and one by
+/// TCP. `ending` is what is still done before requests in progress are dropped.
 fn run(
-    app: Router,
+    local: Router,
+    remote: Router,
     endpoints: Endpoints,
     warn: impl FnOnce(String) + Send + 'static,
     ending: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Server, ListenError> {
-    let app = bounded(app);
     let at = |place: &str| {
         let place = place.to_owned();
         move |source| ListenError { place, source }
@@ -142,13 +148,16 @@ fn run(
         }
         runtime.block_on(async move {
             if let Some(listener) = unix {
-                let app = app.clone();
-                let app = app.layer(middleware::from_fn(say_who_by_socket));
+                let app = local.layer(middleware::from_fn(say_who_by_socket));
                 tokio::spawn(listen::unix(listener, app));
             }
             if let Some((listener, endpoint)) = tcp {
-                let app = guarded(app, endpoint.admit);
-                tokio::spawn(listen::tcp(listener, app, endpoint.tls));
+                let limits = match endpoint.admit {
+                    Admit::Agents => Limits::agents(),
+                    Admit::Token(_) | Admit::Certificate => Limits::tcp(),
+                };
+                let app = guarded(remote, endpoint.admit);
+                tokio::spawn(listen::tcp_within(listener, app, endpoint.tls, limits));
             }
             // Requests in progress at the end are dropped with the runtime.
             let _ = stopped.await;
@@ -165,7 +174,7 @@ fn run(
 
 /// The API for authorized clients.
 pub fn admitted(controller: Arc<Controller>, admit: Admit) -> Router {
-    guarded(bounded(router(controller)), admit)
+    guarded(bounded(router(controller), BODY_BYTES), admit)
 }
 
 fn guarded(app: Router, admit: Admit) -> Router {
@@ -175,6 +184,8 @@ fn guarded(app: Router, admit: Admit) -> Router {
             app.layer(middleware::from_fn_with_state(token, ask_for_token))
         }
         Admit::Certificate => app.layer(middleware::from_fn(say_who_by_certificate)),
+        // Each request says what it needs.
+        Admit::Agents => app,
     }
 }
 
@@ -207,18 +218,18 @@ fn router(controller: Arc<Controller>) -> Router {
         .with_state(controller)
 }
 
-/// With limits on what a request may cost.
-fn bounded(app: Router) -> Router {
-    app.layer(DefaultBodyLimit::max(BODY_BYTES))
-        .layer(middleware::from_fn(within_time))
+/// With limits on what a request may cost: bytes of its body, and time.
+fn bounded(app: Router, body_bytes: usize) -> Router {
+    app.layer(DefaultBodyLimit::max(body_bytes))
+        .layer(middleware::from_fn_with_state(body_bytes, within_time))
 }
 
 /// Refuses a request that is too long, or not complete in time.
-async fn within_time(request: Request, next: Next) -> Response {
+async fn within_time(State(most): State<usize>, request: Request, next: Next) -> Response {
     // A request that declares itself too long is refused at once.
     let least = request.body().size_hint().lower();
-    if least > BODY_BYTES as u64 {
-        let message = format!("the request's body has more than {BODY_BYTES} bytes");
+    if least > most as u64 {
+        let message = format!("the request's body has more than {most} bytes");
         return refused(StatusCode::PAYLOAD_TOO_LARGE, &message);
     }
     let answer = timeout(REQUEST, next.run(request)).await;
@@ -235,6 +246,10 @@ struct Who(String);
 /// The user at the other end of the Unix socket, if known.
 #[derive(Clone, Debug)]
 struct Peer(Option<u32>);
+
+/// The certificate that TLS has checked, if the other end has shown one.
+#[derive(Clone, Copy, Debug)]
+struct Shown(Option<Fingerprint>);
 
 async fn say_who_by_socket(
     Extension(peer): Extension<Peer>,

@@ -1,5 +1,7 @@
 //! Queries a running recording over its Unix socket.
 
+mod agents;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, io};

@@ -22,4 +22,6 @@ pub enum Admit {
     Token(String),
     /// Those with a certificate that TLS has checked.
     Certificate,
+    /// Agents: each request asks for a certificate that is an agent's, or for the token.
+    Agents,
 }

@@ -7,12 +7,15 @@
 //! - [`alerts`]: a webhook for unrequested events;
 //! - [`vectors`]: who gets vectors of what is recorded; [`queries`]: those that run here;
 //! - [`telemetry`]: what a telemetry collector answers, and who gets its immediate reports;
+//! - [`agents`]: what a controller of agents does for those who ask it; [`agent_client`]: an agent that asks;
 //! - [`api`]: HTTP; [`metrics`]: Prometheus; [`client`]: queries a running recording.
 //!
-//! Threads and asynchronous code are in [`alerts`], [`api`], [`client`] and [`queries`] only. `node` and `cli`
+//! Threads and asynchronous code are in [`agent_client`], [`alerts`], [`api`], [`client`] and [`queries`] only. `node` and `cli`
 //! use this; it uses `policy` and `rules`.
 #![forbid(unsafe_code)]
 
+pub mod agent_client;
+pub mod agents;
 pub mod alerts;
 pub mod api;
 pub mod client;
@@ -25,15 +28,19 @@ pub mod metrics;
 pub mod queries;
 mod request;
 pub mod saved;
+mod secrets;
 mod status;
 pub mod telemetry;
 pub mod vectors;
+
+pub use tokio::sync::watch;
 
 pub use controller::{
     CaptureWay, ControlError, Controller, DriftWindow, Event, Fast, MATCH_BYTES_MAX,
     MODE_PERIOD_MAX, Observed, Settings, WHY_BYTES_MAX,
 };
 pub use request::{DetailRequest, ModeRequest, PolicyAdded, PolicyRequest, QueryRequest, Refusal};
+pub use secrets::same_secret;
 pub use status::{
     ChangeStatus, ClassStatus, CpuStatus, DetailStatus, DriftStatus, ExportStatus, FeatureDrift,
     FlowTableStatus, InterfaceStatus, LostStatus, PacketStatus, PolicyOrigin, PolicyStatus,

@@ -88,6 +88,9 @@ pub enum NodeError {
     /// Files cannot be given to their owner.
     #[error(transparent)]
     Owner(#[from] OwnerError),
+    /// A certificate or key cannot be used.
+    #[error(transparent)]
+    Tls(#[from] strata_tls::TlsError),
     /// A Unix socket cannot be created.
     #[error(transparent)]
     Socket(#[from] SocketError),

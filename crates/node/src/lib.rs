@@ -16,6 +16,8 @@
 //! exports          what policies export: a queue beside each worker, sockets, streams of datagrams
 //! sending          replay and generated traffic, on the calling thread
 //! stream           streams on disk: appending, reading, checking; the role that serves them over TCP
+//! agents           the role of a controller of agents: registry, certificates, SQLite
+//! agent            the role of an agent: asks a controller, runs recordings that only export
 //! collector        the role of a collector of exported packets: datagrams in, pcapng out
 //! telemetry        the role of a telemetry collector: reports by UDP into memory that is queried
 //! relay            the role of a relay: memory for switches, and the response to a short disk
@@ -31,6 +33,8 @@
 //! archive and relay know nothing of each other's threads.
 #![forbid(unsafe_code)]
 
+mod agent;
+mod agents;
 mod collector;
 mod configuration;
 mod cpus;
@@ -64,6 +68,10 @@ mod telemetry;
 mod vectors;
 mod watchdog;
 
+pub use agent::{AgentSource, AgentSpec, run_agent};
+pub use agents::{
+    CONTROLLER_SOCKET, ControllerSpec, ENROL_TOKEN, controller_socket, run_controller,
+};
 pub use collector::{CollectedFrom, Collector, CollectorCounts, CollectorOutcome, CollectorSpec};
 pub use destination::Closed;
 pub use error::NodeError;

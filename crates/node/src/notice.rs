@@ -57,6 +57,17 @@ pub enum Notice {
         /// Where it is.
         to: Destination,
     },
+    /// A controller of agents listens from now on.
+    Controlling {
+        /// Where.
+        address: String,
+        /// What hosts need to become agents.
+        token: PathBuf,
+    },
+    /// An agent is connected to its controller.
+    AtController(String),
+    /// A message of an agent's recording.
+    OfRecording(String),
     /// A relay serves switches from now on.
     Serving {
         /// Where it listens.
@@ -168,7 +179,10 @@ impl Notice {
             | Self::Translating { .. }
             | Self::TelemetryCollecting { .. }
             | Self::ServingStreams { .. }
-            | Self::Collecting { .. } => "serving",
+            | Self::Collecting { .. }
+            | Self::Controlling { .. } => "serving",
+            Self::AtController(_) => "controller",
+            Self::OfRecording(_) => "recording",
             Self::Collector { .. } => "collector",
             Self::Translator { .. } => "translator",
             Self::Relay(_) => "relay",
@@ -196,6 +210,31 @@ impl Notice {
 }
 
 impl Notice {
+    /// Those of roles that others connect to.
+    fn fmt_serving(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Serving { address, log } => write!(
+                f,
+                "relay on {address}, log in {}; Ctrl-C ends it",
+                log.display()
+            ),
+            Self::Collecting { address } => {
+                write!(f, "collecting on UDP {address}; Ctrl-C ends it")
+            }
+            Self::ServingStreams { address, dir } => write!(
+                f,
+                "streams on TCP {address}, in {}; Ctrl-C ends it",
+                dir.display()
+            ),
+            Self::Controlling { address, token } => write!(
+                f,
+                "agents on TCP {address}; hosts become agents with {}; Ctrl-C ends it",
+                token.display()
+            ),
+            _ => unreachable!("the caller has looked"),
+        }
+    }
+
     /// Those of telemetry.
     fn fmt_telemetry(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -335,25 +374,18 @@ impl fmt::Display for Notice {
                 f,
                 "policies may export to {name}, {to}: what they export is not encrypted on its way"
             ),
+            Self::AtController(address) => write!(f, "controller {address}: connected"),
+            Self::OfRecording(text) => write!(f, "recording: {}", Printable(text)),
             Self::Event(event) => f.write_str(&journal::line(event)),
-            Self::Serving { address, log } => write!(
-                f,
-                "relay on {address}, log in {}; Ctrl-C ends it",
-                log.display()
-            ),
             Self::Telemetry { .. }
             | Self::Translating { .. }
             | Self::TelemetryCollecting { .. }
             | Self::Collector { .. }
             | Self::Translator { .. } => self.fmt_telemetry(f),
-            Self::Collecting { address } => {
-                write!(f, "collecting on UDP {address}; Ctrl-C ends it")
-            }
-            Self::ServingStreams { address, dir } => write!(
-                f,
-                "streams on TCP {address}, in {}; Ctrl-C ends it",
-                dir.display()
-            ),
+            Self::Serving { .. }
+            | Self::Collecting { .. }
+            | Self::ServingStreams { .. }
+            | Self::Controlling { .. } => self.fmt_serving(f),
             Self::Relay(event) => write!(f, "{}", Printable(event)),
             Self::Ending { failed: true } => f.write_str("ending: the log cannot be written"),
             Self::Ending { failed: false } => f.write_str("ending; writing what is in memory"),

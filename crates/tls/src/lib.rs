@@ -1,8 +1,10 @@
 //! Certificates, keys and authorities from PEM files, for both ends of a connection.
 //!
 //! Used by `relay` for its control connection and by `control` for its API; does no I/O except to
-//! read these files.
+//! read these files. [`authority`] makes certificates: of a controller for its agents.
 #![forbid(unsafe_code)]
+
+pub mod authority;
 
 use std::fs::File;
 use std::io::BufReader;

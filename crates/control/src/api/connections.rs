@@ -11,6 +11,8 @@ use tokio::sync::oneshot;
 
 /// Most connections over TCP; half of them from one source.
 const TCP_MAX: usize = 128;
+/// Most connections of agents, half of them from one source.
+const AGENTS_MAX: usize = 20_000;
 /// Most connections over the Unix socket. They are counted separately, so strangers keep no local
 /// operator out.
 const LOCAL_MAX: usize = 32;
@@ -28,6 +30,15 @@ impl Limits {
     /// For TCP.
     pub(super) fn tcp() -> Self {
         let all = within_descriptors(TCP_MAX);
+        Self {
+            all,
+            per_source: all / 2,
+        }
+    }
+
+    /// For agents, which stay connected; many may come from behind one address.
+    pub(super) fn agents() -> Self {
+        let all = within_descriptors(AGENTS_MAX);
         Self {
             all,
             per_source: all / 2,

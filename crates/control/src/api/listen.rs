@@ -9,6 +9,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustls::ServerConfig;
+use strata_tls::authority::fingerprint;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::oneshot;
@@ -16,8 +17,8 @@ use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
-use super::Peer;
 use super::connections::{Connection, Connections, Limits, Source};
+use super::{Peer, Shown};
 
 /// How long a TLS handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -55,7 +56,17 @@ pub(super) async fn unix(listener: UnixListener, app: Router) {
 /// Serves TCP, forever; if TLS is configured, only clients that complete the handshake. Requests have
 /// [`Connection`] and the client's [`SocketAddr`](std::net::SocketAddr) as extensions.
 pub async fn tcp(listener: TcpListener, app: Router, tls: Option<Arc<ServerConfig>>) {
-    let connections = Connections::new(Limits::tcp());
+    tcp_within(listener, app, tls, Limits::tcp()).await;
+}
+
+/// The same with other limits.
+pub(super) async fn tcp_within(
+    listener: TcpListener,
+    app: Router,
+    tls: Option<Arc<ServerConfig>>,
+    limits: Limits,
+) {
+    let connections = Connections::new(limits);
     let acceptor = tls.map(TlsAcceptor::from);
     loop {
         match listener.accept().await {
@@ -70,6 +81,10 @@ pub async fn tcp(listener: TcpListener, app: Router, tls: Option<Arc<ServerConfi
                         // Each handshake runs in its connection's task, so none waits for another.
                         let handshake = timeout(HANDSHAKE, acceptor.accept(stream));
                         if let Ok(Ok(stream)) = handshake.await {
+                            let shown = stream.get_ref().1.peer_certificates();
+                            let shown = shown.and_then(|chain| chain.first());
+                            let shown = shown.map(|one| fingerprint(one));
+                            let app = app.layer(Extension(Shown(shown)));
                             serve(stream, app, connection).await;
                         }
                     };

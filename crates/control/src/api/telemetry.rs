@@ -19,7 +19,9 @@ use tokio::time::timeout;
 use utoipa::{IntoParams, OpenApi};
 
 use super::connections::Connection;
-use super::{Endpoints, LAST_VECTORS, ListenError, Server, as_accepted, refused, run};
+use super::{
+    BODY_BYTES, Endpoints, LAST_VECTORS, ListenError, Server, as_accepted, bounded, refused, run,
+};
 use crate::request::Refusal;
 use crate::telemetry::{
     Pushes, TelemetryKey, TelemetryList, TelemetryPath, TelemetryQueries, TelemetryRefused,
@@ -52,7 +54,8 @@ pub fn serve_telemetry(
             let _ = timeout(LAST_VECTORS, closed.all_gone()).await;
         }
     };
-    run(router(queries, pushes), endpoints, warn, ending)
+    let app = bounded(router(queries, pushes), BODY_BYTES);
+    run(app.clone(), app, endpoints, warn, ending)
 }
 
 #[derive(Clone)]

@@ -1,0 +1,420 @@
+//! The agent: what to capture and export, from what it was assigned and what is there.
+//!
+//! A recording that is running is a process of its own. Policies change while it runs; it starts anew
+//! if its interfaces or their identities change, which it reads at its start only.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::limits::INTERFACES_MAX;
+use crate::message::{AssignedPolicy, Assignment, ExportCount, Interface, Report};
+use crate::pattern::matches;
+
+/// After a recording could not start or has ended, the next is started after this time, ms, and after
+/// twice as long each time, up to the most.
+const AGAIN_MS: u64 = 1000;
+const AGAIN_MAX_MS: u64 = 30_000;
+
+/// What only this host decides.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Local {
+    /// Its name for collectors.
+    pub host: String,
+    /// Names of interfaces that may be captured, with `*` and `?`.
+    pub interfaces: Vec<String>,
+    /// Labels by which policies select it.
+    pub labels: BTreeMap<String, String>,
+    /// Where packets may be sent, by the names that policies use.
+    pub destinations: BTreeMap<String, String>,
+}
+
+/// A recording to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Interfaces to capture, at least one.
+    pub interfaces: Vec<String>,
+    /// Its configuration file.
+    pub config: String,
+    /// Identities of the interfaces.
+    identities: BTreeMap<String, u32>,
+}
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing.
+    Wait,
+    /// Start a recording, and say [`Follower::took`] or [`Follower::refused`].
+    Start(Plan),
+    /// Let the recording that runs read this configuration, and say the same.
+    Reload(Plan),
+    /// End the recording that runs.
+    Stop,
+}
+
+/// An agent.
+#[derive(Debug)]
+pub struct Follower {
+    local: Local,
+    /// Interfaces that are there and may be captured.
+    present: Vec<Interface>,
+    assignment: Option<Assignment>,
+    /// The recording that should run, by these two.
+    wanted: Option<Plan>,
+    running: Option<Plan>,
+    /// Version of the policies that take effect.
+    runs: u64,
+    /// A plan that was refused, and why.
+    refused: Option<(Plan, String)>,
+    /// Why the last recording ended by itself; empty while one runs.
+    ended: String,
+    /// Not before this time, ms, after failures in a row.
+    not_before_ms: u64,
+    failures: u32,
+    /// When the recording that runs was started, ms.
+    since_ms: u64,
+}
+
+/// A recording's configuration file.
+#[derive(Serialize)]
+struct Config<'a> {
+    default: &'a str,
+    policy: Vec<&'a AssignedPolicy>,
+    export: Export<'a>,
+}
+
+#[derive(Serialize)]
+struct Export<'a> {
+    host: &'a str,
+    identity: u32,
+    identities: &'a BTreeMap<String, u32>,
+    destinations: &'a BTreeMap<String, String>,
+}
+
+impl Follower {
+    /// An agent that goes on with what it was assigned before.
+    #[must_use]
+    pub fn new(local: Local, assignment: Option<Assignment>) -> Self {
+        Self {
+            local,
+            present: Vec::new(),
+            assignment,
+            wanted: None,
+            running: None,
+            runs: 0,
+            refused: None,
+            ended: String::new(),
+            not_before_ms: 0,
+            failures: 0,
+            since_ms: 0,
+        }
+    }
+
+    /// Interfaces of the host, all of them; returns whether others than before may be captured.
+    pub fn interfaces(&mut self, all: Vec<Interface>) -> bool {
+        let patterns = &self.local.interfaces;
+        let is_meant = |one: &Interface| patterns.iter().any(|pattern| matches(pattern, &one.name));
+        let mut present: Vec<Interface> = all.into_iter().filter(is_meant).collect();
+        present.sort_by(|one, other| one.name.cmp(&other.name));
+        present.truncate(INTERFACES_MAX);
+        let is_new = present != self.present;
+        if is_new {
+            self.present = present;
+            self.wanted = self.plan();
+        }
+        is_new
+    }
+
+    /// What to do from now on.
+    pub fn assign(&mut self, assignment: Assignment) {
+        self.assignment = Some(assignment);
+        self.wanted = self.plan();
+        // What failed may work now.
+        self.refused = None;
+        self.not_before_ms = 0;
+    }
+
+    /// What the agent was assigned, to be kept for the time without a controller.
+    #[must_use]
+    pub fn assignment(&self) -> Option<&Assignment> {
+        self.assignment.as_ref()
+    }
+
+    /// The recording that should run.
+    fn plan(&self) -> Option<Plan> {
+        let assignment = self.assignment.as_ref()?;
+        let present = self.present.iter().map(|interface| &interface.name);
+        let identity = |name: &String| Some((name.clone(), *assignment.identities.get(name)?));
+        let identities: BTreeMap<String, u32> = present.filter_map(identity).collect();
+        let fits = |policy: &&AssignedPolicy| {
+            let only = policy.interface.as_ref();
+            only.is_none_or(|only| identities.contains_key(only))
+        };
+        let policies: Vec<&AssignedPolicy> = assignment.policies.iter().filter(fits).collect();
+        if policies.is_empty() {
+            return None;
+        }
+        let config = Config {
+            default: "drop",
+            policy: policies,
+            export: Export {
+                host: &self.local.host,
+                // Every interface has its own below; this is what those without would begin at.
+                identity: *identities.values().min()?,
+                identities: &identities,
+                destinations: &self.local.destinations,
+            },
+        };
+        Some(Plan {
+            interfaces: identities.keys().cloned().collect(),
+            config: toml::to_string(&config).expect("names and numbers are TOML"),
+            identities,
+        })
+    }
+
+    /// What to do at this time, ms. `ended` is why the recording that was running has ended.
+    pub fn step(&mut self, now_ms: u64, ended: Option<String>) -> Step {
+        if let Some(why) = ended
+            && self.running.take().is_some()
+        {
+            self.ended = why;
+            if now_ms.saturating_sub(self.since_ms) >= AGAIN_MAX_MS {
+                self.failures = 0;
+            }
+            self.wait(now_ms);
+        }
+        if self.running == self.wanted {
+            self.settled();
+            return Step::Wait;
+        }
+        let wanted = self.wanted.clone();
+        let is_refused = |plan: &Plan| self.refused.as_ref().is_some_and(|(bad, _)| bad == plan);
+        match (&self.running, wanted) {
+            (None, None) => Step::Wait,
+            (Some(_), None) => {
+                self.running = None;
+                Step::Stop
+            }
+            (None, Some(plan)) => match now_ms < self.not_before_ms {
+                true => Step::Wait,
+                false => Step::Start(plan),
+            },
+            // What runs is better than nothing, until an interface of it is gone or has another identity.
+            (Some(_), Some(plan)) if is_refused(&plan) => Step::Wait,
+            (Some(running), Some(plan)) if running.identities == plan.identities => {
+                Step::Reload(plan)
+            }
+            (Some(_), Some(_)) => {
+                self.running = None;
+                Step::Stop
+            }
+        }
+    }
+
+    fn wait(&mut self, now_ms: u64) {
+        let wait = AGAIN_MS << self.failures.min(8);
+        self.not_before_ms = now_ms.saturating_add(wait.min(AGAIN_MAX_MS));
+        self.failures += 1;
+    }
+
+    /// A plan has taken effect at this time, ms.
+    pub fn took(&mut self, plan: Plan, now_ms: u64) {
+        if self.running.is_none() {
+            self.since_ms = now_ms;
+        }
+        self.running = Some(plan);
+        if self.running == self.wanted {
+            self.settled();
+        }
+    }
+
+    /// What runs is what should.
+    fn settled(&mut self) {
+        self.runs = self
+            .assignment
+            .as_ref()
+            .map_or(0, |assignment| assignment.version);
+        self.refused = None;
+        self.ended.clear();
+    }
+
+    /// A plan could not take effect: what ran before goes on.
+    pub fn refused(&mut self, plan: Plan, why: String, now_ms: u64) {
+        self.refused = Some((plan, why));
+        self.wait(now_ms);
+    }
+
+    /// What does not work; empty if all does.
+    #[must_use]
+    pub fn problem(&self) -> &str {
+        self.refused.as_ref().map_or(&self.ended, |(_, why)| why)
+    }
+
+    /// What the controller is told at this time (ns since 1970).
+    ///
+    /// # Panics
+    ///
+    /// Never: there are at most [`INTERFACES_MAX`] interfaces.
+    #[must_use]
+    pub fn report(&self, time_ns: u64, program: &str, exports: Vec<ExportCount>) -> Report {
+        Report {
+            time_ns,
+            program: program.to_owned(),
+            labels: self.local.labels.clone(),
+            interfaces: self.present.clone(),
+            has: self.assignment.as_ref().map(|assignment| assignment.stamp),
+            runs: self.runs,
+            captures: self.running.as_ref().map_or(0, |plan| {
+                u32::try_from(plan.interfaces.len()).expect("they are bounded")
+            }),
+            problem: self.problem().to_owned(),
+            exports,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interfaces(names: &[&str]) -> Vec<Interface> {
+        let interface = |name: &&str| Interface {
+            name: (*name).to_owned(),
+            ..Interface::default()
+        };
+        names.iter().map(interface).collect()
+    }
+
+    fn assignment(matches: &str, identities: &[(&str, u32)]) -> Assignment {
+        Assignment {
+            stamp: 1,
+            version: 5,
+            policies: vec![AssignedPolicy {
+                matches: matches.into(),
+                action: "header -> here".into(),
+                priority: 100,
+                interface: None,
+            }],
+            identities: identities
+                .iter()
+                .map(|(name, number)| ((*name).into(), *number))
+                .collect(),
+        }
+    }
+
+    fn follower() -> Follower {
+        let local = Local {
+            host: "web-1".into(),
+            interfaces: vec!["tap*".into()],
+            destinations: BTreeMap::from([("here".into(), "udp://192.0.2.1:4740".into())]),
+            ..Local::default()
+        };
+        Follower::new(local, None)
+    }
+
+    fn plan(step: Step) -> Plan {
+        match step {
+            Step::Start(plan) | Step::Reload(plan) => plan,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_recording_follows_policies_and_interfaces() {
+        let mut agent = follower();
+        assert!(agent.interfaces(interfaces(&["tap1", "eth0", "tap0"])));
+        assert!(!agent.interfaces(interfaces(&["tap0", "tap1", "lo"])));
+        assert_eq!(agent.step(0, None), Step::Wait, "nothing is assigned");
+        agent.assign(assignment("tcp", &[("tap0", 7), ("tap1", 8), ("eth0", 9)]));
+        let first = plan(agent.step(0, None));
+        assert_eq!(
+            first.interfaces,
+            ["tap0", "tap1"],
+            "eth0 is not for capture"
+        );
+        assert_eq!(agent.report(0, "", Vec::new()).runs, 0);
+        agent.took(first, 0);
+        assert_eq!(agent.step(1, None), Step::Wait);
+        let report = agent.report(0, "", Vec::new());
+        assert_eq!((report.runs, report.captures), (5, 2));
+        // Another policy changes nothing else.
+        agent.assign(assignment("udp", &[("tap0", 7), ("tap1", 8)]));
+        let second = agent.step(2, None);
+        assert!(
+            matches!(&second, Step::Reload(plan) if plan.config.contains("udp")),
+            "{second:?}"
+        );
+        agent.took(plan(second), 0);
+        // An interface that goes does.
+        agent.interfaces(interfaces(&["tap1"]));
+        assert_eq!(agent.step(3, None), Step::Stop);
+        let third = plan(agent.step(4, None));
+        assert_eq!(third.interfaces, ["tap1"]);
+        agent.took(third, 0);
+        agent.interfaces(Vec::new());
+        assert_eq!(
+            (agent.step(5, None), agent.step(6, None)),
+            (Step::Stop, Step::Wait)
+        );
+    }
+
+    #[test]
+    fn what_is_refused_changes_nothing_and_is_told() {
+        let mut agent = follower();
+        agent.interfaces(interfaces(&["tap0"]));
+        agent.assign(assignment("tcp", &[("tap0", 7)]));
+        let good = plan(agent.step(0, None));
+        agent.took(good, 0);
+        agent.assign(Assignment {
+            version: 6,
+            ..assignment("udp", &[("tap0", 7)])
+        });
+        let bad = plan(agent.step(1, None));
+        agent.refused(bad, "no destination".into(), 1);
+        let report = agent.report(0, "", Vec::new());
+        assert_eq!(
+            (report.runs, report.captures, report.problem.as_str()),
+            (5, 1, "no destination")
+        );
+        assert_eq!(
+            agent.step(1_000_000, None),
+            Step::Wait,
+            "the recording goes on"
+        );
+        agent.assign(assignment("icmp", &[("tap0", 7)]));
+        assert!(agent.problem().is_empty());
+        assert!(matches!(agent.step(1_000_001, None), Step::Reload(_)));
+    }
+
+    #[test]
+    fn a_recording_that_ends_starts_again_after_ever_longer_times() {
+        let mut agent = follower();
+        agent.interfaces(interfaces(&["tap0"]));
+        agent.assign(assignment("tcp", &[("tap0", 7)]));
+        let good = plan(agent.step(0, None));
+        agent.took(good, 0);
+        assert_eq!(agent.step(10, Some("killed".into())), Step::Wait);
+        assert_eq!(agent.problem(), "killed");
+        let (mut now, mut waits) = (10, Vec::new());
+        for _ in 0..7 {
+            let since = now;
+            let bad = loop {
+                match agent.step(now, None) {
+                    Step::Wait => now += 10,
+                    step => break plan(step),
+                }
+            };
+            waits.push(now - since);
+            // Refused, or ended at once.
+            match waits.len() % 2 {
+                0 => agent.refused(bad, "again".into(), now),
+                _ => {
+                    agent.took(bad, now);
+                    assert_eq!(agent.step(now, Some("killed".into())), Step::Wait);
+                }
+            }
+        }
+        assert_eq!(waits, [1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]);
+    }
+}

@@ -1,0 +1,33 @@
+//! Captures on many hosts, steered from one place: the logic of the controller and of its agents.
+//!
+//! No I/O, no clock, no thread: reports, documents and times in; assignments, changes to store and
+//! things to do out. Sockets, certificates, SQLite and processes are of `node`; HTTP is of `control`.
+//!
+//! Layers, top-down; each uses only those below it:
+//!
+//! ```text
+//! registry   the controller: who is enrolled, who has which identity, which policies apply where
+//! follower   the agent: what to capture and export, from what it was assigned and what is there
+//! document   policies, tenants and identities as an administrator writes them; differences
+//! message    what agents and controller say to each other
+//! pattern    names with * and ?
+//! limits     how much there may be
+//! ```
+#![forbid(unsafe_code)]
+
+mod document;
+mod follower;
+mod limits;
+mod message;
+mod pattern;
+mod registry;
+
+pub use document::{Difference, DocumentError, DocumentFile, Documents, FILES_MAX, POLICIES_MAX};
+pub use follower::{Follower, Local, Plan, Step};
+pub use limits::{AGENTS_MAX, IDENTITY_MAX, INTERFACES_MAX};
+pub use message::{
+    AgentStatus, Applied, AssignedPolicy, Assignment, Enrol, Enrolled, ExportCount, Interface,
+    Renew, Report, ReportError, Rollout, RolloutAgent,
+};
+pub use pattern::matches;
+pub use registry::{AgentRecord, Change, Registry, RegistryError, Stored, Version};

@@ -1,0 +1,8 @@
+//! How much there may be.
+
+/// Agents at most.
+pub const AGENTS_MAX: usize = 10_000;
+/// Interfaces that an agent may report.
+pub const INTERFACES_MAX: usize = 1024;
+/// The largest identity: it is a VXLAN network identifier. 0 is nobody.
+pub const IDENTITY_MAX: u32 = (1 << 24) - 1;

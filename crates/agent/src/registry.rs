@@ -1,0 +1,583 @@
+//! The controller: who is enrolled, who has which identity, and which policies apply where.
+//!
+//! What has to survive a restart comes out as [`Change`]s, to be stored before anything is answered. An
+//! agent takes a record of some 200 bytes there, and some 60 for each interface that it has captured;
+//! what it reports is in memory only, and comes again.
+
+mod rollout;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use serde::{Deserialize, Serialize};
+
+use crate::document::{DocumentError, DocumentFile, Documents};
+use crate::limits::{AGENTS_MAX, IDENTITY_MAX, INTERFACES_MAX};
+use crate::message::{Applied, Assignment, Report, ReportError, check_name};
+
+/// Identities that an agent's interfaces keep; those of interfaces that are gone make way beyond it.
+const IDENTITIES_MAX: usize = 2 * INTERFACES_MAX;
+/// Versions that `undo` can return to.
+const VERSIONS_MAX: usize = 32;
+
+/// SHA-256 of a certificate.
+type Fingerprint = [u8; 32];
+
+/// An agent, as stored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentRecord {
+    /// Its name.
+    pub name: String,
+    /// Its certificates, the latest last: the one before is good until the latest is used.
+    pub certificates: Vec<Fingerprint>,
+    /// Seconds since 1970 at which the latest expires.
+    pub until: u64,
+    /// Whether it is refused.
+    pub revoked: bool,
+}
+
+/// A version of the documents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// Its number, from 1.
+    pub number: u64,
+    /// Seconds since 1970 when it was applied.
+    pub since: u64,
+    /// What it says.
+    pub documents: Documents,
+}
+
+/// Something to store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// An agent that is new or different.
+    Agent(AgentRecord),
+    /// An agent that is forgotten, with its identities.
+    AgentGone(String),
+    /// The identity of an interface.
+    Identity {
+        /// The number.
+        identity: u32,
+        /// The agent.
+        agent: String,
+        /// Its interface.
+        interface: String,
+    },
+    /// An identity that nobody has any more.
+    IdentityGone(u32),
+    /// A version.
+    Version(Version),
+    /// A version that is not returned to.
+    VersionGone(u64),
+}
+
+/// All that was stored.
+#[derive(Clone, Debug, Default)]
+pub struct Stored {
+    /// Agents.
+    pub agents: Vec<AgentRecord>,
+    /// Identities with agent and interface.
+    pub identities: Vec<(u32, String, String)>,
+    /// Versions, in any order.
+    pub versions: Vec<Version>,
+}
+
+/// Why a request is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegistryError {
+    /// Nobody has that certificate.
+    #[error("this certificate is not, or no longer, that of an agent: enrol again")]
+    Unknown,
+    /// The agent is revoked.
+    #[error("agent {0} is revoked: `strata controller forget {0}` lets it enrol again")]
+    Revoked(String),
+    /// The name is in use.
+    #[error(
+        "an agent named {0} is enrolled: give this host another name (--name), or let it enrol again \
+         with `strata controller forget {0}`"
+    )]
+    Taken(String),
+    /// There are too many.
+    #[error("{AGENTS_MAX} agents are enrolled, and no more can be")]
+    Full,
+    /// There is none of that name.
+    #[error("there is no agent {0}: `strata controller agents` lists them")]
+    NoAgent(String),
+    /// A message is out of bounds.
+    #[error(transparent)]
+    Report(#[from] ReportError),
+    /// The files are wrong.
+    #[error(transparent)]
+    Document(#[from] DocumentError),
+    /// Two interfaces would have one identity.
+    #[error(
+        "identity {identity} is that of {owner}, and cannot be that of {wanted}: choose another \
+         number, or forget that agent"
+    )]
+    Collision {
+        /// The number.
+        identity: u32,
+        /// Who has it.
+        owner: String,
+        /// Who should get it.
+        wanted: String,
+    },
+    /// There is no version before.
+    #[error("there is no version to return to")]
+    NothingBefore,
+}
+
+/// What is known of an agent.
+#[derive(Debug)]
+struct Agent {
+    record: AgentRecord,
+    /// Its last report, and when it came: ns since 1970.
+    last: Option<(Report, u64)>,
+    /// Identities of its interfaces.
+    identities: BTreeMap<String, u32>,
+    /// Why nothing can be assigned to it; empty if it can.
+    problem: String,
+}
+
+/// The state of a controller.
+#[derive(Debug)]
+pub struct Registry {
+    agents: BTreeMap<String, Agent>,
+    by_certificate: BTreeMap<Fingerprint, String>,
+    /// Who has an identity: agent and interface.
+    taken: BTreeMap<u32, (String, String)>,
+    next_identity: u32,
+    /// Those that the version that holds gives to interfaces.
+    pinned: BTreeSet<u32>,
+    /// The latest last; empty until something is applied.
+    versions: Vec<Version>,
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        Self::new(Stored::default(), 1)
+    }
+}
+
+impl Registry {
+    /// Goes on with what was stored. New identities are looked for from `first_identity` on.
+    #[must_use]
+    pub fn new(stored: Stored, first_identity: u32) -> Self {
+        let mut versions = stored.versions;
+        versions.sort_by_key(|version| version.number);
+        let mut registry = Self {
+            agents: BTreeMap::new(),
+            by_certificate: BTreeMap::new(),
+            taken: BTreeMap::new(),
+            next_identity: first_identity.clamp(1, IDENTITY_MAX),
+            pinned: BTreeSet::new(),
+            versions,
+        };
+        registry.pin();
+        for record in stored.agents {
+            registry.remember(record);
+        }
+        for (identity, agent, interface) in stored.identities {
+            if let Some(known) = registry.agents.get_mut(&agent) {
+                known.identities.insert(interface.clone(), identity);
+                registry.taken.insert(identity, (agent, interface));
+            }
+        }
+        registry
+    }
+
+    /// Follows the version that holds.
+    fn pin(&mut self) {
+        let documents = self.versions.last().map(|version| &version.documents);
+        let numbers = documents
+            .into_iter()
+            .flat_map(|documents| documents.identities.values());
+        self.pinned = numbers.copied().collect();
+    }
+
+    fn remember(&mut self, record: AgentRecord) {
+        for certificate in &record.certificates {
+            self.by_certificate
+                .insert(*certificate, record.name.clone());
+        }
+        match self.agents.get_mut(&record.name) {
+            Some(known) => known.record = record,
+            None => {
+                let name = record.name.clone();
+                let agent = Agent {
+                    record,
+                    last: None,
+                    identities: BTreeMap::new(),
+                    problem: String::new(),
+                };
+                self.agents.insert(name, agent);
+            }
+        }
+    }
+
+    /// The version that holds; 0 if nothing was applied.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.versions.last().map_or(0, |version| version.number)
+    }
+
+    /// Whether a host of this name, which has shown the token, may get a certificate at this time
+    /// (seconds since 1970).
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    pub fn may_enrol(&self, name: &str, now: u64) -> Result<(), RegistryError> {
+        check_name(name)?;
+        match self.agents.get(name) {
+            Some(agent) if agent.record.revoked => Err(RegistryError::Revoked(name.to_owned())),
+            Some(agent) if agent.record.until > now => Err(RegistryError::Taken(name.to_owned())),
+            Some(_) => Ok(()),
+            None if self.agents.len() >= AGENTS_MAX => Err(RegistryError::Full),
+            None => Ok(()),
+        }
+    }
+
+    /// A host of this name has got a first certificate.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::may_enrol`].
+    pub fn enrolled(
+        &mut self,
+        name: &str,
+        certificate: Fingerprint,
+        until: u64,
+        now: u64,
+    ) -> Result<Vec<Change>, RegistryError> {
+        self.may_enrol(name, now)?;
+        if let Some(agent) = self.agents.get(name) {
+            for old in &agent.record.certificates {
+                self.by_certificate.remove(old);
+            }
+        }
+        let record = AgentRecord {
+            name: name.to_owned(),
+            certificates: vec![certificate],
+            until,
+            revoked: false,
+        };
+        self.remember(record.clone());
+        Ok(vec![Change::Agent(record)])
+    }
+
+    /// Whose certificate this is.
+    ///
+    /// # Errors
+    ///
+    /// If nobody's, or that of an agent that is revoked.
+    pub fn who(&self, certificate: &Fingerprint) -> Result<&str, RegistryError> {
+        let name = self.by_certificate.get(certificate);
+        let agent = name.and_then(|name| self.agents.get(name));
+        let agent = agent.ok_or(RegistryError::Unknown)?;
+        match agent.record.revoked {
+            true => Err(RegistryError::Revoked(agent.record.name.clone())),
+            false => Ok(&agent.record.name),
+        }
+    }
+
+    /// An agent has got another certificate. The one with which it asked is good until it uses the new
+    /// one: the answer may be lost.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::who`].
+    pub fn renewed(
+        &mut self,
+        asked_with: &Fingerprint,
+        certificate: Fingerprint,
+        until: u64,
+    ) -> Result<Vec<Change>, RegistryError> {
+        let name = self.who(asked_with)?.to_owned();
+        let known = self.agents.get(&name).ok_or(RegistryError::Unknown)?;
+        let mut record = known.record.clone();
+        for old in record.certificates.iter().filter(|old| *old != asked_with) {
+            self.by_certificate.remove(old);
+        }
+        record.certificates = vec![*asked_with, certificate];
+        record.until = until;
+        self.remember(record.clone());
+        Ok(vec![Change::Agent(record)])
+    }
+
+    /// Takes an agent's report at this time (ns since 1970); returns what it is to do, if that is not
+    /// what it has.
+    ///
+    /// # Errors
+    ///
+    /// If it is nobody's, or out of bounds.
+    pub fn report(
+        &mut self,
+        certificate: &Fingerprint,
+        report: Report,
+        now_ns: u64,
+    ) -> Result<(Option<Assignment>, Vec<Change>), RegistryError> {
+        let name = self.who(certificate)?.to_owned();
+        report.check()?;
+        let mut changes = Vec::new();
+        let agent = self.agents.get_mut(&name).ok_or(RegistryError::Unknown)?;
+        let record = &mut agent.record;
+        if record.certificates.len() > 1 && record.certificates.last() == Some(certificate) {
+            for old in record.certificates.drain(..record.certificates.len() - 1) {
+                self.by_certificate.remove(&old);
+            }
+            changes.push(Change::Agent(record.clone()));
+        }
+        agent.last = Some((report, now_ns));
+        let (assignment, more) = self.assignment(certificate)?;
+        changes.extend(more);
+        Ok((assignment, changes))
+    }
+
+    /// What an agent is to do, if that is not what it had at its last report.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::who`].
+    pub fn assignment(
+        &mut self,
+        certificate: &Fingerprint,
+    ) -> Result<(Option<Assignment>, Vec<Change>), RegistryError> {
+        let name = self.who(certificate)?.to_owned();
+        let agent = self.agents.get_mut(&name).ok_or(RegistryError::Unknown)?;
+        let (Some((report, _)), Some(version)) = (&agent.last, self.versions.last()) else {
+            return Ok((None, Vec::new()));
+        };
+        let documents = &version.documents;
+        let found = documents.assigned(&name, &report.labels, &report.interfaces);
+        let (policies, captured) = match found {
+            Ok(found) => found,
+            Err(problem) => {
+                agent.problem = problem;
+                return Ok((None, Vec::new()));
+            }
+        };
+        agent.problem.clear();
+        let has = report.has;
+        let mut assignment = Assignment {
+            stamp: 0,
+            version: version.number,
+            policies,
+            identities: BTreeMap::new(),
+        };
+        let mut changes = self.make_room(&name, captured.len());
+        for interface in captured {
+            let identity = self.identity(&name, &interface, &mut changes);
+            assignment.identities.insert(interface, identity);
+        }
+        let mut hasher = DefaultHasher::new();
+        assignment.hash(&mut hasher);
+        assignment.stamp = hasher.finish();
+        let is_new = has != Some(assignment.stamp);
+        Ok((is_new.then_some(assignment), changes))
+    }
+
+    /// Takes identities of interfaces that are gone, if with those that come there would be too many.
+    fn make_room(&mut self, name: &str, captured: usize) -> Vec<Change> {
+        let Some(agent) = self.agents.get_mut(name) else {
+            return Vec::new();
+        };
+        if agent.identities.len() + captured <= IDENTITIES_MAX {
+            return Vec::new();
+        }
+        let present = agent.last.iter().flat_map(|(report, _)| &report.interfaces);
+        let present: Vec<&str> = present.map(|interface| interface.name.as_str()).collect();
+        let gone = |interface: &String| !present.contains(&interface.as_str());
+        let gone: Vec<String> = agent
+            .identities
+            .keys()
+            .filter(|name| gone(name))
+            .cloned()
+            .collect();
+        let numbers = gone.iter().filter_map(|name| agent.identities.remove(name));
+        let numbers: Vec<u32> = numbers.collect();
+        numbers
+            .into_iter()
+            .inspect(|number| drop(self.taken.remove(number)))
+            .map(Change::IdentityGone)
+            .collect()
+    }
+
+    /// The identity of an interface: the one that the documents give it, else the one that it has, else
+    /// a new one.
+    fn identity(&mut self, agent: &str, interface: &str, changes: &mut Vec<Change>) -> u32 {
+        let pinned = self
+            .versions
+            .last()
+            .map(|version| &version.documents.identities);
+        let wanted = pinned.and_then(|pinned| pinned.get(&format!("{agent}:{interface}")).copied());
+        let known = self
+            .agents
+            .get_mut(agent)
+            .expect("its caller has looked it up");
+        let has = known.identities.get(interface).copied();
+        if let Some(has) = has.filter(|has| wanted.is_none_or(|wanted| wanted == *has)) {
+            return has;
+        }
+        if let Some(old) = has {
+            self.taken.remove(&old);
+            changes.push(Change::IdentityGone(old));
+        }
+        let identity = wanted.unwrap_or_else(|| {
+            // There are more numbers than interfaces of all agents together, and pinned ones.
+            while self.taken.contains_key(&self.next_identity)
+                || self.pinned.contains(&self.next_identity)
+            {
+                self.next_identity = self.next_identity % IDENTITY_MAX + 1;
+            }
+            self.next_identity
+        });
+        known.identities.insert(interface.to_owned(), identity);
+        self.taken
+            .insert(identity, (agent.to_owned(), interface.to_owned()));
+        changes.push(Change::Identity {
+            identity,
+            agent: agent.to_owned(),
+            interface: interface.to_owned(),
+        });
+        identity
+    }
+
+    /// What applying these files would change.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with them; nothing is applied then.
+    pub fn check(&self, files: &[DocumentFile]) -> Result<(Documents, Applied), RegistryError> {
+        let documents = Documents::read(files)?;
+        for (wanted, &identity) in &documents.identities {
+            if let Some((agent, interface)) = self.taken.get(&identity) {
+                let owner = format!("{agent}:{interface}");
+                if owner != *wanted {
+                    let wanted = wanted.clone();
+                    return Err(RegistryError::Collision {
+                        identity,
+                        owner,
+                        wanted,
+                    });
+                }
+            }
+        }
+        let none = Documents::default();
+        let before = self
+            .versions
+            .last()
+            .map_or(&none, |version| &version.documents);
+        let differences = documents
+            .differences(before)
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        let applied = Applied {
+            version: self.version(),
+            differences,
+        };
+        Ok((documents, applied))
+    }
+
+    /// Applies these files as the new version, at this time (seconds since 1970); nothing, if they do
+    /// not differ.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::check`].
+    pub fn apply(
+        &mut self,
+        files: &[DocumentFile],
+        now: u64,
+    ) -> Result<(Applied, Vec<Change>), RegistryError> {
+        let (documents, mut applied) = self.check(files)?;
+        if applied.differences.is_empty() {
+            return Ok((applied, Vec::new()));
+        }
+        applied.version += 1;
+        let mut changes = Vec::new();
+        if self.versions.len() >= VERSIONS_MAX {
+            changes.push(Change::VersionGone(self.versions.remove(0).number));
+        }
+        let version = Version {
+            number: applied.version,
+            since: now,
+            documents,
+        };
+        changes.push(Change::Version(version.clone()));
+        self.versions.push(version);
+        self.pin();
+        Ok((applied, changes))
+    }
+
+    /// Returns to the version before, as a new version.
+    ///
+    /// # Errors
+    ///
+    /// If there is none, or identities that it names are others' by now.
+    pub fn undo(&mut self, now: u64) -> Result<(Applied, Vec<Change>), RegistryError> {
+        let [.., before, last] = self.versions.as_slice() else {
+            return Err(RegistryError::NothingBefore);
+        };
+        let version = Version {
+            number: last.number + 1,
+            since: now,
+            documents: before.documents.clone(),
+        };
+        for (wanted, &identity) in &version.documents.identities {
+            if let Some((agent, interface)) = self.taken.get(&identity)
+                && *wanted != format!("{agent}:{interface}")
+            {
+                return Err(RegistryError::Collision {
+                    identity,
+                    owner: format!("{agent}:{interface}"),
+                    wanted: wanted.clone(),
+                });
+            }
+        }
+        let differences = version.documents.differences(&last.documents);
+        let applied = Applied {
+            version: version.number,
+            differences: differences.iter().map(ToString::to_string).collect(),
+        };
+        let changes = vec![
+            Change::VersionGone(before.number),
+            Change::VersionGone(last.number),
+            Change::Version(version.clone()),
+        ];
+        self.versions.truncate(self.versions.len() - 2);
+        self.versions.push(version);
+        self.pin();
+        Ok((applied, changes))
+    }
+
+    /// Refuses an agent from now on.
+    ///
+    /// # Errors
+    ///
+    /// If there is none of that name.
+    pub fn revoke(&mut self, name: &str) -> Result<Vec<Change>, RegistryError> {
+        let agent = self.agents.get_mut(name);
+        let agent = agent.ok_or_else(|| RegistryError::NoAgent(name.to_owned()))?;
+        agent.record.revoked = true;
+        Ok(vec![Change::Agent(agent.record.clone())])
+    }
+
+    /// Forgets an agent: its certificates, and the identities of its interfaces.
+    ///
+    /// # Errors
+    ///
+    /// If there is none of that name.
+    pub fn forget(&mut self, name: &str) -> Result<Vec<Change>, RegistryError> {
+        let agent = self.agents.remove(name);
+        let agent = agent.ok_or_else(|| RegistryError::NoAgent(name.to_owned()))?;
+        for certificate in &agent.record.certificates {
+            self.by_certificate.remove(certificate);
+        }
+        for identity in agent.identities.values() {
+            self.taken.remove(identity);
+        }
+        Ok(vec![Change::AgentGone(name.to_owned())])
+    }
+}

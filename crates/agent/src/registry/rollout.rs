@@ -1,0 +1,106 @@
+//! What administrators are shown: agents, and how far a version is.
+
+use std::collections::BTreeMap;
+
+use super::{Agent, Registry};
+use crate::message::{AgentStatus, Report, Rollout, RolloutAgent};
+
+/// Nanoseconds per second.
+const SECOND: u64 = 1_000_000_000;
+/// An agent reports every few seconds; one that has not for so long is silent.
+const SILENT: u64 = 30 * SECOND;
+
+impl Agent {
+    fn state(&self, now_ns: u64) -> &'static str {
+        match &self.last {
+            _ if self.record.revoked => "revoked",
+            None => "never",
+            Some((_, heard)) if now_ns.saturating_sub(*heard) > SILENT => "silent",
+            Some(_) => "up",
+        }
+    }
+
+    fn problem(&self) -> String {
+        match &self.last {
+            Some((report, _)) if self.problem.is_empty() => report.problem.clone(),
+            _ => self.problem.clone(),
+        }
+    }
+
+    fn status(&self, now_ns: u64) -> AgentStatus {
+        let (report, heard) = match &self.last {
+            Some((report, heard)) => (report.clone(), Some(*heard)),
+            None => (Report::default(), None),
+        };
+        let skew_ms = heard.map_or(0, |heard| {
+            let skew = i128::from(report.time_ns) - i128::from(heard);
+            i64::try_from(skew / 1_000_000).expect("2^64 ns are less than 2^63 ms")
+        });
+        AgentStatus {
+            name: self.record.name.clone(),
+            state: self.state(now_ns).to_owned(),
+            heard: heard.map(|heard| now_ns.saturating_sub(heard) / SECOND),
+            skew_ms,
+            problem: self.problem(),
+            runs: report.runs,
+            captures: report.captures,
+            program: report.program,
+            labels: report.labels,
+            interfaces: report.interfaces,
+            exports: report.exports,
+            identities: self.identities.clone(),
+            certificate_until: self.record.until,
+        }
+    }
+}
+
+impl Registry {
+    /// All agents, by name, at this time (ns since 1970).
+    #[must_use]
+    pub fn agents(&self, now_ns: u64) -> Vec<AgentStatus> {
+        self.agents
+            .values()
+            .map(|agent| agent.status(now_ns))
+            .collect()
+    }
+
+    /// How far the version that holds is, at this time (ns since 1970).
+    #[must_use]
+    pub fn rollout(&self, now_ns: u64) -> Rollout {
+        let version = self.version();
+        let runs = |agent: &Agent| agent.last.as_ref().map_or(0, |(report, _)| report.runs);
+        let mut others = Vec::new();
+        let mut running = 0;
+        for agent in self.agents.values() {
+            let state = agent.state(now_ns);
+            if state == "up" && runs(agent) == version && agent.problem().is_empty() {
+                running += 1;
+                continue;
+            }
+            let why = match (state, agent.problem()) {
+                ("up", problem) if problem.is_empty() => String::from("on its way"),
+                ("up", problem) => problem,
+                (state, _) => state.to_owned(),
+            };
+            others.push(RolloutAgent {
+                name: agent.record.name.clone(),
+                runs: runs(agent),
+                why,
+            });
+        }
+        let before = self.versions.iter().rev().skip(1).rev();
+        Rollout {
+            version,
+            since: self.versions.last().map_or(0, |version| version.since),
+            before: before.map(|version| version.number).collect(),
+            running,
+            others,
+        }
+    }
+
+    /// Identities of an agent's interfaces.
+    #[must_use]
+    pub fn identities(&self, agent: &str) -> Option<&BTreeMap<String, u32>> {
+        self.agents.get(agent).map(|agent| &agent.identities)
+    }
+}

@@ -1,0 +1,230 @@
+//! The controller's state: who may what, identities, versions.
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+use strata_agent::{
+    Assignment, Change, DocumentFile, INTERFACES_MAX, Interface, Registry, RegistryError, Report,
+    Stored,
+};
+
+const NOW: u64 = 1_000_000_000;
+
+fn registry(agents: &[(&str, u8)]) -> Registry {
+    let mut registry = Registry::default();
+    for &(name, number) in agents {
+        registry.enrolled(name, [number; 32], 100, 10).unwrap();
+    }
+    registry
+}
+
+fn files(text: &str) -> Vec<DocumentFile> {
+    let name = String::from("a.toml");
+    let text = text.to_owned();
+    vec![DocumentFile { name, text }]
+}
+
+fn policy(matches: &str) -> String {
+    format!("[[policy]]\nname = 'all'\nmatch = '{matches}'\naction = 'header -> here'\n")
+}
+
+fn report(names: &[&str]) -> Report {
+    let interface = |name: &&str| Interface {
+        name: (*name).to_owned(),
+        ..Interface::default()
+    };
+    Report {
+        interfaces: names.iter().map(interface).collect(),
+        ..Report::default()
+    }
+}
+
+fn assigned(registry: &mut Registry, number: u8, names: &[&str]) -> Assignment {
+    registry
+        .report(&[number; 32], report(names), NOW)
+        .unwrap()
+        .0
+        .unwrap()
+}
+
+#[test]
+fn a_name_is_one_hosts_until_its_certificate_expires_or_it_is_forgotten() {
+    let mut registry = registry(&[("a", 1)]);
+    let taken = Err(RegistryError::Taken("a".into()));
+    assert_eq!(registry.may_enrol("a", 99), taken);
+    assert_eq!(registry.may_enrol("a", 100), Ok(()));
+    assert!(registry.may_enrol("../a", 0).is_err() && registry.may_enrol("", 0).is_err());
+    registry.enrolled("a", [2; 32], 200, 100).unwrap();
+    assert_eq!(
+        registry.who(&[1; 32]),
+        Err(RegistryError::Unknown),
+        "the first is void"
+    );
+    registry.revoke("a").unwrap();
+    let revoked = || RegistryError::Revoked("a".into());
+    assert_eq!(registry.who(&[2; 32]), Err(revoked()));
+    assert_eq!(registry.may_enrol("a", 1000), Err(revoked()));
+    assert!(registry.report(&[2; 32], report(&[]), NOW).is_err());
+    registry.forget("a").unwrap();
+    assert_eq!(registry.who(&[2; 32]), Err(RegistryError::Unknown));
+    assert_eq!(registry.may_enrol("a", 0), Ok(()));
+    assert_eq!(
+        registry.forget("a"),
+        Err(RegistryError::NoAgent("a".into()))
+    );
+}
+
+#[test]
+fn a_renewed_certificate_replaces_the_old_one_when_it_is_used() {
+    let mut registry = registry(&[("a", 1)]);
+    registry.renewed(&[1; 32], [2; 32], 300).unwrap();
+    // The answer may have been lost: both are good, and a third replaces the second.
+    assert!(registry.who(&[1; 32]).is_ok() && registry.who(&[2; 32]).is_ok());
+    registry.renewed(&[1; 32], [3; 32], 300).unwrap();
+    assert!(registry.who(&[2; 32]).is_err());
+    let (_, changes) = registry.report(&[3; 32], report(&[]), NOW).unwrap();
+    assert!(matches!(&changes[..], [Change::Agent(record)] if record.certificates == [[3; 32]]));
+    assert!(registry.who(&[1; 32]).is_err() && registry.who(&[3; 32]).is_ok());
+}
+
+#[test]
+fn identities_are_of_one_interface_each_and_stay() {
+    let mut registry = registry(&[("a", 1), ("b", 2)]);
+    registry.apply(&files(&policy("tcp")), 0).unwrap();
+    let a = assigned(&mut registry, 1, &["eth0", "eth1"]);
+    let b = assigned(&mut registry, 2, &["eth0"]);
+    let numbers = |one: &Assignment| one.identities.values().copied().collect::<Vec<u32>>();
+    assert_eq!((numbers(&a), numbers(&b)), (vec![1, 2], vec![3]));
+    // One that is gone for a while has its number when it comes back.
+    assert_eq!(numbers(&assigned(&mut registry, 1, &["eth1"])), [2]);
+    assert_eq!(
+        numbers(&assigned(&mut registry, 1, &["eth0", "eth1"])),
+        [1, 2]
+    );
+    let pin = |interface: &str, number: u32| {
+        let pin = format!("[[identity]]\ninterface = '{interface}'\nidentity = {number}\n");
+        files(&(policy("tcp") + &pin))
+    };
+    let collision = registry.apply(&pin("b:eth0", 2), 0).unwrap_err();
+    assert!(
+        collision
+            .to_string()
+            .contains("identity 2 is that of a:eth1"),
+        "{collision}"
+    );
+    assert_eq!(registry.version(), 1, "nothing was applied");
+    registry.apply(&pin("b:eth0", 4), 0).unwrap();
+    assert_eq!(
+        numbers(&assigned(&mut registry, 2, &["eth0", "eth1"])),
+        [4, 3]
+    );
+    registry.forget("a").unwrap();
+    registry.enrolled("c", [3; 32], 100, 0).unwrap();
+    // 4 is given, 3 in use: 5 comes next.
+    assert_eq!(numbers(&assigned(&mut registry, 3, &["eth0"])), [5]);
+}
+
+#[test]
+fn a_hostile_agent_takes_no_more_than_its_share() {
+    let mut registry = registry(&[("a", 1)]);
+    registry.apply(&files(&policy("tcp")), 0).unwrap();
+    let names: Vec<String> = (0..=INTERFACES_MAX)
+        .map(|number| format!("tap{number}"))
+        .collect();
+    let all: Vec<&str> = names.iter().map(String::as_str).collect();
+    assert!(
+        registry.report(&[1; 32], report(&all), NOW).is_err(),
+        "too many interfaces"
+    );
+    for wrong in [&["eth0", "eth0"][..], &["a\nb"], &[&"x".repeat(65)]] {
+        assert!(
+            registry.report(&[1; 32], report(wrong), NOW).is_err(),
+            "{wrong:?}"
+        );
+    }
+    // Ever new names: identities of those that are gone make way.
+    let mut held = std::collections::BTreeSet::new();
+    for round in 0..20 {
+        let names: Vec<String> = (0..500)
+            .map(|number| format!("x{round}-{number}"))
+            .collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let (_, changes) = registry.report(&[1; 32], report(&names), NOW).unwrap();
+        for change in changes {
+            match change {
+                Change::Identity { identity, .. } => assert!(held.insert(identity)),
+                Change::IdentityGone(identity) => assert!(held.remove(&identity)),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(held.len() <= 2 * INTERFACES_MAX, "{}", held.len());
+    }
+    let mut labels = report(&["eth0"]);
+    labels.labels = (0..33)
+        .map(|number| (number.to_string(), String::new()))
+        .collect();
+    assert!(registry.report(&[1; 32], labels, NOW).is_err());
+}
+
+#[test]
+fn a_change_is_whole_and_can_be_undone() {
+    let mut registry = registry(&[]);
+    assert_eq!(registry.undo(0), Err(RegistryError::NothingBefore));
+    let apply =
+        |registry: &mut Registry, matches: &str| registry.apply(&files(&policy(matches)), 5);
+    let (first, _) = apply(&mut registry, "tcp").unwrap();
+    assert_eq!(
+        (first.version, first.differences),
+        (1, vec!["+ policy all".to_owned()])
+    );
+    let (same, changes) = apply(&mut registry, "tcp").unwrap();
+    assert_eq!(
+        (same.version, same.differences.len(), changes.len()),
+        (1, 0, 0)
+    );
+    assert!(apply(&mut registry, "tcp[").is_err());
+    assert_eq!(registry.version(), 1);
+    apply(&mut registry, "udp").unwrap();
+    apply(&mut registry, "icmp").unwrap();
+    // Back to udp, and from there to tcp: not to what was undone.
+    for (version, before) in [(4, vec![1]), (5, vec![])] {
+        let (undone, _) = registry.undo(6).unwrap();
+        assert_eq!(
+            (undone.version, undone.differences),
+            (version, vec!["~ policy all".to_owned()])
+        );
+        assert_eq!(registry.rollout(NOW).before, before);
+    }
+    assert_eq!(apply(&mut registry, "tcp").unwrap().0.differences.len(), 0);
+}
+
+#[test]
+fn what_is_stored_is_all_there_is_to_know() {
+    let mut registry = registry(&[("a", 1)]);
+    registry.apply(&files(&policy("tcp")), 0).unwrap();
+    let before = assigned(&mut registry, 1, &["eth0"]);
+    let mut stored = Stored::default();
+    let mut all = registry.renewed(&[1; 32], [2; 32], 300).unwrap();
+    all.extend(registry.apply(&files(&policy("udp")), 0).unwrap().1);
+    for change in all {
+        match change {
+            Change::Agent(record) => stored.agents.push(record),
+            Change::Version(version) => stored.versions.push(version),
+            other => panic!("{other:?}"),
+        }
+    }
+    stored.identities.push((1, "a".into(), "eth0".into()));
+    let mut again = Registry::new(stored, 1);
+    assert_eq!(again.agents(NOW)[0].state, "never");
+    let after = assigned(&mut again, 2, &["eth0"]);
+    assert_eq!(after.identities, before.identities);
+    assert_eq!(
+        (after.version, after.policies[0].matches.as_str()),
+        (2, "udp")
+    );
+    // What it has already is not sent again.
+    let mut report = report(&["eth0"]);
+    report.has = Some(after.stamp);
+    assert_eq!(
+        again.report(&[2; 32], report, NOW).unwrap(),
+        (None, Vec::new())
+    );
+}

@@ -1,0 +1,174 @@
+//! `strata agent`: captures this host's interfaces and exports, as a controller or a file says.
+
+use std::collections::BTreeMap;
+use std::env::current_exe;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use rustix::system::uname;
+use strata_agent::Local;
+use strata_exporter::Destination;
+use strata_node::{AgentSource, AgentSpec, run_agent};
+use strata_rules::DestinationName;
+
+use crate::controller::PORT;
+use crate::logging::{self, LoggingArgs};
+use crate::output::refuse;
+use crate::signals::Signals;
+
+/// Arguments of `strata agent`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata agent --controller 192.0.2.1 --token-file enrol.token -i 'tap*' \\
+      --to analyser=udp://192.0.2.10:4740
+  strata agent --policy policies.toml -i eth0 --to analyser=udp://192.0.2.10:4740 --identity 4096
+
+What is captured is said by the controller (`strata controller`), or by a file with the same
+contents as one of a controller's directory; where it may be sent is said here only (--to), and so is
+which interfaces may be captured (-i). Without its controller, the agent goes on with what it was
+told last. HUP reads the file of --policy again. See docs/agents.md.")]
+#[command(group = clap::ArgGroup::new("source").required(true))]
+pub(crate) struct Args {
+    /// Follow the controller on this host: TCP port 4741 or the one given.
+    #[arg(long, value_name = "HOST[:PORT]", group = "source")]
+    controller: Option<String>,
+
+    /// Enrol with this copy of the controller's enrol.token, which only its owner may read. Needed
+    /// once.
+    #[arg(long, value_name = "FILE", conflicts_with = "policy")]
+    token_file: Option<PathBuf>,
+
+    /// Follow this file instead of a controller.
+    #[arg(long, value_name = "FILE", group = "source")]
+    policy: Option<PathBuf>,
+
+    /// With --policy, give the first interface this identity, and others those after it.
+    #[arg(long, value_name = "N", requires = "policy",
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(strata_agent::IDENTITY_MAX)))]
+    identity: Option<u32>,
+
+    /// Keep certificate and assignment in this directory, created if need be.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/strata/agent")]
+    state: PathBuf,
+
+    /// Permit capturing of interfaces with this name, with * and ?, as in 'tap*'; may be given several
+    /// times. Interfaces that appear later are picked up.
+    #[arg(
+        short = 'i',
+        long = "interface",
+        value_name = "PATTERN",
+        required = true
+    )]
+    interface: Vec<String>,
+
+    /// Permit sending to this destination, by the name that policies use: udp://HOST:PORT or
+    /// vxlan://HOST; may be given several times.
+    #[arg(long, value_name = "NAME=URL", required = true)]
+    to: Vec<String>,
+
+    /// Give this host a label, by which policies select it; may be given several times.
+    #[arg(long, value_name = "KEY=VALUE")]
+    label: Vec<String>,
+
+    /// Name this host. By default its host name.
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+
+    /// Limit the CPU use of the recording, as in 10%; 100% is one core.
+    #[arg(long, value_name = "PERCENT")]
+    cpu: Option<String>,
+
+    /// Use at most this much memory for the recording's flow tables, as in 64MB.
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) logging: LoggingArgs,
+}
+
+/// `NAME=VALUE` texts, each name once.
+fn pairs(option: &str, texts: &[String]) -> Result<BTreeMap<String, String>> {
+    let mut all = BTreeMap::new();
+    for text in texts {
+        let pair = text.split_once('=').filter(|(name, _)| !name.is_empty());
+        let Some((name, value)) = pair else {
+            return Err(refuse(format!(
+                "{option} {text}: write a name, =, and a value"
+            )));
+        };
+        if all.insert(name.to_owned(), value.to_owned()).is_some() {
+            return Err(refuse(format!("{option} {text}: {name} is given twice")));
+        }
+    }
+    Ok(all)
+}
+
+impl Args {
+    fn source(&self) -> Result<AgentSource> {
+        if let Some(path) = &self.policy {
+            let Some(first_identity) = self.identity else {
+                return Err(refuse(
+                    "--policy needs --identity: the first of this host's own numbers, from 1 to \
+                     16777215, by which collectors tell its interfaces from others",
+                ));
+            };
+            return Ok(AgentSource::File {
+                path: path.clone(),
+                first_identity,
+            });
+        }
+        let Some(text) = self.controller.as_deref() else {
+            return Err(refuse("--controller or --policy is missing"));
+        };
+        // The name stays: its address may change while the agent runs.
+        let has_port = match text.rsplit_once(']') {
+            Some((_, rest)) => rest.starts_with(':'),
+            None => text.contains(':'),
+        };
+        Ok(AgentSource::Controller {
+            address: match has_port {
+                true => text.to_owned(),
+                false => format!("{text}:{PORT}"),
+            },
+            token_file: self.token_file.clone(),
+        })
+    }
+
+    fn local(&self) -> Result<Local> {
+        let destinations = pairs("--to", &self.to)?;
+        for (name, url) in &destinations {
+            let named = name.parse::<DestinationName>();
+            named.map_err(|error| refuse(format!("--to {name}: {error}")))?;
+            let to = url.parse::<Destination>();
+            to.map_err(|error| refuse(format!("--to {name}: {error}")))?;
+        }
+        let host_name = || uname().nodename().to_string_lossy().into_owned();
+        Ok(Local {
+            host: self.name.clone().unwrap_or_else(host_name),
+            interfaces: self.interface.clone(),
+            labels: pairs("--label", &self.label)?,
+            destinations,
+        })
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let option = |name: &str, value: &Option<String>| {
+        let value = value.iter().map(|value| format!("--{name}={value}"));
+        value.collect::<Vec<String>>()
+    };
+    let spec = AgentSpec {
+        local: args.local()?,
+        source: args.source()?,
+        state: args.state.clone(),
+        program: current_exe().context("cannot find this program")?,
+        options: [option("cpu", &args.cpu), option("memory", &args.memory)].concat(),
+    };
+    let mut signals = Signals::stop()?;
+    signals.also_steer()?;
+    let stop = Arc::clone(&signals.stop);
+    let tell = Arc::new(logging::notice) as _;
+    Ok(run_agent(spec, &stop, || signals.take_reload(), &tell)?)
+}

@@ -1,0 +1,322 @@
+//! `strata controller`: agents of many hosts, steered from one place.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use strata_agent::{AgentStatus, Applied, DocumentFile, FILES_MAX};
+use strata_control::client::Client;
+use strata_node::{ControllerSpec, controller_socket, run_controller};
+use strata_wire::{Printable, grouped};
+
+use crate::logging::{self, LoggingArgs};
+use crate::output::{refuse, standard};
+use crate::signals::stop_on_signal;
+use crate::telemetry::address;
+use crate::text::count_of;
+
+/// TCP port of a controller, if none is given.
+pub(crate) const PORT: u16 = 4741;
+/// Bytes of all files of a directory.
+const BYTES_MAX: u64 = 16 << 20;
+
+/// Arguments of `strata controller`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata controller run --state /var/lib/strata/controller --listen 192.0.2.1
+  strata controller apply policies/ --dry-run
+  strata controller agents
+  strata controller rollout status
+
+A host becomes an agent with a copy of the file enrol.token from the controller's directory:
+`strata agent --controller HOST --token-file enrol.token`. See docs/agents.md.")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Where a controller keeps its state.
+#[derive(Debug, clap::Args)]
+struct StateArgs {
+    /// The controller's directory.
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "STRATA_CONTROLLER",
+        default_value = "/var/lib/strata/controller"
+    )]
+    state: PathBuf,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Run the controller, until Ctrl-C.
+    Run {
+        #[command(flatten)]
+        state: StateArgs,
+
+        /// Listen for agents on this address: TCP port 4741 or the one given.
+        #[arg(long, value_name = "ADDR[:PORT]", default_value = "127.0.0.1:4741")]
+        listen: String,
+
+        #[command(flatten)]
+        logging: LoggingArgs,
+    },
+    /// Apply the policies of a directory: all its files that end in .toml, or nothing if one of them is
+    /// wrong. What it does not contain is removed.
+    Apply {
+        /// The directory.
+        dir: PathBuf,
+
+        /// Say what would change, and change nothing.
+        #[arg(long)]
+        dry_run: bool,
+
+        #[command(flatten)]
+        state: StateArgs,
+    },
+    /// List the agents.
+    Agents {
+        /// Write JSON.
+        #[arg(long)]
+        json: bool,
+
+        #[command(flatten)]
+        state: StateArgs,
+    },
+    /// Show how far the policies that were applied last are, or return to those before.
+    Rollout {
+        #[command(subcommand)]
+        command: RolloutCommand,
+    },
+    /// Refuse an agent from now on, for example because its key was stolen.
+    Revoke {
+        /// Its name.
+        name: String,
+
+        #[command(flatten)]
+        state: StateArgs,
+    },
+    /// Forget an agent and the identities of its interfaces; its host may enrol again.
+    Forget {
+        /// Its name.
+        name: String,
+
+        #[command(flatten)]
+        state: StateArgs,
+    },
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum RolloutCommand {
+    /// Show which agents run the version that holds, and why others do not.
+    Status {
+        /// Write JSON.
+        #[arg(long)]
+        json: bool,
+
+        #[command(flatten)]
+        state: StateArgs,
+    },
+    /// Return to the version before.
+    Undo {
+        #[command(flatten)]
+        state: StateArgs,
+    },
+}
+
+impl Args {
+    pub(crate) fn logging(&self) -> Option<&LoggingArgs> {
+        match &self.command {
+            Command::Run { logging, .. } => Some(logging),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_long_running(&self) -> bool {
+        matches!(self.command, Command::Run { .. })
+    }
+}
+
+impl StateArgs {
+    fn client(&self) -> Result<Client> {
+        Ok(Client::new(Some(&controller_socket(&self.state)?))?)
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    match &args.command {
+        Command::Run { state, listen, .. } => {
+            let spec = ControllerSpec {
+                state: state.state.clone(),
+                listen: address("--listen", listen, PORT)?.to_string(),
+            };
+            let stop = stop_on_signal()?;
+            Ok(run_controller(
+                &spec,
+                &stop,
+                &(Arc::new(logging::notice) as _),
+            )?)
+        }
+        Command::Apply {
+            dir,
+            dry_run,
+            state,
+        } => {
+            let applied = state.client()?.apply(files(dir)?, *dry_run)?;
+            let what = match (applied.differences.is_empty(), dry_run) {
+                (true, _) => "nothing to change: agents have version",
+                (false, true) => "nothing changed (--dry-run): agents have version",
+                (false, false) => "version",
+            };
+            show(&applied, what)
+        }
+        Command::Agents { json, state } => agents(&state.client()?.agents()?, *json),
+        Command::Rollout {
+            command: RolloutCommand::Status { json, state },
+        } => rollout(&state.client()?, *json),
+        Command::Rollout {
+            command: RolloutCommand::Undo { state },
+        } => show(&state.client()?.undo()?, "version"),
+        Command::Revoke { name, state } => {
+            state.client()?.revoke_agent(name)?;
+            Ok(writeln!(standard(), "agent {name} is refused from now on")?)
+        }
+        Command::Forget { name, state } => {
+            state.client()?.forget_agent(name)?;
+            Ok(writeln!(standard(), "agent {name} is forgotten")?)
+        }
+    }
+}
+
+/// The files of a directory, by name.
+fn files(dir: &Path) -> Result<Vec<DocumentFile>> {
+    let cannot = || format!("{}: cannot read", dir.display());
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(dir).with_context(cannot)? {
+        let path = entry.with_context(cannot)?.path();
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "toml")
+        {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    if paths.is_empty() {
+        return Err(refuse(format!(
+            "{}: no file ends in .toml, and all policies would be removed: for that, write an empty one",
+            dir.display()
+        )));
+    }
+    if paths.len() > FILES_MAX {
+        return Err(refuse(format!(
+            "{}: more than {FILES_MAX} files",
+            dir.display()
+        )));
+    }
+    let mut left = BYTES_MAX;
+    let mut files = Vec::new();
+    for path in paths {
+        let cannot = || format!("{}: cannot read", path.display());
+        let bytes = fs::metadata(&path).with_context(cannot)?.len();
+        left = left.checked_sub(bytes).ok_or_else(|| {
+            refuse(format!(
+                "{}: all files together have more than 16 MiB",
+                dir.display()
+            ))
+        })?;
+        files.push(DocumentFile {
+            name: path.display().to_string(),
+            text: fs::read_to_string(&path).with_context(cannot)?,
+        });
+    }
+    Ok(files)
+}
+
+fn show(applied: &Applied, what: &str) -> Result<()> {
+    let mut out = standard();
+    for difference in &applied.differences {
+        writeln!(out, "{}", Printable(difference))?;
+    }
+    Ok(writeln!(out, "{what} {}", applied.version)?)
+}
+
+fn agents(agents: &[AgentStatus], json: bool) -> Result<()> {
+    let mut out = standard();
+    if json {
+        return Ok(writeln!(out, "{:#}", serde_json::to_value(agents)?)?);
+    }
+    if agents.is_empty() {
+        writeln!(
+            out,
+            "no agents: copy enrol.token to a host, and start `strata agent` there"
+        )?;
+    }
+    for agent in agents {
+        let heard = agent
+            .heard
+            .map_or(String::new(), |seconds| format!(", heard {seconds} s ago"));
+        write!(
+            out,
+            "{}: {}{heard}, version {}, {} captured",
+            agent.name,
+            agent.state,
+            agent.runs,
+            count_of(agent.captures.into(), "interface"),
+        )?;
+        if agent.skew_ms.abs() >= 1000 {
+            write!(out, ", its clock is off by {} ms", agent.skew_ms)?;
+        }
+        writeln!(out)?;
+        for (interface, identity) in &agent.identities {
+            writeln!(out, "    {}: identity {identity}", Printable(interface))?;
+        }
+        for to in &agent.exports {
+            let name = Printable(&to.name);
+            let (packets, lost) = (count_of(to.packets, "packet"), grouped(to.lost));
+            writeln!(out, "    to {name}: {packets}, {lost} lost")?;
+        }
+        if !agent.problem.is_empty() {
+            writeln!(out, "    problem: {}", Printable(&agent.problem))?;
+        }
+    }
+    Ok(())
+}
+
+fn rollout(client: &Client, json: bool) -> Result<()> {
+    let rollout = client.rollout()?;
+    let mut out = standard();
+    if json {
+        return Ok(writeln!(out, "{:#}", serde_json::to_value(&rollout)?)?);
+    }
+    if rollout.version == 0 {
+        return Ok(writeln!(
+            out,
+            "no policies yet: `strata controller apply DIR`"
+        )?);
+    }
+    writeln!(
+        out,
+        "version {}: {} run it, {} do not",
+        rollout.version,
+        count_of(rollout.running as u64, "agent"),
+        rollout.others.len(),
+    )?;
+    for other in &rollout.others {
+        writeln!(
+            out,
+            "    {}: version {}: {}",
+            other.name,
+            other.runs,
+            Printable(&other.why)
+        )?;
+    }
+    if let Some(before) = rollout.before.last() {
+        writeln!(out, "undo returns to version {before}")?;
+    }
+    Ok(())
+}

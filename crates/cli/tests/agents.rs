@@ -1,0 +1,504 @@
+//! Agents that follow a controller: enrolment, policies by selector, and what strangers and hostile agents
+//! get: nothing.
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+#[path = "common/program.rs"]
+mod program;
+#[path = "common/signal.rs"]
+mod signal;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use program::{failed, ok, strata};
+use serde_json::Value;
+use signal::signal;
+use strata_agent::{Enrol, Interface, Renew, Report};
+use strata_control::agent_client::{AgentClient, Interrupt};
+use strata_testkit::{Namespace, may_use_kernel};
+use strata_tls::authority::{Authority, Key, agent};
+
+/// A process, killed at the end.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < Duration::from_secs(120), "not {what}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The program, in a namespace if there is one.
+fn within(namespace: Option<&Namespace>) -> Command {
+    let Some(namespace) = namespace else {
+        return strata();
+    };
+    let mut command = Command::new("ip");
+    command.args([
+        "netns",
+        "exec",
+        namespace.name(),
+        env!("CARGO_BIN_EXE_strata"),
+    ]);
+    command
+}
+
+/// A controller with its directory.
+struct Controller {
+    process: Option<Running>,
+    state: PathBuf,
+    address: String,
+}
+
+impl Controller {
+    fn start(dir: &Path, namespace: Option<&Namespace>, address: &str) -> Self {
+        let mut controller = Self {
+            process: None,
+            state: dir.join("controller"),
+            address: address.to_owned(),
+        };
+        controller.again(namespace);
+        controller
+    }
+
+    fn again(&mut self, namespace: Option<&Namespace>) {
+        self.process = None;
+        let mut command = within(namespace);
+        command.args(["controller", "run", "--listen", &self.address, "--state"]);
+        self.process = Some(Running(command.arg(&self.state).spawn().unwrap()));
+        until("a controller", || {
+            self.command(&["agents"]).output().unwrap().status.success()
+        });
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = strata();
+        command
+            .arg("controller")
+            .args(arguments)
+            .arg("--state")
+            .arg(&self.state);
+        command
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&ok(self.command(arguments).arg("--json"))).unwrap()
+    }
+
+    /// Agents that run the version that holds.
+    fn running(&self) -> u64 {
+        self.json(&["rollout", "status"])["running"]
+            .as_u64()
+            .unwrap()
+    }
+
+    fn token(&self) -> PathBuf {
+        self.state.join("enrol.token")
+    }
+
+    /// Token, and certificate of the authority.
+    fn secrets(&self) -> (String, String) {
+        let text = fs::read_to_string(self.token()).unwrap();
+        let (token, authority) = text.split_once('\n').unwrap();
+        (token.to_owned(), authority.to_owned())
+    }
+
+    fn stop(&mut self) {
+        let mut process = self.process.take().unwrap();
+        signal(&process.0, "INT");
+        assert!(process.0.wait().unwrap().success());
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+fn policies(dir: &Path, text: &str) -> String {
+    let dir = dir.join("policies");
+    fs::create_dir_all(&dir).unwrap();
+    fs::write(dir.join("all.toml"), text).unwrap();
+    dir.display().to_string()
+}
+
+const ALL: &str = "[[policy]]\nname = 'all'\nmatch = 'udp'\naction = 'header -> here'\n";
+
+fn enrol(name: &str, token: &str, key: &Key) -> Enrol {
+    Enrol {
+        name: name.into(),
+        token: token.into(),
+        public_key: key.public().to_vec(),
+    }
+}
+
+fn report() -> Report {
+    let interface = Interface {
+        name: "eth0".into(),
+        ..Interface::default()
+    };
+    Report {
+        interfaces: vec![interface],
+        ..Report::default()
+    }
+}
+
+/// Who has no certificate of the controller's gets nothing, whatever it shows.
+#[test]
+fn strangers_and_agents_that_are_revoked_get_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = format!("127.0.0.1:{}", free_port());
+    let mut controller = Controller::start(dir.path(), None, &address);
+    let (token, authority) = controller.secrets();
+    ok(&mut controller.command(&["apply", &policies(dir.path(), ALL)]));
+    let client = |own: Option<(&str, &str)>| {
+        AgentClient::new(&address, agent(&authority, own).unwrap()).unwrap()
+    };
+    let interrupt = Interrupt::default();
+    let key = Key::generate().unwrap();
+    // Without a certificate: neither policies nor a certificate.
+    let mut stranger = client(None);
+    let refused = |error: &dyn std::fmt::Display, what: &str| {
+        assert!(error.to_string().contains(what), "{error}");
+    };
+    refused(
+        &stranger.report(&report(), interrupt.follow()).unwrap_err(),
+        "only agents may ask",
+    );
+    let public_key = key.public().to_vec();
+    refused(
+        &stranger.renew(&Renew { public_key }).unwrap_err(),
+        "only agents may ask",
+    );
+    let wrong = "0".repeat(token.len());
+    refused(
+        &stranger.enrol(&enrol("host", &wrong, &key)).unwrap_err(),
+        "this token is not",
+    );
+    let mut no_key = enrol("host", &token, &key);
+    no_key.public_key = vec![4; 64];
+    refused(
+        &stranger.enrol(&no_key).unwrap_err(),
+        "not an uncompressed point",
+    );
+    refused(
+        &stranger.enrol(&enrol("../x", &token, &key)).unwrap_err(),
+        "is not made of letters",
+    );
+    // With a certificate of another authority of the same name.
+    let other = tempfile::tempdir().unwrap();
+    let other = Authority::open(other.path()).unwrap();
+    let forged = other.issue("host", key.public()).unwrap();
+    let mut forger = client(Some((&forged.pem, &key.pem())));
+    assert!(forger.report(&report(), interrupt.follow()).is_err());
+    assert!(forger.enrol(&enrol("host", &token, &key)).is_err());
+    // An agent does not take somebody else for its controller.
+    let mut misled = AgentClient::new(&address, agent(other.pem(), None).unwrap()).unwrap();
+    refused(
+        &misled.enrol(&enrol("host", &token, &key)).unwrap_err(),
+        "invalid peer certificate",
+    );
+    assert_eq!(controller.json(&["agents"]).as_array().unwrap().len(), 0);
+    // One that is enrolled gets its policies; its name is nobody else's.
+    let mine = stranger.enrol(&enrol("host", &token, &key)).unwrap();
+    let again = stranger.enrol(&enrol("host", &token, &key)).unwrap_err();
+    refused(&again, "an agent named host is enrolled");
+    let mut known = client(Some((&mine.certificate, &key.pem())));
+    let assigned = known
+        .report(&report(), interrupt.follow())
+        .unwrap()
+        .unwrap();
+    assert_eq!((assigned.version, assigned.policies.len()), (1, 1));
+    assert_eq!(assigned.identities["eth0"], 1);
+    // After a restart it is known, and has what it had.
+    controller.again(None);
+    let (mut stranger, mut known) = (client(None), client(Some((&mine.certificate, &key.pem()))));
+    let same = known
+        .report(&report(), interrupt.follow())
+        .unwrap()
+        .unwrap();
+    assert_eq!(same, assigned);
+    // Revoked, it is refused at once, and cannot enrol again.
+    ok(&mut controller.command(&["revoke", "host"]));
+    refused(
+        &known.report(&report(), interrupt.follow()).unwrap_err(),
+        "agent host is revoked",
+    );
+    let again = stranger.enrol(&enrol("host", &token, &key)).unwrap_err();
+    refused(&again, "agent host is revoked");
+    assert_eq!(controller.json(&["agents"])[0]["state"], "revoked");
+    ok(&mut controller.command(&["forget", "host"]));
+    refused(
+        &known.report(&report(), interrupt.follow()).unwrap_err(),
+        "enrol again",
+    );
+    controller.stop();
+}
+
+/// A change is whole, says what differs, and can be undone; others than the owner cannot read secrets.
+#[test]
+fn policies_are_applied_by_difference_or_not_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = format!("127.0.0.1:{}", free_port());
+    let mut controller = Controller::start(dir.path(), None, &address);
+    let text = failed(&mut controller.command(&["rollout", "undo"]));
+    assert!(text.contains("no version to return to"), "{text}");
+    let folder = policies(dir.path(), ALL);
+    let text = ok(&mut controller.command(&["apply", &folder, "--dry-run"]));
+    assert_eq!(
+        text,
+        "+ policy all\nnothing changed (--dry-run): agents have version 0\n"
+    );
+    assert_eq!(
+        ok(&mut controller.command(&["apply", &folder])),
+        "+ policy all\nversion 1\n"
+    );
+    let text = ok(&mut controller.command(&["apply", &folder]));
+    assert_eq!(text, "nothing to change: agents have version 1\n");
+    let more = ALL.replace("'all'", "'more'");
+    let wrong = ALL.replace("'all'", "'wrong'").replace("'udp'", "'udp['");
+    policies(dir.path(), &format!("{ALL}{more}{wrong}"));
+    let text = failed(&mut controller.command(&["apply", &folder]));
+    assert!(text.contains("all.toml: policy wrong: match: "), "{text}");
+    policies(dir.path(), &format!("{ALL}{more}"));
+    assert_eq!(
+        ok(&mut controller.command(&["apply", &folder])),
+        "+ policy more\nversion 2\n"
+    );
+    let text = ok(&mut controller.command(&["rollout", "undo"]));
+    assert_eq!(text, "- policy more\nversion 3\n");
+    for file in ["ca.key", "enrol.token"] {
+        use std::os::unix::fs::PermissionsExt as _;
+        let mode = fs::metadata(controller.state.join(file))
+            .unwrap()
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o077, 0, "{file}");
+    }
+    // A second controller would decide the same things differently.
+    let mut second = strata();
+    second.args(["controller", "run", "--listen", "127.0.0.1:0", "--state"]);
+    let text = failed(second.arg(&controller.state));
+    assert!(text.contains("another controller is using it"), "{text}");
+    controller.stop();
+    let text = failed(&mut controller.command(&["agents"]));
+    assert!(
+        text.contains("no controller runs with this directory"),
+        "{text}"
+    );
+}
+
+/// UDP from one address to another, the same for both tenants.
+fn frame(number: u8) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+    frame.extend([
+        0x45, 0, 0, 36, 0, number, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+    ]);
+    frame.extend([0x30, 0x39, 0, 53, 0, 16, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    frame.resize(60, 0);
+    frame
+}
+
+/// A host behind the middle, with a tenant's interface `tap0` whose other end is `vm0`.
+fn host(middle: &Namespace, number: u8) -> Namespace {
+    let host = Namespace::new(&format!("st-ag-{number}"));
+    host.ip("link set lo up");
+    host.ip(&format!(
+        "link add eth0 type veth peer name h{number} netns {}",
+        middle.name()
+    ));
+    middle.ip(&format!("link set h{number} master br0 up"));
+    host.ip(&format!("addr add 10.9.0.{number}/24 dev eth0"));
+    host.ip("link set eth0 up");
+    host.pair("tap0", "vm0");
+    host
+}
+
+fn inject(host: &Namespace, device: &str, number: u8) {
+    host.enter(|| {
+        let mut sender = pcap::Capture::from_device(device).unwrap().open().unwrap();
+        sender.sendpacket(frame(number)).unwrap();
+    });
+}
+
+/// What tshark finds in a file: interface and source of each packet.
+fn found(path: &Path) -> BTreeSet<(String, String)> {
+    let mut command = Command::new("tshark");
+    command.arg("-n").arg("-r").arg(path).args(["-T", "fields"]);
+    let output = command
+        .args(["-e", "frame.interface_name", "-e", "ip.src"])
+        .output();
+    let text = String::from_utf8(output.expect("tshark is installed").stdout).unwrap();
+    let pairs = text.lines().filter_map(|line| line.split_once('\t'));
+    pairs
+        .map(|(one, other)| (one.to_owned(), other.to_owned()))
+        .collect()
+}
+
+const TENANTS: &str = "
+[[policy]]
+name = 'tenants'
+match = 'udp port 53'
+action = 'header -> here'
+tenant = 'blue'
+[[policy]]
+name = 'red'
+match = 'udp port 53'
+action = 'payload -> here'
+labels = { rack = '2' }
+interfaces = ['tap*']
+[[tenant]]
+name = 'blue'
+interfaces = ['host-1:tap*']
+";
+
+/// Three hosts, two tenants with equal addresses: streams arrive, and are told apart.
+#[test]
+fn three_hosts_follow_their_controller_and_go_on_without_it() {
+    if !may_use_kernel("agents in network namespaces") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let middle = Namespace::new("st-ag-m");
+    middle.ip("link set lo up");
+    middle.ip("link add br0 type bridge");
+    middle.ip("addr add 10.9.0.254/24 dev br0");
+    middle.ip("link set br0 up");
+    let hosts: Vec<Namespace> = (1..=3).map(|number| host(&middle, number)).collect();
+    let mut controller = Controller::start(dir.path(), Some(&middle), "10.9.0.254:4741");
+    ok(&mut controller.command(&["apply", &policies(dir.path(), TENANTS)]));
+    let file = dir.path().join("all.pcapng");
+    let mut command = within(Some(&middle));
+    command.args([
+        "collector",
+        "--listen",
+        "10.9.0.254",
+        "--allow",
+        "10.9.0.0/24",
+        "-w",
+    ]);
+    let mut collector = Running(command.arg(&file).spawn().unwrap());
+    let _agents: Vec<Running> = (1..=3)
+        .map(|number| {
+            let mut command = within(Some(&hosts[number - 1]));
+            command.args(["agent", "--controller", "10.9.0.254", "-i", "tap*"]);
+            command.args(["--to", "here=udp://10.9.0.254:4740"]);
+            command.arg("--name").arg(format!("host-{number}"));
+            command.arg("--label").arg(format!("rack={number}"));
+            command.arg("--token-file").arg(controller.token());
+            command
+                .arg("--state")
+                .arg(dir.path().join(format!("agent-{number}")));
+            Running(command.spawn().unwrap())
+        })
+        .collect();
+    until("three agents", || controller.running() == 3);
+    let is_there = |expected: &[&str]| {
+        let expected = expected
+            .iter()
+            .map(|name| ((*name).to_owned(), "10.0.0.1".to_owned()));
+        found(&file) == expected.collect()
+    };
+    until("packets of two hosts", || {
+        hosts.iter().for_each(|host| inject(host, "vm0", 1));
+        is_there(&["host-1:tap0", "host-2:tap0"])
+    });
+    // A new interface is picked up, and its tenant's policy is for it.
+    hosts[0].pair("tap1", "vm1");
+    until("a new interface", || {
+        let agents = controller.json(&["agents"]);
+        agents[0]["captures"] == 2 && !agents[0]["identities"]["tap1"].is_null()
+    });
+    let identities = controller.json(&["agents"]);
+    let identities: BTreeSet<u64> = identities
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|agent| agent["identities"].as_object().unwrap().values())
+        .map(|identity| identity.as_u64().unwrap())
+        .collect();
+    assert_eq!(identities.len(), 3, "one each");
+    until("packets of the new interface", || {
+        inject(&hosts[0], "vm1", 1);
+        is_there(&["host-1:tap0", "host-1:tap1", "host-2:tap0"])
+    });
+    // A destination that only the controller knows: the agents say so, and go on.
+    let elsewhere = TENANTS.replace("header -> here", "header -> elsewhere");
+    ok(&mut controller.command(&["apply", &policies(dir.path(), &elsewhere)]));
+    until("a refusal", || {
+        let rollout = controller.json(&["rollout", "status"]);
+        let why = rollout["others"][0]["why"]
+            .as_str()
+            .unwrap_or("")
+            .to_owned();
+        why.contains("names no destination elsewhere")
+    });
+    ok(&mut controller.command(&["rollout", "undo"]));
+    until("three agents again", || controller.running() == 3);
+    // Without a controller, agents go on with what they have.
+    controller.stop();
+    let before = fs::metadata(&file).unwrap().len();
+    until("packets without a controller", || {
+        inject(&hosts[1], "vm0", 7);
+        fs::metadata(&file).unwrap().len() > before + 4096
+    });
+    controller.again(Some(&middle));
+    until("agents that are back", || controller.running() == 3);
+    signal(&collector.0, "INT");
+    collector.0.wait().unwrap();
+}
+
+/// The same without a controller: a file of policies.
+#[test]
+fn an_agent_follows_a_file() {
+    if !may_use_kernel("an agent in a network namespace") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let namespace = Namespace::new("st-ag-file");
+    namespace.ip("link set lo up");
+    namespace.pair("tap0", "vm0");
+    let file = dir.path().join("policies.toml");
+    fs::write(&file, ALL).unwrap();
+    let out = dir.path().join("out.pcapng");
+    let mut command = within(Some(&namespace));
+    let mut collector = Running(command.args(["collector", "-w"]).arg(&out).spawn().unwrap());
+    let mut command = within(Some(&namespace));
+    command.args([
+        "agent",
+        "-i",
+        "tap*",
+        "--to",
+        "here=udp://127.0.0.1:4740",
+        "--name",
+        "me",
+    ]);
+    command
+        .arg("--policy")
+        .arg(&file)
+        .args(["--identity", "77"]);
+    command.arg("--state").arg(dir.path().join("agent"));
+    let mut agent = Running(command.spawn().unwrap());
+    let expected = BTreeSet::from([("me:tap0".to_owned(), "10.0.0.1".to_owned())]);
+    until("packets", || {
+        inject(&namespace, "vm0", 1);
+        found(&out) == expected
+    });
+    signal(&agent.0, "INT");
+    assert!(agent.0.wait().unwrap().success());
+    signal(&collector.0, "INT");
+    collector.0.wait().unwrap();
+}

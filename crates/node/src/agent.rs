@@ -1,0 +1,361 @@
+//! The role of an agent (`docs/agents.md`): a recording that only exports, in a process of its own, which
+//! follows what a controller or a file says. `strata_agent::Follower` decides, this does it.
+//!
+//! ```text
+//! link      thread: asks the controller, with a certificate; reports
+//! child     the process that records, with its own sandbox
+//! files     what is kept in the agent's directory, and read of its interfaces
+//! ```
+
+mod child;
+mod files;
+mod link;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use strata_agent::{
+    Assignment, DocumentFile, ExportCount, Follower, Local, Registry, Report, Step,
+};
+use strata_control::agent_client::Interrupt;
+use strata_sandbox::{Owner, make_dir};
+
+use crate::error::{At as _, NodeError, Result};
+use crate::notice::{Notice, Tell};
+use child::{Child, Recorder};
+use files::State;
+use link::Link;
+
+/// How often the recording's process is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often interfaces are looked for.
+const INTERFACES_EVERY: Duration = Duration::from_millis(500);
+
+/// An agent.
+#[derive(Clone, Debug)]
+pub struct AgentSpec {
+    /// What only this host decides.
+    pub local: Local,
+    /// Who says what to capture.
+    pub source: AgentSource,
+    /// Its directory, made if there is none.
+    pub state: PathBuf,
+    /// This program, and further arguments of `record`.
+    pub program: PathBuf,
+    /// Options for each recording, such as `--cpu 10%`.
+    pub options: Vec<String>,
+}
+
+/// Who says what to capture.
+#[derive(Clone, Debug)]
+pub enum AgentSource {
+    /// A controller at `HOST:PORT`; the token file is read until the agent has a certificate.
+    Controller {
+        /// Where it is.
+        address: String,
+        /// As the controller has written it.
+        token_file: Option<PathBuf>,
+    },
+    /// A file of policies, as those of a controller's directory.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The identity of the first interface.
+        first_identity: u32,
+    },
+}
+
+/// What supervisor and link share.
+#[derive(Debug, Default)]
+struct Shared {
+    /// As the supervisor has it; the link adds its time.
+    report: Report,
+    /// What the controller has assigned, until the supervisor takes it.
+    inbox: Option<Assignment>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Desk(Arc<Mutex<Shared>>);
+
+impl Desk {
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let ns = since.expect("the clock is after 1970").as_nanos();
+    u64::try_from(ns).expect("the clock is before 2554")
+}
+
+/// The same for a file of policies as a controller does.
+struct FileSource {
+    path: PathBuf,
+    registry: Registry,
+}
+
+/// A certificate that stands for the agent itself.
+const SELF: [u8; 32] = [0; 32];
+
+impl FileSource {
+    fn open(path: PathBuf, first_identity: u32, name: &str) -> Result<Self> {
+        let mut registry = Registry::new(strata_agent::Stored::default(), first_identity);
+        let enrolled = registry.enrolled(name, SELF, u64::MAX, 0);
+        enrolled.map_err(|error| NodeError::Refused(error.to_string()))?;
+        let mut source = Self { path, registry };
+        source.read()?;
+        Ok(source)
+    }
+
+    fn read(&mut self) -> Result<()> {
+        let name = self.path.display().to_string();
+        let text = std::fs::read_to_string(&self.path).at(&name)?;
+        let applied = self.registry.apply(&[DocumentFile { name, text }], 0);
+        applied
+            .map(drop)
+            .map_err(|error| NodeError::Refused(error.to_string()))
+    }
+
+    fn assigned(&mut self, report: Report) -> Result<Option<Assignment>> {
+        let assigned = self.registry.report(&SELF, report, 0);
+        let (assignment, _) = assigned.map_err(|error| NodeError::Refused(error.to_string()))?;
+        Ok(assignment)
+    }
+}
+
+/// An agent at work.
+struct Agent {
+    follower: Follower,
+    recorder: Recorder,
+    child: Option<Child>,
+    state: State,
+    file: Option<FileSource>,
+    desk: Desk,
+    interrupt: Interrupt,
+    started: Instant,
+    tell: Tell,
+    /// As last told.
+    problem: String,
+}
+
+/// Runs an agent until `stop`; `reload` asks to read the file of policies again.
+///
+/// # Errors
+///
+/// If its directory or file cannot be used. What fails later is tried again, and told.
+pub fn run_agent(
+    spec: AgentSpec,
+    stop: &Arc<AtomicBool>,
+    mut reload: impl FnMut() -> bool,
+    tell: &Tell,
+) -> Result<()> {
+    make_dir(&spec.state, &Owner::default())?;
+    let state = State::lock(&spec.state)?;
+    let (desk, interrupt) = (Desk::default(), Interrupt::default());
+    let (file, link) = match spec.source {
+        AgentSource::File {
+            path,
+            first_identity,
+        } => (
+            Some(FileSource::open(path, first_identity, &spec.local.host)?),
+            None,
+        ),
+        AgentSource::Controller {
+            address,
+            token_file,
+        } => {
+            let link = Link {
+                address,
+                token_file,
+                name: spec.local.host.clone(),
+                state: state.clone(),
+                desk: desk.clone(),
+                interrupt: interrupt.clone(),
+                stop: Arc::clone(stop),
+                tell: Arc::clone(tell),
+            };
+            (None, Some(link))
+        }
+    };
+    let stored = match &file {
+        Some(_) => None,
+        None => state.assignment(tell),
+    };
+    let mut agent = Agent {
+        follower: Follower::new(spec.local, stored),
+        recorder: Recorder {
+            program: spec.program,
+            options: spec.options,
+            config: spec.state.join("strata.toml"),
+            socket: state.socket(),
+            tell: Arc::clone(tell),
+        },
+        child: None,
+        state,
+        file,
+        desk,
+        interrupt,
+        started: Instant::now(),
+        tell: Arc::clone(tell),
+        problem: String::new(),
+    };
+    agent.look_for_interfaces();
+    agent.publish();
+    let link = link.map(Link::start).transpose()?;
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    let mut looked = Instant::now();
+    while !stop.load(Ordering::Relaxed) {
+        if looked.elapsed() >= INTERFACES_EVERY {
+            looked = Instant::now();
+            agent.look_for_interfaces();
+        }
+        if reload() {
+            agent.reload();
+        }
+        agent.look();
+        thread::sleep(LOOK_EVERY);
+    }
+    if let Some(child) = agent.child.take() {
+        child.end();
+    }
+    agent.interrupt.interrupt();
+    if let Some(link) = link {
+        let _ = link.join();
+    }
+    Ok(())
+}
+
+impl Agent {
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).expect("it runs for less than an age")
+    }
+
+    fn look_for_interfaces(&mut self) {
+        match files::interfaces() {
+            Ok(all) => {
+                if self.follower.interfaces(all) {
+                    self.follow_file();
+                }
+            }
+            Err(error) => self.tell_problem(&error.chain()),
+        }
+    }
+
+    /// Reads the file of policies again.
+    fn reload(&mut self) {
+        let Some(file) = &mut self.file else {
+            return;
+        };
+        match file.read() {
+            Ok(()) => self.follow_file(),
+            Err(error) => {
+                let what = format!(
+                    "policies not reloaded, nothing has changed: {}",
+                    error.chain()
+                );
+                (self.tell)(&Notice::Warning(what));
+            }
+        }
+    }
+
+    fn follow_file(&mut self) {
+        let report = self.report(Vec::new());
+        let assigned = self.file.as_mut().map(|file| file.assigned(report));
+        match assigned.transpose() {
+            Ok(Some(Some(assignment))) => self.follower.assign(assignment),
+            Ok(_) => {}
+            Err(error) => self.tell_problem(&error.chain()),
+        }
+    }
+
+    fn report(&self, exports: Vec<ExportCount>) -> Report {
+        self.follower
+            .report(now_ns(), env!("CARGO_PKG_VERSION"), exports)
+    }
+
+    /// Does what there is to do.
+    fn look(&mut self) {
+        let assigned = self.desk.lock().inbox.take();
+        if let Some(assignment) = assigned {
+            if let Err(error) = self.state.keep_assignment(&assignment) {
+                self.tell_problem(&error.chain());
+            }
+            self.follower.assign(assignment);
+        }
+        let ended = self.child.as_mut().and_then(Child::ended);
+        if ended.is_some() {
+            self.child = None;
+        }
+        let now = self.now_ms();
+        match self.follower.step(now, ended) {
+            Step::Wait => {}
+            Step::Stop => {
+                if let Some(child) = self.child.take() {
+                    child.end();
+                }
+            }
+            Step::Start(plan) => {
+                let started = self.recorder.start(&plan);
+                self.done(plan, started.map(Some));
+            }
+            Step::Reload(plan) => {
+                let reloaded = match &self.child {
+                    Some(child) => self.recorder.reload(&plan, child),
+                    None => Err(NodeError::Refused("the recording is gone".into())),
+                };
+                self.done(plan, reloaded.map(|()| None));
+            }
+        }
+        self.publish();
+    }
+
+    fn done(&mut self, plan: strata_agent::Plan, done: Result<Option<Child>>) {
+        match done {
+            Ok(child) => {
+                self.child = child.or(self.child.take());
+                let now = self.now_ms();
+                self.follower.took(plan, now);
+            }
+            Err(error) => {
+                let now = self.now_ms();
+                self.follower.refused(plan, error.chain(), now);
+            }
+        }
+    }
+
+    /// Lets the link report what has changed.
+    fn publish(&mut self) {
+        let problem = self.follower.problem().to_owned();
+        if problem.is_empty() {
+            self.problem.clear();
+        } else {
+            self.tell_problem(&problem);
+        }
+        let report = self.report(Vec::new());
+        let mut shared = self.desk.lock();
+        let is_new = Report {
+            time_ns: 0,
+            ..report.clone()
+        } != Report {
+            time_ns: 0,
+            ..shared.report.clone()
+        };
+        shared.report = report;
+        drop(shared);
+        if is_new {
+            self.interrupt.interrupt();
+        }
+    }
+
+    /// Each problem once, while it lasts.
+    fn tell_problem(&mut self, problem: &str) {
+        if self.problem != problem {
+            problem.clone_into(&mut self.problem);
+            (self.tell)(&Notice::Warning(problem.to_owned()));
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! An agent's thread that asks its controller.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use strata_agent::{Enrol, ExportCount, Renew};
+use strata_control::agent_client::{AgentClient, AgentClientError, Interrupt};
+use strata_control::client::Client;
+use strata_sandbox::read_secret;
+use strata_tls::authority::{Key, agent};
+
+use super::files::{Identity, State};
+use super::{Desk, now_ns};
+use crate::error::{NodeError, Result};
+use crate::notice::{Notice, Tell};
+
+/// After a failure, and after further ones twice as long each time, up to the most.
+const AGAIN: Duration = Duration::from_millis(500);
+const AGAIN_MAX: Duration = Duration::from_secs(30);
+/// A controller notices within this time that a connection is gone.
+const BUSY: Duration = Duration::from_millis(100);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// The supervisor takes what was assigned within this time: it may be ending a recording.
+const TAKEN: Duration = Duration::from_secs(60);
+
+pub(super) struct Link {
+    pub(super) address: String,
+    pub(super) token_file: Option<PathBuf>,
+    pub(super) name: String,
+    pub(super) state: State,
+    pub(super) desk: Desk,
+    pub(super) interrupt: Interrupt,
+    pub(super) stop: Arc<AtomicBool>,
+    pub(super) tell: Tell,
+}
+
+fn refused(error: &impl std::fmt::Display) -> NodeError {
+    NodeError::Refused(error.to_string())
+}
+
+impl Link {
+    /// Starts to ask. A token that cannot be used is an error now, a controller that is away is not.
+    pub(super) fn start(self) -> Result<JoinHandle<()>> {
+        let identity = self.state.identity()?;
+        if identity.is_none() {
+            self.token()?;
+        }
+        let thread = thread::Builder::new().name("strata-agent".into());
+        thread
+            .spawn(move || self.run(identity))
+            .map_err(NodeError::Thread)
+    }
+
+    /// The token, and the certificate of the controller's authority.
+    fn token(&self) -> Result<(String, String)> {
+        let Some(path) = &self.token_file else {
+            return Err(NodeError::Refused(format!(
+                "this host is not enrolled at {}: copy enrol.token from the controller's directory, and \
+                 name it with --token-file",
+                self.address
+            )));
+        };
+        let text = read_secret(path).map_err(|error| refused(&error))?;
+        match text.split_once('\n') {
+            Some((token, authority)) if authority.contains("BEGIN CERTIFICATE") => {
+                Ok((token.trim().to_owned(), authority.to_owned()))
+            }
+            _ => Err(NodeError::Refused(format!(
+                "{}: not the enrol.token of a controller",
+                path.display()
+            ))),
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Waits, but not beyond the end.
+    fn wait(&self, most: Duration) {
+        let started = Instant::now();
+        while started.elapsed() < most && !self.is_stopped() {
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    fn run(self, mut identity: Option<Identity>) {
+        let mut client = None;
+        let (mut wait, mut told) = (AGAIN, String::new());
+        while !self.is_stopped() {
+            match self.ask(&mut identity, &mut client) {
+                Ok(()) => {
+                    if !told.is_empty() {
+                        told.clear();
+                        (self.tell)(&Notice::AtController(self.address.clone()));
+                    }
+                    wait = AGAIN;
+                }
+                Err(error) => {
+                    let problem = error.chain();
+                    if problem != told {
+                        (self.tell)(&Notice::Warning(format!(
+                            "{problem}; what was assigned before goes on"
+                        )));
+                        told = problem;
+                    }
+                    client = None;
+                    self.wait(wait);
+                    wait = (wait * 2).min(AGAIN_MAX);
+                }
+            }
+        }
+    }
+
+    /// Asks once: for a certificate, if need be, and for something to do.
+    fn ask(&self, identity: &mut Option<Identity>, client: &mut Option<AgentClient>) -> Result<()> {
+        let known = match identity {
+            Some(known) => known,
+            None => identity.insert(self.enrol()?),
+        };
+        let asking = match client {
+            Some(client) => client,
+            None => client.insert(self.client(known)?),
+        };
+        if now_ns() / 1_000_000_000 >= known.renew_at {
+            let key = Key::generate().map_err(|error| refused(&error))?;
+            let public_key = key.public().to_vec();
+            let renewed = asking
+                .renew(&Renew { public_key })
+                .map_err(|error| refused(&error))?;
+            known.certificate = renewed.certificate;
+            known.key = key.pem();
+            known.renew_at = renewed.renew_at;
+            self.state.keep_identity(known)?;
+            asking.show(config(known)?);
+        }
+        let until = self.interrupt.follow();
+        let mut report = self.desk.lock().report.clone();
+        report.time_ns = now_ns();
+        report.exports = exports(&self.state.socket());
+        let assigned = match asking.report(&report, until) {
+            Ok(assigned) => assigned,
+            Err(AgentClientError::Refused {
+                is_stranger: true,
+                why,
+                ..
+            }) => return Err(self.not_known(identity, &why)),
+            // It has not noticed yet that a wait was interrupted.
+            Err(AgentClientError::Refused { is_busy: true, .. }) => {
+                self.wait(BUSY);
+                return Ok(());
+            }
+            Err(error) => return Err(refused(&error)),
+        };
+        if let Some(assignment) = assigned {
+            let stamp = assignment.stamp;
+            self.desk.lock().inbox = Some(assignment);
+            let started = Instant::now();
+            let is_taken = || self.desk.lock().report.has == Some(stamp);
+            while !is_taken() && !self.is_stopped() && started.elapsed() < TAKEN {
+                thread::sleep(LOOK_EVERY);
+            }
+        }
+        Ok(())
+    }
+
+    /// The controller does not know the certificate: it has forgotten this agent, or revoked it. With a
+    /// token it may enrol again.
+    fn not_known(&self, identity: &mut Option<Identity>, why: &str) -> NodeError {
+        if self.token().is_ok() && why.contains("enrol again") && !why.contains("revoked") {
+            *identity = None;
+        }
+        NodeError::Refused(format!("controller {} refuses: {why}", self.address))
+    }
+
+    fn enrol(&self) -> Result<Identity> {
+        let (token, authority) = self.token()?;
+        let key = Key::generate().map_err(|error| refused(&error))?;
+        let config = agent(&authority, None).map_err(|error| refused(&error))?;
+        let mut client = AgentClient::new(&self.address, config)?;
+        let enrolled = client.enrol(&Enrol {
+            name: self.name.clone(),
+            token,
+            public_key: key.public().to_vec(),
+        });
+        let enrolled = enrolled.map_err(|error| refused(&error))?;
+        let identity = Identity {
+            authority,
+            certificate: enrolled.certificate,
+            key: key.pem(),
+            renew_at: enrolled.renew_at,
+        };
+        self.state.keep_identity(&identity)?;
+        (self.tell)(&Notice::AtController(self.address.clone()));
+        Ok(identity)
+    }
+
+    fn client(&self, identity: &Identity) -> Result<AgentClient> {
+        Ok(AgentClient::new(&self.address, config(identity)?)?)
+    }
+}
+
+fn config(identity: &Identity) -> Result<Arc<rustls::ClientConfig>> {
+    let own = (identity.certificate.as_str(), identity.key.as_str());
+    agent(&identity.authority, Some(own)).map_err(|error| refused(&error))
+}
+
+/// What the recording has exported; nothing if there is none.
+fn exports(socket: &Path) -> Vec<ExportCount> {
+    if fs::symlink_metadata(socket).is_err() {
+        return Vec::new();
+    }
+    let status = Client::new(Some(socket)).and_then(|client| client.status());
+    let exports = status.map_or_else(|_| Vec::new(), |status| status.exports);
+    let count = exports.into_iter().map(|to| ExportCount {
+        name: to.name,
+        packets: to.packets,
+        lost: to.lost,
+    });
+    count.collect()
+}
