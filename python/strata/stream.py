@@ -22,7 +22,7 @@ from strata.program import ProgramError, find
 
 class Record(NamedTuple):
     """A record: where reading goes on after it, its number (None if its form has none), when it was
-    appended (ns since 1970), its bytes, and what it says, if Strata has written it (`--to-stream`)."""
+    appended (ns since 1970), its bytes, and what it says, if Strata wrote it (`--to-stream`)."""
 
     cursor: str
     seq: int | None
