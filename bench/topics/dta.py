@@ -14,6 +14,12 @@ COUNTED = [
     "Key-Increment N=2, packed", "Postcards B=5, packed", "Append 4 B",
 ]
 
+# Datagrams of telemetry_receive.
+UDP_KINDS = {
+    "packed": "100 Key-Writes", "published": "one Key-Write, as published",
+    "increment": "100 Key-Increments, N=2", "append": "100 entries of 18 B",
+}
+
 
 def speeds(program, mib, million, rounds):
     """Medians of million reports a second by line, their bars, and of the limit of the memory."""
@@ -57,6 +63,31 @@ def figures(program, million):
     return points
 
 
+def over_udp(program, directory, thousands, rounds):
+    """Rows by kind of datagram: reports that the collector took and that a loop of recvmmsg without
+    anything else took, M/s, the ratio (medians), and shares of what was sent, in percent. Both are
+    fed by a sender on another core, in turns."""
+    rows = []
+    for kind in UDP_KINDS:
+        taken = {"collector": [], "discard": []}
+        shares = {mode: [] for mode in taken}
+        # The first turn makes the store's memory present, and does not count.
+        for turn in range(rounds + 1):
+            for mode in taken:
+                command = [program, directory / kind, kind, mode, str(thousands)]
+                done = subprocess.run(command, capture_output=True, text=True, check=True)
+                found = json.loads(done.stdout)
+                if turn:
+                    taken[mode].append(found["taken_per_second"] / 1e6)
+                    shares[mode].append(100 * found["taken"] / found["sent"])
+        ratios = [ours / theirs for ours, theirs in zip(*taken.values(), strict=True)]
+        rows.append([
+            UDP_KINDS[kind], *(round(median(taken[mode]), 2) for mode in taken),
+            round(median(ratios), 2), *(round(median(shares[mode]), 1) for mode in taken),
+        ])
+    return rows
+
+
 def measure(context):
     speed = context.example("strata-dta", "dta_speed")
     figure = context.example("strata-dta", "dta_figures")
@@ -70,6 +101,8 @@ def measure(context):
         grown[size] = [its_limit, *(some[name] for name in some if "packed" in name)]
     columns = [name for name in rates if "packed" in name]
     counted = instructions(speed, context.directory)
+    receive = context.example("strata-node", "telemetry_receive")
+    udp = over_udp(receive, context.directory, *((100, 1) if context.quick else (2000, 5)))
     points = figures(figure, 1 if context.quick else 10)
     rows = [
         [name, round(rate, 1), bars[name] or "-", round(rate / limit, 2),
@@ -83,11 +116,16 @@ def measure(context):
         "setup": f"{million} million reports in memory, packed datagrams of 100 or published ones "
         f"of one; a store of {mib} MiB in huge pages; one core; others took {busy:.1%} of the "
         f"CPU. The limit, random lines fetched ahead and written, is {limit:.1f} M/s.",
-        "figures": {"speeds": rates, "limit": limit, "instructions": counted, "paper": points},
+        "figures": {"speeds": rates, "limit": limit, "instructions": counted, "paper": points,
+                    "udp": udp},
         "tables": [
             {"title": "Reports into stores",
              "columns": ["what", "M/s", "aim", "of the limit", "instructions a report"],
              "rows": rows},
+            {"title": "By UDP on loopback (aim: 0.8 of the loop), the sender on another core",
+             "columns": ["datagrams of", "collector, M reports/s", "loop of recvmmsg",
+                         "ratio", "collector took (%)", "loop took (%)"],
+             "rows": udp},
             {"title": "By size of the store, M/s", "columns": ["MiB", "limit", *columns],
              "rows": [[size, *(round(n, 1) for n in found)] for size, found in grown.items()]},
             {"title": "Keys that answer (%), by load and copies N: found, and of the formula "
