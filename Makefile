@@ -15,7 +15,7 @@ CHROMIUM = $(shell for one in $(STRATA_CHROMIUM) chromium chromium-browser; do c
 PAGE_PEERS = $(strip $(if $(shell command -v npm),,nodejs npm) $(if $(CHROMIUM),,chromium))
 LINTS := -D warnings
 
-.PHONY: help build page sql demo test test-page page-tests arch test-python test-sql verbs neon fmt lint check-docs tools attack forged fuzz bench python lock model compare ablation unseen kept clean
+.PHONY: help build page sql demo test test-page arch test-python test-sql verbs neon fmt lint check-docs tools attack forged fuzz bench python lock model compare ablation unseen kept clean
 
 help:
 	@echo "make demo    build, record a real capture, show the result"
@@ -57,17 +57,18 @@ $(PAGE): $(PAGE_PACKAGES) page/build.mjs crates/serve/openapi.yaml $(shell find 
 	cd page && npm run --silent build
 	@touch crates/serve/build.rs # which cannot watch a folder that was missing
 
-# The page in a real browser, with the real server.
+# The page in a real browser, with the program as it was built last. In CI nothing of it may be missing.
+# No make within it: `make -n` would run that.
+define PAGE_TESTS
+@if [ -z "$(PAGE_PEERS)" ]; then \
+    cd page && npm run --silent check && STRATA_CHROMIUM=$(CHROMIUM) npm run --silent test; \
+elif [ -n "$$CI" ]; then echo "the tests of the page cannot run without $(PAGE_PEERS)"; exit 1; \
+else echo "not run, without $(PAGE_PEERS): the tests of the page"; fi
+endef
+
 test-page: tools page
 	$(CARGO) build --locked --quiet -p strata-cli
-	@$(MAKE) --no-print-directory page-tests
-
-# With the program as it was built last. In CI nothing of it may be missing.
-page-tests:
-	@if [ -z "$(PAGE_PEERS)" ]; then \
-	    $(MAKE) --no-print-directory $(PAGE) && cd page && npm run --silent check && STRATA_CHROMIUM=$(CHROMIUM) npm run --silent test; \
-	elif [ -n "$$CI" ]; then echo "the tests of the page cannot run without $(PAGE_PEERS)"; exit 1; \
-	else echo "not run, without $(PAGE_PEERS): the tests of the page"; fi
+	$(PAGE_TESTS)
 
 # DataFusion takes longer to build than all the rest, so it is a workspace of its own.
 sql:
@@ -82,7 +83,7 @@ demo: build
 
 test: tools page fmt lint check-docs test-python test-sql verbs
 	$(CARGO) test --workspace --locked --quiet
-	@$(MAKE) --no-print-directory page-tests
+	$(PAGE_TESTS)
 
 # Also part of `make test`, with all tests of the workspace.
 arch:
