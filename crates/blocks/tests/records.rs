@@ -372,10 +372,10 @@ fn append(
     packets: &[Packet],
     recorded: &[u16; GROUPS],
 ) {
-    let data: Vec<&[u8]> = packets
-        .iter()
-        .map(|packet| packet.data.as_slice())
-        .collect();
+    let mut data: [&[u8]; WIDE] = [&[]; WIDE];
+    for (to, packet) in data.iter_mut().zip(packets) {
+        *to = &packet.data;
+    }
     let column = |of: &dyn Fn(&Packet) -> u32| {
         let mut column = [u32::MAX; WIDE];
         for (to, packet) in column.iter_mut().zip(packets) {
@@ -401,6 +401,7 @@ fn append(
     let kinds = column(&|p| u32::from(p.class) | u32::from(p.record.keep.code()) << 8);
     let run = PacketRun {
         interface: 1,
+        count: packets.len(),
         data: &data,
         ts_ns: &ts_ns,
         ascends: times.is_sorted(),

@@ -6,7 +6,7 @@ use strata_wire::{Decider, Granularity, Keep, Outcome};
 use crate::reasons::{BY_CLASS, DeciderId, Reasons, join_decided};
 
 /// What is kept of a packet in columns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Kept {
     /// Bytes after the headers; [`WHOLE`] for all.
     pub(crate) payload: u32,

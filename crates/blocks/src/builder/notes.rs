@@ -46,6 +46,27 @@ impl BlockBuilder {
         }
     }
 
+    /// The same for several packets, of which each column has as many.
+    #[inline]
+    #[allow(clippy::cast_possible_truncation)]
+    pub fn note_plain_run(&mut self, flows: &[u64], sources: &[u32], destinations: &[u32]) {
+        let ends = sources.iter().zip(destinations);
+        let packets = flows.iter().zip(ends);
+        let room = &mut self.plain[self.plain_len..];
+        if room.len() < flows.len() {
+            packets.for_each(|(&flow, (&from, &to))| self.note_plain(flow, [from, to]));
+            return;
+        }
+        let mut noted = 0;
+        for (&flow, (&source, &destination)) in packets {
+            let slot = &mut self.recent[flow as usize % RECENT];
+            let salted = flow.wrapping_add(self.salt);
+            room[noted] = (flow, [source, destination]);
+            noted += usize::from(mem::replace(slot, salted) != salted);
+        }
+        self.plain_len += noted;
+    }
+
     /// Notes the flows and addresses of a packet's headers; `fingerprint` is that of its key.
     #[inline(never)]
     pub fn note_headers(&mut self, headers: &Headers, fingerprint: u64, hasher: &FlowHasher) {

@@ -14,14 +14,16 @@ use crate::format::{PACKET_HEADER_LEN, PREFIX_LEN, kind, packet_flag};
 /// Combinations of class and granularity that are counted by masks: more in one batch are rare.
 const KINDS_BY_MASK: usize = 6;
 
-/// Packets to record, one column per field; `data` has as many as there are. Those in `recorded`
-/// are of one interface, have a time and no options, and are shorter than 16 MiB.
+/// Packets to record, one column per field. Those in `recorded` are of one interface, have a time and
+/// no options, and are shorter than 16 MiB.
 #[derive(Clone, Copy, Debug)]
 pub struct PacketRun<'a> {
     /// The interface.
     pub interface: u16,
+    /// How many packets there are, 256 at most.
+    pub count: usize,
     /// Captured bytes.
-    pub data: &'a [&'a [u8]],
+    pub data: &'a [&'a [u8]; WIDE],
     /// Arrival, ns since 1970.
     pub ts_ns: &'a [u64; WIDE],
     /// Whether none of them is earlier than the one before.
@@ -101,10 +103,10 @@ impl BlockBuilder {
         let is_ready = self.refers_to(run.interface) && is_next && run.interface < 256;
         let Some(time) = self.time_ns.filter(|_| is_ready) else {
             let lanes = (from / GROUP..GROUPS).find_map(|group| {
-                let lanes = run.lanes(group, &(from..run.data.len()));
+                let lanes = run.lanes(group, &(from..run.count));
                 (lanes != 0).then(|| group * GROUP + lanes.trailing_zeros() as usize)
             });
-            return (lanes.unwrap_or(run.data.len()), 0);
+            return (lanes.unwrap_or(run.count), 0);
         };
         let end = simd.run(Append {
             block: self,
@@ -224,8 +226,8 @@ impl<F: FnMut(&mut BlockBuilder, u16)> Kernel for Append<'_, '_, F> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) -> usize {
         let Self { block, run, .. } = self;
-        let (mut heads, mut lens) = ([[0; GROUP]; 2], [0; GROUP]);
-        let count = run.data.len();
+        let (mut heads, mut head_lens) = ([[0; GROUP]; 2], [0; GROUP]);
+        let count = run.count;
         // What any packet leaves free behind its data.
         let beyond = PACKET_HEADER_LEN + PREFIX_LEN + self.reserve;
         for group in self.from / GROUP..count.div_ceil(GROUP) {
@@ -233,10 +235,10 @@ impl<F: FnMut(&mut BlockBuilder, u16)> Kernel for Append<'_, '_, F> {
             if left == 0 {
                 continue;
             }
-            let usual = heads_of(l, run, group, self.time, (&mut heads, &mut lens));
+            let usual = heads_of(l, run, group, self.time, (&mut heads, &mut head_lens));
             let verdicts = chunk(run.verdicts, group);
             let mut undefined = block.undefined(verdicts);
-            let packets = (group * GROUP, &heads, &lens);
+            let packets = (group, &heads, &head_lens);
             loop {
                 let odd = left & (!usual | undefined);
                 // Those before the first odd one.
@@ -275,35 +277,37 @@ impl<F: FnMut(&mut BlockBuilder, u16)> Kernel for Append<'_, '_, F> {
 }
 
 impl BlockBuilder {
-    /// Appends those packets of a group that are in `lanes` as compact records, given the number of
-    /// the group's first one, their heads and lengths; stops at the first that leaves less than
+    /// Appends those packets of a group that are in `lanes` as compact records, given the group's number,
+    /// their heads and how long these are; stops at the first that leaves less than
     /// `beyond` bytes of the block, and returns which are left.
     #[inline(always)]
     fn append(
         &mut self,
         run: &PacketRun<'_>,
-        (first, heads, lens): (usize, &[[u64; GROUP]; 2], &[u32; GROUP]),
+        (group, heads, head_lens): (usize, &[[u64; GROUP]; 2], &[u32; GROUP]),
         mut lanes: u16,
         beyond: usize,
     ) -> u16 {
         // Where data may end.
         let limit = self.limit.saturating_sub(beyond);
+        let (data, kept_len) = (chunk(run.data, group), chunk(run.kept_len, group));
+        let bytes = &mut self.bytes[..];
         let mut at = self.len;
         while lanes != 0 {
             let lane = lanes.trailing_zeros() as usize % GROUP;
-            let kept = run.kept_len[first + lane] as usize;
+            let kept = kept_len[lane] as usize;
             if at + kept > limit {
                 break;
             }
-            let len = lens[lane] as usize;
-            let place = &mut self.bytes[at..];
+            let place = &mut bytes[at..];
             let Some((head, _)) = place.split_first_chunk_mut::<COMPACT_LEN_MAX>() else {
                 unreachable!("there is room for it");
             };
             head[..8].copy_from_slice(&heads[0][lane].to_le_bytes());
             head[8..].copy_from_slice(&heads[1][lane].to_le_bytes());
-            copy(&run.data[first + lane][..kept], &mut place[len - kept..len]);
-            at += len;
+            at += head_lens[lane] as usize;
+            copy(&data[lane][..kept], &mut bytes[at..at + kept]);
+            at += kept;
             lanes &= lanes - 1;
         }
         self.len = at;
@@ -311,15 +315,15 @@ impl BlockBuilder {
     }
 }
 
-/// The first 16 bytes of the records of a group and the lengths of these; returns which lanes have a
-/// compact record.
+/// The first 16 bytes of the records of a group, and how many of them come before the data; returns
+/// which lanes have a compact record.
 #[inline(always)]
 fn heads_of<L: Lanes>(
     l: L,
     run: &PacketRun<'_>,
     group: usize,
     time: u64,
-    (heads, lens): (&mut [[u64; GROUP]; 2], &mut [u32; GROUP]),
+    (heads, head_lens): (&mut [[u64; GROUP]; 2], &mut [u32; GROUP]),
 ) -> u16 {
     let captured = load(l, run.captured_len, group);
     let wire = load(l, run.wire_len, group);
@@ -346,8 +350,7 @@ fn heads_of<L: Lanes>(
     l.store_64(low, &mut heads[0]);
     l.store_64(high, &mut heads[1]);
     let (short, long) = (exact(COMPACT_LEN), exact(COMPACT_LEN_MAX));
-    let head_len = l.choose(is_usual, l.set(short), l.set(long));
-    l.store(l.add(kept, head_len), lens);
+    l.store(l.choose(is_usual, l.set(short), l.set(long)), head_lens);
 
     let is_short = l.le(l.or(captured, wire), l.set(u16::MAX.into()));
     let is_small = l.le(header, l.set(u8::MAX.into()));

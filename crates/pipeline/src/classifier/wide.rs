@@ -120,10 +120,7 @@ impl Classifier {
             shadow.begin();
         }
         for group in groups.clone() {
-            for lane in bits(packets.dissected[group].into()) {
-                self.sketch
-                    .prefetch_other(packets.fingerprint[group * GROUP + lane]);
-            }
+            self.sketch.prefetch_others(wide.simd, packets, group);
         }
         for group in groups {
             let wanted = packets.dissected[group];

@@ -17,7 +17,7 @@ use crate::demand::{Budgeted, Demands, Kept};
 
 /// Fewer packets than this are faster one by one.
 const FEW: usize = 16;
-/// Longer packets do not fit in the sums of a batch.
+/// Packets so long do not fit in the sums of a batch. A power of two.
 const LONG: usize = 1 << 24;
 
 /// A batch in columns.
@@ -49,8 +49,8 @@ pub(super) struct Wide {
     pub(super) asked: [u16; GROUPS],
     /// Those about which the budget of detail has decided.
     pub(super) offered: [u16; GROUPS],
-    /// What modes ask for, by class.
-    pub(super) by_class: Vec<Kept>,
+    /// What modes ask for, by class: for each that there could be, so that none has to be checked.
+    pub(super) by_class: Box<[Kept; 256]>,
     /// What the budget of detail decides, by class.
     pub(super) budgeted: Vec<Budgeted>,
     /// Whether every packet is recorded, and its class says how much of it.
@@ -79,7 +79,7 @@ impl Wide {
             recorded: [0; GROUPS],
             asked: [0; GROUPS],
             offered: [0; GROUPS],
-            by_class: Vec::new(),
+            by_class: Box::new([Kept::default(); 256]),
             budgeted: Vec::new(),
             is_by_class: false,
             by_detail: None,
@@ -91,13 +91,14 @@ impl Wide {
     /// Stores what modes demand for each class, of which some are anomalous.
     pub(super) fn adopt(&mut self, demands: &[Demands], anomalous: impl Iterator<Item = bool>) {
         let classes = (0..=u8::MAX).zip(demands);
-        let (by_class, budgeted) = classes
-            .map(|(class, demand)| (demand.kept(class), demand.within_budget(class)))
-            .unzip();
-        (self.by_class, self.budgeted) = (by_class, budgeted);
+        self.budgeted.clear();
+        self.is_by_class = true;
+        for ((class, demand), by_class) in classes.zip(&mut *self.by_class) {
+            *by_class = demand.kept(class);
+            self.is_by_class &= by_class.is_by_class();
+            self.budgeted.push(demand.within_budget(class));
+        }
         self.by_detail = KeptByDetail::new(demands, anomalous).map(Box::new);
-        let mut kept = self.by_class.iter();
-        self.is_by_class = kept.all(|kept| kept.is_by_class());
     }
 
     /// Records all packets, and of each as many bytes after the headers as `kept_len` says.
@@ -143,6 +144,44 @@ impl Kernel for KeptLen<'_> {
     }
 }
 
+/// Bytes on the wire of the first packets of a batch, and whether none of them is earlier than the
+/// one before.
+struct Sums<'a> {
+    columns: &'a PacketColumns,
+    count: usize,
+}
+
+impl Kernel for Sums<'_> {
+    type Output = (u64, bool);
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) -> (u64, bool) {
+        let Self { columns, count } = self;
+        let captured = columns.captured_len.as_chunks().0.iter();
+        let lens = captured.zip(columns.wire_len.as_chunks().0);
+        let times = columns.ts_ns.as_chunks::<GROUP>().0;
+        let (mut sums, mut is_earlier, mut last) = (l.set_64(0), 0, 0);
+        for (group, ((captured, wire), now)) in lens.zip(times).enumerate() {
+            let here = count.saturating_sub(group * GROUP).min(GROUP);
+            let lanes = !(u32::MAX << here);
+            #[allow(clippy::cast_possible_truncation, reason = "a group has 16 bits")]
+            let lanes = lanes as u16;
+            if lanes == 0 {
+                break;
+            }
+            let size = l.max(l.load(captured), l.load(wire));
+            sums = l.add_64(sums, l.widen(l.only(l.mask(lanes), size)));
+            let mut before = [last; GROUP];
+            before[1..].copy_from_slice(&now[..GROUP - 1]);
+            is_earlier |= lanes & !l.le_64(l.load_64(&before), l.load_64(now));
+            last = now[GROUP - 1];
+        }
+        let mut all = [0; GROUP];
+        l.store_64(sums, &mut all);
+        (all.into_iter().sum(), is_earlier == 0)
+    }
+}
+
 /// What is the same for all packets of a batch, or summed over them.
 struct Scanned {
     interface: u16,
@@ -157,7 +196,7 @@ pub(super) struct Recording<'a, P: ?Sized> {
     /// Where in the batch they are: at these places from `start` on.
     start: usize,
     places: &'a [u8],
-    pub(super) data: &'a [&'a [u8]],
+    pub(super) data: &'a [&'a [u8]; WIDE],
     interface: u16,
     ascends: bool,
     /// The next packet.
@@ -203,7 +242,7 @@ impl<S: Sink> Worker<S> {
                     batch,
                     start,
                     places,
-                    data: &data[..count],
+                    data: &data,
                     interface: scanned.interface,
                     ascends: scanned.ascends,
                     next: 0,
@@ -230,40 +269,38 @@ impl<S: Sink> Worker<S> {
         if source.interface.link != LinkType::ETHERNET {
             return None;
         }
-        let mut is_odd = false;
-        let mut scanned = Scanned {
-            interface,
-            wire_bytes: 0,
-            ascends: true,
-        };
-        let mut latest = 0;
         let columns = &mut wide.columns;
+        // What any of them has, without a comparison for each.
+        let (mut options, mut interfaces, mut lens, mut all_have_time) = (0, 0, 0, true);
         for ((lane, data), &place) in data.iter_mut().enumerate().zip(places) {
             let packet = batch.get(start + usize::from(place));
-            is_odd |= !packet.options.is_empty()
-                | !packet.has_timestamp
-                | (packet.interface != interface)
-                | (packet.data.len() > LONG);
+            options |= packet.options.len();
+            interfaces |= packet.interface ^ interface;
+            lens |= packet.data.len();
+            all_have_time &= packet.has_timestamp;
             #[allow(clippy::cast_possible_truncation, reason = "longer ones are odd")]
             let captured_len = packet.data.len() as u32;
             *data = packet.data;
             columns.ts_ns[lane] = packet.ts_ns;
             columns.captured_len[lane] = captured_len;
             columns.wire_len[lane] = packet.wire_len;
-            scanned.wire_bytes += u64::from(packet.wire_len.max(captured_len));
-            scanned.ascends &= latest <= packet.ts_ns;
-            latest = packet.ts_ns;
         }
-        let mut earliest = columns.ts_ns[0];
-        if !scanned.ascends {
-            for &ts_ns in &columns.ts_ns[..places.len()] {
+        let mut is_odd = options != 0 || interfaces != 0 || !all_have_time || lens >= LONG;
+        let count = places.len();
+        let (wire_bytes, ascends) = wide.simd.run(Sums { columns, count });
+        let times = &columns.ts_ns[..count];
+        let (mut earliest, mut latest) = (times[0], times[count - 1]);
+        if !ascends {
+            for &ts_ns in times {
                 (earliest, latest) = (earliest.min(ts_ns), latest.max(ts_ns));
             }
         }
-        is_odd |= !self
-            .classifier
-            .takes_columns(places.len(), earliest, latest);
-        (!is_odd).then_some(scanned)
+        is_odd |= !self.classifier.takes_columns(count, earliest, latest);
+        (!is_odd).then_some(Scanned {
+            interface,
+            wire_bytes,
+            ascends,
+        })
     }
 
     /// Headers, flows and their counters: 64 packets at a time, so that lines fetched are still
@@ -384,11 +421,11 @@ impl<S: Sink> Worker<S> {
         let decided = match &by_detail {
             _ if !is_alone => self.decide_columns(wide, &mut recording),
             Some(kept) => {
-                self.find_detail(wide, kept, recording.data.len());
+                self.find_detail(wide, kept, recording.places.len());
                 Ok(())
             }
             None if wide.is_by_class => {
-                self.find_kept(wide, recording.data.len());
+                self.find_kept(wide, recording.places.len());
                 Ok(())
             }
             None => self.decide_columns(wide, &mut recording),
@@ -401,7 +438,7 @@ impl<S: Sink> Worker<S> {
         if self.shadowed.is_some() {
             self.compare_columns(wide);
         }
-        let count = recording.data.len();
+        let count = recording.places.len();
         self.record_until(wide, &mut recording, count)
     }
 
@@ -430,10 +467,16 @@ impl<S: Sink> Worker<S> {
     /// How much is kept of each packet.
     fn find_kept(&mut self, wide: &mut Wide, count: usize) {
         self.packet_number += count as u64;
-        let lens = wide.kept_len.iter_mut().zip(&mut wide.kinds);
-        for ((kept_len, kind), &id) in lens.zip(&wide.verdicts).take(count) {
-            let kept = wide.by_class[usize::from(self.classifier.class(id))];
-            (*kept_len, *kind) = (kept.payload, kept.kind);
+        let classes = self.classifier.classes_and_steps();
+        let groups = wide.kept_len.as_chunks_mut::<GROUP>().0.iter_mut();
+        let groups = groups.zip(wide.kinds.as_chunks_mut::<GROUP>().0);
+        let groups = groups.zip(wide.verdicts.as_chunks::<GROUP>().0);
+        for ((kept_lens, kinds), ids) in groups.take(count.div_ceil(GROUP)) {
+            for ((kept_len, kind), &id) in kept_lens.iter_mut().zip(kinds).zip(ids) {
+                let [class, _] = classes[usize::from(id)];
+                let kept = &wide.by_class[usize::from(class)];
+                (*kept_len, *kind) = (kept.payload, kept.kind);
+            }
         }
         wide.record_all();
     }
@@ -448,7 +491,8 @@ impl<S: Sink> Worker<S> {
         let columns = &wide.columns;
         let run = PacketRun {
             interface: recording.interface,
-            data: &recording.data[..end],
+            count: end,
+            data: recording.data,
             ts_ns: &columns.ts_ns,
             ascends: recording.ascends,
             wire_len: &columns.wire_len,
@@ -496,14 +540,16 @@ impl<S: Sink> Worker<S> {
     #[inline]
     fn note_plain(&mut self, wide: &Wide, lanes: Range<usize>, is_whole: bool) {
         let columns = &wide.columns;
-        let ends = columns.source[lanes.clone()]
-            .iter()
-            .zip(&columns.destination[lanes.clone()]);
-        let flows = columns.fingerprint[lanes.clone()].iter().zip(ends);
-        for (at, (&fingerprint, (&source, &destination))) in lanes.zip(flows) {
-            if is_whole || is_in(&wide.recorded, at) {
-                self.block.note_plain(fingerprint, [source, destination]);
-            }
+        let mut note = |lanes: Range<usize>| {
+            let flows = &columns.fingerprint[lanes.clone()];
+            let ends = (&columns.source[lanes.clone()], &columns.destination[lanes]);
+            self.block.note_plain_run(flows, ends.0, ends.1);
+        };
+        if is_whole {
+            note(lanes);
+        } else {
+            let recorded = lanes.filter(|&at| is_in(&wide.recorded, at));
+            recorded.for_each(|at| note(at..at + 1));
         }
     }
 

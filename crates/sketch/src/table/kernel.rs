@@ -4,6 +4,7 @@
 
 use std::hint::select_unpredictable;
 
+use strata_wire::prefetch;
 use strata_wire::wide::{GROUP, GROUPS, Kernel, Lanes, PacketColumns, WIDE};
 
 use super::gathered::{BLOCK, Gathered, NOWHERE};
@@ -593,6 +594,51 @@ fn one_by_one<L: Lanes>(
         keep(l, after, live, &l.transpose(lines(line)));
     }
     live
+}
+
+/// [`Sketch::prefetch_others`] for any lanes.
+pub(super) struct Fetch<'a> {
+    pub(super) sketch: &'a Sketch,
+    pub(super) packets: &'a PacketColumns,
+    pub(super) group: usize,
+}
+
+impl Kernel for Fetch<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    #[allow(clippy::cast_possible_truncation, reason = "numbers of buckets")]
+    fn run<L: Lanes>(self, l: L) {
+        let Fetch {
+            sketch,
+            packets,
+            group,
+        } = self;
+        let places = places(l, sketch, packets, group);
+        let [layer_0, layer_1] = &sketch.layers;
+        let start = layer_0.as_ptr();
+        // SAFETY: places have no more bits than the layers' lengths.
+        let tags = places.numbers[0].map(|first| unsafe { (*start.add(first as usize)).tag });
+        let (tags, epoch) = (l.load_64(&tags), l.set_64(sketch.epoch.into()));
+        let fingerprints = l.load_64(of(&packets.fingerprint, group));
+        let own = l.and_64(fingerprints, l.set_64(sketch.identity_mask));
+        let is_taken = l.eq_64(l.and_64(tags, l.set_64(0xffff)), epoch);
+        let is_foreign = is_taken & !l.eq_64(l.shr_64(tags, 16), own);
+        // The second layer's buckets are so many further than those of the first.
+        let distance = layer_1.as_ptr().addr().wrapping_sub(start.addr());
+        let distance = distance.cast_signed() / size_of::<Bucket>().cast_signed();
+        let [first, second] = places.registers;
+        let is_foreign = l.mask(is_foreign);
+        let wanted = l.widen(l.choose(is_foreign, second, first));
+        let further = l.widen(l.only(is_foreign, l.set(u32::MAX)));
+        let further = l.or_64(further, l.shl_64(further, 32));
+        let further = l.and_64(further, l.set_64(distance as u64));
+        let mut numbers = [0; GROUP];
+        l.store_64(l.add_64(wanted, further), &mut numbers);
+        for number in numbers {
+            prefetch(layer_0, number as usize);
+        }
+    }
 }
 
 /// [`Sketch::count_group`] for any lanes.

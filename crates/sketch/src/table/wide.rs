@@ -8,7 +8,7 @@ use strata_wire::wide::{GROUPS, PacketColumns, Simd};
 
 use super::Sketch;
 use super::gathered::Gathered;
-use super::kernel::Count;
+use super::kernel::{Count, Fetch};
 use crate::switch::Arithmetic;
 
 impl Sketch {
@@ -22,6 +22,21 @@ impl Sketch {
             && !leaves(ts_ns_max)
             && !self.may_spread_within(packets as u64)
             && self.arithmetic == Arithmetic::Exact
+    }
+
+    /// [`Sketch::prefetch_other`] for the packets of a group, those included that have no flow.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such group.
+    #[inline]
+    pub fn prefetch_others(&self, simd: Simd, packets: &PacketColumns, group: usize) {
+        assert!(group < GROUPS);
+        simd.run(Fetch {
+            sketch: self,
+            packets,
+            group,
+        });
     }
 
     /// Counts the packets of a group that are in `wanted`, in order, and adds the features of those
