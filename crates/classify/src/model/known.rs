@@ -95,16 +95,17 @@ impl LeafPairs {
     ///
     /// If there are fewer leaves than trees.
     pub(crate) fn unmet(&self, leaves: &[u16]) -> (usize, usize) {
-        let number = |tree: usize| {
-            let node = self.numbers[tree].get(usize::from(leaves[tree]));
-            node.copied().filter(|number| *number != NOT_A_LEAF)
-        };
+        // Each tree is in many pairs.
+        let numbers: Vec<u16> = self
+            .numbers
+            .iter()
+            .zip(leaves)
+            .map(|(numbers, leaf)| *numbers.get(usize::from(*leaf)).unwrap_or(&NOT_A_LEAF))
+            .collect();
         let is_met = |bits: &&Bits| {
-            let (Some(row), Some(column)) = (number(bits.of.0), number(bits.of.1)) else {
-                return false;
-            };
+            let (row, column) = (numbers[bits.of.0], numbers[bits.of.1]);
             let bit = usize::from(row) * bits.row_bits + usize::from(column);
-            bits.words[bit / 64] >> (bit % 64) & 1 != 0
+            row != NOT_A_LEAF && column != NOT_A_LEAF && bits.words[bit / 64] >> (bit % 64) & 1 != 0
         };
         let met = self.pairs.iter().filter(is_met).count();
         (self.pairs.len() - met, self.pairs.len())
