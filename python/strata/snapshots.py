@@ -102,6 +102,21 @@ def words(column: pa.ChunkedArray, missing: str = "") -> np.ndarray:
     return np.array([missing if word is None else word for word in column.to_pylist()])
 
 
+def _numbers(path: str | Path, name: str, column: pa.ChunkedArray) -> np.ndarray:
+    """A column of numbers. The program writes finite ones only: no tree can split others, and no
+    model file can hold them."""
+    values = column.to_numpy()
+    if values.dtype.kind == "O" or column.null_count:
+        raise SnapshotError(f"{path}: column {name}: has values that are no numbers")
+    if values.dtype.kind == "f" and not (finite := np.isfinite(values)).all():
+        row = int(np.argmin(finite))
+        raise SnapshotError(
+            f"{path}: column {name}: row {row + 1} is {values[row]}, as are "
+            f"{np.sum(~finite) - 1} others; `strata features` writes finite numbers only"
+        )
+    return values
+
+
 def load(paths: Sequence[str | Path], *, unlabelled: bool = False) -> Snapshots:
     """Reads labelled snapshots; rows without label are skipped unless `unlabelled`, and so are
     packets that an earlier file has. The same addresses and ports in several files are one flow: a
@@ -134,7 +149,7 @@ def load(paths: Sequence[str | Path], *, unlabelled: bool = False) -> Snapshots:
         for field in table.schema:
             column = table[field.name]
             is_word = pa.types.is_dictionary(field.type)
-            columns[field.name] = words(column) if is_word else column.to_numpy()
+            columns[field.name] = words(column) if is_word else _numbers(path, field.name, column)
             units[field.name] = (field.metadata or {}).get(b"unit", b"").decode()
         parts.append(columns)
     if settings is None:

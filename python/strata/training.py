@@ -67,6 +67,8 @@ FLOWS_MIN = 20
 CLOSE_ENOUGH = 0.005
 # Operating points whose F1 is this close to the best are as good.
 PLATEAU_F1 = 0.02
+# The lowest operating point: a score of 0 is that of leaves without attacks, and scores have steps.
+POINT_MIN = 1e-4
 # Trees, leaves per tree, depth.
 Shape = tuple[int, int, int | None]
 
@@ -450,7 +452,7 @@ class Trainer:
         kept = np.cumsum(wire_len[order])
         allowed = min(int(np.searchsorted(kept, most * kept[-1], "right")), len(order) - 1)
         # Packets of one score are kept or not kept together.
-        return float(np.nextafter(scores[order[allowed]], 2))
+        return max(float(np.nextafter(scores[order[allowed]], 2)), POINT_MIN)
 
     def _point_of_recall(self, scores: np.ndarray, target: float) -> float:
         attack, source, flow = self.data.attack, self.data.source, self.data.columns["flow"]
@@ -460,8 +462,7 @@ class Trainer:
             if len(np.unique(flow[attack & (source == name)])) >= FLOWS_MIN
         ]
         points = [self._point_of(scores, here, target) for here in enough or [attack]]
-        # A score of 0 is that of leaves without attacks: from there on everything is anomalous.
-        return max(min(points), 1e-4)
+        return max(min(points), POINT_MIN)
 
     def _point_of(self, scores: np.ndarray, here: np.ndarray, target: float) -> float:
         """The highest score from which on the target is met, with a margin for other flows if
