@@ -46,7 +46,7 @@ pub fn verify(log: &Log, keys: Option<&Identities>) -> Result<Verified, ArchiveE
     let mut verified = Verified::default();
     let being_written = log.being_written();
     for recording in log.recordings() {
-        verified.model(disk, recording)?;
+        verified.models(disk, recording)?;
         verified.drift(disk, recording)?;
         if !being_written(recording) {
             verified.checkpoints(disk, recording)?;
@@ -94,9 +94,17 @@ impl Verified {
         });
     }
 
-    fn model(&mut self, disk: &dyn Disk, recording: &Recording) -> Result<(), ArchiveError> {
-        let named = disk.display(&recording.model_file);
-        let Ok(input) = Input::open(disk, &recording.model_file) else {
+    fn models(&mut self, disk: &dyn Disk, recording: &Recording) -> Result<(), ArchiveError> {
+        self.model(disk, (&recording.model_file, recording.model_crc))?;
+        match &recording.shadow {
+            Some(shadow) => self.model(disk, (&shadow.model_file, shadow.model_crc)),
+            None => Ok(()),
+        }
+    }
+
+    fn model(&mut self, disk: &dyn Disk, (file, crc): (&str, u32)) -> Result<(), ArchiveError> {
+        let named = disk.display(file);
+        let Ok(input) = Input::open(disk, file) else {
             self.note(named, 0, "the file is missing: the recording's model");
             return Ok(());
         };
@@ -105,7 +113,7 @@ impl Verified {
         let sums = input
             .sums()
             .map_err(ArchiveError::io(named.clone(), "read"))?;
-        if sums.crc != recording.model_crc {
+        if sums.crc != crc {
             self.note(named, 0, "the checksum of the file does not match");
         }
         Ok(())

@@ -22,24 +22,25 @@ pub fn reason(verdict: Option<&VerdictRecord>, context: &Context) -> String {
             let decider = context.deciders.get(usize::from(verdict.class));
             match decider {
                 Some(text) if text != "forest" => Printable(text).to_string(),
-                _ => trees(verdict),
+                _ => trees(verdict, context),
             }
         }
-        Decider::Forest(_) => trees(verdict),
+        Decider::Forest(_) => trees(verdict, context),
         other => other.to_string(),
     }
 }
 
 /// Which trees decided on the class, and the leaf of each.
-fn trees(verdict: &VerdictRecord) -> String {
+fn trees(verdict: &VerdictRecord, context: &Context) -> String {
     let level = match verdict.trees {
         Trees::None => return String::from("not-dissected"),
         Trees::Packet => "packet-trees",
         Trees::Flow => "flow-trees",
     };
+    let of = if context.of_shadow { "shadow-" } else { "" };
     let leaves: Vec<String> = verdict.leaves.iter().map(ToString::to_string).collect();
     if leaves.is_empty() {
-        return level.to_owned();
+        return format!("{of}{level}");
     }
-    format!("{level}:{}", leaves.join(","))
+    format!("{of}{level}:{}", leaves.join(","))
 }

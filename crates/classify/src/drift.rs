@@ -87,8 +87,11 @@ impl Drift {
         }
     }
 
-    /// Adds what another worker with the same model has counted.
+    /// Adds what another worker with the same model has counted; of another model, nothing.
     pub fn merge(&mut self, other: &Self) {
+        if self.expected != other.expected {
+            return;
+        }
         self.samples += other.samples;
         for ((_, _, counts), (_, _, more)) in self.features.iter_mut().zip(&other.features) {
             counts
@@ -109,6 +112,9 @@ impl Drift {
     /// What was counted since an earlier copy of this; `None` if it is not one.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Option<Self> {
+        if self.expected != earlier.expected {
+            return None;
+        }
         fn less(counts: &mut [u64], earlier: &[u64]) -> Option<()> {
             for (count, earlier) in counts.iter_mut().zip(earlier) {
                 *count = count.checked_sub(*earlier)?;

@@ -22,7 +22,8 @@ pub use drift::{DRIFTED, Drift, DriftReport, SAMPLES_MIN};
 pub use forest::{Columns, Forest, Kernel, LANES, RowForest, Split};
 pub use model::{
     Buckets, Class, Condition, Decision, Distribution, Distributions, FEATURES_MAX, FeatureUse,
-    Known, Leaves, Model, ModelArithmetic, ModelError, Node, Rule, Tree, leaves_of_reason,
+    Known, Leaves, Model, ModelArithmetic, ModelError, Node, Rule, Tree, is_of_shadow,
+    leaves_of_reason,
 };
 pub use verdict::{
     ClassesAndSteps, SCORE_STEPS, STEP_ANOMALOUS, UNCLASSIFIED, VERDICTS_MAX, Verdict, VerdictId,

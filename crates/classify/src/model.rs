@@ -9,7 +9,7 @@ use std::{fmt, io};
 use serde::{Deserialize, Serialize};
 use strata_sketch::{Arithmetic, BITS_DEFAULT, Clock, Feature, Level, Sketch, TableSize};
 
-pub use explain::{Condition, leaves_of_reason};
+pub use explain::{Condition, is_of_shadow, leaves_of_reason};
 pub use known::Known;
 pub(crate) use known::LeafPairs;
 

@@ -1,6 +1,6 @@
 //! `strata status`, `mode`, `detail`, `policy` and `rotate`: talk to a running recording.
 
-mod page;
+pub(crate) mod page;
 
 use std::io::{IsTerminal, Write, stdout};
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use page::word;
 
 /// Which recording to talk to.
 #[derive(Debug, clap::Args)]
-struct RecordingArgs {
+pub(crate) struct RecordingArgs {
     /// Talk to the recording that listens on this socket (`strata record --socket`). Without it, to
     /// the only one running.
     #[arg(long, value_name = "PATH", env = "STRATA_SOCKET")]
@@ -28,7 +28,7 @@ struct RecordingArgs {
 }
 
 impl RecordingArgs {
-    fn client(&self) -> Result<Client> {
+    pub(crate) fn client(&self) -> Result<Client> {
         Ok(Client::new(self.socket.as_deref())?)
     }
 }

@@ -266,6 +266,9 @@ fn heading(log: &Log, recording: &Recording) -> String {
         recording.mode,
         recording.model,
     );
+    if let Some(shadow) = &recording.shadow {
+        let _ = write!(text, ", shadow {}", shadow.model);
+    }
     if !recording.filter.is_empty() {
         let _ = write!(text, ", filter '{}'", recording.filter);
     }
@@ -376,6 +379,7 @@ fn json_of(
         "filter": recording.filter,
         "mode": recording.mode,
         "model": recording.model,
+        "shadow": recording.shadow.as_ref().map(|shadow| &shadow.model),
         "first_ns": contents.first_ns,
         "last_ns": contents.last_ns,
         "counts": counts.collect::<Vec<_>>(),

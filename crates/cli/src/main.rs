@@ -26,6 +26,7 @@ mod learn;
 mod listing;
 mod logging;
 mod model;
+mod models;
 mod object_tier;
 mod output;
 mod packets;
@@ -135,6 +136,8 @@ enum Command {
     Learn(Box<learn::Args>),
     /// Evaluate a model on a labelled capture; write a page and JSON.
     Eval(eval::Args),
+    /// Put another model in force, and compare two.
+    Model(models::Args),
     /// Compare model presets on labelled captures.
     Compare(train::CompareArgs),
     /// Replay a capture file on an interface.
@@ -225,6 +228,7 @@ fn main() -> ExitCode {
         Command::Train(args) => train::train(&args),
         Command::Learn(args) => learn::run(&args),
         Command::Eval(args) => eval::run(&args),
+        Command::Model(args) => models::run(&args),
         Command::Compare(args) => train::compare(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Helper(args) => record::helper(&args),

@@ -20,8 +20,8 @@ use clap::builder::Resettable;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use strata_dta::protocol::UDP_PORT;
 use strata_node::{
-    DestinationSpec, DetailSpec, InputSpec, LogSpec, ModelSpec, RecordSpec, SteeringSpec, Tell,
-    TriggerSpec,
+    DestinationSpec, DetailSpec, InputSpec, LogSpec, ModelSpec, RecordSpec, ShadowSpec,
+    SteeringSpec, Tell, TriggerSpec,
 };
 use strata_policy::DetailBudget;
 use strata_store::{DiskChoice, RecorderOptions};
@@ -212,7 +212,13 @@ impl DataPathArgs {
                 is_built_in: self.model.is_none(),
             },
             shadow: match &self.shadow {
-                Some(path) => Some(crate::model::load(Some(path))?.model),
+                Some(path) => {
+                    let loaded = crate::model::load(Some(path))?;
+                    Some(ShadowSpec {
+                        model: loaded.model,
+                        json: loaded.json,
+                    })
+                }
                 None => None,
             },
             modes: self.mode.clone(),

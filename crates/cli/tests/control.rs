@@ -536,3 +536,115 @@ fn a_file_is_not_replaced_by_a_socket() {
     assert!(text(&output).contains(&wanted), "{}", text(&output));
     assert_eq!(fs::read(&precious).unwrap(), b"precious");
 }
+
+/// A shadow model is promoted while packets come, and taken back; the log says which model has decided.
+#[test]
+fn a_shadow_model_is_promoted_and_taken_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let (bytes, middle, packets) = halves();
+    let json = fs::read(workspace_root().join("models/default.json")).unwrap();
+    let mut model: Value = serde_json::from_slice(&json).unwrap();
+    model["name"] = "half".into();
+    model.as_object_mut().unwrap().remove("known");
+    let trees = model["flow_trees"].as_array_mut().unwrap();
+    trees.truncate(trees.len() / 2);
+    let shadow = dir.path().join("half.json");
+    fs::write(&shadow, model.to_string()).unwrap();
+
+    let own = ["--detail", "none", "--shadow", shadow.to_str().unwrap()];
+    let mut running = Running::start(dir.path(), &own);
+    running.until_listening();
+    running.feed(&bytes[..middle]);
+    running.until_seen(packets - 300);
+    let promoted = ["model", "promote", "--why", "two weeks"];
+    running.ok(&promoted);
+    running.feed(&bytes[middle..]);
+    running.until("the change has taken place", |running| {
+        let status = running.json(&["status", "--json"]);
+        status["changes"]["count"].as_u64() >= Some(1)
+    });
+    // A second time changes nothing.
+    running.ok(&promoted);
+    let back = running.ask(&[
+        "model",
+        "promote",
+        "--back",
+        "--why",
+        "x".repeat(2_000).as_str(),
+    ]);
+    assert!(text(&back).contains("why: 2000 bytes"), "{}", text(&back));
+    let shown = running.ok(&["status"]);
+    assert_eq!(
+        shown.matches("the shadow model half is promoted (").count(),
+        1,
+        "{shown}"
+    );
+    running.finish();
+
+    let info = strata()
+        .args(["info", "--reasons"])
+        .arg(dir.path().join("log"))
+        .output()
+        .unwrap();
+    let before = text(&info);
+    assert!(before.contains(", shadow half\n"), "{before}");
+    assert!(before.contains(", flow-trees:"), "{before}");
+    // Four of the eight trees, explained by the right model.
+    let line = before
+        .lines()
+        .find(|line| line.contains("shadow-flow-trees:"));
+    let leaves = line.unwrap().split("shadow-flow-trees:").nth(1).unwrap();
+    let leaves = leaves.split(", the first").next().unwrap();
+    assert_eq!(leaves.split(',').count(), trees_of(&shadow), "{before}");
+    for arguments in [["verify"], ["compact"]] {
+        let done = strata()
+            .args(arguments)
+            .arg(dir.path().join("log"))
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "{}", text(&done));
+    }
+    let info = strata()
+        .args(["info", "--reasons"])
+        .arg(dir.path().join("log"))
+        .output()
+        .unwrap();
+    let why = |text: &str| {
+        text.split("why ")
+            .skip(1)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(why(&text(&info)), why(&before), "compacted too");
+    // A damaged copy of the shadow model is found.
+    let kept = dir.path().join("log/models/r0001-shadow.json");
+    fs::write(&kept, "{}").unwrap();
+    let verified = strata()
+        .arg("verify")
+        .arg(dir.path().join("log"))
+        .output()
+        .unwrap();
+    assert!(!verified.status.success() && text(&verified).contains("r0001-shadow.json"));
+}
+
+fn trees_of(model: &Path) -> usize {
+    let model: Value = serde_json::from_slice(&fs::read(model).unwrap()).unwrap();
+    model["flow_trees"].as_array().unwrap().len()
+}
+
+#[test]
+fn there_has_to_be_a_shadow_to_promote() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = Running::start(dir.path(), &[]);
+    running.until_listening();
+    for arguments in [["model", "promote"], ["model", "compare"]] {
+        let refused = running.ask(&arguments);
+        assert!(!refused.status.success());
+        assert!(
+            text(&refused).contains("--shadow FILE"),
+            "{}",
+            text(&refused)
+        );
+    }
+    running.finish();
+}

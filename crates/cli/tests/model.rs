@@ -392,3 +392,173 @@ fn the_built_in_model_ranks_attacks_first() {
         assert!(kept >= least, "{name}: {kept}");
     }
 }
+
+/// The model of a file with another name, and what else is given.
+fn changed(name: &str, more: serde_json::Value) -> String {
+    let json = std::fs::read(workspace_root().join("models/default.json")).unwrap();
+    let mut model: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    model["name"] = name.into();
+    for (key, value) in more.as_object().unwrap() {
+        model[key] = value.clone();
+    }
+    model.to_string()
+}
+
+#[test]
+fn a_model_file_takes_the_place_of_another_and_gives_it_back() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
+    let (first, second) = (
+        changed("first", serde_json::json!({})),
+        changed("second", serde_json::json!({})),
+    );
+    let (file, new, link, kept) = (
+        path("model.json"),
+        path("new.json"),
+        path("link"),
+        path("model.json.before"),
+    );
+    std::fs::write(&file, &first).unwrap();
+    std::fs::write(&new, &second).unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    let read = |name: &str| std::fs::read_to_string(name).unwrap();
+
+    let none = fails(&["model", "promote", "--back", &file], 1);
+    assert!(none.contains("model.json.before: there is none"), "{none}");
+    let said = succeeds(&["model", "promote", &new, &link]);
+    assert!(
+        said.contains("model.json: model second") && said.contains("model.json.before"),
+        "{said}"
+    );
+    assert_eq!(
+        (read(&file), read(&kept), read(&new)),
+        (second.clone(), first.clone(), second.clone())
+    );
+    assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert!(succeeds(&["model", "promote", &new, &file]).contains("is this model already"));
+    assert_eq!(read(&kept), first, "the one before stays");
+    // There and back again.
+    assert!(succeeds(&["model", "promote", "--back", &link]).contains("model first"));
+    assert_eq!((read(&file), read(&kept)), (first.clone(), second.clone()));
+    succeeds(&["model", "promote", "--back", &file]);
+    assert_eq!(read(&file), second);
+
+    // What did not do what was asked, or is no model, stays out.
+    let missed =
+        serde_json::json!({"training": {"verdict": {"met": false, "findings": ["recall 0.2"]}}});
+    let problems =
+        serde_json::json!({"training": {"learnt": {"problems": ["3 minutes of traffic"]}}});
+    for (what, text, says) in [
+        ("missed", changed("missed", missed), "recall 0.2"),
+        (
+            "problems",
+            changed("problems", problems),
+            "3 minutes of traffic",
+        ),
+        ("damaged", String::from("{\"format\": 1}"), "damaged.json"),
+    ] {
+        let bad = path(&format!("{what}.json"));
+        std::fs::write(&bad, &text).unwrap();
+        let refused = fails(&["model", "promote", &bad, &file], 1);
+        assert!(refused.contains(says), "{refused}");
+        assert_eq!((read(&file), read(&kept)), (second.clone(), first.clone()));
+    }
+    succeeds(&["model", "promote", "--force", &path("missed.json"), &file]);
+    assert_eq!(read(&kept), second);
+    // A file that was not there is made, and nothing is left lying about.
+    succeeds(&["model", "promote", &new, &path("fresh.json")]);
+    assert_eq!(read(&path("fresh.json")), second);
+    assert!(!scratch.path().join("fresh.json.before").exists());
+    let names = std::fs::read_dir(scratch.path()).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert!(names.filter(|name| name.starts_with('.')).count() == 0);
+    for wrong in [
+        &["model", "promote", &new][..],
+        &["model", "promote", "--back", &new, &file],
+    ] {
+        fails(wrong, 2);
+    }
+}
+
+/// Packets of each label that a model calls anomalous, as `strata eval` says.
+fn anomalous(capture: &Capture, model: &str) -> std::collections::BTreeMap<String, u64> {
+    let scratch = tempfile::tempdir().unwrap();
+    let decisions = scratch.path().join("decisions.parquet");
+    let Capture { trace, labels } = capture;
+    let to = decisions.to_str().unwrap();
+    succeeds(&[
+        "eval",
+        "-m",
+        model,
+        "-r",
+        trace,
+        "--labels",
+        labels,
+        "--decisions",
+        to,
+    ]);
+    let reader = SerializedFileReader::new(std::fs::File::open(&decisions).unwrap()).unwrap();
+    let mut counts = std::collections::BTreeMap::new();
+    for row in reader.get_row_iter(None).unwrap() {
+        let row = row.unwrap();
+        let of = |column: &str| match row.get_column_iter().find(|(name, _)| *name == column) {
+            Some((_, Field::Str(word))) => word.clone(),
+            other => panic!("{column}: {other:?}"),
+        };
+        if of("class") != "benign" {
+            *counts.entry(of("source")).or_default() += 1;
+        }
+    }
+    counts
+}
+
+#[test]
+fn two_models_are_compared_packet_by_packet() {
+    let scratch = tempfile::tempdir().unwrap();
+    let half = scratch.path().join("half.json");
+    let half = half.to_str().unwrap();
+    let json = std::fs::read(workspace_root().join("models/default.json")).unwrap();
+    let default: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    let trees = default["flow_trees"].as_array().unwrap()[..3].to_vec();
+    let few = changed(
+        "half",
+        serde_json::json!({"flow_trees": trees, "known": null}),
+    );
+    std::fs::write(half, few).unwrap();
+    let capture = capture("mix-test");
+    let Capture { trace, labels } = &capture;
+    let compare = [
+        "model", "compare", "built-in", half, "-r", trace, "--labels", labels,
+    ];
+    let said = succeeds(&[&compare[..], &["--json"]].concat());
+    let found: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let default = workspace_root().join("models/default.json");
+    for (of, model) in [default.to_str().unwrap(), half].into_iter().enumerate() {
+        let mut by_source = std::collections::BTreeMap::new();
+        for source in found["sources"].as_array().unwrap() {
+            let packets = source["anomalous_packets"][of].as_u64().unwrap();
+            if packets > 0 {
+                let name = source["source"].as_str().unwrap().to_owned();
+                *by_source.entry(name).or_default() += packets;
+            }
+        }
+        assert_eq!(by_source, anomalous(&capture, model));
+    }
+    // As the table above has it for the built-in model.
+    let of_a_tenth = found["models"][0]["attack_packets_of_a_tenth"]
+        .as_f64()
+        .unwrap();
+    let share = of_a_tenth / found["attack_packets_with_payload"].as_f64().unwrap();
+    assert!(
+        (share - kept_of_a_tenth("mix-test")).abs() < 0.01,
+        "{share}"
+    );
+    let text = succeeds(&compare);
+    assert!(
+        text.contains("built-in: ") && text.contains("cic2019-synflood"),
+        "{text}"
+    );
+    let alone = fails(&["model", "compare", "built-in", "-r", trace], 2);
+    assert!(alone.contains("two models"), "{alone}");
+    assert!(fails(&["model", "compare", "built-in", half], 2).contains("-r FILE"));
+}

@@ -30,7 +30,7 @@ use crate::controller::{ControlError, Controller, Event};
 use crate::metrics::{self, Format};
 use crate::queries::{QueryAnswer, QueryRefused, QueryStatus};
 use crate::request::{
-    DetailRequest, ModeRequest, PolicyAdded, PolicyRequest, QueryRequest, Refusal,
+    DetailRequest, ModeRequest, ModelRequest, PolicyAdded, PolicyRequest, QueryRequest, Refusal,
 };
 use crate::status::{PolicyStatus, Status};
 use connections::Limits;
@@ -200,6 +200,7 @@ fn router(controller: Arc<Controller>) -> Router {
         .route("/api/v1/status", get(status))
         .route("/api/v1/mode", put(set_mode))
         .route("/api/v1/detail", put(set_detail))
+        .route("/api/v1/model", put(set_model))
         .route("/api/v1/policies", get(policies).post(add_policy))
         .route("/api/v1/policies/{id}", delete(remove_policy))
         .route("/api/v1/events", get(events))
@@ -364,6 +365,18 @@ async fn set_detail(
     Ok(Json(controller.status()))
 }
 
+/// Promotes the shadow model, or goes back to the model that the recording was started with.
+#[utoipa::path(put, path = "/api/v1/model", request_body = ModelRequest, responses(
+    (status = 200, body = Status), (status = 400, body = Refusal)))]
+async fn set_model(
+    State(controller): State<Arc<Controller>>,
+    Extension(Who(who)): Extension<Who>,
+    Json(request): Json<ModelRequest>,
+) -> Result<Json<Status>, ControlError> {
+    controller.put_in_force(request.in_force, &who, &request.why)?;
+    Ok(Json(controller.status()))
+}
+
 /// Lists the policies with their hits.
 #[utoipa::path(get, path = "/api/v1/policies", responses((status = 200, body = Vec<PolicyStatus>)))]
 async fn policies(State(controller): State<Arc<Controller>>) -> Json<Vec<PolicyStatus>> {
@@ -524,6 +537,7 @@ fn as_accepted(headers: &HeaderMap, page: impl FnOnce(Format) -> String) -> Resp
         status,
         set_mode,
         set_detail,
+        set_model,
         policies,
         add_policy,
         remove_policy,

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use crate::controller::Event;
 use crate::queries::{QueryAnswer, QueryStatus};
 use crate::request::{
-    DetailRequest, ModeRequest, PolicyAdded, PolicyRequest, QueryRequest, Refusal,
+    DetailRequest, ModeRequest, ModelRequest, PolicyAdded, PolicyRequest, QueryRequest, Refusal,
 };
 use crate::status::{PolicyStatus, Status};
 use crate::vectors::{DATAGRAM_BYTES, FRAME_HEAD, VectorsEnd};
@@ -207,6 +207,15 @@ impl Client {
     /// As [`Client::status`].
     pub fn set_detail(&self, request: &DetailRequest) -> Result<Status, ClientError> {
         self.send(Method::PUT, "/api/v1/detail", request)
+    }
+
+    /// Chooses which of the recording's models decides; returns the status afterwards.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::status`].
+    pub fn set_model(&self, request: &ModelRequest) -> Result<Status, ClientError> {
+        self.send(Method::PUT, "/api/v1/model", request)
     }
 
     /// Adds a policy.

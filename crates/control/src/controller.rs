@@ -2,6 +2,7 @@
 
 mod events;
 mod inner;
+mod models;
 mod observed;
 mod policies;
 
@@ -83,6 +84,14 @@ pub enum ControlError {
     /// New files are started by the relay.
     #[error("the log is at a relay, which begins its files by itself (strata relay -C)")]
     NoFiles,
+    /// There is nothing to promote.
+    #[error("no shadow model to promote: start with `strata record --shadow FILE`")]
+    NoShadow,
+    /// Who reads the log could not tell which model has decided.
+    #[error(
+        "the log is at a relay, which has no copy of the shadow model: start again with it as -m"
+    )]
+    ShadowNotStored,
     /// There is no interface for the copies.
     #[error("a policy mirrors, but to nowhere: start with `strata record --mirror-to INTERFACE`")]
     NoMirror,
@@ -100,6 +109,8 @@ pub enum ControlError {
 #[derive(Debug)]
 pub struct Controller {
     model: Arc<Model>,
+    /// The name of the shadow model, if there is one.
+    shadow: Option<String>,
     log: String,
     steering: Arc<Steering>,
     started: Instant,
@@ -161,6 +172,7 @@ impl Settings {
             detail: self.detail,
             on_drift: self.on_drift,
             is_drifted: false,
+            promoted: None,
             lowers_detail: false,
         };
         (asked, self.policies)
@@ -236,6 +248,7 @@ impl Controller {
         let subscribers = Arc::default();
         Ok(Self {
             model: Arc::new(model),
+            shadow: None,
             log,
             steering,
             started: now,
@@ -629,11 +642,10 @@ impl Controller {
                 .drift
                 .as_ref()
                 .map(|drift| DriftStatus::of(&drift.report)),
-            shadow: inner
-                .observed
-                .shadow
-                .as_ref()
-                .map(|counts| ShadowStatus::of(counts, &self.model.class_names())),
+            shadow: inner.observed.shadow.as_ref().map(|counts| ShadowStatus {
+                models: self.models(&inner),
+                ..ShadowStatus::of(counts, &self.model.class_names())
+            }),
             of_logged: of_logged(&inner.observed.ledger),
             mirrored: mirrored(&inner.observed.ledger),
             resources: resources.to_vec(),

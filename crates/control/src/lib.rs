@@ -39,11 +39,14 @@ pub use controller::{
     CaptureWay, ControlError, Controller, DriftWindow, Event, Fast, MATCH_BYTES_MAX,
     MODE_PERIOD_MAX, Observed, Settings, WHY_BYTES_MAX,
 };
-pub use request::{DetailRequest, ModeRequest, PolicyAdded, PolicyRequest, QueryRequest, Refusal};
+pub use request::{
+    DetailRequest, InForce, ModeRequest, ModelRequest, PolicyAdded, PolicyRequest, QueryRequest,
+    Refusal,
+};
 pub use secrets::same_secret;
 pub use status::{
     ChangeStatus, ClassStatus, CpuStatus, DetailStatus, DriftStatus, ExportStatus, FeatureDrift,
-    FlowTableStatus, InterfaceStatus, LostStatus, PacketStatus, PolicyOrigin, PolicyStatus,
-    ReceiveStatus, ReportStatus, ResourceStatus, ShadowClassStatus, ShadowStatus, Status,
-    VectorStatus,
+    FlowTableStatus, InterfaceStatus, LostStatus, ModelsStatus, PacketStatus, PolicyOrigin,
+    PolicyStatus, ReceiveStatus, ReportStatus, ResourceStatus, ShadowClassStatus, ShadowStatus,
+    Status, VectorStatus,
 };

@@ -39,6 +39,28 @@ pub struct DetailRequest {
     pub why: String,
 }
 
+/// Which of the two models of a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum InForce {
+    /// The model that it was started with.
+    Own,
+    /// Its shadow.
+    Shadow,
+}
+
+/// The model that is to decide.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ModelRequest {
+    /// `shadow` promotes the shadow model, `own` goes back to the model that the recording was
+    /// started with.
+    pub in_force: InForce,
+    /// Reason, for the events.
+    #[serde(default)]
+    pub why: String,
+}
+
 /// A policy to add.
 // What `flatten` leaves over is refused too: the test below sees to that.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]

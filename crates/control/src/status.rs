@@ -225,10 +225,24 @@ pub struct ClassStatus {
 /// What a shadow model would have kept differently.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ShadowStatus {
+    /// Which model is which; absent in older versions.
+    #[serde(default)]
+    pub models: Option<ModelsStatus>,
     /// Of all classes.
     pub packets: Vec<PacketStatus>,
     /// Of each class that has packets.
     pub classes: Vec<ShadowClassStatus>,
+}
+
+/// The model that decides, and the one in its shadow.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ModelsStatus {
+    /// Name of the model that decides.
+    pub in_force: String,
+    /// Name of the one that is only compared.
+    pub in_shadow: String,
+    /// Whether the shadow was promoted, so that the recording's own model is in its shadow.
+    pub promoted: bool,
 }
 
 /// What a shadow model would have kept differently of the packets of one class.
@@ -249,6 +263,7 @@ impl ShadowStatus {
         let classes = classes
             .filter(|(_, counts)| counts.compared.packets > 0 || counts.of_shadow.packets > 0);
         Self {
+            models: None,
             packets: shadowed(&counts.all()),
             classes: classes
                 .map(|(class, counts)| ShadowClassStatus {

@@ -37,8 +37,12 @@ impl DriftWatch {
                         self.start = Some((drift.clone(), now));
                     }
                 }
-                // Counters that are not those of before begin a new window.
-                None => self.start = Some((drift.clone(), now)),
+                // Counters that are not those of before, as of a model that was promoted, begin a
+                // new window.
+                None => {
+                    self.latest = None;
+                    self.start = Some((drift.clone(), now));
+                }
             },
         }
         let first = || DriftWindow {

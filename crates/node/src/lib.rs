@@ -85,7 +85,7 @@ pub use relay::{RelayOutcome, RelaySpec};
 pub use sending::{GenerateSpec, Pace, ReplaySpec, SendOutcome, generate, replay};
 pub use spec::{
     DestinationSpec, DetailSpec, InputSpec, InterfaceSpec, LogSpec, ModelSpec, RecordSpec,
-    SandboxSpec, SteeringSpec, TriggerSpec,
+    SandboxSpec, ShadowSpec, SteeringSpec, TriggerSpec,
 };
 pub use stream::{
     Appended, Entry, FeedCounts, FeedWarning, Kept, LineRecords, PeerError, SavedCursor,

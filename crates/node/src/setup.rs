@@ -114,7 +114,7 @@ impl Setup {
         let configuration = Configuration::read(&spec)?;
         let settings = configuration.settings(&spec);
         if let Some(shadow) = &spec.shadow {
-            Classifier::check_shadow(&spec.model.model, shadow)
+            Classifier::check_shadow(&spec.model.model, &shadow.model)
                 .map_err(|error| NodeError::Refused(format!("--shadow: {error}")))?;
         }
         let modes: Result<Vec<Mode>, _> = settings
@@ -142,6 +142,8 @@ impl Setup {
             tell(&Notice::Warning(problem));
         }
         let controller = Controller::with_saved(spec.model.model.clone(), settings, saved)?;
+        let shadow = spec.shadow.as_ref().map(|shadow| shadow.model.name.clone());
+        let controller = controller.with_shadow(shadow);
         let exports = configuration
             .export
             .clone()
@@ -261,7 +263,8 @@ impl Setup {
         let budget = spec.packets_max.map(Budget::new).map(Arc::new);
         let loads = (workers > 1).then(|| DetailLoads::new(usize::from(workers)));
         let seed = getrandom::u64().map_err(|error| NodeError::Refused(error.to_string()))?;
-        let shadow = spec.shadow.clone().map(Arc::new);
+        let shadow = spec.shadow.as_ref();
+        let shadow = shadow.map(|shadow| Arc::new(shadow.model.clone()));
         let waits = spec.interfaces().is_none();
         let exports = self.exports.as_ref();
         let started = exports.map(|exports| {
@@ -320,6 +323,10 @@ impl Setup {
             mode: self.controller.steering().plan().mode_name().to_owned(),
             model: spec.model.model.name.clone(),
             model_json: spec.model.json.clone(),
+            shadow: spec
+                .shadow
+                .as_ref()
+                .map(|shadow| (shadow.model.name.clone(), shadow.json.clone())),
             classes: spec.model.model.class_names(),
             hash_seed: spec.hash_seed,
             look_back: equipment.iter().any(|e| e.triggers.looks_back()),

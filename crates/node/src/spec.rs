@@ -30,7 +30,7 @@ pub struct RecordSpec {
     /// The classifier.
     pub model: ModelSpec,
     /// Another model: what it would have kept is compared, and changes nothing.
-    pub shadow: Option<Model>,
+    pub shadow: Option<ShadowSpec>,
     /// Names of the modes; without any, those of the configuration file, or `default`.
     pub modes: Vec<String>,
     /// The budget of detail.
@@ -54,6 +54,15 @@ pub struct RecordSpec {
     pub sampling_seed: u64,
     /// End after this many packets have passed the filter.
     pub packets_max: Option<u64>,
+}
+
+/// The model in the shadow of the one at work.
+#[derive(Clone, Debug)]
+pub struct ShadowSpec {
+    /// The model.
+    pub model: Model,
+    /// Its file's content, for the log.
+    pub json: Vec<u8>,
 }
 
 /// The budget of detail of a recording.

@@ -17,6 +17,9 @@ use shadow::Shadow;
 pub use shadow::ShadowError;
 use wide::Wide;
 
+/// Of a table of flows that is never used.
+const BITS_TINY: u32 = 8;
+
 /// One model at work.
 #[derive(Debug)]
 pub struct Classifier {
@@ -206,6 +209,17 @@ impl Classifier {
             samples: Samples::new(model),
             shadow: shadow.map(|shadow| Box::new(Shadow::new(shadow, path.kernel()))),
         }
+    }
+
+    /// Puts another model and its shadow in the place of these, which need the same features
+    /// ([`Classifier::check_shadow`]): flows keep what was counted of them, verdicts and drift begin
+    /// anew.
+    pub(crate) fn replace(&mut self, path: DataPath, model: &Model, shadow: &Model) {
+        let tiny = model.new_sketch(TableSize::fixed(BITS_TINY));
+        let tiny = tiny.expect("memory for a handful of flows");
+        let mut next = Self::with_shadow(path, model, shadow, tiny);
+        std::mem::swap(&mut next.sketch, &mut self.sketch);
+        *self = next;
     }
 
     /// What the shadow says about the packet at a place in the batch: class and step, see

@@ -93,6 +93,11 @@ impl LookBack {
         }
     }
 
+    /// Forgets everything: as if the ring had been written over once, whose places stay the same.
+    pub(crate) fn forget(&mut self) {
+        self.end += self.ring.len() as u64;
+    }
+
     #[allow(clippy::cast_possible_truncation)]
     fn line(&self, fingerprint: u64) -> usize {
         (fingerprint >> 32) as usize & (self.heads.len() - 1)

@@ -130,6 +130,15 @@ impl Reasons {
         id
     }
 
+    /// Forgets the verdicts, not the deciders: another model's have the same numbers.
+    pub(crate) fn forget_verdicts(&mut self) {
+        self.cache.fill((0, 0));
+        self.combinations.clear();
+        self.coarse.clear();
+        self.general.clear();
+        self.entries.clear();
+    }
+
     /// Forgets what depends on the current plan.
     pub(crate) fn forget_plan(&mut self) {
         self.look_backs.clear();

@@ -162,7 +162,7 @@ impl<S: Sink> Worker<S> {
                 None => Classifier::on(path, model, sketch),
                 Some(shadow) => Classifier::with_shadow(path, model, shadow, sketch),
             },
-            shadowed: shadow.map(|_| Box::new(Shadowed::new(model.classes.len()))),
+            shadowed: shadow.map(|shadow| Box::new(Shadowed::new(path, model, shadow))),
             demands: Vec::new(),
             reasons: Reasons::new(),
             class_deciders: Vec::new(),
@@ -210,7 +210,7 @@ impl<S: Sink> Worker<S> {
     ///
     /// If the log cannot be written.
     pub fn idle(&mut self) -> Result<(), SinkError> {
-        self.switch_if_asked();
+        self.switch_if_asked()?;
         self.look_at_tap();
         if let Some(exports) = &mut self.exports {
             exports.batch_done();
@@ -232,13 +232,15 @@ impl<S: Sink> Worker<S> {
 
     /// Switches to the plan published last.
     #[inline]
-    fn switch_if_asked(&mut self) {
+    fn switch_if_asked(&mut self) -> Result<(), SinkError> {
         if let Some(plan) = self.follower.as_mut().and_then(Follower::events) {
+            self.put_in_force(plan.is_of_shadow())?;
             self.adopt(&plan);
             if let Some(follower) = &mut self.follower {
                 follower.switched();
             }
         }
+        Ok(())
     }
 
     /// Switches to another plan.
@@ -349,7 +351,7 @@ impl<S: Sink> Worker<S> {
         batch: &(impl Packets + ?Sized),
         most: u64,
     ) -> Result<(), SinkError> {
-        self.switch_if_asked();
+        self.switch_if_asked()?;
         self.look_at_tap();
         self.apply_alerts()?;
         let end = self.passed().saturating_add(most);

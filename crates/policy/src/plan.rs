@@ -165,6 +165,20 @@ impl Plan {
         self.detail.as_ref()
     }
 
+    /// This plan, for the shadow model of this name, which was promoted.
+    #[must_use]
+    pub fn of_shadow(mut self, model: &str) -> Self {
+        self.context.of_shadow = true;
+        model.clone_into(&mut self.context.model);
+        self
+    }
+
+    /// Whether the shadow model decides.
+    #[must_use]
+    pub fn is_of_shadow(&self) -> bool {
+        self.context.of_shadow
+    }
+
     /// This plan with policies.
     #[must_use]
     pub fn with_policies(mut self, policies: Arc<Policies>) -> Self {

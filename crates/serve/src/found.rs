@@ -471,8 +471,12 @@ fn told(all: impl Iterator<Item = (String, Top)>) -> Vec<Value> {
 /// A reason in a few words.
 pub(crate) fn words(reason: &str, class: &str) -> String {
     in_words(reason).unwrap_or_else(|| match reason.split(':').next() {
-        Some("flow-trees") => format!("the forest takes the flow for {class}"),
-        Some("packet-trees") => format!("the forest takes the packet for {class}"),
+        Some("flow-trees" | "shadow-flow-trees") => {
+            format!("the forest takes the flow for {class}")
+        }
+        Some("packet-trees" | "shadow-packet-trees") => {
+            format!("the forest takes the packet for {class}")
+        }
         _ => reason.to_owned(),
     })
 }

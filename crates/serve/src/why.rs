@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use serde_json::{Value, json};
-use strata_classify::{Condition, Model, leaves_of_reason};
+use strata_classify::{Condition, Model, is_of_shadow, leaves_of_reason};
 use strata_sketch::{
     Arithmetic, Clock, ExactTable, Feature, FlowStats, Level, PacketFacts, RangeTable,
 };
@@ -43,9 +43,12 @@ impl Values {
     }
 }
 
-/// The model of a recording, if it can be read.
-pub(crate) fn model(log: &Log, recording: &Recording) -> Option<Model> {
-    let json = log.model_json(recording).ok()?;
+/// The model of a recording whose trees a reason names, if it can be read.
+pub(crate) fn model(log: &Log, recording: &Recording, reason: &str) -> Option<Model> {
+    let json = match is_of_shadow(reason) {
+        true => log.shadow_json(recording).ok()??,
+        false => log.model_json(recording).ok()?,
+    };
     Model::from_json(&json).ok()
 }
 
@@ -63,7 +66,7 @@ pub(crate) fn of(
         .find(|one| one.id == packet.recording);
     let decided = leaves_of_reason(&packet.reason);
     let model = match (&decided, recording) {
-        (Some(_), Some(recording)) => model(log, recording),
+        (Some(_), Some(recording)) => model(log, recording, &packet.reason),
         _ => None,
     };
     let (mut trees, mut more, mut unsure, mut values_from) = (Vec::new(), 0, None, None);
@@ -217,7 +220,7 @@ fn unsure_words(model: &Model, level: Level, leaves: &[u16]) -> Option<String> {
 fn decider(reason: &str) -> &'static str {
     let (kind, rest) = reason.split_once(':').unwrap_or((reason, ""));
     match kind {
-        "flow-trees" | "packet-trees" => "forest",
+        "flow-trees" | "packet-trees" | "shadow-flow-trees" | "shadow-packet-trees" => "forest",
         "policy" if rest == "default" => "default",
         "policy" => "policy",
         "mode" => "mode",

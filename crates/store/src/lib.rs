@@ -54,7 +54,7 @@ pub use index::{index_name, verify_index};
 pub use log::{Log, Loss, read_archive};
 pub use manifest::{
     About, BlockFile, DetailKept, FlowTable, MANIFEST_NAME, Manifest, Overwritten, Recording,
-    SavedLedger, State,
+    SavedLedger, ShadowModel, State,
 };
 pub use names::{is_file_name, is_remote};
 pub use output::{OutputError, Sources};

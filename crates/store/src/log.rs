@@ -134,8 +134,22 @@ impl Log {
     ///
     /// If it cannot be read.
     pub fn model_json(&self, recording: &Recording) -> Result<Vec<u8>, StoreError> {
-        let named = self.disk.display(&recording.model_file);
-        read_all(self.disk.as_ref(), &recording.model_file).map_err(io_error(named, "read"))
+        self.model_file(&recording.model_file)
+    }
+
+    /// The model in the shadow of that one, as JSON; `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read.
+    pub fn shadow_json(&self, recording: &Recording) -> Result<Option<Vec<u8>>, StoreError> {
+        let shadow = recording.shadow.as_ref();
+        shadow.map(|s| self.model_file(&s.model_file)).transpose()
+    }
+
+    fn model_file(&self, name: &str) -> Result<Vec<u8>, StoreError> {
+        let named = self.disk.display(name);
+        read_all(self.disk.as_ref(), name).map_err(io_error(named, "read"))
     }
 
     /// Bytes of a recording's files, compacted or not.

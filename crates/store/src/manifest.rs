@@ -66,7 +66,7 @@ impl Manifest {
             .iter()
             .flat_map(|r| &r.files)
             .map(|f| &f.name);
-        let model_files = manifest.recordings.iter().map(|r| &r.model_file);
+        let model_files = manifest.recordings.iter().flat_map(Recording::model_files);
         for name in block_files.chain(model_files) {
             if !is_safe_name(name) {
                 return Err(format!("file name '{name}' is not one that Strata writes"));
@@ -120,6 +120,8 @@ pub struct About {
     pub model: String,
     /// The model file's content, which is stored in the log.
     pub model_json: Vec<u8>,
+    /// Name and content of the shadow model, if there is one: it may be promoted.
+    pub shadow: Option<(String, Vec<u8>)>,
     /// Names of the classes, by index.
     pub classes: Vec<String>,
     /// Key of fingerprints.
@@ -189,9 +191,29 @@ pub struct Recording {
     /// switch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<DetailKept>,
+    /// The shadow model, if there is one. Where it was promoted, contexts of blocks say so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shadow: Option<ShadowModel>,
+}
+
+/// The model in the shadow of a recording's first one, stored beside it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShadowModel {
+    /// Its name.
+    pub model: String,
+    /// Its file within the log.
+    pub model_file: String,
+    /// CRC-32C of that file.
+    pub model_crc: u32,
 }
 
 impl Recording {
+    /// Its models' files.
+    pub(crate) fn model_files(&self) -> impl Iterator<Item = &String> {
+        let shadow = self.shadow.as_ref();
+        std::iter::once(&self.model_file).chain(shadow.map(|shadow| &shadow.model_file))
+    }
+
     /// A new one, without files.
     pub(crate) fn begun(id: u32, about: &About, model_file: String, started_ns: u64) -> Self {
         Self {
@@ -217,6 +239,7 @@ impl Recording {
             live: about.live,
             flow_table: None,
             detail: None,
+            shadow: None,
         }
     }
 }

@@ -10,6 +10,9 @@ pub struct Context {
     pub mode: String,
     /// The model's name.
     pub model: String,
+    /// Whether that is the recording's shadow model, which was promoted.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub of_shadow: bool,
     /// Names of the classes, by index.
     pub classes: Vec<String>,
     /// Granularity of each class, as text.

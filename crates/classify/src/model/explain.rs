@@ -116,9 +116,20 @@ impl Model {
     }
 }
 
+/// Before the trees of a reason that are those of a shadow model.
+const OF_SHADOW: &str = "shadow-";
+
+/// Whether a reason names trees of the shadow model of its recording, which was promoted.
+#[must_use]
+pub fn is_of_shadow(reason: &str) -> bool {
+    reason.starts_with(OF_SHADOW)
+}
+
 /// The trees that a forest's reason names, and the leaf of each; `None` if the forest did not decide.
+/// Which model has these trees: [`is_of_shadow`].
 #[must_use]
 pub fn leaves_of_reason(reason: &str) -> Option<(Level, Vec<u16>)> {
+    let reason = reason.strip_prefix(OF_SHADOW).unwrap_or(reason);
     let (trees, leaves) = reason.split_once(':').unwrap_or((reason, ""));
     let level = match trees {
         "packet-trees" => Level::Packet,

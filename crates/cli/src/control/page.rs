@@ -132,6 +132,15 @@ fn detail(detail: &DetailStatus) -> Row {
     row("detail", text)
 }
 
+/// What a shadow model would have kept differently, as a page of its own.
+pub(crate) fn compared(shadow: &ShadowStatus, reader: Reader) -> String {
+    listing(
+        reader,
+        [ColumnForm::words(8), ColumnForm::words(0)],
+        self::shadow(shadow),
+    )
+}
+
 /// What a shadow model would have kept differently, in all and by class.
 fn shadow(shadow: &ShadowStatus) -> Vec<Row> {
     let text = |counts: &[PacketStatus]| {
@@ -146,8 +155,20 @@ fn shadow(shadow: &ShadowStatus) -> Vec<Row> {
         let class = word(&of.class);
         row("shadow", format!("class {class}: {}", text(&of.packets)))
     });
+    let models = shadow.models.as_ref().map(|models| {
+        let promoted = if models.promoted {
+            ", which was promoted"
+        } else {
+            ""
+        };
+        let (in_force, in_shadow) = (word(&models.in_force), word(&models.in_shadow));
+        row(
+            "models",
+            format!("{in_force} decides{promoted}; in its shadow: {in_shadow}"),
+        )
+    });
     let all = row("shadow", text(&shadow.packets));
-    std::iter::once(all).chain(classes).collect()
+    models.into_iter().chain([all]).chain(classes).collect()
 }
 
 /// How well the model fits the traffic.

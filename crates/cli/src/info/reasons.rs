@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use anyhow::Result;
 use serde_json::json;
 use strata_blocks::{PacketRecord, Trees, VerdictRecord, reason};
-use strata_classify::{Model, leaves_of_reason};
+use strata_classify::{Model, is_of_shadow, leaves_of_reason};
 use strata_query::reasons_of;
 use strata_sketch::Level;
 use strata_store::{Log, Recording};
@@ -200,6 +200,8 @@ impl Reasons {
     /// The reasons of each granularity for which most was kept, in plain English.
     pub(super) fn text(&self, log: &Log, recording: &Recording, most: usize) -> Result<String> {
         let model = Model::from_json(&log.model_json(recording)?)?;
+        let shadow = log.shadow_json(recording)?;
+        let shadow = shadow.map(|json| Model::from_json(&json)).transpose()?;
         let mut text = String::new();
         for problem in &self.problems {
             let _ = writeln!(text, "not counted below: {problem}");
@@ -228,7 +230,8 @@ impl Reasons {
                 rows.len()
             );
             for (key, counted) in rows.into_iter().take(most) {
-                one(&mut text, &model, key, counted);
+                let promoted = shadow.as_ref().filter(|_| is_of_shadow(&key.2));
+                one(&mut text, promoted.unwrap_or(&model), key, counted);
             }
         }
         Ok(text)

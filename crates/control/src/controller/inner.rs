@@ -47,6 +47,8 @@ pub(super) struct Asked {
     pub(super) on_drift: OnDrift,
     /// Whether it does not, as last found.
     pub(super) is_drifted: bool,
+    /// The name of the shadow model, if it was promoted.
+    pub(super) promoted: Option<String>,
     /// Whether a shortage lowers the budget of detail first: there is one, and it decides something in
     /// these modes.
     pub(super) lowers_detail: bool,
@@ -145,6 +147,10 @@ impl Asked {
     ) -> Result<Plan, ModeError> {
         let (active, detail) = (self.active(degradation), self.detail_left(degradation));
         let plan = self.plan_of(model, &active, detail)?;
+        let plan = match &self.promoted {
+            Some(shadow) => plan.of_shadow(shadow),
+            None => plan,
+        };
         let ready = policies.ready(self.default);
         Ok(plan.with_policies(Arc::new(ready)))
     }

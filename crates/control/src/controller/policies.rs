@@ -299,6 +299,7 @@ impl Controller {
             next.timed = Some((until, before));
         }
         next.is_drifted = inner.asked.is_drifted;
+        next.promoted.clone_from(&inner.asked.promoted);
         next.check(&self.model)?;
         next.settle(&self.model);
         let (policies, what) = inner.policies.reconfigured(configured)?;

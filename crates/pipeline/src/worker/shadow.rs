@@ -1,7 +1,10 @@
-//! What a shadow model would have kept differently.
+//! What a shadow model would have kept differently, and its promotion.
 
-use strata_blocks::Sink;
+use std::sync::Arc;
+
+use strata_blocks::{Sink, SinkError};
 use strata_capture::PacketRef;
+use strata_classify::Model;
 use strata_policy::{Detail, Plan, ShadowCounts};
 use strata_wire::wide::{GROUP, WIDE};
 use strata_wire::{FlowKey, Outcome, exact};
@@ -11,6 +14,7 @@ use super::detail::{Offered, is_given};
 use super::wide::{Wide, is_in};
 use crate::classifier::bits;
 use crate::flows::wire_bytes;
+use crate::path::DataPath;
 
 /// A shadow model's decisions.
 #[derive(Debug)]
@@ -18,14 +22,21 @@ pub(super) struct Shadowed {
     /// Its budget of detail; `None` until a plan has one.
     detail: Option<Box<Detail>>,
     pub(super) counts: ShadowCounts,
+    path: DataPath,
+    /// The recording's own model and its shadow.
+    models: [Arc<Model>; 2],
+    /// Whether they have changed places.
+    is_promoted: bool,
 }
 
 impl Shadowed {
-    /// Of models with this many classes.
-    pub(super) fn new(classes: usize) -> Self {
+    pub(super) fn new(path: DataPath, model: &Model, shadow: Arc<Model>) -> Self {
         Self {
             detail: None,
-            counts: ShadowCounts::new(classes),
+            counts: ShadowCounts::new(model.classes.len()),
+            path,
+            models: [Arc::new(model.clone()), shadow],
+            is_promoted: false,
         }
     }
 
@@ -54,6 +65,37 @@ struct Fate {
 }
 
 impl<S: Sink> Worker<S> {
+    /// Has the shadow model decide from the next packet on, or the recording's own model again; the
+    /// other one is the shadow then. What was compared so far, and what look-back remembers, is
+    /// forgotten, since both have verdicts of the model before.
+    ///
+    /// # Errors
+    ///
+    /// If the log cannot be written: its next block begins.
+    pub(super) fn put_in_force(&mut self, is_promoted: bool) -> Result<(), SinkError> {
+        let Some(shadowed) = self.shadowed.as_mut() else {
+            return Ok(());
+        };
+        if std::mem::replace(&mut shadowed.is_promoted, is_promoted) == is_promoted {
+            return Ok(());
+        }
+        let [own, shadow] = &shadowed.models;
+        let (model, other) = match is_promoted {
+            true => (shadow, own),
+            false => (own, shadow),
+        };
+        self.classifier.replace(shadowed.path, model, other);
+        shadowed.counts = ShadowCounts::new(model.classes.len());
+        self.reasons.forget_verdicts();
+        if let Some(triggers) = &mut self.triggers {
+            triggers.forget();
+        }
+        if self.block.is_empty() {
+            return Ok(());
+        }
+        self.next_block()
+    }
+
     /// What a shadow model would have kept differently so far; `None` without one.
     #[must_use]
     pub fn shadow(&self) -> Option<ShadowCounts> {

@@ -50,6 +50,13 @@ impl Triggers {
         }
     }
 
+    /// Forgets the packets that it remembers.
+    pub(super) fn forget(&mut self) {
+        if let Some(look_back) = &mut self.look_back {
+            look_back.forget();
+        }
+    }
+
     /// Whether it may promote packets.
     #[must_use]
     pub fn looks_back(&self) -> bool {

@@ -185,6 +185,7 @@ fn begin(
             mode: begin.mode.clone(),
             model: begin.model.clone(),
             model_json: model,
+            shadow: None,
             classes: begin.classes.clone(),
             hash_seed: begin.hash_seed,
             look_back: false,

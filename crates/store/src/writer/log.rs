@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::disk::Disk;
 use crate::error::{StoreError, io_error};
-use crate::manifest::{About, MANIFEST_NAME, Manifest, Recording, VERSION};
+use crate::manifest::{About, MANIFEST_NAME, Manifest, Recording, ShadowModel, VERSION};
 use crate::stored::read_manifest;
 
 /// How to tell, before the manifest is replaced, that the log is still there.
@@ -108,10 +108,22 @@ impl LogWriter {
             file: self.display(MANIFEST_NAME),
             problem: format!("recording number {last} is the largest there is"),
         })?;
+        let store = |file: &str, json: &[u8]| {
+            let stored = self.disk.replace(file, json);
+            stored.map_err(io_error(self.display(file), "write"))
+        };
         let model_file = format!("models/r{id:04}.json");
-        let stored = self.disk.replace(&model_file, &about.model_json);
-        stored.map_err(io_error(self.display(&model_file), "write"))?;
+        store(&model_file, &about.model_json)?;
         let mut recording = Recording::begun(id, about, model_file, now_ns());
+        if let Some((model, json)) = &about.shadow {
+            let model_file = format!("models/r{id:04}-shadow.json");
+            store(&model_file, json)?;
+            recording.shadow = Some(ShadowModel {
+                model: model.clone(),
+                model_file,
+                model_crc: crc32c::crc32c(json),
+            });
+        }
         recording.session = session.map(str::to_owned);
         manifest.recordings.push(recording);
         manifest.version = VERSION;
