@@ -635,8 +635,9 @@ fn trees_of(model: &Path) -> usize {
 #[test]
 fn there_has_to_be_a_shadow_to_promote() {
     let dir = tempfile::tempdir().unwrap();
-    let running = Running::start(dir.path(), &[]);
+    let mut running = Running::start(dir.path(), &[]);
     running.until_listening();
+    running.feed(&halves().0[..24]);
     for arguments in [["model", "promote"], ["model", "compare"]] {
         let refused = running.ask(&arguments);
         assert!(!refused.status.success());
