@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from . import program
+from . import program, standins
 from . import snapshots as snapshots_module
 from .folds import first_half
 from .snapshots import BENIGN, Snapshots
@@ -15,9 +15,11 @@ from .snapshots import BENIGN, Snapshots
 BUDGET = 0.1
 TRAINED_ON = "mix-train"
 # Captures with ordinary traffic of the hosts that are attacked.
-OWN = ("dns-tunnel", "rat-c2", "infected-hosts", "westermo-right", "mix-test")
+CAPTURED = ("dns-tunnel", "rat-c2", "infected-hosts", "westermo-right", "mix-test")
+OWN = (*CAPTURED, *standins.MADE)
+OFFICE = "office"
 SITES = {
-    "office": ("mix-test", "everyday-benign", "youtube"),
+    OFFICE: ("mix-test", "everyday-benign", "youtube"),
     "industrial": ("ot-benign",),
     "IoT": ("iot-week",),
     "mobile core": ("mobile-core",),
@@ -36,12 +38,21 @@ REPETITIONS = 300
 Kept = tuple[np.ndarray, dict[str, np.ndarray]]
 
 
-def captures(folder: Path, scratch: Path) -> Iterator[tuple[str, Path, Path, Snapshots]]:
-    """The labelled captures of a folder: name, trace, labels and features."""
+def captures(
+    folder: Path, scratch: Path, only: Sequence[str] = ()
+) -> Iterator[tuple[str, Path, Path, Snapshots]]:
+    """The labelled captures of a folder, and those that are made up: name, trace, labels and
+    features. If names are given, only these and what models are trained on."""
     paths = {path.parent.name: path for path in sorted(folder.glob("*/labels.csv"))}
-    needed = {TRAINED_ON, *OWN, *(name for names in SITES.values() for name in names)}
+    needed = {TRAINED_ON, *CAPTURED, *(name for names in SITES.values() for name in names)}
     if missing := needed - set(paths):
         raise ValueError(f"{folder}: no capture {', '.join(sorted(missing))}")
+    for labels in standins.write(scratch / "made"):
+        paths[labels.parent.name] = labels
+    if unknown := set(only) - set(paths):
+        raise ValueError(f"{folder}: no capture {', '.join(sorted(unknown))}")
+    if only:
+        paths = {name: paths[name] for name in paths if name in (*only, TRAINED_ON)}
     for name, labels in tqdm(paths.items(), desc="features", disable=None):
         both = (labels.with_name("trace.pcap"), labels.with_name("trace.pcap.gz"))
         trace = next((path for path in both if path.exists()), None)
@@ -59,10 +70,11 @@ def features(trace: Path, labels: Path, scratch: Path) -> Snapshots:
 
 def cases(captures: Mapping[str, Snapshots]) -> list[tuple[str, str, tuple[str, ...]]]:
     """Attack, site and the site's captures."""
-    found = [(name, "its own", (name,)) for name in OWN]
+    found = [(name, "its own", (name,)) for name in OWN if name in captures]
     for name, data in captures.items():
         if name not in (*OWN, TRAINED_ON) and data.attack.any():
-            found += [(name, site, names) for site, names in SITES.items()]
+            there = {s: names for s, names in SITES.items() if set(names) <= set(captures)}
+            found += [(name, site, names) for site, names in there.items()]
     return found
 
 

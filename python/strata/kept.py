@@ -61,10 +61,11 @@ class Case:
     """Of the payload that a budget decided about, what it gave."""
 
 
-def run(folder: Path, output: Path, jobs: int = 2) -> dict[str, Any]:
-    """Writes figures to `output` with the endings .json and .md."""
+def run(folder: Path, output: Path, jobs: int = 2, only: Sequence[str] = ()) -> dict[str, Any]:
+    """Writes figures to `output` with the endings .json and .md; of these captures only, if names
+    are given."""
     with tempfile.TemporaryDirectory(prefix="strata-") as scratch:
-        bench = Bench(folder, Path(scratch), jobs)
+        bench = Bench(folder, Path(scratch), jobs, only)
         figures = bench.judge()
     output.with_suffix(".json").write_text(json.dumps(figures, indent=1) + "\n")
     output.with_suffix(".md").write_text(in_markdown(figures))
@@ -105,10 +106,10 @@ def write(path: Path, ts_ns: np.ndarray, data: Sequence[bytes], wire_len: np.nda
 class Bench:
     """Captures, models and recordings."""
 
-    def __init__(self, folder: Path, scratch: Path, jobs: int):
+    def __init__(self, folder: Path, scratch: Path, jobs: int, only: Sequence[str] = ()):
         self.scratch, self.jobs = scratch, jobs
         self.captures: dict[str, Capture] = {}
-        for name, trace, labels, data in cases_module.captures(folder, scratch):
+        for name, trace, labels, data in cases_module.captures(folder, scratch, only):
             ts_ns, packets, wire_len = packets_of(trace)
             attack = np.zeros(len(packets), bool)
             for line in labels.read_text().splitlines()[1:]:
@@ -141,6 +142,8 @@ class Bench:
                     }
                 )
                 repeated.append(cases_module.bootstrap(of))
+            if not rows:
+                continue
             figures["paces"][pace] = {
                 "rows": rows,
                 "macro": cases_module.macro(rows),
@@ -152,7 +155,7 @@ class Bench:
 
     def _case(self, name: str, names: Sequence[str], pace: str) -> Case:
         """Records an attack at a site."""
-        later = [self._halves(self.captures[n])[1] for n in names]
+        later = [self.halves(self.captures[n])[1] for n in names]
         if name in names:
             # Together as they were.
             capture = self.captures[name]
@@ -171,22 +174,15 @@ class Bench:
             ts_ns = capture.ts_ns[rows] - capture.ts_ns[rows].min()
             ts_ns += _spread(capture, rows, ts_ns, now) if pace == SPREAD else int(now * BEGINS)
             parts.append((capture, rows, ts_ns))
-        trace, labels = self._merged(parts)
+        trace, labels = self.merged(parts)
         data = cases_module.features(trace, labels, self.scratch)
-        related = RELATED.get(name, ())
-        trained = self._trained(related)
-        models = {
-            ALONE: ["-m", self._without_scores(trained)],
-            BUILT_IN: [],
-            TRAINED: ["-m", trained],
-            LEARNT: ["-m", self._learnt(names, related)],
-        }
+        models = self.models_of(names, RELATED.get(name, ()))
         payload = data.columns["payload_len"].astype(np.int64)
         header = data.columns["wire_len"].astype(np.int64) - payload
         recorded, share = {}, {}
         for how, model in models.items():
-            recorded[how], share[how] = self._recorded(trace, f"{BUDGET:.0%}", model)
-        recorded[DEFAULT], _ = self._recorded(trace, "none", [])
+            recorded[how], share[how] = self.recorded(trace, f"{BUDGET:.0%}", model)
+        recorded[DEFAULT], _ = self.recorded(trace, "none", [])
         frames = data.columns["frame"].astype(np.int64) - 1
         beyond = {how: np.clip(k[frames] - header, 0, None) for how, k in recorded.items()}
         chosen = {how: k > 0 for how, k in beyond.items()}
@@ -200,7 +196,19 @@ class Bench:
         chosen = {how: chosen[how] for how in NAMES}
         return Case(data.attack, payload, flow, chosen, share)
 
-    def _halves(self, capture: Capture) -> tuple[np.ndarray, np.ndarray]:
+    def models_of(
+        self, names: Sequence[str], related: Sequence[str]
+    ) -> dict[str, Sequence[str | Path]]:
+        """Options of recordings with a budget, at a site, without what is related to the attack."""
+        trained = self._trained(related)
+        return {
+            ALONE: ["-m", self._without_scores(trained)],
+            BUILT_IN: [],
+            TRAINED: ["-m", trained],
+            LEARNT: ["-m", self._learnt(names, related)],
+        }
+
+    def halves(self, capture: Capture) -> tuple[np.ndarray, np.ndarray]:
         """Packets of a site to learn from, and those to record: the later half of its flows, and
         what has no flow."""
         early, _ = cases_module.ordinary_halves(capture.snapshots)
@@ -208,7 +216,7 @@ class Bench:
         before[_frames(early)] = True
         return before, ~before & ~capture.attack
 
-    def _merged(self, parts: Sequence[tuple[Capture, np.ndarray, np.ndarray]]) -> tuple[Path, Path]:
+    def merged(self, parts: Sequence[tuple[Capture, np.ndarray, np.ndarray]]) -> tuple[Path, Path]:
         """Writes packets of several captures at these times, and their labels."""
         ts_ns = np.concatenate([times for *_, times in parts])
         order = np.argsort(ts_ns, kind="stable")
@@ -224,7 +232,7 @@ class Bench:
         labels.write_text("\n".join(["frame,label", *lines]) + "\n")
         return trace, labels
 
-    def _recorded(
+    def recorded(
         self, trace: Path, budget: str, model: Sequence[str | Path]
     ) -> tuple[np.ndarray, float]:
         """Bytes of each packet that a recording keeps, and what share of the payload that its
@@ -273,7 +281,7 @@ class Bench:
             parts = []
             for name in names:
                 data = self.captures[name].snapshots
-                parts.append(data.where(self._halves(self.captures[name])[0][_frames(data)]))
+                parts.append(data.where(self.halves(self.captures[name])[0][_frames(data)]))
             data = cases_module.at_most(cases_module.joined(parts))
             known = learning.attacks(related)
             try:
@@ -308,9 +316,9 @@ def _by_flow(case: Case) -> cases_module.Kept:
 def in_markdown(figures: dict[str, Any]) -> str:
     """The figures as tables."""
     about = (
-        "`make kept`. Share of attack packets / of attack flows of which payload is kept, in "
-        f"percent, by `strata record --detail {figures['budget']:.0%}` with a model that finds all "
-        f"packets alike (*{ALONE}*), with the built-in model, "
+        "`make kept`, `make standins`. Share of attack packets / of attack flows of which payload "
+        f"is kept, in percent, by `strata record --detail {figures['budget']:.0%}` with a model "
+        f"that finds all packets alike (*{ALONE}*), with the built-in model, "
         "with one trained by bytes without the attack, and with one learnt from the first half of "
         f"the site next to half of that. *{RANDOM}*, *{FIRST}* and *{DEFAULT}* (what the mode "
         "keeps whole, by lot if it is more) have as many bytes as the built-in model kept, know "

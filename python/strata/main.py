@@ -215,7 +215,39 @@ def parser() -> argparse.ArgumentParser:
     kept.add_argument(
         "-o", "--output", type=Path, required=True, metavar="NAME", help="of NAME.json and NAME.md"
     )
+    kept.add_argument(
+        "--only", nargs="+", default=[], metavar="NAME", help="record only these captures' attacks"
+    )
     kept.add_argument("--jobs", type=int, default=2, metavar="N", help="number of threads")
+
+    sets = commands.add_parser(
+        "sets", help="show what recordings keep of each labelled capture by itself"
+    )
+    sets.add_argument("folder", type=Path, help="folder of labelled captures")
+    sets.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="NAME", help="of NAME.json and NAME.md"
+    )
+    sets.add_argument("--jobs", type=int, default=2, metavar="N", help="number of threads")
+
+    frontier = commands.add_parser(
+        "frontier", help="show what trees of other kinds would be worth at the same price"
+    )
+    frontier.add_argument("folder", type=Path, help="folder of labelled captures")
+    frontier.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="NAME", help="of NAME.json and NAME.md"
+    )
+    frontier.add_argument(
+        "--seeds", type=int, default=3, metavar="N", help="repeat this many times"
+    )
+
+    links = commands.add_parser(
+        "links", help="show how sketches and presets do on links of 100, 200 and 400 Gb/s"
+    )
+    links.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="NAME", help="of NAME.json and NAME.md"
+    )
+    links.add_argument("--rates", type=int, nargs="+", choices=(100, 200, 400), metavar="GBPS")
+    links.add_argument("--jobs", type=int, default=2, metavar="N", help="number of threads")
 
     tune = commands.add_parser("tune", help="search the parameters of a flow cache")
     tune.add_argument("captures", nargs="+", help="capture files to try them on")
@@ -405,7 +437,28 @@ def _kept(args: argparse.Namespace) -> None:
     _check_outputs([args.output.with_suffix(suffix) for suffix in (".json", ".md")])
     from .kept import in_markdown, run
 
+    print(in_markdown(run(args.folder, args.output, args.jobs, args.only)))
+
+
+def _sets(args: argparse.Namespace) -> None:
+    _check_outputs([args.output.with_suffix(suffix) for suffix in (".json", ".md")])
+    from .sets import in_markdown, run
+
     print(in_markdown(run(args.folder, args.output, args.jobs)))
+
+
+def _frontier(args: argparse.Namespace) -> None:
+    _check_outputs([args.output.with_suffix(suffix) for suffix in (".json", ".md")])
+    from .frontier import in_markdown, run
+
+    print(in_markdown(run(args.folder, args.output, args.seeds)))
+
+
+def _links(args: argparse.Namespace) -> None:
+    _check_outputs([args.output.with_suffix(suffix) for suffix in (".json", ".md")])
+    from .links import RATES, in_markdown, run
+
+    print(in_markdown(run(args.output, args.rates or tuple(RATES), args.jobs)))
 
 
 def _tune(args: argparse.Namespace) -> None:
@@ -450,6 +503,9 @@ def main(arguments: list[str] | None = None) -> None:
         "ablate": _ablate,
         "unseen": _unseen,
         "kept": _kept,
+        "sets": _sets,
+        "frontier": _frontier,
+        "links": _links,
         "tune": _tune,
         "flows": _flows,
     }

@@ -45,12 +45,16 @@ def test_shares_and_differences_are_of_flows_with_payload():
 
 
 def test_a_capture_without_a_trace_is_named(tmp_path):
-    needed = {cases.TRAINED_ON, *cases.OWN, *(n for names in cases.SITES.values() for n in names)}
+    needed = {
+        cases.TRAINED_ON,
+        *cases.CAPTURED,
+        *(n for names in cases.SITES.values() for n in names),
+    }
     for name in needed:
         (tmp_path / name).mkdir()
         (tmp_path / name / "labels.csv").write_text("frame,label\n")
     with pytest.raises(ValueError, match=r"no trace\.pcap"):
-        list(cases.captures(tmp_path, tmp_path))
-    (tmp_path / cases.OWN[0] / "labels.csv").unlink()
-    with pytest.raises(ValueError, match=f"no capture {cases.OWN[0]}"):
-        list(cases.captures(tmp_path, tmp_path))
+        list(cases.captures(tmp_path, tmp_path / "scratch"))
+    (tmp_path / cases.CAPTURED[0] / "labels.csv").unlink()
+    with pytest.raises(ValueError, match=f"no capture {cases.CAPTURED[0]}"):
+        list(cases.captures(tmp_path, tmp_path / "scratch"))
