@@ -168,6 +168,7 @@ fn about(setup: &Setup) -> About {
         mode: setup.mode.name.clone(),
         model: setup.model.name.clone(),
         model_json: Vec::new(),
+        shadow: None,
         classes: setup.model.class_names(),
         hash_seed: HASH_SEED,
         look_back: setup.triggers.look_back_bytes > 0,

@@ -55,6 +55,7 @@ fn a_worker_does_not_allocate() {
         mode: "default".into(),
         model: model.name.clone(),
         model_json: Vec::new(),
+        shadow: None,
         classes: model.class_names(),
         hash_seed: [1, 2],
         look_back: false,
