@@ -22,6 +22,7 @@ use std::thread::{self, JoinHandle};
 use tempfile::TempDir;
 
 use program::{failed, strata};
+use signal::signal;
 use telemetry::{PATIENCE, Process, listens, number, packed, wait_status};
 
 fn collect(store: &Path) -> Process {
@@ -174,4 +175,32 @@ fn a_full_disk_is_said_once_and_harms_no_store() {
     ] {
         assert!(said.contains(part), "{part}: {said}\n{errors}");
     }
+}
+
+/// Ctrl-C while a burst waits in the socket: it is taken, not thrown away with the socket.
+#[test]
+fn what_has_arrived_is_taken_at_the_end() {
+    let dir = TempDir::new().unwrap();
+    let store = dir.path().join("store");
+    let mut command = strata();
+    command.args(["telemetry", "run", "--listen", "127.0.0.1:0", "-o"]);
+    let mut collector = Process::start(command.arg(&store).args(["--memory", "2MiB"]));
+    let reports = listens(&store);
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    signal(&collector.child, "STOP");
+    let sent = 20_000_u32;
+    for n in 0..sent {
+        let entry = [&[0, 0, 0, 1][..], &n.to_be_bytes()].concat();
+        let datagram = packed(0x22, 0, n, [0, 4, 0], &[entry]);
+        socket.send_to(&datagram, &reports).unwrap();
+    }
+    // It finds both when it goes on.
+    signal(&collector.child, "INT");
+    signal(&collector.child, "CONT");
+    assert!(collector.child.wait().unwrap().success());
+    let ended = telemetry::status(&store);
+    let accepted = number(&ended["totals"]["accepted"]);
+    let dropped = number(&ended["socket_drops"]);
+    assert_eq!(accepted + dropped, u64::from(sent), "{ended:#}");
+    assert!(accepted > 0);
 }

@@ -3,10 +3,10 @@
 //! where KIND is `packed`, `published`, `increment` or `append`, and MODE is `collector`
 //! (`strata telemetry run` without its sandbox) or `discard` (a loop of recvmmsg).
 //!
-//! Prints JSON: datagrams and reports sent and taken, and reports taken per second. Instructions per
-//! report are those of `valgrind --tool=callgrind --toggle-collect='*Service*receive*'` for the
-//! collector, and of `'*telemetry_receive*discard*'` for the loop, on a program built with
-//! `CARGO_PROFILE_RELEASE_STRIP=none`.
+//! Prints JSON: reports sent and taken, and reports taken per second, until the socket was empty.
+//! Instructions per report are those of `valgrind --tool=callgrind
+//! --toggle-collect='*Service>::receive'` for the collector, and of `'*telemetry_receive::discard'`
+//! for the loop, on a program built with `CARGO_PROFILE_RELEASE_STRIP=none`.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "prints a line")]
 #![allow(clippy::cast_precision_loss, reason = "rates")]
 
@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use strata_dta::protocol::{Flags, Report, packed, published};
 use strata_node::{Notice, TelemetryApiSpec, TelemetryLayout, TelemetrySpec, start};
+use strata_sys::pause;
 use strata_sys::socket::{self, Destination, Message, Receiver};
 use strata_wire::mix64;
 
@@ -76,7 +77,7 @@ fn datagrams(kind: &str, reports: u32) -> (Vec<Vec<u8>>, u64) {
     (keys.chunks(each).map(datagram).collect(), each as u64)
 }
 
-/// Sends all; how long it took.
+/// Sends all; how long it took until whoever listens there had taken them.
 fn send(datagrams: &[Vec<u8>], to: SocketAddr) -> Duration {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(to).unwrap();
@@ -89,7 +90,20 @@ fn send(datagrams: &[Vec<u8>], to: SocketAddr) -> Duration {
         .collect();
     let start = Instant::now();
     socket::send_all::<BATCH>(socket.as_fd(), &Destination::Own, &messages).unwrap();
+    while waiting(to) > 0 {
+        pause::backoff(Duration::from_micros(50));
+    }
     start.elapsed()
+}
+
+/// Bytes of the buffer of a socket that are used, as `/proc/net/udp` has them.
+fn waiting(address: SocketAddr) -> u64 {
+    let table = std::fs::read_to_string("/proc/net/udp").unwrap();
+    let ours = format!(":{:04X}", address.port());
+    let mut lines = table.lines().map(|line| line.split_whitespace());
+    let mut line = lines.find(|line| line.clone().nth(1).is_some_and(|at| at.ends_with(&ours)));
+    let queues = line.as_mut().and_then(|line| line.nth(4)).unwrap();
+    u64::from_str_radix(queues.split_once(':').unwrap().1, 16).unwrap()
 }
 
 /// Takes datagrams until told to end; how many.

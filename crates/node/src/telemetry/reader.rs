@@ -1,6 +1,6 @@
 //! A telemetry store as it is asked, by this process or another than the one that writes it.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use super::candidates;
 use super::generations::{GenerationTime, Span, spans};
 use super::plan::{Manifest, NamedList, Plan};
 use super::share::Share;
-use super::store::{Copied, MANIFEST, MEMORY, map, no_store};
+use super::store::{Copied, MANIFEST, mapped, no_store};
 use crate::error::{At as _, NodeError, Result};
 
 /// A value that a key has.
@@ -129,14 +129,11 @@ impl TelemetryStore {
         manifest
             .lists
             .retain(|list| list.number < plan.append.lists());
-        let path = dir.join(MEMORY);
-        let file = File::open(&path).at_with(|| path.display().to_string())?;
-        let words = map(&path, &file, &plan, Words::map)?;
         Ok(Self {
             dir: dir.to_owned(),
             copied: Copied::new(&plan)?,
+            words: mapped(dir, &plan)?,
             plan,
-            words,
             lists: manifest.lists,
             share: manifest.share,
             values: None,

@@ -34,7 +34,7 @@ use super::pushing::Pushing;
 use super::ready::{CollectorsSpec, Ready, connect};
 use super::sink::{Done, Mapped};
 use super::status::{Received, Snapshot};
-use super::store::{StatusFile, unix_ns};
+use super::store::{StatusFile, ends, unix_ns};
 use super::streaming::Streaming;
 use super::target::Target;
 use super::wire::remote::Collectors;
@@ -60,6 +60,9 @@ const STATUS_EVERY: Duration = Duration::from_secs(1);
 /// The reporter of what INT becomes.
 const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
+/// How long a collector that ends takes what has arrived: its socket may be full, and reporters may
+/// go on sending.
+const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 /// How long the last operations may take to be acknowledged.
 const FINISH_LIMIT: Duration = Duration::from_secs(2);
 
@@ -295,7 +298,7 @@ impl Service {
         let (mut translator, sink, turning, lock) = match ready {
             Ready::Here(writing) => {
                 let writing = *writing;
-                let ends = writing.ends()?;
+                let ends = ends(&spec.store, &writing.plan)?;
                 let end = |list: u32| ends[list as usize];
                 let translator = Translator::new::<Local<Mapped>>(options, end);
                 let mut memory = Mapped(writing.memory);
@@ -453,12 +456,8 @@ impl Service {
     fn finish(mut self, tell: &Tell) -> Result<TelemetryOutcome> {
         tell(&Notice::Ending { failed: false });
         let mut receiver = Receiver::<BATCH>::default();
-        // What has arrived already, but not for ever.
-        for _ in 0..ROUNDS {
-            if self.receive(&mut receiver)? == 0 {
-                break;
-            }
-        }
+        let start = Instant::now();
+        while self.receive(&mut receiver)? > 0 && start.elapsed() < DRAIN_LIMIT {}
         if let Some(mut int) = self.int.take() {
             let now_ns = self.now_ns();
             for _ in 0..2 {

@@ -380,7 +380,7 @@ impl Collector {
         };
         let store = self.store.as_mut().expect("prepared before");
         let memory = store.memory.as_ref().expect("nobody else writes");
-        let all = ends(&store.plan, memory.0.words())?;
+        let all = ends(&self.spec.store, &store.plan)?;
         let ends = (0_u32..).zip(all).filter(|(_, end)| end.batches > 0);
         let ends = ends.map(|(list, end)| (list, end.batches, end.entries));
         let [numbers, rkey] = nonce().map_err(NodeError::from)?;
