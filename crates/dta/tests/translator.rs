@@ -563,7 +563,8 @@ proptest! {
         let mut next = 0;
         for &(primitive, key_len, data_len, redundancy) in &shapes {
             let key_len = if four[0] { 4 } else { key_len };
-            let data_len = if four[1] { 4 } else { data_len };
+            let whole = u8::try_from(entry_len).unwrap();
+            let data_len = if four[1] { whole } else { data_len };
             let bytes = datagram(primitive, (key_len, data_len, redundancy), next, &random);
             let packet = packed::Packet::new_checked(&bytes).unwrap();
             next += u32::from(packet.count());

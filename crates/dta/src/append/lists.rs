@@ -3,6 +3,7 @@
 use strata_wire::exact;
 
 use super::{Append, BATCH_MAX, End, HEADER_LEN, NUMBERS, TRAILER_LEN};
+use crate::int::mapping::EVENT_LEN;
 use crate::protocol::{Refusal, packed};
 use crate::sink::{Operation, Origin, Room, Sink};
 
@@ -30,6 +31,25 @@ struct Head {
     filled: u32,
     /// Where it will be written: its number modulo the slots of a list.
     slot: u32,
+}
+
+impl Head {
+    /// Puts an entry, padded with zeros to `entry_len`, at its place; how many its batch has now.
+    #[inline(always)]
+    fn hold(&mut self, batches: &mut [u8], entry: &[u8], entry_len: usize, now_ns: u64) -> u32 {
+        if self.filled == 0 {
+            self.since_ns = now_ns;
+        }
+        let (place, pad) = batches[self.at..][..entry_len].split_at_mut(entry.len());
+        place.copy_from_slice(entry);
+        if !pad.is_empty() {
+            pad.fill(0);
+        }
+        // Both stay within a batch, which is written when it is full.
+        self.at = self.at.wrapping_add(entry_len);
+        self.filled = self.filled.wrapping_add(1);
+        self.filled
+    }
 }
 
 /// The translator's half: a batch of each list. Memory: a slot and 40 bytes a list, and 128 more
@@ -178,23 +198,82 @@ impl Lists {
         if data_len > entry_len {
             return Err(Refusal::DataLen);
         }
-        let mut held = 0;
-        if (data_len, entry_len) == (4, 4) {
-            for &[a, b, c, d, entry @ ..] in packet.body().as_chunks::<8>().0 {
-                let list = u32::from_be_bytes([a, b, c, d]);
-                let put = self.hold(list, &entry, 4, origin, now_ns, sinks);
-                held += u64::from(put.is_some());
-            }
-        } else {
-            for report in packet.body().chunks_exact(packet.report_len()) {
-                let (list, entry) = report.split_first_chunk().expect("a report has a list");
-                let list = u32::from_be_bytes(*list);
-                let put = self.hold(list, entry, entry_len, origin, now_ns, sinks);
-                held += u64::from(put.is_some());
-            }
-        }
+        // Entries of these lengths are copied without a call for each.
+        let held = match (data_len, entry_len) {
+            (4, 4) => self.put_known::<4, S>(packet, origin, now_ns, sinks),
+            (EVENT_LEN, EVENT_LEN) => self.put_known::<EVENT_LEN, S>(packet, origin, now_ns, sinks),
+            _ => self.put_any(packet, origin, now_ns, sinks),
+        };
         self.entries += held;
         Ok(u64::from(packet.count()) - held)
+    }
+
+    /// Reports of entries that fill those of the lists, of a length that is known when this is
+    /// compiled; how many are of a list.
+    #[inline(always)]
+    fn put_known<const LEN: usize, S: Sink>(
+        &mut self,
+        packet: &packed::Packet<'_>,
+        origin: Origin,
+        now_ns: u64,
+        sinks: &mut [S],
+    ) -> u64 {
+        let mut held = 0;
+        let mut reports = packet.body().chunks_exact(4 + LEN);
+        let entries = &mut std::iter::from_fn(|| {
+            let (list, entry) = reports.next()?.split_first_chunk()?;
+            Some((u32::from_be_bytes(*list), entry.first_chunk::<LEN>()?))
+        });
+        while let Some(full) = self.fill::<LEN, S>(entries, &mut held, origin, now_ns) {
+            self.write_full(full, sinks);
+        }
+        held
+    }
+
+    /// Puts entries into their batches until one of these is full: which.
+    #[inline(always)]
+    fn fill<'e, const LEN: usize, S: Sink>(
+        &mut self,
+        entries: &mut impl Iterator<Item = (u32, &'e [u8; LEN])>,
+        held: &mut u64,
+        origin: Origin,
+        now_ns: u64,
+    ) -> Option<usize> {
+        // None of them moves meanwhile, so all stay in registers.
+        let (heads, batches, batch) = (&mut self.heads[..], &mut self.batches[..], self.batch);
+        for (list, entry) in entries {
+            let index = list as usize;
+            let Some(head) = heads.get_mut(index) else {
+                continue;
+            };
+            *held += 1;
+            if S::KEEPS_ORIGINS {
+                self.origins[index][head.filled as usize] = origin;
+            }
+            if head.hold(batches, entry, LEN, now_ns) == batch {
+                return Some(index);
+            }
+        }
+        None
+    }
+
+    /// Reports of any entries that are not too long; how many are of a list.
+    fn put_any<S: Sink>(
+        &mut self,
+        packet: &packed::Packet<'_>,
+        origin: Origin,
+        now_ns: u64,
+        sinks: &mut [S],
+    ) -> u64 {
+        let entry_len = self.store.entry_len;
+        let mut held = 0;
+        for report in packet.body().chunks_exact(packet.report_len()) {
+            let (list, entry) = report.split_first_chunk().expect("a report has a list");
+            let list = u32::from_be_bytes(*list);
+            let put = self.hold(list, entry, entry_len, origin, now_ns, sinks);
+            held += u64::from(put.is_some());
+        }
+        held
     }
 
     /// Puts an entry of up to `entry_len` bytes into its batch; `None` if there is no such list.
@@ -211,22 +290,20 @@ impl Lists {
     ) -> Option<()> {
         let index = list as usize;
         let head = self.heads.get_mut(index)?;
-        if head.filled == 0 {
-            head.since_ns = now_ns;
-        }
-        let (place, pad) = self.batches[head.at..][..entry_len].split_at_mut(entry.len());
-        place.copy_from_slice(entry);
-        pad.fill(0);
         if S::KEEPS_ORIGINS {
             self.origins[index][head.filled as usize] = origin;
         }
-        head.at += entry_len;
-        head.filled += 1;
-        if head.filled == self.batch {
-            self.full += 1;
-            self.write(index, sinks);
+        let filled = head.hold(&mut self.batches, entry, entry_len, now_ns);
+        if filled == self.batch {
+            self.write_full(index, sinks);
         }
         Some(())
+    }
+
+    #[inline]
+    fn write_full<S: Sink>(&mut self, index: usize, sinks: &mut [S]) {
+        self.full += 1;
+        self.write(index, sinks);
     }
 
     /// Writes batches whose first entry came before `before_ns`, of the next `lists_max` lists, as
