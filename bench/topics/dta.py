@@ -63,6 +63,17 @@ def figures(program, million):
     return points
 
 
+def theory(program, runs):
+    """What the long form of the theory's test says: its verdict in two lines, and rows of Figure 13."""
+    done = subprocess.run([program, str(runs)], capture_output=True, text=True, check=True)
+    verdicts = re.findall(r"^(?:\d+ of \d+ rates|b = 32).*$", done.stdout, re.MULTILINE)
+    figure = re.findall(r"^ *([\d.]+) GiB +(\S+) keys: +([\d.]+) %, paper ([\d.]+) %$", done.stdout,
+                        re.MULTILINE)
+    assert len(verdicts) == 2 and figure, done.stdout
+    return verdicts, [[float(gib), int(float(keys)), float(ours), float(paper)]
+                      for gib, keys, ours, paper in figure]
+
+
 def over_udp(program, directory, thousands, rounds):
     """Rows by kind of datagram: reports that the collector took and that a loop of recvmmsg without
     anything else took, M/s, the ratio (medians), and shares of what was sent, in percent. Both are
@@ -104,6 +115,8 @@ def measure(context):
     receive = context.example("strata-node", "telemetry_receive")
     udp = over_udp(receive, context.directory, *((100, 1) if context.quick else (2000, 5)))
     points = figures(figure, 1 if context.quick else 10)
+    verdicts, answered = theory(context.example("strata-dta", "dta_theory"),
+                                2 if context.quick else 40)
     rows = [
         [name, round(rate, 1), bars[name] or "-", round(rate / limit, 2),
          next((n for line, n in counted.items() if name.startswith(line)), "-")]
@@ -115,9 +128,10 @@ def measure(context):
         "title": TITLE,
         "setup": f"{million} million reports in memory, packed datagrams of 100 or published ones "
         f"of one; a store of {mib} MiB in huge pages; one core; others took {busy:.1%} of the "
-        f"CPU. The limit, random lines fetched ahead and written, is {limit:.1f} M/s.",
+        f"CPU. The limit, random lines fetched ahead and written, is {limit:.1f} M/s. Monte Carlo "
+        f"against equations (1) to (8): {'; '.join(verdicts)}.",
         "figures": {"speeds": rates, "limit": limit, "instructions": counted, "paper": points,
-                    "udp": udp},
+                    "udp": udp, "theory": verdicts, "answered": answered},
         "tables": [
             {"title": "Reports into stores",
              "columns": ["what", "M/s", "aim", "of the limit", "instructions a report"],
@@ -134,6 +148,9 @@ def measure(context):
              "rows": [[load, *(f"{100 * answers[load, n]['answered']:.2f} "
                                f"({100 * answers[load, n]['formula']:.2f})"
                                for n in range(1, 5))] for load in loads]},
+            {"title": "Keys that answer (%), of values of 20 B in 2 copies: by the formula, which knows "
+             "the load alone, and the paper's points (Figure 13)",
+             "columns": ["GiB", "keys", "formula", "paper"], "rows": answered},
             {"title": "Paths of 5 hops that are written whole (Figure 14; the paper: up to 90.5 M "
              "paths/s with a switch)",
              "columns": ["rows of the cache", "other flows", "whole (%)", "M paths/s",
