@@ -25,7 +25,7 @@ use tempfile::TempDir;
 
 use program::{ok, strata};
 use signal::signal;
-use telemetry::{PATIENCE, Process, listens, number, packed, telemetry};
+use telemetry::{IMMEDIATE, PATIENCE, Process, event, listens, next, number, one, telemetry};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
@@ -116,21 +116,8 @@ impl Collector {
     }
 }
 
-/// Version 2, of one report.
-fn one(opcode: u8, flags: u8, sequence: u32, lens: [u8; 3], report: &[u8]) -> Vec<u8> {
-    packed(opcode, flags, sequence, lens, &[report.to_vec()])
-}
-
 const FLOW: [u8; 13] = [10, 0, 0, 1, 10, 0, 0, 2, 4, 0, 0, 80, 6];
 const FLOW_TEXT: &str = "10.0.0.1:1024 > 10.0.0.2:80 tcp";
-const IMMEDIATE: u8 = 0x80;
-
-/// An event of node 7, port 3, queue 1.
-fn event(value: u8) -> Vec<u8> {
-    let event = [0, 0, 0, 7, 0, 0, 0, 3, 1, 2, 0, 0, 0, value, 0, 0, 0, 9];
-    [&[0, 0, 0, 0][..], &event].concat()
-}
-
 #[test]
 fn the_api_answers_what_the_commands_answer() {
     let dir = TempDir::new().unwrap();
@@ -333,22 +320,6 @@ fn a_collector_elsewhere_answers_what_the_commands_answer() {
         status["connections"] == 2 && status["translator"].is_string()
     });
     translator.end();
-}
-
-/// The next event of a stream: its name and its data.
-fn next(stream: &mut impl BufRead) -> Option<(String, Value)> {
-    let mut name = String::new();
-    loop {
-        let mut line = String::new();
-        if stream.read_line(&mut line).unwrap() == 0 {
-            return None;
-        }
-        if let Some(of) = line.strip_prefix("event: ") {
-            of.trim_end().clone_into(&mut name);
-        } else if let Some(data) = line.strip_prefix("data: ") {
-            return Some((name, serde_json::from_str(data).unwrap()));
-        }
-    }
 }
 
 #[test]

@@ -2,6 +2,8 @@
 //! namespace each, do what one does, and go on when either is killed.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
+#[path = "common/link.rs"]
+mod link;
 #[path = "common/listening.rs"]
 mod listening;
 #[path = "common/program.rs"]
@@ -21,56 +23,9 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use link::{COLLECTOR, Link};
 use program::{failed, ok, strata};
 use telemetry::{PATIENCE, Process, listens, number, status, telemetry, wait_status};
-
-/// Addresses of translator and collectors.
-const TRANSLATOR: &str = "192.0.2.1";
-const COLLECTOR: &str = "192.0.2.2";
-
-/// Two namespaces with a link between them.
-struct Link {
-    names: [String; 2],
-}
-
-impl Link {
-    fn new(name: &str) -> Self {
-        let id = std::process::id();
-        let names = [format!("st-{name}-t-{id}"), format!("st-{name}-c-{id}")];
-        let link = Self { names };
-        let [translator, collector] = &link.names;
-        let script = format!(
-            "ip netns add {translator} && ip netns add {collector} &&
-             ip -n {translator} link add eth0 type veth peer name eth0 netns {collector} &&
-             ip -n {translator} addr add {TRANSLATOR}/24 dev eth0 &&
-             ip -n {collector} addr add {COLLECTOR}/24 dev eth0 &&
-             ip -n {translator} link set lo up && ip -n {collector} link set lo up &&
-             ip -n {translator} link set eth0 up && ip -n {collector} link set eth0 up"
-        );
-        let made = Command::new("sh").args(["-c", &script]).status().unwrap();
-        assert!(
-            made.success(),
-            "these tests need root, for network namespaces"
-        );
-        link
-    }
-
-    /// The program, in the namespace of the translator (0) or of collectors (1).
-    fn strata(&self, end: usize) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.names[end]]);
-        command.arg(env!("CARGO_BIN_EXE_strata"));
-        command
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        for name in &self.names {
-            let _ = Command::new("ip").args(["netns", "del", name]).status();
-        }
-    }
-}
 
 fn secret(dir: &Path) -> String {
     let path = dir.join("secret");
@@ -114,9 +69,9 @@ impl Collecting {
             answers.read_line(&mut line).unwrap();
             serde_json::from_str::<Value>(&line).unwrap_or_else(|_| panic!("{line:?}"))
         };
-        let hello = json!({ "version": 2, "instance": 7, "nonce": [1, 2], "secret": false });
+        let hello = json!({ "version": 3, "instance": 7, "nonce": [1, 2], "secret": false });
         let challenge = say(json!({ "hello": hello }));
-        assert_eq!(challenge["challenge"]["version"], 2, "{challenge}");
+        assert_eq!(challenge["challenge"]["version"], 3, "{challenge}");
         let store = say(json!({ "proof": "" }));
         assert!(store["store"].is_object(), "{store}");
         let pair = json!({ "manifest": manifest, "qpn": 9, "psn": 1, "port": 9, "mtu": 1024 });

@@ -7,6 +7,9 @@ use strata_wire::roce::Packet;
 
 use crate::sink::{Operation, Operations, Origin, Room, Sink};
 
+/// Operations that are left to reports when the collector's CPU is told of one.
+const TELL_ROOM: usize = 256;
+
 /// What became of one reporter's reports, once they were operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RemoteCounters {
@@ -178,6 +181,24 @@ impl Remote {
             self.fail(why);
         }
         self.packets.clear();
+    }
+
+    /// Writes `bytes` at `at` of another region, whose key is `rkey`, and has the collector's CPU look at
+    /// them: it gets `immediate`. It completes no report. Returns whether there was room for it beside
+    /// what reports need.
+    pub fn tell(&mut self, rkey: u32, at: u64, bytes: &[u8], immediate: u32) -> bool {
+        let Room::Operations(TELL_ROOM..) = self.room(Operation::Write) else {
+            return false;
+        };
+        let Ok(requester) = &mut self.requester else {
+            return false;
+        };
+        let (now_ns, packets) = (self.now_ns, &mut self.packets);
+        let told = requester.write_immediate(at, rkey, bytes, immediate, now_ns, packets);
+        let told = told.map(|()| requester.next());
+        let is_told = told.is_ok();
+        self.posted(told, &[]);
+        is_told
     }
 
     fn after(&mut self, event: Option<Event>) {

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::fs;
-use std::io::Read;
+use std::io::{BufRead, Read};
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::thread;
@@ -116,4 +116,34 @@ pub(crate) fn packed(
     bytes.push(7);
     bytes.extend(reports.concat());
     bytes
+}
+
+/// Version 2, of one report.
+pub(crate) fn one(opcode: u8, flags: u8, sequence: u32, lens: [u8; 3], report: &[u8]) -> Vec<u8> {
+    packed(opcode, flags, sequence, lens, &[report.to_vec()])
+}
+
+/// Of the flags of a datagram.
+pub(crate) const IMMEDIATE: u8 = 0x80;
+
+/// An event of node 7, port 3, queue 1.
+pub(crate) fn event(value: u8) -> Vec<u8> {
+    let event = [0, 0, 0, 7, 0, 0, 0, 3, 1, 2, 0, 0, 0, value, 0, 0, 0, 9];
+    [&[0, 0, 0, 0][..], &event].concat()
+}
+
+/// The next event of a stream: its name and its data.
+pub(crate) fn next(stream: &mut impl BufRead) -> Option<(String, Value)> {
+    let mut name = String::new();
+    loop {
+        let mut line = String::new();
+        if stream.read_line(&mut line).unwrap() == 0 {
+            return None;
+        }
+        if let Some(of) = line.strip_prefix("event: ") {
+            of.trim_end().clone_into(&mut name);
+        } else if let Some(data) = line.strip_prefix("data: ") {
+            return Some((name, serde_json::from_str(data).unwrap()));
+        }
+    }
 }

@@ -35,24 +35,22 @@ const ENTRIES: usize = 1000;
 const TOP_MAX: usize = 1024;
 const TOP: usize = 20;
 
-/// Serves the API of a telemetry collector on a thread of its own; immediate reports, if it has
-/// `pushes`. `warn` is told what does not work as it should.
+/// Serves the API of a telemetry collector on a thread of its own. `warn` is told what does not
+/// work as it should.
 ///
 /// # Errors
 ///
 /// If it cannot listen somewhere.
 pub fn serve_telemetry(
     queries: Arc<dyn TelemetryQueries>,
-    pushes: Option<Arc<Pushes>>,
+    pushes: Arc<Pushes>,
     endpoints: Endpoints,
     warn: impl FnOnce(String) + Send + 'static,
 ) -> Result<Server, ListenError> {
-    let closed = pushes.clone();
+    let closed = Arc::clone(&pushes);
     let ending = async move {
-        if let Some(closed) = closed {
-            closed.close();
-            let _ = timeout(LAST_VECTORS, closed.all_gone()).await;
-        }
+        closed.close();
+        let _ = timeout(LAST_VECTORS, closed.all_gone()).await;
     };
     let app = bounded(router(queries, pushes), BODY_BYTES);
     run(app.clone(), app, endpoints, warn, ending)
@@ -61,10 +59,10 @@ pub fn serve_telemetry(
 #[derive(Clone)]
 struct Telemetry {
     queries: Arc<dyn TelemetryQueries>,
-    pushes: Option<Arc<Pushes>>,
+    pushes: Arc<Pushes>,
 }
 
-fn router(queries: Arc<dyn TelemetryQueries>, pushes: Option<Arc<Pushes>>) -> Router {
+fn router(queries: Arc<dyn TelemetryQueries>, pushes: Arc<Pushes>) -> Router {
     Router::new()
         .route("/api/v1/telemetry/status", get(status))
         .route("/api/v1/telemetry/get", get(key))
@@ -236,17 +234,12 @@ async fn list(
 /// time.
 #[utoipa::path(get, path = "/api/v1/telemetry/events", responses(
     (status = 200, body = String, content_type = "text/event-stream"),
-    (status = 501, body = Refusal), (status = 503, body = Refusal)))]
+    (status = 503, body = Refusal)))]
 async fn events(
     State(telemetry): State<Telemetry>,
     connection: Option<Extension<Connection>>,
 ) -> Response {
-    let Some(pushes) = &telemetry.pushes else {
-        let message = "immediate reports come to the translator of this collector (`strata telemetry \
-                       run --collector`) only: follow a list instead (`strata telemetry list --follow`)";
-        return refused(StatusCode::NOT_IMPLEMENTED, message);
-    };
-    match pushes.subscribe() {
+    match telemetry.pushes.subscribe() {
         Ok(subscription) => {
             if let Some(Extension(connection)) = connection {
                 connection.lasts();

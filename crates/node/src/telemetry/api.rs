@@ -43,10 +43,10 @@ pub(super) struct Api {
 }
 
 impl Api {
-    /// Serves what is asked of the store in `dir`, and immediate reports, if anybody has them here.
+    /// Serves what is asked of the store in `dir`, and immediate reports.
     pub(super) fn serve(
         dir: &Path,
-        pushes: Option<Arc<Pushes>>,
+        pushes: Arc<Pushes>,
         endpoints: Endpoints,
         tell: &Tell,
     ) -> Result<Self> {

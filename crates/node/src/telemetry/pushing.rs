@@ -17,14 +17,42 @@ use super::shown;
 const IN_A_WHILE: u32 = 1000;
 const WHILE: Duration = Duration::from_millis(100);
 
+/// How many reports may still be looked at.
+#[derive(Debug)]
+pub(super) struct Budget {
+    /// When the present while began, and what is left of it.
+    since: Instant,
+    left: u32,
+}
+
+impl Budget {
+    pub(super) fn new() -> Self {
+        Self {
+            since: Instant::now(),
+            left: IN_A_WHILE,
+        }
+    }
+
+    /// Whether all `count` reports of a datagram are looked at: if all were `accepted`, since of others
+    /// it cannot be told which were, and if there is time.
+    pub(super) fn takes(&mut self, count: u64, accepted: u64) -> bool {
+        if self.since.elapsed() >= WHILE {
+            *self = Self::new();
+        }
+        let takes = accepted >= count && count <= u64::from(self.left);
+        if takes {
+            self.left -= strata_wire::exact::<u32>(count);
+        }
+        takes
+    }
+}
+
 /// Gives immediate reports to subscribers.
 #[derive(Debug)]
 pub(super) struct Pushing {
     pushes: Arc<Pushes>,
     lists: Vec<NamedList>,
-    /// When the present while began, and what is left of it.
-    since: Instant,
-    left: u32,
+    budget: Budget,
 }
 
 impl Pushing {
@@ -32,14 +60,30 @@ impl Pushing {
         Self {
             pushes,
             lists,
-            since: Instant::now(),
-            left: IN_A_WHILE,
+            budget: Budget::new(),
         }
     }
 
     /// The lists that have names.
     pub(super) fn lists(&self) -> &[NamedList] {
         &self.lists
+    }
+
+    /// The lists have other names.
+    pub(super) fn rename(&mut self, lists: &[NamedList]) {
+        self.lists = lists.to_vec();
+    }
+
+    /// So many were lost on their way here.
+    pub(super) fn lose(&self, count: u64) {
+        if count > 0 && self.pushes.is_watched() {
+            self.pushes.lose(count);
+        }
+    }
+
+    /// Whether somebody subscribes to immediate reports.
+    pub(super) fn is_watched(&self) -> bool {
+        self.pushes.is_watched()
     }
 
     /// Those who subscribe.
@@ -71,20 +115,10 @@ impl Pushing {
         let Ok(datagram) = Datagram::new_checked(datagram) else {
             return;
         };
-        if self.since.elapsed() >= WHILE {
-            (self.since, self.left) = (Instant::now(), IN_A_WHILE);
-        }
-        let count = match datagram {
-            Datagram::Packed(packet) => u64::from(packet.count()),
-            Datagram::Published(_) => 1,
-        };
-        if accepted < count || count > u64::from(self.left) {
-            if accepted > 0 {
-                self.pushes.lose(accepted);
-            }
+        if !self.budget.takes(count_of(&datagram), accepted) {
+            self.lose(accepted);
             return;
         }
-        self.left -= strata_wire::exact::<u32>(count);
         let push = |report: Report<'_>| {
             let mut event = self.event(&report);
             event["time_ns"] = time_ns.into();
@@ -94,14 +128,7 @@ impl Pushing {
             };
             self.pushes.push(&event.to_string());
         };
-        match datagram {
-            Datagram::Packed(packet) => packet.reports().for_each(push),
-            Datagram::Published(packet) => {
-                if let Ok(report) = packet.report() {
-                    push(report);
-                }
-            }
-        }
+        each(&datagram, push);
     }
 
     fn event(&self, report: &Report<'_>) -> Value {
@@ -147,9 +174,29 @@ impl Pushing {
     }
 }
 
+/// How many reports a datagram has.
+pub(super) fn count_of(datagram: &Datagram<'_>) -> u64 {
+    match datagram {
+        Datagram::Packed(packet) => u64::from(packet.count()),
+        Datagram::Published(_) => 1,
+    }
+}
+
+/// Gives the reports of a datagram to `take`.
+pub(super) fn each<'a>(datagram: &Datagram<'a>, mut take: impl FnMut(Report<'a>)) {
+    match datagram {
+        Datagram::Packed(packet) => packet.reports().for_each(take),
+        Datagram::Published(packet) => {
+            if let Ok(report) = packet.report() {
+                take(report);
+            }
+        }
+    }
+}
+
 /// Whether a datagram says that its reports are immediate.
 #[cold]
-fn is_immediate(datagram: &[u8]) -> bool {
+pub(super) fn is_immediate(datagram: &[u8]) -> bool {
     let flags = match Datagram::new_checked(datagram) {
         Ok(Datagram::Packed(packet)) => packet.flags(),
         Ok(Datagram::Published(packet)) => packet.flags(),

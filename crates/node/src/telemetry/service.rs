@@ -150,7 +150,7 @@ impl Spec for TelemetrySpec {
             .status_file
             .write_first(&service.snapshot(true).json())?;
         let pushes = service.pushing.pushes();
-        service.api = Api::serve(&service.dir, Some(pushes), endpoints, &tell)?;
+        service.api = Api::serve(&service.dir, pushes, endpoints, &tell)?;
         tell(&notice);
         let stopped = Arc::clone(&stop);
         Handle::run((), stop, move || service.serve(&stopped, &tell))
@@ -564,7 +564,10 @@ impl Service {
             done: self.done(),
             before: self.before,
             turning: self.turning.as_ref(),
-            pushes: self.pushing.counts(),
+            pushes: match &self.sink {
+                Target::Here(_) => self.pushing.counts(),
+                Target::There(collectors) => collectors.told(),
+            },
             streamed: self.streaming.as_ref().map(Streaming::counts),
             estimate: self.estimate(),
             rounds: self.fading.as_ref().map(Fading::rounds),

@@ -116,7 +116,10 @@ impl Service {
     }
 
     fn put(&mut self, source: SocketAddr, origin: Origin, datagram: &[u8], now_ns: u64) {
-        let is_pushed = self.pushing.wants(datagram);
+        let is_pushed = match &self.sink {
+            Target::Here(_) => self.pushing.wants(datagram),
+            Target::There(collectors) => collectors.wants(datagram),
+        };
         let is_streamed = self.streaming.is_some() && Streaming::wants(datagram);
         if is_pushed || is_streamed {
             let accepted = |translator: &Translator| translator.counters(origin).accepted;
@@ -124,7 +127,13 @@ impl Service {
             self.take(origin, datagram, now_ns);
             let accepted = accepted(&self.translator) - before;
             if is_pushed {
-                self.pushing.push(source, unix_ns(), datagram, accepted);
+                let time_ns = unix_ns();
+                match &mut self.sink {
+                    Target::Here(_) => self.pushing.push(source, time_ns, datagram, accepted),
+                    Target::There(collectors) => {
+                        collectors.tell(&self.plan, source, time_ns, datagram, accepted);
+                    }
+                }
             }
             if let Some(streaming) = self.streaming.as_mut().filter(|_| is_streamed) {
                 streaming.take(source, datagram, accepted);

@@ -31,11 +31,13 @@ use strata_sandbox::{Owner, SocketFile};
 use strata_sys::socket;
 use strata_wire::roce::{Packet, icrc};
 
-use self::memory::{Store, Written};
+use self::memory::{Kept, Store};
 use self::sessions::Connection;
 use super::super::api::{Api, TelemetryApiSpec};
 use super::super::fading::{FadeOptions, Fading};
+use super::super::pushing::Pushing;
 use super::super::store::{Locked, StatusFile, continued, unix_ns};
+use super::event::{self, SLOT_LEN, Told};
 use crate::error::{At as _, Result};
 use crate::handle::{Handle, Spec};
 use crate::notice::{Notice, Tell};
@@ -129,6 +131,7 @@ impl Spec for TelemetryCollectorSpec {
             port,
             store,
             responder: Responder::new(),
+            pushing: Pushing::new(Arc::default(), Vec::new()),
             active: None,
             connections: Vec::new(),
             counters: Counters::default(),
@@ -136,7 +139,8 @@ impl Spec for TelemetryCollectorSpec {
             _lock: lock,
         };
         collector.status_file.write_first(&collector.status(true))?;
-        collector.api = Api::serve(&collector.spec.store, None, endpoints, &tell)?;
+        let pushes = collector.pushing.pushes();
+        collector.api = Api::serve(&collector.spec.store, pushes, endpoints, &tell)?;
         tell(&notice);
         let stopped = Arc::clone(&stop);
         Handle::run((), stop, move || collector.serve(&stopped))
@@ -150,6 +154,8 @@ struct Counters {
     refused: u64,
     /// Packets that are not RoCEv2, of somebody else, or damaged.
     bad_packets: u64,
+    /// Writes to the ring of immediate reports that are none.
+    invalid_events: u64,
     /// Of queue pairs that are gone.
     before: ResponderCounters,
 }
@@ -160,6 +166,8 @@ struct Active {
     peer: SocketAddr,
     qpn: u32,
     rkey: u32,
+    /// Key of the ring of immediate reports.
+    events: u32,
     /// Where answers go.
     answers: SocketAddr,
     icrcs: icrc::Stream,
@@ -172,7 +180,8 @@ struct Collector {
     listener: TcpListener,
     port: UdpPort,
     store: Option<Store>,
-    responder: Responder<Written>,
+    responder: Responder<Kept>,
+    pushing: Pushing,
     active: Option<Active>,
     connections: Vec<Connection>,
     counters: Counters,
@@ -255,7 +264,35 @@ impl Collector {
             let _ = port.send_to(active.answers, &mut active.icrcs, &mut replies.packets);
         }
         replies.clear();
+        self.look_at_events();
         received.at("receiving RoCEv2 packets")
+    }
+
+    /// Immediate reports that were written go to those who want them.
+    fn look_at_events(&mut self) {
+        let Some(active) = &self.active else {
+            return;
+        };
+        while let Some(written) = self.responder.take_received(active.qpn) {
+            self.responder.post_receives(active.qpn, 1, 0);
+            let region = self.responder.region_mut(active.events);
+            let ring = match region.map(|region| &region.memory) {
+                Some(Kept::Events(ring)) => ring,
+                _ => continue,
+            };
+            let at = written.immediate.map(event::slot_at);
+            let Some(told) = at.and_then(|at| Told::parse(&ring[at..at + SLOT_LEN])) else {
+                self.counters.invalid_events += 1;
+                continue;
+            };
+            if !self.pushing.is_watched() {
+                continue;
+            }
+            self.pushing.lose(u64::from(told.lost));
+            // The translator has accepted it.
+            self.pushing
+                .push(told.reporter, told.time_ns, told.datagram, 1);
+        }
     }
 
     fn fade(&mut self, now: Instant) {
@@ -266,7 +303,10 @@ impl Collector {
             (_, Some(memory)) => Some(&mut memory.0),
             (Some(active), None) => {
                 let region = self.responder.region_mut(active.rkey);
-                region.map(|region| &mut region.memory.0)
+                region.and_then(|region| match &mut region.memory {
+                    Kept::Store(memory) => Some(&mut memory.0),
+                    Kept::Events(_) => None,
+                })
             }
             (None, None) => None,
         };
@@ -293,6 +333,7 @@ impl Collector {
     fn status(&self, running: bool) -> String {
         let responder = self.responded();
         let places = self.store.as_ref().map(|store| store.plan.places);
+        let (pushed, lost) = self.pushing.counts();
         let all = json!({
             "role": "collector",
             "running": running,
@@ -312,6 +353,11 @@ impl Collector {
                 "refused": responder.refused,
                 "answers": responder.answers,
                 "bad_packets": self.counters.bad_packets,
+            },
+            "events": {
+                "pushed": pushed,
+                "lost": lost,
+                "invalid": self.counters.invalid_events,
             },
             "faded": self.fading.as_ref().map(Fading::rounds),
         });

@@ -2,6 +2,8 @@
 //! so that the translator never waits for one.
 
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -66,6 +68,8 @@ pub(in crate::telemetry) struct Granted {
     pub(super) va: u64,
     pub(super) rkey: u32,
     pub(super) ends: Vec<(u32, End)>,
+    /// Remote key of the ring of immediate reports.
+    pub(super) events: u32,
 }
 
 /// What a connector says.
@@ -191,6 +195,7 @@ impl Opened {
             ends: ends
                 .map(|(list, batches, entries)| (list, End { batches, entries }))
                 .collect(),
+            events: welcome.events,
         })
     }
 }
@@ -199,6 +204,7 @@ impl Opened {
 #[derive(Debug)]
 pub(super) struct Connector {
     orders: Sender<Order>,
+    watched: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -212,7 +218,9 @@ impl Connector {
         (index, events): (usize, Sender<(usize, Event)>),
     ) -> Result<Self> {
         let (orders, ordered) = mpsc::channel();
+        let watched = Arc::new(AtomicBool::new(false));
         let work = Work {
+            watched: Arc::clone(&watched),
             address,
             identity,
             manifest,
@@ -226,8 +234,14 @@ impl Connector {
             .map_err(NodeError::Thread)?;
         Ok(Self {
             orders,
+            watched,
             thread: Some(thread),
         })
+    }
+
+    /// Whether somebody there wants immediate reports, as the collector says.
+    pub(super) fn is_watched(&self) -> bool {
+        self.watched.load(Ordering::Relaxed)
     }
 
     /// The connection is of no use any more: makes another one.
@@ -253,6 +267,7 @@ struct Work {
     manifest: String,
     index: usize,
     events: Sender<(usize, Event)>,
+    watched: Arc<AtomicBool>,
     ordered: Receiver<Order>,
 }
 
@@ -275,6 +290,7 @@ impl Work {
                 Ok(opened) => self.serve(opened),
                 Err(error) => Over::Lost(error),
             };
+            self.watched.store(false, Ordering::Relaxed);
             match over {
                 Over::End => return,
                 Over::Lost(error) => {
@@ -319,15 +335,19 @@ impl Work {
                 }
                 Err(TryRecvError::Empty) => {}
             }
-            if let Err(error) = look(lines, &mut said) {
+            if let Err(error) = look(lines, &mut said, &self.watched) {
                 return Over::Lost(error);
             }
         }
     }
 }
 
-/// Says that we are there, and hears whether the collector is.
-fn look(lines: &mut Lines, said: &mut Instant) -> std::result::Result<(), CollectorError> {
+/// Says that we are there, and hears whether the collector is, and wants immediate reports.
+fn look(
+    lines: &mut Lines,
+    said: &mut Instant,
+    watched: &AtomicBool,
+) -> std::result::Result<(), CollectorError> {
     if said.elapsed() >= ALIVE_EVERY {
         *said = Instant::now();
         lines.send(&Message::Alive)?;
@@ -336,6 +356,7 @@ fn look(lines: &mut Lines, said: &mut Instant) -> std::result::Result<(), Collec
         match lines.poll()? {
             None => break,
             Some(Message::Alive) => {}
+            Some(Message::Watched(is_watched)) => watched.store(is_watched, Ordering::Relaxed),
             Some(Message::Refused(reason)) => {
                 let peer = lines.peer().to_owned();
                 return Err(CollectorError::Refused { peer, reason });

@@ -10,6 +10,7 @@
 //! begin: description, QP   -->
 //!                          <--  welcome: QP, region, ends of lists
 //! alive                    <->  alive, every second
+//!                          <--  watched: whether immediate reports are wanted
 //! end                      -->
 //! ```
 
@@ -24,7 +25,7 @@ use strata_sys::socket;
 use strata_wire::Printable;
 
 /// Of these messages.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 /// Bytes of a message before its sender has proved who it is.
 pub(super) const FIRST_LEN_MAX: usize = 4 << 10;
 /// Bytes of what a translator says after that: the description of a store.
@@ -174,6 +175,8 @@ pub(super) struct Welcome {
     pub(super) atomics: usize,
     /// Lists that are not empty: number, batches, entries.
     pub(super) ends: Vec<(u32, u64, u64)>,
+    /// Remote key of the ring of immediate reports, at virtual address 0.
+    pub(super) events: u32,
 }
 
 /// A message.
@@ -191,6 +194,8 @@ pub(super) enum Message {
     Begin(Begin),
     Welcome(Welcome),
     Alive,
+    /// Whether somebody at the collector wants immediate reports.
+    Watched(bool),
     End,
     /// No, for this reason.
     Refused(String),

@@ -7,6 +7,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use strata_dta::protocol::{Datagram, Report};
 use strata_dta::{
     KeyHash, Operation, Operations, Origin, Remote, RemoteCounters, Room, Sink, Translator,
 };
@@ -14,11 +15,13 @@ use strata_rdma::Failure;
 use strata_roce::Port;
 use strata_roce::udp::UdpToPeer;
 use strata_sys::socket;
-use strata_wire::exact;
+use strata_wire::{clamped, exact};
 
 use super::super::plan::{Manifest, NamedList, Plan};
+use super::super::pushing::{Budget, count_of, each, is_immediate};
 use super::super::share::Share;
 use super::connector::{Connector, Event, Granted, Identity, MTU, Opened, WINDOW};
+use super::event::{self, Told};
 use super::frequent::Frequent;
 use crate::error::{At as _, NodeError, Result};
 use crate::notice::{Notice, Tell};
@@ -46,6 +49,18 @@ struct Link {
     frequent: Frequent,
     /// Writes of its table of them.
     entries: u64,
+    /// Remote key of the ring that they go to, and how many have.
+    events: u32,
+    told: u32,
+    /// Those that there was no room for since the last one.
+    untold: u32,
+}
+
+impl Link {
+    /// Whether somebody there wants immediate reports, and can have them.
+    fn is_watched(&self) -> bool {
+        self.port.is_some() && self.connector.is_watched()
+    }
 }
 
 /// All collectors.
@@ -55,6 +70,10 @@ pub(in crate::telemetry) struct Collectors {
     events: Receiver<(usize, Event)>,
     /// Those whose connections have failed, and why, until that is said.
     failed: Vec<(usize, String)>,
+    /// Immediate reports that are looked at.
+    budget: Budget,
+    told: u64,
+    untold: u64,
     now_ns: u64,
     started: Instant,
 }
@@ -108,6 +127,9 @@ impl Collectors {
                 problem: None,
                 frequent: Frequent::new(),
                 entries: 0,
+                events: 0,
+                told: 0,
+                untold: 0,
             })
         };
         let links = opened.into_iter().enumerate().map(link);
@@ -118,6 +140,9 @@ impl Collectors {
                 .collect(),
             events,
             failed: Vec::new(),
+            budget: Budget::new(),
+            told: 0,
+            untold: 0,
             now_ns: 0,
             started,
         })
@@ -201,6 +226,7 @@ impl Collectors {
             va,
             rkey,
             ends,
+            events,
         } = granted;
         let collectors = exact::<u32>(self.links.len());
         for (list, end) in ends {
@@ -216,6 +242,7 @@ impl Collectors {
         link.connections += 1;
         link.problem = None;
         link.frequent.clear();
+        (link.events, link.told) = (events, 0);
         self.remotes[index].reconnect(requester, va, rkey);
         tell(&Notice::Collector {
             address: link.address,
@@ -315,6 +342,76 @@ impl Collectors {
         }
     }
 
+    /// Whether somebody at a collector wants immediate reports, and this datagram has such.
+    #[inline]
+    pub(in crate::telemetry) fn wants(&self, datagram: &[u8]) -> bool {
+        self.links.iter().any(Link::is_watched) && is_immediate(datagram)
+    }
+
+    /// Tells those who want to know of the reports of a datagram, if all of them were `accepted`.
+    #[cold]
+    pub(in crate::telemetry) fn tell(
+        &mut self,
+        plan: &Plan,
+        reporter: SocketAddr,
+        time_ns: u64,
+        datagram: &[u8],
+        accepted: u64,
+    ) {
+        let Ok(datagram) = Datagram::new_checked(datagram) else {
+            return;
+        };
+        if !self.budget.takes(count_of(&datagram), accepted) {
+            self.untold += accepted;
+            for link in self.links.iter_mut().filter(|link| link.is_watched()) {
+                link.untold = link.untold.saturating_add(clamped::<u32>(accepted));
+            }
+            return;
+        }
+        let collectors = exact::<u32>(self.links.len());
+        each(&datagram, |report| {
+            let (index, report) = match report {
+                Report::Append { list, data } => {
+                    let list_there = list / collectors;
+                    let report = Report::Append {
+                        list: list_there,
+                        data,
+                    };
+                    (exact::<usize>(list % collectors), report)
+                }
+                Report::KeyWrite { key, .. }
+                | Report::KeyIncrement { key, .. }
+                | Report::Postcard { key, .. } => {
+                    (plan.hasher.hash(key).collector(self.links.len()), report)
+                }
+            };
+            let (link, remote) = (&mut self.links[index], &mut self.remotes[index]);
+            if !link.is_watched() {
+                return;
+            }
+            let told = Told {
+                time_ns,
+                reporter,
+                lost: link.untold,
+                datagram: &event::datagram(&report),
+            };
+            let at = exact::<u64>(event::slot_at(link.told));
+            if remote.tell(link.events, at, &told.emit(), link.told) {
+                link.told = link.told.wrapping_add(1);
+                link.untold = 0;
+                self.told += 1;
+            } else {
+                link.untold = link.untold.saturating_add(1);
+                self.untold += 1;
+            }
+        });
+    }
+
+    /// Immediate reports that collectors were told of, and those that they were not.
+    pub(in crate::telemetry) fn told(&self) -> (u64, u64) {
+        (self.told, self.untold)
+    }
+
     /// Operations of reports at all of them.
     pub(in crate::telemetry) fn operations(&self) -> Operations {
         let mut all = Operations::default();
@@ -358,6 +455,7 @@ impl Collectors {
             json!({
                 "address": link.address.to_string(),
                 "connected": link.port.is_some(),
+                "watched": link.is_watched(),
                 "connections": link.connections,
                 "problem": link.problem,
                 "confirmed": confirmed,

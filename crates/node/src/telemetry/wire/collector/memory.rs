@@ -5,6 +5,30 @@ use strata_sys::words::WordsMut;
 
 use super::super::super::plan::{Manifest, Plan};
 
+/// A region.
+pub(super) enum Kept {
+    /// The store.
+    Store(Written),
+    /// The ring of immediate reports.
+    Events(Vec<u8>),
+}
+
+impl Memory for Kept {
+    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Refused> {
+        match self {
+            Self::Store(memory) => memory.write(at, bytes),
+            Self::Events(memory) => memory.write(at, bytes),
+        }
+    }
+
+    fn update(&mut self, at: u64, change: &dyn Fn(u64) -> u64) -> Result<u64, Refused> {
+        match self {
+            Self::Store(memory) => memory.update(at, change),
+            Self::Events(_) => Err(Refused),
+        }
+    }
+}
+
 /// Memory that is written by RDMA: whole words of 8 bytes, each of which readers find whole.
 pub(super) struct Written(pub(super) WordsMut);
 

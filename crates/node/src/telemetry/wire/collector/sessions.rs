@@ -13,11 +13,12 @@ use strata_wire::roce::{MASK_24, Service, icrc};
 use super::super::super::plan::Manifest;
 use super::super::super::store::{MANIFEST, ends, made, pretty, replace};
 use super::super::connector::WINDOW;
+use super::super::event::{SLOT_LEN, SLOTS};
 use super::super::message::{
     ALIVE_EVERY, BEGIN_LEN_MAX, Begin, Challenge, CollectorError, FIRST_LEN_MAX, Hello, Lines,
     MESSAGES_AT_ONCE, Message, Prover, SILENT_MAX, VERSION, Welcome, is_proof, nonce, proof,
 };
-use super::memory::Store;
+use super::memory::{Kept, Store};
 use super::{Active, Collector, add};
 use crate::error::{At as _, NodeError, Result};
 use crate::notice::Notice;
@@ -56,6 +57,8 @@ pub(super) struct Connection {
     stage: Stage,
     began: Instant,
     said: Instant,
+    /// What it was told of that.
+    is_watched: bool,
 }
 
 impl AsFd for Connection {
@@ -140,9 +143,11 @@ impl Collector {
         if let Some(pair) = self.responder.disconnect(active.qpn) {
             add(&mut self.counters.before, &pair.counters());
         }
+        self.responder.deregister(active.events);
         let region = self.responder.deregister(active.rkey);
-        if let (Some(store), Some(region)) = (&mut self.store, region) {
-            store.memory = Some(region.memory);
+        let memory = region.map(|region| region.memory);
+        if let (Some(store), Some(Kept::Store(memory))) = (&mut self.store, memory) {
+            store.memory = Some(memory);
         }
         (self.tell)(&Notice::Translator {
             address: active.peer,
@@ -198,6 +203,11 @@ impl Collector {
         if matches!(connection.stage, Stage::Active) && connection.said.elapsed() >= ALIVE_EVERY {
             connection.said = Instant::now();
             connection.lines.send(&Message::Alive)?;
+        }
+        let is_watched = self.pushing.is_watched();
+        if matches!(connection.stage, Stage::Active) && connection.is_watched != is_watched {
+            connection.is_watched = is_watched;
+            connection.lines.send(&Message::Watched(is_watched))?;
         }
         Ok(true)
     }
@@ -383,9 +393,13 @@ impl Collector {
         let all = ends(&self.spec.store, &store.plan)?;
         let ends = (0_u32..).zip(all).filter(|(_, end)| end.batches > 0);
         let ends = ends.map(|(list, end)| (list, end.batches, end.entries));
-        let [numbers, rkey] = nonce().map_err(NodeError::from)?;
+        let [numbers, rkeys] = nonce().map_err(NodeError::from)?;
         let low = |word: u64| u32::try_from(word & u64::from(u32::MAX)).expect("32 bits");
-        let (qpn, rkey) = ((low(numbers) & MASK_24).max(2), low(rkey));
+        let (qpn, rkey) = ((low(numbers) & MASK_24).max(2), low(rkeys));
+        let events = match low(rkeys >> 32) {
+            same if same == rkey => !same,
+            other => other,
+        };
         let welcome = Welcome {
             qpn,
             rkey,
@@ -394,6 +408,7 @@ impl Collector {
             port: self.listen.port(),
             atomics: WINDOW,
             ends: ends.collect(),
+            events,
         };
         self.responder.register(Region {
             rkey,
@@ -401,8 +416,18 @@ impl Collector {
             len: exact::<u64>(memory.0.words().len()),
             domain: DOMAIN,
             access: ACCESS,
-            memory: store.memory.take().expect("as before"),
+            memory: Kept::Store(store.memory.take().expect("as before")),
         });
+        let ring = vec![0; SLOT_LEN * exact::<usize>(SLOTS)];
+        self.responder.register(Region {
+            rkey: events,
+            va: 0,
+            len: exact::<u64>(ring.len()),
+            domain: DOMAIN,
+            access: ACCESS,
+            memory: Kept::Events(ring),
+        });
+        self.pushing.rename(&store.manifest.lists);
         self.responder.connect(QueuePairOptions {
             number: qpn,
             peer_number: begin.qpn,
@@ -414,11 +439,14 @@ impl Collector {
             access: ACCESS,
         });
         self.responder.keep_atomics(qpn, WINDOW);
+        // As many as can be in flight: whoever writes more has been answered, and so looked at.
+        self.responder.post_receives(qpn, WINDOW, 0);
         self.active = Some(Active {
             instance: hello.instance,
             peer: connection.peer,
             qpn,
             rkey,
+            events,
             answers,
             icrcs: icrc::Stream::new(outer),
             check,
@@ -439,5 +467,6 @@ fn connection(stream: TcpStream, peer: SocketAddr) -> io::Result<Connection> {
         stage: Stage::Hello,
         began: now,
         said: now,
+        is_watched: false,
     })
 }
