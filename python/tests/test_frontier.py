@@ -46,7 +46,6 @@ def test_an_oblivious_level_is_the_split_that_gains_most():
     "fit",
     [
         frontier.random_forest(8, 16, 4),
-        frontier.distilled(8, 16, 4),
         frontier.boosted(8, 16, 4, 0.5),
         frontier.oblivious(8, 4, 0.5),
     ],
