@@ -58,4 +58,4 @@ pub use recovery::{INDEX_JUMP, Recovered, recovered};
 pub use retention::{Held, Retention, expired};
 pub use state::{Sample, State};
 pub use table::{Geometry, GeometryError, TableEntry, TableUpdate, TableWriter};
-pub use walk::{Item, Record, Walk};
+pub use walk::{Item, Reached, Record, Walk};

@@ -32,9 +32,9 @@ pub enum Item<'p> {
     Missing(Missing),
 }
 
-/// Where a walk goes on when there is more to read of the same page.
+/// How far a walk has come: where another goes on, when there is more to read of the same page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Reached {
+pub struct Reached {
     at: usize,
     /// The number of the next record, if its predecessor or a mark is known.
     number: u32,
@@ -70,19 +70,42 @@ impl<'p> Page<'p> {
     /// All its records. Memory: none for sealed records, 48 bytes each for linked ones.
     #[must_use]
     pub fn walk(&self) -> Walk<'_, 'p> {
+        self.walk_on(Reached {
+            at: PAGE_HEADER_LEN,
+            number: 0,
+            time_ns: self.header.created_ns,
+        })
+    }
+
+    /// Its records after those that another walk of this page, of which there was less then, came past.
+    /// Linked records are not found without those before them: all of them come again.
+    #[must_use]
+    pub fn walk_on(&self, reached: Reached) -> Walk<'_, 'p> {
         let reader = linked::Reader::new(self.bytes, &self.header);
-        Walk {
-            page: self,
-            reached: Reached {
+        let reached = match reader {
+            Some(_) => Reached {
                 at: PAGE_HEADER_LEN,
                 number: 0,
-                time_ns: self.header.created_ns,
+                ..reached
             },
+            None => reached,
+        };
+        Walk {
+            page: self,
+            reached,
             found: None,
             budget: SEARCH_FACTOR * self.bytes.len(),
             linked: reader.map(|reader| reader.records().into_iter()),
             pending: None,
         }
+    }
+}
+
+impl Reached {
+    /// The end of the last record or mark, or of the page's header.
+    #[must_use]
+    pub fn end(&self) -> usize {
+        self.at
     }
 }
 
@@ -94,10 +117,10 @@ impl<'p> Walk<'_, 'p> {
         self.reached.number
     }
 
-    /// The end of the last record or mark, or of the page's header.
+    /// How far it has come.
     #[must_use]
-    pub fn end(&self) -> usize {
-        self.reached.at
+    pub fn reached(&self) -> Reached {
+        self.reached
     }
 
     fn next_linked(&mut self) -> Option<Item<'p>> {

@@ -1,12 +1,16 @@
 //! Reading a stream: from a cursor on, page by page, while another process may append.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use strata_store::DiskFile;
-use strata_stream::{Cursor, Form, Item, Page, PageHeader, State, StreamName};
+use strata_stream::{
+    Cursor, Form, Item, PAGE_HEADER_LEN, Page, PageHeader, Reached, State, StreamKey, StreamName,
+    Walk,
+};
 use strata_wire::exact;
 
 use super::appender::{MARK_NS, recovered_pages};
@@ -66,6 +70,8 @@ pub struct StreamReader {
     /// Missing in the current page: at least, and at most.
     page_missing: (u64, u64),
     buffer: Vec<u8>,
+    /// What is in it.
+    loaded: Option<Loaded>,
     /// Once somebody has waited.
     changes: Option<Changes>,
 }
@@ -79,12 +85,19 @@ impl std::fmt::Debug for StreamReader {
     }
 }
 
-/// What became of a page.
-enum Loaded {
-    /// So many bytes of it, with this header.
-    Page(PageHeader, usize),
-    /// It was given up, or nothing of it can be read.
-    Gone,
+/// A page in memory, as far as it was written: what is written of it later follows.
+struct Loaded {
+    header: PageHeader,
+    len: usize,
+    /// How far it was read.
+    reached: Option<Reached>,
+}
+
+impl Loaded {
+    fn page<'b>(&self, key: &StreamKey, buffer: &'b [u8]) -> Page<'b> {
+        let key = key.page(self.header.index, self.header.lap);
+        Page::new(self.header, key, &buffer[..self.len])
+    }
 }
 
 impl StreamDir {
@@ -106,6 +119,7 @@ impl StreamReader {
             name: name.clone(),
             pages: dir.pool.pages()?,
             buffer: vec![0; file.geometry().page_len()],
+            loaded: None,
             file,
             map: Map::File,
             oldest: 0,
@@ -268,8 +282,8 @@ impl StreamReader {
         let mut index = self.oldest;
         let mut at = self.oldest;
         while at <= self.end.index {
-            if let Loaded::Page(header, _) = self.load(at)? {
-                if header.created_ns > since_ns {
+            if let Some(loaded) = self.load(at)? {
+                if loaded.header.created_ns > since_ns {
                     break;
                 }
                 index = at;
@@ -293,11 +307,11 @@ impl StreamReader {
 
     /// The records of a page: where they start and end, and their times.
     fn places(&mut self, index: u64) -> Result<Vec<(u32, u32, u64)>> {
-        let Loaded::Page(header, len) = self.load(index)? else {
+        self.load(index)?;
+        let Some(loaded) = &self.loaded else {
             return Ok(Vec::new());
         };
-        let key = self.file.key.page(header.index, header.lap);
-        let page = Page::new(header, key, &self.buffer[..len]);
+        let page = loaded.page(&self.file.key, &self.buffer);
         let records = page.walk().filter_map(|item| match item {
             Item::Record(record) => Some((exact(record.at), exact(record.end), record.time_ns)),
             Item::Missing(_) => None,
@@ -312,33 +326,43 @@ impl StreamReader {
         }
     }
 
-    /// Reads a page as far as it is written.
-    fn load(&mut self, index: u64) -> Result<Loaded> {
-        let Some(page) = self.page_of(index)? else {
-            return Ok(Loaded::Gone);
-        };
+    /// Reads a page as far as it is written, or what was added since. `None`: it was given up, or nothing of
+    /// it can be read.
+    fn load(&mut self, index: u64) -> Result<Option<&Loaded>> {
+        let before = self.loaded.take();
+        let before = before.filter(|loaded| loaded.header.index == index);
         let len = if index < self.end.index {
             self.buffer.len()
         } else {
             exact::<usize>(self.end.offset).min(self.buffer.len())
         };
+        let there = before.as_ref().map_or(0, |loaded| loaded.len);
+        if there >= len && there > 0 {
+            self.loaded = before;
+            return Ok(self.loaded.as_ref());
+        }
+        let Some(page) = self.page_of(index)? else {
+            return Ok(None);
+        };
         let named = || format!("{}: page {page}", self.dir.disk.display(PAGES));
-        let at = self.dir.pool.page_at(page);
-        let read = self
-            .pages
-            .read_at(&mut self.buffer[..len], at)
-            .in_file(named)?;
+        let at = self.dir.pool.page_at(page) + there as u64;
+        let read = self.pages.read_at(&mut self.buffer[there..len], at);
+        let len = there + read.in_file(named)?;
         // What was struck out meanwhile may have been overwritten.
-        if read < strata_stream::PAGE_HEADER_LEN || self.page_of(index)? != Some(page) {
-            return Ok(Loaded::Gone);
+        if len < PAGE_HEADER_LEN || self.page_of(index)? != Some(page) {
+            return Ok(None);
         }
         let page_len = self.file.geometry().page_len();
         let id = self.file.description.id;
-        match PageHeader::parse(&self.buffer[..read], id, &self.file.key, page_len) {
-            Ok(header) if header.index == index => Ok(Loaded::Page(header, read)),
-            // A page that was never written before a crash, or an earlier use of it.
-            Ok(_) | Err(_) => Ok(Loaded::Gone),
-        }
+        let header = PageHeader::parse(&self.buffer[..len], id, &self.file.key, page_len);
+        // Or a page that was never written before a crash, or an earlier use of it.
+        let header = header.ok().filter(|header| header.index == index);
+        self.loaded = header.map(|header| Loaded {
+            header,
+            len,
+            reached: before.and_then(|before| before.reached),
+        });
+        Ok(self.loaded.as_ref())
     }
 
     /// Reads up to so many records from the cursor on; how many it were: 0 at the end of what was
@@ -357,14 +381,11 @@ impl StreamReader {
         self.cursor = self.cursor.max(Cursor::page(self.oldest));
         while count < max && self.cursor < self.end {
             let index = self.cursor.index;
-            match self.load(index)? {
-                Loaded::Gone => {}
-                Loaded::Page(header, len) => {
-                    let (more, goes_on) = self.read_page(header, len, max - count, &mut each)?;
-                    count += more;
-                    if !goes_on || count == max {
-                        return Ok(count);
-                    }
+            if self.load(index)?.is_some() {
+                let (more, goes_on) = self.read_page(max - count, &mut each)?;
+                count += more;
+                if !goes_on || count == max {
+                    return Ok(count);
                 }
             }
             if index >= self.end.index {
@@ -378,21 +399,44 @@ impl StreamReader {
     /// Reads records of the page in the buffer; how many, and whether to go on with the next page.
     fn read_page<E>(
         &mut self,
-        header: PageHeader,
-        len: usize,
         max: u64,
         each: &mut impl FnMut(&Entry<'_>) -> std::result::Result<bool, E>,
     ) -> std::result::Result<(u64, bool), E> {
+        let mut loaded = self.loaded.take().expect("a page was loaded");
+        let header = loaded.header;
         if self.cursor.offset == 0 {
             self.enter_page(&header);
         }
-        let index = header.index;
-        let key = self.file.key.page(index, header.lap);
-        let page = Page::new(header, key, &self.buffer[..len]);
+        let buffer = mem::take(&mut self.buffer);
+        let page = loaded.page(&self.file.key, &buffer);
         let from = exact::<usize>(self.cursor.offset);
+        let before = loaded.reached.filter(|reached| reached.end() <= from);
+        let mut walk = match before {
+            Some(reached) => page.walk_on(reached),
+            None => page.walk(),
+        };
+        let read = self.read_records(&mut walk, header, (from, max), each);
+        loaded.reached = Some(walk.reached());
+        if read.as_ref().is_ok_and(|&(_, goes_on)| goes_on)
+            && (header.form == Form::Sealed || from == 0)
+        {
+            self.next_seq = Some(header.first_seq + u64::from(walk.next_number()));
+        }
+        drop(walk);
+        (self.buffer, self.loaded) = (buffer, Some(loaded));
+        read
+    }
+
+    /// Reads records of a walk from a place of the page on.
+    fn read_records<E>(
+        &mut self,
+        walk: &mut Walk<'_, '_>,
+        header: PageHeader,
+        (from, max): (usize, u64),
+        each: &mut impl FnMut(&Entry<'_>) -> std::result::Result<bool, E>,
+    ) -> std::result::Result<(u64, bool), E> {
         let mut count = 0;
         let mut missing = None;
-        let mut walk = page.walk();
         while let Some(item) = walk.next() {
             let record = match item {
                 Item::Record(record) if record.at >= from => record,
@@ -424,9 +468,6 @@ impl StreamReader {
                 return Ok((count, false));
             }
         }
-        if header.form == Form::Sealed || from == 0 {
-            self.next_seq = Some(header.first_seq + u64::from(walk.next_number()));
-        }
         Ok((count, true))
     }
 
@@ -436,7 +477,7 @@ impl StreamReader {
         let mut index = self.oldest;
         while index < self.end.index || (index == self.end.index && self.end.offset > 0) {
             if let Some(page) = self.page_of(index)?
-                && matches!(self.load(index)?, Loaded::Gone)
+                && self.load(index)?.is_none()
                 && self.page_of(index)? == Some(page)
             {
                 problems.push(format!(

@@ -22,11 +22,13 @@ macro_rules! methods {
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod joined;
 mod lanes;
 mod look;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 
+pub use joined::joined;
 pub use lanes::{Kernel, Lanes};
 
 use look::Look;
