@@ -208,7 +208,7 @@ impl Remote {
                 self.settle(first + packets, false);
             }
             Some(Event::Failed(failure)) => self.fail(failure),
-            Some(Event::AtomicDone { .. }) | None => {
+            Some(Event::AtomicDone { .. } | Event::ReadDone { .. }) | None => {
                 let settled = self.requester.as_ref().map(Requester::settled);
                 if let Ok(settled) = settled {
                     self.settle(settled, true);

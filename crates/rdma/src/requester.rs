@@ -75,7 +75,7 @@ pub struct RequesterOptions {
     pub timeout_ns: u64,
     /// How many times in a row, before the queue pair is given up.
     pub retries: u32,
-    /// Maximum atomic operations in flight: as many answers as the responder can repeat (IBTA
+    /// Maximum reads and atomic operations in flight: as many answers as the responder can repeat (IBTA
     /// §9.7.5.1.3, its "responder resources"; 16 for ours and for common NICs). With more, an
     /// answer that is lost could never be had again.
     pub atomics_max: usize,
@@ -133,6 +133,12 @@ pub enum Event {
         /// The value before.
         original: u64,
     },
+    /// The read of this packet was answered: the payload of the answer, which was just received, is what
+    /// was read.
+    ReadDone {
+        /// The packet's number.
+        number: u64,
+    },
     /// This many packets, from this number on, did not arrive and will not be resent.
     Lost {
         /// Number of the first.
@@ -176,13 +182,20 @@ enum State {
 /// A packet in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Slot {
-    /// Not an atomic operation: an acknowledgement is all it needs.
+    /// An acknowledgement is all it needs.
     #[default]
     Plain,
-    /// An atomic operation without an answer.
-    Unanswered,
+    /// A read or an atomic operation without an answer.
+    Unanswered(Asked),
     /// One with an answer, which has to wait for what was posted before.
     Answered,
+}
+
+/// What has an answer of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Asked {
+    Read,
+    Atomic,
 }
 
 /// The requester's side of a queue pair. Memory: `window` packets if copies are kept.
@@ -198,7 +211,7 @@ pub struct Requester {
     timeouts_in_row: u32,
     /// The gap reported by a NAK, until something settles.
     gap: Option<Psn>,
-    /// All packets before this number were executed. What has not settled of them are atomic
+    /// All packets before this number were executed. What has not settled of them are reads and atomic
     /// operations whose answers are missing, and what was posted after such.
     executed: u64,
     /// Answers missing before this number were asked for again, until the next timeout.
@@ -208,8 +221,8 @@ pub struct Requester {
     lens: Vec<u32>,
     /// What is in flight, by packet number modulo window.
     slots: Vec<Slot>,
-    /// Atomic operations in flight, answered or not.
-    atomics: usize,
+    /// Reads and atomic operations in flight, answered or not.
+    asking: usize,
     counters: RequesterCounters,
 }
 
@@ -240,7 +253,7 @@ impl Requester {
             copies: Vec::new(),
             lens: Vec::new(),
             slots: Vec::new(),
-            atomics: 0,
+            asking: 0,
             counters: RequesterCounters::default(),
             options,
         };
@@ -271,11 +284,11 @@ impl Requester {
         }
     }
 
-    /// Atomic operations that can be posted now.
+    /// Reads and atomic operations that can be posted now.
     #[inline]
     #[must_use]
     pub fn atomic_room(&self) -> usize {
-        self.room().min(self.options.atomics_max - self.atomics)
+        self.room().min(self.options.atomics_max - self.asking)
     }
 
     /// Packets in flight.
@@ -464,7 +477,44 @@ impl Requester {
         };
         let number = self.next;
         self.post(Operation::FetchAdd, extensions, &[], now_ns, out);
-        self.atomics += 1;
+        Ok(number)
+    }
+
+    /// Reads `len` bytes at `va` of the responder, at most the MTU. [`Event::ReadDone`] with the returned
+    /// number comes with them. All that was posted before has been executed then.
+    ///
+    /// # Errors
+    ///
+    /// As [`Requester::write`].
+    ///
+    /// # Panics
+    ///
+    /// If the service is UC, which has no reads, or `len` is more than the MTU.
+    pub fn read(
+        &mut self,
+        va: u64,
+        rkey: u32,
+        len: usize,
+        now_ns: u64,
+        out: &mut PacketBatch,
+    ) -> Result<u64, PostError> {
+        assert_eq!(self.options.service, Service::Rc, "UC has no reads");
+        assert!(len <= self.options.mtu, "an answer of one packet");
+        self.check_room(1)?;
+        if self.atomic_room() == 0 {
+            return Err(PostError::WindowFull);
+        }
+        let reth = Reth {
+            va,
+            rkey,
+            dma_len: exact::<u32>(len),
+        };
+        let extensions = Extensions {
+            reth: Some(reth),
+            ..Extensions::default()
+        };
+        let number = self.next;
+        self.post(Operation::ReadRequest, extensions, &[], now_ns, out);
         Ok(number)
     }
 
@@ -490,13 +540,17 @@ impl Requester {
     ) {
         let number = self.next;
         let reliable = self.options.service == Service::Rc;
-        let is_atomic = operation == Operation::FetchAdd;
+        let asked = match operation {
+            Operation::FetchAdd => Some(Asked::Atomic),
+            Operation::ReadRequest => Some(Asked::Read),
+            _ => None,
+        };
         let due = (number + 1).is_multiple_of(self.options.ack_interval);
         let repr = Repr {
             opcode: self.opcode(operation),
             dest_qp: self.options.dest_qp,
             psn: self.psn(number).get(),
-            ack_request: reliable && (due || is_atomic),
+            ack_request: reliable && (due || asked.is_some()),
             payload_len: payload.len(),
             extensions,
         };
@@ -512,10 +566,8 @@ impl Requester {
             self.progress_ns = now_ns;
         }
         let slot = self.slot(number);
-        self.slots[slot] = match is_atomic {
-            true => Slot::Unanswered,
-            false => Slot::Plain,
-        };
+        self.slots[slot] = asked.map_or(Slot::Plain, Slot::Unanswered);
+        self.asking += usize::from(asked.is_some());
         if self.options.on_loss == OnLoss::Resend {
             let packet = out.get(out.len() - 1);
             let at = slot * self.stride();

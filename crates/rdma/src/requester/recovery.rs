@@ -4,7 +4,7 @@ use strata_wire::roce::{
     CREDIT_UNLIMITED, Extensions, NakCode, Operation, Packet, Repr, Service, Syndrome,
 };
 
-use super::{Event, Failure, OnLoss, Requester, Slot, State, set_ack_request};
+use super::{Asked, Event, Failure, OnLoss, Requester, Slot, State, set_ack_request};
 use crate::batch::PacketBatch;
 use crate::psn::Psn;
 
@@ -46,15 +46,12 @@ impl Requester {
             }
             (Operation::AtomicAcknowledge, Syndrome::Ack(_)) => {
                 let original = packet.atomic_original()?;
-                let slot = self.slot(number);
-                let is_awaited = self.slots[slot] == Slot::Unanswered;
-                if is_awaited {
-                    self.slots[slot] = Slot::Answered;
-                }
-                if !self.settle(number + 1, now_ns) {
-                    self.ask_again(now_ns, out);
-                }
+                let is_awaited = self.answered(number, Asked::Atomic, now_ns, out);
                 is_awaited.then_some(Event::AtomicDone { number, original })
+            }
+            (Operation::ReadResponseOnly, Syndrome::Ack(_)) => {
+                let is_awaited = self.answered(number, Asked::Read, now_ns, out);
+                is_awaited.then_some(Event::ReadDone { number })
             }
             (_, Syndrome::Nak(NakCode::PsnSequence)) => self.gap(number, now_ns, out),
             (_, Syndrome::Nak(code)) => {
@@ -70,6 +67,19 @@ impl Requester {
             }
             (_, Syndrome::Ack(_)) => None,
         }
+    }
+
+    /// An answer of a read or an atomic operation has come; whether it was awaited.
+    fn answered(&mut self, number: u64, asked: Asked, now_ns: u64, out: &mut PacketBatch) -> bool {
+        let slot = self.slot(number);
+        let is_awaited = self.slots[slot] == Slot::Unanswered(asked);
+        if is_awaited {
+            self.slots[slot] = Slot::Answered;
+        }
+        if !self.settle(number + 1, now_ns) {
+            self.ask_again(now_ns, out);
+        }
+        is_awaited
     }
 
     /// The responder expects packet `number`: it dropped what came after.
@@ -92,7 +102,7 @@ impl Requester {
         }
     }
 
-    /// Everything before `number` was executed. Settles up to an atomic operation without an
+    /// Everything before `number` was executed. Settles up to a read or an atomic operation without an
     /// answer, and returns false if there is one.
     fn settle(&mut self, number: u64, now_ns: u64) -> bool {
         if number > self.executed {
@@ -102,8 +112,8 @@ impl Requester {
         while self.settled < self.executed {
             let slot = self.slot(self.settled);
             match self.slots[slot] {
-                Slot::Unanswered => return false,
-                Slot::Answered => self.atomics -= 1,
+                Slot::Unanswered(_) => return false,
+                Slot::Answered => self.asking -= 1,
                 Slot::Plain => {}
             }
             self.settled += 1;
@@ -114,7 +124,7 @@ impl Requester {
         true
     }
 
-    /// Answers of atomic operations were lost, or overtaken: repeats these operations and nothing
+    /// Answers of reads or atomic operations were lost, or overtaken: repeats these operations and nothing
     /// else, each once until the next timeout. Were all that is in flight repeated whenever an
     /// answer is missing, each repetition would be answered by many packets, and each of these
     /// overtaken by another be a reason to repeat it all: more packets with every round.
@@ -126,7 +136,7 @@ impl Requester {
             return;
         }
         for number in self.settled.max(self.asked)..self.executed {
-            if self.slots[self.slot(number)] == Slot::Unanswered {
+            if matches!(self.slots[self.slot(number)], Slot::Unanswered(_)) {
                 self.repeat(number, out);
             }
         }
@@ -154,7 +164,7 @@ impl Requester {
         self.settled = self.next;
         self.executed = self.next;
         self.asked = self.next;
-        self.atomics = 0;
+        self.asking = 0;
         self.counters.lost += packets;
         self.progress_ns = now_ns;
         Some(Event::Lost { first, packets })
@@ -182,7 +192,7 @@ impl Requester {
         let before = out.len();
         for number in self.settled..self.next {
             let slot = self.slot(number);
-            if number >= self.executed || self.slots[slot] == Slot::Unanswered {
+            if number >= self.executed || matches!(self.slots[slot], Slot::Unanswered(_)) {
                 self.repeat(number, out);
             }
         }
