@@ -15,6 +15,7 @@
 //! xdp        the frames and rings of an AF_XDP socket
 //! interface  what the kernel knows about network interfaces
 //! bpf        bpf(2): programs and maps
+//! pci        registers of a PCI device, and where memory is for it
 //! verbs      memory that a NIC writes, through libibverbs (with the feature of that name)
 //! blocked    what SIGSYS does
 //! pause      letting time pass, where there is no state to wait for
@@ -36,6 +37,7 @@ pub mod interface;
 mod mapping;
 pub mod packet;
 pub mod pause;
+pub mod pci;
 pub mod shared;
 pub mod socket;
 mod uring;

@@ -37,7 +37,22 @@ impl SharedMemory {
     ///
     /// What the operating system says.
     pub fn create(name: &str, len: usize) -> io::Result<Self> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        Self::create_of(name, len, MemfdFlags::empty())
+    }
+
+    /// As [`SharedMemory::create`], in huge pages of 2 MiB, which are contiguous and stay where they are, so
+    /// that devices may be told where: a multiple of that.
+    ///
+    /// # Errors
+    ///
+    /// What the operating system says: that there is no memory if there are no huge pages
+    /// (`/proc/sys/vm/nr_hugepages`).
+    pub fn create_huge(name: &str, len: usize) -> io::Result<Self> {
+        Self::create_of(name, len, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB)
+    }
+
+    fn create_of(name: &str, len: usize, pages: MemfdFlags) -> io::Result<Self> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | pages;
         // Nobody executes it: sealed since Linux 6.3; earlier kernels refuse the flag.
         let sealed = memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL);
         let file = File::from(sealed.or_else(|_| memfd_create(name, flags))?);

@@ -65,14 +65,14 @@ void strata_verbs_disconnect(struct strata_connected *connected)
 	free(connected);
 }
 
-static int to_ready(struct strata_device *device, struct ibv_qp *pair, int reliable,
+static int to_ready(struct strata_device *device, struct ibv_qp *pair, int reliable, int rights,
 		    uint32_t peer_number, uint32_t peer_psn, uint32_t own_psn, int mtu,
 		    const uint8_t *peer_gid)
 {
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_INIT,
 		.port_num = 1,
-		.qp_access_flags = IBV_ACCESS_REMOTE_WRITE,
+		.qp_access_flags = (unsigned)rights & ~IBV_ACCESS_LOCAL_WRITE,
 	};
 	int error = ibv_modify_qp(pair, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
 						       IBV_QP_ACCESS_FLAGS);
@@ -84,7 +84,7 @@ static int to_ready(struct strata_device *device, struct ibv_qp *pair, int relia
 			mtu == 1024 ? IBV_MTU_1024 : mtu == 512 ? IBV_MTU_512 : IBV_MTU_256;
 	attr.dest_qp_num = peer_number;
 	attr.rq_psn = peer_psn;
-	attr.max_dest_rd_atomic = 1;
+	attr.max_dest_rd_atomic = rights & IBV_ACCESS_REMOTE_READ ? 16 : 1;
 	attr.min_rnr_timer = 12;
 	attr.ah_attr.is_global = 1;
 	attr.ah_attr.port_num = 1;
@@ -114,7 +114,8 @@ static int to_ready(struct strata_device *device, struct ibv_qp *pair, int relia
 /* Registers memory and connects a queue pair to the peer; NULL and errno if that
  * fails. */
 struct strata_connected *strata_verbs_connect(struct strata_device *device, void *memory,
-					      size_t len, int reliable, uint32_t peer_number,
+					      size_t len, int reliable, int reads,
+					      uint32_t peer_number,
 					      uint32_t peer_psn, uint32_t own_psn, int mtu,
 					      const uint8_t *peer_gid, uint32_t *number,
 					      uint32_t *rkey)
@@ -129,14 +130,15 @@ struct strata_connected *strata_verbs_connect(struct strata_device *device, void
 		.cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
 	};
 	int error = 0;
-	connected->region = ibv_reg_mr(device->domain, memory, len,
-				       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+	int rights = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+		     (reads ? IBV_ACCESS_REMOTE_READ : 0);
+	connected->region = ibv_reg_mr(device->domain, memory, len, rights);
 	if (connected->region)
 		connected->pair = ibv_create_qp(device->domain, &attr);
 	if (!connected->pair)
 		error = errno ? errno : EINVAL;
 	else
-		error = to_ready(device, connected->pair, reliable, peer_number, peer_psn, own_psn,
+		error = to_ready(device, connected->pair, reliable, rights, peer_number, peer_psn, own_psn,
 				 mtu, peer_gid);
 	if (error) {
 		strata_verbs_disconnect(connected);

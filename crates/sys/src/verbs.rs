@@ -40,6 +40,7 @@ unsafe extern "C" {
         memory: *mut c_void,
         len: usize,
         reliable: c_int,
+        reads: c_int,
         peer_number: u32,
         peer_psn: u32,
         own_psn: u32,
@@ -91,6 +92,8 @@ pub struct Peer {
     pub address: IpAddr,
     /// Bytes of memory that it may write into.
     pub len: usize,
+    /// Whether it may read them too.
+    pub reads: bool,
 }
 
 impl Device {
@@ -115,7 +118,20 @@ impl Device {
     ///
     /// What the operating system or the device says.
     pub fn connect(&self, name: &str, peer: &Peer) -> io::Result<Connected> {
-        let memory = SharedMemory::create(name, peer.len)?;
+        self.lend(SharedMemory::create(name, peer.len)?, peer)
+    }
+
+    /// As [`Device::connect`], with memory that is there.
+    ///
+    /// # Errors
+    ///
+    /// What the operating system or the device says.
+    ///
+    /// # Panics
+    ///
+    /// If it is shorter than the peer is to have.
+    pub fn lend(&self, memory: SharedMemory, peer: &Peer) -> io::Result<Connected> {
+        assert!(peer.len <= memory.len(), "memory for the peer");
         let gid = match peer.address.to_canonical() {
             IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
             IpAddr::V6(v6) => v6.octets(),
@@ -131,6 +147,7 @@ impl Device {
                 memory.start().as_ptr().cast(),
                 peer.len,
                 peer.reliable.into(),
+                peer.reads.into(),
                 peer.qpn,
                 peer.psn,
                 psn,

@@ -269,6 +269,7 @@ fn verbs_switch(path: &HelloPath, peer: SocketAddr, len: usize) -> strata_roce::
         HelloPath::SharedMemory => (true, 0, 0, 0),
     };
     strata_roce::verbs::Peer {
+        reads: false,
         reliable,
         qpn,
         psn,
