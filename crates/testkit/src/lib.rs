@@ -5,6 +5,7 @@ mod allocations;
 mod certificates;
 mod disk;
 mod golden;
+pub mod guest;
 mod net;
 mod peer;
 pub mod sim;

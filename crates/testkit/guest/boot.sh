@@ -1,16 +1,18 @@
 #!/bin/sh
 # Boots a Linux guest with Soft-RoCE (rdma_rxe) under QEMU's software emulation:
-#     boot.sh WORKDIR NAMESPACE
-# Debian's packages of QEMU, kernel and libraries are unpacked in WORKDIR, not
+#     boot.sh WORKDIR NAMESPACE [QEMU-ARGUMENT...]
+# Debian's packages of QEMU, kernel and libraries are unpacked in WORKDIR/../rxe, not
 # installed, the first time. The namespace has a tap interface with 10.77.0.1/24;
 # the guest is 10.77.0.2 and gives a shell on TCP port 9000. Prints the process id
 # of QEMU once the guest is ready. Files in WORKDIR/extra go into the guest's /extra.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-mkdir -p "$1"; work=$(cd "$1" && pwd); namespace=$2
-x=$work/unpacked; libs=usr/lib/x86_64-linux-gnu
+mkdir -p "$1" "$1/../rxe"; work=$(cd "$1" && pwd); namespace=$2; shift 2
+shared=$(cd "$work/../rxe" && pwd); x=$shared/unpacked; libs=usr/lib/x86_64-linux-gnu
+# Guests of several tests may boot at the same time.
+exec 9>"$shared/lock"; flock 9
 if [ ! -e "$x/complete" ]; then
-    rm -rf "$x" "$work/packages"; mkdir -p "$x" "$work/packages"; cd "$work/packages"
+    rm -rf "$x" "$shared/packages"; mkdir -p "$x" "$shared/packages"; cd "$shared/packages"
     apt-get update -qq >/dev/null 2>&1 || true
     needed=$(apt-get install -s --no-install-recommends qemu-system-x86 | awk '/^Inst lib/{print $2}' | sort -u)
     kernel=$(apt-cache depends linux-image-amd64 | awk '/Depends/{print $2; exit}')
@@ -19,8 +21,9 @@ if [ ! -e "$x/complete" ]; then
         libibverbs1 libibverbs-dev libnl-3-200 libnl-route-3-200 ibverbs-providers iproute2 \
         busybox-static cpio >/dev/null 2>&1
     for package in *.deb; do dpkg-deb -x "$package" "$x"; done
-    cd "$work"; rm -rf packages; touch "$x/complete"
+    cd "$shared"; rm -rf packages; touch "$x/complete"
 fi
+exec 9>&-
 cd "$work"; root=$work/root; rm -rf "$root"
 for dir in bin sbin usr/bin lib/x86_64-linux-gnu lib64 modules etc/libibverbs.d extra "$libs/libibverbs"; do
     mkdir -p "$root/$dir"
@@ -64,6 +67,6 @@ LD_LIBRARY_PATH="$x/$libs:$x/lib/x86_64-linux-gnu" exec ip netns exec "$namespac
     -L "$x/usr/share/seabios" -L "$x/usr/share/qemu" -nodefaults -no-user-config -display none \
     -chardev file,id=c,path=console.log -serial chardev:c -no-reboot \
     -kernel "$(echo "$x"/boot/vmlinuz*)" -initrd initrd.cpio \
-    -append "console=ttyS0 panic=-1 mitigations=off nokaslr tsc=reliable no_timer_check random.trust_cpu=on" \
+    -append "console=ttyS0 panic=-1 mitigations=off nokaslr tsc=reliable no_timer_check random.trust_cpu=on hugepages=8" \
     -netdev tap,id=n0,ifname=tap0,script=no,downscript=no \
-    -device virtio-net-pci,netdev=n0,mac=02:00:00:00:00:02,romfile= </dev/null
+    -device virtio-net-pci,netdev=n0,mac=02:00:00:00:00:02,romfile= "$@" </dev/null
