@@ -92,10 +92,11 @@ test: tools page fmt lint check-docs test-python test-sql verbs
 arch:
 	$(CARGO) test --locked --quiet -p strata-testkit --test arch
 
-# The relay for RDMA NICs: its lints, and what the guest of the test `rxe` runs.
+# The relay for RDMA NICs: its lints, and what the guests of the tests `rxe` and `nvme` run.
 verbs: tools
 	$(CARGO) clippy --locked --quiet -p strata-cli --features verbs -- $(LINTS)
 	$(CARGO) build --locked --quiet -p strata-relay --features verbs --example verbs-relay
+	$(CARGO) build --locked --quiet -p strata-stream --features verbs --example nvme-guest
 
 fmt:
 	$(CARGO) fmt --all --check

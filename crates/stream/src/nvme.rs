@@ -7,6 +7,7 @@
 //! prp         where a command's data are: pages, and lists of them
 //! queue       QueuePair: entries out, doorbells, phase bits, completions in, timeouts
 //! controller  registers: reset and enable, deadlines of the controller's own
+//! label       whether a disk may be written
 //! ```
 //!
 //! Numbers of fields are those of the NVM Express Base Specification 1.4 (as the paper uses it) and its
@@ -21,12 +22,14 @@
 
 mod controller;
 mod entry;
+mod label;
 mod memory;
 mod prp;
 mod queue;
 
 pub use controller::{Capabilities, Enable, EnableError, Step, register};
 pub use entry::{Command, Completion, ENTRY_LEN, SLOT_LEN, Status, opcode};
+pub use label::{Content, Label};
 pub use memory::Memory;
 pub use prp::{ListPage, Page, PrpError, Prps, list_pages};
 pub use queue::{Done, EventRead, Expired, Fault, Places, QueueError, QueuePair, Ring, Shadow};
