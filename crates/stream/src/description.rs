@@ -20,13 +20,13 @@ pub const STATE_AT: u64 = SECTOR;
 /// Where the page directory is.
 pub const DIRECTORY_AT: u64 = 2 * SECTOR;
 
-const MAGIC: [u8; 8] = *b"STRASTR1";
+const MAGIC: [u8; 8] = *b"STRASTR2";
 const LEN: usize = size_of::<DescriptionBytes>();
 
 /// What a stream is.
 ///
 /// ```text
-///   0 magic "STRASTR1"
+///   0 magic "STRASTR2"
 ///   8 id u64              random
 ///  16 key 16 bytes        random: of the tags of its records
 ///  32 created_ns u64      since 1970
@@ -64,7 +64,9 @@ pub struct Description {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DescriptionError {
     /// Something else, or of a later version.
-    #[error("it is not a stream of version 1")]
+    #[error(
+        "it is not a stream of version 2: one of a development version before it has to be created again"
+    )]
     Magic,
     /// Cut short.
     #[error("it has {0} bytes only")]

@@ -492,7 +492,7 @@ impl StreamReader {
 
     /// Counts what is missing before a page.
     fn enter_page(&mut self, header: &PageHeader) {
-        let (min, max) = std::mem::take(&mut self.page_missing);
+        let (min, max) = mem::take(&mut self.page_missing);
         let Some(next_seq) = self.next_seq else {
             return;
         };
