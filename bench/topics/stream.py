@@ -137,5 +137,14 @@ def measure(context):
                       for name, values in cost.items()]},
             {"title": "Appending to a disk and reading, MB/s", "columns": ["what", "MB/s"], "rows": rates},
         ],
-        "charts": [],
+        "charts": [
+            {
+                "name": "stream-recall",
+                "title": "Recall of records of 1 to 1.5 KiB after loss (Figure 4 of ALT)",
+                "unit": "retrieved of arrived",
+                "bars": [[f"{'strata' if way == 'ours' else 'ALT, ' + way}, {100 * p[3]:g} % lost",
+                          round(at[(*p, way)]["recall"], 4)]
+                         for p in places if p[0] != p[1] and not p[2] for way in ways],
+            },
+        ],
     }

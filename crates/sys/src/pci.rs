@@ -8,7 +8,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::atomic::{Ordering, fence};
 
@@ -54,7 +54,6 @@ impl Registers {
         let command = u16::from_le_bytes(command);
         config.write_all_at(&(command | COMMAND_BITS).to_le_bytes(), COMMAND)?;
         let sync = i32::try_from(OFlags::SYNC.bits()).map_err(io::Error::other)?;
-        use std::os::unix::fs::OpenOptionsExt;
         let region = options.custom_flags(sync).open(device.join("resource0"))?;
         let len = usize::try_from(region.metadata()?.len()).map_err(io::Error::other)?;
         let memory = Mapping::of(region.as_fd(), len, 0, false)?;
@@ -112,6 +111,10 @@ impl Drop for Registers {
 /// # Errors
 ///
 /// What the operating system says; without CAP_SYS_ADMIN it does not tell.
+///
+/// # Panics
+///
+/// If the byte is beyond the memory.
 pub fn bus_address(memory: &SharedMemory, at: usize) -> io::Result<u64> {
     assert!(at < memory.len(), "within the memory");
     // Present in memory, so it has to be read indeed.
