@@ -626,13 +626,13 @@ impl Kernel for Fetch<'_> {
         let is_foreign = is_taken & !l.eq_64(l.shr_64(tags, 16), own);
         // The second layer's buckets are so many further than those of the first.
         let distance = layer_1.as_ptr().addr().wrapping_sub(start.addr());
-        let distance = distance.cast_signed() / size_of::<Bucket>().cast_signed();
+        let buckets = distance.cast_signed() / size_of::<Bucket>().cast_signed();
         let [first, second] = places.registers;
         let is_foreign = l.mask(is_foreign);
         let wanted = l.widen(l.choose(is_foreign, second, first));
         let further = l.widen(l.only(is_foreign, l.set(u32::MAX)));
         let further = l.or_64(further, l.shl_64(further, 32));
-        let further = l.and_64(further, l.set_64(distance as u64));
+        let further = l.and_64(further, l.set_64(buckets.cast_unsigned() as u64));
         let mut numbers = [0; GROUP];
         l.store_64(l.add_64(wanted, further), &mut numbers);
         for number in numbers {
