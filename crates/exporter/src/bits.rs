@@ -1,186 +1,156 @@
-//! Fields of any number of bits, the first in the lowest bits of the first byte.
+//! A record's two streams. Bytes go forward from a datagram's start: values that are as long as they
+//! are, as in the packet. Bits go backward from its end: codes, and values of any other length; the
+//! first ones are the lowest of the last byte. So neither is filled up to where the other begins.
 //!
-//! Bits go through a word of 64, which [`Bits::turn`] empties or fills: between two turns there is
-//! room for [`TURN`] bits. So a field costs a shift and an addition, and a turn one load or store.
+//! Bits go through a word of 64, which `turn` empties or fills: between two turns there is room for
+//! [`TURN`] of them. So a field costs a shift and an addition, and a turn one store or load.
 
 /// Bits that may be written or read between two turns.
-pub(crate) const TURN: u32 = 56;
+const TURN: u32 = 56;
 
-/// Writes fields, or reads them: what codes a record calls the same functions for both.
-pub(crate) trait Bits {
-    /// Whether fields are written.
-    const WRITES: bool;
-
-    /// Writes `value`, which has at most `width` bits; or reads so many. Returns the value.
-    fn bits(&mut self, value: u64, width: u32) -> u64;
-
-    /// Makes room for [`TURN`] more bits.
-    fn turn(&mut self);
-
-    /// As [`Bits::bits`], for up to 32 bits.
-    #[inline(always)]
-    #[allow(clippy::cast_possible_truncation, reason = "32 bits were asked for")]
-    fn word(&mut self, value: u32, width: u32) -> u32 {
-        self.bits(u64::from(value), width) as u32
-    }
-
-    /// As [`Bits::bits`], for up to 16 bits.
-    #[inline(always)]
-    #[allow(clippy::cast_possible_truncation, reason = "16 bits were asked for")]
-    fn half(&mut self, value: u16, width: u32) -> u16 {
-        self.bits(u64::from(value), width) as u16
-    }
-
-    /// As [`Bits::bits`], for up to 8 bits.
-    #[inline(always)]
-    #[allow(clippy::cast_possible_truncation, reason = "8 bits were asked for")]
-    fn byte(&mut self, value: u8, width: u32) -> u8 {
-        self.bits(u64::from(value), width) as u8
-    }
-
-    /// One bit.
-    #[inline(always)]
-    fn flag(&mut self, value: bool) -> bool {
-        self.bits(u64::from(value), 1) != 0
-    }
-
-    /// Bytes, with turns before, between and after them.
-    #[inline]
-    fn raw(&mut self, bytes: &mut [u8]) {
-        self.turn();
-        let mut words = bytes.chunks_exact_mut(4);
-        for word in &mut words {
-            let value = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-            word.copy_from_slice(&self.word(value, 32).to_le_bytes());
-            self.turn();
-        }
-        for byte in words.into_remainder() {
-            *byte = self.byte(*byte, 8);
-        }
-        self.turn();
-    }
-
-    /// Runs what is rare and not inlined, with a copy: what others have a reference to has to be in
-    /// memory at all times, what only this function has is in registers.
-    fn apart<R>(&mut self, run: impl FnOnce(&mut Self) -> R) -> R;
-}
-
-/// Where a writer is: bytes before, and bits that are not among them yet.
-#[derive(Clone, Copy, Debug, Default)]
+/// Where a writer is in both streams, and the bits that are not in the buffer yet.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Position {
-    at: usize,
+    front: usize,
+    back: usize,
     held: u64,
     used: u32,
 }
 
 impl Position {
-    /// After the first `at` bytes.
-    pub(crate) fn new(at: usize) -> Self {
+    /// Bytes begin at `front`, bits end at `back`.
+    pub(crate) fn new(front: usize, back: usize) -> Self {
         Self {
-            at,
-            ..Self::default()
+            front,
+            back,
+            held: 0,
+            used: 0,
         }
     }
 
-    /// Bytes up to the last bit.
+    /// Bytes that bits take, the last perhaps in part.
     #[inline(always)]
-    pub(crate) fn len(self) -> usize {
-        self.at + self.used.div_ceil(8) as usize
+    fn bit_bytes(self, end: usize) -> usize {
+        end - self.back + (self.used as usize).div_ceil(8)
+    }
+
+    /// Bytes of both streams, in a buffer of so many.
+    #[inline(always)]
+    pub(crate) fn len(self, end: usize) -> usize {
+        self.front + self.bit_bytes(end)
     }
 }
 
-/// Writes into a buffer that is longer than what may be written, by [`BitWriter::SLACK`].
+/// Writes into a buffer that is longer than what may be written, by [`Writer::SLACK`].
 #[derive(Debug)]
-pub(crate) struct BitWriter<'a> {
+pub(crate) struct Writer<'a> {
     bytes: &'a mut [u8],
-    at: usize,
-    held: u64,
-    used: u32,
+    at: Position,
 }
 
-impl<'a> BitWriter<'a> {
-    /// Bytes that may be written past the room: of one record, and a whole word.
+impl<'a> Writer<'a> {
+    /// Bytes between the streams before a record that may not fit: no record takes more.
     pub(crate) const SLACK: usize = 512;
 
     #[inline(always)]
-    pub(crate) fn new(bytes: &'a mut [u8], position: Position) -> Self {
-        let Position { at, held, used } = position;
-        Self {
-            bytes,
-            at,
-            held,
-            used,
-        }
+    pub(crate) fn new(bytes: &'a mut [u8], at: Position) -> Self {
+        Self { bytes, at }
     }
 
-    /// Where it is.
     #[inline(always)]
     pub(crate) fn position(&self) -> Position {
-        let (at, held, used) = (self.at, self.held, self.used);
-        Position { at, held, used }
+        self.at
     }
 
-    /// Everything written, its last byte filled with zeros.
-    pub(crate) fn finish(mut self) -> &'a mut [u8] {
-        self.turn();
-        let len = self.position().len();
-        &mut self.bytes[..len]
-    }
-}
-
-impl Bits for BitWriter<'_> {
-    const WRITES: bool = true;
-
+    /// Writes `value`, which has at most `width` bits.
     #[inline(always)]
-    fn bits(&mut self, value: u64, width: u32) -> u64 {
+    pub(crate) fn bits(&mut self, value: u64, width: u32) {
         debug_assert!(
             width <= TURN && value >> width == 0,
             "{value} in {width} bits"
         );
-        debug_assert!(self.used + width < 64, "a turn is missing");
-        self.held |= value << (self.used & 63);
-        self.used += width;
-        value
+        debug_assert!(self.at.used + width < 64, "a turn is missing");
+        self.at.held |= value << (self.at.used & 63);
+        self.at.used = self.at.used.wrapping_add(width);
     }
 
+    /// Makes room for [`TURN`] more bits.
     #[inline(always)]
-    fn turn(&mut self) {
-        let word: &mut [u8; 8] = (&mut self.bytes[self.at..self.at + 8])
-            .try_into()
-            .expect("8 bytes");
-        *word = self.held.to_le_bytes();
-        self.at += (self.used >> 3) as usize;
-        self.held >>= self.used & 56;
-        self.used &= 7;
+    pub(crate) fn turn(&mut self) {
+        let Position {
+            back, held, used, ..
+        } = self.at;
+        let word = self.bytes[..back].last_chunk_mut().expect("the slack");
+        *word = held.to_be_bytes();
+        self.at.back = back.wrapping_sub((used >> 3) as usize);
+        self.at.held = held >> (used & 56);
+        self.at.used = used & 7;
     }
 
+    /// Writes the first `len` of `N` bytes.
     #[inline(always)]
-    fn apart<R>(&mut self, run: impl FnOnce(&mut Self) -> R) -> R {
-        let mut copy = BitWriter::new(std::mem::take(&mut self.bytes), self.position());
-        let result = run(&mut copy);
-        *self = copy;
-        result
+    pub(crate) fn some<const N: usize>(&mut self, bytes: [u8; N], len: usize) {
+        debug_assert!(len <= N);
+        let front = self.at.front;
+        let place = self.bytes[front..].first_chunk_mut().expect("the slack");
+        *place = bytes;
+        self.at.front = front.wrapping_add(len);
+    }
+
+    /// Writes bytes.
+    #[inline(always)]
+    pub(crate) fn all<const N: usize>(&mut self, bytes: [u8; N]) {
+        self.some(bytes, N);
+    }
+
+    /// Writes the last `len` bytes of an address.
+    #[inline(always)]
+    pub(crate) fn last(&mut self, address: u128, len: u32) {
+        let first = address << (128_u32.wrapping_sub(len * 8) & 127);
+        self.some(first.to_be_bytes(), len as usize);
+    }
+
+    /// Writes bytes.
+    pub(crate) fn slice(&mut self, bytes: &[u8]) {
+        self.bytes[self.at.front..][..bytes.len()].copy_from_slice(bytes);
+        self.at.front += bytes.len();
+    }
+
+    /// Everything written: bits after bytes, the last byte of bits filled with zeros.
+    pub(crate) fn finish(mut self) -> &'a mut [u8] {
+        self.turn();
+        let (
+            Position {
+                front, back, used, ..
+            },
+            end,
+        ) = (self.at, self.bytes.len());
+        self.bytes
+            .copy_within(back - (used as usize).div_ceil(8).., front);
+        &mut self.bytes[..self.at.len(end)]
     }
 }
 
-/// Reads from bytes that end with [`BitReader::PAD`] zeros more.
+/// Reads from bytes with [`Reader::PAD`] zeros before and after them.
 #[derive(Debug)]
-pub(crate) struct BitReader<'a> {
+pub(crate) struct Reader<'a> {
     bytes: &'a [u8],
-    at: usize,
+    front: usize,
+    back: usize,
     held: u64,
     used: u32,
 }
 
-impl<'a> BitReader<'a> {
-    /// Zeros after the last byte: more than a record may read past it before somebody checks.
-    pub(crate) const PAD: usize = BitWriter::SLACK;
+impl<'a> Reader<'a> {
+    /// More than a record may read past an end before somebody checks.
+    pub(crate) const PAD: usize = Writer::SLACK;
 
-    /// Reads from byte `at` on.
+    /// Reads after the first `at` bytes of those between the padding.
     pub(crate) fn new(bytes: &'a [u8], at: usize) -> Self {
         let mut reader = Self {
             bytes,
-            at,
+            front: Self::PAD + at,
+            back: bytes.len() - Self::PAD,
             held: 0,
             used: 0,
         };
@@ -188,16 +158,48 @@ impl<'a> BitReader<'a> {
         reader
     }
 
-    /// Bytes read, the last perhaps in part.
-    #[inline(always)]
-    pub(crate) fn len(&self) -> usize {
-        self.at + self.used.div_ceil(8) as usize
+    /// Bytes read of the first stream.
+    pub(crate) fn front(&self) -> usize {
+        self.front - Self::PAD
     }
 
-    /// Whether it read past the last byte, which is before the padding.
+    /// Bytes that neither stream has read; `None` if they read the same ones.
     #[inline(always)]
-    pub(crate) fn is_past_end(&self) -> bool {
-        self.len() + Self::PAD > self.bytes.len()
+    pub(crate) fn rest(&self) -> Option<usize> {
+        let read = self.front + (self.used as usize).div_ceil(8);
+        self.back.checked_sub(read)
+    }
+
+    /// Reads so many bits.
+    #[inline(always)]
+    pub(crate) fn bits(&mut self, width: u32) -> u64 {
+        let value = self.held & ((1_u64 << (width & 63)) - 1);
+        self.held >>= width & 63;
+        self.used = self.used.wrapping_add(width);
+        value
+    }
+
+    /// The next bits of this turn, which are not read yet.
+    #[inline(always)]
+    pub(crate) fn peek(&self, width: u32) -> u64 {
+        self.held & ((1_u64 << (width & 63)) - 1)
+    }
+
+    /// As [`Reader::bits`], for up to 32 of them.
+    #[inline(always)]
+    #[allow(clippy::cast_possible_truncation, reason = "32 bits were asked for")]
+    pub(crate) fn word(&mut self, width: u32) -> u32 {
+        debug_assert!(width <= 32);
+        self.bits(width) as u32
+    }
+
+    /// Makes room for [`TURN`] more bits.
+    #[inline(always)]
+    pub(crate) fn turn(&mut self) {
+        self.back = self.back.wrapping_sub((self.used >> 3) as usize);
+        self.used &= 7;
+        let word = self.bytes[..self.back].last_chunk().expect("the padding");
+        self.held = u64::from_be_bytes(*word) >> self.used;
     }
 
     /// The ones before the next zero, of the bits of this turn; they are not read yet.
@@ -206,41 +208,35 @@ impl<'a> BitReader<'a> {
         self.held.trailing_ones()
     }
 
-    /// Whether the bits between the last one read and the next byte are zero.
-    pub(crate) fn ends_with_zeros(&mut self) -> bool {
+    /// Reads `N` bytes and takes the first `len`.
+    #[inline(always)]
+    pub(crate) fn some<const N: usize>(&mut self, len: usize) -> [u8; N] {
+        let bytes = *self.bytes[self.front..].first_chunk().expect("the padding");
+        self.front = self.front.wrapping_add(len);
+        bytes
+    }
+
+    /// Reads bytes.
+    #[inline(always)]
+    pub(crate) fn all<const N: usize>(&mut self) -> [u8; N] {
+        self.some(N)
+    }
+
+    /// Reads bytes; `None` if there are not so many.
+    pub(crate) fn slice(&mut self, len: usize) -> Option<&'a [u8]> {
+        if self.rest()? < len {
+            return None;
+        }
+        let bytes = &self.bytes[self.front..][..len];
+        self.front += len;
+        Some(bytes)
+    }
+
+    /// Whether both streams are read, and what fills the last byte of bits is zero.
+    pub(crate) fn is_at_end(&mut self) -> bool {
         self.turn();
-        let rest = (8 - self.used) & 7;
-        self.bits(0, rest) == 0
-    }
-}
-
-impl Bits for BitReader<'_> {
-    const WRITES: bool = false;
-
-    #[inline(always)]
-    fn bits(&mut self, _: u64, width: u32) -> u64 {
-        let value = self.held & ((1_u64 << (width & 63)) - 1);
-        self.held >>= width & 63;
-        self.used += width;
-        value
-    }
-
-    #[inline(always)]
-    fn turn(&mut self) {
-        self.at += (self.used >> 3) as usize;
-        self.used &= 7;
-        let word: [u8; 8] = self.bytes[self.at..self.at + 8]
-            .try_into()
-            .expect("8 bytes");
-        self.held = u64::from_le_bytes(word) >> self.used;
-    }
-
-    #[inline(always)]
-    fn apart<R>(&mut self, run: impl FnOnce(&mut Self) -> R) -> R {
-        let mut copy = Self { ..*self };
-        let result = run(&mut copy);
-        *self = copy;
-        result
+        let fill = (8 - self.used) & 7;
+        self.rest() == Some(0) && self.bits(fill) == 0
     }
 }
 
@@ -252,31 +248,38 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read(fields in prop::collection::vec((any::<u64>(), 0_u32..=32), 0..99)) {
-            let mut buffer = vec![0; 512 + BitWriter::SLACK];
-            let mut writer = BitWriter::new(&mut buffer, Position::new(0));
+            let mut buffer = vec![0; 1024 + Writer::SLACK];
+            let at = Position::new(3, buffer.len());
+            let mut writer = Writer::new(&mut buffer, at);
             for &(value, width) in &fields {
                 writer.bits(value & ((1 << width) - 1), width);
                 writer.turn();
+                writer.some(value.to_be_bytes(), width as usize % 9);
             }
-            let mut bytes = writer.finish().to_vec();
+            let bytes = writer.finish().to_vec();
             let bits: usize = fields.iter().map(|field| field.1 as usize).sum();
-            prop_assert_eq!(bytes.len(), bits.div_ceil(8));
-            bytes.resize(bytes.len() + BitReader::PAD, 0);
-            let mut reader = BitReader::new(&bytes, 0);
+            let whole: usize = fields.iter().map(|field| field.1 as usize % 9).sum();
+            prop_assert_eq!(bytes.len(), 3 + whole + bits.div_ceil(8));
+            let pad = [0; Reader::PAD];
+            let padded = [&pad[..], &bytes, &pad].concat();
+            let mut reader = Reader::new(&padded, 3);
             for &(value, width) in &fields {
-                prop_assert_eq!(reader.bits(0, width), value & ((1 << width) - 1));
+                prop_assert_eq!(reader.bits(width), value & ((1 << width) - 1));
                 reader.turn();
+                let len = width as usize % 9;
+                prop_assert_eq!(&reader.some::<8>(len)[..len], &value.to_be_bytes()[..len]);
             }
-            prop_assert!(reader.ends_with_zeros() && !reader.is_past_end());
+            prop_assert!(reader.is_at_end());
         }
     }
 
     #[test]
-    fn the_first_field_is_in_the_lowest_bits() {
-        let mut buffer = [0; 64];
-        let mut writer = BitWriter::new(&mut buffer, Position::new(0));
+    fn the_first_bits_are_the_lowest_of_the_last_byte() {
+        let mut buffer = [0; 600];
+        let mut writer = Writer::new(&mut buffer, Position::new(0, 600));
         writer.bits(0b101, 3);
+        writer.all([7, 8]);
         writer.bits(0x7ff, 11);
-        assert_eq!(writer.finish(), [0b1111_1101, 0b0011_1111]);
+        assert_eq!(writer.finish(), [7, 8, 0b0011_1111, 0b1111_1101]);
     }
 }

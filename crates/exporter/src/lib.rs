@@ -11,17 +11,19 @@
 //! destination   where packets go: udp://host:port, vxlan://host
 //! sequence      which datagrams of a source are lost, late or repeated; packets that are lost
 //! headers       headers as datagrams and back: writer, reader
-//!   record      one header, field by field: the same code writes and reads it
-//!   flow, head  its first fields: of which flow it is; its kind, time and label
+//!   fast_write, fast_read   the records of most packets, of a few shapes
+//!   write, read   the records of all plain headers: codes, then values
+//!   head        the first fields of all records: kind, time, label
+//!   index       what a writer finds in the model
 //!   model       what both ends know from the datagram's earlier headers
 //!   other       headers of any other form, as differences to an earlier one
-//!   code, kind  fields with a code; what kind of packet a record is of
-//!   plain       IPv4 or IPv6 with TCP, UDP or ICMP as fields, and back
+//!   code, ports, kind  fields with a code; what kind of packet a record is of
+//!   fields, shape  IPv4 or IPv6 with TCP, UDP or ICMP as fields, and back; the usual ones
 //! packets       packets as datagrams and back, in pieces where they are longer
 //! announcement  names of host and interface
 //! vxlan         the header before a packet in VXLAN
 //! datagram      the start of every datagram: source, numbers, time
-//! bits          fields of any number of bits
+//! bits          the two streams of a record: bits and bytes
 //! ```
 #![deny(unsafe_code)]
 

@@ -1,53 +1,32 @@
 //! The first fields of a record: what kind of packet it is, in one code; its time; its label.
 
-use super::Label;
-use super::code::Invalid;
-use super::kind::{HEADS, Head};
+use super::kind::{HEADS, HEADS_BITS, Head};
 use super::model::{LABELS, Model};
-use crate::bits::Bits;
+use super::{Invalid, Label};
+use crate::bits::{Reader, Writer};
 use crate::datagram::Datagram;
 
-/// A head: the number of one that is known, or itself. `known` is that number, or [`HEADS`].
+/// A head: the number of one that is known; or [`HEADS`], and itself.
 #[inline(always)]
-pub(super) fn head<B: Bits>(b: &mut B, m: &mut Model, known: usize, head: u16) -> Head {
-    let code = usize::from(b.byte(known.to_le_bytes()[0], 4));
-    if code < HEADS {
-        return Head::of(m.heads[code]);
+pub(super) fn write_head(w: &mut Writer<'_>, m: &mut Model, known: u8, head: Head) {
+    w.bits(u64::from(known), HEADS_BITS);
+    if usize::from(known) == HEADS {
+        w.bits(u64::from(head.0), Head::BITS);
+        w.turn();
+        m.add_head(head.0);
     }
-    let bits = b.half(head, Head::BITS);
-    b.turn();
-    m.add_head(bits);
-    Head::of(bits)
 }
 
-/// A label that is not the last one's.
-#[inline(never)]
-pub(super) fn label<B: Bits>(b: &mut B, m: &mut Model, label: Label) -> Result<Label, Invalid> {
-    let known = m.labels[..m.label_count].iter();
-    let found = known
-        .enumerate()
-        .find(|(_, known)| B::WRITES && **known == label);
-    let code = b.byte(found.map_or(LABELS, |(index, _)| index).to_le_bytes()[0], 4);
-    let code = usize::from(code);
-    let label = if code == LABELS {
-        let label = Label {
-            policy: b.half(label.policy, 16),
-            class: b.byte(label.class, 8),
-            one_in: {
-                b.turn();
-                b.word(label.one_in, 32)
-            },
-        };
-        m.add_label(label);
-        label
-    } else if code < m.label_count {
-        m.labels[code]
-    } else {
-        return Err(Invalid("a label that was not there"));
-    };
-    b.turn();
-    m.label = label;
-    Ok(label)
+#[inline(always)]
+pub(super) fn read_head(r: &mut Reader<'_>, m: &mut Model) -> Head {
+    let code = r.word(HEADS_BITS) as usize;
+    if code < HEADS {
+        return Head(m.heads[code]);
+    }
+    let head = super::code::low16(r.word(Head::BITS));
+    r.turn();
+    m.add_head(head);
+    Head(head)
 }
 
 /// Ones before the zero of a time difference that is written whole.
@@ -56,48 +35,80 @@ const TIME_ESCAPE: u32 = 15;
 /// The difference to the last packet's time: its high bits as so many ones and a zero, its low bits
 /// as they are; or 15 ones and all of it.
 #[inline(always)]
-pub(super) fn write_time<B: Bits>(b: &mut B, datagram: &Datagram, last_ns: u64, ts_ns: u64) {
-    let difference = ts_ns.wrapping_sub(last_ns);
-    let units = if datagram.in_microseconds {
-        difference / 1000
+pub(super) fn write_time(w: &mut Writer<'_>, datagram: &Datagram, units: u64, difference: u64) {
+    let width = datagram.time_bits;
+    let high = units >> (width & 63);
+    if high < u64::from(TIME_ESCAPE) {
+        let high = u32::from(high.to_le_bytes()[0]);
+        let ones = (1 << high) - 1;
+        let low = units & ((1 << (width & 63)) - 1);
+        w.bits(ones | low << (high + 1), high + 1 + width);
     } else {
-        difference
-    };
-    let (high, width) = (units >> datagram.time_bits, datagram.time_bits);
-    if high < u64::from(TIME_ESCAPE) && ts_ns >= last_ns {
-        let high = strata_wire::exact::<u32>(high);
-        b.bits((1 << high) - 1, high + 1);
-        b.bits(units & ((1 << width) - 1), width);
-    } else {
-        b.bits((1 << TIME_ESCAPE) - 1, TIME_ESCAPE);
-        b.turn();
-        b.bits(difference & 0xffff_ffff, 32);
-        b.turn();
-        b.bits(difference >> 32, 32);
+        w.bits((1 << TIME_ESCAPE) - 1, TIME_ESCAPE);
+        w.all(difference.to_be_bytes());
     }
-    b.turn();
+    w.turn();
 }
 
-/// Reads what [`write_time`] wrote; `ones` is how many there are. The packet's time.
+/// Whether a time difference is not written whole.
 #[inline(always)]
-pub(super) fn read_time<B: Bits>(b: &mut B, datagram: &Datagram, last_ns: u64, ones: u32) -> u64 {
+pub(super) fn is_short_time(datagram: &Datagram, units: u64) -> bool {
+    units >> (datagram.time_bits & 63) < u64::from(TIME_ESCAPE)
+}
+
+/// Reads what [`write_time`] wrote: the difference, in ns.
+#[inline(always)]
+pub(super) fn read_time(r: &mut Reader<'_>, datagram: &Datagram) -> u64 {
+    let (ones, width) = (r.ones(), datagram.time_bits);
     let difference = if ones < TIME_ESCAPE {
-        b.bits(0, ones + 1);
-        let width = datagram.time_bits;
-        let units = u64::from(ones) << width | b.bits(0, width);
+        r.bits(ones + 1);
+        let units = u64::from(ones) << (width & 63) | r.bits(width);
         // At most 40 bits and a factor of 1000.
-        if datagram.in_microseconds {
-            units * 1000
-        } else {
-            units
-        }
+        units * if datagram.in_microseconds { 1000 } else { 1 }
     } else {
-        b.bits(0, TIME_ESCAPE);
-        b.turn();
-        let low = b.bits(0, 32);
-        b.turn();
-        low | b.bits(0, 32) << 32
+        r.bits(TIME_ESCAPE);
+        u64::from_be_bytes(r.all())
     };
-    b.turn();
-    last_ns.wrapping_add(difference)
+    r.turn();
+    difference
+}
+
+/// A label that is not the last one's.
+#[inline(never)]
+pub(super) fn write_label(w: &mut Writer<'_>, m: &mut Model, label: Label) {
+    let known = m.labels[..m.label_count].iter();
+    let found = known.enumerate().find(|(_, known)| **known == label);
+    let code = found.map_or(LABELS, |(index, _)| index);
+    w.bits(code as u64, 4);
+    w.turn();
+    if code == LABELS {
+        w.all(label.policy.to_be_bytes());
+        w.all([label.class]);
+        w.all(label.one_in.to_be_bytes());
+        m.add_label(label);
+    }
+    m.label = label;
+}
+
+/// Reads what [`write_label`] wrote, into the model.
+#[inline(never)]
+pub(super) fn read_label(r: &mut Reader<'_>, m: &mut Model) -> Result<(), Invalid> {
+    let code = r.word(4) as usize;
+    r.turn();
+    if code == LABELS {
+        let policy = u16::from_be_bytes(r.all());
+        let [class] = r.all();
+        let one_in = u32::from_be_bytes(r.all());
+        m.label = Label {
+            policy,
+            class,
+            one_in,
+        };
+        m.add_label(m.label);
+    } else if code < m.label_count {
+        m.label = m.labels[code];
+    } else {
+        return Err(Invalid("a label that was not there"));
+    }
+    Ok(())
 }

@@ -1,17 +1,21 @@
 //! What both ends know from the headers before in the same datagram. The writer finds entries by
 //! hash; the reader has their numbers. Both change it in the same way, by [`super::record`].
 
+use super::fields::{Fields, OPTIONS_MAX, PREFIX_MAX, Transport};
 use super::kind::{HEADS, USUAL};
-use super::plain::{OPTIONS_MAX, PREFIX_MAX};
 use super::{Label, other};
 
 /// Starts of frames that are remembered; the last number of the code says that another follows.
 pub(super) const PREFIXES: usize = 18;
+const PREFIX_PLACES: usize = PREFIXES.next_power_of_two();
 /// Labels that are remembered, in the same way.
 pub(super) const LABELS: usize = 15;
-/// Flows and addresses that are remembered of a datagram; those after are not.
-pub(super) const CONTEXTS: usize = 256;
-pub(super) const ADDRESSES: usize = 256;
+/// Places for flows and addresses of a datagram; what comes later takes the place of what was there.
+const PLACES: usize = 256;
+const PLACES_V6: usize = 64;
+/// Bits of a place.
+pub(super) const PLACE_BITS: u32 = 8;
+pub(super) const PLACE_BITS_V6: u32 = 6;
 /// Ports that are taken for those of services until others are seen.
 const SERVICES: [u16; 15] = [
     22, 25, 53, 80, 123, 443, 445, 993, 3306, 3389, 5432, 6379, 8080, 8443, 9092,
@@ -19,20 +23,19 @@ const SERVICES: [u16; 15] = [
 /// Gives each of them another place.
 const SERVICE_FACTOR: u16 = 5591;
 
-/// Addresses that the next one may be near.
+/// IPv4 addresses that the next one may be near.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Near {
-    pub(super) last: u128,
+    pub(super) last: u32,
     /// The last one before of another /8.
-    pub(super) other: u128,
+    pub(super) other: u32,
 }
 
 impl Near {
     #[inline(always)]
-    pub(super) fn follow(&mut self, address: u128) {
-        if (address ^ self.last) >> 24 & 0xff != 0 {
-            self.other = self.last;
-        }
+    pub(super) fn follow(&mut self, address: u32) {
+        let is_other = (address ^ self.last) >> 24 != 0;
+        self.other = if is_other { self.last } else { self.other };
         self.last = address;
     }
 }
@@ -40,10 +43,12 @@ impl Near {
 /// What is before IP, and what came with it: packets with the same are of one direction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prefix {
+    /// At the end, after zeros.
     pub(super) bytes: [u8; PREFIX_MAX + 1],
-    pub(super) len: u8,
-    /// Source and destination of the last new flows.
-    pub(super) last: [Near; 2],
+    pub(super) len: usize,
+    /// Source and destination of the last new flows over IPv4, and over IPv6.
+    pub(super) near: [Near; 2],
+    pub(super) near_v6: [u128; 2],
     /// The last window and time to live that no flow predicted.
     pub(super) window: u16,
     pub(super) ttl: u8,
@@ -53,17 +58,33 @@ impl Prefix {
     const EMPTY: Self = Self {
         bytes: [0; PREFIX_MAX + 1],
         len: 0,
-        last: [Near { last: 0, other: 0 }; 2],
+        near: [Near { last: 0, other: 0 }; 2],
+        near_v6: [0; 2],
         window: 0,
         ttl: 64,
     };
 
     pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
+        &self.bytes[PREFIX_MAX + 1 - self.len..]
+    }
+
+    /// The last bytes, as [`ethernet_words`].
+    #[inline(always)]
+    fn ethernet(&self) -> [u64; 2] {
+        ethernet_words(self.bytes.last_chunk().expect("14 bytes"))
     }
 }
 
-/// The last packet of a flow in one direction.
+/// All of an Ethernet header, its middle twice.
+#[inline(always)]
+pub(super) fn ethernet_words(bytes: &[u8; 14]) -> [u64; 2] {
+    let first = bytes[..8].try_into().expect("8 bytes");
+    let last = bytes[6..].try_into().expect("8 bytes");
+    [u64::from_ne_bytes(first), u64::from_ne_bytes(last)]
+}
+
+/// The last packet of a flow in one direction. Numbers are as in the packet until they are needed: most
+/// packets are the last ones of their flow in a datagram.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Side {
     pub(super) is_seen: bool,
@@ -73,11 +94,12 @@ pub(super) struct Side {
     pub(super) identification: u16,
     pub(super) window: u16,
     pub(super) flow_label: u32,
-    /// The sequence number that follows.
-    pub(super) sequence: u32,
-    pub(super) acknowledgement: u32,
-    pub(super) stamp: u32,
-    pub(super) echo: u32,
+    /// What the next sequence number is more.
+    pub(super) step: u32,
+    /// Sequence and acknowledgement number.
+    pub(super) numbers: u64,
+    /// Timestamp and echoed timestamp.
+    pub(super) stamps: u64,
 }
 
 impl Side {
@@ -89,11 +111,74 @@ impl Side {
         identification: 0,
         window: 0,
         flow_label: 0,
-        sequence: 0,
-        acknowledgement: 0,
-        stamp: 0,
-        echo: 0,
+        step: 0,
+        numbers: 0,
+        stamps: 0,
     };
+
+    /// After a packet with this start of the frame.
+    #[inline(always)]
+    pub(super) fn after<const V6: bool>(f: &Fields<'_, V6>, prefix: usize) -> Self {
+        let (stamp, echo) = f.options.stamps();
+        let pair = |high: u32, low: u32| (u64::from(high) << 32 | u64::from(low)).to_be();
+        Self {
+            is_seen: true,
+            prefix: prefix.to_le_bytes()[0],
+            tos: f.tos,
+            ttl: f.ttl,
+            identification: f.identification.to_be(),
+            window: f.window.to_be(),
+            flow_label: f.flow_label,
+            step: step(f.payload_len, f.tcp_flags),
+            numbers: pair(f.sequence, f.acknowledgement),
+            stamps: pair(stamp, echo),
+        }
+    }
+
+    /// The sequence number that follows.
+    #[inline(always)]
+    pub(super) fn sequence(&self) -> u32 {
+        halves(self.numbers).0.wrapping_add(self.step)
+    }
+
+    #[inline(always)]
+    pub(super) fn acknowledgement(&self) -> u32 {
+        halves(self.numbers).1
+    }
+
+    #[inline(always)]
+    pub(super) fn stamp(&self) -> u32 {
+        halves(self.stamps).0
+    }
+
+    #[inline(always)]
+    pub(super) fn echo(&self) -> u32 {
+        halves(self.stamps).1
+    }
+
+    #[inline(always)]
+    pub(super) fn identification(&self) -> u16 {
+        u16::from_be(self.identification)
+    }
+
+    #[inline(always)]
+    pub(super) fn window(&self) -> u16 {
+        u16::from_be(self.window)
+    }
+}
+
+/// How many sequence numbers a packet takes.
+#[inline(always)]
+pub(super) fn step(payload_len: u16, tcp_flags: u8) -> u32 {
+    u32::from(payload_len) + u32::from(tcp_flags & 1) + u32::from(tcp_flags >> 1 & 1)
+}
+
+/// Two numbers as in the packet.
+#[inline(always)]
+#[allow(clippy::cast_possible_truncation, reason = "the halves")]
+fn halves(pair: u64) -> (u32, u32) {
+    let pair = u64::from_be(pair);
+    ((pair >> 32) as u32, pair as u32)
 }
 
 /// What identifies a flow, from the direction of its first packet.
@@ -102,16 +187,17 @@ pub(super) struct Key {
     pub(super) source: u128,
     pub(super) destination: u128,
     pub(super) ports: u32,
-    /// Transport in the low bits, IPv6 above.
-    pub(super) kind: u8,
+    pub(super) transport: Transport,
+    pub(super) is_v6: bool,
 }
 
 impl Key {
-    pub(super) const EMPTY: Self = Self {
+    const EMPTY: Self = Self {
         source: 0,
         destination: 0,
         ports: 0,
-        kind: 0,
+        transport: Transport::Tcp,
+        is_v6: false,
     };
 
     /// From the other direction.
@@ -121,7 +207,7 @@ impl Key {
             source: self.destination,
             destination: self.source,
             ports: self.ports.rotate_left(16),
-            kind: self.kind,
+            ..*self
         }
     }
 }
@@ -129,25 +215,53 @@ impl Key {
 /// A flow of the datagram.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Context {
+    /// Which datagram it is of: the model's counter.
+    datagram: u32,
     pub(super) key: Key,
     pub(super) sides: [Side; 2],
+}
+
+/// The place of a flow: the same for both directions.
+#[inline(always)]
+pub(super) fn flow_place(source: u128, destination: u128, ports: u32) -> u8 {
+    let ends = mixed(source) ^ mixed(destination);
+    place(ends ^ u64::from(ports ^ ports.rotate_left(16)) << 20)
+}
+
+/// The place of an address.
+#[inline(always)]
+pub(super) fn address_place(address: u128) -> u8 {
+    place(mixed(address))
+}
+
+#[inline(always)]
+#[allow(clippy::cast_possible_truncation)]
+fn mixed(address: u128) -> u64 {
+    (address as u64) ^ ((address >> 64) as u64).rotate_left(29)
+}
+
+/// The place of what has this hash.
+#[inline(always)]
+#[allow(clippy::cast_possible_truncation, reason = "8 bits")]
+pub(super) fn place(word: u64) -> u8 {
+    (word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
 /// What is known.
 #[derive(Debug)]
 pub(super) struct Model {
-    pub(super) prefixes: [Prefix; PREFIXES],
+    prefixes: [Prefix; PREFIX_PLACES],
     pub(super) prefix_count: usize,
     next_prefix: usize,
-    addresses: Box<[u128; ADDRESSES]>,
-    pub(super) address_count: usize,
-    contexts: Box<[Context; CONTEXTS]>,
-    pub(super) context_count: usize,
+    addresses: Box<[u32; PLACES]>,
+    addresses_v6: Box<[u128; PLACES_V6]>,
+    contexts: Box<[Context; PLACES]>,
+    /// Counts datagrams, so that what is of an earlier one is known as such.
+    number: u32,
     /// The flow of the last plain packet.
-    pub(super) last_context: usize,
-    services: [u16; 16],
-    /// Ports of the last two services, the last first.
-    pub(super) last_services: [u16; 2],
+    pub(super) last_context: u8,
+    has_v6: bool,
+    pub(super) services: Services,
     pub(super) heads: [u16; HEADS],
     next_head: usize,
     /// The payload that most packets will have: of TCP without options, with options, of UDP, ICMP.
@@ -156,8 +270,8 @@ pub(super) struct Model {
     /// Time of the last packet.
     pub(super) time_ns: u64,
     /// TCP options other than timestamps.
-    pub(super) options: [u8; OPTIONS_MAX],
-    pub(super) options_len: usize,
+    options: [u8; OPTIONS_MAX],
+    options_len: usize,
     pub(super) label: Label,
     pub(super) labels: [Label; LABELS],
     pub(super) label_count: usize,
@@ -168,20 +282,21 @@ pub(super) struct Model {
 impl Model {
     pub(super) fn new() -> Self {
         let context = Context {
+            datagram: 0,
             key: Key::EMPTY,
             sides: [Side::UNSEEN; 2],
         };
         let mut model = Self {
-            prefixes: [Prefix::EMPTY; PREFIXES],
+            prefixes: [Prefix::EMPTY; PREFIX_PLACES],
             prefix_count: 0,
             next_prefix: 0,
-            addresses: Box::new([0; ADDRESSES]),
-            address_count: 0,
-            contexts: Box::new([context; CONTEXTS]),
-            context_count: 0,
+            addresses: Box::new([0; PLACES]),
+            addresses_v6: Box::new([0; PLACES_V6]),
+            contexts: Box::new([context; PLACES]),
+            number: 0,
             last_context: 0,
-            services: [0; 16],
-            last_services: [0; 2],
+            has_v6: false,
+            services: Services::USUAL,
             heads: [0; HEADS],
             next_head: 0,
             full: [0; 4],
@@ -203,11 +318,19 @@ impl Model {
     pub(super) fn restart(&mut self, time_ns: u64) {
         self.prefix_count = 0;
         self.next_prefix = 0;
-        self.address_count = 0;
-        self.context_count = 0;
+        self.addresses.fill(0);
+        if std::mem::take(&mut self.has_v6) {
+            self.addresses_v6.fill(0);
+        }
+        self.number = self.number.wrapping_add(1);
+        if self.number == 0 {
+            for context in &mut *self.contexts {
+                context.datagram = 0;
+            }
+            self.number = 1;
+        }
         self.last_context = 0;
-        self.services = const { services() };
-        self.last_services = [443, 80];
+        self.services = Services::USUAL;
         self.heads = USUAL;
         self.next_head = 0;
         // What remains of 1,500 bytes.
@@ -221,53 +344,113 @@ impl Model {
         self.others.restart();
     }
 
-    /// The flow with this number.
+    /// The flow at this place, if one of the datagram is there.
     #[inline(always)]
-    pub(super) fn context(&self, number: usize) -> &Context {
-        &self.contexts[number % CONTEXTS]
+    pub(super) fn context(&self, place: u8) -> Option<&Context> {
+        let context = &self.contexts[usize::from(place)];
+        (context.datagram == self.number).then_some(context)
     }
 
+    /// Remembers a packet of the flow that is at this place.
     #[inline(always)]
-    pub(super) fn side_mut(&mut self, number: usize, side: usize) -> &mut Side {
-        &mut self.contexts[number % CONTEXTS].sides[side & 1]
+    pub(super) fn follow(&mut self, place: u8, side: usize, last: Side) {
+        self.last_context = place;
+        self.contexts[usize::from(place)].sides[side & 1] = last;
     }
 
-    /// Remembers a flow; its number, if there is room.
+    /// Remembers a flow, with the other direction not seen.
     #[inline(always)]
-    pub(super) fn add_context(&mut self, key: Key) -> Option<usize> {
-        let number = self.context_count;
-        let context = self.contexts.get_mut(number)?;
+    pub(super) fn add_context(&mut self, place: u8, key: Key, last: Side) {
+        self.last_context = place;
+        let context = &mut self.contexts[usize::from(place)];
+        context.datagram = self.number;
         context.key = key;
+        context.sides[0] = last;
         // Also what is expected of a direction that was not seen has to be the same at both ends.
-        context.sides = [Side::UNSEEN; 2];
-        self.context_count = number + 1;
-        Some(number)
+        context.sides[1] = Side::UNSEEN;
+    }
+
+    /// The address at a place.
+    #[inline(always)]
+    pub(super) fn address(&self, place: u8) -> u32 {
+        self.addresses[usize::from(place)]
+    }
+
+    /// Remembers an address; its place, and whether it was there.
+    #[inline(always)]
+    pub(super) fn add_address(&mut self, address: u32) -> (u8, bool) {
+        let place = address_place(address.into());
+        let known = &mut self.addresses[usize::from(place)];
+        let is_known = *known == address;
+        *known = address;
+        (place, is_known)
+    }
+
+    /// The same of IPv6.
+    pub(super) fn address_v6(&self, place: u8) -> u128 {
+        self.addresses_v6[usize::from(place) % PLACES_V6]
     }
 
     #[inline(always)]
-    pub(super) fn address(&self, number: usize) -> u128 {
-        self.addresses[number % ADDRESSES]
+    pub(super) fn add_address_v6(&mut self, address: u128) -> (u8, bool) {
+        self.has_v6 = true;
+        let place = address_place(address) >> (PLACE_BITS - PLACE_BITS_V6);
+        let known = &mut self.addresses_v6[usize::from(place) % PLACES_V6];
+        let is_known = *known == address;
+        *known = address;
+        (place, is_known)
     }
 
-    /// Remembers an address; its number, if there is room.
+    /// What is before IP, of this number.
     #[inline(always)]
-    pub(super) fn add_address(&mut self, address: u128) -> Option<usize> {
-        let number = self.address_count;
-        *self.addresses.get_mut(number)? = address;
-        self.address_count = number + 1;
-        Some(number)
+    pub(super) fn prefix(&self, number: usize) -> &Prefix {
+        &self.prefixes[number % PREFIX_PLACES]
+    }
+
+    #[inline(always)]
+    pub(super) fn prefix_mut(&mut self, number: usize) -> &mut Prefix {
+        &mut self.prefixes[number % PREFIX_PLACES]
+    }
+
+    /// The number of what is before IP.
+    #[inline(always)]
+    pub(super) fn find_prefix(&self, bytes: &[u8]) -> Option<usize> {
+        let Ok(ethernet) = bytes.try_into() else {
+            let known = &self.prefixes[..self.prefix_count];
+            return known.iter().position(|prefix| prefix.bytes() == bytes);
+        };
+        let wanted = ethernet_words(ethernet);
+        let is = |number: &usize| self.is_ethernet(*number, wanted);
+        (0..self.prefix_count).find(is)
+    }
+
+    /// Whether this Ethernet header has this number.
+    #[inline(always)]
+    pub(super) fn is_ethernet(&self, number: usize, wanted: [u64; 2]) -> bool {
+        let known = &self.prefixes[number % PREFIX_PLACES];
+        number < self.prefix_count && known.len == 14 && known.ethernet() == wanted
     }
 
     /// Remembers what is before IP, in place of the oldest if there are many; its number.
     pub(super) fn add_prefix(&mut self, bytes: &[u8]) -> usize {
         let number = self.next_prefix;
         let mut prefix = Prefix::EMPTY;
-        prefix.bytes[..bytes.len()].copy_from_slice(bytes);
-        prefix.len = strata_wire::exact::<u8>(bytes.len());
+        prefix.len = bytes.len();
+        prefix.bytes[PREFIX_MAX + 1 - bytes.len()..].copy_from_slice(bytes);
         self.prefixes[number] = prefix;
         self.next_prefix = (number + 1) % PREFIXES;
         self.prefix_count = self.prefix_count.max(number + 1);
         number
+    }
+
+    /// TCP options other than timestamps; none if there were none.
+    pub(super) fn options(&self) -> &[u8] {
+        &self.options[..self.options_len]
+    }
+
+    pub(super) fn learn_options(&mut self, options: &[u8]) {
+        self.options[..options.len()].copy_from_slice(options);
+        self.options_len = options.len();
     }
 
     /// Remembers a label, in place of the oldest if there are many.
@@ -287,43 +470,56 @@ impl Model {
         self.heads[self.next_head] = head;
         self.next_head = (self.next_head + 1) % HEADS;
     }
+}
 
-    /// The port in the service table's place, and the place, of a port.
+/// Ports of services: two that were the last, and one for each place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Services {
+    places: [u16; 16],
+    /// The last first.
+    pub(super) last: [u16; 2],
+}
+
+impl Services {
+    const USUAL: Self = {
+        let mut places = [0; 16];
+        let mut index = 0;
+        while index < SERVICES.len() {
+            places[Self::place(SERVICES[index]) as usize] = SERVICES[index];
+            index += 1;
+        }
+        Self {
+            places,
+            last: [443, 80],
+        }
+    };
+
+    /// The place of a port.
     #[inline(always)]
-    pub(super) fn service(&self, port: u16) -> (u16, u16) {
-        let place = service_place(port);
-        (self.services[usize::from(place)], place)
+    pub(super) const fn place(port: u16) -> u16 {
+        port.wrapping_mul(SERVICE_FACTOR) >> 12
     }
 
+    /// The port that has a place.
     #[inline(always)]
-    pub(super) fn service_at(&self, place: u16) -> u16 {
-        self.services[usize::from(place & 15)]
+    pub(super) fn at(&self, place: u16) -> u16 {
+        self.places[usize::from(place & 15)]
+    }
+
+    /// A packet was of this service.
+    #[inline(always)]
+    pub(super) fn follow(&mut self, service: u16) {
+        let [first, second] = self.last;
+        self.last = [service, if service == first { second } else { first }];
     }
 
     /// Neither port was known: the lower one is now.
     #[inline(always)]
-    pub(super) fn learn_service(&mut self, ports: u32) {
-        let [a, b, c, d] = ports.to_be_bytes();
-        let port = u16::from_be_bytes([a, b]).min(u16::from_be_bytes([c, d]));
-        self.services[usize::from(service_place(port))] = port;
-        self.last_services = [port, self.last_services[0]];
+    pub(super) fn learn(&mut self, source: u16, destination: u16) {
+        let port = source.min(destination);
+        self.places[usize::from(Self::place(port) & 15)] = port;
+        self.last = [port, self.last[0]];
     }
-}
-
-/// The place of a port in the table of services.
-#[inline(always)]
-const fn service_place(port: u16) -> u16 {
-    port.wrapping_mul(SERVICE_FACTOR) >> 12
-}
-
-const fn services() -> [u16; 16] {
-    let mut table = [0; 16];
-    let mut index = 0;
-    while index < SERVICES.len() {
-        table[service_place(SERVICES[index]) as usize] = SERVICES[index];
-        index += 1;
-    }
-    table
 }
 
 #[cfg(test)]
@@ -332,10 +528,9 @@ mod tests {
 
     #[test]
     fn the_usual_services_have_a_place() {
-        let model = Model::new();
         for port in SERVICES {
             assert_eq!(
-                model.service(port).0,
+                Services::USUAL.at(Services::place(port)),
                 port,
                 "port {port} is covered by another"
             );

@@ -1,7 +1,7 @@
 //! Headers of any other form: the bytes that differ from an earlier one, or all.
 
-use super::code::Invalid;
-use crate::bits::{BitReader, BitWriter, Bits};
+use super::Invalid;
+use crate::bits::{Reader, Writer};
 
 /// How many are remembered.
 const RECENT: usize = 4;
@@ -70,122 +70,85 @@ pub(super) fn len_max(header: &[u8]) -> usize {
 }
 
 /// Writes a header after the common fields. `room` is for a record that mentions an earlier one.
+#[inline(never)]
 pub(super) fn write(
-    b: &mut BitWriter<'_>,
+    w: &mut Writer<'_>,
     recent: &mut Recent,
     header: &[u8],
     wire_len: u32,
     room: usize,
 ) {
     let len = header.len();
-    b.turn();
-    b.half(strata_wire::exact::<u16>(len), 16);
+    w.all(strata_wire::exact::<u16>(len).to_be_bytes());
     let is_whole = u32::try_from(len).is_ok_and(|len| len == wire_len);
-    b.flag(is_whole);
-    b.turn();
-    b.word(
-        if is_whole { 0 } else { wire_len },
-        if is_whole { 0 } else { 32 },
-    );
     // Every group's mask can take 9 bits more.
     let fits = len_max(header) + len.div_ceil(GROUP) * 9 / 8 < room;
     let reference = if fits { recent.best(header) } else { None };
-    b.flag(reference.is_some());
-    b.turn();
-    match reference {
-        None => {
-            let mut pieces = header.chunks_exact(4);
-            for piece in &mut pieces {
-                b.word(u32::from_le_bytes(piece.try_into().expect("4 bytes")), 32);
-                b.turn();
-            }
-            for &byte in pieces.remainder() {
-                b.byte(byte, 8);
-            }
-            b.turn();
-        }
-        Some(reference) => {
-            b.bits(reference as u64, 2);
-            for (number, group) in header.chunks(GROUP).enumerate() {
-                let differs = |(at, &byte): (usize, &u8)| {
-                    u8::from(byte != recent.byte(reference, number * GROUP + at)) << at
-                };
-                let mask = group.iter().enumerate().map(differs).sum::<u8>();
-                b.flag(mask != 0);
-                if mask == 0 {
-                    b.turn();
-                    continue;
-                }
-                b.byte(mask, 8);
-                b.turn();
-                for (at, &byte) in group.iter().enumerate() {
-                    if mask >> at & 1 != 0 {
-                        b.byte(byte, 8);
-                        b.turn();
-                    }
-                }
-            }
-        }
+    w.bits(u64::from(is_whole), 1);
+    w.bits(u64::from(reference.is_some()), 1);
+    if !is_whole {
+        w.all(wire_len.to_be_bytes());
     }
+    if let Some(reference) = reference {
+        w.bits(reference as u64, 2);
+        for (number, group) in header.chunks(GROUP).enumerate() {
+            w.turn();
+            let differs = |(at, &byte): (usize, &u8)| {
+                u8::from(byte != recent.byte(reference, number * GROUP + at)) << at
+            };
+            let mask = group.iter().enumerate().map(differs).sum::<u8>();
+            w.bits(u64::from(mask != 0), 1);
+            w.bits(u64::from(mask), if mask == 0 { 0 } else { 8 });
+            for (at, &byte) in group.iter().enumerate() {
+                w.some([byte], usize::from(mask >> at & 1));
+            }
+        }
+    } else {
+        w.slice(header);
+    }
+    w.turn();
     recent.add(header);
 }
 
 /// Reads what [`write`] wrote: the header, and the packet's length on the wire.
+#[inline(never)]
 pub(super) fn read(
-    b: &mut BitReader<'_>,
+    r: &mut Reader<'_>,
     recent: &mut Recent,
     out: &mut Vec<u8>,
 ) -> Result<u32, Invalid> {
-    b.turn();
-    let len = usize::from(b.half(0, 16));
-    let is_whole = b.flag(false);
-    b.turn();
-    let said = b.word(0, if is_whole { 0 } else { 32 });
+    const CUT: Invalid = Invalid("a cut header");
+    let len = u16::from_be_bytes(r.all());
+    let is_whole = r.bits(1) != 0;
+    let has_reference = r.bits(1) != 0;
     let wire_len = if is_whole {
-        strata_wire::exact::<u32>(len)
+        len.into()
     } else {
-        said
+        u32::from_be_bytes(r.all())
     };
-    let has_reference = b.flag(false);
-    b.turn();
-    let reference = if has_reference {
-        let reference = usize::from(b.byte(0, 2));
+    let len = usize::from(len);
+    out.clear();
+    if has_reference {
+        let reference = r.word(2) as usize;
         if reference >= recent.count {
             return Err(Invalid("a difference to a header that was not there"));
         }
-        Some(reference)
+        while out.len() < len {
+            r.turn();
+            r.rest().ok_or(CUT)?;
+            let has_mask = r.bits(1) != 0;
+            let mask = r.bits(if has_mask { 8 } else { 0 });
+            for at in 0..(len - out.len()).min(GROUP) {
+                let is_said = mask >> at & 1 != 0;
+                let [said] = r.some(usize::from(is_said));
+                let same = recent.byte(reference, out.len());
+                out.push(if is_said { said } else { same });
+            }
+        }
     } else {
-        None
-    };
-    out.clear();
-    while out.len() < len {
-        if b.is_past_end() {
-            return Err(Invalid("a cut header"));
-        }
-        let group = (len - out.len()).min(GROUP);
-        match reference {
-            None => {
-                for _ in 0..group {
-                    b.turn();
-                    out.push(b.byte(0, 8));
-                }
-            }
-            Some(reference) => {
-                b.turn();
-                let mask = if b.flag(false) { b.byte(0, 8) } else { 0 };
-                for at in 0..group {
-                    b.turn();
-                    let byte = if mask >> at & 1 != 0 {
-                        b.byte(0, 8)
-                    } else {
-                        recent.byte(reference, out.len())
-                    };
-                    out.push(byte);
-                }
-            }
-        }
+        out.extend_from_slice(r.slice(len).ok_or(CUT)?);
     }
-    b.turn();
+    r.turn();
     recent.add(out);
     Ok(wire_len)
 }

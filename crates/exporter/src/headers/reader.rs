@@ -1,15 +1,10 @@
 //! Headers from datagrams.
 
-use super::Header;
-use super::code::Invalid;
-use super::flow::Place;
-use super::head;
+use super::fields::OUT_LEN;
 use super::kind::Form;
 use super::model::Model;
-use super::other;
-use super::plain::Plain;
-use super::record;
-use crate::bits::{BitReader, Bits};
+use super::{Header, Invalid, fast_read, head, other, read};
+use crate::bits::Reader;
 use crate::datagram::{Datagram, FormatError, HEADER_LEN, Kind, LEN_MAX};
 
 /// Reads datagrams of any source: nothing is kept from one to the next. Takes some 50 KiB and twice
@@ -18,7 +13,11 @@ use crate::datagram::{Datagram, FormatError, HEADER_LEN, Kind, LEN_MAX};
 pub struct HeaderReader {
     model: Model,
     padded: Vec<u8>,
-    header: Vec<u8>,
+    /// A plain header, and any other.
+    plain: [u8; OUT_LEN],
+    other: Vec<u8>,
+    /// Whether [`fast_read`] reads what it can. Tests compare what [`super::read`] makes of it.
+    pub(super) is_fast: bool,
 }
 
 impl Default for HeaderReader {
@@ -33,8 +32,10 @@ impl HeaderReader {
     pub fn new() -> Self {
         Self {
             model: Model::new(),
-            padded: Vec::new(),
-            header: Vec::new(),
+            padded: vec![0; Reader::PAD],
+            plain: [0; OUT_LEN],
+            other: Vec::new(),
+            is_fast: true,
         }
     }
 
@@ -60,66 +61,53 @@ impl HeaderReader {
         if bytes.len() > LEN_MAX {
             return Err(wrong("longer than any datagram", LEN_MAX));
         }
-        self.padded.clear();
+        // Zeros before the datagram stay there.
+        self.padded.truncate(Reader::PAD);
         self.padded.extend_from_slice(bytes);
-        self.padded.resize(bytes.len() + BitReader::PAD, 0);
-        self.model.restart(datagram.time_ns);
-        let mut bits = BitReader::new(&self.padded, HEADER_LEN);
+        self.padded.resize(bytes.len() + 2 * Reader::PAD, 0);
+        let model = &mut self.model;
+        model.restart(datagram.time_ns);
+        let mut reader = Reader::new(&self.padded, HEADER_LEN);
         for number in 0..u64::from(datagram.packets) {
-            let start = bits.len();
-            let (model, header) = (&mut self.model, &mut self.header);
-            let (ts_ns, wire_len) = record(&mut bits, model, &datagram, header)
-                .map_err(|Invalid(what)| wrong(what, start))?;
-            if bits.is_past_end() {
+            let start = reader.front();
+            let r = &mut reader;
+            let kind = head::read_head(r, model);
+            let difference = head::read_time(r, &datagram);
+            model.time_ns = model.time_ns.wrapping_add(difference);
+            let refused = |Invalid(what)| wrong(what, start);
+            if kind.has_label() {
+                head::read_label(r, model).map_err(refused)?;
+            }
+            let (wire_len, bytes) = if kind.form() == Form::Other {
+                let wire_len =
+                    other::read(r, &mut model.others, &mut self.other).map_err(refused)?;
+                (wire_len, &self.other[..])
+            } else {
+                let out = &mut self.plain;
+                let fast = if self.is_fast && fast_read::is_usual(kind) {
+                    fast_read::read(r, model, kind, out)
+                } else {
+                    None
+                };
+                let read = fast.unwrap_or_else(|| read::plain(r, model, kind, out));
+                let read = read.map_err(refused)?;
+                (read.wire_len, &self.plain[read.start..read.end])
+            };
+            if r.rest().is_none() {
                 return Err(wrong("a cut record", start));
             }
             let header = Header {
-                ts_ns,
+                ts_ns: model.time_ns,
                 wire_len,
-                bytes: &self.header,
-                label: self.model.label,
+                bytes,
+                label: model.label,
             };
             take(datagram.first_packet + number, &header);
         }
-        let end = bits.len();
-        if end != bytes.len() || !bits.ends_with_zeros() {
+        let end = reader.front();
+        if !reader.is_at_end() {
             return Err(wrong("bytes after the last record", end));
         }
         Ok(datagram)
     }
-}
-
-/// Reads a record; the header is in `out`.
-#[inline(always)]
-fn record(
-    b: &mut BitReader<'_>,
-    m: &mut Model,
-    datagram: &Datagram,
-    out: &mut Vec<u8>,
-) -> Result<(u64, u32), Invalid> {
-    let head = head::head(b, m, 0, 0);
-    let ones = b.ones();
-    let ts_ns = head::read_time(b, datagram, m.time_ns, ones);
-    m.time_ns = ts_ns;
-    if head.has_label {
-        b.apart(|b| head::label(b, m, m.label))?;
-    }
-    if head.form == Form::Other {
-        let wire_len = b.apart(|b| other::read(b, &mut m.others, out))?;
-        return Ok((ts_ns, wire_len));
-    }
-    let mut fields = Plain::EMPTY;
-    let mut place = Place {
-        form: head.form,
-        context: 0,
-        side: 0,
-        prefix: 0,
-        known: [None; 2],
-    };
-    let mut wire_len = 0;
-    record::plain(b, m, &mut fields, &mut place, &head, 0, &mut wire_len, &[])?;
-    out.clear();
-    out.extend_from_slice(m.prefixes[place.prefix].bytes());
-    fields.emit(out);
-    Ok((ts_ns, wire_len))
 }

@@ -1,0 +1,159 @@
+//! Where a writer finds what the model knows: flows and addresses at their places, heads by themselves,
+//! starts of frames by comparing.
+
+use super::code;
+use super::kind::{HEADS, Head, USUAL};
+use super::model::{Key, Model, PLACE_BITS_V6, PREFIXES, ethernet_words, flow_place, place};
+
+/// A flow of the datagram, and which of its directions: 0 is that of its first packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    pub(super) context: u8,
+    pub(super) side: usize,
+}
+
+/// In place of a head's number.
+const NO_HEAD: u8 = 31;
+const _: () = assert!(NO_HEAD as usize == HEADS);
+
+#[derive(Debug)]
+pub(super) struct Index {
+    /// Numbers of heads.
+    heads: Box<[u8; Head::COUNT]>,
+    /// Numbers of Ethernet headers, plus 1, by hash.
+    prefixes: [u8; 256],
+}
+
+impl Index {
+    pub(super) fn new() -> Self {
+        Self {
+            heads: Box::new([NO_HEAD; Head::COUNT]),
+            prefixes: [0; 256],
+        }
+    }
+
+    /// Forgets what a model remembers, which is about to start again.
+    pub(super) fn restart(&mut self, m: &Model) {
+        for &head in &m.heads {
+            self.heads[usize::from(head) % Head::COUNT] = NO_HEAD;
+        }
+        for (number, &head) in (0..).zip(&USUAL) {
+            self.heads[usize::from(head) % Head::COUNT] = number;
+        }
+        self.prefixes.fill(0);
+    }
+
+    /// The number of an Ethernet header; `None` if it is not known, or shares a place with another.
+    #[inline(always)]
+    pub(super) fn find_ethernet(&self, m: &Model, bytes: &[u8; 14]) -> Option<usize> {
+        let words = ethernet_words(bytes);
+        let number = self.prefixes[usize::from(place(words[1]))].checked_sub(1)?;
+        let number = usize::from(number);
+        m.is_ethernet(number, words).then_some(number)
+    }
+
+    /// What is before IP, which is remembered: the number that is written, [`PREFIXES`] for a new one; and
+    /// the number that it has.
+    #[inline(always)]
+    pub(super) fn prefix(&mut self, m: &mut Model, bytes: &[u8]) -> (usize, usize) {
+        if let Some(number) = m.find_prefix(bytes) {
+            return (number, number);
+        }
+        let number = m.add_prefix(bytes);
+        if let Ok(bytes) = bytes.try_into() {
+            let place = place(ethernet_words(bytes)[1]);
+            self.prefixes[usize::from(place)] = number.to_le_bytes()[0] + 1;
+        }
+        (PREFIXES, number)
+    }
+
+    /// The number of a head that is known.
+    #[inline(always)]
+    pub(super) fn find_head(&self, head: Head) -> Option<u8> {
+        let known = self.heads[usize::from(head.0) % Head::COUNT];
+        (known != NO_HEAD).then_some(known)
+    }
+
+    /// The number of a head; [`HEADS`] if it is not known, but will be.
+    #[inline(always)]
+    pub(super) fn head(&mut self, m: &Model, head: Head) -> u8 {
+        let known = self.heads[usize::from(head.0) % Head::COUNT];
+        if known == NO_HEAD {
+            self.learn_head(m, head);
+        }
+        known
+    }
+
+    #[cold]
+    fn learn_head(&mut self, m: &Model, head: Head) {
+        let number = m.next_head();
+        self.heads[usize::from(m.heads[number]) % Head::COUNT] = NO_HEAD;
+        self.heads[usize::from(head.0) % Head::COUNT] = strata_wire::exact::<u8>(number);
+    }
+}
+
+/// A flow that is known.
+#[inline(always)]
+pub(super) fn flow(m: &Model, key: &Key) -> Result<Found, u8> {
+    let context = flow_place(key.source, key.destination, key.ports);
+    match m.context(context) {
+        Some(known) if known.key == *key => Ok(Found { context, side: 0 }),
+        Some(known) if known.key.reversed() == *key => Ok(Found { context, side: 1 }),
+        _ => Err(context),
+    }
+}
+
+/// How an IPv4 address of a new flow is written, the source's (0) or the destination's; it is remembered.
+#[inline(always)]
+pub(super) fn address(m: &mut Model, prefix: usize, end: usize, address: u32) -> Address {
+    let (place, is_known) = m.add_address(address);
+    let near = &mut m.prefix_mut(prefix).near[end];
+    let new = code::address(address, *near);
+    near.follow(address);
+    let code = if is_known { 0 } else { new };
+    let width = code::ADDRESS[code & 7];
+    let value = if is_known { place.into() } else { address };
+    Address {
+        code,
+        value: u64::from(value) & ((1 << width) - 1),
+        width,
+        bytes: 0,
+    }
+}
+
+/// The same of IPv6.
+#[inline(always)]
+pub(super) fn address_v6(m: &mut Model, prefix: usize, end: usize, address: u128) -> Address {
+    let (place, is_known) = m.add_address_v6(address);
+    let near = &mut m.prefix_mut(prefix).near_v6[end];
+    let differs = address ^ *near;
+    let new = 1 + usize::from(differs >> 64 != 0) + usize::from(differs >> 80 != 0);
+    *near = address;
+    let code = if is_known { 0 } else { new };
+    Address {
+        code,
+        value: if is_known { place.into() } else { 0 },
+        width: if is_known { PLACE_BITS_V6 } else { 0 },
+        bytes: code::ADDRESS_V6[code & 7],
+    }
+}
+
+/// How an address of a new flow is written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Address {
+    pub(super) code: usize,
+    /// In bits.
+    pub(super) value: u64,
+    pub(super) width: u32,
+    /// How many of its last ones follow, of IPv6.
+    pub(super) bytes: u32,
+}
+
+impl Address {
+    pub(super) const NONE: Self = Self {
+        code: 0,
+        value: 0,
+        width: 0,
+        bytes: 0,
+    };
+}

@@ -1,0 +1,70 @@
+//! Ports of a new flow: that of a service, one of the last two or by its place in a table, and the
+//! other one.
+
+use super::model::Services;
+
+/// Even codes are for a destination that is a service; from this one on, both are written.
+pub(super) const BOTH: usize = 6;
+/// Codes with a place in the table.
+const PLACE: usize = 4;
+
+/// Bits of the place.
+#[inline(always)]
+pub(super) fn place_width(code: usize) -> u32 {
+    const WIDTHS: [u32; 8] = [0, 0, 0, 0, 4, 4, 0, 0];
+    WIDTHS[code & 7]
+}
+
+/// The code, the place, and a word that has what follows in its high bits; the service is learned.
+#[inline(always)]
+pub(super) fn write(m: &mut Services, ports: u32) -> (usize, u16, u32) {
+    let (from, to) = split(ports);
+    let [first, second] = m.last;
+    let (from_place, to_place) = (Services::place(from), Services::place(to));
+    let is = |is: bool, code: u32| u32::from(is) << code;
+    let codes = is(to == first, 0)
+        | is(from == first, 1)
+        | is(to == second, 2)
+        | is(from == second, 3)
+        | is(to == m.at(to_place), 4)
+        | is(from == m.at(from_place), 5)
+        | is(true, 6);
+    let code = codes.trailing_zeros() as usize;
+    let (service, other, place) = if code & 1 == 0 {
+        (to, from, to_place)
+    } else {
+        (from, to, from_place)
+    };
+    if code >= BOTH {
+        m.learn(from, to);
+        return (code, 0, ports);
+    }
+    m.follow(service);
+    let place = if code < PLACE { 0 } else { place };
+    (code, place, u32::from(other) << 16)
+}
+
+/// The ports.
+#[inline(always)]
+pub(super) fn read(m: &mut Services, code: usize, place: u16, word: u32) -> u32 {
+    let (first, second) = split(word);
+    if code >= BOTH {
+        m.learn(first, second);
+        return word;
+    }
+    let by_place = m.at(place);
+    let service = [m.last[0], m.last[1], by_place, by_place][code >> 1 & 3];
+    m.follow(service);
+    let (service, other) = (u32::from(service), u32::from(first));
+    if code & 1 == 0 {
+        other << 16 | service
+    } else {
+        service << 16 | other
+    }
+}
+
+#[inline(always)]
+fn split(ports: u32) -> (u16, u16) {
+    let [a, b, c, d] = ports.to_be_bytes();
+    (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
+}
