@@ -126,12 +126,12 @@ def receive_on(core):
         os.sched_setscheduler(pid, os.SCHED_FIFO, os.sched_param(1))
 
 
-def sent_by(context, trace, pps, seconds):
+def sent_by(context, trace, pps, seconds, method="live-frames"):
     """Sends the trace; returns how many packets, and in how many seconds."""
     rate = ["--topspeed"] if pps is None else ["--pps", str(pps)]
     said = subprocess.run(
         inside(SENDER, "taskset", "-c", SEND_CORE, context.strata, "replay", "-i", SENDING,
-               "-r", trace, *rate, "--duration", str(seconds), "--method", "live-frames"),
+               "-r", trace, *rate, "--duration", str(seconds), "--method", method),
         capture_output=True, text=True, check=False,
     ).stderr
     found = re.search(r"Actual: ([\d ]+) packets .* sent in ([\d.]+) seconds", said)
