@@ -18,6 +18,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -203,4 +204,45 @@ fn what_has_arrived_is_taken_at_the_end() {
     let dropped = number(&ended["socket_drops"]);
     assert_eq!(accepted + dropped, u64::from(sent), "{ended:#}");
     assert!(accepted > 0);
+}
+
+/// A disk that takes for ever, as far as can be seen, for what was counted: a pipe that nobody reads
+/// is in its place. Reports are taken, and what was counted is written once it goes on.
+#[test]
+fn reports_do_not_wait_for_a_disk() {
+    let dir = TempDir::new().unwrap();
+    let store = dir.path().join("store");
+    let mut command = strata();
+    command.args(["telemetry", "run", "--listen", "127.0.0.1:0", "-o"]);
+    let collector = Process::start(command.arg(&store).args(["--memory", "2MiB"]));
+    let reports = listens(&store);
+    let start = Instant::now();
+    let pipe = store.join("status.json.new");
+    // Unless it is being written at this moment.
+    let make = || Command::new("mkfifo").arg(&pipe).output().unwrap();
+    while !make().status.success() {
+        assert!(start.elapsed() < PATIENCE);
+    }
+    // The file is written every second.
+    let updated = || number(&telemetry::status(&store)["updated_ns"]);
+    let mut last = (updated(), Instant::now());
+    while last.1.elapsed() < Duration::from_secs(3) {
+        assert!(start.elapsed() < PATIENCE, "it is written without an end");
+        thread::sleep(Duration::from_millis(50));
+        if updated() != last.0 {
+            last = (updated(), Instant::now());
+        }
+    }
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let value = packed(0x21, 0, 0, [4, 4, 2], &[vec![10, 0, 0, 1, 0, 0, 0, 7]]);
+    socket.send_to(&value, &reports).unwrap();
+    let mut get = telemetry::telemetry(&store, &["get", "10.0.0.1"]);
+    while !get.output().unwrap().status.success() {
+        assert!(start.elapsed() < PATIENCE, "the report waits for the disk");
+    }
+    // Now somebody reads.
+    assert!(std::fs::read_to_string(&pipe).unwrap().contains("totals"));
+    collector.end();
+    let ended = telemetry::status(&store);
+    assert_eq!(number(&ended["totals"]["accepted"]), 1, "{ended:#}");
 }

@@ -18,6 +18,7 @@
 //! service      the role: UDP in, memory out
 //! share        which part of all keys and lists a store has
 //! status       what it counts
+//! status_file  that, on the disk, without waiting for it
 //! wire         collectors in other processes, written by RDMA
 //! witnesses    a sample of values, by which it knows how many can still be asked for
 //! ```
@@ -36,6 +37,7 @@ mod share;
 pub mod shown;
 mod sink;
 mod status;
+mod status_file;
 mod store;
 mod streaming;
 mod target;

@@ -34,7 +34,8 @@ use super::pushing::Pushing;
 use super::ready::{CollectorsSpec, Ready, connect};
 use super::sink::{Done, Mapped};
 use super::status::{Received, Snapshot};
-use super::store::{StatusFile, ends, unix_ns};
+use super::status_file::StatusFile;
+use super::store::{ends, unix_ns};
 use super::streaming::Streaming;
 use super::target::Target;
 use super::wire::remote::Collectors;
@@ -146,9 +147,8 @@ impl Spec for TelemetrySpec {
         if let Target::There(collectors) = &mut service.sink {
             collectors.wait_connected(&mut service.translator, &stop, &tell)?;
         }
-        service
-            .status_file
-            .write_first(&service.snapshot(true).json())?;
+        let first = service.snapshot(true).json();
+        service.status_file.start(&first, &tell)?;
         let pushes = service.pushing.pushes();
         service.api = Api::serve(&service.dir, pushes, endpoints, &tell)?;
         tell(&notice);
@@ -447,7 +447,7 @@ impl Service {
             if now - described >= STATUS_EVERY {
                 described = now;
                 self.look_at_drops();
-                self.write_status(true, tell);
+                self.write_status(true);
             }
         }
         self.finish(tell)
@@ -469,7 +469,7 @@ impl Service {
         self.write_all(tell)?;
         self.look_at_drops();
         self.streaming.as_mut().map_or(Ok(()), Streaming::finish)?;
-        self.write_status(false, tell);
+        self.write_status(false);
         Ok(TelemetryOutcome {
             streamed: self.streaming.as_ref().map(Streaming::counts),
             totals: self.snapshot(false).totals(),
@@ -576,8 +576,11 @@ impl Service {
         }
     }
 
-    fn write_status(&mut self, running: bool, tell: &Tell) {
+    fn write_status(&mut self, running: bool) {
         let text = self.snapshot(running).json();
-        self.status_file.write(&text, tell);
+        match running {
+            true => self.status_file.write(text),
+            false => self.status_file.finish(text),
+        }
     }
 }

@@ -10,7 +10,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FallocateFlags, fallocate};
@@ -22,7 +22,6 @@ use strata_wire::exact;
 
 use super::plan::{Manifest, NamedList, Plan, TelemetryLayout};
 use crate::error::{At as _, NodeError, Result, require};
-use crate::notice::{Notice, Tell};
 
 /// The description.
 pub(super) const MANIFEST: &str = "telemetry.json";
@@ -249,39 +248,6 @@ fn reserve(path: &Path, file: &File, plan: &Plan) -> Result<()> {
                 path.display(),
             )
         })
-}
-
-/// `status.json`, which is written every second: what goes wrong with it is said once, and the
-/// collector goes on.
-#[derive(Debug)]
-pub(super) struct StatusFile {
-    dir: PathBuf,
-    problem: Option<String>,
-}
-
-impl StatusFile {
-    pub(super) fn new(dir: &Path) -> Self {
-        Self {
-            dir: dir.to_owned(),
-            problem: None,
-        }
-    }
-
-    /// For the first time: who cannot even do that does not begin.
-    pub(super) fn write_first(&self, text: &str) -> Result<()> {
-        replace(&self.dir, STATUS, text, false)
-    }
-
-    pub(super) fn write(&mut self, text: &str, tell: &Tell) {
-        let problem = replace(&self.dir, STATUS, text, false).err();
-        let problem = problem.map(|error| error.chain());
-        if let Some(new) = problem.as_ref().filter(|_| problem != self.problem) {
-            tell(&Notice::Warning(format!(
-                "{new}: `strata telemetry status` shows what was counted before"
-            )));
-        }
-        self.problem = problem;
-    }
 }
 
 /// The directory of a translator that has its collectors elsewhere: what it counts, and a lock.

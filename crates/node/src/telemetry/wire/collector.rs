@@ -36,7 +36,8 @@ use self::sessions::Connection;
 use super::super::api::{Api, TelemetryApiSpec};
 use super::super::fading::{FadeOptions, Fading};
 use super::super::pushing::Pushing;
-use super::super::store::{Locked, StatusFile, continued, unix_ns};
+use super::super::status_file::StatusFile;
+use super::super::store::{Locked, continued, unix_ns};
 use super::event::{self, SLOT_LEN, Told};
 use crate::error::{At as _, Result};
 use crate::handle::{Handle, Spec};
@@ -138,7 +139,8 @@ impl Spec for TelemetryCollectorSpec {
             tell: Arc::clone(&tell),
             _lock: lock,
         };
-        collector.status_file.write_first(&collector.status(true))?;
+        let first = collector.status(true);
+        collector.status_file.start(&first, &tell)?;
         let pushes = collector.pushing.pushes();
         collector.api = Api::serve(&collector.spec.store, pushes, endpoints, &tell)?;
         tell(&notice);
@@ -327,7 +329,10 @@ impl Collector {
 
     fn write_status(&mut self, running: bool) {
         let text = self.status(running);
-        self.status_file.write(&text, &self.tell);
+        match running {
+            true => self.status_file.write(text),
+            false => self.status_file.finish(text),
+        }
     }
 
     fn status(&self, running: bool) -> String {
