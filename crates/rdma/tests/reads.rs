@@ -83,7 +83,7 @@ fn a_read_has_what_was_written_before_it_whatever_is_lost() {
         let mut draw = seed << 32;
         let mut is_lost = || {
             draw += 1;
-            seed > 0 && mix64(draw) % 7 == 0
+            seed > 0 && mix64(draw).is_multiple_of(7)
         };
         let mut options = RequesterOptions::new(Service::Rc, QP, Psn::new(FIRST_PSN), 256);
         (options.timeout_ns, options.window, options.atomics_max) = (10, 32, 4);

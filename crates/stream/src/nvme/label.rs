@@ -58,12 +58,15 @@ impl Label {
     #[must_use]
     pub fn parse(block: &[u8]) -> Option<Self> {
         let bytes = block.first_chunk::<{ Self::LEN }>()?;
-        let word = |at: usize| u64::from_le_bytes(*bytes[at..].first_chunk().expect("40 bytes"));
-        let is_whole = bytes[..8] == MAGIC && siphash24([0, 0], &bytes[..32]) == word(32);
+        let [magic, id, created_ns, blocks, check] = bytes.as_chunks::<8>().0 else {
+            return None;
+        };
+        let is_whole =
+            *magic == MAGIC && siphash24([0, 0], &bytes[..32]) == u64::from_le_bytes(*check);
         is_whole.then(|| Self {
-            id: word(8),
-            created_ns: word(16),
-            blocks: word(24),
+            id: u64::from_le_bytes(*id),
+            created_ns: u64::from_le_bytes(*created_ns),
+            blocks: u64::from_le_bytes(*blocks),
         })
     }
 }
