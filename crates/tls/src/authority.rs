@@ -116,8 +116,13 @@ pub struct Authority {
 /// The system's.
 pub fn write_private(path: &Path, text: &str) -> io::Result<()> {
     let new = path.with_extension("new");
+    // One that was left there may be of another mode, or open elsewhere.
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
     let mut options = fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
+    options.write(true).create_new(true).mode(0o600);
     let mut file = options.open(&new)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
