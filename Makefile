@@ -9,7 +9,7 @@ LABELLED := $(or $(STRATA_DATA),../shared/data)/labelled
 DEMO := target/demo
 
 # Peers that tests and benchmarks compare with, as Debian packages.
-PEERS := age ethtool tshark tcpdump libpcap-dev wireshark-common strace libibverbs-dev systemd
+PEERS := age ethtool tshark tcpdump libpcap-dev wireshark-common strace libibverbs-dev systemd python3-cryptography
 # What the page is built with, and the browser of its tests.
 CHROMIUM = $(shell for one in $(STRATA_CHROMIUM) chromium chromium-browser; do command -v $$one && break; done)
 PAGE_PEERS = $(strip $(if $(shell command -v npm),,nodejs npm) $(if $(CHROMIUM),,chromium))
@@ -133,6 +133,7 @@ tools:
 	@missing=; \
 	for tool in age ethtool tshark tcpdump capinfos strace systemd-analyze; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
 	[ -e /usr/include/pcap/pcap.h ] || missing="$$missing libpcap-dev"; \
+	python3 -c 'import cryptography' 2>/dev/null || missing="$$missing python3-cryptography"; \
 	[ -e /usr/include/infiniband/verbs.h ] || missing="$$missing libibverbs-dev"; \
 	[ -z "$$missing" ] && exit 0; \
 	echo "missing for the tests:$$missing"; \

@@ -19,6 +19,7 @@
 //!   other       headers of any other form, as differences to an earlier one
 //!   code, ports, kind  fields with a code; what kind of packet a record is of
 //!   fields, shape  IPv4 or IPv6 with TCP, UDP or ICMP as fields, and back; the usual ones
+//! seal          datagrams encrypted and authenticated: keys, sealing, opening
 //! packets       packets as datagrams and back, in pieces where they are longer
 //! announcement  names of host and interface
 //! vxlan         the header before a packet in VXLAN
@@ -33,6 +34,7 @@ mod datagram;
 mod destination;
 mod headers;
 mod packets;
+mod seal;
 mod sequence;
 pub mod vxlan;
 
@@ -41,4 +43,8 @@ pub use datagram::{Datagram, FormatError, HEADER_LEN, Kind, LEN_MAX, LEN_MIN, LE
 pub use destination::{Channel, Destination, ParseDestinationError};
 pub use headers::{Header, HeaderReader, HeaderWriter, Label, TooLong};
 pub use packets::{PACKET_MAX, PacketReader, PacketWriter};
+pub use seal::{
+    IdentityKey, MasterKey, Opener, ParseKeysError, SALT_LEN, SEALED_MORE, SealError, SealKeys,
+    Sealer, identity_in, is_sealed,
+};
 pub use sequence::{Sequence, SequenceCounters};

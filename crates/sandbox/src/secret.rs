@@ -5,8 +5,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// A token is shorter; a device or a wrong file may be endless.
-const SECRET_BYTES_MAX: u64 = 64 << 10;
+/// Keys of 1,024 interfaces, twice; a device or a wrong file may be endless.
+const SECRET_BYTES_MAX: u64 = 256 << 10;
 /// Permissions of group and others.
 const OTHERS: u32 = 0o077;
 
