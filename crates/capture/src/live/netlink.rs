@@ -67,7 +67,7 @@ impl Netlink {
     pub(super) fn dump(&mut self, request: u16, body: &[u8]) -> io::Result<Vec<(u16, Vec<u8>)>> {
         for _ in 0..TRIES {
             let mut messages = Vec::new();
-            self.ask(request, body)?;
+            self.ask(request, body, libc::NLM_F_DUMP)?;
             if self.answer(&mut messages)? == Dumped::Whole {
                 return Ok(messages);
             }
@@ -75,9 +75,19 @@ impl Netlink {
         Err(io::Error::other("the table changes all the time"))
     }
 
-    fn ask(&mut self, request: u16, body: &[u8]) -> io::Result<()> {
+    /// The one message that answers a request, after its header.
+    pub(super) fn one(&mut self, request: u16, body: &[u8]) -> io::Result<Vec<u8>> {
+        // The kernel confirms it after the answer, so that its end is known.
+        self.ask(request, body, libc::NLM_F_ACK)?;
+        let mut messages = Vec::new();
+        self.answer(&mut messages)?;
+        let (_, message) = messages.pop().ok_or_else(malformed)?;
+        Ok(message)
+    }
+
+    fn ask(&mut self, request: u16, body: &[u8], how: i32) -> io::Result<()> {
         self.sequence += 1;
-        let flags = libc::NLM_F_REQUEST | libc::NLM_F_DUMP;
+        let flags = libc::NLM_F_REQUEST | how;
         let mut message = exact::<u32>(HEADER_LEN + body.len()).to_ne_bytes().to_vec();
         message.extend(request.to_ne_bytes());
         message.extend(exact::<u16>(flags).to_ne_bytes());
@@ -118,6 +128,9 @@ impl Netlink {
                     DONE => return Ok(dumped),
                     ERROR => {
                         let number = u32_at(message, 0)?.cast_signed();
+                        if number == 0 {
+                            return Ok(dumped);
+                        }
                         return Err(io::Error::from_raw_os_error(-number));
                     }
                     kind => messages.push((kind, message.to_vec())),
