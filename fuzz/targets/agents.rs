@@ -88,8 +88,10 @@ fuzz_target!(|bytes: &[u8]| {
         let mut follower = Follower::new(local, Some(assignment));
         follower.interfaces(interfaces);
         if let Step::Start(plan) = follower.step(0, None) {
-            let config = Config::from_toml(&plan.config, Path::new("strata.toml"));
-            assert!(config.is_ok(), "{:?}: {}", config.err(), plan.config);
+            for text in [plan.config.clone(), plan.config_between(Some(1), Some(2))] {
+                let config = Config::from_toml(&text, Path::new("strata.toml"));
+                assert!(config.is_ok(), "{:?}: {text}", config.err());
+            }
         }
     }
 });

@@ -19,6 +19,10 @@ const AGAIN_MAX_MS: u64 = 30_000;
 /// What only this host decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Local {
+    /// File with keys of its own, by which what it exports is encrypted.
+    pub own_keys: Option<String>,
+    /// File for keys that the controller assigns.
+    pub assigned_keys: String,
     /// Its name for collectors.
     pub host: String,
     /// Names of interfaces that may be captured, with `*` and `?`.
@@ -36,8 +40,50 @@ pub struct Plan {
     pub interfaces: Vec<String>,
     /// Its configuration file.
     pub config: String,
+    /// File with the keys that the configuration names, if exports are encrypted.
+    pub keys: Option<String>,
     /// Identities of the interfaces.
     identities: BTreeMap<String, u32>,
+    is_encrypted: bool,
+}
+
+impl Plan {
+    /// The configuration file of a recording that exports only what is captured from one time on, and before
+    /// another, ns since 1970.
+    ///
+    /// # Panics
+    ///
+    /// If these times are later than 2262.
+    #[must_use]
+    pub fn config_between(&self, from: Option<u64>, until: Option<u64>) -> String {
+        let parsed = self.config.parse::<toml::Table>();
+        let mut config = parsed.expect("it was written as TOML");
+        if let Some(toml::Value::Table(export)) = config.get_mut("export") {
+            for (key, time) in [("from", from), ("until", until)] {
+                if let Some(time) = time {
+                    let time = i64::try_from(time).expect("a time of today");
+                    export.insert(key.to_owned(), time.into());
+                }
+            }
+        }
+        config.to_string()
+    }
+
+    /// Whether a recording of this plan can follow the other: what else there is, is decided at its start.
+    fn fits(&self, other: &Self) -> bool {
+        self.identities == other.identities && self.is_encrypted == other.is_encrypted
+    }
+
+    /// Whether an interface has another identity in the other plan, or none.
+    fn contradicts(&self, other: &Self) -> bool {
+        let mut own = self.identities.iter();
+        let mut theirs: Vec<u32> = other.identities.values().copied().collect();
+        theirs.sort_unstable();
+        own.any(|(name, number)| match other.identities.get(name) {
+            Some(now) => now != number,
+            None => theirs.binary_search(number).is_ok(),
+        })
+    }
 }
 
 /// What to do next.
@@ -45,7 +91,8 @@ pub struct Plan {
 pub enum Step {
     /// Nothing.
     Wait,
-    /// Start a recording, and say [`Follower::took`] or [`Follower::refused`].
+    /// Start a recording, in the place of the one that runs if there is one, and say [`Follower::took`] or
+    /// [`Follower::refused`]: then that one goes on.
     Start(Plan),
     /// Let the recording that runs read this configuration, and say the same.
     Reload(Plan),
@@ -88,7 +135,10 @@ struct Config<'a> {
 struct Export<'a> {
     host: &'a str,
     identity: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_file: Option<&'a str>,
     identities: &'a BTreeMap<String, u32>,
+    behind: BTreeMap<&'a str, &'a str>,
     destinations: &'a BTreeMap<String, String>,
 }
 
@@ -155,6 +205,8 @@ impl Follower {
         if policies.is_empty() {
             return None;
         }
+        let keys = (!assignment.keys.is_empty()).then(|| assignment.keys.join("\n") + "\n");
+        let assigned = keys.as_ref().map(|_| self.local.assigned_keys.as_str());
         let config = Config {
             default: "drop",
             policy: policies,
@@ -162,15 +214,29 @@ impl Follower {
                 host: &self.local.host,
                 // Every interface has its own below; this is what those without would begin at.
                 identity: *identities.values().min()?,
+                key_file: self.local.own_keys.as_deref().or(assigned),
                 identities: &identities,
+                behind: self.behind(&identities),
                 destinations: &self.local.destinations,
             },
         };
         Some(Plan {
             interfaces: identities.keys().cloned().collect(),
             config: toml::to_string(&config).expect("names and numbers are TOML"),
+            keys: keys.filter(|_| self.local.own_keys.is_none()),
             identities,
+            is_encrypted: self.local.own_keys.is_some() || assigned.is_some(),
         })
+    }
+
+    /// What is at the other end of interfaces that are captured, where it is known.
+    fn behind(&self, captured: &BTreeMap<String, u32>) -> BTreeMap<&str, &str> {
+        let present = self.present.iter();
+        let known =
+            present.filter(|one| !one.behind.is_empty() && captured.contains_key(&one.name));
+        known
+            .map(|one| (one.name.as_str(), one.behind.as_str()))
+            .collect()
     }
 
     /// What to do at this time, ms. `ended` is why the recording that was running has ended.
@@ -200,16 +266,30 @@ impl Follower {
                 true => Step::Wait,
                 false => Step::Start(plan),
             },
-            // What runs is better than nothing, until an interface of it is gone or has another identity.
-            (Some(_), Some(plan)) if is_refused(&plan) => Step::Wait,
-            (Some(running), Some(plan)) if running.identities == plan.identities => {
-                Step::Reload(plan)
+            // What runs is better than nothing. Policies that are refused stay so, but another recording
+            // may start next time.
+            (Some(running), Some(plan))
+                if is_refused(&plan)
+                    && !running.contradicts(&plan)
+                    && (running.fits(&plan) || now_ms < self.not_before_ms) =>
+            {
+                Step::Wait
             }
-            (Some(_), Some(_)) => {
+            (Some(running), Some(plan)) if running.fits(&plan) => Step::Reload(plan),
+            // Another interface may have this identity now.
+            (Some(running), Some(plan)) if running.contradicts(&plan) => {
                 self.running = None;
                 Step::Stop
             }
+            (Some(_), Some(plan)) => Step::Start(plan),
         }
+    }
+
+    /// When to ask for a step again at the latest, ms, after one that waits at this time.
+    #[must_use]
+    pub fn again_at(&self, now_ms: u64) -> Option<u64> {
+        let is_due = self.running != self.wanted && self.not_before_ms > now_ms;
+        is_due.then_some(self.not_before_ms)
     }
 
     fn wait(&mut self, now_ms: u64) {
@@ -348,9 +428,9 @@ mod tests {
         agent.took(plan(second), 0);
         // An interface that goes does.
         agent.interfaces(interfaces(&["tap1"]));
-        assert_eq!(agent.step(3, None), Step::Stop);
-        let third = plan(agent.step(4, None));
+        let third = plan(agent.step(3, None));
         assert_eq!(third.interfaces, ["tap1"]);
+        assert_eq!(agent.report(0, "", Vec::new()).captures, 2, "until then");
         agent.took(third, 0);
         agent.interfaces(Vec::new());
         assert_eq!(
@@ -385,6 +465,18 @@ mod tests {
         agent.assign(assignment("icmp", &[("tap0", 7)]));
         assert!(agent.problem().is_empty());
         assert!(matches!(agent.step(1_000_001, None), Step::Reload(_)));
+        // Another recording that cannot start is tried again; the one that runs goes on.
+        agent.assign(assignment("tcp", &[("tap0", 7), ("tap1", 8)]));
+        agent.interfaces(interfaces(&["tap0", "tap1"]));
+        let more = plan(agent.step(1_000_002, None));
+        agent.refused(more, "no memory".into(), 1_000_002);
+        assert_eq!(agent.step(1_000_003, None), Step::Wait);
+        let at = agent.again_at(1_000_003).unwrap();
+        assert!(matches!(agent.step(at, None), Step::Start(_)));
+        // An identity that is another interface's by now is not used any longer.
+        agent.assign(assignment("tcp", &[("tap0", 8), ("tap1", 7)]));
+        assert_eq!(agent.step(at, None), Step::Stop);
+        assert!(matches!(agent.step(at, None), Step::Start(_)));
     }
 
     #[test]

@@ -63,6 +63,9 @@ pub struct Interface {
     /// What an administrator calls it.
     #[serde(default)]
     pub alias: String,
+    /// What is at its other end, as in `netns web-a` and `libvirt blue-1`; empty if that is not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub behind: String,
 }
 
 /// What was exported to a destination.
@@ -157,6 +160,7 @@ impl Report {
             text("interface", &interface.name, INTERFACE_BYTES_MAX)?;
             text("mac", &interface.mac, LABEL_BYTES_MAX)?;
             text("alias", &interface.alias, ALIAS_BYTES_MAX)?;
+            text("behind", &interface.behind, ALIAS_BYTES_MAX)?;
             names.push(&interface.name);
         }
         names.sort_unstable();
@@ -199,6 +203,10 @@ pub struct Assignment {
     pub policies: Vec<AssignedPolicy>,
     /// Interfaces to capture, with their identities.
     pub identities: BTreeMap<String, u32>,
+    /// Keys of these identities, as lines of a file: what is sent to collectors is encrypted with them. In
+    /// clear, if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub keys: Vec<String>,
 }
 
 /// What became of a change.

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde::{Deserialize, Serialize};
+use strata_exporter::MasterKey;
 
 use crate::document::{DocumentError, DocumentFile, Documents};
 use crate::limits::{AGENTS_MAX, IDENTITY_MAX, INTERFACES_MAX};
@@ -149,6 +150,8 @@ pub struct Registry {
     next_identity: u32,
     /// Those that the version that holds gives to interfaces.
     pinned: BTreeSet<u32>,
+    /// From which agents get the keys of their identities.
+    master: Option<MasterKey>,
     /// The latest last; empty until something is applied.
     versions: Vec<Version>,
 }
@@ -171,6 +174,7 @@ impl Registry {
             taken: BTreeMap::new(),
             next_identity: first_identity.clamp(1, IDENTITY_MAX),
             pinned: BTreeSet::new(),
+            master: None,
             versions,
         };
         registry.pin();
@@ -184,6 +188,11 @@ impl Registry {
             }
         }
         registry
+    }
+
+    /// Gives agents keys that come from this one, from now on; none, if there is none.
+    pub fn use_key(&mut self, master: Option<MasterKey>) {
+        self.master = master;
     }
 
     /// Follows the version that holds.
@@ -364,11 +373,17 @@ impl Registry {
             version: version.number,
             policies,
             identities: BTreeMap::new(),
+            keys: Vec::new(),
         };
         let mut changes = self.make_room(&name, captured.len());
         for interface in captured {
             let identity = self.identity(&name, &interface, &mut changes);
             assignment.identities.insert(interface, identity);
+            let key = self
+                .master
+                .as_ref()
+                .map(|master| master.of(identity).line());
+            assignment.keys.extend(key);
         }
         let mut hasher = DefaultHasher::new();
         assignment.hash(&mut hasher);

@@ -118,6 +118,7 @@ fn local(agent: usize) -> Local {
         interfaces: vec!["tap*".into()],
         labels: BTreeMap::from([("rack".into(), (agent % 10).to_string())]),
         destinations: BTreeMap::from([("here".into(), "udp://192.0.2.1:4740".into())]),
+        ..Local::default()
     }
 }
 

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::env::current_exe;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use rustix::system::uname;
 use strata_agent::Local;
+use strata_control::config::read_keys;
 use strata_exporter::Destination;
-use strata_node::{AgentSource, AgentSpec, run_agent};
+use strata_node::{AgentSource, AgentSpec, Waker, run_agent};
 use strata_rules::DestinationName;
 
 use crate::controller::PORT;
@@ -68,6 +69,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME=URL", required = true)]
     to: Vec<String>,
 
+    /// Encrypt what is sent to collectors with the key in this file, 64 hexadecimal digits that only
+    /// their owner may read, instead of keys from the controller.
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+
     /// Give this host a label, by which policies select it; may be given several times.
     #[arg(long, value_name = "KEY=VALUE")]
     label: Vec<String>,
@@ -103,6 +109,13 @@ fn pairs(option: &str, texts: &[String]) -> Result<BTreeMap<String, String>> {
         }
     }
     Ok(all)
+}
+
+/// A path for a configuration file.
+fn text(path: &Path) -> Result<String> {
+    let text = path.to_str();
+    let text = text.ok_or_else(|| refuse(format!("{}: not a name in UTF-8", path.display())))?;
+    Ok(text.to_owned())
 }
 
 impl Args {
@@ -144,12 +157,18 @@ impl Args {
             let to = url.parse::<Destination>();
             to.map_err(|error| refuse(format!("--to {name}: {error}")))?;
         }
+        let own_keys = self.key_file.as_deref().map(|file| {
+            read_keys(file).map_err(|error| refuse(format!("--key-file: {error}")))?;
+            text(&std::path::absolute(file).context("--key-file")?)
+        });
         let host_name = || uname().nodename().to_string_lossy().into_owned();
         Ok(Local {
             host: self.name.clone().unwrap_or_else(host_name),
             interfaces: self.interface.clone(),
             labels: pairs("--label", &self.label)?,
             destinations,
+            own_keys: own_keys.transpose()?,
+            assigned_keys: text(&self.state.join("export.keys"))?,
         })
     }
 }
@@ -170,5 +189,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     signals.also_steer()?;
     let stop = Arc::clone(&signals.stop);
     let tell = Arc::new(logging::notice) as _;
-    Ok(run_agent(spec, &stop, || signals.take_reload(), &tell)?)
+    let waker = Waker::new()?;
+    Signals::wake(&waker)?;
+    let reload = || signals.take_reload();
+    Ok(run_agent(spec, &stop, &waker, reload, &tell)?)
 }

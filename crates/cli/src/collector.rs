@@ -17,12 +17,12 @@ use strata_wire::{Printable, grouped};
 use crate::logging::{self, LoggingArgs};
 use crate::output::refuse;
 use crate::record;
-use crate::signals::stop_on_signal;
+use crate::signals::Signals;
 use crate::telemetry::{address, networks};
-use crate::text::count_of;
+use crate::text::{self, count_of};
 
 /// Port of exported packets, if none is given.
-const PORT: u16 = 4740;
+pub(crate) const PORT: u16 = 4740;
 
 /// Arguments of `strata collector`.
 #[derive(Debug, clap::Args)]
@@ -39,12 +39,12 @@ an interface of what is written: its name is HOST:INTERFACE, its description has
 Packets of different senders are in the order of their arrival. What is lost is counted for each
 interface, and printed at the end (Ctrl-C).
 
-Nothing is encrypted or authenticated: whoever can send from an address that is listened to can
-forge packets. Without --listen, only this machine reaches the collector.")]
+Without --key-file, nothing is encrypted or authenticated: whoever can send from an address that is
+listened to can forge packets. Without --listen, only this machine reaches the collector.")]
 #[command(group = clap::ArgGroup::new("to").required(true))]
 pub(crate) struct Args {
     /// Take datagrams on this address: UDP port 4740 or the one given. An address other than loopback
-    /// needs --allow.
+    /// needs --allow or --key-file.
     #[arg(long, value_name = "ADDR[:PORT]", default_value = "127.0.0.1:4740")]
     listen: String,
 
@@ -52,6 +52,12 @@ pub(crate) struct Args {
     /// everyone.
     #[arg(long, value_name = "CIDR")]
     allow: Vec<String>,
+
+    /// Take only datagrams that are encrypted with a key of this file, 64 hexadecimal digits that only
+    /// their owner may read: senders have the same as export.key_file, and a controller makes its own
+    /// (export.key in its directory). Several lines are several keys. HUP reads it again.
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
 
     /// Write pcapng to this file or named pipe; - is standard output.
     #[arg(short = 'w', long = "write", value_name = "FILE", group = "to")]
@@ -74,16 +80,30 @@ pub(crate) struct Args {
     #[arg(short = 'c', long, value_name = "PACKETS")]
     count: Option<u64>,
 
+    /// With -w, keep all privileges and access to all files, instead of dropping what is not needed once the
+    /// collector listens.
+    #[arg(long)]
+    no_sandbox: bool,
+
     #[command(flatten)]
     pub(crate) logging: LoggingArgs,
+
+    /// Write only packets that match this tcpdump filter. Put options before it.
+    #[arg(trailing_var_arg = true, value_name = "FILTER")]
+    filter: Vec<String>,
 }
 
 /// The senders to listen to, which have to be named if others can reach the address.
-fn listens_to(listen: SocketAddr, allowed: Vec<IpNet>) -> Result<Vec<IpNet>> {
-    if !listen.ip().is_loopback() && allowed.is_empty() {
+pub(crate) fn listens_to(
+    listen: SocketAddr,
+    allowed: Vec<IpNet>,
+    key_file: Option<&PathBuf>,
+) -> Result<Vec<IpNet>> {
+    if !listen.ip().is_loopback() && allowed.is_empty() && key_file.is_none() {
         return Err(refuse(format!(
             "--listen {listen}: others reach this address, and anyone can forge packets: say whom to \
-             listen to, such as --allow 192.0.2.0/24 (0.0.0.0/0 is everyone)"
+             listen to, such as --allow 192.0.2.0/24 (0.0.0.0/0 is everyone), or have them encrypted \
+             (--key-file)"
         )));
     }
     Ok(allowed)
@@ -93,10 +113,15 @@ fn listen(args: &Args) -> Result<CollectorSpec> {
     let listen: SocketAddr = address("--listen", &args.listen, PORT)?;
     Ok(CollectorSpec {
         listen,
-        allowed: listens_to(listen, networks(&args.allow)?)?,
+        allowed: listens_to(listen, networks(&args.allow)?, args.key_file.as_ref())?,
+        key_file: args.key_file.clone(),
         packets_max: args.count,
         // A log has its own opinion of each packet.
         comments: args.write.is_some(),
+        only: None,
+        filter: text::filter(&args.filter)?,
+        // A log is written by the same process.
+        sandboxed: args.write.is_some() && !args.no_sandbox,
     })
 }
 
@@ -106,7 +131,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             "--mode and -m go with -o: a stream is not classified",
         ));
     }
-    let stop = stop_on_signal()?;
+    let mut signals = Signals::stop()?;
+    signals.also_steer()?;
+    let (stop, reload) = (Arc::clone(&signals.stop), || signals.take_reload());
     let open =
         || -> Result<Collector> { Ok(Collector::open(listen(args)?, Arc::new(logging::notice))?) };
     let outcome = match (&args.write, &args.output) {
@@ -116,14 +143,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                     "-w -: pcapng is not for a terminal: pipe it, or name a file",
                 ));
             }
-            open()?.run(stdout().lock(), &stop)?
+            open()?.run(stdout().lock(), &stop, reload)?
         }
         (Some(path), _) => {
             let collector = open()?;
             let cannot = || format!("{}: cannot write", path.display());
-            collector.run(File::create(path).with_context(cannot)?, &stop)?
+            collector.run(File::create(path).with_context(cannot)?, &stop, reload)?
         }
-        (None, Some(log)) => recorded(open()?, args, log, &stop)?,
+        (None, Some(log)) => recorded(open()?, args, log, (&stop, reload))?,
         (None, None) => return Err(refuse("-w FILE or -o DIR is missing")),
     };
     show(&outcome)
@@ -134,14 +161,14 @@ fn recorded(
     collector: Collector,
     args: &Args,
     log: &Path,
-    stop: &AtomicBool,
+    (stop, reload): (&AtomicBool, impl FnMut() -> bool + Send),
 ) -> Result<CollectorOutcome> {
     let (reader, writer) = pipe().context("cannot make a pipe")?;
     let input = PathBuf::from(format!("/dev/fd/{}", reader.as_raw_fd()));
     thread::scope(|scope| {
         let collecting = thread::Builder::new()
             .name("strata-collector".into())
-            .spawn_scoped(scope, || collector.run(writer, stop))
+            .spawn_scoped(scope, || collector.run(writer, stop, reload))
             .context("cannot start a thread")?;
         let recorded = record::stream_into(input, log, &args.mode, args.model.as_deref());
         // If recording has failed, collecting ends too: nobody reads any more.
@@ -178,10 +205,12 @@ fn show(outcome: &CollectorOutcome) -> Result<()> {
     let counts = &outcome.counts;
     writeln!(
         out,
-        "{}; datagrams not read: {} of others than --allow, {} unreadable, {} repeated or \
-         contradicting, {} of too many interfaces, {} dropped by the socket",
+        "{}; datagrams not read: {} of others than --allow, {} in clear or forged, {} older than 60 s, \
+         {} unreadable, {} repeated or contradicting, {} of too many interfaces, {} dropped by the socket",
         count_of(counts.packets, "packet"),
         grouped(counts.strangers),
+        grouped(counts.forged),
+        grouped(counts.old),
         grouped(counts.unreadable),
         grouped(counts.refused),
         grouped(counts.too_many),

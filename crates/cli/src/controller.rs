@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use strata_agent::{AgentStatus, Applied, DocumentFile, FILES_MAX};
+use strata_agent::{AgentStatus, Applied, DocumentFile, FILES_MAX, Interface};
 use strata_control::client::Client;
-use strata_node::{ControllerSpec, controller_socket, run_controller};
+use strata_node::{ControllerSpec, Waker, controller_socket, run_controller};
 use strata_wire::{Printable, grouped};
 
 use crate::logging::{self, LoggingArgs};
 use crate::output::{refuse, standard};
-use crate::signals::stop_on_signal;
+use crate::signals::Signals;
 use crate::telemetry::address;
 use crate::text::count_of;
 
@@ -61,6 +61,12 @@ enum Command {
         /// Listen for agents on this address: TCP port 4741 or the one given.
         #[arg(long, value_name = "ADDR[:PORT]", default_value = "127.0.0.1:4741")]
         listen: String,
+
+        /// Have agents encrypt what they send to collectors: with keys that come from the first line of
+        /// export.key in the controller's directory, made if there is none. Collectors need a copy
+        /// (`strata collector --key-file`). HUP reads it again.
+        #[arg(long)]
+        encrypt: bool,
 
         #[command(flatten)]
         logging: LoggingArgs,
@@ -149,17 +155,24 @@ impl StateArgs {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     match &args.command {
-        Command::Run { state, listen, .. } => {
+        Command::Run {
+            state,
+            listen,
+            encrypt,
+            ..
+        } => {
             let spec = ControllerSpec {
                 state: state.state.clone(),
                 listen: address("--listen", listen, PORT)?.to_string(),
+                encrypt: *encrypt,
             };
-            let stop = stop_on_signal()?;
-            Ok(run_controller(
-                &spec,
-                &stop,
-                &(Arc::new(logging::notice) as _),
-            )?)
+            let mut signals = Signals::stop()?;
+            signals.also_steer()?;
+            let waker = Waker::new()?;
+            Signals::wake(&waker)?;
+            let (stop, reload) = (Arc::clone(&signals.stop), || signals.take_reload());
+            let tell = Arc::new(logging::notice) as _;
+            Ok(run_controller(&spec, &stop, &waker, reload, &tell)?)
         }
         Command::Apply {
             dir,
@@ -273,7 +286,16 @@ fn agents(agents: &[AgentStatus], json: bool) -> Result<()> {
         }
         writeln!(out)?;
         for (interface, identity) in &agent.identities {
-            writeln!(out, "    {}: identity {identity}", Printable(interface))?;
+            let is_it = |one: &&Interface| one.name == *interface;
+            let present = agent.interfaces.iter().find(is_it);
+            let behind = present.filter(|one| !one.behind.is_empty());
+            let behind =
+                behind.map_or(String::new(), |one| format!(", {}", Printable(&one.behind)));
+            writeln!(
+                out,
+                "    {}: identity {identity}{behind}",
+                Printable(interface)
+            )?;
         }
         for to in &agent.exports {
             let name = Printable(&to.name);

@@ -9,7 +9,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::SignalOnly;
-use signal_hook::low_level::emulate_default_handler;
+use signal_hook::low_level::{emulate_default_handler, pipe};
+use strata_node::Waker;
 
 /// Set by the first interrupt or termination signal, so that what was read is recorded properly.
 /// The second one ends the program at once.
@@ -63,6 +64,14 @@ impl Signals {
     pub(crate) fn also_steer(&mut self) -> Result<()> {
         flag::register(SIGHUP, Arc::clone(&self.reload))?;
         flag::register(SIGUSR1, Arc::clone(&self.report))?;
+        Ok(())
+    }
+
+    /// Wakes a role at each of these signals, after the flag is set.
+    pub(crate) fn wake(waker: &Waker) -> Result<()> {
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            pipe::register(signal, waker.writer()?)?;
+        }
         Ok(())
     }
 

@@ -20,6 +20,7 @@ use serde_json::Value;
 use signal::signal;
 use strata_agent::{Enrol, Interface, Renew, Report};
 use strata_control::agent_client::{AgentClient, Interrupt};
+use strata_exporter::MasterKey;
 use strata_testkit::{Namespace, may_use_kernel};
 use strata_tls::authority::{Authority, Key, agent};
 
@@ -77,7 +78,8 @@ impl Controller {
     fn again(&mut self, namespace: Option<&Namespace>) {
         self.process = None;
         let mut command = within(namespace);
-        command.args(["controller", "run", "--listen", &self.address, "--state"]);
+        command.args(["controller", "run", "--encrypt"]);
+        command.args(["--listen", &self.address, "--state"]);
         self.process = Some(Running(command.arg(&self.state).spawn().unwrap()));
         until("a controller", || {
             self.command(&["agents"]).output().unwrap().status.success()
@@ -223,6 +225,10 @@ fn strangers_and_agents_that_are_revoked_get_nothing() {
         .unwrap();
     assert_eq!((assigned.version, assigned.policies.len()), (1, 1));
     assert_eq!(assigned.identities["eth0"], 1);
+    let [line] = &assigned.keys[..] else {
+        panic!("{:?}: the key of its one identity", assigned.keys);
+    };
+    assert!(line.starts_with("1 "), "{line}");
     // After a restart it is known, and has what it had.
     controller.again(None);
     let (mut stranger, mut known) = (client(None), client(Some((&mine.certificate, &key.pem()))));
@@ -280,7 +286,7 @@ fn policies_are_applied_by_difference_or_not_at_all() {
     );
     let text = ok(&mut controller.command(&["rollout", "undo"]));
     assert_eq!(text, "- policy more\nversion 3\n");
-    for file in ["ca.key", "enrol.token"] {
+    for file in ["ca.key", "enrol.token", "export.key"] {
         use std::os::unix::fs::PermissionsExt as _;
         let mode = fs::metadata(controller.state.join(file))
             .unwrap()
@@ -381,13 +387,14 @@ fn three_hosts_follow_their_controller_and_go_on_without_it() {
     let mut controller = Controller::start(dir.path(), Some(&middle), "10.9.0.254:4741");
     ok(&mut controller.command(&["apply", &policies(dir.path(), TENANTS)]));
     let file = dir.path().join("all.pcapng");
+    let key = controller.state.join("export.key");
     let mut command = within(Some(&middle));
     command.args([
         "collector",
         "--listen",
         "10.9.0.254",
-        "--allow",
-        "10.9.0.0/24",
+        "--key-file",
+        key.to_str().unwrap(),
         "-w",
     ]);
     let mut collector = Running(command.arg(&file).spawn().unwrap());
@@ -448,6 +455,30 @@ fn three_hosts_follow_their_controller_and_go_on_without_it() {
     });
     ok(&mut controller.command(&["rollout", "undo"]));
     until("three agents again", || controller.running() == 3);
+    // Another key takes the place of the first: in the collector before and after.
+    let old = fs::read_to_string(&key).unwrap();
+    let new = format!("{}\n", "7e".repeat(32));
+    fs::write(&key, format!("{new}{old}")).unwrap();
+    signal(&collector.0, "HUP");
+    signal(&controller.process.as_ref().unwrap().0, "HUP");
+    let has_new = |number: usize| {
+        let keys = dir.path().join(format!("agent-{number}/export.keys"));
+        let id = MasterKey::new([0x7e; 32]).of(1).line();
+        let (_, id) = id.split_once(' ').unwrap();
+        let (id, _) = id.split_once(' ').unwrap();
+        fs::read_to_string(keys)
+            .unwrap()
+            .contains(&format!(" {id} "))
+    };
+    until("new keys", || has_new(1) && has_new(2));
+    until("three agents with new keys", || controller.running() == 3);
+    fs::write(&key, &new).unwrap();
+    signal(&collector.0, "HUP");
+    let before = fs::metadata(&file).unwrap().len();
+    until("packets with the new key", || {
+        inject(&hosts[1], "vm0", 3);
+        fs::metadata(&file).unwrap().len() > before + 4096
+    });
     // Without a controller, agents go on with what they have.
     controller.stop();
     let before = fs::metadata(&file).unwrap().len();
@@ -492,11 +523,31 @@ fn an_agent_follows_a_file() {
         .args(["--identity", "77"]);
     command.arg("--state").arg(dir.path().join("agent"));
     let mut agent = Running(command.spawn().unwrap());
-    let expected = BTreeSet::from([("me:tap0".to_owned(), "10.0.0.1".to_owned())]);
+    let expected = |names: &[&str]| {
+        let pair = |name: &&str| ((*name).to_owned(), "10.0.0.1".to_owned());
+        names.iter().map(pair).collect::<BTreeSet<_>>()
+    };
     until("packets", || {
         inject(&namespace, "vm0", 1);
-        found(&out) == expected
+        found(&out) == expected(&["me:tap0"])
     });
+    // An interface whose other end is a container's says whose.
+    let container = Namespace::new("st-ag-vm");
+    let peer = container.name();
+    namespace.ip(&format!(
+        "link add tap1 type veth peer name vm1 netns {peer}"
+    ));
+    namespace.ip("link set tap1 up");
+    container.ip("link set vm1 up");
+    until("packets of a container", || {
+        inject(&container, "vm1", 2);
+        found(&out) == expected(&["me:tap0", "me:tap1"])
+    });
+    let described = ok(Command::new("capinfos").arg(&out));
+    assert!(
+        described.contains(&format!(", netns {peer}")),
+        "{described}"
+    );
     signal(&agent.0, "INT");
     assert!(agent.0.wait().unwrap().success());
     signal(&collector.0, "INT");

@@ -8,8 +8,10 @@ mod program;
 mod signal;
 
 use std::collections::HashSet;
-use std::io::{BufRead, BufReader, Read};
+use std::fs::{OpenOptions, Permissions};
+use std::io::{BufRead, BufReader, Read, Write as _};
 use std::net::UdpSocket;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::Arc;
@@ -17,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use program::{ok, record, strata};
+use program::{failed, ok, record, strata};
 use strata_testkit::sim::Rng;
 use strata_testkit::{data_dir, may_use_kernel};
 
@@ -296,6 +298,148 @@ fn an_address_that_others_reach_needs_a_list_of_senders() {
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains(what), "{arguments:?}: {said}");
     }
+}
+
+/// A key that only its owner can read, of this digit.
+fn key_file(dir: &Path, digit: &str) -> PathBuf {
+    let path = dir.join(format!("{digit}.key"));
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(&path);
+    file.unwrap()
+        .write_all(digit.repeat(64).as_bytes())
+        .unwrap();
+    path
+}
+
+/// Somebody on the way who repeats each datagram, and changes each in many ways.
+fn hostile(from: UdpSocket, to: u16, stop: Arc<AtomicBool>) -> thread::JoinHandle<u64> {
+    from.set_read_timeout(Some(Duration::from_millis(50)))
+        .unwrap();
+    thread::spawn(move || {
+        let (mut buffer, mut sent) = (vec![0; 65_536], 0);
+        let to = ("127.0.0.1", to);
+        loop {
+            let Ok(len) = from.recv(&mut buffer) else {
+                match stop.load(Ordering::Relaxed) {
+                    true => return sent,
+                    false => continue,
+                }
+            };
+            let good = &buffer[..len];
+            // Of the start, of what is encrypted, and of the tag.
+            for at in [0, 2, 3, 6, 8, 12, 28, 36, 40, 60, len - 16, len - 1] {
+                let mut bad = good.to_vec();
+                bad[at] ^= 1 << (at % 8);
+                from.send_to(&bad, to).unwrap();
+            }
+            from.send_to(good, to).unwrap();
+            from.send_to(good, to).unwrap();
+            sent += 1;
+        }
+    })
+}
+
+/// Encrypted: who has no key, or another one, gets nothing in, and neither does who repeats or changes what
+/// he sees; nothing of the packets can be read on the way.
+#[test]
+fn only_what_is_encrypted_with_the_key_gets_in_and_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let [own, other] = ["a", "b"].map(|digit| key_file(dir.path(), digit));
+    let out = dir.path().join("out.pcapng");
+    let collector = Collector::start(
+        strata(),
+        &[
+            "--listen",
+            "0.0.0.0:0",
+            "--key-file",
+            own.to_str().unwrap(),
+            "-w",
+            out.to_str().unwrap(),
+        ],
+    );
+    let port = collector.port;
+    let way = UdpSocket::bind("127.0.0.1:0").unwrap();
+    rustix::net::sockopt::set_socket_recv_buffer_size(&way, 8 << 20).unwrap();
+    let on_the_way = way.local_addr().unwrap().port();
+    let export = |to: u16, key: Option<&Path>, log: &str| {
+        let to = format!("udp://127.0.0.1:{to}");
+        let config = configured(dir.path(), &to, "payload -> here");
+        if let Some(key) = key {
+            let text = std::fs::read_to_string(&config).unwrap();
+            let with = format!("[export]\nkey_file = '{}'\n", key.display());
+            std::fs::write(&config, text.replace("[export]\n", &with)).unwrap();
+        }
+        let mut command = record(capture(), dir.path().join(log));
+        let output = command.arg("--config").arg(&config).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{said}");
+        said
+    };
+    let told = export(port, None, "clear");
+    assert!(told.contains("is not encrypted on its way"), "{told}");
+    export(port, Some(&other), "other");
+    let stop = Arc::new(AtomicBool::new(false));
+    let thread = hostile(way, port, Arc::clone(&stop));
+    let told = export(on_the_way, Some(&own), "own");
+    assert!(told.contains("is encrypted on its way"), "{told}");
+    stop.store(true, Ordering::Relaxed);
+    let sent = thread.join().unwrap();
+    let said = collector.stopped();
+    assert!(
+        said.contains(&format!("identity 4711): {PACKETS} packets in ")),
+        "{said}"
+    );
+    for what in [
+        ": not encrypted;",
+        ": encrypted with a key that is not known;",
+        ": forged, or",
+    ] {
+        assert!(said.contains(what), "{what}: {said}");
+    }
+    let (_, counts) = said.split_once("of others than --allow, ").unwrap();
+    assert!(number(counts) > 10 * sent, "{said}");
+    let (_, repeated) = counts.split_once(" unreadable, ").unwrap();
+    assert_eq!(number(repeated), sent, "{said}");
+    assert_eq!(headers(&out, &[]), headers(&capture(), &[]));
+}
+
+/// Without the key, a collector says what is the matter.
+#[test]
+fn what_is_encrypted_needs_the_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out.pcapng");
+    let arguments = ["--listen", "127.0.0.1:0", "-w", out.to_str().unwrap()];
+    let collector = Collector::start(strata(), &arguments);
+    let to = format!("udp://127.0.0.1:{}", collector.port);
+    let config = configured(dir.path(), &to, "header -> here");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let key = key_file(dir.path(), "c");
+    let with = format!("[export]\nkey_file = '{}'\n", key.display());
+    std::fs::write(&config, text.replace("[export]\n", &with)).unwrap();
+    let mut command = record(capture(), dir.path().join("log"));
+    ok(command.arg("--config").arg(&config));
+    let said = collector.stopped();
+    assert!(
+        said.contains("encrypted: give their key (--key-file)"),
+        "{said}"
+    );
+    assert!(said.contains("\n0 packets; "), "{said}");
+    // A key that others can read, or that is none, is refused at once.
+    std::fs::set_permissions(&key, Permissions::from_mode(0o644)).unwrap();
+    let said = failed(
+        strata()
+            .args(["collector", "-w", "x", "--key-file"])
+            .arg(&key),
+    );
+    assert!(said.contains("others can read this secret"), "{said}");
+    std::fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
+    std::fs::write(&key, "abc").unwrap();
+    let mut command = record(capture(), dir.path().join("log-2"));
+    let said = failed(command.arg("--check").arg("--config").arg(&config));
+    assert!(
+        said.contains("export.key_file") && said.contains("line 1: not a key"),
+        "{said}"
+    );
 }
 
 /// A network that loses a fifth of all datagrams, and turns some round.

@@ -22,7 +22,7 @@ use reference::{schema, unknown_key};
 
 pub use elastic::{CPU_PERCENT_MAX, ElasticConfig};
 pub use error::ConfigError;
-pub use export::{ExportConfig, ExportPlan, NamedDestination};
+pub use export::{ExportConfig, ExportPlan, KeyFileError, NamedDestination, read_keys};
 pub use reference::reference;
 
 /// The configuration of `strata record`. Command line and environment override it.

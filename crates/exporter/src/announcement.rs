@@ -21,9 +21,9 @@ pub const TEXT_MAX: usize = 255;
 /// 10 host u8            bytes of the host's name
 /// 11 interface u8       of the interface's name
 /// 12 alias u8           of its alias
-/// 13 reserved u8 = 0
+/// 13 behind u8          of what is at its other end
 /// 14 reserved u16 = 0
-/// 16 the three names, UTF-8
+/// 16 the four names, UTF-8
 /// ```
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -33,13 +33,13 @@ struct Fields {
     host: u8,
     interface: u8,
     alias: u8,
-    reserved: u8,
-    reserved_2: U16,
+    behind: u8,
+    reserved: U16,
 }
 layout!(
     Fields, 16,
-    index at 0, mac at 4, host at 10, interface at 11, alias at 12, reserved at 13,
-    reserved_2 at 14,
+    index at 0, mac at 4, host at 10, interface at 11, alias at 12, behind at 13,
+    reserved at 14,
 );
 
 /// Host and interface behind an identity. Sent at the start and repeated from time to time.
@@ -59,6 +59,8 @@ pub struct Announcement {
     pub interface: String,
     /// What an administrator calls it; often empty.
     pub alias: String,
+    /// What is at its other end: a container, a virtual machine; often empty.
+    pub behind: String,
 }
 
 impl Announcement {
@@ -98,6 +100,7 @@ impl Announcement {
             host: text(fields.host)?,
             interface: text(fields.interface)?,
             alias: text(fields.alias)?,
+            behind: text(fields.behind)?,
         };
         match rest.len() {
             0 => Ok(announcement),
@@ -108,16 +111,17 @@ impl Announcement {
     /// The datagram. Names are cut to [`TEXT_MAX`] bytes, control characters left out.
     #[must_use]
     pub fn datagram(&self) -> Vec<u8> {
-        let names = [&self.host, &self.interface, &self.alias].map(|name| shown(name));
-        let [host, interface, alias] = [0, 1, 2].map(|at| exact::<u8>(names[at].len()));
+        let names =
+            [&self.host, &self.interface, &self.alias, &self.behind].map(|name| shown(name));
+        let [host, interface, alias, behind] = [0, 1, 2, 3].map(|at| exact::<u8>(names[at].len()));
         let fields = Fields {
             index: self.index.into(),
             mac: self.mac,
             host,
             interface,
             alias,
-            reserved: 0,
-            reserved_2: 0.into(),
+            behind,
+            reserved: 0.into(),
         };
         let mut bytes = vec![0; HEADER_LEN];
         Datagram::first(Kind::Announcement, self.source, self.link).write(&mut bytes);

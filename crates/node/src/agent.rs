@@ -4,35 +4,48 @@
 //! ```text
 //! link      thread: asks the controller, with a certificate; reports
 //! child     the process that records, with its own sandbox
+//! shared_time   one time for each packet, whichever recording asks
+//! libvirt   which virtual machine has an interface
 //! files     what is kept in the agent's directory, and read of its interfaces
 //! ```
 
 mod child;
 mod files;
+mod libvirt;
 mod link;
+mod shared_time;
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use strata_agent::{
     Assignment, DocumentFile, ExportCount, Follower, Local, Registry, Report, Step,
 };
+use strata_capture::live::LinkChanges;
 use strata_control::agent_client::Interrupt;
 use strata_sandbox::{Owner, make_dir};
+use strata_wire::exact;
 
 use crate::error::{At as _, NodeError, Result};
 use crate::notice::{Notice, Tell};
+use crate::waker::Waker;
 use child::{Child, Recorder};
 use files::State;
 use link::Link;
+use shared_time::SharedTime;
 
-/// How often the recording's process is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How often interfaces are looked for.
-const INTERFACES_EVERY: Duration = Duration::from_millis(500);
+/// A recording that takes over from another begins to export so long after it captures: by then both know
+/// when that is.
+const HANDOVER: Duration = Duration::from_secs(1);
+/// The other goes on for so long, for packets that it has captured before.
+const AFTER: Duration = Duration::from_millis(200);
+/// Interfaces are looked for when the kernel says that one has changed, and so often in any case.
+const INTERFACES_EVERY: Duration = Duration::from_secs(5);
+/// But no more often than this: they come in numbers, and a guest may let its own come and go all the time.
+const SETTLE: Duration = Duration::from_millis(100);
 
 /// An agent.
 #[derive(Clone, Debug)]
@@ -75,6 +88,8 @@ struct Shared {
     report: Report,
     /// What the controller has assigned, until the supervisor takes it.
     inbox: Option<Assignment>,
+    /// Where the recording is asked for its counters.
+    socket: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -136,13 +151,20 @@ struct Agent {
     file: Option<FileSource>,
     desk: Desk,
     interrupt: Interrupt,
+    /// Lets the link look.
+    wake_link: Waker,
+    links: LinkChanges,
+    /// So that two recordings agree on what is before a moment.
+    _time: SharedTime,
+    looked: Instant,
     started: Instant,
     tell: Tell,
     /// As last told.
     problem: String,
 }
 
-/// Runs an agent until `stop`; `reload` asks to read the file of policies again.
+/// Runs an agent until `stop`; `reload` asks to read the file of policies again. `waker` says that one of
+/// them may have changed.
 ///
 /// # Errors
 ///
@@ -150,12 +172,13 @@ struct Agent {
 pub fn run_agent(
     spec: AgentSpec,
     stop: &Arc<AtomicBool>,
+    waker: &Waker,
     mut reload: impl FnMut() -> bool,
     tell: &Tell,
 ) -> Result<()> {
     make_dir(&spec.state, &Owner::default())?;
     let state = State::lock(&spec.state)?;
-    let (desk, interrupt) = (Desk::default(), Interrupt::default());
+    let (desk, interrupt, wake_link) = (Desk::default(), Interrupt::default(), Waker::new()?);
     let (file, link) = match spec.source {
         AgentSource::File {
             path,
@@ -175,6 +198,8 @@ pub fn run_agent(
                 state: state.clone(),
                 desk: desk.clone(),
                 interrupt: interrupt.clone(),
+                waker: wake_link.clone(),
+                supervisor: waker.clone(),
                 stop: Arc::clone(stop),
                 tell: Arc::clone(tell),
             };
@@ -186,19 +211,23 @@ pub fn run_agent(
         None => state.assignment(tell),
     };
     let mut agent = Agent {
-        follower: Follower::new(spec.local, stored),
         recorder: Recorder {
             program: spec.program,
             options: spec.options,
-            config: spec.state.join("strata.toml"),
-            socket: state.socket(),
+            dir: spec.state.clone(),
+            keys: PathBuf::from(&spec.local.assigned_keys),
             tell: Arc::clone(tell),
         },
+        follower: Follower::new(spec.local, stored),
         child: None,
         state,
         file,
         desk,
         interrupt,
+        wake_link,
+        links: LinkChanges::open().at("changes of interfaces")?,
+        _time: SharedTime::begin().at("times of packets")?,
+        looked: Instant::now(),
         started: Instant::now(),
         tell: Arc::clone(tell),
         problem: String::new(),
@@ -207,22 +236,22 @@ pub fn run_agent(
     agent.publish();
     let link = link.map(Link::start).transpose()?;
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-    let mut looked = Instant::now();
     while !stop.load(Ordering::Relaxed) {
-        if looked.elapsed() >= INTERFACES_EVERY {
-            looked = Instant::now();
+        agent.wait(waker);
+        let looked = agent.looked.elapsed();
+        if looked >= INTERFACES_EVERY || (looked >= SETTLE && agent.links.have_changed()) {
             agent.look_for_interfaces();
         }
         if reload() {
             agent.reload();
         }
         agent.look();
-        thread::sleep(LOOK_EVERY);
     }
     if let Some(child) = agent.child.take() {
         child.end();
     }
     agent.interrupt.interrupt();
+    agent.wake_link.wake();
     if let Some(link) = link {
         let _ = link.join();
     }
@@ -234,7 +263,25 @@ impl Agent {
         u64::try_from(self.started.elapsed().as_millis()).expect("it runs for less than an age")
     }
 
+    /// Waits until there is something to look at.
+    fn wait(&self, waker: &Waker) {
+        let mut most = INTERFACES_EVERY.saturating_sub(self.looked.elapsed());
+        let now_ms = self.now_ms();
+        if let Some(at_ms) = self.follower.again_at(now_ms) {
+            let left = at_ms.saturating_sub(now_ms);
+            most = most.min(Duration::from_millis(left));
+        }
+        let child = self.child.iter().flat_map(Child::wakes);
+        let mut all: Vec<BorrowedFd<'_>> = child.collect();
+        match SETTLE.saturating_sub(self.looked.elapsed()) {
+            Duration::ZERO => all.push(self.links.as_fd()),
+            left => most = most.min(left),
+        }
+        waker.wait_with(&all, Some(most));
+    }
+
     fn look_for_interfaces(&mut self) {
+        self.looked = Instant::now();
         match files::interfaces() {
             Ok(all) => {
                 if self.follower.interfaces(all) {
@@ -298,32 +345,67 @@ impl Agent {
                     child.end();
                 }
             }
-            Step::Start(plan) => {
-                let started = self.recorder.start(&plan);
-                self.done(plan, started.map(Some));
-            }
+            Step::Start(plan) => self.start(plan),
             Step::Reload(plan) => {
-                let reloaded = match &self.child {
-                    Some(child) => self.recorder.reload(&plan, child),
+                let reloaded = self.recorder.check(&plan);
+                let reloaded = reloaded.and_then(|()| match &mut self.child {
+                    Some(child) => child.reload(&plan),
                     None => Err(NodeError::Refused("the recording is gone".into())),
-                };
-                self.done(plan, reloaded.map(|()| None));
+                });
+                self.done(plan, reloaded);
             }
         }
         self.publish();
     }
 
-    fn done(&mut self, plan: strata_agent::Plan, done: Result<Option<Child>>) {
-        match done {
-            Ok(child) => {
-                self.child = child.or(self.child.take());
-                let now = self.now_ms();
-                self.follower.took(plan, now);
+    /// Starts a recording, in the place of the one that runs if there is one.
+    fn start(&mut self, plan: strata_agent::Plan) {
+        let checked = self.recorder.check(&plan);
+        let started = checked.and_then(|()| match self.child.take() {
+            Some(old) => self.replace(old, &plan),
+            None => {
+                self.child = Some(self.recorder.start(&plan, None)?);
+                Ok(())
             }
+        });
+        self.done(plan, started);
+    }
+
+    /// Both recordings run for a while, and each exports what is on its side of a moment: so nothing is lost
+    /// and nothing comes twice.
+    fn replace(&mut self, mut old: Child, plan: &strata_agent::Plan) -> Result<()> {
+        let mut new = match self.recorder.start(plan, Some(&old)) {
+            Ok(new) => new,
             Err(error) => {
-                let now = self.now_ms();
-                self.follower.refused(plan, error.chain(), now);
+                self.child = Some(old);
+                return Err(error);
             }
+        };
+        let failed = new.ready().or_else(|| {
+            let at = now_ns() + exact::<u64>(HANDOVER.as_nanos());
+            let told = new.between(Some(at), None);
+            match told.and_then(|()| old.between(None, Some(at))) {
+                Ok(()) => new.watch(HANDOVER + AFTER),
+                Err(error) => Some(error.chain()),
+            }
+        });
+        let (stays, goes) = match &failed {
+            None => (new, old),
+            Some(_) => {
+                let _ = old.between(None, None);
+                (old, new)
+            }
+        };
+        goes.end();
+        self.child = Some(stays);
+        failed.map_or(Ok(()), |why| Err(NodeError::Refused(why)))
+    }
+
+    fn done(&mut self, plan: strata_agent::Plan, done: Result<()>) {
+        let now = self.now_ms();
+        match done {
+            Ok(()) => self.follower.took(plan, now),
+            Err(error) => self.follower.refused(plan, error.chain(), now),
         }
     }
 
@@ -337,6 +419,7 @@ impl Agent {
         }
         let report = self.report(Vec::new());
         let mut shared = self.desk.lock();
+        shared.socket = self.child.as_ref().map(|child| child.socket.clone());
         let is_new = Report {
             time_ns: 0,
             ..report.clone()
@@ -348,6 +431,7 @@ impl Agent {
         drop(shared);
         if is_new {
             self.interrupt.interrupt();
+            self.wake_link.wake();
         }
     }
 

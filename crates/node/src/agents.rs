@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use strata_agent::{
     AgentStatus, Applied, Assignment, Change, DocumentFile, Enrol, Enrolled, Registry,
@@ -24,20 +24,23 @@ use strata_agent::{
 };
 use strata_control::agents::{AgentsRefused, AgentsService};
 use strata_control::api::{Admit, Endpoints, TcpEndpoint, serve_agents};
+use strata_control::config::read_keys;
 use strata_control::watch;
+use strata_exporter::MasterKey;
 use strata_sandbox::{Owner, SocketFile, make_dir, read_secret};
 use strata_tls::authority::{Authority, Fingerprint, Issued, write_private};
 
 use crate::error::{At as _, NodeError, Result};
 use crate::notice::{Notice, Tell};
+use crate::waker::Waker;
 use store::Store;
 
 /// The socket for administrators, in the directory.
 pub const CONTROLLER_SOCKET: &str = "control.sock";
 /// What a host needs to become an agent, in the directory.
 pub const ENROL_TOKEN: &str = "enrol.token";
-/// How often it is looked whether the controller should end.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Keys from which those of exports come, in the directory.
+const EXPORT_KEY: &str = "export.key";
 /// Bytes of a token.
 const TOKEN_BYTES: usize = 32;
 
@@ -48,6 +51,8 @@ pub struct ControllerSpec {
     pub state: PathBuf,
     /// Where agents reach it: address and port.
     pub listen: String,
+    /// Make keys for exports if there are none.
+    pub encrypt: bool,
 }
 
 type ToStore = (Vec<Change>, SyncSender<std::result::Result<(), String>>);
@@ -61,6 +66,8 @@ struct Service {
     changes: watch::Sender<u64>,
     /// Why the state cannot be stored: then nothing more may be decided.
     failed: Mutex<Option<String>>,
+    /// Lets the main thread see that.
+    waker: Waker,
 }
 
 /// Seconds and nanoseconds since 1970.
@@ -107,6 +114,7 @@ impl Service {
             && let Err(why) = self.save(changes)
         {
             *failed = Some(why.clone());
+            self.waker.wake();
             return Err(AgentsRefused::Store(why));
         }
         Ok(answer)
@@ -118,6 +126,20 @@ impl Service {
         let gone = || String::from("the thread that stores is gone");
         store.send((changes, done)).map_err(|_| gone())?;
         stored.recv().map_err(|_| gone())?
+    }
+
+    /// Gives agents the keys that are in the file now; those before, if they cannot be used.
+    fn reload(&self, spec: &ControllerSpec, tell: &Tell) {
+        match export_key(spec) {
+            Ok(key) => {
+                self.registry().use_key(key);
+                self.tell_agents();
+            }
+            Err(error) => tell(&Notice::Warning(format!(
+                "{}; agents keep the keys that they have",
+                error.chain()
+            ))),
+        }
     }
 
     fn tell_agents(&self) {
@@ -256,12 +278,42 @@ fn enrol_token(state: &Path, authority: &Authority) -> Result<String> {
     }
 }
 
-/// Runs a controller until `stop`.
+/// The first of the keys from which those of exports come; none, if there is no file and none is to be made.
+fn export_key(spec: &ControllerSpec) -> Result<Option<MasterKey>> {
+    let path = spec.state.join(EXPORT_KEY);
+    if !path.try_exists().at(path.display())? {
+        if !spec.encrypt {
+            return Ok(None);
+        }
+        let mut bytes = [0; 32];
+        getrandom::fill(&mut bytes).map_err(|error| NodeError::Refused(error.to_string()))?;
+        let line = MasterKey::new(bytes).line();
+        write_private(&path, &format!("{line}\n")).at(path.display())?;
+    }
+    let keys = read_keys(&path).map_err(|error| NodeError::Refused(error.to_string()))?;
+    match keys.master() {
+        Some(master) => Ok(Some(master.clone())),
+        None => Err(NodeError::Refused(format!(
+            "{}: has keys of single identities only: those of agents come from a line of 64 \
+             hexadecimal digits",
+            path.display()
+        ))),
+    }
+}
+
+/// Runs a controller until `stop`, which may have changed when `waker` is woken, as may
+/// `reload`, which asks to read the keys of exports again.
 ///
 /// # Errors
 ///
 /// If its directory or address cannot be used, or its state cannot be stored.
-pub fn run_controller(spec: &ControllerSpec, stop: &AtomicBool, tell: &Tell) -> Result<()> {
+pub fn run_controller(
+    spec: &ControllerSpec,
+    stop: &AtomicBool,
+    waker: &Waker,
+    mut reload: impl FnMut() -> bool,
+    tell: &Tell,
+) -> Result<()> {
     let owner = Owner::default();
     make_dir(&spec.state, &owner)?;
     let (store, stored) = Store::open(&spec.state.join("state.db"))?;
@@ -278,13 +330,16 @@ pub fn run_controller(spec: &ControllerSpec, stop: &AtomicBool, tell: &Tell) -> 
         .name("strata-store".into())
         .spawn(move || keep(store, &to_do))
         .map_err(NodeError::Thread)?;
+    let mut registry = Registry::new(stored, 1);
+    registry.use_key(export_key(spec)?);
     let service = Arc::new(Service {
-        registry: Mutex::new(Registry::new(stored, 1)),
+        registry: Mutex::new(registry),
         store: Mutex::new(to_store),
         authority,
         token,
         changes: watch::Sender::new(0),
         failed: Mutex::new(None),
+        waker: waker.clone(),
     });
     let endpoints = Endpoints {
         socket: Some(socket),
@@ -306,7 +361,10 @@ pub fn run_controller(spec: &ControllerSpec, stop: &AtomicBool, tell: &Tell) -> 
             .clone()
     };
     while !stop.load(Ordering::Relaxed) && failed().is_none() {
-        thread::sleep(LOOK_EVERY);
+        waker.wait(None);
+        if reload() {
+            service.reload(spec, tell);
+        }
     }
     let failed = failed();
     drop(server);

@@ -4,27 +4,38 @@
 //! What comes from an address that is not on the list, cannot be read, or contradicts what came before
 //! costs a count and nothing else.
 
+mod choice;
 mod senders;
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{self, BufWriter, Write};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ipnet::IpNet;
+use rustix::thread::CapabilitySet;
 use strata_capture::{PacketRef, PcapNgWriter, WriteError};
+use strata_control::config::read_keys;
 use strata_exporter::{
-    Announcement, Datagram, FormatError, Header, HeaderReader, Kind, Label, PacketReader,
+    Announcement, Datagram, FormatError, Header, HeaderReader, Kind, Label, Opener, PacketReader,
+    SealKeys, is_sealed,
 };
+use strata_filter::Filter;
+use strata_sandbox::{Owner, Role};
 use strata_sys::socket::{self, Received, Receiver};
 use strata_wire::pcapng::options;
 
 use crate::error::{At as _, NodeError, Result};
 use crate::notice::{Notice, Tell};
+use crate::sandbox::{Reach, give_up, thread};
+use choice::Choice;
 use senders::Senders;
 
 pub use senders::{CollectedFrom, CollectorCounts};
@@ -51,6 +62,14 @@ pub struct CollectorSpec {
     pub packets_max: Option<u64>,
     /// Whether each packet has a comment with its policy, its class and how many it stands for.
     pub comments: bool,
+    /// File with keys: datagrams have to be encrypted with one of them. They are in clear, if there is none.
+    pub key_file: Option<PathBuf>,
+    /// Only packets of this identity are taken.
+    pub only: Option<u32>,
+    /// Only packets that match this are written.
+    pub filter: Option<Filter>,
+    /// Drop what is not needed once it listens. Not if something else in this process needs it.
+    pub sandboxed: bool,
 }
 
 /// What a collector did.
@@ -67,6 +86,7 @@ pub struct Collector {
     spec: CollectorSpec,
     socket: UdpSocket,
     address: SocketAddr,
+    opener: Option<Opener>,
     tell: Tell,
 }
 
@@ -75,15 +95,17 @@ impl Collector {
     ///
     /// # Errors
     ///
-    /// If the address is not of this host, or in use.
+    /// If the address is not of this host, or in use, or the keys cannot be used.
     pub fn open(spec: CollectorSpec, tell: Tell) -> Result<Self> {
         let named = || format!("--listen {}: cannot listen", spec.listen);
         let socket = socket::udp(spec.listen, BUFFER_BYTES).at_with(named)?;
         let address = socket.local_addr().at_with(named)?;
+        let keys = spec.key_file.as_deref().map(keys).transpose()?;
         Ok(Self {
             spec,
             socket,
             address,
+            opener: keys.map(Opener::new),
             tell,
         })
     }
@@ -94,50 +116,57 @@ impl Collector {
         self.address
     }
 
-    /// Writes what comes as pcapng, until `stop`, or as many packets as are wanted.
+    /// Writes what comes as pcapng, until `stop`, or as many packets as are wanted; `reload` asks to read
+    /// the keys again.
     ///
     /// # Errors
     ///
     /// If it cannot be written.
-    pub fn run(self, output: impl Write, stop: &AtomicBool) -> Result<CollectorOutcome> {
+    pub fn run(
+        self,
+        output: impl Write,
+        stop: &AtomicBool,
+        mut reload: impl FnMut() -> bool,
+    ) -> Result<CollectorOutcome> {
         let output = Shared::new(output);
         let mut intake = Intake {
             allowed: self.spec.allowed,
+            opener: self.opener,
+            told: Told::default(),
+            tell: Arc::clone(&self.tell),
+            choice: Choice::new(self.spec.only, self.spec.filter, Arc::clone(&self.tell)),
             headers: HeaderReader::new(),
             packets: PacketReader::new(),
             staged: Staged::new(self.spec.comments),
             senders: Senders::new(self.tell.clone()),
             writer: PcapNgWriter::new(output.clone(), &[]).map_err(cannot_write)?,
+            output,
             failed: None,
         };
+        if self.spec.sandboxed {
+            let reach = Reach {
+                files: self.spec.key_file.iter().cloned().collect(),
+                ..Reach::default()
+            };
+            let owner = Owner::default();
+            give_up(&owner, &reach, CapabilitySet::empty(), &self.tell)?;
+            thread(Role::Server);
+        }
         (self.tell)(&Notice::Collecting {
             address: self.address,
         });
-        let mut receiver = Receiver::<BATCH>::default();
-        let most = self.spec.packets_max;
-        let is_enough = |packets| most.is_some_and(|most| packets >= most);
-        while !stop.load(Ordering::Relaxed) && !is_enough(intake.senders.counts.packets) {
-            if !socket::wait(self.socket.as_fd(), false, IDLE)? {
-                output.clone().flush()?;
-                continue;
+        let key_file = self.spec.key_file.as_deref();
+        let mut look = |intake: &mut Intake<_>| {
+            if reload() {
+                intake.read_keys(key_file);
             }
-            receiver.receive(self.socket.as_fd(), |received| intake.take(received))?;
-            if let Some(error) = intake.failed.take() {
-                return Err(cannot_write(error));
-            }
+        };
+        let wanted = (stop, self.spec.packets_max);
+        match collect(&self.socket, &mut intake, wanted, &mut look) {
+            // Nobody reads any more.
+            Err(error) if error.is_broken_pipe() => {}
+            done => done?,
         }
-        // What had arrived by now, but no more than the socket holds: others may send for ever.
-        for _ in 0..LAST_ROUNDS {
-            let has_all = is_enough(intake.senders.counts.packets);
-            let take = |received: &Received<'_>| intake.take(received);
-            if has_all || receiver.receive(self.socket.as_fd(), take)? == 0 {
-                break;
-            }
-        }
-        if let Some(error) = intake.failed.take() {
-            return Err(cannot_write(error));
-        }
-        intake.writer.finish().map_err(cannot_write)?;
         let mut counts = intake.senders.counts;
         counts.socket_drops = u64::from(socket::dropped(self.socket.as_fd())?);
         Ok(CollectorOutcome {
@@ -145,6 +174,46 @@ impl Collector {
             counts,
         })
     }
+}
+
+/// Writes what comes until it is to stop, or there are as many packets as are wanted.
+fn collect<W: Write>(
+    socket: &UdpSocket,
+    intake: &mut Intake<W>,
+    (stop, most): (&AtomicBool, Option<u64>),
+    look: &mut dyn FnMut(&mut Intake<W>),
+) -> Result<()> {
+    let mut receiver = Receiver::<BATCH>::default();
+    let is_enough = |packets| most.is_some_and(|most| packets >= most);
+    while !stop.load(Ordering::Relaxed) && !is_enough(intake.senders.counts.packets) {
+        look(intake);
+        if !socket::wait(socket.as_fd(), false, IDLE)? {
+            intake.output.flush()?;
+            continue;
+        }
+        receiver.receive(socket.as_fd(), |received| intake.take(received))?;
+        if let Some(error) = intake.failed.take() {
+            return Err(cannot_write(error));
+        }
+    }
+    // What had arrived by now, but no more than the socket holds: others may send for ever.
+    for _ in 0..LAST_ROUNDS {
+        let has_all = is_enough(intake.senders.counts.packets);
+        let take = |received: &Received<'_>| intake.take(received);
+        if has_all || receiver.receive(socket.as_fd(), take)? == 0 {
+            break;
+        }
+    }
+    match intake.failed.take() {
+        Some(error) => Err(cannot_write(error)),
+        None => Ok(intake.output.flush()?),
+    }
+}
+
+/// The keys in a file.
+fn keys(file: &Path) -> Result<SealKeys> {
+    let keys = read_keys(file);
+    keys.map_err(|error| NodeError::Refused(format!("--key-file: {error}")))
 }
 
 fn cannot_write(error: WriteError) -> NodeError {
@@ -274,14 +343,43 @@ impl Staged {
     }
 }
 
+/// Why datagrams were not taken, as far as it was told.
+#[derive(Debug, Default)]
+struct Told(BTreeSet<String>);
+
+impl Told {
+    /// Each reason once.
+    fn once(&mut self, tell: &Tell, sender: IpAddr, why: &str) {
+        if self.0.insert(why.to_owned()) {
+            tell(&Notice::Warning(format!(
+                "a datagram from {sender} is not taken: {why}; others like it are counted only"
+            )));
+        }
+    }
+}
+
+/// Seconds since 1970.
+fn now() -> u32 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let seconds = since.expect("the clock is after 1970").as_secs();
+    u32::try_from(seconds).expect("the clock is before 2106")
+}
+
 /// What becomes of datagrams.
 struct Intake<W: Write> {
     allowed: Vec<IpNet>,
+    /// Of datagrams that have to be encrypted.
+    opener: Option<Opener>,
+    told: Told,
+    tell: Tell,
+    choice: Choice,
     headers: HeaderReader,
     packets: PacketReader,
     staged: Staged,
     senders: Senders,
     writer: PcapNgWriter<Shared<W>>,
+    /// What the writer writes to.
+    output: Shared<W>,
     /// Why nothing can be written any more.
     failed: Option<WriteError>,
 }
@@ -299,14 +397,60 @@ impl<W: Write> Intake<W> {
                 || self.allowed.iter().any(|network| network.contains(&sender));
             if !is_allowed {
                 self.senders.counts.strangers += 1;
-            } else if self.failed.is_none() && self.datagram(sender, datagram).is_err() {
-                self.senders.counts.unreadable += 1;
+            } else if self.failed.is_none() {
+                self.opened(sender, datagram);
             }
         }
     }
 
+    /// Uses the keys that are in the file now; those before, if they cannot be used.
+    fn read_keys(&mut self, file: Option<&Path>) {
+        let (Some(file), Some(opener)) = (file, &mut self.opener) else {
+            return;
+        };
+        match keys(file) {
+            Ok(keys) => {
+                opener.use_keys(keys);
+                self.told = Told::default();
+            }
+            Err(error) => (self.tell)(&Notice::Warning(format!(
+                "{}; the keys before are still used",
+                error.chain()
+            ))),
+        }
+    }
+
+    /// Takes a datagram that may have to be decrypted.
+    fn opened(&mut self, sender: IpAddr, bytes: &[u8]) {
+        let Some(mut opener) = self.opener.take() else {
+            if self.datagram(sender, bytes).is_err() {
+                self.senders.counts.unreadable += 1;
+                if is_sealed(bytes) {
+                    let what = "encrypted: give their key (--key-file)";
+                    self.told.once(&self.tell, sender, what);
+                }
+            }
+            return;
+        };
+        match opener.open(bytes, now()) {
+            Ok(datagram) => {
+                if self.datagram(sender, datagram).is_err() {
+                    self.senders.counts.unreadable += 1;
+                }
+            }
+            Err(error) => {
+                self.senders.counts.sealed(error);
+                self.told.once(&self.tell, sender, &error.to_string());
+            }
+        }
+        self.opener = Some(opener);
+    }
+
     fn datagram(&mut self, sender: IpAddr, bytes: &[u8]) -> std::result::Result<(), FormatError> {
         let datagram = Datagram::read(bytes)?;
+        if !self.choice.has(datagram.source.identity) {
+            return Ok(());
+        }
         if datagram.kind == Kind::Announcement {
             self.senders.announced(sender, Announcement::read(bytes)?);
             return Ok(());
@@ -328,13 +472,19 @@ impl<W: Write> Intake<W> {
             Kind::Headers => self.headers.read(bytes, take)?,
             Kind::Packets | Kind::Announcement => self.packets.read(bytes, take)?,
         };
-        let writer = &mut self.writer;
-        let written = self
-            .staged
-            .packets(interface, |packet| writer.packet(packet));
+        let (writer, mut count) = (&mut self.writer, 0);
+        let is_chosen = self.choice.of(datagram.link);
+        let written = self.staged.packets(interface, |packet| {
+            if !is_chosen(packet.data, packet.wire_len) {
+                return Ok(());
+            }
+            count += 1;
+            writer.packet(packet)
+        });
         self.failed = self.failed.take().or(written.err());
         let taken = self.staged.entries.len() as u64;
         self.senders.taken(sender, &datagram, taken);
+        self.senders.counts.packets += count;
         Ok(())
     }
 }

@@ -197,6 +197,7 @@ impl Configuration {
             &control.token_file,
             &alerts.token_file,
             &alerts.ca_file,
+            &self.file.export.key_file,
         ];
         let files = files.into_iter().flatten().cloned();
         Reach {

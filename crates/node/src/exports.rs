@@ -14,15 +14,16 @@ mod queue;
 mod streams;
 mod target;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use rustix::system::uname;
 use strata_capture::live::Device;
 use strata_control::Controller;
 use strata_control::config::ExportPlan;
+use strata_exporter::Channel;
 use strata_filter::Filter;
 use strata_sandbox::Role;
 
@@ -44,7 +45,26 @@ pub(crate) struct Exports {
     plan: ExportPlan,
     host: String,
     targets: Vec<Target>,
+    new_plan: NewPlan,
+    times: Arc<Times>,
 }
+
+/// Only packets of these times are exported, ns since 1970.
+#[derive(Debug)]
+struct Times {
+    from: AtomicU64,
+    until: AtomicU64,
+}
+
+impl Times {
+    fn have(&self, ts_ns: u64) -> bool {
+        let [from, until] = [&self.from, &self.until].map(|time| time.load(Ordering::Relaxed));
+        (from..until).contains(&ts_ns)
+    }
+}
+
+/// The configuration since it was read again, until it is adopted.
+type NewPlan = Arc<Mutex<Option<ExportPlan>>>;
 
 impl Exports {
     /// Opens a socket to each destination.
@@ -54,8 +74,37 @@ impl Exports {
         Ok(Self {
             host: plan.host.clone().unwrap_or_else(own_name),
             targets: targets?,
+            new_plan: NewPlan::default(),
+            times: Arc::new(Times {
+                from: plan.times.start.into(),
+                until: plan.times.end.into(),
+            }),
             plan,
         })
+    }
+
+    /// Whether a configuration that was read again has keys if exports are encrypted, and only then.
+    ///
+    /// # Errors
+    ///
+    /// If not: that is decided at the start.
+    pub(crate) fn check(&self, plan: Option<&ExportPlan>) -> Result<()> {
+        let has_keys = plan.is_some_and(|plan| plan.keys.is_some());
+        match has_keys == self.plan.keys.is_some() {
+            true => Ok(()),
+            false => Err(NodeError::Refused(String::from(
+                "export.key_file: whether exports are encrypted is decided at the start of a \
+                 recording: start it anew",
+            ))),
+        }
+    }
+
+    /// Uses the keys of a configuration that was checked, and its times.
+    pub(crate) fn adopt(&self, plan: Option<&ExportPlan>) {
+        let times = plan.map_or(0..u64::MAX, |plan| plan.times.clone());
+        self.times.from.store(times.start, Ordering::Relaxed);
+        self.times.until.store(times.end, Ordering::Relaxed);
+        *self.new_plan.lock().unwrap_or_else(PoisonError::into_inner) = plan.cloned();
     }
 
     /// What a recording of these interfaces captures: what `filter` matches, but for what these
@@ -94,18 +143,24 @@ impl Exports {
             tell(&Notice::Exporting {
                 name: target.name.to_string(),
                 to: target.destination.clone(),
+                is_encrypted: self.plan.keys.is_some()
+                    && target.destination.channel == Channel::Udp,
             });
         }
         let (sender, receiver) = sync_channel(QUEUE_MAX);
         let targets: std::io::Result<Vec<Target>> =
             self.targets.iter().map(Target::try_clone).collect();
         let names: Vec<_> = self.targets.iter().map(|target| target.name).collect();
-        let queue = |sender: SyncSender<Chunk>| ExportQueue::new(sender, &names, self.own(), waits);
+        let queue = |sender: SyncSender<Chunk>| {
+            let times = Arc::clone(&self.times);
+            ExportQueue::new(sender, &names, self.own(), times, waits)
+        };
         let queues = (0..workers).map(|_| queue(sender.clone())).collect();
         let stop = Arc::new(AtomicBool::new(false));
         let streams = Streams::new(
             targets?,
             (self.plan.clone(), self.host.clone()),
+            Arc::clone(&self.new_plan),
             Arc::clone(controller),
             waits,
             Arc::clone(tell),

@@ -25,6 +25,7 @@
 //! configuration    the configuration file, read once per start and once per reload
 //! preflight        what is checked before anything is changed
 //! sandbox, log_dir what is dropped once all is open; what is created, and for whom
+//! waker            what ends the wait of a role that waits
 //! memory, cpus     tables of flows; which CPU a thread runs on
 //! error            why a role could not start, or failed
 //! ```
@@ -66,6 +67,7 @@ mod spec;
 mod stream;
 mod telemetry;
 mod vectors;
+mod waker;
 mod watchdog;
 
 pub use agent::{AgentSource, AgentSpec, run_agent};
@@ -99,3 +101,4 @@ pub use telemetry::{
     TelemetryCollectorOutcome, TelemetryCollectorSpec, TelemetryCursor, TelemetryLayout,
     TelemetryOutcome, TelemetrySpec, TelemetryStore, shown, telemetry_status,
 };
+pub use waker::Waker;

@@ -56,6 +56,8 @@ pub enum Notice {
         name: String,
         /// Where it is.
         to: Destination,
+        /// Whether what is sent there is encrypted.
+        is_encrypted: bool,
     },
     /// A controller of agents listens from now on.
     Controlling {
@@ -370,10 +372,18 @@ impl fmt::Display for Notice {
                 "capturing on {}, snapshot length {snaplen} bytes; Ctrl-C ends it",
                 Printable(ways)
             ),
-            Self::Exporting { name, to } => write!(
-                f,
-                "policies may export to {name}, {to}: what they export is not encrypted on its way"
-            ),
+            Self::Exporting {
+                name,
+                to,
+                is_encrypted,
+            } => {
+                let not = if *is_encrypted { "" } else { "not " };
+                write!(
+                    f,
+                    "policies may export to {name}, {to}: what they export is {not}encrypted on its \
+                     way"
+                )
+            }
             Self::AtController(address) => write!(f, "controller {address}: connected"),
             Self::OfRecording(text) => write!(f, "recording: {}", Printable(text)),
             Self::Event(event) => f.write_str(&journal::line(event)),

@@ -170,7 +170,15 @@ impl Setup {
             return Ok(());
         }
         let settings = Configuration::read(&self.spec)?.settings(&self.spec);
-        Ok(self.controller.reload(settings, "configuration")?)
+        let export = settings.export.clone();
+        if let Some(exports) = &self.exports {
+            exports.check(export.as_ref())?;
+        }
+        self.controller.reload(settings, "configuration")?;
+        if let Some(exports) = &self.exports {
+            exports.adopt(export.as_ref());
+        }
+        Ok(())
     }
 
     /// What interfaces capture: what the user asks for, but not what this recording exports.

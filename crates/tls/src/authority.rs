@@ -281,3 +281,29 @@ pub fn agent(authority: &str, own: Option<(&str, &str)>) -> Result<Arc<ClientCon
     let config = builder.with_client_auth_cert(chain.map_err(problem(file))?, key);
     Ok(Arc::new(config.map_err(problem(file))?))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_was_left_there_does_not_decide_who_may_read_a_secret() {
+        let dir = tempfile::tempdir().unwrap();
+        let (left, secret) = (dir.path().join("a.new"), dir.path().join("a.token"));
+        fs::write(&left, "something longer than the secret").unwrap();
+        fs::set_permissions(&left, fs::Permissions::from_mode(0o644)).unwrap();
+        let mut reader = fs::File::open(&left).unwrap();
+        write_private(&secret, "secret").unwrap();
+        assert_eq!(fs::read_to_string(&secret).unwrap(), "secret");
+        let mode = fs::metadata(&secret).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let mut seen = String::new();
+        io::Read::read_to_string(&mut reader, &mut seen).unwrap();
+        assert!(
+            !seen.contains("secret\n") && seen.starts_with("something"),
+            "{seen}"
+        );
+    }
+}

@@ -1,11 +1,14 @@
 //! Where a recording may export packets to, and as whom.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use strata_exporter::{Channel, Destination};
+use strata_exporter::{Channel, Destination, ParseKeysError, SealKeys};
 use strata_rules::{Action, DestinationName};
+use strata_sandbox::{SecretError, read_secret};
 use strata_wire::Keep;
 
 /// Destinations at most: each has a socket and, for each interface, buffers.
@@ -19,15 +22,27 @@ const IDENTITY_MAX: u32 = (1 << 24) - 1;
 pub struct ExportConfig {
     /// Where packets may be sent, by the names that policies use, and nowhere else:
     /// `udp://HOST:PORT` for a `strata collector`, `vxlan://HOST` for a VXLAN decapsulator (packets
-    /// only, not headers). Neither is encrypted.
+    /// only, not headers). Neither is encrypted, but `key_file` encrypts the first.
     pub destinations: BTreeMap<String, String>,
     /// Identity of the first captured interface, 1 to 16777215; the others have the numbers after it.
     /// Give each host a range of its own. It is the network identifier in VXLAN.
     pub identity: Option<u32>,
     /// Identities of single interfaces, by name, instead of those.
     pub identities: BTreeMap<String, u32>,
+    /// What is at the other end of single interfaces, by name, as collectors are told: a virtual machine, a
+    /// container.
+    pub behind: BTreeMap<String, String>,
+    /// Export only what is captured from this time on, ns since 1970: a recording that takes over from another
+    /// begins where that ends.
+    pub from: Option<u64>,
+    /// Export only what is captured before this time, ns since 1970.
+    pub until: Option<u64>,
     /// Name of this host for collectors. By default its host name.
     pub host: Option<String>,
+    /// File with a key of 64 hexadecimal digits, which only its owner may read (mode 0600): what goes to
+    /// `udp://` destinations is encrypted and authenticated with it. Collectors have the same
+    /// (`strata collector --key-file`). Read again when the configuration is.
+    pub key_file: Option<PathBuf>,
 }
 
 /// A destination with its name.
@@ -48,8 +63,14 @@ pub struct ExportPlan {
     pub identity: u32,
     /// Of single interfaces.
     pub identities: BTreeMap<String, u32>,
+    /// What is at the other end of single interfaces.
+    pub behind: BTreeMap<String, String>,
     /// The host's name, if it is not to be its own.
     pub host: Option<String>,
+    /// With which datagrams to collectors are encrypted; in clear without any.
+    pub keys: Option<SealKeys>,
+    /// Only packets of these times are exported, ns since 1970.
+    pub times: Range<u64>,
 }
 
 /// A key, and what is wrong with it.
@@ -98,13 +119,47 @@ impl ExportConfig {
                            16777215, by which collectors tell its interfaces from others";
             ("identity".into(), problem.into())
         })?;
+        let keys = self.key_file.as_deref().map(read_keys).transpose();
+        let keys = keys.map_err(|error| ("key_file".to_owned(), error.to_string()))?;
         Ok(Some(ExportPlan {
+            keys,
+            times: self.from.unwrap_or(0)..self.until.unwrap_or(u64::MAX),
             destinations,
             identity,
             identities: self.identities.clone(),
+            behind: self.behind.clone(),
             host: self.host.clone(),
         }))
     }
+}
+
+/// Why keys in a file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyFileError {
+    /// It cannot be read, or others can read it.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    /// Its contents are wrong.
+    #[error("{}: {source}", file.display())]
+    Keys {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        source: ParseKeysError,
+    },
+}
+
+/// The keys in a file that only its owner can read.
+///
+/// # Errors
+///
+/// If they cannot be used.
+pub fn read_keys(file: &Path) -> Result<SealKeys, KeyFileError> {
+    let text = read_secret(file)?;
+    SealKeys::parse(&text).map_err(|source| KeyFileError::Keys {
+        file: file.to_owned(),
+        source,
+    })
 }
 
 fn checked(identity: u32) -> Result<(), String> {

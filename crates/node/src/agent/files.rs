@@ -1,16 +1,21 @@
 //! What an agent keeps in its directory, and what the kernel says of its interfaces.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use strata_agent::{Assignment, Interface};
-use strata_capture::live::{ANY, Device};
+use strata_capture::live::{ANY, Device, namespaces_behind};
 use strata_tls::authority::write_private;
 
+use super::libvirt::machines;
 use crate::error::{At as _, NodeError, Result};
 use crate::notice::{Notice, Tell};
+
+/// Letters of a name that somebody gave: less than what may be reported and announced.
+const BEHIND_MAX: usize = 60;
 
 /// Who the agent is for its controller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,11 +72,6 @@ impl State {
         write_private(&path, &text).at_with(|| format!("{}: cannot write", path.display()))
     }
 
-    /// The socket of the recording.
-    pub(super) fn socket(&self) -> PathBuf {
-        self.dir.join("record.sock")
-    }
-
     pub(super) fn identity(&self) -> Result<Option<Identity>> {
         self.read("identity.json")
     }
@@ -99,20 +99,38 @@ pub(super) fn interfaces() -> Result<Vec<Interface>> {
     // `-i` separates names by commas.
     let may = |device: &Device| device.name != ANY && !device.name.contains(',') && device.is_up;
     let devices = Device::all()?.into_iter().filter(may);
-    Ok(devices.map(interface).collect())
+    // What is not found out is no reason not to capture.
+    let namespaces = namespaces_behind().unwrap_or_else(|_| BTreeMap::new());
+    let machines = machines();
+    let with = |device: Device| {
+        let machine = machines.get(&device.name);
+        let namespace = namespaces.get(&device.index);
+        let behind = match (machine, namespace) {
+            (Some(machine), _) => format!("libvirt {machine}"),
+            (None, Some(namespace)) => format!("netns {namespace}"),
+            (None, None) => String::new(),
+        };
+        interface(device, &behind)
+    };
+    Ok(devices.map(with).collect())
 }
 
-fn interface(device: Device) -> Interface {
+fn shown(text: &str) -> String {
+    let letters = text.trim().chars().filter(|letter| !letter.is_control());
+    letters.take(BEHIND_MAX).collect()
+}
+
+fn interface(device: Device, behind: &str) -> Interface {
     let read = |file: &str| -> String {
         let path = Path::new("/sys/class/net").join(&device.name).join(file);
         let text = fs::read_to_string(path).ok();
-        let letters = text.iter().flat_map(|text| text.trim().chars());
-        letters.filter(|letter| !letter.is_control()).collect()
+        text.map_or(String::new(), |text| shown(&text))
     };
     Interface {
         index: device.index,
         mac: read("address"),
         alias: read("ifalias"),
+        behind: shown(behind),
         name: device.name,
     }
 }

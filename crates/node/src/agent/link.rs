@@ -17,13 +17,13 @@ use super::files::{Identity, State};
 use super::{Desk, now_ns};
 use crate::error::{NodeError, Result};
 use crate::notice::{Notice, Tell};
+use crate::waker::Waker;
 
 /// After a failure, and after further ones twice as long each time, up to the most.
 const AGAIN: Duration = Duration::from_millis(500);
 const AGAIN_MAX: Duration = Duration::from_secs(30);
 /// A controller notices within this time that a connection is gone.
 const BUSY: Duration = Duration::from_millis(100);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The supervisor takes what was assigned within this time: it may be ending a recording.
 const TAKEN: Duration = Duration::from_secs(60);
 
@@ -34,6 +34,10 @@ pub(super) struct Link {
     pub(super) state: State,
     pub(super) desk: Desk,
     pub(super) interrupt: Interrupt,
+    /// Wakes this: the supervisor has taken something, or the agent ends.
+    pub(super) waker: Waker,
+    /// Wakes the supervisor.
+    pub(super) supervisor: Waker,
     pub(super) stop: Arc<AtomicBool>,
     pub(super) tell: Tell,
 }
@@ -80,12 +84,20 @@ impl Link {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Waits, but not beyond the end.
-    fn wait(&self, most: Duration) {
+    /// Waits, but not beyond the end, or when `is_over`.
+    fn wait_until(&self, most: Duration, is_over: impl Fn() -> bool) {
         let started = Instant::now();
-        while started.elapsed() < most && !self.is_stopped() {
-            thread::sleep(LOOK_EVERY);
+        while !self.is_stopped() && !is_over() {
+            let left = most.saturating_sub(started.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            self.waker.wait(Some(left));
         }
+    }
+
+    fn wait(&self, most: Duration) {
+        self.wait_until(most, || false);
     }
 
     fn run(self, mut identity: Option<Identity>) {
@@ -141,7 +153,8 @@ impl Link {
         let until = self.interrupt.follow();
         let mut report = self.desk.lock().report.clone();
         report.time_ns = now_ns();
-        report.exports = exports(&self.state.socket());
+        let socket = self.desk.lock().socket.clone();
+        report.exports = socket.as_deref().map_or_else(Vec::new, exports);
         let assigned = match asking.report(&report, until) {
             Ok(assigned) => assigned,
             Err(AgentClientError::Refused {
@@ -159,11 +172,8 @@ impl Link {
         if let Some(assignment) = assigned {
             let stamp = assignment.stamp;
             self.desk.lock().inbox = Some(assignment);
-            let started = Instant::now();
-            let is_taken = || self.desk.lock().report.has == Some(stamp);
-            while !is_taken() && !self.is_stopped() && started.elapsed() < TAKEN {
-                thread::sleep(LOOK_EVERY);
-            }
+            self.supervisor.wake();
+            self.wait_until(TAKEN, || self.desk.lock().report.has == Some(stamp));
         }
         Ok(())
     }

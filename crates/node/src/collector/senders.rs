@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use strata_exporter::{Announcement, Datagram, Kind, Sequence};
+use strata_exporter::{Announcement, Datagram, Kind, SealError, Sequence};
 use strata_wire::pcapng::options::{self, code};
 use strata_wire::{Interface, LinkType};
 
@@ -32,12 +32,29 @@ pub struct CollectorCounts {
     pub strangers: u64,
     /// Datagrams that are not of this format, or damaged.
     pub unreadable: u64,
+    /// Datagrams in clear, or forged, where they have to be encrypted.
+    pub forged: u64,
+    /// Datagrams that were encrypted at another time than now.
+    pub old: u64,
     /// Datagrams that came twice, too late, or contradict those before.
     pub refused: u64,
     /// Datagrams of interfaces beyond those that are remembered.
     pub too_many: u64,
     /// Datagrams, or runs of them, that found the socket's buffer full.
     pub socket_drops: u64,
+}
+
+impl CollectorCounts {
+    /// Counts a datagram that could not be decrypted.
+    pub(super) fn sealed(&mut self, error: SealError) {
+        let count = match error {
+            SealError::Clear | SealError::NoKey | SealError::Forged => &mut self.forged,
+            SealError::Old => &mut self.old,
+            SealError::Repeated => &mut self.refused,
+            SealError::TooMany => &mut self.too_many,
+        };
+        *count += 1;
+    }
 }
 
 /// What came from an interface of a sender.
@@ -225,7 +242,6 @@ impl Senders {
 
     /// So many packets of a datagram that was accepted were handed out.
     pub(super) fn taken(&mut self, sender: IpAddr, datagram: &Datagram, packets: u64) {
-        self.counts.packets += packets;
         if let Some(from) = self.known.get_mut(&(sender, datagram.source.identity)) {
             from.session(datagram).taken += packets;
         }
@@ -300,8 +316,10 @@ impl Origin {
             if known.index > 0 {
                 description += &format!(", interface {}", known.index);
             }
-            if !known.alias.is_empty() {
-                description += &format!(", {}", known.alias);
+            for name in [&known.alias, &known.behind] {
+                if !name.is_empty() {
+                    description += &format!(", {name}");
+                }
             }
         }
         let list = &mut interface.options;

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::mem;
+use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError};
 
 use strata_pipeline::{ExportedPacket, Exports, PolicyExport};
 use strata_rules::DestinationName;
 use strata_wire::{Interface, Keep, LinkType, clamped, exact};
 
+use super::Times;
 use super::own::Own;
 
 /// A chunk goes to the thread once it has this many bytes, or packets.
@@ -75,6 +77,7 @@ pub(crate) struct ExportQueue {
     targets: Vec<DestinationName>,
     own: Vec<Own>,
     links: Vec<LinkType>,
+    times: Arc<Times>,
     waits: bool,
     chunk: Chunk,
 }
@@ -84,6 +87,7 @@ impl ExportQueue {
         queue: SyncSender<Chunk>,
         targets: &[DestinationName],
         own: Vec<Own>,
+        times: Arc<Times>,
         waits: bool,
     ) -> Self {
         Self {
@@ -91,6 +95,7 @@ impl ExportQueue {
             targets: targets.to_vec(),
             own,
             links: Vec::new(),
+            times,
             waits,
             chunk: Chunk::default(),
         }
@@ -142,6 +147,9 @@ impl Exports for ExportQueue {
     fn take(&mut self, exported: &ExportedPacket<'_>, exports: &[PolicyExport]) {
         let packet = &exported.packet;
         let link = self.links[usize::from(packet.interface)];
+        if !self.times.have(packet.ts_ns) {
+            return;
+        }
         if self.own.iter().any(|own| own.has_sent(link, packet.data)) {
             return;
         }

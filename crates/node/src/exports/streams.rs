@@ -3,19 +3,20 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use strata_capture::live::Device;
 use strata_control::Controller;
 use strata_control::config::ExportPlan;
 use strata_exporter::{
-    Announcement, Channel, Header, HeaderWriter, Label, PacketWriter, Source, vxlan,
+    Announcement, Channel, Header, HeaderWriter, Label, PacketWriter, Source, identity_in, vxlan,
 };
 use strata_wire::LinkType;
 
+use super::NewPlan;
 use super::queue::{Chunk, Described, Entry, StreamKey};
 use super::target::{Outbox, Target};
 use crate::error::Result;
@@ -57,6 +58,8 @@ pub(super) struct Streams {
     interfaces: BTreeMap<u16, Known>,
     writers: BTreeMap<StreamKey, Writer>,
     plan: ExportPlan,
+    /// Put there when the configuration is read again.
+    new_plan: NewPlan,
     host: String,
     next_session: u32,
     controller: Arc<Controller>,
@@ -67,15 +70,19 @@ impl Streams {
     pub(super) fn new(
         targets: Vec<Target>,
         (plan, host): (ExportPlan, String),
+        new_plan: NewPlan,
         controller: Arc<Controller>,
         waits: bool,
         tell: Tell,
     ) -> Result<Self> {
+        let keys = plan.keys.as_ref();
+        let outboxes: std::io::Result<Vec<Outbox>> = targets
+            .into_iter()
+            .map(|target| Outbox::new(target, waits, keys))
+            .collect();
         let streams = Self {
-            outboxes: targets
-                .into_iter()
-                .map(|target| Outbox::new(target, waits))
-                .collect(),
+            outboxes: outboxes?,
+            new_plan,
             interfaces: BTreeMap::new(),
             writers: BTreeMap::new(),
             plan,
@@ -102,6 +109,7 @@ impl Streams {
             }
             if announced.elapsed() >= ANNOUNCE_EVERY {
                 announced = Instant::now();
+                self.adopt();
                 self.measure();
                 self.announce();
             }
@@ -114,8 +122,8 @@ impl Streams {
             let outbox = &mut self.outboxes[usize::from(key.target)];
             for _ in 0..ENDS {
                 match writer {
-                    Writer::Headers(writer) => writer.end(|bytes| outbox.put([bytes, &[]])),
-                    Writer::Packets(writer) => writer.end(|bytes| outbox.put([bytes, &[]])),
+                    Writer::Headers(writer) => writer.end(|bytes| outbox.put(bytes)),
+                    Writer::Packets(writer) => writer.end(|bytes| outbox.put(bytes)),
                     Writer::Vxlan(_) => {}
                 }
             }
@@ -161,6 +169,7 @@ impl Streams {
                  [export.identities]; its packets are not exported, and counted (unfit)"
             )));
         }
+        self.warn_without_key(identity);
         self.writers.retain(|key, _| key.interface != described.id);
         let session = self.next_session;
         self.next_session = session.wrapping_add(1);
@@ -185,8 +194,8 @@ impl Streams {
         };
         outbox.status.lost += packets;
         match writer {
-            Writer::Headers(writer) => writer.skip(packets, |bytes| outbox.put([bytes, &[]])),
-            Writer::Packets(writer) => writer.skip(packets, |bytes| outbox.put([bytes, &[]])),
+            Writer::Headers(writer) => writer.skip(packets, |bytes| outbox.put(bytes)),
+            Writer::Packets(writer) => writer.skip(packets, |bytes| outbox.put(bytes)),
             Writer::Vxlan(_) => {}
         }
     }
@@ -212,16 +221,50 @@ impl Streams {
         };
         match writer {
             Writer::Headers(writer) => {
-                let done = writer.put(&header, |bytes| outbox.put([bytes, &[]]));
+                let done = writer.put(&header, |bytes| outbox.put(bytes));
                 outbox.status.unfit += u64::from(done.is_err());
             }
-            Writer::Packets(writer) => writer.put(&header, |bytes| outbox.put([bytes, &[]])),
+            Writer::Packets(writer) => writer.put(&header, |bytes| outbox.put(bytes)),
             Writer::Vxlan(identity) => {
                 let room = outbox.room - vxlan::HEADER_LEN;
                 let frame = &bytes[..bytes.len().min(room)];
                 outbox.status.cut += u64::from(frame.len() < bytes.len());
-                outbox.put([&vxlan::header(*identity), frame]);
+                outbox.put_frame(&vxlan::header(*identity), frame);
             }
+        }
+    }
+
+    /// Encrypts with the keys, and announces what the configuration says now.
+    fn adopt(&mut self) {
+        let new = self.new_plan.lock();
+        let Some(plan) = new.unwrap_or_else(PoisonError::into_inner).take() else {
+            return;
+        };
+        self.plan.behind = plan.behind;
+        let Some(keys) = plan
+            .keys
+            .filter(|keys| self.plan.keys.as_ref() != Some(keys))
+        else {
+            return;
+        };
+        for outbox in &mut self.outboxes {
+            outbox.use_keys(&keys);
+        }
+        self.plan.keys = Some(keys);
+        for known in self.interfaces.values() {
+            self.warn_without_key(known.identity);
+        }
+    }
+
+    fn warn_without_key(&self, identity: Option<u32>) {
+        let keys = self.plan.keys.as_ref();
+        if let (Some(identity), Some(keys)) = (identity, keys)
+            && keys.to_seal(identity).is_none()
+        {
+            (self.tell)(&Notice::Warning(format!(
+                "export: export.key_file has no key for identity {identity}: its packets are not sent \
+                 to collectors, and counted (unfit)"
+            )));
         }
     }
 
@@ -237,10 +280,10 @@ impl Streams {
             for (_, writer) in self.writers.iter_mut().filter(|(key, _)| of(key)) {
                 match writer {
                     Writer::Headers(writer) => {
-                        writer.set_room(room, |bytes| outbox.put([bytes, &[]]));
+                        writer.set_room(room, |bytes| outbox.put(bytes));
                     }
                     Writer::Packets(writer) => {
-                        writer.set_room(room, |bytes| outbox.put([bytes, &[]]));
+                        writer.set_room(room, |bytes| outbox.put(bytes));
                     }
                     Writer::Vxlan(_) => {}
                 }
@@ -258,9 +301,10 @@ impl Streams {
     }
 
     fn tell_collectors(&mut self, datagram: &[u8]) {
+        let identity = identity_in(datagram);
         for outbox in &mut self.outboxes {
-            if outbox.destination().channel == Channel::Udp {
-                outbox.put([datagram, &[]]);
+            if outbox.destination().channel == Channel::Udp && outbox.has_key(identity) {
+                outbox.put(datagram);
             }
         }
     }
@@ -285,6 +329,12 @@ impl Streams {
             host: self.host.clone(),
             interface: name.to_owned(),
             alias: read("ifalias"),
+            behind: self
+                .plan
+                .behind
+                .get(name)
+                .map_or("", String::as_str)
+                .to_owned(),
         };
         Some(announcement.datagram())
     }
@@ -294,8 +344,8 @@ impl Streams {
         for (key, writer) in &mut self.writers {
             let outbox = &mut self.outboxes[usize::from(key.target)];
             match writer {
-                Writer::Headers(writer) => writer.finish(|bytes| outbox.put([bytes, &[]])),
-                Writer::Packets(writer) => writer.finish(|bytes| outbox.put([bytes, &[]])),
+                Writer::Headers(writer) => writer.finish(|bytes| outbox.put(bytes)),
+                Writer::Packets(writer) => writer.finish(|bytes| outbox.put(bytes)),
                 Writer::Vxlan(_) => {}
             }
         }
@@ -327,6 +377,9 @@ fn writer<'a>(
 ) -> Option<&'a mut Writer> {
     if !writers.contains_key(&key) {
         let known = interfaces.get(&key.interface)?;
+        if !outbox.has_key(known.identity?) {
+            return None;
+        }
         let source = Source {
             identity: known.identity?,
             session: known.session,

@@ -1,13 +1,16 @@
 //! A destination: its socket, and datagrams for it, which leave many at a time.
 
+use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use strata_control::ExportStatus;
 use strata_control::config::NamedDestination;
-use strata_exporter::{Destination, LEN_MIN, LEN_USUAL};
+use strata_exporter::{
+    Channel, Destination, LEN_MIN, LEN_USUAL, SALT_LEN, SEALED_MORE, SealKeys, Sealer, identity_in,
+};
 use strata_rules::DestinationName;
 use strata_sys::socket::{self, Message, never_fragment, path_mtu, send_many};
 
@@ -22,6 +25,61 @@ const ROOM_MAX: usize = 8952;
 const SEND_BUFFER: u32 = 4 << 20;
 /// How often a full socket is waited for, 100 ms each, where that is allowed.
 const WAITS: u32 = 50;
+
+/// What encrypts the datagrams to a destination.
+#[derive(Debug)]
+struct Sealing {
+    keys: SealKeys,
+    /// Random, of this run: with it, every identity has a cipher of its own.
+    salt: [u8; SALT_LEN],
+    /// By identity.
+    sealers: BTreeMap<u32, Sealer>,
+}
+
+impl Sealing {
+    fn new(keys: SealKeys) -> io::Result<Self> {
+        let mut salt = [0; SALT_LEN];
+        getrandom::fill(&mut salt).map_err(io::Error::other)?;
+        Ok(Self {
+            keys,
+            salt,
+            sealers: BTreeMap::new(),
+        })
+    }
+
+    /// Uses other keys from now on. An identity without a key is not sent any more.
+    fn use_keys(&mut self, keys: SealKeys) {
+        for (identity, sealer) in &mut self.sealers {
+            if let Some(key) = keys.to_seal(*identity) {
+                sealer.use_key(&key);
+            }
+        }
+        self.keys = keys;
+    }
+
+    /// Appends a datagram, encrypted; returns whether there is a key for its identity.
+    fn seal(&mut self, datagram: &[u8], out: &mut Vec<u8>) -> bool {
+        let identity = identity_in(datagram);
+        if let Some(sealer) = self.sealers.get_mut(&identity) {
+            sealer.seal(now(), datagram, out);
+            return true;
+        }
+        let Some(key) = self.keys.to_seal(identity) else {
+            return false;
+        };
+        let sealer = Sealer::new(&key, self.salt);
+        let sealer = self.sealers.entry(identity).or_insert(sealer);
+        sealer.seal(now(), datagram, out);
+        true
+    }
+}
+
+/// Seconds since 1970.
+fn now() -> u32 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let seconds = since.expect("the clock is after 1970").as_secs();
+    u32::try_from(seconds).expect("the clock is before 2106")
+}
 
 /// A destination and its socket.
 #[derive(Debug)]
@@ -83,12 +141,13 @@ impl Target {
         }
     }
 
-    /// Bytes that a datagram may have on the path, as far as is known now.
-    fn room(&self) -> usize {
+    /// Bytes that a datagram may have on the path, as far as is known now, before it is encrypted.
+    fn room(&self, is_sealed: bool) -> usize {
         let is_v6 = self.address.is_ipv6();
         let headers = if is_v6 { 48 } else { 28 };
         let carried = path_mtu(self.socket.as_fd(), is_v6).map(|mtu| mtu.saturating_sub(headers));
-        carried.unwrap_or(LEN_USUAL).clamp(LEN_MIN, ROOM_MAX)
+        let more = if is_sealed { SEALED_MORE } else { 0 };
+        carried.unwrap_or(LEN_USUAL).clamp(LEN_MIN + more, ROOM_MAX) - more
     }
 }
 
@@ -100,7 +159,8 @@ pub(super) struct Outbox {
     /// Where datagrams end.
     ends: Vec<usize>,
     waits: bool,
-    /// Bytes of a datagram at most.
+    sealing: Option<Sealing>,
+    /// Bytes of a datagram at most, before it is encrypted.
     pub(super) room: usize,
     pub(super) status: ExportStatus,
     /// The first problem, until it is told.
@@ -109,21 +169,38 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    pub(super) fn new(target: Target, waits: bool) -> Self {
-        Self {
+    /// Datagrams to a collector are encrypted if there are keys.
+    pub(super) fn new(target: Target, waits: bool, keys: Option<&SealKeys>) -> io::Result<Self> {
+        let keys = keys.filter(|_| target.destination.channel == Channel::Udp);
+        let sealing = keys.cloned().map(Sealing::new).transpose()?;
+        Ok(Self {
             status: ExportStatus {
                 name: target.name.to_string(),
                 to: target.destination.to_string(),
                 ..ExportStatus::default()
             },
-            room: target.room(),
+            room: target.room(sealing.is_some()),
+            sealing,
             bytes: Vec::with_capacity(BURST * 1500),
             ends: Vec::with_capacity(BURST),
             target,
             waits,
             problem: None,
             has_told: false,
+        })
+    }
+
+    /// Encrypts with other keys from now on.
+    pub(super) fn use_keys(&mut self, keys: &SealKeys) {
+        if let Some(sealing) = &mut self.sealing {
+            sealing.use_keys(keys.clone());
         }
+    }
+
+    /// Whether datagrams of an identity can be sent: they may have to be encrypted.
+    pub(super) fn has_key(&self, identity: u32) -> bool {
+        let sealing = self.sealing.as_ref();
+        sealing.is_none_or(|sealing| sealing.keys.to_seal(identity).is_some())
     }
 
     pub(super) fn destination(&self) -> &Destination {
@@ -132,7 +209,7 @@ impl Outbox {
 
     /// Measures the path again; returns whether datagrams have to become shorter or may be longer.
     pub(super) fn measure(&mut self) -> bool {
-        let room = self.target.room();
+        let room = self.target.room(self.sealing.is_some());
         std::mem::replace(&mut self.room, room) != room
     }
 
@@ -143,11 +220,29 @@ impl Outbox {
         problem
     }
 
-    /// Adds a datagram in two parts; several leave together.
-    pub(super) fn put(&mut self, parts: [&[u8]; 2]) {
-        parts
-            .iter()
-            .for_each(|part| self.bytes.extend_from_slice(part));
+    /// Adds a datagram; several leave together.
+    pub(super) fn put(&mut self, datagram: &[u8]) {
+        let has_key = match &mut self.sealing {
+            Some(sealing) => sealing.seal(datagram, &mut self.bytes),
+            None => {
+                self.bytes.extend_from_slice(datagram);
+                true
+            }
+        };
+        match has_key {
+            true => self.end(),
+            false => self.status.not_sent += 1,
+        }
+    }
+
+    /// Adds a frame in VXLAN.
+    pub(super) fn put_frame(&mut self, header: &[u8], frame: &[u8]) {
+        self.bytes.extend_from_slice(header);
+        self.bytes.extend_from_slice(frame);
+        self.end();
+    }
+
+    fn end(&mut self) {
         self.ends.push(self.bytes.len());
         if self.ends.len() >= BURST {
             self.flush();
