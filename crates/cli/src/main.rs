@@ -13,6 +13,7 @@ mod descriptors;
 mod drift;
 mod eval;
 mod export;
+mod extcap;
 mod features;
 mod generate;
 mod gpv;
@@ -186,6 +187,10 @@ impl Command {
 }
 
 fn main() -> ExitCode {
+    if extcap::is_called() {
+        logging::begin(None);
+        return extcap::main().unwrap_or_else(|error| failed(&error));
+    }
     let command = Cli::parse().command;
     logging::begin(command.logging());
     if command.is_long_running() {
@@ -235,17 +240,22 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        // The reader of our output has seen enough: `strata export -w - | head`.
-        Err(error) if text::is_broken_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            if let Some(python::Ended(status)) = error.downcast_ref() {
-                return ExitCode::from(*status);
-            }
-            tracing::error!("{}", text::chain(&error));
-            if error.is::<output::Refused>() {
-                return ExitCode::from(2);
-            }
-            ExitCode::FAILURE
-        }
+        Err(error) => failed(&error),
+    }
+}
+
+/// Says why the program fails, and returns the status that says so too.
+fn failed(error: &anyhow::Error) -> ExitCode {
+    // The reader of our output has seen enough: `strata export -w - | head`.
+    if text::is_broken_pipe(error) {
+        return ExitCode::SUCCESS;
+    }
+    if let Some(python::Ended(status)) = error.downcast_ref() {
+        return ExitCode::from(*status);
+    }
+    tracing::error!("{}", text::chain(error));
+    match error.is::<output::Refused>() {
+        true => ExitCode::from(2),
+        false => ExitCode::FAILURE,
     }
 }
