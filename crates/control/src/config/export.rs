@@ -16,6 +16,9 @@ const DESTINATIONS_MAX: usize = 64;
 /// The largest identity: it is a VXLAN network identifier.
 const IDENTITY_MAX: u32 = (1 << 24) - 1;
 
+/// Times of packets that are exported, ns since 1970, unless the configuration bounds them.
+const ALWAYS: Range<u64> = 0..u64::MAX;
+
 /// Export of headers and packets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -123,7 +126,7 @@ impl ExportConfig {
         let keys = keys.map_err(|error| ("key_file".to_owned(), error.to_string()))?;
         Ok(Some(ExportPlan {
             keys,
-            times: self.from.unwrap_or(0)..self.until.unwrap_or(u64::MAX),
+            times: self.from.unwrap_or(ALWAYS.start)..self.until.unwrap_or(ALWAYS.end),
             destinations,
             identity,
             identities: self.identities.clone(),
