@@ -72,24 +72,25 @@ impl<'a> Blocks<'a> {
         }
     }
 
-    fn open(&self, entry: &'a BlockFile) -> Source<'a> {
+    /// `None` if none of its blocks is wanted.
+    fn open(&self, entry: &'a BlockFile) -> Option<Source<'a>> {
         let disk = self.disk.as_ref();
         let opened = match open_file(disk, entry) {
             Ok(opened) => opened,
-            Err(error) => return Source::Failed(error),
+            Err(error) => return Some(Source::Failed(error)),
         };
         if !self.select.without_index
             && opened.size == entry.bytes
             && let Some(index) = Index::read(disk, self.recording, entry)
         {
-            return Source::Indexed(Indexed {
+            return Some(Source::Indexed(Indexed {
                 entry,
                 named: opened.named,
                 wanted: index.search(disk, self.select).into_iter(),
                 index,
-            });
+            }));
         }
-        Source::Walk(opened)
+        self.select.wants(0).then_some(Source::Walk(opened))
     }
 
     /// Starts reading the next block that the index selects; false if there is none before the part
@@ -113,7 +114,7 @@ impl<'a> Blocks<'a> {
                     let Some(entry) = self.files.find(of_worker) else {
                         return false;
                     };
-                    self.source = Some(self.open(entry));
+                    self.source = self.open(entry);
                 }
             }
         }

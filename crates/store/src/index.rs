@@ -127,11 +127,16 @@ impl Index {
     /// Numbers of the blocks that may match.
     pub(crate) fn search(&self, disk: &dyn Disk, select: &Select) -> Vec<usize> {
         if !select.asks_summaries() {
-            let may = |&n: &usize| select.may_match(&self.entries[n].header, |_| true);
+            let may =
+                |&n: &usize| select.wants(n) && select.may_match(&self.entries[n].header, |_| true);
             return (0..self.entries.len()).filter(may).collect();
         }
         match &self.form {
-            Form::Summaries => summaries::search(self, disk, select),
+            Form::Summaries => {
+                let mut found = summaries::search(self, disk, select);
+                found.retain(|&number| select.wants(number));
+                found
+            }
             Form::Slices(groups) => {
                 let file = disk.open(&self.name, false).ok();
                 let file = file.as_deref();

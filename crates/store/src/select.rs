@@ -1,5 +1,7 @@
 //! Which blocks a reader wants, as far as headers and summaries tell.
 
+use std::ops::Range;
+
 use strata_blocks::BlockHeader;
 use strata_wire::{AddressFamily, FlowHasher, FlowKey};
 
@@ -14,6 +16,9 @@ pub struct Select {
     pub addresses: Vec<Vec<(AddressFamily, u128)>>,
     /// Packets of these flows, by their outermost IP header; `None` for all.
     pub flows: Option<Vec<FlowKey>>,
+    /// Only these blocks of each file, by number; `None` for all. A file without an index is not
+    /// divided: all its blocks belong to the range that begins with 0.
+    pub numbers: Option<Range<usize>>,
     /// Only blocks that hold what the inputs said about themselves.
     pub metadata_only: bool,
     /// Headers and summaries only: records are neither read nor checked.
@@ -56,6 +61,12 @@ impl Select {
         let has =
             |&(family, address): &(AddressFamily, u128)| may_hold(hasher.address(family, address));
         self.addresses.iter().all(|set| set.iter().any(has))
+    }
+
+    /// Whether a block's number is wanted.
+    pub(crate) fn wants(&self, number: usize) -> bool {
+        let numbers = self.numbers.as_ref();
+        numbers.is_none_or(|numbers| numbers.contains(&number))
     }
 
     /// Whether summaries can rule out more blocks than headers do.

@@ -111,6 +111,40 @@ fn searches() -> Vec<Select> {
     searches
 }
 
+/// Ranges of numbers divide what a search finds, with an index and without one.
+#[test]
+fn blocks_are_read_in_pieces() {
+    let disk = SimDisk::default();
+    record(&disk, 1 << 30);
+    let log = log(&disk);
+    let files = &log.recordings()[0].files;
+    assert_eq!(files.len(), 1);
+    for select in searches().iter().chain([&Select::default()]) {
+        let whole = found(&log, select);
+        for without_index in [false, true] {
+            let pieces = (0..BLOCKS as usize).step_by(16).flat_map(|start| {
+                let numbers = start..start + 16;
+                let of_piece = Select {
+                    numbers: Some(numbers.clone()),
+                    without_index,
+                    ..select.clone()
+                };
+                let found = found(&log, &of_piece);
+                let fits = |n: &u64| numbers.contains(&(*n as usize));
+                assert!(without_index || found.iter().all(fits), "{found:?}");
+                found
+            });
+            let pieces: Vec<u64> = pieces.collect();
+            let same = if without_index {
+                expected(&log, select)
+            } else {
+                whole.clone()
+            };
+            assert_eq!(pieces, same);
+        }
+    }
+}
+
 fn bytes(disk: &dyn Disk, name: &str) -> Vec<u8> {
     let file = disk.open(name, false).unwrap();
     let mut bytes = vec![0; usize::try_from(file.size().unwrap()).unwrap()];

@@ -103,6 +103,9 @@ impl Group {
         };
         let blocks = 0..self.lens.len();
         let found = blocks.filter(|&block| {
+            if !select.wants(self.first + block) {
+                return false;
+            }
             let header = &entries[self.first + block].header;
             select.may_match(header, |key| read.may_hold(block, key))
         });
