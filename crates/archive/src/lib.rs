@@ -14,6 +14,7 @@
 mod addresses;
 mod ahead;
 mod anomalous;
+mod batch;
 mod changes;
 mod checked;
 mod coded;
@@ -67,12 +68,13 @@ pub use prune::{
 pub use retention::PROTECTED;
 pub use spec::{Coding, Element, ElementForm, Kind, Narrows, Spec, Unit};
 pub use tables::{Rows, Table, TakeRows, rows_of_blocks};
-pub use verify::{Verified, verify};
+pub use verify::{Verified, verify, verify_telling};
 
 /// Reading parts: their files, their tables, rows turned back into packets, and the bytes kept
 /// beyond headers.
 pub mod parts {
     pub use crate::ahead::TableInput;
+    pub use crate::batch::{Batch, IntCells, TextCells};
     pub use crate::files::{Input, InputAt};
     pub use crate::flow::{community_id_of, community_id_seeded, icmp_counterpart};
     pub use crate::packets::rows;

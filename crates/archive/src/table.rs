@@ -2,9 +2,10 @@
 
 use std::io::Write;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use parquet::arrow::arrow_reader::ArrowReaderMetadata;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::bloom_filter::Sbbf;
 use parquet::column::page::Page;
@@ -327,10 +328,12 @@ fn schema(name: &str, specs: &[Spec]) -> String {
 pub struct TableReader<R: TableInput> {
     specs: &'static [Spec],
     /// Each column's position in the file; `None` where an earlier version did not write it.
-    places: Vec<Option<usize>>,
-    input: R,
-    reader: SerializedFileReader<R>,
-    named: String,
+    pub(crate) places: Vec<Option<usize>>,
+    pub(crate) input: R,
+    pub(crate) reader: SerializedFileReader<R>,
+    /// Its metadata, for Arrow.
+    pub(crate) arrow: OnceLock<ArrowReaderMetadata>,
+    pub(crate) named: String,
 }
 
 impl<R: TableInput> std::fmt::Debug for TableReader<R> {
@@ -365,6 +368,7 @@ impl<R: TableInput> TableReader<R> {
             places,
             input,
             reader,
+            arrow: OnceLock::new(),
             named,
         })
     }
@@ -409,6 +413,24 @@ impl<R: TableInput> TableReader<R> {
             Some(Statistics::Boolean(values)) => values.max_opt() != Some(&false),
             _ => true,
         }
+    }
+
+    /// Whether an integer column may have a value in a row group, as far as is known.
+    #[must_use]
+    pub fn may_be(&self, group: usize, column: usize, value: i64) -> bool {
+        let Some(column) = self.places[column] else {
+            return true;
+        };
+        let group = self.reader.metadata().row_group(group);
+        let bounds = match group.column(column).statistics() {
+            Some(Statistics::Int32(of)) => of
+                .min_opt()
+                .zip(of.max_opt())
+                .map(|(min, max)| (i64::from(*min), i64::from(*max))),
+            Some(Statistics::Int64(of)) => of.min_opt().zip(of.max_opt()).map(|(a, b)| (*a, *b)),
+            _ => None,
+        };
+        bounds.is_none_or(|(min, max)| (min..=max).contains(&value))
     }
 
     /// Whether a text column may hold one of these in a group, according to its dictionary, which
@@ -623,5 +645,69 @@ mod tests {
         for other in [&[A][..], &[A, B], &[C, A], &[A, C, A]] {
             assert!(open(other).is_err());
         }
+    }
+
+    const T: Spec = Spec::new("t", Kind::Text, Coding::Dictionary, "").or_null();
+    const D: Spec = Spec::new("d", Kind::Time, Coding::Delta, "");
+    const F: Spec = Spec::new("f", Kind::Float, Coding::Plain, "").or_null();
+
+    /// What Arrow reads is what column readers read, over many pages.
+    #[test]
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        reason = "small"
+    )]
+    fn a_batch_has_what_columns_have() {
+        const ROWS: i64 = 20_000;
+        let mut writer = TableWriter::new(Vec::new(), "table", &[D, T, B, F], &[]).unwrap();
+        let fill = |index: usize, column: &mut Column| {
+            for row in 0..ROWS {
+                let is_there = index == 0 || (row + index as i64) % 3 > 0;
+                if index > 0 {
+                    column.levels.push(i16::from(is_there));
+                }
+                match &mut column.values {
+                    _ if !is_there => {}
+                    Values::Int64(values) => values.push(row * 1_000),
+                    Values::Int32(values) => values.push(row as i32 % 7),
+                    Values::Float(values) => values.push(row as f32 / 2.0),
+                    Values::Bytes(values) => {
+                        values.push(ByteArray::from(format!("text {}", row % 11).as_str()));
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        };
+        writer.group(fill).unwrap();
+        let file = Bytes::from(writer.finish().unwrap());
+        let specs = const { &[D, A.or_null(), T, B, F] };
+        let table = TableReader::open(file, String::from("table"), specs).unwrap();
+        let all = [0, 1, 2, 3, 4];
+        for rows in [
+            vec![0..20_000],
+            vec![0..1, 5..9_000, 19_999..20_000],
+            vec![8_191..8_193],
+            vec![],
+        ] {
+            let columns = table.read(0, &all, &rows).unwrap();
+            let batch = table.batch(0, &all, &rows).unwrap();
+            let count = rows.iter().map(ExactSizeIterator::len).sum();
+            assert_eq!(batch.rows(), count);
+            for at in [0, 1, 3] {
+                let ints = (0..count).map(|row| batch.ints(at).get(row));
+                assert!(ints.eq(columns[at].ints()), "{rows:?}");
+            }
+            let texts = batch.texts(2).unwrap();
+            let texts = (0..count).map(|row| texts.get(row).map(str::as_bytes));
+            assert!(texts.eq(columns[2].bytes().map(|text| text.map(ByteArray::data))));
+            assert!(
+                (0..count)
+                    .map(|row| batch.float(4, row))
+                    .eq(columns[4].floats())
+            );
+        }
+        let may_be = |value| table.may_be(0, 3, value);
+        assert_eq!([-1, 0, 6, 7].map(may_be), [false, true, true, false]);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use strata_store::{
@@ -41,6 +42,20 @@ pub struct Verified {
 ///
 /// If a file cannot be read, or a key is the wrong one; damage is not an error.
 pub fn verify(log: &Log, keys: Option<&Identities>) -> Result<Verified, ArchiveError> {
+    verify_telling(log, keys, &mut |_| ControlFlow::Continue(()))
+}
+
+/// As [`verify`]. After each block file and each part, `tell` gets what was verified so far; if it
+/// breaks, that is all.
+///
+/// # Errors
+///
+/// As [`verify`].
+pub fn verify_telling(
+    log: &Log,
+    keys: Option<&Identities>,
+    tell: &mut dyn FnMut(&Verified) -> ControlFlow<()>,
+) -> Result<Verified, ArchiveError> {
     let disk = log.disk().as_ref();
     let clear = keys.map(|keys| ClearDisk::without_checks(Arc::clone(log.disk()), keys.clone()));
     let mut verified = Verified::default();
@@ -77,10 +92,16 @@ pub fn verify(log: &Log, keys: Option<&Identities>) -> Result<Verified, ArchiveE
                 verified.padding(disk, &file.name, &input, &blocks)?;
                 verified.index(disk, recording, file)?;
             }
+            if tell(&verified).is_break() {
+                return Ok(verified);
+            }
         }
     }
     for part in &log.archive().parts {
         verified.part(disk, clear.as_ref(), part)?;
+        if tell(&verified).is_break() {
+            return Ok(verified);
+        }
     }
     Ok(verified)
 }

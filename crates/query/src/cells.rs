@@ -3,7 +3,7 @@
 use std::fmt;
 
 use strata_archive::Spec;
-use strata_archive::parts::Column;
+use strata_archive::parts::IntCells;
 
 /// Stands for a missing port or protocol, as in [`strata_filter::FlowFacts`] and IPFIX.
 pub(crate) const NO_PORT: u16 = 0;
@@ -25,39 +25,41 @@ impl fmt::Display for WrongValue {
 
 impl std::error::Error for WrongValue {}
 
-/// The integers of a column, row by row.
-pub(crate) struct Ints<'a> {
+/// A column of integers.
+pub(crate) struct IntColumn<'a> {
     column: &'static str,
-    values: Box<dyn Iterator<Item = Option<i64>> + 'a>,
+    cells: IntCells<'a>,
 }
 
-impl<'a> Ints<'a> {
-    pub(crate) fn of(spec: &Spec, column: &'a Column) -> Self {
+impl<'a> IntColumn<'a> {
+    pub(crate) fn of(spec: &Spec, cells: IntCells<'a>) -> Self {
         Self {
             column: spec.name,
-            values: column.ints(),
+            cells,
         }
     }
 
-    /// The next row's value; `None` if it has none.
-    pub(crate) fn next<T: TryFrom<i64>>(&mut self) -> Result<Option<T>, WrongValue> {
-        let Some(value) = self.values.next().flatten() else {
+    /// A row's value; `None` if it has none.
+    #[inline]
+    pub(crate) fn get<T: TryFrom<i64>>(&self, row: usize) -> Result<Option<T>, WrongValue> {
+        let Some(value) = self.cells.get(row) else {
             return Ok(None);
         };
         let column = self.column;
-        T::try_from(value)
-            .map(Some)
-            .map_err(|_| WrongValue { column, value })
+        let fits = T::try_from(value);
+        fits.map(Some).map_err(|_| WrongValue { column, value })
     }
 
-    /// The next row's value, in a column without nulls.
-    pub(crate) fn next_there<T: TryFrom<i64>>(&mut self) -> Result<T, WrongValue> {
-        let value = self.next()?;
+    /// A row's value, in a column without nulls.
+    #[inline]
+    pub(crate) fn there<T: TryFrom<i64>>(&self, row: usize) -> Result<T, WrongValue> {
+        let value = self.get(row)?;
         Ok(value.expect("a column without nulls has a value for every row"))
     }
 
-    /// The next row's time, ns.
-    pub(crate) fn next_time(&mut self) -> Result<u64, WrongValue> {
-        self.next_there().map(i64::cast_unsigned)
+    /// A row's time, ns.
+    #[inline]
+    pub(crate) fn time(&self, row: usize) -> Result<u64, WrongValue> {
+        self.there(row).map(i64::cast_unsigned)
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::{self, ErrorKind, Write};
 
 use strata_archive::parts::{self, Input};
-use strata_archive::{ArchiveError, snapshot};
+use strata_archive::{ArchiveError, FlowColumn, snapshot};
 use strata_blocks::Record;
 use strata_capture::WriteError;
 use strata_store::{BlockFile, Damage, FileKind, Log, RealDisk, Recording, Select, StoreError};
@@ -12,13 +12,15 @@ use strata_wire::Meta;
 
 use crate::by_time::MEMORY_BYTES;
 use crate::exporter::{
-    ExportOptions, Exported, Exporter, FileFormat, Output, Sections, TakePacket,
+    ExportOptions, Exported, Exporter, FileFormat, LoggedPacket, Output, Sections, TakePacket,
 };
 use crate::find::Find;
 use crate::merge;
+use crate::packet_row;
 use crate::parts::{Parts, parts_of};
 use crate::record::FlowRecord;
 use crate::records::{RecordFormat, RecordWriter, flow_records};
+use crate::row_writer::RowWriter;
 
 /// Writes the wanted packets of a log, compacted or not, in order of arrival, recording by
 /// recording. `find` selects the flows that may hold wanted packets, `options` the packets. Damaged
@@ -124,10 +126,69 @@ pub fn export_flows<W: Write>(
     find: &Find<'_>,
     class: Option<&str>,
 ) -> Result<(u64, Vec<Damage>), ArchiveError> {
-    let written = |error| ArchiveError::Write(WriteError::Io(error));
-    let mut writer = RecordWriter::new(output, format).map_err(written)?;
+    let mut writer = RecordWriter::new(output, format).map_err(unwritten)?;
+    let damage = each_flow(log, find, class, &mut |record| {
+        writer.write(record).map_err(unwritten)
+    })?;
+    let count = writer.written;
+    writer.finish().map_err(unwritten)?;
+    Ok((count, damage))
+}
+
+/// As [`export_flows`], as a Parquet file with the columns of the log's table `flows`.
+///
+/// # Errors
+///
+/// As [`export_flows`].
+pub fn export_flow_table<W: Write + Send>(
+    log: &Log,
+    output: W,
+    find: &Find<'_>,
+    class: Option<&str>,
+) -> Result<(u64, Vec<Damage>), ArchiveError> {
+    let columns: Vec<FlowColumn> = FlowRecord::columns().collect();
+    let specs = columns.iter().map(|column| column.spec());
+    let mut rows = RowWriter::new(output, "flows", specs).map_err(unwritten)?;
+    let damage = each_flow(log, find, class, &mut |record| {
+        let row = columns.iter().map(|column| record.get(*column).clone());
+        rows.row(row).map_err(unwritten)
+    })?;
+    Ok((rows.finish().map_err(unwritten)?, damage))
+}
+
+/// As [`export`], as a Parquet file: a row for each packet, with columns of the log's table `packets`.
+///
+/// # Errors
+///
+/// As [`export`].
+pub fn export_packet_table<W: Write + Send>(
+    log: &Log,
+    output: W,
+    find: &Find<'_>,
+    options: ExportOptions<'_>,
+) -> Result<Exported, ArchiveError> {
+    let specs = packet_row::COLUMNS.iter().map(|column| column.spec());
+    let mut rows = RowWriter::new(output, "packets", specs).map_err(unwritten)?;
+    let mut take = |packet: &LoggedPacket<'_>| rows.row(packet_row::of(packet));
+    let exported = packets(log, find, options, &mut take)?;
+    rows.finish().map_err(unwritten)?;
+    Ok(exported)
+}
+
+fn unwritten(error: io::Error) -> ArchiveError {
+    ArchiveError::Write(WriteError::Io(error))
+}
+
+/// Passes the flows of a log that may be wanted, those with packets of a class if it is given; returns
+/// what is damaged.
+fn each_flow(
+    log: &Log,
+    find: &Find<'_>,
+    class: Option<&str>,
+    take: &mut dyn FnMut(&FlowRecord) -> Result<(), ArchiveError>,
+) -> Result<Vec<Damage>, ArchiveError> {
     let mut take = |record: &FlowRecord| match class.is_none_or(|class| record.has_class(class)) {
-        true => writer.write(record).map_err(written),
+        true => take(record),
         false => Ok(()),
     };
     for part in &log.archive().parts {
@@ -143,9 +204,7 @@ pub fn export_flows<W: Write>(
     for part in &parts {
         flow_records(&disk, part, find, &mut take)?;
     }
-    let count = writer.written;
-    writer.finish().map_err(written)?;
-    Ok((count, damage))
+    Ok(damage)
 }
 
 /// The metadata of a recording's inputs, from its parts: each item once, in order.

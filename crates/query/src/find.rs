@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::Range;
 
-use parquet::data_type::ByteArray;
-use strata_archive::parts::{self, Column, Input, TableReader};
+use strata_archive::parts::{self, Batch, Input, TableReader, TextCells};
 use strata_archive::{ArchiveError, FlowColumn};
 use strata_filter::{Filter, FlowFacts};
 use strata_store::{Disk, FileKind, Part, Select};
-use strata_wire::AddressFamily;
+use strata_wire::{AddressFamily, ip_addr};
 
-use crate::cells::{Ints, NO_PORT, NO_PROTOCOL, WrongValue};
+use crate::cells::{IntColumn, NO_PORT, NO_PROTOCOL, WrongValue};
 
 /// What is wanted. The default is everything.
 #[derive(Clone, Copy, Debug, Default)]
@@ -73,69 +72,105 @@ pub(crate) fn wanted(
         return Ok(None);
     }
     let mut wanted = Wanted::new();
-    each_flow(disk, part, find, false, |place, _| {
-        let ranges = wanted.entry(place.group).or_default();
-        add_range(ranges, place.first_row..place.first_row + place.rows);
-    })?;
+    let Some(flows) = Flows::open(disk, part, find)? else {
+        return Ok(Some(wanted));
+    };
+    for group in 0..flows.groups() {
+        flows.each(group, false, |place, _| {
+            let ranges = wanted.entry(place.group).or_default();
+            add_range(ranges, place.first_row..place.first_row + place.rows);
+        })?;
+    }
     Ok(Some(wanted))
 }
 
-/// Passes the flows of a part that may be wanted, with a name of each if `names`, to `take`.
-pub(crate) fn each_flow(
-    disk: &dyn Disk,
-    part: &Part,
-    find: &Find<'_>,
-    names: bool,
-    mut take: impl FnMut(Place<'_>, Option<&[u8]>),
-) -> Result<(), ArchiveError> {
-    if !find.may_be_within(part.ts_min_ns, part.ts_max_ns) {
-        return Ok(());
-    }
-    let name = part.file(FileKind::Flows).map_or("", |file| &file.name);
-    let input = parts::open(disk, part, FileKind::Flows)?;
-    let table = TableReader::open(input, disk.display(name), FlowColumn::SPECS)?;
-    let sought = Sought::of(find);
-    if sought.community_ids.is_some() {
-        table.will_ask_filters(FlowColumn::CommunityId.index());
-    }
-    let wrong = |value: WrongValue| ArchiveError::Table {
-        file: disk.display(name),
-        source: value.into(),
-    };
-    let columns: &[FlowColumn] = if names {
-        &[FACTS, NAMES].concat()
-    } else {
-        FACTS
-    };
-    let columns: Vec<usize> = columns.iter().map(|column| column.index()).collect();
-    for (group, rows) in table.groups().into_iter().enumerate() {
-        let rows = sought.rows(&table, group, rows)?;
-        if rows.is_empty() {
-            continue;
+/// The flows of a part that may be wanted.
+pub(crate) struct Flows<'a> {
+    find: Find<'a>,
+    sought: Sought,
+    table: TableReader<Input>,
+    named: String,
+    /// Rows of each row group.
+    rows: Vec<usize>,
+}
+
+impl<'a> Flows<'a> {
+    /// `None` if nothing of the part is wanted.
+    pub(crate) fn open(
+        disk: &dyn Disk,
+        part: &Part,
+        find: &Find<'a>,
+    ) -> Result<Option<Self>, ArchiveError> {
+        if !find.may_be_within(part.ts_min_ns, part.ts_max_ns) {
+            return Ok(None);
         }
-        let read = table.read(group, &columns, &rows)?;
+        let name = part.file(FileKind::Flows).map_or("", |file| &file.name);
+        let named = disk.display(name);
+        let input = parts::open(disk, part, FileKind::Flows)?;
+        let table = TableReader::open(input, named.clone(), FlowColumn::SPECS)?;
+        let sought = Sought::of(find);
+        if sought.community_ids.is_some() {
+            table.will_ask_filters(FlowColumn::CommunityId.index());
+        }
+        Ok(Some(Self {
+            find: *find,
+            sought,
+            rows: table.groups(),
+            table,
+            named,
+        }))
+    }
+
+    pub(crate) fn groups(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// The row groups that may have flows whose packets are in this row group of the packets.
+    pub(crate) fn of_packets(&self, group: usize) -> impl Iterator<Item = usize> {
+        let column = FlowColumn::RowGroup.index();
+        let group = i64::try_from(group).expect("a file has fewer row groups");
+        (0..self.groups()).filter(move |&of| self.table.may_be(of, column, group))
+    }
+
+    /// Passes the flows of a row group that may be wanted, with a name of each if `names`, to `take`.
+    pub(crate) fn each(
+        &self,
+        group: usize,
+        names: bool,
+        mut take: impl FnMut(Place, Option<&str>),
+    ) -> Result<(), ArchiveError> {
+        let rows = self.sought.rows(&self.table, group, self.rows[group])?;
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let columns = if names {
+            &[FACTS, NAMES].concat()
+        } else {
+            FACTS
+        };
+        let columns: Vec<usize> = columns.iter().map(|column| column.index()).collect();
+        let read = self.table.batch(group, &columns, &rows)?;
         let mut places = Places::of(&read);
-        let mut named: Vec<_> = read[FACTS.len()..].iter().map(Column::bytes).collect();
-        for _ in 0..rows.iter().map(Range::len).sum() {
-            let place = places.next().map_err(wrong)?;
-            let names: Vec<_> = named
-                .iter_mut()
-                .map(|names| names.next().flatten())
-                .collect();
-            if !find.may_be_within(place.first_ns, place.last_ns) {
+        let named = FACTS.len()..columns.len();
+        let named: Vec<_> = named.filter_map(|column| read.texts(column)).collect();
+        for row in 0..read.rows() {
+            let place = places.at(row).map_err(|value| ArchiveError::Table {
+                file: self.named.clone(),
+                source: value.into(),
+            })?;
+            if !self.find.may_be_within(place.first_ns, place.last_ns) {
                 continue;
             }
-            if let Some(filter) = find.filter
+            if let Some(filter) = self.find.filter
                 && !place.hides_addresses
                 && !filter.may_match(&place.facts)
             {
                 continue;
             }
-            let name = names.into_iter().flatten().next();
-            take(place, name.map(ByteArray::data));
+            take(place, named.iter().find_map(|names| names.get(row)));
         }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Names of a flow, the most telling first.
@@ -158,73 +193,116 @@ const FACTS: &[FlowColumn] = &[
     FlowColumn::RowGroup,
     FlowColumn::FirstRow,
     FlowColumn::Rows,
+    FlowColumn::Packets,
 ];
 
 /// The values of [`FACTS`] for a flow.
-pub(crate) struct Place<'a> {
+pub(crate) struct Place {
     first_ns: u64,
     last_ns: u64,
-    /// Its addresses as text.
-    pub(crate) ends: [Option<&'a [u8]>; 2],
+    /// Its addresses, that of the first packet's sender first.
+    pub(crate) ends: [Option<Address>; 2],
     pub(crate) facts: FlowFacts,
     pub(crate) hides_addresses: bool,
     /// Where its packets are.
     pub(crate) group: usize,
     pub(crate) first_row: usize,
     pub(crate) rows: usize,
+    /// How many of them the first packet's sender sent.
+    pub(crate) there: usize,
 }
 
 /// [`FACTS`], flow by flow.
 struct Places<'a> {
-    times: [Ints<'a>; 2],
-    addresses: [Box<dyn Iterator<Item = Option<&'a ByteArray>> + 'a>; 2],
-    ports: [Ints<'a>; 2],
-    protocol: Ints<'a>,
-    hides_addresses: Ints<'a>,
-    /// Row group, first row and number of rows.
-    place: [Ints<'a>; 3],
+    read: &'a Batch,
+    times: [IntColumn<'a>; 2],
+    addresses: [Addresses<'a>; 2],
+    ports: [IntColumn<'a>; 2],
+    protocol: IntColumn<'a>,
+    /// Row group, first row, number of rows, and packets from the first end.
+    place: [IntColumn<'a>; 4],
 }
 
 impl<'a> Places<'a> {
-    fn of(read: &'a [Column]) -> Self {
-        let ints = |at: usize| Ints::of(FACTS[at].spec(), &read[at]);
+    fn of(read: &'a Batch) -> Self {
+        let ints = |at: usize| IntColumn::of(FACTS[at].spec(), read.ints(at));
         Self {
+            read,
             times: [0, 1].map(ints),
-            addresses: [2, 3].map(|at| read[at].bytes()),
+            addresses: [2, 3].map(|at| Addresses::of(read.texts(at))),
             ports: [4, 5].map(ints),
             protocol: ints(6),
-            hides_addresses: ints(7),
-            place: [8, 9, 10].map(ints),
+            place: [8, 9, 10, 11].map(ints),
         }
     }
 
-    fn next(&mut self) -> Result<Place<'a>, WrongValue> {
-        let addresses = self
-            .addresses
-            .each_mut()
-            .map(|column| column.next().flatten());
-        let protocol = self.protocol.next()?;
-        let [first, last] = &mut self.times;
-        let [from, to] = &mut self.ports;
-        let [group, first_row, rows] = &mut self.place;
+    fn at(&mut self, row: usize) -> Result<Place, WrongValue> {
+        let ends = self.addresses.each_mut().map(|column| column.at(row));
+        let protocol = self.protocol.get(row)?;
+        let [first, last] = &self.times;
+        let [from, to] = &self.ports;
+        let [group, first_row, rows, there] = &self.place;
+        let ip = |end: Option<Address>| end.and_then(|(family, address)| ip_addr(family, address));
+        let [source, destination] = ends.map(ip);
+        let addresses = protocol.and(source.zip(destination));
         Ok(Place {
-            first_ns: first.next_time()?,
-            last_ns: last.next_time()?,
-            ends: addresses.map(|address| address.map(ByteArray::data)),
+            first_ns: first.time(row)?,
+            last_ns: last.time(row)?,
+            ends,
             facts: FlowFacts {
-                addresses: both(addresses, protocol.is_some()),
+                addresses: addresses.map(|(source, destination)| [source, destination]),
                 ports: [
-                    from.next()?.unwrap_or(NO_PORT),
-                    to.next()?.unwrap_or(NO_PORT),
+                    from.get(row)?.unwrap_or(NO_PORT),
+                    to.get(row)?.unwrap_or(NO_PORT),
                 ],
                 protocol: protocol.unwrap_or(NO_PROTOCOL),
             },
-            hides_addresses: self.hides_addresses.next_there::<i64>()? != 0,
-            group: group.next_there()?,
-            first_row: first_row.next_there()?,
-            rows: rows.next_there()?,
+            hides_addresses: self.read.bool(7, row) != Some(false),
+            group: group.there(row)?,
+            first_row: first_row.there(row)?,
+            rows: rows.there(row)?,
+            there: there.there(row)?,
         })
     }
+}
+
+/// An address as it is in flow keys.
+pub(crate) type Address = (AddressFamily, u128);
+
+/// A column of addresses, each parsed once.
+struct Addresses<'a> {
+    texts: Option<TextCells<'a>>,
+    /// By number of the text; `None` until it is asked for.
+    parsed: Vec<Option<Option<Address>>>,
+}
+
+impl<'a> Addresses<'a> {
+    fn of(texts: Option<TextCells<'a>>) -> Self {
+        let parsed = vec![None; texts.map_or(0, |texts| texts.entries())];
+        Self { texts, parsed }
+    }
+
+    fn at(&mut self, row: usize) -> Option<Address> {
+        let texts = self.texts?;
+        let code = texts.code(row)?;
+        *self.parsed[code].get_or_insert_with(|| address(texts.entry(code)))
+    }
+}
+
+/// An address as in the tables.
+fn address(text: &str) -> Option<Address> {
+    match text.parse() {
+        Ok(IpAddr::V4(v4)) => return Some((AddressFamily::Ipv4, v4.to_bits().into())),
+        Ok(IpAddr::V6(v6)) => return Some((AddressFamily::Ipv6, v6.to_bits())),
+        Err(_) => {}
+    }
+    let mut address = 0;
+    let mut bytes = 0;
+    for byte in text.split(':') {
+        address = address << 8 | u128::from(u8::from_str_radix(byte, 16).ok()?);
+        bytes += 1;
+    }
+    (bytes == 6).then_some((AddressFamily::Mac, address))
 }
 
 fn add_range(ranges: &mut Vec<Range<usize>>, range: Range<usize>) {
@@ -284,15 +362,13 @@ impl Sought {
                 }
             }
         }
-        let read = table.read(group, &[src, dst, hides], &whole)?;
-        let addresses = read[0].bytes().zip(read[1].bytes());
+        let read = table.batch(group, &[src, dst, hides], &whole)?;
+        let ends = [0, 1].map(|at| Wanting::of(read.texts(at), &self.hosts));
         let mut found = Vec::new();
-        for (row, ((src, dst), hides)) in addresses.zip(read[2].ints()).enumerate() {
-            let is = |address: Option<&ByteArray>, text: &String| {
-                address.is_some_and(|address| address.data() == text.as_bytes())
-            };
-            let has = |set: &Vec<String>| set.iter().any(|text| is(src, text) || is(dst, text));
-            if hides != Some(0) || self.hosts.iter().all(has) {
+        for row in 0..read.rows() {
+            let has = |set: usize| ends.iter().any(|end| end.has(row, set));
+            let hides = || read.bool(2, row) != Some(false);
+            if (0..self.hosts.len()).all(has) || hides() {
                 add_range(&mut found, row..row + 1);
             }
         }
@@ -300,11 +376,49 @@ impl Sought {
     }
 }
 
-fn both(addresses: [Option<&ByteArray>; 2], is_ip: bool) -> Option<[IpAddr; 2]> {
-    let parse = |text: Option<&ByteArray>| -> Option<IpAddr> {
-        std::str::from_utf8(text?.data()).ok()?.parse().ok()
-    };
-    let [source, destination] = addresses;
-    is_ip.then_some(())?;
-    Some([parse(source)?, parse(destination)?])
+/// Which texts of a column are in which sets.
+struct Wanting<'a> {
+    texts: Option<TextCells<'a>>,
+    /// Of each set, by number of the text.
+    sets: Vec<Vec<bool>>,
+}
+
+impl<'a> Wanting<'a> {
+    fn of(texts: Option<TextCells<'a>>, sets: &[Vec<String>]) -> Self {
+        let entries = texts.map_or(0, |texts| texts.entries());
+        let is_in = |set: &Vec<String>, code| {
+            texts.is_some_and(|texts| set.iter().any(|text| text == texts.entry(code)))
+        };
+        let of_set = |set: &Vec<String>| (0..entries).map(|code| is_in(set, code)).collect();
+        Self {
+            texts,
+            sets: sets.iter().map(of_set).collect(),
+        }
+    }
+
+    fn has(&self, row: usize, set: usize) -> bool {
+        let code = self.texts.and_then(|texts| texts.code(row));
+        code.is_some_and(|code| self.sets[set][code])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_as_the_tables_write_them() {
+        assert_eq!(
+            address("10.0.0.1"),
+            Some((AddressFamily::Ipv4, 0x0a00_0001))
+        );
+        assert_eq!(address("::1"), Some((AddressFamily::Ipv6, 1)));
+        assert_eq!(
+            address("00:1b:21:0a:0b:0c"),
+            Some((AddressFamily::Mac, 0x001b_210a_0b0c))
+        );
+        for text in ["", "00:1b", "zz:1b:21:0a:0b:0c", "not dissected"] {
+            assert_eq!(address(text), None, "{text}");
+        }
+    }
 }

@@ -17,6 +17,7 @@
 //! exporter         the capture file, or whoever takes packets
 //! records reasons search  rows of the tables
 //! ipfix            rows of flows as IPFIX messages
+//! row_writer packet_row   rows of flows and packets as Parquet
 //! find decided     which rows may be wanted
 //! record cells     a row of flows; values of rows, checked
 //! ```
@@ -33,14 +34,18 @@ mod exporter;
 mod find;
 mod ipfix;
 mod merge;
+mod packet_row;
 mod parts;
 mod reasons;
 mod record;
 mod records;
+mod row_writer;
 mod search;
 
 pub use by_link::ByLink;
-pub use export::{export, export_flows, export_within, packets};
+pub use export::{
+    export, export_flow_table, export_flows, export_packet_table, export_within, packets,
+};
 pub use exporter::{
     ExportOptions, Exported, FileFormat, Judgement, Kept, LoggedPacket, TakePacket,
 };
@@ -48,4 +53,4 @@ pub use find::Find;
 pub use reasons::{ReasonCount, reasons_of};
 pub use record::FlowRecord;
 pub use records::{RecordFormat, RecordWriter, flow_records, not_formula};
-pub use search::{FoundPacket, Matches, TakeFound, search};
+pub use search::{FoundPacket, Label, Matches, Search, TakeFound, search};

@@ -3,13 +3,12 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use parquet::data_type::ByteArray;
 use strata_archive::parts::{self, TableReader};
 use strata_archive::{ArchiveError, PacketColumn};
 use strata_store::{Disk, FileKind, Part};
 use strata_wire::{AddressFamily, Endpoint, FlowKey};
 
-use crate::cells::{Ints, NO_PORT, WrongValue};
+use crate::cells::{IntColumn, NO_PORT, WrongValue};
 
 /// Packets kept for the same reason.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,66 +59,81 @@ pub fn reasons_of(disk: &dyn Disk, part: &Part) -> Result<Vec<ReasonCount>, Arch
         file: disk.display(name),
         source: value.into(),
     };
-    let mut counts: HashMap<Vec<u8>, ReasonCount> = HashMap::new();
-    let mut key = Vec::new();
+    let mut counts: HashMap<(String, Option<u32>, String, String), ReasonCount> = HashMap::new();
     for (group, rows) in table.groups().into_iter().enumerate() {
         let whole = 0..rows;
         let columns = COLUMNS.map(PacketColumn::index);
-        let read = table.read(group, &columns, std::slice::from_ref(&whole))?;
-        let ints = |at: usize| Ints::of(COLUMNS[at].spec(), &read[at]);
-        let mut texts = [1, 3, 4, 5, 6].map(|n| read[n].bytes());
-        let (mut times, mut ports, mut protocols) = (ints(0), [7, 8].map(ints), ints(9));
-        let mut kept = [10, 11].map(ints);
-        let mut scores = read[2].floats();
-        for _ in 0..rows {
-            let [class, granularity, reason, src, dst] = texts.each_mut().map(|column| {
-                let value: Option<&ByteArray> = column.next().flatten();
-                value.map_or(&[][..], |value| value.data())
+        let read = table.batch(group, &columns, std::slice::from_ref(&whole))?;
+        let ints = |at: usize| IntColumn::of(COLUMNS[at].spec(), read.ints(at));
+        let texts = [1, 3, 4, 5, 6].map(|at| read.texts(at));
+        let (times, ports, protocols) = (ints(0), [7, 8].map(ints), ints(9));
+        let kept = [10, 11].map(ints);
+        // Of this row group, by numbers of the texts.
+        let mut of_group: HashMap<([Option<usize>; 3], Option<u32>), Seen> = HashMap::new();
+        for row in 0..rows {
+            let codes = [0, 1, 2].map(|at: usize| texts[at].and_then(|texts| texts.code(row)));
+            let score = read.float(2, row);
+            let time = times.time(row).map_err(wrong)?;
+            let bytes: [u64; 2] = [
+                kept[0].there(row).map_err(wrong)?,
+                kept[1].there(row).map_err(wrong)?,
+            ];
+            let seen = of_group.entry((codes, score.map(f32::to_bits)));
+            let seen = seen.or_insert(Seen {
+                packets: 0,
+                bytes: 0,
+                first: (time, row),
             });
-            let time = times.next_time().map_err(wrong)?;
-            let [from, to] = &mut ports;
-            let ports = [from.next().map_err(wrong)?, to.next().map_err(wrong)?];
-            let protocol = protocols.next().map_err(wrong)?;
-            let [headers, payload] = &mut kept;
-            let headers: u64 = headers.next_there().map_err(wrong)?;
-            let payload: u64 = payload.next_there().map_err(wrong)?;
-            let bytes = headers + payload;
-            let score = scores.next().flatten();
-            key.clear();
-            for part in [class, granularity, reason] {
-                key.extend_from_slice(part);
-                key.push(0xff);
-            }
-            key.extend(score.map_or(u32::MAX, f32::to_bits).to_le_bytes());
-            let flow = || flow_text([src, dst], ports, protocol);
-            if let Some(known) = counts.get_mut(&key) {
-                known.packets += 1;
-                known.bytes += bytes;
-                if time < known.first_ns {
-                    (known.first_ns, known.first_flow) = (time, flow());
-                }
-                continue;
-            }
-            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            let count = ReasonCount {
-                class: text(class),
-                score,
-                granularity: text(granularity),
-                reason: text(reason),
-                packets: 1,
-                bytes,
-                first_ns: time,
-                first_flow: flow(),
+            seen.packets += 1;
+            seen.bytes += bytes.iter().sum::<u64>();
+            seen.first = seen.first.min((time, row));
+        }
+        for ((codes, score), seen) in of_group {
+            let text = |at: usize| {
+                texts[at]
+                    .zip(codes[at])
+                    .map_or("", |(texts, code)| texts.entry(code))
             };
-            counts.insert(key.clone(), count);
+            let (first_ns, row) = seen.first;
+            let address = |at: usize| texts[at].and_then(|texts| texts.get(row)).unwrap_or("");
+            let ports = [
+                ports[0].get(row).map_err(wrong)?,
+                ports[1].get(row).map_err(wrong)?,
+            ];
+            let protocol = protocols.get(row).map_err(wrong)?;
+            let flow = || flow_text([address(3), address(4)], ports, protocol);
+            let [class, granularity, reason] = [0, 1, 2].map(|at| text(at).to_owned());
+            let key = (class.clone(), score, granularity.clone(), reason.clone());
+            let known = counts.entry(key).or_insert_with(|| ReasonCount {
+                class,
+                score: score.map(f32::from_bits),
+                granularity,
+                reason,
+                packets: 0,
+                bytes: 0,
+                first_ns: u64::MAX,
+                first_flow: String::new(),
+            });
+            known.packets += seen.packets;
+            known.bytes += seen.bytes;
+            if first_ns < known.first_ns || known.first_flow.is_empty() {
+                (known.first_ns, known.first_flow) = (first_ns, flow());
+            }
         }
     }
     Ok(counts.into_values().collect())
 }
 
+/// Packets of a row group that were kept for the same reason.
+struct Seen {
+    packets: u64,
+    bytes: u64,
+    /// Time and row of the earliest.
+    first: (u64, usize),
+}
+
 /// A flow in the format of flow keys; MAC addresses unchanged.
-fn flow_text(addresses: [&[u8]; 2], ports: [Option<u16>; 2], protocol: Option<u8>) -> String {
-    let [src, dst] = addresses.map(String::from_utf8_lossy);
+fn flow_text([src, dst]: [&str; 2], ports: [Option<u16>; 2], protocol: Option<u8>) -> String {
     let end = |text: &str, port: Option<u16>| {
         let (family, address) = match text.parse().ok()? {
             IpAddr::V4(v4) => (AddressFamily::Ipv4, u128::from(v4.to_bits())),
@@ -128,7 +142,7 @@ fn flow_text(addresses: [&[u8]; 2], ports: [Option<u16>; 2], protocol: Option<u8
         let port = port.unwrap_or(NO_PORT);
         Some((family, Endpoint { address, port }))
     };
-    match (end(&src, ports[0]), end(&dst, ports[1]), protocol) {
+    match (end(src, ports[0]), end(dst, ports[1]), protocol) {
         (Some((family, source)), Some((_, destination)), Some(protocol)) => {
             let (key, _) = FlowKey::new(family, protocol, source, destination);
             key.to_string()

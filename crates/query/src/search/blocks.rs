@@ -1,0 +1,169 @@
+//! Packets of block files: their records.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use strata_archive::ArchiveError;
+use strata_blocks::{PacketRecord, Record};
+use strata_store::{BlockFile, Damage, Recording, Select, StoreError};
+use strata_wire::dissect::dissect;
+use strata_wire::{AddressFamily, Context, Endpoint, FlowKey, KeepKind, LinkType, Meta};
+use strata_wire::{TunnelKey, clamped};
+
+use crate::exporter::Judgement as _;
+use crate::merge::Known;
+
+use super::{FoundPacket, Label, Matches, Searching, TakeFound, is_within};
+
+/// What was decided on packets with the same verdict.
+struct Told {
+    class: String,
+    score: Option<f32>,
+    reason: String,
+    /// Numbers of its labels, by how much was kept.
+    labels: Vec<(KeepKind, usize)>,
+}
+
+/// Blocks being searched.
+struct OfBlocks<'a, 'm> {
+    searching: &'a Searching<'a>,
+    matches: &'a mut Matches<'m>,
+    known: Known,
+    links: HashMap<u16, LinkType>,
+    /// The first recording with the same model.
+    recording: u32,
+    /// By verdict.
+    told: HashMap<u16, Told>,
+}
+
+/// Passes what is wanted of some blocks of a file.
+pub(super) fn of_blocks(
+    searching: &Searching<'_>,
+    (recording, file): (&Recording, &BlockFile),
+    numbers: Range<usize>,
+    matches: &mut Matches<'_>,
+    take: &mut dyn TakeFound,
+) -> Result<(), ArchiveError> {
+    let mut blocks = OfBlocks {
+        searching,
+        matches,
+        known: Known::default(),
+        links: HashMap::new(),
+        recording: searching.model_of(recording.id),
+        told: HashMap::new(),
+    };
+    let select = Select {
+        numbers: Some(numbers),
+        ..searching.find.select()
+    };
+    for block in searching.log.blocks_in(recording, file, &select) {
+        if !searching.goes_on() {
+            break;
+        }
+        let block = match block {
+            Ok(block) => block,
+            Err(StoreError::Damage(damage)) => {
+                take.damage(damage.to_string());
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        for record in block.records() {
+            match record {
+                Ok(Record::Packet(packet)) => blocks.packet(&packet, take),
+                Ok(Record::Verdict(id, verdict)) => {
+                    blocks.told.remove(&id);
+                    blocks.known.define(id, verdict);
+                }
+                Ok(Record::Meta(Meta::Interface { id, interface })) => {
+                    blocks.links.insert(id, interface.link);
+                }
+                Ok(Record::Context(json)) => blocks.context(json, take),
+                Ok(Record::Meta(_) | Record::FlowShare(_)) => {}
+                Err(bad) => {
+                    let place = Damage {
+                        file: block.file.clone(),
+                        offset: block.records_at() + bad.at as u64,
+                        problem: bad.problem.to_owned(),
+                    };
+                    take.damage(place.to_string());
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+impl OfBlocks<'_, '_> {
+    fn context(&mut self, json: &[u8], take: &mut dyn TakeFound) {
+        match Context::from_json(json) {
+            Ok(context) if context == self.known.context => {}
+            Ok(context) => {
+                self.known.context = context;
+                self.told.clear();
+            }
+            Err(problem) => take.damage(problem),
+        }
+    }
+
+    #[allow(clippy::cast_possible_truncation, reason = "a score is from 0 to 1")]
+    fn packet(&mut self, packet: &PacketRecord<'_>, take: &mut dyn TakeFound) {
+        let find = &self.searching.find;
+        if !is_within(find, packet.ts_ns) {
+            return;
+        }
+        let Some(&link) = self.links.get(&packet.interface) else {
+            return;
+        };
+        if find.filter.is_some() && !(self.matches)(link, packet.data, packet.wire_len) {
+            return;
+        }
+        let headers = dissect(link, packet.data, TunnelKey::Inner);
+        let (flow, low_to_high) = match headers.key {
+            // As in the tables, which do not hold the EtherType.
+            Some(key) if key.family == AddressFamily::Mac => {
+                let [from, to] = match headers.low_to_high {
+                    true => [key.low, key.high],
+                    false => [key.high, key.low],
+                };
+                let end = |end: Endpoint| Endpoint { port: 0, ..end };
+                FlowKey::new(AddressFamily::Mac, 0, end(from), end(to))
+            }
+            Some(key) => (key, headers.low_to_high),
+            None => (FlowKey::NONE, true),
+        };
+        let known = &self.known;
+        let told = self.told.entry(packet.verdict).or_insert_with(|| {
+            let judged = known.of(packet);
+            Told {
+                class: judged.class().unwrap_or("unknown").to_owned(),
+                score: judged.score().map(|score| score as f32),
+                reason: judged.reason().into_owned(),
+                labels: Vec::new(),
+            }
+        });
+        let label = told.labels.iter().find(|(keep, _)| *keep == packet.keep);
+        let label = match label {
+            Some((_, label)) => *label,
+            None => {
+                let label = take.label(&Label {
+                    recording: self.recording,
+                    class: &told.class,
+                    granularity: packet.keep.name(),
+                    reason: &told.reason,
+                });
+                told.labels.push((packet.keep, label));
+                label
+            }
+        };
+        take.packet(&FoundPacket {
+            flow,
+            low_to_high,
+            ts_ns: packet.ts_ns,
+            wire_bytes: packet.wire_len,
+            kept_bytes: clamped(packet.data.len()),
+            score: told.score,
+            label,
+        });
+    }
+}

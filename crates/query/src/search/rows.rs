@@ -1,0 +1,384 @@
+//! Packets of a part: the rows of a row group, by flow.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use strata_archive::parts::{self, Batch, Input, PayloadReader, Rebuild, Row, TableReader};
+use strata_archive::{ArchiveError, PacketColumn};
+use strata_store::{FileKind, Log, Part};
+use strata_wire::dissect::dissect;
+use strata_wire::{AddressFamily, Endpoint, FlowKey, LinkType, Meta, TunnelKey};
+
+use crate::cells::{IntColumn, WrongValue};
+use crate::decided::decided;
+use crate::export::metas_of;
+use crate::find::Place;
+use crate::parts::{header as whole_header, payload_of};
+
+use super::pieces::OpenPart;
+use super::{FoundPacket, Label, Matches, Searching, TakeFound, is_within};
+
+/// Link types by interface.
+pub(super) type Links = HashMap<u16, LinkType>;
+
+/// Rows whose packets are put together at a time, more for a flow that has more.
+const ROWS_AT_ONCE: usize = 1 << 16;
+
+/// What is read of a packet. Its addresses and ports are those of its flow.
+const COLUMNS: [PacketColumn; 8] = [
+    PacketColumn::Time,
+    PacketColumn::WireBytes,
+    PacketColumn::HeaderBytes,
+    PacketColumn::PayloadBytes,
+    PacketColumn::Class,
+    PacketColumn::Granularity,
+    PacketColumn::Reason,
+    PacketColumn::Score,
+];
+
+/// A flow of a row group.
+struct OfGroup {
+    key: FlowKey,
+    /// Whether the first packet's sender is the low endpoint.
+    from_low: bool,
+    first_row: usize,
+    rows: usize,
+    /// Rows from the low endpoint, which come first.
+    low_rows: usize,
+    /// Whether all its packets match.
+    is_decided: bool,
+}
+
+impl OfGroup {
+    fn of(place: &Place, is_decided: bool) -> Self {
+        let (key, from_low) = match place.ends {
+            [Some((family, source)), Some((_, destination))] => {
+                let [from, to] = match family {
+                    AddressFamily::Mac => [0, 0],
+                    AddressFamily::Ipv4 | AddressFamily::Ipv6 => place.facts.ports,
+                };
+                let end = |address, port| Endpoint { address, port };
+                let (source, destination) = (end(source, from), end(destination, to));
+                FlowKey::new(family, place.facts.protocol, source, destination)
+            }
+            _ => (FlowKey::NONE, true),
+        };
+        let there = place.there.min(place.rows);
+        Self {
+            key,
+            from_low,
+            first_row: place.first_row,
+            rows: place.rows,
+            low_rows: if from_low { there } else { place.rows - there },
+            is_decided,
+        }
+    }
+}
+
+/// Passes what is wanted of a row group. What cannot be read is damage, or encrypted.
+pub(super) fn of_group(
+    searching: &Searching<'_>,
+    part: &OpenPart<'_>,
+    group: usize,
+    matches: &mut Matches<'_>,
+    take: &mut dyn TakeFound,
+) {
+    if let Err(error) = read(searching, part, group, matches, take) {
+        take.damage(error.to_string());
+    }
+}
+
+fn read(
+    searching: &Searching<'_>,
+    part: &OpenPart<'_>,
+    group: usize,
+    matches: &mut Matches<'_>,
+    take: &mut dyn TakeFound,
+) -> Result<(), ArchiveError> {
+    let find = &searching.find;
+    let (mut sure, mut unsure) = (Vec::new(), Vec::new());
+    for of in part.flows.of_packets(group) {
+        part.flows.each(of, true, |place, name| {
+            if place.group != group {
+                return;
+            }
+            let is = match find.filter {
+                Some(_) if place.hides_addresses => None,
+                Some(filter) => decided(filter.ast(), &place.facts),
+                None => Some(true),
+            };
+            if is == Some(false) {
+                return;
+            }
+            let flow = OfGroup::of(&place, is.is_some());
+            if let Some(name) = name {
+                take.name(&flow.key, name);
+            }
+            if flow.is_decided {
+                sure.push(flow);
+            } else {
+                unsure.push(flow);
+            }
+        })?;
+    }
+    if !sure.is_empty() {
+        sure.sort_by_key(|flow| flow.first_row);
+        let columns = COLUMNS.map(PacketColumn::index);
+        let read = part.table.batch(group, &columns, &ranges(&sure))?;
+        of_rows(&read, &sure, searching, part.part.recording, take).map_err(|wrong| {
+            ArchiveError::Table {
+                file: part.named.clone(),
+                source: wrong.into(),
+            }
+        })?;
+    }
+    if !unsure.is_empty() {
+        unsure.sort_by_key(|flow| flow.first_row);
+        let mut rebuilding = Rebuilding::of(searching, part)?;
+        rebuilding.group((&part.table, group), &unsure, matches, take)?;
+    }
+    Ok(())
+}
+
+/// The rows of flows, which are in their order.
+fn ranges(flows: &[OfGroup]) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    for flow in flows {
+        let range = flow.first_row..flow.first_row + flow.rows;
+        match ranges.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => ranges.push(range),
+        }
+    }
+    ranges
+}
+
+/// Passes the packets of flows, of which these are the rows.
+fn of_rows(
+    read: &Batch,
+    flows: &[OfGroup],
+    searching: &Searching<'_>,
+    recording: u32,
+    take: &mut dyn TakeFound,
+) -> Result<(), WrongValue> {
+    let find = &searching.find;
+    let ints = |at: usize| IntColumn::of(COLUMNS[at].spec(), read.ints(at));
+    let times = ints(0);
+    let [wire, header, payload] = [1, 2, 3].map(ints);
+    let mut labels = Labels::of(read, searching.model_of(recording));
+    let mut row = 0;
+    for flow in flows {
+        for n in 0..flow.rows {
+            let at = row + n;
+            let ts_ns = times.time(at)?;
+            let wire_bytes = wire.there(at)?;
+            let kept: u32 = header.there(at)?;
+            let more: u32 = payload.there(at)?;
+            if !is_within(find, ts_ns) {
+                continue;
+            }
+            let label = labels.at(at, take);
+            take.packet(&FoundPacket {
+                flow: flow.key,
+                low_to_high: n < flow.low_rows,
+                ts_ns,
+                wire_bytes,
+                kept_bytes: kept.saturating_add(more),
+                score: read.float(7, at),
+                label,
+            });
+        }
+        row += flow.rows;
+    }
+    Ok(())
+}
+
+/// The labels of rows, each numbered once.
+struct Labels<'a> {
+    recording: u32,
+    texts: [Option<parts::TextCells<'a>>; 3],
+    known: HashMap<[Option<usize>; 3], usize>,
+    last: Option<([Option<usize>; 3], usize)>,
+}
+
+impl<'a> Labels<'a> {
+    fn of(read: &'a Batch, recording: u32) -> Self {
+        Self {
+            recording,
+            texts: [4, 5, 6].map(|at| read.texts(at)),
+            known: HashMap::new(),
+            last: None,
+        }
+    }
+
+    #[inline]
+    fn at(&mut self, row: usize, take: &mut dyn TakeFound) -> usize {
+        let codes = self
+            .texts
+            .map(|texts| texts.and_then(|texts| texts.code(row)));
+        if let Some((last, label)) = self.last
+            && last == codes
+        {
+            return label;
+        }
+        let (texts, recording) = (&self.texts, self.recording);
+        let label = *self.known.entry(codes).or_insert_with(|| {
+            let text = |at: usize| texts[at].zip(codes[at]);
+            let text = |at| text(at).map_or("", |(texts, code)| texts.entry(code));
+            take.label(&Label {
+                recording,
+                class: text(0),
+                granularity: text(1),
+                reason: text(2),
+            })
+        });
+        self.last = Some((codes, label));
+        label
+    }
+}
+
+/// Packets of a part, put together to be looked at.
+struct Rebuilding<'a> {
+    searching: &'a Searching<'a>,
+    links: &'a Links,
+    payload: Option<PayloadReader>,
+    named: &'a str,
+    /// The first recording with the same model.
+    recording: u32,
+}
+
+impl<'a> Rebuilding<'a> {
+    fn of(searching: &'a Searching<'a>, part: &'a OpenPart<'_>) -> Result<Self, ArchiveError> {
+        let links = match part.links.get() {
+            Some(links) => links,
+            None => {
+                let links = links_of(searching.log, part.part)?;
+                part.links.get_or_init(|| links)
+            }
+        };
+        let disk = searching.log.disk().as_ref();
+        let payload = match part.part.file(FileKind::Payload) {
+            Some(_) => {
+                let input = parts::open(disk, part.part, FileKind::Payload)?;
+                Some(PayloadReader::new(&input))
+            }
+            None => None,
+        };
+        Ok(Self {
+            searching,
+            links,
+            payload,
+            named: &part.named,
+            recording: searching.model_of(part.part.recording),
+        })
+    }
+
+    /// Passes the packets of flows of a row group that match.
+    fn group(
+        &mut self,
+        (table, group): (&TableReader<Input>, usize),
+        flows: &[OfGroup],
+        matches: &mut Matches<'_>,
+        take: &mut dyn TakeFound,
+    ) -> Result<(), ArchiveError> {
+        let all: Vec<usize> = (0..PacketColumn::ALL.len()).collect();
+        let mut rest = flows;
+        while !rest.is_empty() && self.searching.goes_on() {
+            let mut rows = 0;
+            let more = rest.iter().position(|flow| {
+                let is_full = rows > 0 && rows + flow.rows > ROWS_AT_ONCE;
+                rows += flow.rows;
+                is_full
+            });
+            let (some, after) = rest.split_at(more.unwrap_or(rest.len()));
+            rest = after;
+            let count = some.iter().map(|flow| flow.rows).sum();
+            let columns = table.read(group, &all, &ranges(some))?;
+            let read = parts::rows(&columns, count);
+            let mut read = read.map_err(|source| ArchiveError::Table {
+                file: self.named.to_owned(),
+                source,
+            })?;
+            let mut rows = &mut read[..];
+            for flow in some {
+                let (own, others) = rows.split_at_mut(flow.rows);
+                rows = others;
+                self.flow(flow, own, matches, take);
+            }
+        }
+        Ok(())
+    }
+
+    fn flow(
+        &mut self,
+        flow: &OfGroup,
+        rows: &mut [Row],
+        matches: &mut Matches<'_>,
+        take: &mut dyn TakeFound,
+    ) {
+        rows.sort_by_key(Row::arrival);
+        let mut rebuild = Rebuild::default();
+        let mut header = Vec::new();
+        for row in rows {
+            header.clear();
+            let rebuilt = whole_header(&mut rebuild, row, &mut header);
+            let bytes = rebuilt.and_then(|()| match row.payload_len {
+                0 => Ok(Some(&header[..])),
+                _ => payload_of(self.payload.as_mut(), row),
+            });
+            let bytes = match bytes {
+                Ok(Some(bytes)) => bytes,
+                Ok(None) => {
+                    take.damage(format!("{}: a packet's payload cannot be read", self.named));
+                    continue;
+                }
+                Err(problem) => {
+                    take.damage(format!("{}: {problem}", self.named));
+                    continue;
+                }
+            };
+            let Some(&link) = self.links.get(&row.interface) else {
+                take.damage(format!("{}: a packet of an unknown interface", self.named));
+                continue;
+            };
+            let find = &self.searching.find;
+            if !is_within(find, row.time) || !matches(link, bytes, row.wire) {
+                continue;
+            }
+            let headers = dissect(link, bytes, TunnelKey::Inner);
+            let is_same = headers.key == Some(flow.key);
+            let text = |bytes| std::str::from_utf8(bytes).unwrap_or("damaged");
+            let label = take.label(&Label {
+                recording: self.recording,
+                class: text(row.class.data()),
+                granularity: text(row.granularity.data()),
+                reason: text(row.reason.data()),
+            });
+            take.packet(&FoundPacket {
+                flow: flow.key,
+                low_to_high: if is_same {
+                    headers.low_to_high
+                } else {
+                    flow.from_low
+                },
+                ts_ns: row.time,
+                wire_bytes: row.wire,
+                kept_bytes: u32::from(row.header_len).saturating_add(row.payload_len),
+                score: row.score,
+                label,
+            });
+        }
+    }
+}
+
+/// Damage of metadata is found with the packets whose link is not known.
+fn links_of(log: &Log, part: &Part) -> Result<Links, ArchiveError> {
+    let recording = log.recordings().iter().find(|one| one.id == part.recording);
+    let metas = recording.map(|one| metas_of(log, one, &mut Vec::new()));
+    let metas = metas.transpose()?.into_iter().flatten();
+    let links = metas.filter_map(|meta| match meta {
+        Meta::Interface { id, interface } => Some((id, interface.link)),
+        _ => None,
+    });
+    Ok(links.collect())
+}
