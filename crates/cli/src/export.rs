@@ -7,7 +7,8 @@ use clap::ValueEnum;
 use strata_filter::CompileError;
 use strata_node::{LineRecords, WhenFull};
 use strata_query::{
-    ByLink, ExportOptions, FileFormat, Find, Kept, RecordFormat, export, export_flows,
+    ByLink, ExportOptions, FileFormat, Find, Kept, RecordFormat, export, export_flow_table,
+    export_flows, export_packet_table,
 };
 use strata_store::{Damage, Log, Select};
 use strata_wire::{LinkType, grouped};
@@ -25,6 +26,7 @@ Examples:
   strata export log/ --from 13:05 --to 13:20 -w - | wireshark -k -i -
   strata export log/ -w out.pcap.gz
   strata export log/ -w flows.csv 'net 10.0.0.0/8'
+  strata export log/ -w packets.parquet -F packets-parquet 'port 53'
   strata export log/ -F json -w - | jq .dst
   strata export log/ --to-stream streams/flows 'port 443'")]
 pub(crate) struct Args {
@@ -43,7 +45,7 @@ pub(crate) struct Args {
     to_stream: Option<String>,
 
     /// Set the file format. By default the file's name decides: pcap for .pcap and .cap; csv for
-    /// .csv, json for .json, ipfix for .ipfix; pcapng for all others.
+    /// .csv, json for .json, ipfix for .ipfix, flows-parquet for .parquet; pcapng for all others.
     #[arg(short = 'F', long, value_enum)]
     format: Option<Format>,
 
@@ -85,6 +87,10 @@ enum Format {
     Json,
     /// Flows as an IPFIX file, one record per direction.
     Ipfix,
+    /// Flows as a Parquet file, with the columns of the log's table.
+    FlowsParquet,
+    /// Packets as a Parquet file, a row each: times, addresses, lengths, class, reason; no payload.
+    PacketsParquet,
 }
 
 impl Format {
@@ -95,12 +101,13 @@ impl Format {
             "csv" => Self::Csv,
             "json" | "jsonl" | "ndjson" => Self::Json,
             "ipfix" => Self::Ipfix,
+            "parquet" => Self::FlowsParquet,
             _ => Self::Pcapng,
         }
     }
 
     fn is_packets(self) -> bool {
-        matches!(self, Self::Pcapng | Self::Pcap)
+        matches!(self, Self::Pcapng | Self::Pcap | Self::PacketsParquet)
     }
 
     fn written(self) -> Written {
@@ -110,13 +117,17 @@ impl Format {
             Self::Csv => Written::Flows(RecordFormat::Csv),
             Self::Json => Written::Flows(RecordFormat::Json),
             Self::Ipfix => Written::Flows(RecordFormat::Ipfix),
+            Self::FlowsParquet => Written::FlowTable,
+            Self::PacketsParquet => Written::PacketTable,
         }
     }
 
     fn content(self) -> Content {
         match self {
             Self::Csv | Self::Json => Content::Text,
-            Self::Pcapng | Self::Pcap | Self::Ipfix => Content::Binary,
+            Self::Pcapng | Self::Pcap | Self::Ipfix | Self::FlowsParquet | Self::PacketsParquet => {
+                Content::Binary
+            }
         }
     }
 }
@@ -125,6 +136,8 @@ impl Format {
 enum Written {
     Packets(FileFormat),
     Flows(RecordFormat),
+    PacketTable,
+    FlowTable,
 }
 
 /// How and why packets were kept.
@@ -236,7 +249,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if !format.is_packets() && (args.kept.granularity.is_some() || args.kept.reason.is_some()) {
         return Err(refuse(
             "--granularity and --reason select packets, and flows have no single one: write pcapng, \
-             or leave them out",
+             or packets-parquet, or leave them out",
         ));
     }
     if let Some(place) = &args.to_stream {
@@ -257,6 +270,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Written::Flows(format) => {
             let class = args.kept.class.as_deref();
             export_flows(&log, &mut output, format, &find, class)?
+        }
+        Written::PacketTable => {
+            let exported = export_packet_table(&log, &mut output, &find, options)?;
+            (exported.packets, exported.damage)
+        }
+        Written::FlowTable => {
+            let class = args.kept.class.as_deref();
+            export_flow_table(&log, &mut output, &find, class)?
         }
     };
     output.finish()?;

@@ -1,10 +1,10 @@
 //! What a search found: flows, and counts by class, reason and time; bounded.
 
 use std::collections::HashMap;
-use std::ops::ControlFlow;
 
+use foldhash::fast::RandomState;
 use serde_json::{Value, json};
-use strata_query::{FoundPacket, Kept, TakeFound};
+use strata_query::{FoundPacket, Kept, Label as LabelOf, TakeFound};
 use strata_wire::{AddressFamily, FlowKey, in_words};
 
 use crate::flow_id;
@@ -42,20 +42,41 @@ pub(crate) struct Row {
 /// Class, granularity and reason of packets.
 #[derive(Debug)]
 struct Label {
+    recording: u32,
     class: String,
     granularity: String,
     reason: String,
     class_number: u16,
+    /// Of the histogram.
+    series: usize,
+    is_wanted: bool,
     packets: u64,
     wire_bytes: u64,
     kept_bytes: u64,
+    /// Of the first packet.
     score: Option<f32>,
-    first: (u64, FlowKey),
+    /// When that arrived, and its flow.
+    first: Option<(u64, FlowKey)>,
+}
+
+impl Label {
+    fn add(&mut self, more: &Self) {
+        self.packets += more.packets;
+        self.wire_bytes += more.wire_bytes;
+        self.kept_bytes += more.kept_bytes;
+        if let Some(first) = more.first
+            && self.first.is_none_or(|known| first.0 < known.0)
+        {
+            (self.first, self.score) = (Some(first), more.score);
+        }
+    }
 }
 
 /// Why packets were kept, and what that costs.
 #[derive(Debug)]
 pub(crate) struct Cost<'a> {
+    /// The first recording with its model.
+    pub(crate) recording: u32,
     pub(crate) class: &'a str,
     pub(crate) granularity: &'a str,
     pub(crate) reason: &'a str,
@@ -66,20 +87,16 @@ pub(crate) struct Cost<'a> {
     pub(crate) first_flow: FlowKey,
 }
 
-/// Told how far the search is; breaks to end it.
-pub(crate) type Tell<'a> = dyn FnMut(&Found, f64) -> ControlFlow<()> + 'a;
-
 /// What was found so far.
 #[derive(Debug)]
 pub(crate) struct Found {
     kept: Kept,
     pub(crate) rows: Vec<Row>,
-    places: HashMap<FlowKey, usize>,
+    places: HashMap<FlowKey, usize, RandomState>,
     last_flow: Option<(FlowKey, usize)>,
-    names: HashMap<FlowKey, Box<str>>,
+    names: HashMap<FlowKey, Box<str>, RandomState>,
     labels: Vec<Label>,
-    label_places: HashMap<(String, String, String), usize>,
-    last_label: usize,
+    label_places: HashMap<(u32, [String; 3]), usize>,
     classes: Vec<String>,
     histogram: Histogram,
     lists_flows: bool,
@@ -98,12 +115,11 @@ impl Found {
         Self {
             kept,
             rows: Vec::new(),
-            places: HashMap::new(),
+            places: HashMap::default(),
             last_flow: None,
-            names: HashMap::new(),
+            names: HashMap::default(),
             labels: Vec::new(),
             label_places: HashMap::new(),
-            last_label: 0,
             classes: Vec::new(),
             histogram,
             lists_flows,
@@ -118,42 +134,39 @@ impl Found {
         }
     }
 
-    /// The label of a packet; the last one if there are too many.
-    fn label(&mut self, packet: &FoundPacket<'_>) -> usize {
-        let is = |label: &Label| {
-            label.reason == packet.reason
-                && label.class == packet.class
-                && label.granularity == packet.granularity
-        };
-        if self.labels.get(self.last_label).is_some_and(is) {
-            return self.last_label;
+    /// The number of a label; the last one's if there are too many.
+    fn label_number(&mut self, label: &LabelOf<'_>) -> usize {
+        let LabelOf {
+            recording,
+            class,
+            granularity,
+            reason,
+        } = *label;
+        let key = (recording, [class, granularity, reason].map(str::to_owned));
+        if let Some(&place) = self.label_places.get(&key) {
+            return place;
         }
-        let texts = [packet.class, packet.granularity, packet.reason].map(str::to_owned);
-        let [class, granularity, reason] = texts;
-        let key = (class, granularity, reason);
-        let place = match self.label_places.get(&key) {
-            Some(&place) => place,
-            None if self.labels.len() >= LABELS_MAX => LABELS_MAX - 1,
-            None => {
-                let class_number = self.class_number(packet.class);
-                let (class, granularity, reason) = key.clone();
-                self.labels.push(Label {
-                    class,
-                    granularity,
-                    reason,
-                    class_number,
-                    packets: 0,
-                    wire_bytes: 0,
-                    kept_bytes: 0,
-                    score: packet.score,
-                    first: (packet.ts_ns, packet.flow),
-                });
-                self.label_places.insert(key, self.labels.len() - 1);
-                self.labels.len() - 1
-            }
-        };
-        self.last_label = place;
-        place
+        if self.labels.len() >= LABELS_MAX {
+            return LABELS_MAX - 1;
+        }
+        let class_number = self.class_number(class);
+        let (_, [class, granularity, reason]) = key.clone();
+        self.labels.push(Label {
+            recording,
+            class_number,
+            series: self.histogram.series(label.class, label.granularity),
+            is_wanted: self.kept.is(&class, &granularity, &reason),
+            class,
+            granularity,
+            reason,
+            packets: 0,
+            wire_bytes: 0,
+            kept_bytes: 0,
+            score: None,
+            first: None,
+        });
+        self.label_places.insert(key, self.labels.len() - 1);
+        self.labels.len() - 1
     }
 
     fn class_number(&mut self, class: &str) -> u16 {
@@ -165,38 +178,28 @@ impl Found {
         u16::try_from(place).expect("there are fewer labels, and each has one class")
     }
 
-    /// The row of a flow; `None` if there are too many.
-    fn row(&mut self, packet: &FoundPacket<'_>) -> Option<usize> {
+    /// The place of a flow; `None` if there are too many.
+    fn place(&mut self, key: FlowKey, new: impl FnOnce() -> Row) -> Option<usize> {
         if let Some((flow, place)) = &self.last_flow
-            && *flow == packet.flow
+            && *flow == key
         {
             return Some(*place);
         }
-        let place = match self.places.get(&packet.flow) {
+        let place = match self.places.get(&key) {
             Some(&place) => place,
             None if self.rows.len() >= FLOWS_MAX => return None,
             None => {
-                self.rows.push(Row {
-                    key: packet.flow,
-                    from_low: packet.low_to_high,
-                    first_ns: packet.ts_ns,
-                    last_ns: packet.ts_ns,
-                    packets: [0, 0],
-                    wire_bytes: 0,
-                    kept_bytes: 0,
-                    score: None,
-                    classes: Vec::new(),
-                });
-                self.places.insert(packet.flow, self.rows.len() - 1);
+                self.rows.push(new());
+                self.places.insert(key, self.rows.len() - 1);
                 self.rows.len() - 1
             }
         };
-        self.last_flow = Some((packet.flow, place));
+        self.last_flow = Some((key, place));
         Some(place)
     }
 
-    fn count_in_flow(&mut self, packet: &FoundPacket<'_>, class: u16) {
-        let Some(place) = self.row(packet) else {
+    fn count_in_flow(&mut self, packet: &FoundPacket, class: u16) {
+        let Some(place) = self.place(packet.flow, || Row::new(packet)) else {
             self.unlisted_packets += 1;
             return;
         };
@@ -208,13 +211,65 @@ impl Found {
         row.packets[usize::from(!packet.low_to_high)] += 1;
         row.wire_bytes += u64::from(packet.wire_bytes);
         row.kept_bytes += u64::from(packet.kept_bytes);
-        if let Some(score) = packet.score {
-            row.score = Some(row.score.map_or(score, |known| known.max(score)));
+        row.scored(packet.score);
+        row.count_class(class, 1);
+    }
+
+    /// Adds what was found in another piece of the log.
+    pub(crate) fn add(&mut self, more: Self) {
+        let numbers: Vec<u16> = more
+            .classes
+            .iter()
+            .map(|class| self.class_number(class))
+            .collect();
+        for label in &more.labels {
+            let number = self.label_number(&LabelOf {
+                recording: label.recording,
+                class: &label.class,
+                granularity: &label.granularity,
+                reason: &label.reason,
+            });
+            self.labels[number].add(label);
         }
-        match row.classes.iter_mut().find(|(known, _)| *known == class) {
-            Some((_, packets)) => *packets += 1,
-            None => row.classes.push((class, 1)),
+        for row in more.rows {
+            let mut fresh = Some(row);
+            let key = fresh.as_ref().map_or(FlowKey::NONE, |row| row.key);
+            let place = self.place(key, || {
+                let mut row = fresh.take().expect("it was not used");
+                row.renumber(&numbers);
+                row
+            });
+            let Some(row) = fresh else {
+                continue;
+            };
+            match place {
+                Some(place) => self.rows[place].add(&row, &numbers),
+                None => self.unlisted_packets += row.all_packets(),
+            }
         }
+        for (flow, name) in more.names {
+            if self.names.len() < FLOWS_MAX {
+                self.names.entry(flow).or_insert(name);
+            }
+        }
+        self.histogram.add(&more.histogram);
+        self.packets += more.packets;
+        self.wire_bytes += more.wire_bytes;
+        self.kept_bytes += more.kept_bytes;
+        self.unlisted_packets += more.unlisted_packets;
+        if let Some((first, last)) = more.span {
+            self.reaches(first, last);
+        }
+        self.damaged += more.damaged;
+        if self.first_damage.is_none() {
+            self.first_damage = more.first_damage;
+        }
+        self.encrypted += more.encrypted;
+    }
+
+    fn reaches(&mut self, first: u64, last: u64) {
+        let (known_first, known_last) = self.span.unwrap_or((first, last));
+        self.span = Some((known_first.min(first), known_last.max(last)));
     }
 
     /// What it was made from (`Covered` in the API).
@@ -243,6 +298,20 @@ impl Found {
         json!({
             "complete": is_whole,
             "why": (!why.is_empty()).then(|| why.join("; ")),
+            "packets": self.packets,
+            "from": self.span.map(|(first, _)| times::text(first)),
+            "to": self.span.map(|(_, last)| times::text(last)),
+            "damaged": self.damaged,
+            "encrypted_packets": self.encrypted,
+            "seconds": since.elapsed().as_secs_f64(),
+        })
+    }
+
+    /// As [`Found::covered`], while the search is under way.
+    pub(crate) fn covered_so_far(&self, share: f64, since: std::time::Instant) -> Value {
+        json!({
+            "complete": false,
+            "why": format!("so far: {:.0} % of the log was searched", share * 100.0),
             "packets": self.packets,
             "from": self.span.map(|(first, _)| times::text(first)),
             "to": self.span.map(|(_, last)| times::text(last)),
@@ -319,15 +388,19 @@ impl Found {
         let total = json!({
             "reasons": labels.len(), "packets": self.packets, "kept_bytes": self.kept_bytes,
         });
-        let costs = labels.into_iter().take(limit).map(|label| Cost {
-            class: &label.class,
-            granularity: &label.granularity,
-            reason: &label.reason,
-            score: label.score,
-            packets: label.packets,
-            kept_bytes: label.kept_bytes,
-            first_ns: label.first.0,
-            first_flow: label.first.1,
+        let costs = labels.into_iter().take(limit).filter_map(|label| {
+            let (first_ns, first_flow) = label.first?;
+            Some(Cost {
+                recording: label.recording,
+                class: &label.class,
+                granularity: &label.granularity,
+                reason: &label.reason,
+                score: label.score,
+                packets: label.packets,
+                kept_bytes: label.kept_bytes,
+                first_ns,
+                first_flow,
+            })
         });
         (costs.collect(), total)
     }
@@ -425,6 +498,57 @@ impl Found {
 }
 
 impl Row {
+    fn new(packet: &FoundPacket) -> Self {
+        Self {
+            key: packet.flow,
+            from_low: packet.low_to_high,
+            first_ns: packet.ts_ns,
+            last_ns: packet.ts_ns,
+            packets: [0, 0],
+            wire_bytes: 0,
+            kept_bytes: 0,
+            score: None,
+            classes: Vec::new(),
+        }
+    }
+
+    fn scored(&mut self, score: Option<f32>) {
+        if let Some(score) = score {
+            self.score = Some(self.score.map_or(score, |known| known.max(score)));
+        }
+    }
+
+    fn count_class(&mut self, class: u16, packets: u64) {
+        match self.classes.iter_mut().find(|(known, _)| *known == class) {
+            Some((_, known)) => *known += packets,
+            None => self.classes.push((class, packets)),
+        }
+    }
+
+    /// Its classes have other numbers elsewhere.
+    fn renumber(&mut self, numbers: &[u16]) {
+        for (class, _) in &mut self.classes {
+            *class = numbers[usize::from(*class)];
+        }
+    }
+
+    /// Adds the same flow's packets from another piece.
+    fn add(&mut self, more: &Self, numbers: &[u16]) {
+        if more.first_ns < self.first_ns {
+            (self.first_ns, self.from_low) = (more.first_ns, more.from_low);
+        }
+        self.last_ns = self.last_ns.max(more.last_ns);
+        for (known, packets) in self.packets.iter_mut().zip(more.packets) {
+            *known += packets;
+        }
+        self.wire_bytes += more.wire_bytes;
+        self.kept_bytes += more.kept_bytes;
+        self.scored(more.score);
+        for (class, packets) in &more.classes {
+            self.count_class(numbers[usize::from(*class)], *packets);
+        }
+    }
+
     /// The initiator's end, and the other.
     pub(crate) fn ends(&self) -> [strata_wire::Endpoint; 2] {
         match self.from_low {
@@ -481,63 +605,47 @@ pub(crate) fn words(reason: &str, class: &str) -> String {
     })
 }
 
-/// [`Found`] while a search is under way.
-pub(crate) struct Finding<'a, 't> {
-    pub(crate) found: &'a mut Found,
-    pub(crate) tell: &'a mut Tell<'t>,
-}
+impl TakeFound for Found {
+    fn label(&mut self, label: &LabelOf<'_>) -> usize {
+        self.label_number(label)
+    }
 
-impl TakeFound for Finding<'_, '_> {
-    fn packet(&mut self, packet: &FoundPacket<'_>) {
-        let found = &mut *self.found;
-        if !found.kept.is_all()
-            && !found
-                .kept
-                .is(packet.class, packet.granularity, packet.reason)
-        {
+    fn packet(&mut self, packet: &FoundPacket) {
+        let label = &mut self.labels[packet.label];
+        if !label.is_wanted {
             return;
         }
-        let place = found.label(packet);
-        let label = &mut found.labels[place];
+        let (wire, kept) = (packet.wire_bytes, packet.kept_bytes);
         label.packets += 1;
-        label.wire_bytes += u64::from(packet.wire_bytes);
-        label.kept_bytes += u64::from(packet.kept_bytes);
-        if packet.ts_ns < label.first.0 {
-            label.first = (packet.ts_ns, packet.flow);
+        label.wire_bytes += u64::from(wire);
+        label.kept_bytes += u64::from(kept);
+        if label.first.is_none_or(|(first, _)| packet.ts_ns < first) {
+            (label.first, label.score) = (Some((packet.ts_ns, packet.flow)), packet.score);
         }
         let class = label.class_number;
-        found.packets += 1;
-        found.wire_bytes += u64::from(packet.wire_bytes);
-        found.kept_bytes += u64::from(packet.kept_bytes);
-        let (first, last) = found.span.unwrap_or((packet.ts_ns, packet.ts_ns));
-        found.span = Some((first.min(packet.ts_ns), last.max(packet.ts_ns)));
-        let kind = (packet.class, packet.granularity);
-        found
-            .histogram
-            .count(kind, packet.ts_ns, packet.wire_bytes, packet.kept_bytes);
-        if found.lists_flows {
-            found.count_in_flow(packet, class);
+        self.histogram.count(label.series, packet.ts_ns, wire, kept);
+        self.packets += 1;
+        self.wire_bytes += u64::from(wire);
+        self.kept_bytes += u64::from(kept);
+        self.reaches(packet.ts_ns, packet.ts_ns);
+        if self.lists_flows {
+            self.count_in_flow(packet, class);
         }
     }
 
     fn name(&mut self, flow: &FlowKey, name: &str) {
-        let found = &mut *self.found;
-        if found.lists_flows && found.names.len() < FLOWS_MAX && !found.names.contains_key(flow) {
+        if self.lists_flows && self.names.len() < FLOWS_MAX && !self.names.contains_key(flow) {
             let name = strata_wire::start_of(name, NAME_BYTES_MAX);
-            found.names.insert(*flow, name.into());
+            self.names.insert(*flow, name.into());
         }
     }
 
     fn damage(&mut self, problem: String) {
-        self.found.damaged += 1;
-        self.found.first_damage.get_or_insert(problem);
+        self.damaged += 1;
+        self.first_damage.get_or_insert(problem);
     }
 
     fn encrypted(&mut self, packets: u64) {
-        self.found.encrypted += packets;
-    }
-
-    fn searched(&mut self, share: f64) -> ControlFlow<()> {
-        (self.tell)(self.found, share)
+        self.encrypted += packets;
     }
 }

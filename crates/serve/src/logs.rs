@@ -210,8 +210,10 @@ pub(crate) fn recording(logs: &Logs, id: &str, log: &Log, recording: &Recording)
         let bytes = ledger.seen.bytes.saturating_sub(ledger.filtered.bytes);
         (packets, bytes)
     });
-    let lost = ledger.as_ref().map_or(0, |ledger| {
-        ledger.dropped.iter().map(|dropped| dropped.packets).sum()
+    // The status of a recording that is under way says what it has lost.
+    let lost = ledger.as_ref().map(|ledger| {
+        let lost = ledger.dropped.iter().map(|dropped| dropped.packets);
+        lost.sum::<u64>()
     });
     let mut warnings = recording.warnings.clone();
     let drift = drift(logs, id, recording.id).unwrap_or_else(|problem| {

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use strata_filter::Filter;
-use strata_query::{ByLink, Find, Kept, search};
+use strata_query::{ByLink, Find, Kept, Matches, Search, search};
 use strata_store::Log;
 
 use crate::body::Sink;
-use crate::found::{Finding, Found};
+use crate::found::Found;
 use crate::logs::{self, Logs};
 use crate::refused::Refused;
 use crate::results::Searches;
@@ -25,6 +25,8 @@ pub(crate) const FILTER_BYTES_MAX: usize = 4 << 10;
 const FIRST_ROWS: usize = 100;
 /// How often news of a search are sent.
 const NEWS: Duration = Duration::from_millis(200);
+/// Threads that read for a search.
+const THREADS: usize = 2;
 
 /// What a request asks for: the parameters of search, series and export.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -106,7 +108,7 @@ impl Sought {
         }
     }
 
-    /// The command line that writes the same to a file.
+    /// The command line that writes the same to a file, after whose name there may be options.
     pub(crate) fn command(&self, dir: &Path, file: &str) -> String {
         let mut words = vec![String::from("strata"), String::from("export")];
         words.push(quoted(&dir.display().to_string()));
@@ -138,35 +140,51 @@ pub(crate) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
+/// Told what was found so far and how far the search is; breaks to end it.
+pub(crate) type Tell<'a> = dyn FnMut(&Found, f64) -> ControlFlow<()> + 'a;
+
 /// Searches a log; `tell` hears of it.
 pub(crate) fn run(
     log: &Log,
     sought: &Sought,
     (points, lists_flows): (usize, bool),
-    tell: &mut dyn FnMut(&Found, f64) -> ControlFlow<()>,
+    stop: &Stop,
+    tell: &mut Tell<'_>,
 ) -> Result<Found, Refused> {
-    let (first, last) = logs::span_ns(log).unwrap_or((0, 0));
-    let from = sought.from_ns.unwrap_or(first).max(first);
-    let to = sought
-        .to_ns
-        .map_or(last, |to| to.saturating_sub(1))
-        .min(last);
-    let histogram = Histogram::new((from, to.max(from)), points);
-    let mut found = Found::new(sought.kept.clone(), histogram, lists_flows);
-    let mut by_link = sought
-        .filter
-        .clone()
-        .map(|filter| ByLink::new(filter, |_, _| {}));
-    let mut matches = |link, packet: &[u8], len| {
-        by_link
-            .as_mut()
-            .is_none_or(|by_link| by_link.matches(link, packet, len))
+    let histogram = match logs::span_ns(log) {
+        None => Histogram::empty(),
+        Some((first, last)) => {
+            let from = sought.from_ns.map_or(first, |from| from.max(first));
+            let to = sought
+                .to_ns
+                .map_or(last, |to| last.min(to.saturating_sub(1)));
+            Histogram::new((from, to.max(from)), points)
+        }
     };
-    let mut finding = Finding {
-        found: &mut found,
-        tell,
+    let piece = || Found::new(sought.kept.clone(), histogram.fresh(), lists_flows);
+    let mut found = piece();
+    let matches = || -> Box<Matches<'_>> {
+        let by_link = sought.filter.clone();
+        let mut by_link = by_link.map(|filter| ByLink::new(filter, |_, _| {}));
+        Box::new(move |link, packet, len| {
+            let by_link = by_link.as_mut();
+            by_link.is_none_or(|by_link| by_link.matches(link, packet, len))
+        })
     };
-    search(log, &sought.find(), &mut matches, &mut finding)?;
+    let goes_on = || stop.go_on().is_continue();
+    let how = Search {
+        find: sought.find(),
+        matches: &matches,
+        goes_on: &goes_on,
+        threads: THREADS,
+    };
+    search(log, &how, &piece, &mut |piece, share| {
+        if let Some(piece) = piece {
+            found.add(piece);
+        }
+        tell(&found, share)?;
+        stop.go_on()
+    })?;
     Ok(found)
 }
 
@@ -180,7 +198,9 @@ pub(crate) fn series(
 ) -> Result<Value, Refused> {
     let since = Instant::now();
     let log = logs::open(logs, log)?;
-    let found = run(&log, sought, (points, false), &mut |_, _| stop.go_on())?;
+    let found = run(&log, sought, (points, false), stop, &mut |_, _| {
+        ControlFlow::Continue(())
+    })?;
     let covered = found.covered(stop, since);
     Ok(found.histogram(&covered))
 }
@@ -194,7 +214,9 @@ pub(crate) fn matched(
 ) -> Result<Value, Refused> {
     let since = Instant::now();
     let log = logs::open(logs, log)?;
-    let found = run(&log, sought, (10, true), &mut |_, _| stop.go_on())?;
+    let found = run(&log, sought, (10, true), stop, &mut |_, _| {
+        ControlFlow::Continue(())
+    })?;
     let mut matched = found.totals();
     matched["covered"] = found.covered(stop, since);
     Ok(matched)
@@ -227,30 +249,27 @@ fn streamed(
     let mut told_at: Option<Instant> = None;
     let mut sent_rows = false;
     let mut tell = |found: &Found, share: f64| {
-        let is_due = told_at.is_none_or(|at| at.elapsed() >= NEWS);
-        if is_due && (told_at.is_some() || found.packets > 0) {
-            let mut rows = Vec::new();
-            if !sent_rows && found.rows.len() >= FIRST_ROWS {
-                sent_rows = true;
-                rows = found
-                    .rows
-                    .iter()
-                    .take(FIRST_ROWS)
-                    .map(|row| found.flow(row))
-                    .collect();
-            }
-            let flows = found.rows.len();
-            let news = json!({"event": "progress", "share": share, "flows": flows, "rows": rows});
-            if sink.line(&news).is_err() {
-                return ControlFlow::Break(());
-            }
+        if found.packets == 0 || told_at.is_some_and(|at| at.elapsed() < NEWS) {
+            return ControlFlow::Continue(());
         }
-        if is_due {
-            told_at = Some(Instant::now());
+        told_at = Some(Instant::now());
+        let mut rows = Vec::new();
+        if !sent_rows && found.rows.len() >= FIRST_ROWS {
+            sent_rows = true;
+            let first = found.rows.iter().take(FIRST_ROWS);
+            rows = first.map(|row| found.flow(row)).collect();
         }
-        stop.go_on()
+        let so_far = found.covered_so_far(share, since);
+        let news = json!({
+            "event": "progress", "share": share, "flows": found.rows.len(), "rows": rows,
+            "packets": found.packets, "histogram": found.histogram(&so_far),
+        });
+        match sink.line(&news) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
     };
-    let found = run(&log, sought, (points, true), &mut tell)?;
+    let found = run(&log, sought, (points, true), stop, &mut tell)?;
     if stop.is_left() {
         return Ok(());
     }
@@ -265,6 +284,8 @@ fn streamed(
         "pcapng": sought.command(dir, "out.pcapng"),
         "csv": sought.command(dir, "flows.csv"),
         "json": sought.command(dir, "flows.json"),
+        "flows_parquet": sought.command(dir, "flows.parquet"),
+        "packets_parquet": sought.command(dir, "packets.parquet -F packets-parquet"),
     });
     result["covered"] = covered;
     let flows = found.rows.len();

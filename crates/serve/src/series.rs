@@ -50,7 +50,6 @@ pub(crate) struct Histogram {
     points: usize,
     /// By class and granularity.
     series: Vec<((String, String), Vec<Point>)>,
-    last: usize,
 }
 
 impl Histogram {
@@ -69,35 +68,67 @@ impl Histogram {
             step_ns,
             points: exact(points),
             series: Vec::new(),
-            last: 0,
         }
     }
 
-    pub(crate) fn count(
-        &mut self,
-        (class, granularity): (&str, &str),
-        ts_ns: u64,
-        wire_bytes: u32,
-        kept_bytes: u32,
-    ) {
-        let at = ts_ns.saturating_sub(self.start_ns) / self.step_ns;
-        let at = clamped::<usize>(at).min(self.points - 1);
-        let is = |((c, g), _): &((String, String), Vec<Point>)| c == class && g == granularity;
-        if !self.series.get(self.last).is_some_and(is) {
-            self.last = self.series.iter().position(is).unwrap_or_else(|| {
-                let name = match self.series.len() {
-                    SERIES_MAX.. => return SERIES_MAX - 1,
-                    len if len == SERIES_MAX - 1 => (String::from("others"), String::from("all")),
-                    _ => (class.to_owned(), granularity.to_owned()),
-                };
-                self.series.push((name, vec![[0; 3]; self.points]));
-                self.series.len() - 1
-            });
+    /// Of a log without packets.
+    pub(crate) fn empty() -> Self {
+        Self {
+            start_ns: 0,
+            step_ns: SECOND_NS,
+            points: 0,
+            series: Vec::new(),
         }
-        let point = &mut self.series[self.last].1[at];
-        point[0] += 1;
-        point[1] += u64::from(wire_bytes);
-        point[2] += u64::from(kept_bytes);
+    }
+
+    /// For the same points, without packets.
+    pub(crate) fn fresh(&self) -> Self {
+        Self {
+            series: Vec::new(),
+            ..*self
+        }
+    }
+
+    /// The number of a series; the last one's if there are too many.
+    pub(crate) fn series(&mut self, class: &str, granularity: &str) -> usize {
+        let is = |((c, g), _): &((String, String), Vec<Point>)| c == class && g == granularity;
+        if let Some(known) = self.series.iter().position(is) {
+            return known;
+        }
+        let name = match self.series.len() {
+            SERIES_MAX.. => return SERIES_MAX - 1,
+            len if len == SERIES_MAX - 1 => (String::from("others"), String::from("all")),
+            _ => (class.to_owned(), granularity.to_owned()),
+        };
+        self.series.push((name, vec![[0; 3]; self.points]));
+        self.series.len() - 1
+    }
+
+    #[inline]
+    pub(crate) fn count(&mut self, series: usize, ts_ns: u64, wire_bytes: u32, kept_bytes: u32) {
+        let at = ts_ns.saturating_sub(self.start_ns) / self.step_ns;
+        let last = self.points.saturating_sub(1);
+        let point = self.series[series]
+            .1
+            .get_mut(clamped::<usize>(at).min(last));
+        // A live log may have grown since it was empty.
+        if let Some(point) = point {
+            point[0] += 1;
+            point[1] += u64::from(wire_bytes);
+            point[2] += u64::from(kept_bytes);
+        }
+    }
+
+    /// Adds the counts of another one for the same points.
+    pub(crate) fn add(&mut self, more: &Self) {
+        for ((class, granularity), points) in &more.series {
+            let number = self.series(class, granularity);
+            for (point, more) in self.series[number].1.iter_mut().zip(points) {
+                for (sum, more) in point.iter_mut().zip(more) {
+                    *sum += more;
+                }
+            }
+        }
     }
 
     /// As `Series` in the API: a second.
@@ -144,7 +175,8 @@ mod tests {
                 let mut histogram = Histogram::new((first, last), points);
                 assert!(histogram.points <= POINTS_MAX, "{first} {last} {points}");
                 for at in [first, first / 2 + last / 2, last] {
-                    histogram.count(("a", "full"), at, 100, 60);
+                    let series = histogram.series("a", "full");
+                    histogram.count(series, at, 100, 60);
                 }
                 let [(_, points)] = &histogram.series[..] else {
                     panic!("one series");
@@ -161,7 +193,8 @@ mod tests {
     fn crafted_classes_do_not_grow_it() {
         let mut histogram = Histogram::new((0, 1), 10);
         for n in 0..10_000 {
-            histogram.count((&n.to_string(), "full"), 0, 1, 1);
+            let series = histogram.series(&n.to_string(), "full");
+            histogram.count(series, 0, 1, 1);
         }
         assert_eq!(histogram.series.len(), SERIES_MAX);
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use strata_archive::{Piece, PieceKind, Retention, deletable, plan};
-use strata_classify::is_of_shadow;
+use strata_classify::{Model, is_of_shadow};
 use strata_store::{Log, Recording, Select};
 
 use crate::found::words;
@@ -241,13 +241,19 @@ pub(crate) fn reasons(
     let since = Instant::now();
     let sought = asked.sought()?;
     let log = logs::open(logs, id)?;
-    let found = run(&log, &sought, (10, false), &mut |_, _| stop.go_on())?;
-    // The last recording's models; another one has other leaves.
-    let last = log.recordings().last();
-    let models = ["", "shadow-"].map(|of| last.and_then(|last| why::model(&log, last, of)));
+    let found = run(&log, &sought, (10, false), stop, &mut |_, _| {
+        std::ops::ControlFlow::Continue(())
+    })?;
+    // Each model has other leaves.
+    let mut models: BTreeMap<(u32, bool), Option<Model>> = BTreeMap::new();
     let (reasons, total) = found.by_cost(limit.unwrap_or(30).min(REASONS_MAX));
     let reasons = reasons.into_iter().map(|reason| {
-        let model = &models[usize::from(is_of_shadow(reason.reason))];
+        let of = (reason.recording, is_of_shadow(reason.reason));
+        let model = models.entry(of).or_insert_with(|| {
+            let mut recordings = log.recordings().iter();
+            let own = recordings.find(|one| one.id == reason.recording);
+            own.and_then(|own| why::model(&log, own, reason.reason))
+        });
         let (trees, more) = model.as_ref().map_or((Vec::new(), 0), |model| {
             why::trees(model, reason.class, reason.reason)
         });

@@ -16,9 +16,14 @@ interface What {
 
 const FORMATS = [
   ["pcapng", "Packets, pcapng"],
+  ["packets-parquet", "Packets, Parquet"],
   ["csv", "Flows, CSV"],
   ["json", "Flows, JSON"],
+  ["flows-parquet", "Flows, Parquet"],
 ] as const;
+
+/** What has a reason and a granularity. */
+const PACKETS: readonly string[] = ["pcapng", "packets-parquet"];
 
 export function Downloads(props: {
   what: What;
@@ -31,7 +36,7 @@ export function Downloads(props: {
   // Flows have no reason and no granularity; their packets have.
   const packetsOnly = !!(query.reason || query.granularity);
   const offered = FORMATS.filter(
-    ([format]) => (format === "pcapng" ? props.payload : !packetsOnly),
+    ([format]) => (format === "pcapng" ? props.payload : !packetsOnly || PACKETS.includes(format)),
   );
   return (
     <details class="menu">
@@ -48,7 +53,7 @@ export function Downloads(props: {
               {name}
             </a>
           ))}
-          {!props.payload && "Packets are for those who may look at payload."}
+          {!props.payload && "Packets with their bytes are for those who may look at payload."}
         </p>
         {commands.length > 0 && <p>The same in a shell:</p>}
         {commands.map((text) => (

@@ -1,7 +1,7 @@
 // What the packets found are: class, granularity, reason, addresses, ports. A click narrows.
 import type { SearchResult } from "../api/client";
 import { bytes, count } from "../format";
-import { changed, type Place } from "../router";
+import { changed, link, type Place } from "../router";
 import { useDark } from "../theme";
 import { Swatch } from "../ui/chart";
 import { colour, compare, kept } from "../ui/colour";
@@ -15,7 +15,7 @@ export function Facets(props: { place: Place; what: Asked; result: SearchResult 
     changed(place, { filter: what.filter === "" ? filter : `(${what.filter}) and ${filter}` });
   return (
     <aside class="card facets" aria-label="Narrow">
-      <Facet name="Class">
+      <Facet name="Class" amount="kept">
         {[...result.classes].sort(compare).map((one) => (
           <Item
             key={`${one.class} ${one.granularity}`}
@@ -27,26 +27,31 @@ export function Facets(props: { place: Place; what: Asked; result: SearchResult 
           </Item>
         ))}
       </Facet>
-      <Facet name="Reason">
-        {result.reasons.slice(0, 12).map((one) => (
+      <Facet name="Reason" amount="kept">
+        {inWords(result.reasons).map((one) => (
           <Item
-            key={`${one.reason} ${one.class} ${one.granularity}`}
-            to={changed(place, { reason: one.reason })}
+            key={one.words}
+            to={
+              one.reasons.length === 1
+                ? changed(place, { reason: one.reasons[0] ?? null })
+                : link("/why", { log: what.log })
+            }
             packets={one.packets}
-            bytes={one.kept_bytes}
+            bytes={one.kept}
           >
             {one.words}
+            {one.reasons.length > 1 && <small> ({one.reasons.length} ways: Why says which)</small>}
           </Item>
         ))}
       </Facet>
-      <Facet name="Address">
+      <Facet name="Address" amount="captured">
         {result.top.addresses.slice(0, 10).map((one) => (
           <Item key={one.what} to={narrowTo(`host ${one.what}`)} packets={one.packets} bytes={one.wire_bytes}>
             {one.what}
           </Item>
         ))}
       </Facet>
-      <Facet name="Port">
+      <Facet name="Port" amount="captured">
         {result.top.ports.slice(0, 10).map((one) => (
           <Item key={one.what} to={narrowTo(portFilter(one.what))} packets={one.packets} bytes={one.wire_bytes}>
             {one.what}
@@ -57,15 +62,32 @@ export function Facets(props: { place: Place; what: Asked; result: SearchResult 
   );
 }
 
+/** Reasons that read the same are one: the forest has a way to its leaves for each. */
+function inWords(reasons: SearchResult["reasons"]) {
+  const all = new Map<string, { words: string; reasons: string[]; packets: number; kept: number }>();
+  for (const { words, reason, packets, kept_bytes } of reasons) {
+    const one = all.get(words) ?? { words, reasons: [], packets: 0, kept: 0 };
+    if (!one.reasons.includes(reason)) one.reasons.push(reason);
+    one.packets += packets;
+    one.kept += kept_bytes;
+    all.set(words, one);
+  }
+  return [...all.values()].sort((a, b) => b.packets - a.packets).slice(0, 12);
+}
+
 /** Those that can be searched for. */
 function granularity(name: string): string | null {
   return ["full", "partial", "header"].includes(name) ? name : null;
 }
 
-function Facet(props: { name: string; children: preact.ComponentChildren }) {
+function Facet(props: { name: string; amount: string; children: preact.ComponentChildren }) {
   return (
     <details open>
-      <summary>{props.name}</summary>
+      <summary>
+        <span>{props.name}</span>
+        <small>packets</small>
+        <small>{props.amount}</small>
+      </summary>
       <ul>{props.children}</ul>
     </details>
   );

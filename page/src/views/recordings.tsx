@@ -2,6 +2,7 @@
 import { call, type Schemas } from "../api/client";
 import { bytes, count } from "../format";
 import { useLoad } from "../hooks";
+import { link } from "../router";
 import { Card, Notice, Problem, Rows } from "../ui/bits";
 
 type Recording = Schemas["Recording"];
@@ -49,7 +50,9 @@ export function Recordings({ log }: { log: string }) {
               <td>{one.model}</td>
               <td>{fit(one)}</td>
               <td class="number">{one.captured_packets == null ? "–" : count(one.captured_packets)}</td>
-              <td class={one.lost_packets > 0 ? "number bad" : "number"}>{count(one.lost_packets)}</td>
+              <td class={(one.lost_packets ?? 0) > 0 ? "number bad" : "number"}>
+                {one.lost_packets === null ? <a href={link("/now", {})}>see Now</a> : count(one.lost_packets)}
+              </td>
             </tr>
           ))}
         </Rows>

@@ -1,7 +1,7 @@
 // Search: flows of a log that match a filter, in a time, of a class, for a reason.
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { address, call, lines as ndjson, nanoseconds } from "../api/client";
-import type { Flow, Log, SearchEvent, SearchResult, Session } from "../api/client";
+import type { Flow, Log, SearchEvent, SearchResult, Series, Session } from "../api/client";
 import { bytes, byteRate, count, dayTime, fromLocal, percent, plural, rate, toLocal, zone } from "../format";
 import { asRefused, useKept, useLatest, useLoad, useMedia } from "../hooks";
 import type { View } from "../main";
@@ -46,12 +46,14 @@ export interface Found {
   share: number;
   flows: number;
   rows: Flow[];
+  /** While the search runs. */
+  soFar: { packets: number; histogram: Series } | null;
   result: SearchResult | null;
   problem: Error | null;
   running: boolean;
 }
 
-const NOTHING: Found = { search: "", share: 0, flows: 0, rows: [], result: null, problem: null, running: true };
+const NOTHING: Found = { search: "", share: 0, flows: 0, rows: [], soFar: null, result: null, problem: null, running: true };
 
 export function Search({ place, session }: View) {
   const what = asked(place, session);
@@ -73,6 +75,8 @@ export function Search({ place, session }: View) {
     return <Notice kind="info">No log is looked at: start strata serve with the directory of a log.</Notice>;
   }
   const { result } = found;
+  // What is found so far, rather than what another search found.
+  const over = found.soFar?.histogram ?? result?.histogram;
   return (
     <>
       <h1 class="unseen">Search</h1>
@@ -80,7 +84,7 @@ export function Search({ place, session }: View) {
       {found.problem && !inFilter(found.problem) && (
         <Problem of={found.problem} again={() => setTurn(turn + 1)} />
       )}
-      {result && <Histogram place={place} result={result} />}
+      {over && <Histogram place={place} over={over} />}
       {result && <CoveredNote of={result.covered} />}
       <div class="searched">
         {result && <Facets place={place} what={what} result={result} />}
@@ -108,10 +112,12 @@ async function search(what: Asked, signal: AbortSignal, tell: (change: Partial<F
     if (event.event === "begin") tell({ search: event.search ?? "" });
     else if (event.event === "progress") {
       const rows = event.rows && event.rows.length > 0 ? { rows: event.rows } : {};
-      tell({ share: event.share ?? 0, flows: event.flows ?? 0, ...rows });
+      const { histogram, packets = 0 } = event;
+      const soFar = histogram ? { soFar: { packets, histogram } } : {};
+      tell({ share: event.share ?? 0, flows: event.flows ?? 0, ...soFar, ...rows });
     } else if (event.event === "done") {
       const result = event.result ?? null;
-      tell({ result, flows: result?.flows ?? 0, running: false, share: 1, ...(event.search ? { search: event.search } : {}) });
+      tell({ result, soFar: null, flows: result?.flows ?? 0, running: false, share: 1, ...(event.search ? { search: event.search } : {}) });
     } else if (event.problem) {
       throw new Error(event.problem.error);
     }
@@ -174,7 +180,7 @@ function Form({ place, session, what, again, found }: FormProps) {
         Search
       </button>
       <div class="search-state" role="status">
-        {found.running && !found.problem && `Searching, ${percent(found.share)}: ${plural(found.flows, "flow")} so far`}
+        {found.running && !found.problem && `Searching, ${percent(found.share)}: ${plural(found.flows, "flow")}${found.soFar ? `, ${plural(found.soFar.packets, "packet")}` : ""} so far`}
         {!found.running && found.result && (
           <span>
             <b>{plural(found.result.flows, "flow")}</b>, {plural(found.result.packets, "packet")},{" "}
@@ -287,13 +293,13 @@ const AMOUNTS = [
   ["kept_bytes", "Kept"],
 ] as const;
 
-function Histogram({ place, result }: { place: Place; result: SearchResult }) {
+function Histogram({ place, over }: { place: Place; over: Series }) {
   const dark = useDark();
   const [amount, setAmount] = useKept<Amount>("search.amount", "packets");
-  const points = fromSeries(result.histogram);
+  const points = fromSeries(over);
   const start = points.t[0];
   if (start === undefined) return null;
-  const end = (points.t.at(-1) ?? start) + result.histogram.step;
+  const end = (points.t.at(-1) ?? start) + over.step;
   const brush = (from: number, to: number) =>
     go(changed(place, { from: from.toFixed(3), to: to.toFixed(3) }));
   return (

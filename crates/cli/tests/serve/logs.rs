@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::{Field, Row};
 use serde_json::{Value, json};
 use strata_testkit::workspace_root;
 
@@ -128,11 +130,15 @@ fn downloads_are_what_the_named_command_line_writes() {
         ("pcapng", "out.pcapng"),
         ("csv", "flows.csv"),
         ("json", "flows.json"),
+        ("flows-parquet", "flows.parquet"),
+        ("packets-parquet", "packets.parquet"),
     ] {
         let path = format!("/api/v1/logs/0/export?filter=tcp%20port%2080&format={format}");
         let downloaded = serving.get(&path);
         assert!(downloaded.head.contains("content-disposition: attachment"));
-        let line = result["command"][format].as_str().unwrap();
+        let line = result["command"][format.replace('-', "_")]
+            .as_str()
+            .unwrap();
         let line = line.replacen("strata", env!("CARGO_BIN_EXE_strata"), 1);
         ok(Command::new("sh")
             .args(["-c", &line])
@@ -141,6 +147,20 @@ fn downloads_are_what_the_named_command_line_writes() {
         assert!(!written.is_empty());
         assert_eq!(downloaded.body, written, "{format}");
     }
+    let table = fs::File::open(dir.path().join("packets.parquet")).unwrap();
+    let table = SerializedFileReader::new(table).unwrap();
+    let rows = table.get_row_iter(None).unwrap().map(Result::unwrap);
+    let wire = |row: Row| {
+        let columns = row.into_columns();
+        let wire = columns.into_iter().find(|(name, _)| name == "wire_bytes");
+        let Some((_, Field::Long(bytes))) = wire else {
+            panic!("no bytes: {wire:?}");
+        };
+        bytes.cast_unsigned()
+    };
+    let wire: Vec<u64> = rows.map(wire).collect();
+    assert_eq!(wire.len() as u64, number(&result["packets"]));
+    assert_eq!(wire.iter().sum::<u64>(), number(&result["wire_bytes"]));
     // Only packets of a class, as the facet says.
     let class = &result["classes"][0];
     let name = class["class"].as_str().unwrap();

@@ -1,6 +1,7 @@
 //! What logs hold.
 
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use axum::Extension;
@@ -11,12 +12,13 @@ use axum::http::{Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use strata_archive::{ArchiveError, verify as verify_log};
+use strata_archive::{ArchiveError, Verified, verify_telling};
 use strata_control::api::Connection;
 use strata_query::{
-    ByLink, ExportOptions, FileFormat, RecordFormat, export as export_packets, export_flows,
+    ByLink, ExportOptions, FileFormat, RecordFormat, export as export_packets, export_flow_table,
+    export_flows, export_packet_table,
 };
-use strata_store::Log;
+use strata_store::{Log, Part};
 
 use super::{Answer, Shared, body, query};
 use crate::body::{Sink, body as streamed_body};
@@ -208,10 +210,54 @@ pub(super) async fn packet(
 }
 
 /// What a download holds.
-enum Format {
+enum Holds {
     Packets,
+    PacketTable,
     Flows(RecordFormat),
+    FlowTable,
 }
+
+/// A download.
+struct Format {
+    asked: &'static str,
+    holds: Holds,
+    /// The file's name, and what it is.
+    name: &'static str,
+    kind: &'static str,
+}
+
+static FORMATS: [Format; 5] = [
+    Format {
+        asked: "pcapng",
+        holds: Holds::Packets,
+        name: "out.pcapng",
+        kind: "application/x-pcapng",
+    },
+    Format {
+        asked: "csv",
+        holds: Holds::Flows(RecordFormat::Csv),
+        name: "flows.csv",
+        kind: "text/csv",
+    },
+    Format {
+        asked: "json",
+        holds: Holds::Flows(RecordFormat::Json),
+        name: "flows.json",
+        kind: "application/x-ndjson",
+    },
+    Format {
+        asked: "flows-parquet",
+        holds: Holds::FlowTable,
+        name: "flows.parquet",
+        kind: "application/vnd.apache.parquet",
+    },
+    Format {
+        asked: "packets-parquet",
+        holds: Holds::PacketTable,
+        name: "packets.parquet",
+        kind: "application/vnd.apache.parquet",
+    },
+];
 
 pub(super) async fn export(
     State(app): Shared,
@@ -222,16 +268,15 @@ pub(super) async fn export(
 ) -> Result<Response, Refused> {
     let asked: Asked = query(&uri)?;
     let mut sought = asked.sought()?;
-    let (format, name, kind) = match asked.format.as_deref() {
-        Some("pcapng") => (Format::Packets, "out.pcapng", "application/x-pcapng"),
-        Some("csv") => (Format::Flows(RecordFormat::Csv), "flows.csv", "text/csv"),
-        Some("json") => (
-            Format::Flows(RecordFormat::Json),
-            "flows.json",
-            "application/x-ndjson",
-        ),
-        _ => return Err(Refused::invalid("format", "write pcapng, csv or json")),
+    let unknown = || {
+        let names: Vec<&str> = FORMATS.iter().map(|of| of.asked).collect();
+        let names = names.join(", ");
+        Refused::invalid("format", format!("write one of {names}"))
     };
+    let format = FORMATS
+        .iter()
+        .find(|of| asked.format.as_deref() == Some(of.asked));
+    let format = format.ok_or_else(unknown)?;
     if let Some(flow) = &asked.flow {
         let key = flow_id::parse(flow).and_then(|key| flow_id::filter(&key));
         let of_flow = key.ok_or_else(|| Refused::invalid("flow", "this is no flow"))?;
@@ -242,13 +287,15 @@ pub(super) async fn export(
         sought.filter = search::filter("flow", &whole)?;
         sought.text = whole;
     }
-    if matches!(format, Format::Packets) {
+    if matches!(format.holds, Holds::Packets) {
         who.may(Role::Payload, app.spec.read_only)?;
         let what = format!("downloaded packets: log {log}, filter '{}'", sought.text);
         app.audit.note(&who.name, &what, "");
-    } else if sought.kept.granularity.is_some() || sought.kept.reason.is_some() {
+    } else if !matches!(format.holds, Holds::PacketTable)
+        && (sought.kept.granularity.is_some() || sought.kept.reason.is_some())
+    {
         let error =
-            "flows have no single reason or granularity: download pcapng, or leave them out";
+            "flows have no single reason or granularity: download packets, or leave them out";
         return Err(Refused::invalid("format", error));
     }
     app.logs.dir(&log)?;
@@ -262,50 +309,46 @@ pub(super) async fn export(
     let (mut sink, body) = streamed_body(connection.map(|Extension(one)| one), waiting);
     tokio::task::spawn_blocking(move || {
         let _turn = turn;
-        if let Err(error) = written(&opened, &sought, &format, &mut sink) {
+        if let Err(error) = written(&opened, &sought, &format.holds, &mut sink) {
             sink.fail(&error.to_string());
         }
     });
     let head = [
-        (header::CONTENT_TYPE, kind.to_owned()),
+        (header::CONTENT_TYPE, format.kind.to_owned()),
         (
             header::CONTENT_DISPOSITION,
-            format!("attachment; filename=\"{name}\""),
+            format!("attachment; filename=\"{}\"", format.name),
         ),
     ];
     Ok((head, Body::new(body)).into_response())
 }
 
-fn written(
-    log: &Log,
-    sought: &Sought,
-    format: &Format,
-    sink: &mut Sink,
-) -> Result<(), ArchiveError> {
+fn written(log: &Log, sought: &Sought, holds: &Holds, sink: &mut Sink) -> Result<(), ArchiveError> {
     let find = sought.find();
-    match format {
-        Format::Packets => {
-            let by_link = sought.filter.clone();
-            let mut by_link = by_link.map(|filter| ByLink::new(filter, |_, _| {}));
-            let options = ExportOptions {
-                select: find.select(),
-                matches: by_link.as_mut().map(|by_link| {
-                    let matches = |link, packet: &[u8], len| by_link.matches(link, packet, len);
-                    Box::new(matches) as Box<dyn FnMut(_, &[u8], u32) -> bool>
-                }),
-                comments: true,
-                kept: sought.kept.clone(),
-            };
+    let by_link = sought.filter.clone();
+    let mut by_link = by_link.map(|filter| ByLink::new(filter, |_, _| {}));
+    let options = ExportOptions {
+        select: find.select(),
+        matches: by_link.as_mut().map(|by_link| {
+            let matches = |link, packet: &[u8], len| by_link.matches(link, packet, len);
+            Box::new(matches) as Box<dyn FnMut(_, &[u8], u32) -> bool>
+        }),
+        comments: true,
+        kept: sought.kept.clone(),
+    };
+    let class = sought.kept.class.as_deref();
+    match holds {
+        Holds::Packets => {
             export_packets(log, &mut *sink, FileFormat::PcapNg, &find, options)?;
         }
-        Format::Flows(format) => {
-            export_flows(
-                log,
-                &mut *sink,
-                *format,
-                &find,
-                sought.kept.class.as_deref(),
-            )?;
+        Holds::PacketTable => {
+            export_packet_table(log, &mut *sink, &find, options)?;
+        }
+        Holds::Flows(format) => {
+            export_flows(log, &mut *sink, *format, &find, class)?;
+        }
+        Holds::FlowTable => {
+            export_flow_table(log, &mut *sink, &find, class)?;
         }
     }
     sink.flush()
@@ -349,12 +392,12 @@ pub(super) async fn verify(
     let (mut sink, body) = streamed_body(connection.map(|Extension(one)| one), waiting);
     tokio::task::spawn_blocking(move || {
         let _turn = turn;
-        let _ = sink.line(&json!({"event": "progress", "share": 0.0}));
         // As it is stored: what is encrypted needs no key.
         let verified =
-            of_logs::open_stored(&app.logs, &log).and_then(|log| Ok(verify_log(&log, None)?));
+            of_logs::open_stored(&app.logs, &log).and_then(|log| verified(&log, &mut sink));
         let last = match verified {
-            Ok(verified) => {
+            Ok(None) => return,
+            Ok(Some(verified)) => {
                 let places = verified.damage.iter().take(DAMAGE_MAX);
                 let places: Vec<String> = places.map(ToString::to_string).collect();
                 json!({
@@ -367,4 +410,36 @@ pub(super) async fn verify(
         let _ = sink.line(&last);
     });
     Ok(lines(body))
+}
+
+/// Verifies a log, and says how far; `None` if nobody waits any more.
+#[allow(clippy::cast_precision_loss, reason = "a share")]
+fn verified(log: &Log, sink: &mut Sink) -> Result<Option<Verified>, Refused> {
+    let parts = log.archive().parts.iter();
+    let mut all: u64 = parts.map(Part::bytes).sum();
+    for recording in log.recordings() {
+        for file in &recording.files {
+            all += log.file_bytes(file)?;
+        }
+    }
+    let mut is_left = false;
+    let mut tell = |bytes: u64| {
+        // Indexes and models are read besides.
+        let share = if all == 0 {
+            0.0
+        } else {
+            (bytes as f64 / all as f64).min(0.99)
+        };
+        let news = json!({"event": "progress", "share": share, "bytes": bytes});
+        is_left = sink.line(&news).is_err();
+        match is_left {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    };
+    if tell(0).is_break() {
+        return Ok(None);
+    }
+    let verified = verify_telling(log, None, &mut |so_far| tell(so_far.bytes))?;
+    Ok((!is_left).then_some(verified))
 }
