@@ -4,14 +4,14 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::sleep;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use ipnet::IpNet;
-use strata_serve::{Login, Role, Server, Spec, serve};
+use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::thread::CapabilitySet;
+use strata_sandbox::give_up_capabilities;
+use strata_serve::{Login, Role, Spec, TlsFiles, serve};
 use strata_store::Log;
 use strata_wire::Printable;
 use tracing::{info, warn};
@@ -20,10 +20,8 @@ use crate::key::KeyArgs;
 use crate::logging::LoggingArgs;
 use crate::object_tier;
 use crate::output::refuse;
-use crate::signals::stop_on_signal;
+use crate::signals::Stopped;
 
-/// How often a signal is looked for.
-const LOOK: Duration = Duration::from_millis(200);
 /// Fewest bytes of a token, as of the API's.
 const TOKEN_BYTES_MIN: usize = 16;
 /// Most bytes of a file of tokens.
@@ -35,17 +33,18 @@ const TOKENS_BYTES_MAX: u64 = 64 << 10;
 Examples:
   strata serve log/
   strata serve log/ --socket /run/strata/record-4711/control.sock --open
-  strata serve log/ --listen 192.0.2.10:9470 --token-file tokens
+  strata serve log/ --listen 192.0.2.10:9470 --token-file tokens --tls-cert s.crt --tls-key s.key
   strata serve log/ --listen 192.0.2.10:9470 --trust-proxy 192.0.2.1/32 --user-header X-Forwarded-User
 
-Without --token-file and --trust-proxy the page is for this machine alone: whoever may open a
+Without --token-file, --tls-ca and --trust-proxy the page is for this machine alone: whoever may open a
 connection to the address may do everything. A file of tokens has one a line, as in
 
   change 4f2a...
   look 91c0...
 
 with the role before it: look (everything but payload), payload (also payload) or change (also what
-recordings do). HTTP is not encrypted: put a proxy with TLS before it where others share the network.")]
+recordings do). HTTP is not encrypted: give --tls-cert, or put a proxy with TLS before it, where others
+share the network.")]
 pub(crate) struct Args {
     /// Show the logs in these directories.
     #[arg(value_name = "LOG", required_unless_present = "socket")]
@@ -64,6 +63,23 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "trust_proxy")]
     token_file: Option<PathBuf>,
 
+    /// Serve HTTPS, and show browsers this certificate (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+
+    /// Read the private key of the certificate (PEM) from this file, which only its owner can read.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+
+    /// Admit only browsers that show a certificate of these authorities (PEM). With --token-file they
+    /// log in besides.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_ca: Option<PathBuf>,
+
+    /// What those with a certificate may do, without --token-file.
+    #[arg(long, value_enum, default_value = "look", requires = "tls_ca")]
+    tls_role: UserRole,
+
     /// Admit those whom a proxy in this network has logged in; may be given several times.
     #[arg(long, value_name = "CIDR", requires = "user_header")]
     trust_proxy: Vec<String>,
@@ -75,7 +91,7 @@ pub(crate) struct Args {
 
     /// What users of the proxy may do.
     #[arg(long, value_enum, default_value = "look", requires = "trust_proxy")]
-    proxy_role: ProxyRole,
+    proxy_role: UserRole,
 
     /// Change nothing, whoever asks.
     #[arg(long)]
@@ -85,6 +101,10 @@ pub(crate) struct Args {
     #[arg(long)]
     open: bool,
 
+    /// End with the process that started this one, which may still have to make the logs.
+    #[arg(long, hide = true)]
+    end_with_parent: bool,
+
     #[command(flatten)]
     key: KeyArgs,
 
@@ -93,7 +113,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum ProxyRole {
+enum UserRole {
     /// Everything but payload.
     Look,
     /// Also payload.
@@ -102,13 +122,26 @@ enum ProxyRole {
     Change,
 }
 
+impl From<UserRole> for Role {
+    fn from(role: UserRole) -> Self {
+        match role {
+            UserRole::Look => Self::Look,
+            UserRole::Payload => Self::Payload,
+            UserRole::Change => Self::Change,
+        }
+    }
+}
+
 impl Args {
     fn login(&self) -> Result<Login> {
         if let Some(file) = &self.token_file {
             return Ok(Login::Tokens(tokens(file)?));
         }
         let Some(header) = &self.user_header else {
-            return Ok(Login::None);
+            return Ok(match self.tls_ca {
+                Some(_) => Login::Certificate(self.tls_role.into()),
+                None => Login::None,
+            });
         };
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-';
         if header.is_empty() || !header.chars().all(is_name) {
@@ -119,11 +152,7 @@ impl Args {
         Ok(Login::Proxy {
             networks: self.networks()?,
             header: header.to_ascii_lowercase(),
-            role: match self.proxy_role {
-                ProxyRole::Look => Role::Look,
-                ProxyRole::Payload => Role::Payload,
-                ProxyRole::Change => Role::Change,
-            },
+            role: self.proxy_role.into(),
         })
     }
 
@@ -145,6 +174,15 @@ impl Args {
             logs: self.logs.clone(),
             sockets: self.socket.clone(),
             listen: address(&self.listen)?,
+            tls: self
+                .tls_cert
+                .clone()
+                .zip(self.tls_key.clone())
+                .map(|(certificate, key)| TlsFiles {
+                    certificate,
+                    key,
+                    authority: self.tls_ca.clone(),
+                }),
             login: self.login()?,
             read_only: self.read_only,
             open: Arc::new(move |dir| words(key.open(dir))),
@@ -226,30 +264,43 @@ fn tokens(file: &Path) -> Result<Vec<(Role, String)>> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    for log in &args.logs {
-        if !log.is_dir() {
-            return Err(refuse(format!(
-                "{}: not a directory of a log",
-                log.display()
-            )));
+    if args.end_with_parent {
+        set_parent_process_death_signal(Some(Signal::TERM)).context("cannot follow the parent")?;
+    } else {
+        for log in &args.logs {
+            if !log.is_dir() {
+                return Err(refuse(format!(
+                    "{}: not a directory of a log",
+                    log.display()
+                )));
+            }
         }
     }
-    let stop = stop_on_signal()?;
-    let server = serve(args.spec()?)?;
-    let page = format!("http://{}/", server.address());
+    let spec = args.spec()?;
+    let stopped = Stopped::watch()?;
+    // A browser may need them.
+    if !args.open
+        && let Err(error) = give_up_capabilities(None, OF_LOGS, None)
+    {
+        warn!("{error}");
+    }
+    let server = serve(spec)?;
+    let scheme = if args.tls_cert.is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    let page = format!("{scheme}://{}/", server.address());
     info!("the page is at {page}");
     if args.open {
         browse(&page);
     }
-    wait(&server, &stop);
+    stopped.wait();
     Ok(())
 }
 
-fn wait(_serving: &Server, stop: &Arc<AtomicBool>) {
-    while !stop.load(Ordering::Relaxed) {
-        sleep(LOOK);
-    }
-}
+/// What root needs to read logs and to reach sockets that belong to others; the rest is given up.
+const OF_LOGS: CapabilitySet = CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::DAC_READ_SEARCH);
 
 /// Opens a page in the user's browser, if there is one.
 fn browse(page: &str) {

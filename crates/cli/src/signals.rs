@@ -28,6 +28,27 @@ pub(crate) fn stop_on_signal() -> Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
+/// Waits for what [`stop_on_signal`] notes.
+pub(crate) struct Stopped {
+    stop: Arc<AtomicBool>,
+    signals: SignalsInfo<SignalOnly>,
+}
+
+impl Stopped {
+    /// From now on, no signal is missed.
+    pub(crate) fn watch() -> Result<Self> {
+        let signals = SignalsInfo::new([SIGINT, SIGTERM])?;
+        let stop = stop_on_signal()?;
+        Ok(Self { stop, signals })
+    }
+
+    pub(crate) fn wait(mut self) {
+        while !self.stop.load(Ordering::Relaxed) {
+            self.signals.wait().for_each(drop);
+        }
+    }
+}
+
 /// Runs `work` when an interrupt or termination signal comes, and then lets it end the program.
 pub(crate) fn before_ending(work: fn()) -> Result<()> {
     let mut signals = SignalsInfo::<SignalOnly>::new([SIGINT, SIGTERM])?;

@@ -250,7 +250,7 @@ struct Peer(Option<u32>);
 
 /// The certificate that TLS has checked, if the other end has shown one.
 #[derive(Clone, Copy, Debug)]
-struct Shown(Option<Fingerprint>);
+pub struct Shown(pub Option<Fingerprint>);
 
 async fn say_who_by_socket(
     Extension(peer): Extension<Peer>,

@@ -154,6 +154,7 @@ fn session_of(app: &App, who: &Who) -> Value {
         "login": match app.gate.login {
             Login::None => "none",
             Login::Tokens(_) => "token",
+            Login::Certificate(_) => "certificate",
             Login::Proxy { .. } => "proxy",
         },
         "expires": expires,

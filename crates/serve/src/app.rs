@@ -29,7 +29,7 @@ impl App {
         let recorders = sockets.map(|(id, socket)| Arc::new(Recorder::new(id, socket)));
         let (open, open_stored) = (Arc::clone(&spec.open), Arc::clone(&spec.open_stored));
         Self {
-            gate: Arc::new(Gate::new(spec.login.clone(), address)),
+            gate: Arc::new(Gate::new(spec.login.clone(), address, spec.tls.is_some())),
             audit: Audit::new(Arc::clone(&spec.audit)),
             logs: Logs::new(&spec.logs, open, open_stored),
             recorders: recorders.collect(),

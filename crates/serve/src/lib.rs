@@ -81,6 +81,8 @@ pub struct Spec {
     pub sockets: Vec<PathBuf>,
     /// Where to listen.
     pub listen: SocketAddr,
+    /// Serves HTTPS, if given.
+    pub tls: Option<TlsFiles>,
     /// Who may.
     pub login: Login,
     /// Whether nobody may change anything.
@@ -99,6 +101,17 @@ pub struct Spec {
     pub warn: Box<dyn Fn(String) + Send + Sync>,
 }
 
+/// Files of TLS, in PEM.
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    /// What the server shows.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// Whose certificates browsers must have; `None` if they need none.
+    pub authority: Option<PathBuf>,
+}
+
 impl std::fmt::Debug for Spec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Spec")
@@ -113,8 +126,8 @@ impl std::fmt::Debug for Spec {
 pub enum ServeError {
     /// Anybody could look.
     #[error(
-        "--listen {0}: others reach this address, and anybody could look: give --token-file, or \
-         --trust-proxy with --user-header"
+        "--listen {0}: others reach this address, and anybody could look: give --token-file, --tls-ca, \
+         or --trust-proxy with --user-header"
     )]
     Open(SocketAddr),
     /// The address cannot be used.
@@ -125,6 +138,9 @@ pub enum ServeError {
         /// Why.
         source: io::Error,
     },
+    /// TLS cannot be used.
+    #[error("cannot serve with TLS: {0}")]
+    Tls(strata_tls::TlsError),
     /// No thread or runtime.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
@@ -164,6 +180,10 @@ pub fn serve(spec: Spec) -> Result<Server, ServeError> {
     if matches!(spec.login, Login::None) && !spec.listen.ip().is_loopback() {
         return Err(ServeError::Open(spec.listen));
     }
+    let tls = spec.tls.as_ref().map(|files| {
+        strata_tls::server(&files.certificate, &files.key, files.authority.as_deref())
+    });
+    let tls = tls.transpose().map_err(ServeError::Tls)?;
     let at = |source| ServeError::Listen {
         address: spec.listen,
         source,
@@ -189,7 +209,7 @@ pub fn serve(spec: Spec) -> Result<Server, ServeError> {
                 Err(error) => return (app.spec.warn)(error.to_string()),
             };
             recorders::watch(&app.recorders, app.ticks.clone());
-            tokio::spawn(serve_tcp(listener, api::router(app), None));
+            tokio::spawn(serve_tcp(listener, api::router(app), tls));
             let _ = stopped.await;
         });
         // Whoever reads a log sees that nobody wants it any more.

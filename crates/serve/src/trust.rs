@@ -14,7 +14,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use ipnet::IpNet;
-use strata_control::api::Connection;
+use strata_control::api::{Connection, Shown};
 use subtle::ConstantTimeEq as _;
 
 use crate::refused::Refused;
@@ -61,6 +61,8 @@ pub enum Login {
     None,
     /// With one of these tokens.
     Tokens(Vec<(Role, String)>),
+    /// With a certificate that TLS has checked; all have this role.
+    Certificate(Role),
     /// A proxy does it.
     Proxy {
         /// Where the proxy connects from.
@@ -107,14 +109,17 @@ pub(crate) struct Gate {
     pub(crate) login: Login,
     /// Where the server listens.
     address: SocketAddr,
+    /// Whether it speaks TLS.
+    is_secure: bool,
     sessions: Sessions,
 }
 
 impl Gate {
-    pub(crate) fn new(login: Login, address: SocketAddr) -> Self {
+    pub(crate) fn new(login: Login, address: SocketAddr, is_secure: bool) -> Self {
         Self {
             login,
             address,
+            is_secure,
             sessions: Sessions::default(),
         }
     }
@@ -171,7 +176,9 @@ pub(crate) fn log_in(gate: &Gate, token: &str) -> Result<(HeaderValue, Who), Ref
     let role = role_of(tokens, token.trim().as_bytes()).ok_or_else(|| no_login("wrong token"))?;
     let (id, who) = gate.sessions.begin(role)?;
     let seconds = SESSION.as_secs();
-    let cookie = format!("{COOKIE}={id}; HttpOnly; SameSite=Strict; Path=/; Max-Age={seconds}");
+    let secure = if gate.is_secure { "; Secure" } else { "" };
+    let cookie =
+        format!("{COOKIE}={id}; HttpOnly; SameSite=Strict; Path=/; Max-Age={seconds}{secure}");
     let cookie = HeaderValue::try_from(cookie);
     let cookie = cookie.map_err(|error| Refused::internal(error.to_string()))?;
     Ok((cookie, who))
@@ -206,7 +213,11 @@ fn no_login(error: &str) -> Refused {
 }
 
 /// Who sends a request.
-fn who(gate: &Gate, peer: Option<IpAddr>, headers: &HeaderMap) -> Result<Who, Refused> {
+fn who(
+    gate: &Gate,
+    (peer, shown): (Option<IpAddr>, Option<Shown>),
+    headers: &HeaderMap,
+) -> Result<Who, Refused> {
     match &gate.login {
         Login::None => Ok(Who {
             name: String::from("local"),
@@ -224,6 +235,19 @@ fn who(gate: &Gate, peer: Option<IpAddr>, headers: &HeaderMap) -> Result<Who, Re
             Ok(Who {
                 name: format!("token ({})", role.name()),
                 role,
+                expires: None,
+            })
+        }
+        Login::Certificate(role) => {
+            let shown = shown.and_then(|Shown(shown)| shown);
+            let shown = shown.ok_or_else(|| no_login("show a certificate of --tls-ca"))?;
+            let start: String = shown[..8]
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect();
+            Ok(Who {
+                name: format!("certificate {start}"),
+                role: *role,
                 expires: None,
             })
         }
@@ -309,7 +333,8 @@ pub(crate) async fn admit(
 fn let_in(gate: &Gate, request: &mut Request) -> Result<(), Refused> {
     if matches!(gate.login, Login::None) && !is_own_host(gate, request.headers()) {
         let error = format!(
-            "this page is at http://{}: the Host header names another place",
+            "this page is at {}://{}: the Host header names another place",
+            if gate.is_secure { "https" } else { "http" },
             gate.address
         );
         return Err(Refused::new(StatusCode::MISDIRECTED_REQUEST, "host", error));
@@ -325,7 +350,8 @@ fn let_in(gate: &Gate, request: &mut Request) -> Result<(), Refused> {
         return Ok(());
     }
     let peer = request.extensions().get::<SocketAddr>().map(SocketAddr::ip);
-    let who = who(gate, peer, request.headers())?;
+    let shown = request.extensions().get::<Shown>().copied();
+    let who = who(gate, (peer, shown), request.headers())?;
     if let Some(connection) = request.extensions().get::<Connection>() {
         connection.prove();
     }

@@ -1,10 +1,15 @@
 //! Who is let in, and who may do what.
 
 use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use rustls::{ClientConnection, StreamOwned};
 use serde_json::{Value, json};
+use strata_testkit::Certificates;
 
 use crate::http::Serving;
 use crate::logs::capture;
@@ -286,6 +291,87 @@ fn what_would_let_anybody_in_does_not_start() {
         fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
         refused(&["--token-file", named], why);
     }
+}
+
+/// The answer to a request over TLS, from somebody with this certificate; or why there is none.
+fn over_tls(
+    serving: &Serving,
+    certificates: &Certificates,
+    name: Option<&str>,
+    head: &str,
+) -> std::io::Result<String> {
+    let [_, _, authority] = certificates.of("relay");
+    let config = match name {
+        Some(name) => {
+            let [certificate, key, _] = certificates.of(name);
+            strata_tls::client(&certificate, &key, &authority)
+        }
+        None => strata_tls::authority::agent(&fs::read_to_string(authority)?, None),
+    };
+    let server = "127.0.0.1".try_into().unwrap();
+    let connection = ClientConnection::new(config.unwrap(), server).unwrap();
+    let stream = TcpStream::connect(&serving.address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+    let mut stream = StreamOwned::new(connection, stream);
+    let address = &serving.address;
+    write!(stream, "{head} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
+    let mut answer = Vec::new();
+    match stream.read_to_end(&mut answer) {
+        // The end of an answer is that of its connection.
+        Err(error) if error.kind() != ErrorKind::UnexpectedEof => return Err(error),
+        _ => {}
+    }
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+#[test]
+fn certificates_let_in_by_tls_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let certificates = Certificates::make(dir.path(), "127.0.0.1");
+    let [certificate, key, authority] = certificates
+        .of("relay")
+        .map(|path| path.display().to_string());
+    let log = dir.path().join("log");
+    ok(&mut record(capture(), &log));
+    let tls = [
+        "--tls-cert",
+        &certificate,
+        "--tls-key",
+        &key,
+        "--tls-ca",
+        &authority,
+    ];
+    let serving = Serving::start(&[&log], &tls);
+    let friend = |head: &str| over_tls(&serving, &certificates, Some("switch"), head).unwrap();
+    let session = friend("GET /api/v1/session");
+    assert!(session.contains("\"roles\":[\"look\"]"), "{session}");
+    assert!(session.contains("\"user\":\"certificate "), "{session}");
+    let export = friend("GET /api/v1/logs/0/export?format=pcapng");
+    assert!(
+        export.starts_with("HTTP/1.0 403") || export.starts_with("HTTP/1.1 403"),
+        "{export}"
+    );
+    for name in [Some("stranger"), None] {
+        let answer = over_tls(&serving, &certificates, name, "GET /");
+        let nothing = answer.as_ref().map_or(true, String::is_empty);
+        assert!(nothing, "{name:?}: {answer:?}");
+    }
+    // Who speaks no TLS gets nothing.
+    let mut plain = TcpStream::connect(&serving.address).unwrap();
+    plain.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    let _ = plain.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
+    // With a role.
+    let serving = Serving::start(&[&log], &[&tls[..], &["--tls-role", "change"]].concat());
+    let session = over_tls(
+        &serving,
+        &certificates,
+        Some("switch"),
+        "GET /api/v1/session",
+    )
+    .unwrap();
+    assert!(session.contains("\"change\"]"), "{session}");
 }
 
 /// The paths and methods of the contract, as it is written.
