@@ -27,4 +27,4 @@ logged=$(cat "$out"/log/blocks/* | wc -c)
 say "The capture has $captured bytes, the log $logged."
 echo "Open it in Wireshark:   wireshark $out/all.pcapng"
 echo "Kept whole only:        wireshark -Y 'frame.comment contains \"granularity=full\"' $out/all.pcapng"
-echo "Look at it in a browser:  $strata serve $out/log --open"
+echo "In a browser:           http://127.0.0.1:9470/ while this runs: $strata serve $out/log"

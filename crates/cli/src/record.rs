@@ -2,6 +2,7 @@
 
 mod interfaces;
 mod log;
+mod page;
 mod show;
 mod steering;
 mod triggers;
@@ -49,6 +50,7 @@ Examples:
   strata record -i eth0 -o log/ 'not port 22'
   strata record -i eth0,eth1 --cores 1,2 -o log/
   strata record -i eth0 --config exports.toml
+  strata record -i eth0 -o log/ --serve
 
 While interfaces are captured: INT (Ctrl-C) and TERM finish the log and print the
 accounting, USR1 prints counters, HUP reloads the configuration. Meanwhile `strata status`,
@@ -59,6 +61,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     log: log::LogArgs,
+
+    #[command(flatten)]
+    page: page::PageArgs,
 }
 
 /// Heading of options in the help text.
@@ -262,7 +267,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if !args.road.read.is_empty() {
         args.log.check_for_files()?;
     }
-    run_to(&args.road, args.log.destination()?, args.log.duration())
+    let destination = args.log.destination()?;
+    let start_page = || {
+        let socket = args.road.steer.socket();
+        args.page.start(args.log.dir(), socket)
+    };
+    run_with(&args.road, destination, args.log.duration(), start_page)
 }
 
 /// Records to a log or a relay; interfaces for at most this long.
@@ -270,6 +280,15 @@ pub(crate) fn run_to(
     args: &DataPathArgs,
     destination: DestinationSpec,
     duration: Option<Duration>,
+) -> Result<()> {
+    run_with(args, destination, duration, || Ok(page::Page::none()))
+}
+
+fn run_with(
+    args: &DataPathArgs,
+    destination: DestinationSpec,
+    duration: Option<Duration>,
+    start_page: impl FnOnce() -> Result<page::Page>,
 ) -> Result<()> {
     if !args.read.is_empty() {
         args.live.check_for_files()?;
@@ -290,8 +309,10 @@ pub(crate) fn run_to(
     if args.read.is_empty() {
         signals.also_steer()?;
     }
+    let mut page = start_page()?;
     let handle = strata_node::start(spec, Arc::clone(&signals.stop), tell)?;
     while !handle.wait_timeout(LOOK_EVERY) {
+        page.look();
         if signals.take_reload()
             && let Err(error) = handle.reload()
         {

@@ -120,8 +120,17 @@ fn list(sockets: &[PathBuf]) -> String {
 ///
 /// If it cannot be made.
 pub fn own_socket(owner: &Owner) -> Result<SocketFile, SocketError> {
-    let name = format!("record-{}", std::process::id());
-    SocketFile::bind_in_own_dir(&runtime_dir(), &name, owner)
+    SocketFile::bind_in_own_dir(&runtime_dir(), &own_name(), owner)
+}
+
+/// Where [`own_socket`] is.
+#[must_use]
+pub fn own_socket_path() -> PathBuf {
+    runtime_dir().join(own_name()).join(SOCKET_NAME)
+}
+
+fn own_name() -> String {
+    format!("record-{}", std::process::id())
 }
 
 /// The socket of the only recording that is running.

@@ -140,6 +140,11 @@ impl LogArgs {
         ])
     }
 
+    /// The directory of the log, if there is one.
+    pub(super) fn dir(&self) -> Option<&Path> {
+        self.output.as_deref()
+    }
+
     /// Where the recording goes.
     pub(super) fn destination(&self) -> Result<DestinationSpec> {
         match &self.output {

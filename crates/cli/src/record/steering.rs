@@ -1,6 +1,6 @@
 //! Control options of `strata record`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use strata_node::SteeringSpec;
@@ -37,6 +37,11 @@ pub(super) struct SteerArgs {
 }
 
 impl SteerArgs {
+    /// Where it was asked to listen.
+    pub(super) fn socket(&self) -> Option<&Path> {
+        self.socket.as_deref()
+    }
+
     pub(super) fn spec(&self) -> Result<SteeringSpec> {
         let default = self.default.as_deref().map(str::parse).transpose();
         Ok(SteeringSpec {

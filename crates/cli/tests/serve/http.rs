@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -56,6 +56,11 @@ impl Serving {
             .args(logs)
             .args(["--listen", "127.0.0.1:0"])
             .args(arguments);
+        Self::of(&mut command)
+    }
+
+    /// A program that serves the page, by itself or by a process of its own.
+    pub(crate) fn of(command: &mut Command) -> Self {
         let mut child = command
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -64,13 +69,33 @@ impl Serving {
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let address = loop {
             let line = lines.next().expect("it says where the page is").unwrap();
-            if let Some((_, place)) = line.split_once("the page is at http://") {
-                break place.trim_end_matches('/').to_owned();
+            if let Some((_, place)) = line.split_once("the page is at ") {
+                let place = place.trim_end_matches('/').split_once("://").unwrap().1;
+                break place.to_owned();
             }
         };
         // What it says later must be read, so that it does not block.
         thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
         Self { child, address }
+    }
+
+    pub(crate) fn stdin(&mut self) -> ChildStdin {
+        self.child.stdin.take().unwrap()
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+    }
+
+    /// Waits until the program has ended and nobody listens any more; returns whether it succeeded.
+    pub(crate) fn ended(&mut self) -> bool {
+        let status = self.child.wait().unwrap();
+        let start = Instant::now();
+        while TcpStream::connect(&self.address).is_ok() {
+            assert!(start.elapsed() < PATIENCE, "the page is still served");
+            thread::sleep(Duration::from_millis(20));
+        }
+        status.success()
     }
 
     pub(crate) fn pid(&self) -> u32 {

@@ -234,3 +234,59 @@ fn policies_are_checked_added_and_removed_and_all_of_it_undone() {
     }
     shown.running.finish();
 }
+
+#[test]
+fn a_recordings_own_page_shows_it_and_ends_with_it() {
+    for is_killed in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let (log, socket) = (dir.path().join("log"), dir.path().join("control.sock"));
+        let mut command = strata();
+        command
+            .args(["record", "-r", "-", "--serve=127.0.0.1:0", "-o"])
+            .arg(&log)
+            .arg("--socket")
+            .arg(&socket)
+            .stdin(Stdio::piped());
+        let mut serving = Serving::of(&mut command);
+        let mut stdin = serving.stdin();
+        stdin.write_all(&fs::read(capture()).unwrap()).unwrap();
+        stdin.flush().unwrap();
+        serving.until("/api/v1/recorders", "it is seen", |all| {
+            all[0]["up"] == true
+        });
+        let session = serving.json("/api/v1/session");
+        assert_eq!(session["logs"][0]["path"], log.to_str().unwrap());
+        if is_killed {
+            serving.kill();
+        } else {
+            drop(stdin);
+        }
+        assert_eq!(serving.ended(), !is_killed);
+    }
+}
+
+#[test]
+fn a_recordings_own_page_is_for_this_machine_and_of_a_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let log = ["-o", log.to_str().unwrap()];
+    for (arguments, said) in [
+        (
+            &["--serve=0.0.0.0:9470", log[0], log[1]][..],
+            "--token-file",
+        ),
+        (&["--serve=nowhere", log[0], log[1]], "write an address"),
+        (&["--serve"], "add -o DIR"),
+    ] {
+        let mut command = strata();
+        command
+            .args(["record", "-r"])
+            .arg(capture())
+            .args(arguments);
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(error.contains(said), "{error}");
+    }
+    assert!(!dir.path().join("log").exists());
+}
