@@ -47,7 +47,7 @@ struct Label {
     granularity: String,
     reason: String,
     class_number: u16,
-    /// Of the histogram.
+    /// Of the histogram, if it is wanted.
     series: usize,
     is_wanted: bool,
     packets: u64,
@@ -151,11 +151,15 @@ impl Found {
         }
         let class_number = self.class_number(class);
         let (_, [class, granularity, reason]) = key.clone();
+        let is_wanted = self.kept.is(&class, &granularity, &reason);
         self.labels.push(Label {
             recording,
             class_number,
-            series: self.histogram.series(label.class, label.granularity),
-            is_wanted: self.kept.is(&class, &granularity, &reason),
+            series: match is_wanted {
+                true => self.histogram.series(&class, &granularity),
+                false => 0,
+            },
+            is_wanted,
             class,
             granularity,
             reason,
@@ -338,7 +342,7 @@ impl Found {
 
     pub(crate) fn classes(&self) -> Vec<Value> {
         let mut sums: HashMap<(&str, &str), [u64; 3]> = HashMap::new();
-        for label in &self.labels {
+        for label in self.labels.iter().filter(|label| label.packets > 0) {
             let sum = sums.entry((&label.class, &label.granularity)).or_default();
             sum[0] += label.packets;
             sum[1] += label.wire_bytes;
