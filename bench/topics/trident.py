@@ -1,9 +1,8 @@
-"""The Trident paper's Table 3 and Figure 7's question again: what a host pays for exporting headers or
-packets at 200,000 packets a second, beside tcpdump and softflowd; and what traffic on the captured
-interface notices.
+"""The Trident paper's Table 3 again: what a host pays for exporting headers or packets at 200,000
+packets a second, beside tcpdump and softflowd; and what traffic on the captured interface notices.
 
-`Mon` is the CPU time of the capturing process, from /proc. `Copy` is what the sender's core, which also
-does the receive work of the veth pair, is busy beyond a run without any capture."""
+`Mon` is the CPU time of the capturing process, from /proc. `Copy` is what the sender's core, which
+also does the receive work of the veth pair, is busy beyond a run without any capture."""
 
 import json
 import os
@@ -137,7 +136,8 @@ def run(context, command, trace, seconds):
         wall = time.monotonic() - started
         own = (used(process.pid) if process else 0) - own
         core = busy(SEND_CORE) - core
-    found = re.search(r"([\d ]+) packets captured|\): ([\d ]+) packets in", process.said) if process else None
+    said = process.said if process else ""
+    found = re.search(r"([\d ]+) packets captured|\): ([\d ]+) packets in", said)
     taken = int((found[1] or found[2]).replace(" ", "")) if found else 0
     return 100 * own / wall, 100 * core / wall, packets / took, 100 * taken / packets
 
@@ -211,7 +211,8 @@ def latency(seconds):
 
 def interference(context, seconds, rounds):
     """Rows: what connections over the captured interface reach without and with a capture."""
-    for namespace, device, address in ((SENDER, SENDING, SENDER_IP), (RECEIVER, RECEIVING, RECEIVER_IP)):
+    ends = ((SENDER, SENDING, SENDER_IP), (RECEIVER, RECEIVING, RECEIVER_IP))
+    for namespace, device, address in ends:
         must("ip", "-n", namespace, "addr", "add", f"{address}/24", "dev", device)
     programs = {"nothing": None, **captures(context)}
     programs.pop("softflowd", None)
