@@ -240,6 +240,17 @@ pub trait DiskFile: Send {
         Ok(())
     }
 
+    /// Makes sure that these bytes have space, and that the file is at least so long: they are zeros if
+    /// nobody has written them. File systems write several blocks at a time within a file, but those that
+    /// make it longer one after the other. Others may do the same with the bytes after them.
+    ///
+    /// # Errors
+    ///
+    /// If there is no space.
+    fn grow(&mut self, bytes: Range<u64>) -> io::Result<()> {
+        self.allocate(bytes.end)
+    }
+
     /// These bytes will be read soon: a disk answers many requests at a time sooner than one after
     /// another.
     fn will_read(&self, _bytes: Range<u64>) {}
@@ -597,6 +608,15 @@ impl DiskFile for RealFile {
             // The file system does not support it.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             allocated => Ok(allocated?),
+        }
+    }
+
+    fn grow(&mut self, bytes: Range<u64>) -> io::Result<()> {
+        let len = bytes.end - bytes.start;
+        match fallocate(&*self.0, FallocateFlags::empty(), bytes.start, len) {
+            // The file system does not support it.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            grown => Ok(grown?),
         }
     }
 

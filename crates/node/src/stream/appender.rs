@@ -381,8 +381,9 @@ impl StreamAppender {
         self.memory.index = index;
         self.memory.page_at = self.pool.page_at(data_page);
         self.memory.block_start = 0;
-        let end = self.memory.page_at + u64::from(self.file.geometry().page_bytes);
-        if let Err(error) = self.memory.file.allocate(end) {
+        let start = self.memory.page_at;
+        let bytes = start..start + u64::from(self.file.geometry().page_bytes);
+        if let Err(error) = self.memory.file.grow(bytes) {
             return Err(self.failed(error));
         }
         let page_len = self.file.geometry().page_len();
