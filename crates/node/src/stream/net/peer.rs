@@ -35,10 +35,12 @@ pub enum PeerError {
         peer: String,
     },
     /// The other end does not read what it is sent.
-    #[error("{peer}: has not read {CHUNK} bytes in {} s", CHUNK_LIMIT.as_secs())]
+    #[error("{peer}: has not read {CHUNK} bytes in {limit:?}")]
     Slow {
         /// The other end.
         peer: String,
+        /// How long it had.
+        limit: Duration,
     },
     /// The other end does not say what it should.
     #[error("{peer}: nothing came in time")]
@@ -99,6 +101,7 @@ pub(super) struct Peer {
     pub(super) name: String,
     frames: Frames,
     out: Vec<u8>,
+    chunk_limit: Duration,
 }
 
 fn prepared(stream: &TcpStream) -> io::Result<String> {
@@ -122,6 +125,7 @@ impl Peer {
             name,
             frames: Frames::of_client(),
             out: Vec::new(),
+            chunk_limit: CHUNK_LIMIT,
         })
     }
 
@@ -136,6 +140,7 @@ impl Peer {
             name,
             frames: Frames::of_server(),
             out: Vec::new(),
+            chunk_limit: CHUNK_LIMIT,
         })
     }
 
@@ -272,7 +277,7 @@ impl Peer {
     }
 
     fn send(&mut self, mut chunk: &[u8]) -> Result<()> {
-        let end = Instant::now() + CHUNK_LIMIT;
+        let end = Instant::now() + self.chunk_limit;
         loop {
             let written = match &mut self.wire {
                 Wire::Plain(stream) => stream.write(chunk),
@@ -292,8 +297,8 @@ impl Peer {
                 return Ok(());
             }
             if Instant::now() >= end {
-                let peer = self.name.clone();
-                return Err(PeerError::Slow { peer });
+                let (peer, limit) = (self.name.clone(), self.chunk_limit);
+                return Err(PeerError::Slow { peer, limit });
             }
         }
     }
@@ -309,5 +314,55 @@ impl Peer {
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
             Err(error) => Err(self.failed(error)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    /// A server's end whose client may read, and a record for it.
+    fn ends() -> (Peer, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        (Peer::accepted(server, None).unwrap(), client)
+    }
+
+    #[test]
+    fn who_does_not_read_is_given_up_and_who_reads_slowly_is_not() {
+        let record = Message::Record(&[7; CHUNK]);
+        let (mut peer, client) = ends();
+        peer.chunk_limit = Duration::from_millis(20);
+        // More than both ends' buffers hold.
+        let mut sent = (0..10_000).map(|_| peer.put(&record).and_then(|()| peer.flush()));
+        let given_up = sent.find_map(Result::err).unwrap();
+        assert!(matches!(given_up, PeerError::Slow { .. }), "{given_up}");
+        assert!(
+            given_up
+                .to_string()
+                .ends_with("has not read 65536 bytes in 20ms")
+        );
+        drop(client);
+
+        let (mut peer, mut client) = ends();
+        let reader = thread::spawn(move || {
+            // A chunk for each that comes, in little pieces.
+            let mut read = 0;
+            let mut bytes = [0; 700];
+            while let Ok(len @ 1..) = client.read(&mut bytes) {
+                read += len;
+            }
+            read
+        });
+        for _ in 0..1_000 {
+            peer.put(&record).unwrap();
+        }
+        peer.flush().unwrap();
+        drop(peer);
+        assert!(reader.join().unwrap() > 1_000 * CHUNK);
     }
 }
