@@ -1,16 +1,18 @@
 //! The pieces of a log, which threads search one by one.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use strata_archive::parts::{self, Input, TableReader};
 use strata_archive::{ArchiveError, PacketColumn};
 use strata_store::{BlockFile, FileKind, Log, Part, Recording};
-use strata_wire::exact;
+use strata_wire::{LinkType, exact};
 
 use crate::find::{Find, Flows};
 
-use super::rows::Links;
+/// Link types by interface.
+pub(super) type Links = HashMap<u16, LinkType>;
 
 /// Blocks of a piece: 16 MiB, usually.
 const BLOCKS: usize = 16;

@@ -7,7 +7,7 @@ use strata_archive::parts::{self, Batch, Input, PayloadReader, Rebuild, Row, Tab
 use strata_archive::{ArchiveError, PacketColumn};
 use strata_store::{FileKind, Log, Part};
 use strata_wire::dissect::dissect;
-use strata_wire::{AddressFamily, Endpoint, FlowKey, LinkType, Meta, TunnelKey};
+use strata_wire::{AddressFamily, Endpoint, FlowKey, Meta, TunnelKey};
 
 use crate::cells::{IntColumn, WrongValue};
 use crate::decided::decided;
@@ -15,11 +15,8 @@ use crate::export::metas_of;
 use crate::find::Place;
 use crate::parts::{header as whole_header, payload_of};
 
-use super::pieces::OpenPart;
+use super::pieces::{Links, OpenPart};
 use super::{FoundPacket, Label, Matches, Searching, TakeFound, is_within};
-
-/// Link types by interface.
-pub(super) type Links = HashMap<u16, LinkType>;
 
 /// Rows whose packets are put together at a time, more for a flow that has more.
 const ROWS_AT_ONCE: usize = 1 << 16;
