@@ -620,7 +620,7 @@ fn without_a_model_a_tenth_of_the_payload_is_kept_unless_asked_otherwise() {
     std::fs::write(&some, "detail = '5%'").unwrap();
     let model = workspace_root().join("models/default.json");
     let [none, some, model] = [&none, &some, &model].map(|path| path.to_str().unwrap());
-    let cases: [(&[&str], Option<f64>); 7] = [
+    let cases: [(&[&str], Option<f64>); 8] = [
         (&[], Some(0.1)),
         (&["--mode", "log-partial"], Some(0.1)),
         (&["--detail", "none"], None),
@@ -628,6 +628,7 @@ fn without_a_model_a_tenth_of_the_payload_is_kept_unless_asked_otherwise() {
         (&["-m", model], None),
         (&["-m", model, "--config", some], Some(0.05)),
         (&["--mode", "log-all"], None),
+        (&["--mode", "default", "--mode", "log-all"], None),
     ];
     for (number, (arguments, share)) in cases.into_iter().enumerate() {
         let log = dir.path().join(number.to_string());

@@ -394,7 +394,7 @@ fn the_built_in_model_ranks_attacks_first() {
 }
 
 /// The model of a file with another name, and what else is given.
-fn changed(name: &str, more: serde_json::Value) -> String {
+fn changed(name: &str, more: &serde_json::Value) -> String {
     let json = std::fs::read(workspace_root().join("models/default.json")).unwrap();
     let mut model: serde_json::Value = serde_json::from_slice(&json).unwrap();
     model["name"] = name.into();
@@ -409,8 +409,8 @@ fn a_model_file_takes_the_place_of_another_and_gives_it_back() {
     let scratch = tempfile::tempdir().unwrap();
     let path = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
     let (first, second) = (
-        changed("first", serde_json::json!({})),
-        changed("second", serde_json::json!({})),
+        changed("first", &serde_json::json!({})),
+        changed("second", &serde_json::json!({})),
     );
     let (file, new, link, kept) = (
         path("model.json"),
@@ -449,10 +449,10 @@ fn a_model_file_takes_the_place_of_another_and_gives_it_back() {
     let problems =
         serde_json::json!({"training": {"learnt": {"problems": ["3 minutes of traffic"]}}});
     for (what, text, says) in [
-        ("missed", changed("missed", missed), "recall 0.2"),
+        ("missed", changed("missed", &missed), "recall 0.2"),
         (
             "problems",
-            changed("problems", problems),
+            changed("problems", &problems),
             "3 minutes of traffic",
         ),
         ("damaged", String::from("{\"format\": 1}"), "damaged.json"),
@@ -522,7 +522,7 @@ fn two_models_are_compared_packet_by_packet() {
     let trees = default["flow_trees"].as_array().unwrap()[..3].to_vec();
     let few = changed(
         "half",
-        serde_json::json!({"flow_trees": trees, "known": null}),
+        &serde_json::json!({"flow_trees": trees, "known": null}),
     );
     std::fs::write(half, few).unwrap();
     let capture = capture("mix-test");

@@ -310,8 +310,7 @@ impl fmt::Display for Notice {
         match self {
             Self::LogInUse(log) => write!(f, "{log}: another process is recording into it now"),
             Self::BuiltInModel(None) => f.write_str(
-                "no model given (-m): the built-in one cuts to headers only what is confidently \
-                 ordinary and keeps the rest whole",
+                "no model given (-m): the built-in one says what is ordinary, the mode what is kept",
             ),
             Self::BuiltInModel(Some(budget)) => write!(
                 f,

@@ -32,7 +32,7 @@ pub struct DetailPlan {
     pub budget: DetailBudget,
     /// By class as [`Plan::demands`], for packets that get detail: the most that any class gets.
     pub given: Vec<ModeDemands>,
-    /// For those that do not: headers at most.
+    /// For those that do not: headers at most, or what a mode keeps of every class.
     pub denied: Vec<ModeDemands>,
 }
 
@@ -67,8 +67,11 @@ impl DetailPlan {
             vec![(all, Decider::Detail)]
         };
         let denied = |list: &ModeDemands| -> ModeDemands {
-            let cut = |(demand, decider): &(Granularity, Decider)| match demand.keep {
-                Keep::Nothing | Keep::Header => (*demand, decider.clone()),
+            let cut = |(demand, decider): &(Granularity, Decider)| match (demand.keep, decider) {
+                // What a mode keeps of every class is no matter of scores, whatever another one keeps.
+                (Keep::Nothing | Keep::Header, _) | (_, Decider::Mode(_)) => {
+                    (*demand, decider.clone())
+                }
                 _ => {
                     let keep = Keep::Header;
                     (Granularity { keep, ..*demand }, Decider::OverBudget)
@@ -76,10 +79,15 @@ impl DetailPlan {
             };
             list.iter().map(cut).collect()
         };
-        Some(Self {
+        let given: Vec<ModeDemands> = demands.iter().map(given).collect();
+        let denied: Vec<ModeDemands> = demands.iter().map(denied).collect();
+        let keep = |list: &ModeDemands| list.iter().map(|(demand, _)| demand.keep).max();
+        let mut classes = given.iter().zip(&denied);
+        let decides = classes.any(|(given, denied)| keep(given) > keep(denied));
+        decides.then_some(Self {
             budget,
-            given: demands.iter().map(given).collect(),
-            denied: demands.iter().map(denied).collect(),
+            given,
+            denied,
         })
     }
 }
