@@ -380,6 +380,7 @@ mod tests {
                 .iter()
                 .map(|(name, number)| ((*name).into(), *number))
                 .collect(),
+            keys: Vec::new(),
         }
     }
 
