@@ -161,6 +161,7 @@ mod tests {
             host: "web-1".into(),
             interface: "tap0".into(),
             alias: "tenant \u{e4}".into(),
+            behind: "netns web".into(),
         }
     }
 
