@@ -703,6 +703,12 @@ fn on_a_disk_that_stays_full_the_accounts_are_closed() {
     let (out, err) = recording.ended();
     let recorded = info(&log)[0].clone();
     assert_eq!(recorded["state"], "closed", "{out} {err}");
+    for said in [
+        "the disk is full: packets are dropped",
+        "the disk was full: ",
+    ] {
+        assert!(err.contains(said), "{err}");
+    }
     let accounting = &recorded["accounting"];
     let of = |list: &Value| list.as_array().map_or(0, |pair| pair[0].as_u64().unwrap());
     let dropped = accounting["dropped"].as_array().unwrap();

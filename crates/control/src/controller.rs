@@ -241,6 +241,7 @@ impl Controller {
                 bytes_per_second: 0.0,
                 logged_bytes_per_second: 0.0,
             },
+            full_disk: None,
             events: Events::default(),
         };
         let steering = Steering::new(inner.plan(&model)?);

@@ -18,7 +18,7 @@ use strata_filter::Filter;
 use strata_policy::{ClassKept, DetailBudget, DetailCounts, ModeConfig, ShadowCounts};
 use strata_rules::{Action, Policy};
 use strata_testkit::workspace_root;
-use strata_wire::Counters;
+use strata_wire::{Counters, DropReason};
 
 fn controller(elastic: bool) -> Controller {
     let beginning = Settings {
@@ -153,6 +153,32 @@ fn a_shortage_changes_a_mode_at_once_if_the_budget_decides_nothing_in_it() {
     assert_eq!(at(20.0, 10), "log-partial");
     assert_eq!(at(30.1, 10), "log-all");
     assert_eq!(controller.events().last().unwrap().what, "mode log-all");
+}
+
+#[test]
+fn packets_dropped_on_a_full_disk_are_told_once_and_when_it_has_room_again() {
+    let controller = controller(true);
+    let start = Instant::now();
+    let told_at = |seconds: u64, packets: u64| {
+        let mut observed = blocks(1);
+        let bytes = packets * 100;
+        observed.ledger.dropped[DropReason::DiskFull as usize] = Counters { packets, bytes };
+        controller.tick(start + Duration::from_secs(seconds), observed);
+        let told = controller.events().into_iter().map(|event| event.what);
+        told.filter(|what| what.contains("disk"))
+            .collect::<Vec<_>>()
+    };
+    assert!(told_at(0, 0).is_empty());
+    for (seconds, packets) in [(1, 5), (2, 9), (11, 9)] {
+        let told = told_at(seconds, packets);
+        assert!(
+            told.len() == 1 && told[0].starts_with("the disk is full"),
+            "{told:?}"
+        );
+    }
+    let told = told_at(12, 9);
+    assert!(told[1].contains("room again: 9 packets"), "{told:?}");
+    assert_eq!(told_at(13, 10).len(), 3);
 }
 
 /// A window of the traffic whose scores differ this much from training.

@@ -10,7 +10,7 @@ use strata_pipeline::Worker;
 use strata_policy::{DetailCounts, ShadowCounts};
 use strata_sketch::Pressure;
 use strata_store::{Disk as _, RealDisk, drift_name, seal_drift};
-use strata_wire::{Ledger, LinkType};
+use strata_wire::{DropReason, Ledger, LinkType};
 
 use crate::destination::{Closed, Recording};
 use crate::error::{At as _, NodeError, Result};
@@ -116,6 +116,13 @@ pub(crate) fn finish(
             }
         }
         ran = ran.and(outcome.ran);
+    }
+    let dropped = ledger.dropped[DropReason::DiskFull as usize];
+    if dropped.packets > 0 {
+        warnings.push(format!(
+            "the disk was full: {} of {} packets were dropped (--when-full drop)",
+            dropped.packets, ledger.seen.packets
+        ));
     }
     for warning in &warnings {
         tell(&Notice::Warning(warning.clone()));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use strata_classify::{DRIFTED, Model};
 use strata_policy::{DetailBudget, Mode, ModeConfig, ModeError, Plan};
 use strata_rules::{Action, Base, PolicySet};
-use strata_wire::{Counters, Keep, exact};
+use strata_wire::{Counters, DropReason, Keep, Ledger, exact};
 
 use super::events::Events;
 use super::{ControlError, DriftWindow, Fast, Observed};
@@ -21,6 +21,9 @@ use crate::status::{CpuStatus, DetailStatus, detailed};
 /// How long the kernel counts as dropping packets after it was seen to do so: longer than workers
 /// take to report again.
 const DROPS_LAST: Duration = Duration::from_millis(500);
+/// A disk that was full has room again once nothing was dropped for this long: longer than a writer
+/// waits before it tries again.
+const FULL_DISK_LASTS: Duration = Duration::from_secs(10);
 /// The interval over which rates are measured.
 const RATE_INTERVAL: Duration = Duration::from_secs(1);
 /// The interval over which the share of resent RDMA packets is measured, while there are some.
@@ -225,6 +228,8 @@ pub(super) struct Inner {
     /// Packets dropped by the kernel, and when it was last seen to drop some.
     pub(super) dropped: (u64, Option<Instant>),
     pub(super) rate: Rate,
+    /// Since when nothing more was dropped on a full disk, once it was reported that packets are.
+    pub(super) full_disk: Option<Instant>,
     pub(super) events: Events,
 }
 
@@ -289,6 +294,28 @@ impl Inner {
         }
         self.events.note("strata", what, &why);
         acts
+    }
+
+    /// Reports when packets begin to be dropped on a full disk, and when they no longer are.
+    fn note_full_disk(&mut self, now: Instant, ledger: &Ledger) {
+        let of = |ledger: &Ledger| ledger.dropped[DropReason::DiskFull as usize];
+        let (dropped, before) = (of(ledger), of(&self.observed.ledger));
+        if dropped.packets > before.packets {
+            if self.full_disk.replace(now).is_none() {
+                let what =
+                    String::from("the disk is full: packets are dropped until it has room again");
+                self.events.note("strata", what, "--when-full drop");
+            }
+        } else if let Some(since) = self.full_disk
+            && now.saturating_duration_since(since) >= FULL_DISK_LASTS
+        {
+            self.full_disk = None;
+            let what = format!(
+                "the disk has room again: {} packets were dropped so far",
+                dropped.packets
+            );
+            self.events.note("strata", what, "");
+        }
     }
 
     /// The budget of detail and what became of it, if there is or was one.
@@ -392,6 +419,7 @@ impl Inner {
 
     #[allow(clippy::cast_precision_loss)]
     pub(super) fn observe(&mut self, now: Instant, observed: Observed) {
+        self.note_full_disk(now, &observed.ledger);
         let of_workers = observed.workers_taken.unwrap_or(now);
         let of_load = observed.load_taken.unwrap_or(now);
         let dropped: u64 = observed.rings.iter().map(|ring| ring.2).sum();
