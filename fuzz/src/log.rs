@@ -45,6 +45,7 @@ pub fn log_of(
         model: String::new(),
         model_file: "models/0.json".into(),
         model_crc: 0,
+        shadow: None,
         classes: vec!["benign".into()],
         hash_seed,
         files: vec![entry],

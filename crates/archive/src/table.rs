@@ -684,12 +684,14 @@ mod tests {
         let specs = const { &[D, A.or_null(), T, B, F] };
         let table = TableReader::open(file, String::from("table"), specs).unwrap();
         let all = [0, 1, 2, 3, 4];
-        for rows in [
+        #[allow(clippy::single_range_in_vec_init, reason = "ranges of rows")]
+        let some: [Vec<Range<usize>>; 4] = [
             vec![0..20_000],
             vec![0..1, 5..9_000, 19_999..20_000],
             vec![8_191..8_193],
             vec![],
-        ] {
+        ];
+        for rows in some {
             let columns = table.read(0, &all, &rows).unwrap();
             let batch = table.batch(0, &all, &rows).unwrap();
             let count = rows.iter().map(ExactSizeIterator::len).sum();

@@ -371,6 +371,26 @@ name = 'blue'
 interfaces = ['host-1:tap*']
 ";
 
+/// Another key takes the place of the first: in the collector before and after.
+fn replace_key(dir: &Path, key: &Path, controller: &Controller, collector: &Child) {
+    let old = fs::read_to_string(key).unwrap();
+    let new = format!("{}\n", "7e".repeat(32));
+    fs::write(key, format!("{new}{old}")).unwrap();
+    signal(collector, "HUP");
+    signal(&controller.process.as_ref().unwrap().0, "HUP");
+    let line = MasterKey::new([0x7e; 32]).of(1).line();
+    let id = line.split(' ').nth(1).unwrap();
+    let has_new = |number: usize| {
+        let keys = dir.join(format!("agent-{number}/export.keys"));
+        let keys = fs::read_to_string(keys).unwrap();
+        keys.contains(&format!(" {id} "))
+    };
+    until("new keys", || has_new(1) && has_new(2));
+    until("three agents with new keys", || controller.running() == 3);
+    fs::write(key, &new).unwrap();
+    signal(collector, "HUP");
+}
+
 /// Three hosts, two tenants with equal addresses: streams arrive, and are told apart.
 #[test]
 fn three_hosts_follow_their_controller_and_go_on_without_it() {
@@ -455,25 +475,7 @@ fn three_hosts_follow_their_controller_and_go_on_without_it() {
     });
     ok(&mut controller.command(&["rollout", "undo"]));
     until("three agents again", || controller.running() == 3);
-    // Another key takes the place of the first: in the collector before and after.
-    let old = fs::read_to_string(&key).unwrap();
-    let new = format!("{}\n", "7e".repeat(32));
-    fs::write(&key, format!("{new}{old}")).unwrap();
-    signal(&collector.0, "HUP");
-    signal(&controller.process.as_ref().unwrap().0, "HUP");
-    let has_new = |number: usize| {
-        let keys = dir.path().join(format!("agent-{number}/export.keys"));
-        let id = MasterKey::new([0x7e; 32]).of(1).line();
-        let (_, id) = id.split_once(' ').unwrap();
-        let (id, _) = id.split_once(' ').unwrap();
-        fs::read_to_string(keys)
-            .unwrap()
-            .contains(&format!(" {id} "))
-    };
-    until("new keys", || has_new(1) && has_new(2));
-    until("three agents with new keys", || controller.running() == 3);
-    fs::write(&key, &new).unwrap();
-    signal(&collector.0, "HUP");
+    replace_key(dir.path(), &key, &controller, &collector.0);
     let before = fs::metadata(&file).unwrap().len();
     until("packets with the new key", || {
         inject(&hosts[1], "vm0", 3);

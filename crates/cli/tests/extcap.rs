@@ -3,6 +3,8 @@
 
 #[path = "common/program.rs"]
 mod program;
+#[path = "common/signal.rs"]
+mod signal;
 
 use std::fs;
 use std::os::unix::fs::{OpenOptionsExt as _, symlink};
@@ -12,6 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use program::ok;
+use signal::signal;
 use strata_testkit::{Namespace, data_dir, may_use_kernel};
 
 /// Where Wireshark looks for a user's extcaps, from 4.2 on and before, below the home directory.
@@ -109,8 +112,9 @@ fn tshark_lists_it_and_knows_what_can_be_set() {
 struct Running(Child);
 
 impl Drop for Running {
+    /// As a user ends it, so that its extcap ends in order and frees the port.
     fn drop(&mut self) {
-        let _ = self.0.kill();
+        signal(&self.0, "INT");
         let _ = self.0.wait();
     }
 }

@@ -1,5 +1,10 @@
 //! How fast a log is searched: `cargo run --release -p strata-query --example search_speed -- LOG [FILTER]`.
 //! Three times, since the first may read from the disk.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "it prints what it measures"
+)]
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
