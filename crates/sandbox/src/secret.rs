@@ -94,7 +94,7 @@ mod tests {
             assert!(refused.to_string().contains("chmod 600"), "{refused}");
         }
         assert!(matches!(read(" \n", 0o600), Err(SecretError::Empty(_))));
-        let long = "x".repeat(65_537);
+        let long = "x".repeat(usize::try_from(SECRET_BYTES_MAX).unwrap() + 1);
         assert!(matches!(read(&long, 0o600), Err(SecretError::TooLong(_))));
     }
 }
