@@ -27,7 +27,7 @@ use strata_wire::dissect::dissect;
 use strata_wire::pcapng::options::{self, code};
 use strata_wire::{Counters, FlowKey, Interface, Ledger, LinkType, Meta, TunnelKey};
 
-use common::{Blocks, Packet, packets};
+use common::{Blocks, Packet, another, packets};
 
 fn model() -> Model {
     let json = std::fs::read(workspace_root().join("models/default.json")).unwrap();
@@ -738,18 +738,6 @@ fn a_budget_of_detail_is_kept_by_all_paths() {
     let plain = Setup::mode("log-all");
     let expected = record(&model, &plain, DataPath::best(), &packets, &[256]);
     assert_eq!(difference(&expected, &left), None);
-}
-
-/// A model that asks for the same features, and decides otherwise: every other tree of a model.
-fn another(model: &Model) -> Model {
-    let mut other = model.clone();
-    let mut number = 0;
-    other.flow_trees.retain(|_| {
-        number += 1;
-        number % 2 == 0
-    });
-    other.known = None;
-    other
 }
 
 /// A shadow changes nothing, and what it is said to keep more and less is what it keeps if it is the

@@ -22,7 +22,7 @@ use strata_testkit_disk::SimDisk;
 use strata_wire::dissect::dissect;
 use strata_wire::{Context, Interface, Ledger, LinkType, Meta, TunnelKey};
 
-use common::{Packet, packets};
+use common::{Packet, another, packets};
 
 const BATCH: usize = 200;
 /// The name of the other model.
@@ -33,15 +33,9 @@ fn model() -> Model {
     Model::from_json(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// Every other tree of a model: the same features, other decisions.
+/// A model of another name and other decisions.
 fn other(model: &Model) -> Model {
-    let mut other = model.clone();
-    let mut number = 0;
-    other.flow_trees.retain(|_| {
-        number += 1;
-        number % 2 == 0
-    });
-    other.known = None;
+    let mut other = another(model);
     OTHER.clone_into(&mut other.name);
     other
 }

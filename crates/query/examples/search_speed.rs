@@ -103,9 +103,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             ControlFlow::Continue(())
         })?;
         println!(
-            "{threads} threads: {:.3} s, first piece after {:.3} s: {} packets of {} flows, {} bytes",
+            "{threads} threads: {:.3} s, first piece after {}: {} packets of {} flows, {} bytes",
             start.elapsed().as_secs_f64(),
-            first.unwrap_or_default().as_secs_f64(),
+            first.map_or_else(
+                || String::from("none"),
+                |first| format!("{:.3} s", first.as_secs_f64()),
+            ),
             grouped(counts.packets),
             grouped(counts.flows.len() as u64),
             grouped(counts.bytes),

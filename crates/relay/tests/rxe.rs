@@ -1,16 +1,14 @@
 //! Against a foreign RDMA stack: Linux' Soft-RoCE (rdma_rxe) in a guest under QEMU's software
-//! emulation. `crates/testkit/guest/boot.sh` builds and boots it.
+//! emulation. [`GuestTest`] builds and boots it.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-#![allow(clippy::print_stderr, reason = "says why it did not run")]
+#![allow(clippy::print_stderr, reason = "says what was done")]
 
 #[path = "rxe/telemetry.rs"]
 mod telemetry;
 
-use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,160 +21,22 @@ use strata_relay::{Link, LinkOptions, Relay, RelayOptions};
 use strata_roce::Port;
 use strata_roce::udp::{UdpPort, UdpToPeer};
 use strata_store::{About, Log, Loss, RealDisk, SavedLedger, Select};
+use strata_testkit::guest::{GUEST, GuestTest, HOST, Shell};
 use strata_testkit_disk::SimDisk;
 use strata_wire::roce::{NakCode, Service, UDP_PORT};
 use strata_wire::segment::{BlockWriter, Layout, PacketInfo};
 use strata_wire::{KeepKind, Ledger, mix64};
 
-const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-const GUEST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-const NAMESPACE: &str = "strata-rxe";
-const INNER: &str = "STRATA_RXE_INNER";
-
-/// Keeps what takes long to build from run to run.
-fn work_dir() -> PathBuf {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    target.join("rxe")
-}
-
-fn verbs_relay() -> PathBuf {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
-    target.join("debug/examples/verbs-relay")
-}
-
-/// Why the test cannot run here, if so.
-fn missing() -> Option<String> {
-    let has = |tool: &str| {
-        let mut look = Command::new("sh");
-        look.args(["-c", &format!("command -v {tool}")]);
-        let found = look.stdout(Stdio::null()).status();
-        found.is_ok_and(|status| status.success())
-    };
-    let root = Command::new("id").arg("-u").output().unwrap().stdout == b"0\n";
-    if !root {
-        return Some("it needs root, for a network namespace".into());
-    }
-    for tool in ["ip", "gcc", "apt-get", "dpkg-deb", "strip", "find"] {
-        if !has(tool) {
-            return Some(format!("it needs {tool}"));
-        }
-    }
-    (!verbs_relay().exists()).then(|| {
-        String::from(
-            "it needs `cargo build -p strata-relay --features verbs --example verbs-relay`",
-        )
-    })
-}
-
-fn ip(arguments: &str) -> bool {
-    let mut command = Command::new("ip");
-    command.args(arguments.split(' ')).stderr(Stdio::null());
-    command.status().is_ok_and(|status| status.success())
-}
-
-/// Tears down namespace and guest, whatever happens.
-struct Lab {
-    guest: Child,
-}
-
-impl Drop for Lab {
-    fn drop(&mut self) {
-        let _ = self.guest.kill();
-        let _ = self.guest.wait();
-        ip(&format!("netns del {NAMESPACE}"));
-    }
-}
+const TEST: GuestTest = GuestTest {
+    name: "rxe",
+    target_tmp: env!("CARGO_TARGET_TMPDIR"),
+    test: "soft_roce_and_we_understand_each_other",
+    program: ("strata-relay", "verbs-relay"),
+};
 
 #[test]
 fn soft_roce_and_we_understand_each_other() {
-    // This test restarts itself in a namespace, where the guest can be reached.
-    if std::env::var_os(INNER).is_some() {
-        return within_the_namespace();
-    }
-    if let Some(why) = missing() {
-        assert!(
-            std::env::var_os("CI").is_none(),
-            "in CI it must run, but {why}"
-        );
-        eprintln!("not run: {why}");
-        return;
-    }
-    let work = work_dir();
-    fs::create_dir_all(work.join("extra")).unwrap();
-    fs::copy(verbs_relay(), work.join("extra/verbs-relay")).unwrap();
-    ip(&format!("netns del {NAMESPACE}"));
-    assert!(ip(&format!("netns add {NAMESPACE}")));
-    let within = |arguments: &str| assert!(ip(&format!("-n {NAMESPACE} {arguments}")));
-    within("link set lo up");
-    within("tuntap add dev tap0 mode tap");
-    within("link set tap0 address 02:00:00:00:00:01 up");
-    within("addr add 10.77.0.1/24 dev tap0");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testkit/guest/boot.sh");
-    let guest = Command::new("sh")
-        .arg(script)
-        .arg(&work)
-        .arg(NAMESPACE)
-        .spawn();
-    let mut lab = Lab {
-        guest: guest.unwrap(),
-    };
-    let inner = Command::new("ip")
-        .args(["netns", "exec", NAMESPACE])
-        .arg(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "soft_roce_and_we_understand_each_other",
-            "--nocapture",
-        ])
-        .env(INNER, "1")
-        .status();
-    let console = fs::read_to_string(work.join("console.log")).unwrap_or_default();
-    assert!(inner.unwrap().success(), "the guest said:\n{console}");
-    assert!(lab.guest.try_wait().unwrap().is_none(), "the guest lived");
-}
-
-/// A shell in the guest, or the program it runs.
-struct Shell {
-    stream: TcpStream,
-    lines: BufReader<TcpStream>,
-}
-
-impl Shell {
-    fn open() -> Self {
-        let end = Instant::now() + Duration::from_secs(240);
-        let address = SocketAddr::from((GUEST, 9000));
-        let stream = loop {
-            match TcpStream::connect_timeout(&address, Duration::from_secs(1)) {
-                Ok(stream) => break stream,
-                Err(error) if Instant::now() > end => panic!("no guest: {error}"),
-                Err(_) => std::thread::sleep(Duration::from_millis(200)),
-            }
-        };
-        stream
-            .set_read_timeout(Some(Duration::from_secs(30)))
-            .unwrap();
-        let lines = BufReader::new(stream.try_clone().unwrap());
-        Self { stream, lines }
-    }
-
-    fn say(&mut self, text: &str) {
-        self.stream
-            .write_all(format!("{text}\n").as_bytes())
-            .unwrap();
-    }
-
-    /// The rest of the first line that starts with a word.
-    fn hear(&mut self, word: &str) -> String {
-        loop {
-            let mut line = String::new();
-            let len = self.lines.read_line(&mut line).unwrap();
-            assert!(len > 0, "the guest hung up before '{word}'");
-            assert!(!line.starts_with("FAIL"), "{line}");
-            if let Some(rest) = line.strip_prefix(word) {
-                return rest.trim().to_owned();
-            }
-        }
-    }
+    TEST.run(&[], within_the_namespace);
 }
 
 /// The guest's verbs program, and its memory.
@@ -491,7 +351,7 @@ fn the_guest_writes_into_our_relay() {
     let send = |control: &mut Shell, message: &Message| {
         let mut bytes = Vec::new();
         message.emit(&mut bytes);
-        control.stream.write_all(&bytes).unwrap();
+        control.send(&bytes);
     };
     let hello = Hello {
         session: "guest".into(),

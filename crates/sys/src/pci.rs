@@ -42,7 +42,7 @@ impl Registers {
             let driver = driver.file_name().map(|name| name.display().to_string());
             return Err(io::Error::other(format!(
                 "the driver {} has it: write its address to {}",
-                driver.unwrap_or_default(),
+                driver.as_deref().unwrap_or("of another name"),
                 device.join("driver/unbind").display()
             )));
         }

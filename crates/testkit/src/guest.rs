@@ -195,9 +195,16 @@ impl Shell {
     ///
     /// If nobody listens.
     pub fn say(&mut self, text: &str) {
-        self.stream
-            .write_all(format!("{text}\n").as_bytes())
-            .unwrap();
+        self.send(format!("{text}\n").as_bytes());
+    }
+
+    /// Sends bytes as they are.
+    ///
+    /// # Panics
+    ///
+    /// If nobody listens.
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
     }
 
     /// The rest of the first line that starts with a word.

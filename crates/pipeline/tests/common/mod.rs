@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use strata_blocks::{BlockBuilder, Progress, Sink, SinkError, Written};
 use strata_capture::PacketRef;
+use strata_classify::Model;
 use strata_wire::mix64;
 
 /// Blocks as they would be in a file.
@@ -227,4 +228,16 @@ fn transport(dice: &mut Dice, tcp: bool, ports: [[u8; 2]; 2]) -> Vec<u8> {
         bytes.resize(1_460, 0x62);
     }
     bytes
+}
+
+/// A model that asks for the same features, and decides otherwise: every other tree of a model.
+pub(crate) fn another(model: &Model) -> Model {
+    let mut other = model.clone();
+    let mut number = 0;
+    other.flow_trees.retain(|_| {
+        number += 1;
+        number % 2 == 0
+    });
+    other.known = None;
+    other
 }
