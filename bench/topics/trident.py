@@ -117,25 +117,26 @@ def wait_for_socket(process):
     raise RuntimeError(f"{process.args[-1]} does not capture after 20 s")
 
 
-def busy(core):
-    """Seconds that a core was not idle."""
+def in_kernel(core):
+    """Seconds that a core spent in the kernel: sending, and all that happens to a packet until a
+    capture has it. The sender waits for the time of each packet in user space."""
     for line in Path("/proc/stat").read_text().splitlines():
         name, *ticks = line.split()
         if name == f"cpu{core}":
-            user, nice, system, _, _, irq, softirq, *_ = map(int, ticks)
-            return (user + nice + system + irq + softirq) / TICK
+            _, _, system, _, _, irq, softirq, *_ = map(int, ticks)
+            return (system + irq + softirq) / TICK
     raise RuntimeError(f"no core {core}")
 
 
 def run(context, command, trace, seconds):
-    """Percent of a core that the process and the sender's core used; packets per second; percent of
+    """Percent of a core that the process and the sender's kernel used; packets per second; percent of
     them that the process says it took."""
     with capturing(command) as process:
-        own, core, started = used(process.pid) if process else 0, busy(SEND_CORE), time.monotonic()
+        own, core, started = used(process.pid) if process else 0, in_kernel(SEND_CORE), time.monotonic()
         packets, took = sent_by(context, trace, PPS, seconds, "sendmmsg")
         wall = time.monotonic() - started
         own = (used(process.pid) if process else 0) - own
-        core = busy(SEND_CORE) - core
+        core = in_kernel(SEND_CORE) - core
     said = process.said if process else ""
     found = re.search(r"([\d ]+) packets captured|\): ([\d ]+) packets in", said)
     taken = int((found[1] or found[2]).replace(" ", "")) if found else 0
@@ -260,8 +261,8 @@ def measure(context):
         "setup": f"{PPS:,} packets a second over a veth pair, sent from core {SEND_CORE}, captured on "
                  f"core {CAPTURE_CORE}; headers and packets of everything to a collector behind a device "
                  f"that drops them, nothing logged. Percent of a core, medians of {rounds} runs of "
-                 f"{seconds} s each. Copy is what the sender's core is busy beyond a run without a "
-                 f"capture, so its error is that of a difference. {peers}. Others took "
+                 f"{seconds} s each. Copy is what the sender's core spends in the kernel beyond a run "
+                 f"without a capture, so its error is that of a difference. {peers}. Others took "
                  f"{100 * share:.0f} % of the machine meanwhile.",
         "figures": {"table3": found, "interference": between, "others": share},
         "tables": [
