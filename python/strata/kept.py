@@ -316,7 +316,7 @@ def _by_flow(case: Case) -> cases_module.Kept:
 def in_markdown(figures: dict[str, Any]) -> str:
     """The figures as tables."""
     about = (
-        "`make kept`, `make standins`. Share of attack packets / of attack flows of which payload "
+        "`make kept`. Share of attack packets / of attack flows of which payload "
         f"is kept, in percent, by `strata record --detail {figures['budget']:.0%}` with a model "
         f"that finds all packets alike (*{ALONE}*), with the built-in model, "
         "with one trained by bytes without the attack, and with one learnt from the first half of "
