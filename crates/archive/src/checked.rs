@@ -51,6 +51,15 @@ fn read_whole(file: &dyn DiskFile, buffer: &mut [u8], offset: u64) -> io::Result
     Ok(())
 }
 
+/// Bytes that are not those that were written.
+#[derive(Debug, thiserror::Error)]
+#[error("the checksum of the {len} bytes at offset {offset} does not match")]
+pub(crate) struct Mismatch {
+    len: usize,
+    /// Bytes from the start of the file.
+    pub(crate) offset: u64,
+}
+
 fn damaged(problem: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, problem)
 }
@@ -96,9 +105,8 @@ impl CheckedFile {
         read_whole(self.file.as_ref(), buffer, offset)?;
         if self.pieces.get(number) != Some(&crc32c::crc32c(buffer)) {
             let len = buffer.len();
-            return Err(damaged(format!(
-                "the checksum of the {len} bytes at offset {offset} does not match"
-            )));
+            let mismatch = Mismatch { len, offset };
+            return Err(io::Error::new(io::ErrorKind::InvalidData, mismatch));
         }
         Ok(())
     }

@@ -1,14 +1,16 @@
 //! What can go wrong with a log at rest.
 
+use std::error::Error;
 use std::io;
 
 use strata_capture::WriteError;
 use strata_store::StoreError;
 
+use crate::checked::Mismatch;
 use crate::keys::KeyError;
 
 /// The cause of an error in a table or payload file.
-pub(crate) type Source = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type Source = Box<dyn Error + Send + Sync>;
 
 /// Why a log cannot be compacted, searched, verified or pruned.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +57,36 @@ pub enum ArchiveError {
 }
 
 impl ArchiveError {
+    /// Whether bytes of a compacted file are not those that were written, or make no sense.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Table { .. } => true,
+            Self::Io { source, .. } => source.kind() == io::ErrorKind::InvalidData,
+            _ => false,
+        }
+    }
+
+    /// Where the bytes that are not those that were written begin, if a checksum says so.
+    #[must_use]
+    pub fn damaged_at(&self) -> Option<u64> {
+        let mut cause: Option<&(dyn Error + 'static)> = match self {
+            Self::Table { source, .. } => Some(source.as_ref()),
+            Self::Io { source, .. } => Some(source),
+            _ => None,
+        };
+        while let Some(error) = cause {
+            let inner = error
+                .downcast_ref::<io::Error>()
+                .and_then(io::Error::get_ref);
+            if let Some(mismatch) = inner.and_then(|inner| inner.downcast_ref::<Mismatch>()) {
+                return Some(mismatch.offset);
+            }
+            cause = inner.map(|inner| inner as _).or_else(|| error.source());
+        }
+        None
+    }
+
     pub(crate) fn table(file: &str, source: Source) -> Self {
         Self::Table {
             file: file.to_owned(),

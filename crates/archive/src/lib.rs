@@ -82,5 +82,5 @@ pub mod parts {
     pub use crate::payload::{PayloadReader, Unreadable};
     pub use crate::row::Row;
     pub use crate::rows::Rebuild;
-    pub use crate::table::{Column, TableReader};
+    pub use crate::table::{Column, PAGE_ROWS, TableReader};
 }

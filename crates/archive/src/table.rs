@@ -161,7 +161,7 @@ fn scratch_of(spec: &Spec) -> Scratch {
 const ZSTD_LEVEL: i32 = 1;
 
 /// Rows of a page: the least that is read of a column when looking for a flow.
-const PAGE_ROWS: usize = 8_192;
+pub const PAGE_ROWS: usize = 8_192;
 /// Share of absent values that a Bloom filter lets pass.
 const FILTER_FALSE_SHARE: f64 = 0.01;
 /// Distinct values that a Bloom filter has space for while it is filled; it is folded afterwards.

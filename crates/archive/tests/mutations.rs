@@ -4,14 +4,17 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
+use strata_archive::parts::PAGE_ROWS;
 use strata_archive::{
     ArchiveError, ClearDisk, Identities, Place, compact, encrypt_to, relocate, verify,
 };
 use strata_query::{ExportOptions, Exported, FileFormat, Find, export, flow_records};
-use strata_store::{Disk, FileKind, Log, drift_name, seal_drift};
+use strata_store::{Disk, FileKind, Log, Part, drift_name, seal_drift};
 use strata_testkit::data_dir;
 use strata_testkit_disk::SimDisk;
 use strata_wire::mix64;
@@ -199,6 +202,92 @@ fn without_the_sums_files_are_checked_as_a_whole() {
     sim.flip_bit(&of("packets/"), 300, 1);
     let (done, packets) = exported(&open(&sim, &key).unwrap()).unwrap();
     assert!(!done.damage.is_empty() && packets.len() < all.len());
+}
+
+/// A damaged place costs the pages that it lies in and the flows cut by them, not the row group; the
+/// export says how many packets.
+#[test]
+fn most_packets_around_a_damaged_place_are_still_there() {
+    let sim = SimDisk::new();
+    let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+    let path = data_dir().join("labelled/mix-test/trace.pcap");
+    let again = repeated(&path, 8);
+    assert!(record(&disk, again.path(), &model(), "log-minimum", 0));
+    compact(&disk, |_| ()).unwrap();
+    let key = Identities::generate();
+    let (_, all) = exported(&open(&sim, &key).unwrap()).unwrap();
+    let name = |part: &Part| part.file(FileKind::Packets).unwrap().name.clone();
+    let log = open(&sim, &key).unwrap();
+    let largest = log.archive().parts.iter().max_by_key(|part| part.packets);
+    let (name, packets) = largest.map(|part| (name(part), part.packets)).unwrap();
+    assert!(packets > 2 * PAGE_ROWS as u64, "{packets}");
+    let size = (&sim as &dyn Disk)
+        .open(&name, false)
+        .unwrap()
+        .size()
+        .unwrap();
+    let (mut some_there, mut mostly_there) = (0, 0);
+    for n in 0..12 {
+        let byte = usize::try_from(mix64(SEED ^ n) % size).unwrap();
+        sim.flip_bit(&name, byte, 2);
+        let (done, some) = exported(&open(&sim, &key).unwrap()).unwrap();
+        sim.flip_bit(&name, byte, 2);
+        assert!(are_some_of(&some, &all), "byte {byte}: a wrong packet");
+        let damage = &done.damage[..];
+        let lost: u64 = damage.iter().map(|one| packets_of(&one.problem)).sum();
+        assert_eq!(
+            some.len() as u64 + lost,
+            all.len() as u64,
+            "byte {byte}: {damage:?}"
+        );
+        let piece = (byte & !0xffff) as u64;
+        assert!(
+            damage.iter().all(|one| one.offset == piece),
+            "byte {byte}: {damage:?}"
+        );
+        some_there += usize::from(lost < packets);
+        mostly_there += usize::from(lost < packets / 2);
+    }
+    assert!(
+        some_there >= 10 && mostly_there >= 4,
+        "{some_there} with some, {mostly_there} with most, of 12"
+    );
+}
+
+/// The headers of a capture so many times, one after the other.
+fn repeated(path: &Path, times: u64) -> tempfile::NamedTempFile {
+    let packets = read(path).packets;
+    let first_ns = packets[0].0;
+    let span_ns = packets.last().unwrap().0 - first_ns + 1;
+    let mut bytes = Vec::new();
+    let mut words = |words: [u32; 4], data: &[u8]| {
+        bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        bytes.extend(data);
+    };
+    // A pcap file in nanoseconds, of Ethernet.
+    words([0xa1b2_3c4d, 2 | 4 << 16, 0, 0], &[0, 0, 4, 0, 1, 0, 0, 0]);
+    for time in 0..times {
+        for (ts_ns, _, wire_len, data, _) in &packets {
+            // All of them within the hour of the first one.
+            let ns =
+                first_ns + (ts_ns - first_ns) / (100 * times) + time * (span_ns / (100 * times));
+            let data = &data[..data.len().min(96)];
+            let small = |number: u64| u32::try_from(number).unwrap();
+            let time = [small(ns / 1_000_000_000), small(ns % 1_000_000_000)];
+            words(
+                [time[0], time[1], small(data.len() as u64), *wire_len],
+                data,
+            );
+        }
+    }
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(&bytes).unwrap();
+    file
+}
+
+/// How many packets a damaged place costs, as it says first.
+fn packets_of(problem: &str) -> u64 {
+    problem.split(' ').next().unwrap().parse().unwrap()
 }
 
 /// Without Strata's own checksums, those of pages protect any reader from wrong values.

@@ -1,10 +1,9 @@
 //! The packets of a recording's parts, rebuilt as far as they were kept, in order of arrival.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
 use std::ops::Range;
 
-use strata_archive::parts::{self, Input, PayloadReader, Rebuild, Row, TableReader};
+use strata_archive::parts::{self, Input, PAGE_ROWS, PayloadReader, Rebuild, Row, TableReader};
 use strata_archive::{ArchiveError, PacketColumn};
 use strata_store::{Damage, FileKind, Log, Part, Recording};
 
@@ -103,8 +102,14 @@ impl<'a> Parts<'a> {
         let Some(part) = self.parts_ahead.pop() else {
             return Ok(());
         };
-        let opened = self.open(part);
-        let Some((open, groups)) = self.or_damage(opened)?.flatten() else {
+        let opened = match self.open(part) {
+            Err(error) if error.is_damage() => {
+                self.damaged(&error, part.packets);
+                None
+            }
+            opened => opened?,
+        };
+        let Some((open, groups)) = opened else {
             return Ok(());
         };
         if !groups.is_empty() {
@@ -180,7 +185,7 @@ impl<'a> Parts<'a> {
                 problem: format!("{packets} packets in the member from here on: {problem}"),
             });
         }
-        self.or_damage(taken)?;
+        taken?;
         part.groups -= 1;
         if part.groups > 0 {
             self.open.insert(ahead.part, part);
@@ -188,28 +193,42 @@ impl<'a> Parts<'a> {
         Ok(())
     }
 
+    /// Adds the packets of a row group, but for those whose rows are damaged.
     fn rows_of(&mut self, part: &mut OpenPart, ahead: &Ahead) -> Result<(), ArchiveError> {
-        let all: Vec<usize> = (0..PacketColumn::ALL.len()).collect();
-        let mut rows: Vec<Row> = Vec::new();
+        let mut taken = Taken::default();
         for some in in_portions(&ahead.rows) {
-            let columns = part.table.read(ahead.group, &all, &some)?;
-            let count = some.iter().map(Range::len).sum();
-            let read = parts::rows(&columns, count);
-            rows.extend(read.map_err(|source| ArchiveError::Table {
-                file: part.named.clone(),
-                source,
-            })?);
-            // More rows of the last flow may follow.
-            let last = rows.last().map(|row| row.flow_id);
-            let of_last = rows
-                .iter()
-                .rev()
-                .take_while(|row| Some(row.flow_id) == last);
-            let whole = rows.len() - of_last.count();
-            self.flows(part, &mut rows[..whole])?;
-            rows.drain(..whole);
+            match read_rows(part, ahead.group, &some) {
+                Ok(rows) => self.take_rows(part, &mut taken, rows)?,
+                Err(error) if error.is_damage() => {
+                    for page in in_pages(&some) {
+                        match read_rows(part, ahead.group, std::slice::from_ref(&page)) {
+                            Ok(rows) => self.take_rows(part, &mut taken, rows)?,
+                            Err(error) if error.is_damage() => taken.lose(page.len(), error),
+                            Err(error) => return Err(error),
+                        }
+                    }
+                }
+                Err(error) => return Err(error),
+            }
         }
-        self.flows(part, &mut rows)
+        self.flows(part, &mut taken.rows)?;
+        if let Some(error) = taken.problem {
+            self.damaged(&error, taken.lost);
+        }
+        Ok(())
+    }
+
+    /// Adds the packets of flows that are whole.
+    fn take_rows(
+        &mut self,
+        part: &mut OpenPart,
+        taken: &mut Taken,
+        rows: Vec<Row>,
+    ) -> Result<(), ArchiveError> {
+        let whole = taken.add(rows);
+        self.flows(part, &mut taken.rows[..whole])?;
+        taken.rows.drain(..whole);
+        Ok(())
     }
 
     /// Adds the packets of whole flows.
@@ -250,25 +269,77 @@ impl<'a> Parts<'a> {
         Ok(())
     }
 
-    /// An invalid file is damage; anything else is an error.
-    fn or_damage<T>(&mut self, result: Result<T, ArchiveError>) -> Result<Option<T>, ArchiveError> {
-        let (file, problem) = match result {
-            Ok(value) => return Ok(Some(value)),
-            Err(ArchiveError::Table { file, source }) => (file, source.to_string()),
-            Err(ArchiveError::Io { file, source, .. })
-                if source.kind() == ErrorKind::InvalidData =>
-            {
-                (file, source.to_string())
-            }
-            Err(error) => return Err(error),
+    /// Reports packets that cannot be read.
+    fn damaged(&mut self, error: &ArchiveError, packets: u64) {
+        let (file, problem) = match error {
+            ArchiveError::Table { file, source } => (file, source.to_string()),
+            ArchiveError::Io { file, source, .. } => (file, source.to_string()),
+            _ => unreachable!("the caller has looked"),
         };
         self.damage.push(Damage {
-            file,
-            offset: 0,
-            problem,
+            file: file.clone(),
+            offset: error.damaged_at().unwrap_or_default(),
+            problem: format!("{packets} packets cannot be read: {problem}"),
         });
-        Ok(None)
     }
+}
+
+/// Rows of a row group, as they are read.
+#[derive(Default)]
+struct Taken {
+    /// Of the last flow, of which more may follow.
+    rows: Vec<Row>,
+    /// Packets whose rows are damaged, or follow from damaged ones.
+    lost: u64,
+    /// The first damage.
+    problem: Option<ArchiveError>,
+    /// What comes next comes after damaged rows.
+    after_damage: bool,
+    /// A flow that may have damaged rows: each packet's headers follow from those before it.
+    cut: Option<i64>,
+}
+
+impl Taken {
+    /// Adds rows; returns how many of all are of whole flows.
+    fn add(&mut self, mut rows: Vec<Row>) -> usize {
+        if std::mem::take(&mut self.after_damage) {
+            self.cut = rows.first().map(|row| row.flow_id);
+        }
+        if self.cut.is_some() {
+            let cut = rows.iter().take_while(|row| Some(row.flow_id) == self.cut);
+            let cut = cut.count();
+            self.lost += cut as u64;
+            rows.drain(..cut);
+        }
+        self.rows.append(&mut rows);
+        let last = self.rows.last().map(|row| row.flow_id);
+        let of_last = self.rows.iter().rev();
+        let of_last = of_last.take_while(|row| Some(row.flow_id) == last);
+        self.rows.len() - of_last.count()
+    }
+
+    /// Notes that rows cannot be read, and so not the flows that may have been in them.
+    fn lose(&mut self, rows: usize, error: ArchiveError) {
+        self.lost += (rows + self.rows.len()) as u64;
+        self.rows.clear();
+        self.problem.get_or_insert(error);
+        self.after_damage = true;
+    }
+}
+
+/// Rows of a row group.
+fn read_rows(
+    part: &OpenPart,
+    group: usize,
+    rows: &[Range<usize>],
+) -> Result<Vec<Row>, ArchiveError> {
+    let all: Vec<usize> = (0..PacketColumn::ALL.len()).collect();
+    let columns = part.table.read(group, &all, rows)?;
+    let count = rows.iter().map(Range::len).sum();
+    parts::rows(&columns, count).map_err(|source| ArchiveError::Table {
+        file: part.named.clone(),
+        source,
+    })
 }
 
 pub(crate) fn parts_of<'a>(log: &'a Log, recording: &Recording) -> impl Iterator<Item = &'a Part> {
@@ -307,6 +378,20 @@ fn in_portions(rows: &[Range<usize>]) -> Vec<Vec<Range<usize>>> {
         }
     }
     portions
+}
+
+/// The same rows in pieces, each of one page.
+fn in_pages(rows: &[Range<usize>]) -> Vec<Range<usize>> {
+    let mut pages = Vec::new();
+    for range in rows {
+        let mut start = range.start;
+        while start < range.end {
+            let end = range.end.min((start / PAGE_ROWS + 1) * PAGE_ROWS);
+            pages.push(start..end);
+            start = end;
+        }
+    }
+    pages
 }
 
 pub(crate) fn header(rebuild: &mut Rebuild, row: &Row, out: &mut Vec<u8>) -> Result<(), Source> {
@@ -370,7 +455,14 @@ mod tests {
         assert_eq!(portions.len(), 3);
         assert!(portions.iter().all(|portion| len(portion) <= ROWS_AT_ONCE));
         let all: Vec<usize> = portions.into_iter().flatten().flatten().collect();
-        let expected: Vec<usize> = rows.into_iter().flatten().collect();
+        let expected: Vec<usize> = rows.iter().cloned().flatten().collect();
         assert_eq!(all, expected);
+        let pages = in_pages(&rows);
+        assert!(
+            pages
+                .iter()
+                .all(|page| page.start / PAGE_ROWS == (page.end - 1) / PAGE_ROWS)
+        );
+        assert_eq!(pages.into_iter().flatten().collect::<Vec<_>>(), expected);
     }
 }
