@@ -6,11 +6,13 @@ use std::error::Error;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SinkError {
-    /// No space is left; later blocks are tried again.
-    #[error("{file}: the disk is full; what does not fit is counted as lost")]
+    /// No space is left.
+    #[error("{file}: the disk is full; what does not fit is counted as dropped (disk_full)")]
     Full {
         /// The file.
         file: String,
+        /// Whether later blocks are tried again.
+        goes_on: bool,
     },
     /// Data sent to a relay may not have reached its disk.
     #[error("the connection to the relay was lost")]

@@ -628,7 +628,14 @@ fn a_disk_that_is_full_ends_it_and_keeps_what_is_written() {
     stderr.unwrap().read_to_string(&mut text).unwrap();
     assert_eq!(ended.unwrap().code(), Some(1), "{text}");
     assert!(text.contains("the disk is full"), "{text}");
-    assert_eq!(info(&log)[0]["state"], "closed");
+    let recording = &info(&log)[0];
+    assert_eq!(recording["state"], "closed");
+    let dropped = recording["accounting"]["dropped"].as_array().unwrap();
+    let of = |reason| dropped.iter().find(|entry| entry[0] == reason).unwrap()[1][0].as_u64();
+    assert!(
+        of("disk_full") > Some(0) && of("write_error") == Some(0),
+        "{recording}"
+    );
     let mut shown = Command::new(env!("CARGO_BIN_EXE_strata"));
     let shown = shown.arg("info").arg(&log).output().unwrap();
     let said = String::from_utf8_lossy(&shown.stdout).into_owned();

@@ -116,7 +116,7 @@ impl From<RunError> for NodeError {
     fn from(error: RunError) -> Self {
         match error {
             RunError::Capture(error) => Self::Input(error),
-            RunError::Sink(error) => Self::Sink(error),
+            RunError::Sink(error) => Self::Log(error.into()),
         }
     }
 }

@@ -118,7 +118,8 @@ pub(crate) fn finish(
         ran = ran.and(outcome.ran);
     }
     let dropped = ledger.dropped[DropReason::DiskFull as usize];
-    if dropped.packets > 0 {
+    // If it ended the recording, that is said.
+    if dropped.packets > 0 && ran.is_ok() {
         warnings.push(format!(
             "the disk was full: {} of {} packets were dropped (--when-full drop)",
             dropped.packets, ledger.seen.packets

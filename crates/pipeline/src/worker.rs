@@ -25,7 +25,7 @@ use strata_policy::{Detail, DetailLoads, Follower, Mode, ModeError, Plan};
 use strata_sketch::Pressure;
 use strata_wire::wide::WIDE;
 use strata_wire::{
-    Decider, FlowHasher, FlowShare, Ledger, LinkType, TunnelKey, exact, mix64, prefetch,
+    Decider, DropReason, FlowHasher, FlowShare, Ledger, LinkType, TunnelKey, exact, mix64, prefetch,
 };
 
 use crate::budget::Budget;
@@ -100,6 +100,8 @@ pub struct Worker<S = BlockSink> {
     next_seq: u64,
     packet_number: u64,
     write_error: Option<SinkError>,
+    /// Why nothing more is written, if so.
+    ended_by: Option<DropReason>,
     /// How many packets are still wanted; `None` for all that come.
     budget: Option<Arc<Budget>>,
     /// Is told how much of a flow's packets is enough.
@@ -184,6 +186,7 @@ impl<S: Sink> Worker<S> {
             next_seq: 0,
             packet_number: 0,
             write_error: None,
+            ended_by: None,
             budget,
             enough,
             copies,

@@ -20,8 +20,9 @@ pub enum StoreError {
     },
     /// No space is left for the log.
     #[error(
-        "{file}: the disk is full; what was recorded before is in the log: make room (`strata \
-         prune`), or go on and count what is lost (--when-full drop)"
+        "{file}: the disk is full; what was written before is in the log, the rest is counted as \
+         dropped (disk_full): make room (`strata prune`), or go on and count what is lost \
+         (--when-full drop)"
     )]
     DiskFull {
         /// The file.
@@ -89,10 +90,7 @@ pub enum StoreError {
 impl From<SinkError> for StoreError {
     fn from(error: SinkError) -> Self {
         match error {
-            SinkError::Full { file } => Self::DiskFull {
-                file,
-                goes_on: true,
-            },
+            SinkError::Full { file, goes_on } => Self::DiskFull { file, goes_on },
             SinkError::Failed(error) => match error.downcast() {
                 Ok(own) => *own,
                 Err(foreign) => Self::Sink(SinkError::Failed(foreign)),
@@ -106,10 +104,7 @@ impl From<StoreError> for SinkError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Sink(error) => error,
-            StoreError::DiskFull {
-                file,
-                goes_on: true,
-            } => Self::Full { file },
+            StoreError::DiskFull { file, goes_on } => Self::Full { file, goes_on },
             other => Self::Failed(Box::new(other)),
         }
     }

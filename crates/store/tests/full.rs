@@ -45,7 +45,7 @@ impl Outcome {
         let packets = written.counters.packets;
         match written.outcome {
             Ok(()) => self.written += packets,
-            Err(SinkError::Full { .. }) => self.dropped += packets,
+            Err(SinkError::Full { goes_on: true, .. }) => self.dropped += packets,
             Err(error) => {
                 self.refused += packets;
                 self.ended.get_or_insert(error.into());

@@ -101,6 +101,8 @@ impl<S: Sink> Worker<S> {
                     // It reconnects by itself.
                     SinkError::RelayLost | SinkError::RelayFailed(_) => DropReason::RelayLost,
                     SinkError::Full { .. } => DropReason::DiskFull,
+                    // Blocks behind the one that ended the writer are lost for its reason.
+                    SinkError::WriterGone => self.ended_by.unwrap_or(DropReason::WriteError),
                     _ => DropReason::WriteError,
                 };
                 let dropped = &mut self.ledger.dropped[reason as usize];
@@ -109,8 +111,12 @@ impl<S: Sink> Worker<S> {
                 for (sum, bytes) in self.ledger.cut_bytes.iter_mut().zip(counters.cut_bytes) {
                     *sum -= bytes;
                 }
-                let is_over = matches!(error, SinkError::RelayFailed(_));
-                if is_over || reason == DropReason::WriteError {
+                let goes_on = matches!(
+                    error,
+                    SinkError::RelayLost | SinkError::Full { goes_on: true, .. }
+                );
+                if !goes_on {
+                    self.ended_by.get_or_insert(reason);
                     self.write_error.get_or_insert(error);
                 }
             }
