@@ -45,8 +45,9 @@ pub struct Loss {
     pub packets: u64,
     /// Packets that are there but end where a part was lost between switch and relay.
     pub incomplete: u64,
-    /// Time of the last checkpoint, ns since 1970, of the worker whose last one is oldest: later
-    /// packets may be lost in addition. `None` without a checkpoint.
+    /// Time of the last checkpoint, ns since 1970, or of the last packet after it that is there; of the
+    /// worker for which that is oldest: later packets may be lost in addition. `None` without a
+    /// checkpoint.
     pub checkpoint_ns: Option<u64>,
 }
 
@@ -218,6 +219,7 @@ impl Log {
         }
         // Each worker numbers its own packets.
         let mut next_seq = BTreeMap::new();
+        let mut last_ns = BTreeMap::new();
         let mut loss = Loss::default();
         let gone = self.archive.gone.iter();
         for gone in gone.filter(|gone| gone.recording == recording.id && gone.packets > 0) {
@@ -241,6 +243,8 @@ impl Log {
                     loss.packets += reached.saturating_sub(present);
                     loss.incomplete += u64::from(block.incomplete);
                     *next = block.header.next_seq.max(*next);
+                    let last: &mut u64 = last_ns.entry(block.header.worker).or_default();
+                    *last = block.header.ts_max_ns.max(*last);
                 }
                 Ok(_) | Err(StoreError::Damage(_)) => {}
                 Err(error) => return Err(error),
@@ -254,8 +258,10 @@ impl Log {
             if let Some(last) = Checkpoint::latest(&content) {
                 let known = next_seq.entry(worker).or_default();
                 loss.packets += last.next_seq.saturating_sub(*known);
+                let known_ns = last_ns.get(&worker).copied().unwrap_or_default();
+                let known_ns = last.time_ns.max(known_ns);
                 let before = loss.checkpoint_ns;
-                let earliest = before.map_or(last.time_ns, |before| before.min(last.time_ns));
+                let earliest = before.map_or(known_ns, |before| before.min(known_ns));
                 loss.checkpoint_ns = accounting.is_none().then_some(earliest);
             }
         }

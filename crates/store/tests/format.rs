@@ -94,7 +94,7 @@ fn log() -> (SimDisk, Log) {
 
 fn without_time(data: &[u8]) -> PacketRecord<'_> {
     PacketRecord {
-        ts_ns: 7_000,
+        ts_ns: common::ts_ns(7),
         seq: 8,
         wire_len: 70_000,
         captured_len: u32::try_from(data.len()).unwrap(),
@@ -133,7 +133,7 @@ fn check_records(bytes: &[u8], summary_at: usize, packets: &[Vec<u8>]) -> u64 {
             10 => {
                 let of = |name| of(&compact, name);
                 let ts_ns = time.unwrap() + of("time");
-                assert_eq!(ts_ns, 1_000 * (5 + found as u64));
+                assert_eq!(ts_ns, common::ts_ns(5 + found as u64));
                 assert_eq!(of("captured_len"), data.len() as u64);
                 assert_eq!(
                     (of("verdict"), of("header_len"), of("interface")),
@@ -146,7 +146,8 @@ fn check_records(bytes: &[u8], summary_at: usize, packets: &[Vec<u8>]) -> u64 {
             }
             1 => {
                 let of = |name| of(&full, name);
-                assert_eq!((found, of("ts_ns"), of("seq")), (3, 7_000, 8));
+                assert_eq!((found, of("seq")), (3, 8));
+                assert_eq!(of("ts_ns"), common::ts_ns(7));
                 assert_eq!(of("wire_len"), 70_000);
                 assert_eq!(of("captured_len"), data.len() as u64);
                 assert_eq!(
@@ -191,7 +192,7 @@ fn a_block_file_is_as_its_documentation_says() {
     assert_eq!((field(0, "first_seq"), field(0, "next_seq")), (5, 9));
     assert_eq!(
         (field(0, "ts_min_ns"), field(0, "ts_max_ns")),
-        (5_000, 7_000)
+        (common::ts_ns(5), common::ts_ns(7))
     );
     assert_eq!((field(0, "packets"), field(0, "classes")), (4, 1));
     let wire_bytes = (kept - packets[3].len()) as u64 + 70_000;

@@ -13,7 +13,7 @@ use strata_store::{
 use strata_testkit_disk::SimDisk;
 use strata_wire::{AddressFamily, FlowHasher, Ledger, Meta, mix64};
 
-use common::{empty, push, read};
+use common::{empty, push, read, ts_ns};
 
 /// More than two groups.
 const BLOCKS: u64 = 300;
@@ -104,8 +104,8 @@ fn searches() -> Vec<Select> {
     });
     searches.push(Select {
         addresses: vec![(0..2_000).flat_map(host).collect()],
-        from_ns: Some(140_000),
-        to_ns: Some(260_000),
+        from_ns: Some(ts_ns(140)),
+        to_ns: Some(ts_ns(260)),
         ..Select::default()
     });
     searches

@@ -13,6 +13,14 @@ pub(crate) fn content(seq: u64) -> Vec<u8> {
     words.take(len).collect()
 }
 
+/// When the first packet arrived, ns since 1970: later than any checkpoint of a test.
+pub(crate) const FIRST_NS: u64 = 4_000_000_000_000_000_000;
+
+/// When a packet arrived.
+pub(crate) fn ts_ns(seq: u64) -> u64 {
+    FIRST_NS + 1_000 * seq
+}
+
 pub(crate) fn push(block: &mut BlockBuilder, seq: u64) {
     if block.needs_context() {
         block.define_context(b"{}");
@@ -26,7 +34,7 @@ pub(crate) fn push(block: &mut BlockBuilder, seq: u64) {
     let data = content(seq);
     let len = u32::try_from(data.len()).unwrap();
     let packet = PacketRecord {
-        ts_ns: 1_000 * seq,
+        ts_ns: ts_ns(seq),
         seq,
         wire_len: len,
         captured_len: len,
@@ -75,7 +83,7 @@ pub(crate) fn read(log: &Log) -> (BTreeMap<u64, usize>, usize) {
             for record in block.records() {
                 if let Record::Packet(packet) = record.unwrap() {
                     assert_eq!(packet.data, content(packet.seq), "packet {}", packet.seq);
-                    assert_eq!(packet.ts_ns, packet.seq * 1_000);
+                    assert_eq!(packet.ts_ns, ts_ns(packet.seq));
                     assert!(last < Some(packet.seq), "packets keep their order");
                     last = Some(packet.seq);
                     packets.insert(packet.seq, packet.data.len());
