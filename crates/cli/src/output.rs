@@ -1,10 +1,11 @@
 //! Where a command writes: the requested file, or standard output.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write, stdout};
 use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -89,7 +90,7 @@ pub(crate) fn check(path: &Path, sources: &Sources) -> Result<()> {
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// A file being written, compressed if its name ends in .gz or .zst. Dropped unfinished, it is
-/// deleted: half a file would pass for a whole one.
+/// deleted: half a file would pass for a whole one. A file that is replaced stays until then.
 pub(crate) struct Output {
     writer: BufWriter<Sink>,
     /// As the user named it.
@@ -142,11 +143,13 @@ impl Output {
             true => String::from(STANDARD),
             false => path.display().to_string(),
         };
-        let file = if is_stdout {
+        let named = || format!("{name}: cannot write");
+        let (file, unfinished) = if is_stdout {
             let file = stdout().as_fd().try_clone_to_owned();
-            File::from(file.with_context(|| format!("{name}: cannot write"))?)
+            (File::from(file.with_context(named)?), None)
         } else {
-            sources.create(path).map_err(refused)?
+            let (file, is_new) = sources.open(path).map_err(refused)?;
+            begin(file, is_new, path).with_context(named)?
         };
         if content == Content::Binary && file.is_terminal() {
             return Err(Refused(format!(
@@ -155,11 +158,7 @@ impl Output {
             ))
             .into());
         }
-        let named = || format!("{name}: cannot write");
-        let is_regular = file.metadata().with_context(named)?.is_file();
-        let is_ours = !is_stdout && is_regular;
-        let unfinished = is_ours.then(|| fs::canonicalize(path)).transpose();
-        let unfinished = unfinished.with_context(named)?;
+        let unfinished = Unfinished::new(unfinished)?;
         let sink = match path.extension().and_then(|ending| ending.to_str()) {
             Some(ending) if ending.eq_ignore_ascii_case("gz") => {
                 Sink::Gzip(GzEncoder::new(file, flate2::Compression::default()))
@@ -173,7 +172,7 @@ impl Output {
         Ok(Self {
             writer: BufWriter::with_capacity(BUFFER_BYTES, sink),
             name,
-            unfinished: Unfinished::new(unfinished)?,
+            unfinished,
         })
     }
 
@@ -186,8 +185,8 @@ impl Output {
         } = self;
         let sink = writer.into_inner().map_err(io::IntoInnerError::into_error);
         let done = sink.and_then(Sink::finish);
-        done.map_err(|error| named(&name, &error))?;
-        unfinished.keep();
+        let kept = done.and_then(|()| unfinished.keep());
+        kept.map_err(|error| named(&name, &error))?;
         Ok(())
     }
 }
@@ -204,38 +203,94 @@ impl Write for Output {
     }
 }
 
+/// A file as it is written.
+struct Part {
+    path: PathBuf,
+    /// What it replaces once it is whole.
+    replaces: Option<PathBuf>,
+}
+
+/// Where to write what is to be at `path`, which was opened as `file`. A file that has something is
+/// not touched: what is written lies beside it until it is whole, where that directory allows it.
+fn begin(file: File, is_new: bool, path: &Path) -> io::Result<(File, Option<Part>)> {
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Ok((file, None));
+    }
+    let target = fs::canonicalize(path)?;
+    if !is_new
+        && metadata.len() > 0
+        && let Ok((beside, path)) = beside(&target, &metadata)
+    {
+        let replaces = Some(target);
+        return Ok((beside, Some(Part { path, replaces })));
+    }
+    file.set_len(0)?;
+    let (path, replaces) = (target, None);
+    Ok((file, Some(Part { path, replaces })))
+}
+
+/// A new file in the directory of `target`, for the same readers.
+fn beside(target: &Path, metadata: &fs::Metadata) -> io::Result<(File, PathBuf)> {
+    let mut name = OsString::from(".");
+    name.push(target.file_name().unwrap_or_default());
+    name.push(format!(".{}.part", std::process::id()));
+    let path = target.with_file_name(name);
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    let file = options.open(&path)?;
+    // A user who may write a file need not be its owner, nor able to give it away.
+    let _ = fchown(&file, Some(metadata.uid()), Some(metadata.gid()));
+    let same = file.set_permissions(metadata.permissions());
+    if let Err(error) = same {
+        fs::remove_file(&path)?;
+        return Err(error);
+    }
+    Ok((file, path))
+}
+
 /// A file that is deleted when this is dropped, or when a signal ends the program.
-struct Unfinished(Option<PathBuf>);
+struct Unfinished(Option<Part>);
 
 /// The files to delete if a signal ends the program. A handful at most.
 static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 impl Unfinished {
-    fn new(path: Option<PathBuf>) -> Result<Self> {
+    fn new(part: Option<Part>) -> Result<Self> {
         static WATCHED: OnceLock<()> = OnceLock::new();
-        if let Some(path) = &path {
-            unfinished().push(path.clone());
+        if let Some(part) = &part {
+            unfinished().push(part.path.clone());
             if WATCHED.set(()).is_ok() {
                 crate::signals::before_ending(delete_unfinished)?;
             }
         }
-        Ok(Self(path))
+        Ok(Self(part))
     }
 
-    /// Keeps the file.
-    fn keep(&mut self) {
-        if let Some(path) = self.0.take() {
-            unfinished().retain(|other| *other != path);
+    /// Keeps the file, in the place of what it replaces.
+    fn keep(&mut self) -> io::Result<()> {
+        if let Some(part) = self.0.as_ref()
+            && let Some(target) = &part.replaces
+        {
+            fs::rename(&part.path, target)?;
         }
+        self.forget();
+        Ok(())
+    }
+
+    /// Leaves the file where it is, if it is anywhere.
+    fn forget(&mut self) -> Option<Part> {
+        let part = self.0.take()?;
+        unfinished().retain(|other| *other != part.path);
+        Some(part)
     }
 }
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        if let Some(path) = self.0.clone() {
-            self.keep();
+        if let Some(part) = self.forget() {
             // Whatever gave up reports why.
-            let _ = fs::remove_file(path);
+            let _ = fs::remove_file(part.path);
         }
     }
 }
@@ -267,6 +322,8 @@ fn refused(error: OutputError) -> anyhow::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
     use super::*;
 
     #[test]
@@ -282,5 +339,34 @@ mod tests {
         ] {
             assert_eq!(suffix(Path::new(name)), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn what_was_there_stays_until_what_replaces_it_is_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("old"), dir.path().join("link"));
+        fs::write(&file, "old").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+        symlink(&file, &link).unwrap();
+        let files = || fs::read_dir(dir.path()).unwrap().count();
+        let begin = |path: &Path| Output::create(path, Content::Binary, &Sources::default());
+
+        let mut given_up = begin(&link).unwrap();
+        given_up.write_all(b"half of").unwrap();
+        given_up.flush().unwrap();
+        drop(given_up);
+        assert_eq!((fs::read(&file).unwrap(), files()), (b"old".to_vec(), 2));
+
+        let mut whole = begin(&link).unwrap();
+        whole.write_all(b"all of the new").unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"old");
+        whole.finish().unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"all of the new");
+        let mode = fs::metadata(&file).unwrap().permissions().mode();
+        assert!(mode & 0o777 == 0o640 && fs::symlink_metadata(&link).unwrap().is_symlink());
+
+        let new = dir.path().join("new");
+        drop(begin(&new).unwrap());
+        assert!(!new.exists() && files() == 2);
     }
 }

@@ -5,9 +5,10 @@
 mod signal;
 
 use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
@@ -210,10 +211,7 @@ fn a_terminal_gets_text_alone() {
                 word => command.arg(word),
             };
         }
-        let child = command
-            .stdout(terminal)
-            .stderr(std::process::Stdio::piped())
-            .spawn();
+        let child = command.stdout(terminal).stderr(Stdio::piped()).spawn();
         let output = child.unwrap().wait_with_output().unwrap();
         (
             output.status.code(),
@@ -274,10 +272,7 @@ fn an_interrupted_output_is_removed() {
         .arg(&fifo)
         .arg("-o")
         .arg(&file);
-    let mut child = command
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let start = std::time::Instant::now();
     while !file.exists() {
         assert!(start.elapsed().as_secs() < 60 && child.try_wait().unwrap().is_none());
@@ -286,7 +281,7 @@ fn an_interrupted_output_is_removed() {
     // The file may be there a moment before the signal is handled.
     let mut writer = OpenOptions::new().write(true).open(&fifo).unwrap();
     let capture = fs::read(sqli()).unwrap();
-    std::io::Write::write_all(&mut writer, &capture).unwrap();
+    writer.write_all(&capture).unwrap();
     signal(&child, "INT");
     let output = child.wait_with_output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
@@ -416,4 +411,40 @@ fn an_export_of_another_time_says_when_the_log_is() {
     }
     // Nothing at that time, and nothing that matches, are different cases.
     assert!(!export(&["port 9"]).contains("nothing of that time"));
+}
+
+/// Whoever reads an export may have seen enough: `| head`.
+#[test]
+fn a_reader_that_goes_is_no_failure() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    record(&data_dir().join("labelled/mix-test/trace.pcap"), &log);
+    let formats = [
+        "pcapng",
+        "pcap",
+        "csv",
+        "json",
+        "ipfix",
+        "flows-parquet",
+        "packets-parquet",
+    ];
+    for format in formats {
+        let mut export = strata();
+        let export = export
+            .arg("export")
+            .arg(&log)
+            .args(["-F", format, "-w", "-"]);
+        let piped = export.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = piped.spawn().unwrap();
+        let mut first = [0];
+        let mut stdout = child.stdout.take().unwrap();
+        stdout.read_exact(&mut first).unwrap();
+        drop(stdout);
+        let ended = child.wait_with_output().unwrap();
+        let said = String::from_utf8(ended.stderr).unwrap();
+        assert!(
+            ended.status.success() && !said.contains("pipe"),
+            "{format}: {said}"
+        );
+    }
 }

@@ -158,7 +158,8 @@ impl<W: Write> RecordWriter<W> {
                     .terminator(csv::Terminator::CRLF)
                     .from_writer(output);
                 let columns = FlowRecord::columns();
-                writer.write_record(columns.map(|column| column.spec().name))?;
+                let names = columns.map(|column| column.spec().name);
+                writer.write_record(names).map_err(unwritten)?;
                 Sink::Csv(Box::new(writer))
             }
             RecordFormat::Json => Sink::Json(output),
@@ -176,9 +177,10 @@ impl<W: Write> RecordWriter<W> {
         match &mut self.sink {
             Sink::Csv(writer) => {
                 for column in FlowRecord::columns() {
-                    writer.write_field(csv_field(record.get(column)).as_bytes())?;
+                    let field = csv_field(record.get(column));
+                    writer.write_field(field.as_bytes()).map_err(unwritten)?;
                 }
-                writer.write_record(None::<&[u8]>)?;
+                writer.write_record(None::<&[u8]>).map_err(unwritten)?;
             }
             Sink::Json(output) => {
                 let object: Map<String, Value> = FlowRecord::columns()
@@ -218,6 +220,14 @@ impl<W: Write> RecordWriter<W> {
         };
         output.flush()?;
         Ok(output)
+    }
+}
+
+/// The error of the output itself, by whose kind a caller knows a closed pipe or a full disk.
+fn unwritten(error: csv::Error) -> io::Error {
+    match error.into_kind() {
+        csv::ErrorKind::Io(error) => error,
+        other => io::Error::other(format!("{other:?}")),
     }
 }
 

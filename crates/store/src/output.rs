@@ -135,8 +135,12 @@ impl Sources {
         Ok(())
     }
 
-    /// Opens `path` without truncating it; also returns whether it was created.
-    fn open(&self, path: &Path) -> Result<(File, bool), OutputError> {
+    /// Opens `path` for writing without truncating it; also returns whether it was created.
+    ///
+    /// # Errors
+    ///
+    /// As [`Sources::create`].
+    pub fn open(&self, path: &Path) -> Result<(File, bool), OutputError> {
         let cannot = |source| OutputError::Cannot {
             path: path.to_owned(),
             source,
