@@ -31,7 +31,8 @@ Examples:
 
 The relay is `strata relay` on the machine with the disks. Packets go to it as
 RoCEv2 RDMA WRITEs (UDP port 4791), everything else over TCP. If the relay is lost, the
-switch reconnects by itself and reports what was lost meanwhile.")]
+switch reconnects by itself and reports what was lost meanwhile. What it sends to the relay,
+and what comes back, is not captured.")]
 pub(crate) struct Args {
     #[command(flatten)]
     link: LinkArgs,

@@ -71,6 +71,14 @@ impl DestinationSpec {
         }
     }
 
+    /// Tests in tcpdump's language that its own traffic fails.
+    pub(crate) fn own_traffic(&self) -> Result<Vec<String>> {
+        match self {
+            Self::Relay(link) => Ok(link.own_traffic()?),
+            Self::Log(_) | Self::Nowhere => Ok(Vec::new()),
+        }
+    }
+
     /// The log's size limit, with this many workers.
     pub(crate) fn limit(&self, workers: u16) -> Option<Limit> {
         let Self::Log(log) = self else {

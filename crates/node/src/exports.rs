@@ -9,7 +9,7 @@
 //! Sockets are opened before anything is captured, so that the capture filter can leave out what they
 //! send.
 
-mod own;
+pub(crate) mod own;
 mod queue;
 mod streams;
 mod target;
@@ -20,11 +20,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use rustix::system::uname;
-use strata_capture::live::Device;
 use strata_control::Controller;
 use strata_control::config::ExportPlan;
 use strata_exporter::Channel;
-use strata_filter::Filter;
 use strata_sandbox::Role;
 
 use crate::error::{NodeError, Result};
@@ -107,23 +105,9 @@ impl Exports {
         *self.new_plan.lock().unwrap_or_else(PoisonError::into_inner) = plan.cloned();
     }
 
-    /// What a recording of these interfaces captures: what `filter` matches, but for what these
-    /// sockets send.
-    pub(crate) fn without_own(
-        &self,
-        filter: Option<&Filter>,
-        interfaces: &[String],
-    ) -> Result<Option<Filter>> {
-        let without = own::filter(&self.own(), filter)?;
-        // A filter that has no meaning on an interface would match none of its packets.
-        let fits = |name: &String| match Device::named(name) {
-            Ok(device) => without.compile(device.link).is_ok(),
-            Err(_) => true,
-        };
-        Ok(match interfaces.iter().all(fits) {
-            true => Some(without),
-            false => filter.cloned(),
-        })
+    /// Tests in tcpdump's language that what these sockets send fails.
+    pub(crate) fn own_traffic(&self) -> Vec<String> {
+        self.own().iter().map(Own::test).collect()
     }
 
     fn own(&self) -> Vec<Own> {

@@ -21,6 +21,7 @@ use strata_wire::{Counters, FlowKey, exact};
 use crate::configuration::{Addresses, Configuration};
 use crate::destination::Recording;
 use crate::error::{At as _, NodeError, Result, require};
+use crate::exports::own::without;
 use crate::exports::{ExportQueue, Exporting, Exports};
 use crate::memory::{self, Memory};
 use crate::notice::{Notice, Tell};
@@ -181,13 +182,15 @@ impl Setup {
         Ok(())
     }
 
-    /// What interfaces capture: what the user asks for, but not what this recording exports.
+    /// What interfaces capture: what the user asks for, but not what this recording sends.
     pub(crate) fn live_filter(&self) -> Result<Option<Filter>> {
-        let filter = self.spec.filter.as_ref();
-        match &self.exports {
-            Some(exports) => exports.without_own(filter, self.spec.interface_names()),
-            None => Ok(filter.cloned()),
-        }
+        let mut tests = self.spec.destination.own_traffic()?;
+        tests.extend(self.exports.iter().flat_map(Exports::own_traffic));
+        without(
+            tests,
+            self.spec.filter.as_ref(),
+            self.spec.interface_names(),
+        )
     }
 
     /// The full-capture triggers of each worker.

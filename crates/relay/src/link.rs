@@ -3,6 +3,7 @@
 
 mod open;
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -13,7 +14,7 @@ use strata_rdma::OnLoss;
 use strata_roce::Port;
 use strata_store::{About, SavedLedger};
 use strata_sys::pause;
-use strata_wire::roce::Service;
+use strata_wire::roce::{Service, UDP_PORT};
 use strata_wire::segment::Layout;
 use strata_wire::{Ledger, exact};
 
@@ -90,6 +91,23 @@ impl std::fmt::Debug for LinkOptions {
 }
 
 impl LinkOptions {
+    /// Tests in tcpdump's language that what is sent to the relay and comes from it fails, for an
+    /// interface over which it is reached.
+    ///
+    /// # Errors
+    ///
+    /// If the relay's name has no address.
+    pub fn own_traffic(&self) -> Result<Vec<String>, RelayError> {
+        if let Transport::SharedMemory = self.transport {
+            return Ok(Vec::new());
+        }
+        let test = |address: SocketAddr| {
+            let (ip, port) = (address.ip().to_canonical(), address.port());
+            format!("not (host {ip} and (port {port} or udp port {UDP_PORT}))")
+        };
+        Ok(open::addresses(&self.relay)?.map(test).collect())
+    }
+
     /// The default values.
     #[must_use]
     pub fn new(relay: String, about: About, session: String) -> Self {

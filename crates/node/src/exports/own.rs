@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use strata_capture::live::Device;
 use strata_filter::Filter;
 use strata_wire::LinkType;
 
@@ -21,6 +22,18 @@ const TAGS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
 const UDP: u8 = 17;
 
 impl Own {
+    /// A test in tcpdump's language that what the socket sends fails.
+    pub(super) fn test(&self) -> String {
+        let (from, to) = (self.from, self.to);
+        format!(
+            "not (udp and src host {} and src port {} and dst host {} and dst port {})",
+            from.ip(),
+            from.port(),
+            to.ip(),
+            to.port()
+        )
+    }
+
     /// Whether a packet is one that the socket has sent: by its outermost IP header, in a frame with up
     /// to two VLAN tags.
     pub(super) fn has_sent(&self, link: LinkType, data: &[u8]) -> bool {
@@ -92,22 +105,30 @@ fn network(link: LinkType, data: &[u8]) -> Option<(u16, &[u8])> {
     None
 }
 
-/// A filter for all that `filter` matches but what these sockets send. (Tagged frames pass: `vlan`
-/// would shift the headers for the user's filter; [`Own::has_sent`] finds them.)
-pub(super) fn filter(own: &[Own], filter: Option<&Filter>) -> Result<Filter> {
-    let mut tests: Vec<String> = own
-        .iter()
-        .map(|own| {
-            let (from, to) = (own.from, own.to);
-            format!(
-                "not (udp and src host {} and src port {} and dst host {} and dst port {})",
-                from.ip(),
-                from.port(),
-                to.ip(),
-                to.port()
-            )
-        })
-        .collect();
+/// What a recording of these interfaces captures: what `filter` matches and what does not fail
+/// `tests`, which are of its own traffic. (Tagged frames pass: `vlan` would shift the headers for the
+/// user's filter; [`Own::has_sent`] finds them.)
+pub(crate) fn without(
+    tests: Vec<String>,
+    filter: Option<&Filter>,
+    interfaces: &[String],
+) -> Result<Option<Filter>> {
+    if tests.is_empty() {
+        return Ok(filter.cloned());
+    }
+    let of_others = parsed(tests, filter)?;
+    // A filter that has no meaning on an interface would match none of its packets.
+    let fits = |name: &String| match Device::named(name) {
+        Ok(device) => of_others.compile(device.link).is_ok(),
+        Err(_) => true,
+    };
+    Ok(match interfaces.iter().all(fits) {
+        true => Some(of_others),
+        false => filter.cloned(),
+    })
+}
+
+fn parsed(mut tests: Vec<String>, filter: Option<&Filter>) -> Result<Filter> {
     tests.extend(filter.map(|filter| format!("({filter})")));
     let text = tests.join(" and ");
     Filter::parse(&text).map_err(|error| NodeError::Refused(error.to_string()))
@@ -182,7 +203,8 @@ mod tests {
             (Some("tcp or vlan 5"), false),
         ] {
             let user = text.map(|text| Filter::parse(text).unwrap());
-            let program = filter(&owns, user.as_ref()).unwrap();
+            let tests = owns.iter().map(Own::test).collect();
+            let program = parsed(tests, user.as_ref()).unwrap();
             let program = program.compile(LinkType::ETHERNET).unwrap();
             for own in &owns {
                 assert!(!program.matches(&frame(own, 0), 100), "{text:?}");

@@ -44,17 +44,21 @@ fn host_and_port(text: &str) -> (&str, u16) {
     }
 }
 
-fn connect(options: &LinkOptions) -> Result<TcpStream, RelayError> {
-    let relay = &options.relay;
-    let is_protected = options.tls.is_some() || options.secret.is_some() || options.insecure;
+/// Where a relay's control connections go.
+pub(super) fn addresses(relay: &str) -> Result<impl Iterator<Item = SocketAddr>, RelayError> {
     let (host, port) = host_and_port(relay);
     let bare = host.trim_matches(['[', ']']);
     let addresses = (bare, port).to_socket_addrs();
-    let addresses = addresses.map_err(io_error(format!(
+    addresses.map_err(io_error(format!(
         "--relay {relay}: no address is known for this name; write HOST or HOST:PORT"
-    )))?;
+    )))
+}
+
+fn connect(options: &LinkOptions) -> Result<TcpStream, RelayError> {
+    let relay = &options.relay;
+    let is_protected = options.tls.is_some() || options.secret.is_some() || options.insecure;
     let mut last = None;
-    for address in addresses {
+    for address in addresses(relay)? {
         if !is_protected && !address.ip().to_canonical().is_loopback() {
             let peer = address.to_string();
             return Err(RelayError::Unprotected { peer });
