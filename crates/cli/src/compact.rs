@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if owner.group.is_some() {
         log_directory(&args.log, &owner)?;
     }
-    let moving = args.moving.parse()?;
+    let moving = args.moving.parse(&args.log)?;
     let retention = args.retention.parse()?;
     let pause = args.watch.as_deref().map(pause).transpose()?;
     if !args.encrypt_to.is_empty() {

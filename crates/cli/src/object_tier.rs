@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 use strata_archive::{Place, relocate};
 use strata_objects::ObjectDisk;
 use strata_store::{Disk, Log, RealDisk};
 use strata_wire::{grouped, human_bytes};
 use tracing::{error, info};
 
-use crate::output::standard;
+use crate::output::{refuse, standard};
 use crate::text::duration_ns;
 
 /// The disk of the log in a directory, including what is stored elsewhere.
@@ -35,14 +35,33 @@ pub(crate) struct MoveArgs {
 }
 
 impl MoveArgs {
-    /// The destination, and the minimum age in ns.
-    pub(crate) fn parse(&self) -> Result<Option<(Place, u64)>> {
+    /// Where files of `log` go, and their minimum age in ns.
+    pub(crate) fn parse(&self, log: &Path) -> Result<Option<(Place, u64)>> {
         let Some(url) = &self.move_to else {
             return Ok(None);
         };
-        let place = Place::elsewhere(url).map_err(|problem| anyhow!(problem))?;
+        let place = place(url, log)?;
         Ok(Some((place, age(self.move_after.as_deref())?)))
     }
+}
+
+/// The place at a URL, for files of `log`; nothing within the log is one.
+fn place(url: &str, log: &Path) -> Result<Place> {
+    let place = Place::elsewhere(url).map_err(refuse)?;
+    let Some(dir) = url.strip_prefix("file://") else {
+        return Ok(place);
+    };
+    let exists = Path::new(dir).ancestors().find(|above| above.exists());
+    let (dir, log) = (exists.map(Path::canonicalize), log.canonicalize());
+    if let (Some(Ok(dir)), Ok(log)) = (dir, log)
+        && dir.starts_with(&log)
+    {
+        return Err(refuse(format!(
+            "{url}: lies in the log {}: name a directory outside of it",
+            log.display()
+        )));
+    }
+    Ok(place)
 }
 
 fn age(text: Option<&str>) -> Result<u64> {
@@ -81,7 +100,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let place = match &args.to {
-        Some(url) => Place::elsewhere(url).map_err(|problem| anyhow!(problem))?,
+        Some(url) => place(url, &args.log)?,
         None => Place::Log,
     };
     let age_ns = age(args.older_than.as_deref())?;

@@ -71,7 +71,7 @@ const CLASSIFICATION: &str = "Classification";
 
 /// What to record, and how to classify it.
 #[derive(Debug, clap::Args)]
-#[command(group = clap::ArgGroup::new("input").required(true))]
+#[command(group = clap::ArgGroup::new("input"))]
 pub(crate) struct DataPathArgs {
     /// Read packets from this file: pcap or pcapng, plain, gzip or zstd; - is standard input.
     /// Several files are merged in time order.
@@ -82,7 +82,8 @@ pub(crate) struct DataPathArgs {
     live: interfaces::InterfaceArgs,
 
     /// Exit after this many packets have passed the filter.
-    #[arg(short = 'c', long, value_name = "PACKETS", help_heading = Resettable::Reset)]
+    #[arg(short = 'c', long, value_name = "PACKETS", help_heading = Resettable::Reset,
+        value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
 
     /// Use this model file; without it, the built-in model, with a budget of detail (--detail).
@@ -184,6 +185,23 @@ impl Args {
 }
 
 impl DataPathArgs {
+    fn has_input(&self) -> bool {
+        !self.read.is_empty() || self.live.is_any_named()
+    }
+
+    /// Refuses a recording of nothing. Checked here: whoever forgets `-r` has named the input as if it
+    /// were a filter.
+    fn check_input(&self) -> Result<()> {
+        if self.has_input() || self.steer.check {
+            return Ok(());
+        }
+        let forgotten = self.filter.first().filter(|word| Path::new(word).exists());
+        Err(refuse(match forgotten {
+            Some(file) => format!("no input: to read {file}, write -r {file}"),
+            None => String::from("no input: name interfaces (-i eth0) or capture files (-r FILE)"),
+        }))
+    }
+
     /// The budget of detail.
     fn detail(&self) -> Result<DetailSpec> {
         let Some(text) = &self.detail else {
@@ -204,7 +222,7 @@ impl DataPathArgs {
     fn spec(&self, destination: DestinationSpec, duration: Option<Duration>) -> Result<RecordSpec> {
         let loaded = crate::model::load(self.model.as_deref())?;
         Ok(RecordSpec {
-            input: match self.read.is_empty() {
+            input: match self.live.is_any_named() {
                 true => InputSpec::Interfaces(Box::new(self.live.spec(duration)?)),
                 false => InputSpec::Files(self.read.clone()),
             },
@@ -267,7 +285,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if !args.road.read.is_empty() {
         args.log.check_for_files()?;
     }
-    let destination = args.log.destination()?;
+    args.road.check_input()?;
+    let destination = match args.road.has_input() {
+        true => args.log.destination()?,
+        false => args.log.any_destination()?,
+    };
     let start_page = || {
         let socket = args.road.steer.socket();
         args.page.start(args.log.dir(), socket)
@@ -281,6 +303,7 @@ pub(crate) fn run_to(
     destination: DestinationSpec,
     duration: Option<Duration>,
 ) -> Result<()> {
+    args.check_input()?;
     run_with(args, destination, duration, || Ok(page::Page::none()))
 }
 
@@ -301,7 +324,14 @@ fn run_with(
     let tell: Tell = Arc::new(logging::notice);
     if args.steer.check {
         strata_node::check(spec, &tell)?;
-        writeln!(standard(), "configuration OK")?;
+        writeln!(
+            standard(),
+            "{}",
+            match args.has_input() {
+                true => "configuration OK",
+                false => "configuration OK; no input is named, so no more was checked",
+            }
+        )?;
         return Ok(());
     }
     let bar = logging::progress_bar();
@@ -313,14 +343,19 @@ fn run_with(
     let handle = strata_node::start(spec, Arc::clone(&signals.stop), tell)?;
     while !handle.wait_timeout(LOOK_EVERY) {
         page.look();
-        if signals.take_reload()
-            && let Err(error) = handle.reload()
-        {
-            warn!(
-                target: HAPPENED,
-                "configuration not reloaded, nothing has changed: {}",
-                text::chain(&error.into())
-            );
+        if signals.take_reload() {
+            match handle.reload() {
+                Ok(()) if args.steer.has_files() => {}
+                Ok(()) => warn!(
+                    target: HAPPENED,
+                    "there is no configuration to reload (--config, --policy): nothing has changed"
+                ),
+                Err(error) => warn!(
+                    target: HAPPENED,
+                    "configuration not reloaded, nothing has changed: {}",
+                    text::chain(&error.into())
+                ),
+            }
         }
         let counts = handle.counts();
         bar.set_position(counts.ledger.seen.packets);

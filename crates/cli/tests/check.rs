@@ -285,6 +285,70 @@ fn what_is_fine_is_said_to_be_and_nothing_is_made() {
     assert_eq!(tree(dir.path()), before);
 }
 
+/// A configuration can be checked before anybody knows what will be recorded with it.
+#[test]
+fn a_configuration_is_checked_without_an_input() {
+    let dir = tempfile::tempdir().unwrap();
+    let check = |config: &str| {
+        fs::write(dir.path().join("strata.toml"), config).unwrap();
+        let mut record = strata();
+        record.current_dir(dir.path());
+        record.args(["record", "--check", "--config", "strata.toml"]);
+        record.output().unwrap()
+    };
+    let fine = check("mode = ['x']\n[modes.x]\nbenign = 'header'\nanomalous = 'full'\n");
+    assert!(fine.status.success(), "{}", stderr(&fine));
+    assert!(fine.stdout.starts_with(b"configuration OK; no input"));
+    for (config, says) in [
+        ("mode = ['x']\n", "no mode 'x'"),
+        (
+            "[modes.x]\nbenign = 'headr'\nanomalous = 'full'\n",
+            "'headr'",
+        ),
+        (
+            "[[policy]]\nmatch = 'tcp prot 80'\naction = 'full'\n",
+            "prot",
+        ),
+        ("nothing = 1\n", "nothing"),
+    ] {
+        let refused = check(config);
+        assert!(
+            !refused.status.success() && stderr(&refused).contains(says),
+            "{config}"
+        );
+    }
+    assert_eq!(tree(dir.path()).len(), 1);
+}
+
+#[test]
+fn an_input_that_is_forgotten_is_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("trace.pcap"), "").unwrap();
+    for (words, says) in [
+        (
+            &["-o", "log"][..],
+            "no input: name interfaces (-i eth0) or capture files (-r FILE)",
+        ),
+        (&["trace.pcap", "-o", "log"], "write -r trace.pcap"),
+        (&["-o", "log", "trace.pcap"], "write -r trace.pcap"),
+    ] {
+        let mut record = strata();
+        let refused = record
+            .current_dir(dir.path())
+            .arg("record")
+            .args(words)
+            .output()
+            .unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{words:?}");
+        assert!(
+            stderr(&refused).contains(says),
+            "{words:?}: {}",
+            stderr(&refused)
+        );
+    }
+    assert_eq!(tree(dir.path()).len(), 1);
+}
+
 /// What is valid but hardly meant is said, by the check and at start.
 #[test]
 fn modes_that_keep_nothing_and_policies_for_nothing_are_warned_of() {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use strata_testkit::{data_dir, workspace_root};
 
-use program::{failed, ok, record, strata};
+use program::{failed, ok, record, refused, strata};
 
 const BUCKET: &str = "traffic";
 const DIRS: [&str; 5] = ["packets", "flows", "payload", "meta", "sums"];
@@ -178,10 +178,10 @@ fn a_log_in_an_object_store_is_used_as_before() {
     assert!(info.contains("67 690 of them moved elsewhere"), "{info}");
 
     // Denied access and damage are reported.
-    let refused = failed(server.strata("wrong").args(["export", "-w", "-"]).arg(&log));
+    let denied = failed(server.strata("wrong").args(["export", "-w", "-"]).arg(&log));
     assert!(
-        refused.contains(&url) && refused.contains("AWS_SECRET_ACCESS_KEY"),
-        "{refused}"
+        denied.contains(&url) && denied.contains("AWS_SECRET_ACCESS_KEY"),
+        "{denied}"
     );
     let object = server
         .objects()
@@ -293,14 +293,20 @@ fn another_disk_needs_no_server() {
     let second = dir.path().join("second");
     std::fs::create_dir(&second).unwrap();
     let second = compacted(&second, "cic2017-sqli", &[]);
-    let refused = failed(strata().arg("move").arg(&second).args(["--to", &url]));
-    assert!(refused.contains("a prefix of its own"), "{refused}");
+    let taken = failed(strata().arg("move").arg(&second).args(["--to", &url]));
+    assert!(taken.contains("a prefix of its own"), "{taken}");
     assert!(export(strata(), &log, &[]) == before);
     ok(strata().arg("move").arg(&log).arg("--back"));
     assert!(files(&cold).is_empty());
     assert!(export(strata(), &log, &[]) == before);
-    let unknown = failed(strata().arg("move").arg(&log).args(["--to", "ftp://a/b"]));
+    let unknown = refused(strata().arg("move").arg(&log).args(["--to", "ftp://a/b"]));
     assert!(unknown.contains("s3://BUCKET/PREFIX"), "{unknown}");
+    for within in ["", "/packets/new"] {
+        let url = format!("file://{}{within}", log.display());
+        let itself = refused(strata().arg("move").arg(&log).args(["--to", &url]));
+        assert!(itself.contains("lies in the log"), "{itself}");
+    }
+    assert!(export(strata(), &log, &[]) == before);
 }
 
 #[test]

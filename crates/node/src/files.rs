@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use strata_capture::{Input, InputOptions};
+use strata_capture::{Input, InputOptions, Next};
 use strata_pipeline::{Worker, run as run_worker};
 
 use crate::error::{NodeError, Result, require};
@@ -100,6 +100,7 @@ fn record(
             ..Observation::default()
         });
     };
+    let mut is_interrupted = false;
     let ran = run_worker(&mut input, &mut worker, |worker| {
         // A client may send requests while the input waits, so this must be up to date then.
         if is_steered {
@@ -112,18 +113,26 @@ fn record(
             said = Instant::now();
             say(worker);
         }
-        if setup.stop.load(Ordering::Relaxed) {
-            return ControlFlow::Break(());
+        is_interrupted = setup.stop.load(Ordering::Relaxed);
+        match is_interrupted {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
         }
-        ControlFlow::Continue(())
     });
+    let has_more = is_interrupted && !matches!(input.advance(), Ok(Next::End));
     let mut warnings: Vec<String> = input
         .take_warnings()
         .iter()
         .map(ToString::to_string)
         .collect();
-    if setup.stop.load(Ordering::Relaxed) {
+    // A pipe ends for us when a signal comes: what else would come by it is not known.
+    let may_have_more = || paths.iter().any(|path| !path.is_file());
+    if has_more {
         warnings.push(String::from("interrupted by a signal: the input has more"));
+    } else if setup.stop.load(Ordering::Relaxed) && may_have_more() {
+        warnings.push(String::from(
+            "interrupted by a signal: the input may have more",
+        ));
     }
     let pressure = worker.pressure();
     if pressure.growths_refused > 0 {

@@ -19,12 +19,16 @@ use crate::setup::Setup;
 use crate::spec::{InputSpec, RecordSpec};
 use crate::{files, live};
 
-/// Checks everything that starting a recording would need; creates and sends nothing.
+/// Checks everything that starting a recording would need; creates and sends nothing. Without an
+/// input, only what the files of the configuration say.
 ///
 /// # Errors
 ///
 /// The first thing that is wrong.
 pub fn check(spec: RecordSpec, tell: &Tell) -> Result<()> {
+    if spec.has_no_input() {
+        return Setup::new(spec, Arc::default(), Arc::clone(tell)).map(drop);
+    }
     preflight::directory(&spec)?;
     let setup = Setup::new(spec, Arc::default(), Arc::clone(tell))?;
     preflight::check(&setup, Purpose::CheckOnly)

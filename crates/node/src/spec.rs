@@ -184,6 +184,11 @@ impl InterfaceSpec {
 }
 
 impl RecordSpec {
+    /// Whether nothing is to be recorded: it is for a check of the configuration.
+    pub(crate) fn has_no_input(&self) -> bool {
+        matches!(&self.input, InputSpec::Files(files) if files.is_empty())
+    }
+
     /// Refuses what says how much to keep, if nothing is kept.
     pub(crate) fn check_without_log(&self) -> Result<()> {
         let asked = [

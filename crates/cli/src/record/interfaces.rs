@@ -129,6 +129,11 @@ enum StampsArg {
 }
 
 impl InterfaceArgs {
+    /// Whether there is something to capture.
+    pub(super) fn is_any_named(&self) -> bool {
+        !self.interfaces.is_empty()
+    }
+
     /// How interfaces are captured, for at most this long.
     pub(super) fn spec(&self, duration: Option<Duration>) -> Result<InterfaceSpec> {
         let cores = match &self.cores {

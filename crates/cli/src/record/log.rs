@@ -156,6 +156,12 @@ impl LogArgs {
         }
     }
 
+    /// Where a recording would go of which only the configuration is checked.
+    pub(super) fn any_destination(&self) -> Result<DestinationSpec> {
+        let dir = self.output.as_deref().unwrap_or(Path::new(""));
+        Ok(DestinationSpec::Log(Box::new(self.spec(dir)?)))
+    }
+
     /// Refuses options of a log that there is none of. (-G with -W also ends a recording.)
     fn check_without_log(&self) -> Result<()> {
         let given = [

@@ -42,6 +42,11 @@ impl SteerArgs {
         self.socket.as_deref()
     }
 
+    /// Whether there are files that can be reloaded.
+    pub(super) fn has_files(&self) -> bool {
+        self.config.is_some() || self.policy.is_some()
+    }
+
     pub(super) fn spec(&self) -> Result<SteeringSpec> {
         let default = self.default.as_deref().map(str::parse).transpose();
         Ok(SteeringSpec {

@@ -26,8 +26,18 @@ pub(crate) fn ok(command: &mut Command) -> String {
 
 /// What a command that fails says.
 pub(crate) fn failed(command: &mut Command) -> String {
+    ended_with(command, 1)
+}
+
+/// What a command says that is not carried out as it is given.
+#[allow(dead_code, reason = "each test uses some of it")]
+pub(crate) fn refused(command: &mut Command) -> String {
+    ended_with(command, 2)
+}
+
+fn ended_with(command: &mut Command, status: i32) -> String {
     let output = command.output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{command:?}");
+    assert_eq!(output.status.code(), Some(status), "{command:?}");
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(
         stderr.contains("strata: ") && !stderr.contains("panicked"),
