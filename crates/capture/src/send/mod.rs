@@ -63,7 +63,11 @@ pub enum SendError {
     #[error("{0}: sending frames is not permitted: run as root")]
     NotPermitted(String),
     /// A frame does not fit.
-    #[error("{interface}: a frame of {len} bytes is too long to be sent here: {max} at most")]
+    #[error(
+        "{interface}: a frame of {len} bytes is too long to be sent here, {max} at most: raise the \
+         MTU, as in `ip link set dev {interface} mtu {}`",
+        .len.saturating_sub(14)
+    )]
     TooLong {
         /// The interface.
         interface: String,
