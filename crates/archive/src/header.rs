@@ -6,6 +6,7 @@
 //! it together again; code that stores fields compares the two, and stores the bytes where they
 //! differ.
 
+use strata_wire::checksum::Sum;
 use strata_wire::dissect::protocol;
 use strata_wire::{LinkType, ipv4, ipv6};
 
@@ -460,38 +461,6 @@ fn timestamps_at(options: &[u8]) -> Option<usize> {
         }
     }
     None
-}
-
-/// The sum of the Internet checksum (RFC 1071) over pieces, all but the last of even length.
-#[derive(Clone, Copy, Default)]
-struct Sum(u64);
-
-impl Sum {
-    fn over(bytes: &[u8]) -> u16 {
-        let mut sum = Self::default();
-        sum.add(bytes);
-        sum.fold()
-    }
-
-    fn add(&mut self, bytes: &[u8]) {
-        let (words, rest) = bytes.as_chunks::<4>();
-        // 2^32 words of 32 bits fit.
-        for word in words {
-            self.0 += u64::from(u32::from_be_bytes(*word));
-        }
-        let mut last = [0; 4];
-        last[..rest.len()].copy_from_slice(rest);
-        self.0 += u64::from(u32::from_be_bytes(last));
-    }
-
-    #[allow(clippy::cast_possible_truncation)]
-    fn fold(self) -> u16 {
-        let mut sum = self.0;
-        while sum > 0xffff {
-            sum = (sum & 0xffff) + (sum >> 16);
-        }
-        sum as u16
-    }
 }
 
 #[cfg(test)]

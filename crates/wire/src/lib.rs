@@ -6,6 +6,7 @@
 //! - formats: [`ethernet`], [`ipv4`], [`ipv6`], [`transport`], [`tunnel`],
 //!   [`roce`]: a view of the bytes, and a `Repr` that can be emitted; [`wlan`], which is only
 //!   read; [`segment`]: the form in which logged packets travel to a relay and lie in its blocks;
+//! - [`checksum`]: the sum of the Internet checksum, over pieces;
 //! - [`dissect`]: the walk through all headers of a packet, and the one
 //!   definition of what "header" means; [`Plain`] is its fast path;
 //! - [`pcapng`]: block types and option lists of capture files, in the one form used inside Strata;
@@ -15,6 +16,7 @@
 
 mod amounts;
 mod bytes;
+pub mod checksum;
 mod context;
 mod decider;
 pub mod dissect;
