@@ -4,7 +4,8 @@
 //!   blocks travel to whoever writes them, and their outcome back; [`Sink`], what a worker needs
 //!   of such a channel;
 //! - [`BlockHeader`], [`Summary`], [`Records`]: a block's parts, read back;
-//! - [`RelayedHeader`], [`assemble`]: blocks that came through a relay, as segments.
+//! - [`RelayedHeader`], [`assemble`]: blocks that came through a relay, as segments;
+//! - [`Streamed`]: a packet as a record of a stream.
 //!
 //! The bytes are described in `docs/formats/block-file.md`. No files, no threads: `store` has
 //! these. Uses `wire`, and aligned memory of `sys`; used by `pipeline`, `store`, `relay` and those
@@ -22,6 +23,7 @@ mod layout;
 mod promotion;
 mod records;
 mod relayed;
+mod streamed;
 mod summary;
 
 pub use builder::{BlockBuilder, BlockCounters, PacketRun};
@@ -42,4 +44,5 @@ pub use relayed::{
     Assembled, Definitions, RELAYED_HEADER_LEN, RELAYED_MAGIC, RelayedHeader, SEGMENTS_AT,
     are_definitions, assemble,
 };
+pub use streamed::Streamed;
 pub use summary::{ClassCount, SUMMARY_BYTES_MAX, Summary};

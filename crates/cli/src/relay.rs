@@ -25,6 +25,7 @@ use crate::{bounded, text};
 Examples:
   strata relay -o log/
   strata relay -o log/ --listen 192.0.2.10 --secret-file relay.secret
+  strata relay -o log/ --to-stream streams/packets
   strata relay -o log/ -C 256MiB --disk-limit 500GB
   strata relay -o log/ --listen 192.0.2.10 --tls-cert relay.crt --tls-key relay.key --tls-ca ca.crt
 
@@ -106,6 +107,12 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["secret_file", "tls_cert"])]
     insecure: bool,
 
+    /// Append the packets of each block, once it is on disk, to this stream as well, which `strata stream
+    /// create` has made: other programs follow it (`strata stream tail`). What it cannot take in time is
+    /// lost for the stream, and counted.
+    #[arg(long, value_name = "DIR/NAME")]
+    to_stream: Option<String>,
+
     /// Keep all privileges and access to all files, instead of dropping what is not needed once the
     /// relay listens.
     #[arg(long)]
@@ -177,6 +184,11 @@ fn spec(args: &Args) -> Result<RelaySpec> {
         disk: args.disk.into(),
         config: args.config.clone(),
         bytes_max,
+        to_stream: args
+            .to_stream
+            .as_deref()
+            .map(crate::stream::place)
+            .transpose()?,
         sandboxed,
     })
 }
@@ -237,6 +249,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         human_bytes(outcome.totals.bytes),
         grouped(outcome.totals.salvaged),
     )?;
+    if let Some(streamed) = outcome.streamed {
+        writeln!(
+            standard(),
+            "to the stream: {}, {} lost",
+            text::count_of(streamed.written, "record"),
+            grouped(streamed.lost),
+        )?;
+    }
     if let Some(failure) = outcome.failure {
         bail!("{failure}; what switches were told is stored is in the log");
     }

@@ -8,10 +8,11 @@ mod program;
 #[path = "common/signal.rs"]
 mod signal;
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -154,6 +155,88 @@ fn flows_of_a_log_come_back_from_a_stream() {
             .unwrap();
         assert_eq!(output.status.code(), Some(2), "{options:?}");
     }
+}
+
+/// Packets of an exported capture: their times and bytes.
+fn exported(log: &Path, file: &Path) -> Vec<(u64, Vec<u8>)> {
+    ok(strata()
+        .arg("export")
+        .arg(log)
+        .args(["-F", "pcap", "-w"])
+        .arg(file));
+    let mut capture = pcap::Capture::from_file_with_precision(file, pcap::Precision::Nano).unwrap();
+    let mut packets = Vec::new();
+    while let Ok(packet) = capture.next_packet() {
+        let time = packet.header.ts;
+        let [seconds, ns] = [time.tv_sec, time.tv_usec].map(|part| u64::try_from(part).unwrap());
+        packets.push((seconds * 1_000_000_000 + ns, packet.data.to_vec()));
+    }
+    packets.sort();
+    packets
+}
+
+#[test]
+fn packets_of_a_relay_come_back_from_a_stream() {
+    const HOST: &str = "127.91.3.1";
+    let streams = Streams::new();
+    let log = streams.at("log");
+    let mut command = strata();
+    command.args(["relay", "--listen", HOST, "--block-size", "1MiB", "-o"]);
+    command
+        .arg(&log)
+        .arg("--memory-socket")
+        .arg(streams.at("memory"));
+    command.arg("--to-stream").arg(streams.place());
+    let (mut relay, mut errors) = listening(command.stdout(Stdio::piped()));
+    ok(strata()
+        .args(["switch", "--relay", HOST, "-r"])
+        .arg(trace()));
+    signal(&relay, "INT");
+    let (mut said, mut warned) = (String::new(), String::new());
+    relay
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
+    errors.read_to_string(&mut warned).unwrap();
+    assert!(relay.wait().unwrap().success(), "{warned}");
+
+    let expected = exported(&log, &streams.at("export.pcap"));
+    assert!(expected.len() > 1000);
+    let framed = streams.tail().arg("--framed").output().unwrap();
+    assert!(framed.status.success());
+    // docs/formats/stream.md
+    let (mut rest, mut packets) = (framed.stdout.as_slice(), Vec::new());
+    let (mut classes, mut seqs) = (BTreeSet::new(), BTreeSet::new());
+    while let Some((len, after)) = rest.split_first_chunk::<4>() {
+        let len = u32::from_le_bytes(*len) as usize;
+        let (record, after) = after.split_at(len);
+        assert_eq!(&record[..5], b"SPKT\x01");
+        assert_eq!(record[14..16], [1, 0], "Ethernet");
+        let word = |at: usize| u64::from_le_bytes(*record[at..].first_chunk().unwrap());
+        assert!(seqs.insert(word(16)), "{} comes twice", word(16));
+        classes.insert(record[6]);
+        packets.push((word(24), record[48..].to_vec()));
+        rest = after;
+    }
+    packets.sort();
+    assert!(
+        packets == expected,
+        "{} and {} packets",
+        packets.len(),
+        expected.len()
+    );
+    assert!(classes.len() > 1 && !classes.contains(&255), "{classes:?}");
+    let count = said.lines().last().unwrap().replace(' ', "");
+    assert_eq!(count, format!("tothestream:{}records,0lost", packets.len()));
+
+    let decoded = streams.json();
+    let decoded = decoded.iter().map(|record| {
+        assert_eq!(record["decoded"]["kind"], "packet");
+        record["decoded"]["seq"].as_u64().unwrap()
+    });
+    assert_eq!(decoded.collect::<BTreeSet<_>>(), seqs);
 }
 
 #[test]

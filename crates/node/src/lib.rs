@@ -58,6 +58,7 @@ mod preflight;
 mod reclaim;
 mod record;
 mod relay;
+mod relay_stream;
 mod reports;
 pub mod sandbox;
 mod sending;

@@ -18,6 +18,7 @@ use strata_control::elastic::{
 use strata_relay::protocol::Shortage;
 use strata_relay::{DiskLoad, Relay, RelayOptions, Totals};
 use strata_store::DiskChoice;
+use strata_stream::StreamName;
 use strata_wire::exact;
 
 use crate::error::{At as _, Result};
@@ -26,7 +27,9 @@ use crate::log_dir::{NewDirectory, log_directory};
 use crate::notice::{Notice, Tell};
 use crate::observer::disk_use;
 use crate::reclaim::{Limit, Reclaim};
+use crate::relay_stream::RelayStreaming;
 use crate::sandbox::{Reach, give_up};
+use crate::stream::{FeedCounts, feed_to};
 
 /// How often the relay is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -46,6 +49,8 @@ pub struct RelaySpec {
     pub config: Option<PathBuf>,
     /// Bytes that the log is to stay below.
     pub bytes_max: Option<u64>,
+    /// The stream that packets are appended to as well: its directory and name.
+    pub to_stream: Option<(PathBuf, StreamName)>,
     /// Whether to drop what is not needed once the relay listens.
     pub sandboxed: bool,
 }
@@ -57,6 +62,8 @@ pub struct RelayOutcome {
     pub connections: u64,
     /// What it wrote.
     pub totals: Totals,
+    /// Packets that were appended to a stream, and those that were not.
+    pub streamed: Option<FeedCounts>,
     /// Why the log can no longer be written. What switches were told is stored is in it.
     pub failure: Option<String>,
 }
@@ -68,12 +75,14 @@ impl Spec for RelaySpec {
     fn start(self, stop: Arc<AtomicBool>, tell: Tell) -> Result<Handle<Self>> {
         let watched = RelayDisk::new(&self)?;
         let owner = self.options.owner.clone();
+        let block_bytes = self.options.block_bytes;
         let bound = Relay::bind(self.options)?;
         let new = NewDirectory::at(&self.dir);
         let mut disk = log_directory(&self.dir, &owner)?;
         if self.sandboxed {
             let reach = Reach {
                 log: Some(&self.dir),
+                streams: self.to_stream.as_ref().map(|(dir, _)| dir.as_path()),
                 socket_dirs: bound.socket_dirs(),
                 ..Reach::default()
             };
@@ -82,8 +91,13 @@ impl Spec for RelaySpec {
         let chosen = disk.choose(self.disk);
         let chosen = chosen.at_with(|| format!("{}: --disk", self.dir.display()))?;
         tell(&Notice::Disk(chosen));
+        let feed = self.to_stream.as_ref();
+        let feed = feed.map(|to| feed_to(to, &tell)).transpose()?;
+        let streaming = feed.map(|feed| RelayStreaming::start(feed, block_bytes));
+        let streaming = streaming.transpose()?;
+        let tap = streaming.as_ref().map(RelayStreaming::tap);
         let to_tell = Arc::clone(&tell);
-        let relay = bound.start(Arc::new(disk), move |event| {
+        let relay = bound.start(Arc::new(disk), tap, move |event| {
             to_tell(&Notice::Relay(event.to_owned()));
         })?;
         new.keep();
@@ -92,12 +106,20 @@ impl Spec for RelaySpec {
             log: self.dir,
         });
         let stopped = Arc::clone(&stop);
-        Handle::run((), stop, move || Ok(serve(relay, watched, &stopped, &tell)))
+        Handle::run((), stop, move || {
+            serve(relay, watched, streaming, &stopped, &tell)
+        })
     }
 }
 
 /// Watches the relay until it is stopped or its log cannot be written, and ends it.
-fn serve(relay: Relay, mut disk: RelayDisk, stop: &AtomicBool, tell: &Tell) -> RelayOutcome {
+fn serve(
+    relay: Relay,
+    mut disk: RelayDisk,
+    streaming: Option<RelayStreaming>,
+    stop: &AtomicBool,
+    tell: &Tell,
+) -> Result<RelayOutcome> {
     while !stop.load(Ordering::Relaxed) && relay.failure().is_none() {
         thread::sleep(LOOK_EVERY);
         for event in disk.look(&relay) {
@@ -111,11 +133,13 @@ fn serve(relay: Relay, mut disk: RelayDisk, stop: &AtomicBool, tell: &Tell) -> R
         failed: failure.is_some(),
     });
     let totals = relay.stop();
-    RelayOutcome {
+    let streamed = streaming.map(RelayStreaming::finish).transpose()?;
+    Ok(RelayOutcome {
         connections,
+        streamed,
         failure: failure.or_else(|| totals.failure.clone()),
         totals,
-    }
+    })
 }
 
 /// Manages the disk of a relay.

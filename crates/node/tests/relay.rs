@@ -20,6 +20,7 @@ fn spec(log: &Path, listen: SocketAddr) -> RelaySpec {
         disk: DiskChoice::Buffered,
         config: None,
         bytes_max: None,
+        to_stream: None,
         sandboxed: false,
     }
 }

@@ -36,7 +36,7 @@ pub use error::RelayError;
 pub use handover::MemoryFrom;
 pub use link::{Link, LinkOptions, OnShortage, Transport, WrapPort};
 pub use protocol::switch::LinkReport;
-pub use relay::{BoundRelay, DiskLoad, Relay, RelayCounters, RelayOptions, Totals};
+pub use relay::{BlockTap, BoundRelay, DiskLoad, Relay, RelayCounters, RelayOptions, Totals};
 #[cfg(feature = "verbs")]
 pub use strata_roce::verbs::DeviceOptions;
 

@@ -19,12 +19,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use strata_blocks::Definitions;
 use strata_rdma::{Replies, Responder};
 use strata_roce::icrc::IcrcCheck;
 use strata_roce::udp::{RUNS, UdpPort};
 use strata_sandbox::{Owner, SocketError, SocketFile, runtime_dir};
 use strata_store::{Disk, RelayLog, RelayWriters, StoreError};
-use strata_sys::disk::AnyBlock;
+use strata_sys::disk::{AnyBlock, Memory};
 use strata_sys::pause;
 use strata_wire::roce::{Packet, UDP_PORT, icrc};
 
@@ -92,6 +93,10 @@ impl RelayOptions {
         }
     }
 }
+
+/// Is given each block of segments once it is on disk, with what its packets refer to: by a thread that writes
+/// blocks, so it must not wait.
+pub type BlockTap = Arc<dyn Fn(Memory<'_>, Definitions) + Send + Sync>;
 
 /// What a relay has done.
 #[derive(Debug, Default)]
@@ -180,6 +185,8 @@ struct Inner {
     failure: Mutex<Option<String>>,
     /// Hands memory over, if it has a socket for that.
     handover: Option<Handover>,
+    /// Who sees blocks, if anyone.
+    tap: Option<BlockTap>,
     /// Reports what went wrong with a switch, for the caller to show.
     report: Box<dyn Fn(&str) + Send + Sync>,
     #[cfg(feature = "verbs")]
@@ -304,7 +311,7 @@ impl BoundRelay {
     }
 
     /// Starts it with the log on `disk`. `report` is called when switches come and go, from any
-    /// thread.
+    /// thread; `tap` sees what goes to the log.
     ///
     /// # Errors
     ///
@@ -312,6 +319,7 @@ impl BoundRelay {
     pub fn start(
         self,
         disk: Arc<dyn Disk>,
+        tap: Option<BlockTap>,
         report: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<Relay, RelayError> {
         let handover = match self.memory_socket {
@@ -339,6 +347,7 @@ impl BoundRelay {
             shortage: Mutex::default(),
             failure: Mutex::default(),
             handover,
+            tap,
             report: Box::new(report),
             #[cfg(feature = "verbs")]
             device: self.device,
@@ -372,7 +381,7 @@ impl Relay {
         options: RelayOptions,
         report: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<Self, RelayError> {
-        Self::bind(options)?.start(disk, report)
+        Self::bind(options)?.start(disk, None, report)
     }
 
     /// Binds the addresses of a relay, and its shared-memory socket.

@@ -32,6 +32,15 @@ impl Memory<'_> {
         }
     }
 
+    /// A copy of them, as they are now.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u8> {
+        match self {
+            Self::Own(bytes) => bytes.to_vec(),
+            Self::Shared(slice) => slice.to_vec(),
+        }
+    }
+
     fn start(&self) -> *const u8 {
         match self {
             Self::Own(bytes) => bytes.as_ptr(),

@@ -1,6 +1,7 @@
 //! Records that Strata itself has written to a stream, as JSON.
 
 use serde_json::{Value, json};
+use strata_blocks::Streamed;
 use strata_dta::listed::{Listed, ListedKind};
 use strata_gpv::format::datagram::Datagram;
 use strata_gpv::{Grouped as _, Reason, Vector};
@@ -11,9 +12,27 @@ use strata_wire::ip_addr;
 pub(super) fn decoded(record: &[u8]) -> Option<Value> {
     match record.first_chunk::<4>()? {
         b"SGPV" => vectors(record),
+        b"SPKT" => Streamed::parse(record).map(|packet| packet_of(&packet)),
         b"SLST" => Listed::parse(record).map(|listed| entry(&listed)),
         _ => None,
     }
+}
+
+fn packet_of(packet: &Streamed<'_>) -> Value {
+    json!({
+        "kind": "packet",
+        "recording": packet.recording,
+        "worker": packet.worker,
+        "interface": packet.interface,
+        "seq": packet.seq,
+        "time_ns": packet.has_timestamp.then_some(packet.ts_ns),
+        "class": packet.class,
+        "kept": packet.keep.name(),
+        "link": packet.link,
+        "wire_len": packet.wire_len,
+        "captured_len": packet.captured_len,
+        "kept_len": packet.data.len(),
+    })
 }
 
 fn vectors(record: &[u8]) -> Option<Value> {

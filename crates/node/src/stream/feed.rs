@@ -145,6 +145,19 @@ impl StreamFeed {
     ///
     /// If the stream cannot be written, and it was opened to wait.
     pub fn put(&mut self, record: &[u8]) -> Result<bool> {
+        self.put_until(record, None)
+    }
+
+    /// As [`StreamFeed::put`], but waits for room until then, if need be.
+    ///
+    /// # Errors
+    ///
+    /// As of [`StreamFeed::put`].
+    pub fn put_by(&mut self, record: &[u8], deadline: Instant) -> Result<bool> {
+        self.put_until(record, Some(deadline))
+    }
+
+    fn put_until(&mut self, record: &[u8], deadline: Option<Instant>) -> Result<bool> {
         let mut queue = self.shared.queue();
         queue.offered += 1;
         if record.len() > self.record_len_max {
@@ -153,12 +166,15 @@ impl StreamFeed {
         }
         let len = HEAD + record.len();
         while queue.bytes.len() + len > QUEUE_BYTES && !queue.has_ended {
-            if self.when_full == WhenFull::Lose {
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            let left = left.unwrap_or(Duration::ZERO);
+            if self.when_full == WhenFull::Lose && left.is_zero() {
                 queue.counts.lost += 1;
                 return Ok(false);
             }
-            let waited = self.shared.taken.wait(queue);
-            queue = waited.unwrap_or_else(PoisonError::into_inner);
+            let limit = if left.is_zero() { END_LIMIT } else { left };
+            let waited = self.shared.taken.wait_timeout(queue, limit);
+            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         if queue.has_ended {
             queue.counts.lost += 1;

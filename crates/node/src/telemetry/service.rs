@@ -20,7 +20,7 @@ use strata_dta::protocol::Nack;
 use strata_dta::reporter::{Reporter, ReporterOptions};
 use strata_dta::translator::{Options, Rate, ReporterCounters};
 use strata_dta::{Local, Origin, Remote, RemoteCounters, Translator};
-use strata_sandbox::{Owner, Role, SocketFile};
+use strata_sandbox::{Owner, SocketFile};
 use strata_stream::StreamName;
 use strata_sys::socket::{self, Receiver};
 use strata_wire::exact;
@@ -43,8 +43,8 @@ use super::witnesses::{Estimate, Slots, Witnesses};
 use crate::error::{At as _, NodeError, Result, require};
 use crate::handle::{Handle, Spec};
 use crate::notice::{Notice, Tell};
-use crate::sandbox::{Reach, give_up, thread};
-use crate::stream::{FeedCounts, StreamDir, StreamFeed, WhenFull};
+use crate::sandbox::{Reach, give_up};
+use crate::stream::{FeedCounts, StreamFeed, feed_to};
 
 /// Datagrams, or runs of them, that are taken with one system call.
 const BATCH: usize = 32;
@@ -155,22 +155,6 @@ impl Spec for TelemetrySpec {
         let stopped = Arc::clone(&stop);
         Handle::run((), stop, move || service.serve(&stopped, &tell))
     }
-}
-
-/// Opens a stream for entries of lists.
-fn feed_to((dir, name): &(PathBuf, StreamName), tell: &Tell) -> Result<StreamFeed> {
-    let named = format!("{}/{name}", dir.display());
-    let tell = Arc::clone(tell);
-    let warn = move |text: &str| tell(&Notice::Warning(format!("stream {named}: {text}")));
-    let begin = || thread(Role::Writer);
-    let dir = StreamDir::open(dir)?;
-    Ok(StreamFeed::open(
-        dir,
-        name,
-        WhenFull::Lose,
-        Box::new(warn),
-        begin,
-    )?)
 }
 
 impl TelemetrySpec {

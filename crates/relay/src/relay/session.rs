@@ -73,6 +73,13 @@ impl Drop for Reporter {
     }
 }
 
+/// What is in a block of segments.
+struct Segments {
+    /// The relay's index of the block.
+    place: usize,
+    packets: u64,
+}
+
 /// A connected switch.
 struct Server<'a> {
     inner: &'a Arc<Inner>,
@@ -373,7 +380,7 @@ impl Server<'_> {
             }
             Ok(Some(block)) => {
                 let block = AnyBlock::Own(block);
-                self.give(write.job, block, None, None)
+                self.give(write.job, block, None)
             }
             Err(error) => Err(error.into()),
         };
@@ -397,7 +404,11 @@ impl Server<'_> {
             self.session.withdraw(job);
             return Err(RelayError::Refused("a block that was not its".into()));
         };
-        if let Err(error) = self.give(job, memory, Some(place.index), Some(header.packets)) {
+        let segments = Segments {
+            place: place.index,
+            packets: header.packets,
+        };
+        if let Err(error) = self.give(job, memory, Some(segments)) {
             self.session.written(job, Err(error));
         }
         Ok(())
@@ -408,11 +419,14 @@ impl Server<'_> {
         &mut self,
         job: u64,
         block: AnyBlock,
-        place: Option<usize>,
-        packets: Option<u64>,
+        segments: Option<Segments>,
     ) -> Result<(), RelayError> {
         let len = block.memory().len() as u64;
+        let place = segments.as_ref().map(|segments| segments.place);
+        let packets = segments.as_ref().map(|segments| segments.packets);
         let placed = self.stream.place(len, packets)?;
+        let tap = segments.and_then(|_| self.inner.tap.clone());
+        let tap = tap.map(|tap| (tap, self.stream.known().clone()));
         let reporter = Reporter {
             job,
             place,
@@ -421,7 +435,12 @@ impl Server<'_> {
         if place.is_some() {
             self.inner.waiting_blocks.fetch_add(1, Ordering::Relaxed);
         }
-        let done = move |block: AnyBlock, outcome| reporter.report(block, outcome);
+        let done = move |block: AnyBlock, outcome: Result<(), StoreError>| {
+            if let (Some((tap, known)), Ok(())) = (tap, &outcome) {
+                tap(block.memory(), known);
+            }
+            reporter.report(block, outcome);
+        };
         self.inner.writers.write(placed, block, Box::new(done));
         Ok(())
     }

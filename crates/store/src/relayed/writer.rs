@@ -221,6 +221,12 @@ impl RelayStream {
         self.recording
     }
 
+    /// What its packets refer to.
+    #[must_use]
+    pub fn known(&self) -> &Definitions {
+        &self.known
+    }
+
     /// Whether a later connection wants to write this worker's stream: this one is then obsolete.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
