@@ -131,6 +131,16 @@ fn lines_come_back_from_the_end_from_cursors_and_from_times() {
     let cursor = all[499]["cursor"].as_str().unwrap();
     let from = streams.json("tail", &["--cursor", cursor, "-n", "2"]);
     assert_eq!(from, &all[500..502]);
+    // The end is a place, and what is after it is said to be.
+    let end = all[1001]["cursor"].as_str().unwrap();
+    for (cursor, warns) in [(end, false), ("1000.64", true)] {
+        let output = streams.command("tail", &["--cursor", cursor]).output();
+        let output = output.unwrap();
+        assert_eq!(succeeded(&output), "");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let said = format!("--cursor {cursor}: is after the end of the stream, {end}");
+        assert_eq!(errors.contains(&said), warns, "{errors}");
+    }
     assert_eq!(
         streams
             .tail(&["--since", "2000-01-01T00:00:00Z"])

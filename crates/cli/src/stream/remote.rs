@@ -1,8 +1,9 @@
 //! `strata stream tail` of a stream at a server.
 
+use std::convert::Infallible;
 use std::io::{self, Write as _};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use strata_node::{StreamClient, StreamEvent, Unread};
@@ -11,13 +12,15 @@ use strata_stream::{Cursor, StreamName};
 
 use super::now_ns;
 use super::place::Server;
-use super::tail::{Args, LAST, say_what_is_missing, show};
+use super::tail::{Args, LAST, say_what_is_after_the_end, say_what_is_missing, show};
 use crate::output::{refuse, standard};
 use crate::signals::stop_on_signal;
 use crate::text;
 
 /// Between looks whether to stop, while nothing comes.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long a server may take to say where a stream ends.
+const END_LIMIT: Duration = Duration::from_secs(10);
 
 /// Where to begin.
 fn from(args: &Args) -> Result<From> {
@@ -38,6 +41,29 @@ fn from(args: &Args) -> Result<From> {
     }
 }
 
+/// Where a stream ends now.
+fn end(server: &Server, stream: &StreamName) -> Result<Option<Cursor>> {
+    let wanted = (From::Last(0), 1, false);
+    let mut client = StreamClient::tail(&server.address, server.tls.as_ref(), stream, wanted)?;
+    let deadline = Instant::now() + END_LIMIT;
+    while Instant::now() < deadline {
+        let end = client.event(LOOK_EVERY, |event| {
+            Ok::<_, Infallible>(match event {
+                // One was appended meanwhile.
+                StreamEvent::Entry(entry) => Some(entry.next),
+                StreamEvent::Done(end) => Some(end),
+                StreamEvent::Unread(..) | StreamEvent::Nothing => None,
+            })
+        })?;
+        let Ok(end) = end;
+        if end.is_some() {
+            return Ok(end);
+        }
+    }
+    // The records themselves may come all the same.
+    Ok(None)
+}
+
 pub(super) fn tail(args: &Args, server: &Server, stream: &StreamName) -> Result<()> {
     let shown = args.shown()?;
     let is_placed = args.cursor.is_some() || args.since.is_some();
@@ -46,7 +72,14 @@ pub(super) fn tail(args: &Args, server: &Server, stream: &StreamName) -> Result<
         _ => u64::MAX,
     };
     let stop = stop_on_signal()?;
-    let wanted = (from(args)?, max, args.follow);
+    let from = from(args)?;
+    if let From::Cursor(cursor) = from
+        && cursor > Cursor::START
+        && let Some(end) = end(server, stream)?
+    {
+        say_what_is_after_the_end(cursor, end, args.follow);
+    }
+    let wanted = (from, max, args.follow);
     let mut client = StreamClient::tail(&server.address, server.tls.as_ref(), stream, wanted)?;
     let mut out = io::BufWriter::with_capacity(1 << 16, standard());
     let mut unread = Unread::default();
@@ -61,7 +94,7 @@ pub(super) fn tail(args: &Args, server: &Server, stream: &StreamName) -> Result<
                 }
                 StreamEvent::Unread(missing, expired) => unread = Unread { missing, expired },
                 StreamEvent::Nothing => out.flush()?,
-                StreamEvent::Done => return Ok(false),
+                StreamEvent::Done(_) => return Ok(false),
             }
             Ok::<bool, io::Error>(true)
         })??;

@@ -48,7 +48,7 @@ the records of the last second come again.
 Records are printed as lines, as they are; in a terminal, control characters are escaped. With
 --json, an object per line: cursor, seq (the record's number), time, and text, or hex if it is not
 UTF-8; decoded says what is in records that Strata has written with --to-stream (grouped packet
-vectors, entries of telemetry lists), as a terminal shows them. How many records are missing, and how many were deleted before they were read, is said on
+vectors, entries of telemetry lists, packets of a relay), as a terminal shows them. How many records are missing, and how many were deleted before they were read, is said on
 standard error.")]
 pub(super) struct Args {
     #[command(flatten)]
@@ -260,6 +260,19 @@ impl Failed {
     }
 }
 
+/// Nothing comes from there before the stream has grown so far, which may be never.
+pub(super) fn say_what_is_after_the_end(cursor: Cursor, end: Cursor, follow: bool) {
+    if cursor > end {
+        let then = match follow {
+            true => "; waiting until it goes so far",
+            false => "",
+        };
+        text::warn(&format!(
+            "--cursor {cursor}: is after the end of the stream, {end}: nothing is there yet{then}"
+        ));
+    }
+}
+
 pub(super) fn say_what_is_missing(unread: Unread) {
     match unread.missing {
         (0, 0) => {}
@@ -287,6 +300,9 @@ pub(super) fn run(args: &Args, dir: &Path, stream: &StreamName) -> Result<()> {
     let dir = StreamDir::open(dir)?;
     let mut reader = dir.read(stream)?;
     let mut kept = begin(args, &dir, stream, &mut reader)?;
+    if args.cursor.is_some() {
+        say_what_is_after_the_end(reader.cursor(), reader.end(), args.follow);
+    }
     let is_placed = args.cursor.is_some() || args.since.is_some();
     let mut left = match args.records {
         // With a place, so many; at the end of a stream that is followed, those and all others.

@@ -202,6 +202,12 @@ impl StreamReader {
         self.cursor
     }
 
+    /// The end, as it was when it was last looked at.
+    #[must_use]
+    pub fn end(&self) -> Cursor {
+        self.end
+    }
+
     /// The number of the next record, if one before it was read.
     #[must_use]
     pub fn next_seq(&self) -> Option<u64> {

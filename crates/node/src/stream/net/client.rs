@@ -41,8 +41,8 @@ pub enum StreamEvent<'a> {
     Entry(Entry<'a>),
     /// What could not be read so far: missing, at least and at most; deleted before it was read.
     Unread((u64, u64), u64),
-    /// That was all.
-    Done,
+    /// That was all, up to this place.
+    Done(Cursor),
     /// Nothing for the moment.
     Nothing,
 }
@@ -254,7 +254,7 @@ impl StreamClient {
                 payload,
             }),
             Some(Message::Unread { missing, expired }) => StreamEvent::Unread(missing, expired),
-            Some(Message::Done { .. }) => StreamEvent::Done,
+            Some(Message::Done { cursor, .. }) => StreamEvent::Done(cursor),
             Some(Message::Refused(text)) => {
                 let text = text.to_owned();
                 return Err(PeerError::Refused { peer, text });
