@@ -99,6 +99,27 @@ def over_udp(program, directory, thousands, rounds):
     return rows
 
 
+def over_veth(program, directory, thousands, rounds):
+    """As over_udp, between two network namespaces, with AF_XDP beside the socket: M reports a second of the
+    collector by its socket, by AF_XDP, and of the loop of recvmmsg, and the share of what was sent that AF_XDP took."""
+    modes = ["veth-collector", "veth-xdp", "veth-discard"]
+    rows = []
+    for kind in ["published", "packed"]:
+        taken, shares = {mode: [] for mode in modes}, []
+        for turn in range(rounds + 1):
+            for mode in modes:
+                command = [program, directory / kind, kind, mode, str(thousands)]
+                done = subprocess.run(command, capture_output=True, text=True, check=True)
+                found = json.loads(done.stdout)
+                if turn:
+                    taken[mode].append(found["taken_per_second"] / 1e6)
+                    if mode == "veth-xdp":
+                        shares.append(100 * found["taken"] / found["sent"])
+        rows.append([UDP_KINDS[kind], *(round(median(taken[mode]), 2) for mode in modes),
+                     round(median(shares), 1)])
+    return rows
+
+
 def measure(context):
     speed = context.example("strata-dta", "dta_speed")
     figure = context.example("strata-dta", "dta_figures")
@@ -114,6 +135,7 @@ def measure(context):
     counted = instructions(speed, context.directory)
     receive = context.example("strata-node", "telemetry_receive")
     udp = over_udp(receive, context.directory, *((100, 1) if context.quick else (2000, 5)))
+    veth = over_veth(receive, context.directory, *((100, 1) if context.quick else (2000, 5)))
     points = figures(figure, 1 if context.quick else 10)
     verdicts, answered = theory(context.example("strata-dta", "dta_theory"),
                                 2 if context.quick else 40)
@@ -131,7 +153,7 @@ def measure(context):
         f"CPU. The limit, random lines fetched ahead and written, is {limit:.1f} M/s. Monte Carlo "
         f"against equations (1) to (8): {'; '.join(verdicts)}.",
         "figures": {"speeds": rates, "limit": limit, "instructions": counted, "paper": points,
-                    "udp": udp, "theory": verdicts, "answered": answered},
+                    "udp": udp, "veth": veth, "theory": verdicts, "answered": answered},
         "tables": [
             {"title": "Reports into stores",
              "columns": ["what", "M/s", "aim", "of the limit", "instructions a report"],
@@ -140,6 +162,10 @@ def measure(context):
              "columns": ["datagrams of", "collector, M reports/s", "loop of recvmmsg",
                          "ratio", "collector took (%)", "loop took (%)"],
              "rows": udp},
+            {"title": "Between two network namespaces (veth), the sender on another core, M reports/s",
+             "columns": ["datagrams of", "collector, socket", "collector, AF_XDP", "loop of recvmmsg",
+                         "AF_XDP took (%)"],
+             "rows": veth},
             {"title": "By size of the store, M/s", "columns": ["MiB", "limit", *columns],
              "rows": [[size, *(round(n, 1) for n in found)] for size, found in grown.items()]},
             {"title": "Keys that answer (%), by load and copies N: found, and of the formula "

@@ -1,7 +1,9 @@
 //! Reports by UDP into a telemetry collector, or into nothing:
 //! `cargo run --release -p strata-node --example telemetry_receive DIRECTORY KIND MODE [THOUSANDS]`,
 //! where KIND is `packed`, `published`, `increment` or `append`, and MODE is `collector`
-//! (`strata telemetry run` without its sandbox) or `discard` (a loop of recvmmsg).
+//! (`strata telemetry run` without its sandbox) or `discard` (a loop of recvmmsg), by loopback;
+//! or, as root, `veth-collector`, `veth-xdp` (with `--interface`) or `veth-discard`, between two network
+//! namespaces.
 //!
 //! Prints JSON: reports sent and taken, and reports taken per second, until the socket was empty.
 //! Instructions per report are those of `valgrind --tool=callgrind
@@ -15,13 +17,14 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use strata_dta::protocol::{Flags, Report, packed, published};
-use strata_node::{Notice, TelemetryApiSpec, TelemetryLayout, TelemetrySpec, start};
+use strata_node::{Handle, Notice, TelemetryApiSpec, TelemetryLayout, TelemetrySpec, start};
 use strata_sys::pause;
 use strata_sys::socket::{self, Destination, Message, Receiver};
+use strata_testkit::Namespace;
 use strata_wire::mix64;
 
 /// Reports of a packed datagram.
@@ -77,9 +80,30 @@ fn datagrams(kind: &str, reports: u32) -> (Vec<Vec<u8>>, u64) {
     (keys.chunks(each).map(datagram).collect(), each as u64)
 }
 
-/// Sends all; how long it took until whoever listens there had taken them.
-fn send(datagrams: &[Vec<u8>], to: SocketAddr) -> Duration {
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+/// Two namespaces with a link between them.
+struct Link {
+    sender: Namespace,
+    receiver: Namespace,
+}
+
+const FAR: &str = "st-tr-far";
+
+impl Link {
+    fn new() -> Self {
+        let (sender, receiver) = (Namespace::new("st-tr-s"), Namespace::new("st-tr-r"));
+        let peer = format!("type veth peer name {FAR} netns {}", receiver.name());
+        sender.ip(&format!("link add st-tr-near {peer}"));
+        sender.ip("addr add 192.0.2.1/24 dev st-tr-near");
+        receiver.ip(&format!("addr add 192.0.2.2/24 dev {FAR}"));
+        sender.ip("link set st-tr-near up");
+        receiver.ip(&format!("link set {FAR} up"));
+        Self { sender, receiver }
+    }
+}
+
+/// Sends all.
+fn send(datagrams: &[Vec<u8>], to: SocketAddr) {
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     socket.connect(to).unwrap();
     let messages: Vec<Message<'_>> = datagrams
         .iter()
@@ -88,8 +112,13 @@ fn send(datagrams: &[Vec<u8>], to: SocketAddr) -> Duration {
             segment: None,
         })
         .collect();
-    let start = Instant::now();
     socket::send_all::<BATCH>(socket.as_fd(), &Destination::Own, &messages).unwrap();
+}
+
+/// Sends all by loopback; how long it took until whoever listens there had taken them.
+fn send_here(datagrams: &[Vec<u8>], to: SocketAddr) -> Duration {
+    let start = Instant::now();
+    send(datagrams, to);
     while waiting(to) > 0 {
         pause::backoff(Duration::from_micros(50));
     }
@@ -126,24 +155,41 @@ fn discard(socket: &UdpSocket, stop: &AtomicBool) -> u64 {
     }
 }
 
-fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [directory, kind, mode, rest @ ..] = &arguments[..] else {
-        panic!("DIRECTORY KIND MODE [THOUSANDS]");
-    };
-    let thousands: u32 = rest.first().map_or(1000, |text| text.parse().unwrap());
-    let (datagrams, each) = datagrams(kind, thousands * 1000);
-    let sent = datagrams.len() as u64 * each;
-    let stop = Arc::new(AtomicBool::new(false));
-    let (took, taken) = if mode == "discard" {
-        let socket = socket::udp("127.0.0.1:0".parse().unwrap(), 64 << 20).unwrap();
+/// Whoever takes reports.
+enum Taker {
+    Discard(SocketAddr, Arc<AtomicBool>, JoinHandle<u64>),
+    Collector(SocketAddr, Handle<TelemetrySpec>),
+}
+
+impl Taker {
+    fn start(mode: &str, directory: &str, link: Option<&Link>) -> Self {
+        let listen = match link {
+            Some(_) => "192.0.2.2:0",
+            None => "127.0.0.1:0",
+        };
+        let listen = listen.parse().unwrap();
+        let begin = || match mode.trim_start_matches("veth-") {
+            "discard" => Self::discard(listen),
+            "collector" => Self::collector(directory, listen, None),
+            "xdp" => Self::collector(directory, listen, Some(FAR.to_owned())),
+            other => panic!("{other} is no mode"),
+        };
+        match link {
+            Some(link) => link.receiver.enter(begin),
+            None => begin(),
+        }
+    }
+
+    fn discard(listen: SocketAddr) -> Self {
+        let socket = socket::udp(listen, 64 << 20).unwrap();
         let address = socket.local_addr().unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let taking = thread::spawn(move || discard(&socket, &stopped));
-        let took = send(&datagrams, address);
-        stop.store(true, Ordering::Relaxed);
-        (took, taking.join().unwrap() * each)
-    } else {
+        Self::Discard(address, stop, taking)
+    }
+
+    fn collector(directory: &str, listen: SocketAddr, interface: Option<String>) -> Self {
         let listening = Arc::new(OnceLock::new());
         let told = Arc::clone(&listening);
         let tell = move |notice: &Notice| {
@@ -159,7 +205,8 @@ fn main() {
                 lists: Some(LISTS),
                 ..TelemetryLayout::default()
             },
-            listen: "127.0.0.1:0".parse().unwrap(),
+            listen,
+            interface,
             int: None,
             table: None,
             allowed: Vec::new(),
@@ -170,12 +217,53 @@ fn main() {
             owner: strata_sandbox::Owner::default(),
             sandboxed: false,
         };
-        let handle = start(spec, Arc::clone(&stop), Arc::new(tell)).unwrap();
-        let took = send(&datagrams, *listening.get().unwrap());
-        handle.stop();
-        let outcome = handle.wait().unwrap();
-        (took, outcome.totals.accepted)
+        let handle = start(spec, Arc::default(), Arc::new(tell)).unwrap();
+        Self::Collector(*listening.get().unwrap(), handle)
+    }
+
+    fn address(&self) -> SocketAddr {
+        match self {
+            Self::Discard(address, ..) | Self::Collector(address, _) => *address,
+        }
+    }
+
+    /// Ends it; how many reports it took, with so many a datagram.
+    fn end(self, each: u64) -> u64 {
+        match self {
+            Self::Discard(_, stop, taking) => {
+                stop.store(true, Ordering::Relaxed);
+                taking.join().unwrap() * each
+            }
+            Self::Collector(_, handle) => {
+                handle.stop();
+                handle.wait().unwrap().totals.accepted
+            }
+        }
+    }
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [directory, kind, mode, rest @ ..] = &arguments[..] else {
+        panic!("DIRECTORY KIND MODE [THOUSANDS]");
     };
+    let thousands: u32 = rest.first().map_or(1000, |text| text.parse().unwrap());
+    let (datagrams, each) = datagrams(kind, thousands * 1000);
+    let sent = datagrams.len() as u64 * each;
+    let link = mode.starts_with("veth-").then(Link::new);
+    let taker = Taker::start(mode, directory, link.as_ref());
+    let to = taker.address();
+    let start = Instant::now();
+    let took = match &link {
+        None => Some(send_here(&datagrams, to)),
+        Some(link) => {
+            link.sender.enter(|| send(&datagrams, to));
+            None
+        }
+    };
+    let taken = taker.end(each);
+    // What is on the link or in a ring is seen by nobody else; at its end, the taker has taken it.
+    let took = took.unwrap_or_else(|| start.elapsed());
     println!(
         "{{\"kind\": \"{kind}\", \"mode\": \"{mode}\", \"sent\": {sent}, \"taken\": {taken}, \
          \"taken_per_second\": {:.0}}}",

@@ -98,7 +98,7 @@ pub use stream::{
 };
 pub use telemetry::{
     CollectorError, CollectorsSpec, Counted, EntryKind, Fade, FadeOptions, Found, FoundPath,
-    GenerationTime, Known, NamedList, TELEMETRY_COLLECTORS_MAX, TelemetryApiSpec,
+    FrameCounts, GenerationTime, Known, NamedList, TELEMETRY_COLLECTORS_MAX, TelemetryApiSpec,
     TelemetryCollectorOutcome, TelemetryCollectorSpec, TelemetryCursor, TelemetryLayout,
     TelemetryOutcome, TelemetrySpec, TelemetryStore, shown, telemetry_status,
 };

@@ -81,6 +81,8 @@ pub enum Notice {
     Translating {
         /// Where it listens.
         address: SocketAddr,
+        /// How reports are taken past the host's network stack, if they are.
+        way: Option<String>,
         /// Where it listens for telemetry reports of INT.
         int: Option<SocketAddr>,
         /// The collectors.
@@ -115,6 +117,8 @@ pub enum Notice {
     Telemetry {
         /// Where it listens.
         address: SocketAddr,
+        /// How reports are taken past the host's network stack, if they are.
+        way: Option<String>,
         /// Where it listens for telemetry reports of INT.
         int: Option<SocketAddr>,
         /// The store's directory.
@@ -242,11 +246,15 @@ impl Notice {
         match self {
             Self::Telemetry {
                 address,
+                way,
                 int,
                 store,
                 continued,
             } => {
                 write!(f, "reports on UDP {address}")?;
+                if let Some(way) = way {
+                    write!(f, " ({way})")?;
+                }
                 if let Some(int) = int {
                     write!(f, ", of INT on UDP {int}")?;
                 }
@@ -256,11 +264,15 @@ impl Notice {
             }
             Self::Translating {
                 address,
+                way,
                 int,
                 collectors,
                 dir,
             } => {
                 write!(f, "reports on UDP {address}")?;
+                if let Some(way) = way {
+                    write!(f, " ({way})")?;
+                }
                 if let Some(int) = int {
                     write!(f, ", of INT on UDP {int}")?;
                 }

@@ -119,7 +119,7 @@ fn interfaces(setup: &Setup, spec: &InterfaceSpec) -> Result<()> {
         })?;
         let offers = device.offers();
         let problem = match spec.capture.exclusive {
-            Exclusive::Yes => offers.xdp_problem,
+            Exclusive::Yes | Exclusive::Native => offers.xdp_problem,
             Exclusive::Auto | Exclusive::No => offers.packet_problem,
         };
         if let Some(problem) = problem {

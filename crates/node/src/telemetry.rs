@@ -12,6 +12,7 @@
 //! shown        keys and events as text
 //! sink         the translator's operations on mapped memory
 //! pushing      immediate reports for those who subscribe
+//! frames       datagrams of reporters past the host's network stack
 //! streaming    entries of lists as records of a stream
 //! target       where operations go: this memory, or collectors elsewhere
 //! ready        what a service begins with
@@ -27,6 +28,7 @@ mod answers;
 mod api;
 mod candidates;
 mod fading;
+mod frames;
 mod generations;
 mod plan;
 mod pushing;
@@ -46,6 +48,7 @@ mod witnesses;
 
 pub use api::TelemetryApiSpec;
 pub use fading::{Fade, FadeOptions};
+pub use frames::FrameCounts;
 pub use generations::GenerationTime;
 pub use plan::{EntryKind, NamedList, TelemetryLayout};
 pub use reader::{Counted, Found, FoundPath, Known, TelemetryCursor, TelemetryStore};

@@ -60,6 +60,18 @@ pub fn hardware(name: &str) -> io::Result<u16> {
     Ok(unsafe { answer.ifr_ifru.ifru_hwaddr.sa_family })
 }
 
+/// The address of an Ethernet interface.
+///
+/// # Errors
+///
+/// What the operating system says.
+pub fn ethernet_address(name: &str) -> io::Result<[u8; 6]> {
+    let answer = ask(name, libc::SIOCGIFHWADDR)?;
+    // SAFETY: SIOCGIFHWADDR fills this field; its data are bytes.
+    let [a, b, c, d, e, f, ..] = unsafe { answer.ifr_ifru.ifru_hwaddr.sa_data };
+    Ok([a, b, c, d, e, f].map(|byte| byte.to_ne_bytes()[0]))
+}
+
 /// The index.
 ///
 /// # Errors

@@ -41,12 +41,10 @@ mod xsk;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
-use rustix::net::sockopt::socket_error;
 use strata_bpf::SocketMap;
 use strata_wire::{Counters, Meta};
 
@@ -203,6 +201,7 @@ impl Live {
                 return Ok(Err(look().unwrap_or_else(unknown)));
             }
             Exclusive::Yes => Self::attach(all, id, device, XdpModes::Any)?,
+            Exclusive::Native => Self::attach(all, id, device, XdpModes::Native)?,
             Exclusive::Auto => {
                 let mut looked = false;
                 let look = || {
@@ -369,18 +368,43 @@ impl Live {
         if let Some(meta) = self.metas.pop_front() {
             return Ok(LiveNext::Meta(meta));
         }
-        self.slots.clear();
-        self.ports[self.current].source.release();
-        if self.fill() {
+        if self.step() {
             return Ok(LiveNext::Packets);
         }
-        let fds = self.ports.iter().map(|port| port.source.fd());
-        event::wait(fds, self.waker.0.as_fd(), WAIT).map_err(self.ports[0].device.error("poll"))?;
+        event::wait(self.sockets(), self.waker.0.as_fd(), WAIT)
+            .map_err(self.ports[0].device.error("poll"))?;
         if self.fill() {
             return Ok(LiveNext::Packets);
         }
         self.look_after_ports()?;
         Ok(LiveNext::Idle)
+    }
+
+    /// Takes packets that have come, without waiting for any or looking after interfaces. The packets
+    /// of the previous step are given back.
+    pub fn step(&mut self) -> bool {
+        self.slots.clear();
+        self.ports[self.current].source.release();
+        self.fill()
+    }
+
+    /// What becomes readable when packets have come.
+    pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.ports.iter().map(|port| port.source.fd())
+    }
+
+    /// Whether an interface has gone away, or to another network namespace, since this was last asked:
+    /// for those who take steps themselves.
+    ///
+    /// # Errors
+    ///
+    /// If an interface cannot be captured any longer for another reason.
+    pub fn has_lost_interface(&self) -> Result<bool, LiveError> {
+        let mut lost = false;
+        for port in &self.ports {
+            lost |= port.take_down()?;
+        }
+        Ok(lost)
     }
 
     /// Takes packets from the first ring that has some, in turn.
@@ -447,15 +471,10 @@ impl Live {
                 let name = port.device.name.clone();
                 self.events.push(LiveEvent::CardTimes(name, off));
             }
-            // The pending error, which reading it clears.
-            match socket_error(port.source.fd()).flatten() {
-                Ok(()) => {}
-                Err(Errno::NETDOWN) => {
-                    port.state = PortState::Down;
-                    let event = LiveEvent::Down(port.device.name.clone());
-                    add_event(&mut self.events, event);
-                }
-                Err(error) => return Err(port.device.error("receiving")(error.into())),
+            if port.take_down()? {
+                port.state = PortState::Down;
+                let event = LiveEvent::Down(port.device.name.clone());
+                add_event(&mut self.events, event);
             }
         }
         if self.looked.elapsed() < LOOK_AGAIN {

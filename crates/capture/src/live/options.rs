@@ -116,6 +116,9 @@ pub enum Exclusive {
     Auto,
     /// They are taken away, whatever uses the interface.
     Yes,
+    /// They are taken away, whatever uses the interface, if the driver runs XDP programs itself: so
+    /// before the kernel has merged any into what no frame holds.
+    Native,
 }
 
 /// Which packets of an interface are captured, like tcpdump's `-Q`.
@@ -151,7 +154,7 @@ pub(super) fn find(name: &str, options: &LiveOptions) -> Result<Device, LiveErro
             interface: device.name,
         });
     }
-    if options.exclusive == Exclusive::Yes
+    if matches!(options.exclusive, Exclusive::Yes | Exclusive::Native)
         && let Some(why) = no_xdp(&device, options)
     {
         return Err(LiveError::NoXdp {

@@ -4,6 +4,9 @@ use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_error;
+
 use super::batch::{Memory, Slot};
 use super::error::LiveError;
 use super::interface::Device;
@@ -125,6 +128,16 @@ impl Port {
             device: device.clone(),
             earlier: RingCounts::default(),
             state: PortState::Up,
+        }
+    }
+
+    /// Whether the interface went down or away since this was last asked.
+    pub(super) fn take_down(&self) -> Result<bool, LiveError> {
+        // The pending error, which reading it clears.
+        match socket_error(self.source.fd()).flatten() {
+            Ok(()) => Ok(false),
+            Err(Errno::NETDOWN) => Ok(true),
+            Err(error) => Err(self.device.error("receiving")(error.into())),
         }
     }
 

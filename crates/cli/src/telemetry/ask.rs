@@ -479,6 +479,16 @@ fn sums(int: &Value) -> String {
     )
 }
 
+/// The interface of AF_XDP, and how it is read.
+fn interface(frames: &Value) -> String {
+    let text = |field: &str| frames[field].as_str().unwrap_or("?");
+    let gone = match frames["taking"].as_bool() {
+        Some(true) => "",
+        _ => "; gone",
+    };
+    format!("{} ({}){gone}", Printable(text("interface")), text("how"))
+}
+
 /// Of `strata telemetry run`.
 fn rows_of_run(status: &Value) -> Result<Vec<Row>> {
     let total = |field: &str| number(&status["totals"][field]);
@@ -520,6 +530,13 @@ fn rows_of_run(status: &Value) -> Result<Vec<Row>> {
             estimate(&status["key_write"], status["generations"].is_object()),
         ),
     ];
+    let frames = &status["af_xdp"];
+    if frames.is_object() {
+        rows.push(("AF_XDP datagrams", number(&frames["datagrams"])));
+        rows.push(("  interface", interface(frames)));
+        rows.push(("  invalid", number(&frames["invalid"])));
+        rows.push(("  without a frame", number(&frames["dropped"])));
+    }
     let generations = &status["generations"];
     if generations.is_object() {
         rows.push(("generations", generation_row(generations)));

@@ -32,6 +32,7 @@ const INT_PORT: u16 = 32_766;
 Examples:
   strata telemetry run -o /dev/shm/telemetry
   strata telemetry run -o store/ --listen 192.0.2.10 --allow 192.0.2.0/24
+  strata telemetry run -o store/ --listen 192.0.2.10 --allow 192.0.2.0/24 --interface eth1
   strata telemetry run -o store/ --int 127.0.0.1 --table int.toml
   strata telemetry run -o store/ --generations 4 --generation-period 1h
   strata telemetry run -o counters/ --collector 192.0.2.11 --collector 192.0.2.12 --secret-file s
@@ -74,6 +75,12 @@ pub(super) struct Args {
     /// loopback needs --allow.
     #[arg(long, value_name = "ADDR[:PORT]", default_value = "127.0.0.1:40040")]
     listen: String,
+
+    /// Take the datagrams for the address and port of --listen from this interface by AF_XDP, past the
+    /// host's network stack, so also past its firewall; whatever else comes there goes on to the host. The
+    /// interface's driver has to run XDP programs. (--int is always a socket.)
+    #[arg(long, value_name = "IF")]
+    interface: Option<String>,
 
     /// Take telemetry reports of INT (1.0 and 2.x) on this address too: UDP port 32766 or the one
     /// given.
@@ -294,6 +301,7 @@ fn spec(args: &Args) -> Result<TelemetrySpec> {
             generation_period_s: generation_period_s(args)?,
         },
         listen,
+        interface: args.interface.clone(),
         int,
         table: table.transpose()?,
         allowed,
@@ -326,6 +334,15 @@ pub(super) fn run(args: &Args) -> Result<()> {
         grouped(outcome.not_allowed),
         grouped(outcome.socket_drops),
     )?;
+    if let Some(frames) = outcome.frames {
+        writeln!(
+            standard(),
+            "by AF_XDP: {}, {} invalid, {} dropped without a frame",
+            text::count_of(frames.datagrams, "datagram"),
+            grouped(frames.invalid),
+            grouped(frames.dropped),
+        )?;
+    }
     if let Some(streamed) = outcome.streamed {
         writeln!(
             standard(),

@@ -261,6 +261,7 @@ impl Status {
                 ),
                 self.one("/socket_drops"),
             ),
+            self.past_the_host(),
             (
                 ("nacks", "Negative acknowledgements sent"),
                 self.one("/nacks_sent"),
@@ -301,6 +302,18 @@ impl Status {
                 self.labelled("store", &operations),
             ),
         ]
+    }
+
+    /// Datagrams by AF_XDP.
+    fn past_the_host(&self) -> Metric<u64> {
+        let results = [
+            ("taken", "/af_xdp/datagrams"),
+            ("invalid", "/af_xdp/invalid"),
+            ("dropped", "/af_xdp/dropped"),
+        ];
+        let help = "Datagrams past the host's network stack, by what became of them";
+        let samples = self.labelled("result", &results);
+        (("af_xdp_datagrams", help), samples)
     }
 
     fn gauges(&self) -> Vec<Metric<f64>> {

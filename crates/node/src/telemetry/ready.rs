@@ -73,17 +73,20 @@ impl Ready {
         &self,
         dir: &Path,
         address: SocketAddr,
+        way: Option<String>,
         int: Option<SocketAddr>,
     ) -> Notice {
         match self {
             Self::Here(writing) => Notice::Telemetry {
                 address,
+                way,
                 int,
                 store: dir.to_owned(),
                 continued: writing.continued,
             },
             Self::There(there) => Notice::Translating {
                 address,
+                way,
                 int,
                 collectors: there.opened.iter().map(|(address, _)| *address).collect(),
                 dir: dir.to_owned(),
@@ -161,7 +164,7 @@ pub(super) fn connect(
         }
     };
     require(plan.generations().is_none(), || {
-        "--generations: with --collector, stores have a single generation".to_owned()
+        "--generations: with --collector, stores have a single generation: leave it out".to_owned()
     })?;
     Ok(Ready::There(Box::new(There {
         manifest,

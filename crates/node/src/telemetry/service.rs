@@ -1,6 +1,7 @@
 //! The role of a telemetry collector: reports by UDP in, a store's memory out.
 
 mod datagrams;
+mod spec;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -18,20 +19,21 @@ use strata_dta::generations::{Generation, Turning};
 use strata_dta::int::mapping::{DEFAULT, Mapper, Table};
 use strata_dta::protocol::Nack;
 use strata_dta::reporter::{Reporter, ReporterOptions};
-use strata_dta::translator::{Options, Rate, ReporterCounters};
-use strata_dta::{Local, Origin, Remote, RemoteCounters, Translator};
-use strata_sandbox::{Owner, SocketFile};
-use strata_stream::StreamName;
+use strata_dta::translator::{Options, Rate};
+use strata_dta::{Local, Origin, Remote, Translator};
+use strata_sandbox::SocketFile;
 use strata_sys::socket::{self, Receiver};
 use strata_wire::exact;
 
 use self::datagrams::Int;
-use super::api::{Api, TelemetryApiSpec};
-use super::fading::{FadeOptions, Fading};
+pub use self::spec::{TelemetryOutcome, TelemetrySpec};
+use super::api::Api;
+use super::fading::Fading;
+use super::frames::Frames;
 use super::generations::{PIECE_BYTES, turning};
-use super::plan::{EntryKind, NamedList, Plan, TelemetryLayout};
+use super::plan::{EntryKind, NamedList, Plan};
 use super::pushing::Pushing;
-use super::ready::{CollectorsSpec, Ready, connect};
+use super::ready::{Ready, connect};
 use super::sink::{Done, Mapped};
 use super::status::{Received, Snapshot};
 use super::status_file::StatusFile;
@@ -44,7 +46,7 @@ use crate::error::{At as _, NodeError, Result, require};
 use crate::handle::{Handle, Spec};
 use crate::notice::{Notice, Tell};
 use crate::sandbox::{Reach, give_up};
-use crate::stream::{FeedCounts, StreamFeed, feed_to};
+use crate::stream::{StreamFeed, feed_to};
 
 /// Datagrams, or runs of them, that are taken with one system call.
 const BATCH: usize = 32;
@@ -67,52 +69,6 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 /// How long the last operations may take to be acknowledged.
 const FINISH_LIMIT: Duration = Duration::from_secs(2);
 
-/// A telemetry collector in one process, or a translator if its collectors are elsewhere.
-#[derive(Debug)]
-pub struct TelemetrySpec {
-    /// The store's directory; made if need be. With collectors elsewhere, it has what is counted.
-    pub store: PathBuf,
-    /// Collectors elsewhere, if it is not to be this process.
-    pub collectors: Option<CollectorsSpec>,
-    /// Its parameters, as far as they are given.
-    pub layout: TelemetryLayout,
-    /// Where reports come in.
-    pub listen: SocketAddr,
-    /// Where telemetry reports of INT come in.
-    pub int: Option<SocketAddr>,
-    /// The text of the table that says what becomes of them; the built-in one if there is none.
-    pub table: Option<String>,
-    /// Networks of reporters that are listened to; anyone who reaches the address, if there is none.
-    pub allowed: Vec<IpNet>,
-    /// Operations on memory per second at most.
-    pub rate: Option<u32>,
-    /// How counters become smaller, if they do.
-    pub fade: Option<FadeOptions>,
-    /// Who owns the store.
-    pub owner: Owner,
-    /// Where its API is served, if anywhere.
-    pub api: TelemetryApiSpec,
-    /// The stream that entries of lists are appended to as well: its directory and name.
-    pub to_stream: Option<(PathBuf, StreamName)>,
-    /// Whether to drop what is not needed once all is open.
-    pub sandboxed: bool,
-}
-
-/// What a collector did.
-#[derive(Clone, Copy, Debug)]
-pub struct TelemetryOutcome {
-    /// All reporters together.
-    pub totals: ReporterCounters,
-    /// Datagrams of senders that are not on the allow-list.
-    pub not_allowed: u64,
-    /// Datagrams that found the socket's buffer full.
-    pub socket_drops: u64,
-    /// Accepted reports, as far as collectors elsewhere acknowledged them or not.
-    pub remote: Option<RemoteCounters>,
-    /// Entries of lists that were appended to a stream, and those that were not.
-    pub streamed: Option<FeedCounts>,
-}
-
 impl Spec for TelemetrySpec {
     type Running = ();
     type Outcome = TelemetryOutcome;
@@ -125,6 +81,9 @@ impl Spec for TelemetrySpec {
         let (reports, listen) = bind(self.listen)?;
         let int = self.int.map(bind).transpose()?;
         let ready = self.ready(&lists, &stop, &tell)?;
+        let frames = self.interface.as_deref();
+        let frames = frames.map(|interface| Frames::open(interface, listen));
+        let frames = frames.transpose()?;
         let endpoints = self.api.bind(&self.owner)?;
         if self.sandboxed {
             let socket = endpoints.socket.as_ref();
@@ -137,12 +96,14 @@ impl Spec for TelemetrySpec {
             give_up(&self.owner, &reach, CapabilitySet::empty(), &tell)?;
         }
         let int_listen = int.as_ref().map(|(_, address)| *address);
-        let notice = ready.notice(&self.store, listen, int_listen);
+        let way = frames.as_ref().map(|frames| frames.how().to_owned());
+        let notice = ready.notice(&self.store, listen, way, int_listen);
         let collectors = self.collectors.as_ref();
         let collectors = collectors.map_or(1, |collectors| collectors.addresses.len());
         let feed = self.to_stream.take();
         let feed = feed.map(|to| feed_to(&to, &tell)).transpose()?;
         let mut service = Service::new(self, ready, (table, lists), (reports, listen), int)?;
+        service.frames = frames;
         service.stream_to(feed, collectors);
         if let Target::There(collectors) = &mut service.sink {
             collectors.wait_connected(&mut service.translator, &stop, &tell)?;
@@ -240,6 +201,7 @@ struct Service {
     allowed: Vec<IpNet>,
     reports: Arc<UdpSocket>,
     listen: SocketAddr,
+    frames: Option<Frames>,
     int: Option<Int>,
     received: Received,
     considered: u64,
@@ -328,6 +290,7 @@ impl Service {
             allowed: spec.allowed,
             reports: Arc::new(reports),
             listen,
+            frames: None,
             int,
             received: Received::default(),
             considered: 0,
@@ -411,6 +374,8 @@ impl Service {
             let answers = self.sink.there().map(Collectors::sockets);
             let sockets = std::iter::once(self.reports.as_fd()).chain(int);
             let sockets = sockets.chain(answers.into_iter().flatten());
+            let frames = self.frames.iter().flat_map(Frames::sockets);
+            let sockets = sockets.chain(frames);
             socket::wait_any(sockets, limit).at("waiting for reports")?;
             for _ in 0..ROUNDS {
                 if self.receive(&mut receiver)? == 0 {
@@ -430,7 +395,7 @@ impl Service {
             }
             if now - described >= STATUS_EVERY {
                 described = now;
-                self.look_at_drops();
+                self.look_at_drops(tell)?;
                 self.write_status(true);
             }
         }
@@ -451,7 +416,7 @@ impl Service {
             self.int = Some(int);
         }
         self.write_all(tell)?;
-        self.look_at_drops();
+        self.look_at_drops(tell)?;
         self.streaming.as_mut().map_or(Ok(()), Streaming::finish)?;
         self.write_status(false);
         Ok(TelemetryOutcome {
@@ -459,6 +424,7 @@ impl Service {
             totals: self.snapshot(false).totals(),
             not_allowed: self.received.not_allowed,
             socket_drops: self.received.socket_drops,
+            frames: self.frames.as_ref().map(Frames::counts),
             remote: self.sink.there().map(Collectors::totals),
         })
     }
@@ -522,7 +488,7 @@ impl Service {
             .ask(&self.slots(), self.done().key_write, read)
     }
 
-    fn look_at_drops(&mut self) {
+    fn look_at_drops(&mut self, tell: &Tell) -> Result<()> {
         let int = self.int.as_ref().map(|int| &*int.socket);
         let sockets = std::iter::once(&*self.reports).chain(int);
         let drops: u64 = sockets
@@ -532,6 +498,12 @@ impl Service {
             .sum();
         // The kernel's counters wrap.
         self.received.socket_drops = self.received.socket_drops.max(drops);
+        if let Some(frames) = &mut self.frames
+            && let Some(problem) = frames.look()?
+        {
+            tell(&Notice::Warning(problem));
+        }
+        Ok(())
     }
 
     fn snapshot(&self, running: bool) -> Snapshot<'_> {
@@ -539,6 +511,7 @@ impl Service {
             running,
             now_ns: unix_ns(),
             listen: self.listen,
+            frames: self.frames.as_ref(),
             int: self
                 .int
                 .as_ref()

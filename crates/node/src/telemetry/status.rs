@@ -9,6 +9,7 @@ use strata_dta::protocol::{Refusal, Refusals};
 use strata_dta::translator::{OTHERS, ReporterCounters};
 use strata_dta::{RemoteCounters, Translator};
 
+use super::frames::Frames;
 use super::plan::Plan;
 use super::sink::Done;
 use super::wire::remote::Collectors;
@@ -72,6 +73,19 @@ fn reporter(counters: &ReporterCounters) -> Value {
     })
 }
 
+/// What is taken past the host's network stack.
+fn frames(frames: &Frames) -> Value {
+    let counts = frames.counts();
+    json!({
+        "interface": frames.interface(),
+        "how": frames.how(),
+        "taking": frames.is_taking(),
+        "datagrams": counts.datagrams,
+        "invalid": counts.invalid,
+        "dropped": counts.dropped,
+    })
+}
+
 /// What became of entries for a stream.
 fn stream(counts: FeedCounts) -> Value {
     json!({ "written": counts.written, "lost": counts.lost })
@@ -124,6 +138,7 @@ pub(super) struct Snapshot<'a> {
     pub(super) running: bool,
     pub(super) now_ns: u64,
     pub(super) listen: SocketAddr,
+    pub(super) frames: Option<&'a Frames>,
     pub(super) int: Option<(SocketAddr, IntCounters)>,
     pub(super) received: Received,
     pub(super) translator: &'a Translator,
@@ -194,6 +209,7 @@ impl Snapshot<'_> {
             "not_allowed": self.received.not_allowed,
             "reporters_refused": self.translator.strangers(),
             "socket_drops": self.received.socket_drops,
+            "af_xdp": self.frames.map(frames),
             "nacks_sent": self.received.nacks,
             "nacks_failed": self.received.nacks_failed,
             "events": { "pushed": self.pushes.0, "lost": self.pushes.1 },

@@ -36,7 +36,7 @@ pub(super) struct Int {
 }
 
 impl Service {
-    /// Takes datagrams of either socket; returns how many calls' worth there were.
+    /// Takes datagrams of either socket and of the interface; 0 if there were none.
     #[inline(never)]
     pub(super) fn receive(&mut self, receiver: &mut Receiver<BATCH>) -> Result<usize> {
         let now_ns = self.now_ns();
@@ -49,6 +49,11 @@ impl Service {
                 });
             })
             .at("receiving reports")?;
+        if let Some(mut frames) = self.frames.take() {
+            count +=
+                frames.receive(&mut |source, datagram| self.datagram(source, datagram, now_ns));
+            self.frames = Some(frames);
+        }
         if let Some(mut int) = self.int.take() {
             let socket = Arc::clone(&int.socket);
             let received = receiver.receive(socket.as_fd(), |run| {
