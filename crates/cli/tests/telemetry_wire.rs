@@ -19,6 +19,8 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -60,22 +62,45 @@ impl Collecting {
     /// What it answers to a translator that is going to write this store: lines of JSON, by
     /// docs/formats/dta.md.
     fn begin(&self, manifest: &str) -> Value {
-        let stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let mut answers = BufReader::new(stream.try_clone().unwrap());
-        let mut say = |message: Value| {
-            writeln!(&stream, "{message}").unwrap();
-            let mut line = String::new();
-            answers.read_line(&mut line).unwrap();
-            serde_json::from_str::<Value>(&line).unwrap_or_else(|_| panic!("{line:?}"))
-        };
-        let hello = json!({ "version": 3, "instance": 7, "nonce": [1, 2], "secret": false });
-        let challenge = say(json!({ "hello": hello }));
-        assert_eq!(challenge["challenge"]["version"], 3, "{challenge}");
-        let store = say(json!({ "proof": "" }));
+        let mut talk = self.talk();
+        let store = talk.prove();
         assert!(store["store"].is_object(), "{store}");
         let pair = json!({ "manifest": manifest, "qpn": 9, "psn": 1, "port": 9, "mtu": 1024 });
-        say(json!({ "begin": pair }))
+        talk.say(&json!({ "begin": pair }))
+    }
+
+    /// What it answers to a translator that has said who it is.
+    fn prove(&self) -> Value {
+        self.talk().prove()
+    }
+
+    fn talk(&self) -> Talk {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let answers = BufReader::new(stream.try_clone().unwrap());
+        Talk { stream, answers }
+    }
+}
+
+/// A connection to a collector.
+struct Talk {
+    stream: TcpStream,
+    answers: BufReader<TcpStream>,
+}
+
+impl Talk {
+    fn say(&mut self, message: &Value) -> Value {
+        writeln!(self.stream, "{message}").unwrap();
+        let mut line = String::new();
+        self.answers.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap_or_else(|_| panic!("{line:?}"))
+    }
+
+    fn prove(&mut self) -> Value {
+        let hello = json!({ "version": 3, "instance": 7, "nonce": [1, 2], "secret": false });
+        let challenge = self.say(&json!({ "hello": hello }));
+        assert_eq!(challenge["challenge"]["version"], 3, "{challenge}");
+        self.say(&json!({ "proof": "" }))
     }
 }
 
@@ -453,6 +478,51 @@ fn what_cannot_work_is_refused_and_says_why() {
     });
     assert_eq!(number(&status["connections"]), 1);
     collector.end();
+}
+
+/// A disk that takes for ever to make a store, as far as can be seen: a pipe that nobody reads is in the place of
+/// its description. Others are answered meanwhile.
+#[test]
+fn nobody_else_waits_for_the_disk_on_which_a_store_is_made() {
+    let dir = TempDir::new().unwrap();
+    let mut command = strata();
+    command.args(["telemetry", "run", "--listen", "127.0.0.1:0", "-o"]);
+    let model = dir.path().join("model");
+    let model_run = Process::start(command.arg(&model).args(["--memory", "2MiB"]));
+    model_run.end();
+    let manifest = fs::read_to_string(model.join("telemetry.json")).unwrap();
+    let mut manifest: Value = serde_json::from_str(&manifest).unwrap();
+    manifest["share"] = json!({ "collector": 0, "of": 1 });
+    let manifest = manifest.to_string();
+
+    let store = dir.path().join("store");
+    let collecting = Collecting::start(&store);
+    let pipe = store.join("telemetry.json.new");
+    ok(Command::new("mkfifo").arg(&pipe));
+    let answer = thread::scope(|scope| {
+        let begun = scope.spawn(|| collecting.begin(&manifest));
+        let start = Instant::now();
+        while !store.join("memory").exists() {
+            assert!(start.elapsed() < PATIENCE, "no store is made");
+            thread::sleep(Duration::from_millis(10));
+        }
+        // Another one is answered, and told who is in its way.
+        let busy = collecting.prove();
+        let text = busy["busy"].as_str().unwrap_or_default();
+        assert!(
+            text.contains("its store is being prepared for 127.0.0.1"),
+            "{busy}"
+        );
+        // Now the disk goes on, and fails: nobody can sync a pipe.
+        assert!(fs::read_to_string(&pipe).unwrap().contains("parameters"));
+        begun.join().unwrap()
+    });
+    let text = answer["refused"].as_str().unwrap_or_default();
+    assert!(text.contains("telemetry.json.new"), "{answer}");
+    fs::remove_file(&pipe).unwrap();
+    let welcome = collecting.begin(&manifest);
+    assert!(welcome["welcome"].is_object(), "{welcome}");
+    collecting.process.end();
 }
 
 /// A packet of a stranger reaches no memory: neither without a connection, nor with a guessed queue pair.

@@ -7,10 +7,12 @@
 //!
 //! ```text
 //! sessions   connections: who may write, and where
+//! preparing  what is done on disk before a translator may write
 //! memory     the store, and its memory as a NIC would write it
 //! ```
 
 mod memory;
+mod preparing;
 mod sessions;
 
 use std::fs::File;
@@ -32,6 +34,7 @@ use strata_sys::socket;
 use strata_wire::roce::{Packet, icrc};
 
 use self::memory::{Kept, Store};
+use self::preparing::Preparing;
 use self::sessions::Connection;
 use super::super::api::{Api, TelemetryApiSpec};
 use super::super::fading::{FadeOptions, Fading};
@@ -134,6 +137,7 @@ impl Spec for TelemetryCollectorSpec {
             responder: Responder::new(),
             pushing: Pushing::new(Arc::default(), Vec::new()),
             active: None,
+            preparing: None,
             connections: Vec::new(),
             counters: Counters::default(),
             tell: Arc::clone(&tell),
@@ -185,6 +189,7 @@ struct Collector {
     responder: Responder<Kept>,
     pushing: Pushing,
     active: Option<Active>,
+    preparing: Option<Preparing>,
     connections: Vec<Connection>,
     counters: Counters,
     fading: Option<Fading>,
@@ -221,6 +226,10 @@ impl Collector {
         }
         (self.tell)(&Notice::Ending { failed: false });
         self.leave("it was ended");
+        if let Some(preparing) = self.preparing.take() {
+            // While it writes to the store, nobody else may. What came of it matters no more.
+            let _ = preparing.thread.join();
+        }
         self.write_status(false);
         Ok(TelemetryCollectorOutcome {
             connections: self.counters.connections,
@@ -231,7 +240,10 @@ impl Collector {
 
     fn wait(&self) -> Result<()> {
         let is_fading = self.fading.as_ref().is_some_and(Fading::is_going);
-        let limit = if is_fading { TICK } else { IDLE };
+        let limit = match is_fading || self.preparing.is_some() {
+            true => TICK,
+            false => IDLE,
+        };
         let connections = self.connections.iter().map(AsFd::as_fd);
         let own = [self.port.as_fd(), self.listener.as_fd()];
         socket::wait_any(own.into_iter().chain(connections), limit).at("waiting for packets")

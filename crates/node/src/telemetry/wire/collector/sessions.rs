@@ -3,25 +3,29 @@
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use strata_dta::append::End;
 use strata_rdma::{Access, Psn, QueuePairOptions, Region};
 use strata_roce::icrc::{IcrcCheck, outer};
+use strata_sandbox::Role;
 use strata_wire::exact;
 use strata_wire::roce::{MASK_24, Service, icrc};
 
 use super::super::super::plan::Manifest;
-use super::super::super::store::{MANIFEST, ends, made, pretty, replace};
 use super::super::connector::WINDOW;
 use super::super::event::{SLOT_LEN, SLOTS};
 use super::super::message::{
     ALIVE_EVERY, BEGIN_LEN_MAX, Begin, Challenge, CollectorError, FIRST_LEN_MAX, Hello, Lines,
     MESSAGES_AT_ONCE, Message, Prover, SILENT_MAX, VERSION, Welcome, is_proof, nonce, proof,
 };
-use super::memory::{Kept, Store};
+use super::memory::Kept;
+use super::preparing::{New, Order, Preparing, What};
 use super::{Active, Collector, add};
 use crate::error::{At as _, NodeError, Result};
 use crate::notice::Notice;
+use crate::sandbox::thread as restricted;
 
 /// Connections at a time, of which one is a translator's.
 const CONNECTIONS_MAX: usize = 16;
@@ -44,6 +48,8 @@ enum Stage {
     Proof(Hello, Challenge),
     /// It must say what it writes.
     Begin(Hello),
+    /// Its store is being prepared.
+    Preparing(Hello, Begin),
     /// It writes.
     Active,
     /// It was refused.
@@ -95,7 +101,7 @@ impl Collector {
         }
         let has_proof = self.spec.secret.is_some();
         let is_stranger = |one: &Connection| match one.stage {
-            Stage::Active => false,
+            Stage::Active | Stage::Preparing(..) => false,
             Stage::Begin(_) => !has_proof,
             _ => true,
         };
@@ -106,8 +112,13 @@ impl Collector {
     }
 
     pub(super) fn look_at_connections(&mut self) {
+        let mut prepared = self.take_prepared();
         for mut connection in std::mem::take(&mut self.connections) {
-            match self.advance(&mut connection) {
+            let advanced = match prepared.take_if(|(peer, _)| *peer == connection.peer) {
+                Some((_, prepared)) => self.welcome(&mut connection, prepared).map(|()| true),
+                None => self.advance(&mut connection),
+            };
+            match advanced {
                 Ok(true) => self.connections.push(connection),
                 Ok(false) => self.ended(&connection, None),
                 Err(error) => self.ended(&connection, Some(&error)),
@@ -172,7 +183,7 @@ impl Collector {
                     self.prove(connection, hello, &challenge, &digits)?
                 }
                 (Stage::Begin(hello), Message::Begin(begin)) => {
-                    self.begin(connection, &hello, &begin)?
+                    self.begin(connection, hello, begin)?
                 }
                 (Stage::Active, Message::Alive) => Stage::Active,
                 (Stage::Active, Message::End) => {
@@ -187,6 +198,10 @@ impl Collector {
         }
         if let Stage::Leaving(since) = connection.stage {
             return Ok(since.elapsed() < LEAVE_LIMIT);
+        }
+        if let Stage::Preparing(..) = connection.stage {
+            // It has nothing to say until it is answered, which on a slow disk may take long.
+            return Ok(true);
         }
         let limit = match connection.stage {
             Stage::Active => SILENT_MAX,
@@ -280,6 +295,12 @@ impl Collector {
 
     /// Why this translator cannot write now, if another one does.
     fn taken(&self, hello: &Hello) -> Option<String> {
+        if let Some(preparing) = &self.preparing {
+            return Some(format!(
+                "its store is being prepared for {}",
+                preparing.peer
+            ));
+        }
         let other = self.active.as_ref();
         let other = other.filter(|active| active.instance != hello.instance)?;
         Some(format!(
@@ -298,21 +319,70 @@ impl Collector {
         Ok(Stage::Leaving(Instant::now()))
     }
 
-    /// A translator begins to write, if its store is this one.
+    /// A translator wants to write: its store is prepared, if it is this one.
     fn begin(
         &mut self,
         connection: &mut Connection,
-        hello: &Hello,
-        begin: &Begin,
+        hello: Hello,
+        begin: Begin,
     ) -> std::result::Result<Stage, CollectorError> {
-        if let Some(reason) = self.taken(hello) {
+        if let Some(reason) = self.taken(&hello) {
             return self.busy(connection, reason);
         }
         self.leave("it has connected again");
-        if let Err(error) = self.prepare(begin) {
-            return self.refuse(connection, error.chain());
+        let prepared = self.order(&begin).and_then(|order| {
+            let thread = thread::Builder::new().name("prepare".into());
+            let spawned = thread.spawn(move || {
+                restricted(Role::Writer);
+                order.prepare()
+            });
+            spawned.at("cannot start a thread")
+        });
+        match prepared {
+            Ok(thread) => {
+                let peer = connection.peer;
+                self.preparing = Some(Preparing { peer, thread });
+                Ok(Stage::Preparing(hello, begin))
+            }
+            Err(error) => self.refuse(connection, error.chain()),
         }
-        match self.connect(connection, hello, begin) {
+    }
+
+    /// What was prepared, and for whom.
+    fn take_prepared(&mut self) -> Option<(SocketAddr, Result<Vec<End>>)> {
+        let preparing = &mut self.preparing;
+        let done = preparing.take_if(|preparing| preparing.thread.is_finished())?;
+        let prepared = match done.thread.join() {
+            Ok(prepared) => prepared,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        let ends = prepared.map(|prepared| {
+            match prepared.new {
+                Some(New::Store(store)) => self.store = Some(*store),
+                Some(New::Manifest(manifest)) => {
+                    let store = self.store.as_mut().expect("it is described anew");
+                    store.manifest = *manifest;
+                    self.api.renew();
+                }
+                None => {}
+            }
+            prepared.ends
+        });
+        Some((done.peer, ends))
+    }
+
+    /// A translator begins to write, if its store could be prepared.
+    fn welcome(
+        &mut self,
+        connection: &mut Connection,
+        prepared: Result<Vec<End>>,
+    ) -> std::result::Result<(), CollectorError> {
+        let Stage::Preparing(hello, begin) = std::mem::replace(&mut connection.stage, Stage::Hello)
+        else {
+            return Ok(());
+        };
+        let welcome = prepared.and_then(|ends| self.connect(connection, &hello, &begin, ends));
+        connection.stage = match welcome {
             Ok(welcome) => {
                 connection.lines.send(&Message::Welcome(welcome))?;
                 // To make a large store on a slow disk takes longer than anybody may be silent.
@@ -322,23 +392,23 @@ impl Collector {
                     address: connection.peer,
                     gone: None,
                 });
-                Ok(Stage::Active)
+                Stage::Active
             }
-            Err(error) => self.refuse(connection, error.chain()),
-        }
+            Err(error) => self.refuse(connection, error.chain())?,
+        };
+        Ok(())
     }
 
-    /// Makes the store that a translator describes, or checks that it is this one.
-    /// Makes the store that a translator describes, or checks that it is this one.
-    fn prepare(&mut self, begin: &Begin) -> Result<()> {
+    /// What is to be done before a translator may write, if the store that it describes is this one.
+    fn order(&self, begin: &Begin) -> Result<Order> {
         let (manifest, plan) = Manifest::parse(&begin.manifest)?;
-        let dir = &self.spec.store;
+        let dir = self.spec.store.clone();
         let Some(share) = manifest.share else {
             return Err(NodeError::Refused(
                 "the translator does not say which of its collectors this is".to_owned(),
             ));
         };
-        let Some(store) = &mut self.store else {
+        let Some(store) = &self.store else {
             let (wanted, max) = (plan.parameters.memory_bytes, self.spec.memory_max);
             if wanted > max {
                 return Err(NodeError::Refused(format!(
@@ -346,9 +416,13 @@ impl Collector {
                      gives {max}: start one of them with another --memory"
                 )));
             }
-            let memory = made(dir, &manifest, &plan)?;
-            self.store = Some(Store::new(manifest, plan, memory));
-            return Ok(());
+            let what = What::Make;
+            return Ok(Order {
+                dir,
+                manifest,
+                plan,
+                what,
+            });
         };
         if !store.manifest.is_of(&manifest) {
             return Err(NodeError::Refused(
@@ -361,13 +435,16 @@ impl Collector {
         if let Some(before) = store.manifest.share.filter(|&before| before != share) {
             return Err(NodeError::Refused(before.refusal(share)));
         }
-        if store.manifest != manifest {
-            // The lists have other names, or it is of a version that did not write down its place.
-            replace(dir, MANIFEST, &pretty(&manifest), true)?;
-            store.manifest = manifest;
-            self.api.renew();
-        }
-        Ok(())
+        // The lists have other names, or it is of a version that did not write down its place.
+        let is_new = store.manifest != manifest;
+        let what = if is_new { What::Describe } else { What::Read };
+        let plan = store.plan.clone();
+        Ok(Order {
+            dir,
+            manifest,
+            plan,
+            what,
+        })
     }
 
     fn connect(
@@ -375,6 +452,7 @@ impl Collector {
         connection: &Connection,
         hello: &Hello,
         begin: &Begin,
+        all: Vec<End>,
     ) -> Result<Welcome> {
         let refused = |why: &str| NodeError::Refused(why.to_owned());
         if ![256, 512, 1024, 2048, 4096].contains(&begin.mtu) || begin.qpn > MASK_24 {
@@ -390,7 +468,6 @@ impl Collector {
         };
         let store = self.store.as_mut().expect("prepared before");
         let memory = store.memory.as_ref().expect("nobody else writes");
-        let all = ends(&self.spec.store, &store.plan)?;
         let ends = (0_u32..).zip(all).filter(|(_, end)| end.batches > 0);
         let ends = ends.map(|(list, end)| (list, end.batches, end.entries));
         let [numbers, rkeys] = nonce().map_err(NodeError::from)?;
