@@ -58,17 +58,19 @@ impl Batch {
         IntCells { values, nulls }
     }
 
-    /// The float of a row, if it has one.
+    /// A column of floats.
     ///
     /// # Panics
     ///
     /// As [`Batch::ints`].
-    #[inline]
     #[must_use]
-    pub fn float(&self, column: usize, row: usize) -> Option<f32> {
-        let array = self.columns[column].as_ref()?;
-        let array = array.as_primitive::<Float32Type>();
-        array.is_valid(row).then(|| array.value(row))
+    pub fn floats(&self, column: usize) -> FloatCells<'_> {
+        let array = self.columns[column].as_ref();
+        let array = array.map(|array| array.as_primitive::<Float32Type>());
+        FloatCells {
+            values: array.map(|array| &array.values()[..]),
+            nulls: array.and_then(Array::nulls),
+        }
     }
 
     /// The boolean of a row, if it has one.
@@ -122,6 +124,26 @@ impl IntCells<'_> {
             IntValues::Long(values) => Some(values[row]),
             IntValues::Missing => None,
         }
+    }
+}
+
+/// Floats by row.
+#[derive(Clone, Copy, Debug)]
+pub struct FloatCells<'a> {
+    /// `None` for a column that an earlier version did not write.
+    values: Option<&'a [f32]>,
+    nulls: Option<&'a NullBuffer>,
+}
+
+impl FloatCells<'_> {
+    /// A row's float, if it has one.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, row: usize) -> Option<f32> {
+        if self.nulls.is_some_and(|nulls| nulls.is_null(row)) {
+            return None;
+        }
+        self.values.map(|values| values[row])
     }
 }
 

@@ -74,7 +74,7 @@ pub use verify::{Verified, verify, verify_telling};
 /// beyond headers.
 pub mod parts {
     pub use crate::ahead::TableInput;
-    pub use crate::batch::{Batch, IntCells, TextCells};
+    pub use crate::batch::{Batch, FloatCells, IntCells, TextCells};
     pub use crate::files::{Input, InputAt};
     pub use crate::flow::{community_id_of, community_id_seeded, icmp_counterpart};
     pub use crate::packets::rows;

@@ -705,7 +705,7 @@ mod tests {
             assert!(texts.eq(columns[2].bytes().map(|text| text.map(ByteArray::data))));
             assert!(
                 (0..count)
-                    .map(|row| batch.float(4, row))
+                    .map(|row| batch.floats(4).get(row))
                     .eq(columns[4].floats())
             );
         }

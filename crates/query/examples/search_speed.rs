@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use strata_filter::Filter;
-use strata_query::{ByLink, Find, FoundPacket, Label, Matches, Search, TakeFound, search};
+use strata_query::{ByLink, Find, FoundRun, Label, Matches, Search, TakeFound, search};
 use strata_store::Log;
 use strata_wire::{FlowKey, grouped};
 
@@ -50,14 +50,16 @@ impl TakeFound for Counts {
         *self.labels.entry(texts).or_insert(count)
     }
 
-    fn packet(&mut self, packet: &FoundPacket) {
-        self.packets += 1;
-        self.bytes += u64::from(packet.wire_bytes);
+    fn packets(&mut self, run: &FoundRun<'_>) {
+        let packets = run.packets.len() as u64;
+        self.packets += packets;
+        let bytes = run.packets.iter().map(|one| u64::from(one.wire_bytes));
+        self.bytes += bytes.sum::<u64>();
         match &mut self.last {
-            Some((flow, packets)) if *flow == packet.flow => *packets += 1,
+            Some((flow, known)) if *flow == run.flow => *known += packets,
             _ => {
                 self.end_flow();
-                self.last = Some((packet.flow, 1));
+                self.last = Some((run.flow, packets));
             }
         }
     }

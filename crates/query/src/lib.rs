@@ -53,4 +53,4 @@ pub use find::Find;
 pub use reasons::{ReasonCount, reasons_of};
 pub use record::FlowRecord;
 pub use records::{RecordFormat, RecordWriter, flow_records, not_formula};
-pub use search::{FoundPacket, Label, Matches, Search, TakeFound, search};
+pub use search::{FoundPacket, FoundRun, Label, Matches, Search, TakeFound, search};

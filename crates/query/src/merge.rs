@@ -294,7 +294,9 @@ impl Taken {
                     exporter.packet(recording, &packet, &judged)?;
                 }
             }
-            Ok(Record::Verdict(id, verdict)) => known.define(id, verdict),
+            Ok(Record::Verdict(id, verdict)) => {
+                known.define(id, verdict);
+            }
             Ok(Record::FlowShare(share)) => known.share = share,
             Ok(Record::Context(json)) => match Context::from_json(json) {
                 Ok(context) => known.context = context,
@@ -321,12 +323,18 @@ pub(crate) struct OfBlock<'a> {
 }
 
 impl Known {
-    pub(crate) fn define(&mut self, id: u16, verdict: VerdictRecord) {
+    /// Returns whether this is news: each block defines its verdicts again.
+    pub(crate) fn define(&mut self, id: u16, verdict: VerdictRecord) -> bool {
         let place = usize::from(id);
         if self.verdicts.len() <= place {
             self.verdicts.resize(place + 1, None);
         }
-        self.verdicts[place] = Some(verdict);
+        let known = &mut self.verdicts[place];
+        let is_new = known.as_ref() != Some(&verdict);
+        if is_new {
+            *known = Some(verdict);
+        }
+        is_new
     }
 
     pub(crate) fn of(&self, packet: &PacketRecord<'_>) -> OfBlock<'_> {

@@ -67,12 +67,12 @@ pub fn reasons_of(disk: &dyn Disk, part: &Part) -> Result<Vec<ReasonCount>, Arch
         let ints = |at: usize| IntColumn::of(COLUMNS[at].spec(), read.ints(at));
         let texts = [1, 3, 4, 5, 6].map(|at| read.texts(at));
         let (times, ports, protocols) = (ints(0), [7, 8].map(ints), ints(9));
-        let kept = [10, 11].map(ints);
+        let (kept, scores) = ([10, 11].map(ints), read.floats(2));
         // Of this row group, by numbers of the texts.
         let mut of_group: HashMap<([Option<usize>; 3], Option<u32>), Seen> = HashMap::new();
         for row in 0..rows {
             let codes = [0, 1, 2].map(|at: usize| texts[at].and_then(|texts| texts.code(row)));
-            let score = read.float(2, row);
+            let score = scores.get(row);
             let time = times.time(row).map_err(wrong)?;
             let bytes: [u64; 2] = [
                 kept[0].there(row).map_err(wrong)?,

@@ -2,7 +2,8 @@
 //! the rows of compacted packets, and the records of blocks.
 //!
 //! A log is searched piece by piece: a row group of a part, or a few blocks of a file. Threads take
-//! the next piece, and whoever asked gets what each found, in no particular order.
+//! the next piece, and whoever asked gets what each found: first in one piece, then now and then in
+//! several, in no particular order.
 
 mod blocks;
 mod pieces;
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use strata_archive::ArchiveError;
 use strata_store::{Log, Recording};
@@ -25,6 +26,11 @@ use pieces::{Piece, Pieces};
 
 /// How often whoever asked hears of a search that has found nothing new.
 const NEWS: Duration = Duration::from_millis(100);
+/// When a thread hands over what it has found: after its first piece, after this, then after twice as
+/// long each time, up to the second, since putting together what several threads found of a flow takes
+/// as long as finding it.
+const HAND_OVER: Duration = Duration::from_millis(200);
+const HAND_OVER_MAX: Duration = Duration::from_secs(1);
 
 /// Class, granularity and reason of packets, and the model that decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,13 +45,22 @@ pub struct Label<'a> {
     pub reason: &'a str,
 }
 
+/// Packets that are stored one after another and have one flow, direction and label.
+#[derive(Clone, Copy, Debug)]
+pub struct FoundRun<'a> {
+    /// Their flow; the ports of what is not IP are 0.
+    pub flow: FlowKey,
+    /// Whether they go from the flow's low to its high endpoint.
+    pub low_to_high: bool,
+    /// What [`TakeFound::label`] returned for their label.
+    pub label: usize,
+    /// One at least.
+    pub packets: &'a [FoundPacket],
+}
+
 /// A packet of a log, as far as its row or record tells.
 #[derive(Clone, Copy, Debug)]
 pub struct FoundPacket {
-    /// Its flow; the ports of what is not IP are 0.
-    pub flow: FlowKey,
-    /// Whether it goes from the flow's low to its high endpoint.
-    pub low_to_high: bool,
     /// Arrival, ns.
     pub ts_ns: u64,
     /// Bytes on the wire.
@@ -54,17 +69,18 @@ pub struct FoundPacket {
     pub kept_bytes: u32,
     /// The class's share of the trees, if these decided.
     pub score: Option<f32>,
-    /// What [`TakeFound::label`] returned for its label.
-    pub label: usize,
 }
 
-/// Takes what a piece of a log holds.
+/// Takes what pieces of a log hold.
 pub trait TakeFound {
     /// Numbers a label.
     fn label(&mut self, label: &Label<'_>) -> usize;
 
-    /// Takes a packet. Packets of one flow come together as far as they are stored together.
-    fn packet(&mut self, packet: &FoundPacket);
+    /// Hears of a flow whose packets come soon, but not next: time to fetch what is known of it.
+    fn soon(&mut self, _flow: &FlowKey) {}
+
+    /// Takes packets. Those of one flow come together as far as they are stored together.
+    fn packets(&mut self, run: &FoundRun<'_>);
 
     /// A name that a flow's packets tell: of a TLS server, an HTTP host or DNS.
     fn name(&mut self, flow: &FlowKey, name: &str);
@@ -127,7 +143,7 @@ impl Searching<'_> {
 }
 
 /// Searches a log. Of compacted packets, only those are put together of whose flow the filter is not
-/// decided. `take` gets what `new` made once it has taken a piece, and the share of the log that was
+/// decided. `take` gets what `new` made once it has taken some pieces, and the share of the log that was
 /// searched, from 0 to 1; now and then nothing new; it breaks if the rest is not wanted.
 ///
 /// Memory: for each thread, the columns of a row group or a few blocks, and what `new` made; the
@@ -189,7 +205,7 @@ pub fn search<T: TakeFound + Send>(
     })
 }
 
-/// What a thread found in a piece, and the bytes of the piece.
+/// What a thread found in some pieces, and their bytes.
 type News<T> = Result<(T, f64), ArchiveError>;
 
 fn searches<T: TakeFound>(
@@ -199,34 +215,51 @@ fn searches<T: TakeFound>(
     new: &(dyn Fn() -> T + Sync),
     send: &SyncSender<News<T>>,
 ) {
+    let (mut found, mut searched) = (new(), 0.0);
+    let (mut since, mut wait) = (Instant::now(), Duration::ZERO);
     while searching.goes_on() {
         let next = pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
         let Some((piece, bytes)) = next else {
-            return;
+            break;
         };
-        let mut found = new();
-        let read = match piece {
-            Piece::Group(part, group) => {
-                rows::of_group(searching, &part, group, matches, &mut found);
-                Ok(())
-            }
-            Piece::Blocks(recording, file, numbers) => {
-                blocks::of_blocks(searching, (recording, file), numbers, matches, &mut found)
-            }
-            Piece::Encrypted(packets) => {
-                found.encrypted(packets);
-                Ok(())
-            }
-            Piece::Damaged(problem) => {
-                found.damage(problem);
-                Ok(())
-            }
-            Piece::Failed(error) => Err(error),
-        };
-        if send.send(read.map(|()| (found, bytes))).is_err() {
+        if let Err(error) = of_piece(searching, piece, matches, &mut found) {
+            let _ = send.send(Err(error));
             return;
         }
+        searched += bytes;
+        if since.elapsed() >= wait {
+            let so_far = std::mem::replace(&mut found, new());
+            if send
+                .send(Ok((so_far, std::mem::take(&mut searched))))
+                .is_err()
+            {
+                return;
+            }
+            since = Instant::now();
+            wait = (wait * 2).clamp(HAND_OVER, HAND_OVER_MAX);
+        }
     }
+    // Whoever has left takes nothing.
+    let _ = send.send(Ok((found, searched)));
+}
+
+/// Searches a piece.
+fn of_piece(
+    searching: &Searching<'_>,
+    piece: Piece<'_>,
+    matches: &mut Matches<'_>,
+    found: &mut dyn TakeFound,
+) -> Result<(), ArchiveError> {
+    match piece {
+        Piece::Group(part, group) => rows::of_group(searching, &part, group, matches, found),
+        Piece::Blocks(recording, file, numbers) => {
+            return blocks::of_blocks(searching, (recording, file), numbers, matches, found);
+        }
+        Piece::Encrypted(packets) => found.encrypted(packets),
+        Piece::Damaged(problem) => found.damage(problem),
+        Piece::Failed(error) => return Err(error),
+    }
+    Ok(())
 }
 
 fn is_within(find: &Find<'_>, ts_ns: u64) -> bool {

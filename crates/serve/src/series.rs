@@ -1,6 +1,9 @@
 //! Packets and bytes over time, by class and granularity.
 
+use std::ops::Range;
+
 use serde_json::{Value, json};
+use strata_query::FoundPacket;
 use strata_wire::{clamped, exact};
 
 use crate::times::{SECOND_NS, seconds};
@@ -41,6 +44,60 @@ const STEPS_MS: [u64; 24] = [
 
 /// Packets, wire bytes and kept bytes.
 type Point = [u64; 3];
+
+/// What packets come to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Sum {
+    pub(crate) packets: u64,
+    pub(crate) wire_bytes: u64,
+    pub(crate) kept_bytes: u64,
+    pub(crate) first_ns: u64,
+    pub(crate) last_ns: u64,
+    /// Of the first packet, and the highest.
+    pub(crate) first_score: Option<f32>,
+    pub(crate) score: Option<f32>,
+}
+
+impl Default for Sum {
+    fn default() -> Self {
+        Self {
+            packets: 0,
+            wire_bytes: 0,
+            kept_bytes: 0,
+            first_ns: u64::MAX,
+            last_ns: 0,
+            first_score: None,
+            score: None,
+        }
+    }
+}
+
+impl Sum {
+    #[inline]
+    fn packet(&mut self, packet: &FoundPacket) {
+        self.packets += 1;
+        self.wire_bytes += u64::from(packet.wire_bytes);
+        self.kept_bytes += u64::from(packet.kept_bytes);
+        if packet.ts_ns < self.first_ns {
+            (self.first_ns, self.first_score) = (packet.ts_ns, packet.score);
+        }
+        self.last_ns = self.last_ns.max(packet.ts_ns);
+        self.score = higher(self.score, packet.score);
+    }
+
+    fn point(&self) -> Point {
+        [self.packets, self.wire_bytes, self.kept_bytes]
+    }
+}
+
+/// The higher of two scores, as far as there are any.
+#[inline]
+pub(crate) fn higher(a: Option<f32>, b: Option<f32>) -> Option<f32> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.max(b)),
+        (one, None) | (None, one) => one,
+    }
+}
 
 /// Counts over a span, which is known beforehand.
 #[derive(Debug)]
@@ -104,18 +161,52 @@ impl Histogram {
         self.series.len() - 1
     }
 
-    #[inline]
-    pub(crate) fn count(&mut self, series: usize, ts_ns: u64, wire_bytes: u32, kept_bytes: u32) {
-        let at = ts_ns.saturating_sub(self.start_ns) / self.step_ns;
-        let last = self.points.saturating_sub(1);
-        let point = self.series[series]
-            .1
-            .get_mut(clamped::<usize>(at).min(last));
-        // A live log may have grown since it was empty.
-        if let Some(point) = point {
+    /// Counts packets, and says what they come to.
+    pub(crate) fn count(&mut self, series: usize, packets: &[FoundPacket]) -> Sum {
+        let mut sum = Sum::default();
+        for packet in packets {
+            sum.packet(packet);
+        }
+        if self.at(sum.first_ns) == self.at(sum.last_ns) {
+            self.add_to(series, self.at(sum.first_ns), sum.point());
+            return sum;
+        }
+        // Packets near each other are in the same point, which needs no division.
+        let (mut at, mut within) = (0, 1..1);
+        let mut point = [0; 3];
+        for packet in packets {
+            if !within.contains(&packet.ts_ns) {
+                self.add_to(series, at, point);
+                (at, point) = (self.at(packet.ts_ns), [0; 3]);
+                within = self.span_of(at);
+            }
             point[0] += 1;
-            point[1] += u64::from(wire_bytes);
-            point[2] += u64::from(kept_bytes);
+            point[1] += u64::from(packet.wire_bytes);
+            point[2] += u64::from(packet.kept_bytes);
+        }
+        self.add_to(series, at, point);
+        sum
+    }
+
+    /// The point of a time.
+    fn at(&self, ts_ns: u64) -> usize {
+        let at = ts_ns.saturating_sub(self.start_ns) / self.step_ns;
+        clamped::<usize>(at).min(self.points.saturating_sub(1))
+    }
+
+    /// The times of a point.
+    fn span_of(&self, at: usize) -> Range<u64> {
+        let start = (at as u64).saturating_mul(self.step_ns);
+        let start = self.start_ns.saturating_add(start);
+        start..start.saturating_add(self.step_ns)
+    }
+
+    fn add_to(&mut self, series: usize, at: usize, more: Point) {
+        // A live log may have grown since it was empty.
+        if let Some(point) = self.series[series].1.get_mut(at) {
+            for (sum, more) in point.iter_mut().zip(more) {
+                *sum += more;
+            }
         }
     }
 
@@ -163,6 +254,39 @@ impl Histogram {
 mod tests {
     use super::*;
 
+    fn packet(ts_ns: u64) -> FoundPacket {
+        FoundPacket {
+            ts_ns,
+            wire_bytes: 100,
+            kept_bytes: 60,
+            score: None,
+        }
+    }
+
+    /// Runs are counted as their packets one by one, in any order and beyond the span.
+    #[test]
+    fn a_run_counts_as_its_packets() {
+        let span = (1_000 * SECOND_NS, 1_100 * SECOND_NS);
+        let mut seed = 1_u64;
+        for len in 1..200 {
+            let run: Vec<FoundPacket> = (0..len)
+                .map(|_| {
+                    seed = strata_wire::mix64(seed);
+                    packet(seed % (1_200 * SECOND_NS))
+                })
+                .collect();
+            let (mut whole, mut single) = (Histogram::new(span, 50), Histogram::new(span, 50));
+            for histogram in [&mut whole, &mut single] {
+                histogram.series("a", "full");
+            }
+            whole.count(0, &run);
+            for packet in &run {
+                single.count(0, std::slice::from_ref(packet));
+            }
+            assert_eq!(whole.series, single.series);
+        }
+    }
+
     #[test]
     fn every_packet_is_in_its_point_and_points_are_bounded() {
         for (first, last) in [
@@ -174,10 +298,10 @@ mod tests {
             for points in [0, 10, 200, 1_000_000] {
                 let mut histogram = Histogram::new((first, last), points);
                 assert!(histogram.points <= POINTS_MAX, "{first} {last} {points}");
-                for at in [first, first / 2 + last / 2, last] {
-                    let series = histogram.series("a", "full");
-                    histogram.count(series, at, 100, 60);
-                }
+                let series = histogram.series("a", "full");
+                let times = [first, first / 2 + last / 2, last];
+                let sum = histogram.count(series, &times.map(packet));
+                assert_eq!((sum.first_ns, sum.last_ns, sum.packets), (first, last, 3));
                 let [(_, points)] = &histogram.series[..] else {
                     panic!("one series");
                 };
@@ -194,7 +318,7 @@ mod tests {
         let mut histogram = Histogram::new((0, 1), 10);
         for n in 0..10_000 {
             let series = histogram.series(&n.to_string(), "full");
-            histogram.count(series, 0, 1, 1);
+            histogram.count(series, &[packet(0)]);
         }
         assert_eq!(histogram.series.len(), SERIES_MAX);
     }

@@ -108,20 +108,27 @@ impl Plain {
         (fingerprint, source <= destination)
     }
 
-    /// The same as [`Headers`].
+    /// The key of the packet's flow, and whether it goes from the key's low to its high endpoint.
     #[inline]
     #[must_use]
-    pub fn headers(&self) -> Headers {
+    pub fn key(&self) -> (FlowKey, bool) {
         let end = |address: u32, port| Endpoint {
             address: u128::from(address),
             port,
         };
-        let (key, low_to_high) = FlowKey::new(
+        FlowKey::new(
             AddressFamily::Ipv4,
             self.protocol,
             end(self.source, self.source_port),
             end(self.destination, self.destination_port),
-        );
+        )
+    }
+
+    /// The same as [`Headers`].
+    #[inline]
+    #[must_use]
+    pub fn headers(&self) -> Headers {
+        let (key, low_to_high) = self.key();
         Headers {
             header_len: u32::from(self.header_len()),
             transport_len: u16::from(self.transport_len),

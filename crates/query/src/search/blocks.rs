@@ -3,17 +3,18 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use foldhash::fast::RandomState;
 use strata_archive::ArchiveError;
 use strata_blocks::{PacketRecord, Record};
 use strata_store::{BlockFile, Damage, Recording, Select, StoreError};
 use strata_wire::dissect::dissect;
 use strata_wire::{AddressFamily, Context, Endpoint, FlowKey, KeepKind, LinkType, Meta};
-use strata_wire::{TunnelKey, clamped};
+use strata_wire::{Plain, TunnelKey, clamped};
 
 use crate::exporter::Judgement as _;
 use crate::merge::Known;
 
-use super::{FoundPacket, Label, Matches, Searching, TakeFound, is_within};
+use super::{FoundPacket, FoundRun, Label, Matches, Searching, TakeFound, is_within};
 
 /// What was decided on packets with the same verdict.
 struct Told {
@@ -24,16 +25,28 @@ struct Told {
     labels: Vec<(KeepKind, usize)>,
 }
 
+/// Packets that are put off while what is known of their flows comes from memory.
+const PENDING: usize = 32;
+
+/// A packet that is put off.
+struct Pending {
+    flow: FlowKey,
+    low_to_high: bool,
+    label: usize,
+    packet: FoundPacket,
+}
+
 /// Blocks being searched.
 struct OfBlocks<'a, 'm> {
     searching: &'a Searching<'a>,
     matches: &'a mut Matches<'m>,
     known: Known,
-    links: HashMap<u16, LinkType>,
+    links: HashMap<u16, LinkType, RandomState>,
     /// The first recording with the same model.
     recording: u32,
     /// By verdict.
-    told: HashMap<u16, Told>,
+    told: HashMap<u16, Told, RandomState>,
+    pending: Vec<Pending>,
 }
 
 /// Passes what is wanted of some blocks of a file.
@@ -48,9 +61,10 @@ pub(super) fn of_blocks(
         searching,
         matches,
         known: Known::default(),
-        links: HashMap::new(),
+        links: HashMap::default(),
         recording: searching.model_of(recording.id),
-        told: HashMap::new(),
+        told: HashMap::default(),
+        pending: Vec::with_capacity(PENDING),
     };
     let select = Select {
         numbers: Some(numbers),
@@ -72,8 +86,9 @@ pub(super) fn of_blocks(
             match record {
                 Ok(Record::Packet(packet)) => blocks.packet(&packet, take),
                 Ok(Record::Verdict(id, verdict)) => {
-                    blocks.told.remove(&id);
-                    blocks.known.define(id, verdict);
+                    if blocks.known.define(id, verdict) {
+                        blocks.told.remove(&id);
+                    }
                 }
                 Ok(Record::Meta(Meta::Interface { id, interface })) => {
                     blocks.links.insert(id, interface.link);
@@ -90,6 +105,7 @@ pub(super) fn of_blocks(
                 }
             }
         }
+        blocks.pass(take);
     }
     Ok(())
 }
@@ -118,20 +134,8 @@ impl OfBlocks<'_, '_> {
         if find.filter.is_some() && !(self.matches)(link, packet.data, packet.wire_len) {
             return;
         }
-        let headers = dissect(link, packet.data, TunnelKey::Inner);
-        let (flow, low_to_high) = match headers.key {
-            // As in the tables, which do not hold the EtherType.
-            Some(key) if key.family == AddressFamily::Mac => {
-                let [from, to] = match headers.low_to_high {
-                    true => [key.low, key.high],
-                    false => [key.high, key.low],
-                };
-                let end = |end: Endpoint| Endpoint { port: 0, ..end };
-                FlowKey::new(AddressFamily::Mac, 0, end(from), end(to))
-            }
-            Some(key) => (key, headers.low_to_high),
-            None => (FlowKey::NONE, true),
-        };
+        let (flow, low_to_high) = flow_of(link, packet.data);
+        take.soon(&flow);
         let known = &self.known;
         let told = self.told.entry(packet.verdict).or_insert_with(|| {
             let judged = known.of(packet);
@@ -156,14 +160,54 @@ impl OfBlocks<'_, '_> {
                 label
             }
         };
-        take.packet(&FoundPacket {
+        self.pending.push(Pending {
             flow,
             low_to_high,
-            ts_ns: packet.ts_ns,
-            wire_bytes: packet.wire_len,
-            kept_bytes: clamped(packet.data.len()),
-            score: told.score,
             label,
+            packet: FoundPacket {
+                ts_ns: packet.ts_ns,
+                wire_bytes: packet.wire_len,
+                kept_bytes: clamped(packet.data.len()),
+                score: told.score,
+            },
         });
+        if self.pending.len() == PENDING {
+            self.pass(take);
+        }
+    }
+
+    /// Passes the packets that were put off.
+    fn pass(&mut self, take: &mut dyn TakeFound) {
+        for pending in self.pending.drain(..) {
+            take.packets(&FoundRun {
+                flow: pending.flow,
+                low_to_high: pending.low_to_high,
+                label: pending.label,
+                packets: std::slice::from_ref(&pending.packet),
+            });
+        }
+    }
+}
+
+/// The flow of a packet, and whether it goes from its low to its high endpoint.
+fn flow_of(link: LinkType, packet: &[u8]) -> (FlowKey, bool) {
+    if link == LinkType::ETHERNET
+        && let Some(plain) = Plain::read(packet)
+    {
+        return plain.key();
+    }
+    let headers = dissect(link, packet, TunnelKey::Inner);
+    match headers.key {
+        // As in the tables, which do not hold the EtherType.
+        Some(key) if key.family == AddressFamily::Mac => {
+            let [from, to] = match headers.low_to_high {
+                true => [key.low, key.high],
+                false => [key.high, key.low],
+            };
+            let end = |end: Endpoint| Endpoint { port: 0, ..end };
+            FlowKey::new(AddressFamily::Mac, 0, end(from), end(to))
+        }
+        Some(key) => (key, headers.low_to_high),
+        None => (FlowKey::NONE, true),
     }
 }

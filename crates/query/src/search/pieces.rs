@@ -14,8 +14,8 @@ use crate::find::{Find, Flows};
 /// Link types by interface.
 pub(super) type Links = HashMap<u16, LinkType>;
 
-/// Blocks of a piece: 16 MiB, usually.
-const BLOCKS: usize = 16;
+/// Blocks of a piece: 64 MiB, usually, so that its index and threads to read it cost little beside it.
+const BLOCKS: usize = 64;
 /// Blocks start at multiples of so many bytes.
 const BLOCK_BYTES_MIN: u64 = 4096;
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use foldhash::fast::RandomState;
 use strata_archive::parts::{self, Batch, Input, PayloadReader, Rebuild, Row, TableReader};
 use strata_archive::{ArchiveError, PacketColumn};
 use strata_store::{FileKind, Log, Part};
@@ -16,10 +17,13 @@ use crate::find::Place;
 use crate::parts::{header as whole_header, payload_of};
 
 use super::pieces::{Links, OpenPart};
-use super::{FoundPacket, Label, Matches, Searching, TakeFound, is_within};
+use super::{FoundPacket, FoundRun, Label, Matches, Searching, TakeFound, is_within};
 
 /// Rows whose packets are put together at a time, more for a flow that has more.
 const ROWS_AT_ONCE: usize = 1 << 16;
+
+/// How many flows ahead whoever takes packets hears of one.
+const FLOWS_AHEAD: usize = 16;
 
 /// What is read of a packet. Its addresses and ports are those of its flow.
 const COLUMNS: [PacketColumn; 8] = [
@@ -162,39 +166,66 @@ fn of_rows(
     let ints = |at: usize| IntColumn::of(COLUMNS[at].spec(), read.ints(at));
     let times = ints(0);
     let [wire, header, payload] = [1, 2, 3].map(ints);
+    let scores = read.floats(7);
     let mut labels = Labels::of(read, searching.model_of(recording));
+    let mut packets = Vec::new();
     let mut row = 0;
-    for flow in flows {
-        for n in 0..flow.rows {
-            let at = row + n;
-            let ts_ns = times.time(at)?;
-            let wire_bytes = wire.there(at)?;
-            let kept: u32 = header.there(at)?;
-            let more: u32 = payload.there(at)?;
-            if !is_within(find, ts_ns) {
-                continue;
-            }
-            let label = labels.at(at, take);
-            take.packet(&FoundPacket {
-                flow: flow.key,
-                low_to_high: n < flow.low_rows,
-                ts_ns,
-                wire_bytes,
-                kept_bytes: kept.saturating_add(more),
-                score: read.float(7, at),
-                label,
-            });
+    for (number, flow) in flows.iter().enumerate() {
+        if let Some(later) = flows.get(number + FLOWS_AHEAD) {
+            take.soon(&later.key);
         }
-        row += flow.rows;
+        let (low, end) = (row + flow.low_rows, row + flow.rows);
+        for (rows, low_to_high) in [(row..low, true), (low..end, false)] {
+            let mut run = FoundRun {
+                flow: flow.key,
+                low_to_high,
+                label: 0,
+                packets: &[],
+            };
+            packets.clear();
+            for at in rows {
+                let ts_ns = times.time(at)?;
+                let wire_bytes = wire.there(at)?;
+                let kept: u32 = header.there(at)?;
+                let more: u32 = payload.there(at)?;
+                if !is_within(find, ts_ns) {
+                    continue;
+                }
+                let label = labels.at(at, take);
+                if label != run.label {
+                    pass(&run, &mut packets, take);
+                    run.label = label;
+                }
+                packets.push(FoundPacket {
+                    ts_ns,
+                    wire_bytes,
+                    kept_bytes: kept.saturating_add(more),
+                    score: scores.get(at),
+                });
+            }
+            pass(&run, &mut packets, take);
+        }
+        row = end;
     }
     Ok(())
+}
+
+/// Passes packets of a run, if there are any.
+fn pass(run: &FoundRun<'_>, packets: &mut Vec<FoundPacket>, take: &mut dyn TakeFound) {
+    if !packets.is_empty() {
+        take.packets(&FoundRun {
+            packets: packets.as_slice(),
+            ..*run
+        });
+        packets.clear();
+    }
 }
 
 /// The labels of rows, each numbered once.
 struct Labels<'a> {
     recording: u32,
     texts: [Option<parts::TextCells<'a>>; 3],
-    known: HashMap<[Option<usize>; 3], usize>,
+    known: HashMap<[Option<usize>; 3], usize, RandomState>,
     last: Option<([Option<usize>; 3], usize)>,
 }
 
@@ -203,7 +234,7 @@ impl<'a> Labels<'a> {
         Self {
             recording,
             texts: [4, 5, 6].map(|at| read.texts(at)),
-            known: HashMap::new(),
+            known: HashMap::default(),
             last: None,
         }
     }
@@ -351,18 +382,20 @@ impl<'a> Rebuilding<'a> {
                 granularity: text(row.granularity.data()),
                 reason: text(row.reason.data()),
             });
-            take.packet(&FoundPacket {
+            take.packets(&FoundRun {
                 flow: flow.key,
                 low_to_high: if is_same {
                     headers.low_to_high
                 } else {
                     flow.from_low
                 },
-                ts_ns: row.time,
-                wire_bytes: row.wire,
-                kept_bytes: u32::from(row.header_len).saturating_add(row.payload_len),
-                score: row.score,
                 label,
+                packets: &[FoundPacket {
+                    ts_ns: row.time,
+                    wire_bytes: row.wire,
+                    kept_bytes: u32::from(row.header_len).saturating_add(row.payload_len),
+                    score: row.score,
+                }],
             });
         }
     }

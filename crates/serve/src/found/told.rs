@@ -1,0 +1,302 @@
+//! What was found, as the API tells it.
+
+use std::collections::HashMap;
+
+use foldhash::fast::RandomState;
+use serde_json::{Value, json};
+use strata_wire::{AddressFamily, FlowKey, in_words};
+
+use super::row::Row;
+use super::{FLOWS_MAX, Found, Label};
+use crate::flow_id;
+use crate::times;
+use crate::work::Stop;
+
+/// Reasons and talkers that are told.
+const REASONS_TOLD: usize = 50;
+const TOP_TOLD: usize = 20;
+
+/// Why packets were kept, and what that costs.
+#[derive(Debug)]
+pub(crate) struct Cost<'a> {
+    /// The first recording with its model.
+    pub(crate) recording: u32,
+    pub(crate) class: &'a str,
+    pub(crate) granularity: &'a str,
+    pub(crate) reason: &'a str,
+    pub(crate) score: Option<f32>,
+    pub(crate) packets: u64,
+    pub(crate) kept_bytes: u64,
+    pub(crate) first_ns: u64,
+    pub(crate) first_flow: FlowKey,
+}
+
+impl Found {
+    /// What it was made from (`Covered` in the API).
+    pub(crate) fn covered(&self, stop: &Stop, since: std::time::Instant) -> Value {
+        let mut why: Vec<String> = stop.why().into_iter().collect();
+        if self.unlisted_packets > 0 {
+            why.push(format!(
+                "more than {FLOWS_MAX} flows: {} packets of others are counted, not listed; narrow \
+                 the time or the filter",
+                self.unlisted_packets
+            ));
+        }
+        if self.encrypted > 0 {
+            why.push(format!(
+                "{} packets are encrypted: start strata serve with --key",
+                self.encrypted
+            ));
+        }
+        if let Some(problem) = &self.first_damage {
+            why.push(format!(
+                "{} damaged places, the first: {problem}",
+                self.damaged
+            ));
+        }
+        let is_whole = why.is_empty();
+        json!({
+            "complete": is_whole,
+            "why": (!why.is_empty()).then(|| why.join("; ")),
+            "packets": self.packets,
+            "from": self.span.map(|(first, _)| times::text(first)),
+            "to": self.span.map(|(_, last)| times::text(last)),
+            "damaged": self.damaged,
+            "encrypted_packets": self.encrypted,
+            "seconds": since.elapsed().as_secs_f64(),
+        })
+    }
+
+    /// As [`Found::covered`], while the search is under way.
+    pub(crate) fn covered_so_far(&self, share: f64, since: std::time::Instant) -> Value {
+        json!({
+            "complete": false,
+            "why": format!("so far: {:.0} % of the log was searched", share * 100.0),
+            "packets": self.packets,
+            "from": self.span.map(|(first, _)| times::text(first)),
+            "to": self.span.map(|(_, last)| times::text(last)),
+            "damaged": self.damaged,
+            "encrypted_packets": self.encrypted,
+            "seconds": since.elapsed().as_secs_f64(),
+        })
+    }
+
+    pub(crate) fn histogram(&self, covered: &Value) -> Value {
+        self.histogram.json(covered)
+    }
+
+    /// Totals, flows and packets (parts of `SearchResult` and `PolicyCheck`).
+    pub(crate) fn totals(&self) -> Value {
+        json!({
+            "flows": self.rows.len(),
+            "listed": self.rows.len(),
+            "packets": self.packets,
+            "wire_bytes": self.wire_bytes,
+            "kept_bytes": self.kept_bytes,
+        })
+    }
+
+    pub(crate) fn classes(&self) -> Vec<Value> {
+        let mut sums: HashMap<(&str, &str), [u64; 3]> = HashMap::new();
+        for label in self.labels.iter().filter(|label| label.packets > 0) {
+            let sum = sums.entry((&label.class, &label.granularity)).or_default();
+            sum[0] += label.packets;
+            sum[1] += label.wire_bytes;
+            sum[2] += label.kept_bytes;
+        }
+        let mut sums: Vec<_> = sums.into_iter().collect();
+        sums.sort_by_key(|(name, sum)| (std::cmp::Reverse(sum[0]), *name));
+        let each = sums
+            .into_iter()
+            .map(|((class, granularity), [packets, wire, kept])| {
+                json!({
+                    "class": class, "granularity": granularity, "packets": packets,
+                    "wire_bytes": wire, "kept_bytes": kept,
+                })
+            });
+        each.collect()
+    }
+
+    pub(crate) fn reasons(&self) -> Vec<Value> {
+        let mut labels: Vec<&Label> = self
+            .labels
+            .iter()
+            .filter(|label| label.packets > 0)
+            .collect();
+        labels.sort_by_key(|label| (std::cmp::Reverse(label.packets), &label.reason));
+        let each = labels.into_iter().take(REASONS_TOLD).map(|label| {
+            json!({
+                "reason": label.reason,
+                "words": words(&label.reason, &label.class),
+                "class": label.class,
+                "granularity": label.granularity,
+                "packets": label.packets,
+                "kept_bytes": label.kept_bytes,
+            })
+        });
+        each.collect()
+    }
+
+    /// Why packets were kept, what costs most first; and totals.
+    pub(crate) fn by_cost(&self, limit: usize) -> (Vec<Cost<'_>>, Value) {
+        let mut labels: Vec<&Label> = self
+            .labels
+            .iter()
+            .filter(|label| label.packets > 0)
+            .collect();
+        labels.sort_by_key(|label| (std::cmp::Reverse(label.kept_bytes), &label.reason));
+        let total = json!({
+            "reasons": labels.len(), "packets": self.packets, "kept_bytes": self.kept_bytes,
+        });
+        let costs = labels.into_iter().take(limit).filter_map(|label| {
+            let (first_ns, first_flow) = label.first?;
+            Some(Cost {
+                recording: label.recording,
+                class: &label.class,
+                granularity: &label.granularity,
+                reason: &label.reason,
+                score: label.score,
+                packets: label.packets,
+                kept_bytes: label.kept_bytes,
+                first_ns,
+                first_flow,
+            })
+        });
+        (costs.collect(), total)
+    }
+
+    /// The addresses and ports with most bytes.
+    pub(crate) fn top(&self) -> Value {
+        let mut addresses: HashMap<_, Top, RandomState> = HashMap::default();
+        let mut ports: HashMap<_, Top, RandomState> = HashMap::default();
+        for row in &self.rows {
+            let count = |top: &mut Top| {
+                top.flows += 1;
+                top.packets += row.packets.iter().sum::<u64>();
+                top.wire_bytes += row.wire_bytes;
+                top.kept_bytes += row.kept_bytes;
+            };
+            let key = &row.key;
+            if *key == FlowKey::NONE {
+                continue;
+            }
+            for end in [key.low, key.high] {
+                count(addresses.entry((key.family, end.address)).or_default());
+            }
+            if key.family != AddressFamily::Mac && (key.low.port | key.high.port) != 0 {
+                // The lower one is the service, usually.
+                let port = key.low.port.min(key.high.port);
+                count(ports.entry((key.protocol, key.family, port)).or_default());
+            }
+        }
+        let addresses = addresses.into_iter();
+        let addresses =
+            addresses.map(|((family, address), top)| (flow_id::address(family, address), top));
+        let mut by_port: HashMap<String, Top> = HashMap::new();
+        for ((protocol, family, port), top) in ports {
+            let key = FlowKey {
+                protocol,
+                family,
+                ..FlowKey::NONE
+            };
+            let name = format!("{}/{port}", flow_id::protocol(&key));
+            by_port.entry(name).or_default().add(&top);
+        }
+        json!({"addresses": told(addresses), "ports": told(by_port.into_iter())})
+    }
+
+    pub(crate) fn name(&self, row: &Row) -> Option<&str> {
+        self.names.get(&row.key).map(AsRef::as_ref)
+    }
+
+    /// The class of most of a flow's packets.
+    pub(crate) fn class(&self, row: &Row) -> &str {
+        let named = row.classes();
+        let named = named.map(|(class, packets)| (packets, &self.classes[usize::from(class)]));
+        // Of equally many, the first by name, whatever came first.
+        let most = named.max_by_key(|&(packets, class)| (packets, std::cmp::Reverse(class)));
+        most.map_or("", |(_, class)| class)
+    }
+
+    /// A flow (`Flow` in the API).
+    pub(crate) fn flow(&self, row: &Row) -> Value {
+        let key = &row.key;
+        let ends = row.ends();
+        let has_ports = key.family != AddressFamily::Mac && (key.low.port | key.high.port) != 0;
+        let [src, dst] = ends.map(|end| match *key == FlowKey::NONE {
+            true => String::new(),
+            false => flow_id::address(key.family, end.address),
+        });
+        let [there, back] = match row.from_low {
+            true => row.packets,
+            false => [row.packets[1], row.packets[0]],
+        };
+        let classes = row.classes().map(|(class, packets)| {
+            json!({"class": self.classes[usize::from(class)], "packets": packets})
+        });
+        let is_ip = key.family != AddressFamily::Mac && has_ports;
+        json!({
+            "id": flow_id::id(key),
+            "src": src,
+            "dst": dst,
+            "src_port": has_ports.then_some(ends[0].port),
+            "dst_port": has_ports.then_some(ends[1].port),
+            "protocol": flow_id::protocol(key),
+            "first": times::text(row.first_ns),
+            "last": times::text(row.last_ns),
+            "packets": there,
+            "packets_back": back,
+            "wire_bytes": row.wire_bytes,
+            "kept_bytes": row.kept_bytes,
+            "class": self.class(row),
+            "classes": classes.collect::<Vec<_>>(),
+            "score": row.score,
+            "name": self.name(row),
+            "community_id": is_ip.then(|| strata_archive::parts::community_id_of(key)),
+            "filter": flow_id::filter_text(key),
+        })
+    }
+}
+
+/// Counts of an address or port.
+#[derive(Debug, Default)]
+struct Top {
+    flows: u64,
+    packets: u64,
+    wire_bytes: u64,
+    kept_bytes: u64,
+}
+
+impl Top {
+    fn add(&mut self, more: &Self) {
+        self.flows += more.flows;
+        self.packets += more.packets;
+        self.wire_bytes += more.wire_bytes;
+        self.kept_bytes += more.kept_bytes;
+    }
+}
+
+fn told(all: impl Iterator<Item = (String, Top)>) -> Vec<Value> {
+    let mut all: Vec<(String, Top)> = all.collect();
+    all.sort_by(|(a, x), (b, y)| y.wire_bytes.cmp(&x.wire_bytes).then_with(|| a.cmp(b)));
+    let each = all.into_iter().take(TOP_TOLD).map(|(what, top)| {
+        json!({
+            "what": what, "flows": top.flows, "packets": top.packets,
+            "wire_bytes": top.wire_bytes, "kept_bytes": top.kept_bytes,
+        })
+    });
+    each.collect()
+}
+
+/// A reason in a few words.
+pub(crate) fn words(reason: &str, class: &str) -> String {
+    in_words(reason).unwrap_or_else(|| match reason.split(':').next() {
+        Some("flow-trees" | "shadow-flow-trees") => {
+            format!("the forest takes the flow for {class}")
+        }
+        Some("packet-trees" | "shadow-packet-trees") => {
+            format!("the forest takes the packet for {class}")
+        }
+        _ => reason.to_owned(),
+    })
+}
