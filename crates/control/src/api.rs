@@ -44,6 +44,8 @@ pub use telemetry::serve_telemetry;
 
 /// Most bytes of a request's body.
 const BODY_BYTES: usize = 64 << 10;
+/// Most bytes of what a library says of a refusal.
+const SAID_BYTES: usize = 4 << 10;
 /// Connections waiting to be accepted.
 const BACKLOG: i32 = 1024;
 /// How long a request may take, including its body.
@@ -219,10 +221,41 @@ fn router(controller: Arc<Controller>) -> Router {
         .with_state(controller)
 }
 
-/// With limits on what a request may cost: bytes of its body, and time.
+/// With limits on what a request may cost: bytes of its body, and time. Whatever it refuses it says
+/// as [`Refusal`].
 fn bounded(app: Router, body_bytes: usize) -> Router {
     app.layer(DefaultBodyLimit::max(body_bytes))
         .layer(middleware::from_fn_with_state(body_bytes, within_time))
+        .layer(middleware::from_fn(refuses_alike))
+}
+
+/// Refusals by libraries (no such path, a body that is not JSON) in the form of ours.
+async fn refuses_alike(request: Request, next: Next) -> Response {
+    let answer = next.run(request).await;
+    let status = answer.status();
+    let kind = answer.headers().get(header::CONTENT_TYPE);
+    let is_ours = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+    if is_ours || !(status.is_client_error() || status.is_server_error()) {
+        return answer;
+    }
+    let (parts, body) = answer.into_parts();
+    let said = axum::body::to_bytes(body, SAID_BYTES).await;
+    let said = said.map(|said| String::from_utf8_lossy(&said).trim().to_owned());
+    let said = said.ok().filter(|said| !said.is_empty());
+    let message = said.as_deref().unwrap_or(match status {
+        StatusCode::NOT_FOUND => "there is no such path: GET /api/v1/openapi.json lists them",
+        StatusCode::METHOD_NOT_ALLOWED => {
+            "this path is asked otherwise: GET /api/v1/openapi.json says how"
+        }
+        status => status.canonical_reason().unwrap_or("refused"),
+    });
+    let mut refusal = refused(status, message);
+    for (name, value) in &parts.headers {
+        if !matches!(*name, header::CONTENT_TYPE | header::CONTENT_LENGTH) {
+            refusal.headers_mut().append(name, value.clone());
+        }
+    }
+    refusal
 }
 
 /// Refuses a request that is too long, or not complete in time.
@@ -532,7 +565,11 @@ fn as_accepted(headers: &HeaderMap, page: impl FnOnce(Format) -> String) -> Resp
 
 #[derive(OpenApi)]
 #[openapi(
-    info(title = "Strata", description = "Steers a running recording."),
+    info(
+        title = "Strata",
+        description = "Steers a running recording. Whatever is refused, also a path that does not \
+                       exist, is answered with a Refusal as JSON."
+    ),
     paths(
         status,
         set_mode,

@@ -82,6 +82,11 @@ impl Api {
 
     /// The status code of the answer. There always is one.
     fn status(&self, method: &str, path: &str, body: &str) -> u16 {
+        self.answer(method, path, body).0
+    }
+
+    /// The status code of an answer, and all of it.
+    fn answer(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         let mut stream = UnixStream::connect(self.socket()).unwrap();
         let limit = Some(Duration::from_secs(30));
         stream.set_read_timeout(limit).unwrap();
@@ -95,7 +100,8 @@ impl Api {
         stream.read_to_string(&mut answer).unwrap();
         let status = answer.strip_prefix("HTTP/1.1 ").and_then(|a| a.get(..3));
         let status = status.and_then(|digits| digits.parse().ok());
-        status.unwrap_or_else(|| panic!("{method} {path} {body}: {answer:?}"))
+        let status = status.unwrap_or_else(|| panic!("{method} {path} {body}: {answer:?}"));
+        (status, answer)
     }
 
     /// Requests a timed mode, and lets its time pass; returns whether it was accepted.
@@ -140,6 +146,31 @@ fn extreme_numbers_are_answered() {
     }
     // A refused request does not cancel an earlier mode.
     assert!(api.mode_for("3600"));
+}
+
+/// Whoever refuses, this crate or a library below it, clients read one form.
+#[test]
+fn refusals_have_one_form() {
+    let api = Api::start();
+    for (method, path, body, status, said) in [
+        ("GET", "/api/v1/none", "", 404, "openapi.json"),
+        ("GET", "/", "", 404, "openapi.json"),
+        ("POST", "/api/v1/mode", "{}", 405, "openapi.json"),
+        ("PUT", "/api/v1/mode", "{", 400, "EOF"),
+        ("PUT", "/api/v1/mode", "{}", 422, "mode"),
+        ("PUT", "/api/v1/mode", r#"{"mode":"none"}"#, 400, "none"),
+        ("DELETE", "/api/v1/policies/x", "", 400, "x"),
+        ("DELETE", "/api/v1/policies/7", "", 404, "7"),
+    ] {
+        let (refused, answer) = api.answer(method, path, body);
+        assert_eq!(refused, status, "{method} {path} {body}: {answer}");
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let head = head.to_ascii_lowercase();
+        assert!(head.contains("content-type: application/json"), "{answer}");
+        assert_eq!(head.contains("\nallow: put"), status == 405, "{answer}");
+        let refusal: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert!(refusal["error"].as_str().unwrap().contains(said), "{body}");
+    }
 }
 
 /// After a refused time, an earlier one still ends on schedule.
