@@ -116,3 +116,15 @@ export function zone(ns: bigint): string {
 export function plural(amount: number, one: string, many = `${one}s`): string {
   return `${count(amount)} ${amount === 1 ? one : many}`;
 }
+
+const WITH_PORTS: Record<string, string> = { "6": "tcp", "17": "udp", "132": "sctp" };
+
+/** A filter for the packets of a flow, from its id; empty if it is none. */
+export function filterOf(id: string): string {
+  const [protocol, low, lowPort, high, highPort] = id.split("_");
+  if (protocol === undefined || low === undefined || high === undefined || highPort === undefined) return "";
+  if (protocol === "e") return `ether host ${low} and ether host ${high}`;
+  const name = WITH_PORTS[protocol];
+  if (name) return `${name} and host ${low} and host ${high} and port ${lowPort} and port ${highPort}`;
+  return `${low.includes(":") ? "ip6" : "ip"} proto ${protocol} and host ${low} and host ${high}`;
+}

@@ -291,7 +291,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         false => args.log.any_destination()?,
     };
     let start_page = || {
-        let socket = args.road.steer.socket();
+        let socket = || args.road.steer.socket();
         args.page.start(args.log.dir(), socket)
     };
     run_with(&args.road, destination, args.log.duration(), start_page)

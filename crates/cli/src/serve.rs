@@ -1,7 +1,8 @@
 //! `strata serve`: the operator's page.
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::thread::CapabilitySet;
 use strata_sandbox::give_up_capabilities;
 use strata_serve::{Login, Role, Spec, TlsFiles, serve};
-use strata_store::Log;
+use strata_store::{Log, MANIFEST_NAME};
 use strata_wire::Printable;
 use tracing::{info, warn};
 
@@ -33,6 +34,7 @@ const TOKENS_BYTES_MAX: u64 = 64 << 10;
 Examples:
   strata serve log/
   strata serve log/ --socket /run/strata/record-4711/control.sock --open
+  strata serve log/ --state /var/lib/strata-page
   strata serve log/ --listen 192.0.2.10:9470 --token-file tokens --tls-cert s.crt --tls-key s.key
   strata serve log/ --listen 192.0.2.10:9470 --trust-proxy 192.0.2.1/32 --user-header X-Forwarded-User
 
@@ -97,6 +99,12 @@ pub(crate) struct Args {
     #[arg(long)]
     read_only: bool,
 
+    /// Keep questions (Ask) and labels of flows in this directory, for everybody who uses the page;
+    /// `strata train LOG --labels DIR/labels.json` reads the labels. Made if it is missing. Without
+    /// it questions stay in the browser, and the page names the command line that labels.
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+
     /// Open the page in a browser.
     #[arg(long)]
     open: bool,
@@ -156,6 +164,41 @@ impl Args {
         })
     }
 
+    /// Refuses what is no log, and to start if there is nothing to show: a mistyped name is noticed
+    /// here, not in the browser. A recording whose socket is given may still have to make its log.
+    fn check_sources(&self) -> Result<()> {
+        let missing = self.logs.iter().filter_map(|log| not_a_log(log));
+        let missing: Vec<String> = missing.collect();
+        let silent = self.socket.iter().filter(|socket| !socket.exists());
+        let silent = silent.map(|socket| {
+            let socket = socket.display();
+            format!("{socket}: no recording listens there (strata record --socket {socket})")
+        });
+        let silent: Vec<String> = silent.collect();
+        let shows_nothing = missing.len() == self.logs.len() && silent.len() == self.socket.len();
+        if shows_nothing || (self.socket.is_empty() && !missing.is_empty()) {
+            return Err(refuse([missing, silent].concat().join("; ")));
+        }
+        for absent in missing.iter().chain(&silent) {
+            warn!("{}; it is shown once it is there", Printable(absent));
+        }
+        Ok(())
+    }
+
+    /// The directory for what users keep, made if it is missing.
+    fn state(&self) -> Result<Option<PathBuf>> {
+        let Some(dir) = &self.state else {
+            return Ok(None);
+        };
+        let made = std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir);
+        let named = || format!("--state {}: cannot make this directory", dir.display());
+        made.with_context(named)?;
+        Ok(Some(dir.clone()))
+    }
+
     fn networks(&self) -> Result<Vec<IpNet>> {
         let network = |text: &String| {
             let address = || text.parse::<IpAddr>().map(IpNet::from);
@@ -185,6 +228,7 @@ impl Args {
                 }),
             login: self.login()?,
             read_only: self.read_only,
+            state: self.state()?,
             open: Arc::new(move |dir| words(key.open(dir))),
             open_stored: Arc::new(|dir| {
                 words(object_tier::disk(dir).and_then(|disk| Ok(Log::on(disk)?)))
@@ -201,6 +245,22 @@ impl Args {
             warn: Box::new(|text| warn!("{}", Printable(&text))),
         })
     }
+}
+
+/// What is wrong with a directory that should be a log's.
+fn not_a_log(dir: &Path) -> Option<String> {
+    let named = dir.display();
+    let what = match std::fs::metadata(dir.join(MANIFEST_NAME)) {
+        Ok(_) => return None,
+        // Whether it can be read is said where it is read.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => return None,
+        Err(_) if dir.is_dir() => {
+            format!("no log is in this directory ({MANIFEST_NAME} is missing)")
+        }
+        Err(_) if dir.exists() => String::from("a file, not the directory of a log"),
+        Err(_) => String::from("there is no such directory"),
+    };
+    Some(format!("{named}: {what}: strata record -o DIR makes a log"))
 }
 
 fn words(opened: Result<Log>) -> Result<Log, String> {
@@ -267,14 +327,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.end_with_parent {
         set_parent_process_death_signal(Some(Signal::TERM)).context("cannot follow the parent")?;
     } else {
-        for log in &args.logs {
-            if !log.is_dir() {
-                return Err(refuse(format!(
-                    "{}: not a directory of a log",
-                    log.display()
-                )));
-            }
-        }
+        args.check_sources()?;
     }
     let spec = args.spec()?;
     let stopped = Stopped::watch()?;

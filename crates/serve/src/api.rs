@@ -73,7 +73,10 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/logs/{log}/storage", get(look::storage))
         .route("/logs/{log}/models", get(look::models))
         .route("/logs/{log}/verify", get(look::verify))
+        .route("/logs/{log}/labels", post(change::label))
         .route("/ask", get(askable).post(question))
+        .route("/questions", get(questions).post(change::keep_question))
+        .route("/questions/{name}", delete(change::forget_question))
         .method_not_allowed_fallback(not_allowed);
     Router::new()
         .nest("/api/v1", api)
@@ -151,6 +154,7 @@ fn session_of(app: &App, who: &Who) -> Value {
         "user": who.name,
         "roles": roles,
         "read_only": app.spec.read_only,
+        "keeps": app.saved.keeps(),
         "login": match app.gate.login {
             Login::None => "none",
             Login::Tokens(_) => "token",
@@ -226,6 +230,12 @@ async fn events(State(app): Shared, Path(id): Path<String>) -> Answer {
 
 async fn askable(State(app): Shared) -> Json<Value> {
     Json(ask::askable(&app))
+}
+
+async fn questions(State(app): Shared) -> Answer {
+    let shared = Arc::clone(&app);
+    let questions = app.work.short(move |_| shared.saved.questions());
+    Ok(Json(json!(questions.await?)))
 }
 
 /// SQL may read payload, and an answer may be of any bytes.

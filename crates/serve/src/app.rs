@@ -8,6 +8,7 @@ use crate::audit::Audit;
 use crate::logs::Logs;
 use crate::recorders::{Recorder, Ticks, ticks};
 use crate::results::Searches;
+use crate::saved::Saved;
 use crate::trust::Gate;
 use crate::work::Work;
 
@@ -19,6 +20,7 @@ pub(crate) struct App {
     pub(crate) logs: Logs,
     pub(crate) recorders: Vec<Arc<Recorder>>,
     pub(crate) searches: Searches,
+    pub(crate) saved: Saved,
     pub(crate) work: Work,
     pub(crate) ticks: Ticks,
 }
@@ -34,6 +36,7 @@ impl App {
             logs: Logs::new(&spec.logs, open, open_stored),
             recorders: recorders.collect(),
             searches: Searches::default(),
+            saved: Saved::new(spec.state.clone()),
             work: Work::new(),
             ticks: ticks(),
             spec,

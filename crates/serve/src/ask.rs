@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use strata_archive::{Kind, Table};
 use strata_gpv::marple::SHIPPED;
@@ -25,7 +25,7 @@ const AFTER: Duration = Duration::from_secs(60);
 const BYTES_MAX: u64 = 32 << 20;
 const ROWS_MAX: usize = 100_000;
 const ROWS_USUAL: usize = 10_000;
-const QUESTION_BYTES_MAX: usize = 16 << 10;
+pub(crate) const QUESTION_BYTES_MAX: usize = 16 << 10;
 /// Integers below this JavaScript keeps exact; larger ones may have been rounded to it.
 const EXACT_END: f64 = 9_007_199_254_740_992.0;
 
@@ -40,9 +40,9 @@ pub(crate) struct Question {
     rows_max: Option<usize>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Language {
+pub(crate) enum Language {
     Sql,
     Marple,
 }

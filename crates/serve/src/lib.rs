@@ -9,6 +9,7 @@
 //! search storage   what a log holds
 //! results found    flows that were found, which wait to be paged through
 //! packet tshark    a packet: its bytes, and why it was kept
+//! saved            what users keep: questions, labels of flows
 //! why packets      the packets of a flow; the conditions of the forest
 //! recorders        recordings, asked once a second
 //! logs             logs, opened for each request
@@ -40,6 +41,7 @@ mod packets;
 mod recorders;
 mod refused;
 mod results;
+mod saved;
 mod search;
 mod series;
 mod storage;
@@ -87,6 +89,8 @@ pub struct Spec {
     pub login: Login,
     /// Whether nobody may change anything.
     pub read_only: bool,
+    /// Where users' questions and labels are kept, if they are.
+    pub state: Option<PathBuf>,
     /// Opens a log, decrypting what is encrypted as far as there is a key.
     pub open: Arc<OpenLog>,
     /// Opens a log as it is stored.

@@ -21,7 +21,7 @@ use crate::work::Stop;
 
 /// Most bytes of a filter.
 pub(crate) const FILTER_BYTES_MAX: usize = 4 << 10;
-/// Rows in the first news of a search.
+/// Rows in the first news of a search, of which it finds so many.
 const FIRST_ROWS: usize = 100;
 /// How often news of a search are sent.
 const NEWS: Duration = Duration::from_millis(200);
@@ -72,6 +72,15 @@ fn not_empty(text: &Option<String>) -> Option<&str> {
 }
 
 impl Asked {
+    /// Everything in a time.
+    pub(crate) fn between(from: Option<String>, to: Option<String>) -> Self {
+        Self {
+            from,
+            to,
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn sought(&self) -> Result<Sought, Refused> {
         let text = self.filter.as_deref().unwrap_or("").to_owned();
         let time = |field, text: &Option<String>| {
@@ -247,16 +256,17 @@ fn streamed(
         .map_err(gone)?;
     let log = logs::open(logs, id)?;
     let mut told_at: Option<Instant> = None;
-    let mut sent_rows = false;
+    let mut sent_rows = 0;
     let mut tell = |found: &Found, share: f64| {
         if found.packets == 0 || told_at.is_some_and(|at| at.elapsed() < NEWS) {
             return ControlFlow::Continue(());
         }
         told_at = Some(Instant::now());
         let mut rows = Vec::new();
-        if !sent_rows && found.rows.len() >= FIRST_ROWS {
-            sent_rows = true;
-            let first = found.rows.iter().take(FIRST_ROWS);
+        let first = found.rows.len().min(FIRST_ROWS);
+        if first > sent_rows {
+            sent_rows = first;
+            let first = found.rows.iter().take(first);
             rows = first.map(|row| found.flow(row)).collect();
         }
         let so_far = found.covered_so_far(share, since);

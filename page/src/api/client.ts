@@ -21,6 +21,7 @@ export type Changed = Schemas["Changed"];
 export type SearchEvent = Schemas["SearchEvent"];
 export type SearchResult = Schemas["SearchResult"];
 export type Answer = Schemas["Answer"];
+export type KeptQuestion = Schemas["KeptQuestion"];
 
 export const ROOT = "/api/v1";
 
@@ -94,6 +95,10 @@ const PLACES = {
   storage: ["GET", "/api/v1/logs/{log}/storage"],
   models: ["GET", "/api/v1/logs/{log}/models"],
   verify: ["GET", "/api/v1/logs/{log}/verify"],
+  label: ["POST", "/api/v1/logs/{log}/labels"],
+  questions: ["GET", "/api/v1/questions"],
+  keepQuestion: ["POST", "/api/v1/questions"],
+  forgetQuestion: ["DELETE", "/api/v1/questions/{name}"],
   askable: ["GET", "/api/v1/ask"],
   ask: ["POST", "/api/v1/ask"],
 } as const satisfies Record<Id, readonly ["GET" | "PUT" | "POST" | "DELETE", keyof paths]>;

@@ -1,6 +1,6 @@
 // Ask: SQL, and Marple's language for what happens within flows.
 import { useMemo, useRef, useState } from "preact/hooks";
-import { call, nanoseconds, type Answer, type Schemas } from "../api/client";
+import { call, nanoseconds, type Answer, type KeptQuestion, type Schemas, type Session } from "../api/client";
 import { dayTime, duration, grouped, plural } from "../format";
 import { asRefused, useKept, useLoad } from "../hooks";
 import type { View } from "../main";
@@ -13,13 +13,55 @@ import { type Column, VirtualTable } from "../ui/table";
 
 type Language = "sql" | "marple";
 type Question = Schemas["Askable"]["questions"][number];
-interface Saved {
-  language: Language;
-  name: string;
-  text: string;
+/** Questions that a browser keeps, and characters of a name. */
+const KEPT_MOST = 50;
+const NAME_LONGEST = 60;
+
+/** Questions that are kept, by the server or else by this browser. */
+interface Keeping {
+  where: string;
+  questions: KeptQuestion[];
+  problem: Error | null;
+  /** Missing where one may not. */
+  keep?: (question: KeptQuestion) => void;
+  forget?: (name: string) => void;
 }
-/** Questions that a browser keeps. */
-const SAVED_MOST = 50;
+
+function useKeeping(session: Session): Keeping {
+  const [own, setOwn] = useKept<KeptQuestion[]>("ask.saved", []);
+  const [problem, setProblem] = useState<Error | null>(null);
+  const { keeps } = session;
+  const shared = useLoad(async (signal) => (keeps ? call("questions", { signal }) : []), [keeps]);
+  if (!keeps) {
+    const others = (name: string) => own.filter((one) => one.name !== name);
+    return {
+      where: "Kept in this browser",
+      questions: own,
+      problem: null,
+      keep: (question) => setOwn([question, ...others(question.name)].slice(0, KEPT_MOST)),
+      forget: (name) => setOwn(others(name)),
+    };
+  }
+  const change = async (changing: Promise<unknown>) => {
+    try {
+      await changing;
+      setProblem(null);
+      shared.again();
+    } catch (error) {
+      setProblem(asRefused(error));
+    }
+  };
+  const may = session.roles.includes("payload") && !session.read_only;
+  return {
+    where: "Kept for everybody",
+    questions: shared.data ?? [],
+    problem: problem ?? shared.problem,
+    ...(may && {
+      keep: (question) => void change(call("keepQuestion", { body: question })),
+      forget: (name) => void change(call("forgetQuestion", { path: { name } })),
+    }),
+  };
+}
 
 export function Ask({ place, session }: View) {
   const askable = useLoad((signal) => call("askable", { signal }), []);
@@ -30,7 +72,7 @@ export function Ask({ place, session }: View) {
   const asked = place.query.get("text") ?? "";
   const [text, setText] = useState(asked);
   const [params, setParams] = useState<Record<string, string>>({});
-  const [saved, setSaved] = useKept<Saved[]>("ask.saved", []);
+  const keeping = useKeeping(session);
   const [state, setState] = useState<{ answer: Answer | null; problem: Error | null; running: boolean }>({
     answer: null,
     problem: null,
@@ -124,22 +166,23 @@ export function Ask({ place, session }: View) {
                   Stop
                 </button>
               )}
-              <button
-                type="button"
-                disabled={text.trim() === ""}
-                onClick={() => {
-                  const name = text.trim().replace(/\s+/g, " ").slice(0, 60);
-                  const others = saved.filter((one) => one.name !== name);
-                  setSaved([{ language, name, text }, ...others].slice(0, SAVED_MOST));
-                }}
-              >
-                Keep this question
-              </button>
+              {keeping.keep && (
+                <button
+                  type="button"
+                  disabled={text.trim() === ""}
+                  onClick={() => {
+                    const name = text.trim().replace(/\s+/g, " ").slice(0, NAME_LONGEST);
+                    keeping.keep?.({ language, name, text });
+                  }}
+                >
+                  Keep this question
+                </button>
+              )}
             </p>
             <Loading when={state.running}>Asking …</Loading>
             <Problem of={state.problem} />
           </form>
-          <Beside can={can} language={language} saved={saved} setSaved={setSaved} choose={choose} />
+          <Beside can={can} language={language} keeping={keeping} choose={choose} />
         </div>
       )}
       {state.answer && <Result of={state.answer} />}
@@ -150,32 +193,29 @@ export function Ask({ place, session }: View) {
 interface BesideProps {
   can: Schemas["Askable"];
   language: Language;
-  saved: Saved[];
-  setSaved: (all: Saved[]) => void;
-  choose: (one: Saved, shipped: Question | null) => void;
+  keeping: Keeping;
+  choose: (one: KeptQuestion, shipped: Question | null) => void;
 }
 
 /** Questions to choose from, and the tables. */
-function Beside({ can, language, saved, setSaved, choose }: BesideProps) {
+function Beside({ can, language, keeping, choose }: BesideProps) {
   return (
     <aside class="card beside" aria-label="Questions and tables">
-      {saved.length > 0 && (
+      <Problem of={keeping.problem} />
+      {keeping.questions.length > 0 && (
         <>
-          <h2>Kept here</h2>
+          <h2>{keeping.where}</h2>
           <ul class="plain-list">
-            {saved.map((one) => (
+            {keeping.questions.map((one) => (
               <li key={one.name}>
-                <button type="button" class="link" onClick={() => choose(one, null)}>
+                <button type="button" class="link" title={one.by ? `${one.by}, ${one.at ?? ""}` : ""} onClick={() => choose(one, null)}>
                   {one.name}
                 </button>{" "}
-                <button
-                  type="button"
-                  class="plain"
-                  aria-label={`Forget ${one.name}`}
-                  onClick={() => setSaved(saved.filter(({ name }) => name !== one.name))}
-                >
-                  ✕
-                </button>
+                {keeping.forget && (
+                  <button type="button" class="plain" aria-label={`Forget ${one.name}`} onClick={() => keeping.forget?.(one.name)}>
+                    ✕
+                  </button>
+                )}
               </li>
             ))}
           </ul>

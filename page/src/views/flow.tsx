@@ -1,12 +1,12 @@
 // A flow: its packets in both directions.
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { address, call, lines as ndjson, nanoseconds } from "../api/client";
-import type { Covered, Flow, Packet, SearchEvent } from "../api/client";
-import { bytes, count, dayTime, duration, percent, plural, time, zone } from "../format";
+import type { Changed, Covered, Flow, Packet, SearchEvent, Session } from "../api/client";
+import { bytes, count, dayTime, duration, filterOf, percent, plural, time, zone } from "../format";
 import { asRefused, useLoad, useMedia } from "../hooks";
 import type { View } from "../main";
 import { changed, go, link } from "../router";
-import { Big, Command, CoveredNote, Loading, Problem } from "../ui/bits";
+import { Big, Command, CoveredNote, Done, Labelled, Loading, Problem } from "../ui/bits";
 import { kept } from "../ui/colour";
 import { Downloads } from "../ui/downloads";
 import { type Column, VirtualTable } from "../ui/table";
@@ -50,21 +50,20 @@ export function FlowView({ place, session }: View) {
   const flow = place.query.get("flow") ?? "";
   const from = place.query.get("from") ?? "";
   const to = place.query.get("to") ?? "";
-  const filter = place.query.get("filter") ?? "";
+  const filter = place.query.get("filter") || filterOf(flow);
   const facts = useLoad(
     async (signal) => (filter === "" ? null : firstFlow(log, { filter, from, to }, signal, ({ id }) => id === flow)),
     [log, flow, from, to, filter],
   );
   const packets = usePackets(log, flow, from, to);
   const one = facts.data;
-  const mayChange = session.recorders.length > 0 && session.roles.includes("change") && !session.read_only;
   return (
     <>
       <p class="crumbs">
         <a href={link("/search", { log, from, to })}>Search</a> › flow
       </p>
       <h1>{one ? `${one.protocol} ${end(one.src, one.src_port)} → ${end(one.dst, one.dst_port)}` : "Flow"}</h1>
-      {one && <Facts flow={one} log={log} mayChange={mayChange} />}
+      {one && <Facts flow={one} log={log} session={session} from={from} to={to} opened={place.query.has("label")} />}
       {one && session.recorders.length === 0 && (
         <p class="quiet">
           What is kept of such flows is changed at a running recording: start strata serve with its --socket.
@@ -106,7 +105,19 @@ function packetLink(log: string, packet: string, query: URLSearchParams): string
   });
 }
 
-function Facts({ flow, log, mayChange }: { flow: Flow; log: string; mayChange: boolean }) {
+interface FactsProps {
+  flow: Flow;
+  log: string;
+  session: Session;
+  from: string;
+  to: string;
+  /** Whether somebody came to label it. */
+  opened: boolean;
+}
+
+function Facts(props: FactsProps) {
+  const { flow, log, session } = props;
+  const mayChange = session.recorders.length > 0 && session.roles.includes("change") && !session.read_only;
   const policy = (action: string) => link("/policies", { match: flow.filter, action, log });
   return (
     <>
@@ -140,35 +151,72 @@ function Facts({ flow, log, mayChange }: { flow: Flow; log: string; mayChange: b
           </a>
         </p>
       )}
-      {flow.community_id && <LabelFlow log={log} flow={flow} />}
+      {flow.protocol !== "ethernet" && flow.filter !== "" && (
+        <LabelFlow {...props} />
+      )}
     </>
   );
 }
 
 /** Text of a command line, in quotes where a shell needs them. */
-export function quoted(text: string): string {
+function quoted(text: string): string {
   return /^[\w./:=@%+-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }
 
-/** What labels the flow, to train a model on. */
-export function LabelFlow(props: { log: string; flow: Flow }) {
-  const [label, setLabel] = useState(props.flow.class === "benign" ? "attack" : "benign");
-  const logs = useLoad((signal) => call("logs", { signal }), []);
-  const path = logs.data?.find(({ id }) => id === props.log)?.path ?? "LOG";
-  const id = props.flow.community_id ?? "";
-  const text = `strata labels add ${quoted(path)} --label ${quoted(label || "attack")} -o labels.json --community-id ${id}`;
+/** Says what the flow is, to train a model on: here, if the server keeps labels, else in a shell. */
+function LabelFlow(props: FactsProps) {
+  const { flow, session, opened } = props;
+  const [label, setLabel] = useState(flow.class === "benign" ? "attack" : "benign");
+  const [state, setState] = useState<{ done: Changed | null; problem: Error | null; busy: boolean }>(UNLABELLED);
+  const path = session.logs.find(({ id }) => id === props.log)?.path ?? "LOG";
+  const may = session.keeps && session.roles.includes("change") && !session.read_only;
+  const give = async (event: Event) => {
+    event.preventDefault();
+    setState({ ...UNLABELLED, busy: true });
+    try {
+      const times = { ...(props.from && { from: props.from }), ...(props.to && { to: props.to }) };
+      const body = { flow: flow.id, label, ...times };
+      setState({ ...UNLABELLED, done: await call("label", { path: { log: props.log }, body }) });
+    } catch (error) {
+      setState({ ...UNLABELLED, problem: asRefused(error) });
+    }
+  };
+  const which = flow.community_id ? `--community-id ${flow.community_id}` : quoted(flow.filter);
+  const options = `--label ${quoted(label || "attack")} -o labels.json ${which}`;
   return (
-    <details>
+    <details class="label-flow" open={opened}>
       <summary>Label this flow, to train on</summary>
-      <label class="labelled">
-        <span>It is</span>
-        <input value={label} maxLength={64} onInput={(event) => setLabel(event.currentTarget.value)} />
-      </label>
-      <Command text={text} />
-      <p class="quiet">Then strata train {path} --labels labels.json -o model.json makes a model that knows it.</p>
+      <form onSubmit={give}>
+        <Labelled label="It is" hint="benign, attack, or the name of a class such as scan">
+          <input required value={label} maxLength={64} onInput={(event) => setLabel(event.currentTarget.value)} />
+        </Labelled>
+        {may && (
+          <button type="submit" class="main" disabled={state.busy || label.trim() === ""}>
+            Label
+          </button>
+        )}
+      </form>
+      <Loading when={state.busy}>Reading the log …</Loading>
+      <Problem of={state.problem} />
+      <Done of={state.done} undone={() => setState(UNLABELLED)} />
+      {may ? (
+        <p class="quiet">Another label replaces this one. strata train {path} --labels FILE makes a model that knows it.</p>
+      ) : (
+        <>
+          <Command text={`strata labels add ${quoted(path)} ${options}`} />
+          <p class="quiet">
+            {session.keeps
+              ? "Labelling here is for those who may change recordings."
+              : "To label here, start strata serve with --state DIR."}{" "}
+            Then strata train {path} --labels labels.json -o model.json makes a model that knows it.
+          </p>
+        </>
+      )}
     </details>
   );
 }
+
+const UNLABELLED = { done: null, problem: null, busy: false };
 
 interface Packets {
   rows: Packet[];

@@ -120,7 +120,7 @@ function OneRecorder(props: OneProps) {
     ? (older.points ?? { t: [], of: [] })
     : joined(
         history.data ? fromSeries(history.data) : null,
-        fromTicks(props.past.slice(-POINTS)),
+        fromTicks(props.past.slice(-Number(shown) - 1)),
         Number(shown),
       );
   const drawn = lines(points, amount, dark);

@@ -106,6 +106,11 @@ function One({ reason, log, place, most, whole, mayChange }: OneProps) {
           Show its flows
         </a>
         <Policy reason={reason} log={log} mayChange={mayChange} />
+        {reason.flow !== null && (
+          <a class="button" href={link("/flow", { log, flow: reason.flow, label: "1" })}>
+            Label a flow of it …
+          </a>
+        )}
       </p>
       <details>
         <summary>Conditions</summary>

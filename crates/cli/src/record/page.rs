@@ -1,7 +1,7 @@
 //! The operator's page beside a recording.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
@@ -39,7 +39,11 @@ impl PageArgs {
     /// Starts the page of a log and of the recording that listens on `socket`, or on its own one.
     ///
     /// Before the recording, which may start no programs.
-    pub(super) fn start(&self, log: Option<&Path>, socket: Option<&Path>) -> Result<Page> {
+    pub(super) fn start(
+        &self,
+        log: Option<&Path>,
+        socket: impl FnOnce() -> Result<Option<PathBuf>>,
+    ) -> Result<Page> {
         let Some(address) = &self.serve else {
             return Ok(Page::none());
         };
@@ -60,7 +64,7 @@ impl PageArgs {
         command
             .args(["serve", "--end-with-parent", "--listen", address])
             .arg("--socket")
-            .arg(socket.map_or_else(own_socket_path, Path::to_owned))
+            .arg(socket()?.unwrap_or_else(own_socket_path))
             .arg("--")
             .arg(log)
             .stdin(Stdio::null())

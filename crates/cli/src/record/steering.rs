@@ -1,8 +1,9 @@
 //! Control options of `strata record`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use strata_control::config::Config;
 use strata_node::SteeringSpec;
 
 /// Control options of `strata record`.
@@ -37,9 +38,13 @@ pub(super) struct SteerArgs {
 }
 
 impl SteerArgs {
-    /// Where it was asked to listen.
-    pub(super) fn socket(&self) -> Option<&Path> {
-        self.socket.as_deref()
+    /// Where it was asked to listen, on the command line or in the configuration file.
+    pub(super) fn socket(&self) -> Result<Option<PathBuf>> {
+        match (&self.socket, &self.config) {
+            (Some(socket), _) => Ok(Some(socket.clone())),
+            (None, Some(config)) => Ok(Config::read(config)?.control.socket),
+            (None, None) => Ok(None),
+        }
     }
 
     /// Whether there are files that can be reloaded.

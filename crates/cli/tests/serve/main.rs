@@ -9,4 +9,5 @@ mod hostile;
 mod http;
 mod logs;
 mod recordings;
+mod saved;
 mod trust;

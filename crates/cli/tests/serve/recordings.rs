@@ -266,6 +266,34 @@ fn a_recordings_own_page_shows_it_and_ends_with_it() {
 }
 
 #[test]
+fn a_recordings_own_page_finds_the_socket_of_the_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    let (config, socket) = (
+        dir.path().join("strata.toml"),
+        dir.path().join("named.sock"),
+    );
+    let text = format!("[control]\nsocket = \"{}\"\n", socket.display());
+    fs::write(&config, text).unwrap();
+    let mut command = strata();
+    command
+        .args(["record", "-r", "-", "--serve=127.0.0.1:0", "-o"])
+        .arg(dir.path().join("log"))
+        .arg("--config")
+        .arg(&config)
+        .stdin(Stdio::piped());
+    let mut serving = Serving::of(&mut command);
+    let mut stdin = serving.stdin();
+    stdin.write_all(&fs::read(capture()).unwrap()).unwrap();
+    stdin.flush().unwrap();
+    let seen = serving.until("/api/v1/recorders", "it is seen", |all| {
+        all[0]["up"] == true
+    });
+    assert_eq!(seen[0]["socket"], socket.to_str().unwrap());
+    drop(stdin);
+    assert!(serving.ended());
+}
+
+#[test]
 fn a_recordings_own_page_is_for_this_machine_and_of_a_log() {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log");

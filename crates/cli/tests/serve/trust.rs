@@ -261,10 +261,12 @@ fn a_proxy_is_trusted_from_where_it_is_and_nobody_else() {
 #[test]
 fn what_would_let_anybody_in_does_not_start() {
     let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    ok(&mut record(capture(), &log));
     let refused = |arguments: &[&str], why: &str| {
         let output = strata()
             .arg("serve")
-            .arg(dir.path())
+            .arg(&log)
             .args(arguments)
             .output()
             .unwrap();
@@ -291,6 +293,45 @@ fn what_would_let_anybody_in_does_not_start() {
         fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
         refused(&["--token-file", named], why);
     }
+}
+
+#[test]
+fn what_would_show_nothing_does_not_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let name = |name: &str| dir.path().join(name).display().to_string();
+    let (log, none, file, empty, socket) = (
+        name("log"),
+        name("none"),
+        name("file"),
+        name("empty"),
+        name("none.sock"),
+    );
+    ok(&mut record(capture(), log.as_ref()));
+    fs::write(&file, "").unwrap();
+    fs::create_dir(&empty).unwrap();
+    for (arguments, said) in [
+        (&[none.as_str()][..], "there is no such directory"),
+        (&[&file], "a file, not the directory"),
+        (&[&empty], "no log is in this directory"),
+        (&[&log, &none], "there is no such directory"),
+        (&["--socket", &socket], "no recording listens there"),
+        (&[&none, "--socket", &socket], "no recording listens there"),
+        (&[], "LOG"),
+    ] {
+        let output = strata()
+            .args(["serve", "--listen", "127.0.0.1:0"])
+            .args(arguments)
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
+        assert!(error.contains(said), "{arguments:?}: {error}");
+    }
+    // A recording that is still to come makes its log.
+    let serving = Serving::start(&[log.as_ref(), none.as_ref()], &["--socket", &socket]);
+    assert_eq!(serving.json("/api/v1/logs")[1]["state"], "unreadable");
+    ok(&mut record(capture(), none.as_ref()));
+    assert_eq!(serving.json("/api/v1/logs")[1]["state"], "closed");
 }
 
 /// The answer to a request over TLS, from somebody with this certificate; or why there is none.

@@ -1,4 +1,4 @@
-//! Changes of recordings: role `change`, each an audit event.
+//! Changes of recordings, role `change`, and of what the server keeps: each an audit event.
 
 use std::sync::Arc;
 
@@ -15,6 +15,7 @@ use super::{Answer, Shared, body, bytes, query, recorder};
 use crate::app::App;
 use crate::recorders::Recorder;
 use crate::refused::Refused;
+use crate::saved::{self, KeptQuestion, Labelling};
 use crate::search::quoted;
 use crate::times;
 use crate::trust::{Role, Who};
@@ -115,6 +116,58 @@ pub(super) async fn detail(
         "body": {"detail": before, "why": "undone"},
     });
     Ok(done(&what, &command, None, &undo))
+}
+
+/// Labels a flow for training.
+pub(super) async fn label(
+    State(app): Shared,
+    Extension(who): Extension<Who>,
+    Path(log): Path<String>,
+    given: Body,
+) -> Answer {
+    who.may(Role::Change, app.spec.read_only)?;
+    let asked: Labelling = body(given).await?;
+    let labelled = saved::label(&app, &log, &asked).await?;
+    let what = labelled["what"].as_str().unwrap_or("labelled a flow");
+    let what = format!("log {log}, flow {}: {what}", asked.flow);
+    app.audit.note(&who.name, &what, "");
+    Ok(Json(labelled))
+}
+
+/// Whoever may ask may keep what they ask; with `--read-only` nobody.
+fn may_keep(app: &App, who: &Who) -> Result<(), Refused> {
+    if app.spec.read_only {
+        who.may(Role::Change, true)?;
+    }
+    who.may(Role::Payload, app.spec.read_only)
+}
+
+pub(super) async fn keep_question(
+    State(app): Shared,
+    Extension(who): Extension<Who>,
+    given: Body,
+) -> Result<StatusCode, Refused> {
+    may_keep(&app, &who)?;
+    let asked: KeptQuestion = body(given).await?;
+    let what = format!("kept the question '{}'", asked.name);
+    let (shared, name) = (Arc::clone(&app), who.name.clone());
+    let kept = app.work.short(move |_| shared.saved.keep(&name, asked));
+    kept.await?;
+    app.audit.note(&who.name, &what, "");
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub(super) async fn forget_question(
+    State(app): Shared,
+    Extension(who): Extension<Who>,
+    Path(name): Path<String>,
+) -> Result<StatusCode, Refused> {
+    may_keep(&app, &who)?;
+    let what = format!("forgot the question '{name}'");
+    let shared = Arc::clone(&app);
+    app.work.short(move |_| shared.saved.forget(&name)).await?;
+    app.audit.note(&who.name, &what, "");
+    Ok(StatusCode::NO_CONTENT)
 }
 
 pub(super) async fn rotate(
