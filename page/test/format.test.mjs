@@ -74,3 +74,18 @@ test("a stack of series keeps what came before the page was opened", async () =>
   // While the recorder did not answer nothing is known, which is not the same as nothing.
   assert.deepEqual(total(all, "packets"), [1, 2, 3, 4, null, 6]);
 });
+
+test("the filter of a flow is the server's", async () => {
+  const { filterOf } = await load("format.ts");
+  for (const [id, filter] of [
+    ["6_10.0.0.1_443_10.0.0.2_51234", "tcp and host 10.0.0.1 and host 10.0.0.2 and port 443 and port 51234"],
+    ["17_::1_53_2001:db8::1_40000", "udp and host ::1 and host 2001:db8::1 and port 53 and port 40000"],
+    ["1_10.0.0.1_0_10.0.0.2_0", "ip proto 1 and host 10.0.0.1 and host 10.0.0.2"],
+    ["58_::1_0_::2_0", "ip6 proto 58 and host ::1 and host ::2"],
+    ["e_00:1b:21:00:00:01_0_00:1b:21:00:00:02_0", "ether host 00:1b:21:00:00:01 and ether host 00:1b:21:00:00:02"],
+    ["", ""],
+    ["6_10.0.0.1", ""],
+  ]) {
+    assert.equal(filterOf(id), filter);
+  }
+});

@@ -4,7 +4,7 @@ import { mkdirSync, readFileSync, writeFileSync, readdirSync, statSync, chmodSyn
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { accessible, clean, fits, launch, open } from "./browser.mjs";
-import { CAPTURE, directory, mayRecord, recorded, recording, run, serve, served, until } from "./strata.mjs";
+import { CAPTURE, directory, mayRecord, recorded, recording, run, serve, served, sqlPath, until } from "./strata.mjs";
 
 let browser;
 before(async () => {
@@ -183,39 +183,271 @@ test("an encrypted log is said to be so, and read with its key", async (t) => {
   await page.context().close();
 });
 
+/** What roles tell apart, and the answers to those who may: nothing listens on the socket (502). */
+const ASKED = [
+  ["look", "GET", "/api/v1/logs/0/search?filter=tcp", null, 200],
+  ["payload", "GET", "/api/v1/logs/0/export?format=pcapng", null, 200],
+  ["payload", "POST", "/api/v1/ask", { language: "marple", log: "0", text: "no query" }, 400],
+  ["payload", "POST", "/api/v1/questions", { name: "q", language: "marple", text: "x" }, 204],
+  ["change", "PUT", "/api/v1/recorders/0/mode", { mode: "log-all" }, 502],
+  ["change", "PUT", "/api/v1/recorders/0/detail", { detail: "none" }, 502],
+  ["change", "POST", "/api/v1/recorders/0/policies", { match: "tcp", action: "drop" }, 502],
+  ["change", "DELETE", "/api/v1/recorders/0/policies/1", null, 502],
+  ["change", "POST", "/api/v1/recorders/0/rotate", null, 502],
+  ["change", "POST", "/api/v1/logs/0/labels", { flow: "6_10.0.0.1_1_10.0.0.2_2", label: "scan" }, 400],
+];
+const ROLES = ["look", "payload", "change"];
+
+/** Asks everything from within the page, as whoever it belongs to. */
+async function answers(page) {
+  const asked = ASKED.map(([, method, path, body]) => ({ method, path, body }));
+  return page.evaluate(async (asked) => {
+    const all = [];
+    for (const { method, path, body } of asked) {
+      const headers = { "X-Strata": "1", "Content-Type": "application/json" };
+      const answer = await fetch(path, { method, headers, body: body && JSON.stringify(body) });
+      const text = await answer.text();
+      all.push([answer.status, answer.status === 403 ? JSON.parse(text).code : null]);
+    }
+    return all;
+  }, asked);
+}
+
+/** Those of a role; with --read-only nobody changes or keeps anything. */
+function allowed(role, readOnly = false) {
+  return ASKED.map(([needs, method, path, , may]) => {
+    const writes = method !== "GET" && path !== "/api/v1/ask";
+    if (readOnly && writes) return [403, "read_only"];
+    return ROLES.indexOf(role) >= ROLES.indexOf(needs) ? [may, null] : [403, "role"];
+  });
+}
+
+/** What nobody is offered who may not change anything. */
+const CHANGES = /Change mode|^Add$|Remove|Never whole|Always whole|^Label$|Seen|Keep only headers|Stop keeping/;
+
+async function isOfferedNoChange(page, address) {
+  for (const path of ["/now", "/policies", "/why"]) {
+    await page.goto(`${address}${path}`);
+    await page.locator("main h1").first().waitFor({ state: "attached" });
+    assert.equal(await page.getByRole("button", { name: CHANGES }).count(), 0, path);
+  }
+}
+
+/** A log, tokens, a directory to keep things in, and a socket on which nothing listens. */
+function guarded(t) {
+  const folder = directory(t);
+  const tokens = join(folder, "tokens");
+  const each = Object.fromEntries(ROLES.map((role) => [role, role.padEnd(32, "0")]));
+  writeFileSync(tokens, ROLES.map((role) => `${role} ${each[role]}\n`).join(""), { mode: 0o600 });
+  const log = recorded(t);
+  const more = [log, "--socket", join(folder, "none.sock"), "--state", join(folder, "state")];
+  return { tokens, each, more };
+}
+
+async function login(address, token) {
+  const page = await open(browser, `${address}/search`);
+  await page.getByLabel("Token").fill(token);
+  await page.getByRole("button", { name: "Log in" }).click();
+  return page;
+}
+
 test("each role is refused what it may not, and a wrong token is no token", async (t) => {
-  const tokens = join(directory(t), "tokens");
-  const [look, payload] = ["l".repeat(32), "p".repeat(32)];
-  writeFileSync(tokens, `look ${look}\npayload ${payload}\n`, { mode: 0o600 });
-  const { address } = await serve(t, recorded(t), "--token-file", tokens);
-  const login = async (token) => {
-    const page = await open(browser, `${address}/search`);
-    await page.getByLabel("Token").fill(token);
-    await page.getByRole("button", { name: "Log in" }).click();
-    return page;
-  };
-  const wrong = await login("w".repeat(32));
+  const { tokens, each, more } = guarded(t);
+  const { address } = await serve(t, ...more, "--token-file", tokens);
+  const wrong = await login(address, "w".repeat(32));
   await wrong.getByRole("alert").waitFor();
   await wrong.context().close();
-  for (const [token, may] of [
-    [look, false],
-    [payload, true],
-  ]) {
-    const page = await login(token);
+  for (const role of ROLES) {
+    const page = await login(address, each[role]);
     await page.getByRole("grid").waitFor();
     await page.getByText("Download", { exact: true }).click();
-    assert.equal(await page.getByRole("link", { name: "Packets, pcapng" }).count(), may ? 1 : 0);
+    const offered = await page.getByRole("link", { name: "Packets, pcapng" }).count();
+    assert.equal(offered, role === "look" ? 0 : 1);
     // Not only is it not offered: it is refused.
-    const { status } = await page.evaluate(async () => {
-      const answer = await fetch("/api/v1/logs/0/export?format=pcapng");
-      return { status: answer.status };
-    });
-    assert.equal(status, may ? 200 : 403);
+    assert.deepEqual(await answers(page), allowed(role), role);
+    if (role !== "change") await isOfferedNoChange(page, address);
     await page.getByRole("button", { name: "Log out" }).click();
     await page.getByLabel("Token").waitFor();
     clean(page);
     await page.context().close();
   }
+});
+
+test("a proxy's users have the role that was given to them, and nobody comes past it", async (t) => {
+  const { more } = guarded(t);
+  const proxy = ["--trust-proxy", "127.0.0.1/32", "--user-header", "X-Forwarded-User"];
+  for (const role of ROLES) {
+    const { address } = await serve(t, ...more, ...proxy, "--proxy-role", role);
+    const named = await open(browser, `${address}/search`, { extraHTTPHeaders: { "X-Forwarded-User": "analyst 7" } });
+    await named.getByRole("grid").waitFor();
+    assert.deepEqual(await answers(named), allowed(role), role);
+    const audit = await named.evaluate(async () => (await fetch("/api/v1/audit")).text());
+    assert.equal(audit.includes("analyst 7"), role !== "look");
+    if (role === "look") await isOfferedNoChange(named, address);
+    clean(named);
+    await named.context().close();
+    const nobody = await open(browser, `${address}/search`);
+    assert.deepEqual(new Set((await answers(nobody)).map(([status]) => status)), new Set([401]));
+    await nobody.context().close();
+  }
+});
+
+test("a page that is read-only changes nothing, whoever asks", async (t) => {
+  const { tokens, each, more } = guarded(t);
+  const { address } = await serve(t, ...more, "--read-only", "--token-file", tokens);
+  for (const role of ROLES) {
+    const page = await login(address, each[role]);
+    await page.getByText("Read-only: nothing can be changed from here.").waitFor();
+    assert.deepEqual(await answers(page), allowed(role, true), role);
+    await isOfferedNoChange(page, address);
+    clean(page);
+    await page.context().close();
+  }
+});
+
+test("the server goes and comes back, and the page goes on where it was", async (t) => {
+  const not = mayRecord();
+  if (not) return process.env.CI ? assert.fail(not) : t.skip(not);
+  const folder = directory(t);
+  const { log, socket } = await recording(t, folder);
+  const tokens = join(folder, "tokens");
+  const token = "0".repeat(32);
+  writeFileSync(tokens, `${token}\n`, { mode: 0o600 });
+  const args = [log, "--socket", socket];
+  for (const more of [[], ["--token-file", tokens]]) {
+    const first = await serve(t, ...args, ...more);
+    const port = Number(new URL(first.address).port);
+    const page = await open(browser, `${first.address}/now?recorder=0`);
+    const logsIn = async () => {
+      await page.getByLabel("Token").fill(token);
+      await page.getByRole("button", { name: "Log in" }).click();
+    };
+    if (more.length > 0) await logsIn();
+    await page.getByText("live", { exact: true }).waitFor();
+    first.child.kill("SIGKILL");
+    await first.child.ended;
+    await page.getByText("reconnecting …").waitFor();
+    await page.getByText("What is shown is old").waitFor();
+    await served(t, [...args, ...more], { port });
+    // Logins end with the server that gave them.
+    if (more.length > 0) await logsIn();
+    await page.getByText("live", { exact: true }).waitFor();
+    const rate = page.locator(".big", { hasText: /packets$/ }).first().locator("strong");
+    await until("packets arrive again", async () => Number.parseFloat(await rate.textContent()) > 100);
+    assert.match(page.url(), /\/now\?recorder=0$/);
+    clean(page);
+    await page.context().close();
+  }
+});
+
+test("what was compacted and moved is shown with its tier, and searched as before", async (t) => {
+  const log = recorded(t);
+  const filter = "tcp port 443";
+  const folder = directory(t);
+  const { address } = await serve(t, log);
+  const page = await open(browser, `${address}/storage`);
+  const hours = page.locator(".hours li").first();
+  await hours.getByText("block files").waitFor();
+  run("compact", log);
+  await page.reload();
+  await hours.getByText("compacted").waitFor();
+  run("move", log, "--to", `file://${join(folder, "cold")}`);
+  await page.reload();
+  await hours.getByText("moved").waitFor();
+  // Which classes there are, and for how long, as `strata info` has them.
+  const held = await page.getByRole("region", { name: "Held by class" }).getByRole("rowheader").allTextContents();
+  assert.ok(held.length > 0 && !held.includes("not yet compacted"), held.join());
+  await page.getByRole("button", { name: "Verify" }).click();
+  await page.getByText(/^Whole: /).waitFor();
+  await page.goto(`${address}/search?filter=${encodeURIComponent(filter)}`);
+  await page.locator(".search-state").getByText(/\d+ flows?/).waitFor();
+  const pcapng = await download(page, "Packets, pcapng");
+  run("export", log, "-w", join(folder, "all.pcapng"), filter);
+  assert.deepEqual(pcapng, readFileSync(join(folder, "all.pcapng")));
+  clean(page);
+  await page.context().close();
+});
+
+test("Storage reports of each recording what strata info does", async (t) => {
+  const log = recorded(t);
+  run("record", "-r", CAPTURE, "-o", log, "--mode", "log-all", "tcp");
+  const { address } = await serve(t, log);
+  const page = await open(browser, `${address}/storage`);
+  const rows = page.getByRole("region", { name: "Recordings" }).getByRole("row");
+  await rows.nth(2).waitFor();
+  const info = JSON.parse(run("info", log, "--json"));
+  const shown = [];
+  for (const row of (await rows.all()).slice(1)) {
+    const cells = await row.locator("td, th").allTextContents();
+    shown.push(cells.map((cell) => cell.replaceAll("\u202f", "")));
+  }
+  const told = info.map(({ recording, mode, accounting }) => {
+    const [captured] = accounting.seen.map((seen, at) => seen - accounting.filtered[at]);
+    const lost = accounting.dropped.reduce((sum, [, [packets]]) => sum + packets, 0);
+    return [recording, mode, captured, lost].map(String);
+  });
+  // The newest first.
+  assert.deepEqual(shown.map((cells) => [cells[0], cells[2], cells[5], cells[6]]), told.reverse());
+  assert.match(shown[0][1], /mix\.pcap tcp closed/);
+  clean(page);
+  await page.context().close();
+});
+
+test("SQL is asked in the browser, and answers as strata query does", async (t) => {
+  const path = sqlPath();
+  const not = "strata-sql is not built: make test-sql, or make sql";
+  if (path === null) return process.env.CI ? assert.fail(not) : t.skip(not);
+  const log = recorded(t);
+  const env = { ...process.env, PATH: path };
+  const { address } = await served(t, [log], { env });
+  const text = "SELECT class, count(*) AS packets FROM packets GROUP BY class ORDER BY class";
+  const page = await open(browser, `${address}/ask?language=sql`);
+  await page.getByRole("textbox", { name: "SQL" }).fill(text);
+  await page.getByRole("button", { name: "Ask", exact: true }).click();
+  await page.getByRole("heading", { name: "Answer" }).waitFor();
+  const rows = await page.getByRole("grid", { name: "Answer" }).getByRole("gridcell").allTextContents();
+  const csv = run("query", "--format", "csv", log, text, { env }).toString().trim().split("\n").slice(1);
+  assert.deepEqual(rows.map((cell) => cell.replaceAll("\u202f", "")), csv.flatMap((line) => line.split(",")));
+  // What does not parse is said in the words of DataFusion.
+  await page.getByRole("textbox", { name: "SQL" }).fill("SELECT nothing FROM packets");
+  await page.getByRole("button", { name: "Ask", exact: true }).click();
+  await page.getByRole("alert").getByText(/nothing/).waitFor();
+  clean(page);
+  await page.context().close();
+});
+
+test("a flow is labelled for training, and a question kept for everybody", async (t) => {
+  const log = recorded(t);
+  const state = join(directory(t), "state");
+  const { address } = await serve(t, log, "--state", state);
+  const page = await open(browser, `${address}/search?filter=tcp+port+443`);
+  await page.getByRole("gridcell").first().click();
+  await page.waitForURL(/flow/);
+  await page.getByText("Label this flow, to train on").click();
+  await page.getByLabel("It is").fill("exfiltration");
+  await page.getByRole("button", { name: "Label", exact: true }).click();
+  await page.getByText(/^Done: .*labelled exfiltration/).waitFor();
+  const flow = new URL(page.url()).searchParams.get("flow").split("_");
+  const labels = readFileSync(join(state, "labels.json"), "utf8").trim().split("\n").map((line) => JSON.parse(line));
+  for (const one of labels) {
+    assert.equal(one.label, "exfiltration");
+    assert.deepEqual([one["id.orig_h"], one["id.resp_h"]].sort(), [flow[1], flow[3]].sort());
+  }
+  await page.goto(`${address}/ask?language=marple`);
+  const text = page.getByRole("textbox", { name: /Marple/ });
+  await text.fill("heavy_hitters");
+  await page.getByRole("button", { name: "Keep this question" }).click();
+  await page.getByRole("heading", { name: "Kept for everybody" }).waitFor();
+  const other = await open(browser, `${address}/ask?language=marple`);
+  await other.getByRole("button", { name: "Forget heavy_hitters" }).waitFor();
+  await other.getByRole("button", { name: "Forget heavy_hitters" }).click();
+  await other.getByRole("heading", { name: "Kept for everybody" }).waitFor({ state: "detached" });
+  await page.goto(`${address}/storage`);
+  await page.getByText("kept the question 'heavy_hitters'").waitFor();
+  clean(page);
+  clean(other);
+  await page.context().close();
+  await other.context().close();
 });
 
 /** A pcapng file whose interface and comments would run as a script, were they taken for HTML. */

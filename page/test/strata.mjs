@@ -11,8 +11,10 @@ export const STRATA = process.env.STRATA_PROGRAM ?? join(root, "target/debug/str
 /** As seen from the root of the project, where programs run. */
 export const CAPTURE = "demo/mix.pcap";
 
+/** Runs a subcommand; options of the process may come last. */
 export function run(...args) {
-  return execFileSync(STRATA, args, { cwd: root, stdio: ["ignore", "pipe", "pipe"], maxBuffer: 256 << 20 });
+  const options = typeof args.at(-1) === "object" ? args.pop() : {};
+  return execFileSync(STRATA, args, { cwd: root, stdio: ["ignore", "pipe", "pipe"], maxBuffer: 256 << 20, ...options });
 }
 
 /** A directory that goes with the test. */
@@ -59,13 +61,20 @@ export async function serve(test, ...args) {
 }
 
 /** The same from another directory, in which logs have short names. */
-export async function served(test, args, options = {}) {
-  const child = started(test, STRATA, ["serve", "--listen", "127.0.0.1:0", ...args], options);
+export async function served(test, args, { port = 0, ...options } = {}) {
+  const child = started(test, STRATA, ["serve", "--listen", `127.0.0.1:${port}`, ...args], options);
   const address = await until("strata serve says where its page is", () => {
     assert.equal(child.exitCode, null, child.said);
     return /http:\/\/127\.0\.0\.1:\d+/.exec(child.said)?.[0];
   });
   return { address, child };
+}
+
+/** Directories with the program of SQL, which is a workspace of its own; null if it was not built. */
+export function sqlPath() {
+  const built = ["lake/target/debug", "lake/target/release", "target/release"].map((path) => join(root, path));
+  const path = built.find((path) => existsSync(join(path, "strata-sql")));
+  return path === undefined ? null : `${path}:${process.env.PATH}`;
 }
 
 /** What a recording in a namespace needs. */

@@ -376,10 +376,13 @@ test("who may only look is offered no change", async () => {
     ["/policies", READY.policies],
     ["/why", READY.why],
     ["/packet?log=0&packet=x", READY.packet],
+    [`${VIEWS.flow}&label=1`, "text=strata labels add"],
+    ["/ask", "text=Kept for everybody"],
   ]) {
     await served({ at, over: { session } }, async (page) => {
       await page.locator(ready).first().waitFor();
-      const change = /Change mode|^Add$|Remove|Never whole|Always whole|Show payload|Seen/;
+      const change =
+        /Change mode|^Add$|Remove|Never whole|Always whole|Show payload|Seen|^Label$|Keep (only|this)|Stop keeping|^Forget/;
       assert.equal(await page.getByRole("button", { name: change }).count(), 0);
       assert.equal(await page.getByRole("link", { name: change }).count(), 0);
     });
@@ -391,5 +394,25 @@ test("a refusal is said in the server's words", async () => {
   await served({ at: "/search", over: { search: busy } }, async (page) => {
     await page.getByRole("alert").getByText("too many searches at a time").waitFor();
     await page.getByRole("button", { name: "Try again" }).waitFor();
+  });
+});
+
+test("an open page rests between ticks: nothing is animated, which would be a frame each 16 ms", async () => {
+  const ticks = (turn) => {
+    const tick = moving(turn);
+    for (const resource of tick.recorders[0].resources) resource.used = 0.3 + 0.2 * (turn % 3);
+    return tick;
+  };
+  await served({ at: "/now", ticks, every: 300 }, async (page) => {
+    await page.getByText("live", { exact: true }).waitFor();
+    const seen = await page.evaluate(async () => {
+      const names = new Set();
+      for (let frame = 0; frame < 150; frame += 1) {
+        await new Promise((next) => requestAnimationFrame(next));
+        for (const one of document.getAnimations()) names.add(one.transitionProperty ?? one.animationName);
+      }
+      return [...names];
+    });
+    assert.deepEqual(seen, []);
   });
 });
