@@ -4,7 +4,7 @@ import { mkdirSync, readFileSync, writeFileSync, readdirSync, statSync, chmodSyn
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { accessible, clean, fits, launch, open } from "./browser.mjs";
-import { CAPTURE, directory, mayRecord, recorded, recording, run, serve, served, sqlPath, until } from "./strata.mjs";
+import { CAPTURE, directory, mayRecord, recorded, recording, run, serve, served, until } from "./strata.mjs";
 
 let browser;
 before(async () => {
@@ -95,8 +95,9 @@ test("a live recording moves; its mode is changed and a policy added, with effec
   await dialog.getByRole("button", { name: "Change", exact: true }).click();
   await dialog.getByText(/^Done:/).waitFor();
   await dialog.getByRole("button", { name: "Close" }).click();
-  await page.locator(".mode").getByText("log-all").waitFor();
-  assert.equal(JSON.parse(run("status", "--socket", socket, "--json")).mode, "log-all");
+  await page.locator(".mode").getByText(/log-all/).first().waitFor();
+  // A busy machine may be short of something, which the mode in force answers.
+  assert.equal(JSON.parse(run("status", "--socket", socket, "--json")).asked_mode, "log-all");
   await page.locator(".events").getByText("trying the page").first().waitFor();
 
   await page.getByRole("link", { name: "Policies" }).click();
@@ -389,29 +390,6 @@ test("Storage reports of each recording what strata info does", async (t) => {
   // The newest first.
   assert.deepEqual(shown.map((cells) => [cells[0], cells[2], cells[5], cells[6]]), told.reverse());
   assert.match(shown[0][1], /mix\.pcap tcp closed/);
-  clean(page);
-  await page.context().close();
-});
-
-test("SQL is asked in the browser, and answers as strata query does", async (t) => {
-  const path = sqlPath();
-  const not = "strata-sql is not built: make test-sql, or make sql";
-  if (path === null) return process.env.CI ? assert.fail(not) : t.skip(not);
-  const log = recorded(t);
-  const env = { ...process.env, PATH: path };
-  const { address } = await served(t, [log], { env });
-  const text = "SELECT class, count(*) AS packets FROM packets GROUP BY class ORDER BY class";
-  const page = await open(browser, `${address}/ask?language=sql`);
-  await page.getByRole("textbox", { name: "SQL" }).fill(text);
-  await page.getByRole("button", { name: "Ask", exact: true }).click();
-  await page.getByRole("heading", { name: "Answer" }).waitFor();
-  const rows = await page.getByRole("grid", { name: "Answer" }).getByRole("gridcell").allTextContents();
-  const csv = run("query", "--format", "csv", log, text, { env }).toString().trim().split("\n").slice(1);
-  assert.deepEqual(rows.map((cell) => cell.replaceAll("\u202f", "")), csv.flatMap((line) => line.split(",")));
-  // What does not parse is said in the words of DataFusion.
-  await page.getByRole("textbox", { name: "SQL" }).fill("SELECT nothing FROM packets");
-  await page.getByRole("button", { name: "Ask", exact: true }).click();
-  await page.getByRole("alert").getByText(/nothing/).waitFor();
   clean(page);
   await page.context().close();
 });

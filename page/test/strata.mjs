@@ -11,10 +11,8 @@ export const STRATA = process.env.STRATA_PROGRAM ?? join(root, "target/debug/str
 /** As seen from the root of the project, where programs run. */
 export const CAPTURE = "demo/mix.pcap";
 
-/** Runs a subcommand; options of the process may come last. */
 export function run(...args) {
-  const options = typeof args.at(-1) === "object" ? args.pop() : {};
-  return execFileSync(STRATA, args, { cwd: root, stdio: ["ignore", "pipe", "pipe"], maxBuffer: 256 << 20, ...options });
+  return execFileSync(STRATA, args, { cwd: root, stdio: ["ignore", "pipe", "pipe"], maxBuffer: 256 << 20 });
 }
 
 /** A directory that goes with the test. */
@@ -68,13 +66,6 @@ export async function served(test, args, { port = 0, ...options } = {}) {
     return /http:\/\/127\.0\.0\.1:\d+/.exec(child.said)?.[0];
   });
   return { address, child };
-}
-
-/** Directories with the program of SQL, which is a workspace of its own; null if it was not built. */
-export function sqlPath() {
-  const built = ["lake/target/debug", "lake/target/release", "target/release"].map((path) => join(root, path));
-  const path = built.find((path) => existsSync(join(path, "strata-sql")));
-  return path === undefined ? null : `${path}:${process.env.PATH}`;
 }
 
 /** What a recording in a namespace needs. */

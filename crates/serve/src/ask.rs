@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use strata_archive::{Kind, Table};
 use strata_gpv::marple::SHIPPED;
@@ -14,18 +14,18 @@ use strata_gpv::marple::SHIPPED;
 use crate::app::App;
 use crate::child::{self, Answered, NoAnswer};
 use crate::refused::Refused;
+use crate::saved::{Language, QUESTION_BYTES_MAX};
 use crate::search::quoted;
 
 /// The program for SQL.
 const SQL: &str = "strata-sql";
 /// Its memory.
 const SQL_MEMORY: &str = "512MiB";
-/// How long an answer may take, its bytes and rows, and the bytes of a question.
+/// How long an answer may take, its bytes and rows.
 const AFTER: Duration = Duration::from_secs(60);
 const BYTES_MAX: u64 = 32 << 20;
 const ROWS_MAX: usize = 100_000;
 const ROWS_USUAL: usize = 10_000;
-pub(crate) const QUESTION_BYTES_MAX: usize = 16 << 10;
 /// Integers below this JavaScript keeps exact; larger ones may have been rounded to it.
 const EXACT_END: f64 = 9_007_199_254_740_992.0;
 
@@ -38,13 +38,6 @@ pub(crate) struct Question {
     #[serde(default)]
     params: BTreeMap<String, String>,
     rows_max: Option<usize>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Language {
-    Sql,
-    Marple,
 }
 
 fn sql(app: &App) -> Option<PathBuf> {

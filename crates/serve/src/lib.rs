@@ -9,7 +9,7 @@
 //! search storage   what a log holds
 //! results found    flows that were found, which wait to be paged through
 //! packet tshark    a packet: its bytes, and why it was kept
-//! saved            what users keep: questions, labels of flows
+//! saved label      what users keep: questions, labels of flows
 //! why packets      the packets of a flow; the conditions of the forest
 //! recorders        recordings, asked once a second
 //! logs             logs, opened for each request
@@ -35,6 +35,7 @@ mod dissect;
 mod filters;
 mod flow_id;
 mod found;
+mod label;
 mod logs;
 mod packet;
 mod packets;

@@ -317,7 +317,8 @@ fn damaged_empty_encrypted_and_missing_logs_are_said_to_be_so() {
     let whole = log(dir.path());
     let damaged = dir.path().join("damaged");
     let encrypted = dir.path().join("encrypted");
-    for copy in [&damaged, &encrypted] {
+    let empty = dir.path().join("empty");
+    for copy in [&damaged, &encrypted, &empty] {
         ok(Command::new("cp").arg("-r").arg(&whole).arg(copy));
     }
     let file = fs::read_dir(damaged.join("blocks")).unwrap().flatten();
@@ -335,9 +336,8 @@ fn damaged_empty_encrypted_and_missing_logs_are_said_to_be_so() {
         .arg("compact")
         .arg(&encrypted)
         .args(["--encrypt-to", public.trim()]));
-    let empty = dir.path().join("empty");
-    fs::create_dir(&empty).unwrap();
     let serving = Serving::start(&[&damaged, &encrypted, &empty], &[]);
+    fs::remove_file(empty.join("manifest.json")).unwrap();
     let logs = serving.json("/api/v1/logs");
     assert_eq!(logs[2]["state"], "unreadable");
     assert!(

@@ -93,10 +93,10 @@ fn a_flow_is_labelled_as_the_command_line_does_it() {
     }
     // Once more: the new label only.
     let tcp = flow(&serving, "tcp");
-    assert_eq!(label(&tcp, "attack").status, 200);
+    assert_eq!(label(&tcp, "worm").status, 200);
     let labels = lines(&labels);
     let names: Vec<&Value> = labels.iter().map(|line| &line["label"]).collect();
-    assert!(names.contains(&&json!("attack")) && !names.contains(&&json!("scan it")));
+    assert!(names.contains(&&json!("worm")) && !names.contains(&&json!("scan it")));
     let arp = flow(&serving, "arp");
     for (flow, name, field) in [
         (&tcp, "", "label"),
@@ -111,7 +111,7 @@ fn a_flow_is_labelled_as_the_command_line_does_it() {
         assert_eq!(answer.json()["field"], field, "{said}");
     }
     let audit = serving.json("/api/v1/audit").to_string();
-    assert!(audit.contains("1 flow labelled attack"), "{audit}");
+    assert!(audit.contains("1 flow labelled worm"), "{audit}");
 }
 
 #[test]

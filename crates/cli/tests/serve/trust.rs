@@ -306,7 +306,7 @@ fn what_would_show_nothing_does_not_start() {
         name("empty"),
         name("none.sock"),
     );
-    ok(&mut record(capture(), log.as_ref()));
+    ok(&mut record(capture(), &log));
     fs::write(&file, "").unwrap();
     fs::create_dir(&empty).unwrap();
     for (arguments, said) in [
@@ -330,7 +330,7 @@ fn what_would_show_nothing_does_not_start() {
     // A recording that is still to come makes its log.
     let serving = Serving::start(&[log.as_ref(), none.as_ref()], &["--socket", &socket]);
     assert_eq!(serving.json("/api/v1/logs")[1]["state"], "unreadable");
-    ok(&mut record(capture(), none.as_ref()));
+    ok(&mut record(capture(), &none));
     assert_eq!(serving.json("/api/v1/logs")[1]["state"], "closed");
 }
 

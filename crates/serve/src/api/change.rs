@@ -13,9 +13,10 @@ use strata_control::{DetailRequest, ModeRequest, PolicyRequest, PolicyStatus};
 
 use super::{Answer, Shared, body, bytes, query, recorder};
 use crate::app::App;
+use crate::label::{self, Labelling};
 use crate::recorders::Recorder;
 use crate::refused::Refused;
-use crate::saved::{self, KeptQuestion, Labelling};
+use crate::saved::KeptQuestion;
 use crate::search::quoted;
 use crate::times;
 use crate::trust::{Role, Who};
@@ -127,7 +128,7 @@ pub(super) async fn label(
 ) -> Answer {
     who.may(Role::Change, app.spec.read_only)?;
     let asked: Labelling = body(given).await?;
-    let labelled = saved::label(&app, &log, &asked).await?;
+    let labelled = label::label(&app, &log, &asked).await?;
     let what = labelled["what"].as_str().unwrap_or("labelled a flow");
     let what = format!("log {log}, flow {}: {what}", asked.flow);
     app.audit.note(&who.name, &what, "");
