@@ -15,7 +15,7 @@ CHROMIUM = $(shell for one in $(STRATA_CHROMIUM) chromium chromium-browser; do c
 PAGE_PEERS = $(strip $(if $(shell command -v npm),,nodejs npm) $(if $(CHROMIUM),,chromium))
 LINTS := -D warnings
 
-.PHONY: help build page sql demo test test-page arch test-python test-sql verbs neon fmt lint check-docs tools attack forged fuzz bench python lock model compare ablation unseen kept sets frontier clean
+.PHONY: help build page sql demo test test-page arch test-python test-sql verbs neon fmt lint check-docs tools attack forged fuzz bench python lock model compare ablation unseen kept sets frontier links clean
 
 help:
 	@echo "make demo    build, record a real capture, show the result"
@@ -35,6 +35,7 @@ help:
 	@echo "make ablation  what each group of features buys"
 	@echo "make unseen  what models keep of attacks that they have not seen"
 	@echo "make kept    what recordings with a budget of detail keep of them"
+	@echo "make links   how sketches and presets do on links of 100, 200 and 400 Gb/s"
 	@echo "make frontier  what trees of other kinds would be worth at the same price"
 	@echo "make sets    what recordings keep of each labelled capture by itself"
 	@echo "make model   train models/default.json again"
@@ -218,6 +219,10 @@ kept: build python
 frontier: build python
 	STRATA_PROGRAM=$(abspath $(STRATA)) $(VENV)/bin/python -m strata frontier $(LABELLED) \
 	    -o bench/results/frontier
+
+# Contended buckets, in simulated time: bench/results/links.md.
+links: build python
+	STRATA_PROGRAM=$(abspath $(STRATA)) $(VENV)/bin/python -m strata links $(LABELLED) -o bench/results/links
 
 # Each labelled capture recorded by itself: bench/results/sets.md.
 sets: build python

@@ -240,6 +240,15 @@ def parser() -> argparse.ArgumentParser:
         "--seeds", type=int, default=3, metavar="N", help="repeat this many times"
     )
 
+    links = commands.add_parser(
+        "links", help="show how sketches and presets do on links of 100, 200 and 400 Gb/s"
+    )
+    links.add_argument("folder", type=Path, help="folder of labelled captures")
+    links.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="NAME", help="of NAME.json and NAME.md"
+    )
+    links.add_argument("--jobs", type=int, default=2, metavar="N", help="number of threads")
+
     tune = commands.add_parser("tune", help="search the parameters of a flow cache")
     tune.add_argument("captures", nargs="+", help="capture files to try them on")
     tune.add_argument("--memory", type=int, required=True, metavar="BYTES")
@@ -445,6 +454,13 @@ def _frontier(args: argparse.Namespace) -> None:
     print(in_markdown(run(args.folder, args.output, args.seeds)))
 
 
+def _links(args: argparse.Namespace) -> None:
+    _check_outputs([args.output.with_suffix(suffix) for suffix in (".json", ".md")])
+    from .links import run
+
+    run(args.folder, args.output, jobs=args.jobs)
+
+
 def _tune(args: argparse.Namespace) -> None:
     from . import tuner
 
@@ -489,6 +505,7 @@ def main(arguments: list[str] | None = None) -> None:
         "kept": _kept,
         "sets": _sets,
         "frontier": _frontier,
+        "links": _links,
         "tune": _tune,
         "flows": _flows,
     }

@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use serde_json::json;
 use strata_classify::{Drift, LANES, Model};
-use strata_pipeline::Classifier;
+use strata_pipeline::{Classifier, DataPath};
 use strata_sketch::{
-    Arithmetic, BITS_DEFAULT, ExactTable, Feature, FlowStats, Level, PacketFacts, RangeTable,
-    Sketch, TableSize,
+    Arithmetic, ExactTable, Feature, FlowStats, Level, PacketFacts, RangeTable, Sketch, TableSize,
 };
 
 use crate::labelled::{
@@ -19,6 +19,7 @@ use crate::labelled::{
 use crate::model::WINDOW_MS_MAX;
 use crate::output::{self, Content, Output};
 use crate::table::{Cell, ColumnSpec, Kind, Table};
+use crate::{bounded, text};
 
 /// Arguments of `strata eval`.
 #[derive(Debug, clap::Args)]
@@ -39,6 +40,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=WINDOW_MS_MAX))]
     window_ms: Option<u64>,
 
+    /// Give the table of flows this much memory, as in 128MiB, with which a recording starts. The
+    /// default is what models are trained with.
+    #[arg(long, value_name = "SIZE", default_value = "8MiB")]
+    memory: String,
+
     /// Write an HTML page to this file, and its figures as JSON next to it.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -47,6 +53,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     decisions: Option<PathBuf>,
 }
+
+/// Two layers of 2^12 to 2^22 buckets.
+const MEMORY: RangeInclusive<u64> =
+    TableSize::BYTES_MIN..=TableSize::fixed(TableSize::BITS_MAX).bytes_max();
 
 const COLUMNS: [ColumnSpec; 12] = [
     FRAME,
@@ -78,6 +88,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if let Some(window_ms) = args.window_ms {
         loaded.model.window_ns = window_ms * 1_000_000;
     }
+    let bytes = text::bytes(&args.memory).context("--memory")?;
+    let bytes = bounded::size(bytes, "--memory", &MEMORY)?;
+    let size = TableSize::fixed(TableSize::within(bytes).bits_max());
     let scratch = tempfile::tempdir().context("no room for temporary files")?;
     let decisions = args
         .decisions
@@ -90,7 +103,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     }
     let table = Output::create(&decisions, Content::Binary, &sources)?;
-    decide(&loaded.model, &args.labelled, table)?;
+    decide(&loaded.model, size, &args.labelled, table)?;
     let Some(report) = &args.report else {
         return Ok(());
     };
@@ -108,9 +121,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// Runs the data plane over a capture and writes its decisions.
-fn decide(model: &Model, labelled: &LabelledArgs, output: Output) -> Result<()> {
-    let mut plane = Plane::new(model);
-    let mut errors = SketchErrors::new(model)?;
+fn decide(model: &Model, size: TableSize, labelled: &LabelledArgs, output: Output) -> Result<()> {
+    let mut plane = Plane::new(model, model.new_sketch(size)?);
+    let mut errors = SketchErrors::new(model, model.new_sketch(size)?);
     let about = HashMap::from([(String::from("strata.model"), model.name.clone())]);
     let mut table = Table::create(output, &COLUMNS, about)?;
     let mut batch = Vec::with_capacity(LANES);
@@ -172,9 +185,9 @@ struct Plane {
 }
 
 impl Plane {
-    fn new(model: &Model) -> Self {
+    fn new(model: &Model, sketch: Sketch) -> Self {
         Self {
-            classifier: Classifier::new(model),
+            classifier: Classifier::on(DataPath::best(), model, sketch),
             names: model.class_names(),
         }
     }
@@ -225,10 +238,10 @@ struct SketchErrors {
 }
 
 impl SketchErrors {
-    fn new(model: &Model) -> Result<Self> {
+    fn new(model: &Model, sketch: Sketch) -> Self {
         let flow = |feature: &&Feature| feature.level() == Level::Flow;
-        Ok(Self {
-            sketch: model.new_sketch(TableSize::fixed(BITS_DEFAULT))?,
+        Self {
+            sketch,
             exact: ExactTable::new(model.clock()),
             averages: match model.sketch_arithmetic() {
                 Arithmetic::Exact => None,
@@ -241,7 +254,7 @@ impl SketchErrors {
                 .collect(),
             packets: 0,
             flows_max: 0,
-        })
+        }
     }
 
     fn add(&mut self, facts: &PacketFacts) {

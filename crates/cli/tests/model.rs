@@ -5,7 +5,7 @@
     reason = "helpers of tests may fail loudly, and say why they do not run"
 )]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use parquet::file::reader::{FileReader, SerializedFileReader};
@@ -127,28 +127,81 @@ fn a_model_is_trained_judged_and_records() {
     assert!(info.contains("NO LONGER FITS"), "{info}");
 }
 
+/// The summary of `strata eval` with these arguments, which writes its decisions to a file.
+fn summary(capture: &Capture, decisions: &Path, more: &[&str]) -> serde_json::Value {
+    let Capture { trace, labels } = capture;
+    let file = decisions.to_str().unwrap();
+    let arguments = ["eval", "-r", trace, "--labels", labels, "--decisions", file];
+    succeeds(&[&arguments, more].concat());
+    let file = std::fs::File::open(decisions).unwrap();
+    let reader = SerializedFileReader::new(file).unwrap();
+    let about = reader.metadata().file_metadata().key_value_metadata();
+    let about = about.unwrap().iter().find(|a| a.key == "strata.summary");
+    let json = about.unwrap().value.clone().unwrap();
+    serde_json::from_str(&json).unwrap()
+}
+
 #[test]
 fn a_window_of_choice_is_evaluated() {
     let scratch = tempfile::tempdir().unwrap();
     let decisions = scratch.path().join("decisions.parquet");
-    let Capture { trace, labels } = capture("cic2017-sqli");
-    let summary = |more: &[&str]| {
-        let (trace, labels, file) = (&trace, &labels, decisions.to_str().unwrap());
-        let mut arguments = vec!["eval", "-r", trace, "--labels", labels, "--decisions", file];
-        arguments.extend(more);
-        succeeds(&arguments);
-        let file = std::fs::File::open(&decisions).unwrap();
-        let reader = SerializedFileReader::new(file).unwrap();
-        let about = reader.metadata().file_metadata().key_value_metadata();
-        let about = about.unwrap().iter().find(|a| a.key == "strata.summary");
-        let json = about.unwrap().value.clone().unwrap();
-        serde_json::from_str::<serde_json::Value>(&json).unwrap()
-    };
+    let sqli = capture("cic2017-sqli");
+    let summary = |more: &[&str]| summary(&sqli, &decisions, more);
     let (own, short) = (summary(&[]), summary(&["--window-ms", "1"]));
     let windows = |summary: &serde_json::Value| summary["windows"].as_u64().unwrap();
     assert!(windows(&short) > windows(&own), "{own} {short}");
-    let none = strata(&["eval", "-r", &trace, "--decisions", "x", "--window-ms", "0"]);
+    let trace = &sqli.trace;
+    let none = strata(&["eval", "-r", trace, "--decisions", "x", "--window-ms", "0"]);
     assert!(!none.status.success());
+}
+
+#[test]
+fn a_larger_table_of_flows_leaves_fewer_packets_without_a_bucket() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
+    let [trace, labels] = ["trace.pcap", "labels.csv"].map(path);
+    let busy = [
+        "--profile",
+        "cic-w5",
+        "--flows",
+        "100k",
+        "-c",
+        "200k",
+        "-s",
+        "96",
+    ];
+    let outputs = ["-o", &trace, "--labels", &labels];
+    succeeds(&[&["generate"], &busy[..], &outputs].concat());
+    let capture = Capture { trace, labels };
+    let decisions = scratch.path().join("decisions.parquet");
+    let of = |more: &[&str]| {
+        let summary = summary(&capture, &decisions, more);
+        let without = summary["without_bucket"].as_u64().unwrap();
+        let error = &summary["average_relative_errors"]["bytes"];
+        (without, error.as_f64().unwrap())
+    };
+    let [small, large] = ["512KiB", "128MiB"].map(|size| of(&["--memory", size]));
+    let default = of(&[]);
+    assert_eq!(default, of(&["--memory", "8MiB"]));
+    assert!(
+        small.0 > 2 * default.0 && default.0 > 2 * large.0,
+        "{small:?} {default:?} {large:?}"
+    );
+    assert!(
+        small.1 > default.1 && default.1 > large.1,
+        "{small:?} {default:?} {large:?}"
+    );
+    for (size, status, why) in [
+        ("1k", 2, "must be from 512KiB to 512MiB"),
+        ("much", 1, "'much'"),
+    ] {
+        let (trace, eval) = (&capture.trace, "eval");
+        let error = fails(
+            &[eval, "-r", trace, "--decisions", "x", "--memory", size],
+            status,
+        );
+        assert!(error.contains("--memory") && error.contains(why), "{error}");
+    }
 }
 
 #[test]
@@ -213,7 +266,7 @@ fn labels_that_cannot_be_right_are_refused_and_the_others_counted() {
         let said = fails(&features, 1);
         assert!(said.contains("labels.csv") && said.contains(says), "{said}");
         // Nothing is left that could be trained on by mistake.
-        assert!(!std::path::Path::new(&output).exists());
+        assert!(!Path::new(&output).exists());
         let eval = [
             "eval",
             "-r",
@@ -269,7 +322,7 @@ fn what_cannot_be_written_is_said_before_the_work() {
     }
     assert!(fails(&["train", &snapshots, "-o", &snapshots], 2).contains("which is read"));
     assert_eq!(std::fs::read(&snapshots).unwrap(), b"not read");
-    assert!(!std::path::Path::new(&model).exists());
+    assert!(!Path::new(&model).exists());
 }
 
 #[test]
@@ -340,7 +393,7 @@ fn a_site_is_learnt_without_labels() {
         errors.contains("too little ordinary traffic: 94 packets"),
         "{errors}"
     );
-    assert!(!std::path::Path::new(&none).exists());
+    assert!(!Path::new(&none).exists());
     let output = strata(&["learn", "-i", "lo", "--for", "3s", "-o", &none]);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(errors.contains("--for 3s: too short"), "{errors}");
