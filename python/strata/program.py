@@ -33,4 +33,6 @@ def run(*arguments: str | Path) -> None:
     command = [find(), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise ProgramError(done.stderr.strip() or f"{' '.join(command)} failed")
+        raise ProgramError(
+            done.stderr.strip().removeprefix("strata: ") or f"{' '.join(command)} failed"
+        )

@@ -168,7 +168,7 @@ def write_evaluation(path: Path, figures: dict[str, Any]) -> None:
 def as_text(figures: dict[str, Any]) -> str:
     """The main figures, for a terminal."""
     lines = [
-        f"{figures['packets']:,} packets of {figures['flows']:,} flows, "
+        f"{_counted(figures['packets'], 'packet')} of {_counted(figures['flows'], 'flow')}, "
         f"{figures['attack_packets']:,} of them attacks",
         f"recall {_figure(figures['recall'], 4)}, precision {_figure(figures['precision'], 4)}, "
         f"F1 {_figure(figures['f1'], 4)}, accuracy {figures['accuracy']:.4f}",
@@ -193,17 +193,22 @@ def as_text(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _counted(number: int, thing: str) -> str:
+    """As in `1 packet` and `2 packets`."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
 def training_as_text(made: dict[str, Any]) -> str:
     """What a model was trained on and how it does on flows that its forests have not seen, for a
     terminal; `made` is the model's `training`."""
     verdict, labels = made["verdict"], made["labels"]
     classes = (
-        f"{_words(name)} {row['packets']:,} packets of {row['flows']:,} flows"
+        f"{_words(name)} {_counted(row['packets'], 'packet')} of {_counted(row['flows'], 'flow')}"
         for name, row in labels["classes"].items()
     )
     lines = [f"labels: {'; '.join(classes)}"]
     lines.append(
-        f"not used: {labels.get('unlabelled', 0):,} packets without a label, "
+        f"not used: {_counted(labels.get('unlabelled', 0), 'packet')} without a label, "
         f"{labels.get('without_flow', 0):,} without a flow, {labels.get('double', 0):,} that "
         f"another file has; {labels.get('repeated', 0):,} label lines repeat another"
     )
@@ -214,8 +219,9 @@ def training_as_text(made: dict[str, Any]) -> str:
         )
     if labels.get("logged"):
         lines.append(
-            f"from logs: {labels['logged']:,} packets, {labels['cut'] / labels['logged']:.1%} of "
-            f"them as headers, which are exact; {labels.get('not_logged', 0):,} were not logged"
+            f"from logs: {_counted(labels['logged'], 'packet')}, "
+            f"{labels['cut'] / labels['logged']:.1%} of them as headers, which are exact; "
+            f"{labels.get('not_logged', 0):,} were not logged"
         )
     if labels["mixed_flows"]:
         lines.append(f"{labels['mixed_flows']:,} flows have packets of several classes")

@@ -213,6 +213,15 @@ pub fn community_id_seeded(key: &FlowKey, seed: u16) -> String {
     community_id_between(key.family, key.protocol, [key.low, key.high], true, seed)
 }
 
+/// Whether a text may be a Community ID of version 1: `1:`, and SHA-1 in base64.
+#[must_use]
+pub fn is_community_id(text: &str) -> bool {
+    let digest = text
+        .strip_prefix("1:")
+        .map(|text| BASE64_STANDARD.decode(text));
+    matches!(digest, Some(Ok(digest)) if digest.len() == 20)
+}
+
 fn community_id_between(
     family: AddressFamily,
     number: u8,

@@ -76,7 +76,9 @@ pub mod parts {
     pub use crate::ahead::TableInput;
     pub use crate::batch::{Batch, FloatCells, IntCells, TextCells};
     pub use crate::files::{Input, InputAt};
-    pub use crate::flow::{community_id_of, community_id_seeded, icmp_counterpart};
+    pub use crate::flow::{
+        community_id_of, community_id_seeded, icmp_counterpart, is_community_id,
+    };
     pub use crate::packets::rows;
     pub use crate::part::{name_of, open};
     pub use crate::payload::{PayloadReader, Unreadable};

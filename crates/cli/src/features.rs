@@ -19,6 +19,7 @@ use crate::labelled::{
 use crate::model::WINDOW_MS_MAX;
 use crate::output::{Content, Output, suffix};
 use crate::table::{Cell, ColumnSpec, Kind, Table};
+use crate::text;
 
 /// Arguments of `strata features`.
 #[derive(Debug, clap::Args)]
@@ -140,8 +141,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })?;
     if read.without_flow > 0 {
         info!(
-            "{} packets have no flow and are left out",
-            read.without_flow
+            "left out: {} without a flow",
+            text::count_of(read.without_flow, "packet")
         );
     }
     output.close(&read)

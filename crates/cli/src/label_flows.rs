@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value, json};
-use strata_archive::parts::community_id_seeded;
+use strata_archive::parts::{community_id_seeded, is_community_id};
 use strata_capture::PacketRef;
 use strata_filter::Filter;
 use strata_pipeline::FlowFinder;
@@ -128,10 +128,11 @@ fn add(args: &AddArgs) -> Result<()> {
             "which flows? Give a filter, --community-id, --from or --to",
         ));
     }
-    if let Some(id) = args.community_ids.iter().find(|id| !id.starts_with("1:")) {
+    if let Some(id) = args.community_ids.iter().find(|id| !is_community_id(id)) {
         let id = Printable(id);
         return Err(refuse(format!(
-            "'{id}' is not a Community ID of version 1: they begin with 1:"
+            "--community-id '{id}' is not a Community ID of version 1: they are 1: and 28 \
+             characters, as in 1:LQU9qZlK+B5F3KDmev6m5PMibrg="
         )));
     }
     let log = open_log(&args.key, &args.log, "labels no flows of")?;

@@ -385,8 +385,8 @@ fn say_of_logs(of_logs: &OfLogs) {
     } = *of_logs;
     let share = 100.0 * cut as f64 / logged.max(1) as f64;
     let mut said = format!(
-        "{} packets from the log, {share:.1} % of them as headers, which are exact",
-        grouped(logged)
+        "{} from the log, {share:.1} % of them as headers, which are exact",
+        text::count_of(logged, "packet")
     );
     if not_logged > 0 {
         said += &format!(
@@ -408,7 +408,8 @@ fn say_usage(usage: &Usage) {
         unmatched,
         near_alarm,
     } = usage;
-    let mut said = format!("{} packets have a label", grouped(*labelled));
+    let have = if *labelled == 1 { "has" } else { "have" };
+    let mut said = format!("{} {have} a label", text::count_of(*labelled, "packet"));
     if *unlabelled > 0 {
         said += &format!(
             ", {} have none and are neither trained on nor judged",

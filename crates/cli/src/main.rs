@@ -31,6 +31,7 @@ mod models;
 mod object_tier;
 mod output;
 mod packets;
+mod plain;
 mod prune;
 mod python;
 mod query;
@@ -191,7 +192,9 @@ fn main() -> ExitCode {
         logging::begin(None);
         return extcap::main().unwrap_or_else(|error| failed(&error));
     }
-    let command = Cli::parse().command;
+    let command = Cli::try_parse()
+        .unwrap_or_else(|error| refused(&error))
+        .command;
     logging::begin(command.logging());
     if command.is_long_running() {
         descriptors::raise_limit();
@@ -242,6 +245,17 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(&error),
     }
+}
+
+/// Says what is wrong with the command line, or shows what was asked for, and ends the program.
+fn refused(error: &clap::Error) -> ! {
+    let theirs = error.render().to_string();
+    let ours = plain::words(&theirs);
+    if error.kind() != clap::error::ErrorKind::ValueValidation || ours == theirs {
+        error.exit();
+    }
+    eprint!("{ours}");
+    std::process::exit(error.exit_code())
 }
 
 /// Says why the program fails, and returns the status that says so too.

@@ -9,6 +9,8 @@ use jiff::tz::TimeZone;
 use strata_filter::Filter;
 use strata_wire::{Printable, grouped};
 
+use crate::plain;
+
 /// A filter from trailing arguments, as in tcpdump; `None` without any.
 pub(crate) fn filter(words: &[String]) -> Result<Option<Filter>> {
     let expression = words.join(" ");
@@ -161,7 +163,7 @@ pub(crate) fn chain(error: &anyhow::Error) -> String {
             text = format!("{text}: {cause}");
         }
     }
-    lines(&text)
+    lines(&plain::words(&text))
 }
 
 /// A text of several lines made printable: parts of it may come from outside.

@@ -20,6 +20,7 @@ use strata_wire::{AddressFamily, FlowKey, Headers};
 
 use super::Label;
 use super::flows::SLACK_NS;
+use crate::text;
 
 /// A longer line is not an event.
 const LINE_MAX: u64 = 1 << 20;
@@ -239,10 +240,11 @@ impl Reader {
             match done {
                 Ok(()) => valid += 1,
                 Err(problem) => {
+                    let problem = text::chain(&problem);
                     invalid += 1;
                     if invalid <= NAMED_MAX as u64 {
                         self.problems
-                            .push(format!("{name}: line {number}: {problem:#}"));
+                            .push(format!("{name}: line {number}: {problem}"));
                     }
                 }
             }
@@ -253,9 +255,8 @@ impl Reader {
             }
         }
         if invalid > NAMED_MAX as u64 {
-            let more = invalid - NAMED_MAX as u64;
-            self.problems
-                .push(format!("{name}: {more} more lines are invalid"));
+            let more = text::count_of(invalid - NAMED_MAX as u64, "other invalid line");
+            self.problems.push(format!("{name}: and {more}"));
         }
         if valid == 0 && invalid > 0 {
             bail!("{}: no line is valid", self.problems.join("; "));
@@ -345,9 +346,9 @@ impl Reader {
         };
         if self.alarms.is_empty() {
             bail!(
-                "no alarm in {} lines: give the IDS's alerts (eve.json) or notices (notice.log) of \
+                "no alarm in {}: give the IDS's alerts (eve.json) or notices (notice.log) of \
                  the time of the packets",
-                self.lines
+                text::count_of(self.lines, "line")
             );
         }
         for alarm in self.alarms {
@@ -518,15 +519,15 @@ impl Ids {
         for (count, why) in [
             (
                 self.without_flow,
-                "name no flow: only hosts near them are left out",
+                "without a flow: only hosts near them are left out",
             ),
             (
                 self.mild,
-                "are less severe than asked: flows near them are left out",
+                "less severe than asked: flows near them are left out",
             ),
         ] {
             if count > 0 {
-                said.push(format!("{count} alarms {why}"));
+                said.push(format!("{} {why}", text::count_of(count, "alarm")));
             }
         }
         said

@@ -15,7 +15,7 @@ use crate::control::{RecordingArgs, page};
 use crate::labelled::{self, LabelArgs, LabelledArgs, Seen};
 use crate::listing::Reader;
 use crate::output::{refuse, standard};
-use crate::text::percent;
+use crate::text::{count_of, percent};
 
 /// Names the built-in model.
 const BUILT_IN: &str = "built-in";
@@ -300,16 +300,16 @@ impl Both {
 
     fn text(&self, names: &[String; 2]) -> String {
         let mut text = format!(
-            "{} packets that have a flow, {} of payload\n",
-            grouped(self.packets),
+            "{} that have a flow, {} of payload\n",
+            count_of(self.packets, "packet"),
             human_bytes(self.payload_bytes)
         );
         for (of, name) in names.iter().enumerate() {
             let (model, (packets, payload)) = (&self.models[of], self.only[of]);
             text += &format!(
-                "{}: {} packets ({}) are anomalous, with {} of payload ({}); {} with {} by this model only\n",
+                "{}: finds {} anomalous ({}), with {} of payload ({}); {} with {} by this model only\n",
                 Printable(name),
-                grouped(model.packets),
+                count_of(model.packets, "packet"),
                 percent(model.packets, self.packets),
                 human_bytes(model.payload_bytes),
                 percent(model.payload_bytes, self.payload_bytes),
@@ -325,10 +325,10 @@ impl Both {
             });
             let named = format!("{label}, {source}");
             text += &format!(
-                "  {}: {} packets of {} flows; anomalous (packets / flows): {}; {}\n",
+                "  {}: {} of {}; anomalous (packets / flows): {}; {}\n",
                 Printable(&named),
-                grouped(of.packets),
-                grouped(flows),
+                count_of(of.packets, "packet"),
+                count_of(flows, "flow"),
                 each[0],
                 each[1],
             );

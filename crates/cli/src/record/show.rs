@@ -30,8 +30,8 @@ pub(super) fn outcome(outcome: &RecordOutcome) -> Result<()> {
     let (ledger, pressure) = (&outcome.ledger, &outcome.pressure);
     write!(
         out,
-        "{} packets ({}) in {:.2} s",
-        grouped(ledger.seen.packets),
+        "{} ({}) in {:.2} s",
+        text::count_of(ledger.seen.packets, "packet"),
         human_bytes(ledger.seen.bytes),
         outcome.took.as_secs_f64(),
     )?;

@@ -321,12 +321,13 @@ impl Messages {
         if text.is_empty() {
             return;
         }
-        if let Some(tell) = &self.tell {
-            tell(&Notice::OfRecording(text.clone()));
-        }
-        self.last = match text.strip_prefix("strata: ") {
+        let text = match text.strip_prefix("strata: ") {
             Some(rest) => rest.to_owned(),
             None => text,
         };
+        if let Some(tell) = &self.tell {
+            tell(&Notice::OfRecording(text.clone()));
+        }
+        self.last = text;
     }
 }

@@ -4,7 +4,9 @@ use std::net::IpAddr;
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
+use strata_archive::parts::is_community_id;
 use strata_pipeline::eve_alert;
+use strata_wire::FlowKey;
 
 use super::super::flows::key;
 use super::super::rules::protocol;
@@ -33,6 +35,16 @@ struct EveAlert {
 struct EveFlow {
     start: Option<String>,
     end: Option<String>,
+}
+
+/// The Community ID of an alarm. Where its flow is known otherwise, nobody needs it.
+fn community_id(id: Option<String>, flow: Option<FlowKey>) -> Result<Option<String>> {
+    match id {
+        Some(id) if flow.is_none() && !is_community_id(&id) => {
+            bail!("'{id}' in 'community_id' is not a Community ID of version 1")
+        }
+        id => Ok(id),
+    }
 }
 
 impl Reader {
@@ -69,7 +81,7 @@ impl Reader {
         let flow = eve_alert(text)?.map(|alert| alert.flow);
         self.add(Alarm {
             key: flow,
-            community_id: event.community_id,
+            community_id: community_id(event.community_id, flow)?,
             hosts: [event.src_ip, event.dest_ip],
             link,
             ts_ns,
@@ -138,7 +150,7 @@ impl Reader {
         let label = self.label(note, SEVERITY_NONE)?;
         self.add(Alarm {
             key: flow,
-            community_id: cell("community_id").map(str::to_owned),
+            community_id: community_id(cell("community_id").map(str::to_owned), flow)?,
             hosts,
             link,
             ts_ns,

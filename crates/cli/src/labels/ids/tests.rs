@@ -139,7 +139,7 @@ fn notices_of_zeek_take_their_times_from_connections() {
     assert_eq!(said(&mut ids, 890, &flow), "near");
     let scanner = headers(("10.0.0.9", 1), ("10.0.0.7", 2), 6);
     assert_eq!(said(&mut ids, 1_000, &scanner), "near");
-    assert!(ids.problems()[0].starts_with("1 alarms name no flow"));
+    assert!(ids.problems()[0].starts_with("1 alarm without a flow"));
 
     let notice = r#"{"ts":1000.5,"uid":"C1","id.orig_h":"10.0.0.1","id.orig_p":4000,"id.resp_h":"10.0.0.2","id.resp_p":22,"proto":"tcp","note":"SSH::Password_Guessing"}"#;
     let conn = r#"{"ts":"1970-01-01T00:15:00.000000Z","uid":"C1","id.orig_h":"10.0.0.1","id.orig_p":4000,"id.resp_h":"10.0.0.2","id.resp_p":22,"proto":"tcp","duration":500.0}"#;
@@ -161,11 +161,26 @@ fn invalid_lines_are_named_and_counted_and_do_not_fill_the_memory() {
     assert_eq!(problems.len(), 4, "{problems:?}");
     assert!(problems[0].starts_with("x.log: line 3: an alert without a valid timestamp"));
     assert!(
-        problems[1].starts_with("x.log: line 4: EOF"),
+        problems[1].starts_with("x.log: line 4: ends within"),
         "{problems:?}"
     );
     assert_eq!(problems[2], "x.log: line 5: longer than 1 MiB");
-    assert_eq!(problems[3], "x.log: 1 more lines are invalid");
+    assert_eq!(problems[3], "x.log: and 1 other invalid line");
+
+    // Without addresses, an alarm has its ID only.
+    let cut = "{\"timestamp\":\"1970-01-01T00:16:40Z\",\"event_type\":\"alert\",\
+               \"community_id\":\"1:LQU9qZlK\",\"alert\":{\"severity\":1}}\n";
+    let ids = read(
+        &[(&format!("{ALERT}\n{cut}"), Format::Eve)],
+        Options::default(),
+    )
+    .unwrap();
+    let expected = "x.log: line 3: '1:LQU9qZlK' in 'community_id' is not a Community ID";
+    assert!(
+        ids.problems()[0].starts_with(expected),
+        "{:?}",
+        ids.problems()
+    );
 
     let none = read(&[("{\"event_type\":1}\n", Format::Eve)], Options::default());
     assert!(format!("{:#}", none.unwrap_err()).contains("no line is valid"));
@@ -173,7 +188,7 @@ fn invalid_lines_are_named_and_counted_and_do_not_fill_the_memory() {
         &[("{\"event_type\":\"dns\"}\n", Format::Eve)],
         Options::default(),
     );
-    assert!(format!("{:#}", quiet.unwrap_err()).contains("no alarm in 1 lines"));
+    assert!(format!("{:#}", quiet.unwrap_err()).contains("no alarm in 1 line:"));
 }
 
 #[test]
