@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! run export        packets into vectors: to UDP or a file, to Parquet
-//! agent             vectors received, put together into records of longer intervals
+//! agent outputs     vectors received, put together into records of longer intervals; where those go
 //! inbox             one state for each sender of vectors
 //! tune flows        the cache's parameters, the traffic classifier: with the Python package
 //! packets           packets of captures and interfaces
@@ -19,6 +19,7 @@ mod flows;
 mod form;
 mod inbox;
 mod outlets;
+mod outputs;
 mod packets;
 mod ring;
 mod rotate;

@@ -14,6 +14,7 @@ mod ports;
 mod read;
 mod reader;
 mod shape;
+mod sums;
 mod write;
 mod writer;
 

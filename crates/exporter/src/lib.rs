@@ -19,6 +19,7 @@
 //!   other       headers of any other form, as differences to an earlier one
 //!   code, ports, kind  fields with a code; what kind of packet a record is of
 //!   fields, shape  IPv4 or IPv6 with TCP, UDP or ICMP as fields, and back; the usual ones
+//!   sums        their checksums
 //! seal          datagrams encrypted and authenticated: keys, sealing, opening
 //! packets       packets as datagrams and back, in pieces where they are longer
 //! announcement  names of host and interface

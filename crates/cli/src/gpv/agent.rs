@@ -13,19 +13,17 @@ use ipnet::IpNet;
 use rustix::net::sockopt;
 use strata_gpv::agent::ReassemblyOptions;
 use strata_gpv::format::control::flush_slots;
-use strata_gpv::format::datagram::{DatagramWriter, LEN_USUAL};
 use strata_gpv::format::{FormatError, paper};
-use strata_gpv::{Columns, Full, Grouped as _, Key, Reason, Tuple as _, Vector};
 use strata_store::Sources;
 use strata_sys::pause::backoff;
 use strata_wire::grouped;
 use tracing::{info, warn};
 
 use super::form::Form;
-use super::inbox::{Given, Inbox, InboxOptions, Received};
+use super::inbox::{Inbox, InboxOptions, Received};
+use super::outputs::{Outputs, Sent};
 use super::ring::{Found, RingReader};
-use super::rotate::{RotateArgs, Rotation};
-use super::rows::{About, Rows};
+use super::rotate::RotateArgs;
 use super::target::address;
 use crate::output::{check, refuse, standard};
 use crate::signals::stop_on_signal;
@@ -236,6 +234,12 @@ impl<'a> Agent<'a> {
         })
     }
 
+    fn open(&self) -> Result<Outputs> {
+        let args = self.args;
+        let files = (args.write.as_deref(), &args.rotate);
+        Outputs::open(files, args.to.as_deref(), &self.sources)
+    }
+
     fn listen(&mut self, at: &str, stop: &AtomicBool) -> Result<()> {
         let socket =
             UdpSocket::bind(address(at)?).with_context(|| format!("{at}: cannot listen"))?;
@@ -244,7 +248,7 @@ impl<'a> Agent<'a> {
             sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BYTES)?;
         }
         socket.set_read_timeout(Some(WAIT))?;
-        self.outputs = Some(Outputs::open(self.args, &self.sources)?);
+        self.outputs = Some(self.open()?);
         info!("listening on {}", socket.local_addr()?);
         let mut bytes = vec![0; DATAGRAM_BYTES];
         let mut expired = Instant::now();
@@ -283,7 +287,7 @@ impl<'a> Agent<'a> {
     fn follow(&mut self, path: &Path, stop: &AtomicBool) -> Result<()> {
         let name = path.display();
         let mut ring = RingReader::open(path)?;
-        self.outputs = Some(Outputs::open(self.args, &self.sources)?);
+        self.outputs = Some(self.open()?);
         info!("reading the ring {name}");
         let mut expired = Instant::now();
         while !stop.load(Ordering::Relaxed) && !self.is_done() {
@@ -381,7 +385,7 @@ impl<'a> Agent<'a> {
                 Box::new(BufReader::new(file))
             }
         };
-        self.outputs = Some(Outputs::open(self.args, &self.sources)?);
+        self.outputs = Some(self.open()?);
         let (mut bytes, mut at) = (Vec::new(), 0_u64);
         while !stop.load(Ordering::Relaxed) && !self.is_done() {
             bytes.clear();
@@ -498,211 +502,5 @@ impl<'a> Agent<'a> {
             said += &format!("\n{what}: {}", grouped(count));
         }
         said
-    }
-}
-
-/// What was sent on.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sent {
-    vectors: u64,
-    datagrams: u64,
-    unsent: u64,
-}
-
-/// A new file of records.
-fn file_of_rows(path: &Path, sources: &Sources) -> Result<(String, Rows<File>)> {
-    check(path, sources)?;
-    let file = sources.create(path)?;
-    Ok((path.display().to_string(), Rows::new(file, Columns::ALL)?))
-}
-
-/// Where records go.
-struct Outputs {
-    rows: Option<(String, Rows<File>)>,
-    rotation: Option<Rotation>,
-    sources: Sources,
-    /// As many files as wanted are complete.
-    is_complete: bool,
-    forward: Option<Forward>,
-    failure: Option<anyhow::Error>,
-}
-
-impl Outputs {
-    fn open(args: &Args, sources: &Sources) -> Result<Self> {
-        let mut rotation = args.rotate.of(args.write.as_deref())?;
-        let first = rotation.as_mut().map(Rotation::first).transpose()?;
-        let rows = first.as_deref().or(args.write.as_deref());
-        let rows = rows.map(|path| file_of_rows(path, sources));
-        Ok(Self {
-            rows: rows.transpose()?,
-            rotation,
-            sources: sources.clone(),
-            is_complete: false,
-            forward: args.to.as_deref().map(Forward::open).transpose()?,
-            failure: None,
-        })
-    }
-
-    fn put(&mut self, given: &Given<'_>) {
-        if let Some((_, rows)) = &mut self.rows {
-            let about = About {
-                exporter: Some(given.sender),
-                reason: None,
-                saturated: None,
-                known: given.known,
-            };
-            rows.push(given.record, about);
-            if let Err(error) = rows.write() {
-                self.failure.get_or_insert(error);
-            }
-        }
-        if let Some(forward) = &mut self.forward {
-            forward.put(given);
-        }
-    }
-
-    fn check(&mut self) -> Result<()> {
-        match (self.failure.take(), &self.rows) {
-            (Some(error), Some((name, _))) => Err(error.context(format!("{name}: cannot write"))),
-            _ => self.rotate(),
-        }
-    }
-
-    /// Begins another file if this one is complete.
-    fn rotate(&mut self) -> Result<()> {
-        let (Some(rotation), Some((_, rows))) = (&mut self.rotation, &self.rows) else {
-            return Ok(());
-        };
-        if self.is_complete || !rotation.is_due(rows.bytes()) {
-            return Ok(());
-        }
-        if rotation.is_last() {
-            self.is_complete = true;
-            return Ok(());
-        }
-        let next = rotation.next()?;
-        self.end_rows()?;
-        self.rows = Some(file_of_rows(&next, &self.sources)?);
-        Ok(())
-    }
-
-    /// Writes the end of the file.
-    fn end_rows(&mut self) -> Result<()> {
-        let Some((name, rows)) = self.rows.take() else {
-            return Ok(());
-        };
-        let written = rows.finish().and_then(|file| Ok(file.sync_all()?));
-        written.with_context(|| format!("{name}: cannot write"))
-    }
-
-    fn send_begun(&mut self) {
-        if let Some(forward) = &mut self.forward {
-            forward.send_begun();
-        }
-    }
-
-    fn finish(mut self) -> Result<Option<Sent>> {
-        self.check()?;
-        self.end_rows()?;
-        Ok(self.forward.map(Forward::finish))
-    }
-}
-
-/// Records as vectors to another agent.
-struct Forward {
-    socket: UdpSocket,
-    writer: DatagramWriter,
-    columns: Columns,
-    tuples: Vec<Full>,
-    sent: Sent,
-}
-
-impl Forward {
-    fn open(to: &str) -> Result<Self> {
-        let peer = address(to)?;
-        let local = match peer {
-            SocketAddr::V4(_) => "0.0.0.0:0",
-            SocketAddr::V6(_) => "[::]:0",
-        };
-        let socket = UdpSocket::bind(local).context("cannot open a UDP socket")?;
-        socket
-            .connect(peer)
-            .with_context(|| format!("{to}: cannot send there"))?;
-        Ok(Self {
-            socket,
-            writer: DatagramWriter::new(0, Columns::ALL, LEN_USUAL),
-            columns: Columns::ALL,
-            tuples: Vec::new(),
-            sent: Sent::default(),
-        })
-    }
-
-    /// A record is as many vectors as its times, and datagrams, need.
-    fn put(&mut self, given: &Given<'_>) {
-        if self.columns != given.known {
-            self.columns = given.known;
-            let (socket, sent) = (&self.socket, &mut self.sent);
-            let send = |bytes: &[u8]| send(socket, sent, bytes);
-            self.writer.reshape(given.known, LEN_USUAL, send);
-        }
-        let most = (LEN_USUAL - 24 - 24 - 32) / self.columns.tuple_len();
-        let (mut start_ns, mut tuples) = (None, std::mem::take(&mut self.tuples));
-        given.record.for_each_run(|of_run, run| {
-            for tuple in run {
-                let at_ns = of_run + tuple.delta_ns();
-                let from = start_ns.filter(|from| at_ns >= *from);
-                let fits = from.and_then(|from| u32::try_from(at_ns - from).ok());
-                let delta_ns = match fits.filter(|_| tuples.len() < most) {
-                    Some(delta_ns) => delta_ns,
-                    None => {
-                        self.vector(given.record.key(), start_ns, &tuples);
-                        tuples.clear();
-                        start_ns = Some(at_ns);
-                        0
-                    }
-                };
-                tuples.push(Full { delta_ns, ..*tuple });
-            }
-        });
-        self.vector(given.record.key(), start_ns, &tuples);
-        tuples.clear();
-        self.tuples = tuples;
-    }
-
-    fn vector(&mut self, key: &Key, start_ns: Option<u64>, tuples: &[Full]) {
-        let Some(start_ns) = start_ns.filter(|_| !tuples.is_empty()) else {
-            return;
-        };
-        let vector = Vector {
-            key: *key,
-            start_ns,
-            pieces: [tuples, &[]],
-            reason: Reason::Unknown,
-            saturated: false,
-            slot: 0,
-        };
-        let (socket, sent) = (&self.socket, &mut self.sent);
-        let put = self.writer.put(&vector, |bytes| send(socket, sent, bytes));
-        // `most` fit; if not, its number is missing and the peer counts it.
-        self.sent.vectors += u64::from(put.is_ok());
-    }
-
-    fn send_begun(&mut self) {
-        let (socket, sent) = (&self.socket, &mut self.sent);
-        self.writer.finish(|bytes| send(socket, sent, bytes));
-    }
-
-    fn finish(mut self) -> Sent {
-        let (socket, sent) = (&self.socket, &mut self.sent);
-        self.writer.end(|bytes| send(socket, sent, bytes));
-        self.sent
-    }
-}
-
-fn send(socket: &UdpSocket, sent: &mut Sent, bytes: &[u8]) {
-    match socket.send(bytes) {
-        Ok(_) => sent.datagrams += 1,
-        // Nobody listens there (yet).
-        Err(_) => sent.unsent += 1,
     }
 }

@@ -1,11 +1,12 @@
 //! Reads the records that [`super::fast_write`] writes, and gives the same as [`super::read`], which reads
 //! all others.
 
-use super::fields::{IP_AT, OUT_LEN, Transport, fold, low32, put, words};
+use super::fields::{IP_AT, OUT_LEN, Transport, low32, put};
 use super::kind::{FLAGS, FLAGS_OTHER, FRAME_MIN, Form, Head, OptionsCode};
 use super::model::{Key, Model, PREFIXES, Side, flow_place, step};
 use super::read::{NO_PREFIX, Read, TOO_LONG, address, address_v6, address_value};
 use super::shape::Shape;
+use super::sums::{fold, words};
 use super::{Invalid, code, ports};
 use crate::bits::Reader;
 

@@ -8,6 +8,8 @@ use strata_wire::LinkType;
 use strata_wire::dissect::protocol;
 use strata_wire::transport::tcp_flag::ACK;
 
+use super::sums::{Sums, fold, raw_sum, sum, words};
+
 /// The longest start of a frame before IP that is taken apart.
 pub(super) const PREFIX_MAX: usize = 31;
 /// Where IP begins in what [`Fields::emit`] writes: before it is room for the start of the frame.
@@ -92,25 +94,6 @@ pub(super) struct Fields<'a, const V6: bool> {
     pub(super) udp_len: u16,
     /// Type and code.
     pub(super) icmp_type: u16,
-}
-
-/// What a header's checksums are.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Sums {
-    /// IPv4's is what it has to be.
-    pub(super) is_ip_right: bool,
-    /// The transport's is that of the pseudo-header only: the network card's task.
-    pub(super) is_offloaded: bool,
-    /// It is what it has to be if no payload follows.
-    pub(super) is_empty_right: bool,
-}
-
-impl Sums {
-    /// The transport's checksum is one of those that a reader knows of a packet without payload.
-    #[inline(always)]
-    pub(super) fn is_known(self) -> bool {
-        self.is_offloaded | self.is_empty_right
-    }
 }
 
 impl<'a, const V6: bool> Fields<'a, V6> {
@@ -459,44 +442,6 @@ impl<'a, const V6: bool> Fields<'a, V6> {
 #[inline(always)]
 pub(super) fn put<const N: usize>(out: &mut [u8; OUT_LEN], at: usize, bytes: [u8; N]) {
     out[at..at + N].copy_from_slice(&bytes);
-}
-
-/// A sum of 32-bit words as they are in memory, which is congruent to that of their halves.
-#[inline(always)]
-fn sum(bytes: &[u8]) -> u64 {
-    let (words, _) = bytes.as_chunks();
-    words
-        .iter()
-        .map(|word| u64::from(u32::from_ne_bytes(*word)))
-        .sum()
-}
-
-/// The same of a multiple of 4 bytes, as they are on the wire.
-#[inline(never)]
-fn raw_sum(bytes: &[u8]) -> u64 {
-    let (words, _) = bytes.as_chunks();
-    words
-        .iter()
-        .map(|word| u64::from(u32::from_be_bytes(*word)))
-        .sum()
-}
-
-/// A sum of 32-bit words, which is congruent to that of their halves.
-#[inline(always)]
-#[allow(clippy::cast_possible_truncation)]
-pub(super) fn words(address: u128) -> u64 {
-    let (high, low) = ((address >> 64) as u64, address as u64);
-    (high >> 32) + (high & 0xffff_ffff) + (low >> 32) + (low & 0xffff_ffff)
-}
-
-/// The ones' complement sum of 16 bits.
-#[inline(always)]
-#[allow(clippy::cast_possible_truncation, reason = "folded to 16 bits")]
-pub(super) fn fold(sum: u64) -> u16 {
-    let sum = (sum >> 32) + (sum & 0xffff_ffff);
-    let sum = (sum >> 16) + (sum & 0xffff);
-    let sum = (sum >> 16) + (sum & 0xffff);
-    ((sum >> 16) + (sum & 0xffff)) as u16
 }
 
 #[inline(always)]

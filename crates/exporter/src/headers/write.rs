@@ -2,10 +2,11 @@
 //! [`super::read`] has the same order.
 
 use super::code;
-use super::fields::{Fields, Options, Sums, Transport, low32};
+use super::fields::{Fields, Options, Transport, low32};
 use super::index::{self, Address, Found, Index};
 use super::kind::{FLAG_CODES, FLAGS_OTHER, FRAME_MIN, Head, OptionsCode, odd};
 use super::model::{Key, Model, PLACE_BITS, PREFIXES, Side};
+use super::sums::Sums;
 use super::{Header, head, ports};
 use crate::bits::Writer;
 use crate::datagram::Datagram;
