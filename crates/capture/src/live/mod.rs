@@ -71,6 +71,8 @@ use xsk::Xsk;
 
 /// How long a step waits for packets at most.
 const WAIT: Duration = Duration::from_millis(100);
+/// By then the kernel has handed over every block that had something in it.
+const HANDED_OVER: Duration = ring::BLOCK_TIMEOUT.saturating_mul(3);
 /// How often to look for an interface that is gone.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
@@ -405,6 +407,53 @@ impl Live {
             lost |= port.take_down()?;
         }
         Ok(lost)
+    }
+
+    /// Hands out the packets that had arrived by now, ring by ring: for the end of a capture. Takes `most` at
+    /// the longest.
+    ///
+    /// # Errors
+    ///
+    /// What `take` returns.
+    pub fn drain<E>(
+        &mut self,
+        most: Duration,
+        mut take: impl FnMut(&RingBatch<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if !self.metas.is_empty() {
+            // Nothing was taken yet, and nobody knows the interfaces.
+            return Ok(());
+        }
+        let (began, end_ns) = (Instant::now(), clock::realtime_ns());
+        let left = |of: Duration| of.saturating_sub(began.elapsed());
+        for index in 0..self.ports.len() {
+            while !left(most).is_zero() {
+                self.slots.clear();
+                self.ports[self.current].source.release();
+                self.current = index;
+                let port = &mut self.ports[index];
+                if port
+                    .source
+                    .fill(port.interface, self.tai_ns, &mut self.slots)
+                {
+                    if self.slots[0].ts_ns >= end_ns {
+                        break;
+                    }
+                    take(&self.batch())?;
+                    continue;
+                }
+                // The kernel still has the block that is being filled.
+                let wait = left(HANDED_OVER).min(left(most));
+                let fd = port.source.fd();
+                if wait.is_zero()
+                    || event::wait([fd].into_iter(), self.waker.0.as_fd(), wait).is_err()
+                {
+                    break;
+                }
+            }
+        }
+        self.slots.clear();
+        Ok(())
     }
 
     /// Takes packets from the first ring that has some, in turn.

@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_error;
+use strata_sys::interface as asked;
 
 use super::batch::{Memory, Slot};
 use super::error::LiveError;
@@ -141,26 +142,35 @@ impl Port {
         }
     }
 
-    /// Compares what is captured with what exists.
+    /// Compares what is captured with what exists. Of an interface that is still the same, only its number
+    /// and flags are asked for: all else would wait for whoever changes interfaces, while the ring fills.
     pub(super) fn look(
         &mut self,
         options: &LiveOptions,
         kernel: &Kernel,
     ) -> Result<Option<LiveEvent>, LiveError> {
         let name = self.device.name.clone();
-        let found = match Device::named(&name) {
+        let found = asked::flags(&name).and_then(|flags| Ok((asked::index(&name)?, flags)));
+        let (index, flags) = match found {
             Ok(found) => found,
-            Err(LiveError::NoSuchInterface { .. }) => {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO)) => {
                 let events = self.state != PortState::Gone;
                 self.state = PortState::Gone;
                 return Ok(events.then_some(LiveEvent::Gone(name)));
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(self.device.error("SIOCGIFFLAGS")(error)),
         };
-        if found.index != self.device.index {
-            if !found.is_up {
+        let is_up = i32::from(flags) & libc::IFF_UP != 0;
+        if index != self.device.index {
+            if !is_up {
                 return Ok(None);
             }
+            let found = match Device::named(&name) {
+                Ok(found) => found,
+                // It has gone again since.
+                Err(LiveError::NoSuchInterface { .. }) => return Ok(None),
+                Err(error) => return Err(error),
+            };
             // Attaching an XDP program may no longer be permitted, and something else may use the
             // new interface: the ring works in any case.
             let was_exclusive = matches!(self.source, Source::Xsk(_));
@@ -181,7 +191,7 @@ impl Port {
             }));
         }
         // The kernel attaches the ring again by itself.
-        if self.state == PortState::Down && found.is_up {
+        if self.state == PortState::Down && is_up {
             self.state = PortState::Up;
             return Ok(Some(LiveEvent::Back(name)));
         }

@@ -33,8 +33,14 @@ use crate::walkers::{self, Chain};
 /// Bytes of a block: large enough for the largest packet that Linux merges
 /// (512 KiB), small enough to be handed over soon.
 const BLOCK_BYTES: usize = 1 << 20;
+/// A small ring has at least so many blocks, and smaller ones, if packets fit: the kernel hands one over
+/// every 10 ms however little is in it, and drops packets once all of them wait for us.
+const BLOCKS_MIN: usize = 32;
+const BLOCK_BYTES_MIN: usize = 64 << 10;
+/// What a block has besides its packet, if it has one: headers, gaps, a VLAN tag or a cooked header.
+const BLOCK_OVERHEAD: usize = 256;
 /// When the kernel hands over a block that is not full.
-const BLOCK_TIMEOUT: Duration = Duration::from_millis(10);
+pub(super) const BLOCK_TIMEOUT: Duration = Duration::from_millis(10);
 const BLOCK_TIMEOUT_IMMEDIATE: Duration = Duration::from_millis(1);
 
 /// From one packet's header to the next, on average: closer ones are not fetched in advance.
@@ -134,12 +140,11 @@ impl Ring {
         socket::attach_snaplen(fd, 0).map_err(fail("SO_ATTACH_FILTER"))?;
         let card_times = ask_for_card_times(fd, device, options.stamps)?;
         let ring_bytes = options.ring_bytes.unwrap_or(device.ring_bytes());
-        let blocks =
-            map_ring(fd, ring_bytes, options.immediate).map_err(|source| LiveError::Ring {
-                interface: device.name.clone(),
-                bytes: ring_bytes,
-                source,
-            })?;
+        let blocks = map_ring(fd, ring_bytes, options).map_err(|source| LiveError::Ring {
+            interface: device.name.clone(),
+            bytes: ring_bytes,
+            source,
+        })?;
         if options.promiscuous && device.index != 0 {
             socket::set_promiscuous(fd, device.index).map_err(fail("PACKET_MR_PROMISC"))?;
         }
@@ -359,11 +364,19 @@ fn not_permitted(device: &Device, source: io::Error) -> LiveError {
     device.error("socket")(source)
 }
 
-fn map_ring(fd: BorrowedFd<'_>, bytes: usize, immediate: bool) -> io::Result<PacketRing> {
+/// Bytes of each block of a ring of so many bytes, for packets of so many bytes at most: a power of two.
+fn block_bytes(ring_bytes: usize, snaplen: u32) -> usize {
+    let part = (ring_bytes / BLOCKS_MIN).max(1);
+    let packet = (snaplen as usize + BLOCK_OVERHEAD).next_power_of_two();
+    (1 << part.ilog2()).clamp(packet.clamp(BLOCK_BYTES_MIN, BLOCK_BYTES), BLOCK_BYTES)
+}
+
+fn map_ring(fd: BorrowedFd<'_>, bytes: usize, options: &LiveOptions) -> io::Result<PacketRing> {
+    let block_bytes = block_bytes(bytes, options.snaplen);
     let layout = RingLayout {
-        blocks: (bytes / BLOCK_BYTES).max(2),
-        block_bytes: BLOCK_BYTES,
-        timeout: if immediate {
+        blocks: (bytes / block_bytes).max(2),
+        block_bytes,
+        timeout: if options.immediate {
             BLOCK_TIMEOUT_IMMEDIATE
         } else {
             BLOCK_TIMEOUT
@@ -385,6 +398,25 @@ fn offset32(at: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn small_rings_have_many_blocks_if_packets_fit() {
+        let blocks = |mib: usize, snaplen| {
+            let bytes = block_bytes(mib << 20, snaplen);
+            assert!(
+                bytes.is_power_of_two() && bytes >= (snaplen as usize).min(BLOCK_BYTES),
+                "{bytes}"
+            );
+            ((mib << 20) / bytes, bytes >> 10)
+        };
+        assert_eq!(blocks(32, LiveOptions::SNAPLEN_DEFAULT), (32, 1024));
+        assert_eq!(blocks(512, 128), (512, 1024));
+        assert_eq!(blocks(2, 256), (32, 64));
+        assert_eq!(blocks(2, 65_535), (16, 128));
+        assert_eq!(blocks(2, LiveOptions::SNAPLEN_DEFAULT), (4, 512));
+        assert_eq!(blocks(20, 256), (40, 512));
+        assert_eq!(blocks(2, u32::MAX), (2, 1024));
+    }
 
     /// Walkers go to each packet of a block, several at a time, and stop at the last one, which
     /// leads nowhere.

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use strata_capture::Packets;
-use strata_capture::live::{Live, LiveNext};
+use strata_capture::live::{Live, LiveNext, RingBatch};
 use strata_pipeline::Worker;
 
 use crate::error::Result;
@@ -12,8 +12,11 @@ use crate::error::Result;
 /// Packets are in the log's files after this time, however few there are.
 const FLUSH_AFTER: Duration = Duration::from_millis(900);
 
+/// What had arrived by the end is still taken, but the end comes at most so much later.
+const DRAIN: Duration = Duration::from_secs(1);
+
 /// Runs interfaces through a worker until `after_step` says stop, and finishes the worker in all
-/// cases. `after_step` is called after each batch, and ten times a second when idle. Fails with
+/// cases. What had arrived by then is recorded too. `after_step` is called after each batch, and ten times a second when idle. Fails with
 /// what ended it; everything before is recorded.
 pub(super) fn run_live(
     live: &mut Live,
@@ -27,16 +30,16 @@ pub(super) fn run_live(
         if let Some(table) = &cut {
             table.set_second(second_of(SystemTime::now()));
         }
+        let mut take = |worker: &mut Worker, batch: &RingBatch<'_>| -> Result<()> {
+            let first = batch.get(0).ts_ns;
+            if let Some(share) = shares.as_mut().and_then(|shares| shares.at(first)) {
+                worker.captured(share);
+            }
+            Ok(worker.batch(batch)?)
+        };
         loop {
             match live.advance()? {
-                LiveNext::Packets => {
-                    let batch = live.batch();
-                    let first = batch.get(0).ts_ns;
-                    if let Some(share) = shares.as_mut().and_then(|shares| shares.at(first)) {
-                        worker.captured(share);
-                    }
-                    worker.batch(&batch)?;
-                }
+                LiveNext::Packets => take(worker, &live.batch())?,
                 LiveNext::Meta(meta) => worker.meta(meta)?,
                 LiveNext::Idle => worker.idle()?,
             }
@@ -47,8 +50,14 @@ pub(super) fn run_live(
                     table.set_second(second_of(SystemTime::now()));
                 }
             }
-            if after_step(live, worker).is_break() || worker.is_done() {
+            if worker.is_done() {
                 return Ok(());
+            }
+            if after_step(live, worker).is_break() {
+                return live.drain(DRAIN, |batch| match worker.is_done() {
+                    true => Ok(()),
+                    false => take(worker, batch),
+                });
             }
         }
     };
