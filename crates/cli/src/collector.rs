@@ -192,7 +192,7 @@ fn show(outcome: &CollectorOutcome) -> Result<()> {
         };
         writeln!(
             out,
-            "{name} ({}, identity {}): {} in {}; {} lost, in {}; {} before",
+            "{name} ({}, identity {}): {} in {}; {} lost, in {}; {} before; {} dropped by its kernel",
             from.sender,
             from.identity,
             count_of(from.packets, "packet"),
@@ -200,14 +200,16 @@ fn show(outcome: &CollectorOutcome) -> Result<()> {
             count_of(from.lost, "packet"),
             count_of(from.lost_datagrams, "lost datagram"),
             grouped(from.before),
+            grouped(from.dropped),
         )?;
     }
     let counts = &outcome.counts;
     writeln!(
         out,
-        "{}; datagrams not read: {} of others than --allow, {} in clear or forged, {} older than 60 s, \
+        "{}; {}; datagrams not read: {} of others than --allow, {} in clear or forged, {} older than 60 s, \
          {} unreadable, {} repeated or contradicting, {} of too many interfaces, {} dropped by the socket",
         count_of(counts.packets, "packet"),
+        count_of(counts.announcements, "announcement"),
         grouped(counts.strangers),
         grouped(counts.forged),
         grouped(counts.old),

@@ -227,7 +227,10 @@ fn strangers_and_damaged_datagrams_cost_a_count() {
         .arg("--config")
         .arg(&config));
     let said = collector.stopped();
-    assert!(said.contains("0 packets; datagrams not read: "), "{said}");
+    assert!(
+        said.contains("0 packets; 0 announcements; datagrams not read: "),
+        "{said}"
+    );
     assert!(!said.contains("datagrams not read: 0 "), "{said}");
     assert_eq!(headers(Path::new(out), &[]), Vec::<String>::new());
 

@@ -30,7 +30,8 @@ use crate::controller::{ControlError, Controller, Event};
 use crate::metrics::{self, Format};
 use crate::queries::{QueryAnswer, QueryRefused, QueryStatus};
 use crate::request::{
-    DetailRequest, ModeRequest, ModelRequest, PolicyAdded, PolicyRequest, QueryRequest, Refusal,
+    DetailRequest, ExportTimesRequest, ModeRequest, ModelRequest, PolicyAdded, PolicyRequest,
+    QueryRequest, Refusal,
 };
 use crate::status::{PolicyStatus, Status};
 use connections::Limits;
@@ -207,6 +208,7 @@ fn router(controller: Arc<Controller>) -> Router {
         .route("/api/v1/policies/{id}", delete(remove_policy))
         .route("/api/v1/events", get(events))
         .route("/api/v1/rotate", post(rotate))
+        .route("/api/v1/export/times", put(set_export_times))
         .route("/api/v1/vectors", get(vectors))
         .route("/api/v1/queries", get(queries).post(install_query))
         .route(
@@ -446,6 +448,17 @@ async fn events(State(controller): State<Arc<Controller>>) -> Json<Vec<Event>> {
     Json(controller.events())
 }
 
+/// Exports only packets of these times from now on: for a recording that takes over from another.
+#[utoipa::path(put, path = "/api/v1/export/times", request_body = ExportTimesRequest, responses(
+    (status = 204), (status = 400, body = Refusal)))]
+async fn set_export_times(
+    State(controller): State<Arc<Controller>>,
+    Json(request): Json<ExportTimesRequest>,
+) -> Result<StatusCode, ControlError> {
+    controller.set_export_times(request)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
 /// Starts new files of the log.
 #[utoipa::path(post, path = "/api/v1/rotate", responses(
     (status = 202), (status = 400, body = Refusal)))]
@@ -580,6 +593,7 @@ fn as_accepted(headers: &HeaderMap, page: impl FnOnce(Format) -> String) -> Resp
         remove_policy,
         events,
         rotate,
+        set_export_times,
         vectors,
         queries,
         install_query,

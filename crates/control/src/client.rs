@@ -20,7 +20,8 @@ use tokio::time::timeout;
 use crate::controller::Event;
 use crate::queries::{QueryAnswer, QueryStatus};
 use crate::request::{
-    DetailRequest, ModeRequest, ModelRequest, PolicyAdded, PolicyRequest, QueryRequest, Refusal,
+    DetailRequest, ExportTimesRequest, ModeRequest, ModelRequest, PolicyAdded, PolicyRequest,
+    QueryRequest, Refusal,
 };
 use crate::status::{PolicyStatus, Status};
 use crate::vectors::{DATAGRAM_BYTES, FRAME_HEAD, VectorsEnd};
@@ -170,7 +171,13 @@ impl Client {
             Some(socket) => socket.to_owned(),
             None => find_socket()?,
         };
-        Ok(Self { socket })
+        Ok(Self::at(socket))
+    }
+
+    /// The recording with this socket.
+    #[must_use]
+    pub fn at(socket: PathBuf) -> Self {
+        Self { socket }
     }
 
     /// The status.
@@ -244,6 +251,18 @@ impl Client {
     pub fn remove_policy(&self, id: u32) -> Result<(), ClientError> {
         let path = format!("/api/v1/policies/{id}");
         self.exchange(Method::DELETE, &path, Bytes::new()).map(drop)
+    }
+
+    /// Lets it export only packets of these times.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::status`].
+    pub fn set_export_times(&self, request: &ExportTimesRequest) -> Result<(), ClientError> {
+        let path = "/api/v1/export/times";
+        let body = serde_json::to_vec(request);
+        let body = body.map_err(|source| self.odd(path, source))?;
+        self.exchange(Method::PUT, path, body.into()).map(drop)
     }
 
     /// Starts new files of the log.

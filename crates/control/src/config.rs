@@ -22,6 +22,7 @@ use reference::{schema, unknown_key};
 
 pub use elastic::{CPU_PERCENT_MAX, ElasticConfig};
 pub use error::ConfigError;
+pub(crate) use export::ALWAYS;
 pub use export::{ExportConfig, ExportPlan, KeyFileError, NamedDestination, read_keys};
 pub use reference::reference;
 

@@ -1,12 +1,14 @@
 //! What users ask of a running recording, and what it does by itself: modes, policies, events.
 
 mod events;
+mod exports;
 mod inner;
 mod models;
 mod observed;
 mod policies;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,11 +20,12 @@ use strata_wire::{Counters, exact};
 
 pub use events::Event;
 use events::Events;
+pub use exports::ExportTimes;
 use inner::{Asked, Inner, Rate, Sampling, Ways};
 pub use observed::{CaptureWay, DriftWindow, Fast, Observed};
 pub use policies::MATCH_BYTES_MAX;
 
-use crate::config::{ExportPlan, OnDrift};
+use crate::config::{ALWAYS, ExportPlan, OnDrift};
 use crate::elastic::{
     Degradation, ElasticOptions, ElasticState, Resource, Sensed, Step, follow, plan,
 };
@@ -98,6 +101,14 @@ pub enum ControlError {
     /// A policy exports to where it may not.
     #[error("{0}")]
     NoDestination(String),
+    /// A time from or until which packets are exported came too soon.
+    #[error("{field}: {time} ns since 1970 is past, or less than 0.1 s ahead: name a later time")]
+    Past {
+        /// The field of the request.
+        field: &'static str,
+        /// The time.
+        time: u64,
+    },
     /// There is no log to keep packets in.
     #[error(
         "{0}: this recording has no log and only exports: start it with -o DIR to keep packets"
@@ -126,6 +137,7 @@ pub struct Controller {
     reports: Mutex<Option<ReportStatus>>,
     /// As last published by whoever exports.
     exports: Mutex<Vec<ExportStatus>>,
+    export_times: Arc<ExportTimes>,
 }
 
 /// The settings of a recording: at its start, or as reloaded.
@@ -160,6 +172,12 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Packets of which times are exported.
+    fn export_times(&self) -> Range<u64> {
+        let export = self.export.as_ref();
+        export.map_or(ALWAYS, |plan| plan.from..ALWAYS.end)
+    }
+
     /// The requested settings, and the policies.
     fn into_asked(self) -> (Asked, Vec<Policy>) {
         let asked = Asked {
@@ -205,6 +223,7 @@ impl Controller {
             export: settings.export.clone(),
             only_exports: settings.only_exports,
         };
+        let times = settings.export_times();
         let (mut asked, configured) = settings.into_asked();
         asked.check(&model)?;
         asked.settle(&model);
@@ -261,6 +280,7 @@ impl Controller {
             subscribers,
             reports: Mutex::default(),
             exports: Mutex::default(),
+            export_times: ExportTimes::new(times),
         })
     }
 
@@ -268,18 +288,6 @@ impl Controller {
     #[must_use]
     pub fn subscribers(&self) -> &Arc<Subscribers> {
         &self.subscribers
-    }
-
-    /// Publishes what was exported so far.
-    pub fn set_exports(&self, status: Vec<ExportStatus>) {
-        *self.exports.lock().unwrap_or_else(PoisonError::into_inner) = status;
-    }
-
-    /// What was exported so far, by destination.
-    #[must_use]
-    pub fn exports(&self) -> Vec<ExportStatus> {
-        let exports = self.exports.lock();
-        exports.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Publishes what was reported to a telemetry collector so far.

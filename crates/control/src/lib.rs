@@ -36,12 +36,12 @@ pub mod vectors;
 pub use tokio::sync::watch;
 
 pub use controller::{
-    CaptureWay, ControlError, Controller, DriftWindow, Event, Fast, MATCH_BYTES_MAX,
+    CaptureWay, ControlError, Controller, DriftWindow, Event, ExportTimes, Fast, MATCH_BYTES_MAX,
     MODE_PERIOD_MAX, Observed, Settings, WHY_BYTES_MAX,
 };
 pub use request::{
-    DetailRequest, InForce, ModeRequest, ModelRequest, PolicyAdded, PolicyRequest, QueryRequest,
-    Refusal,
+    DetailRequest, ExportTimesRequest, InForce, ModeRequest, ModelRequest, PolicyAdded,
+    PolicyRequest, QueryRequest, Refusal,
 };
 pub use secrets::same_secret;
 pub use status::{

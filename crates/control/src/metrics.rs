@@ -220,7 +220,11 @@ const METRICS: [Metric; 39] = [
         "Datagrams of exported packets, by destination and by what became of them",
         Counter(|moment| {
             exports(moment, |to| {
-                vec![("sent", to.datagrams), ("not-sent", to.not_sent)]
+                vec![
+                    ("sent", to.datagrams),
+                    ("not-sent", to.not_sent),
+                    ("announcements", to.announcements),
+                ]
             })
         }),
     ),

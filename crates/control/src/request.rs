@@ -61,6 +61,18 @@ pub struct ModelRequest {
     pub why: String,
 }
 
+/// When to export.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExportTimesRequest {
+    /// Only what is captured from this time on, ns since 1970; by default as much as ever.
+    #[serde(default)]
+    pub from: Option<u64>,
+    /// Only what is captured before this time, ns since 1970; by default without end.
+    #[serde(default)]
+    pub until: Option<u64>,
+}
+
 /// A policy to add.
 // What `flatten` leaves over is refused too: the test below sees to that.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]

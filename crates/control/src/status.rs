@@ -95,9 +95,13 @@ pub struct ExportStatus {
     pub unfit: u64,
     /// Packets cut to what the path carries in a datagram, in VXLAN.
     pub cut: u64,
-    /// Datagrams sent, and their bytes.
+    /// Datagrams sent, but for announcements: the collector has received or lost as many of them, less those
+    /// of before it was started.
     pub datagrams: u64,
-    /// Bytes of these.
+    /// Announcements of interfaces that were sent, in datagrams of their own.
+    #[serde(default)]
+    pub announcements: u64,
+    /// Bytes of all these.
     pub bytes: u64,
     /// Datagrams that the network did not take: nobody listens there, or the interface was full.
     pub not_sent: u64,

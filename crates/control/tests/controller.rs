@@ -4,15 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use strata_classify::{DriftReport, Model};
 use strata_control::config::{OnDrift, PolicyConfig};
 use strata_control::elastic::ElasticOptions;
 use strata_control::saved::Saved;
 use strata_control::{
-    Controller, CpuStatus, DriftWindow, Fast, Observed, PolicyOrigin, ReceiveStatus, Settings,
-    metrics,
+    Controller, CpuStatus, DriftWindow, ExportTimesRequest, Fast, Observed, PolicyOrigin,
+    ReceiveStatus, Settings, metrics,
 };
 use strata_filter::Filter;
 use strata_policy::{ClassKept, DetailBudget, DetailCounts, ModeConfig, ShadowCounts};
@@ -738,4 +738,27 @@ fn fast_sensors_are_answered_at_once_and_once() {
     assert_eq!(controller.events().len(), 1, "the mode is the same");
     let ring = &controller.status().resources[2];
     assert_eq!((ring.name.as_str(), ring.degradation_steps), ("ring", 1));
+}
+
+/// Times from which or until which is exported: before they come, or not at all.
+#[test]
+fn export_times_are_adopted_before_they_come() {
+    let controller = controller(false);
+    let times = || controller.export_times().now();
+    assert_eq!(times(), 0..u64::MAX);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let now_ns = u64::try_from(now.as_nanos()).unwrap();
+    let ask = |from, until| controller.set_export_times(ExportTimesRequest { from, until });
+    let later = now_ns + 3_600_000_000_000;
+    ask(Some(later), Some(later + 1)).unwrap();
+    assert_eq!(times(), later..later + 1);
+    for late in [0, now_ns - 1, now_ns] {
+        let error = ask(Some(late), None).unwrap_err().to_string();
+        assert!(error.starts_with("from: "), "{error}");
+        let error = ask(None, Some(late)).unwrap_err().to_string();
+        assert!(error.starts_with("until: "), "{error}");
+    }
+    assert_eq!(times(), later..later + 1, "nothing has changed");
+    ask(None, None).unwrap();
+    assert_eq!(times(), 0..u64::MAX);
 }

@@ -5,7 +5,7 @@
 )]
 
 use strata_wire::{LinkType, exact, layout};
-use zerocopy::little_endian::{U16, U32};
+use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::datagram::{Datagram, FormatError, HEADER_LEN, Kind, Source};
@@ -23,7 +23,8 @@ pub const TEXT_MAX: usize = 255;
 /// 12 alias u8           of its alias
 /// 13 behind u8          of what is at its other end
 /// 14 reserved u16 = 0
-/// 16 the four names, UTF-8
+/// 16 dropped u64        packets that the kernel dropped in this session
+/// 24 the four names, UTF-8
 /// ```
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -35,11 +36,12 @@ struct Fields {
     alias: u8,
     behind: u8,
     reserved: U16,
+    dropped: U64,
 }
 layout!(
-    Fields, 16,
+    Fields, 24,
     index at 0, mac at 4, host at 10, interface at 11, alias at 12, behind at 13,
-    reserved at 14,
+    reserved at 14, dropped at 16,
 );
 
 /// Host and interface behind an identity. Sent at the start and repeated from time to time.
@@ -53,6 +55,9 @@ pub struct Announcement {
     pub index: u32,
     /// Its MAC address, 0 if it has none.
     pub mac: [u8; 6],
+    /// Packets of the interface that the kernel dropped since the session began, at most: they have no
+    /// numbers.
+    pub dropped: u64,
     /// Name of the host.
     pub host: String,
     /// Name of the interface.
@@ -97,6 +102,7 @@ impl Announcement {
             link: datagram.link,
             index: fields.index.get(),
             mac: fields.mac,
+            dropped: fields.dropped.get(),
             host: text(fields.host)?,
             interface: text(fields.interface)?,
             alias: text(fields.alias)?,
@@ -122,6 +128,7 @@ impl Announcement {
             alias,
             behind,
             reserved: 0.into(),
+            dropped: self.dropped.into(),
         };
         let mut bytes = vec![0; HEADER_LEN];
         Datagram::first(Kind::Announcement, self.source, self.link).write(&mut bytes);
@@ -158,6 +165,7 @@ mod tests {
             link: LinkType::ETHERNET,
             index: 3,
             mac: [2, 0, 0, 0, 0, 7],
+            dropped: 0x0102_0304_0506,
             host: "web-1".into(),
             interface: "tap0".into(),
             alias: "tenant \u{e4}".into(),
@@ -185,9 +193,9 @@ mod tests {
         let read = Announcement::read(&long.datagram()).unwrap();
         assert_eq!((read.host.len(), read.alias.as_str()), (254, "a[31mb"));
         let mut bytes = announcement().datagram();
-        bytes[HEADER_LEN + 16] = 0x1b;
+        bytes[HEADER_LEN + 24] = 0x1b;
         assert!(Announcement::read(&bytes).is_err());
-        bytes[HEADER_LEN + 16] = 0xff;
+        bytes[HEADER_LEN + 24] = 0xff;
         assert!(Announcement::read(&bytes).is_err());
     }
 }

@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// "Strata, export".
 const MAGIC: [u8; 2] = *b"SX";
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 /// The bits of the time code that are its width; one more says that times are microseconds.
 const TIME_BITS: u8 = 0x3f;
 const TIME_MICROSECONDS: u8 = 0x40;
@@ -28,7 +28,7 @@ pub const LEN_MAX: usize = 65_507;
 ///
 /// ```text
 ///  0 magic "SX"
-///  2 version u8 = 2
+///  2 version u8 = 3
 ///  3 kind u8            1 compressed headers, 2 packets, 3 an announcement
 ///  4 identity u24       host and interface: a VXLAN network identifier
 ///  7 time code u8       bits 0-5: width of time differences; bit 6: they are in microseconds

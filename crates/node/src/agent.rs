@@ -32,16 +32,17 @@ use strata_wire::exact;
 use crate::error::{At as _, NodeError, Result};
 use crate::notice::{Notice, Tell};
 use crate::waker::Waker;
-use child::{Child, Recorder};
+use child::{Child, NEVER, Recorder};
 use files::State;
 use link::Link;
 use shared_time::SharedTime;
 
 /// A recording that takes over from another begins to export so long after it captures: by then both know
-/// when that is.
-const HANDOVER: Duration = Duration::from_secs(1);
+/// when that is. If one of them was not told in time, it is twice as long, up to the most.
+const HANDOVER: Duration = Duration::from_millis(500);
+const HANDOVER_MAX: Duration = Duration::from_secs(16);
 /// The other goes on for so long, for packets that it has captured before.
-const AFTER: Duration = Duration::from_millis(200);
+const AFTER: Duration = Duration::from_millis(100);
 /// Interfaces are looked for when the kernel says that one has changed, and so often in any case.
 const INTERFACES_EVERY: Duration = Duration::from_secs(5);
 /// But no more often than this: they come in numbers, and a guest may let its own come and go all the time.
@@ -373,7 +374,7 @@ impl Agent {
 
     /// Both recordings run for a while, and each exports what is on its side of a moment: so nothing is lost
     /// and nothing comes twice.
-    fn replace(&mut self, mut old: Child, plan: &strata_agent::Plan) -> Result<()> {
+    fn replace(&mut self, old: Child, plan: &strata_agent::Plan) -> Result<()> {
         let mut new = match self.recorder.start(plan, Some(&old)) {
             Ok(new) => new,
             Err(error) => {
@@ -382,12 +383,11 @@ impl Agent {
             }
         };
         let failed = new.ready().or_else(|| {
-            let at = now_ns() + exact::<u64>(HANDOVER.as_nanos());
-            let told = new.between(Some(at), None);
-            match told.and_then(|()| old.between(None, Some(at))) {
-                Ok(()) => new.watch(HANDOVER + AFTER),
-                Err(error) => Some(error.chain()),
-            }
+            let ahead = self.hand_over(&old, &new);
+            ahead.map_or_else(
+                |error| Some(error.chain()),
+                |ahead| new.watch(ahead + AFTER),
+            )
         });
         let (stays, goes) = match &failed {
             None => (new, old),
@@ -399,6 +399,32 @@ impl Agent {
         goes.end();
         self.child = Some(stays);
         failed.map_or(Ok(()), |why| Err(NodeError::Refused(why)))
+    }
+
+    /// Lets one recording export from a moment on, and the other before it; returns when it comes.
+    fn hand_over(&self, old: &Child, new: &Child) -> Result<Duration> {
+        let mut ahead = HANDOVER;
+        loop {
+            let at = now_ns() + exact::<u64>(ahead.as_nanos());
+            let mut told = new.between(Some(at), None);
+            if told.is_ok() {
+                told = old.between(None, Some(at));
+                if told.is_err() {
+                    // Unless it is later than that, it has exported nothing yet.
+                    new.between(Some(NEVER), None)?;
+                    if now_ns() >= at {
+                        let what = "this host was too busy to hand over in time: packets of some seconds \
+                                    may be exported twice";
+                        (self.tell)(&Notice::Warning(what.into()));
+                    }
+                }
+            }
+            match told {
+                Ok(()) => return Ok(ahead),
+                Err(_) if ahead < HANDOVER_MAX => ahead *= 2,
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     fn done(&mut self, plan: strata_agent::Plan, done: Result<()>) {

@@ -9,13 +9,13 @@
 //! Sockets are opened before anything is captured, so that the capture filter can leave out what they
 //! send.
 
+mod dropped;
 pub(crate) mod own;
 mod queue;
 mod streams;
 mod target;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
@@ -44,21 +44,6 @@ pub(crate) struct Exports {
     host: String,
     targets: Vec<Target>,
     new_plan: NewPlan,
-    times: Arc<Times>,
-}
-
-/// Only packets of these times are exported, ns since 1970.
-#[derive(Debug)]
-struct Times {
-    from: AtomicU64,
-    until: AtomicU64,
-}
-
-impl Times {
-    fn have(&self, ts_ns: u64) -> bool {
-        let [from, until] = [&self.from, &self.until].map(|time| time.load(Ordering::Relaxed));
-        (from..until).contains(&ts_ns)
-    }
 }
 
 /// The configuration since it was read again, until it is adopted.
@@ -73,10 +58,6 @@ impl Exports {
             host: plan.host.clone().unwrap_or_else(own_name),
             targets: targets?,
             new_plan: NewPlan::default(),
-            times: Arc::new(Times {
-                from: plan.times.start.into(),
-                until: plan.times.end.into(),
-            }),
             plan,
         })
     }
@@ -97,11 +78,8 @@ impl Exports {
         }
     }
 
-    /// Uses the keys of a configuration that was checked, and its times.
+    /// Uses the keys of a configuration that was checked.
     pub(crate) fn adopt(&self, plan: Option<&ExportPlan>) {
-        let times = plan.map_or(0..u64::MAX, |plan| plan.times.clone());
-        self.times.from.store(times.start, Ordering::Relaxed);
-        self.times.until.store(times.end, Ordering::Relaxed);
         *self.new_plan.lock().unwrap_or_else(PoisonError::into_inner) = plan.cloned();
     }
 
@@ -136,11 +114,11 @@ impl Exports {
             self.targets.iter().map(Target::try_clone).collect();
         let names: Vec<_> = self.targets.iter().map(|target| target.name).collect();
         let queue = |sender: SyncSender<Chunk>| {
-            let times = Arc::clone(&self.times);
+            let times = Arc::clone(controller.export_times());
             ExportQueue::new(sender, &names, self.own(), times, waits)
         };
         let queues = (0..workers).map(|_| queue(sender.clone())).collect();
-        let stop = Arc::new(AtomicBool::new(false));
+        let (end, ended) = channel();
         let streams = Streams::new(
             targets?,
             (self.plan.clone(), self.host.clone()),
@@ -149,30 +127,31 @@ impl Exports {
             waits,
             Arc::clone(tell),
         )?;
-        let stopped = Arc::clone(&stop);
         let work = move || {
             sandbox::thread(Role::Server);
-            streams.run(&receiver, &stopped);
+            streams.run(&receiver, &ended);
         };
         let thread = thread::Builder::new()
             .name("strata-export".into())
             .spawn(work)
             .map_err(NodeError::Thread)?;
         let thread = Some(thread);
-        Ok((Exporting { stop, thread }, queues))
+        let end = Some(end);
+        Ok((Exporting { end, thread }, queues))
     }
 }
 
 /// The thread that exports. It ends when this is dropped, after what workers have given it.
 #[derive(Debug)]
 pub(crate) struct Exporting {
-    stop: Arc<AtomicBool>,
+    /// Dropped once nothing more comes, also of what is counted.
+    end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Drop for Exporting {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.end = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

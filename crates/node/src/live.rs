@@ -256,13 +256,15 @@ impl Supervisor {
             thread::sleep(LOOK_EVERY);
             self.look();
         }
+        self.observe();
+        // Collectors are told how much there was while interfaces are still being closed.
+        drop(self.exporting.take());
         let names = self.setup.spec.interface_names();
         let drops = DropCounts::now(names).since(&self.before);
         let lost = lost::lost(&worker::rings(&self.running), &drops);
         let warnings = lost.iter().map(lost::text).collect();
         let outcomes: Result<Vec<_>> = self.running.into_iter().map(Running::join).collect();
         drop(self.reports);
-        drop(self.exporting);
         let told = self.told.into_lines();
         finish(
             self.recording,

@@ -251,7 +251,7 @@ fn arrivals(status: &Status) -> impl Iterator<Item = Row> {
     });
     let exported = status.exports.iter().map(|to| {
         let counts = format!(
-            "to {} ({}): {} packets, {} lost, {} unfit, {} cut; {} datagrams, {} not sent",
+            "to {} ({}): {} packets, {} lost, {} unfit, {} cut; {} datagrams, {} not sent; {} announcements",
             word(&to.name),
             word(&to.to),
             grouped(to.packets),
@@ -260,6 +260,7 @@ fn arrivals(status: &Status) -> impl Iterator<Item = Row> {
             grouped(to.cut),
             grouped(to.datagrams),
             grouped(to.not_sent),
+            grouped(to.announcements),
         );
         row("export", counts)
     });

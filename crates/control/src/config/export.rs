@@ -17,7 +17,7 @@ const DESTINATIONS_MAX: usize = 64;
 const IDENTITY_MAX: u32 = (1 << 24) - 1;
 
 /// Times of packets that are exported, ns since 1970, unless the configuration bounds them.
-const ALWAYS: Range<u64> = 0..u64::MAX;
+pub(crate) const ALWAYS: Range<u64> = 0..u64::MAX;
 
 /// Export of headers and packets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -38,8 +38,6 @@ pub struct ExportConfig {
     /// Export only what is captured from this time on, ns since 1970: a recording that takes over from another
     /// begins where that ends.
     pub from: Option<u64>,
-    /// Export only what is captured before this time, ns since 1970.
-    pub until: Option<u64>,
     /// Name of this host for collectors. By default its host name.
     pub host: Option<String>,
     /// File with a key of 64 hexadecimal digits, which only its owner may read (mode 0600): what goes to
@@ -72,8 +70,8 @@ pub struct ExportPlan {
     pub host: Option<String>,
     /// With which datagrams to collectors are encrypted; in clear without any.
     pub keys: Option<SealKeys>,
-    /// Only packets of these times are exported, ns since 1970.
-    pub times: Range<u64>,
+    /// Only packets from this time on are exported, ns since 1970.
+    pub from: u64,
 }
 
 /// A key, and what is wrong with it.
@@ -126,7 +124,7 @@ impl ExportConfig {
         let keys = keys.map_err(|error| ("key_file".to_owned(), error.to_string()))?;
         Ok(Some(ExportPlan {
             keys,
-            times: self.from.unwrap_or(ALWAYS.start)..self.until.unwrap_or(ALWAYS.end),
+            from: self.from.unwrap_or(ALWAYS.start),
             destinations,
             identity,
             identities: self.identities.clone(),

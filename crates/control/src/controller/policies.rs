@@ -291,6 +291,7 @@ impl Controller {
     /// If it is unusable: then nothing changes.
     pub fn reload(&self, settings: Settings, who: &str) -> Result<(), ControlError> {
         let requested = Instant::now();
+        let times = settings.export_times();
         let (mut next, configured) = settings.into_asked();
         let mut inner = self.lock();
         // A timed mode requested by a user continues, then gives way to the configured one.
@@ -313,6 +314,7 @@ impl Controller {
         };
         let plan = next.plan(&self.model, &policies.set, state.degradation())?;
         // Nothing can be refused from here on.
+        self.export_times.set(&times);
         let replaced = std::mem::replace(&mut inner.policies, policies);
         (inner.asked, inner.state) = (next, state);
         self.steering.publish(plan, requested);

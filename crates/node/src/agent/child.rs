@@ -2,7 +2,6 @@
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -10,6 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use strata_agent::Plan;
+use strata_control::client::Client;
+use strata_control::{ExportTimesRequest, Status};
 use strata_tls::authority::write_private;
 
 use crate::error::{At as _, NodeError, Result};
@@ -18,9 +19,9 @@ use crate::waker::wait_for;
 
 /// How long a recording may take to start beside another, and how often it is looked whether it has.
 const START: Duration = Duration::from_secs(120);
-const READY_EVERY: Duration = Duration::from_millis(20);
+const READY_EVERY: Duration = Duration::from_millis(50);
 /// A time that does not come: the last that TOML has, ns since 1970.
-const NEVER: u64 = i64::MAX.unsigned_abs();
+pub(super) const NEVER: u64 = i64::MAX.unsigned_abs();
 /// How long a recording may take to end, and how long a check of its configuration.
 const END: Duration = Duration::from_secs(10);
 const CHECK: Duration = Duration::from_secs(120);
@@ -46,7 +47,6 @@ pub(super) struct Recorder {
 /// A recording.
 pub(super) struct Child {
     process: Process,
-    plan: Plan,
     config: PathBuf,
     /// Where it is asked for its counters.
     pub(super) socket: PathBuf,
@@ -81,6 +81,8 @@ impl Recorder {
         let ring_kib = RINGS_KIB / plan.interfaces.len().max(1);
         let ring_kib = ring_kib.clamp(RING_KIB_MIN, RING_KIB_MAX);
         command.args(["-B", &ring_kib.to_string()]);
+        // What nobody exports is not copied.
+        command.args(["-s", &plan.snaplen.to_string()]);
         command.arg("--config").arg(config).args(&self.options);
         command
             .stdin(Stdio::null())
@@ -133,13 +135,14 @@ impl Recorder {
                 self.dir.join("record-2.sock"),
             ),
         };
-        let from = beside.map(|_| NEVER);
-        write(&config, &plan.config_between(from, None))?;
+        match beside {
+            None => write(&config, &plan.config)?,
+            Some(_) => write(&config, &plan.config_from(NEVER))?,
+        }
         let mut command = self.command(plan, &config);
         let command = command.arg("--socket").arg(&socket);
         Ok(Child {
             process: Process::spawn(command, Some(self.tell.clone()))?,
-            plan: plan.clone(),
             config,
             socket,
         })
@@ -183,8 +186,9 @@ impl Child {
     /// Waits until it captures; returns why it does not, if it does not in time.
     pub(super) fn ready(&mut self) -> Option<String> {
         let started = Instant::now();
-        // It opens its interfaces first.
-        while UnixStream::connect(&self.socket).is_err() {
+        // Its workers say what the kernel has counted.
+        let captures = |status: Status| !status.interfaces.is_empty();
+        while !self.client().status().is_ok_and(captures) {
             if let Some(why) = self.watch(READY_EVERY) {
                 return Some(why);
             }
@@ -195,16 +199,23 @@ impl Child {
         None
     }
 
-    /// Lets it follow a plan for the same interfaces.
-    pub(super) fn reload(&mut self, plan: &Plan) -> Result<()> {
-        self.plan = plan.clone();
-        self.between(None, None)
+    fn client(&self) -> Client {
+        Client::at(self.socket.clone())
     }
 
-    /// Lets it export only what is captured from one time on and before another, ns since 1970.
-    pub(super) fn between(&mut self, from: Option<u64>, until: Option<u64>) -> Result<()> {
-        write(&self.config, &self.plan.config_between(from, until))?;
+    /// Lets it follow a plan for the same interfaces.
+    pub(super) fn reload(&mut self, plan: &Plan) -> Result<()> {
+        write(&self.config, &plan.config)?;
         self.process.signal(Signal::HUP)
+    }
+
+    /// Lets it export only what is captured from one time on and before another, ns since 1970. When this
+    /// returns, it has done so, before these times.
+    pub(super) fn between(&self, from: Option<u64>, until: Option<u64>) -> Result<()> {
+        let asked = self
+            .client()
+            .set_export_times(&ExportTimesRequest { from, until });
+        asked.map_err(|error| NodeError::Refused(error.to_string()))
     }
 
     /// Ends it, by force if it does not end by itself.

@@ -28,6 +28,8 @@ const IF_MAC_ADDRESS: u16 = 6;
 pub struct CollectorCounts {
     /// Packets that were written.
     pub packets: u64,
+    /// Datagrams that say who sends, and are of nobody's numbers.
+    pub announcements: u64,
     /// Datagrams of addresses that are not listened to.
     pub strangers: u64,
     /// Datagrams that are not of this format, or damaged.
@@ -76,6 +78,8 @@ pub struct CollectedFrom {
     pub datagrams: u64,
     /// Datagrams that did not.
     pub lost_datagrams: u64,
+    /// Packets that the sender's kernel dropped before they were looked at, as far as was announced.
+    pub dropped: u64,
 }
 
 /// A run of a sender: numbers begin at 0 in each.
@@ -86,6 +90,8 @@ struct Session {
     packets: Sequence,
     /// Packets that were handed out.
     taken: u64,
+    /// As last announced.
+    dropped: u64,
 }
 
 /// An interface of a sender.
@@ -108,6 +114,7 @@ struct Sums {
     before: u64,
     datagrams: u64,
     lost_datagrams: u64,
+    dropped: u64,
 }
 
 impl Sums {
@@ -123,6 +130,7 @@ impl Sums {
             add(&mut self.lost_datagrams, counters.lost_datagrams);
         }
         add(&mut self.packets, session.taken);
+        add(&mut self.dropped, session.dropped);
         // In datagrams that arrived: what was damaged, or of which other pieces did not arrive.
         add(&mut self.lost, arrived.saturating_sub(session.taken));
     }
@@ -203,7 +211,11 @@ impl Senders {
 
     /// Remembers who an identity is.
     pub(super) fn announced(&mut self, sender: IpAddr, announcement: Announcement) {
+        self.counts.announcements += 1;
         if let Some(from) = self.from(sender, announcement.source.identity) {
+            let session = from.session(announcement.source.session);
+            // One that comes late says less.
+            session.dropped = session.dropped.max(announcement.dropped);
             from.announced = Some(announcement);
         }
     }
@@ -218,7 +230,8 @@ impl Senders {
     ) -> Option<u16> {
         let next = self.next_interface;
         let from = self.from(sender, datagram.source.identity)?;
-        let accepted = from.session(datagram).accept(datagram);
+        let session = from.session(datagram.source.session);
+        let accepted = session.accept(datagram);
         if !accepted {
             self.counts.refused += 1;
             return None;
@@ -243,7 +256,7 @@ impl Senders {
     /// So many packets of a datagram that was accepted were handed out.
     pub(super) fn taken(&mut self, sender: IpAddr, datagram: &Datagram, packets: u64) {
         if let Some(from) = self.known.get_mut(&(sender, datagram.source.identity)) {
-            from.session(datagram).taken += packets;
+            from.session(datagram.source.session).taken += packets;
         }
     }
 
@@ -277,8 +290,7 @@ impl Origin {
         }
     }
 
-    fn session(&mut self, datagram: &Datagram) -> &mut Session {
-        let number = datagram.source.session;
+    fn session(&mut self, number: u32) -> &mut Session {
         let place = match self
             .sessions
             .iter()
@@ -345,6 +357,7 @@ impl Origin {
             before: sums.before,
             datagrams: sums.datagrams,
             lost_datagrams: sums.lost_datagrams,
+            dropped: sums.dropped,
         })
     }
 }

@@ -5,11 +5,11 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError};
 
+use strata_control::ExportTimes;
 use strata_pipeline::{ExportedPacket, Exports, PolicyExport};
 use strata_rules::DestinationName;
 use strata_wire::{Interface, Keep, LinkType, clamped, exact};
 
-use super::Times;
 use super::own::Own;
 
 /// A chunk goes to the thread once it has this many bytes, or packets.
@@ -77,7 +77,7 @@ pub(crate) struct ExportQueue {
     targets: Vec<DestinationName>,
     own: Vec<Own>,
     links: Vec<LinkType>,
-    times: Arc<Times>,
+    times: Arc<ExportTimes>,
     waits: bool,
     chunk: Chunk,
 }
@@ -87,7 +87,7 @@ impl ExportQueue {
         queue: SyncSender<Chunk>,
         targets: &[DestinationName],
         own: Vec<Own>,
-        times: Arc<Times>,
+        times: Arc<ExportTimes>,
         waits: bool,
     ) -> Self {
         Self {
@@ -147,7 +147,7 @@ impl Exports for ExportQueue {
     fn take(&mut self, exported: &ExportedPacket<'_>, exports: &[PolicyExport]) {
         let packet = &exported.packet;
         let link = self.links[usize::from(packet.interface)];
-        if !self.times.have(packet.ts_ns) {
+        if !self.times.now().contains(&packet.ts_ns) {
             return;
         }
         if self.own.iter().any(|own| own.has_sent(link, packet.data)) {

@@ -3,20 +3,20 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use strata_capture::live::Device;
 use strata_control::Controller;
 use strata_control::config::ExportPlan;
 use strata_exporter::{
     Announcement, Channel, Header, HeaderWriter, Label, PacketWriter, Source, identity_in, vxlan,
 };
-use strata_wire::LinkType;
+use strata_sys::interface;
+use strata_wire::{LinkType, exact};
 
 use super::NewPlan;
+use super::dropped::Dropped;
 use super::queue::{Chunk, Described, Entry, StreamKey};
 use super::target::{Outbox, Target};
 use crate::error::Result;
@@ -62,6 +62,7 @@ pub(super) struct Streams {
     new_plan: NewPlan,
     host: String,
     next_session: u32,
+    dropped: Dropped,
     controller: Arc<Controller>,
     tell: Tell,
 }
@@ -88,6 +89,7 @@ impl Streams {
             plan,
             host,
             next_session: getrandom::u32().map_err(std::io::Error::other)?,
+            dropped: Dropped::default(),
             controller,
             tell,
         };
@@ -95,8 +97,8 @@ impl Streams {
         Ok(streams)
     }
 
-    /// Exports what comes until no worker is left.
-    pub(super) fn run(mut self, queue: &Receiver<Chunk>, stop: &AtomicBool) {
+    /// Exports what comes until no worker is left, and `ended` has no other end: then all is counted.
+    pub(super) fn run(mut self, queue: &Receiver<Chunk>, ended: &Receiver<()>) {
         let mut flushed = Instant::now();
         let mut announced = flushed;
         loop {
@@ -104,20 +106,34 @@ impl Streams {
             match queue.recv_timeout(left) {
                 Ok(chunk) => self.take(&chunk),
                 Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) => break,
+                Err(RecvTimeoutError::Timeout)
+                    if ended.try_recv() == Err(TryRecvError::Disconnected) =>
+                {
+                    break;
+                }
                 Err(RecvTimeoutError::Timeout) => {}
             }
             if announced.elapsed() >= ANNOUNCE_EVERY {
                 announced = Instant::now();
                 self.adopt();
                 self.measure();
-                self.announce();
+                self.announce(1);
             }
             if flushed.elapsed() >= FLUSH_EVERY {
                 flushed = Instant::now();
                 self.flush();
             }
         }
+        self.flush();
+        // The last look of the recording at what the kernel has dropped comes before that.
+        let _ = ended.recv();
+        self.end();
+    }
+
+    /// Says how much there was.
+    fn end(&mut self) {
+        self.look_at_drops();
+        self.announce(ENDS);
         for (key, writer) in &mut self.writers {
             let outbox = &mut self.outboxes[usize::from(key.target)];
             for _ in 0..ENDS {
@@ -171,6 +187,8 @@ impl Streams {
         }
         self.warn_without_key(identity);
         self.writers.retain(|key, _| key.interface != described.id);
+        self.dropped
+            .begin(described.name.as_deref().unwrap_or_default());
         let session = self.next_session;
         self.next_session = session.wrapping_add(1);
         let known = Known {
@@ -291,20 +309,29 @@ impl Streams {
         }
     }
 
-    /// Says to each collector who has which identity.
-    fn announce(&mut self) {
+    /// Looks at how many packets the kernel has dropped.
+    fn look_at_drops(&mut self) {
+        let times = self.controller.export_times().now();
+        let is_exporting = now_ns() >= times.start;
+        self.dropped.look(self.controller.dropped(), is_exporting);
+    }
+
+    /// Says to each collector who has which identity, so many times.
+    fn announce(&mut self, times: usize) {
         let known = self.interfaces.values().take(STREAMS_MAX);
         let datagrams: Vec<Vec<u8>> = known.filter_map(|known| self.announcement(known)).collect();
-        datagrams
-            .iter()
-            .for_each(|datagram| self.tell_collectors(datagram));
+        for _ in 0..times {
+            datagrams
+                .iter()
+                .for_each(|datagram| self.tell_collectors(datagram));
+        }
     }
 
     fn tell_collectors(&mut self, datagram: &[u8]) {
         let identity = identity_in(datagram);
         for outbox in &mut self.outboxes {
             if outbox.destination().channel == Channel::Udp && outbox.has_key(identity) {
-                outbox.put(datagram);
+                outbox.announce(datagram);
             }
         }
     }
@@ -312,10 +339,10 @@ impl Streams {
     /// Who an interface is; `None` if it has no identity.
     fn announcement(&self, known: &Known) -> Option<Vec<u8>> {
         let name = known.described.name.as_deref().unwrap_or("");
-        let device = Device::named(name).ok();
+        let index = interface::index(name).ok();
         let read = |file: &str| {
             let path = Path::new("/sys/class/net").join(name).join(file);
-            let text = device.as_ref().and_then(|_| fs::read_to_string(path).ok());
+            let text = index.and_then(|_| fs::read_to_string(path).ok());
             text.map_or(String::new(), |text| text.trim().to_owned())
         };
         let announcement = Announcement {
@@ -324,7 +351,8 @@ impl Streams {
                 session: known.session,
             },
             link: known.described.link,
-            index: device.as_ref().map_or(0, |device| device.index),
+            dropped: self.dropped.of(name),
+            index: index.unwrap_or(0),
             mac: mac(&read("address")),
             host: self.host.clone(),
             interface: name.to_owned(),
@@ -341,6 +369,7 @@ impl Streams {
 
     /// Sends all that waits, and says what was sent so far.
     fn flush(&mut self) {
+        self.look_at_drops();
         for (key, writer) in &mut self.writers {
             let outbox = &mut self.outboxes[usize::from(key.target)];
             match writer {
@@ -366,6 +395,11 @@ impl Streams {
         let status = self.outboxes.iter().map(|outbox| outbox.status.clone());
         self.controller.set_exports(status.collect());
     }
+}
+
+fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    exact::<u64>(since.expect("the clock is after 1970").as_nanos())
 }
 
 /// The writer of a stream; `None` if it cannot be exported.

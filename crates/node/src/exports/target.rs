@@ -151,13 +151,21 @@ impl Target {
     }
 }
 
+/// Where a datagram ends, and whether it is an announcement: collectors count those apart, since they have no
+/// numbers.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    at: usize,
+    is_announcement: bool,
+}
+
 /// Datagrams for a destination.
 #[derive(Debug)]
 pub(super) struct Outbox {
     target: Target,
     bytes: Vec<u8>,
     /// Where datagrams end.
-    ends: Vec<usize>,
+    ends: Vec<End>,
     waits: bool,
     sealing: Option<Sealing>,
     /// Bytes of a datagram at most, before it is encrypted.
@@ -222,6 +230,15 @@ impl Outbox {
 
     /// Adds a datagram; several leave together.
     pub(super) fn put(&mut self, datagram: &[u8]) {
+        self.add(datagram, false);
+    }
+
+    /// The same, of an announcement.
+    pub(super) fn announce(&mut self, datagram: &[u8]) {
+        self.add(datagram, true);
+    }
+
+    fn add(&mut self, datagram: &[u8], is_announcement: bool) {
         let has_key = match &mut self.sealing {
             Some(sealing) => sealing.seal(datagram, &mut self.bytes),
             None => {
@@ -230,7 +247,7 @@ impl Outbox {
             }
         };
         match has_key {
-            true => self.end(),
+            true => self.end(is_announcement),
             false => self.status.not_sent += 1,
         }
     }
@@ -239,11 +256,14 @@ impl Outbox {
     pub(super) fn put_frame(&mut self, header: &[u8], frame: &[u8]) {
         self.bytes.extend_from_slice(header);
         self.bytes.extend_from_slice(frame);
-        self.end();
+        self.end(false);
     }
 
-    fn end(&mut self) {
-        self.ends.push(self.bytes.len());
+    fn end(&mut self, is_announcement: bool) {
+        self.ends.push(End {
+            at: self.bytes.len(),
+            is_announcement,
+        });
         if self.ends.len() >= BURST {
             self.flush();
         }
@@ -254,8 +274,8 @@ impl Outbox {
         let (mut next, mut waits, mut refused) = (0, 0, 0);
         while next < self.ends.len() {
             let datagram = |at: usize| {
-                let start = at.checked_sub(1).map_or(0, |before| self.ends[before]);
-                &self.bytes[start..self.ends[at]]
+                let start = at.checked_sub(1).map_or(0, |before| self.ends[before].at);
+                &self.bytes[start..self.ends[at].at]
             };
             let messages: Vec<Message<'_>> = (next..self.ends.len())
                 .map(|at| Message {
@@ -267,7 +287,10 @@ impl Outbox {
             match send_many::<BURST>(self.target.socket.as_fd(), &to, &messages, true) {
                 Ok(sent) => {
                     let bytes: usize = (next..next + sent).map(|at| datagram(at).len()).sum();
-                    self.status.datagrams += sent as u64;
+                    let gone = &self.ends[next..next + sent];
+                    let announcements = gone.iter().filter(|end| end.is_announcement).count();
+                    self.status.announcements += announcements as u64;
+                    self.status.datagrams += (sent - announcements) as u64;
                     self.status.bytes += bytes as u64;
                     next += sent;
                 }

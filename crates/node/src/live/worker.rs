@@ -1,7 +1,7 @@
 //! A worker for interfaces: its thread, and its reports while it runs.
 
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -35,6 +35,8 @@ const DRIFT_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct Status {
     /// Changes with every step.
     steps: AtomicU64,
+    /// It has given everything it had; closing its interfaces may take seconds more.
+    is_done: AtomicBool,
     pub(super) gauges: Arc<Gauges>,
     snapshot: Mutex<Snapshot>,
 }
@@ -112,7 +114,9 @@ impl Running {
                 ControlFlow::Continue(())
             });
             publish(&shared, &mut live, &mut worker, &mut in_kernel);
-            Ok(WorkerOutcome::of(&worker, ran))
+            let outcome = WorkerOutcome::of(&worker, ran);
+            shared.is_done.store(true, Ordering::Release);
+            Ok(outcome)
         };
         let thread = thread::Builder::new()
             .name(format!("strata-worker-{number}"))
@@ -122,9 +126,9 @@ impl Running {
         Ok(Self { thread, status })
     }
 
-    /// Whether it has ended.
+    /// Whether nothing more comes from it.
     pub(super) fn is_finished(&self) -> bool {
-        self.thread.is_finished()
+        self.status.is_done.load(Ordering::Acquire) || self.thread.is_finished()
     }
 
     /// How many steps it has taken, and whether it has ended.
