@@ -15,7 +15,7 @@ CHROMIUM = $(shell for one in $(STRATA_CHROMIUM) chromium chromium-browser; do c
 PAGE_PEERS = $(strip $(if $(shell command -v npm),,nodejs npm) $(if $(CHROMIUM),,chromium))
 LINTS := -D warnings
 
-.PHONY: help build page sql demo test test-page arch test-python test-sql verbs neon fmt lint check-docs tools attack forged fuzz bench python lock model compare ablation unseen kept sets frontier links clean
+.PHONY: help build page sql demo test test-page arch test-python test-sql verbs neon fmt lint check-docs tools attack soak forged fuzz bench python lock model compare ablation unseen kept sets frontier links clean
 
 help:
 	@echo "make demo    build, record a real capture, show the result"
@@ -28,6 +28,7 @@ help:
 	@echo "make bench   figures against peers, in one run"
 	@echo "make neon    tests of the data path on an emulated ARM machine"
 	@echo "make attack  attack each role of the program for SECONDS seconds (60)"
+	@echo "make soak    interfaces come and go while an agent captures, for SECONDS seconds (600)"
 	@echo "make forged  RECORDS forged records (1000000000) inside payloads of streams: none may be read"
 	@echo "make fuzz    every fuzz target for SECONDS_EACH seconds (600)"
 	@echo "make python  the Python package, for training and reading logs, into $(VENV)"
@@ -166,6 +167,10 @@ endif
 attack: tools
 	STRATA_ATTACK_SECONDS=$(or $(SECONDS),60) \
 	    $(CARGO) test --locked --quiet -p strata-cli --test attack -- --nocapture
+
+# `make test` has half a minute of it.
+soak:
+	STRATA_CHURN=$(or $(SECONDS),600) $(CARGO) test --locked --quiet -p strata-cli --test agents_churn
 
 # `make test` has a thousandth of it. Some minutes.
 forged:

@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use strata_rules::Action;
+use strata_wire::Keep;
 
 use crate::limits::INTERFACES_MAX;
 use crate::message::{AssignedPolicy, Assignment, ExportCount, Interface, Report};
@@ -15,6 +17,12 @@ use crate::pattern::matches;
 /// twice as long each time, up to the most.
 const AGAIN_MS: u64 = 1000;
 const AGAIN_MAX_MS: u64 = 30_000;
+
+/// Bytes of a packet of which headers are exported: more than headers have, unless somebody makes them long on
+/// purpose.
+const HEADERS_BYTES: u32 = 512;
+/// Recordings capture no more by themselves.
+const PACKET_BYTES: u32 = 262_144;
 
 /// What only this host decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,36 +50,36 @@ pub struct Plan {
     pub config: String,
     /// File with the keys that the configuration names, if exports are encrypted.
     pub keys: Option<String>,
+    /// Bytes of each packet that policies need.
+    pub snaplen: u32,
     /// Identities of the interfaces.
     identities: BTreeMap<String, u32>,
     is_encrypted: bool,
 }
 
 impl Plan {
-    /// The configuration file of a recording that exports only what is captured from one time on, and before
-    /// another, ns since 1970.
+    /// The configuration file of a recording that exports only what is captured from this time on, ns since
+    /// 1970.
     ///
     /// # Panics
     ///
-    /// If these times are later than 2262.
+    /// If it is later than 2262.
     #[must_use]
-    pub fn config_between(&self, from: Option<u64>, until: Option<u64>) -> String {
+    pub fn config_from(&self, from: u64) -> String {
         let parsed = self.config.parse::<toml::Table>();
         let mut config = parsed.expect("it was written as TOML");
         if let Some(toml::Value::Table(export)) = config.get_mut("export") {
-            for (key, time) in [("from", from), ("until", until)] {
-                if let Some(time) = time {
-                    let time = i64::try_from(time).expect("a time of today");
-                    export.insert(key.to_owned(), time.into());
-                }
-            }
+            let from = i64::try_from(from).expect("a time before 2262");
+            export.insert(String::from("from"), from.into());
         }
         config.to_string()
     }
 
     /// Whether a recording of this plan can follow the other: what else there is, is decided at its start.
     fn fits(&self, other: &Self) -> bool {
-        self.identities == other.identities && self.is_encrypted == other.is_encrypted
+        self.identities == other.identities
+            && self.is_encrypted == other.is_encrypted
+            && self.snaplen >= other.snaplen
     }
 
     /// Whether an interface has another identity in the other plan, or none.
@@ -121,6 +129,22 @@ pub struct Follower {
     failures: u32,
     /// When the recording that runs was started, ms.
     since_ms: u64,
+}
+
+/// Bytes of a packet that an action needs.
+fn snaplen(action: &str) -> u32 {
+    let Ok(action) = action.parse::<Action>() else {
+        // The recording will say what is wrong with it.
+        return PACKET_BYTES;
+    };
+    match action {
+        Action::Export(export) => match export.keep {
+            Keep::Header | Keep::Nothing => HEADERS_BYTES,
+            Keep::Partial(bytes) => HEADERS_BYTES.saturating_add(bytes).min(PACKET_BYTES),
+            Keep::Full => PACKET_BYTES,
+        },
+        _ => HEADERS_BYTES,
+    }
 }
 
 /// A recording's configuration file.
@@ -202,9 +226,10 @@ impl Follower {
             only.is_none_or(|only| identities.contains_key(only))
         };
         let policies: Vec<&AssignedPolicy> = assignment.policies.iter().filter(fits).collect();
-        if policies.is_empty() {
-            return None;
-        }
+        let snaplen = policies
+            .iter()
+            .map(|policy| snaplen(&policy.action))
+            .max()?;
         let keys = (!assignment.keys.is_empty()).then(|| assignment.keys.join("\n") + "\n");
         let assigned = keys.as_ref().map(|_| self.local.assigned_keys.as_str());
         let config = Config {
@@ -224,6 +249,7 @@ impl Follower {
             interfaces: identities.keys().cloned().collect(),
             config: toml::to_string(&config).expect("names and numbers are TOML"),
             keys: keys.filter(|_| self.local.own_keys.is_none()),
+            snaplen,
             identities,
             is_encrypted: self.local.own_keys.is_some() || assigned.is_some(),
         })

@@ -10,6 +10,7 @@ use strata_control::alerts::{AlertSender, Webhook};
 use strata_control::api::{Endpoints, Server, TcpEndpoint, serve};
 use strata_control::config::{Config, ExportPlan, OnDrift};
 use strata_control::{Controller, Settings, client};
+use strata_exporter::Channel;
 use strata_policy::{DetailBudget, Mode, ModeConfig};
 use strata_rules::{Action, Policy};
 use strata_sandbox::{Owner, SocketFile};
@@ -151,6 +152,24 @@ impl Configuration {
         Ok(self.file.memory_max(&self.path)?)
     }
 
+    /// Destinations that policies send payload to and that nothing encrypts.
+    fn in_clear(&self) -> Vec<String> {
+        let destinations = self.export.iter().flat_map(|plan| &plan.destinations);
+        let vxlan = destinations.filter(|to| to.destination.channel == Channel::Vxlan);
+        let used = vxlan.filter(|to| {
+            let mut actions = self.policies.iter().map(|policy| policy.action);
+            actions.any(|action| matches!(action, Action::Export(export) if export.to == to.name))
+        });
+        used.map(|to| {
+            format!(
+                "policies send payload to {}, {}, in clear: VXLAN is never encrypted; use a network that \
+                 only you can read, or a tunnel such as WireGuard",
+                to.name, to.destination
+            )
+        })
+        .collect()
+    }
+
     /// What is valid, but hardly meant.
     pub(crate) fn doubts(&self, spec: &RecordSpec) -> Vec<String> {
         let mut doubts = Vec::new();
@@ -164,6 +183,7 @@ impl Configuration {
                 ));
             }
         }
+        doubts.extend(self.in_clear());
         if spec.interfaces().is_some() {
             let named = self.policies.iter().filter_map(|p| p.interface.as_ref());
             let unseen = named.filter(|name| !spec.captures(name) || Device::named(name).is_err());
