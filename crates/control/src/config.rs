@@ -88,8 +88,8 @@ pub struct PolicyConfig {
     /// Action: `full`, `header`, `partial N` (bytes of payload), `drop` or `classify`, optionally
     /// followed by `1/N` or `1/N flows`; or `mirror`: send a copy of each packet out of the
     /// `--mirror-to` interface; or export: `header -> NAME` sends headers, `payload -> NAME` whole
-    /// packets and `payload N -> NAME` headers and N bytes after them to a destination of `[export]`.
-    /// With these, the other policies of the same priority, or the default, decide what is kept.
+    /// packets and `payload N -> NAME` headers and N bytes after them to a destination of `[export]`, of
+    /// one packet in N if `1/N` is before the arrow. With these, the other policies of the same priority, or the default, decide what is kept.
     pub action: String,
     /// Priority, 0 to 65535; the largest number wins.
     #[serde(default = "priority_default")]

@@ -61,11 +61,14 @@ impl FromStr for DestinationName {
 }
 
 /// What of a packet is exported, and where to. In text: `header -> NAME`, `payload -> NAME` for the
-/// whole packet, `payload N -> NAME` for its headers and the first N bytes after them.
+/// whole packet, `payload N -> NAME` for its headers and the first N bytes after them; `1/N` before the
+/// arrow exports one packet in N.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Export {
     /// How much of it: headers, partial or full.
     pub keep: Keep,
+    /// One packet in so many; at least 1.
+    pub one_in: u32,
     /// One of the configuration's destinations.
     pub to: DestinationName,
 }
@@ -76,7 +79,7 @@ pub enum ParseExportError {
     /// What is exported is not understood.
     #[error(
         "'{0} ->': what is exported is header, payload (the whole packet) or payload N (its headers \
-         and N bytes after them)"
+         and N bytes after them), of one packet in N if 1/N follows (for example: header 1/10)"
     )]
     What(String),
     /// An address instead of a name.
@@ -95,7 +98,14 @@ impl FromStr for Export {
 
     fn from_str(text: &str) -> Result<Self, ParseExportError> {
         let (what, to) = text.split_once("->").unwrap_or((text, ""));
-        let mut words = what.split_whitespace();
+        let (part, one_in) = match what.trim().rsplit_once(char::is_whitespace) {
+            Some((part, share)) if share.starts_with("1/") => {
+                let one_in = share[2..].parse().ok().filter(|&one_in: &u32| one_in > 0);
+                (part, one_in)
+            }
+            _ => (what, Some(1)),
+        };
+        let mut words = part.split_whitespace();
         let bytes = |word: &str| word.parse::<u32>().ok().filter(|&bytes| bytes > 0);
         let keep = match (words.next(), words.next(), words.next()) {
             (Some("header"), None, None) => Some(Keep::Header),
@@ -103,8 +113,10 @@ impl FromStr for Export {
             (Some("payload"), Some(word), None) => bytes(word).map(Keep::Partial),
             _ => None,
         };
+        let wrong = || ParseExportError::What(what.trim().to_owned());
         Ok(Self {
-            keep: keep.ok_or_else(|| ParseExportError::What(what.trim().to_owned()))?,
+            keep: keep.ok_or_else(wrong)?,
+            one_in: one_in.ok_or_else(wrong)?,
             to: to.trim().parse()?,
         })
     }
@@ -112,11 +124,14 @@ impl FromStr for Export {
 
 impl fmt::Display for Export {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let to = self.to;
         match self.keep {
-            Keep::Partial(bytes) => write!(f, "payload {bytes} -> {to}"),
-            Keep::Full => write!(f, "payload -> {to}"),
-            Keep::Header | Keep::Nothing => write!(f, "header -> {to}"),
+            Keep::Partial(bytes) => write!(f, "payload {bytes}"),
+            Keep::Full => f.write_str("payload"),
+            Keep::Header | Keep::Nothing => f.write_str("header"),
+        }?;
+        if self.one_in != 1 {
+            write!(f, " 1/{}", self.one_in)?;
         }
+        write!(f, " -> {}", self.to)
     }
 }

@@ -24,7 +24,9 @@ pub struct ExportTimes {
 }
 
 impl ExportTimes {
-    pub(super) fn new(times: Range<u64>) -> Arc<Self> {
+    /// These.
+    #[must_use]
+    pub fn new(times: Range<u64>) -> Arc<Self> {
         Arc::new(Self {
             from: times.start.into(),
             until: times.end.into(),

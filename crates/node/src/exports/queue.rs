@@ -8,7 +8,7 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 use strata_control::ExportTimes;
 use strata_pipeline::{ExportedPacket, Exports, PolicyExport};
 use strata_rules::DestinationName;
-use strata_wire::{Interface, Keep, LinkType, clamped, exact};
+use strata_wire::{Interface, Keep, LinkType, clamped, exact, mix64};
 
 use super::own::Own;
 
@@ -80,6 +80,8 @@ pub(crate) struct ExportQueue {
     times: Arc<ExportTimes>,
     waits: bool,
     chunk: Chunk,
+    /// Packets that came so far.
+    offered: u64,
 }
 
 impl ExportQueue {
@@ -98,6 +100,7 @@ impl ExportQueue {
             times,
             waits,
             chunk: Chunk::default(),
+            offered: 0,
         }
     }
 
@@ -154,7 +157,13 @@ impl Exports for ExportQueue {
             return;
         }
         let captured = exact::<u32>(packet.data.len());
+        // Which packets are drawn depends on them alone, so that a file gives the same ones again.
+        let drawn = mix64(packet.ts_ns ^ (u64::from(packet.wire_len) << 48) ^ self.offered);
+        self.offered += 1;
         for PolicyExport { policy, export } in exports {
+            if !drawn.is_multiple_of(export.one_in.into()) {
+                continue;
+            }
             let Some(target) = self.targets.iter().position(|name| *name == export.to) else {
                 // Policies are checked against the destinations.
                 continue;
@@ -168,7 +177,7 @@ impl Exports for ExportQueue {
                 len,
                 ts_ns: packet.ts_ns,
                 wire_len: packet.wire_len,
-                one_in: exported.one_in,
+                one_in: exported.one_in.saturating_mul(export.one_in),
                 policy: clamped::<u16>(*policy),
                 stream: StreamKey {
                     target: exact::<u16>(target),
@@ -192,5 +201,51 @@ impl Exports for ExportQueue {
         // Nobody loses a packet by waiting now.
         self.hand_over(true);
         self.queue = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::sync_channel;
+    use strata_capture::PacketRef;
+
+    /// One packet in so many is exported, and says for how many it stands.
+    #[test]
+    fn a_share_of_packets_is_exported() {
+        let (sender, receiver) = sync_channel(64);
+        let export: strata_rules::Export = "header 1/10 -> a".parse().unwrap();
+        let mut queue = ExportQueue::new(
+            sender,
+            &[export.to],
+            Vec::new(),
+            ExportTimes::new(0..u64::MAX),
+            true,
+        );
+        queue.interface(0, &Interface::new(LinkType::ETHERNET, 65_535));
+        for ts_ns in 0..10_000 {
+            let packet = ExportedPacket {
+                packet: PacketRef {
+                    ts_ns: ts_ns * 1000,
+                    interface: 0,
+                    wire_len: 60,
+                    data: &[0; 60],
+                    options: &[],
+                    has_timestamp: true,
+                },
+                header_len: 14,
+                class: 0,
+                one_in: 3,
+            };
+            queue.take(&packet, &[PolicyExport { policy: 1, export }]);
+        }
+        queue.finish();
+        let entries: Vec<Entry> = receiver.iter().flat_map(|chunk| chunk.entries).collect();
+        assert!(
+            (850..1150).contains(&entries.len()),
+            "{} of 10,000",
+            entries.len()
+        );
+        assert!(entries.iter().all(|entry| entry.one_in == 30));
     }
 }

@@ -327,3 +327,47 @@ impl Outbox {
         self.ends.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is counted as sent is what arrives, announcements apart.
+    #[test]
+    fn what_is_sent_arrives_and_is_counted_by_its_kind() {
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        receiver
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        let to = format!("udp://{}", receiver.local_addr().unwrap());
+        let target = Target::open(&NamedDestination {
+            name: "here".parse().unwrap(),
+            destination: to.parse().unwrap(),
+        });
+        let mut outbox = Outbox::new(target.unwrap(), false, None).unwrap();
+        let mut expected = Vec::new();
+        for number in 0_u8..100 {
+            let datagram = vec![number; 10 + usize::from(number)];
+            match number % 3 {
+                0 => outbox.announce(&datagram),
+                1 => outbox.put(&datagram),
+                _ => outbox.put_frame(&datagram[..4], &datagram[4..]),
+            }
+            expected.push(datagram);
+        }
+        outbox.flush();
+        let arrived: Vec<Vec<u8>> = (0..100)
+            .map(|_| {
+                let mut bytes = [0; 200];
+                let len = receiver.recv(&mut bytes).unwrap();
+                bytes[..len].to_vec()
+            })
+            .collect();
+        assert!(arrived == expected);
+        let status = &outbox.status;
+        assert_eq!((status.announcements, status.datagrams), (34, 66));
+        assert_eq!(status.not_sent, 0);
+        let bytes: usize = expected.iter().map(Vec::len).sum();
+        assert_eq!(status.bytes, bytes as u64);
+    }
+}
