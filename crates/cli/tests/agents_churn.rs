@@ -105,6 +105,16 @@ fn count(line: &str, words: &str) -> u64 {
     digits.replace(' ', "").parse().unwrap()
 }
 
+/// A packet of each of these interfaces.
+fn say(tenants: &Namespace, wave: &[usize]) {
+    tenants.enter(|| {
+        for (number, one) in (0..).zip(wave) {
+            let sender = pcap::Capture::from_device(format!("vm{one}").as_str()).unwrap();
+            sender.open().unwrap().sendpacket(frame(number)).unwrap();
+        }
+    });
+}
+
 /// Interfaces of tenants that come and go in waves while `carry_on` says so.
 fn churn(host: &Namespace, tenants: &Namespace, carry_on: impl Fn() -> bool) {
     let mut before: Vec<usize> = Vec::new();
@@ -120,12 +130,9 @@ fn churn(host: &Namespace, tenants: &Namespace, carry_on: impl Fn() -> bool) {
         batch(host, &lines(&wave, link));
         batch(host, &lines(&wave, |n| format!("link set tap{n} up")));
         batch(tenants, &lines(&wave, |n| format!("link set vm{n} up")));
-        tenants.enter(|| {
-            for (number, one) in (0..).zip(&wave) {
-                let sender = pcap::Capture::from_device(format!("vm{one}").as_str()).unwrap();
-                sender.open().unwrap().sendpacket(frame(number)).unwrap();
-            }
-        });
+        for wave in [&wave, &before] {
+            say(tenants, wave);
+        }
         batch(host, &lines(&before, |n| format!("link del tap{n}")));
         before = wave;
     }

@@ -329,8 +329,8 @@ fn hostile(from: UdpSocket, to: u16, stop: Arc<AtomicBool>) -> thread::JoinHandl
                 }
             };
             let good = &buffer[..len];
-            // Of the start, of what is encrypted, and of the tag.
-            for at in [0, 2, 3, 6, 8, 12, 28, 36, 40, 60, len - 16, len - 1] {
+            // Of the start (of its number, one that has not come), of what is encrypted, and of the tag.
+            for at in [0, 2, 3, 6, 8, 12, 31, 36, 40, 60, len - 16, len - 1] {
                 let mut bad = good.to_vec();
                 bad[at] ^= 1 << (at % 8);
                 from.send_to(&bad, to).unwrap();

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ipnet::IpNet;
 use rustix::thread::CapabilitySet;
@@ -185,15 +185,19 @@ fn collect<W: Write>(
 ) -> Result<()> {
     let mut receiver = Receiver::<BATCH>::default();
     let is_enough = |packets| most.is_some_and(|most| packets >= most);
+    let mut flushed = Instant::now();
     while !stop.load(Ordering::Relaxed) && !is_enough(intake.senders.counts.packets) {
         look(intake);
-        if !socket::wait(socket.as_fd(), false, IDLE)? {
-            intake.output.flush()?;
-            continue;
+        if socket::wait(socket.as_fd(), false, IDLE)? {
+            receiver.receive(socket.as_fd(), |received| intake.take(received))?;
+            if let Some(error) = intake.failed.take() {
+                return Err(cannot_write(error));
+            }
         }
-        receiver.receive(socket.as_fd(), |received| intake.take(received))?;
-        if let Some(error) = intake.failed.take() {
-            return Err(cannot_write(error));
+        // Also while datagrams keep coming: somebody may be looking.
+        if flushed.elapsed() >= IDLE {
+            flushed = Instant::now();
+            intake.output.flush()?;
         }
     }
     // What had arrived by now, but no more than the socket holds: others may send for ever.

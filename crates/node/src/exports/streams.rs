@@ -187,8 +187,9 @@ impl Streams {
         }
         self.warn_without_key(identity);
         self.writers.retain(|key, _| key.interface != described.id);
-        self.dropped
-            .begin(described.name.as_deref().unwrap_or_default());
+        if let Some(name) = &described.name {
+            self.dropped.begin(name);
+        }
         let session = self.next_session;
         self.next_session = session.wrapping_add(1);
         let known = Known {
@@ -339,10 +340,13 @@ impl Streams {
     /// Who an interface is; `None` if it has no identity.
     fn announcement(&self, known: &Known) -> Option<Vec<u8>> {
         let name = known.described.name.as_deref().unwrap_or("");
-        let index = interface::index(name).ok();
+        let (is_there, index) = match interface::index(name) {
+            Ok(index) => (true, index),
+            Err(_) => (false, 0),
+        };
         let read = |file: &str| {
             let path = Path::new("/sys/class/net").join(name).join(file);
-            let text = index.and_then(|_| fs::read_to_string(path).ok());
+            let text = is_there.then(|| fs::read_to_string(path).ok()).flatten();
             text.map_or(String::new(), |text| text.trim().to_owned())
         };
         let announcement = Announcement {
@@ -352,7 +356,7 @@ impl Streams {
             },
             link: known.described.link,
             dropped: self.dropped.of(name),
-            index: index.unwrap_or(0),
+            index,
             mac: mac(&read("address")),
             host: self.host.clone(),
             interface: name.to_owned(),
