@@ -69,6 +69,10 @@ impl Controller {
     /// # Errors
     ///
     /// If a time is past, or nearly: packets after it may have been exported, or left out, already.
+    ///
+    /// # Panics
+    ///
+    /// If the clock is before 1970.
     pub fn set_export_times(&self, request: ExportTimesRequest) -> Result<(), ControlError> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let soon = since.expect("the clock is after 1970") + AHEAD;
