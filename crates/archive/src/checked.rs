@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use strata_store::{Disk, DiskFile, FileKind, Part, PartFile, ReadOnlyFile};
 
+use crate::error::Mismatch;
 use crate::files::{SUM_BYTES, Sums};
 use crate::part::{SumsFile, name_of};
 
@@ -49,15 +50,6 @@ fn read_whole(file: &dyn DiskFile, buffer: &mut [u8], offset: u64) -> io::Result
         }
     }
     Ok(())
-}
-
-/// Bytes that are not those that were written.
-#[derive(Debug, thiserror::Error)]
-#[error("the checksum of the {len} bytes at offset {offset} does not match")]
-pub(crate) struct Mismatch {
-    len: usize,
-    /// Bytes from the start of the file.
-    pub(crate) offset: u64,
 }
 
 fn damaged(problem: String) -> io::Error {

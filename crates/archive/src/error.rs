@@ -6,11 +6,20 @@ use std::io;
 use strata_capture::WriteError;
 use strata_store::StoreError;
 
-use crate::checked::Mismatch;
 use crate::keys::KeyError;
 
 /// The cause of an error in a table or payload file.
 pub(crate) type Source = Box<dyn Error + Send + Sync>;
+
+/// Bytes that are not those that were written.
+#[derive(Debug, thiserror::Error)]
+#[error("the checksum of the {len} bytes at offset {offset} does not match")]
+pub(crate) struct Mismatch {
+    /// How many.
+    pub(crate) len: usize,
+    /// Bytes from the start of the file.
+    pub(crate) offset: u64,
+}
 
 /// Why a log cannot be compacted, searched, verified or pruned.
 #[derive(Debug, thiserror::Error)]
@@ -67,9 +76,10 @@ impl ArchiveError {
         }
     }
 
-    /// Where the bytes that are not those that were written begin, if a checksum says so.
+    /// Where the bytes that are not those that were written begin; the start of the file if no
+    /// checksum of a piece of it says so.
     #[must_use]
-    pub fn damaged_at(&self) -> Option<u64> {
+    pub fn damaged_at(&self) -> u64 {
         let mut cause: Option<&(dyn Error + 'static)> = match self {
             Self::Table { source, .. } => Some(source.as_ref()),
             Self::Io { source, .. } => Some(source),
@@ -80,11 +90,11 @@ impl ArchiveError {
                 .downcast_ref::<io::Error>()
                 .and_then(io::Error::get_ref);
             if let Some(mismatch) = inner.and_then(|inner| inner.downcast_ref::<Mismatch>()) {
-                return Some(mismatch.offset);
+                return mismatch.offset;
             }
             cause = inner.map(|inner| inner as _).or_else(|| error.source());
         }
-        None
+        0
     }
 
     pub(crate) fn table(file: &str, source: Source) -> Self {

@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write, stdout};
+use std::io::{self, BufWriter, ErrorKind, IsTerminal, StdoutLock, Write, stdout};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
@@ -233,7 +233,7 @@ fn begin(file: File, is_new: bool, path: &Path) -> io::Result<(File, Option<Part
 /// A new file in the directory of `target`, for the same readers.
 fn beside(target: &Path, metadata: &fs::Metadata) -> io::Result<(File, PathBuf)> {
     let mut name = OsString::from(".");
-    name.push(target.file_name().unwrap_or_default());
+    name.push(target.file_name().ok_or(ErrorKind::InvalidInput)?);
     name.push(format!(".{}.part", std::process::id()));
     let path = target.with_file_name(name);
     let mut options = OpenOptions::new();

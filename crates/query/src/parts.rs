@@ -278,7 +278,7 @@ impl<'a> Parts<'a> {
         };
         self.damage.push(Damage {
             file: file.clone(),
-            offset: error.damaged_at().unwrap_or_default(),
+            offset: error.damaged_at(),
             problem: format!("{packets} packets cannot be read: {problem}"),
         });
     }

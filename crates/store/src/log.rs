@@ -258,8 +258,8 @@ impl Log {
             if let Some(last) = Checkpoint::latest(&content) {
                 let known = next_seq.entry(worker).or_default();
                 loss.packets += last.next_seq.saturating_sub(*known);
-                let known_ns = last_ns.get(&worker).copied().unwrap_or_default();
-                let known_ns = last.time_ns.max(known_ns);
+                let last_ns = last_ns.get(&worker);
+                let known_ns = last_ns.map_or(last.time_ns, |&ns| last.time_ns.max(ns));
                 let before = loss.checkpoint_ns;
                 let earliest = before.map_or(known_ns, |before| before.min(known_ns));
                 loss.checkpoint_ns = accounting.is_none().then_some(earliest);
