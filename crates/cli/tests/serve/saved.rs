@@ -25,7 +25,7 @@ struct Kept {
 impl Kept {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        ok(&mut record(capture(), &dir.path().join("log")));
+        ok(&mut record(capture(), dir.path().join("log")));
         Self { dir }
     }
 
