@@ -88,7 +88,7 @@ fuzz_target!(|bytes: &[u8]| {
         let mut follower = Follower::new(local, Some(assignment));
         follower.interfaces(interfaces);
         if let Step::Start(plan) = follower.step(0, None) {
-            for text in [plan.config.clone(), plan.config_between(Some(1), Some(2))] {
+            for text in [plan.config.clone(), plan.config_from(1)] {
                 let config = Config::from_toml(&text, Path::new("strata.toml"));
                 assert!(config.is_ok(), "{:?}: {text}", config.err());
             }
