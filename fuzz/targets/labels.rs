@@ -7,6 +7,12 @@
 #[allow(dead_code)]
 #[path = "../../crates/cli/src/labels/mod.rs"]
 mod labels;
+#[allow(dead_code)]
+#[path = "../../crates/cli/src/plain.rs"]
+mod plain;
+#[allow(dead_code)]
+#[path = "../../crates/cli/src/text.rs"]
+mod text;
 
 use libfuzzer_sys::fuzz_target;
 use strata_fuzz::{Bounded, Chooser};
