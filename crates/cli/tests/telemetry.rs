@@ -1002,7 +1002,7 @@ fn generations_go_on_after_a_kill_and_only_as_they_were_made() {
     wait_for(&store, &query, |found| found["value"]["number"] == 11);
     again.end();
     for (options, said) in [
-        (&["--generations", "5"][..], "1..=4"),
+        (&["--generations", "5"][..], "from 1 to 4"),
         (&["--generation-period", "1h"], "--generations"),
         (
             &["--generations", "1", "--generation-period", "1h"],
