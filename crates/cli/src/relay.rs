@@ -249,14 +249,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         human_bytes(outcome.totals.bytes),
         grouped(outcome.totals.salvaged),
     )?;
-    if let Some(streamed) = outcome.streamed {
-        writeln!(
-            standard(),
-            "to the stream: {}, {} lost",
-            text::count_of(streamed.written, "record"),
-            grouped(streamed.lost),
-        )?;
-    }
+    crate::stream::say_fed(outcome.streamed)?;
     if let Some(failure) = outcome.failure {
         bail!("{failure}; what switches were told is stored is in the log");
     }

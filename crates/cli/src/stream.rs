@@ -16,16 +16,18 @@ mod remote;
 mod serve;
 mod tail;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use strata_node::{StreamDir, StreamFeed, WhenFull};
+use strata_node::{FeedCounts, StreamDir, StreamFeed, WhenFull};
 use strata_stream::StreamName;
+use strata_wire::grouped;
 
 use self::place::Place;
 use crate::logging::LoggingArgs;
-use crate::output::refuse;
+use crate::output::{refuse, standard};
 use crate::text;
 
 /// Arguments of `strata stream`.
@@ -112,6 +114,20 @@ pub(crate) fn feed(
         Box::new(warn),
         || (),
     )?)
+}
+
+/// Says what became of the records that a command gave to a stream, if it did.
+pub(crate) fn say_fed(counts: Option<FeedCounts>) -> Result<()> {
+    let Some(counts) = counts else {
+        return Ok(());
+    };
+    writeln!(
+        standard(),
+        "to the stream: {}, {} lost",
+        text::count_of(counts.written, "record"),
+        grouped(counts.lost),
+    )?;
+    Ok(())
 }
 
 /// ns since 1970.

@@ -6,16 +6,17 @@ mod inner;
 mod models;
 mod observed;
 mod policies;
+mod settings;
+mod shown;
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use strata_classify::Model;
-use strata_policy::{BudgetError, DetailBudget, ModeConfig, ModeError, Steering};
-use strata_rules::{Action, Policy, PolicyError};
+use strata_policy::{BudgetError, DetailBudget, ModeError, Steering};
+use strata_rules::PolicyError;
 use strata_wire::{Counters, exact};
 
 pub use events::Event;
@@ -24,18 +25,13 @@ pub use exports::ExportTimes;
 use inner::{Asked, Inner, Rate, Sampling, Ways};
 pub use observed::{CaptureWay, DriftWindow, Fast, Observed};
 pub use policies::MATCH_BYTES_MAX;
+pub use settings::Settings;
 
-use crate::config::{ALWAYS, ExportPlan, OnDrift};
-use crate::elastic::{
-    Degradation, ElasticOptions, ElasticState, Resource, Sensed, Step, follow, plan,
-};
+use crate::elastic::{Degradation, ElasticState, Resource, Sensed, Step, follow, plan};
 use crate::queries::{Queries, QueryRefused, QueryStatus};
 use crate::request::QueryRequest;
 use crate::saved::Saved;
-use crate::status::{
-    ChangeStatus, CpuStatus, DriftStatus, ExportStatus, InterfaceStatus, ReportStatus,
-    ResourceStatus, ShadowStatus, Status, VectorStatus, classes, mirrored, of_logged, results,
-};
+use crate::status::{CpuStatus, ExportStatus, ReportStatus};
 use crate::vectors::Subscribers;
 
 /// How long all flows must be captured before that is reported: the share changes often.
@@ -138,63 +134,6 @@ pub struct Controller {
     /// As last published by whoever exports.
     exports: Mutex<Vec<ExportStatus>>,
     export_times: Arc<ExportTimes>,
-}
-
-/// The settings of a recording: at its start, or as reloaded.
-#[derive(Clone, Debug, Default)]
-pub struct Settings {
-    /// The directory of the log, as shown.
-    pub log: String,
-    /// Names of the modes.
-    pub modes: Vec<String>,
-    /// Custom modes.
-    pub own_modes: BTreeMap<String, ModeConfig>,
-    /// Policies.
-    pub policies: Vec<Policy>,
-    /// The action for packets that no policy matches.
-    pub default: Option<Action>,
-    /// Whether policies may mirror packets.
-    pub can_mirror: bool,
-    /// Where policies may export to; `None` for nowhere.
-    pub export: Option<ExportPlan>,
-    /// Whether the log has files on this machine, so that new ones can be started.
-    pub can_rotate: bool,
-    /// Whether there is no log, so that no policy or mode may keep packets.
-    pub only_exports: bool,
-    /// How shortages are answered; `None` if not at all.
-    pub elastic: Option<ElasticOptions>,
-    /// Cores that the process may use; `None` for no limit.
-    pub cpu_budget: Option<f64>,
-    /// The budget of detail; `None` for none.
-    pub detail: Option<DetailBudget>,
-    /// What to do while the model does not fit.
-    pub on_drift: OnDrift,
-}
-
-impl Settings {
-    /// Packets of which times are exported.
-    fn export_times(&self) -> Range<u64> {
-        let export = self.export.as_ref();
-        export.map_or(ALWAYS, |plan| plan.from..ALWAYS.end)
-    }
-
-    /// The requested settings, and the policies.
-    fn into_asked(self) -> (Asked, Vec<Policy>) {
-        let asked = Asked {
-            own_modes: self.own_modes,
-            modes: self.modes,
-            timed: None,
-            default: self.default.unwrap_or(Action::CLASSIFY),
-            elastic: self.elastic,
-            cpu_budget: self.cpu_budget,
-            detail: self.detail,
-            on_drift: self.on_drift,
-            is_drifted: false,
-            promoted: None,
-            lowers_detail: false,
-        };
-        (asked, self.policies)
-    }
 }
 
 impl Controller {
@@ -600,98 +539,6 @@ impl Controller {
     pub fn events(&self) -> Vec<Event> {
         self.lock().events.latest()
     }
-
-    /// The status.
-    #[must_use]
-    pub fn status(&self) -> Status {
-        let inner = self.lock();
-        let resources = Resource::ALL.map(|resource| ResourceStatus {
-            name: resource.name().to_owned(),
-            used: inner.value(resource),
-            short_at: inner
-                .asked
-                .elastic
-                .as_ref()
-                .map(|o| o.thresholds[resource as usize].raise),
-            degradation_steps: inner.state.level(resource),
-        });
-        let delays = self.steering.delays();
-        let ms = |share| {
-            delays
-                .quantile(share)
-                .map(|delay| delay.as_secs_f64() * 1e3)
-        };
-        let now = Instant::now();
-        Status {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            pid: std::process::id(),
-            log: self.log.clone(),
-            uptime_seconds: now.duration_since(self.started).as_secs_f64(),
-            mode: inner.active().join("+"),
-            asked_mode: inner.asked.modes.join("+"),
-            mode_seconds_left: inner
-                .asked
-                .timed
-                .as_ref()
-                .map(|(until, _)| until.saturating_duration_since(now).as_secs_f64()),
-            default: inner.asked.default.to_string(),
-            policies: inner.policies.set.len(),
-            packets_per_second: inner.rate.packets_per_second,
-            bytes_per_second: inner.rate.bytes_per_second,
-            logged_bytes_per_second: inner.rate.logged_bytes_per_second,
-            packets: results(&inner.observed.ledger),
-            flow_table: inner.observed.flow_table.clone(),
-            interfaces: interfaces(&inner.observed),
-            lost: inner.observed.lost.clone(),
-            receive: inner.observed.receive.clone(),
-            classes: classes(&inner.observed.kept, &self.model.class_names()),
-            detail: inner.detail_status(),
-            drift: inner
-                .observed
-                .drift
-                .as_ref()
-                .map(|drift| DriftStatus::of(&drift.report)),
-            shadow: inner.observed.shadow.as_ref().map(|counts| ShadowStatus {
-                models: self.models(&inner),
-                ..ShadowStatus::of(counts, &self.model.class_names())
-            }),
-            of_logged: of_logged(&inner.observed.ledger),
-            mirrored: mirrored(&inner.observed.ledger),
-            resources: resources.to_vec(),
-            cpu: inner.cpu.clone(),
-            vectors: VectorStatus {
-                installed: self.queries.count(),
-                ..self.subscribers.status()
-            },
-            reports: self.reports(),
-            exports: self.exports(),
-            changes: ChangeStatus {
-                count: delays.count(),
-                seconds_sum: delays.sum().as_secs_f64(),
-                median_ms: ms(0.5),
-                p99_ms: ms(0.99),
-            },
-            ring_wait_ms: inner
-                .observed
-                .ring_wait
-                .map(|wait| wait.as_secs_f64() * 1e3),
-        }
-    }
-}
-
-fn interfaces(observed: &Observed) -> Vec<InterfaceStatus> {
-    let status = |(name, received, dropped): &(String, u64, u64)| {
-        let mut ways = observed.ways.iter();
-        let way = ways.find(|way| way.interface == *name);
-        InterfaceStatus {
-            name: name.clone(),
-            received: *received,
-            dropped: *dropped,
-            capture: way.map(|way| way.how.clone()),
-            exclusive: way.map(|way| way.exclusive.clone()),
-        }
-    };
-    observed.rings.iter().map(status).collect()
 }
 
 /// Refuses a text in a request that is too long.

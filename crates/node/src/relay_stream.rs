@@ -89,7 +89,10 @@ impl Shared {
     /// Gives a copy of a block to the thread, unless others wait for it already.
     fn take(&self, memory: Memory<'_>, known: Definitions) {
         let bytes = memory.to_vec();
-        let packets = header(&bytes).map_or(0, |header| header.packets);
+        // The log has no packet either of a block whose header cannot be read.
+        let Some(RelayedHeader { packets, .. }) = header(&bytes) else {
+            return;
+        };
         let sent = match &*self.sender() {
             Some(sender) => sender.try_send(Block { bytes, known }),
             None => return,

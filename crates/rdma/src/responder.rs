@@ -5,23 +5,22 @@
 //! business reading what others have logged. A READ gets what a NIC answers for a region without
 //! that right, a NAK for remote access error (0x62).
 
-use std::collections::{BTreeMap, VecDeque};
+mod queue_pair;
+
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use strata_wire::roce::{
-    Aeth, CREDIT_UNLIMITED, DEFAULT_PARTITION_KEY, Extensions, NakCode, Opcode, Operation, Packet,
-    Repr, Reth, Service, Syndrome,
+    CREDIT_UNLIMITED, DEFAULT_PARTITION_KEY, NakCode, Operation, Packet, Reth, Service, Syndrome,
 };
 
 use strata_wire::exact;
 
+use queue_pair::Message;
+pub use queue_pair::{QueuePair, QueuePairOptions, QueuePairState, Received, ResponderCounters};
+
 use crate::batch::PacketBatch;
 use crate::psn::Psn;
-
-/// Atomic operations whose answers a queue pair can replay, unless it was told otherwise.
-const ATOMICS_KEPT: usize = 16;
-/// The RNR timer it requests: 0.64 ms (IBTA table 46).
-const RNR_TIMER: u8 = 12;
 
 /// The memory of a region.
 pub trait Memory {
@@ -87,226 +86,6 @@ pub struct Region<M> {
     pub access: Access,
     /// The memory.
     pub memory: M,
-}
-
-/// The parameters of a connected queue pair.
-#[derive(Clone, Debug)]
-pub struct QueuePairOptions {
-    /// Its own number.
-    pub number: u32,
-    /// The requester's.
-    pub peer_number: u32,
-    /// Where requests come from; others are dropped.
-    pub peer: IpAddr,
-    /// Reliable or not.
-    pub service: Service,
-    /// Sequence number of the first request.
-    pub first_psn: Psn,
-    /// Payload bytes of a packet.
-    pub mtu: usize,
-    /// Protection domain.
-    pub domain: u32,
-    /// What is permitted through it.
-    pub access: Access,
-}
-
-/// Whether a queue pair accepts requests.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum QueuePairState {
-    /// Yes.
-    Ready,
-    /// No: it has refused one. Connect again.
-    Error(NakCode),
-}
-
-/// Counters of a responder, in packets unless stated otherwise.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct ResponderCounters {
-    /// Requests executed.
-    pub executed: u64,
-    /// Bytes written.
-    pub bytes: u64,
-    /// Duplicate requests.
-    pub duplicates: u64,
-    /// RC: requests that arrived before a missing one, and were dropped.
-    pub out_of_order: u64,
-    /// UC: sequence numbers that were skipped.
-    pub missing: u64,
-    /// Requests that were refused.
-    pub refused: u64,
-    /// Acknowledgements, positive and negative.
-    pub answers: u64,
-}
-
-/// A message that has taken a posted receive.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Received {
-    /// The data of a SEND; none of a WRITE with immediate data, which are in the region.
-    pub data: Vec<u8>,
-    /// Immediate data.
-    pub immediate: Option<u32>,
-}
-
-/// Receives that were posted, and what they have received: never more than were posted.
-#[derive(Debug, Default)]
-struct Receives {
-    posted: usize,
-    /// Bytes that each can hold.
-    len_max: usize,
-    /// A SEND of several packets, in progress.
-    gathered: Option<Vec<u8>>,
-    received: VecDeque<Received>,
-}
-
-/// A WRITE of several packets, in progress.
-#[derive(Clone, Copy, Debug)]
-struct Message {
-    rkey: u32,
-    va: u64,
-    remaining: u64,
-}
-
-/// The responder's side of a queue pair.
-#[derive(Debug)]
-pub struct QueuePair {
-    options: QueuePairOptions,
-    expected: Psn,
-    state: QueuePairState,
-    /// Messages completed; 24 bits of it are sent.
-    msn: u32,
-    message: Option<Message>,
-    gap_reported: bool,
-    ack_due: bool,
-    /// In the order of their numbers.
-    atomics: VecDeque<(Psn, u64)>,
-    atomics_kept: usize,
-    receives: Receives,
-    counters: ResponderCounters,
-}
-
-impl QueuePair {
-    /// Its parameters.
-    #[must_use]
-    pub fn options(&self) -> &QueuePairOptions {
-        &self.options
-    }
-
-    /// The sequence number it expects.
-    #[must_use]
-    pub fn expected(&self) -> Psn {
-        self.expected
-    }
-
-    /// Whether it accepts requests.
-    #[must_use]
-    pub fn state(&self) -> QueuePairState {
-        self.state
-    }
-
-    /// Its counters.
-    #[must_use]
-    pub fn counters(&self) -> ResponderCounters {
-        self.counters
-    }
-
-    fn new(options: QueuePairOptions) -> Self {
-        Self {
-            expected: options.first_psn,
-            state: QueuePairState::Ready,
-            msn: 0,
-            message: None,
-            gap_reported: false,
-            ack_due: false,
-            atomics: VecDeque::with_capacity(ATOMICS_KEPT),
-            atomics_kept: ATOMICS_KEPT,
-            receives: Receives::default(),
-            counters: ResponderCounters::default(),
-            options,
-        }
-    }
-
-    /// The request with the expected number is executed, and perhaps its message completed.
-    fn advance(&mut self, psn: Psn, completes: bool) {
-        self.expected = psn.plus(1);
-        self.gap_reported = false;
-        self.msn = self.msn.wrapping_add(u32::from(completes));
-        self.counters.executed += 1;
-    }
-
-    fn answer(&mut self, psn: Psn, syndrome: Syndrome, original: Option<u64>, out: &mut Replies) {
-        let operation = match original {
-            Some(_) => Operation::AtomicAcknowledge,
-            None => Operation::Acknowledge,
-        };
-        let repr = Repr {
-            opcode: Opcode {
-                service: Service::Rc,
-                operation,
-            },
-            dest_qp: self.options.peer_number,
-            psn: psn.get(),
-            ack_request: false,
-            payload_len: 0,
-            extensions: Extensions {
-                aeth: Some(Aeth {
-                    syndrome,
-                    msn: self.msn,
-                }),
-                atomic_original: original,
-                ..Extensions::default()
-            },
-        };
-        out.packets.push(&repr, &[]);
-        out.from.push(self.options.number);
-        self.counters.answers += 1;
-    }
-
-    /// Acknowledges everything so far.
-    fn acknowledge(&mut self, out: &mut Replies) {
-        self.ack_due = false;
-        let latest = self.expected.minus(1);
-        self.answer(latest, Syndrome::Ack(CREDIT_UNLIMITED), None, out);
-    }
-
-    /// Refuses a request. RC accepts no further ones; UC drops the message.
-    fn refuse(&mut self, psn: Psn, code: NakCode, out: &mut Replies) {
-        self.counters.refused += 1;
-        self.message = None;
-        self.receives.gathered = None;
-        match self.options.service {
-            Service::Rc => {
-                if std::mem::take(&mut self.ack_due) {
-                    self.acknowledge(out);
-                }
-                self.state = QueuePairState::Error(code);
-                self.answer(psn, Syndrome::Nak(code), None, out);
-            }
-            Service::Uc => self.expected = psn.plus(1),
-        }
-    }
-}
-
-impl QueuePair {
-    /// Asks the requester to come again later, since no receive is posted (IBTA §9.7.5.2.8). What
-    /// it has sent after this packet is dropped without a word: it will be resent too.
-    fn not_ready(&mut self, psn: Psn, out: &mut Replies) {
-        if self.options.service == Service::Uc {
-            return self.refuse(psn, NakCode::InvalidRequest, out);
-        }
-        if std::mem::take(&mut self.ack_due) {
-            self.acknowledge(out);
-        }
-        self.counters.refused += 1;
-        self.gap_reported = true;
-        self.answer(psn, Syndrome::RnrNak(RNR_TIMER), None, out);
-    }
-
-    fn complete(&mut self, data: Vec<u8>, immediate: Option<u32>) {
-        self.receives.posted -= 1;
-        self.receives
-            .received
-            .push_back(Received { data, immediate });
-    }
 }
 
 /// Answers to be sent.

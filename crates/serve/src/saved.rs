@@ -104,36 +104,44 @@ impl Saved {
             let error = format!("a question has from 1 to {QUESTION_BYTES_MAX} bytes");
             return Err(Refused::invalid("text", error));
         }
-        let file = self.dir()?.join(QUESTIONS);
-        let _one = self
-            .questions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let mut all = read(&file)?;
-        all.retain(|known| known.name != question.name);
-        if all.len() >= QUESTIONS_MAX {
-            let error = format!("{QUESTIONS_MAX} questions are kept: forget one first");
-            return Err(Refused::invalid("name", error));
-        }
-        all.push(question);
-        all.sort_by(|a, b| a.name.cmp(&b.name));
-        write(&file, &all)
+        self.change(|all| {
+            all.retain(|known| known.name != question.name);
+            if all.len() >= QUESTIONS_MAX {
+                let error = format!("{QUESTIONS_MAX} questions are kept: forget one first");
+                return Err(Refused::invalid("name", error));
+            }
+            all.push(question);
+            all.sort_by(|a, b| a.name.cmp(&b.name));
+            Ok(())
+        })
     }
 
     /// Forgets a question.
     pub(crate) fn forget(&self, name: &str) -> Result<(), Refused> {
+        self.change(|all| {
+            let before = all.len();
+            all.retain(|known| known.name != name);
+            match all.len() == before {
+                true => Err(Refused::not_found(format!(
+                    "no question is kept by the name '{name}'"
+                ))),
+                false => Ok(()),
+            }
+        })
+    }
+
+    /// Changes the questions that are kept, one request at a time.
+    fn change(
+        &self,
+        with: impl FnOnce(&mut Vec<KeptQuestion>) -> Result<(), Refused>,
+    ) -> Result<(), Refused> {
         let file = self.dir()?.join(QUESTIONS);
         let _one = self
             .questions
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let mut all = read(&file)?;
-        let before = all.len();
-        all.retain(|known| known.name != name);
-        if all.len() == before {
-            let error = format!("no question is kept by the name '{name}'");
-            return Err(Refused::not_found(error));
-        }
+        with(&mut all)?;
         write(&file, &all)
     }
 }

@@ -343,14 +343,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
             grouped(frames.dropped),
         )?;
     }
-    if let Some(streamed) = outcome.streamed {
-        writeln!(
-            standard(),
-            "to the stream: {}, {} lost",
-            text::count_of(streamed.written, "record"),
-            grouped(streamed.lost),
-        )?;
-    }
+    crate::stream::say_fed(outcome.streamed)?;
     if let Some(remote) = outcome.remote {
         writeln!(
             standard(),

@@ -34,7 +34,7 @@ impl Dropped {
         }
     }
 
-    /// So many packets since then.
+    /// So many packets since then; none of an interface before the first look at it.
     pub(super) fn of(&self, name: &str) -> u64 {
         let known = self.0.get(name);
         known.map_or(0, |known| known.now.saturating_sub(known.before))

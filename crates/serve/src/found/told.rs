@@ -54,24 +54,21 @@ impl Found {
                 self.damaged
             ));
         }
-        let is_whole = why.is_empty();
-        json!({
-            "complete": is_whole,
-            "why": (!why.is_empty()).then(|| why.join("; ")),
-            "packets": self.packets,
-            "from": self.span.map(|(first, _)| times::text(first)),
-            "to": self.span.map(|(_, last)| times::text(last)),
-            "damaged": self.damaged,
-            "encrypted_packets": self.encrypted,
-            "seconds": since.elapsed().as_secs_f64(),
-        })
+        let why = (!why.is_empty()).then(|| why.join("; "));
+        self.covered_but(why.as_deref(), since)
     }
 
     /// As [`Found::covered`], while the search is under way.
     pub(crate) fn covered_so_far(&self, share: f64, since: std::time::Instant) -> Value {
+        let why = format!("so far: {:.0} % of the log was searched", share * 100.0);
+        self.covered_but(Some(&why), since)
+    }
+
+    /// `Covered` in the API: all, unless it is said why not.
+    fn covered_but(&self, why: Option<&str>, since: std::time::Instant) -> Value {
         json!({
-            "complete": false,
-            "why": format!("so far: {:.0} % of the log was searched", share * 100.0),
+            "complete": why.is_none(),
+            "why": why,
             "packets": self.packets,
             "from": self.span.map(|(first, _)| times::text(first)),
             "to": self.span.map(|(_, last)| times::text(last)),

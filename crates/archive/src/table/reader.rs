@@ -1,0 +1,304 @@
+//! Tables as they are read, some rows and columns at a time.
+
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use parquet::arrow::arrow_reader::ArrowReaderMetadata;
+use parquet::basic::Encoding;
+use parquet::bloom_filter::Sbbf;
+use parquet::column::page::Page;
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use parquet::data_type::DataType;
+use parquet::file::reader::FileReader;
+use parquet::file::serialized_reader::{ReadOptionsBuilder, SerializedFileReader};
+use parquet::file::statistics::Statistics;
+use parquet::schema::types::ColumnDescPtr;
+
+use super::{Column, Values};
+use crate::ahead::{self, TableInput};
+use crate::error::{ArchiveError, Source};
+use crate::spec::Spec;
+/// Reads a table, some rows and columns at a time.
+pub struct TableReader<R: TableInput> {
+    specs: &'static [Spec],
+    /// Each column's position in the file; `None` where an earlier version did not write it.
+    pub(crate) places: Vec<Option<usize>>,
+    pub(crate) input: R,
+    pub(crate) reader: SerializedFileReader<R>,
+    /// Its metadata, for Arrow.
+    pub(crate) arrow: OnceLock<ArrowReaderMetadata>,
+    pub(crate) named: String,
+}
+
+impl<R: TableInput> std::fmt::Debug for TableReader<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TableReader")
+            .field("named", &self.named)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<R: TableInput> TableReader<R> {
+    /// Opens the table `named`, checking that it has the expected columns.
+    ///
+    /// # Errors
+    ///
+    /// If the table cannot be read, or is not of this kind.
+    pub fn open(input: R, named: String, specs: &'static [Spec]) -> Result<Self, ArchiveError> {
+        let wrong = |source: Source| ArchiveError::table(&named, source);
+        let options = ReadOptionsBuilder::new().with_page_index().build();
+        let reader = SerializedFileReader::new_with_options(input.clone(), options);
+        let reader = reader.map_err(|error| wrong(error.into()))?;
+        let columns = reader.metadata().file_metadata().schema_descr().columns();
+        let places = places(columns, specs).ok_or_else(|| {
+            wrong("its columns are not those that this version of Strata writes".into())
+        })?;
+        let mut groups = reader.metadata().row_groups().iter();
+        if groups.any(|group| usize::try_from(group.num_rows()).is_err()) {
+            return Err(wrong("a row group has fewer rows than none".into()));
+        }
+        Ok(Self {
+            specs,
+            places,
+            input,
+            reader,
+            arrow: OnceLock::new(),
+            named,
+        })
+    }
+
+    /// Rows of each row group.
+    ///
+    /// # Panics
+    ///
+    /// Never: their counts are checked when the table is opened.
+    #[must_use]
+    pub fn groups(&self) -> Vec<usize> {
+        let groups = self.reader.metadata().row_groups().iter();
+        groups
+            .map(|group| usize::try_from(group.num_rows()).expect("checked when it was opened"))
+            .collect()
+    }
+
+    /// The smallest value of an integer column in a row group; 0 if unknown or negative.
+    #[must_use]
+    pub fn min(&self, group: usize, column: usize) -> u64 {
+        let Some(column) = self.places[column] else {
+            return 0;
+        };
+        let group = self.reader.metadata().row_group(group);
+        match group.column(column).statistics() {
+            Some(Statistics::Int64(values)) => {
+                let min = values.min_opt().copied();
+                min.map_or(0, |min| min.max(0).cast_unsigned())
+            }
+            _ => 0,
+        }
+    }
+
+    /// Whether a boolean column may be true in some row of a group, as far as is known.
+    #[must_use]
+    pub fn may_be_true(&self, group: usize, column: usize) -> bool {
+        let Some(column) = self.places[column] else {
+            return true;
+        };
+        let group = self.reader.metadata().row_group(group);
+        match group.column(column).statistics() {
+            Some(Statistics::Boolean(values)) => values.max_opt() != Some(&false),
+            _ => true,
+        }
+    }
+
+    /// Whether an integer column may have a value in a row group, as far as is known.
+    #[must_use]
+    pub fn may_be(&self, group: usize, column: usize, value: i64) -> bool {
+        let Some(column) = self.places[column] else {
+            return true;
+        };
+        let group = self.reader.metadata().row_group(group);
+        let bounds = match group.column(column).statistics() {
+            Some(Statistics::Int32(of)) => of
+                .min_opt()
+                .zip(of.max_opt())
+                .map(|(min, max)| (i64::from(*min), i64::from(*max))),
+            Some(Statistics::Int64(of)) => of.min_opt().zip(of.max_opt()).map(|(a, b)| (*a, *b)),
+            _ => None,
+        };
+        bounds.is_none_or(|(min, max)| (min..=max).contains(&value))
+    }
+
+    /// Whether a text column may hold one of these in a group, according to its dictionary, which
+    /// is all that is read.
+    ///
+    /// # Errors
+    ///
+    /// If the table cannot be read, or is not of this kind.
+    pub fn may_hold(
+        &self,
+        group: usize,
+        column: usize,
+        texts: &[String],
+    ) -> Result<bool, ArchiveError> {
+        let Some(column) = self.places[column] else {
+            return Ok(true);
+        };
+        let may_hold = || -> Result<bool, Source> {
+            let group = self.reader.get_row_group(group)?;
+            let mut encodings = group.metadata().column(column).encodings();
+            // If the dictionary grew too large, other values are stored outside it.
+            if encodings.any(|encoding| encoding == Encoding::DELTA_BYTE_ARRAY) {
+                return Ok(true);
+            }
+            let mut pages = group.get_column_page_reader(column)?;
+            let Some(Page::DictionaryPage { buf, .. }) = pages.get_next_page()? else {
+                return Ok(true);
+            };
+            let mut rest = &buf[..];
+            while let Some((len, after)) = rest.split_first_chunk() {
+                let len = usize::try_from(u32::from_le_bytes(*len))?;
+                let entry = after.get(..len).ok_or("a dictionary that ends too early")?;
+                if texts.iter().any(|text| text.as_bytes() == entry) {
+                    return Ok(true);
+                }
+                rest = &after[len..];
+            }
+            Ok(false)
+        };
+        may_hold().map_err(|source| ArchiveError::table(&self.named, source))
+    }
+
+    /// Prepares for asking the Bloom filter of a column in every group.
+    pub fn will_ask_filters(&self, column: usize) {
+        if let Some(column) = self.places[column] {
+            ahead::filters(self.reader.metadata(), column, &self.input);
+        }
+    }
+
+    /// Whether a text column may hold one of these in a group, according to its Bloom filter.
+    ///
+    /// # Errors
+    ///
+    /// If the table cannot be read, or is not of this kind.
+    pub fn filter_may_hold(
+        &self,
+        group: usize,
+        column: usize,
+        texts: &[String],
+    ) -> Result<bool, ArchiveError> {
+        let Some(column) = self.places[column] else {
+            return Ok(true);
+        };
+        let chunk = self.reader.metadata().row_group(group).column(column);
+        let filter = Sbbf::read_from_column_chunk(chunk, &self.input);
+        let filter = filter.map_err(|error| ArchiveError::table(&self.named, error.into()))?;
+        Ok(filter.is_none_or(|filter| texts.iter().any(|text| filter.check(text.as_str()))))
+    }
+
+    /// A value from the file's metadata.
+    #[must_use]
+    pub fn about(&self, key: &str) -> Option<&str> {
+        let all = self
+            .reader
+            .metadata()
+            .file_metadata()
+            .key_value_metadata()?;
+        let found = all.iter().find(|pair| pair.key == key)?;
+        found.value.as_deref()
+    }
+
+    /// Some columns of some rows of a row group; `rows` are in ascending order and do not overlap.
+    ///
+    /// # Errors
+    ///
+    /// If the table cannot be read, or is not of this kind.
+    pub fn read(
+        &self,
+        group: usize,
+        columns: &[usize],
+        rows: &[Range<usize>],
+    ) -> Result<Vec<Column>, ArchiveError> {
+        let places = columns.iter().filter_map(|&column| self.places[column]);
+        ahead::pages(self.reader.metadata(), group, places, rows, &self.input);
+        let read = || -> Result<Vec<Column>, Source> {
+            let group = self.reader.get_row_group(group)?;
+            let mut out = Vec::with_capacity(columns.len());
+            for &index in columns {
+                let spec = &self.specs[index];
+                let mut column = Column::of(spec.kind);
+                let Some(place) = self.places[index] else {
+                    let wanted = rows.iter().map(ExactSizeIterator::len).sum();
+                    column.levels = vec![0; wanted];
+                    out.push(column);
+                    continue;
+                };
+                let reader = group.get_column_reader(place)?;
+                match (reader, &mut column.values) {
+                    (ColumnReader::Int32ColumnReader(reader), Values::Int32(values)) => {
+                        read_rows(reader, rows, spec, values, &mut column.levels)?;
+                    }
+                    (ColumnReader::Int64ColumnReader(reader), Values::Int64(values)) => {
+                        read_rows(reader, rows, spec, values, &mut column.levels)?;
+                    }
+                    (ColumnReader::FloatColumnReader(reader), Values::Float(values)) => {
+                        read_rows(reader, rows, spec, values, &mut column.levels)?;
+                    }
+                    (ColumnReader::BoolColumnReader(reader), Values::Bool(values)) => {
+                        read_rows(reader, rows, spec, values, &mut column.levels)?;
+                    }
+                    (ColumnReader::ByteArrayColumnReader(reader), Values::Bytes(values)) => {
+                        read_rows(reader, rows, spec, values, &mut column.levels)?;
+                    }
+                    _ => return Err(format!("column {} has another type", spec.name).into()),
+                }
+                out.push(column);
+            }
+            Ok(out)
+        };
+        read().map_err(|source| ArchiveError::table(&self.named, source))
+    }
+}
+
+/// The position of each column among those of a file. Columns that may be null may be missing,
+/// since they were added later; unknown ones are not allowed.
+fn places(columns: &[ColumnDescPtr], specs: &[Spec]) -> Option<Vec<Option<usize>>> {
+    let mut left = columns.iter().enumerate().peekable();
+    let place = |spec: &Spec| {
+        let is_it = |(_, column): &(usize, &ColumnDescPtr)| {
+            column.name() == spec.name && (column.max_def_level() == 1) == spec.optional
+        };
+        match left.next_if(is_it) {
+            Some((place, _)) => Some(Some(place)),
+            None => spec.optional.then_some(None),
+        }
+    };
+    let places: Option<Vec<Option<usize>>> = specs.iter().map(place).collect();
+    places.filter(|_| left.peek().is_none())
+}
+
+fn read_rows<T: DataType>(
+    mut reader: ColumnReaderImpl<T>,
+    rows: &[Range<usize>],
+    spec: &Spec,
+    values: &mut Vec<T::T>,
+    levels: &mut Vec<i16>,
+) -> Result<(), Source> {
+    let mut at = 0;
+    for range in rows {
+        let skipped = reader.skip_records(range.start - at)?;
+        let wanted = range.len();
+        let mut got = 0;
+        while got < wanted {
+            let optional = spec.optional.then_some(&mut *levels);
+            let (records, _, _) = reader.read_records(wanted - got, optional, None, values)?;
+            if records == 0 {
+                break;
+            }
+            got += records;
+        }
+        if skipped != range.start - at || got != wanted {
+            return Err(format!("column {} has too few rows", spec.name).into());
+        }
+        at = range.end;
+    }
+    Ok(())
+}

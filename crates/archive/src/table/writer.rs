@@ -1,0 +1,203 @@
+//! Tables as they are written: Parquet, a row group at a time.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parquet::basic::{Compression, Encoding, ZstdLevel};
+use parquet::column::writer::{
+    ColumnCloseResult, ColumnWriter as Writer, ColumnWriterImpl, get_column_writer,
+};
+use parquet::data_type::DataType;
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesPtr};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
+use parquet::schema::types::{ColumnDescPtr, ColumnPath};
+
+use super::{Column, PAGE_ROWS, Values};
+use crate::coded::{ChunkWriter, Coded, Entries, NULL};
+use crate::error::Source;
+use crate::pages::Pages;
+use crate::spec::{Coding, Kind, Spec};
+/// Writes a table.
+pub(crate) struct TableWriter<W: Write + Send> {
+    specs: &'static [Spec],
+    columns: Vec<ColumnDescPtr>,
+    properties: WriterPropertiesPtr,
+    writer: SerializedFileWriter<W>,
+    chunks: ChunkWriter,
+    /// One buffer for all columns of the same type.
+    scratch: Vec<(Scratch, Column)>,
+}
+
+/// Columns with the same key share their buffer.
+type Scratch = (Kind, bool);
+
+fn scratch_of(spec: &Spec) -> Scratch {
+    (spec.kind, spec.coding == Coding::Codes)
+}
+
+const ZSTD_LEVEL: i32 = 1;
+
+/// Share of absent values that a Bloom filter lets pass.
+const FILTER_FALSE_SHARE: f64 = 0.01;
+/// Distinct values that a Bloom filter has space for while it is filled; it is folded afterwards.
+const FILTER_VALUES: u64 = 1 << 18;
+/// Size of a dictionary above which the rest of a column is written without it.
+const DICTIONARY_BYTES_MAX: usize = 16 << 20;
+
+impl<W: Write + Send> TableWriter<W> {
+    /// Starts a table; `about` goes into the file's metadata.
+    pub(crate) fn new(
+        output: W,
+        name: &str,
+        specs: &'static [Spec],
+        about: &[(&str, String)],
+    ) -> Result<Self, Source> {
+        let schema = Arc::new(parse_message_type(&schema(name, specs))?);
+        let about = about
+            .iter()
+            .map(|(key, value)| KeyValue::new((*key).to_owned(), value.clone()));
+        let mut properties = WriterProperties::builder()
+            .set_compression(Compression::ZSTD(ZstdLevel::try_new(ZSTD_LEVEL)?))
+            .set_created_by(concat!("strata ", env!("CARGO_PKG_VERSION")).to_owned())
+            .set_dictionary_page_size_limit(DICTIONARY_BYTES_MAX)
+            .set_data_page_row_count_limit(PAGE_ROWS)
+            .set_statistics_enabled(EnabledStatistics::Chunk)
+            .set_key_value_metadata(Some(about.collect()));
+        for spec in specs {
+            let path = ColumnPath::from(spec.name);
+            let dictionary = spec.coding == Coding::Dictionary && spec.kind != Kind::Bool;
+            properties = properties.set_column_dictionary_enabled(path.clone(), dictionary);
+            let encoding = match (spec.coding, spec.kind) {
+                (Coding::Delta, Kind::Time | Kind::Int32 | Kind::Int64) => {
+                    Encoding::DELTA_BINARY_PACKED
+                }
+                (Coding::Delta | Coding::Dictionary | Coding::Codes, Kind::Text | Kind::Bytes) => {
+                    Encoding::DELTA_BYTE_ARRAY
+                }
+                (_, Kind::Bool) => Encoding::PLAIN,
+                (Coding::Dictionary | Coding::Codes, Kind::Time | Kind::Int32 | Kind::Int64) => {
+                    Encoding::DELTA_BINARY_PACKED
+                }
+                _ => Encoding::PLAIN,
+            };
+            if spec.filtered {
+                properties = properties
+                    .set_column_bloom_filter_fpp(path.clone(), FILTER_FALSE_SHARE)
+                    .set_column_bloom_filter_max_ndv(path.clone(), FILTER_VALUES);
+            }
+            properties = properties.set_column_encoding(path, encoding);
+        }
+        let properties = Arc::new(properties.build());
+        let writer = SerializedFileWriter::new(output, schema, Arc::clone(&properties))?;
+        Ok(Self {
+            specs,
+            properties,
+            columns: writer.schema_descr().columns().to_vec(),
+            writer,
+            chunks: ChunkWriter::new(ZSTD_LEVEL)?,
+            scratch: Vec::new(),
+        })
+    }
+
+    /// Writes one row group; `fill` fills each column by its number.
+    pub(crate) fn group(&mut self, mut fill: impl FnMut(usize, &mut Column)) -> Result<(), Source> {
+        let mut group = self.writer.next_row_group()?;
+        for (index, spec) in self.specs.iter().enumerate() {
+            let key = scratch_of(spec);
+            let place = self.scratch.iter().position(|(of, _)| *of == key);
+            let place = place.unwrap_or_else(|| {
+                let mut column = Column::of(spec.kind);
+                if spec.coding == Coding::Codes {
+                    column.values = Values::Coded(Coded::default());
+                }
+                self.scratch.push((key, column));
+                self.scratch.len() - 1
+            });
+            let column = &mut self.scratch[place].1;
+            column.clear();
+            fill(index, column);
+            if let Values::Coded(coded) = &mut column.values {
+                let chunk = self.chunks.chunk(&self.columns[index], coded, PAGE_ROWS);
+                let (bytes, close) = chunk?;
+                group.append_column(&bytes, close)?;
+                continue;
+            }
+            if column.has_no_values() {
+                // Without any values, dictionary codes take only a few bytes.
+                let mut none = Coded {
+                    codes: vec![NULL; column.levels.len()],
+                    ..Coded::default()
+                };
+                if matches!(column.values, Values::Float(_)) {
+                    none.entries = Entries::Float(Vec::new());
+                } else if matches!(column.values, Values::Bytes(_)) {
+                    none.entries = Entries::Bytes(Vec::new());
+                }
+                let chunk = self
+                    .chunks
+                    .chunk(&self.columns[index], &mut none, PAGE_ROWS);
+                let (bytes, close) = chunk?;
+                group.append_column(&bytes, close)?;
+                continue;
+            }
+            let levels = spec.optional.then_some(column.levels.as_slice());
+            let mut bytes = Vec::with_capacity(64 << 10);
+            let pages = Box::new(Pages(&mut bytes));
+            let descriptor = Arc::clone(&self.columns[index]);
+            let writer = get_column_writer(descriptor, Arc::clone(&self.properties), pages);
+            let close = match (&column.values, writer) {
+                (Values::Int32(values), Writer::Int32ColumnWriter(to)) => write(to, values, levels),
+                (Values::Int64(values), Writer::Int64ColumnWriter(to)) => write(to, values, levels),
+                (Values::Float(values), Writer::FloatColumnWriter(to)) => write(to, values, levels),
+                (Values::Bool(values), Writer::BoolColumnWriter(to)) => write(to, values, levels),
+                (Values::Bytes(values), Writer::ByteArrayColumnWriter(to)) => {
+                    write(to, values, levels)
+                }
+                _ => Err(format!("column {} has another type", spec.name).into()),
+            }?;
+            group.append_column(&Bytes::from(bytes), close)?;
+        }
+        group.close()?;
+        Ok(())
+    }
+
+    /// Ends the file.
+    pub(crate) fn finish(self) -> Result<W, Source> {
+        Ok(self.writer.into_inner()?)
+    }
+}
+
+fn write<T: DataType>(
+    mut writer: ColumnWriterImpl<'_, T>,
+    values: &[T::T],
+    levels: Option<&[i16]>,
+) -> Result<ColumnCloseResult, Source> {
+    writer.write_batch(values, levels, None)?;
+    Ok(writer.close()?)
+}
+
+fn schema(name: &str, specs: &[Spec]) -> String {
+    let mut text = format!("message {name} {{");
+    for spec in specs {
+        let repetition = if spec.optional {
+            "OPTIONAL"
+        } else {
+            "REQUIRED"
+        };
+        let kind = match spec.kind {
+            Kind::Time => ("INT64", " (TIMESTAMP(NANOS,true))"),
+            Kind::Int32 => ("INT32", ""),
+            Kind::Int64 => ("INT64", ""),
+            Kind::Float => ("FLOAT", ""),
+            Kind::Bool => ("BOOLEAN", ""),
+            Kind::Text => ("BYTE_ARRAY", " (STRING)"),
+            Kind::Bytes => ("BYTE_ARRAY", ""),
+        };
+        text += &format!("{repetition} {} {}{};", kind.0, spec.name, kind.1);
+    }
+    text.push('}');
+    text
+}

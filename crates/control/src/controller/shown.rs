@@ -1,0 +1,104 @@
+//! The status of a recording, as it is shown.
+
+use std::time::Instant;
+
+use super::{Controller, Observed};
+use crate::elastic::Resource;
+use crate::status::{
+    ChangeStatus, DriftStatus, InterfaceStatus, ResourceStatus, ShadowStatus, Status, VectorStatus,
+    classes, mirrored, of_logged, results,
+};
+
+impl Controller {
+    /// The status.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let inner = self.lock();
+        let resources = Resource::ALL.map(|resource| ResourceStatus {
+            name: resource.name().to_owned(),
+            used: inner.value(resource),
+            short_at: inner
+                .asked
+                .elastic
+                .as_ref()
+                .map(|o| o.thresholds[resource as usize].raise),
+            degradation_steps: inner.state.level(resource),
+        });
+        let delays = self.steering.delays();
+        let ms = |share| {
+            delays
+                .quantile(share)
+                .map(|delay| delay.as_secs_f64() * 1e3)
+        };
+        let now = Instant::now();
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            log: self.log.clone(),
+            uptime_seconds: now.duration_since(self.started).as_secs_f64(),
+            mode: inner.active().join("+"),
+            asked_mode: inner.asked.modes.join("+"),
+            mode_seconds_left: inner
+                .asked
+                .timed
+                .as_ref()
+                .map(|(until, _)| until.saturating_duration_since(now).as_secs_f64()),
+            default: inner.asked.default.to_string(),
+            policies: inner.policies.set.len(),
+            packets_per_second: inner.rate.packets_per_second,
+            bytes_per_second: inner.rate.bytes_per_second,
+            logged_bytes_per_second: inner.rate.logged_bytes_per_second,
+            packets: results(&inner.observed.ledger),
+            flow_table: inner.observed.flow_table.clone(),
+            interfaces: interfaces(&inner.observed),
+            lost: inner.observed.lost.clone(),
+            receive: inner.observed.receive.clone(),
+            classes: classes(&inner.observed.kept, &self.model.class_names()),
+            detail: inner.detail_status(),
+            drift: inner
+                .observed
+                .drift
+                .as_ref()
+                .map(|drift| DriftStatus::of(&drift.report)),
+            shadow: inner.observed.shadow.as_ref().map(|counts| ShadowStatus {
+                models: self.models(&inner),
+                ..ShadowStatus::of(counts, &self.model.class_names())
+            }),
+            of_logged: of_logged(&inner.observed.ledger),
+            mirrored: mirrored(&inner.observed.ledger),
+            resources: resources.to_vec(),
+            cpu: inner.cpu.clone(),
+            vectors: VectorStatus {
+                installed: self.queries.count(),
+                ..self.subscribers.status()
+            },
+            reports: self.reports(),
+            exports: self.exports(),
+            changes: ChangeStatus {
+                count: delays.count(),
+                seconds_sum: delays.sum().as_secs_f64(),
+                median_ms: ms(0.5),
+                p99_ms: ms(0.99),
+            },
+            ring_wait_ms: inner
+                .observed
+                .ring_wait
+                .map(|wait| wait.as_secs_f64() * 1e3),
+        }
+    }
+}
+
+fn interfaces(observed: &Observed) -> Vec<InterfaceStatus> {
+    let status = |(name, received, dropped): &(String, u64, u64)| {
+        let mut ways = observed.ways.iter();
+        let way = ways.find(|way| way.interface == *name);
+        InterfaceStatus {
+            name: name.clone(),
+            received: *received,
+            dropped: *dropped,
+            capture: way.map(|way| way.how.clone()),
+            exclusive: way.map(|way| way.exclusive.clone()),
+        }
+    };
+    observed.rings.iter().map(status).collect()
+}
