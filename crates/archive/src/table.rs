@@ -127,6 +127,8 @@ pub const PAGE_ROWS: usize = 8_192;
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
     use bytes::Bytes;
 
     use super::*;
