@@ -9,7 +9,7 @@ use crate::table::Geometry;
 /// How many page numbers are skipped after a crash: more pages than can have been begun, and shown
 /// to readers, since the disk last confirmed that it had one. So no cursor that a reader was given
 /// before the crash lies after what is appended from now on.
-pub const INDEX_JUMP: u64 = 32;
+pub const INDEX_JUMP: u64 = 128;
 
 /// The pages of a stream.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

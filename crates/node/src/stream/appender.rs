@@ -25,6 +25,9 @@ const SECTOR: usize = 4096;
 const UNSYNCED_PAGES_MAX: u64 = INDEX_JUMP / 2;
 /// More pages than blocks in flight can belong to.
 const FEW_PAGES: usize = 16;
+/// Space for at most so many bytes is taken in advance, since a file system that takes some first waits
+/// for what is in flight to the file.
+const GROW_BYTES_MAX: u64 = 64 << 20;
 /// Records have the time of a mark at most this much before them.
 pub(super) const MARK_NS: u64 = 10_000_000;
 /// How long to wait for a reader that looks whether somebody appends.
@@ -381,9 +384,7 @@ impl StreamAppender {
         self.memory.index = index;
         self.memory.page_at = self.pool.page_at(data_page);
         self.memory.block_start = 0;
-        let start = self.memory.page_at;
-        let bytes = start..start + u64::from(self.file.geometry().page_bytes);
-        if let Err(error) = self.memory.file.grow(bytes) {
+        if let Err(error) = self.make_room() {
             return Err(self.failed(error));
         }
         let page_len = self.file.geometry().page_len();
@@ -400,6 +401,25 @@ impl StreamAppender {
         self.held.push_back((Held { index, created_ns }, data_page));
         self.file.enter(&mut self.table, index, data_page)?;
         self.publish(now_ns)
+    }
+
+    /// Makes sure that the file has the current page, and if it must grow for that, an eighth more.
+    fn make_room(&mut self) -> io::Result<()> {
+        let start = self.memory.page_at;
+        let page_bytes = u64::from(self.file.geometry().page_bytes);
+        let end = start + page_bytes;
+        let file = &mut self.memory.file;
+        if file.size()? >= end {
+            return Ok(());
+        }
+        let more = (start / 8).min(GROW_BYTES_MAX) / page_bytes * page_bytes;
+        match file.grow(start..end + more) {
+            // The last pages of a disk, one by one.
+            Err(error) if more > 0 && error.kind() == io::ErrorKind::StorageFull => {
+                file.grow(start..end)
+            }
+            grown => grown,
+        }
     }
 
     /// A ring's pages must not all be written over by what a loss of power would take away.
@@ -542,10 +562,10 @@ impl StreamAppender {
     ///
     /// If a file cannot be written.
     pub fn expire(&mut self, now_ns: u64) -> Result<()> {
-        let held: Vec<Held> = self.held.iter().map(|(held, _)| *held).collect();
+        let held = self.held.iter().map(|(held, _)| *held);
         let retention = &self.file.description.retention;
         let page_bytes = self.file.geometry().page_bytes;
-        let count = expired(retention, held.into_iter(), page_bytes, now_ns);
+        let count = expired(retention, held, page_bytes, now_ns);
         if count == 0 {
             return Ok(());
         }
