@@ -336,6 +336,7 @@ fn what_cannot_be_is_said() {
         ];
         let said = failed(&mut network.run(&store, &options));
         assert!(said.contains(expected), "{interface} {listen}: {said}");
+        assert!(!store.exists(), "{interface} {listen}");
     };
     network.host.ip("link set lo up");
     refused(FAR, "127.0.0.1", "give it as --listen");

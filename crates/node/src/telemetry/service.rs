@@ -80,11 +80,12 @@ impl Spec for TelemetrySpec {
         let lists = named_lists(&table);
         let (reports, listen) = bind(self.listen)?;
         let int = self.int.map(bind).transpose()?;
-        let ready = self.ready(&lists, &stop, &tell)?;
         let frames = self.interface.as_deref();
         let frames = frames.map(|interface| Frames::open(interface, listen));
         let frames = frames.transpose()?;
         let endpoints = self.api.bind(&self.owner)?;
+        // Last, so that what is refused leaves no store behind.
+        let ready = self.ready(&lists, &stop, &tell)?;
         if self.sandboxed {
             let socket = endpoints.socket.as_ref();
             let reach = Reach {
