@@ -87,7 +87,9 @@ function Kept({ of: one }: { of: PacketDetail }) {
   return (
     <>
       <p>
-        Kept {keptAs(granularity)}: {plural(kept_bytes, "byte")} of {plural(wire_bytes, "byte")}.
+        {kept_bytes >= wire_bytes
+          ? `Kept whole: all ${plural(wire_bytes, "byte")}.`
+          : `Kept ${keptAs(granularity)}: ${plural(kept_bytes, "byte")} of ${plural(wire_bytes, "byte")}.`}
       </p>
       {one.missing && (
         <Notice kind="info">
