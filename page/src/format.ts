@@ -93,16 +93,16 @@ export function dayTime(ns: bigint, fraction = 0): string {
   return `${day(ns)} ${time(ns, fraction)}`;
 }
 
-/** Local civil time, `2026-01-31T13:05` or with seconds, as nanoseconds; null if it is none. */
+/** Local civil time, `2026-01-31 13:05` or with seconds, as nanoseconds; null if it is none. */
 export function fromLocal(text: string): bigint | null {
-  if (!/^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,3})?)?$/.test(text)) return null;
-  const at = new Date(text).getTime();
+  if (!/^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,3})?)?$/.test(text)) return null;
+  const at = new Date(text.replace(" ", "T")).getTime();
   return Number.isNaN(at) ? null : BigInt(at) * 1_000_000n;
 }
 
-/** What an input of type `datetime-local` shows. */
+/** What an input of a time shows: of a second's fraction what there is of it, in milliseconds. */
 export function toLocal(ns: bigint): string {
-  return `${day(ns)}T${time(ns, 0)}`;
+  return dayTime(ns, (ns / 1_000_000n) % 1000n === 0n ? 0 : 3);
 }
 
 /** The offset from UTC at a time, `UTC+02:00`. */

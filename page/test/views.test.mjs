@@ -352,8 +352,14 @@ test("several recorders stand side by side, and one of them is a URL", async () 
 test("a time is chosen by typing it, and by dragging over the histogram", async () => {
   await served({ at: "/search" }, async (page) => {
     const from = page.getByLabel(/^From/);
-    await valued(from, "2026-01-31T12:00");
-    await from.fill("2026-01-31T12:10:00");
+    await valued(from, "2026-01-31 12:00:00");
+    // The log is being recorded: a search without an end goes to what is there by then.
+    await valued(page.getByLabel(/^To/), "");
+    await from.fill("tomorrow");
+    await page.getByRole("combobox", { name: "Filter" }).press("Enter");
+    await page.locator("input.time:invalid:focus").waitFor();
+    assert.equal(new URL(page.url()).search, "");
+    await from.fill("2026-01-31 12:10:00");
     await page.getByRole("combobox", { name: "Filter" }).press("Enter");
     await page.waitForURL(/from=1769861400$/);
     const plot = await page.locator(".u-over").boundingBox();
@@ -364,8 +370,13 @@ test("a time is chosen by typing it, and by dragging over the histogram", async 
     await page.waitForURL(/to=/);
     const query = new URL(page.url()).searchParams;
     // The histogram of the example has 20 s from 13:00.
-    assert.ok(Math.abs(Number(query.get("from")) - 1769864410) < 1, query.get("from"));
-    assert.ok(Math.abs(Number(query.get("to")) - 1769864415) < 1, query.get("to"));
+    assert.ok(Math.abs(Number(query.get("from")) - 1769864410) < 2, query.get("from"));
+    assert.ok(Math.abs(Number(query.get("to")) - 1769864415) < 2, query.get("to"));
+    // The inputs say exactly what is searched.
+    for (const [label, name] of [[/^From/, "from"], [/^To/, "to"]]) {
+      const at = new Date(Number(query.get(name)) * 1000).toISOString();
+      await valued(page.getByLabel(label), at.slice(0, 19).replace("T", " "));
+    }
   });
 });
 
@@ -394,6 +405,28 @@ test("a refusal is said in the server's words", async () => {
   await served({ at: "/search", over: { search: busy } }, async (page) => {
     await page.getByRole("alert").getByText("too many searches at a time").waitFor();
     await page.getByRole("button", { name: "Try again" }).waitFor();
+  });
+});
+
+test("a search that was refused lists nothing, and does not say that nothing matches", async () => {
+  const error = { ...ofSchema("Error"), error: "no word of the filter language", code: "invalid", field: "filter", start: 0, end: 4 };
+  const late = [{ event: "begin", search: "1" }, { event: "error", problem: { error: "the log went away", code: "internal" } }];
+  for (const search of [{ status: 400, body: error }, late]) {
+    await served({ at: "/search?filter=hots", over: { search, checkFilter: { error } } }, async (page) => {
+      await page.getByText("Nothing was searched").waitFor();
+      assert.equal(await page.getByText("No flow matches.").count(), 0);
+      assert.equal(await page.getByText("Download", { exact: true }).count(), 0);
+      const { width } = await page.getByRole("region", { name: "Flows" }).boundingBox();
+      assert.ok(width > 1000, `${width} px of 1280`);
+    });
+  }
+});
+
+test("a packet of which all bytes are there was kept whole, however its bytes were found", async () => {
+  const detail = ofSchema("PacketDetail");
+  const packet = { ...detail.packet, granularity: "partial", wire_bytes: 60, kept_bytes: 60 };
+  await served({ at: VIEWS.packet, over: { packet: { ...detail, packet, missing: null } } }, async (page) => {
+    await page.getByText("Kept whole: all 60 bytes.").waitFor();
   });
 });
 

@@ -1,9 +1,9 @@
 // Search: flows of a log that match a filter, in a time, of a class, for a reason.
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
-import { address, call, lines as ndjson, nanoseconds } from "../api/client";
-import type { Flow, Log, SearchEvent, SearchResult, Series, Session } from "../api/client";
-import { bytes, byteRate, count, dayTime, fromLocal, percent, plural, rate, toLocal, zone } from "../format";
-import { asRefused, useKept, useLatest, useLoad, useMedia } from "../hooks";
+import { address, call, lines as ndjson } from "../api/client";
+import type { Flow, SearchEvent, SearchResult, Series, Session } from "../api/client";
+import { bytes, byteRate, count, dayTime, percent, plural, rate } from "../format";
+import { asRefused, useKept, useLatest, useMedia } from "../hooks";
 import type { View } from "../main";
 import { changed, go, link, type Place } from "../router";
 import { useDark } from "../theme";
@@ -15,6 +15,7 @@ import { type Amount, fromSeries, lines } from "../ui/series";
 import { type Column, VirtualTable } from "../ui/table";
 import { Facets } from "./facets";
 import { columns as allColumns, DEFAULT, NARROW } from "./flow-columns";
+import { brushed, Times, useTyped } from "./times";
 
 /** What is searched, as it stands in the URL. */
 export interface Asked {
@@ -105,6 +106,20 @@ function inFilter(problem: Error): boolean {
   return "problem" in problem && (problem.problem as { field?: string | null }).field === "filter";
 }
 
+/** In place of flows: that none are listed says nothing about the log. */
+function Unsearched(props: { filter: boolean }) {
+  return (
+    <section class="card" aria-label="Flows">
+      <header>
+        <h2>Flows</h2>
+      </header>
+      <p>
+        Nothing was searched: {props.filter ? "the filter has an error, shown where it is." : "what is wrong is said above."}
+      </p>
+    </section>
+  );
+}
+
 async function search(what: Asked, signal: AbortSignal, tell: (change: Partial<Found>) => void): Promise<void> {
   const { log, ...query } = what;
   const url = address("search", { path: { log }, query: { ...query, points: 200 } as never });
@@ -135,19 +150,16 @@ interface FormProps {
 
 function Form({ place, session, what, again, found }: FormProps) {
   const [filter, setFilter] = useState(what.filter);
-  // Times as they are typed; null where they are as before.
-  const [from, setFrom] = useState<string | null>(null);
-  const [to, setTo] = useState<string | null>(null);
+  const times = useTyped(what);
+  const form = useRef<HTMLFormElement>(null);
   useEffect(() => setFilter(what.filter), [what.filter]);
-  useEffect(() => {
-    setFrom(null);
-    setTo(null);
-  }, [what.log, what.from, what.to]);
   const begin = () => {
-    const changes: Record<string, string | null> = { filter: filter.trim() };
-    if (from !== null) changes["from"] = inUrl(from);
-    if (to !== null) changes["to"] = inUrl(to);
-    const url = changed(place, changes);
+    const changes = times.changes();
+    if (changes === null) {
+      form.current?.reportValidity();
+      return;
+    }
+    const url = changed(place, { ...changes, filter: filter.trim() });
     if (url === location.pathname + location.search) again();
     else go(url);
   };
@@ -158,7 +170,7 @@ function Form({ place, session, what, again, found }: FormProps) {
   const narrowed = what.class || what.reason || what.granularity;
   const said = found.problem && inFilter(found.problem) && filter.trim() === what.filter ? found.problem : null;
   return (
-    <form class="search card" role="search" onSubmit={submit}>
+    <form ref={form} class="search card" role="search" onSubmit={submit}>
       {session.logs.length > 1 && (
         <Select
           label="Log"
@@ -175,7 +187,7 @@ function Form({ place, session, what, again, found }: FormProps) {
         placeholder="host 10.0.0.1 and tcp port 443"
         problem={said && "problem" in said ? (said.problem as never) : null}
       />
-      <Times place={place} what={what} from={from} to={to} setFrom={setFrom} setTo={setTo} />
+      <Times place={place} what={what} typed={times.typed} type={times.type} />
       <button type="submit" class="main">
         Search
       </button>
@@ -204,89 +216,6 @@ function Form({ place, session, what, again, found }: FormProps) {
   );
 }
 
-/** What was typed into an input of a time, as it stands in the URL. */
-function inUrl(text: string): string | null {
-  const ns = fromLocal(text);
-  return ns === null ? null : seconds(ns);
-}
-
-interface TimesProps {
-  place: Place;
-  what: Asked;
-  from: string | null;
-  to: string | null;
-  setFrom: (text: string) => void;
-  setTo: (text: string) => void;
-}
-
-/** The time, which keys reach as well as the histogram's brush. Without a choice, all of the log. */
-function Times({ place, what, from, to, setFrom, setTo }: TimesProps) {
-  const logs = useLoad<Log[]>((signal) => call("logs", { signal }), [what.log]);
-  const log = logs.data?.find(({ id }) => id === what.log);
-  const first = log?.first ? nanoseconds(log.first) : null;
-  const last = log?.last ? nanoseconds(log.last) + SECOND : null;
-  const text = (typed: string | null, chosen: string, whole: bigint | null) => {
-    const ns = chosen === "" ? whole : moment(chosen);
-    return typed ?? (ns === null ? "" : toLocal(ns));
-  };
-  const recent = (seconds: number) => {
-    const end = log?.state === "recording" ? BigInt(Date.now()) * 1_000_000n : (last ?? 0n);
-    return changed(place, { from: String(end / SECOND - BigInt(seconds)), to: null });
-  };
-  return (
-    <div class="times">
-      <label class="labelled">
-        <span>From ({zone(first ?? BigInt(Date.now()) * 1_000_000n)})</span>
-        <input
-          type="datetime-local"
-          step="1"
-          value={text(from, what.from, first)}
-          onInput={(event) => setFrom(event.currentTarget.value)}
-        />
-      </label>
-      <label class="labelled">
-        <span>To</span>
-        <input
-          type="datetime-local"
-          step="1"
-          value={text(to, what.to, last)}
-          onInput={(event) => setTo(event.currentTarget.value)}
-        />
-      </label>
-      <span class="chips">
-        <a class="chip" href={recent(900)}>
-          last 15 min
-        </a>
-        <a class="chip" href={recent(3600)}>
-          hour
-        </a>
-        <a class="chip" href={recent(86_400)}>
-          day
-        </a>
-        <a class="chip" href={changed(place, { from: null, to: null })}>
-          all
-        </a>
-      </span>
-    </div>
-  );
-}
-
-const SECOND = 1_000_000_000n;
-
-/** A time of the URL: seconds since 1970, perhaps with a fraction, or RFC 3339. */
-export function moment(text: string): bigint | null {
-  if (/^\d+(\.\d{1,9})?$/.test(text)) {
-    const [whole, fraction] = text.split(".");
-    return BigInt(whole ?? 0) * 1_000_000_000n + BigInt((fraction ?? "").padEnd(9, "0"));
-  }
-  return /^\d{4}-.*Z$/.test(text) ? nanoseconds(text) : null;
-}
-
-function seconds(ns: bigint): string {
-  const fraction = String(ns % 1_000_000_000n).padStart(9, "0").replace(/0+$/, "");
-  return `${ns / 1_000_000_000n}${fraction === "" ? "" : `.${fraction}`}`;
-}
-
 const AMOUNTS = [
   ["packets", "Packets"],
   ["captured_bytes", "Bytes"],
@@ -300,8 +229,7 @@ function Histogram({ place, over }: { place: Place; over: Series }) {
   const start = points.t[0];
   if (start === undefined) return null;
   const end = (points.t.at(-1) ?? start) + over.step;
-  const brush = (from: number, to: number) =>
-    go(changed(place, { from: from.toFixed(3), to: to.toFixed(3) }));
+  const brush = (from: number, to: number) => go(changed(place, brushed(from, to)));
   return (
     <section class="card" aria-label="Over time">
       <header>
@@ -343,6 +271,7 @@ function Flows(props: { what: Asked; place: Place; found: Found; expired: () => 
   const narrow = useMedia("(max-width: 640px)");
   const [chosen, setChosen] = useKept<string[]>("search.columns", DEFAULT);
   const pages = usePages(found, sort, order, props.expired);
+  if (found.problem) return <Unsearched filter={inFilter(found.problem)} />;
   const listed = found.running ? found.rows.length : (found.result?.listed ?? found.rows.length);
   // Logs that are not compacted have no names.
   const named = Array.from({ length: PAGE }, (_, index) => pages.row(index)).some((flow) => flow?.name);
