@@ -393,7 +393,7 @@ test("who may only look is offered no change", async () => {
     await served({ at, over: { session } }, async (page) => {
       await page.locator(ready).first().waitFor();
       const change =
-        /Change mode|^Add$|Remove|Never whole|Always whole|Show payload|Seen|^Label$|Keep (only|this)|Stop keeping|^Forget/;
+        /Change mode|^Add$|Remove|never whole|always whole|Show payload|Seen|^Label$|Keep (only|this)|Stop keeping|^Forget/;
       assert.equal(await page.getByRole("button", { name: change }).count(), 0);
       assert.equal(await page.getByRole("link", { name: change }).count(), 0);
     });
@@ -427,6 +427,26 @@ test("a packet of which all bytes are there was kept whole, however its bytes we
   const packet = { ...detail.packet, granularity: "partial", wire_bytes: 60, kept_bytes: 60 };
   await served({ at: VIEWS.packet, over: { packet: { ...detail, packet, missing: null } } }, async (page) => {
     await page.getByText("Kept whole: all 60 bytes.").waitFor();
+  });
+});
+
+test("a reason leads to a policy for its example flow, which says that it is no more", async () => {
+  const flow = "6_10.0.0.1_51234_10.0.0.2_443";
+  const { total, covered } = ofSchema("Reasons");
+  const reason = {
+    ...{ reason: "flow-trees:1", words: "28 of 30 trees", class: "botnet", granularity: "full", score: 0.9, packets: 2 },
+    ...{ kept_bytes: 900, first: ofSchema("Packet").at, first_flow: "10.0.0.1:51234 - 10.0.0.2:443", flow, trees: [], more_trees: 0 },
+  };
+  const over = { reasons: { total, covered, reasons: [reason] } };
+  await served({ at: "/why", over }, async (page) => {
+    await page.getByText(reason.first_flow).waitFor();
+    await page.getByRole("link", { name: "This example flow: never whole" }).click();
+    const match = page.getByRole("combobox", { name: "Packets that match" });
+    await valued(match, "tcp and host 10.0.0.1 and host 10.0.0.2 and port 51234 and port 443");
+    const note = page.getByText("This matches one example flow");
+    await note.waitFor();
+    await match.fill("tcp and host 10.0.0.1");
+    await note.waitFor({ state: "detached" });
   });
 });
 

@@ -17,11 +17,11 @@ const PAGE = 500;
 const PACKETS_MOST = 200_000;
 
 /** The first flow that a search finds, as soon as it does. */
-export async function firstFlow(
+async function firstFlow(
   log: string,
-  query: { filter?: string; from?: string; to?: string; reason?: string },
+  query: { filter?: string; from?: string; to?: string },
   signal: AbortSignal,
-  is: (flow: Flow) => boolean = () => true,
+  is: (flow: Flow) => boolean,
 ): Promise<Flow | null> {
   const stop = new AbortController();
   const end = () => stop.abort();

@@ -174,6 +174,12 @@ function NewPolicy(props: NewProps) {
           unchecked
           placeholder="host 10.0.0.9 and tcp port 443"
         />
+        {query.has("example") && match === query.get("match") && (
+          <Notice kind="info">
+            This matches one example flow, not all that is kept for its reason: a policy goes by addresses, protocols
+            and ports. Shorten it to match more.
+          </Notice>
+        )}
         <div class="row">
           <Select label="Action" is={action} of={actions} choose={setAction} />
           <Labelled label="Priority">

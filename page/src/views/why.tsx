@@ -1,15 +1,13 @@
 // Why: the reasons that keep most, what each costs, and what to do about it.
-import { useRef, useState } from "preact/hooks";
 import { call, nanoseconds, type Schemas } from "../api/client";
-import { bytes, dayTime, percent, plural } from "../format";
-import { asRefused, useLoad } from "../hooks";
+import { bytes, dayTime, filterOf, percent, plural } from "../format";
+import { useLoad } from "../hooks";
 import type { View } from "../main";
 import { changed, go, link, type Place } from "../router";
 import { useDark } from "../theme";
 import { CoveredNote, Loading, Notice, Problem, Select } from "../ui/bits";
 import { colour, keptAs } from "../ui/colour";
 import { Trees } from "../ui/why";
-import { firstFlow } from "./flow";
 import { ClassName } from "./flow-columns";
 
 type Reason = Schemas["Reasons"]["reasons"][number];
@@ -100,7 +98,9 @@ function One({ reason, log, place, most, whole, mayChange }: OneProps) {
         {keptAs(reason.granularity)} · <ClassName of={reason.class} />
         {reason.score !== null && <small> {percent(reason.score)} of the trees</small>}
       </p>
-      <p>{reason.words}</p>
+      <p>
+        {reason.words} <small>Example: {reason.first_flow}</small>
+      </p>
       <p class="actions">
         <a class="button" href={packets}>
           Show its flows
@@ -108,14 +108,14 @@ function One({ reason, log, place, most, whole, mayChange }: OneProps) {
         <Policy reason={reason} log={log} mayChange={mayChange} />
         {reason.flow !== null && (
           <a class="button" href={link("/flow", { log, flow: reason.flow, label: "1" })}>
-            Label a flow of it …
+            Label this example flow …
           </a>
         )}
       </p>
       <details>
         <summary>Conditions</summary>
         <p>
-          First at {dayTime(nanoseconds(reason.first))}: {reason.first_flow}
+          First at {dayTime(nanoseconds(reason.first))}, in the example flow
         </p>
         {reason.trees.length > 0 ? (
           <Trees trees={reason.trees} more={reason.more_trees} from={null} />
@@ -129,37 +129,21 @@ function One({ reason, log, place, most, whole, mayChange }: OneProps) {
   );
 }
 
-/** From a reason to a policy for the flow with which it began. */
+/** A policy knows addresses, protocols and ports, no reasons: from here it is one for the example flow. */
 function Policy(props: { reason: Reason; log: string; mayChange: boolean }) {
-  const [problem, setProblem] = useState<Error | null>(null);
-  const [busy, setBusy] = useState(false);
-  const control = useRef(new AbortController());
-  if (!props.mayChange) return null;
-  const make = (action: string) => async () => {
-    setBusy(true);
-    try {
-      const flow = await firstFlow(props.log, { reason: props.reason.reason }, control.current.signal);
-      if (!flow) throw new Error("its flows are no longer in the log");
-      if (flow.filter === "" || flow.protocol === "ethernet") {
-        throw new Error("a policy tells packets apart by address, port and protocol, which these do not have");
-      }
-      go(link("/policies", { match: flow.filter, action, log: props.log }));
-    } catch (error) {
-      setProblem(asRefused(error));
-    } finally {
-      setBusy(false);
-    }
-  };
+  const { flow } = props.reason;
+  if (!props.mayChange || flow === null || flow.startsWith("e_")) return null;
+  const match = filterOf(flow);
+  if (match === "") return null;
+  const to = (action: string) => link("/policies", { match, action, log: props.log, example: "1" });
   return (
     <>
-      <button type="button" disabled={busy} onClick={make("header")}>
-        Never whole …
-      </button>
-      <button type="button" disabled={busy} onClick={make("full")}>
-        Always whole …
-      </button>
-      <Problem of={problem} />
+      <a class="button" href={to("header")} title={match}>
+        This example flow: never whole …
+      </a>
+      <a class="button" href={to("full")} title={match}>
+        This example flow: always whole …
+      </a>
     </>
   );
 }
-
