@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -13,12 +14,17 @@ use strata_exporter::{
 };
 use strata_rules::DestinationName;
 use strata_sys::socket::{self, Message, never_fragment, path_mtu, send_many};
+use strata_wire::exact;
 
 use super::own::Own;
 use crate::error::{At as _, NodeError, Result};
 
-/// Datagrams that leave in one system call.
-const BURST: usize = 32;
+/// Datagrams that leave in one system call, and as one message at most (`UDP_MAX_SEGMENTS`, linux/udp.h).
+const BURST: usize = 64;
+/// They leave before that once they have so many bytes: about what one message may have.
+const BURST_BYTES: usize = 60_000;
+/// Bytes of a message: what IPv4 can say (RFC 791), less its header and UDP's.
+const MESSAGE_MAX: usize = 65_507;
 /// Bytes of a datagram at most, however much the path carries: a loss then costs no more.
 const ROOM_MAX: usize = 8952;
 /// Bytes of the send buffer: what waits for a slow network card.
@@ -166,6 +172,9 @@ pub(super) struct Outbox {
     bytes: Vec<u8>,
     /// Where datagrams end.
     ends: Vec<End>,
+    /// Whether runs of datagrams leave as one message, which the kernel or the network card cuts; not once it has
+    /// refused that, until the path is another.
+    merges: bool,
     waits: bool,
     sealing: Option<Sealing>,
     /// Bytes of a datagram at most, before it is encrypted.
@@ -189,8 +198,9 @@ impl Outbox {
             },
             room: target.room(sealing.is_some()),
             sealing,
-            bytes: Vec::with_capacity(BURST * 1500),
+            bytes: Vec::with_capacity(BURST_BYTES + ROOM_MAX),
             ends: Vec::with_capacity(BURST),
+            merges: true,
             target,
             waits,
             problem: None,
@@ -218,7 +228,9 @@ impl Outbox {
     /// Measures the path again; returns whether datagrams have to become shorter or may be longer.
     pub(super) fn measure(&mut self) -> bool {
         let room = self.target.room(self.sealing.is_some());
-        std::mem::replace(&mut self.room, room) != room
+        let is_other = std::mem::replace(&mut self.room, room) != room;
+        self.merges |= is_other;
+        is_other
     }
 
     /// The first problem since the start, once.
@@ -264,8 +276,44 @@ impl Outbox {
             at: self.bytes.len(),
             is_announcement,
         });
-        if self.ends.len() >= BURST {
+        if self.ends.len() >= BURST || self.bytes.len() >= BURST_BYTES {
             self.flush();
+        }
+    }
+
+    fn datagrams(&self, which: Range<usize>) -> &[u8] {
+        let start = which
+            .start
+            .checked_sub(1)
+            .map_or(0, |before| self.ends[before].at);
+        &self.bytes[start..self.ends[which.end - 1].at]
+    }
+
+    /// All datagrams from this one on, in runs that leave as one message each: those of a run are as long as its
+    /// first, but for the last one, which may be shorter.
+    fn runs(&self, first: usize) -> Vec<Range<usize>> {
+        let len = |at: usize| self.datagrams(at..at + 1).len();
+        let continues = |run: &Range<usize>, at: usize| {
+            len(run.end - 1) == len(run.start)
+                && len(at) <= len(run.start)
+                && self.datagrams(run.start..at + 1).len() <= MESSAGE_MAX
+        };
+        let mut runs: Vec<Range<usize>> = Vec::with_capacity(self.ends.len() - first);
+        for at in first..self.ends.len() {
+            match runs.last_mut() {
+                Some(run) if self.merges && continues(run, at) => run.end = at + 1,
+                _ => runs.push(at..at + 1),
+            }
+        }
+        runs
+    }
+
+    fn message(&self, run: &Range<usize>) -> Message<'_> {
+        let first = self.datagrams(run.start..run.start + 1);
+        Message {
+            parts: [self.datagrams(run.clone()), &[]],
+            // A datagram is shorter than 65,536 bytes.
+            segment: (run.len() > 1).then(|| exact::<u16>(first.len())),
         }
     }
 
@@ -273,27 +321,20 @@ impl Outbox {
     pub(super) fn flush(&mut self) {
         let (mut next, mut waits, mut refused) = (0, 0, 0);
         while next < self.ends.len() {
-            let datagram = |at: usize| {
-                let start = at.checked_sub(1).map_or(0, |before| self.ends[before].at);
-                &self.bytes[start..self.ends[at].at]
-            };
-            let messages: Vec<Message<'_>> = (next..self.ends.len())
-                .map(|at| Message {
-                    parts: [datagram(at), &[]],
-                    segment: None,
-                })
-                .collect();
+            let runs = self.runs(next);
+            let messages: Vec<Message<'_>> = runs.iter().map(|run| self.message(run)).collect();
             let to = socket::Destination::Own;
             match send_many::<BURST>(self.target.socket.as_fd(), &to, &messages, true) {
                 Ok(sent) => {
-                    let bytes: usize = (next..next + sent).map(|at| datagram(at).len()).sum();
-                    let gone = &self.ends[next..next + sent];
+                    let gone = next..runs[sent - 1].end;
+                    self.status.bytes += self.datagrams(gone.clone()).len() as u64;
+                    next = gone.end;
+                    let gone = &self.ends[gone];
                     let announcements = gone.iter().filter(|end| end.is_announcement).count();
                     self.status.announcements += announcements as u64;
-                    self.status.datagrams += (sent - announcements) as u64;
-                    self.status.bytes += bytes as u64;
-                    next += sent;
+                    self.status.datagrams += (gone.len() - announcements) as u64;
                 }
+                Err(error) if runs[0].len() > 1 && refuses_runs(&error) => self.merges = false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 // That is about a datagram before: this one is still here.
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused && refused < BURST => {
@@ -328,23 +369,57 @@ impl Outbox {
     }
 }
 
+/// Whether that is about a message which was to be cut: a kernel before 4.18 or a device that cannot, or datagrams
+/// longer than the path carries. One by one, each says for itself.
+fn refuses_runs(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let refusals = [Errno::IO, Errno::INVAL, Errno::MSGSIZE];
+    let refusals = refusals.map(|refusal| Some(refusal.raw_os_error()));
+    refusals.contains(&error.raw_os_error())
+}
+
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+    use strata_sys::socket::{Received, Receiver};
+
     use super::*;
 
-    /// What is counted as sent is what arrives, announcements apart.
-    #[test]
-    fn what_is_sent_arrives_and_is_counted_by_its_kind() {
-        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
-        receiver
-            .set_read_timeout(Some(Duration::from_secs(60)))
-            .unwrap();
+    /// An outbox that sends to this socket.
+    fn outbox(receiver: &UdpSocket) -> Outbox {
         let to = format!("udp://{}", receiver.local_addr().unwrap());
         let target = Target::open(&NamedDestination {
             name: "here".parse().unwrap(),
             destination: to.parse().unwrap(),
         });
-        let mut outbox = Outbox::new(target.unwrap(), false, None).unwrap();
+        Outbox::new(target.unwrap(), false, None).unwrap()
+    }
+
+    /// Datagrams that arrive, and as how many messages of the kernel.
+    fn received(socket: &UdpSocket, count: usize) -> (Vec<Vec<u8>>, usize) {
+        let (mut all, mut messages) = (Vec::new(), 0);
+        let mut receiver = Receiver::<4>::default();
+        let limit = Duration::from_secs(60);
+        while all.len() < count && socket::wait(socket.as_fd(), false, limit).unwrap() {
+            let take = |one: &Received<'_>| {
+                let each = one.segment.unwrap_or(one.bytes.len());
+                all.extend(one.bytes.chunks(each).map(<[u8]>::to_vec));
+                messages += 1;
+            };
+            receiver.receive(socket.as_fd(), take).unwrap();
+        }
+        (all, messages)
+    }
+
+    fn receiver() -> UdpSocket {
+        socket::udp((Ipv4Addr::LOCALHOST, 0).into(), 1 << 20).unwrap()
+    }
+
+    /// What is counted as sent is what arrives, announcements apart.
+    #[test]
+    fn what_is_sent_arrives_and_is_counted_by_its_kind() {
+        let receiver = receiver();
+        let mut outbox = outbox(&receiver);
         let mut expected = Vec::new();
         for number in 0_u8..100 {
             let datagram = vec![number; 10 + usize::from(number)];
@@ -356,18 +431,59 @@ mod tests {
             expected.push(datagram);
         }
         outbox.flush();
-        let arrived: Vec<Vec<u8>> = (0..100)
-            .map(|_| {
-                let mut bytes = [0; 200];
-                let len = receiver.recv(&mut bytes).unwrap();
-                bytes[..len].to_vec()
-            })
-            .collect();
-        assert!(arrived == expected);
+        assert!(received(&receiver, 100).0 == expected);
         let status = &outbox.status;
         assert_eq!((status.announcements, status.datagrams), (34, 66));
         assert_eq!(status.not_sent, 0);
         let bytes: usize = expected.iter().map(Vec::len).sum();
         assert_eq!(status.bytes, bytes as u64);
+    }
+
+    /// Datagrams of one length leave as one message, and arrive as they would alone, also if the kernel refuses that.
+    #[test]
+    fn runs_leave_as_one_message_unless_the_kernel_refuses() {
+        for is_refused in [false, true] {
+            let receiver = receiver();
+            let mut outbox = outbox(&receiver);
+            if is_refused {
+                // It cuts only what it makes checksums for (udp_send_skb).
+                let fd = outbox.target.socket.as_fd();
+                socket::set_number(fd, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
+            }
+            let lens = (0..62).map(|at| if at == 40 { 30 } else { 700 });
+            let expected: Vec<Vec<u8>> = (0..).zip(lens).map(|(at, len)| vec![at; len]).collect();
+            for datagram in &expected {
+                outbox.put(datagram);
+            }
+            assert_eq!(outbox.runs(0), [0..41, 41..62]);
+            assert_eq!(outbox.runs(41).len(), 1);
+            outbox.flush();
+            let (arrived, messages) = received(&receiver, expected.len());
+            assert!(arrived == expected);
+            assert_eq!(messages, if is_refused { 62 } else { 2 });
+            let status = &outbox.status;
+            assert_eq!((status.datagrams, status.not_sent), (62, 0));
+            assert_eq!(outbox.merges, !is_refused);
+        }
+    }
+
+    /// No message is longer than IP can say, and none has more datagrams than the kernel takes.
+    #[test]
+    fn runs_have_bounds() {
+        let receiver = receiver();
+        let mut outbox = outbox(&receiver);
+        for len in [1, 9, 1472, 8952, 30_000] {
+            for number in 0..200 {
+                outbox.put(&vec![number; len]);
+                for run in outbox.runs(0) {
+                    assert!(run.len() <= BURST && outbox.datagrams(run).len() <= MESSAGE_MAX);
+                }
+            }
+            outbox.flush();
+            assert_eq!(outbox.status.not_sent, 0, "of {len} bytes");
+            let sent = outbox.status.datagrams;
+            assert_eq!(sent, 200, "of {len} bytes");
+            outbox.status.datagrams = 0;
+        }
     }
 }
