@@ -29,8 +29,8 @@ use crate::error::{NodeError, Result};
 use crate::notice::{Notice, Tell};
 use crate::sandbox;
 use own::Own;
-use queue::Chunk;
 pub(crate) use queue::ExportQueue;
+use queue::{Chunk, Spare};
 use streams::Streams;
 use target::Target;
 
@@ -113,9 +113,10 @@ impl Exports {
         let targets: std::io::Result<Vec<Target>> =
             self.targets.iter().map(Target::try_clone).collect();
         let names: Vec<_> = self.targets.iter().map(|target| target.name).collect();
+        let spare = Spare::default();
         let queue = |sender: SyncSender<Chunk>| {
             let times = Arc::clone(controller.export_times());
-            ExportQueue::new(sender, &names, self.own(), times, waits)
+            ExportQueue::new(sender, &names, self.own(), times, spare.clone(), waits)
         };
         let queues = (0..workers).map(|_| queue(sender.clone())).collect();
         let (end, ended) = channel();
@@ -129,7 +130,7 @@ impl Exports {
         )?;
         let work = move || {
             sandbox::thread(Role::Server);
-            streams.run(&receiver, &ended);
+            streams.run(&receiver, &ended, &spare);
         };
         let thread = thread::Builder::new()
             .name("strata-export".into())

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::mem;
-use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use strata_control::ExportTimes;
 use strata_pipeline::{ExportedPacket, Exports, PolicyExport};
@@ -67,6 +67,39 @@ impl Chunk {
     fn is_empty(&self) -> bool {
         self.entries.is_empty() && self.interfaces.is_empty() && self.lost.is_empty()
     }
+
+    fn clear(&mut self) {
+        self.entries.clear();
+        self.bytes.clear();
+        self.interfaces.clear();
+        self.lost.clear();
+    }
+}
+
+/// Chunks that the thread has read, for workers to fill again: their memory is there, and in caches.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Spare(Arc<Mutex<Vec<Chunk>>>);
+
+impl Spare {
+    /// More are given back to the system: they are from a time when much waited.
+    const MAX: usize = 8;
+
+    /// Gives a chunk back, unless it is a large one.
+    pub(super) fn put(&self, mut chunk: Chunk) {
+        chunk.clear();
+        let mut chunks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if chunks.len() < Self::MAX && chunk.bytes.capacity() <= 2 * CHUNK_BYTES {
+            chunks.push(chunk);
+        }
+    }
+
+    fn take(&self) -> Chunk {
+        let spare = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        spare.unwrap_or_else(|| Chunk {
+            bytes: Vec::with_capacity(CHUNK_BYTES),
+            ..Chunk::default()
+        })
+    }
 }
 
 /// The end of the queue at a worker.
@@ -80,6 +113,7 @@ pub(crate) struct ExportQueue {
     times: Arc<ExportTimes>,
     waits: bool,
     chunk: Chunk,
+    spare: Spare,
     /// Packets that came so far.
     offered: u64,
 }
@@ -90,6 +124,7 @@ impl ExportQueue {
         targets: &[DestinationName],
         own: Vec<Own>,
         times: Arc<ExportTimes>,
+        spare: Spare,
         waits: bool,
     ) -> Self {
         Self {
@@ -99,7 +134,8 @@ impl ExportQueue {
             links: Vec::new(),
             times,
             waits,
-            chunk: Chunk::default(),
+            chunk: spare.take(),
+            spare,
             offered: 0,
         }
     }
@@ -112,7 +148,7 @@ impl ExportQueue {
         if self.chunk.is_empty() {
             return;
         }
-        let chunk = mem::take(&mut self.chunk);
+        let chunk = mem::replace(&mut self.chunk, self.spare.take());
         let back = match waits {
             true => queue.send(chunk).err().map(|error| error.0),
             false => match queue.try_send(chunk) {
@@ -120,15 +156,12 @@ impl ExportQueue {
                 Err(TrySendError::Full(back) | TrySendError::Disconnected(back)) => Some(back),
             },
         };
-        match back {
-            None => self.chunk.bytes.reserve(CHUNK_BYTES),
-            Some(mut back) => {
-                for entry in back.entries.drain(..) {
-                    *back.lost.entry(entry.stream).or_default() += 1;
-                }
-                back.bytes.clear();
-                self.chunk = back;
+        if let Some(mut back) = back {
+            for entry in back.entries.drain(..) {
+                *back.lost.entry(entry.stream).or_default() += 1;
             }
+            back.bytes.clear();
+            self.spare.put(mem::replace(&mut self.chunk, back));
         }
     }
 }
@@ -158,10 +191,10 @@ impl Exports for ExportQueue {
         }
         let captured = exact::<u32>(packet.data.len());
         // Which packets are drawn depends on them alone, so that a file gives the same ones again.
-        let drawn = mix64(packet.ts_ns ^ (u64::from(packet.wire_len) << 48) ^ self.offered);
+        let draw = packet.ts_ns ^ (u64::from(packet.wire_len) << 48) ^ self.offered;
         self.offered += 1;
         for PolicyExport { policy, export } in exports {
-            if !drawn.is_multiple_of(export.one_in.into()) {
+            if export.one_in > 1 && !mix64(draw).is_multiple_of(export.one_in.into()) {
                 continue;
             }
             let Some(target) = self.targets.iter().position(|name| *name == export.to) else {
@@ -220,6 +253,7 @@ mod tests {
             &[export.to],
             Vec::new(),
             ExportTimes::new(0..u64::MAX),
+            Spare::default(),
             true,
         );
         queue.interface(0, &Interface::new(LinkType::ETHERNET, 65_535));

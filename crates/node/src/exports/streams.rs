@@ -17,7 +17,7 @@ use strata_wire::{LinkType, exact};
 
 use super::NewPlan;
 use super::dropped::Dropped;
-use super::queue::{Chunk, Described, Entry, StreamKey};
+use super::queue::{Chunk, Described, Entry, Spare, StreamKey};
 use super::target::{Outbox, Target};
 use crate::error::Result;
 use crate::notice::{Notice, Tell};
@@ -98,13 +98,16 @@ impl Streams {
     }
 
     /// Exports what comes until no worker is left, and `ended` has no other end: then all is counted.
-    pub(super) fn run(mut self, queue: &Receiver<Chunk>, ended: &Receiver<()>) {
+    pub(super) fn run(mut self, queue: &Receiver<Chunk>, ended: &Receiver<()>, spare: &Spare) {
         let mut flushed = Instant::now();
         let mut announced = flushed;
         loop {
             let left = FLUSH_EVERY.saturating_sub(flushed.elapsed());
             match queue.recv_timeout(left) {
-                Ok(chunk) => self.take(&chunk),
+                Ok(chunk) => {
+                    self.take(&chunk);
+                    spare.put(chunk);
+                }
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout)
                     if ended.try_recv() == Err(TryRecvError::Disconnected) =>
@@ -154,8 +157,9 @@ impl Streams {
         for (&key, &packets) in &chunk.lost {
             self.lose(key, packets);
         }
-        for entry in &chunk.entries {
-            self.put(entry, chunk.bytes(entry));
+        let is_same = |one: &Entry, next: &Entry| one.stream == next.stream;
+        for run in chunk.entries.chunk_by(is_same) {
+            self.put(chunk, run);
         }
     }
 
@@ -219,36 +223,33 @@ impl Streams {
         }
     }
 
-    /// A packet, or of it what is exported.
-    fn put(&mut self, entry: &Entry, bytes: &[u8]) {
-        let key = entry.stream;
+    /// Packets of one stream, or of them what is exported.
+    fn put(&mut self, chunk: &Chunk, run: &[Entry]) {
+        let key = run[0].stream;
         let outbox = &mut self.outboxes[usize::from(key.target)];
         let Some(writer) = writer(&mut self.writers, &self.interfaces, outbox, key) else {
-            outbox.status.unfit += 1;
+            outbox.status.unfit += run.len() as u64;
             return;
         };
-        outbox.status.packets += 1;
-        let header = Header {
-            ts_ns: entry.ts_ns,
-            wire_len: entry.wire_len,
-            bytes,
-            label: Label {
-                policy: entry.policy,
-                class: entry.class,
-                one_in: entry.one_in,
-            },
-        };
+        outbox.status.packets += run.len() as u64;
+        let headers = run.iter().map(|entry| header(chunk, entry));
         match writer {
             Writer::Headers(writer) => {
-                let done = writer.put(&header, |bytes| outbox.put(bytes));
-                outbox.status.unfit += u64::from(done.is_err());
+                for header in headers {
+                    let done = writer.put(&header, |bytes| outbox.put(bytes));
+                    outbox.status.unfit += u64::from(done.is_err());
+                }
             }
-            Writer::Packets(writer) => writer.put(&header, |bytes| outbox.put(bytes)),
+            Writer::Packets(writer) => {
+                headers.for_each(|packet| writer.put(&packet, |bytes| outbox.put(bytes)));
+            }
             Writer::Vxlan(identity) => {
-                let room = outbox.room - vxlan::HEADER_LEN;
-                let frame = &bytes[..bytes.len().min(room)];
-                outbox.status.cut += u64::from(frame.len() < bytes.len());
-                outbox.put_frame(&vxlan::header(*identity), frame);
+                let (start, room) = (vxlan::header(*identity), outbox.room - vxlan::HEADER_LEN);
+                for Header { bytes, .. } in headers {
+                    let frame = &bytes[..bytes.len().min(room)];
+                    outbox.status.cut += u64::from(frame.len() < bytes.len());
+                    outbox.put_frame(&start, frame);
+                }
             }
         }
     }
@@ -398,6 +399,19 @@ impl Streams {
     fn publish(&self) {
         let status = self.outboxes.iter().map(|outbox| outbox.status.clone());
         self.controller.set_exports(status.collect());
+    }
+}
+
+fn header<'a>(chunk: &'a Chunk, entry: &Entry) -> Header<'a> {
+    Header {
+        ts_ns: entry.ts_ns,
+        wire_len: entry.wire_len,
+        bytes: chunk.bytes(entry),
+        label: Label {
+            policy: entry.policy,
+            class: entry.class,
+            one_in: entry.one_in,
+        },
     }
 }
 
