@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,35 +87,38 @@ def capturing(command):
     if command is None:
         yield None
         return
-    process = subprocess.Popen(
-        inside(RECEIVER, "taskset", "-c", CAPTURE_CORE, *command),
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )
-    try:
-        wait_for_socket(process)
-        yield process
-    finally:
-        process.send_signal(signal.SIGINT)
+    with tempfile.NamedTemporaryFile(mode="w") as said:
+        process = subprocess.Popen(
+            inside(RECEIVER, "taskset", "-c", CAPTURE_CORE, *command),
+            stdout=said, stderr=subprocess.STDOUT,
+        )
+        said = Path(said.name)
         try:
-            process.said, _ = process.communicate(timeout=30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise
+            wait_until_capturing(process, said)
+            yield process
+        finally:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                raise
+            process.said = said.read_text()
 
 
-def wait_for_socket(process):
-    """Until a packet socket is bound to the interface."""
+def wait_until_capturing(process, said):
+    """Until it says that it captures. Its socket is there earlier, while memory for packets is not: the first
+    program that fills 256 MiB in a virtual machine takes longer than all others."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
+        text = said.read_text()
         if process.poll() is not None:
-            raise RuntimeError(f"{process.args[-1]} ended: {process.stdout.read()[-400:]}")
-        sockets = quietly(*inside(RECEIVER, "cat", "/proc/net/packet")).stdout
-        if len(sockets.splitlines()) > 1:
-            time.sleep(0.3)
+            raise RuntimeError(f"{process.args[-1]} ended: {text[-400:]}")
+        if re.search(r"(capturing|listening) on|starting data collection", text):
             return
-        time.sleep(0.05)
-    raise RuntimeError(f"{process.args[-1]} does not capture after 20 s")
+        time.sleep(0.02)
+    raise RuntimeError(f"{process.args[-1]} does not capture after 20 s: {text[-400:]}")
 
 
 def in_kernel(core):
