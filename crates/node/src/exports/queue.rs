@@ -5,6 +5,7 @@ use std::mem;
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use strata_capture::BATCH_MAX;
 use strata_control::ExportTimes;
 use strata_pipeline::{ExportedPacket, Exports, PolicyExport};
 use strata_rules::DestinationName;
@@ -114,8 +115,9 @@ pub(crate) struct ExportQueue {
     waits: bool,
     chunk: Chunk,
     spare: Spare,
-    /// Packets that came so far.
+    /// Packets that came so far, and until the batch began.
     offered: u64,
+    before_batch: u64,
 }
 
 impl ExportQueue {
@@ -137,6 +139,7 @@ impl ExportQueue {
             chunk: spare.take(),
             spare,
             offered: 0,
+            before_batch: 0,
         }
     }
 
@@ -227,7 +230,12 @@ impl Exports for ExportQueue {
     }
 
     fn batch_done(&mut self) {
-        self.hand_over(self.waits);
+        let packets = self.offered - mem::replace(&mut self.before_batch, self.offered);
+        // After a full batch more is there already: what was captured while a worker could not run would take
+        // all of the queue in quarters of chunks.
+        if packets < BATCH_MAX as u64 {
+            self.hand_over(self.waits);
+        }
     }
 
     fn finish(&mut self) {
@@ -240,38 +248,73 @@ impl Exports for ExportQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc::sync_channel;
+    use std::sync::mpsc::{Receiver, sync_channel};
     use strata_capture::PacketRef;
+    use strata_rules::Export;
+
+    /// A worker's end of a queue of this many chunks, for one destination.
+    fn queue(chunks: usize, export: Export, waits: bool) -> (ExportQueue, Receiver<Chunk>) {
+        let (sender, receiver) = sync_channel(chunks);
+        let times = ExportTimes::new(0..u64::MAX);
+        let to = [export.to];
+        let mut queue = ExportQueue::new(sender, &to, Vec::new(), times, Spare::default(), waits);
+        queue.interface(0, &Interface::new(LinkType::ETHERNET, 65_535));
+        (queue, receiver)
+    }
+
+    fn give(queue: &mut ExportQueue, export: Export, ts_ns: u64) {
+        let packet = ExportedPacket {
+            packet: PacketRef {
+                ts_ns,
+                interface: 0,
+                wire_len: 60,
+                data: &[0; 60],
+                options: &[],
+                has_timestamp: true,
+            },
+            header_len: 14,
+            class: 0,
+            one_in: 3,
+        };
+        queue.take(&packet, &[PolicyExport { policy: 1, export }]);
+    }
+
+    /// What was captured while nobody could run fits into as many chunks as its packets fill, also if the thread
+    /// cannot run either; what waits alone is not kept back.
+    #[test]
+    fn full_batches_share_chunks() {
+        let export: Export = "header -> a".parse().unwrap();
+        let (mut queue, receiver) = queue(4, export, false);
+        for number in 0..4 * CHUNK_PACKETS {
+            give(&mut queue, export, number as u64);
+            if (number + 1) % BATCH_MAX == 0 {
+                queue.batch_done();
+            }
+        }
+        give(&mut queue, export, 0);
+        let chunks: Vec<Chunk> = receiver.try_iter().collect();
+        let lens: Vec<usize> = chunks.iter().map(|chunk| chunk.entries.len()).collect();
+        assert_eq!(lens, [CHUNK_PACKETS; 4]);
+        assert!(chunks.iter().all(|chunk| chunk.lost.is_empty()));
+        queue.batch_done();
+        let last: Vec<Chunk> = receiver.try_iter().collect();
+        assert_eq!(last.len(), 1);
+        assert_eq!((last[0].entries.len(), last[0].lost.len()), (1, 0));
+        // Without packets, what a full batch has left is handed over too.
+        (0..BATCH_MAX).for_each(|_| give(&mut queue, export, 0));
+        queue.batch_done();
+        assert_eq!(receiver.try_iter().count(), 0);
+        queue.batch_done();
+        assert_eq!(receiver.try_iter().count(), 1);
+    }
 
     /// One packet in so many is exported, and says for how many it stands.
     #[test]
     fn a_share_of_packets_is_exported() {
-        let (sender, receiver) = sync_channel(64);
-        let export: strata_rules::Export = "header 1/10 -> a".parse().unwrap();
-        let mut queue = ExportQueue::new(
-            sender,
-            &[export.to],
-            Vec::new(),
-            ExportTimes::new(0..u64::MAX),
-            Spare::default(),
-            true,
-        );
-        queue.interface(0, &Interface::new(LinkType::ETHERNET, 65_535));
+        let export: Export = "header 1/10 -> a".parse().unwrap();
+        let (mut queue, receiver) = queue(64, export, true);
         for ts_ns in 0..10_000 {
-            let packet = ExportedPacket {
-                packet: PacketRef {
-                    ts_ns: ts_ns * 1000,
-                    interface: 0,
-                    wire_len: 60,
-                    data: &[0; 60],
-                    options: &[],
-                    has_timestamp: true,
-                },
-                header_len: 14,
-                class: 0,
-                one_in: 3,
-            };
-            queue.take(&packet, &[PolicyExport { policy: 1, export }]);
+            give(&mut queue, export, ts_ns * 1000);
         }
         queue.finish();
         let entries: Vec<Entry> = receiver.iter().flat_map(|chunk| chunk.entries).collect();
