@@ -6,7 +6,7 @@
 //! [`TURN`] of them. So a field costs a shift and an addition, and a turn one store or load.
 
 /// Bits that may be written or read between two turns.
-const TURN: u32 = 56;
+pub(crate) const TURN: u32 = 56;
 
 /// Where a writer is in both streams, and the bits that are not in the buffer yet.
 #[derive(Clone, Copy, Debug)]

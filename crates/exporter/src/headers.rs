@@ -78,33 +78,143 @@ mod tests {
     use strata_testkit::sim::Rng;
     use strata_traffic::{Generator, GeneratorOptions, SPACE};
     use strata_wire::LinkType;
-    use strata_wire::TunnelKey;
     use strata_wire::dissect::dissect;
+    use strata_wire::{TunnelKey, exact};
 
     const SOURCE: Source = Source {
         identity: 1,
         session: 1,
     };
 
-    /// Headers of this profile; one in eight is changed in up to three bytes.
-    fn headers(profile: &str, rng: &mut Rng) -> Vec<(u64, u32, Vec<u8>)> {
+    type Kept = (u64, u32, Vec<u8>);
+
+    /// Headers of this profile, half of them again as the next ones of their flows; one in eight is changed in
+    /// up to three bytes.
+    fn headers(profile: &str, rng: &mut Rng) -> Vec<Kept> {
         let profile = profile.parse().unwrap();
         let mut generator = Generator::new(&profile, &GeneratorOptions::default());
         let mut frame = [0; SPACE];
-        let mut next = || {
+        let mut all: Vec<Kept> = Vec::new();
+        for _ in 0..20_000 {
             let packet = generator.packet_into(&mut frame);
             let bytes = &frame[..usize::from(packet.len)];
             let found = dissect(LinkType::ETHERNET, bytes, TunnelKey::Inner);
             let mut header = bytes[..found.header_len as usize].to_vec();
-            let wire_len = u32::from(packet.len);
+            let mut wire_len = u32::from(packet.len);
+            if rng.below(2) == 0 && !all.is_empty() {
+                let earlier = all.len().saturating_sub(1 + exact::<usize>(rng.below(40)));
+                let (_, _, earlier) = &all[earlier];
+                (wire_len, header) = next_of_flow(earlier, rng);
+            }
             for _ in 0..rng.below(4) * u64::from(rng.below(8) == 0) {
-                let at = strata_wire::exact::<usize>(rng.below(header.len() as u64));
+                let at = exact::<usize>(rng.below(header.len() as u64));
                 header[at] = rng.bits().to_le_bytes()[0];
             }
             let wire_len = if rng.below(20) == 0 { 60 } else { wire_len };
-            (packet.ts_ns, wire_len, header)
+            all.push((packet.ts_ns, wire_len, header));
+        }
+        all
+    }
+
+    /// A packet after this one, perhaps of the other direction, with some fields as one would expect, and others not;
+    /// its length and header.
+    fn next_of_flow(earlier: &[u8], rng: &mut Rng) -> (u32, Vec<u8>) {
+        let mut header = earlier.to_vec();
+        let is_v6 = is_v6(earlier);
+        let at = if is_v6 { 54 } else { 34 };
+        let mut swap = |one: usize, other: usize, len: usize| {
+            let (first, second) = header.split_at_mut(other);
+            first[one..one + len].swap_with_slice(&mut second[..len]);
         };
-        (0..20_000).map(|_| next()).collect()
+        if rng.below(3) == 0 {
+            swap(0, 6, 6);
+            match is_v6 {
+                true => swap(22, 38, 16),
+                false => swap(26, 30, 4),
+            }
+            swap(at, at + 2, 2);
+        }
+        // Numbers of 16 bits, and of 32: how they are written depends on how far they go.
+        let shorts = [18, at + 14].map(|at| (at, 2));
+        let longs = [14, at + 4, at + 8, at + 24, at + 28].map(|at| (at, 4));
+        for (at, len) in shorts.into_iter().chain(longs) {
+            let is_said = match at {
+                14 => is_v6,
+                18 => !is_v6,
+                _ => at + len <= header.len(),
+            };
+            if is_said && rng.below(2) == 0 {
+                let field = &mut header[at..at + len];
+                let step = rng.bits() & [1, 0xff, 0xffff, 0xfffff][exact::<usize>(rng.below(4))];
+                let step = exact::<u32>(step);
+                if len == 2 {
+                    let value = u16::from_be_bytes([field[0], field[1]]);
+                    let step = exact::<u16>(step & 0xffff);
+                    field.copy_from_slice(&value.wrapping_add(step).to_be_bytes());
+                } else {
+                    let value = u32::from_be_bytes([field[0], field[1], field[2], field[3]]);
+                    // Of IPv6 the flow label only.
+                    let value = match at {
+                        14 => value & !0xf_ffff | step & 0xf_ffff,
+                        _ => value.wrapping_add(step),
+                    };
+                    field.copy_from_slice(&value.to_be_bytes());
+                }
+            }
+        }
+        if rng.below(8) == 0 {
+            header[if is_v6 { 21 } else { 22 }] ^= 3;
+        }
+        let payload_len = [0, 0, 1, 1448, 1460, 300][exact::<usize>(rng.below(6))];
+        (14 + with_right_sums(&mut header, payload_len), header)
+    }
+
+    fn is_v6(header: &[u8]) -> bool {
+        header[12..14] == [0x86, 0xdd] && header.len() >= 62
+    }
+
+    /// Sets lengths, and the checksums that depend on headers only; bytes from IP on.
+    fn with_right_sums(header: &mut [u8], payload_len: usize) -> u32 {
+        let is_v6 = is_v6(header);
+        let at = if is_v6 { 54 } else { 34 };
+        let segment_len = header.len() - at + payload_len;
+        let of_ip = if is_v6 { segment_len } else { segment_len + 20 };
+        let field = if is_v6 { 18 } else { 16 };
+        header[field..field + 2].copy_from_slice(&exact::<u16>(of_ip).to_be_bytes());
+        let number = header[if is_v6 { 20 } else { 23 }];
+        if !is_v6 {
+            header[24..26].fill(0);
+            let sum = checksum(&header[14..34]);
+            header[24..26].copy_from_slice(&sum.to_be_bytes());
+        }
+        let addresses = if is_v6 { 22..54 } else { 26..34 };
+        let pseudo = [
+            &header[addresses],
+            &[0, number],
+            &exact::<u16>(segment_len).to_be_bytes()[..],
+        ]
+        .concat();
+        if number == 17 {
+            let len = exact::<u16>(segment_len).to_be_bytes();
+            header[at + 4..at + 6].copy_from_slice(&len);
+        } else if number == 6 && payload_len == 0 {
+            header[at + 16..at + 18].fill(0);
+            let sum = checksum(&[&pseudo, &header[at..]].concat());
+            header[at + 16..at + 18].copy_from_slice(&sum.to_be_bytes());
+        }
+        exact::<u32>(at - 14 + segment_len)
+    }
+
+    /// RFC 1071, of an even number of bytes.
+    fn checksum(bytes: &[u8]) -> u16 {
+        let words = bytes.chunks(2);
+        let mut sum: u32 = words
+            .map(|word| u32::from(word[0]) << 8 | u32::from(word[1]))
+            .sum();
+        while sum > 0xffff {
+            sum = (sum >> 16) + (sum & 0xffff);
+        }
+        !exact::<u16>(sum)
     }
 
     /// What the fast ways write and read is what the others do.

@@ -11,6 +11,22 @@ pub(super) type Coded = (usize, u32);
 /// last one of another /8; all.
 pub(super) const ADDRESS: [u32; 8] = [PLACE_BITS, 16, 20, 24, 16, 20, 24, 32];
 
+/// The bits that follow each code.
+pub(super) const ADDRESS_MASKS: [u32; 8] = masks(ADDRESS);
+pub(super) const LEN_MASKS: [u32; 8] = masks(LEN);
+
+/// All ones in each of these widths, up to 32.
+#[allow(clippy::cast_possible_truncation, reason = "at most 32 bits")]
+const fn masks(widths: [u32; 8]) -> [u32; 8] {
+    let mut masks = [0; 8];
+    let mut code = 0;
+    while code < masks.len() {
+        masks[code] = ((1_u64 << widths[code]) - 1) as u32;
+        code += 1;
+    }
+    masks
+}
+
 /// Codes by what is enough, of the last one (even) or the other one.
 const NEAREST: [u8; 16] = [1, 4, 2, 5, 3, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7];
 

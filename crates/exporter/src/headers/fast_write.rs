@@ -1,18 +1,23 @@
-//! The records that most packets have, written without detours: first packets of a flow over Ethernet
-//! with nothing unusual. [`super::write`] writes the same bits, and those of all other packets.
+//! The records that most packets have, written without detours: packets over Ethernet with nothing unusual,
+//! the first of a flow and those of a direction that was seen. [`super::write`] writes the same bits, and those
+//! of all other packets.
 //!
 //! A header's length says what it would have to be, so all its fields are at known places; whatever is
 //! not as it would have to be is left to the other writer before anything is changed.
 
+mod seen;
+
+use strata_wire::LinkType;
 use strata_wire::transport::tcp_flag::ACK;
 
 use super::fields::low32;
+use super::index::Found;
 use super::kind::{FLAG_CODES, FLAGS_OTHER, FRAME_MIN, HEADS_BITS, Head};
-use super::model::{Key, Model, Side, step};
-use super::shape::Shape;
+use super::model::{Key, Model, PREFIXES, Side, step};
+use super::shape::{ETHERNET_LEN, Shape};
 use super::write::Context;
 use super::{Header, code, head, index, ports};
-use crate::bits::{Position, Writer};
+use crate::bits::{Position, TURN, Writer};
 
 /// Writes the record, if it is one of those; where the writer is then.
 #[inline(always)]
@@ -64,12 +69,21 @@ struct Packet {
     ip: Ip,
     after: After,
     key: Key,
-    /// Of the flow.
-    place: u8,
-    /// Numbers of the start of the frame and of the head.
-    prefix: usize,
+    flow: Flow,
+    /// The number of the start of the frame, if it is known.
+    prefix: Option<usize>,
+    /// The number of the head.
     known: u8,
     is_padded: bool,
+}
+
+/// Its flow.
+#[derive(Clone, Copy)]
+enum Flow {
+    /// Is new, and will have this place.
+    New(u8),
+    /// Was seen in this direction.
+    Seen(Found),
 }
 
 impl<const LEN: usize> Shape<LEN> {
@@ -85,22 +99,46 @@ impl<const LEN: usize> Shape<LEN> {
         w.bits(u64::from(packet.known), HEADS_BITS);
         head::write_time(&mut w, c.datagram, c.units, c.difference);
         c.m.time_ns = header.ts_ns;
-        Self::values(&mut w, c.m, &packet);
+        match packet.flow {
+            Flow::New(place) => Self::write_first(&mut w, c, header, &packet, place),
+            Flow::Seen(found) => Self::write_seen(&mut w, c.m, &packet, found),
+        }
+        Some(w.position())
+    }
+
+    /// Writes the first packet of a flow.
+    #[inline(always)]
+    fn write_first(
+        w: &mut Writer<'_>,
+        c: &mut Context<'_>,
+        header: &Header<'_>,
+        packet: &Packet,
+        place: u8,
+    ) {
+        let prefix = match packet.prefix {
+            Some(number) => (number, number),
+            None => c.index.prefix(c.m, &header.bytes[..ETHERNET_LEN]),
+        };
+        let mut bytes = Self::values(w, c.m, packet, prefix);
         let (ip, after) = (&packet.ip, &packet.after);
         if !Self::V6 {
-            let len = if ip.identification == 0 { 0 } else { 2 };
-            w.some(ip.identification.to_ne_bytes(), len);
+            bytes.push(ip.identification, ip.identification != 0);
         }
-        let is_known = after.is_offloaded || (!Self::UDP && after.payload_len == 0);
-        w.some(after.checksum.to_ne_bytes(), if is_known { 0 } else { 2 });
-        if !Self::UDP {
+        bytes.push(after.checksum, !Self::is_known(after));
+        w.some(bytes.word.to_le_bytes(), bytes.len);
+        if Self::STAMPS {
+            let both = u128::from(after.numbers.to_be()) << 64 | u128::from(after.stamps.to_be());
+            w.all(both.to_be_bytes());
+        } else if !Self::UDP {
             w.all(after.numbers.to_ne_bytes());
         }
-        if Self::STAMPS {
-            w.all(after.stamps.to_ne_bytes());
-        }
-        Self::remember(c.m, &packet);
-        Some(w.position())
+        c.m.add_context(place, packet.key, Self::side(packet, prefix.1, c.m.tos));
+    }
+
+    /// Whether a reader knows the checksum.
+    #[inline(always)]
+    fn is_known(after: &After) -> bool {
+        after.is_offloaded || (!Self::UDP && after.payload_len == 0)
     }
 
     /// The packet, if its record is one of these.
@@ -108,7 +146,10 @@ impl<const LEN: usize> Shape<LEN> {
     fn recognised(c: &Context<'_>, header: &Header<'_>) -> Option<Packet> {
         let h: &[u8; LEN] = header.bytes.try_into().ok()?;
         let m = &*c.m;
-        let prefix = c.index.find_ethernet(m, h.first_chunk()?)?;
+        let prefix = c.index.find_ethernet(m, h.first_chunk()?);
+        if prefix.is_none() && c.datagram.link != LinkType::ETHERNET {
+            return None;
+        }
         let ip = if Self::V6 {
             Self::ip_v6(h, m.tos)?
         } else {
@@ -121,12 +162,6 @@ impl<const LEN: usize> Shape<LEN> {
             return None;
         }
         let flags = FLAG_CODES[usize::from(after.flags)];
-        let kind = Head::tcp(if Self::UDP { 0 } else { flags }, Self::OPTIONS)
-            .of_new(Self::V6, Self::TRANSPORT)
-            .with(Head::MAY_FRAGMENT, ip.may_fragment)
-            .with(Head::NO_IDENTIFICATION, !Self::V6 && ip.identification == 0)
-            .with(Head::OFFLOADED, after.is_offloaded);
-        let known = c.index.find_head(kind)?;
         let flow_ports = u32::from_be_bytes(part(h, Self::AT));
         let key = Key {
             source: ip.source,
@@ -135,7 +170,29 @@ impl<const LEN: usize> Shape<LEN> {
             transport: Self::TRANSPORT,
             is_v6: Self::V6,
         };
-        let place = index::flow(m, &key).err()?;
+        let kind = Head::tcp(if Self::UDP { 0 } else { flags }, Self::OPTIONS)
+            .with(Head::MAY_FRAGMENT, ip.may_fragment)
+            .with(Head::OFFLOADED, after.is_offloaded);
+        let (flow, kind) = match index::flow(m, &key) {
+            Err(place) => {
+                let kind = kind.of_new(Self::V6, Self::TRANSPORT);
+                let is_zero = !Self::V6 && ip.identification == 0;
+                (
+                    Flow::New(place),
+                    kind.with(Head::NO_IDENTIFICATION, is_zero),
+                )
+            }
+            Ok(found) => {
+                let last = &m.context(found.context)?.sides[found.side & 1];
+                let is_usual = last.is_seen && last.tos == m.tos;
+                if !is_usual || prefix != Some(usize::from(last.prefix)) {
+                    return None;
+                }
+                let is_last = found.context == m.last_context;
+                (Flow::Seen(found), kind.of_flow(is_last))
+            }
+        };
+        let known = c.index.find_head(kind)?;
         if !head::is_short_time(c.datagram, c.units) {
             return None;
         }
@@ -143,21 +200,23 @@ impl<const LEN: usize> Shape<LEN> {
             ip,
             after,
             key,
-            place,
+            flow,
             prefix,
             known,
             is_padded,
         })
     }
 
-    /// Writes codes and values up to those that are bytes.
+    /// Writes codes and values up to those that are bytes; the ports are the first of these.
     #[inline(always)]
-    fn values(w: &mut Writer<'_>, m: &mut Model, packet: &Packet) {
-        let (ip, after, prefix) = (&packet.ip, &packet.after, packet.prefix);
-        let full = &mut m.full[Self::KIND];
-        let len = code::len(after.payload_len, *full, packet.is_padded);
-        let is_full = after.payload_len > *full || (Self::UDP && after.payload_len >= 512);
-        *full = if is_full { after.payload_len } else { *full };
+    fn values(
+        w: &mut Writer<'_>,
+        m: &mut Model,
+        packet: &Packet,
+        (number, prefix): (usize, usize),
+    ) -> Bytes {
+        let (ip, after) = (&packet.ip, &packet.after);
+        let len = Self::len(m, packet);
         let usual = m.prefix_mut(prefix);
         let ttl = code::ttl(ip.ttl, usual.ttl);
         usual.ttl = ip.ttl;
@@ -173,54 +232,81 @@ impl<const LEN: usize> Shape<LEN> {
             (source, index::address(m, prefix, 1, low32(ip.destination)))
         };
         let (ports_code, ports_place, ports_word) = ports::write(&mut m.services, packet.key.ports);
-        let codes = prefix.min(3) | len << 2 | ttl.0 << 5;
-        let (mut codes, mut width) = (codes as u64, 7);
+        let codes = number.min(3) | len << 2 | ttl.0 << 5;
+        let mut codes = Bits {
+            bits: codes as u64,
+            width: 7,
+        };
         if Self::V6 {
-            codes |= u64::from(ip.flow_label != 0) << 7;
-            width = 8;
+            codes.push((ip.flow_label != 0).into(), 1);
         }
-        codes |= ((source.code | destination.code << 3 | ports_code << 6) as u64) << width;
-        width += 9;
+        let end_codes = source.code | destination.code << 3 | ports_code << 6;
+        codes.push(end_codes as u64, 9);
         if !Self::UDP {
-            codes |= (window.0 as u64) << width;
-            width += 2;
+            codes.push(window.0 as u64, 2);
         }
-        if prefix >= 3 {
-            codes |= (prefix as u64 - 3) << width;
-            width += 4;
+        if number >= 3 {
+            codes.push(number as u64 - 3, 4);
         }
-        w.bits(codes | source.value << width, width + source.width);
+        codes.push(source.value, source.width);
+        w.bits(codes.bits, codes.width);
         w.turn();
-        w.bits(destination.value, destination.width);
-        w.bits(ports_place.into(), ports::place_width(ports_code));
+        if number == PREFIXES {
+            let bytes = m.prefix(prefix).bytes();
+            w.all([ETHERNET_LEN.to_le_bytes()[0]]);
+            w.slice(bytes);
+        }
         if Self::V6 {
             w.last(ip.source, source.bytes);
             w.last(ip.destination, destination.bytes);
         }
-        let ports_len = if ports_code < ports::BOTH { 2 } else { 4 };
-        w.some(ports_word.to_be_bytes(), ports_len);
-        w.bits(ttl.1.into(), code::TTL[ttl.0]);
-        w.turn();
-        let len_width = code::LEN[len];
-        let len_bits = u64::from(after.payload_len) & ((1 << len_width) - 1);
-        w.bits(if len < 3 { 0 } else { len_bits }, len_width);
+        let mut ends = Bits::default();
+        ends.push(destination.value, destination.width);
+        ends.push(ports_place.into(), ports::place_width(ports_code));
+        ends.push(ttl.1.into(), code::TTL[ttl.0]);
+        let mut rest = Bits::default();
+        let (len_bits, len_width) = len_value(len, after.payload_len);
+        rest.push(len_bits, len_width);
         if Self::V6 {
             let width = if ip.flow_label == 0 { 0 } else { 20 };
-            w.bits(ip.flow_label.into(), width);
+            rest.push(ip.flow_label.into(), width);
         }
         if !Self::UDP {
-            w.bits(window.1.into(), code::WINDOW[window.0]);
+            rest.push(window.1.into(), code::WINDOW[window.0]);
+        }
+        if ends.width + rest.width <= TURN {
+            ends.push(rest.bits, rest.width);
+            w.bits(ends.bits, ends.width);
+        } else {
+            w.bits(ends.bits, ends.width);
+            w.turn();
+            w.bits(rest.bits, rest.width);
         }
         w.turn();
+        Bytes {
+            word: ports_word.swap_bytes().into(),
+            len: if ports_code < ports::BOTH { 2 } else { 4 },
+        }
     }
 
+    /// The code of the payload's length; the full one is learned.
     #[inline(always)]
-    fn remember(m: &mut Model, packet: &Packet) {
+    fn len(m: &mut Model, packet: &Packet) -> usize {
+        let (full, payload_len) = (&mut m.full[Self::KIND], packet.after.payload_len);
+        let len = code::len(payload_len, *full, packet.is_padded);
+        let is_full = payload_len > *full || (Self::UDP && payload_len >= 512);
+        *full = if is_full { payload_len } else { *full };
+        len
+    }
+
+    /// What is remembered of a packet.
+    #[inline(always)]
+    fn side(packet: &Packet, prefix: usize, tos: u8) -> Side {
         let (ip, after) = (&packet.ip, &packet.after);
-        let last = Side {
+        Side {
             is_seen: true,
-            prefix: packet.prefix.to_le_bytes()[0],
-            tos: m.tos,
+            prefix: prefix.to_le_bytes()[0],
+            tos,
             ttl: ip.ttl,
             identification: ip.identification,
             window: after.window,
@@ -228,8 +314,7 @@ impl<const LEN: usize> Shape<LEN> {
             step: step(after.payload_len, after.flags),
             numbers: after.numbers,
             stamps: after.stamps,
-        };
-        m.add_context(packet.place, packet.key, last);
+        }
     }
 
     #[inline(always)]
@@ -329,6 +414,46 @@ impl<const LEN: usize> Shape<LEN> {
             window: u16::from_ne_bytes(part(h, at + 14)),
         })
     }
+}
+
+/// Bits on their way, the first in the lowest.
+#[derive(Default)]
+struct Bits {
+    bits: u64,
+    width: u32,
+}
+
+impl Bits {
+    #[inline(always)]
+    fn push(&mut self, value: u64, width: u32) {
+        self.bits |= value << (self.width & 63);
+        self.width += width;
+    }
+}
+
+/// Up to eight bytes on their way, the first in the lowest; what is above them is not written.
+struct Bytes {
+    word: u64,
+    len: usize,
+}
+
+impl Bytes {
+    /// Adds two bytes as they are in memory, if they are said.
+    #[inline(always)]
+    fn push(&mut self, bytes: u16, is_said: bool) {
+        let shift = (self.len * 8) & 63;
+        let kept = self.word & ((1 << shift) - 1);
+        self.word = kept | u64::from(u16::from_le_bytes(bytes.to_ne_bytes())) << shift;
+        self.len += if is_said { 2 } else { 0 };
+    }
+}
+
+/// What follows the code of a payload's length.
+#[inline(always)]
+fn len_value(code: usize, payload_len: u16) -> (u64, u32) {
+    let code = code & 7;
+    let said = u32::from(payload_len) & code::LEN_MASKS[code];
+    (said.into(), code::LEN[code])
 }
 
 #[inline(always)]

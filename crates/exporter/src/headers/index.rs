@@ -20,6 +20,8 @@ const _: () = assert!(NO_HEAD as usize == HEADS);
 pub(super) struct Index {
     /// Numbers of heads.
     heads: Box<[u8; Head::COUNT]>,
+    /// Whether they are others than at the start of a datagram.
+    has_learned: bool,
     /// Numbers of Ethernet headers, plus 1, by hash.
     prefixes: [u8; 256],
 }
@@ -28,17 +30,20 @@ impl Index {
     pub(super) fn new() -> Self {
         Self {
             heads: Box::new([NO_HEAD; Head::COUNT]),
+            has_learned: true,
             prefixes: [0; 256],
         }
     }
 
     /// Forgets what a model remembers, which is about to start again.
     pub(super) fn restart(&mut self, m: &Model) {
-        for &head in &m.heads {
-            self.heads[usize::from(head) % Head::COUNT] = NO_HEAD;
-        }
-        for (number, &head) in (0..).zip(&USUAL) {
-            self.heads[usize::from(head) % Head::COUNT] = number;
+        if std::mem::take(&mut self.has_learned) {
+            for &head in &m.heads {
+                self.heads[usize::from(head) % Head::COUNT] = NO_HEAD;
+            }
+            for (number, &head) in (0..).zip(&USUAL) {
+                self.heads[usize::from(head) % Head::COUNT] = number;
+            }
         }
         self.prefixes.fill(0);
     }
@@ -86,6 +91,7 @@ impl Index {
 
     #[cold]
     fn learn_head(&mut self, m: &Model, head: Head) {
+        self.has_learned = true;
         let number = m.next_head();
         self.heads[usize::from(m.heads[number]) % Head::COUNT] = NO_HEAD;
         self.heads[usize::from(head.0) % Head::COUNT] = strata_wire::exact::<u8>(number);
@@ -111,12 +117,11 @@ pub(super) fn address(m: &mut Model, prefix: usize, end: usize, address: u32) ->
     let new = code::address(address, *near);
     near.follow(address);
     let code = if is_known { 0 } else { new };
-    let width = code::ADDRESS[code & 7];
     let value = if is_known { place.into() } else { address };
     Address {
         code,
-        value: u64::from(value) & ((1 << width) - 1),
-        width,
+        value: u64::from(value & code::ADDRESS_MASKS[code & 7]),
+        width: code::ADDRESS[code & 7],
         bytes: 0,
     }
 }

@@ -176,7 +176,7 @@ pub(super) fn step(payload_len: u16, tcp_flags: u8) -> u32 {
 /// Two numbers as in the packet.
 #[inline(always)]
 #[allow(clippy::cast_possible_truncation, reason = "the halves")]
-fn halves(pair: u64) -> (u32, u32) {
+pub(super) fn halves(pair: u64) -> (u32, u32) {
     let pair = u64::from_be(pair);
     ((pair >> 32) as u32, pair as u32)
 }

@@ -438,17 +438,12 @@ impl Record<'_, '_> {
         mut prefix: usize,
     ) -> Result<usize, Invalid> {
         let (r, m) = (&mut *self.r, &mut *self.m);
-        const CUT: Invalid = Invalid("a cut record");
         r.turn();
         if prefix == 3 {
             prefix += r.word(4) as usize;
             r.turn();
             if prefix == PREFIXES {
-                let [len] = r.all();
-                if usize::from(len) > PREFIX_MAX {
-                    return Err(Invalid("an impossible length of what is before IP"));
-                }
-                prefix = m.add_prefix(r.slice(len.into()).ok_or(CUT)?);
+                prefix = new_prefix(r, m)?;
             }
         }
         if odd & odd::TOS != 0 {
@@ -480,6 +475,18 @@ impl Record<'_, '_> {
         }
         Ok(prefix)
     }
+}
+
+const CUT: Invalid = Invalid("a cut record");
+
+/// Reads a start of the frame that was not there before; its number.
+#[inline(never)]
+pub(super) fn new_prefix(r: &mut Reader<'_>, m: &mut Model) -> Result<usize, Invalid> {
+    let [len] = r.all();
+    if usize::from(len) > PREFIX_MAX {
+        return Err(Invalid("an impossible length of what is before IP"));
+    }
+    Ok(m.add_prefix(r.slice(len.into()).ok_or(CUT)?))
 }
 
 /// Whether there is something for [`Record::rare`].

@@ -6,7 +6,8 @@ use strata_wire::dissect::protocol;
 use super::fields::Transport;
 use super::kind::OptionsCode;
 
-const ETHERNET_LEN: usize = 14;
+/// Bytes of an Ethernet header.
+pub(super) const ETHERNET_LEN: usize = 14;
 
 /// Headers of so many bytes.
 pub(super) struct Shape<const LEN: usize>;
@@ -36,6 +37,12 @@ impl<const LEN: usize> Shape<LEN> {
         OptionsCode::Stamps
     } else {
         OptionsCode::None
+    };
+    /// Bits of the codes of TCP's numbers, of a direction that was seen.
+    pub(super) const TCP_CODES_SEEN: u32 = match (Self::UDP, Self::STAMPS) {
+        (true, _) => 0,
+        (_, false) => 6,
+        (_, true) => 10,
     };
     /// Which of the model's full payloads.
     pub(super) const KIND: usize = match LEN - Self::AT {
