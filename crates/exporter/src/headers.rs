@@ -259,5 +259,45 @@ mod tests {
         }
     }
 
+    /// Also of datagrams that nobody wrote, both readers make the same.
+    #[test]
+    fn forged_records_are_the_same_to_both_readers() {
+        let mut rng = Rng::new(4);
+        let mut writer = HeaderWriter::new(SOURCE, LinkType::ETHERNET, LEN);
+        let mut datagrams = Vec::new();
+        for (ts_ns, wire_len, bytes) in &headers("cic-w3", &mut rng) {
+            let header = Header {
+                ts_ns: *ts_ns,
+                wire_len: *wire_len,
+                bytes,
+                label: Label::default(),
+            };
+            let put = writer.put(&header, |bytes| datagrams.push(bytes.to_vec()));
+            put.unwrap();
+        }
+        let (mut readers, mut refused) = ([HeaderReader::new(), HeaderReader::new()], 0);
+        readers[1].is_fast = false;
+        for round in 0..10_000 {
+            let mut datagram = datagrams[round % datagrams.len()].clone();
+            for _ in 0..=rng.below(3) {
+                let len = datagram.len() as u64;
+                // Most codes are at the end.
+                let at =
+                    exact::<usize>(len - 1 - rng.below(len - 40) * rng.below(2) - rng.below(40));
+                datagram[at] = rng.bits().to_le_bytes()[0];
+            }
+            let [fast, slow] = readers.each_mut().map(|reader| {
+                let mut found = Vec::new();
+                let take = |number, header: &Header<'_>| {
+                    found.push((number, header.ts_ns, header.wire_len, header.bytes.to_vec()));
+                };
+                (reader.read(&datagram, take).is_ok(), found)
+            });
+            assert!(fast == slow, "round {round}");
+            refused += usize::from(!fast.0);
+        }
+        assert!((1_000..10_000).contains(&refused), "{refused} refused");
+    }
+
     const LEN: usize = 1472;
 }
