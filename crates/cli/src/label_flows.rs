@@ -18,21 +18,23 @@ use strata_archive::parts::{community_id_seeded, is_community_id};
 use strata_capture::PacketRef;
 use strata_filter::Filter;
 use strata_pipeline::FlowFinder;
-use strata_query::Find;
+use strata_query::{ByLink, Find};
 use strata_store::Log;
 use strata_wire::{AddressFamily, Endpoint, FlowKey, LinkType, Printable, TunnelKey, grouped};
 use tracing::info;
 
-use crate::export::first_packet_ns;
+use crate::export::{first_packet_ns, say_no_match};
 use crate::key::KeyArgs;
 use crate::labels::class_name;
 use crate::labels::flows::{SLACK_NS, labelled_key, texts_of, zeek_flow};
 use crate::output::{self, refuse};
-use crate::packets::{damaged, logged, open_log};
+use crate::packets::{damaged, narrowed, open_log};
 use crate::text::{self, count_of, parse_time};
 
 /// More flows are not labelled at once: each takes some 200 bytes of memory.
 const FLOWS_MAX: usize = 1 << 20;
+/// Of so many flows all packets are looked for by their addresses; of more, the whole log is read.
+const NARROWED_MAX: usize = 32;
 /// After a pause as long as this, the same addresses and ports are another flow.
 const PAUSE_NS: u64 = 300 * 1_000_000_000;
 /// Times in the file are rounded by less than this.
@@ -292,7 +294,9 @@ fn matching(args: &AddArgs, log: &Log, filter: Option<&Filter>) -> Result<Flows>
             args.community_ids.contains(&id)
         })
     };
-    each_packet(log, &find, |found, ts_ns, low_to_high| {
+    let by_link = filter.cloned();
+    let by_link = by_link.map(|filter| ByLink::new(filter, say_no_match));
+    each_packet(log, &find, by_link, |found, ts_ns, low_to_high| {
         let Some(key) = found else {
             flows.unnamed += u64::from(args.community_ids.is_empty());
             return Ok(());
@@ -324,7 +328,12 @@ fn whole(log: &Log, matching: &Flows) -> Result<Flows> {
         spans: spans.collect(),
         unnamed: 0,
     };
-    each_packet(log, &Find::default(), |found, ts_ns, low_to_high| {
+    let narrowing = narrowing(matching.spans.keys());
+    let find = Find {
+        filter: narrowing.as_ref(),
+        ..Find::default()
+    };
+    each_packet(log, &find, None, |found, ts_ns, low_to_high| {
         if let Some(spans) = found.and_then(|key| flows.spans.get_mut(&key)) {
             Flows::put(spans, ts_ns, low_to_high);
         }
@@ -334,11 +343,26 @@ fn whole(log: &Log, matching: &Flows) -> Result<Flows> {
     Ok(flows)
 }
 
+/// A filter that says where packets of a few flows may be: later fragments too, and what is in
+/// tunnels, so without ports.
+fn narrowing<'a>(flows: impl ExactSizeIterator<Item = &'a FlowKey>) -> Option<Filter> {
+    if flows.len() > NARROWED_MAX {
+        return None;
+    }
+    let hosts = flows.map(|key| {
+        let [low, high] = [key.low, key.high].map(|end| address(key.family, end));
+        format!("(host {low} and host {high})")
+    });
+    let hosts: Vec<String> = hosts.collect();
+    Filter::parse(&hosts.join(" or ")).ok()
+}
+
 /// Calls `each` for packets of a log: its flow, if a label can name it, its time, and whether it goes
 /// from the low to the high endpoint.
 fn each_packet(
     log: &Log,
     find: &Find<'_>,
+    by_link: Option<ByLink>,
     mut each: impl FnMut(Option<FlowKey>, u64, bool) -> Result<()>,
 ) -> Result<()> {
     // As training finds them.
@@ -350,7 +374,7 @@ fn each_packet(
         let low_to_high = facts.is_none_or(|facts| facts.low_to_high);
         each(key, packet.ts_ns, low_to_high)
     };
-    let read = logged(log, find, |logged, packet| {
+    let read = narrowed(log, find, by_link, |logged, packet| {
         one(logged.link, packet)?;
         Ok(ControlFlow::Continue(()))
     })?;
@@ -578,5 +602,36 @@ fn protocol(number: u8) -> Value {
         17 => json!("udp"),
         58 => json!("icmp6"),
         number => json!(number),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow(n: u8) -> FlowKey {
+        let end = |last: u8, port| Endpoint {
+            address: u32::from_be_bytes([10, 0, n, last]).into(),
+            port,
+        };
+        FlowKey::new(AddressFamily::Ipv4, 6, end(1, 80), end(2, 50_000)).0
+    }
+
+    /// A few flows are looked for by an index of addresses: also where they have no ports.
+    #[test]
+    fn a_few_flows_are_looked_for_by_their_addresses() {
+        let hosts = |texts: &[&str]| -> Vec<IpAddr> {
+            texts.iter().map(|text| text.parse().unwrap()).collect()
+        };
+        let one = narrowing([flow(1)].iter()).unwrap();
+        assert_eq!(
+            one.host_bounds(),
+            [hosts(&["10.0.1.1"]), hosts(&["10.0.1.2"])]
+        );
+        assert!(one.flow_bound().is_none());
+        let flows: Vec<FlowKey> = (0..=32).map(flow).collect();
+        let some = narrowing(flows[..32].iter()).unwrap();
+        assert_eq!(some.host_bounds().iter().map(Vec::len).max(), Some(64));
+        assert!(narrowing(flows.iter()).is_none());
     }
 }

@@ -142,12 +142,25 @@ pub(crate) fn damaged(damage: &[Damage]) -> Option<String> {
 pub(crate) fn logged(
     log: &Log,
     find: &Find<'_>,
+    take: impl FnMut(&LoggedPacket<'_>, &PacketRef<'_>) -> Result<ControlFlow<()>>,
+) -> Result<Result<Vec<Damage>, ArchiveError>> {
+    let filter = find.filter.cloned();
+    narrowed(
+        log,
+        find,
+        filter.map(|filter| ByLink::new(filter, say_no_match)),
+        take,
+    )
+}
+
+/// As [`logged`], but the filter of `find` only says where packets may be: those around them come too,
+/// unless `by_link` takes them away.
+pub(crate) fn narrowed(
+    log: &Log,
+    find: &Find<'_>,
+    mut by_link: Option<ByLink>,
     mut take: impl FnMut(&LoggedPacket<'_>, &PacketRef<'_>) -> Result<ControlFlow<()>>,
 ) -> Result<Result<Vec<Damage>, ArchiveError>> {
-    let mut by_link = find
-        .filter
-        .cloned()
-        .map(|filter| ByLink::new(filter, say_no_match));
     let options = ExportOptions {
         select: find.select(),
         matches: by_link.as_mut().map(|by_link| {

@@ -17,7 +17,7 @@ use crate::times;
 
 /// Most bytes of a label.
 const LABEL_BYTES_MAX: usize = 64;
-/// How long labelling may take: it reads the whole log, for the flow's packets before and after.
+/// How long labelling may take: of a log without indexes, all is read.
 const AFTER: Duration = Duration::from_secs(300);
 /// Most bytes of what the program that labels writes.
 const OUTPUT_BYTES_MAX: u64 = 4 << 10;
