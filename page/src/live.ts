@@ -1,9 +1,11 @@
 // What recorders do now: one stream of server-sent events for the whole page.
 import { useEffect, useState } from "preact/hooks";
-import { address, call, onLogin, type RecorderTick, type Tick } from "./api/client";
+import { address, call, type Event, onLogin, type RecorderTick, type Tick } from "./api/client";
 
 /** Points kept of each recorder: 15 minutes. */
 export const POINTS = 900;
+/** Events kept of each. */
+const EVENTS = 200;
 /** Wait before the stream is opened again, if the browser does not do it. */
 const AGAIN_MS = 2000;
 
@@ -13,9 +15,11 @@ export interface Live {
   tick: Tick | null;
   /** Ticks by recorder, oldest first. */
   past: Map<string, { at: number; tick: RecorderTick }[]>;
+  /** Events by recorder, oldest first: another array when there are more. */
+  events: Map<string, Event[]>;
 }
 
-const state: Live = { connected: false, tick: null, past: new Map() };
+const state: Live = { connected: false, tick: null, past: new Map(), events: new Map() };
 const listeners = new Set<() => void>();
 let source: EventSource | null = null;
 let timer: ReturnType<typeof setTimeout> | undefined;
@@ -34,6 +38,9 @@ function take(tick: Tick): void {
     if (!past) state.past.set(recorder.id, (past = []));
     past.push({ at: tick.at, tick: recorder });
     if (past.length > POINTS) past.splice(0, past.length - POINTS);
+    if (recorder.events.length > 0) {
+      state.events.set(recorder.id, [...(state.events.get(recorder.id) ?? []), ...recorder.events].slice(-EVENTS));
+    }
   }
   tell();
 }
@@ -88,4 +95,22 @@ export function useLive(): Live {
     };
   }, []);
   return state;
+}
+
+/** Whether ticks arrive, and have arrived; told when that changes. */
+export function useConnection(): { connected: boolean; ever: boolean } {
+  const [is, setIs] = useState({ connected: state.connected, ever: state.tick !== null });
+  useEffect(() => {
+    const listener = () =>
+      setIs((was) => {
+        const now = { connected: state.connected, ever: state.tick !== null };
+        return was.connected === now.connected && was.ever === now.ever ? was : now;
+      });
+    listener();
+    listeners.add(listener);
+    return () => {
+      listeners.delete(listener);
+    };
+  }, []);
+  return is;
 }

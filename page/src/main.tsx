@@ -5,7 +5,7 @@ import "uplot/dist/uPlot.min.css";
 import "./style.css";
 import { call, type Refused, type Session } from "./api/client";
 import { asRefused } from "./hooks";
-import { close, start, useLive } from "./live";
+import { close, start, useConnection } from "./live";
 import { followLinks, go, type Place, usePlace } from "./router";
 import { keptTheme, turnTheme } from "./theme";
 import { Notice } from "./ui/bits";
@@ -119,16 +119,16 @@ function App() {
 
 /** The connection, the user, the theme. */
 function Side({ session }: { session: Session }) {
-  const live = useLive();
+  const { connected, ever } = useConnection();
   const logout = () => {
     close();
     void call("logout").finally(() => location.assign("/"));
   };
-  const state = session.recorders.length === 0 ? "" : live.connected ? "live" : live.tick ? "reconnecting …" : "connecting …";
+  const state = session.recorders.length === 0 ? "" : connected ? "live" : ever ? "reconnecting …" : "connecting …";
   return (
     <div class="side">
       {state && (
-        <span class={live.connected ? "dot good" : live.tick ? "dot bad" : "dot"} role="status">
+        <span class={connected ? "dot good" : ever ? "dot bad" : "dot"} role="status">
           {state}
         </span>
       )}

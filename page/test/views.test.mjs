@@ -296,6 +296,35 @@ test("memory is flat over half an hour of live updates", async () => {
   });
 });
 
+test("the chart is drawn when it has moved, not with each tick", async () => {
+  let sent = 0;
+  const ticks = (turn) => {
+    sent = turn;
+    const tick = moving(turn);
+    tick.at = 1_769_864_400 + turn;
+    return tick;
+  };
+  await served({ at: "/now", ticks, every: 20 }, async (page) => {
+    const until = async (count) => {
+      while (sent < count) await page.waitForTimeout(20);
+    };
+    // The axis of five minutes is full.
+    await until(320);
+    await page.evaluate(() => {
+      window.drawn = 0;
+      const { clearRect } = CanvasRenderingContext2D.prototype;
+      CanvasRenderingContext2D.prototype.clearRect = function (...place) {
+        window.drawn += 1;
+        return clearRect.apply(this, place);
+      };
+    });
+    const first = sent;
+    await until(first + 200);
+    const [drawn, passed] = [await page.evaluate(() => window.drawn), sent - first];
+    assert.ok(drawn >= passed / 3 && drawn <= passed / 2 + 5, `${drawn} times in ${passed} ticks`);
+  });
+});
+
 test("an expired session asks for the token, and goes on where it was", async () => {
   let expired = true;
   const refused = { status: 401, body: { error: "the session has expired: log in again", code: "login" } };

@@ -9,7 +9,7 @@ import { changed, go, link } from "../router";
 import { useDark } from "../theme";
 import { Big, Card, Choice, CoveredNote, Loading, Meter, Notice, Problem, Rows } from "../ui/bits";
 import { Chart } from "../ui/chart";
-import { type Amount, fromSeries, fromTicks, joined, lines, marks, total } from "../ui/series";
+import { type Amount, fromSeries, fromTicks, joined, lines, marks, type Points, total } from "../ui/series";
 import { ModeDialog } from "./mode";
 import { Talkers } from "./talkers";
 
@@ -71,7 +71,8 @@ export function Now({ place, session }: View) {
               log={known?.log ?? null}
               mayChange={session.roles.includes("change") && !session.read_only}
               tick={live.tick?.recorders.find((recorder) => recorder.id === id) ?? null}
-              past={live.past.get(id) ?? []}
+              past={live.past.get(id) ?? NONE}
+              fresh={live.events.get(id) ?? NONE}
               details={shown.length === 1}
             />
           );
@@ -88,6 +89,11 @@ function named(socket: string): string {
   return last === "control.sock" ? (parts.at(-2) ?? last) : last.replace(/\.sock(et)?$/, "");
 }
 
+const NONE: never[] = [];
+
+/** How often the chart is drawn while its whole axis passes by; at most once per tick. */
+const DRAWINGS = 150;
+
 /** Of the axis, when a recording has just begun. */
 const LEAST_SECONDS = 60;
 
@@ -98,6 +104,8 @@ interface OneProps {
   mayChange: boolean;
   tick: RecorderTick | null;
   past: { at: number; tick: RecorderTick }[];
+  /** Events since the page is open. */
+  fresh: Event[];
   details: boolean;
 }
 
@@ -111,28 +119,27 @@ function OneRecorder(props: OneProps) {
   const up = tick?.up ?? false;
   const history = useLoad<Series>((signal) => call("history", { path: { recorder: id }, signal }), [id, up]);
   const known = useLoad<Event[]>((signal) => call("events", { path: { recorder: id }, signal }), [id, up]);
-  const fresh = useFresh(props.past);
-  const events = merged(known.data ?? [], fresh);
+  const events = useMemo(() => merged(known.data ?? [], props.fresh), [known.data, props.fresh]);
   const spans: readonly (readonly [string, string])[] = props.log === null ? SPANS : [...SPANS, ...OLDER];
   const shown = spans.some(([seconds]) => seconds === span) ? span : "300";
   const older = useOlder(props.log, Number(shown));
-  const points = older.asked
-    ? (older.points ?? { t: [], of: [] })
-    : joined(
-        history.data ? fromSeries(history.data) : null,
-        fromTicks(props.past.slice(-Number(shown) - 1)),
-        Number(shown),
-      );
-  const drawn = lines(points, amount, dark);
-  if (amount === "captured_bytes") {
-    drawn.push({
-      name: "kept in all",
-      colour: dark ? "#f2f5f7" : "#11161b",
-      values: total(points, "kept_bytes"),
-      over: true,
-    });
-  }
-  const end = points.t.at(-1) ?? Date.now() / 1000;
+  // A canvas is drawn anew only when it has moved by some pixels: that is most of what an open page costs.
+  const seconds = Number(shown);
+  const last = props.past.at(-1)?.at ?? 0;
+  const first = history.data?.t[0] ?? props.past[0]?.at ?? last;
+  const axis = Math.min(seconds, Math.max(last - first, LEAST_SECONDS));
+  const turn = Math.floor(last / (axis / DRAWINGS));
+  const chart = useMemo(() => {
+    const before = history.data ? fromSeries(history.data) : null;
+    const points = older.asked
+      ? (older.points ?? { t: [], of: [] })
+      : joined(before, fromTicks(props.past.slice(-seconds - 1)), seconds);
+    return <Traffic name={props.name} points={points} events={events} amount={amount} seconds={seconds} dark={dark} />;
+  }, [turn, history.data, older.asked, older.points, events, amount, seconds, dark, props.name, props.past.length > 1]);
+  const list = useMemo(
+    () => <Events id={id} events={events} mayChange={props.mayChange} again={known.again} />,
+    [id, events, props.mayChange, known.again],
+  );
   return (
     <article class="recorder" aria-label={`Recorder ${props.name}`}>
       <header class="recorder-head">
@@ -152,24 +159,49 @@ function OneRecorder(props: OneProps) {
           {props.log && <a href={link("/search", { log: props.log })}>Search its log</a>}
           <Loading when={older.loading}>Reading the log …</Loading>
         </header>
-        <Chart
-          label={`Traffic of ${props.name}`}
-          t={points.t}
-          lines={drawn}
-          format={amount === "packets" ? rate : byteRate}
-          marks={marks(events)}
-          range={[Math.max(end - Number(shown), Math.min(points.t[0] ?? end, end - LEAST_SECONDS)), end]}
-        />
+        {chart}
         <CoveredNote of={older.covered} />
       </section>
       <div class="cards">
         {tick && <Losses tick={tick} />}
         {tick && <Resources tick={tick} />}
-        <Events id={id} events={events} mayChange={props.mayChange} again={known.again} />
+        {list}
         {props.log !== null && props.details && <Talkers log={props.log} />}
         {props.details && <Fit recorder={id} up={up} />}
       </div>
     </article>
+  );
+}
+
+interface TrafficProps {
+  name: string;
+  points: Points;
+  events: Event[];
+  amount: Amount;
+  seconds: number;
+  dark: boolean;
+}
+
+function Traffic({ name, points, events, amount, seconds, dark }: TrafficProps) {
+  const drawn = lines(points, amount, dark);
+  if (amount === "captured_bytes") {
+    drawn.push({
+      name: "kept in all",
+      colour: dark ? "#f2f5f7" : "#11161b",
+      values: total(points, "kept_bytes"),
+      over: true,
+    });
+  }
+  const end = points.t.at(-1) ?? Date.now() / 1000;
+  return (
+    <Chart
+      label={`Traffic of ${name}`}
+      t={points.t}
+      lines={drawn}
+      format={amount === "packets" ? rate : byteRate}
+      marks={marks(events)}
+      range={[Math.max(end - seconds, Math.min(points.t[0] ?? end, end - LEAST_SECONDS)), end]}
+    />
   );
 }
 
@@ -199,11 +231,6 @@ function useOlder(log: string | null, seconds: number) {
   const points = useMemo(() => (series.data ? fromSeries(series.data) : null), [series.data]);
   const covered = asked && series.data && !series.data.covered.complete ? series.data.covered : null;
   return { asked, points, covered, loading: asked && series.loading && !series.data, problem: series.problem };
-}
-
-/** Events of ticks since the page is open. */
-function useFresh(past: OneProps["past"]): Event[] {
-  return past.flatMap(({ tick }) => tick.events);
 }
 
 function merged(known: Event[], fresh: Event[]): Event[] {
