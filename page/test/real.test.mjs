@@ -1,10 +1,11 @@
 // The page with the real server: real logs, a live recording, and what an operator does with them.
 import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
 import { mkdirSync, readFileSync, writeFileSync, readdirSync, statSync, chmodSync } from "node:fs";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { after, before, test } from "node:test";
 import { accessible, clean, fits, launch, open } from "./browser.mjs";
-import { CAPTURE, directory, mayRecord, recorded, recording, run, serve, served, until } from "./strata.mjs";
+import { CAPTURE, directory, mayRecord, recorded, recording, root, run, serve, served, sql, until } from "./strata.mjs";
 
 let browser;
 before(async () => {
@@ -428,6 +429,36 @@ test("a flow is labelled for training, and a question kept for everybody", async
   await other.context().close();
 });
 
+test("a question in SQL is answered with what tcpdump counts", async (t) => {
+  const program = sql();
+  const not = program === null && "strata-sql is not built: make sql, or make test-sql";
+  if (not) return process.env.CI ? assert.fail(not) : t.skip(not);
+  const log = recorded(t);
+  const path = `${dirname(program)}:${process.env.PATH}`;
+  const { address } = await served(t, [log], { env: { ...process.env, PATH: path } });
+  const page = await open(browser, `${address}/ask?language=sql`);
+  const ask = page.getByRole("button", { name: "Ask", exact: true });
+  const text = page.getByRole("textbox", { name: "SQL" });
+  await text.fill("SELECT protocol, count(*) AS n FROM packets WHERE protocol IN (6, 17) GROUP BY 1 ORDER BY 1");
+  await ask.click();
+  const answer = page.getByRole("grid", { name: /^Answer/ });
+  await answer.waitFor();
+  const told = await answer.getByRole("gridcell").allTextContents();
+  const counted = (filter) =>
+    /(\d+) packets/.exec(execFileSync("tcpdump", ["-n", "--count", "-r", CAPTURE, filter], { cwd: root, stdio: ["ignore", "pipe", "ignore"] }))?.[1];
+  assert.deepEqual(
+    told.map((cell) => cell.replaceAll("\u202f", "")),
+    ["6", counted("tcp"), "17", counted("udp")],
+  );
+  await text.fill("SELECT nothing FROM packets");
+  await ask.click();
+  // In the words of the engine, with the column that is not there.
+  await page.locator(".notice.bad", { hasText: "nothing" }).waitFor();
+  await accessible(page);
+  clean(page);
+  await page.context().close();
+});
+
 /** A pcapng file whose interface and comments would run as a script, were they taken for HTML. */
 function hostileCapture() {
   const script = `<img src=x onerror="document.title='broken'"><script>document.title='broken'</script>`;
@@ -532,7 +563,9 @@ const SHOTS = [
 ];
 const WINDOWS = [
   ["light", { width: 1100, height: 760 }],
-  ["phone", { width: 375, height: 740, dark: true }],
+  ["dark", { width: 1100, height: 760, dark: true }],
+  ["phone", { width: 375, height: 740 }],
+  ["phone-dark", { width: 375, height: 740, dark: true }],
 ];
 
 const bless = { skip: !process.env.STRATA_BLESS && "STRATA_BLESS=1 makes them" };

@@ -3,11 +3,20 @@ import assert from "node:assert/strict";
 import { execFileSync, spawn } from "node:child_process";
 import { existsSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
 
-const root = new URL("../../", import.meta.url).pathname;
+export const root = new URL("../../", import.meta.url).pathname;
 export const STRATA = process.env.STRATA_PROGRAM ?? join(root, "target/debug/strata");
+const SQL = "strata-sql";
+
+/** The program of SQL: of a release build (`make sql`), of its tests (`make test-sql`), or in the path. */
+export function sql() {
+  const path = (process.env.PATH ?? "").split(":");
+  const folders = [dirname(STRATA), join(root, "target/release"), join(root, "lake/target/debug"), ...path];
+  return folders.map((folder) => join(folder, SQL)).find((file) => existsSync(file)) ?? null;
+}
+
 /** As seen from the root of the project, where programs run. */
 export const CAPTURE = "demo/mix.pcap";
 
