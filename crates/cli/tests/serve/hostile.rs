@@ -1,10 +1,14 @@
-//! Strangers: requests that are wrong, huge, endless or many. The server lives, and stays small.
+//! Strangers: requests that are wrong, huge, endless or many. The server lives, and stays small; a
+//! recording that it shows loses nothing.
 
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use strata_testkit::may_use_kernel;
+
+use crate::beside::Beside;
 use crate::http::{Serving, quoted};
 use crate::logs::capture;
 use crate::program::{ok, record};
@@ -76,6 +80,10 @@ fn wild(numbers: &mut Numbers, host: &str) -> Vec<u8> {
         "/api/v1/logs/0/storage?max_age_days=1e300",
         "/api/v1/logs/0/reasons?limit=-1",
         "/api/v1/recorders/0/history",
+        "/api/v1/recorders/0/events",
+        "/api/v1/recorders",
+        "/api/v1/logs/1/search?filter=tcp",
+        "/api/v1/logs/1/models",
         "/api/v1/recorders/%00/events",
         "/index.html%00.js",
         "//evil.example/",
@@ -128,12 +136,20 @@ fn wild(numbers: &mut Numbers, host: &str) -> Vec<u8> {
 }
 
 #[test]
-fn ten_thousand_hostile_requests_leave_it_well_and_small() {
+fn ten_thousand_hostile_requests_leave_it_well_and_small_and_a_recording_whole() {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log");
     ok(&mut record(capture(), &log));
-    let serving = Serving::start(&[&log], &[]);
-    let before = serving.json("/api/v1/logs");
+    let beside = may_use_kernel("a recording of an interface beside the attack");
+    let beside = beside.then(|| Beside::start(dir.path()));
+    let serving = match &beside {
+        Some(beside) => {
+            let socket = beside.socket.to_str().unwrap();
+            Serving::start(&[&log, &beside.log], &["--socket", socket])
+        }
+        None => Serving::start(&[&log], &[]),
+    };
+    let before = serving.json("/api/v1/logs")[0].clone();
     let (_, search) = serving.search("");
     // These hold their connections, and send or read next to nothing.
     let mut idle = Vec::new();
@@ -171,8 +187,11 @@ fn ten_thousand_hostile_requests_leave_it_well_and_small() {
         );
     }
     drop(idle);
-    assert_eq!(serving.json("/api/v1/logs"), before);
+    assert_eq!(serving.json("/api/v1/logs")[0], before);
     serving.json(&format!("/api/v1/searches/{search}/flows"));
     let memory = memory_kb(serving.pid());
     assert!(memory < MEMORY_KB_MAX, "{memory} kB");
+    if let Some(beside) = beside {
+        beside.lost_nothing();
+    }
 }

@@ -5,6 +5,7 @@
 #[path = "../common/program.rs"]
 mod program;
 
+mod beside;
 mod hostile;
 mod http;
 mod logs;
