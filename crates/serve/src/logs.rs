@@ -197,7 +197,8 @@ pub(crate) fn summary(logs: &Logs, id: &str, stop: &Stop) -> Result<Value, Refus
     }))
 }
 
-/// A recording of a log (`Recording` in the API).
+/// A recording of a log (`Recording` in the API). What its shadow model would have kept is known to the
+/// recorder alone.
 pub(crate) fn recording(logs: &Logs, id: &str, log: &Log, recording: &Recording) -> Value {
     let state = match recording.state {
         State::Closed => "closed",

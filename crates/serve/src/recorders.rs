@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde_json::{Value, json};
 use strata_control::client::{Client, ClientError};
-use strata_control::{Event, Status};
+use strata_control::{Event, ShadowStatus, Status};
 use strata_policy::Mode;
 use tokio::sync::broadcast;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -226,6 +226,14 @@ impl Recorder {
     pub(crate) fn log(&self) -> Option<String> {
         let state = self.lock();
         state.status.as_ref().map(|(_, status)| status.log.clone())
+    }
+
+    /// What the shadow model of its recording would have kept, if it records to this log.
+    pub(crate) fn shadow(&self, log: &str, logs: &Logs) -> Option<ShadowStatus> {
+        let state = self.lock();
+        let (_, status) = state.status.as_ref()?;
+        let is_its = logs.id_of(&status.log).as_deref() == Some(log);
+        status.shadow.clone().filter(|_| is_its)
     }
 
     /// Newest first.

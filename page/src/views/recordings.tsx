@@ -78,26 +78,52 @@ function fit(one: Recording): string {
   return `no longer fits (${index}${worst ? `, most of all ${worst.name}` : ""})`;
 }
 
-interface Counted {
-  result: string;
-  packets: number;
-  bytes: number;
+type ShadowOf = NonNullable<Recording["shadow"]>;
+
+/** What another model would have kept, of each class. */
+function Shadow(props: { id: number; of: ShadowOf }) {
+  const { models, packets, classes } = props.of;
+  const shadow = models?.in_shadow ?? "the shadow model";
+  return (
+    <>
+      <h3>
+        Recording {props.id}: {shadow} in the shadow{models && <> of {models.in_force}</>}
+      </h3>
+      {models?.promoted && (
+        <p>The shadow model was promoted: it decides now, and the recording's own model is compared with it.</p>
+      )}
+      <Rows
+        label={`What ${shadow} would have kept`}
+        head={[
+          "Class",
+          { text: "Packets", number: true },
+          { text: `By ${shadow}`, number: true },
+          { text: "Would keep more of", number: true },
+          { text: "Less of", number: true },
+        ]}
+      >
+        {classes.map((one) => (
+          <ShadowRow key={one.class} name={one.class} packets={one.packets} />
+        ))}
+        <ShadowRow name="all" packets={packets} />
+      </Rows>
+    </>
+  );
 }
 
-/** What another model would have kept. */
-function Shadow(props: { id: number; of: Record<string, unknown> }) {
-  const packets = props.of["packets"];
-  if (!Array.isArray(packets)) return null;
-  const of = (name: string) => (packets as Counted[]).find(({ result }) => result === name);
-  const more = of("more");
-  const less = of("less");
-  const compared = of("compared");
-  if (!compared) return null;
+function ShadowRow(props: { name: string; packets: ShadowOf["packets"] }) {
+  const of = (name: string) => props.packets.find(({ result }) => result === name) ?? { packets: 0, bytes: 0 };
+  const differs = (name: string) => {
+    const one = of(name);
+    return one.packets === 0 ? "none" : `${count(one.packets)} (${bytes(one.bytes)})`;
+  };
   return (
-    <p>
-      Recording {props.id}: of {count(compared.packets)} packets the shadow model would have kept more of{" "}
-      {count(more?.packets ?? 0)} ({bytes(more?.bytes ?? 0)} more) and less of {count(less?.packets ?? 0)} (
-      {bytes(less?.bytes ?? 0)} less).
-    </p>
+    <tr>
+      <th scope="row">{props.name}</th>
+      <td class="number">{count(of("compared").packets)}</td>
+      <td class="number">{count(of("of_shadow").packets)}</td>
+      <td class="number">{differs("more")}</td>
+      <td class="number">{differs("less")}</td>
+    </tr>
   );
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 use serde_json::{Value, json};
+use strata_testkit::workspace_root;
 
 use crate::http::Serving;
 use crate::logs::capture;
@@ -20,12 +21,17 @@ struct Running {
 
 impl Running {
     fn start(log: &Path, socket: &Path) -> Self {
+        Self::with(log, socket, &[])
+    }
+
+    fn with(log: &Path, socket: &Path, more: &[&str]) -> Self {
         let mut command = strata();
         command
             .args(["record", "-r", "-", "-o"])
             .arg(log)
             .arg("--socket")
-            .arg(socket);
+            .arg(socket)
+            .args(more);
         let command = command
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -139,6 +145,47 @@ fn a_recording_is_seen_also_when_it_comes_back() {
     let history = serving.json("/api/v1/recorders/0/history");
     assert!(history["t"].as_array().unwrap().len() <= 900);
     second.finish();
+}
+
+/// What the shadow model would have kept is what the recording says at its socket, and nothing once the
+/// recording has ended.
+#[test]
+fn a_shadow_model_is_shown_beside_the_one_in_force() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, socket) = (dir.path().join("log"), dir.path().join("control.sock"));
+    let json = fs::read(workspace_root().join("models/default.json")).unwrap();
+    let mut model: Value = serde_json::from_slice(&json).unwrap();
+    model["name"] = "half".into();
+    model.as_object_mut().unwrap().remove("known");
+    let trees = model["flow_trees"].as_array_mut().unwrap();
+    trees.truncate(trees.len() / 2);
+    let shadow = dir.path().join("half.json");
+    fs::write(&shadow, model.to_string()).unwrap();
+    let own = ["--detail", "none", "--shadow", shadow.to_str().unwrap()];
+    let mut running = Running::with(&log, &socket, &own);
+    running.feed(&fs::read(capture()).unwrap());
+    let serving = Serving::start(&[&log], &["--socket", socket.to_str().unwrap()]);
+    let path = "/api/v1/logs/0/models";
+    let compared = |shadow: &Value| {
+        let mut all = shadow["packets"].as_array().into_iter().flatten();
+        let compared = all.find(|one| one["result"] == "compared");
+        compared.and_then(|one| one["packets"].as_u64())
+    };
+    let all = serving.until(path, "it shows what the recording says", |all| {
+        let said = ok(strata().args(["status", "--json", "--socket"]).arg(&socket));
+        let said: Value = serde_json::from_str(&said).unwrap();
+        let shown = &all[0]["shadow"];
+        compared(shown) > Some(0) && *shown == said["shadow"]
+    });
+    let models = &all[0]["shadow"]["models"];
+    assert_eq!(
+        (&models["in_shadow"], &models["promoted"]),
+        (&json!("half"), &json!(false))
+    );
+    running.finish();
+    serving.until(path, "it has ended", |all| {
+        all[0]["state"] == "closed" && all[0]["shadow"].is_null()
+    });
 }
 
 #[test]

@@ -93,7 +93,13 @@ pub(super) async fn models(State(app): Shared, Path(log): Path<String>) -> Answe
         let opened = of_logs::open(&shared.logs, &log)?;
         let recordings = opened.recordings().iter();
         let recordings = recordings.map(|one| of_logs::recording(&shared.logs, &log, &opened, one));
-        Ok(recordings.collect::<Vec<Value>>())
+        let mut all: Vec<Value> = recordings.collect();
+        // Whoever records makes the newest recording.
+        if let Some(newest) = all.last_mut().filter(|one| one["state"] == "recording") {
+            let mut recorders = shared.recorders.iter();
+            newest["shadow"] = json!(recorders.find_map(|one| one.shadow(&log, &shared.logs)));
+        }
+        Ok(all)
     });
     Ok(Json(json!(all.await?)))
 }
