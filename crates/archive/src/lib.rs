@@ -19,6 +19,7 @@ mod changes;
 mod checked;
 mod coded;
 mod compact;
+mod counts;
 mod dictionary;
 mod disk;
 mod encryption;
@@ -75,6 +76,7 @@ pub use verify::{Verified, verify, verify_telling};
 pub mod parts {
     pub use crate::ahead::TableInput;
     pub use crate::batch::{Batch, FloatCells, IntCells, TextCells};
+    pub use crate::counts::{Amounts, Counts, GroupCounts, LabelCounts, PointCounts};
     pub use crate::files::{Input, InputAt};
     pub use crate::flow::{
         community_id_of, community_id_seeded, icmp_counterpart, is_community_id,

@@ -10,6 +10,7 @@ use strata_store::{Disk, ENCRYPTED, FileKind, Part, PartFile, Recording, STAGING
 use strata_wire::{Interface, KeepKind, Meta};
 
 use crate::addresses::Addresses;
+use crate::counts::{self, CountsWriter};
 use crate::error::ArchiveError;
 use crate::files::{Input, Output, SUM_BYTES, Sums};
 use crate::filler::{Filler, Filling};
@@ -63,6 +64,7 @@ pub(crate) struct PartWriter {
     flows: TableWriter<Output>,
     payload: Option<PayloadWriter>,
     counters: Counters,
+    counts: CountsWriter,
     groups: usize,
 }
 
@@ -176,6 +178,7 @@ impl PartWriter {
             flows: table(FileKind::Flows, FlowColumn::SPECS)?,
             payload: None,
             counters: Counters::default(),
+            counts: CountsWriter::default(),
             groups: 0,
             part: Part {
                 id,
@@ -236,6 +239,7 @@ impl PartWriter {
             .group(|index, column| flows::fill(index, &rows, column));
         written.map_err(|source| ArchiveError::table(&named(FileKind::Flows), source))?;
         self.counters.add(share.counters);
+        self.counts.add(run, share.rows, share.verdicts);
         self.part.packets += share.rows.len() as u64;
         self.part.flows += share.flows.len() as u64;
         self.groups += 1;
@@ -281,6 +285,13 @@ impl PartWriter {
     /// Finishes its files, synced, and returns its entry for the manifest.
     pub(crate) fn finish(mut self, job: &Job<'_>, metas: &[Meta]) -> Result<Part, ArchiveError> {
         let (id, key) = (self.part.id, self.key.as_ref());
+        let named = job
+            .disk
+            .display(&staging_name(id, FileKind::Packets, key.is_some()));
+        let counts = self.counts.finish();
+        if let Some(counts) = counts.map_err(|source| ArchiveError::table(&named, source))? {
+            self.packets.note(counts::KEY, counts);
+        }
         let mut sums = Vec::new();
         for (kind, table) in [
             (FileKind::Packets, self.packets),

@@ -12,7 +12,10 @@ use std::path::Path;
 use std::time::Instant;
 
 use strata_filter::Filter;
-use strata_query::{ByLink, Find, FoundRun, Label, Matches, Search, TakeFound, search};
+use strata_query::{
+    ByLink, Find, FoundCounts, FoundFlow, FoundPoint, FoundRun, Label, Matches, Search, TakeFound,
+    search,
+};
 use strata_store::Log;
 use strata_wire::{FlowKey, grouped};
 
@@ -64,6 +67,18 @@ impl TakeFound for Counts {
         }
     }
 
+    fn counted(&mut self, _: usize, counts: &FoundCounts) {
+        let [packets, bytes, _] = counts.amounts;
+        self.packets += packets;
+        self.bytes += bytes;
+    }
+
+    fn counted_point(&mut self, _: &FoundPoint<'_>) {}
+
+    fn counted_flow(&mut self, flow: &FoundFlow<'_>) {
+        *self.flows.entry(flow.flow).or_default() += flow.packets.iter().sum::<u64>();
+    }
+
     fn name(&mut self, _: &FlowKey, _: &str) {}
 
     fn damage(&mut self, problem: String) {
@@ -95,6 +110,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             },
             matches: &matches,
             goes_on: &|| true,
+            // Of a day.
+            points_ns: Some(86_400_000_000_000),
             threads,
         };
         search(&log, &how, &Counts::default, &mut |piece, _| {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::Range;
+use std::rc::Rc;
 
 use strata_archive::parts::{self, Batch, Input, TableReader, TextCells};
 use strata_archive::{ArchiveError, FlowColumn};
@@ -170,6 +171,132 @@ impl<'a> Flows<'a> {
             take(place, named.iter().find_map(|names| names.get(row)));
         }
         Ok(())
+    }
+}
+
+/// Classes, and packets of each.
+pub(crate) type ByClass = Rc<[(String, u64)]>;
+
+/// What a flow's packets come to, besides its [`Place`].
+pub(crate) struct Totals<'a> {
+    pub(crate) first_ns: u64,
+    pub(crate) last_ns: u64,
+    /// Of both directions.
+    pub(crate) wire_bytes: u64,
+    pub(crate) kept_bytes: u64,
+    pub(crate) score: Option<f32>,
+    pub(crate) classes: &'a ByClass,
+    pub(crate) name: Option<&'a str>,
+}
+
+/// Columns of [`Totals`], after [`FACTS`].
+const TOTALS: &[FlowColumn] = &[
+    FlowColumn::ReversePackets,
+    FlowColumn::WireBytes,
+    FlowColumn::ReverseWireBytes,
+    FlowColumn::LoggedBytes,
+    FlowColumn::ScoreMax,
+    FlowColumn::Classes,
+];
+
+/// More bytes on the wire than any packet has.
+const PACKET_BYTES: u64 = 1 << 33;
+
+impl Flows<'_> {
+    /// Passes every flow of a row group, with what its packets come to, to `take`.
+    pub(crate) fn totals(
+        &self,
+        group: usize,
+        mut take: impl FnMut(&Place, &Totals<'_>),
+    ) -> Result<(), ArchiveError> {
+        let columns = [FACTS, TOTALS, NAMES].concat();
+        let columns: Vec<usize> = columns.iter().map(|column| column.index()).collect();
+        let whole: Vec<Range<usize>> = std::iter::once(0..self.rows[group]).collect();
+        let read = self.table.batch(group, &columns, &whole)?;
+        self.each_total(&read, &mut take)
+            .map_err(|value| ArchiveError::Table {
+                file: self.named.clone(),
+                source: value.into(),
+            })
+    }
+
+    fn each_total(
+        &self,
+        read: &Batch,
+        take: &mut impl FnMut(&Place, &Totals<'_>),
+    ) -> Result<(), WrongValue> {
+        let of = FACTS.len();
+        let ints = |at: usize| IntColumn::of(TOTALS[at].spec(), read.ints(of + at));
+        let [reverse, wire, reverse_wire, kept] = [0, 1, 2, 3].map(ints);
+        let scores = read.floats(of + 4);
+        let mut classes = Classes::of(read.texts(of + 5));
+        let names = of + TOTALS.len()..of + TOTALS.len() + NAMES.len();
+        let names: Vec<_> = names.filter_map(|column| read.texts(column)).collect();
+        let mut places = Places::of(read);
+        for row in 0..read.rows() {
+            let place = places.at(row)?;
+            let (packets, most) = (place.rows as u64, place.rows as u64 * PACKET_BYTES);
+            let at_most = |column: FlowColumn, value: u64, most: u64| match value <= most {
+                true => Ok(value),
+                false => Err(WrongValue {
+                    column: column.spec().name,
+                    value: value.cast_signed(),
+                }),
+            };
+            let back: u64 = at_most(TOTALS[0], reverse.there(row)?, packets)?;
+            let there = at_most(FlowColumn::Packets, place.there as u64, packets)?;
+            at_most(TOTALS[0], there + back, packets)?;
+            let there = at_most(TOTALS[1], wire.there(row)?, most)?;
+            let back = at_most(TOTALS[2], reverse_wire.there(row)?, most)?;
+            let classes = classes.at(row);
+            let sum = classes
+                .iter()
+                .fold(0_u64, |sum, (_, n)| sum.saturating_add(*n));
+            at_most(TOTALS[5], sum, packets)?;
+            let totals = Totals {
+                first_ns: place.first_ns,
+                last_ns: place.last_ns,
+                wire_bytes: there + back,
+                kept_bytes: at_most(TOTALS[3], kept.there(row)?, most)?,
+                score: scores.get(row),
+                classes,
+                name: names.iter().find_map(|names| names.get(row)),
+            };
+            take(&place, &totals);
+        }
+        Ok(())
+    }
+}
+
+/// Packets by class, as JSON, each text parsed once.
+struct Classes<'a> {
+    texts: Option<TextCells<'a>>,
+    /// By number of the text; `None` until it is asked for.
+    parsed: Vec<Option<ByClass>>,
+    none: ByClass,
+}
+
+impl<'a> Classes<'a> {
+    fn of(texts: Option<TextCells<'a>>) -> Self {
+        let parsed = vec![None; texts.map_or(0, |texts| texts.entries())];
+        let none = Rc::default();
+        Self {
+            texts,
+            parsed,
+            none,
+        }
+    }
+
+    /// Those of a row; none where its text makes no sense.
+    fn at(&mut self, row: usize) -> &ByClass {
+        let Some((texts, code)) = self.texts.and_then(|texts| Some((texts, texts.code(row)?)))
+        else {
+            return &self.none;
+        };
+        self.parsed[code].get_or_insert_with(|| {
+            let parsed: Result<BTreeMap<String, u64>, _> = serde_json::from_str(texts.entry(code));
+            parsed.map_or_else(|_| Rc::default(), |parsed| parsed.into_iter().collect())
+        })
     }
 }
 

@@ -53,4 +53,7 @@ pub use find::Find;
 pub use reasons::{ReasonCount, reasons_of};
 pub use record::FlowRecord;
 pub use records::{RecordFormat, RecordWriter, flow_records, not_formula};
-pub use search::{FoundPacket, FoundRun, Label, Matches, Search, TakeFound, search};
+pub use search::{
+    FoundCounts, FoundFlow, FoundPacket, FoundPoint, FoundRun, Label, Matches, Outline, Search,
+    TakeFound, outline, search,
+};

@@ -6,6 +6,8 @@
 //! several, in no particular order.
 
 mod blocks;
+mod counted;
+mod outline;
 mod pieces;
 mod rows;
 
@@ -17,12 +19,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use strata_archive::ArchiveError;
+use strata_archive::parts::Amounts;
 use strata_store::{Log, Recording};
 use strata_wire::{FlowKey, LinkType};
 
 use crate::find::Find;
 
 use pieces::{Piece, Pieces};
+
+pub use outline::{Outline, outline};
 
 /// How often whoever asked hears of a search that has found nothing new.
 const NEWS: Duration = Duration::from_millis(100);
@@ -71,6 +76,51 @@ pub struct FoundPacket {
     pub score: Option<f32>,
 }
 
+/// What packets of a label come to.
+#[derive(Clone, Copy, Debug)]
+pub struct FoundCounts {
+    /// Packets, bytes on the wire, bytes kept.
+    pub amounts: Amounts,
+    /// No packet is earlier than the one or later than the other, ns.
+    pub span_ns: [u64; 2],
+}
+
+/// What packets of a class and granularity come to in a short time.
+#[derive(Clone, Copy, Debug)]
+pub struct FoundPoint<'a> {
+    /// Their class.
+    pub class: &'a str,
+    /// How much was kept of them.
+    pub granularity: &'a str,
+    /// When the time begins, ns.
+    pub from_ns: u64,
+    /// Packets, bytes on the wire, bytes kept.
+    pub amounts: Amounts,
+}
+
+/// A flow with what its packets come to.
+#[derive(Clone, Copy, Debug)]
+pub struct FoundFlow<'a> {
+    /// The flow; the ports of what is not IP are 0.
+    pub flow: FlowKey,
+    /// Whether its first packet went from its low to its high endpoint.
+    pub from_low: bool,
+    /// From the low endpoint, and from the high one.
+    pub packets: [u64; 2],
+    /// Arrival of the first one, ns.
+    pub first_ns: u64,
+    /// Arrival of the last one, ns.
+    pub last_ns: u64,
+    /// Bytes on the wire.
+    pub wire_bytes: u64,
+    /// Bytes kept.
+    pub kept_bytes: u64,
+    /// The highest score.
+    pub score: Option<f32>,
+    /// Packets by class.
+    pub classes: &'a [(String, u64)],
+}
+
 /// Takes what pieces of a log hold.
 pub trait TakeFound {
     /// Numbers a label.
@@ -81,6 +131,16 @@ pub trait TakeFound {
 
     /// Takes packets. Those of one flow come together as far as they are stored together.
     fn packets(&mut self, run: &FoundRun<'_>);
+
+    /// Takes packets of a label of which only the sums are told, to a search that does with counts
+    /// ([`Search::points_ns`]). The next two say what these packets are by time, and by flow.
+    fn counted(&mut self, label: usize, counts: &FoundCounts);
+
+    /// Takes what counted packets come to by time.
+    fn counted_point(&mut self, point: &FoundPoint<'_>);
+
+    /// Takes what counted packets come to by flow.
+    fn counted_flow(&mut self, flow: &FoundFlow<'_>);
 
     /// A name that a flow's packets tell: of a TLS server, an HTTP host or DNS.
     fn name(&mut self, flow: &FlowKey, name: &str);
@@ -103,6 +163,10 @@ pub struct Search<'a, 'm> {
     pub matches: &'a (dyn Fn() -> Box<Matches<'m>> + Sync),
     /// Whether the rest is still wanted.
     pub goes_on: &'a (dyn Fn() -> bool + Sync),
+    /// If counts of packets do: where all packets of a row group are wanted, what is written about
+    /// them is told, by times of which this many ns are a multiple. The packets are told as ever where
+    /// nothing was written.
+    pub points_ns: Option<u64>,
     /// How many threads read.
     pub threads: usize,
 }
@@ -120,6 +184,7 @@ impl std::fmt::Debug for Search<'_, '_> {
 struct Searching<'a> {
     log: &'a Log,
     find: Find<'a>,
+    points_ns: Option<u64>,
     goes_on: &'a (dyn Fn() -> bool + Sync),
     ended: AtomicBool,
 }
@@ -158,12 +223,14 @@ pub fn search<T: TakeFound + Send>(
     new: &(dyn Fn() -> T + Sync),
     take: &mut dyn FnMut(Option<T>, f64) -> ControlFlow<()>,
 ) -> Result<(), ArchiveError> {
-    let pieces = Pieces::of(log, search.find)?;
+    let counts = search.points_ns.is_some();
+    let pieces = Pieces::of(log, search.find, counts)?;
     let all = pieces.all_bytes;
     let pieces = Mutex::new(pieces);
     let searching = Searching {
         log,
         find: search.find,
+        points_ns: search.points_ns,
         goes_on: search.goes_on,
         ended: AtomicBool::new(false),
     };

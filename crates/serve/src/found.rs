@@ -8,7 +8,9 @@ use std::hash::BuildHasher as _;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
-use strata_query::{FoundRun, Kept, Label as LabelOf, TakeFound};
+use strata_query::{
+    FoundCounts, FoundFlow, FoundPoint, FoundRun, Kept, Label as LabelOf, TakeFound,
+};
 use strata_wire::{FlowKey, prefetch_whole};
 
 use crate::series::{Histogram, Sum};
@@ -20,8 +22,30 @@ pub(crate) use told::words;
 pub(crate) const FLOWS_MAX: usize = 500_000;
 /// Most combinations of class, granularity and reason.
 const LABELS_MAX: usize = 20_000;
+/// Most classes of flows that are told apart: a model has at most 256.
+const CLASSES_MAX: usize = 1_000;
 /// Bytes of a name that are kept.
 const NAME_BYTES_MAX: usize = 253;
+
+/// The place of a flow, and bits of its hash: a table that grows needs no row for it.
+#[derive(Clone, Copy, Debug)]
+struct Placed {
+    tag: u32,
+    place: u32,
+}
+
+/// Bits of a flow's hash.
+fn tag(hasher: &RandomState, flow: &FlowKey) -> u32 {
+    let hash = hasher.hash_one(flow);
+    #[allow(clippy::cast_possible_truncation, reason = "half of the bits")]
+    let tag = (hash >> 32) as u32;
+    tag
+}
+
+/// A hash of the bits that are kept.
+fn spread(tag: u32) -> u64 {
+    u64::from(tag).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
 
 /// Class, granularity and reason of packets.
 #[derive(Debug)]
@@ -71,12 +95,12 @@ pub(crate) struct Found {
     kept: Kept,
     pub(crate) rows: Vec<Row>,
     /// Places in `rows`, by flow: a few bytes of each, so that they stay in the CPU's caches.
-    places: HashTable<u32>,
+    places: HashTable<Placed>,
     hasher: RandomState,
     last_flow: Option<(FlowKey, usize)>,
     names: HashMap<FlowKey, Box<str>, RandomState>,
     labels: Vec<Label>,
-    label_places: HashMap<(u32, [String; 3]), usize>,
+    label_places: HashMap<(u32, [String; 3]), usize, RandomState>,
     classes: Vec<String>,
     histogram: Histogram,
     lists_flows: bool,
@@ -100,7 +124,7 @@ impl Found {
             last_flow: None,
             names: HashMap::default(),
             labels: Vec::new(),
-            label_places: HashMap::new(),
+            label_places: HashMap::default(),
             classes: Vec::new(),
             histogram,
             lists_flows,
@@ -157,10 +181,12 @@ impl Found {
     fn class_number(&mut self, class: &str) -> u16 {
         let known = self.classes.iter().position(|known| known == class);
         let place = known.unwrap_or_else(|| {
-            self.classes.push(class.to_owned());
+            if self.classes.len() < CLASSES_MAX {
+                self.classes.push(class.to_owned());
+            }
             self.classes.len() - 1
         });
-        u16::try_from(place).expect("there are fewer labels, and each has one class")
+        u16::try_from(place).expect("classes are bounded")
     }
 
     /// The place of a flow; `None` if there are too many.
@@ -170,21 +196,18 @@ impl Found {
         {
             return Some(*place);
         }
-        let hash = self.hasher.hash_one(key);
+        let tag = tag(&self.hasher, &key);
         let rows = &self.rows;
-        let known = self
-            .places
-            .find(hash, |&place| rows[place as usize].key == key);
-        let place = match known {
-            Some(&place) => place as usize,
+        let is_its = |placed: &Placed| placed.tag == tag && rows[placed.place as usize].key == key;
+        let place = match self.places.find(spread(tag), is_its) {
+            Some(placed) => placed.place as usize,
             None if rows.len() >= FLOWS_MAX => return None,
             None => {
                 let place = u32::try_from(rows.len()).expect("rows are bounded");
                 self.rows.push(new());
-                let (rows, hasher) = (&self.rows, &self.hasher);
-                self.places.insert_unique(hash, place, |&place| {
-                    hasher.hash_one(rows[place as usize].key)
-                });
+                let placed = Placed { tag, place };
+                self.places
+                    .insert_unique(spread(tag), placed, |placed| spread(placed.tag));
                 place as usize
             }
         };
@@ -215,21 +238,9 @@ impl Found {
             });
             self.labels[number].add(label);
         }
-        for row in more.rows {
-            let mut fresh = Some(row);
-            let key = fresh.as_ref().map_or(FlowKey::NONE, |row| row.key);
-            let place = self.place(key, || {
-                let mut row = fresh.take().expect("it was not used");
-                row.renumber(&numbers);
-                row
-            });
-            let Some(row) = fresh else {
-                continue;
-            };
-            match place {
-                Some(place) => self.rows[place].add(&row, &numbers),
-                None => self.unlisted_packets += row.all_packets(),
-            }
+        for mut row in more.rows {
+            row.renumber(&numbers);
+            self.add_flow(row);
         }
         for (flow, name) in more.names {
             if self.names.len() < FLOWS_MAX {
@@ -251,6 +262,19 @@ impl Found {
         self.encrypted += more.encrypted;
     }
 
+    fn add_flow(&mut self, row: Row) {
+        let key = row.key;
+        let mut fresh = Some(row);
+        let place = self.place(key, || fresh.take().expect("it was not used"));
+        let Some(row) = fresh else {
+            return;
+        };
+        match place {
+            Some(place) => self.rows[place].add(&row),
+            None => self.unlisted_packets += row.all_packets(),
+        }
+    }
+
     fn reaches(&mut self, first: u64, last: u64) {
         let (known_first, known_last) = self.span.unwrap_or((first, last));
         self.span = Some((known_first.min(first), known_last.max(last)));
@@ -264,11 +288,13 @@ impl TakeFound for Found {
 
     fn soon(&mut self, flow: &FlowKey) {
         if self.lists_flows {
-            let hash = self.hasher.hash_one(flow);
+            let tag = tag(&self.hasher, flow);
             let rows = &self.rows;
             // Whatever may be its row is fetched, and none is looked at.
-            let _ = self.places.find(hash, |&place| {
-                prefetch_whole(rows, place as usize);
+            let _ = self.places.find(spread(tag), |placed| {
+                if placed.tag == tag {
+                    prefetch_whole(rows, placed.place as usize);
+                }
                 false
             });
         }
@@ -288,6 +314,38 @@ impl TakeFound for Found {
         self.reaches(sum.first_ns, sum.last_ns);
         if self.lists_flows {
             self.count_in_flow(run, &sum, class);
+        }
+    }
+
+    fn counted(&mut self, label: usize, counts: &FoundCounts) {
+        let [packets, wire_bytes, kept_bytes] = counts.amounts;
+        let label = &mut self.labels[label];
+        label.packets += packets;
+        label.wire_bytes += wire_bytes;
+        label.kept_bytes += kept_bytes;
+        self.packets += packets;
+        self.wire_bytes += wire_bytes;
+        self.kept_bytes += kept_bytes;
+        let [first, last] = counts.span_ns;
+        self.reaches(first, last);
+    }
+
+    fn counted_point(&mut self, point: &FoundPoint<'_>) {
+        let series = self.histogram.series(point.class, point.granularity);
+        self.histogram
+            .count_all(series, point.from_ns, point.amounts);
+    }
+
+    fn counted_flow(&mut self, flow: &FoundFlow<'_>) {
+        if self.lists_flows {
+            let mut row = Row::of(flow);
+            for (class, packets) in flow.classes {
+                row.count_class(self.class_number(class), *packets);
+            }
+            if flow.classes.is_empty() {
+                row.count_class(self.class_number("unknown"), flow.packets.iter().sum());
+            }
+            self.add_flow(row);
         }
     }
 

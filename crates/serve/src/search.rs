@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use strata_filter::Filter;
-use strata_query::{ByLink, Find, Kept, Matches, Search, search};
+use strata_query::{ByLink, Find, Kept, Matches, Outline, Search, outline, search};
 use strata_store::Log;
 
 use crate::body::Sink;
@@ -152,6 +152,41 @@ pub(crate) fn quoted(word: &str) -> String {
 /// Told what was found so far and how far the search is; breaks to end it.
 pub(crate) type Tell<'a> = dyn FnMut(&Found, f64) -> ControlFlow<()> + 'a;
 
+/// The histogram of what is sought, without packets.
+fn histogram(log: &Log, sought: &Sought, points: usize) -> Histogram {
+    let Some((first, last)) = logs::span_ns(log) else {
+        return Histogram::empty();
+    };
+    let from = sought.from_ns.map_or(first, |from| from.max(first));
+    let to = sought
+        .to_ns
+        .map_or(last, |to| last.min(to.saturating_sub(1)));
+    Histogram::new((from, to.max(from)), points)
+}
+
+/// What a log comes to by time and class, if its summaries tell that of what is sought: without
+/// reasons and flows.
+fn outlined(
+    log: &Log,
+    sought: &Sought,
+    points: usize,
+    stop: &Stop,
+) -> Result<Option<Found>, Refused> {
+    if sought.filter.is_some() || !sought.kept.is_all() {
+        return Ok(None);
+    }
+    let histogram = histogram(log, sought, points);
+    let how = Outline {
+        from_ns: sought.from_ns,
+        to_ns: sought.to_ns,
+        points_ns: histogram.step_ns(),
+        goes_on: &|| stop.go_on().is_continue(),
+    };
+    let mut found = Found::new(sought.kept.clone(), histogram, false);
+    let is_all = outline(log, &how, &mut found)?;
+    Ok(is_all.then_some(found))
+}
+
 /// Searches a log; `tell` hears of it.
 pub(crate) fn run(
     log: &Log,
@@ -160,16 +195,7 @@ pub(crate) fn run(
     stop: &Stop,
     tell: &mut Tell<'_>,
 ) -> Result<Found, Refused> {
-    let histogram = match logs::span_ns(log) {
-        None => Histogram::empty(),
-        Some((first, last)) => {
-            let from = sought.from_ns.map_or(first, |from| from.max(first));
-            let to = sought
-                .to_ns
-                .map_or(last, |to| last.min(to.saturating_sub(1)));
-            Histogram::new((from, to.max(from)), points)
-        }
-    };
+    let histogram = histogram(log, sought, points);
     let piece = || Found::new(sought.kept.clone(), histogram.fresh(), lists_flows);
     let mut found = piece();
     let matches = || -> Box<Matches<'_>> {
@@ -185,6 +211,8 @@ pub(crate) fn run(
         find: sought.find(),
         matches: &matches,
         goes_on: &goes_on,
+        // Counts do not tell the first packet of a reason, which is told where no flows are.
+        points_ns: (lists_flows && sought.kept.is_all()).then(|| histogram.step_ns()),
         threads: THREADS,
     };
     search(log, &how, &piece, &mut |piece, share| {
@@ -207,9 +235,12 @@ pub(crate) fn series(
 ) -> Result<Value, Refused> {
     let since = Instant::now();
     let log = logs::open(logs, log)?;
-    let found = run(&log, sought, (points, false), stop, &mut |_, _| {
-        ControlFlow::Continue(())
-    })?;
+    let found = match outlined(&log, sought, points, stop)? {
+        Some(found) => found,
+        None => run(&log, sought, (points, false), stop, &mut |_, _| {
+            ControlFlow::Continue(())
+        })?,
+    };
     let covered = found.covered(stop, since);
     Ok(found.histogram(&covered))
 }
@@ -255,6 +286,19 @@ fn streamed(
     sink.line(&json!({"event": "begin", "search": search}))
         .map_err(gone)?;
     let log = logs::open(logs, id)?;
+    // Compacted packets are counted as fast as they are outlined.
+    let has_blocks = log.recordings().iter().any(|one| !one.files.is_empty());
+    let outlined = match has_blocks {
+        true => outlined(&log, sought, points, stop)?,
+        false => None,
+    };
+    if let Some(found) = &outlined {
+        let mut outline = found.totals();
+        outline["histogram"] = found.histogram(&found.covered(stop, since));
+        outline["classes"] = found.classes().into();
+        sink.line(&json!({"event": "outline", "outline": outline}))
+            .map_err(gone)?;
+    }
     let mut told_at: Option<Instant> = None;
     let mut sent_rows = 0;
     let mut tell = |found: &Found, share: f64| {
@@ -269,11 +313,13 @@ fn streamed(
             let first = found.rows.iter().take(first);
             rows = first.map(|row| found.flow(row)).collect();
         }
-        let so_far = found.covered_so_far(share, since);
-        let news = json!({
+        let mut news = json!({
             "event": "progress", "share": share, "flows": found.rows.len(), "rows": rows,
-            "packets": found.packets, "histogram": found.histogram(&so_far),
+            "packets": found.packets,
         });
+        if outlined.is_none() {
+            news["histogram"] = found.histogram(&found.covered_so_far(share, since));
+        }
         match sink.line(&news) {
             Ok(()) => ControlFlow::Continue(()),
             Err(_) => ControlFlow::Break(()),

@@ -188,6 +188,16 @@ impl Histogram {
         sum
     }
 
+    /// Counts what packets of a point come to, of which one time is told.
+    pub(crate) fn count_all(&mut self, series: usize, ts_ns: u64, amounts: [u64; 3]) {
+        self.add_to(series, self.at(ts_ns), amounts);
+    }
+
+    /// The length of its points, which begin at multiples of it.
+    pub(crate) fn step_ns(&self) -> u64 {
+        self.step_ns
+    }
+
     /// The point of a time.
     fn at(&self, ts_ns: u64) -> usize {
         let at = ts_ns.saturating_sub(self.start_ns) / self.step_ns;

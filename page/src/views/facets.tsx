@@ -8,7 +8,9 @@ import { colour, compare, kept } from "../ui/colour";
 import type { Asked } from "./search";
 import { portFilter } from "./talkers";
 
-export function Facets(props: { place: Place; what: Asked; result: SearchResult }) {
+type Told = Pick<SearchResult, "classes" | "reasons" | "top">;
+
+export function Facets(props: { place: Place; what: Asked; result: Told }) {
   const { place, what, result } = props;
   const dark = useDark();
   const narrowTo = (filter: string) =>
@@ -80,7 +82,8 @@ function granularity(name: string): string | null {
   return ["full", "partial", "header"].includes(name) ? name : null;
 }
 
-function Facet(props: { name: string; amount: string; children: preact.ComponentChildren }) {
+function Facet(props: { name: string; amount: string; children: preact.ComponentChildren[] }) {
+  if (props.children.length === 0) return null;
   return (
     <details open>
       <summary>

@@ -42,19 +42,23 @@ export function asked(place: Place, session: Session): Asked {
   };
 }
 
+type Outline = NonNullable<SearchEvent["outline"]>;
+
 export interface Found {
   search: string;
   share: number;
   flows: number;
   rows: Flow[];
+  /** Of everything in the time, before its packets are read; without a filter. */
+  outline: Outline | null;
   /** While the search runs. */
-  soFar: { packets: number; histogram: Series } | null;
+  soFar: { packets: number; histogram: Series | null } | null;
   result: SearchResult | null;
   problem: Error | null;
   running: boolean;
 }
 
-const NOTHING: Found = { search: "", share: 0, flows: 0, rows: [], soFar: null, result: null, problem: null, running: true };
+const NOTHING: Found = { search: "", share: 0, flows: 0, rows: [], outline: null, soFar: null, result: null, problem: null, running: true };
 
 export function Search({ place, session }: View) {
   const what = asked(place, session);
@@ -77,7 +81,8 @@ export function Search({ place, session }: View) {
   }
   const { result } = found;
   // What is found so far, rather than what another search found.
-  const over = found.soFar?.histogram ?? result?.histogram;
+  const over = found.outline?.histogram ?? found.soFar?.histogram ?? result?.histogram;
+  const narrowBy = found.outline ? { ...found.outline, ...NOT_YET } : result;
   return (
     <>
       <h1 class="unseen">Search</h1>
@@ -88,7 +93,7 @@ export function Search({ place, session }: View) {
       {over && <Histogram place={place} over={over} />}
       {result && <CoveredNote of={result.covered} />}
       <div class="searched">
-        {result && <Facets place={place} what={what} result={result} />}
+        {narrowBy && <Facets place={place} what={what} result={narrowBy} />}
         <Flows
           what={what}
           place={place}
@@ -100,6 +105,9 @@ export function Search({ place, session }: View) {
     </>
   );
 }
+
+/** What only the packets tell. */
+const NOT_YET = { reasons: [], top: { addresses: [], ports: [] } };
 
 /** Whether the filter's input says it. */
 function inFilter(problem: Error): boolean {
@@ -125,14 +133,15 @@ async function search(what: Asked, signal: AbortSignal, tell: (change: Partial<F
   const url = address("search", { path: { log }, query: { ...query, points: 200 } as never });
   for await (const event of ndjson<SearchEvent>(url, signal)) {
     if (event.event === "begin") tell({ search: event.search ?? "" });
+    else if (event.event === "outline") tell({ outline: event.outline ?? null });
     else if (event.event === "progress") {
       const rows = event.rows && event.rows.length > 0 ? { rows: event.rows } : {};
       const { histogram, packets = 0 } = event;
-      const soFar = histogram ? { soFar: { packets, histogram } } : {};
-      tell({ share: event.share ?? 0, flows: event.flows ?? 0, ...soFar, ...rows });
+      const soFar = { packets, histogram: histogram ?? null };
+      tell({ share: event.share ?? 0, flows: event.flows ?? 0, soFar, ...rows });
     } else if (event.event === "done") {
       const result = event.result ?? null;
-      tell({ result, soFar: null, flows: result?.flows ?? 0, running: false, share: 1, ...(event.search ? { search: event.search } : {}) });
+      tell({ result, outline: null, soFar: null, flows: result?.flows ?? 0, running: false, share: 1, ...(event.search ? { search: event.search } : {}) });
     } else if (event.problem) {
       throw new Error(event.problem.error);
     }
@@ -192,7 +201,14 @@ function Form({ place, session, what, again, found }: FormProps) {
         Search
       </button>
       <div class="search-state" role="status">
-        {found.running && !found.problem && `Searching, ${percent(found.share)}: ${plural(found.flows, "flow")}${found.soFar ? `, ${plural(found.soFar.packets, "packet")}` : ""} so far`}
+        {found.running && found.outline && (
+          <span>
+            <b>{plural(found.outline.packets, "packet")}</b>, {bytes(found.outline.wire_bytes)} captured,{" "}
+            {bytes(found.outline.kept_bytes)} kept.{" "}
+          </span>
+        )}
+        {found.running && !found.problem && found.outline && `Listing flows, ${percent(found.share)}: ${plural(found.flows, "flow")} so far`}
+        {found.running && !found.problem && !found.outline && `Searching, ${percent(found.share)}: ${plural(found.flows, "flow")}${found.soFar ? `, ${plural(found.soFar.packets, "packet")}` : ""} so far`}
         {!found.running && found.result && (
           <span>
             <b>{plural(found.result.flows, "flow")}</b>, {plural(found.result.packets, "packet")},{" "}

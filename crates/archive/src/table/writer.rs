@@ -164,6 +164,12 @@ impl<W: Write + Send> TableWriter<W> {
         Ok(())
     }
 
+    /// Adds to what the file's metadata say.
+    pub(crate) fn note(&mut self, key: &str, value: String) {
+        let note = KeyValue::new(key.to_owned(), value);
+        self.writer.append_key_value_metadata(note);
+    }
+
     /// Ends the file.
     pub(crate) fn finish(self) -> Result<W, Source> {
         Ok(self.writer.into_inner()?)

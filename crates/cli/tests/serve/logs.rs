@@ -7,7 +7,7 @@ use std::process::Command;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::{Field, Row};
 use serde_json::{Value, json};
-use strata_testkit::workspace_root;
+use strata_testkit::{data_dir, workspace_root};
 
 use crate::http::{Serving, quoted};
 use crate::program::{ok, record, strata};
@@ -117,6 +117,135 @@ fn searches_find_what_tcpdump_finds_in_both_tiers() {
         assert_eq!(total(&series, "packets"), counted(""), "{tier}");
         assert!(series["t"].as_array().unwrap().len() <= 50);
     }
+}
+
+/// What is told of everything in a time comes from counts and summaries; `greater 0` takes every packet
+/// too, but has each looked at.
+#[test]
+fn what_was_written_about_packets_is_what_their_packets_say() {
+    // By the model there are too many reasons for so few packets to be counted by them.
+    for (mode, counted) in [("default", false), ("log-all", true)] {
+        written(mode, counted);
+    }
+}
+
+fn written(mode: &str, counted: bool) {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let many = data_dir().join("labelled/mix-test/trace.pcap");
+    ok(record(many, &log).args(["--mode", mode]));
+    let span = strata_store::Log::open(&log).unwrap();
+    let select = strata_store::Select::default();
+    let blocks = span.blocks(&span.recordings()[0], &select);
+    let times = blocks.map(|block| block.unwrap().header);
+    let times: Vec<_> = times.map(|of| [of.ts_min_ns, of.ts_max_ns]).collect();
+    let (first, last) = (times[0][0], times.iter().map(|of| of[1]).max().unwrap());
+    let at = |share: u64| seconds(first + (last - first) / 100 * share);
+    let ranges = [
+        String::new(),
+        // Everything, though a time is given.
+        format!("&from={}&to={}", at(0), seconds(last + 1)),
+        format!("&from={}", at(30)),
+        format!("&to={}", at(70)),
+        format!("&from={}&to={}", at(45), at(46)),
+    ];
+    for tier in ["blocks", "parts"] {
+        if tier == "parts" {
+            ok(strata().arg("compact").arg(&log));
+            assert_eq!(has_counts(&log), counted, "{mode}");
+        }
+        let serving = Serving::start(&[&log], &[]);
+        for range in &ranges {
+            for points in [10, 200] {
+                let all = format!("points={points}{range}");
+                let what = format!("{mode}, {tier}: {all}");
+                let (told, told_id) = serving.search(&all);
+                let (read, read_id) = serving.search(&format!("filter=greater%200&{all}"));
+                assert!(number(&told["packets"]) > 0, "{what}");
+                for of in [
+                    "flows",
+                    "packets",
+                    "wire_bytes",
+                    "kept_bytes",
+                    "classes",
+                    "reasons",
+                    "top",
+                ] {
+                    assert_eq!(told[of], read[of], "{what}: {of}");
+                }
+                assert_eq!(
+                    series(&told["histogram"]),
+                    series(&read["histogram"]),
+                    "{what}"
+                );
+                if points == 200 {
+                    let (told, read) = (flows(&serving, &told_id), flows(&serving, &read_id));
+                    assert_eq!(told.len(), read.len(), "{what}");
+                    for (told, read) in told.iter().zip(&read) {
+                        assert_eq!(told, read, "{what}");
+                    }
+                }
+                let path = format!("/api/v1/logs/0/series?{all}");
+                assert_eq!(
+                    series(&serving.json(&path)),
+                    series(&read["histogram"]),
+                    "{what}"
+                );
+                let events = serving.get(&format!("/api/v1/logs/0/search?{all}")).lines();
+                let outline = events.iter().find(|one| one["event"] == "outline");
+                assert_eq!(outline.is_some(), tier == "blocks", "{what}");
+                for of in ["packets", "wire_bytes", "kept_bytes", "classes"] {
+                    let outlined = outline.map(|one| &one["outline"][of]);
+                    assert_eq!(outlined.unwrap_or(&read[of]), &read[of], "{what}: {of}");
+                }
+                if let Some(outline) = outline {
+                    let outlined = series(&outline["outline"]["histogram"]);
+                    assert_eq!(outlined, series(&read["histogram"]), "{what}");
+                }
+            }
+        }
+    }
+}
+
+/// A time as the API takes it.
+fn seconds(ns: u64) -> String {
+    format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
+}
+
+/// All flows of a result, by ID.
+fn flows(serving: &Serving, search: &str) -> Vec<Value> {
+    let mut all = Vec::new();
+    loop {
+        let offset = all.len();
+        let path = format!("/api/v1/searches/{search}/flows?limit=1000&offset={offset}");
+        let page = serving.json(&path);
+        let rows = page["rows"].as_array().unwrap();
+        all.extend(rows.iter().cloned());
+        if rows.len() < 1000 {
+            all.sort_by_key(|row| row["id"].to_string());
+            return all;
+        }
+    }
+}
+
+/// Whether compacted packets are counted.
+fn has_counts(log: &Path) -> bool {
+    let opened = strata_store::Log::open(log).unwrap();
+    let parts = opened.archive().parts.iter();
+    let mut files = parts.map(|part| part.file(strata_store::FileKind::Packets).unwrap());
+    files.any(|file| {
+        let table = fs::File::open(log.join(&file.name)).unwrap();
+        let table = SerializedFileReader::new(table).unwrap();
+        let about = table.metadata().file_metadata().key_value_metadata();
+        about.unwrap().iter().any(|one| one.key == "strata.counts")
+    })
+}
+
+/// A series' times, and its parts in an order of their own.
+fn series(of: &Value) -> (Value, Vec<Value>) {
+    let mut parts = of["series"].as_array().unwrap().clone();
+    parts.sort_by_key(|part| (part["class"].to_string(), part["granularity"].to_string()));
+    (of["t"].clone(), parts)
 }
 
 #[test]

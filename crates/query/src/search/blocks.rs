@@ -190,7 +190,7 @@ impl OfBlocks<'_, '_> {
 }
 
 /// The flow of a packet, and whether it goes from its low to its high endpoint.
-fn flow_of(link: LinkType, packet: &[u8]) -> (FlowKey, bool) {
+pub(super) fn flow_of(link: LinkType, packet: &[u8]) -> (FlowKey, bool) {
     if link == LinkType::ETHERNET
         && let Some(plain) = Plain::read(packet)
     {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use strata_archive::parts::{self, Input, TableReader};
+use strata_archive::parts::{self, Counts, Input, TableReader};
 use strata_archive::{ArchiveError, PacketColumn};
 use strata_store::{BlockFile, FileKind, Log, Part, Recording};
 use strata_wire::{LinkType, exact};
@@ -36,17 +36,21 @@ pub(super) struct OpenPart<'a> {
     pub(super) part: &'a Part,
     pub(super) flows: Flows<'a>,
     pub(super) table: TableReader<Input>,
+    /// What its row groups come to, if that is wanted and there.
+    pub(super) counts: Option<Counts>,
     /// The file with its packets.
     pub(super) named: String,
     /// Links of its interfaces, once packets are put together.
     pub(super) links: OnceLock<Links>,
-    groups: usize,
+    pub(super) groups: usize,
 }
 
 /// The pieces that are left, those of parts first.
 pub(super) struct Pieces<'a> {
     log: &'a Log,
     find: Find<'a>,
+    /// Whether counts do.
+    counts: bool,
     parts: Vec<&'a Part>,
     open: Option<(Arc<OpenPart<'a>>, Range<usize>)>,
     files: Vec<(&'a Recording, &'a BlockFile)>,
@@ -58,7 +62,7 @@ pub(super) struct Pieces<'a> {
 
 #[allow(clippy::cast_precision_loss, reason = "shares")]
 impl<'a> Pieces<'a> {
-    pub(super) fn of(log: &'a Log, find: Find<'a>) -> Result<Self, ArchiveError> {
+    pub(super) fn of(log: &'a Log, find: Find<'a>, counts: bool) -> Result<Self, ArchiveError> {
         let parts = log.archive().parts.iter().filter(|part| part.packets > 0);
         let mut parts: Vec<&Part> = parts.collect();
         parts.reverse();
@@ -74,6 +78,7 @@ impl<'a> Pieces<'a> {
         Ok(Self {
             log,
             find,
+            counts: counts && find.filter.is_none(),
             parts,
             open: None,
             files,
@@ -100,7 +105,7 @@ impl<'a> Pieces<'a> {
             }
             if let Some(part) = self.parts.pop() {
                 let bytes = part.bytes() as f64;
-                match OpenPart::open(self.log, part, &self.find) {
+                match OpenPart::open(self.log, part, (&self.find, self.counts)) {
                     Ok(Some(open)) => {
                         let groups = 0..open.groups;
                         self.open = Some((Arc::new(open), groups));
@@ -151,7 +156,11 @@ struct OpenFile<'a> {
 
 impl<'a> OpenPart<'a> {
     /// `None` if nothing of it is wanted.
-    fn open(log: &Log, part: &'a Part, find: &Find<'a>) -> Result<Option<Self>, ArchiveError> {
+    pub(super) fn open(
+        log: &Log,
+        part: &'a Part,
+        (find, counts): (&Find<'a>, bool),
+    ) -> Result<Option<Self>, ArchiveError> {
         let disk = log.disk().as_ref();
         let Some(flows) = Flows::open(disk, part, find)? else {
             return Ok(None);
@@ -164,6 +173,7 @@ impl<'a> OpenPart<'a> {
             part,
             flows,
             groups: table.groups().len(),
+            counts: if counts { Counts::of(&table) } else { None },
             table,
             named,
             links: OnceLock::new(),

@@ -7,8 +7,7 @@ use foldhash::fast::RandomState;
 use strata_archive::parts::{self, Batch, Input, PayloadReader, Rebuild, Row, TableReader};
 use strata_archive::{ArchiveError, PacketColumn};
 use strata_store::{FileKind, Log, Part};
-use strata_wire::dissect::dissect;
-use strata_wire::{AddressFamily, Endpoint, FlowKey, Meta, TunnelKey};
+use strata_wire::{AddressFamily, Endpoint, FlowKey, Meta};
 
 use crate::cells::{IntColumn, WrongValue};
 use crate::decided::decided;
@@ -16,6 +15,8 @@ use crate::export::metas_of;
 use crate::find::Place;
 use crate::parts::{header as whole_header, payload_of};
 
+use super::blocks::flow_of;
+use super::counted;
 use super::pieces::{Links, OpenPart};
 use super::{FoundPacket, FoundRun, Label, Matches, Searching, TakeFound, is_within};
 
@@ -23,7 +24,7 @@ use super::{FoundPacket, FoundRun, Label, Matches, Searching, TakeFound, is_with
 const ROWS_AT_ONCE: usize = 1 << 16;
 
 /// How many flows ahead whoever takes packets hears of one.
-const FLOWS_AHEAD: usize = 16;
+pub(super) const FLOWS_AHEAD: usize = 16;
 
 /// What is read of a packet. Its addresses and ports are those of its flow.
 const COLUMNS: [PacketColumn; 8] = [
@@ -38,20 +39,20 @@ const COLUMNS: [PacketColumn; 8] = [
 ];
 
 /// A flow of a row group.
-struct OfGroup {
-    key: FlowKey,
+pub(super) struct OfGroup {
+    pub(super) key: FlowKey,
     /// Whether the first packet's sender is the low endpoint.
-    from_low: bool,
-    first_row: usize,
-    rows: usize,
+    pub(super) from_low: bool,
+    pub(super) first_row: usize,
+    pub(super) rows: usize,
     /// Rows from the low endpoint, which come first.
-    low_rows: usize,
+    pub(super) low_rows: usize,
     /// Whether all its packets match.
     is_decided: bool,
 }
 
 impl OfGroup {
-    fn of(place: &Place, is_decided: bool) -> Self {
+    pub(super) fn of(place: &Place, is_decided: bool) -> Self {
         let (key, from_low) = match place.ends {
             [Some((family, source)), Some((_, destination))] => {
                 let [from, to] = match family {
@@ -84,7 +85,11 @@ pub(super) fn of_group(
     matches: &mut Matches<'_>,
     take: &mut dyn TakeFound,
 ) {
-    if let Err(error) = read(searching, part, group, matches, take) {
+    let done = match counted::of(searching, part, group) {
+        Some(counts) => counted::pass(searching, part, (group, &counts), take),
+        None => read(searching, part, group, matches, take),
+    };
+    if let Err(error) = done {
         take.damage(error.to_string());
     }
 }
@@ -373,8 +378,7 @@ impl<'a> Rebuilding<'a> {
             if !is_within(find, row.time) || !matches(link, bytes, row.wire) {
                 continue;
             }
-            let headers = dissect(link, bytes, TunnelKey::Inner);
-            let is_same = headers.key == Some(flow.key);
+            let (key, low_to_high) = flow_of(link, bytes);
             let text = |bytes| std::str::from_utf8(bytes).unwrap_or("damaged");
             let label = take.label(&Label {
                 recording: self.recording,
@@ -384,8 +388,8 @@ impl<'a> Rebuilding<'a> {
             });
             take.packets(&FoundRun {
                 flow: flow.key,
-                low_to_high: if is_same {
-                    headers.low_to_high
+                low_to_high: if key == flow.key {
+                    low_to_high
                 } else {
                     flow.from_low
                 },

@@ -1,6 +1,6 @@
 //! A flow that was found.
 
-use strata_query::FoundRun;
+use strata_query::{FoundFlow, FoundRun};
 use strata_wire::{Endpoint, FlowKey};
 
 use crate::series::{Sum, higher};
@@ -41,6 +41,22 @@ impl Row {
         }
     }
 
+    /// A flow of which only the sums are told; its classes are counted by whoever numbers them.
+    pub(super) fn of(flow: &FoundFlow<'_>) -> Self {
+        Self {
+            key: flow.flow,
+            from_low: flow.from_low,
+            first_ns: flow.first_ns,
+            last_ns: flow.last_ns,
+            packets: flow.packets,
+            wire_bytes: flow.wire_bytes,
+            kept_bytes: flow.kept_bytes,
+            score: flow.score,
+            first_class: (0, 0),
+            more_classes: Vec::new(),
+        }
+    }
+
     /// Adds packets of it.
     pub(super) fn count(&mut self, run: &FoundRun<'_>, sum: &Sum, class: u16) {
         if sum.first_ns < self.first_ns {
@@ -54,9 +70,14 @@ impl Row {
         self.count_class(class, sum.packets);
     }
 
-    fn count_class(&mut self, class: u16, packets: u64) {
+    /// Counts packets of a class.
+    pub(super) fn count_class(&mut self, class: u16, packets: u64) {
         if self.first_class.0 == class {
             self.first_class.1 += packets;
+            return;
+        }
+        if self.first_class.1 == 0 {
+            self.first_class = (class, packets);
             return;
         }
         let more = &mut self.more_classes;
@@ -80,8 +101,8 @@ impl Row {
         }
     }
 
-    /// Adds the same flow's packets from another piece.
-    pub(super) fn add(&mut self, more: &Self, numbers: &[u16]) {
+    /// Adds the same flow's packets from another piece, where its classes have the same numbers.
+    pub(super) fn add(&mut self, more: &Self) {
         if more.first_ns < self.first_ns {
             (self.first_ns, self.from_low) = (more.first_ns, more.from_low);
         }
@@ -93,7 +114,7 @@ impl Row {
         self.kept_bytes += more.kept_bytes;
         self.score = higher(self.score, more.score);
         for (class, packets) in more.classes() {
-            self.count_class(numbers[usize::from(class)], packets);
+            self.count_class(class, packets);
         }
     }
 

@@ -228,9 +228,12 @@ impl Found {
             true => row.packets,
             false => [row.packets[1], row.packets[0]],
         };
-        let classes = row.classes().map(|(class, packets)| {
-            json!({"class": self.classes[usize::from(class)], "packets": packets})
-        });
+        let classes = row.classes();
+        let classes = classes.map(|(class, packets)| (packets, &self.classes[usize::from(class)]));
+        let mut classes: Vec<(u64, &String)> = classes.collect();
+        classes.sort_by_key(|&(packets, class)| (std::cmp::Reverse(packets), class));
+        let classes = classes.into_iter();
+        let classes = classes.map(|(packets, class)| json!({"class": class, "packets": packets}));
         let is_ip = key.family != AddressFamily::Mac && has_ports;
         json!({
             "id": flow_id::id(key),
