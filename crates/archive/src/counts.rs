@@ -360,15 +360,15 @@ mod tests {
         let changes: [Change; 8] = [
             ("a text that is not there", |group| group.labels[0].0[2] = 4),
             ("a point's text that is not there", |group| {
-                group.points[0].0[1] = 9
+                group.points[0].0[1] = 9;
             }),
             ("more packets than rows", |group| group.labels[0].1[0] = 4),
             ("fewer packets than rows", |group| group.points[1].2[0] = 0),
             ("bytes that no packets have", |group| {
-                group.labels[0].1[1] = u64::MAX - 200
+                group.labels[0].1[1] = u64::MAX - 200;
             }),
             ("sums beyond 64 bits", |group| {
-                group.points[0].2[2] = u64::MAX
+                group.points[0].2[2] = u64::MAX;
             }),
             ("a first packet after the last", |group| {
                 group.span[0] = 4_000_000_000;
