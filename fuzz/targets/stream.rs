@@ -32,7 +32,7 @@ impl Blocks for Whole {
         &mut self.0
     }
 
-    fn full(&mut self, _: usize) -> Result<(), Infallible> {
+    fn full(&mut self, _: usize, _: u32) -> Result<(), Infallible> {
         unreachable!("the page is one block")
     }
 }

@@ -130,6 +130,15 @@ pub(crate) fn say_fed(counts: Option<FeedCounts>) -> Result<()> {
     Ok(())
 }
 
+/// Says which stripes of a directory cannot be read.
+fn say_what_is_gone(stripes: &[String]) {
+    for stripe in stripes {
+        text::warn(&format!(
+            "{stripe}: its records are missing while it is gone"
+        ));
+    }
+}
+
 /// ns since 1970.
 fn now_ns() -> Result<u64> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);

@@ -16,6 +16,7 @@ use crate::error::{At as _, NodeError, Result};
 use crate::log_dir::log_directory;
 use crate::notice::{NoSandbox, Notice, Tell};
 use crate::spec::SandboxSpec;
+use crate::stream::stripe_paths;
 
 /// Receives what a thread of the sandboxed process could not drop. A process is sandboxed once,
 /// permanently.
@@ -107,6 +108,7 @@ impl Reach<'_> {
                 .chain(self.store)
                 .chain(self.streams)
                 .map(Path::to_owned)
+                .chain(self.streams.into_iter().flat_map(stripe_paths))
                 .collect(),
             delete: self.socket_dirs.iter().flatten().cloned().collect(),
             ..Files::default()

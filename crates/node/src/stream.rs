@@ -8,6 +8,7 @@
 //! streams/NAME.stream  description, state and page table of a stream (`file`)
 //! streams/NAME.lock    held by the process that appends to it
 //! cursors/NAME.stream/ cursors that consumers have saved
+//! stripes              directories on other disks that have pages too (`stripes`)
 //! ```
 //!
 //! `net` has streams over TCP. `feed` is a stream as the output of a role: a bounded queue and a thread, with `upkeep`, which says when
@@ -28,6 +29,7 @@ mod memory;
 mod net;
 mod pool;
 mod reader;
+mod stripes;
 mod upkeep;
 
 pub use appender::{Appended, StreamAppender};
@@ -38,4 +40,5 @@ pub(crate) use fed::feed_to;
 pub use feed::{FeedCounts, FeedWarning, LineRecords, StreamFeed, WhenFull};
 pub use net::{PeerError, StreamClient, StreamEvent, StreamServeOutcome, StreamServeSpec};
 pub use reader::{Entry, StreamReader, Unread};
+pub(crate) use stripes::stripe_paths;
 pub use upkeep::{Kept, Upkeep};

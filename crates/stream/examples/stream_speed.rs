@@ -27,7 +27,7 @@ impl Blocks for InMemory<'_> {
         &mut self.memory[self.block * BLOCK..][..BLOCK]
     }
 
-    fn full(&mut self, _: usize) -> Result<(), Self::Error> {
+    fn full(&mut self, _: usize, _: u32) -> Result<(), Self::Error> {
         self.block += 1;
         Ok(())
     }

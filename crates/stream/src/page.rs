@@ -14,13 +14,13 @@ pub trait Blocks {
     /// The block that is being filled.
     fn current(&mut self) -> &mut [u8];
 
-    /// The block is full: it goes to the disk, and another takes its place. Records that end up to
-    /// `whole_until`, an offset in the page, are whole now.
+    /// The block is full: it goes to the disk, and another takes its place. The first `number` records of the
+    /// page, up to the offset `whole_until` in it, are whole now.
     ///
     /// # Errors
     ///
     /// If there is none.
-    fn full(&mut self, whole_until: usize) -> Result<(), Self::Error>;
+    fn full(&mut self, whole_until: usize, number: u32) -> Result<(), Self::Error>;
 }
 
 /// Why a record was not appended. The page is as it was.
@@ -241,7 +241,7 @@ impl PageWriter {
         while !bytes.is_empty() {
             let mut start = self.at - self.block_start;
             if start == blocks.current().len() {
-                blocks.full(whole_until)?;
+                blocks.full(whole_until, self.number)?;
                 self.block_start = self.at;
                 start = 0;
             }

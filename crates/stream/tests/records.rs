@@ -35,7 +35,7 @@ impl Blocks for InBlocks {
         &mut self.block
     }
 
-    fn full(&mut self, whole_until: usize) -> Result<(), Self::Error> {
+    fn full(&mut self, whole_until: usize, _: u32) -> Result<(), Self::Error> {
         self.written.extend(&self.block);
         self.whole_until = whole_until;
         self.block.fill(0xee);
@@ -69,7 +69,7 @@ fn written(form: Form, block_bytes: usize, payloads: &[Vec<u8>]) -> (Vec<u8>, us
         }
     }
     writer.zero_rest(&mut blocks);
-    blocks.full(writer.at()).unwrap();
+    blocks.full(writer.at(), writer.number()).unwrap();
     blocks.written.resize(1 << 16, 0);
     (blocks.written, fit)
 }

@@ -31,14 +31,23 @@ struct State {
     /// Which operations fail, and with what error.
     failing: Option<(Range<u64>, io::ErrorKind)>,
     in_flight: usize,
+    is_unplugged: bool,
     locked: bool,
     compacting: bool,
     readers: u32,
 }
 
 impl State {
+    fn reached(&self) -> io::Result<()> {
+        match self.is_unplugged {
+            true => Err(io::Error::other("the virtual disk is unplugged")),
+            false => Ok(()),
+        }
+    }
+
     /// Counts an operation that changes the disk; an error after the simulated power loss.
     fn step(&mut self) -> io::Result<()> {
+        self.reached()?;
         self.operations += 1;
         if self.crash_at.is_some_and(|at| self.operations > at) {
             return Err(io::Error::other("the virtual disk has lost power"));
@@ -82,6 +91,11 @@ impl SimDisk {
         let mut state = self.state();
         let first = state.operations.saturating_add(operation);
         state.failing = Some((first..first.saturating_add(count), kind));
+    }
+
+    /// Takes the disk away: it has no files, and those that are open fail; or brings it back as it was.
+    pub fn unplug(&self, is_unplugged: bool) {
+        self.state().is_unplugged = is_unplugged;
     }
 
     /// Allows this many blocks in flight at a time.
@@ -207,7 +221,8 @@ impl Disk for SimDisk {
     }
 
     fn exists(&self, name: &str) -> bool {
-        self.state().files.contains_key(name)
+        let state = self.state();
+        !state.is_unplugged && state.files.contains_key(name)
     }
 
     fn lock(&self) -> io::Result<Option<Box<dyn Any + Send>>> {
@@ -302,6 +317,7 @@ fn to_usize(offset: u64) -> io::Result<usize> {
 impl DiskFile for SimFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut state = self.disk.state();
+        state.reached()?;
         let content = state
             .files
             .get_mut(&self.name)
@@ -358,6 +374,7 @@ impl DiskFile for SimFile {
 
     fn size(&self) -> io::Result<u64> {
         let state = self.disk.state();
+        state.reached()?;
         let content = state
             .files
             .get(&self.name)

@@ -38,6 +38,9 @@ Readers see a record 0.1 s after it came, at the latest; after 1 s it survives a
 came before survives this process being killed once readers can see it. At the end of the input, and
 on Ctrl-C, everything is synced.
 
+What is on its way to a stripe (strata stream create --stripe) that fails is lost, and said; the exit status is then 1,
+and all other records are in the stream.
+
 One process at a time may append to a stream: give each producer a stream of its own.")]
 pub(super) struct Args {
     #[command(flatten)]
@@ -70,7 +73,8 @@ impl Output {
     fn open(place: Place) -> Result<Self> {
         Ok(match place {
             Place::Here(dir, name) => {
-                let appender = StreamDir::open(&dir)?.append(&name, now_ns()?)?;
+                let mut appender = StreamDir::open(&dir)?.append(&name, now_ns()?)?;
+                warn_of_stripes(&mut appender);
                 Self::Here(Box::new(appender), Upkeep::new(Instant::now()))
             }
             Place::There(server, name) => {
@@ -122,6 +126,7 @@ impl Output {
         match self {
             Self::Here(appender, upkeep) => {
                 upkeep.run(appender, now, now_ns()?)?;
+                warn_of_stripes(appender);
             }
             Self::There(client, unsent) => {
                 if unsent.is_none_or(|due| due <= now) {
@@ -133,19 +138,47 @@ impl Output {
         Ok(())
     }
 
-    /// Ends: how many records are safe, of how many bytes if that is known, and the next one's cursor.
-    fn close(self) -> Result<(u64, Option<u64>, Cursor)> {
+    fn close(self) -> Result<Closed> {
         match self {
-            Self::Here(appender, _) => {
-                let end = appender.end();
+            Self::Here(mut appender, _) => {
+                appender.sync(now_ns()?)?;
+                warn_of_stripes(&mut appender);
+                let (end, lost) = (appender.end(), appender.lost());
                 let appended = appender.close(now_ns()?)?;
-                Ok((appended.records, Some(appended.bytes), end))
+                Ok(Closed {
+                    records: appended.records - lost,
+                    bytes: (lost == 0).then_some(appended.bytes),
+                    end,
+                    lost,
+                })
             }
             Self::There(client, _) => {
-                let (records, cursor) = client.finish()?;
-                Ok((records, None, cursor))
+                let (records, end) = client.finish()?;
+                Ok(Closed {
+                    records,
+                    bytes: None,
+                    end,
+                    lost: 0,
+                })
             }
         }
+    }
+}
+
+/// What was appended.
+struct Closed {
+    /// Records that are safe, and their bytes if that is known.
+    records: u64,
+    bytes: Option<u64>,
+    /// The cursor of the next one.
+    end: Cursor,
+    /// Records that went with a stripe.
+    lost: u64,
+}
+
+fn warn_of_stripes(appender: &mut StreamAppender) {
+    for warning in appender.take_warnings() {
+        text::warn(&warning);
     }
 }
 
@@ -304,7 +337,12 @@ pub(super) fn run(args: &Args) -> Result<()> {
     // Also after an error of the input: what came before it counts.
     let closed = intake.output.close();
     taken?;
-    let (records, bytes, end) = closed?;
+    let Closed {
+        records,
+        bytes,
+        end,
+        lost,
+    } = closed?;
     let bytes = bytes.map(|bytes| format!(", {}", human_bytes(bytes)));
     writeln!(
         standard(),
@@ -312,6 +350,12 @@ pub(super) fn run(args: &Args) -> Result<()> {
         text::count_of(records, "record"),
         bytes.unwrap_or_default(),
     )?;
+    if lost > 0 {
+        bail!(
+            "{} records were lost with a stripe that failed",
+            grouped(lost)
+        );
+    }
     if too_long > 0 {
         bail!(
             "{} records were too long for the stream and are not in it",

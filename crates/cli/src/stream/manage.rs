@@ -1,7 +1,9 @@
 //! `strata stream create`, `list`, `check`.
 
+use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -10,7 +12,7 @@ use strata_node::{StreamCheck, StreamDir, StreamSpec, StreamStatus, check_stream
 use strata_stream::{Form, Geometry, Retention};
 use strata_wire::{grouped, human_bytes};
 
-use super::{name, now_ns};
+use super::{name, now_ns, say_what_is_gone};
 use crate::listing::{ColumnForm, Reader, listing};
 use crate::output::{refuse, standard};
 use crate::text;
@@ -24,9 +26,14 @@ const RETAIN: &str = "10GB";
 Examples:
   strata stream create streams/ kernel
   strata stream create streams/ events --retain 100GB,7d
+  strata stream create streams/ events --stripe /disk2/streams --stripe /disk3/streams
 
 Streams of a directory share its disk space, in pages of 4 MiB. A stream that has as much as it may
-keep writes over its own oldest page. Names have 1 to 64 letters, digits, '.', '_' and '-'.")]
+keep writes over its own oldest page. Names have 1 to 64 letters, digits, '.', '_' and '-'.
+
+With --stripe, the pages of all streams of the directory go in turn to it and to directories on other disks.
+A disk that is full, fails or is unmounted costs the records on it: readers count them as missing, and new ones go
+to the other disks until it is back. The directory itself, which says where pages are, has to stay.")]
 pub(super) struct CreateArgs {
     /// The directory of streams: made if need be.
     dir: PathBuf,
@@ -38,6 +45,10 @@ pub(super) struct CreateArgs {
     /// Set the sizes of page directory, page tables and data pages, for a new directory.
     #[arg(long, value_name = "SIZES", default_value = "4KiB-4KiB-4MiB")]
     pages: String,
+    /// Spread pages over this directory too, which is on another disk; made if need be. Can be given several times,
+    /// also for a directory of streams that exists.
+    #[arg(long, value_name = "DIR")]
+    stripe: Vec<PathBuf>,
     /// Set how records are stored: sealed, each with its number and a keyed tag, or linked, as
     /// a switch writes them (docs/formats/stream.md).
     #[arg(long, value_name = "FORM", default_value = "sealed", value_parser = ["sealed", "linked"])]
@@ -138,8 +149,24 @@ pub(super) fn create(args: &CreateArgs) -> Result<()> {
         },
         _ => Form::Sealed,
     };
+    for stripe in &args.stripe {
+        dir.add_stripe(stripe)?;
+        say_if_on_one_disk(&args.dir, stripe);
+    }
     dir.create_stream(&name, &StreamSpec { retention, form }, now_ns()?)?;
     Ok(())
+}
+
+/// A stripe on the directory's own disk is of no use; most likely, its disk is not mounted.
+fn say_if_on_one_disk(dir: &Path, stripe: &Path) {
+    let device = |path: &Path| fs::metadata(path).map(|found| found.dev()).ok();
+    if device(dir) == device(stripe) {
+        text::warn(&format!(
+            "--stripe {}: is on the same disk as {}: is the other disk mounted?",
+            stripe.display(),
+            dir.display()
+        ));
+    }
 }
 
 /// Records and bytes a second.
@@ -197,6 +224,7 @@ fn status_json(status: &StreamStatus) -> Value {
 
 pub(super) fn list(args: &ListArgs) -> Result<()> {
     let dir = StreamDir::open(&args.dir)?;
+    say_what_is_gone(&dir.gone_stripes()?);
     let mut rows = vec![
         [
             "stream",

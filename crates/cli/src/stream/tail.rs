@@ -15,7 +15,7 @@ use strata_wire::{Printable, exact, grouped};
 
 use super::decode::decoded;
 use super::place::PlaceArgs;
-use super::{name, now_ns};
+use super::{name, now_ns, say_what_is_gone};
 use crate::output::{Standard, refuse, standard};
 use crate::signals::stop_on_signal;
 use crate::text;
@@ -328,6 +328,7 @@ pub(super) fn run(args: &Args, dir: &Path, stream: &StreamName) -> Result<()> {
     if let Some(kept) = &mut kept {
         kept.save(&reader)?;
     }
+    say_what_is_gone(&reader.gone_stripes());
     say_what_is_missing(reader.unread());
     Ok(())
 }

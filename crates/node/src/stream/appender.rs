@@ -1,37 +1,33 @@
-//! Appending to a stream: records go into blocks, full blocks to the disk, several at a time.
+//! Appending to a stream: records go into blocks, full blocks to the disk, several at a time. `opening` says where
+//! a stream goes on.
+
+mod opening;
 
 use std::collections::VecDeque;
 use std::io;
-use std::time::Duration;
+use std::mem;
 
 use strata_stream::{
-    AppendError, Blocks, Cursor, Form, Held, INDEX_JUMP, Item, Page, PageHeader, PageWriter,
-    Recovered, Sample, State, StreamName, TableWriter, expired, recovered,
+    AppendError, Cursor, Form, Held, INDEX_JUMP, PageHeader, PageWriter, Sample, State,
+    TableWriter, expired,
 };
 use strata_wire::exact;
 
 use super::dir::StreamDir;
 use super::error::{In as _, Result, StreamError};
-use super::file::{StreamFile, lock_name};
+use super::file::StreamFile;
 use super::locks::Lock;
-use super::memory::Memory;
-use super::pool::{PAGES, Pool};
+use super::memory::{Memory, Target};
+use super::stripes::{Stripes, stripe_of};
 
-/// Bytes of a block, unless pages are smaller.
-const BLOCK_BYTES: usize = 256 << 10;
+pub(super) use opening::recovered_pages;
+
 /// Direct writes are multiples of this.
 const SECTOR: usize = 4096;
 /// Pages begun between two syncs, so that after a crash fewer than [`INDEX_JUMP`] are missing.
 const UNSYNCED_PAGES_MAX: u64 = INDEX_JUMP / 2;
-/// More pages than blocks in flight can belong to.
-const FEW_PAGES: usize = 16;
-/// Space for at most so many bytes is taken in advance, since a file system that takes some first waits
-/// for what is in flight to the file.
-const GROW_BYTES_MAX: u64 = 64 << 20;
 /// Records have the time of a mark at most this much before them.
 pub(super) const MARK_NS: u64 = 10_000_000;
-/// How long to wait for a reader that looks whether somebody appends.
-const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What was appended since a stream was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -44,7 +40,8 @@ pub struct Appended {
 
 /// A stream that this process appends to, alone.
 pub struct StreamAppender {
-    pool: Pool,
+    dir: StreamDir,
+    stripes: Stripes,
     file: StreamFile,
     memory: Memory,
     writer: Option<PageWriter>,
@@ -62,8 +59,9 @@ pub struct StreamAppender {
     total: Appended,
     at_open: Appended,
     pages_path: String,
+    /// More pages than blocks in flight can belong to.
+    few_pages: usize,
     _lock: Lock,
-    _user: Lock,
 }
 
 impl std::fmt::Debug for StreamAppender {
@@ -74,210 +72,7 @@ impl std::fmt::Debug for StreamAppender {
     }
 }
 
-/// What the pages of a stream in the pool say: of those that `owners` says are its own, or, if the
-/// map of owners may be older than the pages, of all.
-pub(super) fn recovered_pages(
-    pool: &Pool,
-    file: &StreamFile,
-    owners: Option<&[u64]>,
-    state: Option<&State>,
-) -> Result<Recovered> {
-    let pages = pool.pages()?;
-    let id = file.description.id;
-    let count = match owners {
-        Some(owners) => owners.len() as u64,
-        None => pool.count(pages.as_ref())?,
-    };
-    let mut read = Vec::new();
-    for page in 0..exact::<u32>(count) {
-        if owners.is_none_or(|owners| owners[exact::<usize>(page)] == id) {
-            let bytes = pool.header_bytes(pages.as_ref(), page)?;
-            let page_len = file.geometry().page_len();
-            let header =
-                bytes.and_then(|bytes| PageHeader::parse(&bytes, id, &file.key, page_len).ok());
-            if header.is_some() || owners.is_some() {
-                read.push((page, header));
-            }
-        }
-    }
-    let mut found = recovered(read);
-    let oldest = state.map(|state| state.oldest);
-    found.trim(&file.description.retention, file.geometry(), oldest);
-    Ok(found)
-}
-
-/// How many records of a page there have been, as those that are left say.
-fn records_of(pool: &Pool, file: &StreamFile, page: u32, header: PageHeader) -> Result<u32> {
-    let mut bytes = vec![0; file.geometry().page_len()];
-    let pages = pool.pages()?;
-    let read = pages.read_at(&mut bytes, pool.page_at(page));
-    let read = read.in_file(|| file.path.clone())?;
-    let page = Page::new(
-        header,
-        file.key.page(header.index, header.lap),
-        &bytes[..read],
-    );
-    let mut walk = page.walk();
-    for item in walk.by_ref() {
-        let (Item::Record(_) | Item::Missing(_)) = item;
-    }
-    Ok(walk.next_number())
-}
-
-impl StreamDir {
-    /// Starts appending to a stream. One process may at a time.
-    ///
-    /// # Errors
-    ///
-    /// If another does, or a file is damaged.
-    pub fn append(&self, name: &StreamName, now_ns: u64) -> Result<StreamAppender> {
-        StreamAppender::open(self, name, now_ns)
-    }
-}
-
 impl StreamAppender {
-    fn open(dir: &StreamDir, name: &StreamName, now_ns: u64) -> Result<Self> {
-        let mut file = dir.file(name, true)?;
-        let lock = Self::lock(dir, name)?;
-        let user = dir.pool.join(&dir.ids()?)?;
-        let pool = dir.pool.clone();
-        let pages_path = dir.disk.display(PAGES);
-        let state = file.state()?;
-        let was_clean = state.as_ref().is_some_and(|state| state.is_clean);
-        let owners = pool.owners()?;
-        let found = recovered_pages(&pool, &file, Some(&owners), state.as_ref())?;
-        let mut state = state.unwrap_or_else(State::unknown);
-        let last = found.pages.last_key_value().map(|(_, &last)| last);
-        let table = if was_clean {
-            state.is_clean = false;
-            file.write_state(&state)?;
-            TableWriter::new(file.geometry(), state.tables)
-        } else {
-            file.forget_state()?;
-            let pages = found.pages.iter().map(|(&index, &(page, _))| (index, page));
-            file.rebuild(pages)?
-        };
-        file.sync()?;
-        pool.release(file.description.id, &found.unused)?;
-        let block_bytes = BLOCK_BYTES.min(file.geometry().page_len());
-        let pages = pool.pages_for_blocks()?;
-        let memory = Memory::new(pages, block_bytes, dir.disk.in_flight());
-        let mut memory = memory.in_file(|| pages_path.clone())?;
-        memory.written = state.end;
-        let mut appender = Self {
-            memory,
-            writer: None,
-            held: VecDeque::new(),
-            table,
-            first_seq: state.next_seq,
-            // The end of a page that was begun, or the start of one that was not.
-            next_index: state.end.index + u64::from(state.end.offset > 0),
-            unsynced_pages: 0,
-            marked_ns: 0,
-            total: Appended::default(),
-            at_open: Appended::default(),
-            state,
-            pool,
-            file,
-            pages_path,
-            _lock: lock,
-            _user: user,
-        };
-        for (&index, &(page, header)) in &found.pages {
-            let created_ns = header.created_ns;
-            appender.held.push_back((Held { index, created_ns }, page));
-        }
-        match (last, was_clean) {
-            (Some((page, header)), true) => appender.go_on(page, header)?,
-            (last, was_clean) => appender.begin_after_crash(last, was_clean)?,
-        }
-        let (now, _) = appender.state.recent();
-        appender.total = Appended {
-            records: now.records.max(appender.state.next_seq),
-            bytes: now.bytes,
-        };
-        appender.at_open = appender.total;
-        appender.publish(now_ns)?;
-        Ok(appender)
-    }
-
-    /// Readers hold the lock for moments.
-    fn lock(dir: &StreamDir, name: &StreamName) -> Result<Lock> {
-        let file = lock_name(name);
-        let start = std::time::Instant::now();
-        loop {
-            let taken = dir.locks.take(&file).in_file(|| dir.disk.display(&file))?;
-            match taken {
-                Some(lock) => return Ok(lock),
-                None if start.elapsed() < LOCK_PATIENCE => {
-                    std::thread::sleep(Duration::from_millis(5));
-                }
-                None => {
-                    return Err(StreamError::InUse {
-                        dir: dir.path.clone(),
-                        name: name.to_string(),
-                    });
-                }
-            }
-        }
-    }
-
-    /// Goes on where the stream was closed: in the same page, if its records are sealed.
-    fn go_on(&mut self, page: u32, header: PageHeader) -> Result<()> {
-        let end = self.state.end;
-        self.next_index = self.next_index.max(header.index + 1);
-        if header.index != end.index || end.offset == 0 {
-            return Ok(());
-        }
-        let at = exact::<usize>(end.offset);
-        let block_bytes = self.memory.current.memory.len();
-        let block_start = at / block_bytes * block_bytes;
-        let key = self.file.key.clone();
-        let page_len = self.file.geometry().page_len();
-        let places = (at, block_start);
-        let resumed = PageWriter::resume(&header, &key, page_len, places, self.state.number);
-        let Some(writer) = resumed.filter(|_| at < page_len) else {
-            return Ok(());
-        };
-        let page_at = self.pool.page_at(page);
-        let there = &mut self.memory.current.memory[..at - block_start];
-        let pages = self.pool.pages()?;
-        let read = pages.read_at(there, page_at + block_start as u64);
-        let read = read.in_file(|| self.pages_path.clone())?;
-        if read < at - block_start {
-            // Not what the state says: leave it alone.
-            return Ok(());
-        }
-        self.memory.index = header.index;
-        self.memory.page_at = page_at;
-        self.memory.block_start = block_start;
-        self.first_seq = header.first_seq;
-        self.writer = Some(writer);
-        Ok(())
-    }
-
-    /// Goes on in a new page, with a number that no reader has seen.
-    fn begin_after_crash(
-        &mut self,
-        last: Option<(u32, PageHeader)>,
-        was_clean: bool,
-    ) -> Result<()> {
-        if let Some((page, header)) = last {
-            let records = records_of(&self.pool, &self.file, page, header)?;
-            self.state.next_seq = self
-                .state
-                .next_seq
-                .max(header.first_seq + u64::from(records));
-            self.next_index = self.next_index.max(header.index);
-        }
-        if !was_clean {
-            self.next_index += INDEX_JUMP;
-        }
-        self.first_seq = self.state.next_seq;
-        self.memory.written = Cursor::page(self.next_index);
-        Ok(())
-    }
-
     /// What was appended since it was opened.
     #[must_use]
     pub fn appended(&self) -> Appended {
@@ -298,7 +93,7 @@ impl StreamAppender {
     pub fn end(&self) -> Cursor {
         match &self.writer {
             Some(writer) => Cursor {
-                index: self.memory.index,
+                index: self.memory.target.index,
                 offset: exact(writer.at()),
             },
             None => Cursor::page(self.next_index),
@@ -342,7 +137,8 @@ impl StreamAppender {
                     }
                     Err(AppendError::Full) => {}
                     Err(AppendError::TooLong { len, max }) => return Err(self.too_long(len, max)),
-                    Err(AppendError::Blocks(error)) => return Err(self.failed(error)),
+                    // It is not in the page, and goes into the next.
+                    Err(AppendError::Blocks(error)) => self.survive(error, now_ns)?,
                 }
             } else if payload.len() > self.record_len_max() {
                 return Err(self.too_long(payload.len(), self.record_len_max()));
@@ -367,31 +163,120 @@ impl StreamAppender {
         }
     }
 
+    /// An error of the disk: with several stripes, the one that has it is left alone, and so is the page that
+    /// was being filled, if it is there.
+    fn survive(&mut self, error: io::Error, now_ns: u64) -> Result<()> {
+        if !self.stripes.are_several() {
+            return Err(self.failed(error));
+        }
+        // Each stripe that fails is in `broken`.
+        let _ = self.memory.drain();
+        self.leave_broken(now_ns);
+        if !self.memory.is_whole() {
+            self.writer = None;
+            let end = Cursor::page(self.next_index);
+            self.memory.abandon(self.state.next_seq, end);
+        }
+        match self.stripes.usable().is_empty() {
+            true => Err(self.failed(error)),
+            false => Ok(()),
+        }
+    }
+
+    /// Leaves alone what could not be written.
+    fn leave_broken(&mut self, now_ns: u64) {
+        for (stripe, error) in mem::take(&mut self.memory.broken) {
+            self.stripes.fail(stripe, &error.to_string(), now_ns);
+        }
+        self.memory.retain(&self.stripes.usable());
+    }
+
+    /// Looks which stripes are there.
+    fn look(&mut self, now_ns: u64) -> Result<()> {
+        if !self.stripes.are_several() {
+            return Ok(());
+        }
+        self.stripes.look(now_ns);
+        self.leave_broken(now_ns);
+        if !self.stripes.is_due(now_ns) {
+            return Ok(());
+        }
+        // What is still in flight there failed for what it was.
+        if let Err(error) = self.memory.drain() {
+            self.survive(error, now_ns)?;
+        }
+        for number in self.stripes.retry(&self.dir.ids()?, now_ns) {
+            match self.stripes.for_blocks(number) {
+                Some(Ok(file)) => self.memory.mend(number, file),
+                Some(Err(error)) => self.stripes.fail(number, &error.to_string(), now_ns),
+                None => continue,
+            }
+            self.give_up_old(number)?;
+        }
+        Ok(())
+    }
+
+    /// Releases pages of a stripe that is back which the stream has given up meanwhile.
+    fn give_up_old(&mut self, number: u32) -> Result<()> {
+        let id = self.file.description.id;
+        let page_len = self.file.geometry().page_len();
+        let read = self.stripes.headers(Some(id), Some(number))?.into_iter();
+        let old = read.filter_map(|(page, bytes)| {
+            let header = PageHeader::parse(&bytes?, id, &self.file.key, page_len).ok()?;
+            (header.index < self.state.oldest).then_some(page)
+        });
+        let old: Vec<u32> = old.collect();
+        self.stripes.release(id, &old)
+    }
+
+    /// Records that were not written since it was opened, or not synced, because their stripe failed: at most so
+    /// many. Other stripes have those that came after them.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.memory.lost
+    }
+
+    /// Whether nothing was lost with a stripe, for whoever has to be sure of each record.
+    ///
+    /// # Errors
+    ///
+    /// How much was.
+    pub fn all_kept(&self) -> Result<()> {
+        match self.lost() {
+            0 => Ok(()),
+            records => Err(StreamError::Lost { records }),
+        }
+    }
+
+    /// What there is to say of stripes, once: that one fails, or is written again.
+    pub fn take_warnings(&mut self) -> Vec<String> {
+        self.stripes.take_said()
+    }
+
     /// Hands the rest of the page to the disk, and begins another.
     fn next_page(&mut self, now_ns: u64) -> Result<()> {
         if let Some(writer) = self.writer.take() {
             writer.zero_rest(&mut self.memory);
-            if let Err(error) = self.memory.full(writer.at()) {
-                return Err(self.failed(error));
+            let whole = (writer.at(), writer.number());
+            if let Err(error) = self.memory.hand_over(whole, false) {
+                self.survive(error, now_ns)?;
             }
+            self.stripes.trust(self.memory.target.stripe);
         }
         if self.unsynced_pages >= self.unsynced_pages_max() {
             self.sync(now_ns)?;
         }
-        let index = self.next_index;
-        let data_page = self.page_for(index, now_ns)?;
-        let header = self.header(index, now_ns)?;
-        self.memory.index = index;
-        self.memory.page_at = self.pool.page_at(data_page);
-        self.memory.block_start = 0;
-        if let Err(error) = self.make_room() {
-            return Err(self.failed(error));
-        }
-        let page_len = self.file.geometry().page_len();
-        let begun = PageWriter::begin(&header, &self.file.key, page_len, &mut self.memory);
-        self.writer = match begun {
-            Ok(writer) => Some(writer),
-            Err(error) => return Err(self.failed(error)),
+        self.look(now_ns)?;
+        // Each stripe fails once.
+        let (index, data_page) = loop {
+            let index = self.next_index;
+            let data_page = self.page_for(index, now_ns)?;
+            let Err(error) = self.begin_page(index, data_page, now_ns)? else {
+                break (index, data_page);
+            };
+            self.survive(error, now_ns)?;
+            let id = self.file.description.id;
+            self.stripes.release(id, &[data_page])?;
         };
         self.first_seq = self.state.next_seq;
         self.marked_ns = 0;
@@ -403,23 +288,21 @@ impl StreamAppender {
         self.publish(now_ns)
     }
 
-    /// Makes sure that the file has the current page, and if it must grow for that, an eighth more.
-    fn make_room(&mut self) -> io::Result<()> {
-        let start = self.memory.page_at;
-        let page_bytes = u64::from(self.file.geometry().page_bytes);
-        let end = start + page_bytes;
-        let file = &mut self.memory.file;
-        if file.size()? >= end {
-            return Ok(());
+    fn begin_page(&mut self, index: u64, page: u32, now_ns: u64) -> Result<io::Result<()>> {
+        let header = self.header(index, now_ns)?;
+        let target = Target {
+            index,
+            stripe: stripe_of(page),
+            page_at: self.stripes.page_at(page),
+            first_seq: self.state.next_seq,
+        };
+        let geometry = self.file.geometry();
+        if let Err(error) = self.memory.begin(target, geometry.page_bytes) {
+            return Ok(Err(error));
         }
-        let more = (start / 8).min(GROW_BYTES_MAX) / page_bytes * page_bytes;
-        match file.grow(start..end + more) {
-            // The last pages of a disk, one by one.
-            Err(error) if more > 0 && error.kind() == io::ErrorKind::StorageFull => {
-                file.grow(start..end)
-            }
-            grown => grown,
-        }
+        let page_len = geometry.page_len();
+        let begun = PageWriter::begin(&header, &self.file.key, page_len, &mut self.memory);
+        Ok(begun.map(|writer| self.writer = Some(writer)))
     }
 
     /// A ring's pages must not all be written over by what a loss of power would take away.
@@ -474,10 +357,11 @@ impl StreamAppender {
         let count = by_rule
             .max(by_round.count())
             .min(self.held.len().saturating_sub(1));
-        if count > 0 && self.held.len() - count < FEW_PAGES {
+        if count > 0 && self.held.len() - count < self.few_pages {
             // What is in flight to one of them must not come after what is written there next.
-            let drained = self.memory.drain();
-            drained.map_err(|error| self.failed(error))?;
+            if let Err(error) = self.memory.drain() {
+                self.survive(error, now_ns)?;
+            }
         }
         let mut free = self.strike(count)?;
         if let Some((first, _)) = self.held.front() {
@@ -485,11 +369,25 @@ impl StreamAppender {
         } else {
             self.state.oldest = index;
         }
-        let reused = free.pop();
-        self.pool.release(self.file.description.id, &free)?;
-        match reused {
-            Some(page) => Ok(page),
-            None => self.pool.take(self.file.description.id),
+        let id = self.file.description.id;
+        loop {
+            let Some(stripe) = self.stripes.turn(index) else {
+                let none = io::Error::other(self.stripes.gone().join("; "));
+                return Err(self.failed(none));
+            };
+            let reused = free.iter().position(|&page| stripe_of(page) == stripe);
+            let reused = reused.map(|at| free.swap_remove(at));
+            let taken = reused.map_or_else(|| self.stripes.take(id, stripe), Ok);
+            match taken {
+                Err(error) if self.stripes.are_several() => {
+                    self.stripes.fail(stripe, &error.to_string(), now_ns);
+                    self.leave_broken(now_ns);
+                }
+                taken => {
+                    self.stripes.release(id, &free)?;
+                    return taken;
+                }
+            }
         }
     }
 
@@ -521,8 +419,9 @@ impl StreamAppender {
             });
         }
         if let Err(error) = self.write_part() {
-            return Err(self.failed(error));
+            self.survive(error, now_ns)?;
         }
+        self.leave_broken(now_ns);
         self.publish(now_ns)
     }
 
@@ -536,7 +435,8 @@ impl StreamAppender {
             let mut copy = self.memory.take()?;
             copy.memory[..used].copy_from_slice(&self.memory.current.memory[..used]);
             copy.memory[used..len].fill(0);
-            self.memory.submit(copy, len, at);
+            let number = self.writer.as_ref().map_or(0, PageWriter::number);
+            self.memory.submit(copy, len, (at, number), false)?;
         }
         // The block is written again when it is full: not at the same time.
         self.memory.drain()
@@ -549,9 +449,10 @@ impl StreamAppender {
     /// If the disk fails or is full.
     pub fn sync(&mut self, now_ns: u64) -> Result<()> {
         self.flush(now_ns)?;
-        if let Err(error) = self.memory.file.sync() {
-            return Err(self.failed(error));
+        if let Err(error) = self.memory.sync() {
+            self.survive(error, now_ns)?;
         }
+        self.leave_broken(now_ns);
         self.unsynced_pages = 0;
         self.file.sync()
     }
@@ -569,10 +470,11 @@ impl StreamAppender {
         if count == 0 {
             return Ok(());
         }
-        let drained = self.memory.drain();
-        drained.map_err(|error| self.failed(error))?;
+        if let Err(error) = self.memory.drain() {
+            self.survive(error, now_ns)?;
+        }
         let free = self.strike(count)?;
-        self.pool.release(self.file.description.id, &free)?;
+        self.stripes.release(self.file.description.id, &free)?;
         self.publish(now_ns)
     }
 

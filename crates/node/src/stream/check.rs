@@ -66,5 +66,6 @@ fn read_all(dir: &StreamDir, check: &mut StreamCheck) -> Result<()> {
             .push(format!("record {seq} comes after one with a higher number"));
     }
     check.problems.extend(reader.unreadable_pages()?);
+    check.problems.extend(reader.gone_stripes());
     Ok(())
 }

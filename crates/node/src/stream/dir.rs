@@ -15,7 +15,8 @@ use strata_wire::exact;
 use super::error::{In as _, Result, StreamError};
 use super::file::{StreamFile, file_name, lock_name};
 use super::locks::Locks;
-use super::pool::{MAP, PAGES, Pool};
+use super::pool::{MAP, PAGES, Pool, STRIPE_MAP};
+use super::stripes::{Elsewhere, Stripes};
 
 /// A stream to be created.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +34,8 @@ pub struct StreamDir {
     pub(super) locks: Locks,
     pub(super) pool: Pool,
     pub(super) path: String,
+    /// How its stripes are reached.
+    pub(super) elsewhere: Elsewhere,
 }
 
 /// A cursor that was saved under a consumer's name.
@@ -96,6 +99,9 @@ impl StreamDir {
     /// If it is not one of streams, or cannot be read.
     pub fn open(path: &Path) -> Result<Self> {
         let named = path.display().to_string();
+        if path.join(STRIPE_MAP).is_file() {
+            return Err(StreamError::IsStripe { dir: named });
+        }
         if !path.join(MAP).is_file() {
             return Err(StreamError::NotStreams { dir: named });
         }
@@ -110,7 +116,7 @@ impl StreamDir {
     /// If something else is there, its pages have other sizes, or it cannot be written.
     pub fn create(path: &Path, geometry: Option<Geometry>) -> Result<Self> {
         let named = path.display().to_string();
-        if path.join(MAP).is_file() {
+        if path.join(MAP).is_file() || path.join(STRIPE_MAP).is_file() {
             let dir = Self::open(path)?;
             let there = dir.pool.geometry;
             return match geometry {
@@ -145,23 +151,25 @@ impl StreamDir {
     }
 
     fn on(disk: Arc<dyn Disk>, locks: Locks, path: String) -> Result<Self> {
-        let pool = Pool::open(Arc::clone(&disk), locks.clone())?;
+        let pool = Pool::open(Arc::clone(&disk), locks.clone(), None)?;
         Ok(Self {
             disk,
             locks,
             pool,
             path,
+            elsewhere: Elsewhere::Real,
         })
     }
 
     fn make(disk: Arc<dyn Disk>, locks: Locks, path: String, geometry: Geometry) -> Result<Self> {
         let geometry = geometry.checked()?;
-        let pool = Pool::create(Arc::clone(&disk), locks.clone(), geometry)?;
+        let pool = Pool::create(Arc::clone(&disk), locks.clone(), geometry, None)?;
         Ok(Self {
             disk,
             locks,
             pool,
             path,
+            elsewhere: Elsewhere::Real,
         })
     }
 
@@ -177,6 +185,27 @@ impl StreamDir {
         } else {
             Self::make(disk, locks, "simulated".to_owned(), geometry)
         }
+    }
+
+    /// As [`StreamDir::simulated`], with stripes on other disks, in an order that stays.
+    ///
+    /// # Errors
+    ///
+    /// As of [`StreamDir::open`].
+    pub fn simulated_stripes(
+        disk: Arc<dyn Disk>,
+        stripes: Vec<Arc<dyn Disk>>,
+        geometry: Geometry,
+    ) -> Result<Self> {
+        let mut dir = Self::simulated(disk, geometry)?;
+        let locks = || Locks::Simulated(Arc::default());
+        let reached = stripes.into_iter().map(|disk| (disk, locks()));
+        let reached: Vec<_> = reached.collect();
+        dir.elsewhere = Elsewhere::Simulated(Arc::new(reached.clone()));
+        for (at, (disk, locks)) in reached.into_iter().enumerate().skip(dir.listed()?.len()) {
+            dir.list_stripe(disk, locks, &at.to_string(), None)?;
+        }
+        Ok(dir)
     }
 
     /// The sizes of its pages.
@@ -277,8 +306,7 @@ impl StreamDir {
     pub fn status(&self, name: &StreamName) -> Result<StreamStatus> {
         let file = self.file(name, false)?;
         let is_appended = self.is_appended(name)?;
-        let owners = self.pool.owners()?;
-        let owned = owners.iter().filter(|&&owner| owner == file.description.id);
+        let pages = Stripes::open(self)?.owned(file.description.id)?;
         let folder = cursors_of(name);
         let mut cursors = Vec::new();
         for consumer in self.disk.list(&folder).in_file(|| self.path.clone())? {
@@ -291,7 +319,7 @@ impl StreamDir {
         Ok(StreamStatus {
             state: file.state()?,
             is_appended,
-            pages: owned.count() as u64,
+            pages,
             description: file.description,
             cursors,
         })

@@ -25,6 +25,12 @@ pub enum StreamError {
         /// Its path.
         dir: String,
     },
+    /// It has a part of the pages of another.
+    #[error("{dir}: a stripe of a directory of streams: name that directory")]
+    IsStripe {
+        /// Its path.
+        dir: String,
+    },
     /// There is no stream of that name.
     #[error(
         "{dir}: no stream {name}: `strata stream list` shows which there are, `strata stream create` makes one"
@@ -81,6 +87,12 @@ pub enum StreamError {
         len: usize,
         /// How many are allowed.
         max: usize,
+    },
+    /// Stripes of the stream have failed, and these records with them.
+    #[error("{records} records were lost with a stripe that failed: append again, to the others")]
+    Lost {
+        /// How many.
+        records: u64,
     },
     /// A write has failed before, so nothing more is appended.
     #[error("{file}: a write has failed before: open the stream again")]

@@ -120,6 +120,7 @@ impl StreamFeed {
             upkeep: Upkeep::new(Instant::now()),
             when_full,
             unwritten: 0,
+            lost: 0,
             retry: Instant::now(),
             warn,
         };
@@ -253,6 +254,8 @@ struct Writer {
     when_full: WhenFull,
     /// Records that were appended since all were in the file.
     unwritten: u64,
+    /// Records lost with stripes of the stream that are counted.
+    lost: u64,
     /// When to open the stream again.
     retry: Instant,
     warn: FeedWarning,
@@ -339,6 +342,7 @@ impl Writer {
         // It was said already why not.
         if let Ok(appender) = self.dir.append(&self.name, unix_ns()) {
             self.appender = Some(appender);
+            self.lost = 0;
             self.upkeep = Upkeep::new(now);
             (self.warn)("written again");
         }
@@ -350,20 +354,40 @@ impl Writer {
             return Ok(());
         };
         let kept = self.upkeep.run(appender, Instant::now(), unix_ns())?;
+        for warning in appender.take_warnings() {
+            (self.warn)(&warning);
+        }
+        if self.when_full == WhenFull::Wait {
+            appender.all_kept()?;
+        }
+        let lost = appender.lost();
         if kept != Kept::Nothing {
-            self.written();
+            self.written(lost);
         }
         Ok(())
     }
 
-    fn written(&mut self) {
-        self.shared.queue().counts.written += mem::take(&mut self.unwritten);
+    /// All records are in the file, but those that were lost with stripes.
+    fn written(&mut self, lost: u64) {
+        let now_lost = lost - mem::replace(&mut self.lost, lost);
+        let unwritten = mem::take(&mut self.unwritten);
+        let mut queue = self.shared.queue();
+        queue.counts.written += unwritten.saturating_sub(now_lost);
+        queue.counts.lost += now_lost;
     }
 
     fn close(&mut self) -> Result<()> {
-        if let Some(appender) = self.appender.take() {
+        if let Some(mut appender) = self.appender.take() {
+            appender.sync(unix_ns())?;
+            let (lost, is_kept) = (appender.lost(), appender.all_kept());
+            for warning in appender.take_warnings() {
+                (self.warn)(&warning);
+            }
             appender.close(unix_ns())?;
-            self.written();
+            if self.when_full == WhenFull::Wait {
+                is_kept?;
+            }
+            self.written(lost);
         }
         Ok(())
     }

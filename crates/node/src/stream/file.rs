@@ -164,6 +164,20 @@ impl StreamFile {
         Ok(())
     }
 
+    /// Enters the pages that the page table does not have: those of stripes that were gone when it was made anew.
+    pub(super) fn complete(
+        &mut self,
+        table: &mut TableWriter,
+        pages: impl IntoIterator<Item = (u64, u32)>,
+    ) -> Result<()> {
+        for (index, page) in pages {
+            if self.look_up(index)? != Some(page) {
+                self.enter(table, index, page)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Makes the page table anew.
     pub(super) fn rebuild(
         &mut self,

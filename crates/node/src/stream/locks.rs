@@ -1,7 +1,7 @@
 //! Locks between processes: files that are locked as a whole (flock(2)), so that the kernel releases
 //! them when a process ends, however it does.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,8 +15,8 @@ use rustix::fs::OFlags;
 pub(super) enum Locks {
     /// Files of this directory.
     Files(PathBuf),
-    /// In a simulation, which is one thread: which are taken.
-    Simulated(Arc<Mutex<BTreeSet<String>>>),
+    /// In a simulation, which is one thread: which are taken, and by how many.
+    Simulated(Arc<Mutex<BTreeMap<String, u32>>>),
 }
 
 /// A lock, released when it is dropped.
@@ -39,10 +39,12 @@ impl Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         if let Self::Simulated(Locks::Simulated(taken), name) = self {
-            taken
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .remove(name);
+            let mut taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
+            let holders = taken.get_mut(name).expect("it was taken");
+            *holders -= 1;
+            if *holders == 0 {
+                taken.remove(name);
+            }
         }
     }
 }
@@ -59,10 +61,13 @@ impl Locks {
             .open(root.join(name))
     }
 
-    fn simulated(&self, taken: &Mutex<BTreeSet<String>>, name: &str) -> Option<Lock> {
+    fn simulated(&self, taken: &Mutex<BTreeMap<String, u32>>, name: &str) -> Option<Lock> {
         let mut taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_free = taken.insert(name.to_owned());
-        is_free.then(|| Lock::Simulated(self.clone(), name.to_owned()))
+        let is_free = !taken.contains_key(name);
+        is_free.then(|| {
+            taken.insert(name.to_owned(), 1);
+            Lock::Simulated(self.clone(), name.to_owned())
+        })
     }
 
     /// Waits for a lock.
@@ -103,7 +108,11 @@ impl Locks {
                 file.lock_shared()?;
                 Ok(Lock::File(file))
             }
-            Self::Simulated(_) => Ok(Lock::Simulated(self.clone(), String::new())),
+            Self::Simulated(taken) => {
+                let mut taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
+                *taken.entry(name.to_owned()).or_default() += 1;
+                Ok(Lock::Simulated(self.clone(), name.to_owned()))
+            }
         }
     }
 
@@ -113,7 +122,7 @@ impl Locks {
             Self::Files(root) => root,
             Self::Simulated(taken) => {
                 let taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
-                return Ok(taken.contains(name));
+                return Ok(taken.contains_key(name));
             }
         };
         match File::open(root.join(name)) {

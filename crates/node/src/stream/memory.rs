@@ -1,5 +1,6 @@
 //! The memory of a stream's blocks, and their way to the disk.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::mem;
 
@@ -9,40 +10,94 @@ use strata_sys::AlignedBytes;
 use strata_sys::disk::{Carrying, OwnBlock};
 use strata_wire::exact;
 
+/// Space for at most so many bytes is taken in advance, since a file system that takes some first waits
+/// for what is in flight to the file.
+const GROW_BYTES_MAX: u64 = 64 << 20;
+
+/// Makes sure that a file has a page, and if it must grow for that, an eighth more.
+fn make_room(file: &mut dyn DiskFile, start: u64, page_bytes: u64) -> io::Result<()> {
+    let end = start + page_bytes;
+    if file.size()? >= end {
+        return Ok(());
+    }
+    let more = (start / 8).min(GROW_BYTES_MAX) / page_bytes * page_bytes;
+    match file.grow(start..end + more) {
+        // The last pages of a disk, one by one.
+        Err(error) if more > 0 && error.kind() == io::ErrorKind::StorageFull => {
+            file.grow(start..end)
+        }
+        grown => grown,
+    }
+}
+
 /// A block's memory, and the number under which the kernel knows it.
 pub(super) struct Buffer {
     pub(super) memory: AlignedBytes,
     number: u16,
 }
 
-/// What is written at once: where the whole records of the page end with it, and its memory's number.
+/// What is written at once.
 #[derive(Clone, Copy, Debug)]
 struct Tag {
+    /// Where the whole records of the page end with it, and the number of the next one.
     whole: Cursor,
+    next_seq: u64,
+    /// Another one goes on in the next block.
+    is_torn: bool,
+    stripe: u32,
+    /// Its memory's number.
     number: u16,
 }
 
+/// Where blocks go.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Target {
+    pub(super) index: u64,
+    pub(super) stripe: u32,
+    /// Where in the file the page starts.
+    pub(super) page_at: u64,
+    /// The number of its first record.
+    pub(super) first_seq: u64,
+}
+
+/// Files by stripe.
+pub(super) type Files = BTreeMap<u32, Box<dyn DiskFile>>;
+
 /// The blocks of a stream: one that is being filled, some that are being written, and free ones.
+///
+/// With several stripes, an error costs the blocks that it befalls: it is one for the caller if it is of the stripe
+/// that is being written; otherwise it waits in `broken`.
 pub(super) struct Memory {
-    pub(super) file: Box<dyn DiskFile>,
+    files: Files,
+    are_several: bool,
     queue: WriteQueue<Carrying<OwnBlock, Tag>>,
     pub(super) current: Buffer,
     free: Vec<Buffer>,
-    pub(super) index: u64,
-    /// Where in the file the page starts, and where in the page the current block does.
-    pub(super) page_at: u64,
+    pub(super) target: Target,
+    /// Where in the page the current block starts.
     pub(super) block_start: usize,
-    /// Records before this are in the file.
+    /// Records before this are in the file, or lost.
     pub(super) written: Cursor,
     /// An error is final: what follows a block that is not there is not worth much.
     pub(super) failed: bool,
+    /// Stripes that cannot be written any more.
+    pub(super) broken: Vec<(u32, io::Error)>,
+    /// Records that went with them, at most: those that were not written, and those that were not synced.
+    pub(super) lost: u64,
+    /// Records written since the last sync, by stripe.
+    unsynced: BTreeMap<u32, u64>,
+    /// The number of the record after those that were written or lost.
+    settled_seq: u64,
+    /// A record that begins in a block that is lost is lost too.
+    is_torn: bool,
 }
 
 impl Memory {
     pub(super) fn new(
-        file: Box<dyn DiskFile>,
+        (files, are_several): (Files, bool),
         block_bytes: usize,
         in_flight: usize,
+        next_seq: u64,
     ) -> io::Result<Self> {
         let mut queue = WriteQueue::new(in_flight);
         let count = in_flight + 2;
@@ -60,16 +115,64 @@ impl Memory {
         }
         let current = free.pop().expect("there are some");
         Ok(Self {
-            file,
+            files,
+            are_several,
             queue,
             current,
             free,
-            index: 0,
-            page_at: 0,
+            target: Target::default(),
             block_start: 0,
             written: Cursor::START,
             failed: false,
+            broken: Vec::new(),
+            lost: 0,
+            unsynced: BTreeMap::new(),
+            settled_seq: next_seq,
+            is_torn: false,
         })
+    }
+
+    /// An error of a stripe; it is one for the caller if nothing else can be done about it.
+    fn broke(&mut self, stripe: u32, error: io::Error) -> io::Result<()> {
+        if !self.are_several {
+            self.failed = true;
+            return Err(error);
+        }
+        if self.leave(stripe) {
+            let same = error.kind().into();
+            self.broken.push((stripe, error));
+            return if stripe == self.target.stripe {
+                Err(same)
+            } else {
+                Ok(())
+            };
+        }
+        Ok(())
+    }
+
+    /// Writes no more to a stripe; whether it was written.
+    fn leave(&mut self, stripe: u32) -> bool {
+        let Some(mut file) = self.files.remove(&stripe) else {
+            return false;
+        };
+        let unsynced = self.unsynced.remove(&stripe).unwrap_or(u64::MIN);
+        if unsynced > 0 && file.sync().is_err() {
+            self.lost += unsynced;
+        }
+        true
+    }
+
+    /// A stripe is written again.
+    pub(super) fn mend(&mut self, stripe: u32, file: Box<dyn DiskFile>) {
+        self.files.insert(stripe, file);
+    }
+
+    /// Stripes that can be written are these.
+    pub(super) fn retain(&mut self, usable: &[u32]) {
+        let unusable = self.files.keys().filter(|stripe| !usable.contains(stripe));
+        for stripe in unusable.copied().collect::<Vec<_>>() {
+            self.leave(stripe);
+        }
     }
 
     /// The outcome of a write.
@@ -77,19 +180,27 @@ impl Memory {
         &mut self,
         (block, outcome): (Carrying<OwnBlock, Tag>, io::Result<()>),
     ) -> io::Result<()> {
-        let Tag { whole, number } = block.with;
+        let tag = block.with;
         self.free.push(Buffer {
             memory: block.block.into_memory(),
-            number,
+            number: tag.number,
         });
-        if outcome.is_err() {
-            self.failed = true;
+        let more = tag.next_seq.saturating_sub(self.settled_seq);
+        self.settled_seq += more;
+        if let Err(error) = outcome {
+            self.lost += more;
+            self.is_torn = tag.is_torn;
+            return self.broke(tag.stripe, error);
+        }
+        if more > 0 {
+            self.lost += u64::from(mem::take(&mut self.is_torn));
+            *self.unsynced.entry(tag.stripe).or_default() += more;
         }
         // Those of blocks after one that failed do not count.
         if !self.failed {
-            self.written = self.written.max(whole);
+            self.written = self.written.max(tag.whole);
         }
-        outcome
+        Ok(())
     }
 
     /// A free block, if need be one that is waited for.
@@ -101,19 +212,101 @@ impl Memory {
         Ok(self.free.pop().expect("one is free"))
     }
 
-    pub(super) fn submit(&mut self, buffer: Buffer, len: usize, whole_until: usize) {
+    /// Writes a block, with whole records up to an offset of the page, which are `number` of the page.
+    pub(super) fn submit(
+        &mut self,
+        buffer: Buffer,
+        len: usize,
+        (whole_until, number): (usize, u32),
+        is_torn: bool,
+    ) -> io::Result<()> {
+        let Target {
+            index,
+            stripe,
+            page_at,
+            first_seq,
+        } = self.target;
         let whole = Cursor {
-            index: self.index,
+            index,
             offset: exact(whole_until),
         };
-        let number = buffer.number;
-        let registered = (number != u16::MAX).then_some(number);
+        let registered = (buffer.number != u16::MAX).then_some(buffer.number);
         let block = Carrying {
+            with: Tag {
+                whole,
+                next_seq: first_seq + u64::from(number),
+                is_torn,
+                stripe,
+                number: buffer.number,
+            },
             block: OwnBlock::new(buffer.memory, len, registered),
-            with: Tag { whole, number },
         };
-        let at = self.page_at + self.block_start as u64;
-        self.queue.submit(self.file.as_mut(), block, at);
+        let at = page_at + self.block_start as u64;
+        let Some(file) = self.files.get_mut(&stripe) else {
+            // Its records are those of a page that is given up.
+            self.free.push(Buffer {
+                number: block.with.number,
+                memory: block.block.into_memory(),
+            });
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        self.queue.submit(file.as_mut(), block, at);
+        Ok(())
+    }
+
+    /// Writes the current block, which is full or the last one of its page.
+    pub(super) fn hand_over(&mut self, whole: (usize, u32), is_torn: bool) -> io::Result<()> {
+        let next = self.take()?;
+        let full = mem::replace(&mut self.current, next);
+        let len = full.memory.len();
+        self.submit(full, len, whole, is_torn)?;
+        self.block_start += len;
+        while let Some(ended) = self.queue.try_complete() {
+            self.returned(ended)?;
+        }
+        Ok(())
+    }
+
+    /// Begins a page: its bytes have space, or it is known now that they have not.
+    pub(super) fn begin(&mut self, target: Target, page_bytes: u32) -> io::Result<()> {
+        self.target = target;
+        self.block_start = 0;
+        let file = self.files.get_mut(&target.stripe);
+        let file = file.ok_or(io::ErrorKind::NotFound)?;
+        make_room(file.as_mut(), target.page_at, page_bytes.into())
+            .or_else(|error| self.broke(target.stripe, error))
+    }
+
+    /// Gives up what was to be written of a page; `next_seq` is the number of the next record.
+    pub(super) fn abandon(&mut self, next_seq: u64, end: Cursor) {
+        self.lost += next_seq.saturating_sub(self.settled_seq);
+        self.skip_to(next_seq, end);
+    }
+
+    /// Goes on with the record of this number, in a new page.
+    pub(super) fn skip_to(&mut self, next_seq: u64, end: Cursor) {
+        self.settled_seq = self.settled_seq.max(next_seq);
+        self.is_torn = false;
+        self.written = self.written.max(end);
+    }
+
+    /// Whether the page that is being written can be.
+    pub(super) fn is_whole(&self) -> bool {
+        self.files.contains_key(&self.target.stripe)
+    }
+
+    /// What was written survives a loss of power.
+    pub(super) fn sync(&mut self) -> io::Result<()> {
+        let stripes: Vec<u32> = self.files.keys().copied().collect();
+        let mut outcome = Ok(());
+        for stripe in stripes {
+            let file = self.files.get_mut(&stripe).expect("it is one of them");
+            match file.sync() {
+                Ok(()) => drop(self.unsynced.remove(&stripe)),
+                Err(error) => outcome = self.broke(stripe, error).and(outcome),
+            }
+        }
+        outcome
     }
 
     /// Waits for all writes.
@@ -134,15 +327,8 @@ impl Blocks for Memory {
         &mut self.current.memory
     }
 
-    fn full(&mut self, whole_until: usize) -> io::Result<()> {
-        let next = self.take()?;
-        let full = mem::replace(&mut self.current, next);
-        let len = full.memory.len();
-        self.submit(full, len, whole_until);
-        self.block_start += len;
-        while let Some(ended) = self.queue.try_complete() {
-            self.returned(ended)?;
-        }
-        Ok(())
+    fn full(&mut self, whole_until: usize, number: u32) -> io::Result<()> {
+        let is_torn = whole_until < self.block_start + self.current.memory.len();
+        self.hand_over((whole_until, number), is_torn)
     }
 }

@@ -1,6 +1,7 @@
-//! The data pages that the streams of a directory share, and who owns which.
+//! The data pages that the streams of a directory share, and who owns which: those in the directory itself, or
+//! in one of its stripes.
 //!
-//! `pages.map` has 4 KiB that say what the pages are, and then 8 bytes for each: the id of the stream
+//! `pages.map`, in a stripe `stripe.map`, has 4 KiB that say what the pages are, and then 8 bytes for each: the id of the stream
 //! that owns it, or 0. It is changed under a lock. It is not synced: after a loss of power, the
 //! first process to append makes it anew from the headers of pages.
 
@@ -16,26 +17,36 @@ use super::error::{In as _, Result, StreamError};
 use super::locks::{Lock, Locks};
 
 pub(super) const MAP: &str = "pages.map";
+pub(super) const STRIPE_MAP: &str = "stripe.map";
 pub(super) const PAGES: &str = "pages";
 pub(super) const MAP_LOCK: &str = "pages.lock";
 pub(super) const USERS_LOCK: &str = "users.lock";
 const MAGIC: [u8; 8] = *b"STRAPOOL";
+const STRIPE_MAGIC: [u8; 8] = *b"STRIPED1";
 const MAP_HEADER: u64 = 4096;
 const ENTRY: u64 = 8;
+/// Pages of a directory, or of a stripe: their numbers have 28 bits (`stripes`), and a page table stores them plus 1.
+const PAGES_MAX: usize = (1 << 28) - 1;
 /// The owner of a page that is free.
 const NOBODY: u64 = 0;
 
 /// The pages of a directory.
 #[derive(Clone)]
 pub(super) struct Pool {
-    disk: Arc<dyn Disk>,
+    pub(super) disk: Arc<dyn Disk>,
     locks: Locks,
     pub(super) geometry: Geometry,
+    /// Of a stripe.
+    id: Option<u64>,
 }
 
-/// The start of the map: magic, and three sizes.
-fn map_header(geometry: Geometry) -> Vec<u8> {
-    let mut bytes = MAGIC.to_vec();
+fn map_of(id: Option<u64>) -> &'static str {
+    if id.is_some() { STRIPE_MAP } else { MAP }
+}
+
+/// The start of the map: magic, three sizes and, of a stripe, which it is.
+fn map_header(geometry: Geometry, id: Option<u64>) -> Vec<u8> {
+    let mut bytes = if id.is_some() { STRIPE_MAGIC } else { MAGIC }.to_vec();
     for size in [
         geometry.directory_bytes,
         geometry.table_bytes,
@@ -43,6 +54,7 @@ fn map_header(geometry: Geometry) -> Vec<u8> {
     ] {
         bytes.extend(size.to_le_bytes());
     }
+    bytes.extend(id.map(u64::to_le_bytes).into_iter().flatten());
     let sum = strata_stream::siphash24([0, 0], &bytes);
     bytes.extend(sum.to_le_bytes());
     bytes.resize(exact(MAP_HEADER), 0);
@@ -50,11 +62,17 @@ fn map_header(geometry: Geometry) -> Vec<u8> {
 }
 
 impl Pool {
-    pub(super) fn create(disk: Arc<dyn Disk>, locks: Locks, geometry: Geometry) -> Result<Self> {
+    pub(super) fn create(
+        disk: Arc<dyn Disk>,
+        locks: Locks,
+        geometry: Geometry,
+        id: Option<u64>,
+    ) -> Result<Self> {
         let pool = Self {
             disk,
             locks,
             geometry,
+            id,
         };
         let created = pool.disk.create(PAGES).map(drop);
         match created {
@@ -64,15 +82,17 @@ impl Pool {
             _ => {}
         }
         // Last, since a directory with a map is one of streams.
-        let written = pool.disk.replace(MAP, &map_header(geometry));
-        written.in_file(|| pool.disk.display(MAP))?;
+        let map = map_of(id);
+        let written = pool.disk.replace(map, &map_header(geometry, id));
+        written.in_file(|| pool.disk.display(map))?;
         Ok(pool)
     }
 
-    pub(super) fn open(disk: Arc<dyn Disk>, locks: Locks) -> Result<Self> {
-        let named = || disk.display(MAP);
-        let mut header = [0; 28];
-        let map = disk.open(MAP, false).in_file(named)?;
+    /// The pages of a directory, or those of its stripe `id`.
+    pub(super) fn open(disk: Arc<dyn Disk>, locks: Locks, id: Option<u64>) -> Result<Self> {
+        let named = || disk.display(map_of(id));
+        let mut header = [0; 36];
+        let map = disk.open(map_of(id), false).in_file(named)?;
         let read = map.read_at(&mut header, 0).in_file(named)?;
         let size = |at: usize| {
             u32::from_le_bytes(*header[at..].first_chunk().expect("the header is longer"))
@@ -82,18 +102,41 @@ impl Pool {
             table_bytes: size(12),
             page_bytes: size(16),
         };
-        let expected = map_header(geometry);
-        if read < header.len() || expected[..header.len()] != header {
+        let expected = map_header(geometry, id);
+        let len = if id.is_some() { 36 } else { 28 };
+        if read < len || expected[..len] != header[..len] {
+            let whose = match id {
+                Some(_) => "the map of this stripe: another one is there",
+                None => "those of a map of pages of version 1",
+            };
             return Err(StreamError::Damaged {
                 file: named(),
-                problem: "bytes 0 to 27 are not those of a map of pages of version 1".to_owned(),
+                problem: format!("bytes 0 to {} are not {whose}", len - 1),
             });
         }
         Ok(Self {
             disk,
             locks,
             geometry: geometry.checked()?,
+            id,
         })
+    }
+
+    /// Which stripe of some directory this disk has, if it has one.
+    pub(super) fn stripe_on(disk: &dyn Disk) -> Result<Option<u64>> {
+        if !disk.exists(STRIPE_MAP) {
+            return Ok(None);
+        }
+        let named = || disk.display(STRIPE_MAP);
+        let mut header = [0; 28];
+        let map = disk.open(STRIPE_MAP, false).in_file(named)?;
+        map.read_at(&mut header, 0).in_file(named)?;
+        let id = header.last_chunk().expect("it has 28 bytes");
+        Ok(Some(u64::from_le_bytes(*id)))
+    }
+
+    fn map_name(&self) -> String {
+        self.disk.display(map_of(self.id))
     }
 
     /// The file of pages, for reading.
@@ -120,8 +163,8 @@ impl Pool {
 
     /// Owners of all pages.
     pub(super) fn owners(&self) -> Result<Vec<u64>> {
-        let named = || self.disk.display(MAP);
-        let map = self.disk.open(MAP, false).in_file(named)?;
+        let named = || self.map_name();
+        let map = self.disk.open(map_of(self.id), false).in_file(named)?;
         let len = map.size().in_file(named)?.saturating_sub(MAP_HEADER);
         let mut bytes = vec![0; exact::<usize>(len / ENTRY * ENTRY)];
         let read = map.read_at(&mut bytes, MAP_HEADER).in_file(named)?;
@@ -134,19 +177,23 @@ impl Pool {
     }
 
     fn set_owner(&self, page: u32, owner: u64) -> Result<()> {
-        let named = || self.disk.display(MAP);
-        let mut map = self.disk.open(MAP, true).in_file(named)?;
+        let named = || self.map_name();
+        let mut map = self.disk.open(map_of(self.id), true).in_file(named)?;
         let at = MAP_HEADER + u64::from(page) * ENTRY;
         map.write_at(&owner.to_le_bytes(), at).in_file(named)
     }
 
     /// A page for a stream: one that nobody owns, or another at the end.
     pub(super) fn take(&self, stream: u64) -> Result<u32> {
-        let named = || self.disk.display(MAP);
+        let named = || self.map_name();
         let _lock = self.locks.wait(MAP_LOCK).in_file(named)?;
         let owners = self.owners()?;
         let free = owners.iter().position(|&owner| owner == NOBODY);
-        let page = exact::<u32>(free.unwrap_or(owners.len()));
+        let page = free.unwrap_or(owners.len());
+        if page >= PAGES_MAX {
+            return Err(io::Error::from(io::ErrorKind::FileTooLarge)).in_file(named);
+        }
+        let page = exact(page);
         self.set_owner(page, stream)?;
         Ok(page)
     }
@@ -156,7 +203,7 @@ impl Pool {
         if pages.is_empty() {
             return Ok(());
         }
-        let named = || self.disk.display(MAP);
+        let named = || self.map_name();
         let _lock = self.locks.wait(MAP_LOCK).in_file(named)?;
         let owners = self.owners()?;
         for &page in pages {
@@ -182,7 +229,7 @@ impl Pool {
     /// Joins those who append. If nobody else does, the machine may have lost power since somebody
     /// did, so the map is made anew from what headers of pages say; `streams` are those there are.
     pub(super) fn join(&self, streams: &BTreeSet<u64>) -> Result<Lock> {
-        let named = || self.disk.display(MAP);
+        let named = || self.map_name();
         let _lock = self.locks.wait(MAP_LOCK).in_file(named)?;
         let alone = self.locks.take(USERS_LOCK).in_file(named)?;
         let Some(users) = alone else {
@@ -196,11 +243,11 @@ impl Pool {
     /// Pages belong to the streams that their headers name. A page that a stream had given up comes
     /// back to it, and is given up again.
     fn rebuild(&self, streams: &BTreeSet<u64>) -> Result<()> {
-        let named = || self.disk.display(MAP);
+        let named = || self.map_name();
         let pages = self.pages()?;
         let count = self.count(pages.as_ref())?;
         let owners = self.owners()?;
-        let mut map = self.disk.open(MAP, true).in_file(named)?;
+        let mut map = self.disk.open(map_of(self.id), true).in_file(named)?;
         for page in 0..exact::<u32>(count.max(owners.len() as u64)) {
             let header = self.header_bytes(pages.as_ref(), page)?;
             let claimed = header.and_then(|bytes| PageHeader::claimed_stream(&bytes));

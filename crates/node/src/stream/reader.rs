@@ -6,7 +6,6 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use strata_store::DiskFile;
 use strata_stream::{
     Cursor, Form, Item, PAGE_HEADER_LEN, Page, PageHeader, Reached, State, StreamKey, StreamName,
     Walk,
@@ -16,9 +15,9 @@ use strata_wire::exact;
 use super::appender::{MARK_NS, recovered_pages};
 use super::changes::Changes;
 use super::dir::StreamDir;
-use super::error::{In as _, Result, StreamError};
+use super::error::{Result, StreamError};
 use super::file::StreamFile;
-use super::pool::PAGES;
+use super::stripes::Stripes;
 
 /// How long to wait for a process that is about to append to say how far the stream goes.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -59,10 +58,12 @@ pub struct StreamReader {
     dir: StreamDir,
     name: StreamName,
     file: StreamFile,
-    pages: Box<dyn DiskFile>,
+    stripes: Stripes,
     map: Map,
     oldest: u64,
     end: Cursor,
+    /// The number of the record at the end, if nobody appends.
+    end_seq: Option<u64>,
     cursor: Cursor,
     /// The number of the next record, if one before it was read.
     next_seq: Option<u64>,
@@ -117,13 +118,14 @@ impl StreamReader {
         let mut reader = Self {
             dir: dir.clone(),
             name: name.clone(),
-            pages: dir.pool.pages()?,
+            stripes: Stripes::open(dir)?,
             buffer: vec![0; file.geometry().page_len()],
             loaded: None,
             file,
             map: Map::File,
             oldest: 0,
             end: Cursor::START,
+            end_seq: None,
             cursor: Cursor::START,
             next_seq: None,
             unread: Unread::default(),
@@ -148,6 +150,7 @@ impl StreamReader {
                 Some(state) if state.is_clean || is_appended => {
                     self.map = Map::File;
                     (self.oldest, self.end) = (state.oldest, state.end);
+                    self.end_seq = state.is_clean.then_some(state.next_seq);
                     return Ok(());
                 }
                 // It is just being written, or made anew.
@@ -179,7 +182,8 @@ impl StreamReader {
 
     /// After a crash of whoever appended, everything that is in the pages counts.
     fn read_headers(&mut self, state: Option<&State>) -> Result<()> {
-        let found = recovered_pages(&self.dir.pool, &self.file, None, state)?;
+        let found = recovered_pages(&mut self.stripes, &self.file, false, state)?;
+        self.end_seq = None;
         let map: BTreeMap<u64, u32> = found
             .pages
             .iter()
@@ -350,10 +354,11 @@ impl StreamReader {
         let Some(page) = self.page_of(index)? else {
             return Ok(None);
         };
-        let named = || format!("{}: page {page}", self.dir.disk.display(PAGES));
-        let at = self.dir.pool.page_at(page) + there as u64;
-        let read = self.pages.read_at(&mut self.buffer[there..len], at);
-        let len = there + read.in_file(named)?;
+        let buffer = &mut self.buffer[there..len];
+        let Some(read) = self.stripes.read_at(page, there as u64, buffer)? else {
+            return Ok(None);
+        };
+        let len = there + read;
         // What was struck out meanwhile may have been overwritten.
         if len < PAGE_HEADER_LEN || self.page_of(index)? != Some(page) {
             return Ok(None);
@@ -385,6 +390,9 @@ impl StreamReader {
     ) -> std::result::Result<u64, E> {
         let mut count = 0;
         self.cursor = self.cursor.max(Cursor::page(self.oldest));
+        if self.cursor == Cursor::START {
+            self.next_seq = Some(0);
+        }
         while count < max && self.cursor < self.end {
             let index = self.cursor.index;
             if self.load(index)?.is_some() {
@@ -399,7 +407,42 @@ impl StreamReader {
             }
             self.cursor = Cursor::page(index + 1);
         }
+        if count < max {
+            self.count_lost_end();
+        }
         Ok(count)
+    }
+
+    /// Counts what is missing at the end of a stream that nobody appends to, if its last page is not there.
+    fn count_lost_end(&mut self) {
+        let is_there = self.loaded.as_ref();
+        let is_there = is_there.is_some_and(|loaded| loaded.header.index == self.end.index);
+        let (Some(end_seq), Some(next_seq)) = (self.end_seq, self.next_seq) else {
+            return;
+        };
+        if is_there || self.cursor.index < self.end.index {
+            return;
+        }
+        let (min, max) = mem::take(&mut self.page_missing);
+        let missing = end_seq.saturating_sub(next_seq);
+        match self.file.description.form {
+            Form::Sealed => {
+                self.unread.missing.0 += missing;
+                self.unread.missing.1 += missing;
+            }
+            Form::Linked { .. } => {
+                self.unread.missing.0 += missing.saturating_sub(max);
+                self.unread.missing.1 += missing.saturating_sub(min);
+            }
+        }
+        self.next_seq = Some(end_seq);
+        self.cursor = self.cursor.max(self.end);
+    }
+
+    /// Stripes that could not be read, and why.
+    #[must_use]
+    pub fn gone_stripes(&self) -> Vec<String> {
+        self.stripes.gone()
     }
 
     /// Reads records of the page in the buffer; how many, and whether to go on with the next page.
@@ -442,25 +485,21 @@ impl StreamReader {
         each: &mut impl FnMut(&Entry<'_>) -> std::result::Result<bool, E>,
     ) -> std::result::Result<(u64, bool), E> {
         let mut count = 0;
-        let mut missing = None;
+        let mut missing = (0, 0);
         while let Some(item) = walk.next() {
             let record = match item {
                 Item::Record(record) if record.at >= from => record,
                 Item::Record(_) => {
-                    missing = None;
+                    missing = (0, 0);
                     continue;
                 }
                 Item::Missing(gap) => {
-                    missing = Some(gap.bounds());
+                    let (min, max) = gap.bounds();
+                    missing = (missing.0 + min, missing.1 + max);
                     continue;
                 }
             };
-            if let Some((min, max)) = missing.take() {
-                self.unread.missing.0 += min;
-                self.unread.missing.1 += max;
-                self.page_missing.0 += min;
-                self.page_missing.1 += max;
-            }
+            self.count_missing(mem::take(&mut missing));
             self.cursor.offset = exact(record.end);
             self.next_seq = Some(header.first_seq + u64::from(walk.next_number()));
             count += 1;
@@ -474,7 +513,21 @@ impl StreamReader {
                 return Ok((count, false));
             }
         }
+        if missing.1 > 0 {
+            // A mark says so, after the last record: it is not to be read again.
+            self.count_missing(missing);
+            let reached = exact(walk.reached().end());
+            self.cursor.offset = self.cursor.offset.max(reached);
+        }
         Ok((count, true))
+    }
+
+    /// Counts what is missing in a page.
+    fn count_missing(&mut self, (min, max): (u64, u64)) {
+        self.unread.missing.0 += min;
+        self.unread.missing.1 += max;
+        self.page_missing.0 += min;
+        self.page_missing.1 += max;
     }
 
     /// Pages that the page table names and that are not what it says, in words.
@@ -485,6 +538,7 @@ impl StreamReader {
             if let Some(page) = self.page_of(index)?
                 && self.load(index)?.is_none()
                 && self.page_of(index)? == Some(page)
+                && !self.stripes.is_gone(page)
             {
                 problems.push(format!(
                     "page {index} of the stream (data page {page}) is damaged: its header is not \

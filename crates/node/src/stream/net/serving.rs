@@ -8,6 +8,7 @@ use strata_stream::message::{From, Message};
 use strata_wire::exact;
 
 use super::peer::{Came, Peer, PeerError, Result};
+use crate::notice::{Notice, Tell};
 use crate::stream::{Kept, StreamAppender, StreamDir, StreamError, StreamReader, Unread, Upkeep};
 
 /// How long a client may take to say what it wants, its part of TLS included.
@@ -18,10 +19,27 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const AT_ONCE: u64 = 1000;
 
 /// What all connections of a server did.
-#[derive(Debug, Default)]
 pub(super) struct Served {
     pub(super) appended: AtomicU64,
     pub(super) read: AtomicU64,
+    tell: Tell,
+}
+
+impl Served {
+    pub(super) fn new(tell: Tell) -> Self {
+        Self {
+            appended: AtomicU64::new(0),
+            read: AtomicU64::new(0),
+            tell,
+        }
+    }
+
+    /// Says what is wrong with stripes of a stream.
+    fn warn_of(&self, appender: &mut StreamAppender, name: &StreamName) {
+        for warning in appender.take_warnings() {
+            (self.tell)(&Notice::Warning(format!("stream {name}: {warning}")));
+        }
+    }
 }
 
 /// What ends a connection.
@@ -81,7 +99,7 @@ fn said(error: &StreamError) -> String {
         StreamError::InUse { name, .. } => {
             format!("somebody else appends to {name}: one at a time may")
         }
-        StreamError::TooLong { .. } => error.to_string(),
+        StreamError::TooLong { .. } | StreamError::Lost { .. } => error.to_string(),
         StreamError::File { source, .. } => format!("the stream's disk: {source}"),
         _ => "the stream cannot be used: its server says why".to_owned(),
     }
@@ -117,12 +135,17 @@ fn append(
     stop: &AtomicBool,
 ) -> std::result::Result<(), Ended> {
     let mut appender = dir.append(name, unix_ns())?;
-    let taken = take_records(peer, &mut appender, served, stop);
+    let taken = take_records(peer, &mut appender, name, served, stop);
+    served.warn_of(&mut appender, name);
     // What came before the connection ended counts.
     let cursor = appender.end();
+    appender.sync(unix_ns())?;
+    let is_kept = appender.all_kept();
     let appended = appender.close(unix_ns())?;
     let records = appended.records;
-    if !taken? {
+    let taken = taken?;
+    is_kept?;
+    if !taken {
         let text = format!("the server ends; it has {records} records of this connection");
         return Ok(refuse(peer, &text)?);
     }
@@ -134,6 +157,7 @@ fn append(
 fn take_records(
     peer: &mut Peer,
     appender: &mut StreamAppender,
+    name: &StreamName,
     served: &Served,
     stop: &AtomicBool,
 ) -> std::result::Result<bool, Ended> {
@@ -161,7 +185,10 @@ fn take_records(
             served.appended.fetch_add(came, Ordering::Relaxed);
             upkeep.appended(Instant::now());
         }
-        if upkeep.run(appender, Instant::now(), now_ns)? == Kept::Synced {
+        let kept = upkeep.run(appender, Instant::now(), now_ns)?;
+        served.warn_of(appender, name);
+        appender.all_kept()?;
+        if kept == Kept::Synced {
             peer.put(&Message::Synced(appender.appended().records))?;
             peer.flush()?;
         }
