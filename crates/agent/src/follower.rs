@@ -9,6 +9,7 @@ use serde::Serialize;
 use strata_rules::Action;
 use strata_wire::Keep;
 
+use crate::bridged::{Bridged, Ports, bridged, ports};
 use crate::limits::INTERFACES_MAX;
 use crate::message::{AssignedPolicy, Assignment, ExportCount, Interface, Report};
 use crate::pattern::matches;
@@ -37,6 +38,8 @@ pub struct Local {
     pub interfaces: Vec<String>,
     /// Labels by which policies select it.
     pub labels: BTreeMap<String, String>,
+    /// Whether a packet that crosses a bridge is exported by each captured interface that it passes.
+    pub all_copies: bool,
     /// Where packets may be sent, by the names that policies use.
     pub destinations: BTreeMap<String, String>,
 }
@@ -52,6 +55,11 @@ pub struct Plan {
     pub keys: Option<String>,
     /// Bytes of each packet that policies need.
     pub snaplen: u32,
+    /// Interfaces that are ports of a bridge, those of each together: what goes from one to another is captured
+    /// where it comes in only.
+    pub bridge_ports: Vec<Vec<String>>,
+    /// What users should know of the interfaces.
+    pub notes: Vec<String>,
     /// Identities of the interfaces.
     identities: BTreeMap<String, u32>,
     is_encrypted: bool,
@@ -79,6 +87,7 @@ impl Plan {
     fn fits(&self, other: &Self) -> bool {
         self.identities == other.identities
             && self.is_encrypted == other.is_encrypted
+            && self.bridge_ports == other.bridge_ports
             && self.snaplen >= other.snaplen
     }
 
@@ -114,6 +123,8 @@ pub struct Follower {
     local: Local,
     /// Interfaces that are there and may be captured.
     present: Vec<Interface>,
+    /// Ports of bridges, also those that may not be captured.
+    ports: Ports,
     assignment: Option<Assignment>,
     /// The recording that should run, by these two.
     wanted: Option<Plan>,
@@ -173,6 +184,7 @@ impl Follower {
         Self {
             local,
             present: Vec::new(),
+            ports: Ports::new(),
             assignment,
             wanted: None,
             running: None,
@@ -187,14 +199,15 @@ impl Follower {
 
     /// Interfaces of the host, all of them; returns whether others than before may be captured.
     pub fn interfaces(&mut self, all: Vec<Interface>) -> bool {
+        let ports = ports(&all);
         let patterns = &self.local.interfaces;
         let is_meant = |one: &Interface| patterns.iter().any(|pattern| matches(pattern, &one.name));
         let mut present: Vec<Interface> = all.into_iter().filter(is_meant).collect();
         present.sort_by(|one, other| one.name.cmp(&other.name));
         present.truncate(INTERFACES_MAX);
-        let is_new = present != self.present;
+        let is_new = present != self.present || ports != self.ports;
         if is_new {
-            self.present = present;
+            (self.present, self.ports) = (present, ports);
             self.wanted = self.plan();
         }
         is_new
@@ -220,7 +233,9 @@ impl Follower {
         let assignment = self.assignment.as_ref()?;
         let present = self.present.iter().map(|interface| &interface.name);
         let identity = |name: &String| Some((name.clone(), *assignment.identities.get(name)?));
-        let identities: BTreeMap<String, u32> = present.filter_map(identity).collect();
+        let mut identities: BTreeMap<String, u32> = present.filter_map(identity).collect();
+        let bridged = self.bridged(&identities, &assignment.policies);
+        identities.retain(|name, _| !bridged.left_out.contains(name));
         let fits = |policy: &&AssignedPolicy| {
             let only = policy.interface.as_ref();
             only.is_none_or(|only| identities.contains_key(only))
@@ -250,9 +265,19 @@ impl Follower {
             config: toml::to_string(&config).expect("names and numbers are TOML"),
             keys: keys.filter(|_| self.local.own_keys.is_none()),
             snaplen,
+            bridge_ports: bridged.ports,
+            notes: bridged.notes,
             identities,
             is_encrypted: self.local.own_keys.is_some() || assigned.is_some(),
         })
+    }
+
+    /// What is done about bridges among the interfaces that are to be captured.
+    fn bridged(&self, captured: &BTreeMap<String, u32>, policies: &[AssignedPolicy]) -> Bridged {
+        match self.local.all_copies {
+            true => Bridged::default(),
+            false => bridged(&self.ports, captured.keys().map(String::as_str), policies),
+        }
     }
 
     /// What is at the other end of interfaces that are captured, where it is known.
@@ -464,6 +489,33 @@ mod tests {
             (agent.step(5, None), agent.step(6, None)),
             (Step::Stop, Step::Wait)
         );
+    }
+
+    #[test]
+    fn another_recording_starts_when_ports_join_or_leave_a_bridge() {
+        let mut agent = follower();
+        let on = |bridges: [&str; 2]| {
+            let mut all = interfaces(&["br0", "tap0", "tap1"]);
+            all[1].bridge = bridges[0].into();
+            all[2].bridge = bridges[1].into();
+            all
+        };
+        agent.assign(assignment("udp", &[("tap0", 1), ("tap1", 2)]));
+        assert!(agent.interfaces(on(["br0", "br0"])));
+        let both = plan(agent.step(0, None));
+        assert_eq!(both.bridge_ports, [["tap0", "tap1"]]);
+        agent.took(both, 0);
+        // The bridge may not be captured, but who is on it counts.
+        assert!(agent.interfaces(on(["br0", ""])));
+        let apart = match agent.step(1, None) {
+            Step::Start(plan) => plan,
+            other => panic!("{other:?}"),
+        };
+        assert!(apart.bridge_ports.is_empty() && apart.notes.is_empty());
+        agent.took(apart, 1);
+        agent.local.all_copies = true;
+        agent.interfaces(on(["br0", "br0"]));
+        assert_eq!(agent.step(2, None), Step::Wait);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! ```text
 //! registry   the controller: who is enrolled, who has which identity, which policies apply where
 //! follower   the agent: what to capture and export, from what it was assigned and what is there
+//! bridged    what crosses a bridge is exported once
 //! document   policies, tenants and identities as an administrator writes them; differences
 //! message    what agents and controller say to each other
 //! pattern    names with * and ?
@@ -15,6 +16,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod bridged;
 mod document;
 mod follower;
 mod limits;

@@ -66,6 +66,9 @@ pub struct Interface {
     /// What is at its other end, as in `netns web-a` and `libvirt blue-1`; empty if that is not known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub behind: String,
+    /// The bridge of which it is a port; empty if it is of none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub bridge: String,
 }
 
 /// What was exported to a destination.
@@ -161,6 +164,7 @@ impl Report {
             text("mac", &interface.mac, LABEL_BYTES_MAX)?;
             text("alias", &interface.alias, ALIAS_BYTES_MAX)?;
             text("behind", &interface.behind, ALIAS_BYTES_MAX)?;
+            text("bridge", &interface.bridge, INTERFACE_BYTES_MAX)?;
             names.push(&interface.name);
         }
         names.sort_unstable();

@@ -512,6 +512,61 @@ fn an_interface_may_go_down_and_away_and_come_back() {
     });
 }
 
+/// Three ports of a bridge, of which two are said to be: what goes from one of those to the other comes once.
+#[test]
+fn what_crosses_a_bridge_comes_where_it_comes_in() {
+    if !may_use_kernel("a bridge") {
+        return;
+    }
+    let namespace = Namespace::new("st-live-bridge");
+    namespace.ip("link add br0 type bridge");
+    namespace.ip("link set br0 up");
+    let port = |number: u8| {
+        namespace.pair(&format!("tap{number}"), &format!("vm{number}"));
+        namespace.ip(&format!("link set tap{number} master br0"));
+    };
+    (0..3).for_each(port);
+    let packet = |source: u16| {
+        let mut packet = udp(false, (source, 2), 50);
+        packet[..6].fill(0xff);
+        packet
+    };
+    namespace.enter(|| {
+        let mut all = options("tap0");
+        all.interfaces = ["tap0", "tap1", "tap2"].map(str::to_owned).to_vec();
+        all.bridge_ports = vec![vec![String::from("tap0"), String::from("tap1")]];
+        let mut live = open(&all);
+        let mut came = |from: &str, source: u16| {
+            let sender = pcap::Capture::from_device(from).unwrap();
+            sender.open().unwrap().sendpacket(packet(source)).unwrap();
+            let mut came = Vec::new();
+            let begun = Instant::now();
+            loop {
+                match live.advance().unwrap() {
+                    LiveNext::Packets => {
+                        let batch = live.batch();
+                        came.extend((0..batch.len()).map(|index| batch.get(index).interface));
+                    }
+                    LiveNext::Idle if !came.is_empty() => break,
+                    _ => assert!(
+                        begun.elapsed() < Duration::from_secs(10),
+                        "nothing from {from}"
+                    ),
+                }
+            }
+            came.sort_unstable();
+            came
+        };
+        // Not again at the other of the two; at the third, of which nothing was said.
+        assert_eq!(came("vm0", 1), [0, 2]);
+        assert_eq!(came("vm1", 2), [1, 2]);
+        assert_eq!(came("vm2", 3), [0, 1, 2]);
+        // What this host sends comes in nowhere.
+        assert_eq!(came("br0", 4), [0, 1, 2]);
+        assert_eq!(came("tap1", 5), [1]);
+    });
+}
+
 #[test]
 fn what_cannot_be_captured_is_said() {
     let Some(namespace) = namespace("errors") else {

@@ -64,6 +64,11 @@ pub(crate) struct Args {
     )]
     interface: Vec<String>,
 
+    /// Export a packet that crosses a bridge from each captured interface that it passes. By default only
+    /// from where it comes in, if the same policies hold for both ports.
+    #[arg(long)]
+    all_copies: bool,
+
     /// Permit sending to this destination, by the name that policies use: udp://HOST:PORT or
     /// vxlan://HOST; may be given several times.
     #[arg(long, value_name = "NAME=URL", required = true)]
@@ -166,6 +171,7 @@ impl Args {
             host: self.name.clone().unwrap_or_else(host_name),
             interfaces: self.interface.clone(),
             labels: pairs("--label", &self.label)?,
+            all_copies: self.all_copies,
             destinations,
             own_keys: own_keys.transpose()?,
             assigned_keys: text(&self.state.join("export.keys"))?,

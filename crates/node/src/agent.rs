@@ -162,6 +162,7 @@ struct Agent {
     tell: Tell,
     /// As last told.
     problem: String,
+    notes: Vec<String>,
 }
 
 /// Runs an agent until `stop`; `reload` asks to read the file of policies again. `waker` says that one of
@@ -232,6 +233,7 @@ pub fn run_agent(
         started: Instant::now(),
         tell: Arc::clone(tell),
         problem: String::new(),
+        notes: Vec::new(),
     };
     agent.look_for_interfaces();
     agent.publish();
@@ -430,7 +432,13 @@ impl Agent {
     fn done(&mut self, plan: strata_agent::Plan, done: Result<()>) {
         let now = self.now_ms();
         match done {
-            Ok(()) => self.follower.took(plan, now),
+            Ok(()) => {
+                for note in plan.notes.iter().filter(|note| !self.notes.contains(note)) {
+                    (self.tell)(&Notice::Interfaces(note.clone()));
+                }
+                self.notes.clone_from(&plan.notes);
+                self.follower.took(plan, now);
+            }
             Err(error) => self.follower.refused(plan, error.chain(), now),
         }
     }

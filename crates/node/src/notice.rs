@@ -68,6 +68,8 @@ pub enum Notice {
     },
     /// An agent is connected to its controller.
     AtController(String),
+    /// How an agent captures interfaces.
+    Interfaces(String),
     /// A message of an agent's recording.
     OfRecording(String),
     /// A relay serves switches from now on.
@@ -188,6 +190,7 @@ impl Notice {
             | Self::Collecting { .. }
             | Self::Controlling { .. } => "serving",
             Self::AtController(_) => "controller",
+            Self::Interfaces(_) => "interfaces",
             Self::OfRecording(_) => "recording",
             Self::Collector { .. } => "collector",
             Self::Translator { .. } => "translator",
@@ -396,6 +399,7 @@ impl fmt::Display for Notice {
                 )
             }
             Self::AtController(address) => write!(f, "controller {address}: connected"),
+            Self::Interfaces(text) => write!(f, "{}", Printable(text)),
             Self::OfRecording(text) => write!(f, "recording: {}", Printable(text)),
             Self::Event(event) => f.write_str(&journal::line(event)),
             Self::Telemetry { .. }

@@ -7,14 +7,17 @@
 //!                                           else   -> the snapshot length
 //! ```
 //!
+//! Before that, what crosses a bridge between two captured ports is left out where it leaves (`bridged`).
 //! `cut` has that table, `spread` the program that chooses a worker, `sampler` the share of flows that
 //! is captured; `hash` finds flows in user space and in the programs alike.
 
+mod bridged;
 mod cut;
 mod hash;
 mod sampler;
 mod spread;
 
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,6 +33,7 @@ use super::error::LiveError;
 use super::headers::{SLL2_LEN, VLAN_TAG_LEN};
 use super::interface::Device;
 use super::options::{Direction, LiveOptions};
+use bridged::BridgePorts;
 use cut::look_up;
 pub use cut::{CUT_BYTES_MIN, CutTable};
 pub use sampler::{FlowSampler, ShareFollower};
@@ -97,6 +101,8 @@ pub(super) struct Kernel {
     workers: u16,
     /// The loopback interface; `None` in a namespace that has renamed it.
     loopback: Option<u32>,
+    /// If they are wanted.
+    bridge_ports: Option<io::Result<BridgePorts>>,
 }
 
 /// What a program is for. One serves all interfaces of a kind.
@@ -163,6 +169,8 @@ impl Kernel {
             key,
             workers,
             loopback: asked::index("lo").ok(),
+            bridge_ports: (!options.bridge_ports.is_empty())
+                .then(|| BridgePorts::new(&options.bridge_ports)),
         }
     }
 
@@ -191,6 +199,7 @@ impl Kernel {
         let fail = |call: &'static str| device.error(call);
         let wanted = match &self.filter {
             _ if self.sample => "sampling by a CPU budget",
+            _ if self.bridge_ports.is_some() => "capturing what crosses a bridge once",
             Some(_) => "filter",
             None => "cut",
         };
@@ -199,11 +208,15 @@ impl Kernel {
                 let number = program.as_fd().as_raw_fd().cast_unsigned();
                 socket::set_number(fd, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, number)
                     .map_err(fail("SO_ATTACH_BPF"))?;
+                if let Some(Ok(ports)) = &self.bridge_ports {
+                    ports.note(&device.name, device.index);
+                }
                 return Ok(Placed::InKernel);
             }
             Err(why) => why,
         };
-        if self.direction != Direction::Both || self.cut.is_some() || self.sample {
+        let needs_bpf = self.cut.is_some() || self.sample || self.bridge_ports.is_some();
+        if self.direction != Direction::Both || needs_bpf {
             return Err(LiveError::NoBpf {
                 interface: device.name.clone(),
                 wanted,
@@ -254,6 +267,11 @@ impl Kernel {
         let sampled_out = asm.label();
         asm.set(Reg::R6, Reg::R1);
         self.check_direction(&mut asm, device, ignore);
+        match &self.bridge_ports {
+            Some(Ok(ports)) => ports.write(&mut asm, ignore),
+            Some(Err(error)) => return Err(error.to_string()),
+            None => {}
+        }
         let cooked = device.link == LinkType::LINUX_SLL2;
         if let Some(filter) = &self.filter {
             let view = if cooked {

@@ -14,6 +14,7 @@
 //! options       what is captured, and how
 //! exclusive     whether packets may be taken away from the host
 //! uses, netlink what else on this host uses an interface
+//! bridges       which interfaces are ports of one
 //! interface     what interfaces there are
 //! batch         where packets lie; headers: what is put in front of them
 //! drops, cpus   what was lost before us, and where; what receiving costs the kernel
@@ -21,6 +22,7 @@
 //! ```
 
 mod batch;
+mod bridges;
 pub(crate) mod clock;
 mod cpus;
 mod drops;
@@ -51,6 +53,7 @@ use strata_wire::{Counters, Meta};
 use crate::packet::BATCH_MAX;
 pub use batch::RingBatch;
 use batch::Slot;
+pub use bridges::bridges_of_ports;
 pub use cpus::{ReceiveCpu, ReceiveCpus};
 pub use drops::{DropCounts, Drops, Lost};
 pub use error::LiveError;

@@ -37,6 +37,9 @@ pub struct LiveOptions {
     pub cut: bool,
     /// Whether flows can be sampled before packets are copied, with [`Live::sampler`](super::Live::sampler).
     pub sample: bool,
+    /// Captured interfaces that are ports of a bridge, those of each together: a packet that goes from one to
+    /// another is captured where it comes in, and not again where it leaves.
+    pub bridge_ports: Vec<Vec<String>>,
     /// Who opens packet sockets; by default this process itself, which may no longer be permitted
     /// to when an interface comes back.
     pub opener: Option<SocketOpener>,
@@ -98,6 +101,7 @@ impl Default for LiveOptions {
             stamps: Stamps::Auto,
             cut: false,
             sample: false,
+            bridge_ports: Vec::new(),
             opener: None,
             exclusive: Exclusive::No,
         }

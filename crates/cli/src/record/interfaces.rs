@@ -80,6 +80,11 @@ pub(super) struct InterfaceArgs {
     )]
     exclusive: Option<ExclusiveArg>,
 
+    /// These interfaces are ports of one bridge: capture a packet that goes from one of them to another
+    /// where it comes in, and not again where it leaves. Separated by commas; once for each bridge.
+    #[arg(long, value_name = "NAMES")]
+    bridge_ports: Vec<String>,
+
     /// Change to this user after opening the interfaces, as tcpdump does. It will own the log.
     #[arg(
         short = 'Z',
@@ -157,6 +162,7 @@ impl InterfaceArgs {
             ("--exclusive", self.exclusive.is_some()),
             ("--cpu", self.cpu.is_some()),
             ("--early-cut", self.early_cut),
+            ("--bridge-ports", !self.bridge_ports.is_empty()),
         ])?;
         let snaplen = self.snaplen != 0 && self.snaplen != LiveOptions::SNAPLEN_DEFAULT;
         for (option, given) in [
@@ -179,6 +185,7 @@ impl InterfaceArgs {
         options.promiscuous = !self.no_promiscuous;
         options.immediate = self.immediate_mode;
         options.cut = self.early_cut;
+        options.bridge_ports = self.bridge_ports()?;
         options.exclusive = match self.exclusive {
             Some(ExclusiveArg::Always) => Exclusive::Yes,
             Some(ExclusiveArg::Auto) => Exclusive::Auto,
@@ -201,6 +208,24 @@ impl InterfaceArgs {
             options.ring_bytes = Some(ring_bytes(size)?);
         }
         Ok(options)
+    }
+
+    /// Ports of each bridge.
+    fn bridge_ports(&self) -> Result<Vec<Vec<String>>> {
+        let mut all: Vec<Vec<String>> = Vec::new();
+        for text in &self.bridge_ports {
+            let names: Vec<String> = text.split(',').map(str::to_owned).collect();
+            for name in &names {
+                let problem = match all.iter().any(|other| other.contains(name)) {
+                    true => "it is the port of one bridge only",
+                    false if !self.interfaces.contains(name) => "it is not captured (-i)",
+                    false => continue,
+                };
+                return Err(refuse(format!("--bridge-ports: '{name}': {problem}")));
+            }
+            all.push(names);
+        }
+        Ok(all)
     }
 
     fn sandbox(&self) -> SandboxSpec {

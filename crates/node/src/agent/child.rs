@@ -81,6 +81,9 @@ impl Recorder {
         let ring_kib = RINGS_KIB / plan.interfaces.len().max(1);
         let ring_kib = ring_kib.clamp(RING_KIB_MIN, RING_KIB_MAX);
         command.args(["-B", &ring_kib.to_string()]);
+        for ports in &plan.bridge_ports {
+            command.args(["--bridge-ports", &ports.join(",")]);
+        }
         // What nobody exports is not copied.
         command.args(["-s", &plan.snaplen.to_string()]);
         command.arg("--config").arg(config).args(&self.options);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use strata_agent::{Assignment, Interface};
-use strata_capture::live::{ANY, Device, namespaces_behind};
+use strata_capture::live::{ANY, Device, bridges_of_ports, namespaces_behind};
 use strata_tls::authority::write_private;
 
 use super::libvirt::machines;
@@ -98,11 +98,13 @@ impl State {
 pub(super) fn interfaces() -> Result<Vec<Interface>> {
     // `-i` separates names by commas.
     let may = |device: &Device| device.name != ANY && !device.name.contains(',') && device.is_up;
-    let devices = Device::all()?.into_iter().filter(may);
+    let devices: Vec<Device> = Device::all()?.into_iter().filter(may).collect();
     // What is not found out is no reason not to capture.
     let namespaces = namespaces_behind().unwrap_or_else(|_| BTreeMap::new());
+    let bridges = bridges_of_ports().unwrap_or_else(|_| BTreeMap::new());
     let machines = machines();
-    let with = |device: Device| {
+    let named = |index: u32| devices.iter().find(|device| device.index == index);
+    let with = |device: &Device| {
         let machine = machines.get(&device.name);
         let namespace = namespaces.get(&device.index);
         let behind = match (machine, namespace) {
@@ -110,9 +112,11 @@ pub(super) fn interfaces() -> Result<Vec<Interface>> {
             (None, Some(namespace)) => format!("netns {namespace}"),
             (None, None) => String::new(),
         };
-        interface(device, &behind)
+        let bridge = bridges.get(&device.index).and_then(|index| named(*index));
+        let bridge = bridge.map_or_else(String::new, |bridge| bridge.name.clone());
+        interface(device, &behind, bridge)
     };
-    Ok(devices.map(with).collect())
+    Ok(devices.iter().map(with).collect())
 }
 
 fn shown(text: &str) -> String {
@@ -120,7 +124,7 @@ fn shown(text: &str) -> String {
     letters.take(BEHIND_MAX).collect()
 }
 
-fn interface(device: Device, behind: &str) -> Interface {
+fn interface(device: &Device, behind: &str, bridge: String) -> Interface {
     let read = |file: &str| -> String {
         let path = Path::new("/sys/class/net").join(&device.name).join(file);
         let text = fs::read_to_string(path).ok();
@@ -131,6 +135,7 @@ fn interface(device: Device, behind: &str) -> Interface {
         mac: read("address"),
         alias: read("ifalias"),
         behind: shown(behind),
-        name: device.name,
+        bridge,
+        name: device.name.clone(),
     }
 }
