@@ -11,7 +11,7 @@ use strata_wire::Keep;
 
 use crate::bridged::{Bridged, Ports, bridged, ports};
 use crate::limits::INTERFACES_MAX;
-use crate::message::{AssignedPolicy, Assignment, ExportCount, Interface, Report};
+use crate::message::{AssignedPolicy, Assignment, Interface, Report};
 use crate::pattern::matches;
 
 /// After a recording could not start or has ended, the next is started after this time, ms, and after
@@ -382,13 +382,13 @@ impl Follower {
         self.refused.as_ref().map_or(&self.ended, |(_, why)| why)
     }
 
-    /// What the controller is told at this time (ns since 1970).
+    /// What the controller is told at this time (ns since 1970), but for what the recording has counted.
     ///
     /// # Panics
     ///
     /// Never: there are at most [`INTERFACES_MAX`] interfaces.
     #[must_use]
-    pub fn report(&self, time_ns: u64, program: &str, exports: Vec<ExportCount>) -> Report {
+    pub fn report(&self, time_ns: u64, program: &str) -> Report {
         Report {
             time_ns,
             program: program.to_owned(),
@@ -400,7 +400,7 @@ impl Follower {
                 u32::try_from(plan.interfaces.len()).expect("they are bounded")
             }),
             problem: self.problem().to_owned(),
-            exports,
+            ..Report::default()
         }
     }
 }
@@ -465,10 +465,10 @@ mod tests {
             ["tap0", "tap1"],
             "eth0 is not for capture"
         );
-        assert_eq!(agent.report(0, "", Vec::new()).runs, 0);
+        assert_eq!(agent.report(0, "").runs, 0);
         agent.took(first, 0);
         assert_eq!(agent.step(1, None), Step::Wait);
-        let report = agent.report(0, "", Vec::new());
+        let report = agent.report(0, "");
         assert_eq!((report.runs, report.captures), (5, 2));
         // Another policy changes nothing else.
         agent.assign(assignment("udp", &[("tap0", 7), ("tap1", 8)]));
@@ -482,7 +482,7 @@ mod tests {
         agent.interfaces(interfaces(&["tap1"]));
         let third = plan(agent.step(3, None));
         assert_eq!(third.interfaces, ["tap1"]);
-        assert_eq!(agent.report(0, "", Vec::new()).captures, 2, "until then");
+        assert_eq!(agent.report(0, "").captures, 2, "until then");
         agent.took(third, 0);
         agent.interfaces(Vec::new());
         assert_eq!(
@@ -531,7 +531,7 @@ mod tests {
         });
         let bad = plan(agent.step(1, None));
         agent.refused(bad, "no destination".into(), 1);
-        let report = agent.report(0, "", Vec::new());
+        let report = agent.report(0, "");
         assert_eq!(
             (report.runs, report.captures, report.problem.as_str()),
             (5, 1, "no destination")

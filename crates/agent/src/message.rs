@@ -105,6 +105,9 @@ pub struct Report {
     pub problem: String,
     /// What was exported since its recording started.
     pub exports: Vec<ExportCount>,
+    /// Packets that the kernel has dropped since then, its ring being full.
+    #[serde(default)]
+    pub dropped: u64,
 }
 
 /// What is wrong with a report.
@@ -249,6 +252,8 @@ pub struct AgentStatus {
     pub identities: BTreeMap<String, u32>,
     /// What it exported.
     pub exports: Vec<ExportCount>,
+    /// Packets that its kernel has dropped, the ring being full, since its recording started.
+    pub dropped: u64,
     /// Seconds since 1970 at which its certificate expires.
     pub certificate_until: u64,
 }

@@ -256,7 +256,7 @@ impl World {
         match event {
             Event::Ask(agent, connection) if self.is_current(agent, connection) => {
                 let now = self.queue.now();
-                let report = self.agents[agent].follower.report(now, "1", Vec::new());
+                let report = self.agents[agent].follower.report(now, "1");
                 self.send(agent, Event::Asked(agent, connection, Box::new(report)));
             }
             Event::Asked(agent, connection, report) if self.is_current(agent, connection) => {

@@ -302,6 +302,10 @@ fn agents(agents: &[AgentStatus], json: bool) -> Result<()> {
             let (packets, lost) = (count_of(to.packets, "packet"), grouped(to.lost));
             writeln!(out, "    to {name}: {packets}, {lost} lost")?;
         }
+        if agent.dropped > 0 {
+            let dropped = count_of(agent.dropped, "packet");
+            writeln!(out, "    {dropped} dropped by its kernel, the rings being full")?;
+        }
         if !agent.problem.is_empty() {
             writeln!(out, "    problem: {}", Printable(&agent.problem))?;
         }

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use strata_agent::{
-    Assignment, DocumentFile, ExportCount, Follower, Local, Registry, Report, Step,
+    Assignment, DocumentFile, Follower, Local, Registry, Report, Step,
 };
 use strata_capture::live::LinkChanges;
 use strata_control::agent_client::Interrupt;
@@ -313,7 +313,7 @@ impl Agent {
     }
 
     fn follow_file(&mut self) {
-        let report = self.report(Vec::new());
+        let report = self.report();
         let assigned = self.file.as_mut().map(|file| file.assigned(report));
         match assigned.transpose() {
             Ok(Some(Some(assignment))) => self.follower.assign(assignment),
@@ -322,9 +322,9 @@ impl Agent {
         }
     }
 
-    fn report(&self, exports: Vec<ExportCount>) -> Report {
+    fn report(&self) -> Report {
         self.follower
-            .report(now_ns(), env!("CARGO_PKG_VERSION"), exports)
+            .report(now_ns(), env!("CARGO_PKG_VERSION"))
     }
 
     /// Does what there is to do.
@@ -451,7 +451,7 @@ impl Agent {
         } else {
             self.tell_problem(&problem);
         }
-        let report = self.report(Vec::new());
+        let report = self.report();
         let mut shared = self.desk.lock();
         shared.socket = self.child.as_ref().map(|child| child.socket.clone());
         let is_new = Report {

@@ -48,6 +48,7 @@ impl Agent {
             labels: report.labels,
             interfaces: report.interfaces,
             exports: report.exports,
+            dropped: report.dropped,
             identities: self.identities.clone(),
             certificate_until: self.record.until,
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use strata_agent::{Enrol, ExportCount, Renew};
+use strata_agent::{Enrol, ExportCount, Renew, Report};
 use strata_control::agent_client::{AgentClient, AgentClientError, Interrupt};
 use strata_control::client::Client;
 use strata_sandbox::read_secret;
@@ -154,7 +154,9 @@ impl Link {
         let mut report = self.desk.lock().report.clone();
         report.time_ns = now_ns();
         let socket = self.desk.lock().socket.clone();
-        report.exports = socket.as_deref().map_or_else(Vec::new, exports);
+        if let Some(socket) = &socket {
+            count(&mut report, socket);
+        }
         let assigned = match asking.report(&report, until) {
             Ok(assigned) => assigned,
             Err(AgentClientError::Refused {
@@ -219,17 +221,19 @@ fn config(identity: &Identity) -> Result<Arc<rustls::ClientConfig>> {
     agent(&identity.authority, Some(own)).map_err(|error| refused(&error))
 }
 
-/// What the recording has exported; nothing if there is none.
-fn exports(socket: &Path) -> Vec<ExportCount> {
+/// Adds what the recording has counted; nothing if there is none.
+fn count(report: &mut Report, socket: &Path) {
     if fs::symlink_metadata(socket).is_err() {
-        return Vec::new();
+        return;
     }
-    let status = Client::new(Some(socket)).and_then(|client| client.status());
-    let exports = status.map_or_else(|_| Vec::new(), |status| status.exports);
-    let count = exports.into_iter().map(|to| ExportCount {
+    let Ok(status) = Client::new(Some(socket)).and_then(|client| client.status()) else {
+        return;
+    };
+    let exported = status.exports.into_iter().map(|to| ExportCount {
         name: to.name,
         packets: to.packets,
         lost: to.lost,
     });
-    count.collect()
+    report.exports = exported.collect();
+    report.dropped = status.interfaces.iter().map(|one| one.dropped).sum();
 }
