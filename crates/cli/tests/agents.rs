@@ -2,6 +2,8 @@
 //! get: nothing.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
+#[path = "common/agents.rs"]
+mod hosts;
 #[path = "common/program.rs"]
 mod program;
 #[path = "common/signal.rs"]
@@ -10,13 +12,12 @@ mod signal;
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command};
-use std::thread;
-use std::time::{Duration, Instant};
 
+use hosts::agent as start;
+use hosts::{Controller, Running, host, inject, middle, policies, until, within};
 use program::{failed, ok, strata};
-use serde_json::Value;
 use signal::signal;
 use strata_agent::{Enrol, Interface, Renew, Report};
 use strata_control::agent_client::{AgentClient, Interrupt};
@@ -24,117 +25,9 @@ use strata_exporter::MasterKey;
 use strata_testkit::{Namespace, may_use_kernel};
 use strata_tls::authority::{Authority, Key, agent};
 
-/// A process, killed at the end.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < Duration::from_secs(120), "not {what}");
-        thread::sleep(Duration::from_millis(50));
-    }
-}
-
-/// The program, in a namespace if there is one.
-fn within(namespace: Option<&Namespace>) -> Command {
-    let Some(namespace) = namespace else {
-        return strata();
-    };
-    let mut command = Command::new("ip");
-    command.args([
-        "netns",
-        "exec",
-        namespace.name(),
-        env!("CARGO_BIN_EXE_strata"),
-    ]);
-    command
-}
-
-/// A controller with its directory.
-struct Controller {
-    process: Option<Running>,
-    state: PathBuf,
-    address: String,
-}
-
-impl Controller {
-    fn start(dir: &Path, namespace: Option<&Namespace>, address: &str) -> Self {
-        let mut controller = Self {
-            process: None,
-            state: dir.join("controller"),
-            address: address.to_owned(),
-        };
-        controller.again(namespace);
-        controller
-    }
-
-    fn again(&mut self, namespace: Option<&Namespace>) {
-        self.process = None;
-        let mut command = within(namespace);
-        command.args(["controller", "run", "--encrypt"]);
-        command.args(["--listen", &self.address, "--state"]);
-        self.process = Some(Running(command.arg(&self.state).spawn().unwrap()));
-        until("a controller", || {
-            self.command(&["agents"]).output().unwrap().status.success()
-        });
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = strata();
-        command
-            .arg("controller")
-            .args(arguments)
-            .arg("--state")
-            .arg(&self.state);
-        command
-    }
-
-    fn json(&self, arguments: &[&str]) -> Value {
-        serde_json::from_str(&ok(self.command(arguments).arg("--json"))).unwrap()
-    }
-
-    /// Agents that run the version that holds.
-    fn running(&self) -> u64 {
-        self.json(&["rollout", "status"])["running"]
-            .as_u64()
-            .unwrap()
-    }
-
-    fn token(&self) -> PathBuf {
-        self.state.join("enrol.token")
-    }
-
-    /// Token, and certificate of the authority.
-    fn secrets(&self) -> (String, String) {
-        let text = fs::read_to_string(self.token()).unwrap();
-        let (token, authority) = text.split_once('\n').unwrap();
-        (token.to_owned(), authority.to_owned())
-    }
-
-    fn stop(&mut self) {
-        let mut process = self.process.take().unwrap();
-        signal(&process.0, "INT");
-        assert!(process.0.wait().unwrap().success());
-    }
-}
-
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
-}
-
-fn policies(dir: &Path, text: &str) -> String {
-    let dir = dir.join("policies");
-    fs::create_dir_all(&dir).unwrap();
-    fs::write(dir.join("all.toml"), text).unwrap();
-    dir.display().to_string()
 }
 
 const ALL: &str = "[[policy]]\nname = 'all'\nmatch = 'udp'\naction = 'header -> here'\n";
@@ -307,39 +200,6 @@ fn policies_are_applied_by_difference_or_not_at_all() {
     );
 }
 
-/// UDP from one address to another, the same for both tenants.
-fn frame(number: u8) -> Vec<u8> {
-    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
-    frame.extend([
-        0x45, 0, 0, 36, 0, number, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
-    ]);
-    frame.extend([0x30, 0x39, 0, 53, 0, 16, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
-    frame.resize(60, 0);
-    frame
-}
-
-/// A host behind the middle, with a tenant's interface `tap0` whose other end is `vm0`.
-fn host(middle: &Namespace, number: u8) -> Namespace {
-    let host = Namespace::new(&format!("st-ag-{number}"));
-    host.ip("link set lo up");
-    host.ip(&format!(
-        "link add eth0 type veth peer name h{number} netns {}",
-        middle.name()
-    ));
-    middle.ip(&format!("link set h{number} master br0 up"));
-    host.ip(&format!("addr add 10.9.0.{number}/24 dev eth0"));
-    host.ip("link set eth0 up");
-    host.pair("tap0", "vm0");
-    host
-}
-
-fn inject(host: &Namespace, device: &str, number: u8) {
-    host.enter(|| {
-        let mut sender = pcap::Capture::from_device(device).unwrap().open().unwrap();
-        sender.sendpacket(frame(number)).unwrap();
-    });
-}
-
 /// What tshark finds in a file: interface and source of each packet.
 fn found(path: &Path) -> BTreeSet<(String, String)> {
     let mut command = Command::new("tshark");
@@ -398,11 +258,7 @@ fn three_hosts_follow_their_controller_and_go_on_without_it() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let middle = Namespace::new("st-ag-m");
-    middle.ip("link set lo up");
-    middle.ip("link add br0 type bridge");
-    middle.ip("addr add 10.9.0.254/24 dev br0");
-    middle.ip("link set br0 up");
+    let middle = middle("st-ag-m");
     let hosts: Vec<Namespace> = (1..=3).map(|number| host(&middle, number)).collect();
     let mut controller = Controller::start(dir.path(), Some(&middle), "10.9.0.254:4741");
     ok(&mut controller.command(&["apply", &policies(dir.path(), TENANTS)]));
@@ -418,19 +274,9 @@ fn three_hosts_follow_their_controller_and_go_on_without_it() {
         "-w",
     ]);
     let mut collector = Running(command.arg(&file).spawn().unwrap());
-    let _agents: Vec<Running> = (1..=3)
-        .map(|number| {
-            let mut command = within(Some(&hosts[number - 1]));
-            command.args(["agent", "--controller", "10.9.0.254", "-i", "tap*"]);
-            command.args(["--to", "here=udp://10.9.0.254:4740"]);
-            command.arg("--name").arg(format!("host-{number}"));
-            command.arg("--label").arg(format!("rack={number}"));
-            command.arg("--token-file").arg(controller.token());
-            command
-                .arg("--state")
-                .arg(dir.path().join(format!("agent-{number}")));
-            Running(command.spawn().unwrap())
-        })
+    let _agents: Vec<Running> = (1..)
+        .zip(&hosts)
+        .map(|(number, host)| start(host, dir.path(), &controller, number))
         .collect();
     until("three agents", || controller.running() == 3);
     let is_there = |expected: &[&str]| {

@@ -1,6 +1,8 @@
 //! An agent captures a bridge and its ports: what crosses it is exported once, as the kernel counts what comes in.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
+#[path = "common/agents.rs"]
+mod hosts;
 #[path = "common/program.rs"]
 mod program;
 #[path = "common/signal.rs"]
@@ -9,37 +11,18 @@ mod signal;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Command;
 
+use hosts::{Running, until, within};
 use program::ok;
 use signal::signal;
 use strata_testkit::{Namespace, may_use_kernel};
 
 const PORTS: [&str; 3] = ["tap0", "tap1", "tap2"];
 
-struct Running(Child);
-
-impl Running {
-    fn end(mut self) {
-        signal(&self.0, "INT");
-        assert!(self.0.wait().unwrap().success());
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn within(namespace: &Namespace) -> Command {
-    let mut command = Command::new("ip");
-    let program = env!("CARGO_BIN_EXE_strata");
-    command.args(["netns", "exec", namespace.name(), program]);
-    command
+fn end(mut process: Running) {
+    signal(&process.0, "INT");
+    assert!(process.0.wait().unwrap().success());
 }
 
 /// UDP from the machine behind a port to that of another, or to all of them (`None`), with this source port.
@@ -49,6 +32,13 @@ fn frame(from: u8, to: Option<u8>, port: u16) -> Vec<u8> {
     frame.extend(mac(from));
     frame.extend([8, 0, 0x45, 0, 0, 36, 0, 0, 0, 0, 64, 17, 0, 0]);
     frame.extend([10, 0, 0, from, 10, 0, 0, to.unwrap_or(255)]);
+    // Netfilter lets a bridge drop what has no checksum.
+    let words = frame[14..].chunks_exact(2);
+    let sum: u32 = words
+        .map(|two| u32::from(two[0]) << 8 | u32::from(two[1]))
+        .sum();
+    let folded = u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
+    frame[24..26].copy_from_slice(&(!folded).to_be_bytes());
     frame.extend(port.to_be_bytes());
     frame.extend([0, 53, 0, 16, 0, 0]);
     frame.resize(60, 0);
@@ -87,19 +77,11 @@ fn found(path: &Path) -> BTreeMap<(String, u16), usize> {
     all
 }
 
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < Duration::from_secs(120), "not {what}");
-        thread::sleep(Duration::from_millis(50));
-    }
-}
-
 /// What an agent exports of packets between machines and of this host's own: how many there are of each, by
 /// interface and source port, and what the kernel counted meanwhile as coming in by ports, and as this host's.
-fn exported(options: &[&str]) -> (BTreeMap<(String, u16), usize>, [u64; 2], String) {
+fn exported(name: &str, options: &[&str]) -> (BTreeMap<(String, u16), usize>, [u64; 2], String) {
     let dir = tempfile::tempdir().unwrap();
-    let host = Namespace::new("st-bridge");
+    let host = Namespace::new(name);
     host.ip("link set lo up");
     host.ip("link add br0 type bridge mcast_snooping 0");
     host.ip("link set br0 up");
@@ -111,10 +93,10 @@ fn exported(options: &[&str]) -> (BTreeMap<(String, u16), usize>, [u64; 2], Stri
     let text = "[[policy]]\nname = 'all'\nmatch = 'udp port 53'\naction = 'header -> here'\n";
     fs::write(&policies, text).unwrap();
     let out = dir.path().join("out.pcapng");
-    let mut command = within(&host);
+    let mut command = within(Some(&host));
     let collector = Running(command.args(["collector", "-w"]).arg(&out).spawn().unwrap());
     let said = dir.path().join("agent.txt");
-    let mut command = within(&host);
+    let mut command = within(Some(&host));
     command.args([
         "agent",
         "-i",
@@ -158,8 +140,8 @@ fn exported(options: &[&str]) -> (BTreeMap<(String, u16), usize>, [u64; 2], Stri
     send(&host, "tap2", &[frame(9, Some(2), 2004)]);
     let last = |path: &Path| found(path).contains_key(&("me:tap2".into(), 2004));
     until("the last packet", || last(&out));
-    agent.end();
-    collector.end();
+    end(agent);
+    end(collector);
     let mut all = found(&out);
     all.retain(|(_, port), _| *port > 2000);
     all.remove(&("me:tap2".into(), 2004));
@@ -177,7 +159,7 @@ fn what_crosses_a_bridge_is_exported_once() {
     if !may_use_kernel("a bridge in a network namespace") {
         return;
     }
-    let (all, [came, sent], said) = exported(&[]);
+    let (all, [came, sent], said) = exported("st-bridge-1", &[]);
     let total: usize = all.values().sum();
     assert_eq!(total as u64, came + sent, "{all:?}");
     let once = [("tap0", 2001, 200), ("tap1", 2002, 50), ("tap2", 2003, 30)];
@@ -192,7 +174,7 @@ fn every_copy_is_exported_if_that_is_asked_for() {
     if !may_use_kernel("a bridge in a network namespace") {
         return;
     }
-    let (all, _, said) = exported(&["--all-copies"]);
+    let (all, _, said) = exported("st-bridge-2", &["--all-copies"]);
     let copies = [
         ("br0", 2001, 200),
         ("tap0", 2001, 200),
