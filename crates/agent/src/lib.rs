@@ -28,8 +28,8 @@ pub use document::{Difference, DocumentError, DocumentFile, Documents, FILES_MAX
 pub use follower::{Follower, Local, Plan, Step};
 pub use limits::{AGENTS_MAX, IDENTITY_MAX, INTERFACES_MAX};
 pub use message::{
-    AgentStatus, Applied, AssignedPolicy, Assignment, Enrol, Enrolled, ExportCount, Interface,
-    Renew, Report, ReportError, Rollout, RolloutAgent,
+    AgentStatus, Applied, AssignedPolicy, Assignment, CpuUse, Enrol, Enrolled, ExportCount,
+    Interface, Renew, Report, ReportError, Rollout, RolloutAgent,
 };
 pub use pattern::matches;
 pub use registry::{AgentRecord, Change, Registry, RegistryError, Stored, Version};

@@ -83,6 +83,22 @@ pub struct ExportCount {
     pub lost: u64,
 }
 
+/// The CPU time of an agent's recording, in thousandths of a core.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CpuUse {
+    /// What it may use.
+    pub budget: u32,
+    /// What is left of that while others on its CPUs are short; else the same.
+    pub left: u32,
+    /// What it uses.
+    pub used: u32,
+    /// Share of flows that it captures, in thousandths.
+    pub flows: u32,
+    /// Why not all of its budget is left; empty if it is.
+    pub short: String,
+}
+
 /// How an agent is, and what it has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -108,6 +124,9 @@ pub struct Report {
     /// Packets that the kernel has dropped since then, its ring being full.
     #[serde(default)]
     pub dropped: u64,
+    /// What it takes of the CPU, if it has a budget.
+    #[serde(default)]
+    pub cpu: Option<CpuUse>,
 }
 
 /// What is wrong with a report.
@@ -177,6 +196,9 @@ impl Report {
                 what: "interfaces",
                 problem,
             });
+        }
+        if let Some(cpu) = &self.cpu {
+            text("cpu", &cpu.short, PROBLEM_BYTES_MAX)?;
         }
         count("exports", self.exports.len(), EXPORTS_MAX)?;
         let mut exports = self.exports.iter();
@@ -254,6 +276,8 @@ pub struct AgentStatus {
     pub exports: Vec<ExportCount>,
     /// Packets that its kernel has dropped, the ring being full, since its recording started.
     pub dropped: u64,
+    /// What it takes of the CPU, if it has a budget.
+    pub cpu: Option<CpuUse>,
     /// Seconds since 1970 at which its certificate expires.
     pub certificate_until: u64,
 }

@@ -304,7 +304,24 @@ fn agents(agents: &[AgentStatus], json: bool) -> Result<()> {
         }
         if agent.dropped > 0 {
             let dropped = count_of(agent.dropped, "packet");
-            writeln!(out, "    {dropped} dropped by its kernel, the rings being full")?;
+            writeln!(
+                out,
+                "    {dropped} dropped by its kernel, the rings being full"
+            )?;
+        }
+        if let Some(cpu) = &agent.cpu {
+            let percent = |thousandths: u32| f64::from(thousandths) / 10.0;
+            let (used, budget) = (percent(cpu.used), percent(cpu.budget));
+            let flows = percent(cpu.flows);
+            write!(
+                out,
+                "    CPU: {used:.1} % of {budget:.1} %, {flows:.1} % of flows"
+            )?;
+            if !cpu.short.is_empty() {
+                let (left, why) = (percent(cpu.left), Printable(&cpu.short));
+                write!(out, "; headers only, and at most {left:.1} %: {why}")?;
+            }
+            writeln!(out)?;
         }
         if !agent.problem.is_empty() {
             writeln!(out, "    problem: {}", Printable(&agent.problem))?;

@@ -392,6 +392,7 @@ fn options_of_interfaces_are_not_ignored_in_silence() {
         &["--cpu", "10%"],
         &["--exclusive"],
         &["--early-cut"],
+        &["--bridge-ports", "tap0,tap1"],
         &["--disk-limit", "1G"],
         &["-W", "3"],
     ] {

@@ -1,6 +1,7 @@
 //! Control of a running Strata: what users ask of it, what it does by itself, and its reports.
 //!
-//! - [`elastic`]: the response to shortages, and [`cpu`]: the CPU budget, both pure functions;
+//! - [`elastic`]: the response to shortages, [`cpu`]: the CPU budget, and [`contention`]: what is left of it while
+//!   others are short of CPU, all pure functions;
 //! - [`config`]: the configuration file and the page that describes it;
 //! - [`Controller`]: modes, policies, events; publishes plans for workers; [`saved`]: policies
 //!   that were added to it, for the next recording;
@@ -20,6 +21,7 @@ pub mod alerts;
 pub mod api;
 pub mod client;
 pub mod config;
+pub mod contention;
 mod controller;
 pub mod cpu;
 pub mod elastic;
@@ -48,5 +50,5 @@ pub use status::{
     ChangeStatus, ClassStatus, CpuStatus, DetailStatus, DriftStatus, ExportStatus, FeatureDrift,
     FlowTableStatus, InterfaceStatus, LostStatus, ModelsStatus, PacketStatus, PolicyOrigin,
     PolicyStatus, ReceiveStatus, ReportStatus, ResourceStatus, ShadowClassStatus, ShadowStatus,
-    Status, VectorStatus,
+    ShortStatus, Status, VectorStatus,
 };

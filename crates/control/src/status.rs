@@ -368,6 +368,18 @@ pub struct CpuStatus {
     pub used: f64,
     /// Share of flows captured.
     pub flow_share: f64,
+    /// What is left of the budget while the CPUs are short for others; none while they are not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub short: Option<ShortStatus>,
+}
+
+/// What is left to a recording that gives way to others on its CPUs.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ShortStatus {
+    /// Cores that the process may use now. Only headers are copied.
+    pub budget: f64,
+    /// What was found last.
+    pub why: String,
 }
 
 /// The delay from a request, or from the reading that led to a change, to its adoption by a worker.

@@ -648,6 +648,7 @@ fn the_dashboard_finds_its_metrics() {
         budget: 0.1,
         used: 0.05,
         flow_share: 1.0,
+        short: None,
     };
     controller.note_cpu(Instant::now(), Some(cpu));
     let page = metrics::text(&controller, metrics::Format::Prometheus);

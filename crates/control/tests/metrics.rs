@@ -77,6 +77,7 @@ fn controller(policies: u32) -> Controller {
         budget: 0.1,
         used: 0.05,
         flow_share: 1.0,
+        short: None,
     };
     controller.note_cpu(Instant::now(), Some(cpu));
     controller

@@ -21,9 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use strata_agent::{
-    Assignment, DocumentFile, Follower, Local, Registry, Report, Step,
-};
+use strata_agent::{Assignment, DocumentFile, Follower, Local, Registry, Report, Step};
 use strata_capture::live::LinkChanges;
 use strata_control::agent_client::Interrupt;
 use strata_sandbox::{Owner, make_dir};
@@ -323,8 +321,7 @@ impl Agent {
     }
 
     fn report(&self) -> Report {
-        self.follower
-            .report(now_ns(), env!("CARGO_PKG_VERSION"))
+        self.follower.report(now_ns(), env!("CARGO_PKG_VERSION"))
     }
 
     /// Does what there is to do.

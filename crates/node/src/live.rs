@@ -100,7 +100,7 @@ impl Opened {
         cpus.since_last();
         let room = destination.dir();
         let room = room.map(|dir| Reclaim::new(dir, destination.limit(workers)));
-        let governor = Governor::new(lives[0].sampler());
+        let governor = Governor::new(lives[0].sampler(), spec.gives_way);
         let filter = match lives.iter().find_map(Live::filter_in_user_space) {
             Some(why) => {
                 tell(&Notice::FilterAfterCopy(why.to_owned()));

@@ -93,6 +93,8 @@ pub struct InterfaceSpec {
     pub cores: Vec<Option<usize>>,
     /// Cores that the process may use; without it, what the configuration file says.
     pub cpu_budget: Option<f64>,
+    /// Whether it uses less than that while its CPUs are short for others.
+    pub gives_way: bool,
     /// What to drop once interfaces are open; `None` for nothing.
     pub sandbox: Option<SandboxSpec>,
     /// End after this time.

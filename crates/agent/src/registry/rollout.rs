@@ -49,6 +49,7 @@ impl Agent {
             interfaces: report.interfaces,
             exports: report.exports,
             dropped: report.dropped,
+            cpu: report.cpu,
             identities: self.identities.clone(),
             certificate_until: self.record.until,
         }

@@ -50,10 +50,10 @@ struct Moment {
 
 /// In ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Times {
-    softirq: u64,
-    idle: u64,
-    all: u64,
+pub(super) struct Times {
+    pub(super) softirq: u64,
+    pub(super) idle: u64,
+    pub(super) all: u64,
 }
 
 impl Default for ReceiveCpus {
@@ -141,7 +141,7 @@ fn is_much(gained: &BTreeMap<u32, u64>, cpu: u32) -> bool {
 
 /// By CPU, from `/proc/stat`: `cpu0 user nice system idle iowait irq softirq steal ...`, of which
 /// the rest is part of `user` and `nice`.
-fn times(stat: &str) -> BTreeMap<u32, Times> {
+pub(super) fn times(stat: &str) -> BTreeMap<u32, Times> {
     let line = |line: &str| {
         let mut columns = line.strip_prefix("cpu")?.split(' ');
         let cpu = columns.next()?.parse().ok()?;
@@ -159,17 +159,28 @@ fn times(stat: &str) -> BTreeMap<u32, Times> {
     stat.lines().filter_map(line).collect()
 }
 
-/// By CPU, from `/proc/net/softnet_stat`, whose lines are of CPUs that are online. Since Linux 5.10
-/// the 13th column is the CPU's number.
-fn packets(softnet: &str) -> BTreeMap<u32, u64> {
+/// Received packets by CPU.
+fn packets(text: &str) -> BTreeMap<u32, u64> {
+    let all = softnet(text, [0]).into_iter();
+    all.map(|(cpu, [packets])| (cpu, packets)).collect()
+}
+
+/// These columns by CPU, from `/proc/net/softnet_stat`, whose lines are of CPUs that are online. Since Linux
+/// 5.10 the 13th column is the CPU's number.
+pub(super) fn softnet<const N: usize>(text: &str, wanted: [usize; N]) -> BTreeMap<u32, [u64; N]> {
     let line = |(number, line): (u32, &str)| {
-        let mut columns = line.split_whitespace();
-        let packets = u64::from_str_radix(columns.next()?, 16).ok()?;
-        let cpu = columns.nth(11);
-        let cpu = cpu.map_or(Some(number), |cpu| u32::from_str_radix(cpu, 16).ok())?;
-        Some((cpu, packets))
+        let hex = |column: &str| u64::from_str_radix(column, 16).ok();
+        let columns: Vec<u64> = line.split_whitespace().map_while(hex).collect();
+        let cpu = columns
+            .get(12)
+            .map_or(Some(number), |cpu| u32::try_from(*cpu).ok())?;
+        let mut found = [0; N];
+        for (found, column) in found.iter_mut().zip(wanted) {
+            *found = *columns.get(column)?;
+        }
+        Some((cpu, found))
     };
-    (0..).zip(softnet.lines()).filter_map(line).collect()
+    (0..).zip(text.lines()).filter_map(line).collect()
 }
 
 /// By CPU, from `/proc/softirqs`: a line of CPUs, then one for each kind of software interrupt.

@@ -45,6 +45,8 @@ const SLOT_WORDS: usize = 8;
 const COUNTER_WORDS: usize = COUNTER_SLOTS * SLOT_WORDS;
 /// In a cache line of its own.
 const SHARE_AT: usize = cut::SECOND_AT + 8;
+/// Most bytes of a packet that are copied, next to it.
+const LENGTH_AT: usize = SHARE_AT + 1;
 /// Counters of a slot, by word.
 const FILTERED_PACKETS: i16 = 0;
 const FILTERED_BYTES: i16 = 8;
@@ -321,6 +323,9 @@ impl Kernel {
         asm.jump_if(Condition::LessEqual, Reg::R0, snaplen, shorter);
         asm.set(Reg::R0, snaplen);
         asm.bind(shorter);
+        if let Some(sampler) = &self.sampler {
+            sampler.write_length(asm);
+        }
     }
 
     /// Sends packets of an interface to AF_XDP sockets by their queues, for as long as the result

@@ -18,12 +18,14 @@
 //! interface     what interfaces there are
 //! batch         where packets lie; headers: what is put in front of them
 //! drops, cpus   what was lost before us, and where; what receiving costs the kernel
+//! contention    whether our CPUs are short for others
 //! event, clock  waiting, and what time it is
 //! ```
 
 mod batch;
 mod bridges;
 pub(crate) mod clock;
+mod contention;
 mod cpus;
 mod drops;
 mod error;
@@ -54,6 +56,7 @@ use crate::packet::BATCH_MAX;
 pub use batch::RingBatch;
 use batch::Slot;
 pub use bridges::bridges_of_ports;
+pub use contention::{Contention, ContentionReading};
 pub use cpus::{ReceiveCpu, ReceiveCpus};
 pub use drops::{DropCounts, Drops, Lost};
 pub use error::LiveError;

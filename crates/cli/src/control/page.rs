@@ -323,12 +323,19 @@ fn receive(cpu: &ReceiveStatus) -> Row {
 }
 
 fn cpu(cpu: &CpuStatus) -> Row {
-    let text = format!(
+    let mut text = format!(
         "{:.1} % of a core, budget {:.1} %; {:.1} % of flows are captured",
         cpu.used * 100.0,
         cpu.budget * 100.0,
         cpu.flow_share * 100.0,
     );
+    if let Some(short) = &cpu.short {
+        let left = short.budget * 100.0;
+        text += &format!(
+            "; {left:.1} % and headers only, giving way: {}",
+            Printable(&short.why)
+        );
+    }
     row("cpu", text)
 }
 
@@ -483,6 +490,7 @@ mod tests {
                 budget: 0.5,
                 used: 0.25,
                 flow_share: 1.0,
+                short: None,
             }),
             changes: ChangeStatus {
                 count: 2,

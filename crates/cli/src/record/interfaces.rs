@@ -105,6 +105,12 @@ pub(super) struct InterfaceArgs {
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     cpu: Option<f64>,
 
+    /// Use less than --cpu while the CPUs on which this process may run are short for others, such as
+    /// forwarding: first copy at most 256 bytes of each packet, then lower the budget step by step, down
+    /// to a sixteenth. It returns when there is room.
+    #[arg(long, requires = "cpu")]
+    give_way: bool,
+
     /// Let the kernel copy only the headers of flows that are confidently kept as headers. Saves
     /// copying long packets; on a busy core, and with packets of less than a thousand bytes, the
     /// lookups can cost more than they save. Packets that turn out to be wanted whole are counted
@@ -149,6 +155,7 @@ impl InterfaceArgs {
             capture: self.capture()?,
             cores,
             cpu_budget: self.cpu.map(|percent| percent / 100.0),
+            gives_way: self.give_way,
             sandbox: (!self.no_sandbox).then(|| self.sandbox()),
             duration,
         })
@@ -161,6 +168,7 @@ impl InterfaceArgs {
             ("--cores", self.cores.is_some()),
             ("--exclusive", self.exclusive.is_some()),
             ("--cpu", self.cpu.is_some()),
+            ("--give-way", self.give_way),
             ("--early-cut", self.early_cut),
             ("--bridge-ports", !self.bridge_ports.is_empty()),
         ])?;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use strata_agent::{Enrol, ExportCount, Renew, Report};
+use strata_agent::{CpuUse, Enrol, ExportCount, Renew, Report};
 use strata_control::agent_client::{AgentClient, AgentClientError, Interrupt};
 use strata_control::client::Client;
 use strata_sandbox::read_secret;
@@ -236,4 +236,17 @@ fn count(report: &mut Report, socket: &Path) {
     });
     report.exports = exported.collect();
     report.dropped = status.interfaces.iter().map(|one| one.dropped).sum();
+    report.cpu = status.cpu.map(|cpu| CpuUse {
+        budget: thousandths(cpu.budget),
+        left: thousandths(cpu.short.as_ref().map_or(cpu.budget, |short| short.budget)),
+        used: thousandths(cpu.used),
+        flows: thousandths(cpu.flow_share),
+        short: cpu.short.map_or_else(String::new, |short| short.why),
+    });
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+fn thousandths(share: f64) -> u32 {
+    // A conversion to integers stops at their bounds.
+    (share * 1000.0).round() as u32
 }
