@@ -399,7 +399,6 @@ impl fmt::Display for Notice {
                 )
             }
             Self::AtController(address) => write!(f, "controller {address}: connected"),
-            Self::Interfaces(text) => write!(f, "{}", Printable(text)),
             Self::OfRecording(text) => write!(f, "recording: {}", Printable(text)),
             Self::Event(event) => f.write_str(&journal::line(event)),
             Self::Telemetry { .. }
@@ -422,7 +421,7 @@ impl fmt::Display for Notice {
                 "how well the model fits is not recorded: {}: {error}",
                 path.display()
             ),
-            Self::Warning(text) => write!(f, "{}", Printable(text)),
+            Self::Interfaces(text) | Self::Warning(text) => write!(f, "{}", Printable(text)),
         }
     }
 }
