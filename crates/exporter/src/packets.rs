@@ -9,7 +9,7 @@
     reason = "derives of zerocopy, which check that every byte pattern is a value"
 )]
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use strata_wire::{LinkType, exact, layout};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -22,10 +22,14 @@ use crate::headers::{Header, Label};
 pub const PACKET_MAX: usize = 1 << 18;
 /// A packet is not begun in a datagram that has room for less of it, unless that is all.
 const PIECE_MIN: usize = 32;
-/// Packets of which pieces wait for others at most; of more, the oldest is given up.
+/// Packets of a source of which pieces wait for others at most; of more, the oldest is given up.
 const WAITING_MAX: usize = 64;
 /// And their bytes.
 const WAITING_BYTES_MAX: usize = 4 << 20;
+/// Bytes of all sources; for more, the one that has been silent longest gives up its own.
+const ALL_BYTES_MAX: usize = 64 << 20;
+/// And how many sources have packets that wait.
+const SOURCES_MAX: usize = 4096;
 
 /// Before each piece, little-endian.
 ///
@@ -186,7 +190,6 @@ impl PacketWriter {
 /// A packet of which some pieces have arrived.
 #[derive(Debug)]
 struct Waiting {
-    source: Source,
     number: u64,
     /// The first bytes are a piece's; the same in all of them but for offset and length.
     first: Piece,
@@ -195,11 +198,34 @@ struct Waiting {
     pieces: Vec<(usize, usize)>,
 }
 
-/// Reads datagrams of any source. Takes at most 4 MiB for packets of which pieces are missing.
+/// Packets of one source of which pieces are missing, oldest first.
+#[derive(Debug, Default)]
+struct Incomplete {
+    packets: VecDeque<Waiting>,
+    bytes: usize,
+    /// When a piece came last, in pieces of all sources.
+    last: u64,
+}
+
+impl Incomplete {
+    /// Gives up the oldest; how many bytes it took.
+    fn give_up_oldest(&mut self) -> usize {
+        let oldest = self.packets.pop_front();
+        let bytes = oldest.map_or(0, |oldest| oldest.bytes.len());
+        self.bytes -= bytes;
+        bytes
+    }
+}
+
+/// Reads datagrams of any source. Takes at most 4 MiB for packets of a source of which pieces are
+/// missing, and 64 MiB for those of all.
 #[derive(Debug, Default)]
 pub struct PacketReader {
-    waiting: VecDeque<Waiting>,
-    waiting_bytes: usize,
+    /// Sources that have such packets.
+    sources: HashMap<Source, Incomplete>,
+    bytes: usize,
+    /// Pieces that came.
+    pieces: u64,
 }
 
 impl PacketReader {
@@ -272,54 +298,72 @@ impl PacketReader {
         piece: &Piece,
         data: &[u8],
     ) -> Option<Waiting> {
+        let total = piece.total.get() as usize;
+        let known = self.sources.get(&source).is_some_and(|own| {
+            let mut numbers = own.packets.iter().map(|waiting| waiting.number);
+            numbers.any(|waiting| waiting == number)
+        });
+        if !known {
+            self.begin(source, number, piece, total);
+        }
+        self.pieces += 1;
+        let own = self.sources.get_mut(&source)?;
+        own.last = self.pieces;
+        let place = own.packets.iter().position(|at| at.number == number)?;
+        if !own.packets[place].add(piece, data)? {
+            return None;
+        }
+        own.bytes -= total;
+        self.bytes -= total;
+        let whole = own.packets.remove(place);
+        if own.packets.is_empty() {
+            self.sources.remove(&source);
+        }
+        whole
+    }
+
+    /// Makes room for a packet of `total` bytes.
+    fn begin(&mut self, source: Source, number: u64, piece: &Piece, total: usize) {
+        let own = self.sources.entry(source).or_default();
+        while own.packets.len() >= WAITING_MAX || own.bytes + total > WAITING_BYTES_MAX {
+            self.bytes -= own.give_up_oldest();
+        }
+        own.bytes += total;
+        self.bytes += total;
+        own.packets.push_back(Waiting {
+            number,
+            first: *piece,
+            bytes: vec![0; total],
+            pieces: Vec::new(),
+        });
+        while self.bytes > ALL_BYTES_MAX || self.sources.len() > SOURCES_MAX {
+            let others = self.sources.iter().filter(|(of, _)| **of != source);
+            let silent = others.min_by_key(|(_, own)| own.last);
+            let Some((&silent, _)) = silent else { break };
+            let given_up = self.sources.remove(&silent);
+            self.bytes -= given_up.map_or(0, |given_up| given_up.bytes);
+        }
+    }
+}
+
+impl Waiting {
+    /// Adds a piece; whether the packet is complete now, or `None` if the piece contradicts others.
+    fn add(&mut self, piece: &Piece, data: &[u8]) -> Option<bool> {
         let (offset, total) = (piece.offset.get() as usize, piece.total.get() as usize);
-        let known = |waiting: &Waiting| waiting.source == source && waiting.number == number;
-        let place = match self.waiting.iter().position(known) {
-            Some(place) if self.waiting[place].bytes.len() == total => place,
-            Some(_) => return None,
-            None => {
-                while self.waiting.len() >= WAITING_MAX
-                    || self.waiting_bytes + total > WAITING_BYTES_MAX
-                {
-                    let oldest = self.waiting.pop_front()?;
-                    self.waiting_bytes -= oldest.bytes.len();
-                }
-                self.waiting_bytes += total;
-                self.waiting.push_back(Waiting {
-                    source,
-                    number,
-                    first: *piece,
-                    bytes: vec![0; total],
-                    pieces: Vec::new(),
-                });
-                self.waiting.len() - 1
-            }
-        };
-        let waiting = &mut self.waiting[place];
+        if self.bytes.len() != total {
+            return None;
+        }
         let (start, end) = (offset, offset + data.len());
-        let after = waiting
-            .pieces
-            .partition_point(|&(begins, _)| begins < start);
-        let before = after.checked_sub(1).map_or(0, |at| waiting.pieces[at].1);
-        let next = waiting
-            .pieces
-            .get(after)
-            .map_or(total, |&(begins, _)| begins);
+        let after = self.pieces.partition_point(|&(begins, _)| begins < start);
+        let before = after.checked_sub(1).map_or(0, |at| self.pieces[at].1);
+        let next = self.pieces.get(after).map_or(total, |&(begins, _)| begins);
         if before > start || next < end {
             return None;
         }
-        waiting.pieces.insert(after, (start, end));
-        waiting.bytes[start..end].copy_from_slice(data);
-        let have: usize = waiting
-            .pieces
-            .iter()
-            .map(|(begins, ends)| ends - begins)
-            .sum();
-        if have < total {
-            return None;
-        }
-        self.waiting_bytes -= total;
-        self.waiting.remove(place)
+        self.pieces.insert(after, (start, end));
+        self.bytes[start..end].copy_from_slice(data);
+        let have = self.pieces.iter().map(|(begins, ends)| ends - begins);
+        Some(have.sum::<usize>() == total)
     }
 }
 

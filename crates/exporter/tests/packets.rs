@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use strata_capture::{PacketRef, PcapWriter};
 use strata_exporter::{
     Announcement, Datagram, HeaderReader, HeaderWriter, Kind, LEN_MIN, Label, PACKET_MAX,
-    PacketReader, PacketWriter, Sequence, vxlan,
+    PacketReader, PacketWriter, Sequence, Source, vxlan,
 };
 use strata_traffic::{Generator, GeneratorOptions, Profile, SPACE};
 use strata_wire::{Interface, LinkType};
@@ -153,6 +153,63 @@ fn what_never_completes_takes_bounded_memory() {
     let small = [packet(1, 3000)];
     let (found, _) = read(datagrams(&small, 1000).iter());
     assert_eq!(found[&0], small[0]);
+}
+
+/// The two datagrams of a packet that does not fit into one.
+fn in_two(identity: u32, at: usize) -> (Vec<u8>, Vec<u8>, Kept) {
+    let source = Source { identity, ..SOURCE };
+    let kept = packet(at, 2000);
+    let mut writer = PacketWriter::new(source, LinkType::ETHERNET, 1472);
+    let mut all = Vec::new();
+    writer.put(&kept.header(), |bytes| all.push(bytes.to_vec()));
+    writer.finish(|bytes| all.push(bytes.to_vec()));
+    let [first, second] = all.try_into().expect("two datagrams");
+    (first, second, kept)
+}
+
+#[test]
+fn sources_do_not_push_out_what_others_wait_for() {
+    let mut reader = PacketReader::new();
+    let all: Vec<_> = (1..=1000).map(|of| in_two(of, of as usize)).collect();
+    for (first, _, _) in &all {
+        reader.read(first, |_, _| panic!("half of it")).unwrap();
+    }
+    // One that sends many more, none of them whole, gives up its own.
+    for number in 0..1000 {
+        let source = Source {
+            identity: 2000,
+            ..SOURCE
+        };
+        let mut writer = PacketWriter::new(source, LinkType::ETHERNET, 1472);
+        writer.skip(number, |_| ());
+        let mut first = None;
+        writer.put(&packet(1, 60_000).header(), |bytes| {
+            first.get_or_insert(bytes.to_vec());
+        });
+        let read = reader.read(&first.unwrap(), |_, _| panic!("a piece of it"));
+        read.unwrap();
+    }
+    for (at, (_, second, kept)) in all.iter().enumerate() {
+        let mut found = Vec::new();
+        let read = reader.read(second, |_, header| found.push(header.bytes.to_vec()));
+        read.unwrap();
+        assert_eq!(found, std::slice::from_ref(&kept.bytes), "source {at}");
+    }
+}
+
+#[test]
+fn sources_that_left_something_incomplete_do_not_keep_new_ones_out() {
+    let mut reader = PacketReader::new();
+    for identity in 1..=10_000 {
+        let (first, second, kept) = in_two(identity, 7);
+        reader.read(&first, |_, _| panic!("half of it")).unwrap();
+        if identity % 1000 == 0 {
+            let mut found = Vec::new();
+            let read = reader.read(&second, |_, header| found.push(header.bytes.to_vec()));
+            read.unwrap();
+            assert_eq!(found, [kept.bytes], "source {identity}");
+        }
+    }
 }
 
 /// What a datagram holds beyond what it says is not handed out: whoever counts would count too few.
