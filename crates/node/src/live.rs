@@ -261,7 +261,8 @@ impl Supervisor {
         drop(self.exporting.take());
         let names = self.setup.spec.interface_names();
         let drops = DropCounts::now(names).since(&self.before);
-        let lost = lost::lost(&worker::rings(&self.running), &drops);
+        let mode = self.setup.controller.mode();
+        let lost = lost::lost(&worker::rings(&self.running), &drops, &mode);
         let warnings = lost.iter().map(lost::text).collect();
         let outcomes: Result<Vec<_>> = self.running.into_iter().map(Running::join).collect();
         drop(self.reports);
@@ -326,7 +327,7 @@ impl Supervisor {
         }
         self.observer.note(Observation {
             flow_table: Some(flow_table(&pressure)),
-            lost: lost::lost(&rings, &self.drops),
+            lost: lost::lost(&rings, &self.drops, &self.setup.controller.mode()),
             receive: self.receive.clone(),
             rings: rings
                 .into_iter()

@@ -39,7 +39,7 @@ impl Lost {
         match self {
             Self::Kernel => {
                 "the ring was full: give it more memory (-B), spread flows over more cores \
-                 (--cores), keep less (--mode), or filter"
+                 (--cores), or filter"
             }
             Self::Softnet => {
                 "a CPU's receive queue was full, for all programs on this host: raise \

@@ -81,6 +81,8 @@ pub struct RingCounts {
     pub dropped: u64,
     /// How often the ring was full.
     pub full: u64,
+    /// Bytes of the ring, as asked for; of several, of the largest.
+    pub bytes: usize,
 }
 
 impl RingCounts {
@@ -91,6 +93,7 @@ impl RingCounts {
             received: self.received + other.received,
             dropped: self.dropped + other.dropped,
             full: self.full + other.full,
+            bytes: self.bytes.max(other.bytes),
         }
     }
 }
@@ -160,7 +163,10 @@ impl Ring {
             card_times,
             insists: options.stamps == Stamps::Adapter,
             clock_events: None,
-            counts: RingCounts::default(),
+            counts: RingCounts {
+                bytes: ring_bytes,
+                ..RingCounts::default()
+            },
         })
     }
 

@@ -32,6 +32,7 @@ pub(super) struct Xsk {
     last_ts_ns: u64,
     /// Packets received until they were last counted, and the kernel's number of them then.
     received: (u64, u32),
+    bytes: usize,
     /// Whether the driver writes directly into our memory.
     pub(super) zero_copy: bool,
 }
@@ -67,6 +68,7 @@ impl Xsk {
             socket,
             last_ts_ns: 0,
             received: (0, 0),
+            bytes: frames * FRAME_BYTES,
             zero_copy,
         })
     }
@@ -125,6 +127,7 @@ impl Xsk {
             received: received + found.dropped,
             dropped: found.dropped,
             full: found.full,
+            bytes: self.bytes,
         })
     }
 }

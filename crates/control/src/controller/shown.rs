@@ -10,6 +10,12 @@ use crate::status::{
 };
 
 impl Controller {
+    /// The mode in force; of several, their names with `+` between.
+    #[must_use]
+    pub fn mode(&self) -> String {
+        self.lock().active().join("+")
+    }
+
     /// The status.
     #[must_use]
     pub fn status(&self) -> Status {
