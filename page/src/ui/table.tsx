@@ -28,7 +28,13 @@ interface Props<Row> {
   order?: "asc" | "desc";
   onSort?: (key: string) => void;
   height?: number;
+  /** Where one was when a row was opened is kept under this name, for the way back. */
+  remember?: string;
 }
+
+/** Tables that one may come back to. */
+const PLACES_MAX = 50;
+const places = new Map<string, { top: number; chosen: number; page: number }>();
 
 export const ROW_PX = 30;
 /** Browsers do not lay out elements much taller than this. */
@@ -52,6 +58,26 @@ export function VirtualTable<Row>(props: Props<Row>) {
   const first = Math.max(0, Math.floor((top * scale) / ROW_PX) - AROUND);
   const last = Math.min(total, first + visible + 2 * AROUND + 1);
   const shift = first * ROW_PX - top * (scale - 1);
+
+  const kept = useRef(props.remember === undefined ? undefined : places.get(props.remember));
+  useEffect(() => {
+    const before = kept.current;
+    if (!before || total <= before.chosen || !scroller.current) return;
+    kept.current = undefined;
+    if (props.remember !== undefined) places.delete(props.remember);
+    setChosen(before.chosen);
+    scroller.current.scrollTop = before.top;
+    window.scrollTo(0, before.page);
+  }, [total]);
+  const open = (index: number, row: Row) => {
+    if (props.remember !== undefined) {
+      places.delete(props.remember);
+      places.set(props.remember, { top: scroller.current?.scrollTop ?? 0, chosen: index, page: window.scrollY });
+      const oldest = places.keys().next().value;
+      if (places.size > PLACES_MAX && oldest !== undefined) places.delete(oldest);
+    }
+    props.open(row);
+  };
 
   useEffect(() => {
     if (total > 0) props.want(first, last);
@@ -83,7 +109,7 @@ export function VirtualTable<Row>(props: Props<Row>) {
       move(to);
     } else if (event.key === "Enter") {
       const row = props.row(chosen);
-      if (row !== undefined) props.open(row);
+      if (row !== undefined) open(chosen, row);
     }
   };
 
@@ -122,7 +148,7 @@ export function VirtualTable<Row>(props: Props<Row>) {
                 aria-selected={index === chosen}
                 onClick={() => {
                   setChosen(index);
-                  if (row !== undefined) props.open(row);
+                  if (row !== undefined) open(index, row);
                 }}
               >
                 {columns.map((column) => (

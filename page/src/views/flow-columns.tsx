@@ -75,10 +75,20 @@ export const DEFAULT = [
   "kept_bytes",
   "class",
 ];
-/** On a phone. */
+/** On a phone: the port below its address, since flows differ by their ports. */
 export const NARROW: Column<Flow>[] = columns
   .filter(({ key }) => ["src", "dst", "kept_bytes"].includes(key))
-  .map((column) => ({ ...column, width: column.number ? 4.2 : 6.4 }));
+  .map((column) => {
+    if (column.number) return { ...column, width: 4.2 };
+    const side = column.key === "src" ? "src" : "dst";
+    const cell = (flow: Flow) => (
+      <span class="two-lines">
+        <span>{flow[side] || "–"}</span>
+        <span>{flow[`${side}_port`] == null ? "" : `port ${flow[`${side}_port`]}`}</span>
+      </span>
+    );
+    return { ...column, width: 6.4, cell };
+  });
 
 export function ClassName(props: { of: string }) {
   const kind = props.of === "benign" ? "" : props.of === "unclassified" ? "warn" : "bad";

@@ -312,6 +312,7 @@ function Table(props: { packets: Packets; open: (id: string) => void }) {
         want={want}
         open={(row) => props.open(row.id)}
         height={560}
+        remember={`packets ${location.search}`}
       />
       <p class="quiet">
         {plural(rows.length, "packet")}
