@@ -1,8 +1,8 @@
 // A flow: its packets in both directions.
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { address, call, lines as ndjson, nanoseconds } from "../api/client";
-import type { Changed, Covered, Flow, Packet, SearchEvent, Session } from "../api/client";
-import { bytes, count, dayTime, duration, filterOf, percent, plural, time, zone } from "../format";
+import type { Changed, Covered, Flow, Packet, Policy, SearchEvent, Session } from "../api/client";
+import { bytes, count, dayTime, duration, filterOf, percent, plural, time, toLocal, zone } from "../format";
 import { asRefused, useLoad, useMedia } from "../hooks";
 import type { View } from "../main";
 import { changed, go, link } from "../router";
@@ -11,6 +11,7 @@ import { kept } from "../ui/colour";
 import { Downloads } from "../ui/downloads";
 import { type Column, VirtualTable } from "../ui/table";
 import { ClassName, end, seconds } from "./flow-columns";
+import { moment } from "./times";
 
 /** Packets asked for at a time, and most that the page holds. */
 const PAGE = 500;
@@ -63,6 +64,13 @@ export function FlowView({ place, session }: View) {
         <a href={link("/search", { log, from, to })}>Search</a> › flow
       </p>
       <h1>{one ? `${one.protocol} ${end(one.src, one.src_port)} → ${end(one.dst, one.dst_port)}` : "Flow"}</h1>
+      {(from !== "" || to !== "") && (
+        <p>
+          Only its packets {from !== "" && `from ${said(from)} `}
+          {to !== "" && `to ${said(to)} `}are counted and listed here:{" "}
+          <a href={changed(place, { from: null, to: null })}>all of it</a>.
+        </p>
+      )}
       {one && <Facts flow={one} log={log} session={session} from={from} to={to} opened={place.query.has("label")} />}
       {one && session.recorders.length === 0 && (
         <p class="quiet">
@@ -94,6 +102,12 @@ export function FlowView({ place, session }: View) {
   );
 }
 
+/** A time of the URL, as one reads it. */
+function said(text: string): string {
+  const at = moment(text);
+  return at === null ? text : `${toLocal(at)} ${zone(at)}`;
+}
+
 function packetLink(log: string, packet: string, query: URLSearchParams): string {
   return link("/packet", {
     log,
@@ -118,6 +132,13 @@ interface FactsProps {
 function Facts(props: FactsProps) {
   const { flow, log, session } = props;
   const mayChange = session.recorders.length > 0 && session.roles.includes("change") && !session.read_only;
+  const recorder = session.recorders.find(({ log }) => log === props.log)?.id;
+  const known = useLoad<Policy[]>(
+    // A recorder that does not answer is said elsewhere.
+    async (signal) => (recorder ? call("policies", { path: { recorder }, signal }).catch(() => []) : []),
+    [recorder],
+  );
+  const policies = (known.data ?? []).filter(({ match }) => flow.filter !== "" && match === flow.filter);
   const policy = (action: string) => link("/policies", { match: flow.filter, action, log });
   return (
     <>
@@ -138,6 +159,12 @@ function Facts(props: FactsProps) {
         )}
         {flow.community_id && <small> Community ID {flow.community_id}</small>}
       </p>
+      {policies.map(({ id, action, priority, packets }) => (
+        <p key={id}>
+          A policy for exactly this flow is at work: <b>{action}</b>, priority {priority}, applied to{" "}
+          {plural(packets, "packet")}. <a href="/policies">Policies</a>
+        </p>
+      ))}
       {mayChange && flow.filter !== "" && flow.protocol !== "ethernet" && (
         <p class="actions">
           <a class="button" href={policy("header")}>
