@@ -62,6 +62,28 @@ test("a flow is found, its reason read, and a download is what strata export wri
   await page.context().close();
 });
 
+/** Packets of a pcap file, counted without Strata. */
+function packetsOf(pcap) {
+  const little = pcap.readUInt8(0) === 0xd4 || pcap.readUInt8(0) === 0x4d;
+  let packets = 0;
+  for (let at = 24; at < pcap.length; packets += 1) {
+    at += 16 + (little ? pcap.readUInt32LE(at + 8) : pcap.readUInt32BE(at + 8));
+  }
+  return packets;
+}
+
+test("a sample is not shown as if it were all", async (t) => {
+  const { address } = await serve(t, recorded(t, "--mode", "log-sampled"));
+  const page = await open(browser, `${address}/search`);
+  const number = async (locator) => Number(/([\d\u202f]+) packets?/.exec(await locator.textContent())[1].replaceAll("\u202f", ""));
+  const missing = await number(page.getByText(/sampled out by a mode/).first());
+  const found = await number(page.locator(".search-state").getByText(/captured/));
+  assert.ok(missing > 0);
+  assert.equal(found + missing, packetsOf(readFileSync(new URL(`../../${CAPTURE}`, import.meta.url))));
+  clean(page);
+  await page.context().close();
+});
+
 test("an error in a filter is the filter language's own, at its place", async (t) => {
   const { address } = await serve(t, recorded(t));
   const page = await open(browser, `${address}/search`);

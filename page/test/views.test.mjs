@@ -17,7 +17,7 @@ const VIEWS = {
 /** What is in sight once a view has its data. */
 const READY = {
   now: "text=What to do",
-  search: "text=10.0.0.1:51234",
+  search: "[role=gridcell]",
   flow: "text=TCP SYN",
   packet: "text=28 of 30 trees",
   why: "text=Show its flows",
@@ -222,6 +222,67 @@ test("100,000 rows are scrolled, and only those in sight exist", async () => {
     assert.ok(asked.some(([sort, order]) => sort === "kept_bytes" && order === "desc"));
     await grid.press("Enter");
     await page.waitForURL(/\/flow\?.*flow=f0/);
+  });
+});
+
+test("the way back from a flow leads to its row, and a phone shows its ports", async () => {
+  const listed = 900;
+  const flow = ofSchema("Flow");
+  const over = {
+    search: [
+      { event: "begin", search: "1" },
+      { event: "done", search: "1", result: { ...ofSchema("SearchResult"), flows: listed, listed } },
+    ],
+    flows: (url) => {
+      const offset = Number(url.searchParams.get("offset"));
+      const rows = Array.from({ length: 200 }, (_, step) => ({ ...flow, id: `f${offset + step}`, src_port: 10_000 + offset + step }));
+      return { total: listed, offset, rows };
+    },
+  };
+  for (const window of [{}, { width: 375, height: 740 }]) {
+    await served({ at: "/search", over }, async (page) => {
+      const grid = page.getByRole("grid");
+      await page.getByText("10000").first().waitFor();
+      await grid.evaluate((grid) => (grid.scrollTop = 400 * 30));
+      await page.getByText("10405").click();
+      await page.waitForURL(/flow=f405/);
+      await page.goBack();
+      await page.getByText("10405").waitFor();
+      const chosen = page.getByRole("row", { selected: true });
+      assert.match(await chosen.textContent(), /10405/);
+      // Neither end of the port is cut off.
+      const cut = await chosen.evaluate((row) =>
+        [...row.querySelectorAll("span, div")].some((one) => /10405/.test(one.textContent) && one.scrollWidth > one.clientWidth + 1),
+      );
+      if (window.width) assert.equal(cut, false);
+    }, window);
+  }
+});
+
+test("a flow says that only a part of it is shown, and which policy is for it already", async () => {
+  const session = ofSchema("Session");
+  const flow = ofSchema("Flow");
+  const over = {
+    session: { ...session, recorders: [{ ...session.recorders[0], log: "0" }] },
+    flows: { total: 1, offset: 0, rows: [flow] },
+    policies: [{ ...ofSchema("Policy"), match: flow.filter, action: "header" }, { ...ofSchema("Policy"), id: 9 }],
+  };
+  const at = `/flow?log=0&flow=${flow.id}&from=1769864400&to=1769864460`;
+  await served({ at, over }, async (page) => {
+    await page.getByText("A policy for exactly this flow is at work: header").waitFor();
+    await page.getByText("from 2026-01-31 13:00:00 UTC to 2026-01-31 13:01:00 UTC").waitFor();
+    await page.getByRole("link", { name: "all of it" }).click();
+    await page.waitForURL((url) => !url.searchParams.has("from") && !url.searchParams.has("to"));
+  });
+});
+
+test("keys come past the facets to the flows", async () => {
+  await served({ at: "/search" }, async (page) => {
+    await page.locator(READY.search).first().waitFor();
+    await page.getByRole("link", { name: "Skip to the flows" }).focus();
+    await page.keyboard.press("Enter");
+    assert.equal(await page.evaluate(() => document.activeElement.id), "flows");
+    await page.getByRole("grid").waitFor();
   });
 });
 
@@ -477,6 +538,64 @@ test("a reason leads to a policy for its example flow, which says that it is no 
     await match.fill("tcp and host 10.0.0.1");
     await note.waitFor({ state: "detached" });
   });
+});
+
+test("losses say their share, when and what to do, and what was sampled out is no secret", async () => {
+  await served({ at: "/now" }, async (page) => {
+    const losses = page.getByRole("region", { name: "Losses", exact: true }).first();
+    // 12 of the 4000 captured and the 12 that were lost before.
+    await losses.getByText("0.30 %").waitFor();
+    await losses.getByText("13:04:00 to 13:04:09").waitFor();
+    await losses.getByText("try -B 2048").waitFor();
+    // 1000 of the 4000 captured.
+    await losses.getByText(/1\u202f000 packets.*25\.0 %.*sampled out/).waitFor();
+  });
+});
+
+test("a search says what no search finds, since it was sampled out", async () => {
+  const log = ofSchema("Log");
+  const closed = { ...log.recordings[0], captured_packets: 300, not_kept: [{ how: "sampled_out", packets: 100, bytes: 9 }] };
+  const runs = { ...closed, id: 2, state: "recording", captured_packets: null, not_kept: null };
+  const session = ofSchema("Session");
+  const recorder = {
+    ...ofSchema("Recorder"),
+    log: log.id,
+    status: { packets: [["filtered", 7], ["logged", 60], ["sampled_out", 40]].map(([result, packets]) => ({ result, packets })) },
+  };
+  const over = {
+    session: { ...session, recorders: [{ ...session.recorders[0], log: log.id }] },
+    logs: [{ ...log, recordings: [closed, runs] }],
+    recorders: [recorder],
+  };
+  await served({ at: "/search", over }, async (page) => {
+    // 140 of 400.
+    await page.getByText(/140 packets \(35\.0 %.*sampled out/).first().waitFor();
+    await page.getByText("Download", { exact: true }).click();
+    const menu = page.locator(".menu-body.wide");
+    await menu.getByText(/140 packets/).waitFor();
+    // Each file stands beside its own command line.
+    for (const row of await menu.locator("li").all()) {
+      const href = await row.getByRole("link").getAttribute("href");
+      const format = new URL(href, "http://x").searchParams.get("format");
+      const file = { pcapng: "out.pcapng", csv: "flows.csv", json: "flows.json" }[format] ?? `${format.split("-")[0]}.parquet`;
+      await row.getByText(file).waitFor();
+    }
+    await accessible(page);
+  });
+});
+
+test("a policy that would take more disk is warned of before it is added", async () => {
+  const matched = { flows: 2, packets: 900, wire_bytes: 700_000, kept_bytes: 60_000, covered: ofSchema("Covered") };
+  for (const [would, expected] of [
+    [{ packets: 9000, kept_bytes: 540_000, now_bytes: 60_000, exact: false }, /about 540 kB.*more than without it.*sample of about 9\u202f000 packets/],
+    [{ packets: 900, kept_bytes: 0, now_bytes: 60_000, exact: true }, /With this policy 0 B of them/],
+  ]) {
+    const over = { checkPolicy: { error: null, matched: { ...matched, would } } };
+    await served({ at: "/policies?match=tcp+port+443&action=header", over }, async (page) => {
+      await page.locator(".tried").getByText(expected).waitFor();
+      assert.equal(await page.locator(".tried .notice.warn", { hasText: "With this policy" }).count(), would.exact ? 0 : 1);
+    });
+  }
 });
 
 test("an open page rests between ticks: nothing is animated, which would be a frame each 16 ms", async () => {

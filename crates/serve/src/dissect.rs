@@ -11,9 +11,46 @@ const NETWORKS_MAX: usize = 8;
 /// Of an IP header that ends before it: nothing is read after that.
 const NO_PROTOCOL: u8 = 255;
 
-/// A packet in a line, as in `TCP SYN, 0 bytes`.
-pub(crate) fn summary(headers: &Headers, wire_len: u32) -> String {
-    let payload = wire_len.saturating_sub(headers.header_len);
+/// Shortest Ethernet frame, without its checksum: what is shorter is padded.
+const FRAME_LEN_MIN: u32 = 60;
+
+/// Bytes of an Ethernet frame behind its IP packet, which has no say in them: padding, or a trailer.
+pub(crate) fn behind_ip(link: LinkType, bytes: &[u8], wire_len: u32) -> u32 {
+    if link != LinkType::ETHERNET {
+        return 0;
+    }
+    let word = |at: usize| bytes.get(at..at + 2).map(number);
+    let mut at = 12;
+    for _ in 0..TAGS_MAX {
+        if !matches!(word(at), Some(0x8100 | 0x88a8)) {
+            break;
+        }
+        at += 4;
+    }
+    let network = at + 2;
+    // A length of 0 stands for one that is too large, or that is left to the card.
+    let length = match word(at) {
+        Some(0x0800) => word(network + 2).filter(|length| *length >= 20),
+        Some(0x86dd) => word(network + 4)
+            .filter(|length| *length > 0)
+            .map(|length| length + 40),
+        _ => None,
+    };
+    let end = length.and_then(|length| u32::try_from(network as u64 + length).ok());
+    end.map_or(0, |end| wire_len.saturating_sub(end))
+}
+
+/// What bytes behind the IP packet of a frame of this length are.
+pub(crate) fn padding(wire_len: u32) -> &'static str {
+    match wire_len <= FRAME_LEN_MIN {
+        true => "padding",
+        false => "trailer",
+    }
+}
+
+/// A packet in a line, as in `TCP SYN, 0 bytes`; so many bytes of it are behind its IP packet.
+pub(crate) fn summary(headers: &Headers, wire_len: u32, behind: u32) -> String {
+    let payload = wire_len.saturating_sub(headers.header_len.saturating_add(behind));
     let Some(key) = headers.key else {
         return format!("not dissected, {wire_len} bytes");
     };
@@ -34,7 +71,11 @@ pub(crate) fn summary(headers: &Headers, wire_len: u32) -> String {
         132 => String::from("SCTP"),
         number => format!("IP protocol {number}"),
     };
-    format!("{}{fragment}, {payload} bytes", name.trim_end())
+    let behind = match behind {
+        0 => String::new(),
+        bytes => format!(" and {bytes} of {}", padding(wire_len)),
+    };
+    format!("{}{fragment}, {payload} bytes{behind}", name.trim_end())
 }
 
 /// TCP flags as their names.
@@ -366,6 +407,43 @@ pub(crate) fn layers(link: LinkType, bytes: &[u8]) -> Vec<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A frame of this EtherType, with a network header of so many bytes, whose word at this place is a
+    /// length.
+    fn frame(tags: usize, kind: u16, (header, at, length): (usize, usize, u16)) -> Vec<u8> {
+        let mut frame = vec![0; 12];
+        for _ in 0..tags {
+            frame.extend([0x81, 0x00, 0, 7]);
+        }
+        frame.extend(kind.to_be_bytes());
+        let network = frame.len();
+        frame.resize(network + header, 0);
+        frame[network + at..network + at + 2].copy_from_slice(&length.to_be_bytes());
+        frame
+    }
+
+    #[test]
+    fn what_is_behind_the_ip_packet_is_no_payload() {
+        let of = |frame: &[u8], wire_len| behind_ip(LinkType::ETHERNET, frame, wire_len);
+        let v4 = |tags, length| frame(tags, 0x0800, (20, 2, length));
+        let v6 = |length| frame(0, 0x86dd, (40, 4, length));
+        assert_eq!(of(&v4(0, 40), 60), 6);
+        assert_eq!(of(&v4(0, 40), 54), 0);
+        assert_eq!(of(&v4(1, 40), 64), 6);
+        assert_eq!(of(&v4(2, 1500), 1522), 0);
+        assert_eq!(of(&v6(2), 60), 4);
+        // Left to the card, longer than what is there, and no Ethernet.
+        assert_eq!(of(&v4(0, 0), 9000), 0);
+        assert_eq!(of(&v6(0), 9000), 0);
+        assert_eq!(of(&v4(0, 1500), 60), 0);
+        assert_eq!(of(&frame(0, 0x0806, (28, 2, 40)), 60), 0);
+        assert_eq!(behind_ip(LinkType(101), &v4(0, 40), 60), 0);
+        assert_eq!(padding(60), "padding");
+        assert_eq!(padding(64), "trailer");
+        for cut in 0..34 {
+            of(&v4(0, 40)[..cut], 60);
+        }
+    }
 
     #[test]
     fn no_bytes_make_it_panic_and_fields_lie_within_them() {

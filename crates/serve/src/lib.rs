@@ -51,6 +51,7 @@ mod trust;
 mod tshark;
 mod why;
 mod work;
+mod would;
 
 use std::io;
 use std::net::SocketAddr;

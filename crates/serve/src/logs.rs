@@ -217,6 +217,17 @@ pub(crate) fn recording(logs: &Logs, id: &str, log: &Log, recording: &Recording)
         lost.sum::<u64>()
     });
     let mut warnings = recording.warnings.clone();
+    let not_kept = ledger.as_ref().map(|ledger| {
+        let each = [
+            ("sampled_out", ledger.sampled_out),
+            ("discarded", ledger.discarded),
+        ];
+        let each = each.into_iter().filter(|(_, count)| count.packets > 0);
+        let each = each.map(
+            |(how, count)| json!({"how": how, "packets": count.packets, "bytes": count.bytes}),
+        );
+        each.collect::<Vec<_>>()
+    });
     let drift = drift(logs, id, recording.id).unwrap_or_else(|problem| {
         warnings.push(problem);
         None
@@ -232,6 +243,7 @@ pub(crate) fn recording(logs: &Logs, id: &str, log: &Log, recording: &Recording)
         "captured_packets": captured.map(|(packets, _)| packets),
         "captured_bytes": captured.map(|(_, bytes)| bytes),
         "lost_packets": lost,
+        "not_kept": not_kept,
         "drift": drift.map(|report| drifted(&report)),
         "shadow": null,
         "warnings": warnings,

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use serde_json::{Value, json};
 use strata_wire::FlowKey;
 
-use crate::dissect::layers;
+use crate::dissect::{layers, padding};
 use crate::found::words;
 use crate::logs::{self, Logs};
 use crate::packets::{Packet, of_flow, without_type};
@@ -116,8 +116,12 @@ fn missing(packet: &Packet) -> Option<Value> {
     if cut > 0 {
         let reason = words(&packet.reason, packet.class.as_deref().unwrap_or("unknown"));
         let granularity = &packet.granularity;
+        let what = match bytes <= u64::from(packet.behind_ip()) {
+            true => format!(", {} behind the IP packet", padding(packet.wire_len)),
+            false => String::new(),
+        };
         why.push(format!(
-            "{cut} bytes were not kept (granularity {granularity}): {reason}"
+            "{cut} bytes were not kept{what} (granularity {granularity}): {reason}"
         ));
     }
     if not_captured > 0 {

@@ -12,7 +12,7 @@ use strata_store::Log;
 use strata_wire::dissect::dissect;
 use strata_wire::{AddressFamily, Endpoint, FlowKey, Headers, LinkType, TunnelKey, clamped};
 
-use crate::dissect::summary;
+use crate::dissect::{behind_ip, summary};
 use crate::flow_id;
 use crate::found::words;
 use crate::logs::{self, Logs};
@@ -71,6 +71,11 @@ impl Packet {
         headers.min(self.data.len())
     }
 
+    /// How many of its bytes on the wire are behind its IP packet.
+    pub(crate) fn behind_ip(&self) -> u32 {
+        behind_ip(self.link, &self.data, self.wire_len)
+    }
+
     /// As `Packet` in the API, of this flow, whose first packet's sender is `from`.
     pub(crate) fn json(&self, flow: &FlowKey, from: Endpoint) -> Value {
         let (source, destination) = self.headers.endpoints();
@@ -83,7 +88,7 @@ impl Packet {
             "direction": if is_there { "there" } else { "back" },
             "src": src,
             "dst": dst,
-            "summary": summary(&self.headers, self.wire_len),
+            "summary": summary(&self.headers, self.wire_len, self.behind_ip()),
             "wire_bytes": self.wire_len,
             "captured_bytes": self.captured_len,
             "kept_bytes": self.data.len(),

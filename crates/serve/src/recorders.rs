@@ -1,6 +1,8 @@
 //! Recordings, asked for their status once a second: what they do now, and did in the last quarter of
 //! an hour.
 
+mod losses;
+
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,6 +16,7 @@ use strata_policy::Mode;
 use tokio::sync::broadcast;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use self::losses::{Losses, Lost, NotKept, dropped_advice, not_kept};
 use crate::logs::Logs;
 use crate::refused::Refused;
 use crate::times::{now_ns, seconds};
@@ -50,6 +53,8 @@ struct State {
     disk: VecDeque<(Instant, f64)>,
     /// Events that somebody has seen: who, when.
     seen: HashMap<String, (String, String)>,
+    /// When losses were seen to grow, by place and counter.
+    losses: Losses,
 }
 
 /// What happened in a second.
@@ -73,7 +78,9 @@ struct RecorderTick {
     bytes_per_second: f64,
     kept_bytes_per_second: f64,
     classes: Vec<ClassRate>,
+    captured_packets: u64,
     lost: Vec<Lost>,
+    not_kept: Vec<NotKept>,
     resources: Vec<Value>,
     cpu: Option<Value>,
     drift_fits: Option<bool>,
@@ -87,15 +94,6 @@ struct ClassRate {
     packets_per_second: f64,
     captured_bytes_per_second: f64,
     kept_bytes_per_second: f64,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct Lost {
-    place: String,
-    counter: String,
-    packets: u64,
-    packets_per_second: f64,
-    advice: String,
 }
 
 impl Recorder {
@@ -140,7 +138,8 @@ impl Recorder {
                 } else {
                     state.events_json(&new)
                 };
-                let tick = state.tick(&self.id, (now, &status), before.as_ref(), told);
+                let mut tick = state.tick(&self.id, (now, &status), before.as_ref(), told);
+                state.losses.note(&mut tick.lost, before.is_some());
                 let lost = tick.lost.iter().map(|lost| lost.packets_per_second).sum();
                 if before.is_some() {
                     state.history.push_back(Point {
@@ -186,7 +185,9 @@ impl Recorder {
             bytes_per_second: 0.0,
             kept_bytes_per_second: 0.0,
             classes: Vec::new(),
+            captured_packets: 0,
             lost: Vec::new(),
+            not_kept: Vec::new(),
             resources: Vec::new(),
             cpu: None,
             drift_fits: None,
@@ -408,6 +409,8 @@ impl State {
                     counter: lost.counter.clone(),
                     packets: lost.packets,
                     packets_per_second: rate(lost.packets, known),
+                    first: None,
+                    last: None,
                     advice: lost.advice.clone(),
                 }
             })
@@ -427,9 +430,12 @@ impl State {
                 counter: ended.reason.clone(),
                 packets: ended.packets,
                 packets_per_second: rate(ended.packets, known),
+                first: None,
+                last: None,
                 advice: dropped_advice(&ended.reason),
             });
         }
+        let captured = status.packets.iter().filter(|one| one.result != "filtered");
         let to_full = self.seconds_to_full();
         let resources = status.resources.iter().map(|resource| {
             let mut json = json!(resource);
@@ -450,27 +456,15 @@ impl State {
             bytes_per_second: status.bytes_per_second,
             kept_bytes_per_second: status.logged_bytes_per_second,
             classes,
+            captured_packets: captured.map(|one| one.packets).sum(),
             lost,
+            not_kept: not_kept(status, old, &rate),
             resources: resources.collect(),
             cpu: status.cpu.as_ref().map(|cpu| json!(cpu)),
             drift_fits: status.drift.as_ref().and_then(|drift| drift.fits),
             events,
         }
     }
-}
-
-/// What to do about packets that Strata itself dropped.
-fn dropped_advice(reason: &str) -> String {
-    let what = match reason {
-        "disk_full" => {
-            "the disk is full: prune the log (strata prune), or set elastic.remove_percent"
-        }
-        "write_error" => "the disk does not write: the events and the kernel's log say why",
-        "relay_lost" => "the relay was not reachable: look at the network between",
-        "cpu_budget" => "skipped to stay within the CPU budget: raise elastic.cpu_budget_percent",
-        _ => "`strata status` and the events say more",
-    };
-    what.to_owned()
 }
 
 /// Asks all recordings once a second, for ever. Each waits for its own answer alone.

@@ -190,8 +190,10 @@ fn blocks(
 fn disk(dir: &std::path::Path) -> Option<Value> {
     let about = rustix::fs::statvfs(dir).ok()?;
     let bytes = |blocks: u64| blocks.saturating_mul(about.f_frsize);
+    // As in df, and for a recording's `disk_space`: what is reserved for root does not count.
+    let used = about.f_blocks.saturating_sub(about.f_bfree);
     Some(json!({
-        "total_bytes": bytes(about.f_blocks),
+        "total_bytes": bytes(used.saturating_add(about.f_bavail)),
         "free_bytes": bytes(about.f_bavail),
         "seconds_to_full": null,
     }))

@@ -1,4 +1,5 @@
 // A download of exactly what is shown, and the command line that makes the same file.
+import type { ComponentChildren } from "preact";
 import { address } from "../api/client";
 import type { SearchResult } from "../api/client";
 import { Command } from "./bits";
@@ -30,9 +31,11 @@ export function Downloads(props: {
   command: SearchResult["command"] | { pcapng: string } | null;
   /** Whether this user may have packets, with their payload. */
   payload: boolean;
+  /** What one should know of all of them. */
+  children?: ComponentChildren;
 }) {
   const { log, ...query } = props.what;
-  const commands = props.command ? [...new Set(Object.values(props.command))] : [];
+  const commands: Partial<Record<string, string>> = props.command ?? {};
   // Flows have no reason and no granularity; their packets have.
   const packetsOnly = !!(query.reason || query.granularity);
   const offered = FORMATS.filter(
@@ -42,23 +45,26 @@ export function Downloads(props: {
     <details class="menu">
       <summary>Download</summary>
       <div class="menu-body wide">
-        <p>
-          {offered.map(([format, name]) => (
-            <a
-              key={format}
-              class="button"
-              download
-              href={address("export", { path: { log }, query: { ...query, format } as never })}
-            >
-              {name}
-            </a>
-          ))}
-          {!props.payload && "Packets with their bytes are for those who may look at payload."}
-        </p>
-        {commands.length > 0 && <p>The same in a shell:</p>}
-        {commands.map((text) => (
-          <Command key={text} text={text} />
-        ))}
+        {props.children}
+        {!props.payload && <p>Packets with their bytes are for those who may look at payload.</p>}
+        {props.command && <p class="quiet">Beside each, the command line that writes the same file.</p>}
+        <ul class="downloads">
+          {offered.map(([format, name]) => {
+            const command = commands[format.replace("-", "_")];
+            return (
+              <li key={format}>
+                <a
+                  class="button"
+                  download
+                  href={address("export", { path: { log }, query: { ...query, format } as never })}
+                >
+                  {name}
+                </a>
+                {command && <Command text={command} label={`Command line of ${name}`} />}
+              </li>
+            );
+          })}
+        </ul>
       </div>
     </details>
   );

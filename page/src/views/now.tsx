@@ -1,6 +1,6 @@
 // Now: what arrives, what is kept of it, what is lost, and what to change.
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { call, nanoseconds, type Event, type Recorder, type RecorderTick, type Series } from "../api/client";
+import { call, nanoseconds, type Event, type Recorder, type RecorderTick, type Series, type Session } from "../api/client";
 import { byteRate, bytes, count, duration, percent, plural, rate, time } from "../format";
 import { useKept, useLoad } from "../hooks";
 import { POINTS, useLive } from "../live";
@@ -55,7 +55,7 @@ export function Now({ place, session }: View) {
       {ids.length > 1 && (
         <Choice
           label="Recorders"
-          of={[["", "All"] as const, ...session.recorders.map(({ id, socket }) => [id, named(socket)] as const)]}
+          of={[["", "All"] as const, ...session.recorders.map((one) => [one.id, named(one, session)] as const)]}
           is={one ?? ""}
           choose={(id) => go(changed(place, { recorder: id }))}
         />
@@ -67,7 +67,7 @@ export function Now({ place, session }: View) {
             <OneRecorder
               key={id}
               id={id}
-              name={named(known?.socket ?? id)}
+              name={named(known, session)}
               log={known?.log ?? null}
               mayChange={session.roles.includes("change") && !session.read_only}
               tick={live.tick?.recorders.find((recorder) => recorder.id === id) ?? null}
@@ -82,8 +82,11 @@ export function Now({ place, session }: View) {
   );
 }
 
-/** A socket by what tells it from others: its file, or its directory. */
-function named(socket: string): string {
+/** A recorder by the directory of its log, else by what tells its socket from others: its file, or its directory. */
+function named(recorder: Session["recorders"][number] | undefined, session: Session): string {
+  const log = session.logs.find(({ id }) => id === recorder?.log)?.path.split("/").filter((part) => part !== "").at(-1);
+  if (log !== undefined) return log;
+  const socket = recorder?.socket ?? "recorder";
   const parts = socket.split("/").filter((part) => part !== "");
   const last = parts.at(-1) ?? socket;
   return last === "control.sock" ? (parts.at(-2) ?? last) : last.replace(/\.sock(et)?$/, "");
@@ -276,29 +279,81 @@ function Figures({ tick }: { tick: RecorderTick }) {
   );
 }
 
+/** When losses grew, as far as somebody watched. */
+function when({ first, last }: RecorderTick["lost"][number]): string {
+  if (last === null) return "before strata serve watched";
+  const at = time(nanoseconds(last), 0);
+  if (first === null) return `last at ${at}`;
+  return first === last ? `at ${at}` : `${time(nanoseconds(first), 0)} to ${at}`;
+}
+
+const NOT_KEPT: Record<string, string> = {
+  sampled_out: "sampled out: a mode or policy keeps one in so many",
+  discarded: "dropped by a mode or policy",
+};
+
+/** What nothing is in the log of, though it arrived, and was meant to be so. */
+function NotKept({ tick }: { tick: RecorderTick }) {
+  return (
+    <>
+      {tick.not_kept.map(({ how, packets, bytes: size, packets_per_second }) => (
+        <p key={how}>
+          Not kept on purpose: <b>{plural(packets, "packet")}</b> (
+          {percent(tick.captured_packets > 0 ? packets / tick.captured_packets : 0)} of those captured, {bytes(size)}),{" "}
+          {NOT_KEPT[how] ?? how}
+          {packets_per_second > 0 ? `; now ${rate(packets_per_second)}, in mode ${tick.mode}` : "; none now"}. Search and
+          downloads have the others.
+        </p>
+      ))}
+    </>
+  );
+}
+
 function Losses({ tick }: { tick: RecorderTick }) {
   const places = tick.lost.filter((place) => place.packets > 0);
+  // What was lost before it reached Strata is not among those captured.
+  const before = places.reduce((sum, { place, packets }) => sum + (place === "strata" ? 0 : packets), 0);
+  const all = tick.captured_packets + before;
   return (
     <Card title="Losses">
       {places.length === 0 ? (
         <p>Nothing is lost.</p>
       ) : (
-        <Rows label="Losses" head={["Where", { text: "Packets", number: true }, { text: "Now", number: true }, "What to do"]}>
+        <Rows
+          label="Losses"
+          head={["Where", { text: "Packets", number: true }, { text: "Now", number: true }, "When", "What to do"]}
+        >
           {places.map((place) => (
             <tr key={`${place.place} ${place.counter}`}>
               <th scope="row">
                 {place.place} <small>{place.counter}</small>
               </th>
-              <td class="number">{count(place.packets)}</td>
+              <td class="number">
+                {count(place.packets)} <small>{percent(all > 0 ? place.packets / all : 0)}</small>
+              </td>
               <td class="number">{place.packets_per_second > 0 ? rate(place.packets_per_second) : "none"}</td>
-              <td>{place.advice}</td>
+              <td>{when(place)}</td>
+              <td class="said">{place.advice}</td>
             </tr>
           ))}
         </Rows>
       )}
+      <NotKept tick={tick} />
     </Card>
   );
 }
+
+/** What a recording can run short of, by the names that `strata status` and the configuration have. */
+const RESOURCES: Record<string, string> = {
+  disk_space: "used of the log's file system, as in df",
+  blocks: "memory blocks that wait for the disk",
+  ring: "whether the kernel dropped packets since the last look, for want of room in the ring",
+  cpu: "of a core, by the busiest worker",
+  ring_fill: "of the fullest ring, waiting for its worker",
+  disk_rate: "how busy the disk is that is written to",
+  rdma: "of RDMA packets, sent again",
+  bandwidth: "of the rate allowed to the disk or the relay",
+};
 
 function Resources({ tick }: { tick: RecorderTick }) {
   const { cpu } = tick;
@@ -308,10 +363,14 @@ function Resources({ tick }: { tick: RecorderTick }) {
       <dl class="resources">
         {known.map(({ name, used, short_at, degradation_steps, seconds_to_full }) => (
           <div key={name}>
-            <dt>{name.replaceAll("_", " ")}</dt>
+            <dt>
+              {name.replaceAll("_", " ")} <small>{RESOURCES[name]}</small>
+            </dt>
             <dd>
               {used === null ? (
                 <span class="quiet">not known</span>
+              ) : name === "ring" ? (
+                <span class={used > 0 ? "bad" : ""}>{used > 0 ? "drops" : "no drops"}</span>
               ) : (
                 <>
                   <Meter share={used} mark={short_at} bad={degradation_steps > 0} label={name.replaceAll("_", " ")} /> {percent(used)}

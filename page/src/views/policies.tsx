@@ -214,6 +214,7 @@ function NewPolicy(props: NewProps) {
                   In the log it would have matched <b>{plural(tried.packets, "packet")}</b> of{" "}
                   {plural(tried.flows, "flow")}: {bytes(tried.wire_bytes)} captured, {bytes(tried.kept_bytes)} kept.
                 </p>
+                {tried.would && <Would of={tried.would} packets={tried.packets} />}
                 <CoveredNote of={tried.covered} />
               </>
             )}
@@ -222,6 +223,22 @@ function NewPolicy(props: NewProps) {
       </form>
     </Card>
   );
+}
+
+/** What the policy comes to: an action that keeps less of a packet may keep more of them. */
+function Would(props: { of: NonNullable<Matched["would"]>; packets: number }) {
+  const { packets, kept_bytes, now_bytes, exact } = props.of;
+  const sampled = packets > props.packets;
+  const more = kept_bytes > now_bytes;
+  const text = (
+    <>
+      With this policy {exact ? "" : "about "}
+      <b>{bytes(kept_bytes)}</b> of them would have been kept{more ? ", more than without it" : ""}.
+      {sampled &&
+        ` They are a sample of about ${plural(packets, "packet")}: a policy keeps all that match, also those that the mode samples out.`}
+    </>
+  );
+  return more ? <Notice kind="warn">{text}</Notice> : <p>{text}</p>;
 }
 
 /** Whether it is valid, as it is typed. */

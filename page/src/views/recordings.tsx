@@ -26,7 +26,7 @@ export function Recordings({ log }: { log: string }) {
           head={[
             { text: "No.", number: true },
             "From",
-            "Mode",
+            "Mode at start",
             "Model",
             "Fit",
             { text: "Captured", number: true },

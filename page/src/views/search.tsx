@@ -1,7 +1,7 @@
 // Search: flows of a log that match a filter, in a time, of a class, for a reason.
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { address, call, lines as ndjson } from "../api/client";
-import type { Flow, SearchEvent, SearchResult, Series, Session } from "../api/client";
+import type { Flow, Log, SearchEvent, SearchResult, Series, Session } from "../api/client";
 import { bytes, byteRate, count, dayTime, percent, plural, rate } from "../format";
 import { asRefused, useKept, useLatest, useMedia } from "../hooks";
 import type { View } from "../main";
@@ -14,6 +14,7 @@ import { FilterInput } from "../ui/filter";
 import { type Amount, fromSeries, lines } from "../ui/series";
 import { type Column, VirtualTable } from "../ui/table";
 import { Facets } from "./facets";
+import { type Sampled, SampledNote, useLog } from "./not-kept";
 import { columns as allColumns, DEFAULT, NARROW } from "./flow-columns";
 import { brushed, Times, useTyped } from "./times";
 
@@ -65,6 +66,7 @@ export function Search({ place, session }: View) {
   const key = JSON.stringify(what);
   const [found, setFound] = useState<Found>(NOTHING);
   const [turn, setTurn] = useState(0);
+  const { log, sampled } = useLog(what.log, session, [what.from, what.to, turn]);
   useEffect(() => {
     if (what.log === "") return;
     const control = new AbortController();
@@ -86,12 +88,16 @@ export function Search({ place, session }: View) {
   return (
     <>
       <h1 class="unseen">Search</h1>
-      <Form place={place} session={session} what={what} again={() => setTurn(turn + 1)} found={found} />
+      <a class="skip" href="#flows">
+        Skip to the flows
+      </a>
+      <Form place={place} session={session} what={what} log={log} again={() => setTurn(turn + 1)} found={found} />
       {found.problem && !inFilter(found.problem) && (
         <Problem of={found.problem} again={() => setTurn(turn + 1)} />
       )}
       {over && <Histogram place={place} over={over} />}
       {result && <CoveredNote of={result.covered} />}
+      {result && <SampledNote of={sampled} />}
       <div class="searched">
         {narrowBy && <Facets place={place} what={what} result={narrowBy} />}
         <Flows
@@ -100,6 +106,7 @@ export function Search({ place, session }: View) {
           found={found}
           expired={() => setTurn(turn + 1)}
           payload={session.roles.includes("payload")}
+          sampled={sampled}
         />
       </div>
     </>
@@ -153,11 +160,12 @@ interface FormProps {
   place: Place;
   session: Session;
   what: Asked;
+  log: Log | null;
   again: () => void;
   found: Found;
 }
 
-function Form({ place, session, what, again, found }: FormProps) {
+function Form({ place, session, what, log, again, found }: FormProps) {
   const [filter, setFilter] = useState(what.filter);
   const times = useTyped(what);
   const form = useRef<HTMLFormElement>(null);
@@ -196,7 +204,7 @@ function Form({ place, session, what, again, found }: FormProps) {
         placeholder="host 10.0.0.1 and tcp port 443"
         problem={said && "problem" in said ? (said.problem as never) : null}
       />
-      <Times place={place} what={what} typed={times.typed} type={times.type} />
+      <Times place={place} what={what} log={log} typed={times.typed} type={times.type} />
       <button type="submit" class="main">
         Search
       </button>
@@ -280,7 +288,16 @@ const PAGE = 200;
 /** Pages kept; the ones not seen for longest go. */
 const PAGES = 60;
 
-function Flows(props: { what: Asked; place: Place; found: Found; expired: () => void; payload: boolean }) {
+interface FlowsProps {
+  what: Asked;
+  place: Place;
+  found: Found;
+  expired: () => void;
+  payload: boolean;
+  sampled: Sampled | null;
+}
+
+function Flows(props: FlowsProps) {
   const { what, place, found } = props;
   const sort = place.query.get("sort") ?? "first";
   const order = place.query.get("order") === "desc" ? "desc" : "asc";
@@ -300,7 +317,7 @@ function Flows(props: { what: Asked; place: Place; found: Found; expired: () => 
   const open = (flow: Flow) =>
     go(link("/flow", { log: what.log, flow: flow.id, from: what.from, to: what.to, filter: flow.filter }));
   return (
-    <section class="card flows" aria-label="Flows">
+    <section class="card flows" aria-label="Flows" id="flows" tabIndex={-1}>
       <header>
         <h2>Flows</h2>
         <Choice
@@ -313,7 +330,9 @@ function Flows(props: { what: Asked; place: Place; found: Found; expired: () => 
           }}
         />
         {!narrow && <ColumnChoice chosen={chosen} choose={setChosen} />}
-        <Downloads what={what} command={found.result?.command ?? null} payload={props.payload} />
+        <Downloads what={what} command={found.result?.command ?? null} payload={props.payload}>
+          <SampledNote of={props.sampled} />
+        </Downloads>
       </header>
       {!found.running && found.result && found.result.flows > listed && (
         <Notice kind="warn">
@@ -335,6 +354,7 @@ function Flows(props: { what: Asked; place: Place; found: Found; expired: () => 
           order={order}
           onSort={onSort}
           height={narrow ? 420 : 520}
+          remember={`flows ${location.search}`}
         />
       )}
     </section>

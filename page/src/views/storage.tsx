@@ -105,7 +105,12 @@ function Disk({ of: held }: { of: Held }) {
   return (
     <div class="figures">
       <Big value={bytes(held.stored_bytes)} of="in this log" />
-      {disk && <Big value={bytes(disk.free_bytes)} of={`free of ${bytes(disk.total_bytes)}`} />}
+      {disk && (
+        <Big
+          value={bytes(disk.free_bytes)}
+          of={`free of ${bytes(disk.total_bytes)} of its file system, ${percent(disk.total_bytes > 0 ? 1 - disk.free_bytes / disk.total_bytes : 1)} used`}
+        />
+      )}
       {disk && disk.seconds_to_full !== null && (
         <Big
           value={duration(disk.seconds_to_full)}

@@ -1,8 +1,7 @@
 // From when to when: typed, by a click, or with the histogram's brush, in the zone of the reader.
 import { useEffect, useState } from "preact/hooks";
-import { call, nanoseconds, type Log } from "../api/client";
+import { nanoseconds, type Log } from "../api/client";
 import { fromLocal, toLocal, zone } from "../format";
-import { useLoad } from "../hooks";
 import { changed, type Place } from "../router";
 
 const SECOND = 1_000_000_000n;
@@ -62,14 +61,14 @@ const UNTYPED: Typed = { from: null, to: null };
 interface TimesProps {
   place: Place;
   what: { log: string; from: string; to: string };
+  /** The log, once it is known. */
+  log: Log | null;
   typed: Typed;
   type: (change: Partial<Typed>) => void;
 }
 
 /** Without a choice, all of the log: of one that is being recorded, also what comes until it is searched. */
-export function Times({ place, what, typed, type }: TimesProps) {
-  const logs = useLoad<Log[]>((signal) => call("logs", { signal }), [what.log, what.from, what.to]);
-  const log = logs.data?.find(({ id }) => id === what.log);
+export function Times({ place, what, log, typed, type }: TimesProps) {
   const recording = log?.state === "recording";
   const first = log?.first ? nanoseconds(log.first) : null;
   const last = log?.last ? nanoseconds(log.last) + SECOND : null;

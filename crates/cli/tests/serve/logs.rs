@@ -25,7 +25,7 @@ fn log(dir: &Path) -> PathBuf {
 }
 
 /// How many packets of the capture match, as tcpdump counts.
-fn counted(filter: &str) -> u64 {
+pub(crate) fn counted(filter: &str) -> u64 {
     let output = Command::new("tcpdump")
         .args(["-n", "--count", "-r"])
         .arg(capture())
@@ -40,7 +40,7 @@ fn counted(filter: &str) -> u64 {
     count.unwrap_or_else(|| panic!("tcpdump does not count: {said}"))
 }
 
-fn number(value: &Value) -> u64 {
+pub(crate) fn number(value: &Value) -> u64 {
     value
         .as_u64()
         .unwrap_or_else(|| panic!("{value} is no number"))

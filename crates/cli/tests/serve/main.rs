@@ -9,6 +9,8 @@ mod beside;
 mod hostile;
 mod http;
 mod logs;
+mod padding;
 mod recordings;
 mod saved;
 mod trust;
+mod would;

@@ -18,6 +18,7 @@ use strata_query::{
     ByLink, ExportOptions, FileFormat, RecordFormat, export as export_packets, export_flow_table,
     export_flows, export_packet_table,
 };
+use strata_rules::Action;
 use strata_store::{Log, Part};
 
 use super::{Answer, Shared, body, query};
@@ -29,7 +30,7 @@ use crate::results::Page;
 use crate::search::{self, Asked, Sought};
 use crate::trust::{Role, Who};
 use crate::work::{LONG, until};
-use crate::{child, filters, flow_id, logs as of_logs, storage as stored, tshark};
+use crate::{child, filters, flow_id, logs as of_logs, storage as stored, tshark, would};
 
 /// How long a download may take: it is bounded by whoever takes it.
 const DOWNLOAD: std::time::Duration = std::time::Duration::from_secs(6 * 3600);
@@ -68,9 +69,15 @@ pub(super) async fn check_policy(State(app): Shared, given: Body) -> Answer {
         ..Sought::default()
     };
     let shared = Arc::clone(&app);
-    let matched = app
-        .work
-        .long(move |stop| search::matched(&shared.logs, &log, &sought, stop));
+    let action = asked.action.parse::<Action>();
+    let action = action.map_err(|error| Refused::invalid("action", error.to_string()))?;
+    let matched = app.work.long(move |stop| {
+        let mut matched = search::matched(&shared.logs, &log, &sought, stop)?;
+        let packets = matched["packets"].as_u64().unwrap_or(0);
+        let opened = of_logs::open(&shared.logs, &log)?;
+        matched["would"] = would::would(&opened, (&sought, action), packets, stop)?;
+        Ok(matched)
+    });
     Ok(Json(json!({"error": null, "matched": matched.await?})))
 }
 
