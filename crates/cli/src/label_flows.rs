@@ -631,7 +631,7 @@ mod tests {
         assert!(one.flow_bound().is_none());
         let flows: Vec<FlowKey> = (0..=32).map(flow).collect();
         let some = narrowing(flows[..32].iter()).unwrap();
-        assert_eq!(some.host_bounds().iter().map(Vec::len).max(), Some(64));
+        assert_eq!(some.host_bounds().iter().map(Vec::len).max(), Some(32));
         assert!(narrowing(flows.iter()).is_none());
     }
 }
