@@ -8,7 +8,7 @@
 //! streams/NAME.stream  description, state and page table of a stream (`file`)
 //! streams/NAME.lock    held by the process that appends to it
 //! cursors/NAME.stream/ cursors that consumers have saved
-//! stripes              directories on other disks that have pages too (`stripes`)
+//! stripes              directories on other disks that have pages too (`stripes`; `elsewhere` is how they are reached)
 //! ```
 //!
 //! `net` has streams over TCP. `feed` is a stream as the output of a role: a bounded queue and a thread, with `upkeep`, which says when
@@ -20,6 +20,7 @@ mod appender;
 mod changes;
 mod check;
 mod dir;
+mod elsewhere;
 mod error;
 mod fed;
 mod feed;
@@ -29,16 +30,18 @@ mod memory;
 mod net;
 mod pool;
 mod reader;
+mod status;
 mod stripes;
 mod upkeep;
 
 pub use appender::{Appended, StreamAppender};
 pub use check::{StreamCheck, check_streams};
-pub use dir::{SavedCursor, StreamDir, StreamSpec, StreamStatus};
+pub use dir::{SavedCursor, StreamDir, StreamSpec};
 pub use error::StreamError;
 pub(crate) use fed::feed_to;
 pub use feed::{FeedCounts, FeedWarning, LineRecords, StreamFeed, WhenFull};
 pub use net::{PeerError, StreamClient, StreamEvent, StreamServeOutcome, StreamServeSpec};
 pub use reader::{Entry, StreamReader, Unread};
+pub use status::StreamStatus;
 pub(crate) use stripes::stripe_paths;
 pub use upkeep::{Kept, Upkeep};

@@ -318,7 +318,7 @@ fn of_piece(
     found: &mut dyn TakeFound,
 ) -> Result<(), ArchiveError> {
     match piece {
-        Piece::Group(part, group) => rows::of_group(searching, &part, group, matches, found),
+        Piece::Group(part, group) => counted::of_group(searching, &part, group, matches, found),
         Piece::Blocks(recording, file, numbers) => {
             return blocks::of_blocks(searching, (recording, file), numbers, matches, found);
         }

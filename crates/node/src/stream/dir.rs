@@ -12,11 +12,11 @@ use strata_stream::description::DIRECTORY_AT;
 use strata_stream::{Cursor, Description, Form, Geometry, Retention, State, StreamName};
 use strata_wire::exact;
 
+use super::elsewhere::Elsewhere;
 use super::error::{In as _, Result, StreamError};
 use super::file::{StreamFile, file_name, lock_name};
 use super::locks::Locks;
 use super::pool::{MAP, PAGES, Pool, STRIPE_MAP};
-use super::stripes::{Elsewhere, Stripes};
 
 /// A stream to be created.
 #[derive(Clone, Copy, Debug)]
@@ -60,21 +60,6 @@ impl SavedCursor {
     pub fn none() -> Self {
         Self::default()
     }
-}
-
-/// What `strata stream list` shows of a stream.
-#[derive(Clone, Debug)]
-pub struct StreamStatus {
-    /// What it is.
-    pub description: Description,
-    /// How far it has come; `None` if nobody has appended, or after a crash.
-    pub state: Option<State>,
-    /// Whether a process appends.
-    pub is_appended: bool,
-    /// Data pages that it owns.
-    pub pages: u64,
-    /// Saved cursors by name.
-    pub cursors: Vec<(String, SavedCursor)>,
 }
 
 impl std::fmt::Debug for StreamDir {
@@ -298,33 +283,6 @@ impl StreamDir {
             .in_file(|| self.disk.display(&lock))
     }
 
-    /// What is known of a stream without reading its records.
-    ///
-    /// # Errors
-    ///
-    /// If a file is damaged.
-    pub fn status(&self, name: &StreamName) -> Result<StreamStatus> {
-        let file = self.file(name, false)?;
-        let is_appended = self.is_appended(name)?;
-        let pages = Stripes::open(self)?.owned(file.description.id)?;
-        let folder = cursors_of(name);
-        let mut cursors = Vec::new();
-        for consumer in self.disk.list(&folder).in_file(|| self.path.clone())? {
-            if let Ok(consumer) = consumer.parse::<StreamName>()
-                && let Some(saved) = self.saved(name, &consumer)?
-            {
-                cursors.push((consumer.to_string(), saved));
-            }
-        }
-        Ok(StreamStatus {
-            state: file.state()?,
-            is_appended,
-            pages,
-            description: file.description,
-            cursors,
-        })
-    }
-
     /// The cursor that was saved under a name.
     ///
     /// # Errors
@@ -371,7 +329,7 @@ impl StreamDir {
 }
 
 /// The folder of a stream's saved cursors.
-fn cursors_of(name: &StreamName) -> String {
+pub(super) fn cursors_of(name: &StreamName) -> String {
     format!("cursors/{name}.stream")
 }
 

@@ -8,16 +8,15 @@ mod list;
 
 use std::collections::BTreeSet;
 use std::mem;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use strata_store::{Disk, DiskFile, RealDisk};
+use strata_store::DiskFile;
 use strata_stream::PAGE_HEADER_LEN;
 use strata_wire::exact;
 
 use super::dir::StreamDir;
 use super::error::{Result, StreamError};
-use super::locks::{Lock, Locks};
+use super::locks::Lock;
 use super::pool::{PAGES, Pool};
 
 pub(crate) use list::stripe_paths;
@@ -29,30 +28,6 @@ const NUMBER_MAX: u32 = u32::MAX >> PAGE_BITS;
 /// Before the first attempt to write a stripe that has failed, doubled for each that fails, up to the other.
 const RETRY_NS: u64 = 10_000_000_000;
 const RETRY_NS_MAX: u64 = 640_000_000_000;
-
-/// How stripes are reached.
-#[derive(Clone)]
-pub(super) enum Elsewhere {
-    /// Their paths are those of directories.
-    Real,
-    /// Their paths are indices of these, `0`, `1`, and so on.
-    Simulated(Arc<Vec<(Arc<dyn Disk>, Locks)>>),
-}
-
-impl Elsewhere {
-    fn at(&self, path: &str) -> (Arc<dyn Disk>, Locks) {
-        match self {
-            Self::Real => (
-                Arc::new(RealDisk::at(Path::new(path))),
-                Locks::Files(PathBuf::from(path)),
-            ),
-            Self::Simulated(disks) => {
-                let index: usize = path.parse().expect("a simulated stripe");
-                disks[index].clone()
-            }
-        }
-    }
-}
 
 /// The stripe of a data page, and the page's number there.
 fn parts(page: u32) -> (u32, u32) {

@@ -7,8 +7,25 @@ use strata_archive::parts::GroupCounts;
 use crate::find::{ByClass, Find};
 
 use super::pieces::OpenPart;
-use super::rows::{FLOWS_AHEAD, OfGroup};
-use super::{FoundCounts, FoundFlow, FoundPoint, Label, Searching, TakeFound, is_within};
+use super::rows::{self, FLOWS_AHEAD, OfGroup};
+use super::{FoundCounts, FoundFlow, FoundPoint, Label, Matches, Searching, TakeFound, is_within};
+
+/// Passes what is wanted of a row group. What cannot be read is damage, or encrypted.
+pub(super) fn of_group(
+    searching: &Searching<'_>,
+    part: &OpenPart<'_>,
+    group: usize,
+    matches: &mut Matches<'_>,
+    take: &mut dyn TakeFound,
+) {
+    let done = match of(searching, part, group) {
+        Some(counts) => pass(searching, part, (group, &counts), take),
+        None => rows::read(searching, part, group, matches, take),
+    };
+    if let Err(error) = done {
+        take.damage(error.to_string());
+    }
+}
 
 /// The counts of a row group, if they do for this search.
 pub(super) fn of<'a>(
@@ -52,7 +69,7 @@ struct Counted {
 }
 
 /// Passes what a row group comes to.
-pub(super) fn pass(
+fn pass(
     searching: &Searching<'_>,
     part: &OpenPart<'_>,
     (group, counts): (usize, &GroupCounts<'_>),

@@ -16,7 +16,6 @@ use crate::find::Place;
 use crate::parts::{header as whole_header, payload_of};
 
 use super::blocks::flow_of;
-use super::counted;
 use super::pieces::{Links, OpenPart};
 use super::{FoundPacket, FoundRun, Label, Matches, Searching, TakeFound, is_within};
 
@@ -77,24 +76,8 @@ impl OfGroup {
     }
 }
 
-/// Passes what is wanted of a row group. What cannot be read is damage, or encrypted.
-pub(super) fn of_group(
-    searching: &Searching<'_>,
-    part: &OpenPart<'_>,
-    group: usize,
-    matches: &mut Matches<'_>,
-    take: &mut dyn TakeFound,
-) {
-    let done = match counted::of(searching, part, group) {
-        Some(counts) => counted::pass(searching, part, (group, &counts), take),
-        None => read(searching, part, group, matches, take),
-    };
-    if let Err(error) = done {
-        take.damage(error.to_string());
-    }
-}
-
-fn read(
+/// Passes what is wanted of a row group, reading its packets.
+pub(super) fn read(
     searching: &Searching<'_>,
     part: &OpenPart<'_>,
     group: usize,

@@ -73,7 +73,7 @@ pub(super) async fn check_policy(State(app): Shared, given: Body) -> Answer {
     let action = action.map_err(|error| Refused::invalid("action", error.to_string()))?;
     let matched = app.work.long(move |stop| {
         let mut matched = search::matched(&shared.logs, &log, &sought, stop)?;
-        let packets = matched["packets"].as_u64().unwrap_or(0);
+        let packets = matched["packets"].as_u64().expect("a count");
         let opened = of_logs::open(&shared.logs, &log)?;
         matched["would"] = would::would(&opened, (&sought, action), packets, stop)?;
         Ok(matched)

@@ -165,6 +165,6 @@ impl StreamDir {
 pub(crate) fn stripe_paths(dir: &Path) -> Vec<PathBuf> {
     // If its list is damaged, who opens it says so.
     let listed = StreamDir::open(dir).and_then(|dir| dir.listed());
-    let listed = listed.unwrap_or_default().into_iter();
+    let listed = listed.into_iter().flatten();
     listed.map(|stripe| stripe.path.into()).collect()
 }
