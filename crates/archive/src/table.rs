@@ -160,7 +160,8 @@ mod tests {
                 vec![Some(11), Some(13)]
             ]
         );
-        assert_eq!(table.min(0, 2), 11);
+        assert_eq!(table.min(0, 2), Some(11));
+        assert_eq!(table.min(0, 1), None);
         for other in [&[A][..], &[A, B], &[C, A], &[A, C, A]] {
             assert!(open(other).is_err());
         }

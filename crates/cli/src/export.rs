@@ -235,10 +235,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         .map(|filter| ByLink::new(filter, say_no_match));
     let options = ExportOptions {
         select: find.select(),
-        matches: by_link.as_mut().map(|by_link| {
-            let matches = |link, packet: &[u8], len| by_link.matches(link, packet, len);
-            Box::new(matches) as Box<dyn FnMut(LinkType, &[u8], u32) -> bool>
-        }),
+        matches: by_link.as_mut().map(ByLink::as_matches),
         comments: !args.no_comments,
         kept: args.kept.kept(),
     };

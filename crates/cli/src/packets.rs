@@ -163,10 +163,7 @@ pub(crate) fn narrowed(
 ) -> Result<Result<Vec<Damage>, ArchiveError>> {
     let options = ExportOptions {
         select: find.select(),
-        matches: by_link.as_mut().map(|by_link| {
-            let matches = |link, packet: &[u8], len| by_link.matches(link, packet, len);
-            Box::new(matches) as Box<dyn FnMut(_, &[u8], u32) -> bool>
-        }),
+        matches: by_link.as_mut().map(ByLink::as_matches),
         comments: false,
         ..ExportOptions::default()
     };

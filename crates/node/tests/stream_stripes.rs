@@ -2,7 +2,10 @@
 //! killed and power is lost: a disk that is gone costs the records on it, which are counted; nothing comes
 //! twice. `SEEDS=1000` runs so many, `SEED=17` one.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-#![allow(clippy::print_stderr, reason = "the seed of a failed run")]
+
+mod common {
+    pub(crate) mod simulated;
+}
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -10,29 +13,12 @@ use std::sync::Arc;
 
 use strata_node::{StreamAppender, StreamDir, StreamError, StreamSpec, check_streams};
 use strata_store::Disk;
-use strata_stream::{Cursor, Form, Geometry, Retention, StreamName};
+use strata_stream::{Cursor, Form, Retention, StreamName};
 use strata_testkit_disk::SimDisk;
-use strata_wire::mix64;
 
-const GEOMETRY: Geometry = Geometry {
-    directory_bytes: 64,
-    table_bytes: 4096,
-    page_bytes: 1 << 16,
-};
+use common::simulated::{Draw, GEOMETRY, each_seed};
+
 const SECOND_NS: u64 = 1_000_000_000;
-
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix64(self.0) % bound
-    }
-
-    fn index(&mut self, len: usize) -> usize {
-        usize::try_from(self.below(len as u64)).unwrap()
-    }
-}
 
 fn spec(retain_bytes: Option<u64>) -> StreamSpec {
     let retention = Retention {
@@ -359,26 +345,12 @@ impl Run {
 
 #[test]
 fn disks_that_go_and_come_back_cost_the_records_on_them() {
-    let number = |name: &str| {
-        let text = std::env::var(name).ok();
-        text.map(|text| text.parse::<u64>().unwrap())
-    };
-    let seeds = match number("SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("SEEDS").unwrap_or(40),
-    };
-    for seed in seeds {
-        let run = std::panic::catch_unwind(|| {
-            let mut run = Run::new(seed);
-            for _ in 0..5 {
-                run.round();
-            }
-        });
-        if let Err(panic) = run {
-            eprintln!("SEED={seed} runs this one");
-            std::panic::resume_unwind(panic);
+    each_seed(|seed| {
+        let mut run = Run::new(seed);
+        for _ in 0..5 {
+            run.round();
         }
-    }
+    });
 }
 
 /// Records of 1000 bytes, all synced.

@@ -39,4 +39,10 @@ impl ByLink {
             .as_ref()
             .is_some_and(|program| program.matches(packet, wire_len))
     }
+
+    /// [`ByLink::matches`] as `ExportOptions` takes it.
+    #[allow(clippy::type_complexity, reason = "the field has this type")]
+    pub fn as_matches(&mut self) -> Box<dyn FnMut(LinkType, &[u8], u32) -> bool + '_> {
+        Box::new(|link, packet, wire_len| self.matches(link, packet, wire_len))
+    }
 }

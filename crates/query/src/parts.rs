@@ -28,8 +28,8 @@ struct OpenPart {
 
 /// A row group to be read: its part, number and rows.
 struct Ahead {
-    /// No packet of it arrived earlier.
-    earliest: u64,
+    /// No packet of it arrived earlier; `None` if that is not known, and it is read first.
+    earliest: Option<u64>,
     part: u32,
     group: usize,
     rows: Vec<Range<usize>>,
@@ -85,7 +85,11 @@ impl<'a> Parts<'a> {
                 .is_some_and(|part| due(part.ts_min_ns))
             {
                 self.open_part()?;
-            } else if self.ahead.last().is_some_and(|group| due(group.earliest)) {
+            } else if self
+                .ahead
+                .last()
+                .is_some_and(|group| group.earliest.is_none_or(due))
+            {
                 self.take_in()?;
             } else {
                 return Ok(first.map(|(time, _)| time));

@@ -80,19 +80,14 @@ impl<R: TableInput> TableReader<R> {
             .collect()
     }
 
-    /// The smallest value of an integer column in a row group; 0 if unknown or negative.
+    /// The smallest value of an integer column in a row group; `None` if unknown or negative.
     #[must_use]
-    pub fn min(&self, group: usize, column: usize) -> u64 {
-        let Some(column) = self.places[column] else {
-            return 0;
-        };
+    pub fn min(&self, group: usize, column: usize) -> Option<u64> {
+        let column = self.places[column]?;
         let group = self.reader.metadata().row_group(group);
         match group.column(column).statistics() {
-            Some(Statistics::Int64(values)) => {
-                let min = values.min_opt().copied();
-                min.map_or(0, |min| min.max(0).cast_unsigned())
-            }
-            _ => 0,
+            Some(Statistics::Int64(values)) => u64::try_from(*values.min_opt()?).ok(),
+            _ => None,
         }
     }
 

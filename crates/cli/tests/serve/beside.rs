@@ -101,9 +101,10 @@ fn listens(socket: &Path) -> bool {
     let mut command = strata();
     let command = command.args(["status", "--json", "--socket"]).arg(socket);
     let said = command.output().unwrap();
-    let status: Value = serde_json::from_slice(&said.stdout).unwrap_or_default();
-    let interfaces = status["interfaces"].as_array();
-    interfaces.is_some_and(|all| !all.is_empty())
+    // Nothing is said before the socket is there.
+    let status = serde_json::from_slice::<Value>(&said.stdout).ok();
+    let interfaces = status.and_then(|status| status["interfaces"].as_array().map(Vec::len));
+    interfaces.is_some_and(|count| count > 0)
 }
 
 /// Ends a program as a user does; whether it succeeded.

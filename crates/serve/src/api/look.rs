@@ -342,10 +342,7 @@ fn written(log: &Log, sought: &Sought, holds: &Holds, sink: &mut Sink) -> Result
     let mut by_link = by_link.map(|filter| ByLink::new(filter, |_, _| {}));
     let options = ExportOptions {
         select: find.select(),
-        matches: by_link.as_mut().map(|by_link| {
-            let matches = |link, packet: &[u8], len| by_link.matches(link, packet, len);
-            Box::new(matches) as Box<dyn FnMut(_, &[u8], u32) -> bool>
-        }),
+        matches: by_link.as_mut().map(ByLink::as_matches),
         comments: true,
         kept: sought.kept.clone(),
     };
