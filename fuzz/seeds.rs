@@ -20,6 +20,7 @@ use strata_gpv::format::datagram::DatagramWriter;
 use strata_gpv::format::paper::emit;
 use strata_gpv::marple::SHIPPED;
 use strata_gpv::{Basic, Cache, Columns, Full, Packet, Parameters, Seen, Vector};
+use strata_stream::message::{Answer, HEADER_ENTRY_LEN, Message, Request};
 use strata_stream::{Description, Form, Geometry, Retention, State, StreamKey};
 use strata_wire::TunnelKey;
 use strata_wire::dissect::dissect;
@@ -78,6 +79,34 @@ fn of_streams(corpus: &Path) -> io::Result<()> {
         name: "events".parse().expect("a name"),
     };
     seed(corpus, "stream", &description.emit())?;
+    let messages = [
+        Message::Stripe { name: "disk1" },
+        Message::Request(Request::Join {
+            stream: 7,
+            streams: &[[7; 8], [8; 8]],
+        }),
+        Message::Request(Request::Release { pages: &[[1; 4]] }),
+        Message::Request(Request::Write {
+            page: 1,
+            offset: 64,
+            bytes: b"bytes",
+        }),
+        Message::Answer(Answer::Headers {
+            next: Some(2),
+            entries: &[[1; HEADER_ENTRY_LEN]],
+        }),
+        Message::Answer(Answer::Failed {
+            is_full: true,
+            text: "it is full",
+        }),
+    ];
+    for message in messages {
+        let mut frame = Vec::new();
+        message.emit(&mut frame);
+        // As a target has it, and as a connection does.
+        seed(corpus, "stream", &frame[4..])?;
+        seed(corpus, "stream", &frame)?;
+    }
     seed(
         corpus,
         "stream",

@@ -127,7 +127,8 @@ def receive_on(core):
 
 
 def sent_by(context, trace, pps, seconds, method="live-frames"):
-    """Sends the trace; returns how many packets, and in how many seconds."""
+    """Sends the trace; returns how many packets, in how many seconds, and how many of them were spent
+    in the system calls that sent: None if nobody knows."""
     rate = ["--topspeed"] if pps is None else ["--pps", str(pps)]
     said = subprocess.run(
         inside(SENDER, "taskset", "-c", SEND_CORE, context.strata, "replay", "-i", SENDING,
@@ -137,7 +138,8 @@ def sent_by(context, trace, pps, seconds, method="live-frames"):
     found = re.search(r"Actual: ([\d ]+) packets .* sent in ([\d.]+) seconds", said)
     if not found:
         raise RuntimeError(f"no packets were sent: {said.strip()}")
-    return int(found[1].replace(" ", "")), float(found[2])
+    sending = re.search(r"Sending: ([\d.]+) seconds", said)
+    return int(found[1].replace(" ", "")), float(found[2]), sending and float(sending[1])
 
 
 def ceiling(context, trace, seconds):
@@ -149,7 +151,7 @@ def ceiling(context, trace, seconds):
 
     with program("drop"):
         before = received()
-        _, took = sent_by(context, trace, None, seconds)
+        _, took, _ = sent_by(context, trace, None, seconds)
         return (received() - before) / took
 
 
@@ -203,7 +205,7 @@ def run_receiver(context, capture, trace, pps, seconds, moved):
         if moved:
             receive_on(CAPTURE_CORE)
         disturbance = Disturbance()
-        offered, took = sent_by(context, trace, pps, seconds)
+        offered, took, _ = sent_by(context, trace, pps, seconds)
         share = disturbance.share()
         time.sleep(1.0)
         if moved:

@@ -167,7 +167,9 @@ fn written_and_read(link: LinkType, headers: &[Kept], room: usize) {
     };
     let mut writer = HeaderWriter::new(source, link, room);
     let (mut datagrams, mut fitting) = (Vec::new(), Vec::new());
-    for kept in headers {
+    // Packets up to the last that fits: a number that no datagram comes after is told by announcements only.
+    let mut numbered = 0;
+    for (count, kept) in (1..).zip(headers) {
         let header = Header {
             ts_ns: kept.ts_ns,
             wire_len: kept.wire_len,
@@ -179,6 +181,7 @@ fn written_and_read(link: LinkType, headers: &[Kept], room: usize) {
             .is_ok()
         {
             fitting.push(kept);
+            numbered = count;
         }
     }
     writer.end(|bytes| datagrams.push(bytes.to_vec()));
@@ -194,5 +197,5 @@ fn written_and_read(link: LinkType, headers: &[Kept], room: usize) {
     }
     assert!(next.next().is_none());
     let counters = sequence.counters();
-    assert_eq!(counters.packets + counters.lost, headers.len() as u64);
+    assert_eq!(counters.packets + counters.lost, numbered);
 }

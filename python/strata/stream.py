@@ -10,14 +10,21 @@
 The program `strata` reads and writes the files (`$STRATA_PROGRAM`, or on the path).
 """
 
+import contextlib
 import json
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from strata.program import ProgramError, find
+
+
+class StreamWarning(UserWarning):
+    """Records are missing, or were deleted before they were read; or a cursor or a time
+    is after the end."""
 
 
 class Record(NamedTuple):
@@ -42,6 +49,8 @@ def tail(
     """Records from a cursor (`0.0` is the oldest; `@NAME` one that is kept in the directory) or a
     time on; without either, the last ones. At most `records`. With `follow`, goes on with new ones
     as they come, until the iterator is closed. Raises `ProgramError` if the stream cannot be read.
+    How many records are missing or were deleted before they were read is a `StreamWarning`
+    (`warnings`) at the end.
 
     A kept cursor may have been saved after records that were not taken from the iterator: keep
     `record.cursor` yourself if that matters."""
@@ -60,17 +69,20 @@ def tail(
                 place = said["cursor"], said["seq"], said["time_ns"]
                 yield Record(*place, data, said.get("decoded"))
             if program.wait() != 0:
-                errors.seek(0)
-                raise ProgramError(errors.read().decode(errors="replace").strip())
+                raise ProgramError(_said(errors))
         finally:
             program.terminate()
             program.stdout.close()
-            program.wait()
+            if program.wait() == 0:
+                for line in _said(errors).splitlines():
+                    text = line.removeprefix("strata: ").removeprefix("warning: ")
+                    warnings.warn(text, StreamWarning, stacklevel=2)
 
 
 def append(directory: str | Path, name: str, records: Iterable[bytes]) -> None:
     """Appends records and returns when they survive a loss of power. Raises `ProgramError` if they
-    cannot be appended; those before the one at fault are in the stream."""
+    cannot be appended, `TypeError` for one that is not bytes, and whatever `records` raises; those
+    before the one at fault are in the stream."""
     command = [find(), "stream", "append", "--framed", "--", str(directory), name]
     with tempfile.TemporaryFile() as errors:
         program = subprocess.Popen(
@@ -78,13 +90,34 @@ def append(directory: str | Path, name: str, records: Iterable[bytes]) -> None:
         )
         try:
             for record in records:
-                program.stdin.write(len(record).to_bytes(4, "little") + record)
-            program.stdin.close()
-        except BrokenPipeError:
-            # It says why.
-            pass
+                if not _put(program.stdin, _framed(record)):
+                    break
         finally:
+            # Its input has to end, or it waits for more.
+            with contextlib.suppress(BrokenPipeError):
+                program.stdin.close()
             failed = program.wait() != 0
         if failed:
-            errors.seek(0)
-            raise ProgramError(errors.read().decode(errors="replace").strip())
+            raise ProgramError(_said(errors))
+
+
+def _framed(record: bytes) -> bytes:
+    if not isinstance(record, bytes | bytearray | memoryview):
+        kind = type(record).__name__
+        raise TypeError(f"a record is bytes, not {kind}: text becomes bytes by text.encode()")
+    data = bytes(record)
+    return len(data).to_bytes(4, "little") + data
+
+
+def _put(pipe: IO[bytes], data: bytes) -> bool:
+    """Whether the program takes more; if not, it says why."""
+    try:
+        pipe.write(data)
+    except BrokenPipeError:
+        return False
+    return True
+
+
+def _said(errors: IO[bytes]) -> str:
+    errors.seek(0)
+    return errors.read().decode(errors="replace").strip()

@@ -1,15 +1,20 @@
 //! Policies, tenants and identities as an administrator writes them: TOML files of a directory.
 
+mod hints;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use strata_filter::Filter;
 use strata_rules::{Action, PRIORITY_DEFAULT};
 
 use crate::limits::IDENTITY_MAX;
 use crate::message::{AssignedPolicy, Interface};
 use crate::pattern::matches;
+
+pub(crate) use hints::Candidate;
 
 /// Files of a directory.
 pub const FILES_MAX: usize = 4096;
@@ -76,6 +81,38 @@ struct IdentityDocument {
     identity: u32,
 }
 
+/// What selects hosts and interfaces in a file: an empty list would read as nobody, and select everybody.
+#[derive(Deserialize)]
+struct Lists {
+    #[serde(default, rename = "policy")]
+    _policy: Vec<Selectors>,
+}
+
+#[derive(Deserialize)]
+struct Selectors {
+    #[serde(default, rename = "hosts", deserialize_with = "not_empty")]
+    _hosts: (),
+    #[serde(default, rename = "labels", deserialize_with = "not_empty")]
+    _labels: (),
+    #[serde(default, rename = "interfaces", deserialize_with = "not_empty")]
+    _interfaces: (),
+}
+
+/// Fails at the place of a list or table with nothing in it.
+fn not_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(), D::Error> {
+    let is_empty = match toml::Value::deserialize(deserializer)? {
+        toml::Value::Array(all) => all.is_empty(),
+        toml::Value::Table(all) => all.is_empty(),
+        _ => false,
+    };
+    match is_empty {
+        true => Err(D::Error::custom(
+            "selects nothing, as it is empty: name what is meant, or leave it out to select everything",
+        )),
+        false => Ok(()),
+    }
+}
+
 /// What a file may hold.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -137,6 +174,7 @@ impl Documents {
             };
             let contents: Contents =
                 toml::from_str(&file.text).map_err(|wrong| error(wrong.to_string()))?;
+            let _: Lists = toml::from_str(&file.text).map_err(|wrong| error(wrong.to_string()))?;
             for policy in contents.policy {
                 check_policy(&policy)
                     .map_err(|what| error(named("policy", &policy.name, &what)))?;
@@ -265,9 +303,12 @@ impl Documents {
 }
 
 impl PolicyDocument {
+    fn is_for_name(&self, host: &str) -> bool {
+        self.hosts.is_empty() || self.hosts.iter().any(|one| matches(one, host))
+    }
+
     fn is_for(&self, host: &str, labels: &BTreeMap<String, String>) -> bool {
-        let by_name = self.hosts.is_empty() || self.hosts.iter().any(|one| matches(one, host));
-        by_name
+        self.is_for_name(host)
             && self
                 .labels
                 .iter()
@@ -330,6 +371,11 @@ fn check_tenant(tenant: &TenantDocument) -> Result<(), String> {
 fn check_identity(identity: &IdentityDocument) -> Result<(), String> {
     if !identity.interface.contains(':') {
         return Err(String::from("interface: write HOST:INTERFACE"));
+    }
+    if identity.interface.contains(['*', '?']) {
+        return Err(String::from(
+            "interface: a number is that of one interface: write HOST:INTERFACE without * and ?",
+        ));
     }
     match identity.identity {
         1..=IDENTITY_MAX => Ok(()),
@@ -397,6 +443,38 @@ mod tests {
         name = 'blue'
         interfaces = ['web-1:tap*', '*:br0']
     ";
+
+    #[test]
+    fn a_selector_that_is_empty_is_refused_with_its_line() {
+        let policy = "[[policy]]\nname = 'a'\nmatch = 'tcp'\naction = 'drop'\n";
+        for empty in [
+            "hosts = []",
+            "labels = {}",
+            "interfaces = []",
+            "[policy.labels]",
+        ] {
+            let error = read(&format!("{policy}{empty}\n")).unwrap_err().to_string();
+            assert!(
+                error.starts_with("web.toml: ")
+                    && error.contains("line 5")
+                    && error.contains("selects nothing"),
+                "{empty}: {error}"
+            );
+        }
+        assert!(read(policy).is_ok());
+        // What was stored before is read as it was.
+        let stored = toml::to_string(&read(policy).unwrap()).unwrap();
+        assert!(toml::from_str::<Documents>(&stored).is_ok());
+    }
+
+    #[test]
+    fn an_identity_is_of_one_interface() {
+        for name in ["web-*:tap9", "web-1:tap?"] {
+            let text = format!("[[identity]]\ninterface = '{name}'\nidentity = 9\n");
+            let error = read(&text).unwrap_err().to_string();
+            assert!(error.contains("without * and ?"), "{error}");
+        }
+    }
 
     #[test]
     fn selectors_select_hosts_and_interfaces() {

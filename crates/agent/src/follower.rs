@@ -4,6 +4,7 @@
 //! if its interfaces or their identities change, which it reads at its start only.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use serde::Serialize;
 use strata_rules::Action;
@@ -60,6 +61,8 @@ pub struct Plan {
     pub bridge_ports: Vec<Vec<String>>,
     /// What users should know of the interfaces.
     pub notes: Vec<String>,
+    /// Why no recording can follow it, if that is known.
+    pub problem: Option<String>,
     /// Identities of the interfaces.
     identities: BTreeMap<String, u32>,
     is_encrypted: bool,
@@ -125,6 +128,8 @@ pub struct Follower {
     present: Vec<Interface>,
     /// Ports of bridges, also those that may not be captured.
     ports: Ports,
+    /// Of destinations that are names, as far as they are known.
+    addresses: BTreeMap<String, SocketAddr>,
     assignment: Option<Assignment>,
     /// The recording that should run, by these two.
     wanted: Option<Plan>,
@@ -158,6 +163,15 @@ fn snaplen(action: &str) -> u32 {
     }
 }
 
+/// The destination of an action, if there is one.
+fn destination(action: &str) -> Option<String> {
+    match action.parse() {
+        Ok(Action::Export(export)) => Some(export.to.to_string()),
+        // The recording will say what is wrong with it.
+        Ok(_) | Err(_) => None,
+    }
+}
+
 /// A recording's configuration file.
 #[derive(Serialize)]
 struct Config<'a> {
@@ -175,6 +189,8 @@ struct Export<'a> {
     identities: &'a BTreeMap<String, u32>,
     behind: BTreeMap<&'a str, &'a str>,
     destinations: &'a BTreeMap<String, String>,
+    /// Given even if there are none: a destination that cannot be reached does not stop the others.
+    addresses: &'a BTreeMap<String, SocketAddr>,
 }
 
 impl Follower {
@@ -185,6 +201,7 @@ impl Follower {
             local,
             present: Vec::new(),
             ports: Ports::new(),
+            addresses: BTreeMap::new(),
             assignment,
             wanted: None,
             running: None,
@@ -211,6 +228,22 @@ impl Follower {
             self.wanted = self.plan();
         }
         is_new
+    }
+
+    /// Patterns of interfaces that may be captured, of which there is none.
+    #[must_use]
+    pub fn unmatched(&self) -> Vec<&str> {
+        let none = |pattern: &&String| !self.present.iter().any(|one| matches(pattern, &one.name));
+        let patterns = self.local.interfaces.iter().filter(none);
+        patterns.map(String::as_str).collect()
+    }
+
+    /// Addresses of destinations that are names, by the names that policies use.
+    pub fn addresses(&mut self, addresses: BTreeMap<String, SocketAddr>) {
+        if addresses != self.addresses {
+            self.addresses = addresses;
+            self.wanted = self.plan();
+        }
     }
 
     /// What to do from now on.
@@ -258,9 +291,22 @@ impl Follower {
                 identities: &identities,
                 behind: self.behind(&identities),
                 destinations: &self.local.destinations,
+                addresses: &self.addresses,
             },
         };
+        let mut named = config
+            .policy
+            .iter()
+            .filter_map(|policy| destination(&policy.action));
+        let unknown = named.find(|name| !self.local.destinations.contains_key(name));
+        let problem = unknown.map(|name| {
+            format!(
+                "a policy exports to {name}, which this host does not permit: start its agent with \
+                 --to {name}=URL too"
+            )
+        });
         Some(Plan {
+            problem,
             interfaces: identities.keys().cloned().collect(),
             config: toml::to_string(&config).expect("names and numbers are TOML"),
             keys: keys.filter(|_| self.local.own_keys.is_none()),
@@ -489,6 +535,51 @@ mod tests {
             (agent.step(5, None), agent.step(6, None)),
             (Step::Stop, Step::Wait)
         );
+    }
+
+    #[test]
+    fn a_recording_that_runs_hears_of_addresses() {
+        let mut agent = follower();
+        let spare = ("spare".to_owned(), "udp://spare.example:4740".to_owned());
+        agent.local.destinations.extend([spare]);
+        agent.interfaces(interfaces(&["tap0"]));
+        agent.assign(assignment("tcp", &[("tap0", 7)]));
+        let addresses = |plan: &Plan| {
+            let config = plan.config.parse::<toml::Table>().unwrap();
+            config["export"]["addresses"].as_table().unwrap().clone()
+        };
+        let first = plan(agent.step(0, None));
+        assert!(addresses(&first).is_empty(), "but they are there");
+        agent.took(first, 0);
+        agent.addresses(BTreeMap::from([(
+            "spare".into(),
+            "[fe80::1%2]:4740".parse().unwrap(),
+        )]));
+        let second = agent.step(1, None);
+        assert!(matches!(second, Step::Reload(_)), "{second:?}");
+        let second = plan(second);
+        assert_eq!(
+            addresses(&second)["spare"].as_str(),
+            Some("[fe80::1%2]:4740")
+        );
+        agent.took(second, 1);
+        assert_eq!(agent.step(2, None), Step::Wait);
+    }
+
+    #[test]
+    fn what_this_host_lacks_is_named() {
+        let mut agent = follower();
+        agent.local.interfaces.push("veth*".into());
+        assert_eq!(agent.unmatched(), ["tap*", "veth*"]);
+        agent.interfaces(interfaces(&["tap0", "eth0"]));
+        assert_eq!(agent.unmatched(), ["veth*"]);
+        agent.assign(assignment("tcp", &[("tap0", 7)]));
+        assert_eq!(plan(agent.step(0, None)).problem, None);
+        let mut elsewhere = assignment("tcp", &[("tap0", 7)]);
+        elsewhere.policies[0].action = "payload 64 -> elsewhere".into();
+        agent.assign(elsewhere);
+        let problem = plan(agent.step(0, None)).problem.unwrap();
+        assert!(problem.contains("--to elsewhere=URL"), "{problem}");
     }
 
     #[test]

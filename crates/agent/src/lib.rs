@@ -32,4 +32,4 @@ pub use message::{
     Interface, Renew, Report, ReportError, Rollout, RolloutAgent,
 };
 pub use pattern::matches;
-pub use registry::{AgentRecord, Change, Registry, RegistryError, Stored, Version};
+pub use registry::{AgentRecord, Change, Registry, RegistryError, SpentIdentity, Stored, Version};

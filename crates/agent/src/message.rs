@@ -81,6 +81,18 @@ pub struct ExportCount {
     pub packets: u64,
     /// Packets that came faster than they could be sent.
     pub lost: u64,
+    /// Packets that cannot be exported to it.
+    #[serde(default)]
+    pub unfit: u64,
+    /// Packets that were cut to what the path carries, in VXLAN.
+    #[serde(default)]
+    pub cut: u64,
+    /// Datagrams that the network did not take.
+    #[serde(default)]
+    pub not_sent: u64,
+    /// Why not, in the last second; empty if all were sent.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub problem: String,
 }
 
 /// The CPU time of an agent's recording, in thousandths of a core.
@@ -119,7 +131,7 @@ pub struct Report {
     pub captures: u32,
     /// What does not work; empty if all does.
     pub problem: String,
-    /// What was exported since its recording started.
+    /// What was exported since it started.
     pub exports: Vec<ExportCount>,
     /// Packets that the kernel has dropped since then, its ring being full.
     #[serde(default)]
@@ -202,7 +214,10 @@ impl Report {
         }
         count("exports", self.exports.len(), EXPORTS_MAX)?;
         let mut exports = self.exports.iter();
-        exports.try_for_each(|to| text("export", &to.name, LABEL_BYTES_MAX))
+        exports.try_for_each(|to| {
+            text("export", &to.name, LABEL_BYTES_MAX)?;
+            text("problem", &to.problem, PROBLEM_BYTES_MAX)
+        })
     }
 }
 
@@ -245,6 +260,9 @@ pub struct Applied {
     pub version: u64,
     /// What differs from the version before, as text.
     pub differences: Vec<String>,
+    /// What is right, but perhaps not meant, such as a policy that selects no agent.
+    #[serde(default)]
+    pub hints: Vec<String>,
 }
 
 /// An agent, as administrators see it.
@@ -274,7 +292,7 @@ pub struct AgentStatus {
     pub identities: BTreeMap<String, u32>,
     /// What it exported.
     pub exports: Vec<ExportCount>,
-    /// Packets that its kernel has dropped, the ring being full, since its recording started.
+    /// Packets that its kernel has dropped, the ring being full, since it started.
     pub dropped: u64,
     /// What it takes of the CPU, if it has a budget.
     pub cpu: Option<CpuUse>,

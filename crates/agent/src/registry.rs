@@ -4,20 +4,20 @@
 //! agent takes a record of some 200 bytes there, and some 60 for each interface that it has captured;
 //! what it reports is in memory only, and comes again.
 
+mod identities;
 mod rollout;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde::{Deserialize, Serialize};
 use strata_exporter::MasterKey;
 
-use crate::document::{DocumentError, DocumentFile, Documents};
-use crate::limits::{AGENTS_MAX, IDENTITY_MAX, INTERFACES_MAX};
+use crate::document::{Candidate, DocumentError, DocumentFile, Documents};
+use crate::limits::AGENTS_MAX;
 use crate::message::{Applied, Assignment, Report, ReportError, check_name};
+use identities::Identities;
 
-/// Identities that an agent's interfaces keep; those of interfaces that are gone make way beyond it.
-const IDENTITIES_MAX: usize = 2 * INTERFACES_MAX;
 /// Versions that `undo` can return to.
 const VERSIONS_MAX: usize = 32;
 
@@ -35,6 +35,18 @@ pub struct AgentRecord {
     pub until: u64,
     /// Whether it is refused.
     pub revoked: bool,
+}
+
+/// An identity that nobody has any more, but whose key somebody may still have: until the master key is
+/// another, nobody else gets it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpentIdentity {
+    /// The number.
+    pub identity: u32,
+    /// What datagrams call the master key from which its key came.
+    pub key: u32,
+    /// The agent that has had it, and may have it again; empty if that is forgotten or revoked.
+    pub agent: String,
 }
 
 /// A version of the documents.
@@ -66,6 +78,8 @@ pub enum Change {
     },
     /// An identity that nobody has any more.
     IdentityGone(u32),
+    /// An identity that somebody has had, with its key.
+    Spent(SpentIdentity),
     /// A version.
     Version(Version),
     /// A version that is not returned to.
@@ -79,6 +93,8 @@ pub struct Stored {
     pub agents: Vec<AgentRecord>,
     /// Identities with agent and interface.
     pub identities: Vec<(u32, String, String)>,
+    /// Identities that somebody has had.
+    pub spent: Vec<SpentIdentity>,
     /// Versions, in any order.
     pub versions: Vec<Version>,
 }
@@ -123,6 +139,17 @@ pub enum RegistryError {
         /// Who should get it.
         wanted: String,
     },
+    /// Somebody else still has the key of an identity.
+    #[error(
+        "identity {identity} cannot be that of {wanted}: a host that had it before still has its key: \
+         choose another number, or replace export.key"
+    )]
+    Spent {
+        /// The number.
+        identity: u32,
+        /// Who should get it.
+        wanted: String,
+    },
     /// There is no version before.
     #[error("there is no version to return to")]
     NothingBefore,
@@ -145,11 +172,8 @@ struct Agent {
 pub struct Registry {
     agents: BTreeMap<String, Agent>,
     by_certificate: BTreeMap<Fingerprint, String>,
-    /// Who has an identity: agent and interface.
-    taken: BTreeMap<u32, (String, String)>,
-    next_identity: u32,
-    /// Those that the version that holds gives to interfaces.
-    pinned: BTreeSet<u32>,
+    /// Who has which identity.
+    numbers: Identities,
     /// From which agents get the keys of their identities.
     master: Option<MasterKey>,
     /// The latest last; empty until something is applied.
@@ -163,7 +187,7 @@ impl Default for Registry {
 }
 
 impl Registry {
-    /// Goes on with what was stored. New identities are looked for from `first_identity` on.
+    /// Goes on with what was stored. New identities are those from `first_identity` on.
     #[must_use]
     pub fn new(stored: Stored, first_identity: u32) -> Self {
         let mut versions = stored.versions;
@@ -171,9 +195,7 @@ impl Registry {
         let mut registry = Self {
             agents: BTreeMap::new(),
             by_certificate: BTreeMap::new(),
-            taken: BTreeMap::new(),
-            next_identity: first_identity.clamp(1, IDENTITY_MAX),
-            pinned: BTreeSet::new(),
+            numbers: Identities::new(stored.spent, first_identity),
             master: None,
             versions,
         };
@@ -184,7 +206,7 @@ impl Registry {
         for (identity, agent, interface) in stored.identities {
             if let Some(known) = registry.agents.get_mut(&agent) {
                 known.identities.insert(interface.clone(), identity);
-                registry.taken.insert(identity, (agent, interface));
+                registry.numbers.taken.insert(identity, (agent, interface));
             }
         }
         registry
@@ -192,6 +214,7 @@ impl Registry {
 
     /// Gives agents keys that come from this one, from now on; none, if there is none.
     pub fn use_key(&mut self, master: Option<MasterKey>) {
+        self.numbers.key = master.as_ref().map(MasterKey::id);
         self.master = master;
     }
 
@@ -201,7 +224,7 @@ impl Registry {
         let numbers = documents
             .into_iter()
             .flat_map(|documents| documents.identities.values());
-        self.pinned = numbers.copied().collect();
+        self.numbers.pinned = numbers.copied().collect();
     }
 
     fn remember(&mut self, record: AgentRecord) {
@@ -377,7 +400,16 @@ impl Registry {
         };
         let mut changes = self.make_room(&name, captured.len());
         for interface in captured {
-            let identity = self.identity(&name, &interface, &mut changes);
+            let identity = match self.identity(&name, &interface, &mut changes) {
+                Ok(identity) => identity,
+                Err(problem) => {
+                    self.agents
+                        .get_mut(&name)
+                        .ok_or(RegistryError::Unknown)?
+                        .problem = problem;
+                    return Ok((None, changes));
+                }
+            };
             assignment.identities.insert(interface, identity);
             let key = self
                 .master
@@ -392,70 +424,17 @@ impl Registry {
         Ok((is_new.then_some(assignment), changes))
     }
 
-    /// Takes identities of interfaces that are gone, if with those that come there would be too many.
-    fn make_room(&mut self, name: &str, captured: usize) -> Vec<Change> {
-        let Some(agent) = self.agents.get_mut(name) else {
-            return Vec::new();
-        };
-        if agent.identities.len() + captured <= IDENTITIES_MAX {
-            return Vec::new();
-        }
-        let present = agent.last.iter().flat_map(|(report, _)| &report.interfaces);
-        let present: Vec<&str> = present.map(|interface| interface.name.as_str()).collect();
-        let gone = |interface: &String| !present.contains(&interface.as_str());
-        let gone: Vec<String> = agent
-            .identities
-            .keys()
-            .filter(|name| gone(name))
-            .cloned()
-            .collect();
-        let numbers = gone.iter().filter_map(|name| agent.identities.remove(name));
-        let numbers: Vec<u32> = numbers.collect();
-        numbers
-            .into_iter()
-            .inspect(|number| drop(self.taken.remove(number)))
-            .map(Change::IdentityGone)
-            .collect()
-    }
-
-    /// The identity of an interface: the one that the documents give it, else the one that it has, else
-    /// a new one.
-    fn identity(&mut self, agent: &str, interface: &str, changes: &mut Vec<Change>) -> u32 {
-        let pinned = self
-            .versions
-            .last()
-            .map(|version| &version.documents.identities);
-        let wanted = pinned.and_then(|pinned| pinned.get(&format!("{agent}:{interface}")).copied());
-        let known = self
+    /// Of agents that are not revoked.
+    fn hints(&self, documents: &Documents) -> Vec<String> {
+        let agents = self
             .agents
-            .get_mut(agent)
-            .expect("its caller has looked it up");
-        let has = known.identities.get(interface).copied();
-        if let Some(has) = has.filter(|has| wanted.is_none_or(|wanted| wanted == *has)) {
-            return has;
-        }
-        if let Some(old) = has {
-            self.taken.remove(&old);
-            changes.push(Change::IdentityGone(old));
-        }
-        let identity = wanted.unwrap_or_else(|| {
-            // There are more numbers than interfaces of all agents together, and pinned ones.
-            while self.taken.contains_key(&self.next_identity)
-                || self.pinned.contains(&self.next_identity)
-            {
-                self.next_identity = self.next_identity % IDENTITY_MAX + 1;
-            }
-            self.next_identity
+            .iter()
+            .filter(|(_, agent)| !agent.record.revoked);
+        let candidates = agents.map(|(name, agent)| Candidate {
+            name,
+            labels: agent.last.as_ref().map(|(report, _)| &report.labels),
         });
-        known.identities.insert(interface.to_owned(), identity);
-        self.taken
-            .insert(identity, (agent.to_owned(), interface.to_owned()));
-        changes.push(Change::Identity {
-            identity,
-            agent: agent.to_owned(),
-            interface: interface.to_owned(),
-        });
-        identity
+        documents.hints(&candidates.collect::<Vec<Candidate<'_>>>())
     }
 
     /// What applying these files would change.
@@ -465,24 +444,18 @@ impl Registry {
     /// What is wrong with them; nothing is applied then.
     pub fn check(&self, files: &[DocumentFile]) -> Result<(Documents, Applied), RegistryError> {
         let documents = Documents::read(files)?;
-        for (wanted, &identity) in &documents.identities {
-            if let Some((agent, interface)) = self.taken.get(&identity) {
-                let owner = format!("{agent}:{interface}");
-                if owner != *wanted {
-                    let wanted = wanted.clone();
-                    return Err(RegistryError::Collision {
-                        identity,
-                        owner,
-                        wanted,
-                    });
-                }
-            }
-        }
         let none = Documents::default();
         let before = self
             .versions
             .last()
             .map_or(&none, |version| &version.documents);
+        self.check_identities(&documents)?;
+        // What is in force already is a problem of that agent only, when it reports.
+        for (wanted, identity) in &documents.identities {
+            if before.identities.get(wanted) != Some(identity) {
+                self.check_spent(wanted, *identity)?;
+            }
+        }
         let differences = documents
             .differences(before)
             .iter()
@@ -491,6 +464,7 @@ impl Registry {
         let applied = Applied {
             version: self.version(),
             differences,
+            hints: self.hints(&documents),
         };
         Ok((documents, applied))
     }
@@ -540,21 +514,12 @@ impl Registry {
             since: now,
             documents: before.documents.clone(),
         };
-        for (wanted, &identity) in &version.documents.identities {
-            if let Some((agent, interface)) = self.taken.get(&identity)
-                && *wanted != format!("{agent}:{interface}")
-            {
-                return Err(RegistryError::Collision {
-                    identity,
-                    owner: format!("{agent}:{interface}"),
-                    wanted: wanted.clone(),
-                });
-            }
-        }
+        self.check_identities(&version.documents)?;
         let differences = version.documents.differences(&last.documents);
         let applied = Applied {
             version: version.number,
             differences: differences.iter().map(ToString::to_string).collect(),
+            hints: self.hints(&version.documents),
         };
         let changes = vec![
             Change::VersionGone(before.number),
@@ -567,7 +532,7 @@ impl Registry {
         Ok((applied, changes))
     }
 
-    /// Refuses an agent from now on.
+    /// Refuses an agent from now on. Until it is forgotten, it has its identities.
     ///
     /// # Errors
     ///
@@ -575,8 +540,16 @@ impl Registry {
     pub fn revoke(&mut self, name: &str) -> Result<Vec<Change>, RegistryError> {
         let agent = self.agents.get_mut(name);
         let agent = agent.ok_or_else(|| RegistryError::NoAgent(name.to_owned()))?;
+        if agent.record.revoked {
+            return Ok(Vec::new());
+        }
         agent.record.revoked = true;
-        Ok(vec![Change::Agent(agent.record.clone())])
+        let mut changes = vec![Change::Agent(agent.record.clone())];
+        // From now on it gets no keys: with which it has them is known best now.
+        for identity in agent.identities.values() {
+            changes.extend(self.numbers.spend(*identity, ""));
+        }
+        Ok(changes)
     }
 
     /// Forgets an agent: its certificates, and the identities of its interfaces.
@@ -590,9 +563,14 @@ impl Registry {
         for certificate in &agent.record.certificates {
             self.by_certificate.remove(certificate);
         }
+        let mut changes = vec![Change::AgentGone(name.to_owned())];
         for identity in agent.identities.values() {
-            self.taken.remove(identity);
+            self.numbers.taken.remove(identity);
+            if !agent.record.revoked {
+                changes.extend(self.numbers.spend(*identity, ""));
+            }
         }
-        Ok(vec![Change::AgentGone(name.to_owned())])
+        self.numbers.forget(name);
+        Ok(changes)
     }
 }

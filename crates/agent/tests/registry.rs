@@ -1,10 +1,13 @@
 //! The controller's state: who may what, identities, versions.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
+use std::collections::BTreeSet;
+
 use strata_agent::{
-    Assignment, Change, DocumentFile, INTERFACES_MAX, Interface, Registry, RegistryError, Report,
-    Stored,
+    Assignment, Change, DocumentFile, IDENTITY_MAX, INTERFACES_MAX, Interface, Registry,
+    RegistryError, Report, SpentIdentity, Stored,
 };
+use strata_exporter::MasterKey;
 
 const NOW: u64 = 1_000_000_000;
 
@@ -141,7 +144,7 @@ fn a_hostile_agent_takes_no_more_than_its_share() {
         );
     }
     // Ever new names: identities of those that are gone make way.
-    let mut held = std::collections::BTreeSet::new();
+    let mut held = BTreeSet::new();
     for round in 0..20 {
         let names: Vec<String> = (0..500)
             .map(|number| format!("x{round}-{number}"))
@@ -227,4 +230,181 @@ fn what_is_stored_is_all_there_is_to_know() {
         again.report(&[2; 32], report, NOW).unwrap(),
         (None, Vec::new())
     );
+}
+
+fn key(byte: u8) -> MasterKey {
+    MasterKey::new([byte; 32])
+}
+
+fn numbers(assignment: &Assignment) -> Vec<u32> {
+    assignment.identities.values().copied().collect()
+}
+
+/// What changes would leave in a store.
+fn store(stored: &mut Stored, changes: Vec<Change>) {
+    for change in changes {
+        match change {
+            Change::Agent(record) => {
+                stored.agents.retain(|one| one.name != record.name);
+                stored.agents.push(record);
+            }
+            Change::AgentGone(name) => {
+                stored.agents.retain(|one| one.name != name);
+                stored.identities.retain(|(_, agent, _)| *agent != name);
+            }
+            Change::Identity {
+                identity,
+                agent,
+                interface,
+            } => stored.identities.push((identity, agent, interface)),
+            Change::IdentityGone(identity) => {
+                stored.identities.retain(|(one, _, _)| *one != identity);
+            }
+            Change::Spent(spent) => stored.spent.push(spent),
+            Change::Version(version) => stored.versions.push(version),
+            Change::VersionGone(number) => stored.versions.retain(|one| one.number != number),
+        }
+    }
+}
+
+/// A host that was forgotten or revoked has the keys of its identities still: with those, it could read and
+/// forge what whoever gets the same numbers sends.
+#[test]
+fn an_identity_is_nobody_elses_until_the_master_key_is_another() {
+    for is_revoked in [false, true] {
+        let (mut registry, mut stored) = (Registry::default(), Stored::default());
+        registry.use_key(Some(key(1)));
+        for (name, number) in [("a", 1), ("b", 2)] {
+            let enrolled = registry.enrolled(name, [number; 32], 100, 10);
+            store(&mut stored, enrolled.unwrap());
+        }
+        let applied = registry.apply(&files(&policy("tcp")), 0).unwrap();
+        store(&mut stored, applied.1);
+        let report_of = |registry: &mut Registry, stored: &mut Stored, number: u8| {
+            let reported = registry.report(&[number; 32], report(&["eth0"]), NOW);
+            let (assignment, changes) = reported.unwrap();
+            store(stored, changes);
+            assignment.unwrap()
+        };
+        let innocent = report_of(&mut registry, &mut stored, 1);
+        assert_eq!(innocent.identities["eth0"], 1);
+        if is_revoked {
+            store(&mut stored, registry.revoke("a").unwrap());
+        }
+        store(&mut stored, registry.forget("a").unwrap());
+        // After a restart, which begins to look at 1 again.
+        let mut registry = Registry::new(stored.clone(), 1);
+        registry.use_key(Some(key(1)));
+        let other = report_of(&mut registry, &mut stored, 2);
+        assert_eq!(other.identities["eth0"], 2);
+        assert_ne!(other.keys, innocent.keys);
+        // The same name may be another host.
+        store(
+            &mut stored,
+            registry.enrolled("a", [3; 32], 100, 10).unwrap(),
+        );
+        assert_eq!(numbers(&report_of(&mut registry, &mut stored, 3)), [3]);
+        // Nor may an administrator give it.
+        let pin = policy("tcp") + "[[identity]]\ninterface = 'b:eth0'\nidentity = 1\n";
+        let refused = registry.apply(&files(&pin), 0).unwrap_err().to_string();
+        assert!(
+            refused.contains("identity 1 cannot be that of b:eth0"),
+            "{refused}"
+        );
+        // Keys that come from another one do not fit what the host has.
+        registry.use_key(Some(key(2)));
+        store(&mut stored, registry.apply(&files(&pin), 0).unwrap().1);
+        let again = report_of(&mut registry, &mut stored, 2);
+        assert_eq!(numbers(&again), [1]);
+        assert_ne!(again.keys, innocent.keys);
+    }
+}
+
+/// A number that the documents have given stays with the host that had it: the agent says why it gets
+/// nothing.
+#[test]
+fn a_number_that_the_documents_give_is_not_given_again_either() {
+    let mut registry = registry(&[("a", 1)]);
+    registry.use_key(Some(key(1)));
+    let pin = policy("tcp") + "[[identity]]\ninterface = 'a:eth0'\nidentity = 7\n";
+    registry.apply(&files(&pin), 0).unwrap();
+    assert_eq!(numbers(&assigned(&mut registry, 1, &["eth0"])), [7]);
+    registry.forget("a").unwrap();
+    registry.enrolled("a", [2; 32], 100, 10).unwrap();
+    let (nothing, _) = registry.report(&[2; 32], report(&["eth0"]), NOW).unwrap();
+    assert_eq!(nothing, None);
+    let problem = &registry.agents(NOW)[0].problem;
+    assert!(problem.contains("replace export.key"), "{problem}");
+    registry.use_key(Some(key(2)));
+    assert_eq!(numbers(&assigned(&mut registry, 2, &["eth0"])), [7]);
+}
+
+/// Numbers of an agent's own interfaces are given to its others, so that it cannot use all of them up.
+#[test]
+fn an_agent_uses_up_no_more_numbers_than_it_may_have_interfaces() {
+    let mut registry = registry(&[("a", 1), ("b", 2)]);
+    registry.use_key(Some(key(1)));
+    registry.apply(&files(&policy("tcp")), 0).unwrap();
+    let mut used = BTreeSet::new();
+    for round in 0..20 {
+        let names: Vec<String> = (0..500).map(|at| format!("x{round}-{at}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        used.extend(numbers(&assigned(&mut registry, 1, &names)));
+    }
+    assert!(used.len() <= 2 * INTERFACES_MAX, "{}", used.len());
+    let [other] = numbers(&assigned(&mut registry, 2, &["eth0"]))[..] else {
+        panic!("one interface");
+    };
+    assert!(!used.contains(&other));
+}
+
+#[test]
+fn when_all_numbers_are_used_up_the_agent_says_what_to_do() {
+    let spent = |identity| SpentIdentity {
+        identity,
+        key: key(1).id(),
+        agent: String::new(),
+    };
+    let stored = Stored {
+        spent: (IDENTITY_MAX - 9..IDENTITY_MAX).map(spent).collect(),
+        ..Stored::default()
+    };
+    let mut registry = Registry::new(stored, IDENTITY_MAX - 9);
+    registry.use_key(Some(key(1)));
+    registry.enrolled("a", [1; 32], 100, 10).unwrap();
+    registry.apply(&files(&policy("tcp")), 0).unwrap();
+    assert_eq!(
+        numbers(&assigned(&mut registry, 1, &["eth0"])),
+        [IDENTITY_MAX]
+    );
+    let (nothing, _) = registry
+        .report(&[1; 32], report(&["eth0", "eth1"]), NOW)
+        .unwrap();
+    assert_eq!(nothing, None);
+    let problem = &registry.agents(NOW)[0].problem;
+    assert!(
+        problem.contains("no identity is left for a:eth1") && problem.contains("export.key"),
+        "{problem}"
+    );
+    registry.use_key(Some(key(2)));
+    let now = numbers(&assigned(&mut registry, 1, &["eth0", "eth1"]));
+    assert_eq!(now, [IDENTITY_MAX, IDENTITY_MAX - 9]);
+}
+
+/// Numbers of a host without a controller do not go on at 1, which is another host's.
+#[test]
+fn numbers_from_a_first_one_on_end_at_the_last() {
+    let mut registry = Registry::new(Stored::default(), IDENTITY_MAX);
+    registry.enrolled("a", [1; 32], 100, 10).unwrap();
+    registry.apply(&files(&policy("tcp")), 0).unwrap();
+    assert_eq!(
+        numbers(&assigned(&mut registry, 1, &["eth0"])),
+        [IDENTITY_MAX]
+    );
+    let (nothing, _) = registry
+        .report(&[1; 32], report(&["eth0", "eth1"]), NOW)
+        .unwrap();
+    assert_eq!(nothing, None);
+    let problem = &registry.agents(NOW)[0].problem;
+    assert!(problem.contains("a smaller one (--identity)"), "{problem}");
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use strata_agent::{
     AgentRecord, Assignment, Change, DocumentFile, Follower, Interface, Local, Registry, Report,
-    Step, Stored, Version,
+    SpentIdentity, Step, Stored, Version,
 };
 use strata_testkit::sim::{MS, Queue, Rng, SECOND, seeds};
 
@@ -64,6 +64,7 @@ struct World {
 struct Disk {
     agents: BTreeMap<String, AgentRecord>,
     identities: BTreeMap<u32, (String, String)>,
+    spent: BTreeMap<u32, SpentIdentity>,
     versions: BTreeMap<u64, Version>,
 }
 
@@ -84,6 +85,7 @@ impl Disk {
                 Change::IdentityGone(identity) => {
                     assert!(self.identities.remove(&identity).is_some());
                 }
+                Change::Spent(one) => drop(self.spent.insert(one.identity, one)),
                 Change::Version(version) => drop(self.versions.insert(version.number, version)),
                 Change::VersionGone(number) => drop(self.versions.remove(&number)),
             }
@@ -97,6 +99,7 @@ impl Disk {
             identities: identities
                 .map(|(number, (agent, interface))| (*number, agent.clone(), interface.clone()))
                 .collect(),
+            spent: self.spent.values().cloned().collect(),
             versions: self.versions.values().cloned().collect(),
         }
     }

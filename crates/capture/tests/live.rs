@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use strata_capture::live::{
     CUT_BYTES_MIN, Device, Direction, Exclusive, Live, LiveError, LiveEvent, LiveNext, LiveOptions,
-    Stamps,
+    Rings, Stamps,
 };
 use strata_capture::{Input, InputOptions, Next, Packets};
 use strata_filter::Filter;
@@ -514,13 +514,22 @@ fn an_interface_may_go_down_and_away_and_come_back() {
     });
 }
 
-/// Three ports of a bridge, of which two are said to be: what goes from one of those to the other comes once.
 #[test]
 fn what_crosses_a_bridge_comes_where_it_comes_in() {
+    ports_of_a_bridge(Rings::Each);
+}
+
+#[test]
+fn what_crosses_a_bridge_comes_where_it_comes_in_to_one_ring() {
+    ports_of_a_bridge(Rings::One);
+}
+
+/// Three ports of a bridge, of which two are said to be: what goes from one of those to the other comes once.
+fn ports_of_a_bridge(rings: Rings) {
     if !may_use_kernel("a bridge") {
         return;
     }
-    let namespace = Namespace::new("st-live-bridge");
+    let namespace = Namespace::new(&format!("st-live-{rings:?}"));
     namespace.ip("link add br0 type bridge");
     namespace.ip("link set br0 up");
     let port = |number: u8| {
@@ -537,6 +546,7 @@ fn what_crosses_a_bridge_comes_where_it_comes_in() {
     namespace.enter(|| {
         let mut all = options("tap0");
         all.interfaces = ["tap0", "tap1", "tap2"].map(str::to_owned).to_vec();
+        all.rings = rings;
         all.bridge_ports = vec![vec![String::from("tap0"), String::from("tap1")]];
         let mut live = open(&all);
         let mut sent = 0;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::env::current_exe;
+use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,13 +11,18 @@ use rustix::system::uname;
 use strata_agent::Local;
 use strata_control::config::read_keys;
 use strata_exporter::Destination;
-use strata_node::{AgentSource, AgentSpec, Waker, run_agent};
+use strata_node::{AgentSource, AgentSpec, Waker, machine_bytes, run_agent};
 use strata_rules::DestinationName;
+use strata_wire::human_bytes;
 
 use crate::controller::PORT;
 use crate::logging::{self, LoggingArgs};
 use crate::output::refuse;
+use crate::record::{RingsArg, percent};
 use crate::signals::Signals;
+
+/// Memory of flow tables at least.
+const MEMORY_MIN: u64 = 512 << 10;
 
 /// Arguments of `strata agent`.
 #[derive(Debug, clap::Args)]
@@ -69,6 +75,11 @@ pub(crate) struct Args {
     #[arg(long)]
     all_copies: bool,
 
+    /// Use a ring for each interface (each), or one for all together (one). By default, one from 128
+    /// interfaces on; without the right to use eBPF, each has its own.
+    #[arg(long, value_enum, value_name = "WHICH", default_value_t = RingsArg::Auto)]
+    rings: RingsArg,
+
     /// Permit sending to this destination, by the name that policies use: udp://HOST:PORT or
     /// vxlan://HOST; may be given several times.
     #[arg(long, value_name = "NAME=URL", required = true)]
@@ -90,11 +101,11 @@ pub(crate) struct Args {
     /// Limit the CPU use of the recording, as in 10%; 100% is one core. While the CPUs that it shares
     /// with others are short, such as for forwarding, it uses less: first by copying headers only, then by
     /// capturing fewer flows.
-    #[arg(long, value_name = "PERCENT")]
+    #[arg(long, value_name = "PERCENT", value_parser = cpu)]
     cpu: Option<String>,
 
     /// Use at most this much memory for the recording's flow tables, as in 64MB.
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
     memory: Option<String>,
 
     #[command(flatten)]
@@ -125,6 +136,57 @@ fn text(path: &Path) -> Result<String> {
     Ok(text.to_owned())
 }
 
+/// `HOST:PORT` from `HOST[:PORT]`. The name stays: its address may change while the agent runs.
+fn controller(text: &str) -> Result<String> {
+    let wrong = |what: &str| {
+        refuse(format!(
+            "--controller {text}: {what}: write HOST or HOST:PORT"
+        ))
+    };
+    let bare = text.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+    let (host, port) = match (bare, text.split_once(':')) {
+        (Some((host, "")), _) => (host, None),
+        (Some((host, rest)), _) => (host, Some(rest.strip_prefix(':').unwrap_or(rest))),
+        (None, Some((_, rest))) if rest.contains(':') => (text, None),
+        (None, Some((host, port))) => (host, Some(port)),
+        (None, None) => (text, None),
+    };
+    let port = match port.map(str::parse) {
+        None => PORT,
+        Some(Ok(port @ 1..)) => port,
+        Some(_) => return Err(wrong("the port is not a number from 1 to 65535")),
+    };
+    let address = host.split('%').next().unwrap_or(host);
+    if (bare.is_some() || host.contains(':')) && address.parse::<Ipv6Addr>().is_err() {
+        return Err(wrong("not an IPv6 address"));
+    }
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:%".contains(&byte);
+    match host.is_empty() || !host.bytes().all(is_name) {
+        true => Err(wrong("not a host")),
+        false if host.contains(':') => Ok(format!("[{host}]:{port}")),
+        false => Ok(format!("{host}:{port}")),
+    }
+}
+
+/// As the recording will read it.
+fn cpu(text: &str) -> Result<String, String> {
+    percent(text).map(|_| text.to_owned())
+}
+
+/// A recording has one worker, whose tables of flows take no less, and no more than there is.
+fn memory(text: &str) -> Result<String, String> {
+    let bytes = strata_wire::parse_bytes(text).map_err(|error| error.to_string())?;
+    let most = machine_bytes();
+    match (MEMORY_MIN..=most).contains(&bytes) {
+        true => Ok(text.to_owned()),
+        false => Err(format!(
+            "from {} to {}, the memory of this machine or its control group",
+            human_bytes(MEMORY_MIN),
+            human_bytes(most)
+        )),
+    }
+}
+
 impl Args {
     fn source(&self) -> Result<AgentSource> {
         if let Some(path) = &self.policy {
@@ -142,16 +204,8 @@ impl Args {
         let Some(text) = self.controller.as_deref() else {
             return Err(refuse("--controller or --policy is missing"));
         };
-        // The name stays: its address may change while the agent runs.
-        let has_port = match text.rsplit_once(']') {
-            Some((_, rest)) => rest.starts_with(':'),
-            None => text.contains(':'),
-        };
         Ok(AgentSource::Controller {
-            address: match has_port {
-                true => text.to_owned(),
-                false => format!("{text}:{PORT}"),
-            },
+            address: controller(text)?,
             token_file: self.token_file.clone(),
         })
     }
@@ -192,6 +246,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         state: args.state.clone(),
         program: current_exe().context("cannot find this program")?,
         options: [
+            vec![format!("--rings={}", args.rings)],
             option("cpu", &args.cpu),
             option("memory", &args.memory),
             args.cpu
@@ -209,4 +264,51 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Signals::wake(&waker)?;
     let reload = || signals.take_reload();
     Ok(run_agent(spec, &stop, &waker, reload, &tell)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_controller_is_a_name_or_an_address_with_or_without_a_port() {
+        for (text, address) in [
+            ("ctl.example", "ctl.example:4741"),
+            ("192.0.2.1:99", "192.0.2.1:99"),
+            ("fd99::1", "[fd99::1]:4741"),
+            ("[fd99::1]", "[fd99::1]:4741"),
+            ("[fe80::1%eth0]:7", "[fe80::1%eth0]:7"),
+        ] {
+            assert_eq!(controller(text).unwrap(), address);
+        }
+        for wrong in [
+            "",
+            ":4741",
+            "[::1]:99999",
+            "[::1]4741x",
+            "a:0",
+            "a:b",
+            "a:1:2",
+            "[ctl]:1",
+            "a b",
+            "[::1",
+        ] {
+            let error = controller(wrong).unwrap_err().to_string();
+            assert!(error.contains("--controller"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_no_recording_would_take_is_refused() {
+        for wrong in ["0%", "banana", "-1%"] {
+            assert!(cpu(wrong).is_err(), "{wrong}");
+        }
+        for wrong in ["xx", "12", "9EB"] {
+            assert!(memory(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(
+            (cpu("10%"), memory("1MB")),
+            (Ok("10%".into()), Ok("1MB".into()))
+        );
+    }
 }

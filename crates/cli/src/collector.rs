@@ -1,9 +1,8 @@
 //! `strata collector`: packets that recordings export, as one stream of pcapng or as a log.
 
-use std::fs::File;
 use std::io::{IsTerminal, Write, pipe, stderr, stdout};
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +10,7 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow};
 use ipnet::IpNet;
-use strata_node::{Collector, CollectorOutcome, CollectorSpec};
+use strata_node::{Collector, CollectorOutcome, CollectorSpec, Outlet, Tell};
 use strata_wire::{Printable, grouped};
 
 use crate::logging::{self, LoggingArgs};
@@ -136,49 +135,60 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let (stop, reload) = (Arc::clone(&signals.stop), || signals.take_reload());
     let open =
         || -> Result<Collector> { Ok(Collector::open(listen(args)?, Arc::new(logging::notice))?) };
-    let outcome = match (&args.write, &args.output) {
+    let (outcome, recorded) = match (&args.write, &args.output) {
         (Some(path), _) if path.as_os_str() == "-" => {
             if stdout().is_terminal() {
                 return Err(refuse(
                     "-w -: pcapng is not for a terminal: pipe it, or name a file",
                 ));
             }
-            open()?.run(stdout().lock(), &stop, reload)?
+            let output = stdout().as_fd().try_clone_to_owned()?;
+            let output = Outlet::open("standard output", output, &stop)?;
+            (open()?.run(output, &stop, reload)?, Ok(()))
         }
         (Some(path), _) => {
-            let collector = open()?;
-            let cannot = || format!("{}: cannot write", path.display());
-            collector.run(File::create(path).with_context(cannot)?, &stop, reload)?
+            let (collector, tell): (_, Tell) = (open()?, Arc::new(logging::notice));
+            let output = Outlet::create(path, &stop, &tell)?;
+            (collector.run(output, &stop, reload)?, Ok(()))
         }
         (None, Some(log)) => recorded(open()?, args, log, (&stop, reload))?,
         (None, None) => return Err(refuse("-w FILE or -o DIR is missing")),
     };
-    show(&outcome)
+    let shown = show(&outcome);
+    // A failure is returned even where nobody reads what came.
+    recorded?;
+    outcome.failure.map_or(shown, |failure| Err(failure.into()))
 }
 
-/// Records what is collected, through a pipe.
+/// Records what is collected, through a pipe; returns what came, and what became of the recording.
 fn recorded(
     collector: Collector,
     args: &Args,
     log: &Path,
     (stop, reload): (&AtomicBool, impl FnMut() -> bool + Send),
-) -> Result<CollectorOutcome> {
+) -> Result<(CollectorOutcome, Result<()>)> {
     let (reader, writer) = pipe().context("cannot make a pipe")?;
     let input = PathBuf::from(format!("/dev/fd/{}", reader.as_raw_fd()));
+    let name = format!("collector {}", collector.address());
     thread::scope(|scope| {
         let collecting = thread::Builder::new()
             .name("strata-collector".into())
-            .spawn_scoped(scope, || collector.run(writer, stop, reload))
+            .spawn_scoped(scope, || {
+                collector.run(Outlet::own(writer.into(), stop), stop, reload)
+            })
             .context("cannot start a thread")?;
-        let recorded = record::stream_into(input, log, &args.mode, args.model.as_deref());
+        let recorded = record::stream_into((input, name), log, &args.mode, args.model.as_deref());
         // If recording has failed, collecting ends too: nobody reads any more.
         stop.store(true, Ordering::Relaxed);
         drop(reader);
         let collected = collecting
             .join()
             .map_err(|_| anyhow!("the collector failed; its counters are lost"))?;
-        recorded?;
-        Ok(collected?)
+        let named = || format!("{}: the log cannot be recorded", log.display());
+        match collected {
+            Ok(collected) => Ok((collected, recorded.with_context(named))),
+            Err(error) => recorded.with_context(named).and(Err(error.into())),
+        }
     })
 }
 
@@ -190,7 +200,7 @@ fn show(outcome: &CollectorOutcome) -> Result<()> {
             true => "not announced".to_owned(),
             false => Printable(&from.name).to_string(),
         };
-        writeln!(
+        write!(
             out,
             "{name} ({}, identity {}): {} in {}; {} lost, in {}; {} before; {} dropped by its kernel",
             from.sender,
@@ -202,13 +212,18 @@ fn show(outcome: &CollectorOutcome) -> Result<()> {
             grouped(from.before),
             grouped(from.dropped),
         )?;
+        if from.sessions > 1 {
+            let sessions = count_of(from.sessions, "session");
+            write!(out, "; {sessions}, {} broken off", grouped(from.broken_off))?;
+        }
+        writeln!(out)?;
     }
     let counts = &outcome.counts;
     writeln!(
         out,
         "{}; {}; datagrams not read: {} of others than --allow, {} in clear or forged, {} older than 60 s, \
-         {} unreadable, {} repeated or contradicting, {} of too many interfaces, {} dropped by the socket",
-        count_of(counts.packets, "packet"),
+         {} unreadable, {} repeated or contradicting, {} of too many interfaces; {} dropped by the socket",
+        count_of(counts.packets - counts.not_written, "packet"),
         count_of(counts.announcements, "announcement"),
         grouped(counts.strangers),
         grouped(counts.forged),
@@ -216,7 +231,11 @@ fn show(outcome: &CollectorOutcome) -> Result<()> {
         grouped(counts.unreadable),
         grouped(counts.refused),
         grouped(counts.too_many),
-        grouped(counts.socket_drops),
+        count_of(counts.socket_drops, "message"),
     )?;
+    if counts.not_written > 0 {
+        let packets = count_of(counts.not_written, "packet");
+        writeln!(out, "{packets} arrived and could not be written")?;
+    }
     Ok(())
 }

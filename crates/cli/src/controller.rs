@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use strata_agent::{AgentStatus, Applied, DocumentFile, FILES_MAX, Interface};
-use strata_control::client::Client;
-use strata_node::{ControllerSpec, Waker, controller_socket, run_controller};
+use strata_control::client::ControllerClient;
+use strata_node::{ControllerSpec, ENROL_TOKEN, Waker, run_controller};
 use strata_wire::{Printable, grouped};
 
 use crate::logging::{self, LoggingArgs};
@@ -148,8 +148,8 @@ impl Args {
 }
 
 impl StateArgs {
-    fn client(&self) -> Result<Client> {
-        Ok(Client::new(Some(&controller_socket(&self.state)?))?)
+    fn client(&self) -> ControllerClient {
+        ControllerClient::new(&self.state)
     }
 }
 
@@ -179,7 +179,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             dry_run,
             state,
         } => {
-            let applied = state.client()?.apply(files(dir)?, *dry_run)?;
+            let applied = state.client().apply(files(dir)?, *dry_run)?;
             let what = match (applied.differences.is_empty(), dry_run) {
                 (true, _) => "nothing to change: agents have version",
                 (false, true) => "nothing changed (--dry-run): agents have version",
@@ -187,19 +187,24 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             };
             show(&applied, what)
         }
-        Command::Agents { json, state } => agents(&state.client()?.agents()?, *json),
+        Command::Agents { json, state } => agents(&state.client().agents()?, *json),
         Command::Rollout {
             command: RolloutCommand::Status { json, state },
-        } => rollout(&state.client()?, *json),
+        } => rollout(&state.client(), *json),
         Command::Rollout {
             command: RolloutCommand::Undo { state },
-        } => show(&state.client()?.undo()?, "version"),
+        } => show(&state.client().undo()?, "version"),
         Command::Revoke { name, state } => {
-            state.client()?.revoke_agent(name)?;
-            Ok(writeln!(standard(), "agent {name} is refused from now on")?)
+            state.client().revoke(name)?;
+            Ok(writeln!(
+                standard(),
+                "agent {name} is refused from now on; with a copy of enrol.token, its host can enrol \
+                 under another name: to end that, remove {} and start the controller again",
+                state.state.join(ENROL_TOKEN).display()
+            )?)
         }
         Command::Forget { name, state } => {
-            state.client()?.forget_agent(name)?;
+            state.client().forget(name)?;
             Ok(writeln!(standard(), "agent {name} is forgotten")?)
         }
     }
@@ -235,8 +240,11 @@ fn files(dir: &Path) -> Result<Vec<DocumentFile>> {
     let mut files = Vec::new();
     for path in paths {
         let cannot = || format!("{}: cannot read", path.display());
-        let bytes = fs::metadata(&path).with_context(cannot)?.len();
-        left = left.checked_sub(bytes).ok_or_else(|| {
+        let metadata = fs::metadata(&path).with_context(cannot)?;
+        if !metadata.is_file() {
+            return Err(refuse(format!("{}: not a file", path.display())));
+        }
+        left = left.checked_sub(metadata.len()).ok_or_else(|| {
             refuse(format!(
                 "{}: all files together have more than 16 MiB",
                 dir.display()
@@ -254,6 +262,9 @@ fn show(applied: &Applied, what: &str) -> Result<()> {
     let mut out = standard();
     for difference in &applied.differences {
         writeln!(out, "{}", Printable(difference))?;
+    }
+    for hint in &applied.hints {
+        writeln!(out, "note: {}", Printable(hint))?;
     }
     Ok(writeln!(out, "{what} {}", applied.version)?)
 }
@@ -299,8 +310,16 @@ fn agents(agents: &[AgentStatus], json: bool) -> Result<()> {
         }
         for to in &agent.exports {
             let name = Printable(&to.name);
-            let (packets, lost) = (count_of(to.packets, "packet"), grouped(to.lost));
-            writeln!(out, "    to {name}: {packets}, {lost} lost")?;
+            let packets = count_of(to.packets, "packet");
+            let [lost, unfit, cut] = [to.lost, to.unfit, to.cut].map(grouped);
+            let not_sent = count_of(to.not_sent, "datagram");
+            writeln!(
+                out,
+                "    to {name}: {packets}; {lost} lost, {unfit} unfit, {cut} cut; {not_sent} not sent"
+            )?;
+            if !to.problem.is_empty() {
+                writeln!(out, "    problem: {name}: {}", Printable(&to.problem))?;
+            }
         }
         if agent.dropped > 0 {
             let dropped = count_of(agent.dropped, "packet");
@@ -330,7 +349,7 @@ fn agents(agents: &[AgentStatus], json: bool) -> Result<()> {
     Ok(())
 }
 
-fn rollout(client: &Client, json: bool) -> Result<()> {
+fn rollout(client: &ControllerClient, json: bool) -> Result<()> {
     let rollout = client.rollout()?;
     let mut out = standard();
     if json {
@@ -344,10 +363,16 @@ fn rollout(client: &Client, json: bool) -> Result<()> {
     }
     writeln!(
         out,
-        "version {}: {} run it, {} do not",
+        "version {}: {} {} it, {} {} not",
         rollout.version,
         count_of(rollout.running as u64, "agent"),
+        if rollout.running == 1 { "runs" } else { "run" },
         rollout.others.len(),
+        if rollout.others.len() == 1 {
+            "does"
+        } else {
+            "do"
+        },
     )?;
     for other in &rollout.others {
         writeln!(
@@ -362,4 +387,21 @@ fn rollout(client: &Client, json: bool) -> Result<()> {
         writeln!(out, "undo returns to version {before}")?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    /// Reading a device or a pipe might never end.
+    #[test]
+    fn policies_are_read_from_files_only() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("a.toml"), "").unwrap();
+        assert_eq!(files(dir.path()).unwrap().len(), 1);
+        symlink("/dev/zero", dir.path().join("b.toml")).unwrap();
+        let refused = files(dir.path()).unwrap_err().to_string();
+        assert!(refused.ends_with("b.toml: not a file"), "{refused}");
+    }
 }

@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Parser;
-use strata_control::client::Client;
-use strata_node::{CollectedFrom, Collector, CollectorSpec, controller_socket};
+use strata_control::client::ControllerClient;
+use strata_node::{CollectedFrom, Collector, CollectorSpec, Notice, Outlet, Tell};
 use strata_wire::Printable;
 
 use crate::collector::{PORT, listens_to};
@@ -24,7 +24,7 @@ use crate::logging;
 use crate::output::{refuse, standard};
 use crate::signals::stop_on_signal;
 use crate::telemetry::{address, networks};
-use crate::text::{filter, is_broken_pipe};
+use crate::text::filter;
 
 /// The name that it is called by.
 const NAME: &str = "strata-extcap";
@@ -144,9 +144,7 @@ type Known = BTreeMap<u32, String>;
 fn of_controller() -> Known {
     let usual = || PathBuf::from("/var/lib/strata/controller");
     let state = var_os("STRATA_CONTROLLER").map_or_else(usual, PathBuf::from);
-    let socket = controller_socket(&state).ok();
-    let client = socket.and_then(|socket| Client::new(Some(&socket)).ok());
-    let agents = client.and_then(|client| client.agents().ok());
+    let agents = ControllerClient::new(&state).agents();
     let mut known = Known::new();
     for agent in agents.into_iter().flatten() {
         let named = |interface| format!("{}:{interface}", agent.name);
@@ -262,16 +260,20 @@ fn capture(args: &Args, only: Option<u32>) -> Result<()> {
         sandboxed: true,
     };
     let stop = stop_on_signal()?;
-    let collector = Collector::open(spec, Arc::new(logging::notice))?;
-    let cannot = || format!("{}: cannot write", fifo.display());
-    let pipe = OpenOptions::new().write(true).open(fifo);
+    // Wireshark and tshark show whatever comes on standard error as an error.
+    let tell = |notice: &Notice| match notice {
+        Notice::Collecting { .. } => {}
+        other => logging::notice(other),
+    };
+    let quiet: Tell = Arc::new(|_: &Notice| {});
+    let collector = Collector::open(spec, Arc::new(tell))?;
+    let pipe = Outlet::create(fifo, &stop, &quiet)?;
     let (earlier, file) = (remembered(), open_memory());
-    let collected = collector.run(pipe.with_context(cannot)?, &stop, || false);
-    match collected.map_err(anyhow::Error::from) {
-        // A list that cannot be kept is no reason for a capture to fail.
-        Ok(outcome) => drop(file.map(|file| remember(outcome.from, earlier, file))),
-        Err(error) if !is_broken_pipe(&error) => return Err(error),
-        Err(_) => {}
+    let outcome = collector.run(pipe, &stop, || false)?;
+    // A list that cannot be kept is no reason for a capture to fail.
+    drop(file.map(|file| remember(outcome.from, earlier, file)));
+    match outcome.failure {
+        Some(failure) => Err(failure.into()),
+        None => Ok(()),
     }
-    Ok(())
 }

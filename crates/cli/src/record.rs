@@ -29,6 +29,7 @@ use strata_store::{DiskChoice, RecorderOptions};
 use strata_wire::TunnelKey;
 use tracing::{info, warn};
 
+pub(crate) use interfaces::{RingsArg, percent};
 pub(crate) use log::{DiskWay, GroupArgs, rotate_bytes};
 
 use crate::logging::{self, HAPPENED, LoggingArgs};
@@ -228,6 +229,7 @@ impl DataPathArgs {
             },
             destination,
             filter: text::filter(&self.filter)?,
+            input_name: None,
             filter_text: self.filter.join(" "),
             model: ModelSpec {
                 model: loaded.model,
@@ -370,9 +372,9 @@ fn run_with(
     outcome.failure.map_or(shown, |failure| Err(failure.into()))
 }
 
-/// Records a stream of packets into a log, as `-r` does, until it ends.
+/// Records a stream of packets into a log, as `-r` does, until it ends; `input_name` is what the log calls it.
 pub(crate) fn stream_into(
-    input: PathBuf,
+    (input, input_name): (PathBuf, String),
     log: &Path,
     modes: &[String],
     model: Option<&Path>,
@@ -387,6 +389,7 @@ pub(crate) fn stream_into(
             bytes_max: None,
             group: None,
         })),
+        input_name: Some(input_name),
         filter: None,
         filter_text: String::new(),
         model: ModelSpec {

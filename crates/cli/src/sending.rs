@@ -46,6 +46,13 @@ pub(crate) fn print(outcome: &SendOutcome, interface: &str) {
         sent.bytes as f64 * 8.0 / seconds / 1e6,
         sent.frames as f64 / seconds,
     );
+    if sent.sending_ns > 0 {
+        let sending = sent.sending_ns as f64 / 1e9;
+        eprintln!(
+            "Sending: {sending:.3} seconds, {:.1} % of the time",
+            100.0 * sending / seconds
+        );
+    }
     if sent.dropped > 0 {
         warn!(
             "{interface} dropped {} of them: the other end had no room for them",

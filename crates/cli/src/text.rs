@@ -132,6 +132,14 @@ pub(crate) fn parse_time(text: &str, reference_ns: u64) -> Result<u64> {
     if let Some(ns) = epoch_seconds(text) {
         return Ok(ns);
     }
+    let digits = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    if !text.is_empty() && digits.is_empty() {
+        bail!(
+            "'{text}' is too late a time: seconds since 1970 go up to {}, in the year 2554; is it in \
+             milliseconds?",
+            u64::MAX / 1_000_000_000
+        );
+    }
     bail!(
         "'{text}' is not a time: write 13:05, 13:05:30, 2026-01-31T13:05, \
          2026-01-31T13:05:00Z, or seconds since 1970"
@@ -219,5 +227,8 @@ mod tests {
                 .to_string()
                 .contains("13:05")
         );
+        assert!(parse_time("18446744073", 0).is_ok());
+        let late = parse_time("99999999999", 0).unwrap_err().to_string();
+        assert!(late.contains("up to 18446744073,"), "{late}");
     }
 }

@@ -122,6 +122,15 @@ fn strangers_and_agents_that_are_revoked_get_nothing() {
         panic!("{:?}: the key of its one identity", assigned.keys);
     };
     assert!(line.starts_with("1 "), "{line}");
+    // A policy whose hosts nobody is named is no error, but said before it is applied and then.
+    let typo = format!("{ALL}hosts = ['hsot']\n");
+    let folder = policies(dir.path(), &typo);
+    let text = ok(&mut controller.command(&["apply", "--dry-run", &folder]));
+    let note = "note: policy all selects no agent: none is named hsot\n";
+    assert!(text.contains(note), "{text}");
+    policies(dir.path(), ALL);
+    let text = ok(&mut controller.command(&["apply", "--dry-run", &folder]));
+    assert!(!text.contains("note"), "{text}");
     // After a restart it is known, and has what it had.
     controller.again(None);
     let (mut stranger, mut known) = (client(None), client(Some((&mine.certificate, &key.pem()))));
@@ -198,6 +207,12 @@ fn policies_are_applied_by_difference_or_not_at_all() {
         text.contains("no controller runs with this directory"),
         "{text}"
     );
+    // Killed, it leaves its socket.
+    controller.again(None);
+    controller.process = None;
+    let text = failed(&mut controller.command(&["agents"]));
+    assert!(text.contains("was killed: start it again"), "{text}");
+    assert!(!text.contains("record"), "{text}");
 }
 
 /// What tshark finds in a file: interface and source of each packet.
@@ -317,7 +332,7 @@ fn three_hosts_follow_their_controller_and_go_on_without_it() {
             .as_str()
             .unwrap_or("")
             .to_owned();
-        why.contains("names no destination elsewhere")
+        why.contains("--to elsewhere=URL")
     });
     ok(&mut controller.command(&["rollout", "undo"]));
     until("three agents again", || controller.running() == 3);

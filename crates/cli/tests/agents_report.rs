@@ -162,6 +162,39 @@ fn the_controller_knows_what_the_kernels_of_agents_drop() {
     assert_eq!(arrived(&setup) + dropped, sent);
 }
 
+/// Another recording takes the place of one when an interface comes: what was counted before is not forgotten.
+#[test]
+fn counts_go_on_when_interfaces_come() {
+    if !may_use_kernel("an agent in a network namespace") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut setup = Setup::new("st-report-3", dir.path(), None, &["-i", "tap1"]);
+    let exported = |setup: &Setup| setup.reported()["exports"][0]["packets"].as_u64();
+    until("a first packet", || {
+        setup.send(999, 200);
+        !setup.arrived().is_empty()
+    });
+    for _ in 0..200 {
+        setup.send(1000, 60);
+    }
+    until("a report of 200 packets", || exported(&setup) >= Some(201));
+    let before = setup.recording();
+    setup.host.pair("tap1", "vm1");
+    until("another recording", || setup.reported()["captures"] == 2);
+    assert_ne!(setup.recording(), before);
+    assert!(exported(&setup) >= Some(201));
+    for _ in 0..50 {
+        setup.send(1001, 60);
+    }
+    until("all packets", || {
+        exported(&setup) == Some(setup.arrived().len() as u64) && exported(&setup) >= Some(251)
+    });
+    signal(&setup.collector.0, "INT");
+    setup.collector.0.wait().unwrap();
+    assert_eq!(exported(&setup), Some(setup.arrived().len() as u64));
+}
+
 /// Others want the CPU on which an agent runs: it copies headers only, and less is left of its budget.
 #[test]
 fn an_agent_gives_way_to_others_on_its_cpu() {

@@ -2,6 +2,8 @@
 //! way is counted to the packet.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
+#[path = "common/collecting.rs"]
+mod collecting;
 #[path = "common/program.rs"]
 mod program;
 #[path = "common/signal.rs"]
@@ -9,16 +11,17 @@ mod signal;
 
 use std::collections::HashSet;
 use std::fs::{OpenOptions, Permissions};
-use std::io::{BufRead, BufReader, Read, Write as _};
+use std::io::Write as _;
 use std::net::UdpSocket;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use collecting::Collector;
 use program::{failed, ok, record, strata};
 use strata_testkit::sim::Rng;
 use strata_testkit::{data_dir, may_use_kernel};
@@ -29,47 +32,6 @@ fn capture() -> PathBuf {
 
 /// Packets of [`capture`].
 const PACKETS: u64 = 94;
-
-/// A running collector.
-struct Collector {
-    child: Child,
-    errors: BufReader<ChildStderr>,
-    port: u16,
-}
-
-impl Collector {
-    fn start(mut command: Command, arguments: &[&str]) -> Self {
-        command.arg("collector").args(arguments);
-        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        let mut errors = BufReader::new(child.stderr.take().unwrap());
-        let mut said = String::new();
-        while !said.contains("collecting on UDP") {
-            assert!(errors.read_line(&mut said).unwrap() > 0, "{said}");
-        }
-        let (_, address) = said.split_once("collecting on UDP ").unwrap();
-        let (address, _) = address.split_once(';').unwrap();
-        let (_, port) = address.rsplit_once(':').unwrap();
-        let port = port.parse().unwrap();
-        Self {
-            child,
-            errors,
-            port,
-        }
-    }
-
-    /// What it says at its end.
-    fn ended(mut self) -> String {
-        let mut said = String::new();
-        self.errors.read_to_string(&mut said).unwrap();
-        assert!(self.child.wait().unwrap().success(), "{said}");
-        said
-    }
-
-    fn stopped(self) -> String {
-        signal::signal(&self.child, "INT");
-        self.ended()
-    }
-}
 
 fn configured(dir: &Path, to: &str, action: &str) -> PathBuf {
     let path = dir.join("strata.toml");
@@ -198,6 +160,8 @@ fn what_is_collected_is_recorded_into_a_log() {
         .arg("--config")
         .arg(&config));
     collector.ended();
+    let about = ok(strata().arg("info").arg(&log));
+    assert!(about.contains("collector 127.0.0.1:"), "{about}");
     let file = dir.path().join("exported.pcapng");
     ok(strata().args(["export", "-w"]).arg(&file).arg(&log));
     assert_eq!(headers(&file, &[]), headers(&capture(), &[]));
@@ -545,7 +509,7 @@ fn under_loss_every_packet_arrives_exact_or_is_counted() {
         let (_, rest) = line.split_once("identity 4711): ").unwrap();
         let came = number(rest);
         let lost = number(rest.split_once("; ").unwrap().1);
-        let before = number(rest.rsplit_once("; ").unwrap().1);
+        let before = number(rest.split("; ").nth(2).unwrap());
         assert_eq!(came + lost + before, 20_000, "{said}");
         assert!(lost > 1_000, "{said}");
         let found = headers(&out, &[]);

@@ -9,7 +9,7 @@ mod signal;
 use std::fs;
 use std::os::unix::fs::{OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -179,7 +179,9 @@ fn tshark_captures_what_is_exported() {
         command.args(["-o", &option, "-o", &option_8, "-T", "fields"]);
         command.args(["-e", "frame.interface_name", "-e", "tcp.srcport"]);
         command.stdout(fs::File::create(&out).unwrap());
-        let _tshark = Running(command.stderr(Stdio::null()).spawn().unwrap());
+        let errors = dir.join("errors.txt");
+        command.stderr(fs::File::create(&errors).unwrap());
+        let tshark = Running(command.spawn().unwrap());
         let started = Instant::now();
         loop {
             export(7);
@@ -201,5 +203,9 @@ fn tshark_captures_what_is_exported() {
             assert!(waited < Duration::from_secs(60), "{interface}: {names:?}");
             thread::sleep(Duration::from_millis(200));
         }
+        drop(tshark);
+        // tshark shows all that an extcap says there as an error.
+        let errors = fs::read_to_string(errors).unwrap();
+        assert!(!errors.contains("strata: "), "{errors}");
     }
 }

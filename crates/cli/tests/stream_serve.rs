@@ -3,6 +3,8 @@
 
 #[path = "common/program.rs"]
 mod program;
+#[path = "common/serving.rs"]
+mod serving;
 #[path = "common/signal.rs"]
 mod signal;
 
@@ -12,10 +14,11 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use strata_testkit::Certificates;
+use strata_testkit::{Certificates, LoopDevice, may_use_loop_devices};
 use tempfile::TempDir;
 
 use program::{failed, ok, strata};
+use serving::serving;
 use signal::signal;
 
 /// What should be so is so by then, even while other tests use the CPU.
@@ -46,21 +49,10 @@ impl Server {
             .args(["stream", "serve"])
             .arg(folder.path().join("streams"));
         command.args(["--listen", "127.0.0.1:0"]).args(options);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let mut errors = BufReader::new(child.stderr.take().unwrap());
-        let mut said = String::new();
-        let address = loop {
-            let start = said.len();
-            assert!(errors.read_line(&mut said).unwrap() > 0, "{said}");
-            let address = said[start..].split_once("streams on TCP ");
-            if let Some((address, _)) = address.and_then(|(_, rest)| rest.split_once(',')) {
-                break address.to_owned();
-            }
-        };
+        let (child, errors, address) = serving(command.stdout(Stdio::piped()));
         Self {
             folder,
-            address: address.parse().unwrap(),
+            address,
             child,
             _errors: errors,
         }
@@ -132,6 +124,28 @@ fn succeeded(output: &Output) -> String {
 
 fn lines(range: std::ops::Range<u32>) -> String {
     range.map(|number| format!("line {number}\n")).collect()
+}
+
+#[test]
+fn a_client_is_told_that_records_after_its_cursor_were_deleted() {
+    let folder = TempDir::new().unwrap();
+    let small = ["--pages", "4KiB-4KiB-64KiB", "--retain", "128KiB"];
+    let mut create = strata();
+    create.args(["stream", "create"]).args(small);
+    ok(create.arg(folder.path().join("streams")).arg("events"));
+    let server = Server::of(folder, &[]);
+    let input = "a line of some length\n".repeat(20_000);
+    assert!(server.append(&[], input.as_bytes()).status.success());
+    for (cursor, is_told) in [("0.0", false), ("0.64", true)] {
+        let output = server.tail(&["--cursor", cursor, "-n", "1"]).output();
+        let output = output.unwrap();
+        assert_eq!(output.stdout, b"a line of some length\n");
+        let errors = String::from_utf8(output.stderr).unwrap();
+        let told = format!("--cursor {cursor}: the page there was deleted before it was read");
+        assert_eq!(errors.contains(&told), is_told, "{errors}");
+        assert!(is_told || errors.is_empty(), "{errors}");
+    }
+    server.end();
 }
 
 #[test]
@@ -349,7 +363,9 @@ fn strangers_cost_little_and_stop_nobody() {
     succeeded(&server.append(&[], lines(0..10).as_bytes()));
     assert_eq!(ok(&mut server.tail(&["-n", "10"])), lines(0..10));
     drop(lazy);
-    server.end();
+    // With the record of the client that was disconnected.
+    let said = server.end();
+    assert!(said.contains("50 011 records appended"), "{said}");
 }
 
 #[test]
@@ -380,4 +396,35 @@ fn who_appends_or_follows_is_told_that_the_server_ends() {
     drop(stdin);
     assert!(server.child.wait().unwrap().success());
     assert_eq!(ok(&mut server.local()), "first\n");
+}
+
+#[test]
+fn a_server_in_its_sandbox_writes_and_reads_a_device() {
+    if !may_use_loop_devices() {
+        return;
+    }
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("disk");
+    std::fs::write(&file, vec![0; 64 << 20]).unwrap();
+    let device = LoopDevice::attach(&file, &[]);
+    let mut create = strata();
+    create
+        .args(["stream", "create"])
+        .arg(folder.path().join("streams"));
+    create.arg("events").arg("--stripe").arg(device.path());
+    ok(&mut create);
+    let server = Server::of(folder, &[]);
+    // Several pages of 4 MiB.
+    let line = |number: u32| format!("{number} {}\n", "x".repeat(200));
+    let input: String = (0..100_000).map(line).collect();
+    let appended = server.append(&[], input.as_bytes());
+    assert!(appended.status.success());
+    let tailed = server.tail(&["--cursor", "0.0"]).output().unwrap();
+    assert!(tailed.status.success() && tailed.stderr.is_empty());
+    assert!(tailed.stdout == input.as_bytes());
+    let bytes = std::fs::read(&file).unwrap();
+    let (pages, _) = bytes[4 << 20..].as_chunks::<{ 4 << 20 }>();
+    let begun = pages.iter().filter(|page| page.starts_with(b"STRAPAGE"));
+    assert!((2..=4).contains(&begun.count()));
+    server.end();
 }

@@ -1,6 +1,8 @@
 //! `strata stream` over several disks, of which one is unmounted, deleted or full.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
+#[path = "common/appending.rs"]
+mod appending;
 #[path = "common/program.rs"]
 mod program;
 #[path = "common/signal.rs"]
@@ -11,13 +13,14 @@ use std::fs;
 use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use strata_testkit::{Disk, may_use_kernel};
 use tempfile::TempDir;
 
+use appending::{append, appender, errors, missing};
 use program::{failed, ok, strata};
 use signal::signal;
 
@@ -88,19 +91,11 @@ impl Striped {
     }
 
     fn appender(&self) -> Child {
-        let mut command = command(&self.dir, "append", &[]);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        command.stderr(Stdio::piped()).spawn().unwrap()
+        appender(&mut command(&self.dir, "append", &[]))
     }
 
     fn append(&self, range: Range<u32>) -> Output {
-        let mut child = self.appender();
-        let mut stdin = child.stdin.take().unwrap();
-        let input = lines(range);
-        let writer = thread::spawn(move || stdin.write_all(input.as_bytes()));
-        let output = child.wait_with_output().unwrap();
-        writer.join().unwrap().unwrap();
-        output
+        append(&mut command(&self.dir, "append", &[]), lines(range))
     }
 
     /// Numbers of the lines that are there, in order, and what is said of others.
@@ -129,20 +124,6 @@ impl Striped {
 fn lines(range: Range<u32>) -> String {
     let line = |number| format!("{number} {}\n", "x".repeat(90));
     range.map(line).collect()
-}
-
-fn errors(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn missing(said: &str) -> usize {
-    let line = said.lines().find(|line| line.ends_with("missing"));
-    let digits: String = line
-        .map_or("0", |line| line)
-        .chars()
-        .filter(char::is_ascii_digit)
-        .collect();
-    digits.parse().unwrap()
 }
 
 #[test]
@@ -252,6 +233,7 @@ fn what_cannot_be_a_stripe_is_refused() {
     let refused = |stripe: &Path| failed(&mut create(&striped.dir, "other", stripe));
     assert!(refused(&striped.dir).contains("it is a directory of streams itself"));
     assert!(refused(folder).contains("it is not empty"));
+    assert!(refused(&striped.dir.join("pages")).contains("name a directory"));
     let said = failed(command(&striped.stripe(), "list", &[]).arg("--json"));
     assert!(
         said.contains("a stripe of a directory of streams"),

@@ -5,14 +5,15 @@
 mod program;
 #[path = "common/signal.rs"]
 mod signal;
+#[path = "common/streams.rs"]
+mod streams;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use strata_testkit::{Disk, may_use_kernel, workspace_root};
@@ -20,88 +21,10 @@ use tempfile::TempDir;
 
 use program::{failed, ok, strata};
 use signal::signal;
-
-/// What should be so is so by then, even while other tests use the CPU.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A directory with one stream, `events`.
-struct Streams {
-    dir: PathBuf,
-    _folder: TempDir,
-}
-
-impl Streams {
-    fn new(options: &[&str]) -> Self {
-        let folder = TempDir::new().unwrap();
-        let dir = folder.path().join("streams");
-        ok(strata()
-            .args(["stream", "create"])
-            .arg(&dir)
-            .arg("events")
-            .args(options));
-        Self {
-            dir,
-            _folder: folder,
-        }
-    }
-
-    fn command(&self, verb: &str, options: &[&str]) -> Command {
-        command(&self.dir, verb, options)
-    }
-
-    fn append(&self, options: &[&str], input: &[u8]) -> Output {
-        let mut child = self.appender(options);
-        // It may end before it has read everything.
-        let _ = child.stdin.take().unwrap().write_all(input);
-        child.wait_with_output().unwrap()
-    }
-
-    fn appender(&self, options: &[&str]) -> Child {
-        let mut command = self.command("append", options);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        command.stderr(Stdio::piped()).spawn().unwrap()
-    }
-
-    fn tail(&self, options: &[&str]) -> String {
-        ok(&mut self.command("tail", options))
-    }
-
-    fn json(&self, verb: &str, options: &[&str]) -> Vec<Value> {
-        let text = ok(self.command(verb, options).arg("--json"));
-        let lines = text.lines();
-        lines
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect()
-    }
-
-    /// Waits until so many records can be read.
-    fn wait_for(&self, records: usize) {
-        let start = Instant::now();
-        while self.tail(&["--cursor", "0.0"]).lines().count() < records {
-            assert!(start.elapsed() < PATIENCE, "{records} records");
-            thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
-fn command(dir: &Path, verb: &str, options: &[&str]) -> Command {
-    let mut command = strata();
-    command.args(["stream", verb]).arg(dir);
-    if matches!(verb, "append" | "tail") {
-        command.arg("events");
-    }
-    command.args(options);
-    command
-}
+use streams::{Streams, command, succeeded};
 
 fn lines(range: std::ops::Range<u32>) -> String {
     range.map(|number| format!("line {number}\n")).collect()
-}
-
-fn succeeded(output: &Output) -> String {
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{errors}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 #[test]
@@ -257,7 +180,7 @@ fn a_killed_appender_costs_nothing_that_was_visible() {
             seen.push(next());
         }
         assert_eq!(there, seen);
-        assert_eq!(streams.json("list", &[])[0]["writer"], "crashed");
+        assert_eq!(streams.json("list", &[])[0]["writer"], "not closed");
     }
     succeeded(&streams.append(&[], b"the end\n"));
     assert_eq!(next()["text"], "the end");
@@ -302,6 +225,9 @@ fn a_full_disk_ends_appending_and_costs_nothing_before() {
     );
     let there = ok(&mut command(&dir, "tail", &["--cursor", "0.0"]));
     assert!(there.lines().count() > 10_000 && there.lines().all(|there| there.len() == 1000));
+    // It says with how many of its input it was done.
+    let said = String::from_utf8(output.stdout).unwrap().replace(' ', "");
+    assert_eq!(said, format!("{}recordsappended\n", there.lines().count()));
     // A stream that keeps less writes over its own pages, for as long as it likes.
     fs::remove_dir_all(&dir).unwrap();
     ok(strata()
@@ -323,6 +249,11 @@ fn a_full_disk_ends_appending_and_costs_nothing_before() {
         .output()
         .unwrap();
     assert!(late.status.success());
+    let errors = String::from_utf8(late.stderr).unwrap();
+    assert!(
+        errors.contains("was deleted before it was read"),
+        "{errors}"
+    );
 }
 
 #[test]
@@ -415,6 +346,16 @@ fn names_and_directories_that_are_none_are_refused() {
             .arg("nobody"),
     );
     assert!(said.contains("no stream nobody"), "{said}");
+    // Streams of a server are created where it runs.
+    for server in ["localhost:4793", "[::1]:4793/", "localhost:4793/x"] {
+        let mut command = strata();
+        command.current_dir(&streams.dir);
+        let output = command.args(["stream", "create", server, "x"]).output();
+        let output = output.unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("created on the server's machine"), "{said}");
+    }
     // A directory of something else is left alone.
     let foreign = streams.dir.join("streams");
     let said = failed(strata().args(["stream", "create"]).arg(&foreign).arg("x"));
@@ -484,8 +425,9 @@ fn damage_costs_the_records_that_it_hits() {
         assert!(said.contains("is damaged: its header"), "{said}");
         // The stream's own file.
         let file = streams.dir.join("streams/events.stream");
-        let file = fs::OpenOptions::new().write(true).open(file).unwrap();
-        file.write_all_at(&[0xff], 20).unwrap();
+        let mut bytes = fs::read(&file).unwrap();
+        bytes[20] ^= 0xff;
+        fs::write(&file, bytes).unwrap();
         let said = failed(&mut streams.command("tail", &[]));
         assert!(said.contains("events.stream: its description"), "{said}");
     }

@@ -118,6 +118,12 @@ impl AgentClient {
         self.connection = None;
     }
 
+    /// Whether the controller has answered what was asked last, and the connection is still there.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.connection.is_some()
+    }
+
     /// Asks for a first certificate.
     ///
     /// # Errors

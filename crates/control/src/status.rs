@@ -105,6 +105,9 @@ pub struct ExportStatus {
     pub bytes: u64,
     /// Datagrams that the network did not take: nobody listens there, or the interface was full.
     pub not_sent: u64,
+    /// Why not, in the last second; empty if all were sent.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub problem: String,
 }
 
 /// What a recording reports to a telemetry collector.

@@ -8,7 +8,7 @@ use strata_wire::{LinkType, exact, layout};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::datagram::{Datagram, FormatError, HEADER_LEN, Kind, Source};
+use crate::datagram::{Datagram, FormatError, HEADER_LEN, Kind, Numbered, Source};
 
 /// Bytes of a name at most.
 pub const TEXT_MAX: usize = 255;
@@ -22,9 +22,12 @@ pub const TEXT_MAX: usize = 255;
 /// 11 interface u8       of the interface's name
 /// 12 alias u8           of its alias
 /// 13 behind u8          of what is at its other end
-/// 14 reserved u16 = 0
+/// 14 flags u16          bit 0: the session has ended
 /// 16 dropped u64        packets that the kernel dropped in this session
-/// 24 the four names, UTF-8
+/// 24 headers            of datagrams of headers: how many were sent, u64; how many packets were numbered in
+///                       them or between them, u64
+/// 40 packets            the same of datagrams of packets
+/// 56 the four names, UTF-8
 /// ```
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -35,14 +38,18 @@ struct Fields {
     interface: u8,
     alias: u8,
     behind: u8,
-    reserved: U16,
+    flags: U16,
     dropped: U64,
+    headers: [U64; 2],
+    packets: [U64; 2],
 }
 layout!(
-    Fields, 24,
+    Fields, 56,
     index at 0, mac at 4, host at 10, interface at 11, alias at 12, behind at 13,
-    reserved at 14, dropped at 16,
+    flags at 14, dropped at 16, headers at 24, packets at 40,
 );
+/// Of the flags.
+const HAS_ENDED: u16 = 1;
 
 /// Host and interface behind an identity. Sent at the start and repeated from time to time.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -58,6 +65,12 @@ pub struct Announcement {
     /// Packets of the interface that the kernel dropped since the session began, at most: they have no
     /// numbers.
     pub dropped: u64,
+    /// What was sent of its headers in this session, to whom the announcement goes.
+    pub headers: Numbered,
+    /// What was sent of its packets.
+    pub packets: Numbered,
+    /// Whether that is all: the session has ended.
+    pub has_ended: bool,
     /// Name of the host.
     pub host: String,
     /// Name of the interface.
@@ -103,6 +116,9 @@ impl Announcement {
             index: fields.index.get(),
             mac: fields.mac,
             dropped: fields.dropped.get(),
+            headers: numbered(fields.headers),
+            packets: numbered(fields.packets),
+            has_ended: fields.flags.get() & HAS_ENDED != 0,
             host: text(fields.host)?,
             interface: text(fields.interface)?,
             alias: text(fields.alias)?,
@@ -127,8 +143,10 @@ impl Announcement {
             interface,
             alias,
             behind,
-            reserved: 0.into(),
+            flags: (u16::from(self.has_ended) * HAS_ENDED).into(),
             dropped: self.dropped.into(),
+            headers: [self.headers.datagrams.into(), self.headers.packets.into()],
+            packets: [self.packets.datagrams.into(), self.packets.packets.into()],
         };
         let mut bytes = vec![0; HEADER_LEN];
         Datagram::first(Kind::Announcement, self.source, self.link).write(&mut bytes);
@@ -137,6 +155,13 @@ impl Announcement {
             .iter()
             .for_each(|name| bytes.extend_from_slice(name.as_bytes()));
         bytes
+    }
+}
+
+fn numbered([datagrams, packets]: [U64; 2]) -> Numbered {
+    Numbered {
+        datagrams: datagrams.get(),
+        packets: packets.get(),
     }
 }
 
@@ -166,6 +191,15 @@ mod tests {
             index: 3,
             mac: [2, 0, 0, 0, 0, 7],
             dropped: 0x0102_0304_0506,
+            headers: Numbered {
+                datagrams: 7,
+                packets: 1 << 40,
+            },
+            packets: Numbered {
+                datagrams: u64::MAX,
+                packets: 3,
+            },
+            has_ended: true,
             host: "web-1".into(),
             interface: "tap0".into(),
             alias: "tenant \u{e4}".into(),
@@ -193,9 +227,9 @@ mod tests {
         let read = Announcement::read(&long.datagram()).unwrap();
         assert_eq!((read.host.len(), read.alias.as_str()), (254, "a[31mb"));
         let mut bytes = announcement().datagram();
-        bytes[HEADER_LEN + 24] = 0x1b;
+        bytes[HEADER_LEN + 56] = 0x1b;
         assert!(Announcement::read(&bytes).is_err());
-        bytes[HEADER_LEN + 24] = 0xff;
+        bytes[HEADER_LEN + 56] = 0xff;
         assert!(Announcement::read(&bytes).is_err());
     }
 }

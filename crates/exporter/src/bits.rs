@@ -1,6 +1,7 @@
 //! A record's two streams. Bytes go forward from a datagram's start: values that are as long as they
 //! are, as in the packet. Bits go backward from its end: codes, and values of any other length; the
-//! first ones are the lowest of the last byte. So neither is filled up to where the other begins.
+//! first ones are the lowest of the last byte. So neither is filled up before the other begins, unless a
+//! datagram is to be as long as others.
 //!
 //! Bits go through a word of 64, which `turn` empties or fills: between two turns there is room for
 //! [`TURN`] of them. So a field costs a shift and an addition, and a turn one store or load.
@@ -31,13 +32,14 @@ impl Position {
     /// Bytes that bits take, the last perhaps in part.
     #[inline(always)]
     fn bit_bytes(self, end: usize) -> usize {
-        end - self.back + (self.used as usize).div_ceil(8)
+        end.wrapping_sub(self.back)
+            .wrapping_add((self.used as usize).div_ceil(8))
     }
 
     /// Bytes of both streams, in a buffer of so many.
     #[inline(always)]
     pub(crate) fn len(self, end: usize) -> usize {
-        self.front + self.bit_bytes(end)
+        self.front.wrapping_add(self.bit_bytes(end))
     }
 }
 
@@ -116,8 +118,9 @@ impl<'a> Writer<'a> {
         self.at.front += bytes.len();
     }
 
-    /// Everything written: bits after bytes, the last byte of bits filled with zeros.
-    pub(crate) fn finish(mut self) -> &'a mut [u8] {
+    /// Everything written: bits after bytes, the last byte of bits filled with zeros; and zeros between both
+    /// up to this length, if it is less.
+    pub(crate) fn finish(mut self, len: usize) -> &'a mut [u8] {
         self.turn();
         let (
             Position {
@@ -125,9 +128,114 @@ impl<'a> Writer<'a> {
             },
             end,
         ) = (self.at, self.bytes.len());
-        self.bytes
-            .copy_within(back - (used as usize).div_ceil(8).., front);
-        &mut self.bytes[..self.at.len(end)]
+        let len = len.max(self.at.len(end));
+        let back = back - (used as usize).div_ceil(8);
+        let bits_at = len - (end - back);
+        self.bytes.copy_within(back.., bits_at);
+        self.bytes[front..bits_at].fill(0);
+        &mut self.bytes[..len]
+    }
+}
+
+/// Writes a record of which it is known that it is short: bytes are reserved for all of it at once, so a field is never
+/// the one for which there is no room, and nothing is checked for it.
+pub(crate) struct Reserved<'a> {
+    at: Position,
+    front: &'a mut [u8; FRONT_MAX + 16],
+    back: &'a mut [u8; BACK_MAX + 8],
+    /// Where the next byte is, and where the next bits are.
+    front_at: usize,
+    back_at: usize,
+}
+
+/// One less than the bytes that such a record may have in each stream: a mask of places.
+const FRONT_MAX: usize = 127;
+const BACK_MAX: usize = 63;
+const _: () = assert!(FRONT_MAX + 16 + BACK_MAX + 8 <= Writer::SLACK);
+
+impl<'a> Reserved<'a> {
+    #[inline(always)]
+    pub(crate) fn new(bytes: &'a mut [u8], at: Position) -> Self {
+        let free = &mut bytes[at.front..at.back];
+        let (front, free) = free.split_first_chunk_mut().expect("the slack");
+        let back = free.last_chunk_mut().expect("the slack");
+        Self {
+            at,
+            front,
+            back,
+            front_at: 0,
+            back_at: BACK_MAX,
+        }
+    }
+
+    /// Where a writer is after it.
+    #[inline(always)]
+    pub(crate) fn position(&self) -> Position {
+        Position {
+            front: self.at.front.wrapping_add(self.front_at),
+            back: self
+                .at
+                .back
+                .wrapping_sub(BACK_MAX)
+                .wrapping_add(self.back_at),
+            ..self.at
+        }
+    }
+
+    /// As [`Writer::bits`].
+    #[inline(always)]
+    pub(crate) fn bits(&mut self, value: u64, width: u32) {
+        debug_assert!(width == 64 || value >> width == 0, "{value}");
+        debug_assert!(self.at.used + width <= 64, "a turn is missing");
+        self.at.held |= value << (self.at.used & 63);
+        self.at.used = self.at.used.wrapping_add(width);
+    }
+
+    /// Writes up to 64 bits, with turns after them.
+    #[inline(always)]
+    pub(crate) fn long(&mut self, value: u64, width: u32) {
+        if width <= TURN {
+            self.bits(value, width);
+        } else {
+            self.bits(value & 0xffff_ffff, 32);
+            self.turn();
+            self.bits(value >> 32, width.wrapping_sub(32));
+        }
+        self.turn();
+    }
+
+    /// As [`Writer::turn`].
+    #[inline(always)]
+    pub(crate) fn turn(&mut self) {
+        let Position { held, used, .. } = self.at;
+        let place = self.back_at & BACK_MAX;
+        self.back[place..place + 8].copy_from_slice(&held.to_be_bytes());
+        self.back_at = self.back_at.wrapping_sub((used >> 3) as usize);
+        self.at.held = held >> (used & 56);
+        self.at.used = used & 7;
+    }
+
+    /// As [`Writer::some`], of at most 16.
+    #[inline(always)]
+    pub(crate) fn some<const N: usize>(&mut self, bytes: [u8; N], len: usize) {
+        const { assert!(N <= 16) };
+        debug_assert!(len <= N);
+        let place = self.front_at & FRONT_MAX;
+        self.front[place..place + N].copy_from_slice(&bytes);
+        self.front_at = self.front_at.wrapping_add(len);
+    }
+
+    /// Writes bytes.
+    #[inline(always)]
+    pub(crate) fn all<const N: usize>(&mut self, bytes: [u8; N]) {
+        self.some(bytes, N);
+    }
+
+    /// As [`Writer::last`].
+    #[inline(always)]
+    pub(crate) fn last(&mut self, address: u128, len: u32) {
+        let first = address << (128_u32.wrapping_sub(len * 8) & 127);
+        self.some(first.to_be_bytes(), len as usize);
     }
 }
 
@@ -160,7 +268,7 @@ impl<'a> Reader<'a> {
 
     /// Bytes read of the first stream.
     pub(crate) fn front(&self) -> usize {
-        self.front - Self::PAD
+        self.front.wrapping_sub(Self::PAD)
     }
 
     /// Bytes that neither stream has read; `None` if they read the same ones.
@@ -232,11 +340,121 @@ impl<'a> Reader<'a> {
         Some(bytes)
     }
 
-    /// Whether both streams are read, and what fills the last byte of bits is zero.
+    /// Whether both streams are read: what fills the last byte of bits, and bytes between them, are zeros.
     pub(crate) fn is_at_end(&mut self) -> bool {
         self.turn();
         let fill = (8 - self.used) & 7;
-        self.rest() == Some(0) && self.bits(fill) == 0
+        let Some(rest) = self.rest() else {
+            return false;
+        };
+        let between = &self.bytes[self.front..][..rest];
+        self.bits(fill) == 0 && between.iter().all(|&byte| byte == 0)
+    }
+}
+
+/// What is ahead of a reader: as many bytes of both streams as one short record may have, so that nothing is checked for
+/// each field. See [`Reserved`].
+pub(crate) struct Ahead<'a> {
+    front: &'a [u8; FRONT_MAX + 16],
+    back: &'a [u8; BACK_MAX + 8],
+    front_at: usize,
+    back_at: usize,
+    held: u64,
+    used: u32,
+}
+
+impl<'a> Reader<'a> {
+    #[inline(always)]
+    pub(crate) fn ahead(&self) -> Ahead<'a> {
+        let back = &self.bytes[..self.back];
+        Ahead {
+            front: self.bytes[self.front..].first_chunk().expect("the padding"),
+            back: back.last_chunk().expect("the padding"),
+            front_at: 0,
+            back_at: BACK_MAX,
+            held: self.held,
+            used: self.used,
+        }
+    }
+
+    /// Goes to where this is, which was ahead.
+    #[inline(always)]
+    pub(crate) fn follow(&mut self, ahead: &Ahead<'_>) {
+        self.front = self.front.wrapping_add(ahead.front_at);
+        self.back = self.back.wrapping_sub(BACK_MAX).wrapping_add(ahead.back_at);
+        self.held = ahead.held;
+        self.used = ahead.used;
+    }
+}
+
+impl Ahead<'_> {
+    /// As [`Reader::peek`].
+    #[inline(always)]
+    pub(crate) fn peek(&self, width: u32) -> u64 {
+        self.held & ((1_u64 << (width & 63)) - 1)
+    }
+
+    /// Reads so many bits, which were seen already.
+    #[inline(always)]
+    pub(crate) fn skip(&mut self, width: u32) {
+        self.held >>= width & 63;
+        self.used = self.used.wrapping_add(width);
+    }
+
+    /// Reads up to 32 bits.
+    #[inline(always)]
+    #[allow(clippy::cast_possible_truncation, reason = "32 bits were asked for")]
+    pub(crate) fn word(&mut self, width: Width) -> u32 {
+        let value = self.held as u32 & width.mask;
+        self.skip(width.bits);
+        value
+    }
+
+    /// As [`Reader::turn`].
+    #[inline(always)]
+    pub(crate) fn turn(&mut self) {
+        self.back_at = self.back_at.wrapping_sub((self.used >> 3) as usize);
+        self.used &= 7;
+        let place = self.back_at & BACK_MAX;
+        let word = self.back[place..place + 8].try_into().expect("8 bytes");
+        self.held = u64::from_be_bytes(word) >> self.used;
+    }
+
+    /// As [`Reader::some`], of at most 16.
+    #[inline(always)]
+    pub(crate) fn some<const N: usize>(&mut self, len: usize) -> [u8; N] {
+        const { assert!(N <= 16) };
+        let place = self.front_at & FRONT_MAX;
+        self.front_at = self.front_at.wrapping_add(len);
+        self.front[place..place + N].try_into().expect("its length")
+    }
+}
+
+/// A width of up to 32 bits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Width {
+    bits: u32,
+    mask: u32,
+}
+
+impl Width {
+    #[allow(clippy::cast_possible_truncation, reason = "at most 32 bits")]
+    pub(crate) const fn new(bits: u32) -> Self {
+        Self {
+            bits,
+            mask: ((1_u64 << bits) - 1) as u32,
+        }
+    }
+
+    /// One for each of these.
+    pub(crate) const fn all<const N: usize>(widths: [u32; N]) -> [Self; N] {
+        let mut all = [Self::new(0); N];
+        let mut index = 0;
+        while index < N {
+            all[index] = Self::new(widths[index]);
+            index += 1;
+        }
+        all
     }
 }
 
@@ -247,7 +465,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(fields in prop::collection::vec((any::<u64>(), 0_u32..=32), 0..99)) {
+        fn what_is_written_is_read(
+            fields in prop::collection::vec((any::<u64>(), 0_u32..=32), 0..99), len in 0_usize..1024,
+        ) {
             let mut buffer = vec![0; 1024 + Writer::SLACK];
             let at = Position::new(3, buffer.len());
             let mut writer = Writer::new(&mut buffer, at);
@@ -256,12 +476,14 @@ mod tests {
                 writer.turn();
                 writer.some(value.to_be_bytes(), width as usize % 9);
             }
-            let bytes = writer.finish().to_vec();
+            let bytes = writer.finish(len).to_vec();
             let bits: usize = fields.iter().map(|field| field.1 as usize).sum();
             let whole: usize = fields.iter().map(|field| field.1 as usize % 9).sum();
-            prop_assert_eq!(bytes.len(), 3 + whole + bits.div_ceil(8));
+            let (front, bits) = (3 + whole, bits.div_ceil(8));
+            prop_assert_eq!(bytes.len(), len.max(front + bits));
+            let between = front..bytes.len() - bits;
             let pad = [0; Reader::PAD];
-            let padded = [&pad[..], &bytes, &pad].concat();
+            let mut padded = [&pad[..], &bytes, &pad].concat();
             let mut reader = Reader::new(&padded, 3);
             for &(value, width) in &fields {
                 prop_assert_eq!(reader.bits(width), value & ((1 << width) - 1));
@@ -270,6 +492,18 @@ mod tests {
                 prop_assert_eq!(&reader.some::<8>(len)[..len], &value.to_be_bytes()[..len]);
             }
             prop_assert!(reader.is_at_end());
+            for at in between {
+                // Nobody hides anything there.
+                padded[Reader::PAD + at] = 1;
+                let mut reader = Reader::new(&padded, 3);
+                for &(_, width) in &fields {
+                    reader.bits(width);
+                    reader.turn();
+                    reader.some::<8>(width as usize % 9);
+                }
+                prop_assert!(!reader.is_at_end());
+                padded[Reader::PAD + at] = 0;
+            }
         }
     }
 
@@ -280,6 +514,7 @@ mod tests {
         writer.bits(0b101, 3);
         writer.all([7, 8]);
         writer.bits(0x7ff, 11);
-        assert_eq!(writer.finish(), [7, 8, 0b0011_1111, 0b1111_1101]);
+        let bytes = [7, 8, 0b0011_1111, 0b1111_1101];
+        assert_eq!(writer.finish(0), bytes);
     }
 }

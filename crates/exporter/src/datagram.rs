@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// "Strata, export".
 const MAGIC: [u8; 2] = *b"SX";
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 /// The bits of the time code that are its width; one more says that times are microseconds.
 const TIME_BITS: u8 = 0x3f;
 const TIME_MICROSECONDS: u8 = 0x40;
@@ -28,7 +28,7 @@ pub const LEN_MAX: usize = 65_507;
 ///
 /// ```text
 ///  0 magic "SX"
-///  2 version u8 = 3
+///  2 version u8 = 4
 ///  3 kind u8            1 compressed headers, 2 packets, 3 an announcement
 ///  4 identity u24       host and interface: a VXLAN network identifier
 ///  7 time code u8       bits 0-5: width of time differences; bit 6: they are in microseconds
@@ -100,6 +100,15 @@ pub struct Source {
     pub identity: u32,
     /// Which run of the sender: numbers begin at 0 in each.
     pub session: u32,
+}
+
+/// How much of a source has been sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Numbered {
+    /// Datagrams: the number of the next one.
+    pub datagrams: u64,
+    /// Packets in them, or lost before they got into one: the number of the next one.
+    pub packets: u64,
 }
 
 /// What a datagram says about itself.
@@ -183,7 +192,10 @@ impl Datagram {
             return Err(wrong("not exported by Strata: another magic number", 0));
         }
         if start.version != VERSION {
-            return Err(wrong("another version of the format than 2", 2));
+            return Err(wrong(
+                "another version of the format than 4: sender and collector have to be of one version of Strata",
+                2,
+            ));
         }
         let kind = Kind::of(start.kind).ok_or_else(|| wrong("an unknown kind of datagram", 3))?;
         let [a, b, c] = start.identity;

@@ -7,6 +7,7 @@ mod fast_write;
 mod fields;
 mod head;
 mod index;
+mod key;
 mod kind;
 mod model;
 mod other;

@@ -16,6 +16,7 @@
 //!   head        the first fields of all records: kind, time, label
 //!   index       what a writer finds in the model
 //!   model       what both ends know from the datagram's earlier headers
+//!   key         what identifies a flow; places of flows and addresses
 //!   other       headers of any other form, as differences to an earlier one
 //!   code, ports, kind  fields with a code; what kind of packet a record is of
 //!   fields, shape  IPv4 or IPv6 with TCP, UDP or ICMP as fields, and back; the usual ones
@@ -40,7 +41,9 @@ mod sequence;
 pub mod vxlan;
 
 pub use announcement::{Announcement, TEXT_MAX};
-pub use datagram::{Datagram, FormatError, HEADER_LEN, Kind, LEN_MAX, LEN_MIN, LEN_USUAL, Source};
+pub use datagram::{
+    Datagram, FormatError, HEADER_LEN, Kind, LEN_MAX, LEN_MIN, LEN_USUAL, Numbered, Source,
+};
 pub use destination::{Channel, Destination, ParseDestinationError};
 pub use headers::{Header, HeaderReader, HeaderWriter, Label, TooLong};
 pub use packets::{PACKET_MAX, PacketReader, PacketWriter};

@@ -15,7 +15,9 @@ use strata_wire::{LinkType, exact, layout};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::datagram::{Datagram, FormatError, HEADER_LEN, Kind, LEN_MAX, LEN_MIN, Source};
+use crate::datagram::{
+    Datagram, FormatError, HEADER_LEN, Kind, LEN_MAX, LEN_MIN, Numbered, Source,
+};
 use crate::headers::{Header, Label};
 
 /// Bytes of a packet that are exported at most: as many as captures keep.
@@ -117,6 +119,15 @@ impl PacketWriter {
     #[must_use]
     pub fn next_packet(&self) -> u64 {
         self.next_packet
+    }
+
+    /// What was sent so far: without what waits in a datagram that is not full yet.
+    #[must_use]
+    pub fn numbered(&self) -> Numbered {
+        Numbered {
+            datagrams: self.datagram.number,
+            packets: self.next_packet - u64::from(self.datagram.packets),
+        }
     }
 
     /// Takes a packet, of which `bytes` are the first [`PACKET_MAX`] at most: what is beyond is cut.

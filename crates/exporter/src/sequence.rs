@@ -1,6 +1,6 @@
 //! Which datagrams of a source arrived: what is lost, late or repeated.
 
-use crate::datagram::Datagram;
+use crate::datagram::{Datagram, Numbered};
 
 /// How many datagrams back one may be late; what is older is counted as lost.
 const WINDOW: u64 = 1024;
@@ -11,6 +11,8 @@ const WORDS: usize = 16;
 pub struct Sequence {
     /// A bit for each of the last datagrams, by its number.
     seen: [u64; WORDS],
+    /// Whether numbers are known: a datagram has arrived, or was announced.
+    has_begun: bool,
     first_datagram: u64,
     next_datagram: u64,
     next_packet: u64,
@@ -28,13 +30,13 @@ pub struct SequenceCounters {
     pub lost_datagrams: u64,
     /// Packets that did not arrive, with their datagrams or before they got into one.
     pub lost: u64,
-    /// Packets that were numbered before the first datagram that arrived.
+    /// Packets that were numbered before the first datagram that arrived, or the first announcement.
     pub before: u64,
     /// Datagrams that arrived after later ones, and were accepted.
     pub late: u64,
     /// Datagrams that had arrived before, or too late to know; not accepted.
     pub refused: u64,
-    /// Datagrams whose numbers contradict those before; not accepted.
+    /// Datagrams and announcements whose numbers contradict those before; not accepted.
     pub contradicting: u64,
 }
 
@@ -45,7 +47,8 @@ impl Sequence {
         let packets = u64::from(datagram.packets);
         let (number, first_packet) = (datagram.number, datagram.first_packet);
         let counters = &mut self.counters;
-        if counters.datagrams == 0 {
+        if !self.has_begun {
+            self.has_begun = true;
             self.first_datagram = number;
             counters.before = first_packet;
         } else if number < self.next_datagram {
@@ -75,18 +78,46 @@ impl Sequence {
                 counters.contradicting += 1;
                 return false;
             };
-            counters.lost += lost;
-            counters.lost_datagrams += number - self.next_datagram;
-            for missing in self.next_datagram.max(number.saturating_sub(WINDOW - 1))..number {
-                self.seen[word(missing)] &= !bit(missing);
-            }
+            self.miss(number, lost);
         }
         self.seen[word(number)] |= bit(number);
         self.next_datagram = number + 1;
         self.next_packet = first_packet + packets;
-        counters.datagrams += 1;
-        counters.packets += packets;
+        self.counters.datagrams += 1;
+        self.counters.packets += packets;
         true
+    }
+
+    /// The source says how much it has sent: what has not arrived of that is lost, unless it comes late. What is
+    /// said late itself changes nothing, and what is said twice only once.
+    pub fn announced(&mut self, sent: Numbered) {
+        if !self.has_begun {
+            self.has_begun = true;
+            self.first_datagram = sent.datagrams;
+            self.next_datagram = sent.datagrams;
+            self.counters.before = sent.packets;
+            self.next_packet = sent.packets;
+            return;
+        }
+        if sent.datagrams < self.next_datagram {
+            return;
+        }
+        let Some(lost) = sent.packets.checked_sub(self.next_packet) else {
+            self.counters.contradicting += 1;
+            return;
+        };
+        self.miss(sent.datagrams, lost);
+        self.next_datagram = sent.datagrams;
+        self.next_packet = sent.packets;
+    }
+
+    /// Counts all datagrams before this one that are not known yet as lost, with so many packets.
+    fn miss(&mut self, until: u64, packets: u64) {
+        self.counters.lost += packets;
+        self.counters.lost_datagrams += until - self.next_datagram;
+        for missing in self.next_datagram.max(until.saturating_sub(WINDOW))..until {
+            self.seen[word(missing)] &= !bit(missing);
+        }
     }
 
     /// What became of the packets so far.
@@ -95,7 +126,7 @@ impl Sequence {
         self.counters
     }
 
-    /// How many packets its source had numbered when it sent the latest datagram.
+    /// How many packets its source had numbered when it sent the latest datagram or announcement.
     #[must_use]
     pub fn numbered(&self) -> u64 {
         self.next_packet
@@ -137,7 +168,40 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is lost, repeated or out of order: every packet is counted once.
+        /// Whatever is lost, repeated or out of order, of datagrams and of what was announced after them: with the
+        /// last announcement, every packet is counted once, and nothing beyond what was sent.
+        #[test]
+        fn what_is_announced_is_counted_once(
+            sizes in prop::collection::vec(0_u16..9, 1..200),
+            arrivals in prop::collection::vec((any::<prop::sample::Index>(), any::<bool>()), 0..300),
+        ) {
+            let first = |number: usize| sizes[..number].iter().map(|&size| u64::from(size)).sum::<u64>();
+            let sent = |number: usize| Numbered { datagrams: number as u64, packets: first(number) };
+            let mut sequence = Sequence::default();
+            // Whoever listens from the start misses nothing.
+            sequence.announced(sent(0));
+            let mut arrived = std::collections::BTreeSet::new();
+            for (index, is_announcement) in arrivals {
+                let number = index.index(sizes.len());
+                if is_announcement {
+                    sequence.announced(sent(number));
+                } else {
+                    let datagram = datagram(number as u64, first(number), sizes[number]);
+                    prop_assert_eq!(sequence.accept(&datagram), arrived.insert(number));
+                }
+                let counters = sequence.counters();
+                prop_assert_eq!(counters.packets + counters.lost, sequence.numbered());
+            }
+            sequence.announced(sent(sizes.len()));
+            sequence.announced(sent(sizes.len()));
+            let counters = sequence.counters();
+            let packets: u64 = arrived.iter().map(|&number| u64::from(sizes[number])).sum();
+            prop_assert_eq!((counters.packets, counters.before, counters.contradicting), (packets, 0, 0));
+            prop_assert_eq!(counters.lost, first(sizes.len()) - packets);
+            prop_assert_eq!(counters.lost_datagrams, (sizes.len() - arrived.len()) as u64);
+        }
+
+        /// Whatever, repeated or out of order: every packet is counted once.
         #[test]
         fn every_packet_is_counted_once(
             sizes in prop::collection::vec(0_u16..9, 1..200),
@@ -165,6 +229,39 @@ mod tests {
                 prop_assert_eq!(counters.lost_datagrams, (last + 1 - first - there) as u64);
             }
         }
+    }
+
+    #[test]
+    fn what_comes_after_it_was_announced_is_not_lost() {
+        let sent = |datagrams, packets| Numbered { datagrams, packets };
+        let mut sequence = Sequence::default();
+        assert!(sequence.accept(&datagram(0, 0, 10)));
+        sequence.announced(sent(3, 30));
+        assert_eq!(sequence.counters().lost, 20);
+        assert!(sequence.accept(&datagram(1, 10, 10)));
+        assert!(
+            !sequence.accept(&datagram(2, 20, 11)),
+            "there were but 10 more"
+        );
+        // Announced again, late, and lost by the sender before they had a datagram.
+        sequence.announced(sent(3, 30));
+        sequence.announced(sent(1, 10));
+        sequence.announced(sent(3, 35));
+        // Contradictory.
+        sequence.announced(sent(4, 29));
+        let counters = sequence.counters();
+        assert_eq!(
+            (counters.packets, counters.lost, counters.contradicting),
+            (20, 15, 2)
+        );
+        // Whoever comes later has missed what was before.
+        let mut later = Sequence::default();
+        later.announced(sent(3, 30));
+        assert!(later.accept(&datagram(4, 40, 10)));
+        let counters = later.counters();
+        assert_eq!((counters.before, counters.lost), (30, 10));
+        assert!(later.accept(&datagram(2, 20, 10)), "late");
+        assert_eq!(later.counters().before, 20);
     }
 
     #[test]

@@ -3,7 +3,9 @@
 //!
 //! ```text
 //! link      thread: asks the controller, with a certificate; reports
+//! names     threads: look up destinations that are names
 //! child     the process that records, with its own sandbox
+//! tally     what one recording after the other has counted
 //! shared_time   one time for each packet, whichever recording asks
 //! libvirt   which virtual machine has an interface
 //! files     what is kept in the agent's directory, and read of its interfaces
@@ -13,7 +15,9 @@ mod child;
 mod files;
 mod libvirt;
 mod link;
+mod names;
 mod shared_time;
+mod tally;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
@@ -24,7 +28,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use strata_agent::{Assignment, DocumentFile, Follower, Local, Registry, Report, Step};
 use strata_capture::live::LinkChanges;
 use strata_control::agent_client::Interrupt;
-use strata_sandbox::{Owner, make_dir};
+use strata_sandbox::make_secret_dir;
 use strata_wire::exact;
 
 use crate::error::{At as _, NodeError, Result};
@@ -33,7 +37,9 @@ use crate::waker::Waker;
 use child::{Child, NEVER, Recorder};
 use files::State;
 use link::Link;
+use names::{Found, Names};
 use shared_time::SharedTime;
+use tally::Tally;
 
 /// A recording that takes over from another begins to export so long after it captures: by then both know
 /// when that is. If one of them was not told in time, it is twice as long, up to the most.
@@ -89,6 +95,9 @@ struct Shared {
     inbox: Option<Assignment>,
     /// Where the recording is asked for its counters.
     socket: Option<PathBuf>,
+    /// Of destinations.
+    names: Found,
+    tally: Tally,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -134,10 +143,19 @@ impl FileSource {
             .map_err(|error| NodeError::Refused(error.to_string()))
     }
 
-    fn assigned(&mut self, report: Report) -> Result<Option<Assignment>> {
+    fn assigned(&mut self, mut report: Report) -> Result<Option<Assignment>> {
+        // Of its status, only what the registry says is asked for.
+        report.problem.clear();
         let assigned = self.registry.report(&SELF, report, 0);
         let (assignment, _) = assigned.map_err(|error| NodeError::Refused(error.to_string()))?;
-        Ok(assignment)
+        let problems = self.registry.agents(0).into_iter().map(|own| own.problem);
+        match problems.into_iter().find(|problem| !problem.is_empty()) {
+            Some(problem) => {
+                let path = self.path.display();
+                Err(NodeError::Refused(format!("{path}: {problem}")))
+            }
+            None => Ok(assignment),
+        }
     }
 }
 
@@ -176,7 +194,7 @@ pub fn run_agent(
     mut reload: impl FnMut() -> bool,
     tell: &Tell,
 ) -> Result<()> {
-    make_dir(&spec.state, &Owner::default())?;
+    make_secret_dir(&spec.state)?;
     let state = State::lock(&spec.state)?;
     let (desk, interrupt, wake_link) = (Desk::default(), Interrupt::default(), Waker::new()?);
     let (file, link) = match spec.source {
@@ -210,6 +228,7 @@ pub fn run_agent(
         Some(_) => None,
         None => state.assignment(tell),
     };
+    let _names = Names::start(&spec.local.destinations, &desk, waker, tell)?;
     let mut agent = Agent {
         recorder: Recorder {
             program: spec.program,
@@ -234,6 +253,10 @@ pub fn run_agent(
         notes: Vec::new(),
     };
     agent.look_for_interfaces();
+    for pattern in agent.follower.unmatched() {
+        let what = format!("-i {pattern}: there is no such interface yet; it is waited for");
+        tell(&Notice::Interfaces(what));
+    }
     agent.publish();
     let link = link.map(Link::start).transpose()?;
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
@@ -326,6 +349,8 @@ impl Agent {
 
     /// Does what there is to do.
     fn look(&mut self) {
+        let addresses = self.desk.lock().names.addresses.clone();
+        self.follower.addresses(addresses);
         let assigned = self.desk.lock().inbox.take();
         if let Some(assignment) = assigned {
             if let Err(error) = self.state.keep_assignment(&assignment) {
@@ -336,13 +361,14 @@ impl Agent {
         let ended = self.child.as_mut().and_then(Child::ended);
         if ended.is_some() {
             self.child = None;
+            self.desk.lock().tally.ended(None);
         }
         let now = self.now_ms();
         match self.follower.step(now, ended) {
             Step::Wait => {}
             Step::Stop => {
                 if let Some(child) = self.child.take() {
-                    child.end();
+                    self.retire(child);
                 }
             }
             Step::Start(plan) => self.start(plan),
@@ -388,16 +414,26 @@ impl Agent {
                 |ahead| new.watch(ahead + AFTER),
             )
         });
-        let (stays, goes) = match &failed {
-            None => (new, old),
+        self.child = Some(match &failed {
+            None => {
+                self.retire(old);
+                new
+            }
             Some(_) => {
                 let _ = old.between(None, None);
-                (old, new)
+                // It has exported nothing.
+                new.end();
+                old
             }
-        };
-        goes.end();
-        self.child = Some(stays);
+        });
         failed.map_or(Ok(()), |why| Err(NodeError::Refused(why)))
+    }
+
+    /// Ends a recording, and keeps what it has counted.
+    fn retire(&self, child: Child) {
+        let last = child.counted();
+        child.end();
+        self.desk.lock().tally.ended(last);
     }
 
     /// Lets one recording export from a moment on, and the other before it; returns when it comes.

@@ -10,7 +10,6 @@
 
 mod store;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -24,10 +23,11 @@ use strata_agent::{
 };
 use strata_control::agents::{AgentsRefused, AgentsService};
 use strata_control::api::{Admit, Endpoints, TcpEndpoint, serve_agents};
+use strata_control::client::CONTROLLER_SOCKET;
 use strata_control::config::read_keys;
 use strata_control::watch;
 use strata_exporter::MasterKey;
-use strata_sandbox::{Owner, SocketFile, make_dir, read_secret};
+use strata_sandbox::{Owner, SocketFile, make_secret_dir, read_secret};
 use strata_tls::authority::{Authority, Fingerprint, Issued, write_private};
 
 use crate::error::{At as _, NodeError, Result};
@@ -35,14 +35,14 @@ use crate::notice::{Notice, Tell};
 use crate::waker::Waker;
 use store::Store;
 
-/// The socket for administrators, in the directory.
-pub const CONTROLLER_SOCKET: &str = "control.sock";
 /// What a host needs to become an agent, in the directory.
 pub const ENROL_TOKEN: &str = "enrol.token";
 /// Keys from which those of exports come, in the directory.
 const EXPORT_KEY: &str = "export.key";
 /// Bytes of a token.
 const TOKEN_BYTES: usize = 32;
+/// Digits of one in its file.
+pub(crate) const TOKEN_DIGITS: usize = 2 * TOKEN_BYTES;
 
 /// A controller of agents.
 #[derive(Clone, Debug)]
@@ -315,7 +315,7 @@ pub fn run_controller(
     tell: &Tell,
 ) -> Result<()> {
     let owner = Owner::default();
-    make_dir(&spec.state, &owner)?;
+    make_secret_dir(&spec.state)?;
     let (store, stored) = Store::open(&spec.state.join("state.db"))?;
     let authority = Authority::open(&spec.state)?;
     let token = enrol_token(&spec.state, &authority)?;
@@ -380,22 +380,5 @@ pub fn run_controller(
 fn keep(mut store: Store, changes: &Receiver<ToStore>) {
     while let Ok((changes, done)) = changes.recv() {
         let _ = done.send(store.save(&changes).map_err(|error| error.to_string()));
-    }
-}
-
-/// The socket of the controller with this directory.
-///
-/// # Errors
-///
-/// If none runs there.
-pub fn controller_socket(state: &Path) -> Result<PathBuf> {
-    let socket = state.join(CONTROLLER_SOCKET);
-    match fs::symlink_metadata(&socket) {
-        Ok(_) => Ok(socket),
-        Err(_) => Err(NodeError::Refused(format!(
-            "{}: no controller runs with this directory (`strata controller run --state {}`)",
-            state.display(),
-            state.display()
-        ))),
     }
 }

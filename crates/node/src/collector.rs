@@ -5,12 +5,13 @@
 //! costs a count and nothing else.
 
 mod choice;
+mod outlet;
 mod senders;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -38,6 +39,7 @@ use crate::sandbox::{Reach, give_up, thread};
 use choice::Choice;
 use senders::Senders;
 
+pub use outlet::Outlet;
 pub use senders::{CollectedFrom, CollectorCounts};
 
 /// Datagrams, or runs of them, that are taken with one system call.
@@ -48,8 +50,6 @@ const BUFFER_BYTES: u32 = 32 << 20;
 const LAST_ROUNDS: usize = 4096;
 /// Between looks at the stop flag; what was written is flushed as often.
 const IDLE: Duration = Duration::from_millis(100);
-/// Of what is written.
-const WRITE_BYTES: usize = 256 << 10;
 
 /// A collector.
 #[derive(Clone, Debug)]
@@ -73,12 +73,14 @@ pub struct CollectorSpec {
 }
 
 /// What a collector did.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct CollectorOutcome {
     /// By sender and interface.
     pub from: Vec<CollectedFrom>,
     /// Of all senders together, and what was of none.
     pub counts: CollectorCounts,
+    /// Why not all could be written.
+    pub failure: Option<NodeError>,
 }
 
 /// A collector that listens.
@@ -121,10 +123,10 @@ impl Collector {
     ///
     /// # Errors
     ///
-    /// If it cannot be written.
+    /// If it cannot give up its privileges, or not receive. Why it cannot write is in the outcome.
     pub fn run(
         self,
-        output: impl Write,
+        output: Outlet<'_>,
         stop: &AtomicBool,
         mut reload: impl FnMut() -> bool,
     ) -> Result<CollectorOutcome> {
@@ -156,43 +158,43 @@ impl Collector {
             address: self.address,
         });
         let key_file = self.spec.key_file.as_deref();
-        let mut look = |intake: &mut Intake<_>| {
+        let mut look = |intake: &mut Intake<'_>| {
             if reload() {
                 intake.read_keys(key_file);
             }
         };
         let wanted = (stop, self.spec.packets_max);
-        match collect(&self.socket, &mut intake, wanted, &mut look) {
-            // Nobody reads any more.
-            Err(error) if error.is_broken_pipe() => {}
-            done => done?,
-        }
+        collect(&self.socket, &mut intake, wanted, &mut look)?;
+        let mut output = intake.output.0.borrow_mut();
         let mut counts = intake.senders.counts;
+        counts.not_written = counts.packets - output.packets();
         counts.socket_drops = u64::from(socket::dropped(self.socket.as_fd())?);
+        let failed = intake.failed.take().map(cannot_write);
         Ok(CollectorOutcome {
             from: intake.senders.into_list(),
             counts,
+            failure: output.take_failure().or(failed),
         })
     }
 }
 
 /// Writes what comes until it is to stop, or there are as many packets as are wanted.
-fn collect<W: Write>(
+fn collect(
     socket: &UdpSocket,
-    intake: &mut Intake<W>,
+    intake: &mut Intake<'_>,
     (stop, most): (&AtomicBool, Option<u64>),
-    look: &mut dyn FnMut(&mut Intake<W>),
+    look: &mut dyn FnMut(&mut Intake<'_>),
 ) -> Result<()> {
     let mut receiver = Receiver::<BATCH>::default();
     let is_enough = |packets| most.is_some_and(|most| packets >= most);
     let mut flushed = Instant::now();
-    while !stop.load(Ordering::Relaxed) && !is_enough(intake.senders.counts.packets) {
+    while !stop.load(Ordering::Relaxed)
+        && !is_enough(intake.senders.counts.packets)
+        && !intake.has_failed()
+    {
         look(intake);
         if socket::wait(socket.as_fd(), false, IDLE)? {
             receiver.receive(socket.as_fd(), |received| intake.take(received))?;
-            if let Some(error) = intake.failed.take() {
-                return Err(cannot_write(error));
-            }
         }
         // Also while datagrams keep coming: somebody may be looking.
         if flushed.elapsed() >= IDLE {
@@ -200,7 +202,8 @@ fn collect<W: Write>(
             intake.output.flush()?;
         }
     }
-    // What had arrived by now, but no more than the socket holds: others may send for ever.
+    // What had arrived by now, but no more than the socket holds: others may send for ever. It is counted also
+    // if it cannot be written.
     for _ in 0..LAST_ROUNDS {
         let has_all = is_enough(intake.senders.counts.packets);
         let take = |received: &Received<'_>| intake.take(received);
@@ -208,10 +211,7 @@ fn collect<W: Write>(
             break;
         }
     }
-    match intake.failed.take() {
-        Some(error) => Err(cannot_write(error)),
-        None => Ok(intake.output.flush()?),
-    }
+    Ok(intake.output.flush()?)
 }
 
 /// The keys in a file.
@@ -227,23 +227,17 @@ fn cannot_write(error: WriteError) -> NodeError {
     }
 }
 
-/// A buffered output that is flushed while a writer has it.
-struct Shared<W: Write>(Rc<RefCell<BufWriter<W>>>);
+/// The output, which is looked at while a writer has it.
+#[derive(Clone)]
+struct Shared<'a>(Rc<RefCell<Outlet<'a>>>);
 
-impl<W: Write> Shared<W> {
-    fn new(output: W) -> Self {
-        let output = BufWriter::with_capacity(WRITE_BYTES, output);
+impl<'a> Shared<'a> {
+    fn new(output: Outlet<'a>) -> Self {
         Self(Rc::new(RefCell::new(output)))
     }
 }
 
-impl<W: Write> Clone for Shared<W> {
-    fn clone(&self) -> Self {
-        Self(Rc::clone(&self.0))
-    }
-}
-
-impl<W: Write> Write for Shared<W> {
+impl Write for Shared<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.borrow_mut().write(bytes)
     }
@@ -370,7 +364,7 @@ fn now() -> u32 {
 }
 
 /// What becomes of datagrams.
-struct Intake<W: Write> {
+struct Intake<'a> {
     allowed: Vec<IpNet>,
     /// Of datagrams that have to be encrypted.
     opener: Option<Opener>,
@@ -381,14 +375,19 @@ struct Intake<W: Write> {
     packets: PacketReader,
     staged: Staged,
     senders: Senders,
-    writer: PcapNgWriter<Shared<W>>,
+    writer: PcapNgWriter<Shared<'a>>,
     /// What the writer writes to.
-    output: Shared<W>,
-    /// Why nothing can be written any more.
+    output: Shared<'a>,
+    /// Why something cannot be written, but for what its output says.
     failed: Option<WriteError>,
 }
 
-impl<W: Write> Intake<W> {
+impl Intake<'_> {
+    /// Whether nothing can be written any more.
+    fn has_failed(&self) -> bool {
+        self.failed.is_some() || self.output.0.borrow().has_failed()
+    }
+
     /// Takes a datagram, or a run of them that the kernel has merged.
     fn take(&mut self, received: &Received<'_>) {
         let sender = received.source.ip().to_canonical();
@@ -401,7 +400,7 @@ impl<W: Write> Intake<W> {
                 || self.allowed.iter().any(|network| network.contains(&sender));
             if !is_allowed {
                 self.senders.counts.strangers += 1;
-            } else if self.failed.is_none() {
+            } else {
                 self.opened(sender, datagram);
             }
         }
@@ -489,6 +488,8 @@ impl<W: Write> Intake<W> {
         let taken = self.staged.entries.len() as u64;
         self.senders.taken(sender, &datagram, taken);
         self.senders.counts.packets += count;
+        let packets = self.senders.counts.packets;
+        self.output.0.borrow_mut().mark(packets);
         Ok(())
     }
 }

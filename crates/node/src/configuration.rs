@@ -65,6 +65,13 @@ impl Configuration {
                 )
             },
         )?;
+        let must_reach = read.export.as_ref().is_none_or(|plan| plan.must_reach);
+        require(of.destination.is_nowhere() || must_reach, || {
+            String::from(
+                "export.addresses: only for a recording without a log, which would have what is sent to an \
+                 address that is new: leave it out, or record without -o",
+            )
+        })?;
         Ok(read)
     }
 
@@ -224,6 +231,7 @@ impl Configuration {
             log: spec.destination.dir(),
             store: None,
             streams: None,
+            stripes: Vec::new(),
             socket_dirs: socket.and_then(SocketFile::own_dirs),
             files: files
                 .chain(spec.triggers.followed())

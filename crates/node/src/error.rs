@@ -141,18 +141,9 @@ impl NodeError {
 
     /// Whether the system denied access.
     pub(crate) fn is_denied(&self) -> bool {
-        self.is_of(io::ErrorKind::PermissionDenied)
-    }
-
-    /// Whether nobody reads what is written.
-    pub(crate) fn is_broken_pipe(&self) -> bool {
-        self.is_of(io::ErrorKind::BrokenPipe)
-    }
-
-    fn is_of(&self, kind: io::ErrorKind) -> bool {
-        let is_it = |error: &io::Error| error.kind() == kind;
+        let is_it = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
         match self {
-            Self::At { source, .. } => source.is_of(kind),
+            Self::At { source, .. } => source.is_denied(),
             Self::Io(error) => is_it(error),
             other => {
                 let causes = std::iter::successors(other.source(), |&error| error.source());

@@ -7,9 +7,10 @@
 //! While interfaces are captured, workers never wait for this thread: what does not fit into its queue
 //! is lost for the export alone, and counted here and, by the numbers of packets, by the collector.
 //! Sockets are opened before anything is captured, so that the capture filter can leave out what they
-//! send.
+//! send. Workers leave out what is sent by those that are opened later.
 
 mod dropped;
+mod outbox;
 pub(crate) mod own;
 mod queue;
 mod streams;
@@ -28,14 +29,14 @@ use strata_sandbox::Role;
 use crate::error::{NodeError, Result};
 use crate::notice::{Notice, Tell};
 use crate::sandbox;
-use own::Own;
+use own::{Own, OwnTraffic};
 pub(crate) use queue::ExportQueue;
 use queue::{Chunk, Spare};
 use streams::Streams;
 use target::Target;
 
-/// Chunks of some 64 KiB that wait for the thread, of all workers together.
-const QUEUE_MAX: usize = 64;
+/// Chunks of some 256 KiB that wait for the thread, of all workers together.
+const QUEUE_MAX: usize = 16;
 
 /// Destinations with their sockets, before the recording starts.
 #[derive(Debug)]
@@ -50,9 +51,10 @@ pub(crate) struct Exports {
 type NewPlan = Arc<Mutex<Option<ExportPlan>>>;
 
 impl Exports {
-    /// Opens a socket to each destination.
+    /// Opens a socket to each destination, as far as it can be reached if that is enough.
     pub(crate) fn open(plan: ExportPlan) -> Result<Self> {
-        let targets: Result<Vec<Target>> = plan.destinations.iter().map(Target::open).collect();
+        let open = |named| Target::open(named, plan.must_reach);
+        let targets: Result<Vec<Target>> = plan.destinations.iter().map(open).collect();
         let own_name = || uname().nodename().to_string_lossy().into_owned();
         Ok(Self {
             host: plan.host.clone().unwrap_or_else(own_name),
@@ -85,11 +87,8 @@ impl Exports {
 
     /// Tests in tcpdump's language that what these sockets send fails.
     pub(crate) fn own_traffic(&self) -> Vec<String> {
-        self.own().iter().map(Own::test).collect()
-    }
-
-    fn own(&self) -> Vec<Own> {
-        self.targets.iter().map(Target::own).collect()
+        let own = self.targets.iter().filter_map(Target::own);
+        own.map(|own| Own::test(&own)).collect()
     }
 
     /// Starts to export what workers take into the queues, one for each of them. If `waits`, they wait
@@ -113,10 +112,18 @@ impl Exports {
         let targets: std::io::Result<Vec<Target>> =
             self.targets.iter().map(Target::try_clone).collect();
         let names: Vec<_> = self.targets.iter().map(|target| target.name).collect();
+        let own = Arc::new(OwnTraffic::new(self.targets.iter().map(Target::own)));
         let spare = Spare::default();
         let queue = |sender: SyncSender<Chunk>| {
             let times = Arc::clone(controller.export_times());
-            ExportQueue::new(sender, &names, self.own(), times, spare.clone(), waits)
+            ExportQueue::new(
+                sender,
+                &names,
+                Arc::clone(&own),
+                times,
+                spare.clone(),
+                waits,
+            )
         };
         let queues = (0..workers).map(|_| queue(sender.clone())).collect();
         let (end, ended) = channel();
@@ -124,6 +131,7 @@ impl Exports {
             targets?,
             (self.plan.clone(), self.host.clone()),
             Arc::clone(&self.new_plan),
+            Arc::clone(&own),
             Arc::clone(controller),
             waits,
             Arc::clone(tell),

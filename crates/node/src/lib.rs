@@ -72,10 +72,10 @@ mod waker;
 mod watchdog;
 
 pub use agent::{AgentSource, AgentSpec, run_agent};
-pub use agents::{
-    CONTROLLER_SOCKET, ControllerSpec, ENROL_TOKEN, controller_socket, run_controller,
+pub use agents::{ControllerSpec, ENROL_TOKEN, run_controller};
+pub use collector::{
+    CollectedFrom, Collector, CollectorCounts, CollectorOutcome, CollectorSpec, Outlet,
 };
-pub use collector::{CollectedFrom, Collector, CollectorCounts, CollectorOutcome, CollectorSpec};
 pub use destination::Closed;
 pub use error::NodeError;
 pub use handle::{Handle, Spec, start};
@@ -91,10 +91,11 @@ pub use spec::{
     SandboxSpec, ShadowSpec, SteeringSpec, TriggerSpec,
 };
 pub use stream::{
-    Appended, Entry, FeedCounts, FeedWarning, Kept, LineRecords, PeerError, SavedCursor,
-    StreamAppender, StreamCheck, StreamClient, StreamDir, StreamError, StreamEvent, StreamFeed,
-    StreamReader, StreamServeOutcome, StreamServeSpec, StreamSpec, StreamStatus, Unread, Upkeep,
-    WhenFull, check_streams,
+    Appended, Entry, FeedCounts, FeedWarning, HostedSession, HostedSpec, HostedStripe, Kept,
+    LineRecords, PeerError, SavedCursor, StreamAppender, StreamCheck, StreamClient, StreamDir,
+    StreamError, StreamEvent, StreamFeed, StreamReader, StreamServeOutcome, StreamServeSpec,
+    StreamSpec, StreamStatus, StripeConnection, StripeLink, StripeServer, StripeTls, Unread,
+    Upkeep, WhenFull, check_streams,
 };
 pub use telemetry::{
     CollectorError, CollectorsSpec, Counted, EntryKind, Fade, FadeOptions, Found, FoundPath,

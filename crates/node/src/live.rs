@@ -4,6 +4,7 @@ mod lost;
 mod run;
 mod worker;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
 use strata_capture::live::{
-    DropCounts, Drops, Exclusive, Live, LiveOptions, ReceiveCpu, ReceiveCpus, SocketOpener,
+    DropCounts, Drops, Exclusive, Live, LiveOptions, ReceiveCpu, ReceiveCpus, SocketOpener, Way,
 };
 use strata_control::ReceiveStatus;
 use strata_control::alerts::AlertSender;
@@ -42,8 +43,10 @@ use worker::Running;
 
 /// How often a recording checks its workers.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How often the host's counters are read: drops, and time of the CPUs.
+/// How often the host's counters are read: drops, and time of the CPUs. Those of interfaces so many at a time,
+/// on average: each takes tens of system calls, which may wait for whoever changes interfaces.
 const LOOK_AT_HOST_EVERY: Duration = Duration::from_secs(1);
+const INTERFACES_A_LOOK: usize = 64;
 
 /// The capture options for this spec.
 pub(crate) fn options(setup: &Setup, spec: &InterfaceSpec) -> Result<LiveOptions> {
@@ -101,6 +104,9 @@ impl Opened {
         let room = destination.dir();
         let room = room.map(|dir| Reclaim::new(dir, destination.limit(workers)));
         let governor = Governor::new(lives[0].sampler(), spec.gives_way);
+        if let Some(why) = lives[0].not_shared() {
+            tell(&Notice::RingEach(why.to_owned()));
+        }
         let filter = match lives.iter().find_map(Live::filter_in_user_space) {
             Some(why) => {
                 tell(&Notice::FilterAfterCopy(why.to_owned()));
@@ -166,11 +172,7 @@ pub(crate) fn start(
         exporting,
     } = setup.start(opened.filter, equipment)?;
     tell(&Notice::Capturing {
-        ways: ways
-            .iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
-            .join("; "),
+        ways: in_words(&ways),
         snaplen: spec.capture.snaplen,
     });
     let started = Instant::now();
@@ -203,6 +205,8 @@ pub(crate) fn start(
         cpus: opened.cpus,
         receive: Vec::new(),
         looked_at_host: started,
+        drift_seen: None,
+        looked_at_drops: started,
         told,
         told_refused: false,
         alerts,
@@ -213,6 +217,25 @@ pub(crate) fn start(
         _new: new,
     };
     Handle::record(setup, observer, move || supervisor.run())
+}
+
+/// Interfaces that are listed one by one.
+const LISTED: usize = 16;
+
+/// How interfaces are captured; of many, how many in each way.
+fn in_words(ways: &[Way]) -> String {
+    if ways.len() <= LISTED {
+        let all: Vec<String> = ways.iter().map(ToString::to_string).collect();
+        return all.join("; ");
+    }
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for way in ways {
+        *counts.entry(&way.how).or_default() += 1;
+    }
+    let each = counts
+        .iter()
+        .map(|(how, count)| format!("{count} interfaces: {how}"));
+    each.collect::<Vec<_>>().join("; ")
 }
 
 /// Supervises the workers until all have ended. Fields are dropped in order.
@@ -236,6 +259,9 @@ struct Supervisor {
     cpus: ReceiveCpus,
     receive: Vec<ReceiveStatus>,
     looked_at_host: Instant,
+    /// When the distributions were reported that were looked at last.
+    drift_seen: Option<Instant>,
+    looked_at_drops: Instant,
     told: Told,
     /// Whether it was reported that the table of flows cannot grow.
     told_refused: bool,
@@ -316,7 +342,12 @@ impl Supervisor {
             self.looked_at_host = Instant::now();
             let cpus = self.cpus.since_last().into_iter();
             self.receive = cpus.map(receive_status).collect();
-            let names = self.setup.spec.interface_names();
+        }
+        let names = self.setup.spec.interface_names();
+        let looks = u32::try_from(names.len() / INTERFACES_A_LOOK + 1);
+        let looks = looks.expect("interfaces have numbers of 16 bits");
+        if self.looked_at_drops.elapsed() > LOOK_AT_HOST_EVERY * looks {
+            self.looked_at_drops = Instant::now();
             self.drops = DropCounts::now(names).since(&self.before);
         }
         let rings = worker::rings(&self.running);
@@ -333,7 +364,7 @@ impl Supervisor {
                 .into_iter()
                 .map(|(name, ring)| (name, ring.received, ring.dropped))
                 .collect(),
-            ..worker::noted(&self.running)
+            ..worker::noted(&self.running, &mut self.drift_seen)
         });
         let observed = self.observer.take();
         self.setup.controller.tick(Instant::now(), observed);

@@ -37,6 +37,8 @@ pub enum Notice {
     NotReopened(NodeError),
     /// Why the kernel does not evaluate the filter.
     FilterAfterCopy(String),
+    /// Why each interface has a ring of its own, though many should share one.
+    RingEach(String),
     /// Part of the sandbox cannot be set up.
     NoSandbox(NoSandbox, String),
     /// Nobody can control the recording.
@@ -137,8 +139,10 @@ pub enum Notice {
     ServingStreams {
         /// Where.
         address: SocketAddr,
-        /// The directory of streams.
-        dir: PathBuf,
+        /// The directory of streams, if there is one.
+        dir: Option<PathBuf>,
+        /// Names of stripes for other machines' directories.
+        stripes: Vec<String>,
     },
     /// A switch came, went or failed, or the relay's disk runs short.
     Relay(String),
@@ -177,6 +181,7 @@ impl Notice {
             Self::Exclusive(_) | Self::Decided(_) => "exclusive",
             Self::NotReopened(_) => "not-reopened",
             Self::FilterAfterCopy(_) => "filter-after-copy",
+            Self::RingEach(_) => "ring-each",
             Self::NoSandbox(..) => "no-sandbox",
             Self::NoSteering(_) => "no-steering",
             Self::Capturing { .. } => "capturing",
@@ -230,11 +235,20 @@ impl Notice {
             Self::Collecting { address } => {
                 write!(f, "collecting on UDP {address}; Ctrl-C ends it")
             }
-            Self::ServingStreams { address, dir } => write!(
-                f,
-                "streams on TCP {address}, in {}; Ctrl-C ends it",
-                dir.display()
-            ),
+            Self::ServingStreams {
+                address,
+                dir,
+                stripes,
+            } => {
+                write!(f, "streams on TCP {address}")?;
+                if let Some(dir) = dir {
+                    write!(f, ", in {}", dir.display())?;
+                }
+                if !stripes.is_empty() {
+                    write!(f, ", stripes {}", stripes.join(" "))?;
+                }
+                f.write_str("; Ctrl-C ends it")
+            }
             Self::Controlling { address, token } => write!(
                 f,
                 "agents on TCP {address}; hosts become agents with {}; Ctrl-C ends it",
@@ -320,6 +334,10 @@ impl Notice {
     }
 }
 
+const AFTER_COPY: &str = "the filter is evaluated after the copy";
+const RING_EACH: &str = "each interface has a ring of its own, which needs more memory: one for all needs eBPF \
+                         (CAP_BPF)";
+
 impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -363,11 +381,8 @@ impl fmt::Display for Notice {
                     "an interface that goes will not be captured when it is back: {error}"
                 )
             }
-            Self::FilterAfterCopy(why) => write!(
-                f,
-                "the filter is evaluated after the copy: {}",
-                Printable(why)
-            ),
+            Self::FilterAfterCopy(why) => write!(f, "{AFTER_COPY}: {}", Printable(why)),
+            Self::RingEach(why) => write!(f, "{RING_EACH}: {}", Printable(why)),
             Self::NoSandbox(part, problem) => match part {
                 NoSandbox::Files => write!(f, "goes on without confining files: {problem}"),
                 NoSandbox::SystemCalls => {

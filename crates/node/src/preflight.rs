@@ -117,10 +117,11 @@ fn interfaces(setup: &Setup, spec: &InterfaceSpec) -> Result<()> {
                 "-i {name}: this interface is named twice, and each packet would be recorded twice"
             )
         })?;
-        let offers = device.offers();
         let problem = match spec.capture.exclusive {
-            Exclusive::Yes | Exclusive::Native => offers.xdp_problem,
-            Exclusive::Auto | Exclusive::No => offers.packet_problem,
+            Exclusive::Yes | Exclusive::Native => device.offers().xdp_problem,
+            Exclusive::Auto | Exclusive::No if known.len() == 1 => device.offers().packet_problem,
+            // They are up, and whether they may be captured is the same for all.
+            Exclusive::Auto | Exclusive::No => None,
         };
         if let Some(problem) = problem {
             return Err(NodeError::Refused(format!("{name}: {problem}")));

@@ -29,7 +29,7 @@ use crate::observer::disk_use;
 use crate::reclaim::{Limit, Reclaim};
 use crate::relay_stream::RelayStreaming;
 use crate::sandbox::{Reach, give_up};
-use crate::stream::{FeedCounts, feed_to};
+use crate::stream::{Fed, FeedCounts};
 
 /// How often the relay is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -79,6 +79,7 @@ impl Spec for RelaySpec {
         let bound = Relay::bind(self.options)?;
         let new = NewDirectory::at(&self.dir);
         let mut disk = log_directory(&self.dir, &owner)?;
+        let fed = self.to_stream.as_ref().map(Fed::open).transpose()?;
         if self.sandboxed {
             let reach = Reach {
                 log: Some(&self.dir),
@@ -91,8 +92,7 @@ impl Spec for RelaySpec {
         let chosen = disk.choose(self.disk);
         let chosen = chosen.at_with(|| format!("{}: --disk", self.dir.display()))?;
         tell(&Notice::Disk(chosen));
-        let feed = self.to_stream.as_ref();
-        let feed = feed.map(|to| feed_to(to, &tell)).transpose()?;
+        let feed = fed.map(|fed| fed.feed(&tell)).transpose()?;
         let streaming = feed.map(|feed| RelayStreaming::start(feed, block_bytes));
         let streaming = streaming.transpose()?;
         let tap = streaming.as_ref().map(RelayStreaming::tap);

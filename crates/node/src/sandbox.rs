@@ -52,6 +52,8 @@ pub(crate) struct Reach<'a> {
     pub(crate) store: Option<&'a Path>,
     /// A directory of streams, one of which is appended to.
     pub(crate) streams: Option<&'a Path>,
+    /// Stripes of other machines' directories.
+    pub(crate) stripes: Vec<PathBuf>,
     /// The directory created for the API's socket, and its parent.
     pub(crate) socket_dirs: Option<[PathBuf; 2]>,
     /// Files that are read again: configuration, policies.
@@ -108,6 +110,7 @@ impl Reach<'_> {
                 .chain(self.store)
                 .chain(self.streams)
                 .map(Path::to_owned)
+                .chain(self.stripes.iter().cloned())
                 .chain(self.streams.into_iter().flat_map(stripe_paths))
                 .collect(),
             delete: self.socket_dirs.iter().flatten().cloned().collect(),

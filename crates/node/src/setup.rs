@@ -323,12 +323,13 @@ impl Setup {
         let spec = &self.spec;
         About {
             program: concat!("strata ", env!("CARGO_PKG_VERSION")).into(),
-            inputs: match &spec.input {
-                InputSpec::Files(paths) => paths
+            inputs: match (&spec.input_name, &spec.input) {
+                (Some(name), _) => vec![name.clone()],
+                (None, InputSpec::Files(paths)) => paths
                     .iter()
                     .map(|path| path.display().to_string())
                     .collect(),
-                InputSpec::Interfaces(interfaces) => interfaces.capture.interfaces.clone(),
+                (None, InputSpec::Interfaces(interfaces)) => interfaces.capture.interfaces.clone(),
             },
             filter: spec.filter_text.clone(),
             mode: self.controller.steering().plan().mode_name().to_owned(),

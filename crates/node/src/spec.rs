@@ -23,6 +23,8 @@ pub struct RecordSpec {
     pub input: InputSpec,
     /// Where they go.
     pub destination: DestinationSpec,
+    /// What the log calls its input; `None` for the names of files and interfaces.
+    pub input_name: Option<String>,
     /// Which packets are captured; `None` for all.
     pub filter: Option<Filter>,
     /// The filter as the user wrote it, for the log.

@@ -8,28 +8,33 @@
 //! streams/NAME.stream  description, state and page table of a stream (`file`)
 //! streams/NAME.lock    held by the process that appends to it
 //! cursors/NAME.stream/ cursors that consumers have saved
-//! stripes              directories on other disks that have pages too (`stripes`; `elsewhere` is how they are reached)
+//! stripes              other disks that have pages too (`stripes`; `elsewhere` is how they are reached): directories,
+//!                      devices (`device`), and stripes at servers (`remote`)
+//! stripe-locks/        pages.lock and users.lock of devices
 //! ```
 //!
 //! `net` has streams over TCP. `feed` is a stream as the output of a role: a bounded queue and a thread, with `upkeep`, which says when
 //! to flush and sync. `appender` writes pages (`memory`) through the queue that block files are written through; `reader` finds
 //! pages through the page table, or by their headers if nobody who could be believed has kept it;
-//! `changes` is how it waits for more. `check` compares all of it.
+//! `changes` is how it waits for more. `check` compares all of it; `footing` is whether the files are still there.
 
 mod appender;
 mod changes;
 mod check;
+mod device;
 mod dir;
 mod elsewhere;
 mod error;
 mod fed;
 mod feed;
 mod file;
+mod footing;
 mod locks;
 mod memory;
 mod net;
 mod pool;
 mod reader;
+mod remote;
 mod status;
 mod stripes;
 mod upkeep;
@@ -38,10 +43,14 @@ pub use appender::{Appended, StreamAppender};
 pub use check::{StreamCheck, check_streams};
 pub use dir::{SavedCursor, StreamDir, StreamSpec};
 pub use error::StreamError;
-pub(crate) use fed::feed_to;
+pub(crate) use fed::Fed;
 pub use feed::{FeedCounts, FeedWarning, LineRecords, StreamFeed, WhenFull};
-pub use net::{PeerError, StreamClient, StreamEvent, StreamServeOutcome, StreamServeSpec};
+pub use net::{
+    HostedSession, HostedSpec, HostedStripe, PeerError, StreamClient, StreamEvent,
+    StreamServeOutcome, StreamServeSpec,
+};
 pub use reader::{Entry, StreamReader, Unread};
+pub use remote::{StripeConnection, StripeLink, StripeServer, StripeTls};
 pub use status::StreamStatus;
 pub(crate) use stripes::stripe_paths;
 pub use upkeep::{Kept, Upkeep};

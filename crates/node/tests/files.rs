@@ -34,6 +34,7 @@ fn spec(input: PathBuf, dir: &Path) -> RecordSpec {
             group: None,
         })),
         filter: None,
+        input_name: None,
         filter_text: String::new(),
         model: ModelSpec {
             model: Model::from_json(&json).unwrap(),

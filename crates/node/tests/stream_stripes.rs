@@ -1,9 +1,10 @@
-//! Streams over several disks of which some go and come back, under who appends and under who reads, while processes are
-//! killed and power is lost: a disk that is gone costs the records on it, which are counted; nothing comes
+//! Streams over several disks, of this machine or of servers, of which some go and come back, under who appends and under
+//! who reads, while processes are killed, connections and power are lost: a disk that is gone costs the records on it, which are counted; nothing comes
 //! twice. `SEEDS=1000` runs so many, `SEED=17` one.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 mod common {
+    pub(crate) mod servers;
     pub(crate) mod simulated;
 }
 
@@ -16,6 +17,7 @@ use strata_store::Disk;
 use strata_stream::{Cursor, Form, Retention, StreamName};
 use strata_testkit_disk::SimDisk;
 
+use common::servers::SimServer;
 use common::simulated::{Draw, GEOMETRY, each_seed};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -29,12 +31,28 @@ fn spec(retain_bytes: Option<u64>) -> StreamSpec {
     StreamSpec { retention, form }
 }
 
+/// The first disk is that of the directory; the others, if there are any servers, are theirs.
+fn reached(disks: &[SimDisk], servers: &[SimServer]) -> StreamDir {
+    if servers.is_empty() {
+        return opened(disks);
+    }
+    let shared: Vec<_> = servers.iter().map(SimServer::shared).collect();
+    StreamDir::simulated_servers(Arc::new(disks[0].clone()), &shared, GEOMETRY).unwrap()
+}
+
 /// The first disk is that of the directory.
 fn opened(disks: &[SimDisk]) -> StreamDir {
     let shared = |disk: &SimDisk| -> Arc<dyn Disk> { Arc::new(disk.clone()) };
     let (own, others) = disks.split_first().unwrap();
     let others = others.iter().map(shared).collect();
     StreamDir::simulated_stripes(shared(own), others, GEOMETRY).unwrap()
+}
+
+/// Makes a disk a device with room for so many pages.
+fn make_device(disk: &SimDisk, pages: u64) {
+    let mut device = disk.create("device").unwrap();
+    let page_bytes = u64::from(GEOMETRY.page_bytes);
+    device.set_len((4 << 20) + pages * page_bytes).unwrap();
 }
 
 /// What a reader was given: ids and numbers of records, how many were missing, and its place.
@@ -91,6 +109,8 @@ struct Run {
     seed: u64,
     draw: Draw,
     disks: Vec<SimDisk>,
+    /// Of all disks but the first, or none.
+    servers: Vec<SimServer>,
     dir: StreamDir,
     name: StreamName,
     is_ring: bool,
@@ -117,12 +137,30 @@ struct Round {
     lost: u64,
 }
 
+/// Servers of all disks but the first.
+fn servers_of(disks: &[SimDisk], draw: &mut Draw) -> Vec<SimServer> {
+    let stripes = disks[1..].iter();
+    stripes
+        .map(|disk| SimServer::new(disk, draw.below(u64::MAX)))
+        .collect()
+}
+
 impl Run {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, at_servers: bool) -> Self {
         let mut draw = Draw(seed);
         let disks: Vec<SimDisk> = (0..2 + draw.below(3)).map(|_| SimDisk::new()).collect();
+        for disk in &disks[1..] {
+            if draw.below(2) == 0 {
+                // Some are full before the run ends.
+                make_device(disk, 3 + draw.below(40));
+            }
+        }
         disks[0].set_in_flight(1 + draw.index(4));
-        let dir = opened(&disks);
+        let servers = match at_servers {
+            true => servers_of(&disks, &mut draw),
+            false => Vec::new(),
+        };
+        let dir = reached(&disks, &servers);
         let name: StreamName = "events".parse().unwrap();
         let is_ring = draw.below(3) == 0;
         let spec = spec(is_ring.then_some(8 << 16));
@@ -133,6 +171,7 @@ impl Run {
             seed,
             draw,
             disks,
+            servers,
             dir,
             name,
             is_ring,
@@ -156,6 +195,28 @@ impl Run {
         for disk in &self.disks {
             disk.unplug(false);
             disk.fail(u64::MAX, 0, io::ErrorKind::Other);
+        }
+        for server in &self.servers {
+            server.set_down(false);
+            server.set_lost_in(0);
+            // What arrives while records are compared would be in one reading and not in the other.
+            server.settle();
+        }
+    }
+
+    /// Something happens to a server.
+    fn disturb(&mut self) {
+        if self.servers.is_empty() {
+            return;
+        }
+        let at = self.draw.index(self.servers.len());
+        let server = &self.servers[at];
+        match self.draw.below(5) {
+            0 => server.restart(),
+            1 => server.set_down(true),
+            2 => server.set_down(false),
+            3 => server.set_lost_in(0),
+            _ => server.set_lost_in(1 + self.draw.below(60)),
         }
     }
 
@@ -193,6 +254,7 @@ impl Run {
                     self.stripe().fail(after, 1, io::ErrorKind::StorageFull);
                 }
                 10 => self.now_ns += 15 * SECOND_NS,
+                11..=13 => self.disturb(),
                 _ => {}
             }
         }
@@ -277,10 +339,11 @@ impl Run {
         let missing = if is_begun { missing } else { missing - first };
         let (min, max) = given.missing;
         assert_eq!(min, max, "seed {}", self.seed);
-        // A mark may have survived that says how many there were before it.
+        // A mark may have survived that says how many there were before it: also a kill, if a block of its page could
+        // not be written before, and those after it were on their way already.
         let last = self.numbers.values().max().map(|last| last + 1);
         let by_marks =
-            end == End::PowerLost && min >= missing && min <= left_out(&given.records, last);
+            end != End::Closed && min >= missing && min <= left_out(&given.records, last);
         let is_more = by_marks || (!self.are_unique && min >= missing);
         assert!(
             is_more || min == missing || (!is_begun && (missing..=missing + first).contains(&min)),
@@ -336,8 +399,11 @@ impl Run {
                 .iter()
                 .map(|disk| disk.after_power_loss(draw.below(u64::MAX)));
             self.disks = survived.collect();
+            if !self.servers.is_empty() {
+                self.servers = servers_of(&self.disks, &mut self.draw);
+            }
         }
-        self.dir = opened(&self.disks);
+        self.dir = reached(&self.disks, &self.servers);
         self.ended = end;
         self.verify(&round, end);
     }
@@ -346,20 +412,67 @@ impl Run {
 #[test]
 fn disks_that_go_and_come_back_cost_the_records_on_them() {
     each_seed(|seed| {
-        let mut run = Run::new(seed);
+        let mut run = Run::new(seed, false);
         for _ in 0..5 {
             run.round();
         }
     });
 }
 
+#[test]
+fn servers_that_go_and_come_back_cost_the_records_on_them() {
+    each_seed(|seed| {
+        let mut run = Run::new(seed, true);
+        for _ in 0..5 {
+            run.round();
+        }
+    });
+}
+
+#[test]
+fn a_server_that_lies_costs_records_and_invents_none() {
+    each_seed(|seed| {
+        let mut draw = Draw(seed);
+        let disks: Vec<SimDisk> = (0..3).map(|_| SimDisk::new()).collect();
+        let servers = servers_of(&disks, &mut draw);
+        let dir = reached(&disks, &servers);
+        let name: StreamName = "events".parse().unwrap();
+        dir.create_stream(&name, &spec(None), 1).unwrap();
+        servers[0].set_lies_in(1 + draw.below(30));
+        let mut now_ns = SECOND_NS;
+        let mut next_id: u64 = 0;
+        for _ in 0..3 {
+            let mut stream = dir.append(&name, now_ns).unwrap();
+            for _ in 0..500 {
+                now_ns += draw.below(SECOND_NS);
+                stream.append(now_ns, &payload(next_id)).unwrap();
+                next_id += 1;
+                if draw.below(40) == 0 {
+                    stream.sync(now_ns).unwrap();
+                }
+            }
+            stream.close(now_ns).unwrap();
+            let given = read(&dir, &name, Cursor::START, u64::MAX);
+            let records = &given.records;
+            assert!(records.is_sorted_by(|a, b| a.0 < b.0), "seed {seed}");
+            assert!(records.last().is_none_or(|last| last.0 < next_id));
+            // Those of the directory and the other server are there.
+            assert!(records.len() as u64 >= next_id / 3, "seed {seed}");
+        }
+    });
+}
+
+fn payload(id: u64) -> Vec<u8> {
+    let mut payload = vec![id.to_le_bytes()[0]; 1000];
+    payload[..8].copy_from_slice(&id.to_le_bytes());
+    payload
+}
+
 /// Records of 1000 bytes, all synced.
 fn append(dir: &StreamDir, name: &StreamName, count: u64) {
     let mut stream = dir.append(name, SECOND_NS).unwrap();
     for id in 0..count {
-        let mut payload = vec![id.to_le_bytes()[0]; 1000];
-        payload[..8].copy_from_slice(&id.to_le_bytes());
-        stream.append(SECOND_NS, &payload).unwrap();
+        stream.append(SECOND_NS, &payload(id)).unwrap();
     }
     assert_eq!(stream.lost(), 0);
     stream.close(SECOND_NS).unwrap();
@@ -402,9 +515,7 @@ fn a_full_stripe_loses_nothing_once_it_is_known_and_is_tried_again() {
     disks[1].fail(0, u64::MAX, io::ErrorKind::StorageFull);
     let mut append = |count: u64, now_ns: u64| {
         for id in 0..count {
-            let mut payload = vec![id.to_le_bytes()[0]; 1000];
-            payload[..8].copy_from_slice(&id.to_le_bytes());
-            stream.append(now_ns, &payload).unwrap();
+            stream.append(now_ns, &payload(id)).unwrap();
         }
         stream.sync(now_ns).unwrap();
         (stream.lost(), stream.take_warnings())
@@ -423,4 +534,76 @@ fn a_full_stripe_loses_nothing_once_it_is_known_and_is_tried_again() {
     let given = read(&dir, &name, Cursor::START, u64::MAX);
     assert_eq!(given.records.len() as u64 + lost, 3000);
     assert_eq!(given.missing, (lost, lost));
+}
+
+/// Numbers of the records that are there; all bytes were compared.
+fn numbers(dir: &StreamDir, name: &StreamName) -> Vec<u64> {
+    let given = read(dir, name, Cursor::START, u64::MAX);
+    given.records.into_iter().map(|(id, _)| id).collect()
+}
+
+#[test]
+fn a_device_has_as_many_pages_as_fit_and_a_ring_goes_on_in_them() {
+    for is_ring in [false, true] {
+        let disks: Vec<SimDisk> = (0..2).map(|_| SimDisk::new()).collect();
+        make_device(&disks[1], 5);
+        let dir = opened(&disks);
+        let name: StreamName = "events".parse().unwrap();
+        dir.create_stream(&name, &spec(is_ring.then_some(12 << 16)), 1)
+            .unwrap();
+        let mut stream = dir.append(&name, SECOND_NS).unwrap();
+        for id in 0_u64..3000 {
+            stream.append(SECOND_NS, &payload(id)).unwrap();
+        }
+        stream.sync(SECOND_NS).unwrap();
+        assert_eq!(stream.lost(), 0);
+        let said = stream.take_warnings();
+        assert!(said[0].contains("full: records go to"), "{said:?}");
+        stream.close(SECOND_NS).unwrap();
+        let there = numbers(&dir, &name);
+        let first = there[0];
+        assert!(there.iter().copied().eq(first..3000), "all but the oldest");
+        assert_eq!(first == 0, !is_ring);
+        // Of the ring's pages, as many as fit are on the device still.
+        disks[1].unplug(true);
+        let missing = (there.len() - numbers(&dir, &name).len()) as u64;
+        assert!((4 * 64..=5 * 65).contains(&missing), "{missing}");
+    }
+}
+
+#[test]
+fn what_a_device_had_before_it_was_formatted_again_is_not_found() {
+    // Pages are begun in advance, of which some are left when it is killed.
+    for more in (500..2500).step_by(200) {
+        let disks: Vec<SimDisk> = (0..2).map(|_| SimDisk::new()).collect();
+        make_device(&disks[1], 40);
+        let dir = opened(&disks);
+        let name: StreamName = "events".parse().unwrap();
+        dir.create_stream(&name, &spec(None), 1).unwrap();
+        append(&dir, &name, 3000);
+        // It is given up, and becomes another stripe of the same directory, whose streams have the same keys.
+        disks[0].replace("stripes", b"[]").unwrap();
+        let alone = StreamDir::simulated(Arc::new(disks[0].clone()), GEOMETRY).unwrap();
+        let mut expected = numbers(&alone, &name);
+        assert!(
+            (1400..=1600).contains(&expected.len()),
+            "{}",
+            expected.len()
+        );
+        let dir = opened(&disks);
+        assert_eq!(numbers(&dir, &name), expected);
+        let mut stream = dir.append(&name, SECOND_NS).unwrap();
+        for id in 3000..3000 + more {
+            stream.append(SECOND_NS, &payload(id)).unwrap();
+            expected.push(id);
+        }
+        stream.sync(SECOND_NS).unwrap();
+        // Killed: pages are found by their headers.
+        drop(stream);
+        let dir = opened(&disks);
+        assert_eq!(numbers(&dir, &name), expected);
+        let again = dir.append(&name, SECOND_NS).unwrap();
+        again.close(SECOND_NS).unwrap();
+        assert_eq!(numbers(&dir, &name), expected);
+    }
 }

@@ -1,6 +1,7 @@
 //! Policies at work: what each packet of a batch gets.
 
 mod flows;
+mod protocols;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use crate::demand::{Budgeted, Demand, Demands, Kept};
 use crate::exports::PolicyExport;
 use crate::reasons::Reasons;
 use flows::{FlowDecisions, Salt};
+use protocols::ProtocolDecisions;
 
 /// Uniflows cached by a worker: 87 KiB.
 const CACHE_ENTRIES: usize = 4096;
@@ -83,14 +85,27 @@ pub(crate) struct Policing {
     unknown: Vec<Unknown>,
     /// For batches in columns, `None` if there are none.
     flows: Option<FlowDecisions>,
+    /// Where rules test no more than the protocol of plain packets, instead of their flows.
+    protocols: Option<ProtocolDecisions>,
 }
 
 /// A packet of a batch in columns whose flow has no decision yet.
 #[derive(Clone, Copy, Debug)]
 struct Unknown {
     at: usize,
-    /// Fingerprint and direction of its flow, and what else tells packets apart; `None` if it has none.
-    flow: Option<((u64, bool), Salt)>,
+    /// What its decision is found by from now on.
+    by: By,
+}
+
+/// What the decision on a packet of a batch in columns is found by.
+#[derive(Clone, Copy, Debug)]
+enum By {
+    /// Fingerprint and direction of its flow, and what else tells packets apart.
+    Flow((u64, bool), Salt),
+    /// The interface's number in the rules, and the protocol.
+    Protocol(u8, u8),
+    /// Nothing: it has no flow.
+    Nothing,
 }
 
 /// What policies want done with packets, one bit for each of 64.
@@ -110,7 +125,9 @@ impl Policing {
         seed: u64,
         takes_columns: bool,
     ) -> Self {
-        let classifier = RuleClassifier::new(Arc::clone(policies.rules()), CACHE_ENTRIES, seed);
+        let rules = policies.rules();
+        let by_protocol = takes_columns && rules.is_v4_by_protocol();
+        let classifier = RuleClassifier::new(Arc::clone(rules), CACHE_ENTRIES, seed);
         Self {
             answers_at_first: classifier.answers().len(),
             classifier,
@@ -128,6 +145,7 @@ impl Policing {
             fields: Vec::with_capacity(LANES),
             unknown: Vec::with_capacity(LANES),
             flows: takes_columns.then(FlowDecisions::new),
+            protocols: by_protocol.then(ProtocolDecisions::default),
         }
     }
 
@@ -155,6 +173,9 @@ impl Policing {
         self.budgeted.clear();
         if let Some(flows) = &mut self.flows {
             flows.clear();
+        }
+        if let Some(protocols) = &mut self.protocols {
+            protocols.clear();
         }
         self.classifier =
             RuleClassifier::new(Arc::clone(self.policies.rules()), CACHE_ENTRIES, self.seed);
@@ -188,15 +209,29 @@ impl Policing {
     /// Fetches what is known of the flows of a group of a batch in columns.
     #[inline]
     pub(crate) fn prefetch_flows(&self, fingerprints: &[u64; GROUP], interface: u8) {
-        if let Some(flows) = &self.flows {
+        if let (Some(flows), None) = (&self.flows, &self.protocols) {
             flows.prefetch(fingerprints, Salt::new(interface, UNTAGGED));
         }
     }
 
+    /// Whether it is known already that all plain packets of a group of a batch in columns are discarded, by
+    /// their protocols.
+    #[inline]
+    pub(crate) fn discards_group(&self, protocols: &[u32; GROUP], interface: u8) -> bool {
+        let numbers = self.protocols.as_ref();
+        numbers.is_some_and(|numbers| {
+            let mut of_group = numbers.of_group(protocols, interface);
+            of_group.all(|number| {
+                let applied = self.applied.get(usize::from(number));
+                applied.is_some_and(|applied| applied.discards)
+            })
+        })
+    }
+
     /// Finds the policies of the packets of a batch in columns that are in `lanes`, at most
     /// [`LANES`] from a multiple of [`GROUP`] on. `fields_of` gives the fields of one of them:
-    /// those with a flow whose decision is known are not asked for, if they are plain; `vlan_of`
-    /// gives the VLAN of one that is not.
+    /// those with a flow or protocol whose decision is known are not asked for, if they are plain;
+    /// `vlan_of` gives the VLAN of one that is not.
     pub(crate) fn classify_columns(
         &mut self,
         (simd, columns): (Simd, &PacketColumns),
@@ -215,7 +250,11 @@ impl Policing {
             let fingerprints = &columns.fingerprint.as_chunks::<GROUP>().0[group];
             let found = &mut self.found.as_chunks_mut::<GROUP>().0[group];
             let directions = columns.low_to_high[group];
-            let known = flows.find_group(simd, (fingerprints, directions), untagged, found);
+            let of_group = &columns.protocol.as_chunks::<GROUP>().0[group];
+            let known = match &self.protocols {
+                Some(protocols) => protocols.find_group(of_group, interface, found),
+                None => flows.find_group(simd, (fingerprints, directions), untagged, found),
+            };
             let here = (lanes.end - group * GROUP).min(GROUP);
             let mut others = (u16::MAX >> (GROUP - here)) & !(known & columns.plain[group]);
             while others != 0 {
@@ -226,21 +265,24 @@ impl Policing {
                     group * GROUP + lane,
                     (fingerprints[lane], is_in(directions)),
                 );
-                let salt = match is_in(columns.plain[group]) {
-                    true => Some(untagged),
-                    // One without a flow has other fields that the rules test.
-                    false if !is_in(columns.dissected[group]) => None,
-                    false => {
-                        let salt = Salt::new(interface, vlan_of(at));
-                        if let Some(number) = flows.find(flow.0, flow.1, salt) {
-                            found[lane] = number;
-                            continue;
-                        }
-                        Some(salt)
+                let by = if is_in(columns.plain[group]) {
+                    let [protocol, ..] = of_group[lane].to_le_bytes();
+                    match &self.protocols {
+                        Some(_) => By::Protocol(interface, protocol),
+                        None => By::Flow(flow, untagged),
                     }
+                } else if is_in(columns.dissected[group]) {
+                    let salt = Salt::new(interface, vlan_of(at));
+                    if let Some(number) = flows.find(flow.0, flow.1, salt) {
+                        found[lane] = number;
+                        continue;
+                    }
+                    By::Flow(flow, salt)
+                } else {
+                    // One without a flow has other fields that the rules test.
+                    By::Nothing
                 };
-                let flow = salt.map(|salt| (flow, salt));
-                self.unknown.push(Unknown { at, flow });
+                self.unknown.push(Unknown { at, by });
                 self.fields.push(fields_of(at));
             }
         }
@@ -257,10 +299,14 @@ impl Policing {
         self.classifier.classify(&self.fields, answers);
         for (place, answer) in answers.iter().enumerate() {
             let number = self.number(*answer, reasons);
-            let Unknown { at, flow } = self.unknown[place];
+            let Unknown { at, by } = self.unknown[place];
             self.found[at] = number;
-            if let (Some(flows), Some((flow, salt))) = (&mut self.flows, flow) {
-                flows.insert(flow, salt, number);
+            match (by, &mut self.flows, &mut self.protocols) {
+                (By::Flow(flow, salt), Some(flows), _) => flows.insert(flow, salt, number),
+                (By::Protocol(interface, protocol), _, Some(protocols)) => {
+                    protocols.insert(interface, protocol, number);
+                }
+                _ => {}
             }
         }
     }

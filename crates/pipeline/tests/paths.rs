@@ -14,8 +14,9 @@ use strata_capture::{Input, InputOptions, Next, PacketRef};
 use strata_classify::Model;
 use strata_filter::Filter;
 use strata_pipeline::{
-    Alert, Alerts, Classifier, Copies, DataPath, EnoughOfFlows, Parts, RunError, ShadowError, Tap,
-    Tapped, TriggerOptions, Triggers, Worker, WorkerOptions, run,
+    Alert, Alerts, Classifier, Copies, DataPath, EnoughOfFlows, ExportedPacket, Exports, Parts,
+    PolicyExport, RunError, ShadowError, Tap, Tapped, TriggerOptions, Triggers, Worker,
+    WorkerOptions, run,
 };
 use strata_policy::{
     ClassKept, DetailBudget, DetailCounts, Mode, ModeConfig, Plan, ShadowCounts, Steering,
@@ -99,8 +100,9 @@ type Rules = (&'static [(&'static str, &'static str)], &'static str);
 /// Begins an expression that counts on the second interface alone.
 const ON_SECOND: &str = "on eth1: ";
 
-/// Nothing, all actions at once, and most packets dropped before they are classified.
-const RULES: [Option<Rules>; 3] = [
+/// Nothing, all actions at once, most packets dropped before they are classified; protocols alone, and all
+/// plain packets dropped.
+const RULES: [Option<Rules>; 5] = [
     None,
     Some((
         &[
@@ -110,11 +112,22 @@ const RULES: [Option<Rules>; 3] = [
             ("ip6", "classify 1/2 flows"),
             ("vlan 7", "mirror"),
             ("tcp and src net 10.0.1.0/27", "full"),
+            ("udp and src net 10.0.0.0/25", "payload 4 -> elsewhere"),
             ("on eth1: udp and src net 10.0.0.128/25", "full"),
         ],
         "classify",
     )),
     Some((&[("tcp and dst net 10.0.1.0/25", "classify")], "drop")),
+    Some((
+        &[
+            ("tcp", "header 1/3"),
+            ("vlan 7", "mirror"),
+            ("on eth1: udp", "partial 8"),
+            ("ip", "header -> elsewhere"),
+        ],
+        "drop",
+    )),
+    Some((&[("ip", "payload -> elsewhere"), ("ip6", "full")], "drop")),
 ];
 
 /// None, shares, and rates that suffice for a part of some packets.
@@ -154,6 +167,7 @@ struct Recording {
     copies: Arc<Mutex<Vec<Vec<u8>>>>,
     shown: Arc<Mutex<Vec<String>>>,
     told: Arc<Mutex<Vec<String>>>,
+    exported: Arc<Mutex<Vec<String>>>,
     alerts: Arc<Alerts>,
 }
 
@@ -174,6 +188,30 @@ impl Copies for Copied {
     fn lost(&self) -> Counters {
         Counters::default()
     }
+}
+
+/// Keeps what policies export.
+#[derive(Debug)]
+struct Taken(Arc<Mutex<Vec<String>>>);
+
+impl Exports for Taken {
+    fn interface(&mut self, _: u16, _: &Interface) {}
+
+    fn take(&mut self, packet: &ExportedPacket<'_>, exports: &[PolicyExport]) {
+        let ExportedPacket {
+            packet,
+            header_len,
+            class,
+            one_in,
+        } = packet;
+        let (ts_ns, len) = (packet.ts_ns, packet.data.len());
+        let line = format!("{ts_ns} {len} {header_len} {class} {one_in} {exports:?}");
+        self.0.lock().unwrap().push(line);
+    }
+
+    fn batch_done(&mut self) {}
+
+    fn finish(&mut self) {}
 }
 
 /// Keeps what the kernel would be told about flows.
@@ -255,6 +293,7 @@ impl Setup {
         let copies = Arc::default();
         let shown = Arc::default();
         let told = Arc::default();
+        let exported = Arc::default();
         let tap = Flickering {
             is_always: self.shows_all,
             batches: 0,
@@ -269,6 +308,7 @@ impl Setup {
             triggers: Some(Triggers::new(&triggers)),
             tap,
             copies: Some(Box::new(Copied(Arc::clone(&copies)))),
+            exports: Some(Box::new(Taken(Arc::clone(&exported)))),
             shadow: self.has_shadow.then(|| Arc::new(another(model))),
             enough: self
                 .has_cut
@@ -282,6 +322,7 @@ impl Setup {
             copies,
             shown,
             told,
+            exported,
             alerts,
         }
     }
@@ -298,6 +339,7 @@ struct Left {
     copies: Vec<Vec<u8>>,
     shown: Vec<String>,
     told: Vec<String>,
+    exported: Vec<String>,
     drift: Option<String>,
     detail: Option<DetailCounts>,
     shadow: Option<ShadowCounts>,
@@ -317,6 +359,7 @@ impl Recording {
             copies: std::mem::take(&mut self.copies.lock().unwrap()),
             shown: std::mem::take(&mut self.shown.lock().unwrap()),
             told: std::mem::take(&mut self.told.lock().unwrap()),
+            exported: std::mem::take(&mut self.exported.lock().unwrap()),
             drift: self
                 .worker
                 .classifier()
@@ -353,7 +396,11 @@ fn difference(a: &Left, b: &Left) -> Option<String> {
     if a.copies != b.copies {
         return Some(format!("{} and {} copies", a.copies.len(), b.copies.len()));
     }
-    for (what, a, b) in [("shown", &a.shown, &b.shown), ("told", &a.told, &b.told)] {
+    for (what, a, b) in [
+        ("shown", &a.shown, &b.shown),
+        ("told", &a.told, &b.told),
+        ("exported", &a.exported, &b.exported),
+    ] {
         if let Some(at) = (0..a.len().max(b.len())).find(|&at| a.get(at) != b.get(at)) {
             return Some(format!("{what}: {:?}\n{:?}", a.get(at), b.get(at)));
         }
@@ -663,8 +710,8 @@ fn what_is_enough_of_a_flow_is_said_by_all_paths() {
     assert!(said.values().all(|&count| count > 500), "{said:?}");
 }
 
-/// The decisions of policies are found by flow: of more flows than have a place, and of the same
-/// ones on two interfaces and in a VLAN.
+/// The decisions of policies are found by flow, or by protocol: of more flows than have a place, and of
+/// the same ones on two interfaces and in a VLAN.
 #[test]
 fn policies_decide_alike_however_many_flows_there_are() {
     let model = model();
@@ -679,16 +726,20 @@ fn policies_decide_alike_however_many_flows_there_are() {
             ..refs[at - 30_000]
         };
     }
-    let setup = Setup {
-        rules: RULES[1],
-        ..Setup::mode("default")
-    };
-    let (expected, _) = record_refs(&model, &setup, DataPath::Reference, &refs, &[250]);
-    let hits = &expected.hits;
-    assert!(hits.iter().all(|hits| hits.packets > 100), "{hits:?}");
-    for path in paths() {
-        let (found, _) = record_refs(&model, &setup, path, &refs, &[250]);
-        assert_eq!(difference(&expected, &found), None, "{}", path.name());
+    for rules in [RULES[1], RULES[3], RULES[4]] {
+        let setup = Setup {
+            rules,
+            ..Setup::mode("default")
+        };
+        let (expected, _) = record_refs(&model, &setup, DataPath::Reference, &refs, &[250]);
+        let hits = &expected.hits;
+        assert!(hits.iter().all(|hits| hits.packets > 100), "{hits:?}");
+        assert!(expected.exported.len() > 1000, "{rules:?}");
+        for path in paths() {
+            let (found, _) = record_refs(&model, &setup, path, &refs, &[250]);
+            let difference = difference(&expected, &found);
+            assert_eq!(difference, None, "{}: {rules:?}", path.name());
+        }
     }
 }
 

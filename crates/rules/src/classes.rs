@@ -79,6 +79,11 @@ struct SubSpace(u32);
 const DEPTH_BITS: u32 = 5;
 
 impl<T: Value> FieldClasses<T> {
+    /// Whether no rule tells values apart.
+    pub(crate) fn is_one(&self) -> bool {
+        self.sizes.len() == 1
+    }
+
     /// The classes of a field of `field_bits` bits in which rules have these spans; the type may
     /// have fewer bits.
     pub(crate) fn new(spans: &[Span], field_bits: u32) -> Self {

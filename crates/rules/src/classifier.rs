@@ -101,6 +101,16 @@ impl RuleSet {
         }
     }
 
+    /// Whether IPv4 packets with the same protocol, VLAN and interface have the same answer: no rule
+    /// tests their addresses or ports.
+    #[must_use]
+    pub fn is_v4_by_protocol(&self) -> bool {
+        let mut layers = [Some(&self.base), self.added.as_ref()]
+            .into_iter()
+            .flatten();
+        layers.all(|layer| layer.uniflows.is_v4_by_protocol())
+    }
+
     /// Whether a policy no longer counts.
     pub(crate) fn is_removed(&self, place: usize) -> bool {
         u32::try_from(place).is_ok_and(|number| self.removed.contains(number))

@@ -68,6 +68,13 @@ impl Uniflows {
         }
     }
 
+    /// Whether rules test neither addresses nor ports of IPv4 packets.
+    pub(crate) fn is_v4_by_protocol(&self) -> bool {
+        let (source, destination) = (&self.source_v4, &self.destination_v4);
+        let (from, to) = (&self.source_port, &self.destination_port);
+        source.is_one() && destination.is_one() && from.is_one() && to.is_one()
+    }
+
     /// The uniflow of a packet.
     #[inline]
     #[must_use]

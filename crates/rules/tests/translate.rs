@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use strata_capture::{Input, InputOptions, Next};
 use strata_filter::{Expr, Filter};
-use strata_rules::{PacketFields, Region, TranslateError, UNTAGGED, regions};
+use strata_rules::{PacketFields, Region, Rule, RuleSet, TranslateError, UNTAGGED, regions};
 use strata_testkit::data_dir;
 use strata_wire::dissect::dissect;
 use strata_wire::{AddressFamily, LinkType, TunnelKey};
@@ -251,5 +251,62 @@ fn usual_policies_take_few_rules() {
     ] {
         let count = regions(&Filter::parse(text).unwrap()).unwrap().len();
         assert!(count <= most, "{text}: {count}");
+    }
+}
+
+/// Rules that leave addresses and ports of IPv4 packets alone are known as such, and no others: so packets of
+/// a protocol match alike.
+#[test]
+fn rules_of_protocols_alone_are_told_from_others() {
+    let alone = [
+        "",
+        "ip",
+        "ip6",
+        "tcp",
+        "udp or icmp",
+        "icmp6",
+        "not tcp",
+        "not (tcp or udp)",
+        "ip6 multicast",
+        "ip proto 17",
+        "ip6 proto 58",
+        "proto 6",
+        // The latter is all of them.
+        "net 224.0.0.0/3 or net 0.0.0.0/0",
+        "net fe80::/10",
+    ];
+    let others = [
+        "tcp port 80",
+        "port 53",
+        "udp and not port 53",
+        "host 192.168.10.50",
+        "ip multicast",
+    ];
+    let mut random = Random::new(5);
+    for &text in EXPRESSIONS {
+        let regions = regions(&Filter::parse(text).unwrap()).unwrap();
+        let rule = |&region| Rule {
+            region,
+            priority: 1,
+            policy: 0,
+        };
+        let rules: Vec<Rule> = regions.iter().map(rule).collect();
+        let is_alone = RuleSet::new(&rules, 1).is_v4_by_protocol();
+        assert!(is_alone || !alone.contains(&text), "{text}");
+        assert!(!is_alone || !others.contains(&text), "{text}");
+        for _ in 0..1000 {
+            let (packet, other) = (random_packet(&mut random), random_packet(&mut random));
+            let same = PacketFields {
+                source: other.source & 0xffff_ffff,
+                destination: other.destination & 0xffff_ffff,
+                source_port: other.source_port,
+                destination_port: other.destination_port,
+                ..packet
+            };
+            if is_alone && packet.family == AddressFamily::Ipv4 {
+                let alike = holds(&regions, &packet) == holds(&regions, &same);
+                assert!(alike, "{text}: {packet:?} {same:?}");
+            }
+        }
     }
 }

@@ -24,7 +24,7 @@ mod system_calls;
 
 pub use files::{Files, FilesError, restrict_files};
 pub use helper::{Helper, serve};
-pub use owner::{Owner, OwnerError, make_dir, make_log_dir};
+pub use owner::{Owner, OwnerError, make_dir, make_log_dir, make_secret_dir};
 pub use privileges::{Group, PrivilegeError, User, give_up_capabilities};
 pub use secret::{SecretError, read_secret};
 pub use socket::{SOCKET_NAME, SocketError, SocketFile, runtime_dir};

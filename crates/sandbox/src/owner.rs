@@ -62,6 +62,30 @@ pub enum OwnerError {
          the log's directory itself", .0.display()
     )]
     Link(PathBuf),
+    /// Others can write to a directory of secrets.
+    #[error(
+        "{}: others can write to this directory (mode {mode:04o}), and so replace the keys in it: `chmod \
+         go-w {}`, and replace the keys if somebody may have done so", path.display(), path.display()
+    )]
+    Open {
+        /// The directory.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// A directory of secrets is another user's.
+    #[error(
+        "{}: this directory is that of uid {uid}, who can replace the keys in it, and not of uid {own}, \
+         as whom this runs: `chown` it, or name another", path.display()
+    )]
+    Foreign {
+        /// The directory.
+        path: PathBuf,
+        /// Whose it is.
+        uid: u32,
+        /// Who uses it.
+        own: u32,
+    },
     /// The kernel does not let new files inherit the directory's group.
     #[error(
         "{}: cannot have new files inherit the group ({source}): in a systemd unit, use Group= \
@@ -171,6 +195,34 @@ pub fn make_dir(path: &Path, owner: &Owner) -> Result<bool, OwnerError> {
     }
     owner.take(&dir, true, path)?;
     Ok(true)
+}
+
+/// Makes a directory for keys and certificates, or takes one that nobody else can write to: whoever can
+/// may replace them, whatever the mode of their files.
+///
+/// # Errors
+///
+/// If it is another user's, or group or others can write to it; and the kernel's.
+pub fn make_secret_dir(path: &Path) -> Result<(), OwnerError> {
+    make_dir(path, &Owner::default())?;
+    let failed = system(path, "look at this directory");
+    let dir = open_dir(path).map_err(&failed)?;
+    let found = fstat(&dir).map_err(&failed)?;
+    let own = geteuid().as_raw();
+    if found.st_uid != own {
+        return Err(OwnerError::Foreign {
+            path: path.to_owned(),
+            uid: found.st_uid,
+            own,
+        });
+    }
+    match found.st_mode & OTHERS_WRITE {
+        0 => Ok(()),
+        _ => Err(OwnerError::Open {
+            path: path.to_owned(),
+            mode: found.st_mode & 0o7777,
+        }),
+    }
 }
 
 /// Makes the directory of a log for `owner`, or gives it one in which Strata has already recorded:

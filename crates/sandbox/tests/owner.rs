@@ -7,7 +7,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
 use rustix::process::geteuid;
-use strata_sandbox::{Group, Owner, OwnerError, SocketError, SocketFile, User, make_log_dir};
+use strata_sandbox::{
+    Group, Owner, OwnerError, SocketError, SocketFile, User, make_log_dir, make_secret_dir,
+};
 
 const NOBODY: u32 = 65_534;
 const MANIFEST: &str = "manifest.json";
@@ -237,4 +239,43 @@ fn files_made_for_a_group_are_readable_by_it_and_nobody_else() {
     assert_eq!(seen(&old.join("blocks")), (0, NOBODY, 0o2750));
     assert_eq!(seen(&old.join("blocks/r0001")), (0, NOBODY, 0o640));
     assert_eq!(seen(&old.join("notes.txt")).1, 0);
+}
+
+/// Who can write to a directory can replace the keys in it.
+#[test]
+fn a_directory_of_keys_is_nobody_elses_to_write_to() {
+    let root = tempfile::tempdir().unwrap();
+    let made = root.path().join("a/b");
+    make_secret_dir(&made).unwrap();
+    assert_eq!(
+        seen(&made).2 & 0o027,
+        0,
+        "others write neither to a new one"
+    );
+    let dir = root.path().join("keys");
+    directory(&dir);
+    for mode in [0o700, 0o750, 0o755, 0o711] {
+        set_mode(&dir, mode);
+        make_secret_dir(&dir).unwrap();
+    }
+    // Also with the sticky bit: what is not there yet is whose who makes it.
+    for mode in [0o777, 0o1777, 0o775, 0o702] {
+        set_mode(&dir, mode);
+        let refused = make_secret_dir(&dir).unwrap_err();
+        assert!(matches!(refused, OwnerError::Open { .. }), "{mode:o}");
+        let refused = refused.to_string();
+        assert!(
+            refused.contains(&format!("(mode {mode:04o})")) && refused.contains("`chmod go-w /"),
+            "{refused}"
+        );
+        let link = root.path().join(format!("link-{mode:o}"));
+        symlink(&dir, &link).unwrap();
+        assert!(make_secret_dir(&link).is_err(), "{mode:o}, by a link");
+    }
+    set_mode(&dir, 0o700);
+    if is_root() {
+        std::os::unix::fs::chown(&dir, Some(NOBODY), None).unwrap();
+        let refused = make_secret_dir(&dir).unwrap_err().to_string();
+        assert!(refused.contains("is that of uid 65534, "), "{refused}");
+    }
 }

@@ -2,6 +2,7 @@
 
 use strata_wire::dissect::Headers;
 use strata_wire::transport::tcp_flag;
+use strata_wire::wide::{GROUP, GROUPS, PacketColumns};
 use strata_wire::{Plain, clamped};
 
 /// What the sketch needs to know about one packet.
@@ -61,6 +62,29 @@ impl PacketFacts {
             tcp_flags: plain.tcp_flags,
             tos: plain.tos,
             ttl: plain.ttl,
+        }
+    }
+
+    /// The facts of a packet of a batch in columns that has a flow.
+    #[inline]
+    #[must_use]
+    #[allow(clippy::cast_possible_truncation, reason = "columns of small numbers")]
+    pub fn in_columns(packets: &PacketColumns, at: usize) -> Self {
+        let is_in = |mask: &[u16; GROUPS]| mask[at / GROUP] >> (at % GROUP) & 1 != 0;
+        Self {
+            fingerprint: packets.fingerprint[at],
+            ts_ns: packets.ts_ns[at],
+            size: packets.size[at] as u16,
+            header_len: packets.header_len[at] as u16,
+            low_to_high: is_in(&packets.low_to_high),
+            answers: is_in(&packets.answers),
+            tcp_window: packets.tcp_window[at] as u16,
+            source_port: packets.source_port[at] as u16,
+            destination_port: packets.destination_port[at] as u16,
+            protocol: packets.protocol[at] as u8,
+            tcp_flags: packets.tcp_flags[at] as u8,
+            tos: packets.tos[at] as u8,
+            ttl: packets.ttl[at] as u8,
         }
     }
 

@@ -17,12 +17,13 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::num::NonZeroU64;
 use std::ops::Range;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, FileTypeExt as _, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
+use rustix::fs::{Advice, FallocateFlags, SeekFrom, fadvise, fallocate, seek};
 use rustix::io::Errno;
+use strata_sys::disk::Pending;
 
 use crate::names::{COMPACTION_NAME, LOCK_NAME, READERS_NAME, is_remote};
 use held::{Held, is_same, is_shortage};
@@ -210,6 +211,12 @@ pub trait DiskFile: Send {
     /// The error of the operating system.
     fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
+    /// Begins to write all bytes, of which it keeps a copy; `None`: this file writes them at once
+    /// ([`DiskFile::write_at`]).
+    fn begin_write(&mut self, _bytes: &[u8], _offset: u64) -> Option<Box<dyn Pending>> {
+        None
+    }
+
     /// Makes everything written so far survive a crash.
     ///
     /// # Errors
@@ -258,6 +265,11 @@ pub trait DiskFile: Send {
     /// The operating system's file, if there is one.
     fn shared(&self) -> Option<Arc<File>> {
         None
+    }
+
+    /// Where in that file this one begins, if it is a part of it.
+    fn start(&self) -> u64 {
+        0
     }
 }
 
@@ -600,7 +612,11 @@ impl DiskFile for RealFile {
     }
 
     fn size(&self) -> io::Result<u64> {
-        Ok(self.0.metadata()?.len())
+        let metadata = self.0.metadata()?;
+        match metadata.file_type().is_block_device() {
+            true => Ok(seek(&*self.0, SeekFrom::End(0))?),
+            false => Ok(metadata.len()),
+        }
     }
 
     fn allocate(&mut self, len: u64) -> io::Result<()> {

@@ -3,7 +3,13 @@
 //! A client begins with [`MAGIC`]. Then both send frames: the length u32 of what follows, a kind u8,
 //! and what the kind has. Little-endian; `docs/formats/stream.md` has the fields.
 
+mod stripe;
+
 use strata_wire::exact;
+
+pub use stripe::{
+    Answer, HEADER_ENTRY_LEN, HEADERS_MAX, PAGES_MAX, PIECE_LEN_MAX, Request, STREAMS_MAX, Sizes,
+};
 
 use crate::{Cursor, RECORD_LEN_MAX};
 
@@ -15,6 +21,8 @@ pub const FRAME_LEN_MAX: usize = RECORD_LEN_MAX + 64;
 pub const ASK_LEN_MAX: usize = 256;
 /// The longest text of a refusal.
 const TEXT_LEN_MAX: usize = 4096;
+/// Records were deleted before they could be read, and nobody knows how many.
+pub const UNCOUNTED: u64 = u64::MAX;
 /// No number.
 const NONE: u64 = u64::MAX;
 
@@ -48,6 +56,15 @@ pub enum Message<'a> {
         /// And new ones as they come.
         follow: bool,
     },
+    /// Client: appends or reads pages of streams that are elsewhere, which it asks for by [`Request`]s.
+    Stripe {
+        /// One that the server offers.
+        name: &'a str,
+    },
+    /// Client: what it asks of the stripe.
+    Request(Request<'a>),
+    /// Server: what it answers.
+    Answer(Answer<'a>),
     /// Client: a record to append.
     Record(&'a [u8]),
     /// Client: that was all.
@@ -76,7 +93,7 @@ pub enum Message<'a> {
     Unread {
         /// Missing: at least, and at most.
         missing: (u64, u64),
-        /// Deleted before they could be read.
+        /// Deleted before they could be read, or [`UNCOUNTED`].
         expired: u64,
     },
     /// Server: that was all.
@@ -130,6 +147,15 @@ impl<'a> Fields<'a> {
         self.take().map(u32::from_le_bytes)
     }
 
+    fn sizes(&mut self) -> Option<Sizes> {
+        Some([self.u32()?, self.u32()?, self.u32()?])
+    }
+
+    /// All that is left.
+    fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.0)
+    }
+
     fn cursor(&mut self) -> Option<Cursor> {
         let (index, offset) = (self.u64()?, self.u32()?);
         Some(Cursor { index, offset })
@@ -164,6 +190,9 @@ impl<'a> Message<'a> {
             Self::Tail { .. } => 2,
             Self::Record(_) => 3,
             Self::End => 4,
+            Self::Stripe { .. } => 5,
+            Self::Request(request) => request.kind(),
+            Self::Answer(answer) => answer.kind(),
             Self::Refused(_) => 16,
             Self::Ready { .. } => 17,
             Self::Synced(_) => 18,
@@ -179,7 +208,11 @@ impl<'a> Message<'a> {
         out.extend_from_slice(&[0; 4]);
         out.push(self.kind());
         match *self {
-            Self::Append { name } => out.extend_from_slice(name.as_bytes()),
+            Self::Append { name } | Self::Stripe { name } => {
+                out.extend_from_slice(name.as_bytes());
+            }
+            Self::Request(request) => request.put_fields(out),
+            Self::Answer(answer) => answer.put_fields(out),
             Self::Tail {
                 name,
                 from,
@@ -268,6 +301,8 @@ impl<'a> Message<'a> {
             }
             3 => (body.len() <= RECORD_LEN_MAX).then_some(Self::Record(body)),
             4 => fields.end(Some(Self::End)),
+            5 => fields.text().map(|name| Self::Stripe { name }),
+            6..=14 => Request::of_kind(kind, fields).map(Self::Request),
             16 => fields.text().map(Self::Refused),
             17 => {
                 let record_len_max = fields.u32();
@@ -297,6 +332,7 @@ impl<'a> Message<'a> {
                 let cursor = fields.cursor();
                 fields.end(cursor.map(|cursor| Self::Done { records, cursor }))
             }
+            22..=27 => Answer::of_kind(kind, fields).map(Self::Answer),
             _ => None,
         }
     }
@@ -406,6 +442,60 @@ mod tests {
         any::<(u64, u32)>().prop_map(|(index, offset)| Cursor { index, offset })
     }
 
+    fn request(kind: usize, bytes: &[u8], n: u64) -> Request<'_> {
+        let page = u32::try_from(n >> 32).unwrap();
+        match kind {
+            0 => Request::Make {
+                id: n,
+                sizes: [1, 2, page],
+            },
+            1 => Request::Join {
+                stream: n,
+                streams: bytes.as_chunks().0,
+            },
+            2 => Request::Take,
+            3 => Request::Release {
+                pages: bytes.as_chunks().0,
+            },
+            4 => Request::Owned { stream: n },
+            5 => Request::Headers {
+                stream: n,
+                from: page,
+            },
+            6 => Request::Read {
+                page,
+                offset: 7,
+                len: 1 << 20,
+            },
+            7 => Request::Write {
+                page,
+                offset: 7,
+                bytes,
+            },
+            _ => Request::Sync,
+        }
+    }
+
+    fn answer<'a>(kind: usize, text: &'a str, bytes: &'a [u8], n: u64) -> Answer<'a> {
+        match kind {
+            0 => Answer::There {
+                id: n,
+                sizes: [3, 2, 1],
+            },
+            1 => Answer::Done,
+            2 => Answer::Number(n),
+            3 => Answer::Headers {
+                next: u32::try_from(n).ok().filter(|&next| next != u32::MAX),
+                entries: bytes.as_chunks().0,
+            },
+            4 => Answer::Bytes(bytes),
+            _ => Answer::Failed {
+                is_full: n.is_multiple_of(2),
+                text,
+            },
+        }
+    }
+
     /// Any message, of these bytes.
     fn message(kind: usize, text: &str, bytes: &[u8], cursor: Cursor, n: u64) -> Vec<u8> {
         let from = match n % 3 {
@@ -436,6 +526,9 @@ mod tests {
                 missing: (n, NONE),
                 expired: 1,
             },
+            9 => Message::Stripe { name: text },
+            10..19 => Message::Request(request(kind - 10, bytes, n)),
+            19..25 => Message::Answer(answer(kind - 19, text, bytes, n)),
             _ => Message::Done { records: n, cursor },
         };
         let mut out = Vec::new();
@@ -447,7 +540,7 @@ mod tests {
     proptest! {
         #[test]
         fn frames_are_read_however_they_are_cut(
-            kinds in prop::collection::vec(0..10_usize, 1..20),
+            kinds in prop::collection::vec(0..26_usize, 1..20),
             text in "[a-z.]{0,64}",
             bytes in prop::collection::vec(any::<u8>(), 0..300),
             cursor in cursors(),

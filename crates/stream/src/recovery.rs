@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::header::PageHeader;
 use crate::retention::Retention;
+use crate::state::State;
 use crate::table::Geometry;
 
 /// How many page numbers are skipped after a crash: more pages than can have been begun, and shown
@@ -40,6 +41,25 @@ impl Recovered {
                 self.unused.push(page);
             }
         }
+    }
+
+    /// The first page that the stream has not given up, be it there or lost: what the state says, unless that may be
+    /// older than pages that were given up. `None`: it is not known.
+    #[must_use]
+    pub fn oldest(
+        &self,
+        retention: &Retention,
+        geometry: Geometry,
+        state: Option<&State>,
+    ) -> Option<u64> {
+        let state = state?;
+        let (&last, _) = self.pages.last_key_value()?;
+        let pages = (last + 1).saturating_sub(state.oldest);
+        let page_bytes = u64::from(geometry.page_bytes);
+        let fits = |bytes: u64| pages < bytes / page_bytes;
+        let is_short = pages < geometry.pages_max() && retention.bytes.is_none_or(fits);
+        let is_true = state.is_clean || (retention.age.is_none() && is_short);
+        is_true.then_some(state.oldest.min(last))
     }
 }
 

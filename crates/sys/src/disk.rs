@@ -181,11 +181,32 @@ unsafe impl<B: DiskBlock, T: Send + 'static> DiskBlock for Carrying<B, T> {
     }
 }
 
+/// A write that somebody else does, from a copy of the bytes.
+pub trait Pending: Send {
+    /// Whether its outcome is known. Does not wait.
+    fn is_ended(&mut self) -> bool;
+
+    /// Waits for its outcome, for a bounded time.
+    ///
+    /// # Errors
+    ///
+    /// Why it failed, or that the time is over.
+    fn wait(&mut self) -> io::Result<()>;
+}
+
+/// What became of bytes that the kernel was not handed.
+pub enum Written {
+    /// They are written, or cannot be.
+    Done(io::Result<()>),
+    /// That is known later.
+    Pending(Box<dyn Pending>),
+}
+
 /// Writes blocks, several at a time, and returns them in the order in which they came.
 ///
 /// A block belongs to the queue from [`Writes::submit`] on until it comes back, so nobody can
 /// change it meanwhile. If the kernel offers us no io_uring, or a file has no descriptor, each is
-/// written before `submit` returns.
+/// written before `submit` returns, unless it is [`Pending`].
 pub struct Writes<B> {
     ring: Option<Ring>,
     refused: Option<io::Error>,
@@ -207,6 +228,7 @@ enum State {
         offset: u64,
         done: usize,
     },
+    Pending(Box<dyn Pending>),
     Done(io::Result<()>),
 }
 
@@ -276,7 +298,7 @@ impl<B: DiskBlock> Writes<B> {
         file: Option<Arc<File>>,
         block: B,
         offset: u64,
-        write: impl FnOnce(Memory<'_>) -> io::Result<()>,
+        write: impl FnOnce(Memory<'_>) -> Written,
     ) {
         assert!(
             self.has_room(),
@@ -289,7 +311,10 @@ impl<B: DiskBlock> Writes<B> {
                 done: 0,
             },
             (Some(file), Memory::Shared(slice)) => State::Done(slice.write_all_at(&file, offset)),
-            (_, memory) => State::Done(write(memory)),
+            (_, memory) => match write(memory) {
+                Written::Done(outcome) => State::Done(outcome),
+                Written::Pending(pending) => State::Pending(pending),
+            },
         };
         self.slots.push_back(Slot { block, state });
         self.start(self.slots.len() - 1);
@@ -327,6 +352,7 @@ impl<B: DiskBlock> Writes<B> {
         self.first += 1;
         match slot.state {
             State::Done(outcome) => Some((slot.block, outcome)),
+            State::Pending(mut pending) => Some((slot.block, pending.wait())),
             State::Writing { .. } => unreachable!("it was waited for"),
         }
     }
@@ -338,10 +364,12 @@ impl<B: DiskBlock> Writes<B> {
         {
             self.ended(number, result);
         }
-        match self.slots.front()?.state {
-            State::Writing { .. } => None,
-            State::Done(_) => self.complete(),
-        }
+        let is_ended = match &mut self.slots.front_mut()?.state {
+            State::Writing { .. } => false,
+            State::Pending(pending) => pending.is_ended(),
+            State::Done(_) => true,
+        };
+        if is_ended { self.complete() } else { None }
     }
 
     fn wait_for_any(&mut self) {
@@ -410,6 +438,19 @@ mod tests {
         Carrying { block, with: fill }
     }
 
+    /// Written when it is waited for.
+    struct Later(Arc<File>, Vec<u8>, u64);
+
+    impl Pending for Later {
+        fn is_ended(&mut self) -> bool {
+            false
+        }
+
+        fn wait(&mut self) -> io::Result<()> {
+            self.0.write_all_at(&self.1, self.2)
+        }
+    }
+
     fn write_all(in_flight: usize, with_file: bool) -> Vec<u8> {
         let file = Arc::new(tempfile::tempfile().unwrap());
         let mut queue = Writes::<Carrying<AnyBlock, u8>>::new(in_flight);
@@ -422,9 +463,13 @@ mod tests {
             }
             let offset = u64::from(n) * LEN as u64;
             let named = with_file.then(|| Arc::clone(&file));
-            queue.submit(named, block(n), offset, |memory| match memory {
-                Memory::Own(bytes) => file.write_all_at(bytes, offset),
-                Memory::Shared(slice) => file.write_all_at(&slice.to_vec(), offset),
+            queue.submit(named, block(n), offset, |memory| {
+                let bytes = memory.to_vec();
+                let file = Arc::clone(&file);
+                match n % 2 {
+                    0 => Written::Done(file.write_all_at(&bytes, offset)),
+                    _ => Written::Pending(Box::new(Later(file, bytes, offset))),
+                }
             });
         }
         while let Some((block, outcome)) = queue.complete() {
@@ -476,7 +521,7 @@ mod tests {
         for n in 0..8 {
             let named = Some(Arc::clone(&file));
             queue.submit(named, vec![n; LEN], u64::from(n) * LEN as u64, |_| {
-                Err(io::ErrorKind::Unsupported.into())
+                Written::Done(Err(io::ErrorKind::Unsupported.into()))
             });
         }
         let refused = queue.refused().is_some();

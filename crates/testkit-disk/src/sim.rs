@@ -353,8 +353,12 @@ impl DiskFile for SimFile {
             .files
             .get_mut(&self.name)
             .ok_or_else(|| not_found(&self.name))?;
-        content.durable = content.current.clone();
-        content.pending.clear();
+        let len = content.current.len().max(content.durable.len());
+        content.durable.resize(len, 0);
+        for (offset, len) in content.pending.drain(..) {
+            let written = offset..offset + len;
+            content.durable[written.clone()].copy_from_slice(&content.current[written]);
+        }
         Ok(())
     }
 

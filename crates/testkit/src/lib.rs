@@ -12,7 +12,7 @@ pub mod sim;
 
 pub use allocations::{CountingAllocator, allocations};
 pub use certificates::{Certificates, write_key};
-pub use disk::Disk;
+pub use disk::{Disk, LoopDevice, may_use_loop_devices};
 pub use golden::check_golden;
 pub use net::Namespace;
 pub use peer::connect_from;
@@ -104,15 +104,17 @@ pub fn may_use_kernel(what: &str) -> bool {
         use std::os::unix::fs::MetadataExt;
         entry.uid() == 0
     });
-    assert!(
-        is_root || std::env::var_os("CI").is_none(),
-        "{what} needs root"
-    );
-    if !is_root {
+    runs_if(is_root, &format!("{what} needs root"))
+}
+
+/// Says why a test does not run if it cannot, which is a failure where all have to (`CI`).
+fn runs_if(can: bool, needs: &str) -> bool {
+    assert!(can || std::env::var_os("CI").is_none(), "{needs}");
+    if !can {
         #[allow(clippy::print_stderr)]
         {
-            eprintln!("not run: {what} needs root");
+            eprintln!("not run: {needs}");
         }
     }
-    is_root
+    can
 }

@@ -47,7 +47,9 @@ pub enum LiveError {
         why: String,
     },
     /// Something that only the kernel can do for us.
-    #[error("{interface}: {wanted} needs eBPF: {why}; run as root, or with `setcap cap_bpf+ep`")]
+    #[error(
+        "{interface}: {wanted} needs eBPF: {why}; run as root, or with `setcap cap_bpf+ep`{instead}"
+    )]
     NoBpf {
         /// The interface.
         interface: String,
@@ -55,6 +57,8 @@ pub enum LiveError {
         wanted: &'static str,
         /// Why it is not available.
         why: String,
+        /// What else can be done, in words that follow.
+        instead: &'static str,
     },
     /// The interface cannot be captured through AF_XDP.
     #[error("{interface}: not through AF_XDP: {why}; without --exclusive it can be captured")]

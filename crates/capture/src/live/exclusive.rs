@@ -53,9 +53,13 @@ impl Device {
     /// Whether its packets could be taken away from the host, whose uses these are.
     #[must_use]
     pub fn exclusivity(&self, uses: &HostUses) -> Exclusivity {
-        if let Some(problem) = self.offers().xdp_problem {
-            return Exclusivity::No(problem);
+        match self.offers().xdp_problem {
+            Some(problem) => Exclusivity::No(problem),
+            None => self.unless_used(uses),
         }
+    }
+
+    fn unless_used(&self, uses: &HostUses) -> Exclusivity {
         let uses = uses.of(self);
         match uses.is_empty() {
             true => Exclusivity::Possible,
@@ -89,7 +93,12 @@ impl Device {
         uses: &HostUses,
     ) -> Exclusivity {
         let no = |why: &str| Exclusivity::No(why.to_owned());
-        match self.exclusivity(uses) {
+        // Whether it may be captured at all, opening it says.
+        let found = match self.frame_problem() {
+            Some(problem) => Exclusivity::No(problem),
+            None => self.unless_used(uses),
+        };
+        match found {
             Exclusivity::Possible if options.direction == Direction::Out => {
                 no("AF_XDP sees received packets only (-Q out)")
             }

@@ -122,6 +122,15 @@ impl Device {
         }
     }
 
+    /// So many interfaces with Ethernet headers that share a socket.
+    pub(super) fn together(count: usize) -> Self {
+        Self {
+            name: format!("{count} interfaces"),
+            link: LinkType::ETHERNET,
+            ..Self::any()
+        }
+    }
+
     /// Bytes of a ring large enough for pauses at the link's rate.
     pub(super) fn ring_bytes(&self) -> usize {
         let wanted = self.speed_mbps.map_or(RING_BYTES_UNKNOWN, |mbps| {
@@ -145,14 +154,23 @@ impl Device {
     }
 }
 
+/// Interfaces that are named where one is not found: hosts of virtual machines have hundreds.
+const NAMED_MAX: usize = 20;
+
 fn known_names() -> String {
     match asked::names() {
-        Ok(names) => {
-            let names: Vec<String> = names.into_iter().map(|(_, name)| name).collect();
-            names.join(", ")
-        }
+        Ok(names) => first_names(names.into_iter().map(|(_, name)| name).collect()),
         Err(error) => format!("interfaces that the kernel does not list ({error})"),
     }
+}
+
+fn first_names(mut names: Vec<String>) -> String {
+    let more = names.len().saturating_sub(NAMED_MAX);
+    names.truncate(NAMED_MAX);
+    if more > 0 {
+        names.push(format!("{more} more (ip link)"));
+    }
+    names.join(", ")
 }
 
 /// `ARPHRD_*` of linux/if_arp.h, as libpcap 1.10 reads them. What has no usable link-layer header
@@ -202,7 +220,16 @@ pub struct Offers {
 }
 
 impl Device {
-    /// What it offers to captures.
+    /// Why its packets do not fit AF_XDP's frames; `None` if they do.
+    pub(super) fn frame_problem(&self) -> Option<String> {
+        if self.link != LinkType::ETHERNET || self.index == 0 {
+            return Some(String::from("its packets have no Ethernet header"));
+        }
+        (self.mtu > XDP_MTU_MAX).then(|| format!("its MTU is above {XDP_MTU_MAX}"))
+    }
+
+    /// What it offers to captures. Takes a hundredth of a second: the kernel waits before it closes the socket
+    /// with which this is tried.
     #[must_use]
     pub fn offers(&self) -> Offers {
         let packet_problem = match packet_socket(false) {
@@ -213,13 +240,7 @@ impl Device {
             Ok(_) if !self.is_up => Some(format!("it is down: `ip link set {} up`", self.name)),
             Ok(_) => None,
         };
-        let xdp_problem = if self.link != LinkType::ETHERNET || self.index == 0 {
-            Some(String::from("its packets have no Ethernet header"))
-        } else if self.mtu > XDP_MTU_MAX {
-            Some(format!("its MTU is above {XDP_MTU_MAX}"))
-        } else {
-            packet_problem.clone()
-        };
+        let xdp_problem = self.frame_problem().or_else(|| packet_problem.clone());
         Offers {
             driver: driver(&self.name),
             packet_problem,
@@ -299,4 +320,19 @@ fn memory_bytes() -> Option<usize> {
         let kib: usize = line.split_whitespace().nth(1)?.parse().ok()?;
         Some(kib * 1024)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_hundreds_of_interfaces_the_first_are_named() {
+        let names = |count: usize| (0..count).map(|at| format!("tap{at}")).collect();
+        assert_eq!(first_names(names(2)), "tap0, tap1");
+        let all = first_names(names(NAMED_MAX));
+        assert!(all.ends_with("tap18, tap19"), "{all}");
+        let some = first_names(names(500));
+        assert_eq!(some, format!("{all}, 480 more (ip link)"));
+    }
 }

@@ -7,13 +7,17 @@
 //!                                           else   -> the snapshot length
 //! ```
 //!
-//! Before that, what crosses a bridge between two captured ports is left out where it leaves (`bridged`).
+//! A socket for many interfaces first rejects packets of all others, and counts what it admits (`common`).
+//! Before the filter, what crosses a bridge between two captured ports is left out where it leaves (`bridged`);
+//! `indexes` is a table of interfaces for both.
 //! `cut` has that table, `spread` the program that chooses a worker, `sampler` the share of flows that
 //! is captured; `hash` finds flows in user space and in the programs alike.
 
 mod bridged;
+mod common;
 mod cut;
 mod hash;
+mod indexes;
 mod sampler;
 mod spread;
 
@@ -34,6 +38,8 @@ use super::headers::{SLL2_LEN, VLAN_TAG_LEN};
 use super::interface::Device;
 use super::options::{Direction, LiveOptions};
 use bridged::BridgePorts;
+use common::Admits;
+pub(super) use common::Common;
 use cut::look_up;
 pub use cut::{CUT_BYTES_MIN, CutTable};
 pub use sampler::{FlowSampler, ShareFollower};
@@ -84,6 +90,10 @@ const SKB_IFINDEX: i16 = 40;
 const NETWORK: i32 = -0x10_0000;
 const LINK: i32 = -0x20_0000;
 
+/// How to do without eBPF on ports of bridges.
+const EACH_PORT: &str = "; or let it be captured at each port that it passes: agents do with --all-copies, \
+                         recordings without --bridge-ports";
+
 /// What the rings of a capture share.
 #[derive(Debug)]
 pub(super) struct Kernel {
@@ -112,6 +122,8 @@ pub(super) struct Kernel {
 enum Purpose {
     /// Admitting packets, on interfaces with this link type; one interface or all together.
     Admit { link: LinkType, any: bool },
+    /// Admitting packets of many interfaces with Ethernet headers, for one worker.
+    Common { worker: u16 },
     /// Spreading packets over workers.
     Spread { ethernet: bool },
 }
@@ -207,12 +219,8 @@ impl Kernel {
         };
         let why = match self.load(device) {
             Ok(program) => {
-                let number = program.as_fd().as_raw_fd().cast_unsigned();
-                socket::set_number(fd, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, number)
-                    .map_err(fail("SO_ATTACH_BPF"))?;
-                if let Some(Ok(ports)) = &self.bridge_ports {
-                    ports.note(&device.name, device.index);
-                }
+                attach(fd, &program).map_err(fail("SO_ATTACH_BPF"))?;
+                self.note_port(device);
                 return Ok(Placed::InKernel);
             }
             Err(why) => why,
@@ -223,10 +231,26 @@ impl Kernel {
                 interface: device.name.clone(),
                 wanted,
                 why,
+                instead: match &self.bridge_ports {
+                    Some(_) if !self.sample && self.cut.is_none() => EACH_PORT,
+                    _ => "",
+                },
             });
         }
         socket::attach_snaplen(fd, self.snaplen).map_err(fail("SO_ATTACH_FILTER"))?;
         Ok(Placed::InUserSpace(why))
+    }
+
+    /// Admits packets of the members of a common socket, which are noted one by one.
+    pub(super) fn admit_members(&self, fd: BorrowedFd<'_>, common: &Common) -> io::Result<()> {
+        attach(fd, &common.program)
+    }
+
+    /// Tells the programs the index of an interface, if it is the port of a bridge.
+    pub(super) fn note_port(&self, device: &Device) {
+        if let Some(Ok(ports)) = &self.bridge_ports {
+            ports.note(&device.name, device.index);
+        }
     }
 
     /// Measures a program's run time, if anyone wants to know it.
@@ -242,7 +266,10 @@ impl Kernel {
             any: device.index == 0,
         };
         let shared = self.shared.as_ref().ok_or("eBPF is not permitted")?;
-        self.loaded(purpose, "strata_filter", || self.assemble(device, shared))
+        let any = (device.index == 0).then_some(self.loopback).flatten();
+        self.loaded(purpose, "strata_filter", || {
+            self.assemble(device.link, any, None, shared)
+        })
     }
 
     /// The program for this purpose.
@@ -263,25 +290,36 @@ impl Kernel {
         Ok(program)
     }
 
-    fn assemble(&self, device: &Device, shared: &Shared) -> Result<Vec<u64>, String> {
+    /// The program that admits packets with this link-layer header. On `seen_twice`, each is seen as sent and
+    /// as received.
+    fn assemble(
+        &self,
+        link: LinkType,
+        seen_twice: Option<u32>,
+        admits: Option<&Admits<'_>>,
+        shared: &Shared,
+    ) -> Result<Vec<u64>, String> {
         let mut asm = Assembler::new();
         let (accept, reject, ignore) = (asm.label(), asm.label(), asm.label());
         let sampled_out = asm.label();
         asm.set(Reg::R6, Reg::R1);
-        self.check_direction(&mut asm, device, ignore);
+        if let Some(admits) = admits {
+            admits.write_first(&mut asm, ignore);
+        }
+        self.check_direction(&mut asm, seen_twice, ignore);
         match &self.bridge_ports {
             Some(Ok(ports)) => ports.write(&mut asm, ignore),
             Some(Err(error)) => return Err(error.to_string()),
             None => {}
         }
-        let cooked = device.link == LinkType::LINUX_SLL2;
+        let cooked = link == LinkType::LINUX_SLL2;
         if let Some(filter) = &self.filter {
             let view = if cooked {
                 KernelView::Cooked
             } else {
                 KernelView::Packet
             };
-            let program = filter.compile(device.link).map_err(|e| e.to_string())?;
+            let program = filter.compile(link).map_err(|e| e.to_string())?;
             let written = program.write_ebpf(&mut asm, view, accept, reject);
             written.map_err(|error| error.to_string())?;
         } else {
@@ -297,13 +335,16 @@ impl Kernel {
         asm.set(Reg::R0, 0);
         asm.exit();
         asm.bind(accept);
-        let network = match device.link {
+        let network = match link {
             LinkType::ETHERNET => Some(14),
             LinkType::LINUX_SLL2 | LinkType::RAW => Some(0),
             _ => None,
         };
         if let Some(sampler) = &self.sampler {
             sampler.write(&mut asm, network, LOAD_BYTES, sampled_out);
+        }
+        if let Some(admits) = admits {
+            admits.write_last(&mut asm, ignore);
         }
         self.length(&mut asm, network, LOAD_BYTES);
         asm.exit();
@@ -440,26 +481,22 @@ impl Kernel {
         asm.finish().map_err(|error: TooLarge| error.to_string())
     }
 
-    /// Skips packets of the unwanted direction, and those seen twice on the loopback when all
-    /// interfaces are captured.
-    fn check_direction(&self, asm: &mut Assembler, device: &Device, ignore: Label) {
+    /// Skips packets of the unwanted direction, and those sent on an interface that has each twice.
+    fn check_direction(&self, asm: &mut Assembler, seen_twice: Option<u32>, ignore: Label) {
         let outgoing = i32::from(libc::PACKET_OUTGOING);
-        let any = device.index == 0;
-        if self.direction == Direction::Both && !any {
+        if self.direction == Direction::Both && seen_twice.is_none() {
             return;
         }
         asm.load(Width::Word, Reg::R0, Reg::R6, SKB_PACKET_TYPE);
-        match self.direction {
-            Direction::In => asm.jump_if(Condition::Equal, Reg::R0, outgoing, ignore),
-            Direction::Out => asm.jump_if(Condition::NotEqual, Reg::R0, outgoing, ignore),
-            Direction::Both => {
-                let Some(loopback) = self.loopback else {
-                    return;
-                };
+        match (self.direction, seen_twice) {
+            (Direction::In, _) => asm.jump_if(Condition::Equal, Reg::R0, outgoing, ignore),
+            (Direction::Out, _) => asm.jump_if(Condition::NotEqual, Reg::R0, outgoing, ignore),
+            (Direction::Both, None) => {}
+            (Direction::Both, Some(index)) => {
                 let other = asm.label();
                 asm.jump_if(Condition::NotEqual, Reg::R0, outgoing, other);
                 asm.load(Width::Word, Reg::R0, Reg::R6, SKB_IFINDEX);
-                asm.jump_if(Condition::Equal, Reg::R0, loopback.cast_signed(), ignore);
+                asm.jump_if(Condition::Equal, Reg::R0, index.cast_signed(), ignore);
                 asm.bind(other);
             }
         }
@@ -476,6 +513,7 @@ impl Kernel {
             interface: device.name.clone(),
             wanted: "spreading flows over workers",
             why,
+            instead: "",
         };
         // An interface that comes back has a new number, and so a new group.
         #[allow(clippy::cast_possible_truncation)]
@@ -510,6 +548,12 @@ impl Kernel {
             why,
         })
     }
+}
+
+/// Lets a program decide what a socket receives.
+fn attach(fd: BorrowedFd<'_>, program: &Program) -> io::Result<()> {
+    let number = program.as_fd().as_raw_fd().cast_unsigned();
+    socket::set_number(fd, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, number)
 }
 
 /// A packet socket that receives nothing, and makes an interface promiscuous while it is open.

@@ -9,6 +9,8 @@
 //! ```text
 //! Live          the interfaces of one worker: waiting, going down, coming back
 //! port          one of them, through a ring or a socket
+//! together      which interfaces share a ring
+//! common        one ring for many interfaces, and who lost packets there
 //! ring, xsk     one TPACKET_V3 ring; one AF_XDP socket
 //! kernel        eBPF: filter, cut, sampling, spreading over workers
 //! options       what is captured, and how
@@ -16,6 +18,7 @@
 //! uses, netlink what else on this host uses an interface
 //! bridges       which interfaces are ports of one
 //! interface     what interfaces there are
+//! state         whether an interface is there and up
 //! batch         where packets lie; headers: what is put in front of them
 //! drops, cpus   what was lost before us, and where; what receiving costs the kernel
 //! contention    whether our CPUs are short for others
@@ -25,6 +28,7 @@
 mod batch;
 mod bridges;
 pub(crate) mod clock;
+mod common;
 mod contention;
 mod cpus;
 mod drops;
@@ -40,6 +44,8 @@ mod netlink;
 mod options;
 mod port;
 mod ring;
+mod state;
+mod together;
 mod uses;
 mod xsk;
 
@@ -66,12 +72,14 @@ use kernel::{Attached, Kernel, Placed, XdpModes};
 pub use kernel::{CUT_BYTES_MIN, CutTable, FlowSampler, ShareFollower};
 pub use link_changes::LinkChanges;
 pub use namespaces::namespaces_behind;
-pub use options::{Direction, Exclusive, LiveOptions, SocketOpener, Stamps};
+pub use options::{Direction, Exclusive, LiveOptions, Rings, SocketOpener, Stamps};
 use options::{describe, find};
-pub use port::LiveEvent;
-use port::{Port, PortState, Source};
+use port::{Port, Source};
 use ring::Ring;
 pub use ring::{ClockEvent, RingCounts};
+pub use state::LiveEvent;
+use state::PortState;
+use together::Together;
 pub use uses::{HostUses, Use};
 use xsk::Xsk;
 
@@ -111,6 +119,8 @@ pub struct Live {
     tai_ns: u64,
     /// Why the kernel does not evaluate the filter on some interface.
     filter_in_user_space: Option<String>,
+    /// Why interfaces do not share a ring that should.
+    not_shared: Option<String>,
     slots: Vec<Slot>,
     /// The port whose slots they are.
     current: usize,
@@ -160,21 +170,33 @@ impl Live {
         for _ in 0..workers.max(1) {
             all.push(Self::without_ports(&devices, options, &kernel)?);
         }
+        let together = Together::new(&devices, options, &kernel);
+        let not_shared = together.refused.clone();
+        // Once for all: it is the longer the more there are.
+        let uses = (options.exclusive == Exclusive::No && devices.len() > 1).then(HostUses::now);
+        let uses = uses.map(|uses| uses.map_err(|error| error.to_string()));
         let mut attached = BTreeMap::new();
         for (id, device) in (0_u16..).zip(&devices) {
-            let exclusivity = match Self::take_away(&mut all, id, device, workers)? {
+            let exclusivity = match Self::take_away(&mut all, id, device, (workers, uses.as_ref()))?
+            {
                 Ok(program) => {
                     attached.insert(id, program);
                     Exclusivity::Taken
                 }
                 Err(exclusivity) => {
-                    Self::share(&mut all, id, device)?;
+                    if !together.has(id) {
+                        Self::share(&mut all, id, device)?;
+                    }
                     exclusivity
                 }
             };
             for live in &mut all {
                 live.exclusivity.push(exclusivity.clone());
             }
+        }
+        // After what looks for sockets of all interfaces.
+        for (live, port) in all.iter_mut().zip(together.open(options, &kernel)?) {
+            live.ports.push(port);
         }
         if let Some(idle) = all.iter().find(|live| live.ports.is_empty()) {
             return Err(LiveError::NoXdp {
@@ -184,6 +206,7 @@ impl Live {
         }
         let attached = Arc::new(attached);
         for live in &mut all {
+            live.not_shared.clone_from(&not_shared);
             live.attached = Arc::clone(&attached);
             live.admit()?;
         }
@@ -196,17 +219,17 @@ impl Live {
         all: &mut [Self],
         id: u16,
         device: &Device,
-        workers: u16,
+        (workers, uses): (u16, Option<&Result<HostUses, String>>),
     ) -> Result<Result<Attached, Exclusivity>, LiveError> {
         let options = all[0].options.clone();
-        let look = || {
-            let uses = HostUses::of_device(device)?;
-            Ok(device.exclusivity_for(&options, workers, &uses))
-        };
         let (ports, attached) = match options.exclusive {
             Exclusive::No => {
-                let unknown = |error: LiveError| Exclusivity::No(error.to_string());
-                return Ok(Err(look().unwrap_or_else(unknown)));
+                let own = || HostUses::of_device(device).map_err(|error| error.to_string());
+                let uses = uses.cloned().unwrap_or_else(own);
+                return Ok(Err(match uses {
+                    Ok(uses) => device.exclusivity_for(&options, workers, &uses),
+                    Err(why) => Exclusivity::No(why),
+                }));
             }
             Exclusive::Yes => Self::attach(all, id, device, XdpModes::Any)?,
             Exclusive::Native => Self::attach(all, id, device, XdpModes::Native)?,
@@ -269,11 +292,15 @@ impl Live {
     /// Lets the rings admit packets, once those of all workers are there.
     fn admit(&mut self) -> Result<(), LiveError> {
         for port in &self.ports {
-            if let Source::Ring(ring) = &port.source {
-                let placed = self.kernel.admit(ring.fd(), &port.device)?;
-                if let Placed::InUserSpace(why) = placed {
-                    self.filter_in_user_space = Some(why);
+            match &port.source {
+                Source::Ring(ring) => {
+                    let placed = self.kernel.admit(ring.fd(), &port.device)?;
+                    if let Placed::InUserSpace(why) = placed {
+                        self.filter_in_user_space = Some(why);
+                    }
                 }
+                Source::Common(common) => common.admit(&self.kernel)?,
+                Source::Xsk(_) => {}
             }
         }
         Ok(())
@@ -295,15 +322,31 @@ impl Live {
                     if xsk.zero_copy { "zero-copy" } else { "copy" },
                 )
             }
+            Source::Common(_) => String::from("AF_PACKET, shared ring"),
         };
-        let way = |port: &Port| Way {
-            interface: port.device.name.clone(),
-            how: how(port),
-            exclusive: self.exclusivity[usize::from(port.interface)].clone(),
+        let way = |name: &str, interface: u16, how: String| Way {
+            interface: name.to_owned(),
+            how,
+            exclusive: self.exclusivity[usize::from(interface)].clone(),
         };
-        let mut ways: Vec<Way> = self.ports.iter().map(way).collect();
+        let mut ways: Vec<Way> = Vec::new();
+        for port in &self.ports {
+            match &port.source {
+                Source::Common(common) => {
+                    let members = common.names();
+                    ways.extend(members.map(|(name, number)| way(name, number, how(port))));
+                }
+                _ => ways.push(way(&port.device.name, port.interface, how(port))),
+            }
+        }
         ways.dedup();
         ways
+    }
+
+    /// Why each interface has a ring of its own though many should share one; `None` if they do.
+    #[must_use]
+    pub fn not_shared(&self) -> Option<&str> {
+        self.not_shared.as_deref()
     }
 
     /// A worker without rings or sockets.
@@ -324,6 +367,7 @@ impl Live {
             options: options.clone(),
             kernel: Arc::clone(kernel),
             filter_in_user_space: None,
+            not_shared: None,
             slots: Vec::with_capacity(BATCH_MAX),
             current: 0,
             metas: (0_u16..).zip(devices).map(meta).collect(),
@@ -430,9 +474,16 @@ impl Live {
             // Nothing was taken yet, and nobody knows the interfaces.
             return Ok(());
         }
-        let (began, end_ns) = (Instant::now(), clock::realtime_ns());
+        let began = Instant::now();
+        for port in &mut self.ports {
+            if let Source::Common(common) = &mut port.source {
+                common.begin_end();
+            }
+        }
+        let end_ns = clock::realtime_ns();
         let left = |of: Duration| of.saturating_sub(began.elapsed());
         for index in 0..self.ports.len() {
+            let mut is_read = false;
             while !left(most).is_zero() {
                 self.slots.clear();
                 self.ports[self.current].source.release();
@@ -443,6 +494,7 @@ impl Live {
                     .fill(port.interface, self.tai_ns, &mut self.slots)
                 {
                     if self.slots[0].ts_ns >= end_ns {
+                        is_read = true;
                         break;
                     }
                     take(&self.batch())?;
@@ -454,8 +506,12 @@ impl Live {
                 if wait.is_zero()
                     || event::wait([fd].into_iter(), self.waker.0.as_fd(), wait).is_err()
                 {
+                    is_read = true;
                     break;
                 }
+            }
+            if is_read && let Source::Common(common) = &mut self.ports[index].source {
+                common.finish_end();
             }
         }
         self.slots.clear();
@@ -500,8 +556,13 @@ impl Live {
     pub fn counts(&mut self) -> Result<Vec<(String, RingCounts)>, LiveError> {
         let mut all = Vec::new();
         for port in &mut self.ports {
-            let counts = port.source.counts();
-            let counts = counts.map_err(port.device.error("PACKET_STATISTICS"))?;
+            let fail = port.device.error("PACKET_STATISTICS");
+            if let Source::Common(common) = &mut port.source {
+                let each = common.counts().map_err(fail)?.into_iter();
+                all.extend(each.map(|(name, counts)| (name.to_owned(), counts)));
+                continue;
+            }
+            let counts = port.source.counts().map_err(fail)?;
             all.push((port.device.name.clone(), port.earlier.plus(counts)));
         }
         Ok(all)
@@ -510,10 +571,7 @@ impl Live {
     /// The share of a ring's memory that waits to be processed, for the fullest one.
     #[must_use]
     pub fn ring_fill(&self) -> Option<f64> {
-        let shares = self.ports.iter().map(|port| match &port.source {
-            Source::Ring(ring) => ring.fill_share(),
-            Source::Xsk(xsk) => xsk.fill_share(),
-        });
+        let shares = self.ports.iter().map(|port| port.source.fill_share());
         shares.reduce(f64::max)
     }
 
@@ -539,6 +597,10 @@ impl Live {
         // One ring replaces the sockets of all queues.
         let mut shared = Vec::new();
         for port in &mut self.ports {
+            if let Source::Common(common) = &mut port.source {
+                let events = &mut self.events;
+                common.look(&self.kernel, |event| add_event(events, event))?;
+            }
             if port.device.index == 0 || shared.contains(&port.interface) {
                 continue;
             }

@@ -22,6 +22,8 @@ pub struct LiveOptions {
     pub snaplen: u32,
     /// Bytes of each interface's ring; by default chosen by its speed and the memory.
     pub ring_bytes: Option<usize>,
+    /// Whether interfaces share a ring.
+    pub rings: Rings,
     /// Whether packets for other hosts are captured too.
     pub promiscuous: bool,
     /// Whether packets are delivered within a millisecond rather than ten.
@@ -94,6 +96,7 @@ impl Default for LiveOptions {
             interfaces: Vec::new(),
             snaplen: Self::SNAPLEN_DEFAULT,
             ring_bytes: None,
+            rings: Rings::Auto,
             promiscuous: true,
             immediate: false,
             filter: None,
@@ -123,6 +126,19 @@ pub enum Exclusive {
     /// They are taken away, whatever uses the interface, if the driver runs XDP programs itself: so
     /// before the kernel has merged any into what no frame holds.
     Native,
+}
+
+/// Whether each interface has a ring, or many share one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rings {
+    /// They share one if there are many that can.
+    #[default]
+    Auto,
+    /// Each has its own.
+    Each,
+    /// Those share one that can: others have no Ethernet header, are the loopback, or have times of their
+    /// cards.
+    One,
 }
 
 /// Which packets of an interface are captured, like tcpdump's `-Q`.

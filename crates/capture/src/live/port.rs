@@ -1,68 +1,28 @@
 //! One interface, or a queue of it, that a worker captures: going down, coming back.
 
-use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_error;
-use strata_sys::interface as asked;
 
 use super::batch::{Memory, Slot};
+use super::common::CommonRing;
 use super::error::LiveError;
 use super::interface::Device;
 use super::kernel::Kernel;
 use super::options::LiveOptions;
-use super::ring::{ClockEvent, Ring, RingCounts};
+use super::ring::{Ring, RingCounts};
+use super::state::{LiveEvent, PortState, ask};
 use super::xsk::Xsk;
-
-/// Something that happened to an interface.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LiveEvent {
-    /// It was set down.
-    Down(String),
-    /// It no longer exists.
-    Gone(String),
-    /// Packets can arrive again.
-    Back(String),
-    /// Packets can arrive again, and are no longer taken away from the host.
-    BackShared(String),
-    /// The card's clock is this many ns off the host's: whether its times are still taken.
-    CardTimes(String, ClockEvent),
-}
-
-impl fmt::Display for LiveEvent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Down(name) => write!(f, "{name}: the interface went down; waiting for it"),
-            Self::Gone(name) => write!(f, "{name}: the interface is gone; waiting for it"),
-            Self::Back(name) => write!(f, "{name}: the interface is back"),
-            Self::BackShared(name) => write!(
-                f,
-                "{name}: the interface is back, captured through AF_PACKET from now on: start anew \
-                 to take its packets away from this host again"
-            ),
-            Self::CardTimes(name, ClockEvent { off_ns, taken }) => {
-                write!(
-                    f,
-                    "{name}: the card's clock is {} s off this host's; {}",
-                    off_ns / 1_000_000_000,
-                    if *taken {
-                        "its times are taken as asked for"
-                    } else {
-                        "times are the host's (phc2sys sets it; -j adapter takes them as they are)"
-                    }
-                )
-            }
-        }
-    }
-}
 
 /// Where the packets of a port come from.
 #[derive(Debug)]
 pub(super) enum Source {
     Ring(Ring),
     Xsk(Xsk),
+    /// Of many interfaces, not one: it looks after them itself.
+    Common(Box<CommonRing>),
 }
 
 impl Source {
@@ -70,6 +30,7 @@ impl Source {
         match self {
             Self::Ring(ring) => ring.fd(),
             Self::Xsk(xsk) => xsk.fd(),
+            Self::Common(common) => common.ring.fd(),
         }
     }
 
@@ -77,6 +38,7 @@ impl Source {
         match self {
             Self::Ring(ring) => Memory::Block(ring.block()),
             Self::Xsk(xsk) => Memory::Frames(xsk.frames()),
+            Self::Common(common) => Memory::Block(common.ring.block()),
         }
     }
 
@@ -84,6 +46,7 @@ impl Source {
         match self {
             Self::Ring(ring) => ring.release(),
             Self::Xsk(xsk) => xsk.release(),
+            Self::Common(common) => common.ring.release(),
         }
     }
 
@@ -91,6 +54,7 @@ impl Source {
         match self {
             Self::Ring(ring) => ring.fill(interface, slots),
             Self::Xsk(xsk) => xsk.fill(interface, tai_ns, slots),
+            Self::Common(common) => common.fill(slots),
         }
     }
 
@@ -98,6 +62,15 @@ impl Source {
         match self {
             Self::Ring(ring) => ring.counts(),
             Self::Xsk(xsk) => xsk.counts(),
+            Self::Common(common) => common.ring.counts(),
+        }
+    }
+
+    pub(super) fn fill_share(&self) -> f64 {
+        match self {
+            Self::Ring(ring) => ring.fill_share(),
+            Self::Xsk(xsk) => xsk.fill_share(),
+            Self::Common(common) => common.ring.fill_share(),
         }
     }
 }
@@ -111,14 +84,6 @@ pub(super) struct Port {
     /// Counters of rings that this one has replaced.
     pub(super) earlier: RingCounts,
     pub(super) state: PortState,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PortState {
-    Up,
-    Down,
-    /// Nothing more comes from its ring.
-    Gone,
 }
 
 impl Port {
@@ -150,17 +115,11 @@ impl Port {
         kernel: &Kernel,
     ) -> Result<Option<LiveEvent>, LiveError> {
         let name = self.device.name.clone();
-        let found = asked::flags(&name).and_then(|flags| Ok((asked::index(&name)?, flags)));
-        let (index, flags) = match found {
-            Ok(found) => found,
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO)) => {
-                let events = self.state != PortState::Gone;
-                self.state = PortState::Gone;
-                return Ok(events.then_some(LiveEvent::Gone(name)));
-            }
-            Err(error) => return Err(self.device.error("SIOCGIFFLAGS")(error)),
+        let Some((index, is_up)) = ask(&self.device)? else {
+            let events = self.state != PortState::Gone;
+            self.state = PortState::Gone;
+            return Ok(events.then_some(LiveEvent::Gone(name)));
         };
-        let is_up = i32::from(flags) & libc::IFF_UP != 0;
         if index != self.device.index {
             if !is_up {
                 return Ok(None);

@@ -213,8 +213,21 @@ impl Ring {
         }
     }
 
-    /// Describes the next packets; returns whether there are any.
+    /// Describes the next packets, all of one interface; returns whether there are any.
     pub(super) fn fill(&mut self, interface: u16, slots: &mut Vec<Slot>) -> bool {
+        let mut last_ts_ns = self.last_ts_ns;
+        let any = self.take() && {
+            self.describe(slots, |_, ts_ns| {
+                Some((interface, in_order(ts_ns, &mut last_ts_ns)))
+            });
+            true
+        };
+        self.last_ts_ns = last_ts_ns;
+        any
+    }
+
+    /// Whether a block is ours that has packets to describe.
+    pub(super) fn take(&mut self) -> bool {
         while self.left == 0 {
             self.blocks.give_back();
             if !self.blocks.take() {
@@ -231,6 +244,25 @@ impl Ring {
                 fetch_headers(&block[..len], self.at);
             }
         }
+        true
+    }
+
+    /// When the kernel began to fill the block that is ours, by its clock.
+    pub(super) fn began_ns(&self) -> u64 {
+        let word = |at: usize| u64::from(u32_at(self.blocks.block(), at - PacketRing::BODY_AT));
+        word(32) * 1_000_000_000 + word(36)
+    }
+
+    /// Describes packets of the block that is ours. Of the index of its interface and its time, `whose` makes
+    /// the interface's number here and the time that it gets, or nothing: then it is skipped.
+    #[inline(always)]
+    pub(super) fn describe(
+        &mut self,
+        slots: &mut Vec<Slot>,
+        mut whose: impl FnMut(u32, u64) -> Option<(u16, u64)>,
+    ) {
+        /// `sll_ifindex`, after `tpacket3_hdr`.
+        const INDEX_AT: usize = 48 + 4;
         let cooked = self.link == LinkType::LINUX_SLL2;
         if self.card_times == CardTimes::Asked {
             let (block, at) = (self.blocks.block(), self.at);
@@ -244,17 +276,23 @@ impl Ring {
             let header_at = self.at;
             let next = u32_at(block, header_at) as usize;
             prefetch(block, header_at + next);
+            self.left -= 1;
+            self.at = header_at + next;
+            let mut ts_ns = stamp_ns(block, header_at);
+            if foreign && is_stamped_by_card(block, header_at) {
+                // Its clock was found not to be the host's: the current time is closer.
+                ts_ns = clock::realtime_ns();
+            }
+            let Some((interface, ts_ns)) = whose(u32_at(block, header_at + INDEX_AT), ts_ns) else {
+                continue;
+            };
             let mut slot = Slot {
-                ts_ns: stamp_ns(block, header_at),
+                ts_ns,
                 at: offset32(header_at + usize::from(u16_at(block, header_at + 24))),
                 len: u32_at(block, header_at + 12),
                 wire_len: u32_at(block, header_at + 16),
                 interface,
             };
-            if foreign && is_stamped_by_card(block, header_at) {
-                // Its clock was found not to be the host's: the current time is closer.
-                slot.ts_ns = clock::realtime_ns();
-            }
             let tag = vlan_tag(block, header_at);
             if cooked {
                 put_cooked_header(block, header_at, tag, &mut slot);
@@ -262,15 +300,8 @@ impl Ring {
                 put_tag(block, tag, &mut slot);
             }
             slot.len = slot.len.min(self.snaplen);
-            if slot.ts_ns < self.last_ts_ns && self.last_ts_ns - slot.ts_ns < REORDERED_NS_MAX {
-                slot.ts_ns = self.last_ts_ns;
-            }
-            self.last_ts_ns = slot.ts_ns;
             slots.push(slot);
-            self.left -= 1;
-            self.at = header_at + next;
         }
-        true
     }
 
     /// The share of its memory that waits for us.
@@ -287,6 +318,16 @@ impl Ring {
         self.counts.full += u64::from(since.full);
         Ok(self.counts)
     }
+}
+
+/// The time of a packet that follows one of this time.
+#[inline(always)]
+pub(super) fn in_order(ts_ns: u64, last_ts_ns: &mut u64) -> u64 {
+    let overtook = ts_ns < *last_ts_ns && *last_ts_ns - ts_ns < REORDERED_NS_MAX;
+    if !overtook {
+        *last_ts_ns = ts_ns;
+    }
+    *last_ts_ns
 }
 
 /// Asks for the card's times as far as `stamps` wants them.

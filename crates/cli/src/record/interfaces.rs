@@ -1,10 +1,11 @@
 //! Arguments of `strata record` for interfaces.
 
+use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rustix::thread::CpuSet;
-use strata_capture::live::{Direction, Exclusive, LiveOptions, Stamps};
+use strata_capture::live::{Direction, Exclusive, LiveOptions, Rings, Stamps};
 use strata_control::config::CPU_PERCENT_MAX;
 use strata_node::{InterfaceSpec, SandboxSpec};
 
@@ -45,6 +46,12 @@ pub(super) struct InterfaceArgs {
     /// a second at the link's rate.
     #[arg(short = 'B', long = "buffer-size", value_name = "KIB")]
     buffer_size: Option<String>,
+
+    /// Use a ring for each interface (each), or one for all together (one), of what -B says for each, up to
+    /// 64 MiB. By default, one from 128 interfaces on. Interfaces without Ethernet header, the loopback and
+    /// those with times of the NIC have their own in any case.
+    #[arg(long, value_enum, value_name = "WHICH", default_value_t = RingsArg::Auto)]
+    rings: RingsArg,
 
     /// Deliver packets within a millisecond rather than ten.
     #[arg(long)]
@@ -133,6 +140,23 @@ enum ExclusiveArg {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum RingsArg {
+    Auto,
+    Each,
+    One,
+}
+
+impl fmt::Display for RingsArg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Each => "each",
+            Self::One => "one",
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum StampsArg {
     Auto,
     Host,
@@ -171,6 +195,7 @@ impl InterfaceArgs {
             ("--give-way", self.give_way),
             ("--early-cut", self.early_cut),
             ("--bridge-ports", !self.bridge_ports.is_empty()),
+            ("--rings", self.rings != RingsArg::Auto),
         ])?;
         let snaplen = self.snaplen != 0 && self.snaplen != LiveOptions::SNAPLEN_DEFAULT;
         for (option, given) in [
@@ -198,6 +223,11 @@ impl InterfaceArgs {
             Some(ExclusiveArg::Always) => Exclusive::Yes,
             Some(ExclusiveArg::Auto) => Exclusive::Auto,
             None => Exclusive::No,
+        };
+        options.rings = match self.rings {
+            RingsArg::Auto => Rings::Auto,
+            RingsArg::Each => Rings::Each,
+            RingsArg::One => Rings::One,
         };
         options.stamps = match self.stamps {
             StampsArg::Auto => Stamps::Auto,
@@ -259,7 +289,7 @@ pub(super) fn only_live(options: &[(&str, bool)]) -> Result<()> {
 }
 
 /// `10%`, or `10`.
-fn percent(text: &str) -> Result<f64, String> {
+pub(crate) fn percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).trim();
     bounded::within(number, 1e-3..=CPU_PERCENT_MAX)
         .map_err(|problem| format!("write a share of a core, as in 10%: {problem}"))

@@ -36,7 +36,7 @@ are skipped and counted, and the exit status is then 1.
 
 Readers see a record 0.1 s after it came, at the latest; after 1 s it survives a loss of power. What
 came before survives this process being killed once readers can see it. At the end of the input, and
-on Ctrl-C, everything is synced.
+on Ctrl-C, everything is synced, a line without its newline too.
 
 What is on its way to a stripe (strata stream create --stripe) that fails is lost, and said; the exit status is then 1,
 and all other records are in the stream.
@@ -138,18 +138,25 @@ impl Output {
         Ok(())
     }
 
+    /// What is in the stream, also after a failure.
     fn close(self) -> Result<Closed> {
         match self {
             Self::Here(mut appender, _) => {
-                appender.sync(now_ns()?)?;
+                let now_ns = now_ns()?;
+                let synced = appender.sync(now_ns);
                 warn_of_stripes(&mut appender);
-                let (end, lost) = (appender.end(), appender.lost());
-                let appended = appender.close(now_ns()?)?;
+                let (records, lost, end) = (appender.kept(), appender.lost(), appender.end());
+                let closed = synced.and_then(|()| appender.close(now_ns));
+                let (appended, failure) = match closed {
+                    Ok(appended) => (Some(appended), None),
+                    Err(error) => (None, Some(error.into())),
+                };
                 Ok(Closed {
-                    records: appended.records - lost,
-                    bytes: (lost == 0).then_some(appended.bytes),
-                    end,
+                    records,
+                    bytes: appended.filter(|_| lost == 0).map(|all| all.bytes),
+                    end: appended.map(|_| end),
                     lost,
+                    failure,
                 })
             }
             Self::There(client, _) => {
@@ -157,8 +164,9 @@ impl Output {
                 Ok(Closed {
                     records,
                     bytes: None,
-                    end,
+                    end: Some(end),
                     lost: 0,
+                    failure: None,
                 })
             }
         }
@@ -167,13 +175,14 @@ impl Output {
 
 /// What was appended.
 struct Closed {
-    /// Records that are safe, and their bytes if that is known.
+    /// Records that are in the stream, and their bytes if that is known.
     records: u64,
     bytes: Option<u64>,
-    /// The cursor of the next one.
-    end: Cursor,
+    /// The cursor of the next one; `None` after a failure.
+    end: Option<Cursor>,
     /// Records that went with a stripe.
     lost: u64,
+    failure: Option<anyhow::Error>,
 }
 
 fn warn_of_stripes(appender: &mut StreamAppender) {
@@ -314,6 +323,23 @@ fn take_input(intake: &mut Intake, stop: &AtomicBool) -> Result<()> {
         }
         intake.output.keep_up()?;
     }
+    // What has come is all there is.
+    intake.append(true)
+}
+
+fn print(closed: &Closed) -> Result<()> {
+    let bytes = closed.bytes.map(human_bytes);
+    let bytes = bytes.map(|bytes| format!(", {bytes}"));
+    let end = closed
+        .end
+        .map(|end| format!("; the next one's cursor is {end}"));
+    writeln!(
+        standard(),
+        "{} appended{}{}",
+        text::count_of(closed.records, "record"),
+        bytes.unwrap_or_default(),
+        end.unwrap_or_default(),
+    )?;
     Ok(())
 }
 
@@ -334,22 +360,19 @@ pub(super) fn run(args: &Args) -> Result<()> {
     };
     let taken = take_input(&mut intake, &stop);
     let too_long = intake.too_long;
-    // Also after an error of the input: what came before it counts.
-    let closed = intake.output.close();
-    taken?;
-    let Closed {
-        records,
-        bytes,
-        end,
-        lost,
-    } = closed?;
-    let bytes = bytes.map(|bytes| format!(", {}", human_bytes(bytes)));
-    writeln!(
-        standard(),
-        "{} appended{}; the next one's cursor is {end}",
-        text::count_of(records, "record"),
-        bytes.unwrap_or_default(),
-    )?;
+    // Also after an error: what came before it counts.
+    let closed = match (intake.output.close(), taken) {
+        (Ok(closed), taken) => {
+            print(&closed)?;
+            taken?;
+            closed
+        }
+        (Err(_), Err(error)) | (Err(error), Ok(())) => return Err(error),
+    };
+    let Closed { lost, failure, .. } = closed;
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
     if lost > 0 {
         bail!(
             "{} records were lost with a stripe that failed",

@@ -6,19 +6,21 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
-use strata_node::{StreamCheck, StreamDir, StreamSpec, StreamStatus, check_streams};
+use strata_node::{StreamCheck, StreamDir, StreamSpec, StreamStatus, StripeTls, check_streams};
+use strata_relay::tls::TlsFiles;
 use strata_stream::{Form, Geometry, Retention};
 use strata_wire::{grouped, human_bytes};
 
+use super::place::{ServerArgs, at_server, not_at_server};
 use super::{name, now_ns, say_what_is_gone};
 use crate::listing::{ColumnForm, Reader, listing};
 use crate::output::{refuse, standard};
 use crate::text;
 
-/// Kept, if nothing is said.
-const RETAIN: &str = "10GB";
+/// Kept, if nothing is said, and there can be so much.
+const RETAIN_BYTES: u64 = 10_000_000_000;
 
 /// Arguments of `strata stream create`.
 #[derive(Debug, clap::Args)]
@@ -27,30 +29,43 @@ Examples:
   strata stream create streams/ kernel
   strata stream create streams/ events --retain 100GB,7d
   strata stream create streams/ events --stripe /disk2/streams --stripe /disk3/streams
+  strata stream create streams/ events --stripe /dev/disk/by-id/nvme-SERIAL
+  strata stream create streams/ events --stripe 192.0.2.10:4793/disk1 --tls-cert c.crt --tls-key c.key --tls-ca ca.crt
 
 Streams of a directory share its disk space, in pages of 4 MiB. A stream that has as much as it may
 keep writes over its own oldest page. Names have 1 to 64 letters, digits, '.', '_' and '-'.
 
-With --stripe, the pages of all streams of the directory go in turn to it and to directories on other disks.
-A disk that is full, fails or is unmounted costs the records on it: readers count them as missing, and new ones go
-to the other disks until it is back. The directory itself, which says where pages are, has to stay.")]
+With --stripe, the pages of all streams of the directory go in turn to it, to directories on other
+disks, and to whole disks, partitions or volumes, which must be empty unless --format is given.
+A disk that is full, fails or is unmounted costs the records on it: readers count them as missing,
+and new ones go to the other disks until it is back. The directory itself, which says where pages
+are, has to stay. A stripe HOST:PORT/NAME is at a server (strata stream serve --stripe NAME=DIR),
+which is asked with the certificate given here from now on: its files have to stay where they are.")]
 pub(super) struct CreateArgs {
     /// The directory of streams: made if need be.
     dir: PathBuf,
     /// The name.
     name: String,
-    /// Keep at most this size, or records up to this age, or, with a comma, both: 10GB, 7d, 10GB,7d.
-    #[arg(long, value_name = "SIZE|AGE", value_delimiter = ',', default_value = RETAIN)]
+    /// Keep at most this size, or records up to this age, or, with a comma, both: 10GB, 7d, 10GB,7d. Whole
+    /// pages go: by age, once the next one is as old, while somebody appends [default: 10GB]
+    #[arg(long, value_name = "SIZE|AGE", value_delimiter = ',')]
     retain: Vec<String>,
     /// Set the sizes of page directory, page tables and data pages, for a new directory.
     #[arg(long, value_name = "SIZES", default_value = "4KiB-4KiB-4MiB")]
     pages: String,
-    /// Spread pages over this directory too, which is on another disk; made if need be. Can be given several times,
-    /// also for a directory of streams that exists.
-    #[arg(long, value_name = "DIR")]
+    /// Spread pages over this too: a directory on another disk, made if need be, or a block device, without a file
+    /// system, or a stripe that a server offers. Can be given several times, also for a directory of streams that
+    /// exists.
+    #[arg(long, value_name = "DIR|DEVICE|HOST:PORT/NAME")]
     stripe: Vec<PathBuf>,
+    /// Make a block device a stripe although it holds something else, which is lost.
+    #[arg(long)]
+    format: bool,
+    #[command(flatten)]
+    server: ServerArgs,
     /// Set how records are stored: sealed, each with its number and a keyed tag, or linked, as
-    /// a switch writes them (docs/formats/stream.md).
+    /// a switch writes them (docs/formats/stream.md): without a tag, so that damage within a linked record's
+    /// bytes is not noticed.
     #[arg(long, value_name = "FORM", default_value = "sealed", value_parser = ["sealed", "linked"])]
     records: String,
 }
@@ -84,7 +99,7 @@ pub(super) struct CheckArgs {
 
 fn retention(words: &[String]) -> Result<Retention> {
     let mut retention = Retention::default();
-    for word in words {
+    for word in words.iter().map(|word| word.trim()) {
         let is_first = if let Ok(age_ns) = text::duration_ns(word) {
             retention
                 .age
@@ -94,7 +109,8 @@ fn retention(words: &[String]) -> Result<Retention> {
             retention.bytes.replace(bytes).is_none()
         } else {
             return Err(refuse(format!(
-                "--retain {word}: write a size such as 10GB, an age such as 7d, or both with a comma"
+                "--retain '{word}': write a size such as 10GB, an age such as 7d, or both with a comma: a whole \
+                 number and kB, MB, GB, TB, KiB, MiB, GiB or TiB, or s, min, h, d or w"
             )));
         };
         if !is_first {
@@ -129,17 +145,75 @@ fn geometry(sizes: &str) -> Result<Geometry> {
     checked.map_err(|error| refuse(format!("--pages {sizes}: {error}")))
 }
 
+/// The stripes that are asked for, whether they are on this machine, and how they are asked if not.
+fn stripes(args: &CreateArgs) -> Result<Vec<(&Path, bool, Option<StripeTls>)>> {
+    let mut stripes = Vec::new();
+    for stripe in &args.stripe {
+        let text = stripe.display().to_string();
+        let server = at_server(&text);
+        let tls = match server {
+            Some((address, stripe)) => {
+                name(stripe)?;
+                let files = args.server.files(address)?;
+                files.as_ref().map(absolute).transpose()?
+            }
+            None => None,
+        };
+        stripes.push((stripe.as_path(), server.is_none(), tls));
+    }
+    if args.server.are_given() && stripes.iter().all(|(_, is_here, _)| *is_here) {
+        return Err(refuse(
+            "--tls-cert and --insecure are for a server: write --stripe HOST:PORT/NAME",
+        ));
+    }
+    Ok(stripes)
+}
+
+/// Where files are, from wherever a process is started.
+fn absolute(files: &TlsFiles<'_>) -> Result<StripeTls> {
+    let of = |path: &Path| fs::canonicalize(path).with_context(|| path.display().to_string());
+    Ok(StripeTls {
+        certificate: of(files.certificate)?,
+        key: of(files.key)?,
+        authority: of(files.authority)?,
+    })
+}
+
+/// Bytes of a stream at most.
+fn kept_max(geometry: Geometry) -> u64 {
+    geometry.pages_max() * u64::from(geometry.page_bytes)
+}
+
 pub(super) fn create(args: &CreateArgs) -> Result<()> {
     let name = name(&args.name)?;
-    let retention = retention(&args.retain)?;
+    not_at_server(&args.dir)?;
+    let mut retention = retention(&args.retain)?;
     let wanted = geometry(&args.pages)?;
     let is_default = wanted == Geometry::default();
+    let stripes = stripes(args)?;
     let dir = StreamDir::create(&args.dir, (!is_default).then_some(wanted))?;
     let page_bytes = u64::from(dir.geometry().page_bytes);
     if retention.bytes.is_some_and(|bytes| bytes < 2 * page_bytes) {
         return Err(refuse(format!(
             "--retain: a stream keeps whole pages, at least two of them: {} or more",
             human_bytes(2 * page_bytes)
+        )));
+    }
+    let kept_max = kept_max(dir.geometry());
+    if args.retain.is_empty() {
+        retention.bytes = Some(RETAIN_BYTES.min(kept_max));
+        if kept_max < RETAIN_BYTES {
+            text::warn(&format!(
+                "keeps {}: a stream has no more pages of this size",
+                human_bytes(kept_max)
+            ));
+        }
+    }
+    if retention.bytes.is_some_and(|bytes| bytes > kept_max) {
+        return Err(refuse(format!(
+            "--retain: a stream of {} has {} at most, the pages that its page tables have room for",
+            args.dir.display(),
+            human_bytes(kept_max)
         )));
     }
     let form = match args.records.as_str() {
@@ -149,9 +223,14 @@ pub(super) fn create(args: &CreateArgs) -> Result<()> {
         },
         _ => Form::Sealed,
     };
-    for stripe in &args.stripe {
-        dir.add_stripe(stripe)?;
-        say_if_on_one_disk(&args.dir, stripe);
+    if args.format && args.stripe.is_empty() {
+        return Err(refuse("--format: name the device, with --stripe"));
+    }
+    for (stripe, is_here, tls) in stripes {
+        dir.add_stripe(stripe, (args.format, now_ns()?), tls.as_ref())?;
+        if is_here {
+            say_if_on_one_disk(&args.dir, stripe);
+        }
     }
     dir.create_stream(&name, &StreamSpec { retention, form }, now_ns()?)?;
     Ok(())
@@ -160,7 +239,7 @@ pub(super) fn create(args: &CreateArgs) -> Result<()> {
 /// A stripe on the directory's own disk is of no use; most likely, its disk is not mounted.
 fn say_if_on_one_disk(dir: &Path, stripe: &Path) {
     let device = |path: &Path| fs::metadata(path).map(|found| found.dev()).ok();
-    if device(dir) == device(stripe) {
+    if stripe.is_dir() && device(dir) == device(stripe) {
         text::warn(&format!(
             "--stripe {}: is on the same disk as {}: is the other disk mounted?",
             stripe.display(),
@@ -187,7 +266,7 @@ fn writer_of(status: &StreamStatus) -> &'static str {
     match &status.state {
         _ if status.is_appended => "appending",
         Some(state) if state.is_clean => "closed",
-        _ => "crashed",
+        _ => "not closed",
     }
 }
 
@@ -210,7 +289,7 @@ fn status_json(status: &StreamStatus) -> Value {
         "name": description.name.as_str(),
         "records": next_seq,
         "kept_bytes": status.pages * u64::from(description.geometry.page_bytes),
-        "retain_bytes": description.retention.bytes,
+        "retain_bytes": description.retention.bytes.map(|bytes| bytes.min(kept_max(description.geometry))),
         "retain_s": description.retention.age.map(|age| age.as_secs()),
         "created_ns": description.created_ns,
         "writer": writer_of(status),
@@ -219,7 +298,46 @@ fn status_json(status: &StreamStatus) -> Value {
         "records_a_second": rates.map(|(records, _)| records),
         "bytes_a_second": rates.map(|(_, bytes)| bytes),
         "consumers": consumers.collect::<Vec<_>>(),
+        "problems": status.problems,
     })
+}
+
+/// A stream and its consumers.
+fn rows_of(status: &StreamStatus) -> Vec<[String; 6]> {
+    let unknown = || "-".to_owned();
+    let next_seq = status.state.as_ref().map(|state| state.next_seq);
+    let kept = status.pages * u64::from(status.description.geometry.page_bytes);
+    let rates = rates(status);
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "rates are shown as whole numbers"
+    )]
+    let (records, bytes) = (
+        rates.map(|(records, _)| grouped(records as u64)),
+        rates.map(|(_, bytes)| human_bytes(bytes as u64)),
+    );
+    let mut rows = vec![[
+        status.description.name.to_string(),
+        next_seq.map_or_else(unknown, grouped),
+        human_bytes(kept),
+        records.unwrap_or_else(unknown),
+        bytes.unwrap_or_else(unknown),
+        writer_of(status).to_owned(),
+    ]];
+    for (consumer, saved) in &status.cursors {
+        let lag = next_seq.zip(saved.next_seq);
+        let lag = lag.and_then(|(end, next)| end.checked_sub(next));
+        rows.push([
+            format!("  @{consumer}"),
+            lag.map_or_else(unknown, |lag| format!("lag {}", grouped(lag))),
+            String::new(),
+            format!("{} missing", grouped(saved.missing)),
+            format!("{} deleted", grouped(saved.expired)),
+            saved.cursor.clone(),
+        ]);
+    }
+    rows
 }
 
 pub(super) fn list(args: &ListArgs) -> Result<()> {
@@ -236,49 +354,49 @@ pub(super) fn list(args: &ListArgs) -> Result<()> {
         ]
         .map(str::to_owned),
     ];
-    let unknown = || "-".to_owned();
+    let mut unreadable = 0;
     for name in dir.names()? {
-        let status = dir.status(&name)?;
-        if args.json {
-            writeln!(standard(), "{}", status_json(&status))?;
-            continue;
+        match dir.status(&name) {
+            Ok(status) => {
+                for problem in &status.problems {
+                    text::warn(problem);
+                    unreadable += 1;
+                }
+                if args.json {
+                    writeln!(standard(), "{}", status_json(&status))?;
+                } else {
+                    rows.extend(rows_of(&status));
+                }
+            }
+            Err(error) => {
+                unreadable += 1;
+                text::warn(&error.to_string());
+                if args.json {
+                    let problem = error.to_string();
+                    let object = json!({"name": name.as_str(), "problem": problem});
+                    writeln!(standard(), "{object}")?;
+                } else {
+                    let [records, kept, rate, bytes] = [(); 4].map(|()| "-".to_owned());
+                    let name = name.to_string();
+                    rows.push([name, records, kept, rate, bytes, "damaged".to_owned()]);
+                }
+            }
         }
-        let next_seq = status.state.as_ref().map(|state| state.next_seq);
-        let kept = status.pages * u64::from(status.description.geometry.page_bytes);
-        let rates = rates(&status);
-        #[allow(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "rates are shown as whole numbers"
-        )]
-        let (records, bytes) = (
-            rates.map(|(records, _)| grouped(records as u64)),
-            rates.map(|(_, bytes)| human_bytes(bytes as u64)),
+    }
+    if !args.json {
+        print(rows)?;
+    }
+    if unreadable > 0 {
+        bail!(
+            "{} of {} cannot be read",
+            text::count_of(unreadable, "file"),
+            args.dir.display()
         );
-        rows.push([
-            name.to_string(),
-            next_seq.map_or_else(unknown, grouped),
-            human_bytes(kept),
-            records.unwrap_or_else(unknown),
-            bytes.unwrap_or_else(unknown),
-            writer_of(&status).to_owned(),
-        ]);
-        for (consumer, saved) in &status.cursors {
-            let lag = next_seq.zip(saved.next_seq);
-            let lag = lag.and_then(|(end, next)| end.checked_sub(next));
-            rows.push([
-                format!("  @{consumer}"),
-                lag.map_or_else(unknown, |lag| format!("lag {}", grouped(lag))),
-                String::new(),
-                format!("{} missing", grouped(saved.missing)),
-                format!("{} deleted", grouped(saved.expired)),
-                saved.cursor.clone(),
-            ]);
-        }
     }
-    if args.json {
-        return Ok(());
-    }
+    Ok(())
+}
+
+fn print(rows: Vec<[String; 6]>) -> Result<()> {
     let columns = [
         ColumnForm::words(16),
         ColumnForm::numbers(12),

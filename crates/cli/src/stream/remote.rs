@@ -7,15 +7,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use strata_node::{StreamClient, StreamEvent, Unread};
-use strata_stream::message::From;
+use strata_stream::message::{From, UNCOUNTED};
 use strata_stream::{Cursor, StreamName};
 
-use super::now_ns;
 use super::place::Server;
-use super::tail::{Args, LAST, say_what_is_after_the_end, say_what_is_missing, show};
+use super::tail::{Args, LAST, say_what_is_after_the_end, say_what_is_missing, show, since_ns};
 use crate::output::{refuse, standard};
 use crate::signals::stop_on_signal;
-use crate::text;
 
 /// Between looks whether to stop, while nothing comes.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -25,7 +23,7 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 /// Where to begin.
 fn from(args: &Args) -> Result<From> {
     if let Some(since) = &args.since {
-        return Ok(From::Since(text::parse_time(since, now_ns()?)?));
+        return Ok(From::Since(since_ns(since, args.follow)?));
     }
     match &args.cursor {
         None => Ok(From::Last(args.records.unwrap_or(LAST))),
@@ -83,16 +81,19 @@ pub(super) fn tail(args: &Args, server: &Server, stream: &StreamName) -> Result<
     let mut client = StreamClient::tail(&server.address, server.tls.as_ref(), stream, wanted)?;
     let mut out = io::BufWriter::with_capacity(1 << 16, standard());
     let mut unread = Unread::default();
-    let mut left = max;
-    // At the end of what a server sends, it says so.
-    while left > 0 && !stop.load(Ordering::Relaxed) {
+    // At the end of what a server sends, it says so: after the last record, what is missing comes.
+    while !stop.load(Ordering::Relaxed) {
         let more = client.event(LOOK_EVERY, |event| {
             match event {
-                StreamEvent::Entry(entry) => {
-                    show(&mut out, shown, &entry)?;
-                    left -= 1;
+                StreamEvent::Entry(entry) => show(&mut out, shown, &entry)?,
+                StreamEvent::Unread(missing, expired) => {
+                    let expired_uncounted = expired == UNCOUNTED;
+                    unread = Unread {
+                        missing,
+                        expired: if expired_uncounted { 0 } else { expired },
+                        expired_uncounted,
+                    };
                 }
-                StreamEvent::Unread(missing, expired) => unread = Unread { missing, expired },
                 StreamEvent::Nothing => out.flush()?,
                 StreamEvent::Done(_) => return Ok(false),
             }
@@ -103,6 +104,6 @@ pub(super) fn tail(args: &Args, server: &Server, stream: &StreamName) -> Result<
         }
     }
     out.flush()?;
-    say_what_is_missing(unread);
+    say_what_is_missing(unread, args.cursor.as_deref());
     Ok(())
 }

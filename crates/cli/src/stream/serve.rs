@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
-use strata_node::StreamServeSpec;
+use strata_node::{HostedSpec, StreamServeSpec};
 use strata_relay::tls::{RelayTls, TlsFiles};
 use strata_wire::grouped;
 
@@ -26,14 +26,28 @@ Examples:
   strata stream serve streams/
   strata stream serve streams/ --listen 192.0.2.10 --tls-cert s.crt --tls-key s.key --tls-ca ca.crt
   strata stream tail 192.0.2.10:4793/events -f --tls-cert c.crt --tls-key c.key --tls-ca ca.crt
+  strata stream serve --stripe disk1=/disk1/stripe --stripe disk2=/disk2/stripe    for another machine's streams
 
 Without --listen, only this machine reaches the server. On another address, clients need a certificate
 from the authorities of --tls-ca; each such client may append to every stream of the directory, and
 read it. Streams are created here (`strata stream create`). At most 64 clients are served at a time;
-one that does not read what it asked for is disconnected after 30 s.")]
+one that does not read what it asked for is disconnected after 30 s.
+
+With --stripe, directories here take pages of streams that other machines have (strata stream create --stripe
+HOST:PORT/NAME): one is for the streams of one directory. Whoever has a certificate may write and read those pages.")]
 pub(super) struct Args {
-    /// The directory of streams.
-    dir: PathBuf,
+    /// The directory of streams; without it, there are stripes only.
+    #[arg(required_unless_present = "stripe")]
+    dir: Option<PathBuf>,
+
+    /// Offer this directory as a stripe for the streams of another machine, under a name; made if need be. Can be
+    /// given several times.
+    #[arg(long, value_name = "NAME=DIR")]
+    stripe: Vec<String>,
+
+    /// Give each of these stripes at most this much space.
+    #[arg(long, value_name = "SIZE", default_value = "100GB", requires = "stripe", value_parser = text::bytes)]
+    stripe_max: u64,
 
     /// Take clients on this address: TCP port 4793 or the one given. An address other than loopback
     /// needs --tls-cert or --insecure.
@@ -68,6 +82,31 @@ pub(super) struct Args {
     pub(super) logging: LoggingArgs,
 }
 
+/// The stripes that are offered.
+fn stripes(args: &Args) -> Result<Vec<HostedSpec>> {
+    let mut stripes: Vec<HostedSpec> = Vec::new();
+    for text in &args.stripe {
+        let (name, path) = text
+            .split_once('=')
+            .filter(|(_, path)| !path.is_empty())
+            .ok_or_else(|| {
+                refuse(format!(
+                    "--stripe {text}: write NAME=DIR, such as disk1=/disk1/stripe"
+                ))
+            })?;
+        let name = super::name(name)?;
+        if stripes.iter().any(|stripe| stripe.name == name) {
+            return Err(refuse(format!("--stripe {text}: {name} is there already")));
+        }
+        stripes.push(HostedSpec {
+            name,
+            path: path.into(),
+            bytes_max: args.stripe_max,
+        });
+    }
+    Ok(stripes)
+}
+
 fn spec(args: &Args) -> Result<StreamServeSpec> {
     let listen = address("--listen", &args.listen, PORT)?;
     if args.tls_cert.is_none() && !args.insecure && !listen.ip().is_loopback() {
@@ -88,6 +127,7 @@ fn spec(args: &Args) -> Result<StreamServeSpec> {
     };
     Ok(StreamServeSpec {
         dir: args.dir.clone(),
+        stripes: stripes(args)?,
         listen,
         tls,
         owner: args.group.owner()?,

@@ -1,13 +1,16 @@
 //! `strata stream tail`.
 
 use std::fmt::Write as _;
+use std::fs;
 use std::io::{self, IsTerminal as _, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::str;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
+use rustix::fs::{OFlags, fcntl_getfl, fstat};
 use serde_json::json;
 use strata_node::{Entry, SavedCursor, StreamDir, StreamError, StreamReader, Unread};
 use strata_stream::{Cursor, StreamName};
@@ -15,7 +18,7 @@ use strata_wire::{Printable, exact, grouped};
 
 use super::decode::decoded;
 use super::place::PlaceArgs;
-use super::{name, now_ns, say_what_is_gone};
+use super::{now_ns, say_what_is_gone};
 use crate::output::{Standard, refuse, standard};
 use crate::signals::stop_on_signal;
 use crate::text;
@@ -48,8 +51,9 @@ the records of the last second come again.
 Records are printed as lines, as they are; in a terminal, control characters are escaped. With
 --json, an object per line: cursor, seq (the record's number), time, and text, or hex if it is not
 UTF-8; decoded says what is in records that Strata has written with --to-stream (grouped packet
-vectors, entries of telemetry lists, packets of a relay), as a terminal shows them. How many records are missing, and how many were deleted before they were read, is said on
-standard error.")]
+vectors, entries of telemetry lists, packets of a relay), as a terminal shows them. How many records
+are missing, and how many were deleted before they were read, is said on standard error; how many were
+deleted after a cursor such as 17.40960 is not known, only that they were.")]
 pub(super) struct Args {
     #[command(flatten)]
     pub(super) place: PlaceArgs,
@@ -176,6 +180,49 @@ impl Kept<'_> {
     }
 }
 
+/// The name that a cursor is kept under: that of a file.
+/// Of the name after `@`.
+const NEEDS: &str =
+    "a name of 1 to 64 letters, digits, dots, underscores and hyphens is needed, as in @alerts";
+
+fn consumer_name(consumer: &str) -> Result<StreamName> {
+    if matches!(consumer, "." | "..") {
+        return Err(refuse(format!("--cursor @{consumer}: {NEEDS}")));
+    }
+    if is_closed(&io::stdout())? {
+        bail!(
+            "--cursor @{consumer}: standard output is closed, so the records would go nowhere, and not \
+             come again: redirect it, to a file or with > /dev/null"
+        );
+    }
+    consumer
+        .parse()
+        .map_err(|_| refuse(format!("--cursor @{consumer}: {NEEDS}")))
+}
+
+/// Whether standard output was closed when the program started: then it is /dev/null, open for reading and
+/// writing.
+fn is_closed(stdout: &io::Stdout) -> io::Result<bool> {
+    let null = fs::metadata("/dev/null").map(|null| null.rdev()).ok();
+    let mode = fcntl_getfl(stdout)? & OFlags::ACCMODE;
+    Ok(mode == OFlags::RDWR && Some(fstat(stdout)?.st_rdev) == null)
+}
+
+/// A time to begin at, ns since 1970.
+pub(super) fn since_ns(since: &str, follow: bool) -> Result<u64> {
+    let now_ns = now_ns()?;
+    let since_ns =
+        text::parse_time(since, now_ns).map_err(|error| refuse(format!("--since: {error}")))?;
+    if since_ns > now_ns {
+        let then = match follow {
+            true => "waiting for records from then on",
+            false => "nothing is there yet",
+        };
+        text::warn(&format!("--since {since}: is in the future: {then}"));
+    }
+    Ok(since_ns)
+}
+
 /// Where to begin, and the cursor that is kept.
 fn begin<'a>(
     args: &Args,
@@ -184,7 +231,7 @@ fn begin<'a>(
     reader: &mut StreamReader,
 ) -> Result<Option<Kept<'a>>> {
     if let Some(since) = &args.since {
-        reader.seek_time(text::parse_time(since, now_ns()?)?)?;
+        reader.seek_time(since_ns(since, args.follow)?)?;
         return Ok(None);
     }
     let Some(cursor) = &args.cursor else {
@@ -197,7 +244,7 @@ fn begin<'a>(
         reader.seek(cursor, None);
         return Ok(None);
     };
-    let consumer = name(consumer)?;
+    let consumer = consumer_name(consumer)?;
     let saved = dir.saved(stream, &consumer)?;
     if let Some(saved) = &saved {
         let cursor = saved
@@ -273,7 +320,7 @@ pub(super) fn say_what_is_after_the_end(cursor: Cursor, end: Cursor, follow: boo
     }
 }
 
-pub(super) fn say_what_is_missing(unread: Unread) {
+pub(super) fn say_what_is_missing(unread: Unread, cursor: Option<&str>) {
     match unread.missing {
         (0, 0) => {}
         (min, max) if min == max => {
@@ -290,6 +337,14 @@ pub(super) fn say_what_is_missing(unread: Unread) {
     if unread.expired > 0 {
         let count = text::count_of(unread.expired, "record");
         text::warn(&format!("{count} deleted before they were read"));
+    }
+    if unread.expired_uncounted {
+        let cursor = cursor.map(|cursor| format!("--cursor {cursor}: "));
+        text::warn(&format!(
+            "{}the page there was deleted before it was read, and perhaps others after it: how many records \
+             that were is not known (a cursor that is kept, --cursor @NAME, counts them)",
+            cursor.unwrap_or_default()
+        ));
     }
 }
 
@@ -329,6 +384,6 @@ pub(super) fn run(args: &Args, dir: &Path, stream: &StreamName) -> Result<()> {
         kept.save(&reader)?;
     }
     say_what_is_gone(&reader.gone_stripes());
-    say_what_is_missing(reader.unread());
+    say_what_is_missing(reader.unread(), args.cursor.as_deref());
     Ok(())
 }

@@ -1,74 +1,192 @@
 //! Asks a controller of agents, over the Unix socket in its state.
 
+use std::io;
+use std::path::{Path, PathBuf};
+
 use strata_agent::{AgentStatus, Applied, DocumentFile, Rollout};
 
 use super::{Client, ClientError};
 use crate::api::{AgentRequest, ApplyRequest};
 use hyper::Method;
 
-impl Client {
+/// The socket for administrators, in a controller's directory.
+pub const CONTROLLER_SOCKET: &str = "control.sock";
+
+/// Why a controller does not answer an administrator.
+#[derive(Debug, thiserror::Error)]
+pub enum ControllerError {
+    /// There is no socket in its directory.
+    #[error(
+        "{}: no controller runs with this directory (`strata controller run --state {}`)",
+        .0.display(), .0.display()
+    )]
+    NotRunning(PathBuf),
+    /// There is one, and nobody listens.
+    #[error(
+        "{}: the controller that ran with this directory was killed: start it again (`strata \
+         controller run --state {}`)", .0.display(), .0.display()
+    )]
+    Killed(PathBuf),
+    /// This user may not ask it.
+    #[error(
+        "{}: permission denied: only the user as whom the controller runs, and root, may ask it",
+        .0.display()
+    )]
+    Denied(PathBuf),
+    /// It does not answer as it should.
+    #[error("{}: the controller cannot be asked: {problem}", dir.display())]
+    Odd {
+        /// Its directory.
+        dir: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// It refuses.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// A running controller, for administrators.
+#[derive(Clone, Debug)]
+pub struct ControllerClient {
+    dir: PathBuf,
+    client: Client,
+}
+
+impl ControllerClient {
+    /// The controller with this directory.
+    #[must_use]
+    pub fn new(dir: &Path) -> Self {
+        Self {
+            dir: dir.to_owned(),
+            client: Client::at(dir.join(CONTROLLER_SOCKET)),
+        }
+    }
+
     /// All agents of a controller.
     ///
     /// # Errors
     ///
-    /// As [`Client::status`], for all methods here.
-    pub fn agents(&self) -> Result<Vec<AgentStatus>, ClientError> {
-        self.get("/api/v1/agents")
+    /// If it cannot be reached, refuses, or sends an unexpected answer: as for all methods below.
+    pub fn agents(&self) -> Result<Vec<AgentStatus>, ControllerError> {
+        self.answer(self.client.get("/api/v1/agents"))
     }
 
     /// How far the version that holds is.
     ///
     /// # Errors
     ///
-    /// As [`Client::status`].
-    pub fn rollout(&self) -> Result<Rollout, ClientError> {
-        self.get("/api/v1/agents/rollout")
+    /// As [`ControllerClient::agents`].
+    pub fn rollout(&self) -> Result<Rollout, ControllerError> {
+        self.answer(self.client.get("/api/v1/agents/rollout"))
     }
 
     /// Applies the files of a directory, or says only what that would change.
     ///
     /// # Errors
     ///
-    /// As [`Client::status`].
-    pub fn apply(&self, files: Vec<DocumentFile>, dry_run: bool) -> Result<Applied, ClientError> {
-        let request = ApplyRequest { files, dry_run };
-        self.send(Method::POST, "/api/v1/agents/apply", &request)
+    /// As [`ControllerClient::agents`].
+    pub fn apply(
+        &self,
+        files: Vec<DocumentFile>,
+        dry_run: bool,
+    ) -> Result<Applied, ControllerError> {
+        self.post("apply", &ApplyRequest { files, dry_run })
     }
 
     /// Returns to the version before.
     ///
     /// # Errors
     ///
-    /// As [`Client::status`].
-    pub fn undo(&self) -> Result<Applied, ClientError> {
-        self.send(Method::POST, "/api/v1/agents/undo", &())
+    /// As [`ControllerClient::agents`].
+    pub fn undo(&self) -> Result<Applied, ControllerError> {
+        self.post("undo", &())
     }
 
     /// Refuses an agent from now on.
     ///
     /// # Errors
     ///
-    /// As [`Client::status`].
-    pub fn revoke_agent(&self, name: &str) -> Result<(), ClientError> {
+    /// As [`ControllerClient::agents`].
+    pub fn revoke(&self, name: &str) -> Result<(), ControllerError> {
         let name = name.to_owned();
-        self.send(
-            Method::POST,
-            "/api/v1/agents/revoke",
-            &AgentRequest { name },
-        )
+        self.post("revoke", &AgentRequest { name })
     }
 
     /// Forgets an agent.
     ///
     /// # Errors
     ///
-    /// As [`Client::status`].
-    pub fn forget_agent(&self, name: &str) -> Result<(), ClientError> {
+    /// As [`ControllerClient::agents`].
+    pub fn forget(&self, name: &str) -> Result<(), ControllerError> {
         let name = name.to_owned();
-        self.send(
-            Method::POST,
-            "/api/v1/agents/forget",
-            &AgentRequest { name },
-        )
+        self.post("forget", &AgentRequest { name })
+    }
+
+    fn post<A: serde::de::DeserializeOwned>(
+        &self,
+        what: &str,
+        request: &impl serde::Serialize,
+    ) -> Result<A, ControllerError> {
+        let path = format!("/api/v1/agents/{what}");
+        self.answer(self.client.send(Method::POST, &path, request))
+    }
+
+    /// In words of a controller: those of [`ClientError`] are of a recording.
+    fn answer<A>(&self, answer: Result<A, ClientError>) -> Result<A, ControllerError> {
+        let dir = self.dir.clone();
+        let problem = match answer {
+            Ok(answer) => return Ok(answer),
+            Err(ClientError::Refused(why)) => return Err(ControllerError::Refused(why)),
+            Err(ClientError::Connect { source, .. }) => match source.kind() {
+                io::ErrorKind::NotFound => return Err(ControllerError::NotRunning(dir)),
+                io::ErrorKind::ConnectionRefused => return Err(ControllerError::Killed(dir)),
+                io::ErrorKind::PermissionDenied => return Err(ControllerError::Denied(dir)),
+                _ => source.to_string(),
+            },
+            Err(ClientError::Silent { after, .. }) => format!(
+                "no answer within {} s: is it stopped (Ctrl-Z, SIGSTOP), or the machine overloaded?",
+                after.as_secs()
+            ),
+            Err(ClientError::Answer { path, source, .. }) => format!(
+                "the answer to {path} is not understood ({source}): is it of another version of Strata?"
+            ),
+            Err(ClientError::Runtime(source)) => source.to_string(),
+            Err(ClientError::Http(source)) => source.to_string(),
+            Err(ClientError::Incomplete { .. }) => "the answer is cut off, or too long".to_owned(),
+            Err(other @ (ClientError::None { .. } | ClientError::Several { .. })) => {
+                unreachable!("its socket was named: {other}")
+            }
+        };
+        Err(ControllerError::Odd { dir, problem })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_controller_that_does_not_answer_is_not_called_a_recording() {
+        let dir = tempfile::tempdir().unwrap();
+        let asked = || ControllerClient::new(dir.path()).agents().unwrap_err();
+        let missing = asked().to_string();
+        assert!(missing.contains("no controller runs"), "{missing}");
+        // As a process that was killed leaves it.
+        drop(UnixListener::bind(dir.path().join(CONTROLLER_SOCKET)).unwrap());
+        let killed = asked();
+        assert!(matches!(killed, ControllerError::Killed(_)), "{killed}");
+        assert!(killed.to_string().contains("strata controller run"));
+        let denied = ClientError::Connect {
+            socket: dir.path().to_owned(),
+            source: io::ErrorKind::PermissionDenied.into(),
+        };
+        let denied = ControllerClient::new(dir.path()).answer::<()>(Err(denied));
+        let denied = denied.unwrap_err().to_string();
+        assert!(denied.contains("permission denied"), "{denied}");
+        for text in [missing, killed.to_string(), denied] {
+            assert!(!text.contains("record"), "{text}");
+        }
     }
 }

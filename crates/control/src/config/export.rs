@@ -1,6 +1,7 @@
 //! Where a recording may export packets to, and as whom.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -44,6 +45,11 @@ pub struct ExportConfig {
     /// `udp://` destinations is encrypted and authenticated with it. Collectors have the same
     /// (`strata collector --key-file`). Read again when the configuration is.
     pub key_file: Option<PathBuf>,
+    /// Addresses of destinations that are names, as in `analyser = "192.0.2.7:4740"`, since somebody else looks
+    /// them up: an agent does for its recording. Read again when the configuration is. If this is given, even
+    /// empty, a destination that cannot be reached is no error: it is tried again every second, and what is not
+    /// sent meanwhile is counted. Not with a log, which would have what is sent to an address that is new.
+    pub addresses: Option<BTreeMap<String, SocketAddr>>,
 }
 
 /// A destination with its name.
@@ -53,6 +59,8 @@ pub struct NamedDestination {
     pub name: DestinationName,
     /// Where it is.
     pub destination: Destination,
+    /// Its address, if that is said.
+    pub address: Option<SocketAddr>,
 }
 
 /// [`ExportConfig`], checked.
@@ -60,6 +68,8 @@ pub struct NamedDestination {
 pub struct ExportPlan {
     /// At least one, at most 64.
     pub destinations: Vec<NamedDestination>,
+    /// Whether it is an error at the start that one of them cannot be reached. If not, none is looked up.
+    pub must_reach: bool,
     /// Of the first interface.
     pub identity: u32,
     /// Of single interfaces.
@@ -95,12 +105,27 @@ impl ExportConfig {
             let named = name
                 .parse()
                 .map_err(|error: strata_rules::ParseExportError| wrong(error.to_string()))?;
+            let destination: Destination =
+                text.parse()
+                    .map_err(|error: strata_exporter::ParseDestinationError| {
+                        wrong(error.to_string())
+                    })?;
+            let said = self.addresses.as_ref().and_then(|all| all.get(name));
+            let literal = destination.host.parse::<IpAddr>().ok();
+            let literal = literal.map(|host| SocketAddr::new(host, destination.port));
             destinations.push(NamedDestination {
                 name: named,
-                destination: text.parse().map_err(
-                    |error: strata_exporter::ParseDestinationError| wrong(error.to_string()),
-                )?,
+                destination,
+                address: said.copied().or(literal),
             });
+        }
+        let named = self.addresses.iter().flat_map(BTreeMap::keys);
+        if let Some(name) = named
+            .into_iter()
+            .find(|name| !self.destinations.contains_key(*name))
+        {
+            let problem = String::from("no destination has this name");
+            return Err((format!("addresses.{name}"), problem));
         }
         if let Some(identity) = self.identity {
             checked(identity).map_err(|problem| ("identity".into(), problem))?;
@@ -124,6 +149,7 @@ impl ExportConfig {
         let keys = keys.map_err(|error| ("key_file".to_owned(), error.to_string()))?;
         Ok(Some(ExportPlan {
             keys,
+            must_reach: self.addresses.is_none(),
             from: self.from.unwrap_or(ALWAYS.start),
             destinations,
             identity,

@@ -2,7 +2,10 @@
 //! A code says how many bits of value follow, by a table, without a branch: which one it is cannot be
 //! predicted by the CPU.
 
+use std::hint::select_unpredictable;
+
 use super::model::{Near, PLACE_BITS};
+use crate::bits::Width;
 
 /// A code, and what follows it.
 pub(super) type Coded = (usize, u32);
@@ -11,9 +14,20 @@ pub(super) type Coded = (usize, u32);
 /// last one of another /8; all.
 pub(super) const ADDRESS: [u32; 8] = [PLACE_BITS, 16, 20, 24, 16, 20, 24, 32];
 
+/// The widths by code again, for [`super::fast_read`].
+pub(super) static ADDRESS_WIDTHS: [Width; 8] = Width::all(ADDRESS);
+pub(super) static LEN_WIDTHS: [Width; 8] = Width::all(LEN);
+pub(super) static TTL_WIDTHS: [Width; 4] = Width::all(TTL);
+pub(super) static WINDOW_WIDTHS: [Width; 4] = Width::all(WINDOW);
+pub(super) static TTL_SEEN_WIDTHS: [Width; 2] = Width::all([0, 8]);
+pub(super) static WINDOW_SEEN_WIDTHS: [Width; 4] = Width::all(WINDOW_SEEN);
+pub(super) static IDENTIFICATION_WIDTHS: [Width; 4] = Width::all(IDENTIFICATION);
+pub(super) static SEQUENCE_WIDTHS: [Width; 4] = Width::all(SEQUENCE);
+pub(super) static STAMP_WIDTHS: [Width; 4] = Width::all(STAMP);
+pub(super) static FORWARD_WIDTHS: [Width; 4] = Width::all(FORWARD);
+
 /// The bits that follow each code.
 pub(super) const ADDRESS_MASKS: [u32; 8] = masks(ADDRESS);
-pub(super) const LEN_MASKS: [u32; 8] = masks(LEN);
 
 /// All ones in each of these widths, up to 32.
 #[allow(clippy::cast_possible_truncation, reason = "at most 32 bits")]
@@ -74,7 +88,7 @@ pub(super) fn len(len: u16, full: u16, is_padded: bool) -> usize {
 /// The length, and whether the frame is filled up.
 #[inline(always)]
 pub(super) fn len_of((code, value): Coded, full: u16) -> (u16, bool) {
-    let len = if code == 2 { full } else { low16(value) };
+    let len = select_unpredictable(code == 2, full, low16(value));
     (len, code == 1 || code == 4)
 }
 
@@ -95,7 +109,11 @@ pub(super) fn ttl(ttl: u8, usual: u8) -> Coded {
 #[inline(always)]
 pub(super) fn ttl_of((code, value): Coded, usual: u8) -> u8 {
     let [value, ..] = value.to_le_bytes();
-    [usual, 64 - (value & 15), 128 - (value & 15), value][code & 3]
+    // Less than what, and inverted if it is the value itself.
+    const FROM: [(u8, u8); 4] = [(0, 0), (64, 0), (128, 0), (255, 255)];
+    let (from, inverted) = FROM[code & 3];
+    let said = from.wrapping_sub(value ^ inverted);
+    select_unpredictable(code == 0, usual, said)
 }
 
 /// TCP's window in a direction that was not seen: the last such; 10 bits; 16.
@@ -113,7 +131,7 @@ pub(super) fn window(window: u16, usual: u16) -> Coded {
 
 #[inline(always)]
 pub(super) fn window_of((code, value): Coded, usual: u16) -> u16 {
-    if code == 0 { usual } else { low16(value) }
+    select_unpredictable(code == 0, usual, low16(value))
 }
 
 /// The same in one that was: as before; near that; 16 bits.

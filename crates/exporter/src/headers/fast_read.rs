@@ -1,21 +1,49 @@
 //! Reads the records that [`super::fast_write`] writes, and gives the same as [`super::read`], which reads
 //! all others.
 
+use std::hint::select_unpredictable;
+
 use super::fields::{IP_AT, OUT_LEN, Transport, low32, put};
 use super::index::Found;
+use super::key::Key;
 use super::kind::{FLAGS, FLAGS_OTHER, FRAME_MIN, Form, Head, OptionsCode};
-use super::model::{Key, Model, PLACE_BITS, PREFIXES, Prefix, Side, flow_place, step};
-use super::read::{NO_PREFIX, Read, TOO_LONG, address, address_v6, address_value, new_prefix};
+use super::model::{Model, PLACE_BITS, PLACE_BITS_V6, PREFIXES, Prefix, Side};
+use super::read::{NO_PREFIX, Read, TOO_LONG, address, address_v6_of, new_prefix};
 use super::shape::Shape;
-use super::sums::{fold, words};
+use super::sums::{add, fold, words};
 use super::{Invalid, code, ports};
-use crate::bits::Reader;
+use crate::bits::{Ahead, Reader, Width};
 
-/// Whether a record is one of those, before its codes are read.
-#[inline(always)]
-pub(super) fn is_usual(head: Head) -> bool {
-    head.form() != Form::Other && !head.has(Head::ODD) && head.flags() != usize::from(FLAGS_OTHER)
+/// What reads a record.
+#[derive(Clone, Copy)]
+enum How {
+    /// The first packet of a flow: over IPv6 or not; of UDP, TCP without options, TCP with timestamps.
+    First(bool, Transport, bool),
+    /// Of a flow that was there.
+    Known,
+    Other,
 }
+
+/// By the bits of a head that say so, the lower 12.
+static HOW: [How; 1 << 12] = {
+    let mut how = [How::Other; 1 << 12];
+    let mut head = 0_u16;
+    while head < 1 << 12 {
+        let (form, flags, options) = (head & 3, head >> 7 & 7, head >> 10);
+        let is_odd = head & Head::ODD != 0 || flags == FLAGS_OTHER as u16;
+        let has_stamps = options == OptionsCode::Stamps as u16;
+        let is_v6 = head >> 3 & 1 != 0;
+        how[head as usize] = match (form, head >> 4 & 3) {
+            _ if is_odd => How::Other,
+            (0 | 1, _) => How::Known,
+            (2, 0) if options < 2 => How::First(is_v6, Transport::Tcp, has_stamps),
+            (2, 1) if options == 0 => How::First(is_v6, Transport::Udp, false),
+            _ => How::Other,
+        };
+        head += 1;
+    }
+    how
+};
 
 /// Reads it, if it has one of the usual shapes; `None` if nothing was read.
 #[inline(always)]
@@ -26,25 +54,29 @@ pub(super) fn read(
     out: &mut [u8; OUT_LEN],
 ) -> Option<Result<Read, Invalid>> {
     use OptionsCode::{None as No, Stamps};
-    let seen = match head.form() {
-        Form::New => None,
-        _ => Some(seen(r, m, head)?),
-    };
-    let (transport, is_v6) = match seen {
-        None => (head.transport()?, head.is_v6()),
-        Some(Found { context, .. }) => {
-            let key = &m.context(context)?.key;
-            (key.transport, key.is_v6)
+    match HOW[usize::from(head.0) % HOW.len()] {
+        How::First(false, Transport::Tcp, true) => Some(Shape::<66>::read_first(r, m, head, out)),
+        How::First(false, Transport::Tcp, false) => Some(Shape::<54>::read_first(r, m, head, out)),
+        How::First(false, ..) => Some(Shape::<42>::read_first(r, m, head, out)),
+        How::First(true, Transport::Tcp, true) => Some(Shape::<86>::read_first(r, m, head, out)),
+        How::First(true, Transport::Tcp, false) => Some(Shape::<74>::read_first(r, m, head, out)),
+        How::First(true, ..) => Some(Shape::<62>::read_first(r, m, head, out)),
+        How::Known => {
+            let found = seen(r, m, head)?;
+            let key = &m.context(found.context)?.key;
+            Some(match (key.transport, head.options()) {
+                (Transport::Tcp, No) if key.is_v6 => Shape::<74>::read_seen(r, m, head, found, out),
+                (Transport::Tcp, Stamps) if key.is_v6 => {
+                    Shape::<86>::read_seen(r, m, head, found, out)
+                }
+                (Transport::Tcp, No) => Shape::<54>::read_seen(r, m, head, found, out),
+                (Transport::Tcp, Stamps) => Shape::<66>::read_seen(r, m, head, found, out),
+                (Transport::Udp, No) if key.is_v6 => Shape::<62>::read_seen(r, m, head, found, out),
+                (Transport::Udp, No) => Shape::<42>::read_seen(r, m, head, found, out),
+                _ => return None,
+            })
         }
-    };
-    match (transport, head.options()) {
-        (Transport::Tcp, No) if is_v6 => Shape::<74>::read(r, m, head, seen, out),
-        (Transport::Tcp, Stamps) if is_v6 => Shape::<86>::read(r, m, head, seen, out),
-        (Transport::Tcp, No) => Shape::<54>::read(r, m, head, seen, out),
-        (Transport::Tcp, Stamps) => Shape::<66>::read(r, m, head, seen, out),
-        (Transport::Udp, No) if is_v6 => Shape::<62>::read(r, m, head, seen, out),
-        (Transport::Udp, No) => Shape::<42>::read(r, m, head, seen, out),
-        _ => None,
+        How::Other => None,
     }
 }
 
@@ -77,7 +109,7 @@ struct Transported {
     ports: u32,
     payload_len: u16,
     window: u16,
-    /// Sequence and acknowledgement number, and timestamps.
+    /// Sequence and acknowledgement number, and timestamps, as in the packet.
     numbers: u64,
     stamps: u64,
 }
@@ -85,36 +117,29 @@ struct Transported {
 impl<const LEN: usize> Shape<LEN> {
     const OUT_AT: usize = IP_AT + if Self::V6 { 40 } else { 20 };
 
-    #[inline(always)]
-    fn read(
-        r: &mut Reader<'_>,
-        m: &mut Model,
-        head: Head,
-        seen: Option<Found>,
-        out: &mut [u8; OUT_LEN],
-    ) -> Option<Result<Read, Invalid>> {
-        Some(match seen {
-            None => Self::read_first(r, m, head, out),
-            Some(found) => Self::read_seen(r, m, head, found, out),
-        })
-    }
-
     /// The first packet of a flow.
     #[inline(always)]
     #[allow(clippy::cast_possible_truncation, reason = "some 20 bits")]
     fn read_first(
-        r: &mut Reader<'_>,
+        reader: &mut Reader<'_>,
         m: &mut Model,
         head: Head,
         out: &mut [u8; OUT_LEN],
     ) -> Result<Read, Invalid> {
         let width = const { 16 + if Self::V6 { 1 } else { 0 } + if Self::UDP { 0 } else { 2 } };
+        let mut r = reader.ahead();
         let codes = r.peek(width + 4);
-        let (first, later) = (codes as usize & 3, codes as usize >> width & 15);
-        r.bits(if first == 3 { width + 4 } else { width });
-        let mut prefix = if first == 3 { 3 + later } else { first };
-        if prefix == PREFIXES {
-            prefix = new_prefix(r, m)?;
+        let mut prefix = codes as usize & 3;
+        if prefix == 3 {
+            r.skip(width + 4);
+            prefix = (codes as usize >> width & 15) + 3;
+            if prefix == PREFIXES {
+                reader.follow(&r);
+                prefix = new_prefix(reader, m)?;
+                r = reader.ahead();
+            }
+        } else {
+            r.skip(width);
         }
         let at = const { if Self::V6 { 8 } else { 7 } };
         let code = |at: u32, width: u32| (codes >> at & ((1 << width) - 1)) as usize;
@@ -124,27 +149,25 @@ impl<const LEN: usize> Shape<LEN> {
         if prefix >= m.prefix_count {
             return Err(NO_PREFIX);
         }
-        let source = Self::address_bits(r, ends[0]);
+        let source = r.word(Self::address_width(ends[0]));
         r.turn();
-        let destination = Self::address_bits(r, ends[1]);
-        let place = code::low16(r.word(ports::place_width(ports)));
-        let ttl = (ttl, r.word(code::TTL[ttl & 3]));
+        let destination = r.word(Self::address_width(ends[1]));
+        let place = code::low16(r.word(Width::new(ports::place_width(ports))));
+        let ttl = (ttl, r.word(code::TTL_WIDTHS[ttl]));
         r.turn();
-        let len = (len, r.word(code::LEN[len & 7]));
+        let len = (len, r.word(code::LEN_WIDTHS[len]));
         let has_label = Self::V6 && code(7, 1) != 0;
-        let flow_label = r.word(if has_label { 20 } else { 0 });
-        let window = (
-            window,
-            if Self::UDP {
-                0
-            } else {
-                r.word(code::WINDOW[window])
-            },
-        );
+        let flow_label = r.word(Width::new(if has_label { 20 } else { 0 }));
+        let window = if Self::UDP {
+            (0, 0)
+        } else {
+            (window, r.word(code::WINDOW_WIDTHS[window]))
+        };
         r.turn();
         let (source, destination) = if Self::V6 {
-            let source = address_v6(r, m, prefix, 0, ends[0], source);
-            (source, address_v6(r, m, prefix, 1, ends[1], destination))
+            let source = Self::address_v6(&mut r, (m, prefix), 0, ends[0], source);
+            let destination = Self::address_v6(&mut r, (m, prefix), 1, ends[1], destination);
+            (source, destination)
         } else {
             let source = address(m, prefix, 0, (ends[0], source));
             (source, address(m, prefix, 1, (ends[1], destination)))
@@ -152,19 +175,17 @@ impl<const LEN: usize> Shape<LEN> {
         let (payload_len, is_padded) = Self::payload(m, len)?;
         let ports_len = if ports < ports::BOTH { 2 } else { 4 };
         let has_identification = !Self::V6 && !head.has(Head::NO_IDENTIFICATION);
-        let identification_len = if has_identification { 2 } else { 0 };
-        let checksum_len = Self::checksum_len(head, payload_len);
-        let len = ports_len + identification_len + checksum_len;
-        // The first byte is the highest.
-        let bytes = u64::from_be_bytes(r.some(len));
-        let ports = ports::read(&mut m.services, ports, place, (bytes >> 32) as u32);
-        let bytes = bytes << (8 * ports_len);
+        let word = u32::from_be_bytes(r.some(ports_len));
+        let ports = ports::read(&mut m.services, ports, place, word);
+        let identification = u16::from_be_bytes(r.some(if has_identification { 2 } else { 0 }));
         let identification = if has_identification {
-            (bytes >> 48) as u16
+            identification
         } else {
             0
         };
-        let said = (bytes << (8 * identification_len) >> 48) as u16;
+        let said = u16::from_be_bytes(r.some(Self::checksum_len(head, payload_len)));
+        let numbers = Self::numbers(&mut r, head);
+        reader.follow(&r);
         let usual = m.prefix_mut(prefix);
         let ttl = code::ttl_of(ttl, usual.ttl);
         usual.ttl = ttl;
@@ -172,16 +193,15 @@ impl<const LEN: usize> Shape<LEN> {
         if !Self::UDP {
             usual.window = window;
         }
-        let segment_len = payload_len + Self::TRANSPORT_LEN;
         let ip = Ip {
             source,
             destination,
-            segment_len,
+            // Payloads that are too long were refused.
+            segment_len: payload_len.wrapping_add(Self::TRANSPORT_LEN),
             ttl,
             identification,
             flow_label,
         };
-        let numbers = Self::numbers(r, head);
         let tcp = Transported {
             ports,
             payload_len,
@@ -199,7 +219,7 @@ impl<const LEN: usize> Shape<LEN> {
     #[inline(always)]
     #[allow(clippy::cast_possible_truncation, reason = "some 16 bits")]
     fn read_seen(
-        r: &mut Reader<'_>,
+        reader: &mut Reader<'_>,
         m: &mut Model,
         head: Head,
         found: Found,
@@ -216,25 +236,27 @@ impl<const LEN: usize> Shape<LEN> {
             return Err(NO_PREFIX);
         }
         let is_same = head.form() == Form::Same;
-        r.bits(if is_same { 1 } else { PLACE_BITS + 1 });
+        let mut r = reader.ahead();
+        r.skip(if is_same { 1 } else { PLACE_BITS + 1 });
         let at = const { if Self::V6 { 5 } else { 6 } };
-        let tcp_width = Self::TCP_CODES_SEEN;
-        let codes = r.bits(at + tcp_width) as usize;
+        let width = at + Self::TCP_CODES_SEEN;
+        let codes = r.peek(width) as usize;
+        r.skip(width);
         let code = |at: u32, width: u32| codes >> at & ((1 << width) - 1);
         let has_ttl = code(3, 1) != 0;
-        let ttl = r.word(if has_ttl { 8 } else { 0 }).to_le_bytes()[0];
+        let ttl = r.word(code::TTL_SEEN_WIDTHS[code(3, 1)]).to_le_bytes()[0];
         let identification = code(4, 2);
         let identification = if Self::V6 {
             0
         } else {
-            let value = r.word(code::IDENTIFICATION[identification]);
+            let value = r.word(code::IDENTIFICATION_WIDTHS[identification]);
             code::identification_of((identification, value), last.identification())
         };
         r.turn();
-        let len = (code(0, 3), r.word(code::LEN[code(0, 3)]));
+        let len = (code(0, 3), r.word(code::LEN_WIDTHS[code(0, 3)]));
         let (payload_len, is_padded) = Self::payload(m, len)?;
         let flow_label = match Self::V6 && code(4, 1) != 0 {
-            true => r.word(20),
+            true => r.word(const { Width::new(20) }),
             false => last.flow_label,
         };
         r.turn();
@@ -247,13 +269,18 @@ impl<const LEN: usize> Shape<LEN> {
             stamps: 0,
         };
         if !Self::UDP {
-            let codes = [0, 2, 4, 6, 8].map(|more| code(at + more, 2));
-            Self::numbers_seen(r, head, codes, (&last, &other), &mut tcp);
+            Self::numbers_seen(&mut r, (head, codes >> at), (&last, &other), &mut tcp);
         }
+        reader.follow(&r);
+        let (source, destination) = if Self::V6 {
+            key.addresses::<true>()
+        } else {
+            key.addresses::<false>()
+        };
         let ip = Ip {
-            source: key.source,
-            destination: key.destination,
-            segment_len: payload_len + Self::TRANSPORT_LEN,
+            source,
+            destination,
+            segment_len: payload_len.wrapping_add(Self::TRANSPORT_LEN),
             ttl: if has_ttl { ttl } else { last.ttl },
             identification,
             flow_label,
@@ -267,18 +294,19 @@ impl<const LEN: usize> Shape<LEN> {
     /// TCP's numbers of a direction that was seen, by their codes and what is expected.
     #[inline(always)]
     fn numbers_seen(
-        r: &mut Reader<'_>,
-        head: Head,
-        [window, sequence, acknowledgement, stamp, echo]: [usize; 5],
+        r: &mut Ahead<'_>,
+        (head, codes): (Head, usize),
         (last, other): (&Side, &Side),
         tcp: &mut Transported,
     ) {
-        let value = r.word(code::WINDOW_SEEN[window]);
+        let code = |at: u32| codes >> at & 3;
+        let (window, sequence, acknowledgement) = (code(0), code(2), code(4));
+        let value = r.word(code::WINDOW_SEEN_WIDTHS[window]);
         tcp.window = code::window_seen_of((window, value), last.window());
-        let value = r.word(code::SEQUENCE[sequence]);
+        let value = r.word(code::SEQUENCE_WIDTHS[sequence]);
         let said = code::sequence_of((sequence, value), last.sequence());
         r.turn();
-        let value = r.word(code::FORWARD[acknowledgement]);
+        let value = r.word(code::FORWARD_WIDTHS[acknowledgement]);
         let coded = (acknowledgement, value);
         let acknowledged = code::forward_of(coded, last.acknowledgement(), other.sequence());
         let acknowledged = if has_acknowledgement(head) {
@@ -286,14 +314,15 @@ impl<const LEN: usize> Shape<LEN> {
         } else {
             0
         };
-        tcp.numbers = u64::from(said) << 32 | u64::from(acknowledged);
+        tcp.numbers = (u64::from(said) << 32 | u64::from(acknowledged)).to_be();
         r.turn();
         if Self::STAMPS {
-            let said = code::stamp_of((stamp, r.word(code::STAMP[stamp])), last.stamp());
+            let (stamp, echo) = (code(6), code(8));
+            let said = code::stamp_of((stamp, r.word(code::STAMP_WIDTHS[stamp])), last.stamp());
             r.turn();
-            let coded = (echo, r.word(code::FORWARD[echo]));
+            let coded = (echo, r.word(code::FORWARD_WIDTHS[echo]));
             let echoed = code::forward_of(coded, last.echo(), other.stamp());
-            tcp.stamps = u64::from(said) << 32 | u64::from(echoed);
+            tcp.stamps = (u64::from(said) << 32 | u64::from(echoed)).to_be();
             r.turn();
         }
     }
@@ -305,23 +334,25 @@ impl<const LEN: usize> Shape<LEN> {
         if is_known { 0 } else { 2 }
     }
 
-    /// Sequence and acknowledgement number, and timestamps, that are said as they are.
+    /// Sequence and acknowledgement number, and timestamps, that are said as they are in the packet.
     #[inline(always)]
-    fn numbers(r: &mut Reader<'_>, head: Head) -> (u64, u64) {
+    fn numbers(r: &mut Ahead<'_>, head: Head) -> (u64, u64) {
         if Self::UDP {
             return (0, 0);
         }
         let has_both = has_acknowledgement(head);
-        let numbers = u64::from_be_bytes(r.some(if has_both { 8 } else { 4 }));
+        let numbers = u64::from_ne_bytes(r.some(if has_both { 8 } else { 4 }));
+        // Without the second one, which is not there.
+        let only_first = u64::from(u32::MAX).rotate_left(32).to_be();
         let stamps = match Self::STAMPS {
-            true => u64::from_be_bytes(r.all()),
+            true => u64::from_ne_bytes(r.some(8)),
             false => 0,
         };
         (
             if has_both {
                 numbers
             } else {
-                numbers >> 32 << 32
+                numbers & only_first
             },
             stamps,
         )
@@ -351,7 +382,7 @@ impl<const LEN: usize> Shape<LEN> {
         said_checksum: u16,
         prefix: usize,
     ) -> Side {
-        let addresses = Self::put_ip(out, ip, head, tos);
+        let addresses = Self::put_ip(out, ip, (head, tos), tcp.ports);
         let pseudo = addresses + u64::from(ip.segment_len) + u64::from(Self::PROTOCOL);
         Self::put_transport(out, head, tcp, pseudo, said_checksum);
         let flags = if Self::UDP { 0 } else { FLAGS[head.flags()] };
@@ -363,18 +394,31 @@ impl<const LEN: usize> Shape<LEN> {
             identification: ip.identification.to_be(),
             window: if Self::UDP { 0 } else { tcp.window.to_be() },
             flow_label: ip.flow_label,
-            step: step(tcp.payload_len, flags),
-            numbers: tcp.numbers.to_be(),
-            stamps: tcp.stamps.to_be(),
+            payload_len: tcp.payload_len,
+            tcp_flags: flags,
+            numbers: tcp.numbers,
+            stamps: tcp.stamps,
         }
     }
 
     #[inline(always)]
-    fn address_bits(r: &mut Reader<'_>, code: usize) -> u32 {
+    fn address_v6(
+        r: &mut Ahead<'_>,
+        (m, prefix): (&mut Model, usize),
+        end: usize,
+        code: usize,
+        value: u32,
+    ) -> u128 {
+        let bytes = r.some(code::ADDRESS_V6[code & 7] as usize);
+        address_v6_of(m, prefix, end, code, (value, bytes))
+    }
+
+    #[inline(always)]
+    fn address_width(code: usize) -> Width {
         if Self::V6 {
-            address_value::<true>(r, code)
+            Width::new(if code == 0 { PLACE_BITS_V6 } else { 0 })
         } else {
-            address_value::<false>(r, code)
+            code::ADDRESS_WIDTHS[code & 7]
         }
     }
 
@@ -383,8 +427,8 @@ impl<const LEN: usize> Shape<LEN> {
     fn payload(m: &mut Model, len: code::Coded) -> Result<(u16, bool), Invalid> {
         let full = &mut m.full[Self::KIND];
         let (payload_len, is_padded) = code::len_of(len, *full);
-        let is_full = payload_len > *full || (Self::UDP && payload_len >= 512);
-        *full = if is_full { payload_len } else { *full };
+        let is_full = (payload_len > *full) | (Self::UDP & (payload_len >= 512));
+        *full = select_unpredictable(is_full, payload_len, *full);
         let ip_len = const { if Self::V6 { 0 } else { 20 } };
         if payload_len > u16::MAX - Self::TRANSPORT_LEN - ip_len {
             return Err(TOO_LONG);
@@ -394,51 +438,53 @@ impl<const LEN: usize> Shape<LEN> {
 
     #[inline(always)]
     fn remember_read(m: &mut Model, ip: &Ip, ports: u32, last: Side) {
-        let key = Key {
-            source: ip.source,
-            destination: ip.destination,
-            ports,
-            transport: Self::TRANSPORT,
-            is_v6: Self::V6,
+        let (source, destination) = (ip.source, ip.destination);
+        let key = if Self::V6 {
+            Key::new::<true>(source, destination, ports, Self::TRANSPORT)
+        } else {
+            Key::new::<false>(source, destination, ports, Self::TRANSPORT)
         };
-        let place = flow_place(key.source, key.destination, ports);
-        m.add_context(place, key, last);
+        m.add_context(key.place(), &key, last);
     }
 
-    /// Writes the IP header; the sum of its addresses.
+    /// Writes the IP header and the ports; the sum of its addresses.
     #[inline(always)]
-    fn put_ip(out: &mut [u8; OUT_LEN], ip: &Ip, head: Head, tos: u8) -> u64 {
-        let tos = u32::from(tos);
+    fn put_ip(out: &mut [u8; OUT_LEN], ip: &Ip, (head, tos): (Head, u8), ports: u32) -> u64 {
         if Self::V6 {
             put(
                 out,
                 IP_AT,
-                (6 << 28 | tos << 20 | ip.flow_label).to_be_bytes(),
+                (6 << 28 | u32::from(tos) << 20 | ip.flow_label).to_be_bytes(),
             );
             put(out, IP_AT + 4, ip.segment_len.to_be_bytes());
             put(out, IP_AT + 6, [Self::PROTOCOL, ip.ttl]);
             put(out, IP_AT + 8, ip.source.to_be_bytes());
             put(out, IP_AT + 24, ip.destination.to_be_bytes());
+            put(out, IP_AT + 40, ports.to_be_bytes());
             return words(ip.source) + words(ip.destination);
         }
-        let (source, destination) = (low32(ip.source), low32(ip.destination));
-        let addresses = u64::from(source) + u64::from(destination);
+        let source = u64::from(low32(ip.source));
+        let destination = u64::from(low32(ip.destination));
         let fragment = if head.has(Head::MAY_FRAGMENT) {
             0
         } else {
             0x4000
         };
-        let first = 0x4500_0000 | tos << 16 | (u32::from(ip.segment_len) + 20);
-        let second = u32::from(ip.identification) << 16 | fragment;
-        let third = u32::from(ip.ttl) << 24 | u32::from(Self::PROTOCOL) << 16;
-        let sum = addresses + u64::from(first) + u64::from(second) + u64::from(third);
-        let third = third | u32::from(!fold(sum));
+        let total_len = u64::from(ip.segment_len.wrapping_add(20));
+        let identification = u64::from(ip.identification);
+        let first = 0x45 << 56 | u64::from(tos) << 48 | total_len << 32;
+        let first = first | identification << 16 | fragment;
+        let second = u64::from(ip.ttl) << 56 | u64::from(Self::PROTOCOL) << 48 | source;
+        let checksum = !fold(add(add(first, second), destination));
+        let second = second | u64::from(checksum) << 32;
         put(out, IP_AT, first.to_be_bytes());
-        put(out, IP_AT + 4, second.to_be_bytes());
-        put(out, IP_AT + 8, third.to_be_bytes());
-        put(out, IP_AT + 12, source.to_be_bytes());
-        put(out, IP_AT + 16, destination.to_be_bytes());
-        addresses
+        put(out, IP_AT + 8, second.to_be_bytes());
+        put(
+            out,
+            IP_AT + 16,
+            (destination << 32 | u64::from(ports)).to_be_bytes(),
+        );
+        source + destination
     }
 
     /// Writes the header of the transport, with the checksum that is said unless it follows from all else.
@@ -457,29 +503,28 @@ impl<const LEN: usize> Shape<LEN> {
         } else {
             said_checksum
         };
-        put(out, at, tcp.ports.to_be_bytes());
         if Self::UDP {
-            put(out, at + 4, (tcp.payload_len + 8).to_be_bytes());
-            put(out, at + 6, checksum.to_be_bytes());
+            let len = u32::from(tcp.payload_len.wrapping_add(8));
+            put(out, at + 4, (len << 16 | u32::from(checksum)).to_be_bytes());
             return;
         }
         let flags = FLAGS[head.flags()];
         let words = u32::from(Self::TRANSPORT_LEN) << 26 | u32::from(flags) << 16;
         let words = words | u32::from(tcp.window);
-        let halves = |word: u64| (word >> 32) + (word & 0xffff_ffff);
         let checksum = if tcp.payload_len == 0 && !is_offloaded {
             let kind = if Self::STAMPS { 0x0101_080a } else { 0 };
             let sum = pseudo + u64::from(tcp.ports) + u64::from(words) + kind;
-            !fold(sum + halves(tcp.numbers) + halves(tcp.stamps))
+            let numbers = add(u64::from_be(tcp.numbers), u64::from_be(tcp.stamps));
+            !fold(add(sum, numbers))
         } else {
             checksum
         };
-        put(out, at + 4, tcp.numbers.to_be_bytes());
+        put(out, at + 4, tcp.numbers.to_ne_bytes());
+        let words = u64::from(words) << 32 | u64::from(checksum) << 16;
         put(out, at + 12, words.to_be_bytes());
-        put(out, at + 16, (u32::from(checksum) << 16).to_be_bytes());
         if Self::STAMPS {
             put(out, at + 20, [1, 1, 8, 10]);
-            put(out, at + 24, tcp.stamps.to_be_bytes());
+            put(out, at + 24, tcp.stamps.to_ne_bytes());
         }
     }
 }

@@ -4,77 +4,82 @@
 //!
 //! A header's length says what it would have to be, so all its fields are at known places; whatever is
 //! not as it would have to be is left to the other writer before anything is changed.
+//!
+//! What makes it fast: fields are read from the header where they are needed; room is reserved once for the whole record;
+//! codes and values are gathered in three words, of which each is written at once; and which of its codes a field has is
+//! found by tables and conditional moves, since no CPU predicts it.
 
 mod seen;
+mod ways;
+
+use std::hint::select_unpredictable;
 
 use strata_wire::LinkType;
 use strata_wire::transport::tcp_flag::ACK;
 
-use super::fields::low32;
-use super::index::Found;
-use super::kind::{FLAG_CODES, FLAGS_OTHER, FRAME_MIN, HEADS_BITS, Head};
-use super::model::{Key, Model, PREFIXES, Side, step};
+use super::index::{self, Found};
+use super::key::Key;
+use super::kind::{FLAGS, FLAGS_OTHER, FRAME_MIN, HEADS_BITS, Head, OptionsCode};
+use super::model::{Model, PREFIXES, Side};
 use super::shape::{ETHERNET_LEN, Shape};
+use super::sums::add;
 use super::write::Context;
-use super::{Header, code, head, index, ports};
-use crate::bits::{Position, TURN, Writer};
+use super::{Header, head, ports};
+use crate::bits::{Position, Reserved};
+use ways::Said;
 
-/// Writes the record, if it is one of those; where the writer is then.
+/// What became of a header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Outcome {
+    Written,
+    /// Its record is one of those, but there is no room for it.
+    Full,
+    /// Its record is another.
+    Other,
+}
+
+/// Writes the record, if it is one of those, into a datagram of at most `room` bytes.
 #[inline(always)]
 pub(super) fn write(
     bytes: &mut [u8],
-    at: Position,
-    c: &mut Context<'_>,
+    at: &mut Position,
+    room: usize,
+    c: Context<'_>,
     header: &Header<'_>,
-) -> Option<Position> {
+) -> Outcome {
     match header.bytes.len() {
-        42 => Shape::<42>::write(bytes, at, c, header),
-        54 => Shape::<54>::write(bytes, at, c, header),
-        66 => Shape::<66>::write(bytes, at, c, header),
-        62 => Shape::<62>::write(bytes, at, c, header),
-        74 => Shape::<74>::write(bytes, at, c, header),
-        86 => Shape::<86>::write(bytes, at, c, header),
-        _ => None,
+        42 => Shape::<42>::write(bytes, at, room, c, header),
+        54 => Shape::<54>::write(bytes, at, room, c, header),
+        66 => Shape::<66>::write(bytes, at, room, c, header),
+        62 => Shape::<62>::write(bytes, at, room, c, header),
+        74 => Shape::<74>::write(bytes, at, room, c, header),
+        86 => Shape::<86>::write(bytes, at, room, c, header),
+        _ => Outcome::Other,
     }
 }
 
 /// What IP says.
 struct Ip {
-    source: u128,
-    destination: u128,
     /// Sum of the addresses, as they are in memory.
     sum: u64,
-    segment_len: u16,
-    ttl: u8,
-    /// As in the packet; 0 for IPv6.
-    identification: u16,
-    may_fragment: bool,
-    flow_label: u32,
-}
-
-/// What follows it.
-struct After {
+    /// Bytes after the transport's header.
     payload_len: u16,
-    flags: u8,
-    checksum: u16,
-    is_offloaded: bool,
-    /// Sequence and acknowledgement number, and timestamps, as in the packet.
-    numbers: u64,
-    stamps: u64,
-    window: u16,
+    /// In the head.
+    head: u16,
 }
 
 /// A packet whose record is one of these.
-struct Packet {
-    ip: Ip,
-    after: After,
-    key: Key,
+struct Packet<'a, const LEN: usize> {
+    h: &'a [u8; LEN],
+    payload_len: u16,
+    is_padded: bool,
+    /// A reader knows the checksum.
+    is_known: bool,
     flow: Flow,
-    /// The number of the start of the frame, if it is known.
-    prefix: Option<usize>,
+    /// The number of the start of the frame, or [`PREFIXES`].
+    prefix: usize,
     /// The number of the head.
     known: u8,
-    is_padded: bool,
 }
 
 /// Its flow.
@@ -86,68 +91,205 @@ enum Flow {
     Seen(Found),
 }
 
+/// Bits of a time difference after which there is room for codes: of the 63 between two turns, at most 7 are there
+/// before, and 25 are for codes.
+const TIME_USUAL: u32 = 63 - 7 - HEADS_BITS - 25;
+
 impl<const LEN: usize> Shape<LEN> {
     #[inline(always)]
     fn write(
         bytes: &mut [u8],
-        at: Position,
-        c: &mut Context<'_>,
+        at: &mut Position,
+        room: usize,
+        mut c: Context<'_>,
         header: &Header<'_>,
-    ) -> Option<Position> {
-        let packet = Self::recognised(c, header)?;
-        let mut w = Writer::new(bytes, at);
-        w.bits(u64::from(packet.known), HEADS_BITS);
-        head::write_time(&mut w, c.datagram, c.units, c.difference);
+    ) -> Outcome {
+        let Some(packet) = Self::recognised(&c, header) else {
+            return Outcome::Other;
+        };
+        let Some((time, time_width)) = head::short_time(c.datagram, c.units) else {
+            return Outcome::Other;
+        };
+        let end = bytes.len();
+        let mut w = Reserved::new(bytes, *at);
+        let first = u64::from(packet.known) | time << HEADS_BITS;
+        w.bits(first, HEADS_BITS + time_width);
+        if time_width > TIME_USUAL {
+            w.turn();
+        }
         c.m.time_ns = header.ts_ns;
         match packet.flow {
-            Flow::New(place) => Self::write_first(&mut w, c, header, &packet, place),
+            Flow::New(place) => Self::write_first(&mut w, &mut c, &packet, place),
             Flow::Seen(found) => Self::write_seen(&mut w, c.m, &packet, found),
         }
-        Some(w.position())
+        let position = w.position();
+        if position.len(end) > room {
+            return Outcome::Full;
+        }
+        *at = position;
+        Outcome::Written
     }
 
     /// Writes the first packet of a flow.
     #[inline(always)]
-    fn write_first(
-        w: &mut Writer<'_>,
-        c: &mut Context<'_>,
-        header: &Header<'_>,
-        packet: &Packet,
-        place: u8,
-    ) {
-        let prefix = match packet.prefix {
-            Some(number) => (number, number),
-            None => c.index.prefix(c.m, &header.bytes[..ETHERNET_LEN]),
+    fn write_first(w: &mut Reserved<'_>, c: &mut Context<'_>, packet: &Packet<'_, LEN>, place: u8) {
+        let (number, prefix) = if packet.prefix == PREFIXES {
+            c.index.prefix(c.m, &packet.h[..ETHERNET_LEN])
+        } else {
+            (packet.prefix, packet.prefix)
         };
-        let mut bytes = Self::values(w, c.m, packet, prefix);
-        let (ip, after) = (&packet.ip, &packet.after);
-        if !Self::V6 {
-            bytes.push(ip.identification, ip.identification != 0);
-        }
-        bytes.push(after.checksum, !Self::is_known(after));
-        w.some(bytes.word.to_le_bytes(), bytes.len);
-        if Self::STAMPS {
-            let both = u128::from(after.numbers.to_be()) << 64 | u128::from(after.stamps.to_be());
-            w.all(both.to_be_bytes());
-        } else if !Self::UDP {
-            w.all(after.numbers.to_ne_bytes());
-        }
-        c.m.add_context(place, packet.key, Self::side(packet, prefix.1, c.m.tos));
+        Self::values(w, c.m, packet, (number, prefix));
+        let side = Self::side(packet, prefix, c.m.tos);
+        c.m.add_context(place, &Self::key(packet.h), side);
     }
 
-    /// Whether a reader knows the checksum.
+    /// Writes codes and values.
     #[inline(always)]
-    fn is_known(after: &After) -> bool {
-        after.is_offloaded || (!Self::UDP && after.payload_len == 0)
+    fn values(
+        w: &mut Reserved<'_>,
+        m: &mut Model,
+        packet: &Packet<'_, LEN>,
+        (number, prefix): (usize, usize),
+    ) {
+        let h = packet.h;
+        let mut ends = Bits::default();
+        let (end_codes, bytes) = Self::ends(h, m, prefix, &mut ends);
+        let (ports_code, place, ports) = ports::write(&mut m.services, be32(h, Self::AT));
+        if number == PREFIXES {
+            w.all([ETHERNET_LEN.to_le_bytes()[0]]);
+            w.all::<ETHERNET_LEN>(part(h, 0));
+        }
+        if Self::V6 {
+            w.last(Self::source(h), bytes[0]);
+            w.last(Self::destination(h), bytes[1]);
+        }
+        let ports_len = if ports_code < ports::BOTH { 2 } else { 4 };
+        w.some(ports.to_be_bytes(), ports_len);
+        Self::whole(w, packet);
+        let mut rest = Bits::default();
+        rest.push(place.into(), ports::place_width(ports_code));
+        let usual = m.prefix_mut(prefix);
+        let ttl = ways::ttl(Self::ttl(h), usual.ttl);
+        usual.ttl = Self::ttl(h);
+        rest.push(ttl.value, ttl.width);
+        let mut window = Bits::default();
+        let window_code = if Self::UDP {
+            0
+        } else {
+            let now = u16::from_be_bytes(part(h, Self::AT + 14));
+            let said = ways::window(now, usual.window);
+            usual.window = now;
+            window.push(said.value, said.width);
+            said.code
+        };
+        let len = Self::len(m, packet);
+        rest.push(len.value, len.width);
+        let label = Self::flow_label(h);
+        let has_label = u64::from(label != 0);
+        rest.push(label.into(), if label != 0 { 20 } else { 0 });
+
+        let at = const { if Self::V6 { 8 } else { 7 } };
+        let codes = number.min(3) as u64 | len.code << 2 | ttl.code << 5 | has_label << 7;
+        let codes = codes | (end_codes | (ports_code as u64) << 6 | window_code << 9) << at;
+        w.bits(codes, at + Self::LATER_CODES);
+        if number >= 3 {
+            w.bits((number as u64).wrapping_sub(3), 4);
+        }
+        w.turn();
+        w.long(ends.bits, ends.width);
+        if Self::V6 {
+            w.bits(rest.bits, rest.width);
+            w.turn();
+            rest = window;
+        } else {
+            rest.push(window.bits, window.width);
+        }
+        w.bits(rest.bits, rest.width);
+        w.turn();
+    }
+
+    /// Writes what is as in the header, after the ports.
+    #[inline(always)]
+    fn whole(w: &mut Reserved<'_>, packet: &Packet<'_, LEN>) {
+        let h = packet.h;
+        if !Self::V6 {
+            let identification: [u8; 2] = part(h, 18);
+            let is_said = identification != [0; 2];
+            w.some(identification, if is_said { 2 } else { 0 });
+        }
+        w.some(Self::checksum(h), if packet.is_known { 0 } else { 2 });
+        if !Self::UDP {
+            w.all::<8>(part(h, Self::AT + 4));
+        }
+        if Self::STAMPS {
+            w.all::<8>(part(h, Self::AT + 24));
+        }
+    }
+
+    /// Bits of the codes from the addresses' on.
+    const LATER_CODES: u32 = if Self::UDP { 9 } else { 11 };
+
+    /// The codes of both addresses, and how many bytes follow of each; the bits that do are in `ends`.
+    #[inline(always)]
+    fn ends(h: &[u8; LEN], m: &mut Model, prefix: usize, ends: &mut Bits) -> (u64, [u32; 2]) {
+        if Self::V6 {
+            let source = index::address_v6(m, prefix, 0, Self::source(h));
+            let destination = index::address_v6(m, prefix, 1, Self::destination(h));
+            ends.push(source.value, source.width);
+            ends.push(destination.value, destination.width);
+            let codes = source.code | destination.code << 3;
+            return (codes as u64, [source.bytes, destination.bytes]);
+        }
+        let source = ways::address(m, prefix, 0, be32(h, 26));
+        let destination = ways::address(m, prefix, 1, be32(h, 30));
+        ends.push(source.value, source.width);
+        ends.push(destination.value, destination.width);
+        (source.code | destination.code << 3, [0; 2])
+    }
+
+    /// The payload's length; the full one is learned.
+    #[inline(always)]
+    fn len(m: &mut Model, packet: &Packet<'_, LEN>) -> Said {
+        let (full, payload_len) = (&mut m.full[Self::KIND], packet.payload_len);
+        let len = ways::len(payload_len, *full, packet.is_padded);
+        let is_full = (payload_len > *full) | (Self::UDP & (payload_len >= 512));
+        *full = select_unpredictable(is_full, payload_len, *full);
+        len
+    }
+
+    /// What is remembered of a packet.
+    #[inline(always)]
+    fn side(packet: &Packet<'_, LEN>, prefix: usize, tos: u8) -> Side {
+        let h = packet.h;
+        let mut side = Side {
+            is_seen: true,
+            prefix: prefix.to_le_bytes()[0],
+            tos,
+            ttl: Self::ttl(h),
+            identification: Self::identification(h),
+            flow_label: Self::flow_label(h),
+            ..Side::UNSEEN
+        };
+        if !Self::UDP {
+            side.window = u16::from_ne_bytes(part(h, Self::AT + 14));
+            side.payload_len = packet.payload_len;
+            side.tcp_flags = h[Self::AT + 13];
+            side.numbers = Self::numbers_in(h);
+        }
+        if Self::STAMPS {
+            side.stamps = Self::stamps_in(h);
+        }
+        side
     }
 
     /// The packet, if its record is one of these.
     #[inline(always)]
-    fn recognised(c: &Context<'_>, header: &Header<'_>) -> Option<Packet> {
+    #[allow(clippy::cast_possible_truncation, reason = "at most 86")]
+    fn recognised<'a>(c: &Context<'_>, header: &Header<'a>) -> Option<Packet<'a, LEN>> {
         let h: &[u8; LEN] = header.bytes.try_into().ok()?;
         let m = &*c.m;
-        let prefix = c.index.find_ethernet(m, h.first_chunk()?);
-        if prefix.is_none() && c.datagram.link != LinkType::ETHERNET {
+        let prefix = c.index.find_ethernet(h.first_chunk()?);
+        if prefix == PREFIXES && c.datagram.link != LinkType::ETHERNET {
             return None;
         }
         let ip = if Self::V6 {
@@ -155,187 +297,60 @@ impl<const LEN: usize> Shape<LEN> {
         } else {
             Self::ip_v4(h, m.tos)?
         };
-        let after = Self::transport(h, &ip)?;
-        let end = u32::try_from(Self::AT).ok()? + u32::from(ip.segment_len);
+        let (kind, is_offloaded) = Self::transport(h, &ip)?;
+        let payload_len = ip.payload_len;
+        let end = LEN as u32 + u32::from(payload_len);
         let is_padded = end < FRAME_MIN && header.wire_len == FRAME_MIN;
-        if !(is_padded | (header.wire_len == end)) | (header.label != m.label) {
+        if !(is_padded | (header.wire_len == end)) || header.label != m.label {
             return None;
         }
-        let flags = FLAG_CODES[usize::from(after.flags)];
-        let flow_ports = u32::from_be_bytes(part(h, Self::AT));
-        let key = Key {
-            source: ip.source,
-            destination: ip.destination,
-            ports: flow_ports,
-            transport: Self::TRANSPORT,
-            is_v6: Self::V6,
-        };
-        let kind = Head::tcp(if Self::UDP { 0 } else { flags }, Self::OPTIONS)
-            .with(Head::MAY_FRAGMENT, ip.may_fragment)
-            .with(Head::OFFLOADED, after.is_offloaded);
-        let (flow, kind) = match index::flow(m, &key) {
+        let kind = Head(kind | ip.head).with(Head::OFFLOADED, is_offloaded);
+        let (flow, kind) = match index::flow(m, &Self::key(h)) {
             Err(place) => {
                 let kind = kind.of_new(Self::V6, Self::TRANSPORT);
-                let is_zero = !Self::V6 && ip.identification == 0;
-                (
-                    Flow::New(place),
-                    kind.with(Head::NO_IDENTIFICATION, is_zero),
-                )
+                let is_zero = !Self::V6 && Self::identification(h) == 0;
+                let kind = kind.with(Head::NO_IDENTIFICATION, is_zero);
+                (Flow::New(place), kind)
             }
             Ok(found) => {
                 let last = &m.context(found.context)?.sides[found.side & 1];
                 let is_usual = last.is_seen && last.tos == m.tos;
-                if !is_usual || prefix != Some(usize::from(last.prefix)) {
+                if !is_usual || prefix != usize::from(last.prefix) {
                     return None;
                 }
                 let is_last = found.context == m.last_context;
                 (Flow::Seen(found), kind.of_flow(is_last))
             }
         };
-        let known = c.index.find_head(kind)?;
-        if !head::is_short_time(c.datagram, c.units) {
-            return None;
-        }
         Some(Packet {
-            ip,
-            after,
-            key,
+            h,
+            payload_len,
+            is_padded,
+            is_known: is_offloaded || (!Self::UDP && payload_len == 0),
             flow,
             prefix,
-            known,
-            is_padded,
+            known: c.index.find_head(kind)?,
         })
-    }
-
-    /// Writes codes and values up to those that are bytes; the ports are the first of these.
-    #[inline(always)]
-    fn values(
-        w: &mut Writer<'_>,
-        m: &mut Model,
-        packet: &Packet,
-        (number, prefix): (usize, usize),
-    ) -> Bytes {
-        let (ip, after) = (&packet.ip, &packet.after);
-        let len = Self::len(m, packet);
-        let usual = m.prefix_mut(prefix);
-        let ttl = code::ttl(ip.ttl, usual.ttl);
-        usual.ttl = ip.ttl;
-        let window = code::window(u16::from_be(after.window), usual.window);
-        if !Self::UDP {
-            usual.window = u16::from_be(after.window);
-        }
-        let (source, destination) = if Self::V6 {
-            let source = index::address_v6(m, prefix, 0, ip.source);
-            (source, index::address_v6(m, prefix, 1, ip.destination))
-        } else {
-            let source = index::address(m, prefix, 0, low32(ip.source));
-            (source, index::address(m, prefix, 1, low32(ip.destination)))
-        };
-        let (ports_code, ports_place, ports_word) = ports::write(&mut m.services, packet.key.ports);
-        let codes = number.min(3) | len << 2 | ttl.0 << 5;
-        let mut codes = Bits {
-            bits: codes as u64,
-            width: 7,
-        };
-        if Self::V6 {
-            codes.push((ip.flow_label != 0).into(), 1);
-        }
-        let end_codes = source.code | destination.code << 3 | ports_code << 6;
-        codes.push(end_codes as u64, 9);
-        if !Self::UDP {
-            codes.push(window.0 as u64, 2);
-        }
-        if number >= 3 {
-            codes.push(number as u64 - 3, 4);
-        }
-        codes.push(source.value, source.width);
-        w.bits(codes.bits, codes.width);
-        w.turn();
-        if number == PREFIXES {
-            let bytes = m.prefix(prefix).bytes();
-            w.all([ETHERNET_LEN.to_le_bytes()[0]]);
-            w.slice(bytes);
-        }
-        if Self::V6 {
-            w.last(ip.source, source.bytes);
-            w.last(ip.destination, destination.bytes);
-        }
-        let mut ends = Bits::default();
-        ends.push(destination.value, destination.width);
-        ends.push(ports_place.into(), ports::place_width(ports_code));
-        ends.push(ttl.1.into(), code::TTL[ttl.0]);
-        let mut rest = Bits::default();
-        let (len_bits, len_width) = len_value(len, after.payload_len);
-        rest.push(len_bits, len_width);
-        if Self::V6 {
-            let width = if ip.flow_label == 0 { 0 } else { 20 };
-            rest.push(ip.flow_label.into(), width);
-        }
-        if !Self::UDP {
-            rest.push(window.1.into(), code::WINDOW[window.0]);
-        }
-        if ends.width + rest.width <= TURN {
-            ends.push(rest.bits, rest.width);
-            w.bits(ends.bits, ends.width);
-        } else {
-            w.bits(ends.bits, ends.width);
-            w.turn();
-            w.bits(rest.bits, rest.width);
-        }
-        w.turn();
-        Bytes {
-            word: ports_word.swap_bytes().into(),
-            len: if ports_code < ports::BOTH { 2 } else { 4 },
-        }
-    }
-
-    /// The code of the payload's length; the full one is learned.
-    #[inline(always)]
-    fn len(m: &mut Model, packet: &Packet) -> usize {
-        let (full, payload_len) = (&mut m.full[Self::KIND], packet.after.payload_len);
-        let len = code::len(payload_len, *full, packet.is_padded);
-        let is_full = payload_len > *full || (Self::UDP && payload_len >= 512);
-        *full = if is_full { payload_len } else { *full };
-        len
-    }
-
-    /// What is remembered of a packet.
-    #[inline(always)]
-    fn side(packet: &Packet, prefix: usize, tos: u8) -> Side {
-        let (ip, after) = (&packet.ip, &packet.after);
-        Side {
-            is_seen: true,
-            prefix: prefix.to_le_bytes()[0],
-            tos,
-            ttl: ip.ttl,
-            identification: ip.identification,
-            window: after.window,
-            flow_label: ip.flow_label,
-            step: step(after.payload_len, after.flags),
-            numbers: after.numbers,
-            stamps: after.stamps,
-        }
     }
 
     #[inline(always)]
     fn ip_v4(h: &[u8; LEN], tos: u8) -> Option<Ip> {
-        let sum = word(h, 26) + word(h, 30);
-        let rest = word(h, 14) + word(h, 18) + word(h, 22);
-        let fragment = u16::from_be_bytes(part(h, 20));
+        let sum = word64(h, 26);
+        let all = add(add(word64(h, 14), word(h, 22)), sum);
         let is_plain = part(h, 12) == [8, 0, 0x45, tos]
-            && fragment & !0x4000 == 0
+            && h[20] & !0x40 == 0
+            && h[21] == 0
             && h[23] == Self::PROTOCOL
-            && is_right(sum + rest, u16::from_ne_bytes(part(h, 24)));
+            && is_right(all, u16::from_ne_bytes(part(h, 24)));
         let total_len = u16::from_be_bytes(part(h, 16));
-        is_plain.then_some(Ip {
-            source: u32::from_be_bytes(part(h, 26)).into(),
-            destination: u32::from_be_bytes(part(h, 30)).into(),
+        if !is_plain || total_len < 20 + Self::TRANSPORT_LEN {
+            return None;
+        }
+        Some(Ip {
             sum,
-            segment_len: total_len.checked_sub(20)?,
-            ttl: h[22],
-            identification: u16::from_ne_bytes(part(h, 18)),
-            may_fragment: fragment == 0,
-            flow_label: 0,
+            payload_len: total_len.wrapping_sub(20 + Self::TRANSPORT_LEN),
+            // Without the bit "don't fragment", which is 0x40.
+            head: u16::from(h[20] ^ 0x40) << 6,
         })
     }
 
@@ -345,79 +360,144 @@ impl<const LEN: usize> Shape<LEN> {
         let is_plain = part(h, 12) == [0x86, 0xdd]
             && first >> 20 == 0x600 | u32::from(tos)
             && h[20] == Self::PROTOCOL;
-        let source = word(h, 22) + word(h, 26) + word(h, 30) + word(h, 34);
-        let destination = word(h, 38) + word(h, 42) + word(h, 46) + word(h, 50);
-        is_plain.then_some(Ip {
-            source: u128::from_be_bytes(part(h, 22)),
-            destination: u128::from_be_bytes(part(h, 38)),
-            sum: source + destination,
-            segment_len: u16::from_be_bytes(part(h, 18)),
-            ttl: h[21],
-            identification: 0,
-            may_fragment: false,
-            flow_label: first & 0xf_ffff,
+        let source = add(word64(h, 22), word64(h, 30));
+        let destination = add(word64(h, 38), word64(h, 46));
+        let segment_len = u16::from_be_bytes(part(h, 18));
+        if !is_plain || segment_len < Self::TRANSPORT_LEN {
+            return None;
+        }
+        Some(Ip {
+            sum: add(source, destination),
+            payload_len: segment_len.wrapping_sub(Self::TRANSPORT_LEN),
+            head: 0,
         })
     }
 
+    /// What the transport says of the head, and whether its checksum is that of the pseudo-header.
     #[inline(always)]
-    fn transport(h: &[u8; LEN], ip: &Ip) -> Option<After> {
+    fn transport(h: &[u8; LEN], ip: &Ip) -> Option<(u16, bool)> {
         let at = Self::AT;
-        let payload_len = ip.segment_len.checked_sub(Self::TRANSPORT_LEN)?;
-        let pseudo = ip.sum
-            + u64::from(ip.segment_len.to_be())
-            + u64::from(u16::from(Self::PROTOCOL).to_be());
+        let segment_len = ip.payload_len.wrapping_add(Self::TRANSPORT_LEN).to_be();
+        let more = u64::from(segment_len) + u64::from(u16::from(Self::PROTOCOL).to_be());
+        let checksum = u16::from_ne_bytes(Self::checksum(h));
+        // The sum of the pseudo-header, which is not 0, folded to 16 bits.
+        let is_offloaded = is_zero(add(ip.sum, more + u64::from(!checksum))) && checksum != 0;
         if Self::UDP {
-            let checksum = u16::from_ne_bytes(part(h, at + 6));
-            let is_plain = u16::from_be_bytes(part(h, at + 4)) == ip.segment_len;
-            return is_plain.then_some(After {
-                payload_len,
-                flags: 0,
-                checksum,
-                is_offloaded: is_sum(pseudo, checksum),
-                numbers: 0,
-                stamps: 0,
-                window: 0,
-            });
+            let is_plain = u16::from_ne_bytes(part(h, at + 4)) == segment_len;
+            return is_plain.then_some((0, is_offloaded));
         }
-        let [words, flags] = part(h, at + 12);
-        let checksum = u16::from_ne_bytes(part(h, at + 16));
-        let is_plain = u16::from(words) == Self::TRANSPORT_LEN << 2
-            && FLAG_CODES[usize::from(flags)] != FLAGS_OTHER
-            && flags & ACK != 0
+        let flags = FLAGS_USUAL[usize::from(h[at + 13])];
+        let is_plain = u16::from(h[at + 12]) == Self::TRANSPORT_LEN << 2
+            && flags != UNUSUAL
             && part(h, at + 18) == [0, 0]
             && (!Self::STAMPS || part(h, at + 20) == [1, 1, 8, 10]);
         if !is_plain {
             return None;
         }
-        let is_offloaded = is_sum(pseudo, checksum);
-        if payload_len == 0 {
-            let numbers = word(h, at) + word(h, at + 4) + word(h, at + 8);
-            let mut sum = pseudo + numbers + word(h, at + 12) + word(h, at + 16);
+        if ip.payload_len == 0 && !is_offloaded {
+            let numbers = add(word64(h, at), word64(h, at + 8));
+            let mut sum = add(add(ip.sum, numbers), more + word(h, at + 16));
             if Self::STAMPS {
-                sum += word(h, at + 20) + word(h, at + 24) + word(h, at + 28);
+                sum = add(sum, add(word64(h, at + 24), word(h, at + 20)));
             }
-            if !is_offloaded && !is_right(sum, checksum) {
+            if !is_right(sum, checksum) {
                 return None;
             }
         }
-        Some(After {
-            payload_len,
-            flags,
-            checksum,
-            is_offloaded,
-            numbers: u64::from_ne_bytes(part(h, at + 4)),
-            stamps: if Self::STAMPS {
-                u64::from_ne_bytes(part(h, at + 24))
-            } else {
-                0
-            },
-            window: u16::from_ne_bytes(part(h, at + 14)),
-        })
+        Some((flags | (Self::OPTIONS as u16) << 10, is_offloaded))
+    }
+
+    #[inline(always)]
+    fn key(h: &[u8; LEN]) -> Key {
+        let ends = if Self::V6 {
+            let word = |at| u64::from_be_bytes(part(h, at));
+            [word(22), word(30), word(38), word(46)]
+        } else {
+            [u64::from_be_bytes(part(h, 26)), 0, 0, 0]
+        };
+        Key {
+            ends,
+            ports: be32(h, Self::AT),
+            transport: Self::TRANSPORT,
+            is_v6: Self::V6,
+        }
+    }
+
+    #[inline(always)]
+    fn source(h: &[u8; LEN]) -> u128 {
+        if Self::V6 {
+            u128::from_be_bytes(part(h, 22))
+        } else {
+            be32(h, 26).into()
+        }
+    }
+
+    #[inline(always)]
+    fn destination(h: &[u8; LEN]) -> u128 {
+        if Self::V6 {
+            u128::from_be_bytes(part(h, 38))
+        } else {
+            be32(h, 30).into()
+        }
+    }
+
+    #[inline(always)]
+    fn ttl(h: &[u8; LEN]) -> u8 {
+        h[const { if Self::V6 { 21 } else { 22 } }]
+    }
+
+    /// As in the packet; 0 for IPv6.
+    #[inline(always)]
+    fn identification(h: &[u8; LEN]) -> u16 {
+        if Self::V6 {
+            0
+        } else {
+            u16::from_ne_bytes(part(h, 18))
+        }
+    }
+
+    /// 0 for IPv4.
+    #[inline(always)]
+    fn flow_label(h: &[u8; LEN]) -> u32 {
+        if Self::V6 { be32(h, 14) & 0xf_ffff } else { 0 }
+    }
+
+    #[inline(always)]
+    fn checksum(h: &[u8; LEN]) -> [u8; 2] {
+        part(h, const { Self::AT + if Self::UDP { 6 } else { 16 } })
+    }
+
+    /// Sequence and acknowledgement number, as in the packet.
+    #[inline(always)]
+    fn numbers_in(h: &[u8; LEN]) -> u64 {
+        word64(h, Self::AT + 4)
+    }
+
+    /// Timestamps, as in the packet.
+    #[inline(always)]
+    fn stamps_in(h: &[u8; LEN]) -> u64 {
+        word64(h, Self::AT + 24)
     }
 }
 
+/// TCP's flags in a head, if they have a code and acknowledge.
+static FLAGS_USUAL: [u16; 256] = {
+    let mut heads = [UNUSUAL; 256];
+    let mut code = 0;
+    while code < FLAGS_OTHER {
+        let flags = FLAGS[code as usize];
+        if flags & ACK != 0 {
+            heads[flags as usize] = Head::tcp(code, OptionsCode::None).0;
+        }
+        code += 1;
+    }
+    heads
+};
+/// Of all others.
+const UNUSUAL: u16 = u16::MAX;
+
 /// Bits on their way, the first in the lowest.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct Bits {
     bits: u64,
     width: u32,
@@ -427,33 +507,8 @@ impl Bits {
     #[inline(always)]
     fn push(&mut self, value: u64, width: u32) {
         self.bits |= value << (self.width & 63);
-        self.width += width;
+        self.width = self.width.wrapping_add(width);
     }
-}
-
-/// Up to eight bytes on their way, the first in the lowest; what is above them is not written.
-struct Bytes {
-    word: u64,
-    len: usize,
-}
-
-impl Bytes {
-    /// Adds two bytes as they are in memory, if they are said.
-    #[inline(always)]
-    fn push(&mut self, bytes: u16, is_said: bool) {
-        let shift = (self.len * 8) & 63;
-        let kept = self.word & ((1 << shift) - 1);
-        self.word = kept | u64::from(u16::from_le_bytes(bytes.to_ne_bytes())) << shift;
-        self.len += if is_said { 2 } else { 0 };
-    }
-}
-
-/// What follows the code of a payload's length.
-#[inline(always)]
-fn len_value(code: usize, payload_len: u16) -> (u64, u32) {
-    let code = code & 7;
-    let said = u32::from(payload_len) & code::LEN_MASKS[code];
-    (said.into(), code::LEN[code])
 }
 
 #[inline(always)]
@@ -462,19 +517,32 @@ fn part<const LEN: usize, const N: usize>(h: &[u8; LEN], at: usize) -> [u8; N] {
 }
 
 #[inline(always)]
+fn be32<const LEN: usize>(h: &[u8; LEN], at: usize) -> u32 {
+    u32::from_be_bytes(part(h, at))
+}
+
+#[inline(always)]
 fn word<const LEN: usize>(h: &[u8; LEN], at: usize) -> u64 {
     u32::from_ne_bytes(part(h, at)).into()
+}
+
+#[inline(always)]
+fn word64<const LEN: usize>(h: &[u8; LEN], at: usize) -> u64 {
+    u64::from_ne_bytes(part(h, at))
 }
 
 /// Whether a checksum makes a sum right that has it in it, and is the one that is computed for it (RFC
 /// 1071): 0xffff would be for a sum of 0 only.
 #[inline(always)]
 fn is_right(sum: u64, checksum: u16) -> bool {
-    sum.is_multiple_of(0xffff) && checksum != 0xffff
+    is_zero(sum) && checksum != 0xffff
 }
 
-/// Whether a checksum is this sum, which is not 0, folded to 16 bits.
+/// Whether a sum is a multiple of 0xffff: these are what a multiple of its inverse makes small (Granlund and Montgomery,
+/// "Division by Invariant Integers using Multiplication", section 9).
 #[inline(always)]
-fn is_sum(sum: u64, checksum: u16) -> bool {
-    (sum + 0xffff - u64::from(checksum)).is_multiple_of(0xffff) && checksum != 0
+fn is_zero(sum: u64) -> bool {
+    const INVERSE: u64 = 0xfffe_fffe_fffe_ffff;
+    const { assert!(INVERSE.wrapping_mul(0xffff) == 1) };
+    sum.wrapping_mul(INVERSE) <= u64::MAX / 0xffff
 }

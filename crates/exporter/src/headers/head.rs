@@ -36,13 +36,8 @@ const TIME_ESCAPE: u32 = 15;
 /// as they are; or 15 ones and all of it.
 #[inline(always)]
 pub(super) fn write_time(w: &mut Writer<'_>, datagram: &Datagram, units: u64, difference: u64) {
-    let width = datagram.time_bits;
-    let high = units >> (width & 63);
-    if high < u64::from(TIME_ESCAPE) {
-        let high = u32::from(high.to_le_bytes()[0]);
-        let ones = (1 << high) - 1;
-        let low = units & ((1 << (width & 63)) - 1);
-        w.bits(ones | low << (high + 1), high + 1 + width);
+    if let Some((value, width)) = short_time(datagram, units) {
+        w.bits(value, width);
     } else {
         w.bits((1 << TIME_ESCAPE) - 1, TIME_ESCAPE);
         w.all(difference.to_be_bytes());
@@ -50,10 +45,19 @@ pub(super) fn write_time(w: &mut Writer<'_>, datagram: &Datagram, units: u64, di
     w.turn();
 }
 
-/// Whether a time difference is not written whole.
+/// A time difference that is not written whole, and in how many bits.
 #[inline(always)]
-pub(super) fn is_short_time(datagram: &Datagram, units: u64) -> bool {
-    units >> (datagram.time_bits & 63) < u64::from(TIME_ESCAPE)
+pub(super) fn short_time(datagram: &Datagram, units: u64) -> Option<(u64, u32)> {
+    let width = datagram.time_bits & 63;
+    let high = units >> width;
+    if high >= u64::from(TIME_ESCAPE) {
+        return None;
+    }
+    let low = units & ((1 << width) - 1);
+    let high = u32::from(high.to_le_bytes()[0]);
+    // The ones, a zero, and what is low.
+    let value = ((low << 1 | 1) << high).wrapping_sub(1);
+    Some((value, high + 1 + width))
 }
 
 /// Reads what [`write_time`] wrote: the difference, in ns.

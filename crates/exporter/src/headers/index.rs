@@ -2,8 +2,9 @@
 //! starts of frames by comparing.
 
 use super::code;
+use super::key::{Key, place};
 use super::kind::{HEADS, Head, USUAL};
-use super::model::{Key, Model, PLACE_BITS_V6, PREFIXES, ethernet_words, flow_place, place};
+use super::model::{Model, PLACE_BITS_V6, PREFIXES, ethernet_words};
 
 /// A flow of the datagram, and which of its directions: 0 is that of its first packet.
 #[derive(Clone, Copy, Debug)]
@@ -16,14 +17,20 @@ pub(super) struct Found {
 const NO_HEAD: u8 = 31;
 const _: () = assert!(NO_HEAD as usize == HEADS);
 
+const ETHERNET_PLACES: usize = PREFIXES.next_power_of_two();
+/// In place of an Ethernet header's words: they overlap in two bytes, which differ here.
+const NO_ETHERNET: [u64; 2] = [0, u64::MAX];
+
 #[derive(Debug)]
 pub(super) struct Index {
     /// Numbers of heads.
     heads: Box<[u8; Head::COUNT]>,
     /// Whether they are others than at the start of a datagram.
     has_learned: bool,
-    /// Numbers of Ethernet headers, plus 1, by hash.
+    /// Numbers of Ethernet headers by hash.
     prefixes: [u8; 256],
+    /// These headers, as [`ethernet_words`]; what has another form, or is not known, is like none of them.
+    ethernet: [[u64; 2]; ETHERNET_PLACES],
 }
 
 impl Index {
@@ -32,6 +39,7 @@ impl Index {
             heads: Box::new([NO_HEAD; Head::COUNT]),
             has_learned: true,
             prefixes: [0; 256],
+            ethernet: [NO_ETHERNET; ETHERNET_PLACES],
         }
     }
 
@@ -45,16 +53,19 @@ impl Index {
                 self.heads[usize::from(head) % Head::COUNT] = number;
             }
         }
-        self.prefixes.fill(0);
+        self.ethernet[..m.prefix_count].fill(NO_ETHERNET);
     }
 
-    /// The number of an Ethernet header; `None` if it is not known, or shares a place with another.
+    /// The number of an Ethernet header; [`PREFIXES`] if it is not known, or shares a place with another.
     #[inline(always)]
-    pub(super) fn find_ethernet(&self, m: &Model, bytes: &[u8; 14]) -> Option<usize> {
-        let words = ethernet_words(bytes);
-        let number = self.prefixes[usize::from(place(words[1]))].checked_sub(1)?;
-        let number = usize::from(number);
-        m.is_ethernet(number, words).then_some(number)
+    pub(super) fn find_ethernet(&self, bytes: &[u8; 14]) -> usize {
+        let wanted = ethernet_words(bytes);
+        let number = usize::from(self.prefixes[usize::from(place(wanted[1]))]);
+        if self.ethernet[number % ETHERNET_PLACES] == wanted {
+            number
+        } else {
+            PREFIXES
+        }
     }
 
     /// What is before IP, which is remembered: the number that is written, [`PREFIXES`] for a new one; and
@@ -65,9 +76,11 @@ impl Index {
             return (number, number);
         }
         let number = m.add_prefix(bytes);
+        let known = &mut self.ethernet[number % ETHERNET_PLACES];
+        *known = NO_ETHERNET;
         if let Ok(bytes) = bytes.try_into() {
-            let place = place(ethernet_words(bytes)[1]);
-            self.prefixes[usize::from(place)] = number.to_le_bytes()[0] + 1;
+            *known = ethernet_words(bytes);
+            self.prefixes[usize::from(place(known[1]))] = number.to_le_bytes()[0];
         }
         (PREFIXES, number)
     }
@@ -101,10 +114,10 @@ impl Index {
 /// A flow that is known.
 #[inline(always)]
 pub(super) fn flow(m: &Model, key: &Key) -> Result<Found, u8> {
-    let context = flow_place(key.source, key.destination, key.ports);
+    let context = key.place();
     match m.context(context) {
-        Some(known) if known.key == *key => Ok(Found { context, side: 0 }),
-        Some(known) if known.key.reversed() == *key => Ok(Found { context, side: 1 }),
+        Some(known) if known.key.is(key) => Ok(Found { context, side: 0 }),
+        Some(known) if known.key.is(&key.reversed()) => Ok(Found { context, side: 1 }),
         _ => Err(context),
     }
 }

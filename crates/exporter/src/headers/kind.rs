@@ -107,6 +107,12 @@ impl Head {
         }
     }
 
+    /// Whether it is that of a packet that is not plain.
+    #[inline(always)]
+    pub(super) fn is_other(self) -> bool {
+        self.0 & 3 == Self::OTHER.0
+    }
+
     /// Of a new flow.
     #[inline(always)]
     pub(super) fn transport(self) -> Option<Transport> {

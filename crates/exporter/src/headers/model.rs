@@ -1,7 +1,8 @@
 //! What both ends know from the headers before in the same datagram. The writer finds entries by
 //! hash; the reader has their numbers. Both change it in the same way, by [`super::record`].
 
-use super::fields::{Fields, OPTIONS_MAX, PREFIX_MAX, Transport};
+use super::fields::{Fields, OPTIONS_MAX, PREFIX_MAX};
+use super::key::{Key, address_place};
 use super::kind::{HEADS, USUAL};
 use super::{Label, other};
 
@@ -94,8 +95,9 @@ pub(super) struct Side {
     pub(super) identification: u16,
     pub(super) window: u16,
     pub(super) flow_label: u32,
-    /// What the next sequence number is more.
-    pub(super) step: u32,
+    /// By these the next sequence number is more.
+    pub(super) payload_len: u16,
+    pub(super) tcp_flags: u8,
     /// Sequence and acknowledgement number.
     pub(super) numbers: u64,
     /// Timestamp and echoed timestamp.
@@ -111,7 +113,8 @@ impl Side {
         identification: 0,
         window: 0,
         flow_label: 0,
-        step: 0,
+        payload_len: 0,
+        tcp_flags: 0,
         numbers: 0,
         stamps: 0,
     };
@@ -129,16 +132,19 @@ impl Side {
             identification: f.identification.to_be(),
             window: f.window.to_be(),
             flow_label: f.flow_label,
-            step: step(f.payload_len, f.tcp_flags),
+            payload_len: f.payload_len,
+            tcp_flags: f.tcp_flags,
             numbers: pair(f.sequence, f.acknowledgement),
             stamps: pair(stamp, echo),
         }
     }
 
-    /// The sequence number that follows.
+    /// The sequence number that follows: payload, FIN and SYN count.
     #[inline(always)]
     pub(super) fn sequence(&self) -> u32 {
-        halves(self.numbers).0.wrapping_add(self.step)
+        let flags = self.tcp_flags;
+        let step = u32::from(self.payload_len) + u32::from(flags & 1) + u32::from(flags >> 1 & 1);
+        halves(self.numbers).0.wrapping_add(step)
     }
 
     #[inline(always)]
@@ -167,12 +173,6 @@ impl Side {
     }
 }
 
-/// How many sequence numbers a packet takes.
-#[inline(always)]
-pub(super) fn step(payload_len: u16, tcp_flags: u8) -> u32 {
-    u32::from(payload_len) + u32::from(tcp_flags & 1) + u32::from(tcp_flags >> 1 & 1)
-}
-
 /// Two numbers as in the packet.
 #[inline(always)]
 #[allow(clippy::cast_possible_truncation, reason = "the halves")]
@@ -181,39 +181,9 @@ pub(super) fn halves(pair: u64) -> (u32, u32) {
     ((pair >> 32) as u32, pair as u32)
 }
 
-/// What identifies a flow, from the direction of its first packet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Key {
-    pub(super) source: u128,
-    pub(super) destination: u128,
-    pub(super) ports: u32,
-    pub(super) transport: Transport,
-    pub(super) is_v6: bool,
-}
-
-impl Key {
-    const EMPTY: Self = Self {
-        source: 0,
-        destination: 0,
-        ports: 0,
-        transport: Transport::Tcp,
-        is_v6: false,
-    };
-
-    /// From the other direction.
-    #[inline(always)]
-    pub(super) fn reversed(&self) -> Self {
-        Self {
-            source: self.destination,
-            destination: self.source,
-            ports: self.ports.rotate_left(16),
-            ..*self
-        }
-    }
-}
-
-/// A flow of the datagram.
+/// A flow of the datagram, in two cache lines.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 pub(super) struct Context {
     /// Which datagram it is of: the model's counter.
     datagram: u32,
@@ -221,31 +191,7 @@ pub(super) struct Context {
     pub(super) sides: [Side; 2],
 }
 
-/// The place of a flow: the same for both directions.
-#[inline(always)]
-pub(super) fn flow_place(source: u128, destination: u128, ports: u32) -> u8 {
-    let ends = mixed(source) ^ mixed(destination);
-    place(ends ^ u64::from(ports ^ ports.rotate_left(16)) << 20)
-}
-
-/// The place of an address.
-#[inline(always)]
-pub(super) fn address_place(address: u128) -> u8 {
-    place(mixed(address))
-}
-
-#[inline(always)]
-#[allow(clippy::cast_possible_truncation)]
-fn mixed(address: u128) -> u64 {
-    (address as u64) ^ ((address >> 64) as u64).rotate_left(29)
-}
-
-/// The place of what has this hash.
-#[inline(always)]
-#[allow(clippy::cast_possible_truncation, reason = "8 bits")]
-pub(super) fn place(word: u64) -> u8 {
-    (word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
-}
+const _: () = assert!(size_of::<Context>() == 128);
 
 /// What is known.
 #[derive(Debug)]
@@ -360,11 +306,11 @@ impl Model {
 
     /// Remembers a flow, with the other direction not seen.
     #[inline(always)]
-    pub(super) fn add_context(&mut self, place: u8, key: Key, last: Side) {
+    pub(super) fn add_context(&mut self, place: u8, key: &Key, last: Side) {
         self.last_context = place;
         let context = &mut self.contexts[usize::from(place)];
         context.datagram = self.number;
-        context.key = key;
+        context.key.set(key);
         context.sides[0] = last;
         // Also what is expected of a direction that was not seen has to be the same at both ends.
         context.sides[1] = Side::UNSEEN;
@@ -420,15 +366,9 @@ impl Model {
             return known.iter().position(|prefix| prefix.bytes() == bytes);
         };
         let wanted = ethernet_words(ethernet);
-        let is = |number: &usize| self.is_ethernet(*number, wanted);
-        (0..self.prefix_count).find(is)
-    }
-
-    /// Whether this Ethernet header has this number.
-    #[inline(always)]
-    pub(super) fn is_ethernet(&self, number: usize, wanted: [u64; 2]) -> bool {
-        let known = &self.prefixes[number % PREFIX_PLACES];
-        number < self.prefix_count && known.len == 14 && known.ethernet() == wanted
+        let known = &self.prefixes[..self.prefix_count];
+        let mut known = known.iter();
+        known.position(|prefix| prefix.len == 14 && prefix.ethernet() == wanted)
     }
 
     /// Remembers what is before IP, in place of the oldest if there are many; its number.

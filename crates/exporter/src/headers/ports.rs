@@ -46,6 +46,7 @@ pub(super) fn write(m: &mut Services, ports: u32) -> (usize, u16, u32) {
 
 /// The ports.
 #[inline(always)]
+#[allow(clippy::cast_possible_truncation, reason = "one of four")]
 pub(super) fn read(m: &mut Services, code: usize, place: u16, word: u32) -> u32 {
     let (first, second) = split(word);
     if code >= BOTH {
@@ -53,14 +54,14 @@ pub(super) fn read(m: &mut Services, code: usize, place: u16, word: u32) -> u32 
         return word;
     }
     let by_place = m.at(place);
-    let service = [m.last[0], m.last[1], by_place, by_place][code >> 1 & 3];
+    // Shifts instead of comparisons, since no CPU predicts which it is.
+    let [last, before] = m.last.map(u64::from);
+    let by_place = u64::from(by_place);
+    let known = last | before << 16 | by_place << 32 | by_place << 48;
+    let service = (known >> (16 * (code >> 1 & 3))) as u16;
     m.follow(service);
-    let (service, other) = (u32::from(service), u32::from(first));
-    if code & 1 == 0 {
-        other << 16 | service
-    } else {
-        service << 16 | other
-    }
+    let both = u32::from(first) << 16 | u32::from(service);
+    both.rotate_left(if code & 1 == 0 { 0 } else { 16 })
 }
 
 #[inline(always)]

@@ -3,8 +3,9 @@
 use super::Invalid;
 use super::code;
 use super::fields::{Fields, IP_AT, OPTIONS_MAX, OUT_LEN, Options, PREFIX_MAX, Transport};
+use super::key::Key;
 use super::kind::{FLAGS, FLAGS_OTHER, FRAME_MIN, Form, Head, OptionsCode, odd};
-use super::model::{Key, Model, PLACE_BITS, PLACE_BITS_V6, PREFIXES, Side, flow_place};
+use super::model::{Model, PLACE_BITS, PLACE_BITS_V6, PREFIXES, Side};
 use super::ports;
 use crate::bits::Reader;
 
@@ -144,15 +145,8 @@ impl Record<'_, '_> {
         m.tos = f.tos;
         let last = Side::after(&f, prefix);
         if NEW {
-            let key = Key {
-                source: f.source,
-                destination: f.destination,
-                ports: f.ports,
-                transport,
-                is_v6: V6,
-            };
-            let place = flow_place(key.source, key.destination, key.ports);
-            m.add_context(place, key, last);
+            let key = Key::new::<V6>(f.source, f.destination, f.ports, transport);
+            m.add_context(key.place(), &key, last);
         } else {
             m.follow(context, side, last);
         }
@@ -336,7 +330,8 @@ impl Record<'_, '_> {
     fn key<const V6: bool>(&self, f: &mut Fields<'_, V6>, context: u8, side: usize) {
         let key = self.m.context(context).expect("it was there").key;
         let key = if side == 0 { key } else { key.reversed() };
-        (f.source, f.destination, f.ports) = (key.source, key.destination, key.ports);
+        (f.source, f.destination) = key.addresses::<V6>();
+        f.ports = key.ports;
     }
 
     #[inline(always)]
@@ -517,7 +512,7 @@ fn options_of<'a>(
 
 /// What is in bits of an address.
 #[inline(always)]
-pub(super) fn address_value<const V6: bool>(r: &mut Reader<'_>, code: usize) -> u32 {
+fn address_value<const V6: bool>(r: &mut Reader<'_>, code: usize) -> u32 {
     let known = if code == 0 { PLACE_BITS_V6 } else { 0 };
     r.word(if V6 { known } else { code::ADDRESS[code & 7] })
 }
@@ -536,7 +531,7 @@ pub(super) fn address(m: &mut Model, prefix: usize, end: usize, coded: code::Cod
 
 /// The same of IPv6.
 #[inline(never)]
-pub(super) fn address_v6(
+fn address_v6(
     r: &mut Reader<'_>,
     m: &mut Model,
     prefix: usize,
@@ -544,14 +539,23 @@ pub(super) fn address_v6(
     code: usize,
     value: u32,
 ) -> u128 {
+    let bytes = r.some(code::ADDRESS_V6[code & 7] as usize);
+    address_v6_of(m, prefix, end, code, (value, bytes))
+}
+
+/// An IPv6 address by its code, the value in bits, and the bytes that its code says.
+#[inline(always)]
+pub(super) fn address_v6_of(
+    m: &mut Model,
+    prefix: usize,
+    end: usize,
+    code: usize,
+    (value, bytes): (u32, [u8; 16]),
+) -> u128 {
     let known = m.address_v6(byte(value));
     let near = &mut m.prefix_mut(prefix).near_v6[end];
-    let address = if code == 0 {
-        known
-    } else {
-        let bytes = r.some(code::ADDRESS_V6[code & 7] as usize);
-        code::address_v6_of(code, bytes, *near)
-    };
+    let said = code::address_v6_of(code, bytes, *near);
+    let address = if code == 0 { known } else { said };
     *near = address;
     m.add_address_v6(address);
     address

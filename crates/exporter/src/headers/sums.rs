@@ -51,8 +51,15 @@ pub(super) fn words(address: u128) -> u64 {
 #[inline(always)]
 #[allow(clippy::cast_possible_truncation, reason = "folded to 16 bits")]
 pub(super) fn fold(sum: u64) -> u16 {
-    let sum = (sum >> 32) + (sum & 0xffff_ffff);
-    let sum = (sum >> 16) + (sum & 0xffff);
-    let sum = (sum >> 16) + (sum & 0xffff);
-    ((sum >> 16) + (sum & 0xffff)) as u16
+    // Both halves and what is carried are in the upper one.
+    let sum = (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32;
+    (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
+}
+
+/// A sum of words of 64 bits, congruent to that of their 16-bit parts (RFC 1071 section 2): what is carried out comes
+/// in again.
+#[inline(always)]
+pub(super) fn add(a: u64, b: u64) -> u64 {
+    let (sum, is_carried) = a.overflowing_add(b);
+    sum.wrapping_add(u64::from(is_carried))
 }

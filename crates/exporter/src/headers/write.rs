@@ -4,8 +4,9 @@
 use super::code;
 use super::fields::{Fields, Options, Transport, low32};
 use super::index::{self, Address, Found, Index};
+use super::key::Key;
 use super::kind::{FLAG_CODES, FLAGS_OTHER, FRAME_MIN, Head, OptionsCode, odd};
-use super::model::{Key, Model, PLACE_BITS, PREFIXES, Side};
+use super::model::{Model, PLACE_BITS, PREFIXES, Side};
 use super::sums::Sums;
 use super::{Header, head, ports};
 use crate::bits::Writer;
@@ -59,13 +60,7 @@ pub(super) fn plain<const V6: bool>(
     f: &Fields<'_, V6>,
     sums: Sums,
 ) {
-    let key = Key {
-        source: f.source,
-        destination: f.destination,
-        ports: f.ports,
-        transport: f.transport,
-        is_v6: V6,
-    };
+    let key = Key::new::<V6>(f.source, f.destination, f.ports, f.transport);
     let found = index::flow(c.m, &key);
     let mut record = Record {
         w,
@@ -211,7 +206,7 @@ impl<const V6: bool> Record<'_, '_, '_, V6> {
         m.tos = f.tos;
         let last = Side::after(f, prefix);
         if NEW {
-            m.add_context(found.context, *key, last);
+            m.add_context(found.context, key, last);
         } else {
             m.follow(found.context, found.side, last);
         }

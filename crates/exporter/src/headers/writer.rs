@@ -2,13 +2,17 @@
 
 use strata_wire::LinkType;
 
+use super::fast_write::{self, Outcome};
 use super::fields::{Fields, PREFIX_MAX, network_at};
 use super::index::Index;
 use super::kind::Head;
 use super::model::Model;
-use super::{Header, TooLong, fast_write, other, write};
+use super::{Header, TooLong, other, write};
 use crate::bits::{Position, Writer};
-use crate::datagram::{Datagram, HEADER_LEN, Kind, LEN_MAX, LEN_MIN, Source};
+use crate::datagram::{Datagram, HEADER_LEN, Kind, LEN_MAX, LEN_MIN, Numbered, Source};
+
+/// Zeros that fill up a datagram at most: more than nearly all headers take.
+const FILL_MAX: usize = 64;
 
 /// Compresses the headers of one interface into datagrams of a given size. Takes some 50 KiB, and
 /// nothing more whatever the packets.
@@ -17,7 +21,8 @@ pub struct HeaderWriter {
     room: usize,
     /// Of the datagram that is being filled, or the next one.
     datagram: Datagram,
-    next_packet: u64,
+    /// Packets before that datagram.
+    packets_before: u64,
     model: Model,
     index: Index,
     bytes: Box<[u8]>,
@@ -43,7 +48,7 @@ impl HeaderWriter {
         Self {
             room,
             datagram: Datagram::first(Kind::Headers, source, link),
-            next_packet: 0,
+            packets_before: 0,
             model: Model::new(),
             index: Index::new(),
             bytes: vec![0; room + Writer::SLACK].into_boxed_slice(),
@@ -74,13 +79,22 @@ impl HeaderWriter {
     /// The number of the next packet: so many were given.
     #[must_use]
     pub fn next_packet(&self) -> u64 {
-        self.next_packet
+        self.packets_before + u64::from(self.datagram.packets)
     }
 
     /// The number of the next datagram: so many were sent.
     #[must_use]
     pub fn next_datagram(&self) -> u64 {
         self.datagram.number
+    }
+
+    /// What was sent so far: without what waits in a datagram that is not full yet.
+    #[must_use]
+    pub fn numbered(&self) -> Numbered {
+        Numbered {
+            datagrams: self.datagram.number,
+            packets: self.packets_before,
+        }
     }
 
     /// How many packets wait in a datagram that is not full yet.
@@ -101,13 +115,13 @@ impl HeaderWriter {
             if self.fits(header) {
                 return Ok(());
             }
-            self.finish(&mut send);
+            self.send(self.full_len(), &mut send);
         }
         self.begin(header.ts_ns);
         if self.fits(header) {
             return Ok(());
         }
-        self.next_packet += 1;
+        self.packets_before += 1;
         Err(TooLong {
             len: header.bytes.len(),
             room: self.room,
@@ -118,13 +132,13 @@ impl HeaderWriter {
     pub fn skip(&mut self, packets: u64, send: impl FnMut(&[u8])) {
         // Numbers within a datagram have no gaps.
         self.finish(send);
-        self.next_packet += packets;
+        self.packets_before += packets;
     }
 
     /// Sends what waits.
     pub fn finish(&mut self, send: impl FnMut(&[u8])) {
         if self.datagram.packets > 0 {
-            self.send(send);
+            self.send(0, send);
         }
     }
 
@@ -132,13 +146,21 @@ impl HeaderWriter {
     /// the last ones are counted too if they are lost.
     pub fn end(&mut self, mut send: impl FnMut(&[u8])) {
         self.finish(&mut send);
-        self.datagram.first_packet = self.next_packet;
+        self.datagram.first_packet = self.packets_before;
         self.position = self.at_start();
-        self.send(send);
+        self.send(0, send);
     }
 
-    fn send(&mut self, mut send: impl FnMut(&[u8])) {
-        let bytes = Writer::new(&mut self.bytes, self.position).finish();
+    /// How long a datagram becomes into which the next header does not fit: as long as there is room, unless
+    /// much is left. Those of one length leave together, at the cost of one (`UDP_SEGMENT`).
+    fn full_len(&self) -> usize {
+        let left = self.room - self.position.len(self.bytes.len());
+        if left <= FILL_MAX { self.room } else { 0 }
+    }
+
+    /// Sends what waits, in at least so many bytes.
+    fn send(&mut self, len: usize, mut send: impl FnMut(&[u8])) {
+        let bytes = Writer::new(&mut self.bytes, self.position).finish(len);
         self.datagram.write(bytes);
         send(bytes);
         let packets = u64::from(self.datagram.packets);
@@ -151,11 +173,12 @@ impl HeaderWriter {
             self.datagram.time_bits = typical.max(1).ilog2().min(Datagram::TIME_BITS_MAX);
         }
         self.datagram.number += 1;
+        self.packets_before += packets;
         self.datagram.packets = 0;
     }
 
     fn begin(&mut self, ts_ns: u64) {
-        self.datagram.first_packet = self.next_packet;
+        self.datagram.first_packet = self.packets_before;
         self.datagram.time_ns = ts_ns;
         self.datagram.in_microseconds = !self.is_fine;
         self.index.restart(&self.model);
@@ -184,43 +207,67 @@ impl HeaderWriter {
                 return false;
             }
         }
-        let end = self.bytes.len();
-        let mut context = write::Context {
-            m: &mut self.model,
-            index: &mut self.index,
-            datagram: &self.datagram,
-            difference,
-            units,
-        };
-        let fast = if self.is_fast {
-            fast_write::write(&mut self.bytes, self.position, &mut context, header)
+        let (bytes, position) = (&mut self.bytes, &mut self.position);
+        let (m, index, datagram) = (&mut self.model, &mut self.index, &self.datagram);
+        let outcome = if cfg!(test) && !self.is_fast {
+            Outcome::Other
         } else {
-            None
+            let context = write::Context {
+                m,
+                index,
+                datagram,
+                difference,
+                units,
+            };
+            fast_write::write(bytes, position, self.room, context, header)
         };
-        let position = if let Some(position) = fast {
-            position
-        } else {
-            let room = self.room - self.position.len(end);
-            let mut w = Writer::new(&mut self.bytes, self.position);
-            if !put(&mut w, &mut context, header, room) {
-                return false;
-            }
-            w.position()
-        };
-        if position.len(end) > self.room {
+        let is_there = match outcome {
+            Outcome::Written => true,
             // What the model learned goes with the datagram, which ends here.
+            Outcome::Full => false,
+            Outcome::Other => {
+                // Its own, so that the other one need not be in memory.
+                let context = write::Context {
+                    m,
+                    index,
+                    datagram,
+                    difference,
+                    units,
+                };
+                put(bytes, position, self.room, context, header)
+            }
+        };
+        if !is_there {
             return false;
         }
-        self.position = position;
-        self.datagram.packets += 1;
-        self.next_packet += 1;
+        // Not the most that there can be, as was asked above.
+        self.datagram.packets = self.datagram.packets.wrapping_add(1);
         true
     }
 }
 
-/// Writes a header; not if it is known that there is no room.
+/// Writes a header that [`fast_write`] does not; whether there is room for it.
 #[inline(never)]
 fn put(
+    bytes: &mut [u8],
+    position: &mut Position,
+    room: usize,
+    mut context: write::Context<'_>,
+    header: &Header<'_>,
+) -> bool {
+    let end = bytes.len();
+    let left = room - position.len(end);
+    let mut w = Writer::new(bytes, *position);
+    if !put_any(&mut w, &mut context, header, left) || w.position().len(end) > room {
+        return false;
+    }
+    *position = w.position();
+    true
+}
+
+/// Writes a header; not if it is known that there is no room.
+#[inline(always)]
+fn put_any(
     w: &mut Writer<'_>,
     context: &mut write::Context<'_>,
     header: &Header<'_>,

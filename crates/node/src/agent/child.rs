@@ -13,6 +13,7 @@ use strata_control::client::Client;
 use strata_control::{ExportTimesRequest, Status};
 use strata_tls::authority::write_private;
 
+use super::tally::Counts;
 use crate::error::{At as _, NodeError, Result};
 use crate::notice::{Notice, Tell};
 use crate::waker::wait_for;
@@ -108,6 +109,9 @@ impl Recorder {
 
     /// Finds what is wrong with a plan (`record --check`).
     pub(super) fn check(&self, plan: &Plan) -> Result<()> {
+        if let Some(problem) = &plan.problem {
+            return Err(NodeError::Refused(problem.clone()));
+        }
         if let Some(keys) = &plan.keys {
             write(&self.keys, keys)?;
         }
@@ -204,6 +208,12 @@ impl Child {
 
     fn client(&self) -> Client {
         Client::at(self.socket.clone())
+    }
+
+    /// What it has counted so far, if it says that.
+    pub(super) fn counted(&self) -> Option<Counts> {
+        let status = self.client().status().ok()?;
+        Some(Counts::of(&status))
     }
 
     /// Lets it follow a plan for the same interfaces.

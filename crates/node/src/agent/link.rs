@@ -10,11 +10,14 @@ use std::time::{Duration, Instant};
 use strata_agent::{CpuUse, Enrol, ExportCount, Renew, Report};
 use strata_control::agent_client::{AgentClient, AgentClientError, Interrupt};
 use strata_control::client::Client;
+use strata_control::{CpuStatus, Status};
 use strata_sandbox::read_secret;
 use strata_tls::authority::{Key, agent};
 
 use super::files::{Identity, State};
+use super::tally::{Counts, PROBLEM_CHARS_MAX};
 use super::{Desk, now_ns};
+use crate::agents::TOKEN_DIGITS;
 use crate::error::{NodeError, Result};
 use crate::notice::{Notice, Tell};
 use crate::waker::Waker;
@@ -26,6 +29,9 @@ const AGAIN_MAX: Duration = Duration::from_secs(30);
 const BUSY: Duration = Duration::from_millis(100);
 /// The supervisor takes what was assigned within this time: it may be ending a recording.
 const TAKEN: Duration = Duration::from_secs(60);
+
+/// The last line of a certificate (RFC 7468, section 5.1).
+const LAST_LINE: &str = "-----END CERTIFICATE-----";
 
 pub(super) struct Link {
     pub(super) address: String,
@@ -69,12 +75,15 @@ impl Link {
             )));
         };
         let text = read_secret(path).map_err(|error| refused(&error))?;
-        match text.split_once('\n') {
-            Some((token, authority)) if authority.contains("BEGIN CERTIFICATE") => {
-                Ok((token.trim().to_owned(), authority.to_owned()))
-            }
-            _ => Err(NodeError::Refused(format!(
-                "{}: not the enrol.token of a controller",
+        let whole = text.split_once('\n').filter(|(token, authority)| {
+            token.trim().len() == TOKEN_DIGITS && authority.trim_end().ends_with(LAST_LINE)
+        });
+        let usable = whole.filter(|(_, authority)| agent(authority, None).is_ok());
+        match usable {
+            Some((token, authority)) => Ok((token.trim().to_owned(), authority.to_owned())),
+            None => Err(NodeError::Refused(format!(
+                "{}: not the whole enrol.token of a controller, which is a line of {TOKEN_DIGITS} digits \
+                 and a certificate: copy it again",
                 path.display()
             ))),
         }
@@ -103,13 +112,19 @@ impl Link {
     fn run(self, mut identity: Option<Identity>) {
         let mut client = None;
         let (mut wait, mut told) = (AGAIN, String::new());
+        let mut was_connected = false;
         while !self.is_stopped() {
-            match self.ask(&mut identity, &mut client) {
+            let (first, has_enrolled) = (!was_connected, identity.is_none());
+            match self.ask(&mut identity, &mut client, first) {
+                // Something has changed before there was an answer.
+                Ok(()) if !client.as_ref().is_some_and(AgentClient::is_connected) => {}
                 Ok(()) => {
-                    if !told.is_empty() {
+                    // It was said when it was given a certificate.
+                    if (first && !has_enrolled) || !told.is_empty() {
                         told.clear();
                         (self.tell)(&Notice::AtController(self.address.clone()));
                     }
+                    was_connected = true;
                     wait = AGAIN;
                 }
                 Err(error) => {
@@ -128,8 +143,14 @@ impl Link {
         }
     }
 
-    /// Asks once: for a certificate, if need be, and for something to do.
-    fn ask(&self, identity: &mut Option<Identity>, client: &mut Option<AgentClient>) -> Result<()> {
+    /// Asks once: for a certificate, if need be, and for something to do. The first time, for what it may have
+    /// already: so there is an answer at once.
+    fn ask(
+        &self,
+        identity: &mut Option<Identity>,
+        client: &mut Option<AgentClient>,
+        is_first: bool,
+    ) -> Result<()> {
         let known = match identity {
             Some(known) => known,
             None => identity.insert(self.enrol()?),
@@ -153,10 +174,9 @@ impl Link {
         let until = self.interrupt.follow();
         let mut report = self.desk.lock().report.clone();
         report.time_ns = now_ns();
-        let socket = self.desk.lock().socket.clone();
-        if let Some(socket) = &socket {
-            count(&mut report, socket);
-        }
+        report.has = report.has.filter(|_| !is_first);
+        self.add_counts(&mut report);
+        self.add_problems(&mut report);
         let assigned = match asking.report(&report, until) {
             Ok(assigned) => assigned,
             Err(AgentClientError::Refused {
@@ -178,6 +198,39 @@ impl Link {
             self.wait_until(TAKEN, || self.desk.lock().report.has == Some(stamp));
         }
         Ok(())
+    }
+
+    /// Adds what this agent's recordings have counted.
+    fn add_counts(&self, report: &mut Report) {
+        let (number, socket) = {
+            let shared = self.desk.lock();
+            (shared.tally.number(), shared.socket.clone())
+        };
+        let status = socket.as_deref().and_then(status);
+        let mut shared = self.desk.lock();
+        if let Some(status) = status {
+            shared.tally.saw(number, Counts::of(&status));
+            report.cpu = status.cpu.map(cpu_use);
+        }
+        let all = shared.tally.all();
+        (report.exports, report.dropped) = (all.exports, all.dropped);
+    }
+
+    /// Says which destinations cannot be looked up, also if nothing is recorded.
+    fn add_problems(&self, report: &mut Report) {
+        let problems = self.desk.lock().names.problems.clone();
+        for (name, why) in problems {
+            let problem = format!("its address is not known: {why}");
+            let problem = problem.chars().take(PROBLEM_CHARS_MAX).collect();
+            match report.exports.iter_mut().find(|to| to.name == name) {
+                Some(to) => to.problem = problem,
+                None => report.exports.push(ExportCount {
+                    name,
+                    problem,
+                    ..ExportCount::default()
+                }),
+            }
+        }
     }
 
     /// The controller does not know the certificate: it has forgotten this agent, or revoked it. With a
@@ -221,28 +274,20 @@ fn config(identity: &Identity) -> Result<Arc<rustls::ClientConfig>> {
     agent(&identity.authority, Some(own)).map_err(|error| refused(&error))
 }
 
-/// Adds what the recording has counted; nothing if there is none.
-fn count(report: &mut Report, socket: &Path) {
-    if fs::symlink_metadata(socket).is_err() {
-        return;
-    }
-    let Ok(status) = Client::new(Some(socket)).and_then(|client| client.status()) else {
-        return;
-    };
-    let exported = status.exports.into_iter().map(|to| ExportCount {
-        name: to.name,
-        packets: to.packets,
-        lost: to.lost,
-    });
-    report.exports = exported.collect();
-    report.dropped = status.interfaces.iter().map(|one| one.dropped).sum();
-    report.cpu = status.cpu.map(|cpu| CpuUse {
+/// What a recording says of itself; nothing if there is none.
+fn status(socket: &Path) -> Option<Status> {
+    fs::symlink_metadata(socket).ok()?;
+    Client::new(Some(socket)).ok()?.status().ok()
+}
+
+fn cpu_use(cpu: CpuStatus) -> CpuUse {
+    CpuUse {
         budget: thousandths(cpu.budget),
         left: thousandths(cpu.short.as_ref().map_or(cpu.budget, |short| short.budget)),
         used: thousandths(cpu.used),
         flows: thousandths(cpu.flow_share),
         short: cpu.short.map_or_else(String::new, |short| short.why),
-    });
+    }
 }
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]

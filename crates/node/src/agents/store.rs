@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use rusqlite::{Connection, params};
-use strata_agent::{AgentRecord, Change, Documents, Stored, Version};
+use strata_agent::{AgentRecord, Change, Documents, SpentIdentity, Stored, Version};
 
 use crate::error::{NodeError, Result};
 
 /// Of the tables below.
-const SCHEMA: i64 = 1;
+const SCHEMA: i64 = 2;
 
 const TABLES: &str = "
     CREATE TABLE agents (name TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT, WITHOUT ROWID;
@@ -17,7 +17,13 @@ const TABLES: &str = "
     CREATE INDEX identities_by_agent ON identities (agent);
     CREATE TABLE versions (number INTEGER PRIMARY KEY, since INTEGER NOT NULL,
         documents TEXT NOT NULL) STRICT;
-    PRAGMA user_version = 1;
+";
+
+/// What the second version has more than the first.
+const TABLES_2: &str = "
+    CREATE TABLE spent (identity INTEGER PRIMARY KEY, key INTEGER NOT NULL,
+        agent TEXT NOT NULL) STRICT;
+    PRAGMA user_version = 2;
 ";
 
 /// The database, which no other process may use meanwhile.
@@ -44,7 +50,7 @@ impl Store {
         let connection = Connection::open(path).map_err(failed)?;
         let store = Self(connection);
         let stored = store.prepare().and_then(|known| match known {
-            0 | SCHEMA => store.read().map(Some),
+            0 | 1 | SCHEMA => store.read().map(Some),
             _ => Ok(None),
         });
         match stored.map_err(failed)? {
@@ -67,11 +73,12 @@ impl Store {
             .pragma_query_value(None, "user_version", |row| row.get(0))?;
         // Takes the lock, also if there is nothing to make.
         let make = match known {
-            0 => TABLES,
-            _ => "",
+            0 => [TABLES, TABLES_2],
+            1 => ["", TABLES_2],
+            _ => ["", ""],
         };
         self.0
-            .execute_batch(&format!("BEGIN IMMEDIATE; {make} COMMIT;"))?;
+            .execute_batch(&format!("BEGIN IMMEDIATE; {} COMMIT;", make.concat()))?;
         Ok(known)
     }
 
@@ -85,6 +92,15 @@ impl Store {
             .prepare("SELECT identity, agent, interface FROM identities")?;
         let identity = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
         let identities: Sql<Vec<_>> = identities.query_map([], identity)?.collect();
+        let mut spent = self.0.prepare("SELECT identity, key, agent FROM spent")?;
+        let one = |row: &rusqlite::Row<'_>| {
+            Ok(SpentIdentity {
+                identity: row.get(0)?,
+                key: row.get(1)?,
+                agent: row.get(2)?,
+            })
+        };
+        let spent: Sql<Vec<SpentIdentity>> = spent.query_map([], one)?.collect();
         let mut versions = self
             .0
             .prepare("SELECT number, since, documents FROM versions")?;
@@ -101,6 +117,7 @@ impl Store {
         Ok(Stored {
             agents: agents?,
             identities: identities?,
+            spent: spent?,
             versions: versions?,
         })
     }
@@ -119,6 +136,7 @@ impl Store {
                 }
                 Change::AgentGone(name) => {
                     transaction.execute("DELETE FROM identities WHERE agent = ?1", [name])?;
+                    transaction.execute("UPDATE spent SET agent = '' WHERE agent = ?1", [name])?;
                     transaction.execute("DELETE FROM agents WHERE name = ?1", [name])?
                 }
                 Change::Identity {
@@ -126,6 +144,8 @@ impl Store {
                     agent,
                     interface,
                 } => {
+                    let sql = "DELETE FROM spent WHERE identity = ?1";
+                    transaction.prepare(sql)?.execute([identity])?;
                     let sql = "INSERT INTO identities VALUES (?1, ?2, ?3)";
                     transaction
                         .prepare(sql)?
@@ -133,6 +153,11 @@ impl Store {
                 }
                 Change::IdentityGone(identity) => {
                     transaction.execute("DELETE FROM identities WHERE identity = ?1", [identity])?
+                }
+                Change::Spent(spent) => {
+                    let sql = "INSERT OR REPLACE INTO spent VALUES (?1, ?2, ?3)";
+                    let spent = params![spent.identity, spent.key, spent.agent];
+                    transaction.prepare(sql)?.execute(spent)?
                 }
                 Change::Version(version) => {
                     let text = serde_json::to_string(&version.documents).map_err(json_error)?;

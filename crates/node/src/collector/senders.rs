@@ -26,8 +26,10 @@ const IF_MAC_ADDRESS: u16 = 6;
 /// What a collector counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CollectorCounts {
-    /// Packets that were written.
+    /// Packets that were to be written.
     pub packets: u64,
+    /// Those of them that could not be.
+    pub not_written: u64,
     /// Datagrams that say who sends, and are of nobody's numbers.
     pub announcements: u64,
     /// Datagrams of addresses that are not listened to.
@@ -80,6 +82,11 @@ pub struct CollectedFrom {
     pub lost_datagrams: u64,
     /// Packets that the sender's kernel dropped before they were looked at, as far as was announced.
     pub dropped: u64,
+    /// Runs of the sender that were heard of.
+    pub sessions: u64,
+    /// Those of them that the next one came after without their end: what they captured and had not sent is in no
+    /// other count.
+    pub broken_off: u64,
 }
 
 /// A run of a sender: numbers begin at 0 in each.
@@ -92,6 +99,8 @@ struct Session {
     taken: u64,
     /// As last announced.
     dropped: u64,
+    /// Whether its end was announced.
+    has_ended: bool,
 }
 
 /// An interface of a sender.
@@ -115,12 +124,16 @@ struct Sums {
     datagrams: u64,
     lost_datagrams: u64,
     dropped: u64,
+    sessions: u64,
+    broken_off: u64,
 }
 
 impl Sums {
     /// Numbers are what senders say: sums of forged ones end at the largest there is.
     fn add(&mut self, session: &Session) {
         let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
+        self.sessions += 1;
+        self.broken_off += u64::from(!session.has_ended);
         let mut arrived = 0;
         for counters in [session.headers.counters(), session.packets.counters()] {
             arrived += counters.packets;
@@ -216,6 +229,9 @@ impl Senders {
             let session = from.session(announcement.source.session);
             // One that comes late says less.
             session.dropped = session.dropped.max(announcement.dropped);
+            session.has_ended |= announcement.has_ended;
+            session.headers.announced(announcement.headers);
+            session.packets.announced(announcement.packets);
             from.announced = Some(announcement);
         }
     }
@@ -344,11 +360,14 @@ impl Origin {
         interface
     }
 
-    /// `None` if nothing but announcements came.
+    /// `None` if nothing was exported.
     fn report(&self, (sender, identity): (IpAddr, u32)) -> Option<CollectedFrom> {
         let mut sums = self.earlier;
         self.sessions.iter().for_each(|session| sums.add(session));
-        (sums.datagrams > 0).then(|| CollectedFrom {
+        // The latest may go on.
+        let is_on = self.sessions.last().is_some_and(|last| !last.has_ended);
+        sums.broken_off -= u64::from(is_on);
+        (sums.datagrams > 0 || sums.lost > 0).then(|| CollectedFrom {
             sender,
             identity,
             name: self.announced.as_ref().map_or_else(String::new, shown),
@@ -358,6 +377,8 @@ impl Origin {
             datagrams: sums.datagrams,
             lost_datagrams: sums.lost_datagrams,
             dropped: sums.dropped,
+            sessions: sums.sessions,
+            broken_off: sums.broken_off,
         })
     }
 }

@@ -1,6 +1,8 @@
 //! What an exporter sends must not be captured and exported again.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use strata_capture::live::Device;
 use strata_filter::Filter;
@@ -13,6 +15,41 @@ use crate::error::{NodeError, Result};
 pub(super) struct Own {
     pub(super) from: SocketAddr,
     pub(super) to: SocketAddr,
+}
+
+/// The ends of all sockets that export, for workers: while a recording runs, one may take the place of another.
+#[derive(Debug)]
+pub(super) struct OwnTraffic {
+    /// How often they were others.
+    changes: AtomicU64,
+    /// By destination: now, and before, of which packets may still be in a ring.
+    ends: Mutex<Vec<[Option<Own>; 2]>>,
+}
+
+impl OwnTraffic {
+    pub(super) fn new(ends: impl Iterator<Item = Option<Own>>) -> Self {
+        Self {
+            changes: AtomicU64::new(0),
+            ends: Mutex::new(ends.map(|now| [now, None]).collect()),
+        }
+    }
+
+    /// To be called before the socket sends.
+    pub(super) fn set(&self, target: usize, own: Own) {
+        let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        ends[target] = [Some(own), ends[target][0]];
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// A number that is another one after each change.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    pub(super) fn all(&self) -> Vec<Own> {
+        let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        ends.iter().flatten().copied().flatten().collect()
+    }
 }
 
 /// EtherTypes of IPv4, IPv6 and VLAN tags (IEEE 802).
@@ -161,6 +198,20 @@ mod tests {
         frame.extend([0, 20, 0, 0]);
         frame.extend([0; 40]);
         frame
+    }
+
+    #[test]
+    fn a_socket_that_takes_the_place_of_another_is_own_too() {
+        let [first, other] = owns().try_into().unwrap();
+        let all = OwnTraffic::new([None, Some(first)].into_iter());
+        let before = all.changes();
+        assert_eq!(all.all(), [first]);
+        all.set(1, other);
+        assert!(all.changes() != before);
+        assert_eq!(all.all(), [other, first]);
+        all.set(0, first);
+        all.set(1, first);
+        assert_eq!(all.all(), [first, first, other], "no more than two each");
     }
 
     fn owns() -> Vec<Own> {

@@ -11,11 +11,14 @@ use strata_pipeline::{ExportedPacket, Exports, PolicyExport};
 use strata_rules::DestinationName;
 use strata_wire::{Interface, Keep, LinkType, clamped, exact, mix64};
 
-use super::own::Own;
+use super::own::{Own, OwnTraffic};
 
 /// A chunk goes to the thread once it has this many bytes, or packets.
-const CHUNK_BYTES: usize = 64 << 10;
-const CHUNK_PACKETS: usize = 1024;
+const CHUNK_BYTES: usize = 256 << 10;
+const CHUNK_PACKETS: usize = 4096;
+/// A chunk that is not full goes so long after the one before, by the packets' times: to wake the thread costs as
+/// much as to compress a hundred headers.
+const HAND_OVER_EVERY_NS: u64 = 20_000_000;
 
 /// What is exported of a packet to a destination.
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +72,10 @@ impl Chunk {
         self.entries.is_empty() && self.interfaces.is_empty() && self.lost.is_empty()
     }
 
+    fn is_full(&self) -> bool {
+        self.bytes.len() >= CHUNK_BYTES || self.entries.len() >= CHUNK_PACKETS
+    }
+
     fn clear(&mut self) {
         self.entries.clear();
         self.bytes.clear();
@@ -83,7 +90,7 @@ pub(super) struct Spare(Arc<Mutex<Vec<Chunk>>>);
 
 impl Spare {
     /// More are given back to the system: they are from a time when much waited.
-    const MAX: usize = 8;
+    const MAX: usize = 4;
 
     /// Gives a chunk back, unless it is a large one.
     pub(super) fn put(&self, mut chunk: Chunk) {
@@ -109,7 +116,10 @@ pub(crate) struct ExportQueue {
     /// `None` once no more packets come.
     queue: Option<SyncSender<Chunk>>,
     targets: Vec<DestinationName>,
+    own_traffic: Arc<OwnTraffic>,
+    /// All of that, as it was after so many changes.
     own: Vec<Own>,
+    own_changes: u64,
     links: Vec<LinkType>,
     times: Arc<ExportTimes>,
     waits: bool,
@@ -118,13 +128,16 @@ pub(crate) struct ExportQueue {
     /// Packets that came so far, and until the batch began.
     offered: u64,
     before_batch: u64,
+    /// Time of the latest packet, and of the latest one when a chunk was handed over.
+    latest_ns: u64,
+    handed_over_ns: u64,
 }
 
 impl ExportQueue {
     pub(super) fn new(
         queue: SyncSender<Chunk>,
         targets: &[DestinationName],
-        own: Vec<Own>,
+        own_traffic: Arc<OwnTraffic>,
         times: Arc<ExportTimes>,
         spare: Spare,
         waits: bool,
@@ -132,7 +145,9 @@ impl ExportQueue {
         Self {
             queue: Some(queue),
             targets: targets.to_vec(),
-            own,
+            own_changes: own_traffic.changes(),
+            own: own_traffic.all(),
+            own_traffic,
             links: Vec::new(),
             times,
             waits,
@@ -140,6 +155,8 @@ impl ExportQueue {
             spare,
             offered: 0,
             before_batch: 0,
+            latest_ns: 0,
+            handed_over_ns: 0,
         }
     }
 
@@ -159,13 +176,18 @@ impl ExportQueue {
                 Err(TrySendError::Full(back) | TrySendError::Disconnected(back)) => Some(back),
             },
         };
-        if let Some(mut back) = back {
+        let Some(mut back) = back else {
+            self.handed_over_ns = self.latest_ns;
+            return;
+        };
+        // There is room in it: it waits for the queue, and takes what comes meanwhile.
+        if back.is_full() {
             for entry in back.entries.drain(..) {
                 *back.lost.entry(entry.stream).or_default() += 1;
             }
             back.bytes.clear();
-            self.spare.put(mem::replace(&mut self.chunk, back));
         }
+        self.spare.put(mem::replace(&mut self.chunk, back));
     }
 }
 
@@ -189,9 +211,15 @@ impl Exports for ExportQueue {
         if !self.times.now().contains(&packet.ts_ns) {
             return;
         }
+        let changes = self.own_traffic.changes();
+        if changes != self.own_changes {
+            self.own = self.own_traffic.all();
+            self.own_changes = changes;
+        }
         if self.own.iter().any(|own| own.has_sent(link, packet.data)) {
             return;
         }
+        self.latest_ns = packet.ts_ns;
         let captured = exact::<u32>(packet.data.len());
         // Which packets are drawn depends on them alone, so that a file gives the same ones again.
         let draw = packet.ts_ns ^ (u64::from(packet.wire_len) << 48) ^ self.offered;
@@ -223,17 +251,19 @@ impl Exports for ExportQueue {
                 class: exported.class,
             });
         }
-        let chunk = &self.chunk;
-        if chunk.bytes.len() >= CHUNK_BYTES || chunk.entries.len() >= CHUNK_PACKETS {
+        if self.chunk.is_full() {
             self.hand_over(self.waits);
         }
     }
 
     fn batch_done(&mut self) {
         let packets = self.offered - mem::replace(&mut self.before_batch, self.offered);
+        let since_ns = self.latest_ns.abs_diff(self.handed_over_ns);
+        // Who waits reads files: nobody says when no more packets come for a while.
+        let is_due = packets == 0 || self.waits || since_ns >= HAND_OVER_EVERY_NS;
         // After a full batch more is there already: what was captured while a worker could not run would take
-        // all of the queue in quarters of chunks.
-        if packets < BATCH_MAX as u64 {
+        // all of the queue in small parts of chunks.
+        if is_due && packets < BATCH_MAX as u64 {
             self.hand_over(self.waits);
         }
     }
@@ -257,7 +287,8 @@ mod tests {
         let (sender, receiver) = sync_channel(chunks);
         let times = ExportTimes::new(0..u64::MAX);
         let to = [export.to];
-        let mut queue = ExportQueue::new(sender, &to, Vec::new(), times, Spare::default(), waits);
+        let own = Arc::new(OwnTraffic::new(std::iter::empty()));
+        let mut queue = ExportQueue::new(sender, &to, own, times, Spare::default(), waits);
         queue.interface(0, &Interface::new(LinkType::ETHERNET, 65_535));
         (queue, receiver)
     }
@@ -280,7 +311,7 @@ mod tests {
     }
 
     /// What was captured while nobody could run fits into as many chunks as its packets fill, also if the thread
-    /// cannot run either; what waits alone is not kept back.
+    /// cannot run either; what comes alone is not kept back, nor is anything once no more comes.
     #[test]
     fn full_batches_share_chunks() {
         let export: Export = "header -> a".parse().unwrap();
@@ -291,7 +322,8 @@ mod tests {
                 queue.batch_done();
             }
         }
-        give(&mut queue, export, 0);
+        let later_ns = HAND_OVER_EVERY_NS + 4 * CHUNK_PACKETS as u64;
+        give(&mut queue, export, later_ns);
         let chunks: Vec<Chunk> = receiver.try_iter().collect();
         let lens: Vec<usize> = chunks.iter().map(|chunk| chunk.entries.len()).collect();
         assert_eq!(lens, [CHUNK_PACKETS; 4]);
@@ -300,12 +332,36 @@ mod tests {
         let last: Vec<Chunk> = receiver.try_iter().collect();
         assert_eq!(last.len(), 1);
         assert_eq!((last[0].entries.len(), last[0].lost.len()), (1, 0));
-        // Without packets, what a full batch has left is handed over too.
-        (0..BATCH_MAX).for_each(|_| give(&mut queue, export, 0));
-        queue.batch_done();
-        assert_eq!(receiver.try_iter().count(), 0);
+        // Without packets, what a full batch or one soon after has left is handed over too.
+        for packets in [BATCH_MAX, 1] {
+            (0..packets).for_each(|_| give(&mut queue, export, later_ns + 1));
+            queue.batch_done();
+            assert_eq!(receiver.try_iter().count(), 0);
+            queue.batch_done();
+            assert_eq!(receiver.try_iter().count(), 1);
+        }
+        // Also if a clock goes back.
+        give(&mut queue, export, 1);
         queue.batch_done();
         assert_eq!(receiver.try_iter().count(), 1);
+    }
+
+    /// While the thread cannot run, packets that come slowly share a chunk too: none is lost before it is full.
+    #[test]
+    fn what_is_not_full_waits_for_the_queue() {
+        let export: Export = "header -> a".parse().unwrap();
+        let (mut queue, receiver) = queue(1, export, false);
+        for number in 1..=100 {
+            give(&mut queue, export, number * HAND_OVER_EVERY_NS);
+            queue.batch_done();
+        }
+        let first: Vec<Chunk> = receiver.try_iter().collect();
+        queue.batch_done();
+        let chunks = first.into_iter().chain(receiver.try_iter());
+        let counts: Vec<_> = chunks
+            .map(|chunk| (chunk.entries.len(), chunk.lost.len()))
+            .collect();
+        assert_eq!(counts, [(1, 0), (99, 0)]);
     }
 
     /// One packet in so many is exported, and says for how many it stands.

@@ -10,15 +10,17 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use strata_control::Controller;
 use strata_control::config::ExportPlan;
 use strata_exporter::{
-    Announcement, Channel, Header, HeaderWriter, Label, PacketWriter, Source, identity_in, vxlan,
+    Announcement, Channel, Header, HeaderWriter, Label, Numbered, PacketWriter, Source, vxlan,
 };
 use strata_sys::interface;
 use strata_wire::{LinkType, exact};
 
 use super::NewPlan;
 use super::dropped::Dropped;
+use super::outbox::{News, Outbox};
+use super::own::OwnTraffic;
 use super::queue::{Chunk, Described, Entry, Spare, StreamKey};
-use super::target::{Outbox, Target};
+use super::target::Target;
 use crate::error::Result;
 use crate::notice::{Notice, Tell};
 
@@ -41,6 +43,26 @@ enum Writer {
     Vxlan(u32),
 }
 
+impl Writer {
+    /// What was sent so far; VXLAN has no numbers.
+    fn numbered(&self) -> Numbered {
+        match self {
+            Self::Headers(writer) => writer.numbered(),
+            Self::Packets(writer) => writer.numbered(),
+            Self::Vxlan(_) => Numbered::default(),
+        }
+    }
+
+    /// Sends what waits.
+    fn finish(&mut self, outbox: &mut Outbox) {
+        match self {
+            Self::Headers(writer) => writer.finish(|bytes| outbox.put(bytes)),
+            Self::Packets(writer) => writer.finish(|bytes| outbox.put(bytes)),
+            Self::Vxlan(_) => {}
+        }
+    }
+}
+
 /// An interface of the recording.
 #[derive(Debug)]
 struct Known {
@@ -60,6 +82,8 @@ pub(super) struct Streams {
     plan: ExportPlan,
     /// Put there when the configuration is read again.
     new_plan: NewPlan,
+    /// Told what these send.
+    own: Arc<OwnTraffic>,
     host: String,
     next_session: u32,
     dropped: Dropped,
@@ -72,6 +96,7 @@ impl Streams {
         targets: Vec<Target>,
         (plan, host): (ExportPlan, String),
         new_plan: NewPlan,
+        own: Arc<OwnTraffic>,
         controller: Arc<Controller>,
         waits: bool,
         tell: Tell,
@@ -81,9 +106,10 @@ impl Streams {
             .into_iter()
             .map(|target| Outbox::new(target, waits, keys))
             .collect();
-        let streams = Self {
+        let mut streams = Self {
             outboxes: outboxes?,
             new_plan,
+            own,
             interfaces: BTreeMap::new(),
             writers: BTreeMap::new(),
             plan,
@@ -93,6 +119,7 @@ impl Streams {
             controller,
             tell,
         };
+        streams.reach();
         streams.publish();
         Ok(streams)
     }
@@ -119,8 +146,9 @@ impl Streams {
             if announced.elapsed() >= ANNOUNCE_EVERY {
                 announced = Instant::now();
                 self.adopt();
+                self.reach();
                 self.measure();
-                self.announce(1);
+                self.announce(1, false);
             }
             if flushed.elapsed() >= FLUSH_EVERY {
                 flushed = Instant::now();
@@ -136,7 +164,6 @@ impl Streams {
     /// Says how much there was.
     fn end(&mut self) {
         self.look_at_drops();
-        self.announce(ENDS);
         for (key, writer) in &mut self.writers {
             let outbox = &mut self.outboxes[usize::from(key.target)];
             for _ in 0..ENDS {
@@ -147,6 +174,7 @@ impl Streams {
                 }
             }
         }
+        self.announce(ENDS, true);
         self.flush();
     }
 
@@ -190,7 +218,7 @@ impl Streams {
             )));
         }
         self.warn_without_key(identity);
-        self.writers.retain(|key, _| key.interface != described.id);
+        self.conclude(described.id);
         if let Some(name) = &described.name {
             self.dropped.begin(name);
         }
@@ -201,12 +229,24 @@ impl Streams {
             identity,
             session,
         };
-        if let Some(datagram) = self.announcement(&known) {
-            for _ in 0..FIRST_TIMES {
-                self.tell_collectors(&datagram);
-            }
-        }
+        let first = self.announcement(&known, false);
         self.interfaces.insert(described.id, known);
+        if let Some(first) = first {
+            self.tell_collectors(described.id, first, FIRST_TIMES);
+        }
+    }
+
+    /// The interface with this number is another one from now on: its session ends.
+    fn conclude(&mut self, id: u16) {
+        let of = |key: &StreamKey| key.interface == id;
+        for (key, writer) in self.writers.iter_mut().filter(|(key, _)| of(key)) {
+            writer.finish(&mut self.outboxes[usize::from(key.target)]);
+        }
+        let last = self.interfaces.get(&id);
+        if let Some(last) = last.and_then(|known| self.announcement(known, true)) {
+            self.tell_collectors(id, last, ENDS);
+        }
+        self.writers.retain(|key, _| !of(key));
     }
 
     fn lose(&mut self, key: StreamKey, packets: u64) {
@@ -254,13 +294,28 @@ impl Streams {
         }
     }
 
-    /// Encrypts with the keys, and announces what the configuration says now.
+    /// Looks for ways to destinations that had none.
+    fn reach(&mut self) {
+        for (target, outbox) in self.outboxes.iter_mut().enumerate() {
+            if let Some(own) = outbox.reach() {
+                self.own.set(target, own);
+            }
+        }
+    }
+
+    /// Encrypts with the keys, sends to the addresses, and announces what the configuration says now.
     fn adopt(&mut self) {
         let new = self.new_plan.lock();
         let Some(plan) = new.unwrap_or_else(PoisonError::into_inner).take() else {
             return;
         };
         self.plan.behind = plan.behind;
+        for (outbox, named) in self.outboxes.iter_mut().zip(&self.plan.destinations) {
+            let mut now = plan.destinations.iter();
+            let now =
+                now.find(|now| now.name == named.name && now.destination == named.destination);
+            outbox.use_address(now.and_then(|now| now.address));
+        }
         let Some(keys) = plan
             .keys
             .filter(|keys| self.plan.keys.as_ref() != Some(keys))
@@ -318,28 +373,40 @@ impl Streams {
         self.dropped.look(self.controller.dropped(), is_exporting);
     }
 
-    /// Says to each collector who has which identity, so many times.
-    fn announce(&mut self, times: usize) {
-        let known = self.interfaces.values().take(STREAMS_MAX);
-        let datagrams: Vec<Vec<u8>> = known.filter_map(|known| self.announcement(known)).collect();
-        for _ in 0..times {
-            datagrams
-                .iter()
-                .for_each(|datagram| self.tell_collectors(datagram));
+    /// Says to each collector who has which identity and what was sent, so many times.
+    fn announce(&mut self, times: usize, has_ended: bool) {
+        let known = self.interfaces.iter().take(STREAMS_MAX);
+        let all = known.filter_map(|(&id, known)| Some((id, self.announcement(known, has_ended)?)));
+        for (id, announcement) in all.collect::<Vec<_>>() {
+            self.tell_collectors(id, announcement, times);
         }
     }
 
-    fn tell_collectors(&mut self, datagram: &[u8]) {
-        let identity = identity_in(datagram);
-        for outbox in &mut self.outboxes {
-            if outbox.destination().channel == Channel::Udp && outbox.has_key(identity) {
-                outbox.announce(datagram);
+    /// Each hears how much was sent to itself.
+    fn tell_collectors(&mut self, interface: u16, mut announcement: Announcement, times: usize) {
+        let identity = announcement.source.identity;
+        for (target, outbox) in self.outboxes.iter_mut().enumerate() {
+            if outbox.destination().channel != Channel::Udp || !outbox.has_key(identity) {
+                continue;
+            }
+            let sent = |is_header| {
+                let writer = self.writers.get(&StreamKey {
+                    target: exact::<u16>(target),
+                    interface,
+                    is_header,
+                });
+                writer.map_or(Numbered::default(), Writer::numbered)
+            };
+            (announcement.headers, announcement.packets) = (sent(true), sent(false));
+            let datagram = announcement.datagram();
+            for _ in 0..times {
+                outbox.announce(&datagram);
             }
         }
     }
 
     /// Who an interface is; `None` if it has no identity.
-    fn announcement(&self, known: &Known) -> Option<Vec<u8>> {
+    fn announcement(&self, known: &Known, has_ended: bool) -> Option<Announcement> {
         let name = known.described.name.as_deref().unwrap_or("");
         let (is_there, index) = match interface::index(name) {
             Ok(index) => (true, index),
@@ -350,13 +417,16 @@ impl Streams {
             let text = is_there.then(|| fs::read_to_string(path).ok()).flatten();
             text.map_or(String::new(), |text| text.trim().to_owned())
         };
-        let announcement = Announcement {
+        Some(Announcement {
             source: Source {
                 identity: known.identity?,
                 session: known.session,
             },
             link: known.described.link,
             dropped: self.dropped.of(name),
+            headers: Numbered::default(),
+            packets: Numbered::default(),
+            has_ended,
             index,
             mac: mac(&read("address")),
             host: self.host.clone(),
@@ -368,29 +438,28 @@ impl Streams {
                 .get(name)
                 .map_or("", String::as_str)
                 .to_owned(),
-        };
-        Some(announcement.datagram())
+        })
     }
 
     /// Sends all that waits, and says what was sent so far.
     fn flush(&mut self) {
         self.look_at_drops();
         for (key, writer) in &mut self.writers {
-            let outbox = &mut self.outboxes[usize::from(key.target)];
-            match writer {
-                Writer::Headers(writer) => writer.finish(|bytes| outbox.put(bytes)),
-                Writer::Packets(writer) => writer.finish(|bytes| outbox.put(bytes)),
-                Writer::Vxlan(_) => {}
-            }
+            writer.finish(&mut self.outboxes[usize::from(key.target)]);
         }
         for outbox in &mut self.outboxes {
             outbox.flush();
-            if let Some(error) = outbox.take_problem() {
-                (self.tell)(&Notice::Warning(format!(
-                    "export to {}: {error}; the recording goes on, and datagrams that are not sent \
-                     are counted",
-                    outbox.status.to
-                )));
+            let news = outbox.take_news();
+            let to = &outbox.status.to;
+            match news {
+                None => {}
+                Some(News::Problem(error)) => (self.tell)(&Notice::Warning(format!(
+                    "export to {to}: {error}; the recording goes on, and datagrams that are not sent \
+                     are counted"
+                ))),
+                Some(News::Over) => (self.tell)(&Notice::Interfaces(format!(
+                    "export to {to}: nothing hinders it any more"
+                ))),
             }
         }
         self.publish();

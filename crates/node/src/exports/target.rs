@@ -1,90 +1,60 @@
-//! A destination: its socket, and datagrams for it, which leave many at a time.
+//! A destination and its socket.
 
-use std::collections::BTreeMap;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
-use std::ops::Range;
-use std::os::fd::AsFd;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::os::fd::{AsFd, BorrowedFd};
 
-use strata_control::ExportStatus;
 use strata_control::config::NamedDestination;
-use strata_exporter::{
-    Channel, Destination, LEN_MIN, LEN_USUAL, SALT_LEN, SEALED_MORE, SealKeys, Sealer, identity_in,
-};
+use strata_exporter::{Destination, LEN_MIN, LEN_USUAL, SEALED_MORE};
 use strata_rules::DestinationName;
-use strata_sys::socket::{self, Message, never_fragment, path_mtu, send_many};
-use strata_wire::exact;
+use strata_sys::socket::{self, never_fragment, path_mtu};
 
 use super::own::Own;
 use crate::error::{At as _, NodeError, Result};
 
-/// Datagrams that leave in one system call, and as one message at most (`UDP_MAX_SEGMENTS`, linux/udp.h).
-const BURST: usize = 64;
-/// They leave before that once they have so many bytes: about what one message may have.
-const BURST_BYTES: usize = 60_000;
-/// Bytes of a message: what IPv4 can say (RFC 791), less its header and UDP's.
-const MESSAGE_MAX: usize = 65_507;
 /// Bytes of a datagram at most, however much the path carries: a loss then costs no more.
-const ROOM_MAX: usize = 8952;
+pub(super) const ROOM_MAX: usize = 8952;
 /// Bytes of the send buffer: what waits for a slow network card.
 const SEND_BUFFER: u32 = 4 << 20;
-/// How often a full socket is waited for, 100 ms each, where that is allowed.
-const WAITS: u32 = 50;
 
-/// What encrypts the datagrams to a destination.
+/// A socket that sends to one address.
 #[derive(Debug)]
-struct Sealing {
-    keys: SealKeys,
-    /// Random, of this run: with it, every identity has a cipher of its own.
-    salt: [u8; SALT_LEN],
-    /// By identity.
-    sealers: BTreeMap<u32, Sealer>,
+struct Connected {
+    own: Own,
+    socket: UdpSocket,
 }
 
-impl Sealing {
-    fn new(keys: SealKeys) -> io::Result<Self> {
-        let mut salt = [0; SALT_LEN];
-        getrandom::fill(&mut salt).map_err(io::Error::other)?;
+impl Connected {
+    /// Fails if there is no route, or no address to send from.
+    fn to(address: SocketAddr) -> io::Result<Self> {
+        let any: SocketAddr = match address {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        let socket = UdpSocket::bind(any)?;
+        socket.connect(address)?;
+        socket.set_nonblocking(true)?;
+        never_fragment(socket.as_fd(), address.is_ipv6())?;
+        // Less than that is not an error.
+        let _ = socket::set_send_buffer(socket.as_fd(), SEND_BUFFER);
+        let from = socket.local_addr()?;
+        let own = Own { from, to: address };
+        Ok(Self { own, socket })
+    }
+
+    fn try_clone(&self) -> io::Result<Self> {
         Ok(Self {
-            keys,
-            salt,
-            sealers: BTreeMap::new(),
+            own: self.own,
+            socket: self.socket.try_clone()?,
         })
     }
 
-    /// Uses other keys from now on. An identity without a key is not sent any more.
-    fn use_keys(&mut self, keys: SealKeys) {
-        for (identity, sealer) in &mut self.sealers {
-            if let Some(key) = keys.to_seal(*identity) {
-                sealer.use_key(&key);
-            }
-        }
-        self.keys = keys;
+    /// Bytes that a datagram may have on the path, with IP and UDP header.
+    fn carries(&self) -> io::Result<usize> {
+        let is_v6 = self.own.to.is_ipv6();
+        let headers = if is_v6 { 48 } else { 28 };
+        path_mtu(self.socket.as_fd(), is_v6).map(|mtu| mtu.saturating_sub(headers))
     }
-
-    /// Appends a datagram, encrypted; returns whether there is a key for its identity.
-    fn seal(&mut self, datagram: &[u8], out: &mut Vec<u8>) -> bool {
-        let identity = identity_in(datagram);
-        if let Some(sealer) = self.sealers.get_mut(&identity) {
-            sealer.seal(now(), datagram, out);
-            return true;
-        }
-        let Some(key) = self.keys.to_seal(identity) else {
-            return false;
-        };
-        let sealer = Sealer::new(&key, self.salt);
-        let sealer = self.sealers.entry(identity).or_insert(sealer);
-        sealer.seal(now(), datagram, out);
-        true
-    }
-}
-
-/// Seconds since 1970.
-fn now() -> u32 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let seconds = since.expect("the clock is after 1970").as_secs();
-    u32::try_from(seconds).expect("the clock is before 2106")
 }
 
 /// A destination and its socket.
@@ -92,398 +62,106 @@ fn now() -> u32 {
 pub(super) struct Target {
     pub(super) name: DestinationName,
     pub(super) destination: Destination,
-    address: SocketAddr,
-    local: SocketAddr,
-    socket: UdpSocket,
+    /// `None` while the address of its name is not known.
+    address: Option<SocketAddr>,
+    /// `None` until it could be reached once.
+    connected: Option<Connected>,
+    /// Whether it is tried again.
+    pub(super) may_wait: bool,
 }
 
 impl Target {
-    /// Opens a socket to a destination.
-    pub(super) fn open(named: &NamedDestination) -> Result<Self> {
-        let NamedDestination { name, destination } = named;
-        let opened = || -> io::Result<Self> {
+    /// Opens a socket to a destination, which `must_reach` it.
+    pub(super) fn open(named: &NamedDestination, must_reach: bool) -> Result<Self> {
+        let NamedDestination {
+            name,
+            destination,
+            address,
+        } = named;
+        let look_up = || -> io::Result<SocketAddr> {
             let host = (destination.host.as_str(), destination.port);
             let address = host.to_socket_addrs()?.next();
-            let address = address.ok_or_else(|| io::Error::other("the name has no address"))?;
-            let any: SocketAddr = match address {
-                SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-                SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-            };
-            let socket = UdpSocket::bind(any)?;
-            socket.connect(address)?;
-            socket.set_nonblocking(true)?;
-            never_fragment(socket.as_fd(), address.is_ipv6())?;
-            // Less than that is not an error.
-            let _ = socket::set_send_buffer(socket.as_fd(), SEND_BUFFER);
-            Ok(Self {
-                name: *name,
-                destination: destination.clone(),
-                address,
-                local: socket.local_addr()?,
-                socket,
-            })
+            address.ok_or_else(|| io::Error::other("the name has no address"))
         };
-        opened()
-            .map_err(NodeError::from)
-            .at_with(|| format!("export.destinations.{name}: {destination}: cannot be reached"))
+        let (address, connected) = match must_reach {
+            true => {
+                let address = address.map_or_else(look_up, Ok);
+                let opened = address.and_then(|address| Ok((address, Connected::to(address)?)));
+                let (address, connected) = opened.map_err(NodeError::from).at_with(|| {
+                    format!("export.destinations.{name}: {destination}: cannot be reached")
+                })?;
+                (Some(address), Some(connected))
+            }
+            // The thread that sends says why not.
+            false => {
+                let connected = address.and_then(|address| Connected::to(address).ok());
+                (*address, connected)
+            }
+        };
+        Ok(Self {
+            name: *name,
+            destination: destination.clone(),
+            address,
+            connected,
+            may_wait: !must_reach,
+        })
     }
 
     /// A second handle of the same socket.
     pub(super) fn try_clone(&self) -> io::Result<Self> {
+        let connected = self.connected.as_ref().map(Connected::try_clone);
         Ok(Self {
             name: self.name,
             destination: self.destination.clone(),
             address: self.address,
-            local: self.local,
-            socket: self.socket.try_clone()?,
+            connected: connected.transpose()?,
+            may_wait: self.may_wait,
         })
     }
 
-    /// Its two ends.
-    pub(super) fn own(&self) -> Own {
-        Own {
-            from: self.local,
-            to: self.address,
+    /// Its two ends, if it has been reached.
+    pub(super) fn own(&self) -> Option<Own> {
+        self.connected.as_ref().map(|connected| connected.own)
+    }
+
+    /// Looks for a way to its address. The socket stays if another one would have the same ends.
+    pub(super) fn connect(&mut self) -> io::Result<()> {
+        let address = self.address.ok_or_else(not_looked_up)?;
+        let found = Connected::to(address)?;
+        let ends = |own: Own| (own.from.ip(), own.to);
+        if self.own().map(ends) != Some(ends(found.own)) {
+            self.connected = Some(found);
         }
+        Ok(())
     }
 
-    /// Bytes that a datagram may have on the path, as far as is known now, before it is encrypted.
-    fn room(&self, is_sealed: bool) -> usize {
-        let is_v6 = self.address.is_ipv6();
-        let headers = if is_v6 { 48 } else { 28 };
-        let carried = path_mtu(self.socket.as_fd(), is_v6).map(|mtu| mtu.saturating_sub(headers));
-        let more = if is_sealed { SEALED_MORE } else { 0 };
-        carried.unwrap_or(LEN_USUAL).clamp(LEN_MIN + more, ROOM_MAX) - more
-    }
-}
-
-/// Where a datagram ends, and whether it is an announcement: collectors count those apart, since they have no
-/// numbers.
-#[derive(Clone, Copy, Debug)]
-struct End {
-    at: usize,
-    is_announcement: bool,
-}
-
-/// Datagrams for a destination.
-#[derive(Debug)]
-pub(super) struct Outbox {
-    target: Target,
-    bytes: Vec<u8>,
-    /// Where datagrams end.
-    ends: Vec<End>,
-    /// Whether runs of datagrams leave as one message, which the kernel or the network card cuts; not once it has
-    /// refused that, until the path is another.
-    merges: bool,
-    waits: bool,
-    sealing: Option<Sealing>,
-    /// Bytes of a datagram at most, before it is encrypted.
-    pub(super) room: usize,
-    pub(super) status: ExportStatus,
-    /// The first problem, until it is told.
-    problem: Option<io::Error>,
-    has_told: bool,
-}
-
-impl Outbox {
-    /// Datagrams to a collector are encrypted if there are keys.
-    pub(super) fn new(target: Target, waits: bool, keys: Option<&SealKeys>) -> io::Result<Self> {
-        let keys = keys.filter(|_| target.destination.channel == Channel::Udp);
-        let sealing = keys.cloned().map(Sealing::new).transpose()?;
-        Ok(Self {
-            status: ExportStatus {
-                name: target.name.to_string(),
-                to: target.destination.to_string(),
-                ..ExportStatus::default()
-            },
-            room: target.room(sealing.is_some()),
-            sealing,
-            bytes: Vec::with_capacity(BURST_BYTES + ROOM_MAX),
-            ends: Vec::with_capacity(BURST),
-            merges: true,
-            target,
-            waits,
-            problem: None,
-            has_told: false,
-        })
+    pub(super) fn socket(&self) -> Option<BorrowedFd<'_>> {
+        self.connected.as_ref().map(|one| one.socket.as_fd())
     }
 
-    /// Encrypts with other keys from now on.
-    pub(super) fn use_keys(&mut self, keys: &SealKeys) {
-        if let Some(sealing) = &mut self.sealing {
-            sealing.use_keys(keys.clone());
+    pub(super) fn has_address(&self) -> bool {
+        self.address.is_some()
+    }
+
+    /// Sends to this address from the next [`Target::connect`] on, if it is known; returns whether it is another.
+    pub(super) fn use_address(&mut self, address: Option<SocketAddr>) -> bool {
+        let is_other = address.is_some() && address != self.address;
+        if is_other {
+            self.address = address;
         }
-    }
-
-    /// Whether datagrams of an identity can be sent: they may have to be encrypted.
-    pub(super) fn has_key(&self, identity: u32) -> bool {
-        let sealing = self.sealing.as_ref();
-        sealing.is_none_or(|sealing| sealing.keys.to_seal(identity).is_some())
-    }
-
-    pub(super) fn destination(&self) -> &Destination {
-        &self.target.destination
-    }
-
-    /// Measures the path again; returns whether datagrams have to become shorter or may be longer.
-    pub(super) fn measure(&mut self) -> bool {
-        let room = self.target.room(self.sealing.is_some());
-        let is_other = std::mem::replace(&mut self.room, room) != room;
-        self.merges |= is_other;
         is_other
     }
 
-    /// The first problem since the start, once.
-    pub(super) fn take_problem(&mut self) -> Option<io::Error> {
-        let problem = self.problem.take().filter(|_| !self.has_told);
-        self.has_told |= problem.is_some();
-        problem
-    }
-
-    /// Adds a datagram; several leave together.
-    pub(super) fn put(&mut self, datagram: &[u8]) {
-        self.add(datagram, false);
-    }
-
-    /// The same, of an announcement.
-    pub(super) fn announce(&mut self, datagram: &[u8]) {
-        self.add(datagram, true);
-    }
-
-    fn add(&mut self, datagram: &[u8], is_announcement: bool) {
-        let has_key = match &mut self.sealing {
-            Some(sealing) => sealing.seal(datagram, &mut self.bytes),
-            None => {
-                self.bytes.extend_from_slice(datagram);
-                true
-            }
-        };
-        match has_key {
-            true => self.end(is_announcement),
-            false => self.status.not_sent += 1,
-        }
-    }
-
-    /// Adds a frame in VXLAN.
-    pub(super) fn put_frame(&mut self, header: &[u8], frame: &[u8]) {
-        self.bytes.extend_from_slice(header);
-        self.bytes.extend_from_slice(frame);
-        self.end(false);
-    }
-
-    fn end(&mut self, is_announcement: bool) {
-        self.ends.push(End {
-            at: self.bytes.len(),
-            is_announcement,
-        });
-        if self.ends.len() >= BURST || self.bytes.len() >= BURST_BYTES {
-            self.flush();
-        }
-    }
-
-    fn datagrams(&self, which: Range<usize>) -> &[u8] {
-        let start = which
-            .start
-            .checked_sub(1)
-            .map_or(0, |before| self.ends[before].at);
-        &self.bytes[start..self.ends[which.end - 1].at]
-    }
-
-    /// All datagrams from this one on, in runs that leave as one message each: those of a run are as long as its
-    /// first, but for the last one, which may be shorter.
-    fn runs(&self, first: usize) -> Vec<Range<usize>> {
-        let len = |at: usize| self.datagrams(at..at + 1).len();
-        let continues = |run: &Range<usize>, at: usize| {
-            len(run.end - 1) == len(run.start)
-                && len(at) <= len(run.start)
-                && self.datagrams(run.start..at + 1).len() <= MESSAGE_MAX
-        };
-        let mut runs: Vec<Range<usize>> = Vec::with_capacity(self.ends.len() - first);
-        for at in first..self.ends.len() {
-            match runs.last_mut() {
-                Some(run) if self.merges && continues(run, at) => run.end = at + 1,
-                _ => runs.push(at..at + 1),
-            }
-        }
-        runs
-    }
-
-    fn message(&self, run: &Range<usize>) -> Message<'_> {
-        let first = self.datagrams(run.start..run.start + 1);
-        Message {
-            parts: [self.datagrams(run.clone()), &[]],
-            // A datagram is shorter than 65,536 bytes.
-            segment: (run.len() > 1).then(|| exact::<u16>(first.len())),
-        }
-    }
-
-    /// Sends what waits.
-    pub(super) fn flush(&mut self) {
-        let (mut next, mut waits, mut refused) = (0, 0, 0);
-        while next < self.ends.len() {
-            let runs = self.runs(next);
-            let messages: Vec<Message<'_>> = runs.iter().map(|run| self.message(run)).collect();
-            let to = socket::Destination::Own;
-            match send_many::<BURST>(self.target.socket.as_fd(), &to, &messages, true) {
-                Ok(sent) => {
-                    let gone = next..runs[sent - 1].end;
-                    self.status.bytes += self.datagrams(gone.clone()).len() as u64;
-                    next = gone.end;
-                    let gone = &self.ends[gone];
-                    let announcements = gone.iter().filter(|end| end.is_announcement).count();
-                    self.status.announcements += announcements as u64;
-                    self.status.datagrams += (gone.len() - announcements) as u64;
-                }
-                Err(error) if runs[0].len() > 1 && refuses_runs(&error) => self.merges = false,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // That is about a datagram before: this one is still here.
-                Err(error) if error.kind() == ErrorKind::ConnectionRefused && refused < BURST => {
-                    refused += 1;
-                    self.status.not_sent += 1;
-                    self.status.datagrams = self.status.datagrams.saturating_sub(1);
-                    self.problem.get_or_insert(error);
-                }
-                Err(error)
-                    if error.kind() == ErrorKind::WouldBlock && self.waits && waits < WAITS =>
-                {
-                    waits += 1;
-                    let limit = Duration::from_millis(100);
-                    let _ = socket::wait(self.target.socket.as_fd(), true, limit);
-                }
-                // Longer than the path carries: those after may fit, and later ones will.
-                Err(error)
-                    if error.raw_os_error() == Some(rustix::io::Errno::MSGSIZE.raw_os_error()) =>
-                {
-                    self.status.not_sent += 1;
-                    next += 1;
-                }
-                Err(error) => {
-                    self.status.not_sent += (self.ends.len() - next) as u64;
-                    next = self.ends.len();
-                    self.problem.get_or_insert(error);
-                }
-            }
-        }
-        self.bytes.clear();
-        self.ends.clear();
+    /// Bytes that a datagram may have on the path, as far as is known now, before it is encrypted.
+    pub(super) fn room(&self, is_sealed: bool) -> usize {
+        let carried = self.connected.as_ref().map(Connected::carries);
+        let carried = carried.and_then(io::Result::ok).unwrap_or(LEN_USUAL);
+        let more = if is_sealed { SEALED_MORE } else { 0 };
+        carried.clamp(LEN_MIN + more, ROOM_MAX) - more
     }
 }
 
-/// Whether that is about a message which was to be cut: a kernel before 4.18 or a device that cannot, or datagrams
-/// longer than the path carries. One by one, each says for itself.
-fn refuses_runs(error: &io::Error) -> bool {
-    use rustix::io::Errno;
-    let refusals = [Errno::IO, Errno::INVAL, Errno::MSGSIZE];
-    let refusals = refusals.map(|refusal| Some(refusal.raw_os_error()));
-    refusals.contains(&error.raw_os_error())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::Ipv4Addr;
-    use strata_sys::socket::{Received, Receiver};
-
-    use super::*;
-
-    /// An outbox that sends to this socket.
-    fn outbox(receiver: &UdpSocket) -> Outbox {
-        let to = format!("udp://{}", receiver.local_addr().unwrap());
-        let target = Target::open(&NamedDestination {
-            name: "here".parse().unwrap(),
-            destination: to.parse().unwrap(),
-        });
-        Outbox::new(target.unwrap(), false, None).unwrap()
-    }
-
-    /// Datagrams that arrive, and as how many messages of the kernel.
-    fn received(socket: &UdpSocket, count: usize) -> (Vec<Vec<u8>>, usize) {
-        let (mut all, mut messages) = (Vec::new(), 0);
-        let mut receiver = Receiver::<4>::default();
-        let limit = Duration::from_secs(60);
-        while all.len() < count && socket::wait(socket.as_fd(), false, limit).unwrap() {
-            let take = |one: &Received<'_>| {
-                let each = one.segment.unwrap_or(one.bytes.len());
-                all.extend(one.bytes.chunks(each).map(<[u8]>::to_vec));
-                messages += 1;
-            };
-            receiver.receive(socket.as_fd(), take).unwrap();
-        }
-        (all, messages)
-    }
-
-    fn receiver() -> UdpSocket {
-        socket::udp((Ipv4Addr::LOCALHOST, 0).into(), 1 << 20).unwrap()
-    }
-
-    /// What is counted as sent is what arrives, announcements apart.
-    #[test]
-    fn what_is_sent_arrives_and_is_counted_by_its_kind() {
-        let receiver = receiver();
-        let mut outbox = outbox(&receiver);
-        let mut expected = Vec::new();
-        for number in 0_u8..100 {
-            let datagram = vec![number; 10 + usize::from(number)];
-            match number % 3 {
-                0 => outbox.announce(&datagram),
-                1 => outbox.put(&datagram),
-                _ => outbox.put_frame(&datagram[..4], &datagram[4..]),
-            }
-            expected.push(datagram);
-        }
-        outbox.flush();
-        assert!(received(&receiver, 100).0 == expected);
-        let status = &outbox.status;
-        assert_eq!((status.announcements, status.datagrams), (34, 66));
-        assert_eq!(status.not_sent, 0);
-        let bytes: usize = expected.iter().map(Vec::len).sum();
-        assert_eq!(status.bytes, bytes as u64);
-    }
-
-    /// Datagrams of one length leave as one message, and arrive as they would alone, also if the kernel refuses that.
-    #[test]
-    fn runs_leave_as_one_message_unless_the_kernel_refuses() {
-        for is_refused in [false, true] {
-            let receiver = receiver();
-            let mut outbox = outbox(&receiver);
-            if is_refused {
-                // It cuts only what it makes checksums for (udp_send_skb).
-                let fd = outbox.target.socket.as_fd();
-                socket::set_number(fd, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
-            }
-            let lens = (0..62).map(|at| if at == 40 { 30 } else { 700 });
-            let expected: Vec<Vec<u8>> = (0..).zip(lens).map(|(at, len)| vec![at; len]).collect();
-            for datagram in &expected {
-                outbox.put(datagram);
-            }
-            assert_eq!(outbox.runs(0), [0..41, 41..62]);
-            assert_eq!(outbox.runs(41).len(), 1);
-            outbox.flush();
-            let (arrived, messages) = received(&receiver, expected.len());
-            assert!(arrived == expected);
-            assert_eq!(messages, if is_refused { 62 } else { 2 });
-            let status = &outbox.status;
-            assert_eq!((status.datagrams, status.not_sent), (62, 0));
-            assert_eq!(outbox.merges, !is_refused);
-        }
-    }
-
-    /// No message is longer than IP can say, and none has more datagrams than the kernel takes.
-    #[test]
-    fn runs_have_bounds() {
-        let receiver = receiver();
-        let mut outbox = outbox(&receiver);
-        for len in [1, 9, 1472, 8952, 30_000] {
-            for number in 0..200 {
-                outbox.put(&vec![number; len]);
-                for run in outbox.runs(0) {
-                    assert!(run.len() <= BURST && outbox.datagrams(run).len() <= MESSAGE_MAX);
-                }
-            }
-            outbox.flush();
-            assert_eq!(outbox.status.not_sent, 0, "of {len} bytes");
-            let sent = outbox.status.datagrams;
-            assert_eq!(sent, 200, "of {len} bytes");
-            outbox.status.datagrams = 0;
-        }
-    }
+/// Whoever looks names up says why they have no address.
+fn not_looked_up() -> io::Error {
+    io::Error::other("the address of its name is not known")
 }

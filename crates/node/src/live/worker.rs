@@ -1,5 +1,6 @@
 //! A worker for interfaces: its thread, and its reports while it runs.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -218,16 +219,24 @@ fn publish(
     });
 }
 
-/// The reports of all workers, combined.
-pub(super) fn noted(running: &[Running]) -> Observation {
-    let mut noted = Observation::default();
+/// The reports of all workers, combined. Distributions are added up only if there are some since those that
+/// `drift_seen` is the time of: what follows from them takes longer than all the rest.
+pub(super) fn noted(running: &[Running], drift_seen: &mut Option<Instant>) -> Observation {
+    let (mut noted, mut ways) = (Observation::default(), BTreeSet::new());
+    let drift_taken = |worker: &Running| {
+        let at = |snapshot: &mut Snapshot| snapshot.drift.as_ref().map(|(_, at)| *at);
+        worker.status.with(at)
+    };
+    let newest = running.iter().filter_map(drift_taken).max();
+    let has_drift = newest > *drift_seen;
+    *drift_seen = newest;
     for worker in running {
         worker.status.with(|snapshot| {
             noted.ledger.merge(&snapshot.ledger);
             merge_kept(&mut noted.kept, &snapshot.kept);
             DetailCounts::merge_some(&mut noted.detail, snapshot.detail);
             ShadowCounts::merge_some(&mut noted.shadow, snapshot.shadow.as_ref());
-            if let Some((more, _)) = &snapshot.drift {
+            if let (true, Some((more, _))) = (has_drift, &snapshot.drift) {
                 match &mut noted.drift {
                     Some(all) => all.merge(more),
                     none => *none = Some(more.clone()),
@@ -239,11 +248,7 @@ pub(super) fn noted(running: &[Running]) -> Observation {
                 noted.ring_fill = Some(noted.ring_fill.map_or(fill, |all| all.max(fill)));
             }
             for way in &snapshot.ways {
-                if !noted
-                    .ways
-                    .iter()
-                    .any(|known| known.interface == way.interface)
-                {
+                if ways.insert(way.interface.clone()) {
                     noted.ways.push(CaptureWay {
                         interface: way.interface.clone(),
                         how: way.how.clone(),
@@ -274,10 +279,12 @@ pub(super) fn pressure(running: &[Running]) -> Pressure {
 /// By interface, over all workers.
 pub(super) fn rings(running: &[Running]) -> Vec<(String, RingCounts)> {
     let mut all: Vec<(String, RingCounts)> = Vec::new();
+    let mut places = BTreeMap::new();
     for worker in running {
         worker.status.with(|snapshot| {
             for (name, counts) in &snapshot.rings {
-                match all.iter_mut().find(|(known, _)| known == name) {
+                let place = *places.entry(name.clone()).or_insert(all.len());
+                match all.get_mut(place) {
                     Some((_, sum)) => *sum = sum.plus(*counts),
                     None => all.push((name.clone(), *counts)),
                 }

@@ -1,6 +1,7 @@
 //! Appending to a stream: records go into blocks, full blocks to the disk, several at a time. `opening` says where
 //! a stream goes on.
 
+mod kept;
 mod opening;
 
 use std::collections::VecDeque;
@@ -15,12 +16,14 @@ use strata_wire::exact;
 
 use super::dir::StreamDir;
 use super::error::{In as _, Result, StreamError};
-use super::file::StreamFile;
+use super::file::{StreamFile, lock_name};
+use super::footing::{Footing, lost};
 use super::locks::Lock;
 use super::memory::{Memory, Target};
+use super::pool::USERS_LOCK;
 use super::stripes::{Stripes, stripe_of};
 
-pub(super) use opening::recovered_pages;
+pub(super) use opening::{recovered_pages, recovered_records};
 
 /// Direct writes are multiples of this.
 const SECTOR: usize = 4096;
@@ -58,10 +61,13 @@ pub struct StreamAppender {
     /// Since the stream was created, and when it was opened.
     total: Appended,
     at_open: Appended,
+    /// Up to where all records were written that a disk has taken, and how many those are since it was opened.
+    kept: (Cursor, u64),
     pages_path: String,
     /// More pages than blocks in flight can belong to.
     few_pages: usize,
-    _lock: Lock,
+    lock: Lock,
+    footing: Footing,
 }
 
 impl std::fmt::Debug for StreamAppender {
@@ -172,15 +178,34 @@ impl StreamAppender {
         // Each stripe that fails is in `broken`.
         let _ = self.memory.drain();
         self.leave_broken(now_ns);
+        self.leave_page();
+        match self.stripes.usable().is_empty() {
+            true => Err(self.failed(error)),
+            false => Ok(()),
+        }
+    }
+
+    /// Goes on in another page, if the one that is being filled is on a stripe that is left alone.
+    fn leave_page(&mut self) {
         if !self.memory.is_whole() {
             self.writer = None;
             let end = Cursor::page(self.next_index);
             self.memory.abandon(self.state.next_seq, end);
         }
-        match self.stripes.usable().is_empty() {
-            true => Err(self.failed(error)),
-            false => Ok(()),
-        }
+    }
+
+    /// Looks whether what is written is written to the stream, and by this process alone.
+    fn look_down(&mut self) -> Result<()> {
+        let lock = lock_name(&self.file.description.name);
+        let looked = if !self.dir.locks.holds(&lock, &self.lock) {
+            Err(lost(self.dir.disk.display(&lock)))
+        } else if !self.stripes.holds_own_lock() {
+            Err(lost(self.dir.disk.display(USERS_LOCK)))
+        } else {
+            self.footing.look()
+        };
+        self.memory.failed |= looked.is_err();
+        looked
     }
 
     /// Leaves alone what could not be written.
@@ -191,13 +216,20 @@ impl StreamAppender {
         self.memory.retain(&self.stripes.usable());
     }
 
+    /// Leaves stripes alone that are no longer where they were.
+    fn leave_gone(&mut self, now_ns: u64) {
+        for stripe in self.stripes.look(now_ns) {
+            self.memory.lose(stripe);
+        }
+        self.leave_broken(now_ns);
+    }
+
     /// Looks which stripes are there.
     fn look(&mut self, now_ns: u64) -> Result<()> {
         if !self.stripes.are_several() {
             return Ok(());
         }
-        self.stripes.look(now_ns);
-        self.leave_broken(now_ns);
+        self.leave_gone(now_ns);
         if !self.stripes.is_due(now_ns) {
             return Ok(());
         }
@@ -205,7 +237,7 @@ impl StreamAppender {
         if let Err(error) = self.memory.drain() {
             self.survive(error, now_ns)?;
         }
-        for number in self.stripes.retry(&self.dir.ids()?, now_ns) {
+        for number in self.stripes.retry(&self.dir.owners()?, now_ns) {
             match self.stripes.for_blocks(number) {
                 Some(Ok(file)) => self.memory.mend(number, file),
                 Some(Err(error)) => self.stripes.fail(number, &error.to_string(), now_ns),
@@ -266,6 +298,7 @@ impl StreamAppender {
         if self.unsynced_pages >= self.unsynced_pages_max() {
             self.sync(now_ns)?;
         }
+        self.look_down()?;
         self.look(now_ns)?;
         // Each stripe fails once.
         let (index, data_page) = loop {
@@ -364,21 +397,21 @@ impl StreamAppender {
             }
         }
         let mut free = self.strike(count)?;
-        if let Some((first, _)) = self.held.front() {
-            self.state.oldest = first.index;
-        } else {
-            self.state.oldest = index;
-        }
         let id = self.file.description.id;
+        let mut full = Vec::new();
         loop {
-            let Some(stripe) = self.stripes.turn(index) else {
-                let none = io::Error::other(self.stripes.gone().join("; "));
+            let Some(stripe) = self.stripes.turn(index, &full) else {
+                let none = match full.is_empty() {
+                    true => io::Error::other(self.stripes.gone().join("; ")),
+                    false => io::ErrorKind::StorageFull.into(),
+                };
                 return Err(self.failed(none));
             };
             let reused = free.iter().position(|&page| stripe_of(page) == stripe);
             let reused = reused.map(|at| free.swap_remove(at));
             let taken = reused.map_or_else(|| self.stripes.take(id, stripe), Ok);
             match taken {
+                Err(_) if self.stripes.is_full(stripe) => full.push(stripe),
                 Err(error) if self.stripes.are_several() => {
                     self.stripes.fail(stripe, &error.to_string(), now_ns);
                     self.leave_broken(now_ns);
@@ -396,9 +429,6 @@ impl StreamAppender {
         self.state.end = self.memory.written;
         self.state.tables = self.table.tables();
         self.state.number = self.writer.as_ref().map_or(0, PageWriter::number);
-        if let Some((first, _)) = self.held.front() {
-            self.state.oldest = first.index;
-        }
         self.state.sample(Sample {
             time_ns: now_ns,
             records: self.total.records,
@@ -418,11 +448,16 @@ impl StreamAppender {
                 file: self.pages_path.clone(),
             });
         }
+        self.look_down()?;
         if let Err(error) = self.write_part() {
             self.survive(error, now_ns)?;
         }
-        self.leave_broken(now_ns);
-        self.publish(now_ns)
+        // After it is written: a disk that was unmounted has it when it is back.
+        self.leave_gone(now_ns);
+        self.leave_page();
+        self.publish(now_ns)?;
+        self.mark_kept();
+        Ok(())
     }
 
     /// Writes the current block as far as it is filled; it stays the current one.
@@ -453,6 +488,7 @@ impl StreamAppender {
             self.survive(error, now_ns)?;
         }
         self.leave_broken(now_ns);
+        self.mark_kept();
         self.unsynced_pages = 0;
         self.file.sync()
     }
@@ -470,6 +506,7 @@ impl StreamAppender {
         if count == 0 {
             return Ok(());
         }
+        self.look_down()?;
         if let Err(error) = self.memory.drain() {
             self.survive(error, now_ns)?;
         }
@@ -484,6 +521,10 @@ impl StreamAppender {
         for (held, page) in self.held.drain(..count) {
             self.file.strike(held.index)?;
             free.push(page);
+        }
+        // Pages before it that were lost are forgotten with those that are given up, and not sooner.
+        if let Some((first, _)) = self.held.front().filter(|_| count > 0) {
+            self.state.oldest = first.index;
         }
         Ok(free)
     }

@@ -1,6 +1,5 @@
 //! A directory of streams.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -12,11 +11,13 @@ use strata_stream::description::DIRECTORY_AT;
 use strata_stream::{Cursor, Description, Form, Geometry, Retention, State, StreamName};
 use strata_wire::exact;
 
-use super::elsewhere::Elsewhere;
+use super::device::{self, Raw, SIMULATED};
+use super::elsewhere::{Elsewhere, Kind, Place};
 use super::error::{In as _, Result, StreamError};
 use super::file::{StreamFile, file_name, lock_name};
 use super::locks::Locks;
-use super::pool::{MAP, PAGES, Pool, STRIPE_MAP};
+use super::pool::{MAP, MEND_MAP, Owners, PAGES, Pool, STRIPE_MAP};
+use super::remote::StripeServer;
 
 /// A stream to be created.
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +77,17 @@ fn random<const N: usize>() -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
+/// Whether a directory has a file of that name.
+fn has(dir: &Path, name: &str) -> Result<bool> {
+    let path = dir.join(name);
+    match fs::metadata(&path) {
+        Ok(found) => Ok(found.is_file()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(false),
+        Err(error) => Err(error).in_file(|| path.display().to_string()),
+    }
+}
+
 impl StreamDir {
     /// A directory that exists.
     ///
@@ -84,10 +96,16 @@ impl StreamDir {
     /// If it is not one of streams, or cannot be read.
     pub fn open(path: &Path) -> Result<Self> {
         let named = path.display().to_string();
-        if path.join(STRIPE_MAP).is_file() {
+        if has(path, STRIPE_MAP)? {
             return Err(StreamError::IsStripe { dir: named });
         }
-        if !path.join(MAP).is_file() {
+        if !has(path, MAP)? {
+            if has(path, PAGES)? && path.join("streams").is_dir() {
+                return Err(StreamError::Damaged {
+                    file: path.join(MAP).display().to_string(),
+                    problem: format!("it is gone{MEND_MAP}"),
+                });
+            }
             return Err(StreamError::NotStreams { dir: named });
         }
         let locks = Locks::Files(path.to_path_buf());
@@ -101,7 +119,7 @@ impl StreamDir {
     /// If something else is there, its pages have other sizes, or it cannot be written.
     pub fn create(path: &Path, geometry: Option<Geometry>) -> Result<Self> {
         let named = path.display().to_string();
-        if path.join(MAP).is_file() || path.join(STRIPE_MAP).is_file() {
+        if has(path, MAP)? || has(path, STRIPE_MAP)? {
             let dir = Self::open(path)?;
             let there = dir.pool.geometry;
             return match geometry {
@@ -142,7 +160,7 @@ impl StreamDir {
             locks,
             pool,
             path,
-            elsewhere: Elsewhere::Real,
+            elsewhere: Elsewhere::real(),
         })
     }
 
@@ -154,7 +172,7 @@ impl StreamDir {
             locks,
             pool,
             path,
-            elsewhere: Elsewhere::Real,
+            elsewhere: Elsewhere::real(),
         })
     }
 
@@ -172,7 +190,8 @@ impl StreamDir {
         }
     }
 
-    /// As [`StreamDir::simulated`], with stripes on other disks, in an order that stays.
+    /// As [`StreamDir::simulated`], with stripes on other disks, in an order that stays. What has a file `device`
+    /// is a device of that size.
     ///
     /// # Errors
     ///
@@ -182,13 +201,42 @@ impl StreamDir {
         stripes: Vec<Arc<dyn Disk>>,
         geometry: Geometry,
     ) -> Result<Self> {
-        let mut dir = Self::simulated(disk, geometry)?;
         let locks = || Locks::Simulated(Arc::default());
+        let mut dir = Self::simulated(disk, geometry)?;
         let reached = stripes.into_iter().map(|disk| (disk, locks()));
         let reached: Vec<_> = reached.collect();
-        dir.elsewhere = Elsewhere::Simulated(Arc::new(reached.clone()));
-        for (at, (disk, locks)) in reached.into_iter().enumerate().skip(dir.listed()?.len()) {
-            dir.list_stripe(disk, locks, &at.to_string(), None)?;
+        let places = reached.iter().cloned().map(Place::Here);
+        dir.elsewhere = Elsewhere::Simulated(Arc::new(places.collect()));
+        for (at, reached) in reached.into_iter().enumerate().skip(dir.listed()?.len()) {
+            let path = at.to_string();
+            if reached.0.exists(SIMULATED) {
+                let raw = Raw::simulated(reached.0);
+                let make = |id| device::format(&raw, geometry, (id, 1), 512);
+                dir.list_stripe((Kind::Device, &path, None), None, make)?;
+            } else {
+                let make = |id| dir.make_directory(reached, id);
+                dir.list_stripe((Kind::Directory, &path, None), None, make)?;
+            }
+        }
+        Ok(dir)
+    }
+
+    /// As [`StreamDir::simulated`], with stripes at servers, in an order that stays.
+    ///
+    /// # Errors
+    ///
+    /// As of [`StreamDir::open`].
+    pub fn simulated_servers(
+        disk: Arc<dyn Disk>,
+        servers: &[Arc<dyn StripeServer>],
+        geometry: Geometry,
+    ) -> Result<Self> {
+        let mut dir = Self::simulated(disk, geometry)?;
+        let places = servers.iter().cloned().map(Place::Server);
+        dir.elsewhere = Elsewhere::Simulated(Arc::new(places.collect()));
+        for (at, server) in servers.iter().enumerate().skip(dir.listed()?.len()) {
+            let make = |id| dir.make_at(server.as_ref(), id);
+            dir.list_stripe((Kind::Server, &at.to_string(), None), None, make)?;
         }
         Ok(dir)
     }
@@ -267,13 +315,18 @@ impl StreamDir {
         Ok(file)
     }
 
-    /// Ids of all streams whose files can be read.
-    pub(super) fn ids(&self) -> Result<BTreeSet<u64>> {
-        let mut ids = BTreeSet::new();
+    /// Its streams, for who owns which page: one that is damaged costs the others nothing, and keeps its pages.
+    pub(super) fn owners(&self) -> Result<Owners> {
+        let mut owners = Owners::default();
         for name in self.names()? {
-            ids.insert(self.file(&name, false)?.description.id);
+            match self.file(&name, false) {
+                Ok(file) => {
+                    owners.ids.insert(file.description.id);
+                }
+                Err(_) => owners.has_unknown = true,
+            }
         }
-        Ok(ids)
+        Ok(owners)
     }
 
     pub(super) fn is_appended(&self, name: &StreamName) -> Result<bool> {
@@ -309,7 +362,8 @@ impl StreamDir {
         })
     }
 
-    /// Saves a cursor under a name, in place of the one before.
+    /// Saves a cursor under a name, in place of the one before. Of several processes that save under one
+    /// name, the last counts.
     ///
     /// # Errors
     ///
@@ -322,9 +376,17 @@ impl StreamDir {
     ) -> Result<()> {
         let path = format!("{}/{consumer}", cursors_of(name));
         let text = serde_json::to_vec(saved).map_err(io::Error::from);
-        let text = text.in_file(|| self.disk.display(&path))?;
-        let replaced = self.disk.replace(&path, &text);
-        replaced.in_file(|| self.disk.display(&path))
+        let named = || self.disk.display(&path);
+        let text = text.in_file(named)?;
+        // Each process writes a file of its own, with a name that no cursor has.
+        let own = u64::from_le_bytes(random().in_file(named)?);
+        let own = format!("{}/~{consumer}.{own:016x}", cursors_of(name));
+        let replaced = self.disk.replace(&own, &text);
+        let replaced = replaced.and_then(|()| self.disk.rename(&own, &path));
+        if replaced.is_err() {
+            let _ = self.disk.remove(&own);
+        }
+        replaced.in_file(named)
     }
 }
 

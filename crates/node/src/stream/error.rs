@@ -102,6 +102,13 @@ pub enum StreamError {
     },
 }
 
+impl StreamError {
+    /// Whether there is no more space.
+    pub(super) fn is_full(&self) -> bool {
+        matches!(self, Self::File { source, .. } if source.kind() == io::ErrorKind::StorageFull)
+    }
+}
+
 pub(super) type Result<T> = std::result::Result<T, StreamError>;
 
 /// Names the file in an error of the operating system.

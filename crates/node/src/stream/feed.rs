@@ -119,8 +119,8 @@ impl StreamFeed {
             appender: Some(appender),
             upkeep: Upkeep::new(Instant::now()),
             when_full,
-            unwritten: 0,
-            lost: 0,
+            given: 0,
+            counted: FeedCounts::default(),
             retry: Instant::now(),
             warn,
         };
@@ -252,10 +252,10 @@ struct Writer {
     appender: Option<StreamAppender>,
     upkeep: Upkeep,
     when_full: WhenFull,
-    /// Records that were appended since all were in the file.
-    unwritten: u64,
-    /// Records lost with stripes of the stream that are counted.
-    lost: u64,
+    /// Records that the appender was given since the stream was opened.
+    given: u64,
+    /// What the shared counts have of them.
+    counted: FeedCounts,
     /// When to open the stream again.
     retry: Instant,
     warn: FeedWarning,
@@ -317,7 +317,7 @@ impl Writer {
                     return Ok(());
                 };
                 appender.append(time_ns, record)?;
-                self.unwritten += 1;
+                self.given += 1;
                 left -= 1;
             }
             Ok(())
@@ -342,7 +342,7 @@ impl Writer {
         // It was said already why not.
         if let Ok(appender) = self.dir.append(&self.name, unix_ns()) {
             self.appender = Some(appender);
-            self.lost = 0;
+            (self.given, self.counted) = (0, FeedCounts::default());
             self.upkeep = Upkeep::new(now);
             (self.warn)("written again");
         }
@@ -360,41 +360,49 @@ impl Writer {
         if self.when_full == WhenFull::Wait {
             appender.all_kept()?;
         }
-        let lost = appender.lost();
         if kept != Kept::Nothing {
-            self.written(lost);
+            self.count();
         }
         Ok(())
     }
 
-    /// All records are in the file, but those that were lost with stripes.
-    fn written(&mut self, lost: u64) {
-        let now_lost = lost - mem::replace(&mut self.lost, lost);
-        let unwritten = mem::take(&mut self.unwritten);
-        let mut queue = self.shared.queue();
-        queue.counts.written += unwritten.saturating_sub(now_lost);
-        queue.counts.lost += now_lost;
+    /// Counts what became of the records that the appender was given, as far as it is known now.
+    fn count(&mut self) {
+        let Some(appender) = &mut self.appender else {
+            return;
+        };
+        let written = appender.kept();
+        let lost = self.given - written;
+        let now = FeedCounts { written, lost };
+        let before = mem::replace(&mut self.counted, now);
+        let counts = &mut self.shared.queue().counts;
+        // With a stripe, records may go that were written.
+        counts.written = counts.written - before.written + now.written;
+        counts.lost = counts.lost - before.lost + now.lost;
     }
 
     fn close(&mut self) -> Result<()> {
-        if let Some(mut appender) = self.appender.take() {
-            appender.sync(unix_ns())?;
-            let (lost, is_kept) = (appender.lost(), appender.all_kept());
-            for warning in appender.take_warnings() {
-                (self.warn)(&warning);
-            }
-            appender.close(unix_ns())?;
-            if self.when_full == WhenFull::Wait {
-                is_kept?;
-            }
-            self.written(lost);
+        let Some(appender) = &mut self.appender else {
+            return Ok(());
+        };
+        appender.sync(unix_ns())?;
+        for warning in appender.take_warnings() {
+            (self.warn)(&warning);
         }
-        Ok(())
+        let is_kept = appender.all_kept();
+        self.count();
+        if let Some(appender) = self.appender.take() {
+            appender.close(unix_ns())?;
+        }
+        match self.when_full {
+            WhenFull::Wait => is_kept,
+            WhenFull::Lose => Ok(()),
+        }
     }
 
     /// The stream cannot be written; whether that is the end.
     fn fail(&mut self, error: StreamError) -> bool {
-        let lost = mem::take(&mut self.unwritten);
+        self.count();
         self.appender = None;
         self.retry = Instant::now() + REOPEN_EVERY;
         let is_final = self.when_full == WhenFull::Wait;
@@ -403,9 +411,7 @@ impl Writer {
                 "{error}; records are lost until it can be written"
             ));
         }
-        let mut queue = self.shared.queue();
-        queue.counts.lost += lost;
-        queue.failure = is_final.then_some(error);
+        self.shared.queue().failure = is_final.then_some(error);
         is_final
     }
 }

@@ -2,9 +2,9 @@
 //! them when a process ends, however it does.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -61,6 +61,22 @@ impl Locks {
             .open(root.join(name))
     }
 
+    /// Those of a stripe that has no place for files.
+    pub(super) fn of_stripe(&self, id: u64) -> Self {
+        match self {
+            Self::Files(root) => Self::Files(root.join("stripe-locks").join(format!("{id:016x}"))),
+            Self::Simulated(_) => Self::Simulated(Arc::default()),
+        }
+    }
+
+    /// Makes the directory that they are in.
+    pub(super) fn make(&self) -> io::Result<()> {
+        match self {
+            Self::Files(root) => DirBuilder::new().recursive(true).mode(0o750).create(root),
+            Self::Simulated(_) => Ok(()),
+        }
+    }
+
     fn simulated(&self, taken: &Mutex<BTreeMap<String, u32>>, name: &str) -> Option<Lock> {
         let mut taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
         let is_free = !taken.contains_key(name);
@@ -113,6 +129,24 @@ impl Locks {
                 *taken.entry(name.to_owned()).or_default() += 1;
                 Ok(Lock::Simulated(self.clone(), name.to_owned()))
             }
+        }
+    }
+
+    /// Whether this is still the lock of that name: not if its file was removed, so that another process may have
+    /// one of its own.
+    pub(super) fn holds(&self, name: &str, lock: &Lock) -> bool {
+        let (Self::Files(root), Lock::File(file)) = (self, lock) else {
+            return true;
+        };
+        let place = |found: fs::Metadata| (found.dev(), found.ino());
+        match (fs::metadata(root.join(name)), file.metadata()) {
+            (Ok(found), Ok(open)) => place(found) == place(open),
+            // What cannot be examined for another reason is not gone.
+            (Err(error), _) => !matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ),
+            _ => true,
         }
     }
 

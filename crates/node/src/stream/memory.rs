@@ -162,6 +162,15 @@ impl Memory {
         true
     }
 
+    /// A stripe is no longer where it was: what was not synced there is lost, although a file that was removed could
+    /// still be synced.
+    pub(super) fn lose(&mut self, stripe: u32) {
+        self.files.remove(&stripe);
+        if let Some(unsynced) = self.unsynced.remove(&stripe) {
+            self.lost += unsynced;
+        }
+    }
+
     /// A stripe is written again.
     pub(super) fn mend(&mut self, stripe: u32, file: Box<dyn DiskFile>) {
         self.files.insert(stripe, file);
@@ -193,8 +202,15 @@ impl Memory {
             return self.broke(tag.stripe, error);
         }
         if more > 0 {
-            self.lost += u64::from(mem::take(&mut self.is_torn));
-            *self.unsynced.entry(tag.stripe).or_default() += more;
+            let torn = u64::from(mem::take(&mut self.is_torn));
+            match self.files.contains_key(&tag.stripe) {
+                true => {
+                    self.lost += torn;
+                    *self.unsynced.entry(tag.stripe).or_default() += more - torn;
+                }
+                // It was left when another block failed, and nobody syncs it.
+                false => self.lost += more,
+            }
         }
         // Those of blocks after one that failed do not count.
         if !self.failed {
@@ -330,5 +346,81 @@ impl Blocks for Memory {
     fn full(&mut self, whole_until: usize, number: u32) -> io::Result<()> {
         let is_torn = whole_until < self.block_start + self.current.memory.len();
         self.hand_over((whole_until, number), is_torn)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strata_sys::disk::Pending;
+
+    /// A disk whose first write fails, while others are under way.
+    struct Failing(u32);
+
+    struct UnderWay(io::Result<()>);
+
+    impl Pending for UnderWay {
+        fn is_ended(&mut self) -> bool {
+            false
+        }
+
+        fn wait(&mut self) -> io::Result<()> {
+            mem::replace(&mut self.0, Ok(()))
+        }
+    }
+
+    impl DiskFile for Failing {
+        fn read_at(&self, _buffer: &mut [u8], _offset: u64) -> io::Result<usize> {
+            Ok(0)
+        }
+
+        fn write_at(&mut self, _bytes: &[u8], _offset: u64) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn begin_write(&mut self, _bytes: &[u8], _offset: u64) -> Option<Box<dyn Pending>> {
+            self.0 += 1;
+            let outcome = match self.0 {
+                1 => Err(io::ErrorKind::StorageFull.into()),
+                _ => Ok(()),
+            };
+            Some(Box::new(UnderWay(outcome)))
+        }
+
+        fn sync(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn set_len(&mut self, _len: u64) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn size(&self) -> io::Result<u64> {
+            Ok(u64::MAX)
+        }
+    }
+
+    /// Nobody syncs a stripe that was left, so a block of it that is written after that is lost too.
+    #[test]
+    fn a_block_that_is_written_after_its_stripe_was_left_is_lost() {
+        let files: Files = [(1, Box::new(Failing(0)) as Box<dyn DiskFile>)].into();
+        let mut memory = Memory::new((files, true), 4096, 4, 0).unwrap();
+        memory.target.stripe = 1;
+        memory.full(4096, 3).unwrap();
+        memory.full(8192, 5).unwrap();
+        memory.drain().unwrap_err();
+        assert_eq!((memory.lost, memory.broken.len()), (5, 1));
+    }
+
+    /// The record that begins in the block that failed, and ends in the next one, is one.
+    #[test]
+    fn a_torn_record_is_lost_once() {
+        let files: Files = [(1, Box::new(Failing(0)) as Box<dyn DiskFile>)].into();
+        let mut memory = Memory::new((files, true), 4096, 4, 0).unwrap();
+        memory.target.stripe = 1;
+        memory.full(4000, 3).unwrap();
+        memory.full(8192, 5).unwrap();
+        memory.drain().unwrap_err();
+        assert_eq!(memory.lost, 5);
     }
 }

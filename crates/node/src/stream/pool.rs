@@ -23,12 +23,37 @@ pub(super) const MAP_LOCK: &str = "pages.lock";
 pub(super) const USERS_LOCK: &str = "users.lock";
 const MAGIC: [u8; 8] = *b"STRAPOOL";
 const STRIPE_MAGIC: [u8; 8] = *b"STRIPED1";
+/// The map of a new directory says the same, but for owners, which are found anew.
+pub(super) const MEND_MAP: &str = ": to mend it, end who appends, and put here the pages.map of a new directory that \
+                                   `strata stream create` makes with the same --pages";
 const MAP_HEADER: u64 = 4096;
 const ENTRY: u64 = 8;
 /// Pages of a directory, or of a stripe: their numbers have 28 bits (`stripes`), and a page table stores them plus 1.
-const PAGES_MAX: usize = (1 << 28) - 1;
+pub(super) const PAGES_MAX: u32 = (1 << 28) - 1;
 /// The owner of a page that is free.
 const NOBODY: u64 = 0;
+
+/// Streams that pages of a directory can belong to.
+#[derive(Default)]
+pub(super) struct Owners {
+    pub(super) ids: BTreeSet<u64>,
+    /// There are streams whose descriptions cannot be read, so any other id may be that of one of them.
+    pub(super) has_unknown: bool,
+}
+
+impl Owners {
+    /// Who owns a page: the stream that its header claims; if that is none of them, what is known of no stream
+    /// stays with one that may still be mended.
+    fn of_page(&self, claimed: Option<u64>, before: Option<u64>) -> u64 {
+        let may_own = |id: &u64| match self.has_unknown {
+            true => *id != NOBODY,
+            false => self.ids.contains(id),
+        };
+        let is_unknown = |id: &u64| self.has_unknown && !self.ids.contains(id);
+        let owner = claimed.filter(may_own);
+        owner.or(before.filter(is_unknown)).unwrap_or(NOBODY)
+    }
+}
 
 /// The pages of a directory.
 #[derive(Clone)]
@@ -45,7 +70,7 @@ fn map_of(id: Option<u64>) -> &'static str {
 }
 
 /// The start of the map: magic, three sizes and, of a stripe, which it is.
-fn map_header(geometry: Geometry, id: Option<u64>) -> Vec<u8> {
+pub(super) fn map_header(geometry: Geometry, id: Option<u64>) -> Vec<u8> {
     let mut bytes = if id.is_some() { STRIPE_MAGIC } else { MAGIC }.to_vec();
     for size in [
         geometry.directory_bytes,
@@ -59,6 +84,11 @@ fn map_header(geometry: Geometry, id: Option<u64>) -> Vec<u8> {
     bytes.extend(sum.to_le_bytes());
     bytes.resize(exact(MAP_HEADER), 0);
     bytes
+}
+
+/// Bytes of a map of so many pages.
+pub(super) fn map_len(pages: u64) -> u64 {
+    MAP_HEADER + ENTRY * pages
 }
 
 impl Pool {
@@ -109,9 +139,10 @@ impl Pool {
                 Some(_) => "the map of this stripe: another one is there",
                 None => "those of a map of pages of version 1",
             };
+            let mend = id.map_or(MEND_MAP, |_| "");
             return Err(StreamError::Damaged {
                 file: named(),
-                problem: format!("bytes 0 to {} are not {whose}", len - 1),
+                problem: format!("bytes 0 to {} are not {whose}{mend}", len - 1),
             });
         }
         Ok(Self {
@@ -176,6 +207,16 @@ impl Pool {
             .collect())
     }
 
+    /// The owner of a page; `None`: there is no such page.
+    pub(super) fn owner(&self, page: u32) -> Result<Option<u64>> {
+        let named = || self.map_name();
+        let map = self.disk.open(map_of(self.id), false).in_file(named)?;
+        let mut entry = [0; 8];
+        let at = MAP_HEADER + u64::from(page) * ENTRY;
+        let read = map.read_at(&mut entry, at).in_file(named)?;
+        Ok((read == entry.len()).then_some(u64::from_le_bytes(entry)))
+    }
+
     fn set_owner(&self, page: u32, owner: u64) -> Result<()> {
         let named = || self.map_name();
         let mut map = self.disk.open(map_of(self.id), true).in_file(named)?;
@@ -190,10 +231,10 @@ impl Pool {
         let owners = self.owners()?;
         let free = owners.iter().position(|&owner| owner == NOBODY);
         let page = free.unwrap_or(owners.len());
+        let page: u32 = exact(page);
         if page >= PAGES_MAX {
             return Err(io::Error::from(io::ErrorKind::FileTooLarge)).in_file(named);
         }
-        let page = exact(page);
         self.set_owner(page, stream)?;
         Ok(page)
     }
@@ -228,7 +269,7 @@ impl Pool {
 
     /// Joins those who append. If nobody else does, the machine may have lost power since somebody
     /// did, so the map is made anew from what headers of pages say; `streams` are those there are.
-    pub(super) fn join(&self, streams: &BTreeSet<u64>) -> Result<Lock> {
+    pub(super) fn join(&self, streams: &Owners) -> Result<Lock> {
         let named = || self.map_name();
         let _lock = self.locks.wait(MAP_LOCK).in_file(named)?;
         let alone = self.locks.take(USERS_LOCK).in_file(named)?;
@@ -240,9 +281,14 @@ impl Pool {
         Ok(users)
     }
 
+    /// Whether the lock of those who append is still the one that others would find.
+    pub(super) fn holds(&self, lock: &Lock) -> bool {
+        self.locks.holds(USERS_LOCK, lock)
+    }
+
     /// Pages belong to the streams that their headers name. A page that a stream had given up comes
     /// back to it, and is given up again.
-    fn rebuild(&self, streams: &BTreeSet<u64>) -> Result<()> {
+    fn rebuild(&self, streams: &Owners) -> Result<()> {
         let named = || self.map_name();
         let pages = self.pages()?;
         let count = self.count(pages.as_ref())?;
@@ -251,10 +297,9 @@ impl Pool {
         for page in 0..exact::<u32>(count.max(owners.len() as u64)) {
             let header = self.header_bytes(pages.as_ref(), page)?;
             let claimed = header.and_then(|bytes| PageHeader::claimed_stream(&bytes));
-            let owner = claimed
-                .filter(|claimed| streams.contains(claimed))
-                .unwrap_or(NOBODY);
-            if owners.get(exact::<usize>(page)) != Some(&owner) {
+            let before = owners.get(exact::<usize>(page)).copied();
+            let owner = streams.of_page(claimed, before);
+            if before != Some(owner) {
                 let at = MAP_HEADER + u64::from(page) * ENTRY;
                 map.write_at(&owner.to_le_bytes(), at).in_file(named)?;
             }

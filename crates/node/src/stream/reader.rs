@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use strata_stream::{
-    Cursor, Form, Item, PAGE_HEADER_LEN, Page, PageHeader, Reached, State, StreamKey, StreamName,
-    Walk,
+    Cursor, Form, Item, PAGE_HEADER_LEN, Page, PageHeader, Reached, Record, State, StreamKey,
+    StreamName, Walk,
 };
 use strata_wire::exact;
 
@@ -16,7 +16,10 @@ use super::appender::{MARK_NS, recovered_pages};
 use super::changes::Changes;
 use super::dir::StreamDir;
 use super::error::{Result, StreamError};
-use super::file::StreamFile;
+use super::feed::unix_ns;
+use super::file::{StreamFile, file_name};
+use super::footing::Footing;
+use super::pool::PAGES;
 use super::stripes::Stripes;
 
 /// How long to wait for a process that is about to append to say how far the stream goes.
@@ -43,6 +46,8 @@ pub struct Unread {
     pub missing: (u64, u64),
     /// Deleted before they were read, as far as their numbers are known.
     pub expired: u64,
+    /// Others were too: reading began in a page that had been deleted, at a record whose number is not known.
+    pub expired_uncounted: bool,
 }
 
 /// Where the pages of a stream are, and where it ends.
@@ -58,6 +63,7 @@ pub struct StreamReader {
     dir: StreamDir,
     name: StreamName,
     file: StreamFile,
+    footing: Footing,
     stripes: Stripes,
     map: Map,
     oldest: u64,
@@ -68,6 +74,8 @@ pub struct StreamReader {
     /// The number of the next record, if one before it was read.
     next_seq: Option<u64>,
     unread: Unread,
+    /// Records before this time (ns since 1970) are passed over, until one of it comes.
+    not_before_ns: Option<u64>,
     /// Missing in the current page: at least, and at most.
     page_missing: (u64, u64),
     buffer: Vec<u8>,
@@ -118,6 +126,7 @@ impl StreamReader {
         let mut reader = Self {
             dir: dir.clone(),
             name: name.clone(),
+            footing: Footing::open(&dir.disk, &[&file_name(name), PAGES])?,
             stripes: Stripes::open(dir)?,
             buffer: vec![0; file.geometry().page_len()],
             loaded: None,
@@ -129,6 +138,7 @@ impl StreamReader {
             cursor: Cursor::START,
             next_seq: None,
             unread: Unread::default(),
+            not_before_ns: None,
             page_missing: (0, 0),
             changes: None,
         };
@@ -142,6 +152,7 @@ impl StreamReader {
     ///
     /// If a file is damaged or cannot be read.
     pub fn refresh(&mut self) -> Result<()> {
+        self.footing.look()?;
         let start = Instant::now();
         loop {
             let state = self.file.state()?;
@@ -189,7 +200,10 @@ impl StreamReader {
             .iter()
             .map(|(&index, &(page, _))| (index, page))
             .collect();
-        self.oldest = map.first_key_value().map_or(0, |(&index, _)| index);
+        let description = &self.file.description;
+        let oldest = found.oldest(&description.retention, description.geometry, state);
+        let first = map.first_key_value().map(|(&index, _)| index);
+        self.oldest = oldest.or(first).unwrap_or(Cursor::START.index);
         self.end = map
             .last_key_value()
             .map_or(Cursor::START, |(&index, _)| Cursor {
@@ -229,6 +243,7 @@ impl StreamReader {
     pub fn seek(&mut self, cursor: Cursor, next_seq: Option<u64>) {
         self.cursor = cursor;
         self.next_seq = next_seq;
+        self.not_before_ns = None;
         self.page_missing = (0, 0);
     }
 
@@ -279,8 +294,8 @@ impl StreamReader {
         Ok(())
     }
 
-    /// Goes on with the records since a time (ns since 1970); a few older ones, of the 10 ms before
-    /// it, may come first.
+    /// Goes on with the records since a time (ns since 1970), which may be to come; a few older ones, of
+    /// the 10 ms before it, may come first.
     ///
     /// # Errors
     ///
@@ -292,8 +307,8 @@ impl StreamReader {
         let mut index = self.oldest;
         let mut at = self.oldest;
         while at <= self.end.index {
-            if let Some(loaded) = self.load(at)? {
-                if loaded.header.created_ns > since_ns {
+            if let Some(created_ns) = self.begun_ns(at)? {
+                if created_ns > since_ns {
                     break;
                 }
                 index = at;
@@ -311,8 +326,43 @@ impl StreamReader {
                     offset,
                 }),
         };
+        let not_before_ns = first.is_none().then_some(since_ns);
         self.seek(cursor, None);
+        self.not_before_ns = not_before_ns;
         Ok(())
+    }
+
+    /// When a page was begun, if it is there: its header says so.
+    fn begun_ns(&mut self, index: u64) -> Result<Option<u64>> {
+        let Some(page) = self.page_of(index)? else {
+            return Ok(None);
+        };
+        let mut bytes = [0; PAGE_HEADER_LEN];
+        let read = self.stripes.read_at(page, 0, &mut bytes)?;
+        if read != Some(bytes.len()) {
+            return Ok(None);
+        }
+        let (id, page_len) = (self.file.description.id, self.file.geometry().page_len());
+        let header = PageHeader::parse(&bytes, id, &self.file.key, page_len).ok();
+        let header = header.filter(|header| header.index == index);
+        Ok(header.map(|header| header.created_ns))
+    }
+
+    /// Whether a record is from before the time that is waited for.
+    fn is_early(&mut self, record: &Record<'_>, form: Form) -> bool {
+        let Some(not_before_ns) = self.not_before_ns else {
+            return false;
+        };
+        // Linked records have the time of their page: it counts when they are read.
+        let time_ns = match form {
+            Form::Sealed => record.time_ns,
+            Form::Linked { .. } => unix_ns(),
+        };
+        let is_early = time_ns < not_before_ns;
+        if !is_early {
+            self.not_before_ns = None;
+        }
+        is_early
     }
 
     /// The records of a page: where they start and end, and their times.
@@ -389,7 +439,13 @@ impl StreamReader {
         mut each: impl FnMut(&Entry<'_>) -> std::result::Result<bool, E>,
     ) -> std::result::Result<u64, E> {
         let mut count = 0;
-        self.cursor = self.cursor.max(Cursor::page(self.oldest));
+        let oldest = Cursor::page(self.oldest);
+        if self.cursor < oldest {
+            // 0.0 is the oldest record, whichever that is.
+            let is_counted = self.next_seq.is_some() || self.cursor == Cursor::START;
+            self.unread.expired_uncounted |= !is_counted;
+            self.cursor = oldest;
+        }
         if self.cursor == Cursor::START {
             self.next_seq = Some(0);
         }
@@ -499,9 +555,13 @@ impl StreamReader {
                     continue;
                 }
             };
-            self.count_missing(mem::take(&mut missing));
+            let missing = mem::take(&mut missing);
             self.cursor.offset = exact(record.end);
             self.next_seq = Some(header.first_seq + u64::from(walk.next_number()));
+            if self.is_early(&record, header.form) {
+                continue;
+            }
+            self.count_missing(missing);
             count += 1;
             let goes_on = each(&Entry {
                 next: self.cursor,

@@ -2,6 +2,7 @@
 
 use strata_stream::{Description, State, StreamName};
 
+use super::appender::recovered_records;
 use super::dir::{SavedCursor, StreamDir, cursors_of};
 use super::error::{In as _, Result};
 use super::stripes::Stripes;
@@ -19,6 +20,8 @@ pub struct StreamStatus {
     pub pages: u64,
     /// Saved cursors by name.
     pub cursors: Vec<(String, SavedCursor)>,
+    /// Saved cursors that cannot be read, and why.
+    pub problems: Vec<String>,
 }
 
 impl StreamDir {
@@ -30,22 +33,34 @@ impl StreamDir {
     pub fn status(&self, name: &StreamName) -> Result<StreamStatus> {
         let file = self.file(name, false)?;
         let is_appended = self.is_appended(name)?;
-        let pages = Stripes::open(self)?.owned(file.description.id)?;
+        let mut stripes = Stripes::open(self)?;
+        let pages = stripes.owned(file.description.id)?;
+        let mut state = file.state()?;
+        if let Some(state) = state
+            .as_mut()
+            .filter(|state| !state.is_clean && !is_appended)
+        {
+            // It is as old as the last time that it was written.
+            state.next_seq = recovered_records(&mut stripes, &file, state)?;
+        }
         let folder = cursors_of(name);
-        let mut cursors = Vec::new();
+        let (mut cursors, mut problems) = (Vec::new(), Vec::new());
         for consumer in self.disk.list(&folder).in_file(|| self.path.clone())? {
-            if let Ok(consumer) = consumer.parse::<StreamName>()
-                && let Some(saved) = self.saved(name, &consumer)?
-            {
-                cursors.push((consumer.to_string(), saved));
+            let Ok(consumer) = consumer.parse::<StreamName>() else {
+                continue;
+            };
+            match self.saved(name, &consumer) {
+                Ok(saved) => cursors.extend(saved.map(|saved| (consumer.to_string(), saved))),
+                Err(error) => problems.push(error.to_string()),
             }
         }
         Ok(StreamStatus {
-            state: file.state()?,
+            state,
             is_appended,
             pages,
             description: file.description,
             cursors,
+            problems,
         })
     }
 }

@@ -5,22 +5,21 @@
 //! which says whose it is, so that the empty directory that an unmounted disk leaves is not taken for it.
 
 mod list;
+mod open;
 
-use std::collections::BTreeSet;
 use std::mem;
-use std::sync::Arc;
 
 use strata_store::DiskFile;
-use strata_stream::PAGE_HEADER_LEN;
 use strata_wire::exact;
 
 use super::dir::StreamDir;
 use super::error::{Result, StreamError};
-use super::locks::Lock;
-use super::pool::{PAGES, Pool};
+use super::pool::Owners;
+use super::remote::HeaderBytes;
 
 pub(crate) use list::stripe_paths;
 pub(super) use list::{LIST, Listed};
+use open::Open;
 
 /// The number of a stripe is in the upper bits of a data page's number.
 const PAGE_BITS: u32 = 28;
@@ -39,72 +38,53 @@ pub(super) fn stripe_of(page: u32) -> u32 {
     parts(page).0
 }
 
-struct Open {
-    pool: Pool,
-    /// For reading.
-    pages: Box<dyn DiskFile>,
-    /// Of who appends.
-    _user: Option<Lock>,
-}
-
 struct Stripe {
     number: u32,
     path: String,
-    /// Not that of the directory itself.
-    id: Option<u64>,
+    /// As it is listed; `None`: the directory itself.
+    listed: Option<Listed>,
     /// Or why it is not.
     open: std::result::Result<Open, String>,
     /// When it is tried again, and how long to wait after that.
     retry_ns: u64,
     wait_ns: u64,
+    /// Whether it had no page any more.
+    is_full: bool,
 }
 
 impl Stripe {
-    fn of(listed: &Listed) -> Self {
+    fn of(listed: Listed) -> Self {
         Self {
             number: listed.number,
             path: listed.path.clone(),
-            id: listed.id(),
+            listed: Some(listed),
             open: Err(String::new()),
             retry_ns: 0,
             wait_ns: RETRY_NS,
+            is_full: false,
         }
     }
 
     fn open(&mut self, dir: &StreamDir) {
-        let (disk, locks) = match self.number {
-            0 => (Arc::clone(&dir.disk), dir.locks.clone()),
-            _ => dir.elsewhere.at(&self.path),
-        };
-        let opened = Pool::open(disk, locks, self.id).and_then(|pool| {
-            let pages = pool.pages()?;
-            let is_same = pool.geometry == dir.pool.geometry;
-            is_same.then_some((pool, pages)).ok_or_else(|| {
-                let problem = "its pages have other sizes than those of its directory".to_owned();
-                let file = self.path.clone();
-                StreamError::Damaged { file, problem }
-            })
-        });
-        self.open = match opened {
-            Ok((pool, pages)) => Ok(Open {
-                pool,
-                pages,
-                _user: None,
+        let opened = match &self.listed {
+            None => Open::of(dir.pool.clone()),
+            Some(listed) => listed.reach(dir).and_then(|place| {
+                let expected = (listed.id(), dir.pool.geometry);
+                Open::at(place, expected, &self.path)
             }),
-            Err(error) => Err(error.to_string()),
         };
+        self.open = opened.map_err(|error| error.to_string());
     }
 
-    fn join(&mut self, streams: &BTreeSet<u64>) -> Result<()> {
-        if let Ok(open) = &mut self.open {
-            open._user = Some(open.pool.join(streams)?);
+    fn join(&mut self, stream: u64, streams: &Owners) -> Result<()> {
+        match &mut self.open {
+            Ok(open) => open.join(stream, streams),
+            Err(_) => Ok(()),
         }
-        Ok(())
     }
 
     fn is_there(&self) -> bool {
-        let leads_to = |open: &Open| open.pool.disk.leads_to(PAGES, open.pages.as_ref());
-        self.open.as_ref().is_ok_and(leads_to)
+        self.open.as_ref().is_ok_and(Open::is_there)
     }
 
     fn close(&mut self, problem: String) {
@@ -119,13 +99,11 @@ const NOT_THERE: &str = "removed, renamed or unmounted";
 pub(super) struct Stripes {
     dir: StreamDir,
     all: Vec<Stripe>,
-    is_joined: bool,
+    /// The stream that is appended to, unless one is read.
+    joined: Option<u64>,
     /// What is to be told.
     said: Vec<String>,
 }
-
-/// What a data page has at its start; `None` if its file ends before.
-pub(super) type HeaderBytes = Option<[u8; PAGE_HEADER_LEN]>;
 
 impl Stripes {
     /// Those that can be opened. The directory itself has to be there.
@@ -133,19 +111,16 @@ impl Stripes {
         let own = Stripe {
             number: 0,
             path: dir.path.clone(),
-            id: None,
-            open: Ok(Open {
-                pool: dir.pool.clone(),
-                pages: dir.pool.pages()?,
-                _user: None,
-            }),
+            listed: None,
+            open: Ok(Open::of(dir.pool.clone())?),
             retry_ns: 0,
             wait_ns: RETRY_NS,
+            is_full: false,
         };
         let mut stripes = Self {
             dir: dir.clone(),
             all: vec![own],
-            is_joined: false,
+            joined: None,
             said: Vec::new(),
         };
         stripes.list()?;
@@ -156,7 +131,7 @@ impl Stripes {
     fn list(&mut self) -> Result<()> {
         for listed in self.dir.listed()? {
             if self.at(listed.number).is_none() {
-                let mut stripe = Stripe::of(&listed);
+                let mut stripe = Stripe::of(listed);
                 stripe.open(&self.dir);
                 self.all.push(stripe);
             }
@@ -209,11 +184,11 @@ impl Stripes {
         mem::take(&mut self.said)
     }
 
-    /// Joins those who append; to be left alone are stripes where that fails.
-    pub(super) fn join(&mut self, streams: &BTreeSet<u64>, now_ns: u64) -> Result<()> {
-        self.is_joined = true;
+    /// Joins those who append, to a stream; to be left alone are stripes where that fails.
+    pub(super) fn join(&mut self, stream: u64, streams: &Owners, now_ns: u64) -> Result<()> {
+        self.joined = Some(stream);
         for at in 0..self.all.len() {
-            let joined = self.all[at].join(streams);
+            let joined = self.all[at].join(stream, streams);
             match joined {
                 Err(error) if self.all[at].number == 0 => return Err(error),
                 Err(error) => self.all[at].close(error.to_string()),
@@ -247,14 +222,20 @@ impl Stripes {
         self.tell_gone(at, problem, now_ns);
     }
 
-    /// Leaves those alone that are no longer where they were.
-    pub(super) fn look(&mut self, now_ns: u64) {
+    /// Leaves those alone that are no longer where they were; their numbers.
+    pub(super) fn look(&mut self, now_ns: u64) -> Vec<u32> {
         let others = self.all.iter().filter(|stripe| stripe.number > 0);
         let removed = others.filter(|stripe| stripe.open.is_ok() && !stripe.is_there());
         let removed: Vec<u32> = removed.map(|stripe| stripe.number).collect();
-        for number in removed {
+        for &number in &removed {
             self.fail(number, NOT_THERE, now_ns);
         }
+        removed
+    }
+
+    /// Whether the lock of who appends to the directory is still the one that others would find.
+    pub(super) fn holds_own_lock(&self) -> bool {
+        self.opened(0).is_none_or(Open::holds_lock)
     }
 
     /// Whether it is time to try again one that has failed.
@@ -264,14 +245,15 @@ impl Stripes {
     }
 
     /// Tries those again that have failed, if it is time: numbers of those that are back.
-    pub(super) fn retry(&mut self, streams: &BTreeSet<u64>, now_ns: u64) -> Vec<u32> {
+    pub(super) fn retry(&mut self, streams: &Owners, now_ns: u64) -> Vec<u32> {
         let mut back = Vec::new();
+        let joined = self.joined.expect("who appends has joined");
         for stripe in &mut self.all {
             if stripe.open.is_ok() || stripe.retry_ns > now_ns {
                 continue;
             }
             stripe.open(&self.dir);
-            if let Err(error) = stripe.join(streams) {
+            if let Err(error) = stripe.join(joined, streams) {
                 stripe.close(error.to_string());
             }
             if stripe.open.is_ok() {
@@ -295,7 +277,7 @@ impl Stripes {
 
     /// The file of a stripe's pages, for writing blocks.
     pub(super) fn for_blocks(&self, number: u32) -> Option<Result<Box<dyn DiskFile>>> {
-        Some(self.opened(number)?.pool.pages_for_blocks())
+        Some(self.opened(number)?.for_blocks())
     }
 
     /// Where in its file a page is.
@@ -318,8 +300,15 @@ impl Stripes {
             if only.is_some_and(|only| only != stripe.number) {
                 continue;
             }
-            match open.headers(owner, stripe.number) {
-                Ok(headers) => read.extend(headers),
+            let number = stripe.number << PAGE_BITS;
+            match open.headers(owner) {
+                Ok(headers) => {
+                    read.extend(
+                        headers
+                            .into_iter()
+                            .map(|(page, bytes)| (page | number, bytes)),
+                    );
+                }
                 Err(error) if stripe.number == 0 => return Err(error),
                 Err(error) => stripe.close(error.to_string()),
             }
@@ -336,21 +325,16 @@ impl Stripes {
     ) -> Result<Option<usize>> {
         let (number, within) = parts(page);
         self.reach(number)?;
-        let at = self.dir.pool.page_at(within) + offset;
         let Some(stripe) = self.at_mut(number) else {
             return Ok(None);
         };
         let Ok(open) = &stripe.open else {
             return Ok(None);
         };
-        match open.pages.read_at(buffer, at) {
+        match open.read_at(within, offset, buffer) {
             Ok(read) => Ok(Some(read)),
-            Err(source) => {
-                let file = format!("{}: page {within}", open.pool.disk.display(PAGES));
-                let error = StreamError::File { file, source };
-                if number == 0 {
-                    return Err(error);
-                }
+            Err(error) if number == 0 => Err(error),
+            Err(error) => {
                 stripe.close(error.to_string());
                 Ok(None)
             }
@@ -359,7 +343,7 @@ impl Stripes {
 
     /// Opens a stripe that is read, if it is there now and was not.
     fn reach(&mut self, number: u32) -> Result<()> {
-        if self.is_joined || number == 0 {
+        if self.joined.is_some() || number == 0 {
             return Ok(());
         }
         if self.at(number).is_none() {
@@ -377,20 +361,38 @@ impl Stripes {
         Ok(())
     }
 
-    /// The stripe whose turn it is for a page of a stream; another one, if it is gone.
-    pub(super) fn turn(&self, index: u64) -> Option<u32> {
+    /// The stripe whose turn it is for a page of a stream; another one, if it is gone or one of those that are full.
+    pub(super) fn turn(&self, index: u64, full: &[u32]) -> Option<u32> {
         let count = self.all.len() as u64;
         let first = exact::<usize>(index % count);
         let (before, from) = self.all.split_at(first);
         let mut in_turn = from.iter().chain(before);
-        let usable = in_turn.find(|stripe| stripe.open.is_ok());
+        let usable = in_turn.find(|stripe| stripe.open.is_ok() && !full.contains(&stripe.number));
         usable.map(|stripe| stripe.number)
     }
 
+    /// Whether a device or a server had no page any more when one was wanted.
+    pub(super) fn is_full(&self, number: u32) -> bool {
+        self.at(number).is_some_and(|stripe| stripe.is_full)
+    }
+
     /// A page of this stripe for a stream.
-    pub(super) fn take(&self, stream: u64, number: u32) -> Result<u32> {
-        let open = self.opened(number).expect("a stripe that can be used");
-        Ok(open.pool.take(stream)? | (number << PAGE_BITS))
+    pub(super) fn take(&mut self, stream: u64, number: u32) -> Result<u32> {
+        let stripe = self.at_mut(number).expect("a stripe that is listed");
+        let open = stripe.open.as_ref().expect("a stripe that can be used");
+        let taken = open.take(stream);
+        let was_full = stripe.is_full;
+        // A file system that is full fails in other ways too.
+        let has_none = taken.as_ref().is_err_and(StreamError::is_full);
+        stripe.is_full = has_none && stripe.listed.as_ref().is_some_and(Listed::is_exact);
+        if stripe.is_full && !was_full {
+            let said = format!(
+                "stripe {}: full: records go to the other stripes",
+                stripe.path
+            );
+            self.said.push(said);
+        }
+        Ok(taken? | (number << PAGE_BITS))
     }
 
     /// Nobody owns these pages any more. Those of stripes that are gone are found when they are back.
@@ -402,7 +404,7 @@ impl Stripes {
             let own = pages.iter().map(|&page| parts(page));
             let own = own.filter(|&(number, _)| number == stripe.number);
             let own: Vec<u32> = own.map(|(_, within)| within).collect();
-            match open.pool.release(stream, &own) {
+            match open.release(stream, &own) {
                 Err(error) if stripe.number == 0 => return Err(error),
                 // It is noticed when it is written.
                 _ => {}
@@ -418,32 +420,12 @@ impl Stripes {
             let Ok(open) = &stripe.open else {
                 continue;
             };
-            match open.pool.owners() {
-                Ok(owners) => {
-                    let own = owners.into_iter().filter(|&owner| owner == stream);
-                    count += own.count() as u64;
-                }
+            match open.owned(stream) {
+                Ok(owned) => count += owned,
                 Err(error) if stripe.number == 0 => return Err(error),
                 Err(_) => {}
             }
         }
         Ok(count)
-    }
-}
-
-impl Open {
-    fn headers(&self, owner: Option<u64>, number: u32) -> Result<Vec<(u32, HeaderBytes)>> {
-        let owners = match owner {
-            Some(_) => self.pool.owners()?,
-            None => vec![0; exact(self.pool.count(self.pages.as_ref())?)],
-        };
-        let wanted = (0..)
-            .zip(&owners)
-            .filter(|&(_, &of)| owner.is_none_or(|owner| owner == of));
-        let read = wanted.map(|(page, _): (u32, _)| {
-            let bytes = self.pool.header_bytes(self.pages.as_ref(), page)?;
-            Ok((page | (number << PAGE_BITS), bytes))
-        });
-        read.collect()
     }
 }

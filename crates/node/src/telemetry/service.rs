@@ -46,7 +46,7 @@ use crate::error::{At as _, NodeError, Result, require};
 use crate::handle::{Handle, Spec};
 use crate::notice::{Notice, Tell};
 use crate::sandbox::{Reach, give_up};
-use crate::stream::{StreamFeed, feed_to};
+use crate::stream::{Fed, StreamFeed};
 
 /// Datagrams, or runs of them, that are taken with one system call.
 const BATCH: usize = 32;
@@ -86,6 +86,7 @@ impl Spec for TelemetrySpec {
         let endpoints = self.api.bind(&self.owner)?;
         // Last, so that what is refused leaves no store behind.
         let ready = self.ready(&lists, &stop, &tell)?;
+        let fed = self.to_stream.as_ref().map(Fed::open).transpose()?;
         if self.sandboxed {
             let socket = endpoints.socket.as_ref();
             let reach = Reach {
@@ -101,8 +102,7 @@ impl Spec for TelemetrySpec {
         let notice = ready.notice(&self.store, listen, way, int_listen);
         let collectors = self.collectors.as_ref();
         let collectors = collectors.map_or(1, |collectors| collectors.addresses.len());
-        let feed = self.to_stream.take();
-        let feed = feed.map(|to| feed_to(&to, &tell)).transpose()?;
+        let feed = fed.map(|fed| fed.feed(&tell)).transpose()?;
         let mut service = Service::new(self, ready, (table, lists), (reports, listen), int)?;
         service.frames = frames;
         service.stream_to(feed, collectors);

@@ -2,7 +2,7 @@
 //! at a time across a batch of 256.
 
 use strata_classify::{LANES, Model, RowForest, VerdictId, Verdicts};
-use strata_sketch::{Gathered, Level};
+use strata_sketch::{Gathered, Level, PacketFacts};
 use strata_wire::wide::{GROUP, GROUPS, PacketColumns, Simd, WIDE};
 
 use super::{Classifier, Side, bits};
@@ -119,10 +119,12 @@ impl Classifier {
         if let Some(shadow) = self.shadow.as_mut().filter(|_| groups.start == 0) {
             shadow.begin();
         }
-        for group in groups.clone() {
+        // Those that policies discard have no business in the tables of flows, not even a look.
+        let counted = groups.filter(|&group| packets.dissected[group] != 0);
+        for group in counted.clone() {
             self.sketch.prefetch_others(wide.simd, packets, group);
         }
-        for group in groups {
+        for group in counted {
             let wanted = packets.dissected[group];
             let [packet, flow] = &mut wide.sides;
             let (flow, packet) = (&mut flow.gathered, &mut packet.gathered);
@@ -135,6 +137,32 @@ impl Classifier {
             }
         }
         self.wide = Some(wide);
+    }
+
+    /// Counts and classifies packets of a batch in columns one by one, at whatever times: the first `count`,
+    /// as far as they have a flow and policies have left them.
+    pub(crate) fn classify_columns(
+        &mut self,
+        packets: &PacketColumns,
+        count: usize,
+        verdicts: &mut [VerdictId; WIDE],
+    ) {
+        *verdicts = [Verdicts::UNCLASSIFIED_ID; WIDE];
+        let groups = &packets.dissected[..count.div_ceil(GROUP)];
+        let parts = groups.chunks(LANES / GROUP).zip(verdicts.chunks_mut(LANES));
+        for (part, (groups, verdicts)) in parts.enumerate() {
+            let together = |all, (&group, place)| all | u64::from(group) << (place * GROUP);
+            let dissected: u64 = groups.iter().zip(0..).fold(0, together);
+            if dissected == 0 {
+                continue;
+            }
+            let mut facts = [PacketFacts::default(); LANES];
+            for lane in bits(dissected) {
+                facts[lane] = PacketFacts::in_columns(packets, part * LANES + lane);
+            }
+            self.classify(&facts, dissected);
+            verdicts.copy_from_slice(&self.classified);
+        }
     }
 
     /// Evaluates the first block of a side.

@@ -188,6 +188,8 @@ struct Scanned {
     wire_bytes: u64,
     /// Whether no packet is earlier than the one before.
     ascends: bool,
+    /// Whether they can be counted and classified in columns.
+    is_counted: bool,
 }
 
 /// Packets of a batch while they are recorded.
@@ -230,8 +232,7 @@ impl<S: Sink> Worker<S> {
                 self.packets_in_columns += count as u64;
                 self.ledger.seen.packets += count as u64;
                 self.ledger.seen.bytes += scanned.wire_bytes;
-                let of = (scanned.interface, &data);
-                self.look_and_count(&mut wide, batch, (start, places), of);
+                self.look_and_count(&mut wide, batch, (start, places), (&scanned, &data));
                 if self.is_tapped {
                     self.show_columns(&wide, batch, (start, places));
                 }
@@ -295,11 +296,15 @@ impl<S: Sink> Worker<S> {
                 (earliest, latest) = (earliest.min(ts_ns), latest.max(ts_ns));
             }
         }
-        is_odd |= !self.classifier.takes_columns(count, earliest, latest);
+        let is_counted = self.classifier.takes_columns(count, earliest, latest);
+        // Whatever their times, policies may discard most of them; and no window of the table of flows begins
+        // before a packet is counted.
+        is_odd |= !is_counted && (self.policing.is_none() || self.shadowed.is_some());
         (!is_odd).then_some(Scanned {
             interface,
             wire_bytes,
             ascends,
+            is_counted,
         })
     }
 
@@ -310,10 +315,11 @@ impl<S: Sink> Worker<S> {
         wide: &mut Wide,
         batch: &(impl Packets + ?Sized),
         (start, places): (usize, &[u8]),
-        (interface, data): (u16, &[&[u8]; WIDE]),
+        (scanned, data): (&Scanned, &[&[u8]; WIDE]),
     ) {
         const GROUPS_OF_LANES: usize = LANES / GROUP;
         let count = places.len();
+        let interface = scanned.interface;
         let hasher = self.flows.hasher();
         wide.others.clear();
         wide.wanted.fill(0);
@@ -335,10 +341,12 @@ impl<S: Sink> Worker<S> {
                 wide.wanted[group] = u16::MAX >> (GROUP - here);
                 columns.plain[group] &= wide.wanted[group];
                 columns.dissected[group] = columns.plain[group];
-                for fingerprint in columns.fingerprint.as_chunks::<GROUP>().0[group] {
-                    self.classifier.prefetch(fingerprint);
+                if !self.discards_group(&wide.columns, group, interface) {
+                    for fingerprint in wide.columns.fingerprint.as_chunks::<GROUP>().0[group] {
+                        self.classifier.prefetch(fingerprint);
+                    }
                 }
-                let others = u64::from(!columns.plain[group] & wide.wanted[group]);
+                let others = u64::from(!wide.columns.plain[group] & wide.wanted[group]);
                 for lane in bits(others) {
                     let at = group * GROUP + lane;
                     let packet = batch.get(start + usize::from(places[at]));
@@ -358,13 +366,20 @@ impl<S: Sink> Worker<S> {
                 let lanes = groups.start * GROUP..count.min(groups.end * GROUP);
                 self.police_columns(wide, lanes, (interface, data));
             }
-            self.classifier.count_columns(&wide.columns, groups);
+            if scanned.is_counted {
+                self.classifier.count_columns(&wide.columns, groups);
+            }
         }
         wide.header_end = wide.columns.header_len;
         for (at, headers) in &wide.others {
             wide.header_end[*at] = headers.kept_header_len(wide.columns.captured_len[*at]);
         }
-        self.classifier.finish_columns(&mut wide.verdicts);
+        if scanned.is_counted {
+            self.classifier.finish_columns(&mut wide.verdicts);
+        } else {
+            let (columns, verdicts) = (&wide.columns, &mut wide.verdicts);
+            self.classifier.classify_columns(columns, count, verdicts);
+        }
     }
 
     /// Headers and flow of a packet that is not plain.
@@ -394,6 +409,16 @@ impl<S: Sink> Worker<S> {
         columns.tos[at] = u32::from(facts.tos);
     }
 
+    /// Whether policies are known to discard all plain packets of a group.
+    #[inline(always)]
+    fn discards_group(&self, columns: &PacketColumns, group: usize, interface: u16) -> bool {
+        self.policing.as_ref().is_some_and(|policing| {
+            let number = self.sources[usize::from(interface)].rules_number;
+            let protocols = &columns.protocol.as_chunks::<GROUP>().0[group];
+            policing.discards_group(protocols, number)
+        })
+    }
+
     /// Fetches what policies and triggers know of the flows of a group.
     #[inline(always)]
     fn prefetch_flows(&self, fingerprints: &[u64; WIDE], group: usize, interface: u16) {
@@ -413,6 +438,9 @@ impl<S: Sink> Worker<S> {
         wide: &mut Wide,
         mut recording: Recording<'_, P>,
     ) -> Result<(), SinkError> {
+        if wide.wanted == [0; GROUPS] && self.triggers.is_none() {
+            return Ok(());
+        }
         let is_alone = self.policing.is_none() && self.triggers.is_none();
         if self.enough.is_some() {
             wide.classified = wide.verdicts;

@@ -7,7 +7,7 @@ mod features;
 use std::hint::select_unpredictable;
 
 use strata_wire::prefetch;
-use strata_wire::wide::{GROUP, GROUPS, Kernel, Lanes, PacketColumns, WIDE};
+use strata_wire::wide::{GROUP, Kernel, Lanes, PacketColumns, WIDE};
 
 use super::gathered::Gathered;
 use super::{LAMBDA, Sketch};
@@ -311,22 +311,6 @@ fn bits(mut mask: u16) -> impl Iterator<Item = usize> {
     })
 }
 
-/// What the sketch counts for one packet; the rest is 0.
-#[allow(clippy::cast_possible_truncation, reason = "columns of small numbers")]
-fn counted(packets: &PacketColumns, lane: usize) -> PacketFacts {
-    let is_in = |mask: &[u16; GROUPS]| mask[lane / GROUP] >> (lane % GROUP) & 1 != 0;
-    PacketFacts {
-        fingerprint: packets.fingerprint[lane],
-        ts_ns: packets.ts_ns[lane],
-        size: packets.size[lane] as u16,
-        header_len: packets.header_len[lane] as u16,
-        low_to_high: is_in(&packets.low_to_high),
-        answers: is_in(&packets.answers),
-        tcp_window: packets.tcp_window[lane] as u16,
-        ..PacketFacts::default()
-    }
-}
-
 /// One round: counts packets that share no places. Their buckets go into `after`.
 #[inline(always)]
 fn round<L: Lanes>(
@@ -399,7 +383,7 @@ fn one_by_one<L: Lanes>(
     let mut found = [Bucket::default(); GROUP];
     let mut live = 0;
     for lane in bits(pending) {
-        let facts = counted(packets, group * GROUP + lane);
+        let facts = PacketFacts::in_columns(packets, group * GROUP + lane);
         if let Some(bucket) = sketch.insert(&facts) {
             found[lane] = *bucket;
             live |= 1 << lane;

@@ -2,13 +2,13 @@
 
 use std::io;
 
-use strata_sys::disk::{DiskBlock, Memory, Writes};
+use strata_sys::disk::{DiskBlock, Memory, Writes, Written};
 
 use super::DiskFile;
 
 /// Writes blocks, several at a time, and returns them in the order they were submitted
 /// ([`Writes`]). Where the kernel refuses io_uring, or a file has no descriptor, each is written
-/// before `submit` returns.
+/// before `submit` returns, unless the file begins it only ([`DiskFile::begin_write`]).
 #[derive(Debug)]
 pub struct WriteQueue<B>(Writes<B>);
 
@@ -50,9 +50,20 @@ impl<B: DiskBlock> WriteQueue<B> {
     /// If the queue is full.
     pub fn submit(&mut self, file: &mut dyn DiskFile, block: B, offset: u64) {
         let shared = file.shared();
-        self.0.submit(shared, block, offset, |memory| match memory {
-            Memory::Own(bytes) => file.write_at(bytes, offset),
-            Memory::Shared(slice) => file.write_at(&slice.to_vec(), offset),
+        let start = file.start();
+        self.0.submit(shared, block, start + offset, |memory| {
+            let copy;
+            let bytes = match memory {
+                Memory::Own(bytes) => bytes,
+                Memory::Shared(slice) => {
+                    copy = slice.to_vec();
+                    &copy
+                }
+            };
+            match file.begin_write(bytes, offset) {
+                Some(pending) => Written::Pending(pending),
+                None => Written::Done(file.write_at(bytes, offset)),
+            }
         });
     }
 

@@ -13,10 +13,11 @@ use strata_wire::exact;
 use super::{Appended, StreamAppender};
 use crate::stream::dir::StreamDir;
 use crate::stream::error::{In as _, Result, StreamError};
-use crate::stream::file::{StreamFile, lock_name};
+use crate::stream::file::{StreamFile, file_name, lock_name};
+use crate::stream::footing::Footing;
 use crate::stream::locks::Lock;
 use crate::stream::memory::{Files, Memory, Target};
-use crate::stream::pool::PAGES;
+use crate::stream::pool::{MAP, PAGES};
 use crate::stream::stripes::{LIST, Stripes, stripe_of};
 
 /// Bytes of a block, unless pages are smaller.
@@ -41,8 +42,10 @@ impl StreamAppender {
     fn open(dir: &StreamDir, name: &StreamName, now_ns: u64) -> Result<Self> {
         let mut file = dir.file(name, true)?;
         let lock = Self::lock(dir, name)?;
+        let mut footing = Footing::open(&dir.disk, &[&file_name(name), PAGES, MAP])?;
+        footing.look()?;
         let mut stripes = Stripes::open(dir)?;
-        stripes.join(&dir.ids()?, now_ns)?;
+        stripes.join(file.description.id, &dir.owners()?, now_ns)?;
         let stored = file.state()?;
         let was_clean = stored.as_ref().is_some_and(|state| state.is_clean);
         let found = recovered_pages(&mut stripes, &file, true, stored.as_ref())?;
@@ -57,7 +60,14 @@ impl StreamAppender {
             });
         }
         let known = known_pages(&stripes, &file, &found, stored.as_ref());
+        let first = known.first_key_value().map(|(&index, _)| index);
+        let oldest = found.oldest(
+            &file.description.retention,
+            file.geometry(),
+            stored.as_ref(),
+        );
         let mut state = stored.unwrap_or_else(State::unknown);
+        state.oldest = oldest.or(first).unwrap_or(state.oldest);
         let last = found.pages.last_key_value().map(|(_, &last)| last);
         let pages = known.iter().map(|(&index, &(page, _))| (index, page));
         let table = if was_clean {
@@ -95,13 +105,15 @@ impl StreamAppender {
             marked_ns: 0,
             total: Appended::default(),
             at_open: Appended::default(),
+            kept: (Cursor::START, 0),
             state,
             dir: dir.clone(),
             stripes,
             file,
             pages_path,
             few_pages: in_flight + 3,
-            _lock: lock,
+            lock,
+            footing,
         };
         for (index, (page, created_ns)) in known {
             appender.held.push_back((Held { index, created_ns }, page));
@@ -116,6 +128,7 @@ impl StreamAppender {
             bytes: now.bytes,
         };
         appender.at_open = appender.total;
+        appender.kept = (appender.end(), 0);
         appender.publish(now_ns)?;
         Ok(appender)
     }
@@ -216,6 +229,12 @@ pub(in crate::stream) fn recovered_pages(
         let header = bytes.and_then(|bytes| parse(&bytes));
         (header.is_some() || are_mapped).then_some((page, header))
     });
+    // Of two copies of a page, the one at the place that the page table names.
+    let mut read: Vec<_> = read.collect();
+    read.sort_by_cached_key(|&(page, header)| {
+        let named = header.map(|header: PageHeader| file.look_up(header.index));
+        !matches!(named, Some(Ok(Some(named))) if named == page)
+    });
     let mut found = recovered(read);
     let oldest = state.map(|state| state.oldest);
     found.trim(&file.description.retention, file.geometry(), oldest);
@@ -241,6 +260,20 @@ fn records_of(
         let (Item::Record(_) | Item::Missing(_)) = item;
     }
     Ok(walk.next_number())
+}
+
+/// How many records came to a stream whose appender has not closed it, as its pages say.
+pub(in crate::stream) fn recovered_records(
+    stripes: &mut Stripes,
+    file: &StreamFile,
+    state: &State,
+) -> Result<u64> {
+    let found = recovered_pages(stripes, file, false, Some(state))?;
+    let Some((_, &(page, header))) = found.pages.last_key_value() else {
+        return Ok(state.next_seq);
+    };
+    let records = records_of(stripes, file, page, header)?;
+    Ok(state.next_seq.max(header.first_seq + u64::from(records)))
 }
 
 /// Pages of a stream by number: the data page, and when it was begun.

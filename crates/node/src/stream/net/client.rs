@@ -1,6 +1,6 @@
 //! The end of who appends to a stream elsewhere, or reads it.
 
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::time::{Duration, Instant};
 
 use strata_relay::RelayError;
@@ -47,36 +47,69 @@ pub enum StreamEvent<'a> {
     Nothing,
 }
 
+/// What it most likely means that an answer is none.
+pub(super) fn explained(error: PeerError) -> PeerError {
+    match error {
+        PeerError::Message { peer, source } => PeerError::Tls {
+            peer,
+            problem: format!(
+                "what answers is no server of streams, or one that asks for certificates \
+                 (--tls-cert): {source}"
+            ),
+        },
+        PeerError::Closed { peer } => PeerError::Tls {
+            peer,
+            problem: "the connection was closed: perhaps the server asks for certificates \
+                      (--tls-cert), or has too many connections"
+                .to_owned(),
+        },
+        error => error,
+    }
+}
+
+/// Connects to `HOST:PORT`, at the first of its addresses that answers.
+pub(super) fn connect(
+    server: &str,
+    addresses: impl IntoIterator<Item = SocketAddr>,
+    tls: Option<&SwitchTls>,
+    limit: Duration,
+) -> Result<Peer> {
+    let failed = |source| PeerError::Io {
+        peer: server.to_owned(),
+        source,
+    };
+    let mut error = std::io::Error::other("no address is known");
+    for address in addresses {
+        let stream = match TcpStream::connect_timeout(&address, limit) {
+            Ok(stream) => stream,
+            Err(refused) => {
+                error = refused;
+                continue;
+            }
+        };
+        let host = server.rsplit_once(':').map_or(server, |(host, _)| host);
+        let tls = tls.map(|tls| tls.connection(host)).transpose();
+        let tls = tls.map_err(|error: RelayError| PeerError::Tls {
+            peer: server.to_owned(),
+            problem: error.to_string(),
+        })?;
+        return Peer::connected(stream, tls).map_err(failed);
+    }
+    Err(failed(error))
+}
+
 impl StreamClient {
     fn connect(server: &str, tls: Option<&SwitchTls>) -> Result<Self> {
-        let failed = |source| PeerError::Io {
+        let addresses = server.to_socket_addrs().map_err(|source| PeerError::Io {
             peer: server.to_owned(),
             source,
-        };
-        let addresses = server.to_socket_addrs().map_err(failed)?;
-        let mut error = std::io::Error::other("no address is known");
-        for address in addresses {
-            let stream = match TcpStream::connect_timeout(&address, ANSWER_LIMIT) {
-                Ok(stream) => stream,
-                Err(refused) => {
-                    error = refused;
-                    continue;
-                }
-            };
-            let host = server.rsplit_once(':').map_or(server, |(host, _)| host);
-            let tls = tls.map(|tls| tls.connection(host)).transpose();
-            let tls = tls.map_err(|error: RelayError| PeerError::Tls {
-                peer: server.to_owned(),
-                problem: error.to_string(),
-            })?;
-            return Ok(Self {
-                peer: Peer::connected(stream, tls).map_err(failed)?,
-                record_len_max: 0,
-                sent: 0,
-                synced: 0,
-            });
-        }
-        Err(failed(error))
+        })?;
+        Ok(Self {
+            peer: connect(server, addresses, tls, ANSWER_LIMIT)?,
+            record_len_max: 0,
+            sent: 0,
+            synced: 0,
+        })
     }
 
     fn ask(&mut self, message: &Message<'_>) -> Result<()> {
@@ -88,16 +121,7 @@ impl StreamClient {
             Message::Refused(text) => Some(Err(text.to_owned())),
             _ => None,
         });
-        let answer = answer.map_err(|error| match error {
-            PeerError::Message { peer, source } => PeerError::Tls {
-                peer,
-                problem: format!(
-                    "what answers is no server of streams, or one that asks for certificates \
-                     (--tls-cert): {source}"
-                ),
-            },
-            error => error,
-        })?;
+        let answer = answer.map_err(explained)?;
         let peer = self.peer.name.clone();
         self.record_len_max = exact(answer.map_err(|text| PeerError::Refused { peer, text })?);
         Ok(())

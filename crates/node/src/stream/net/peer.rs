@@ -12,9 +12,11 @@ use strata_stream::message::{Frames, Message, MessageError};
 const CHUNK: usize = 64 << 10;
 /// How long a chunk may take: a peer that reads more slowly is given up.
 const CHUNK_LIMIT: Duration = Duration::from_secs(30);
-/// A peer that is gone without a word is noticed after this long, and six times the other.
+/// An idle peer is asked whether it is there after this long, and then so often.
 const IDLE: Duration = Duration::from_secs(30);
 const PROBE: Duration = Duration::from_secs(10);
+/// A peer is gone if it has answered nothing for so long, neither that nor data.
+const GONE_MS: u32 = 90_000;
 
 /// Why a connection ends.
 #[derive(Debug, thiserror::Error)]
@@ -109,7 +111,10 @@ fn prepared(stream: &TcpStream) -> io::Result<String> {
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, IDLE)?;
     sockopt::set_tcp_keepintvl(stream, PROBE)?;
+    sockopt::set_tcp_user_timeout(stream, GONE_MS)?;
     stream.set_write_timeout(Some(Duration::from_secs(1)))?;
+    // Until something is awaited, TLS's own messages.
+    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
     Ok(stream.peer_addr()?.to_string())
 }
 
@@ -178,6 +183,11 @@ impl Peer {
     pub(super) fn unexpected(&self) -> PeerError {
         let peer = self.name.clone();
         PeerError::Unexpected { peer }
+    }
+
+    /// How long the other end may take to take a chunk.
+    pub(super) fn set_chunk_limit(&mut self, limit: Duration) {
+        self.chunk_limit = limit;
     }
 
     /// From now on, frames may have records.
@@ -330,6 +340,16 @@ mod tests {
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (server, _) = listener.accept().unwrap();
         (Peer::accepted(server, None).unwrap(), client)
+    }
+
+    #[test]
+    fn a_peer_is_gone_after_a_minute_and_a_half() {
+        let (_server, client) = ends();
+        prepared(&client).unwrap();
+        assert!(sockopt::socket_keepalive(&client).unwrap());
+        // It ends probes too (tcp(7)).
+        assert_eq!(sockopt::tcp_user_timeout(&client).unwrap(), 90_000);
+        assert!(sockopt::tcp_keepidle(&client).unwrap() < Duration::from_secs(90));
     }
 
     #[test]

@@ -13,11 +13,13 @@ use std::time::{Duration, Instant};
 use rustix::thread::CapabilitySet;
 use strata_relay::tls::RelayTls;
 use strata_sandbox::{Owner, Role};
+use strata_stream::StreamName;
 use strata_sys::pause::backoff;
 use strata_sys::socket;
 
+use super::hosted::HostedStripe;
 use super::peer::{Peer, PeerError};
-use super::serving::{Ended, Served, serve};
+use super::serving::{Ended, Offer, Served, serve};
 use crate::error::{At as _, Result};
 use crate::handle::{Handle, Spec};
 use crate::notice::{Notice, Tell};
@@ -36,11 +38,24 @@ const WARN_EVERY: Duration = Duration::from_secs(1);
 /// How long connections may take to end with the server.
 const END_LIMIT: Duration = Duration::from_secs(40);
 
+/// A stripe for a directory of another machine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HostedSpec {
+    /// How clients ask for it.
+    pub name: StreamName,
+    /// The directory that has it, or will.
+    pub path: PathBuf,
+    /// Bytes of its pages, at most.
+    pub bytes_max: u64,
+}
+
 /// A server of streams.
 #[derive(Debug)]
 pub struct StreamServeSpec {
-    /// The directory of streams.
-    pub dir: PathBuf,
+    /// The directory of streams, if there is one.
+    pub dir: Option<PathBuf>,
+    /// Stripes for directories of other machines.
+    pub stripes: Vec<HostedSpec>,
     /// Where clients connect.
     pub listen: SocketAddr,
     /// With TLS: both ends show certificates.
@@ -69,14 +84,24 @@ impl Spec for StreamServeSpec {
     type Outcome = StreamServeOutcome;
 
     fn start(self, stop: Arc<AtomicBool>, tell: Tell) -> Result<Handle<Self>> {
-        let dir = StreamDir::open(&self.dir)?;
+        let dir = self.dir.as_deref().map(StreamDir::open).transpose()?;
+        if let Some(dir) = &dir {
+            dir.meet_servers()?;
+        }
+        let hosted = self.stripes.iter();
+        let hosted = hosted.map(|spec| {
+            let stripe = HostedStripe::open(&spec.name, &spec.path, spec.bytes_max)?;
+            Ok(Arc::new(stripe))
+        });
+        let stripes = hosted.collect::<Result<Vec<_>>>()?;
         let listener = TcpListener::bind(self.listen);
         let listener = listener.at_with(|| format!("cannot listen on TCP {}", self.listen))?;
         listener.set_nonblocking(true).at("the socket")?;
         let address = listener.local_addr().at("address of the socket")?;
         if self.sandboxed {
             let reach = Reach {
-                streams: Some(&self.dir),
+                streams: self.dir.as_deref(),
+                stripes: self.stripes.into_iter().map(|spec| spec.path).collect(),
                 ..Reach::default()
             };
             give_up(&self.owner, &reach, CapabilitySet::empty(), &tell)?;
@@ -84,9 +109,13 @@ impl Spec for StreamServeSpec {
         tell(&Notice::ServingStreams {
             address,
             dir: self.dir,
+            stripes: stripes
+                .iter()
+                .map(|stripe| stripe.name.to_string())
+                .collect(),
         });
         let server = Server {
-            dir,
+            offer: Offer { dir, stripes },
             tls: self.tls,
             stop: Arc::clone(&stop),
             served: Served::new(Arc::clone(&tell)),
@@ -108,7 +137,7 @@ struct Present {
 }
 
 struct Server {
-    dir: StreamDir,
+    offer: Offer,
     tls: Option<RelayTls>,
     stop: Arc<AtomicBool>,
     tell: Tell,
@@ -248,7 +277,7 @@ impl Server {
             is_admitted = true;
             place.admit();
         };
-        let done = serve(&mut peer, &self.dir, &self.served, &self.stop, admitted);
+        let done = serve(&mut peer, &self.offer, &self.served, &self.stop, admitted);
         let counter = match is_admitted {
             true => &self.connections,
             false => &self.refused,

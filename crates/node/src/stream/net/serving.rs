@@ -1,12 +1,14 @@
 //! One connection of a server: a client that appends to a stream, or reads one.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use strata_stream::StreamName;
-use strata_stream::message::{From, Message};
+use strata_stream::message::{From, Message, UNCOUNTED};
 use strata_wire::exact;
 
+use super::hosted::HostedStripe;
 use super::peer::{Came, Peer, PeerError, Result};
 use crate::notice::{Notice, Tell};
 use crate::stream::{Kept, StreamAppender, StreamDir, StreamError, StreamReader, Unread, Upkeep};
@@ -55,27 +57,46 @@ pub(super) enum Ended {
 enum Asked {
     Append(StreamName),
     Tail(StreamName, From, u64, bool),
+    Stripe(StreamName),
+}
+
+/// What a server has.
+pub(super) struct Offer {
+    /// Its streams.
+    pub(super) dir: Option<StreamDir>,
+    /// Stripes of other directories.
+    pub(super) stripes: Vec<Arc<HostedStripe>>,
 }
 
 /// Serves a client until it or the server ends. `admitted` is called once it has said what it wants.
 pub(super) fn serve(
     peer: &mut Peer,
-    dir: &StreamDir,
+    offer: &Offer,
     served: &Served,
     stop: &AtomicBool,
     admitted: impl FnOnce(),
 ) -> std::result::Result<(), Ended> {
     let asked = ask(peer)?;
     admitted();
-    let name = match asked {
+    let asked = match asked {
         Ok(asked) => asked,
         Err(text) => return Ok(refuse(peer, &text)?),
     };
-    let done = match name {
-        Asked::Append(name) => append(peer, dir, &name, served, stop),
-        Asked::Tail(name, from, max, follow) => {
+    let done = match (asked, &offer.dir) {
+        (Asked::Append(name), Some(dir)) => append(peer, dir, &name, served, stop),
+        (Asked::Tail(name, from, max, follow), Some(dir)) => {
             let wanted = (from, max, follow);
             tail(peer, dir, &name, wanted, served, stop)
+        }
+        (Asked::Append(_) | Asked::Tail(..), None) => {
+            return Ok(refuse(peer, "this server has stripes only, no streams")?);
+        }
+        (Asked::Stripe(name), _) => {
+            let mut stripes = offer.stripes.iter();
+            match stripes.find(|stripe| stripe.name == name) {
+                Some(stripe) => pages(peer, stripe, served, stop),
+                None => return Ok(refuse(peer, &format!("no stripe {name} is offered here"))?),
+            }
         }
     };
     if let Err(Ended::Stream(error)) = &done {
@@ -113,6 +134,7 @@ fn ask(peer: &mut Peer) -> Result<std::result::Result<Asked, String>> {
     };
     peer.wait_for(ASK_LIMIT, |message| match message {
         Message::Append { name } => Some(named(name, &Asked::Append)),
+        Message::Stripe { name } => Some(named(name, &Asked::Stripe)),
         Message::Tail {
             name,
             from,
@@ -137,12 +159,18 @@ fn append(
     let mut appender = dir.append(name, unix_ns())?;
     let taken = take_records(peer, &mut appender, name, served, stop);
     served.warn_of(&mut appender, name);
-    // What came before the connection ended counts.
+    // What came before the connection ended counts, however it did.
     let cursor = appender.end();
-    appender.sync(unix_ns())?;
+    let synced = appender.sync(unix_ns());
+    served
+        .appended
+        .fetch_add(appender.kept(), Ordering::Relaxed);
+    if let Err(Ended::Stream(error)) = taken {
+        return Err(error.into());
+    }
+    synced?;
     let is_kept = appender.all_kept();
-    let appended = appender.close(unix_ns())?;
-    let records = appended.records;
+    let records = appender.close(unix_ns())?.records;
     let taken = taken?;
     is_kept?;
     if !taken {
@@ -168,21 +196,17 @@ fn take_records(
     let mut upkeep = Upkeep::new(Instant::now());
     while !stop.load(Ordering::Relaxed) {
         let now_ns = unix_ns();
-        let mut came = 0;
+        let mut has_come = false;
         loop {
             match peer.next_message()? {
                 Some(Message::Record(record)) => appender.append(now_ns, record)?,
-                Some(Message::End) => {
-                    served.appended.fetch_add(came, Ordering::Relaxed);
-                    return Ok(true);
-                }
+                Some(Message::End) => return Ok(true),
                 Some(_) => return Err(peer.unexpected().into()),
                 None => break,
             }
-            came += 1;
+            has_come = true;
         }
-        if came > 0 {
-            served.appended.fetch_add(came, Ordering::Relaxed);
+        if has_come {
             upkeep.appended(Instant::now());
         }
         let kept = upkeep.run(appender, Instant::now(), now_ns)?;
@@ -249,6 +273,40 @@ fn tail(
     Ok(peer.flush()?)
 }
 
+/// Does with pages of a stripe what a client asks, in its order.
+fn pages(
+    peer: &mut Peer,
+    stripe: &Arc<HostedStripe>,
+    served: &Served,
+    stop: &AtomicBool,
+) -> std::result::Result<(), Ended> {
+    let mut session = stripe.session()?;
+    peer.put(&Message::Answer(session.there()))?;
+    peer.flush()?;
+    peer.allow_records();
+    let mut has_failed = false;
+    while !stop.load(Ordering::Relaxed) {
+        while let Some(message) = peer.next_message()? {
+            let Message::Request(request) = message else {
+                return Err(peer.unexpected().into());
+            };
+            let (answer, problem) = session.answer(&request);
+            peer.put(&Message::Answer(answer))?;
+            // The first says enough.
+            if let Some(problem) = problem.filter(|_| !has_failed) {
+                has_failed = true;
+                let name = &stripe.name;
+                (served.tell)(&Notice::Warning(format!("stripe {name}: {problem}")));
+            }
+        }
+        peer.flush()?;
+        if let Came::Closed = peer.receive(LOOK_EVERY)? {
+            return Ok(());
+        }
+    }
+    Ok(refuse(peer, "the server ends")?)
+}
+
 fn send_records(
     peer: &mut Peer,
     reader: &mut StreamReader,
@@ -271,6 +329,10 @@ fn tell_unread(peer: &mut Peer, reader: &StreamReader, told: &mut Unread) -> Res
         return Ok(());
     }
     *told = unread;
-    let (missing, expired) = (unread.missing, unread.expired);
+    let missing = unread.missing;
+    let expired = match unread.expired_uncounted {
+        true => UNCOUNTED,
+        false => unread.expired,
+    };
     peer.put(&Message::Unread { missing, expired })
 }

@@ -7,13 +7,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use strata_store::{Disk, RealDisk};
+use strata_store::{Disk as _, RealDisk};
 
-use super::{NUMBER_MAX, Stripes};
+use super::{NUMBER_MAX, Open, Stripes};
+use crate::stream::device::{self, Holds, Raw};
 use crate::stream::dir::StreamDir;
+use crate::stream::elsewhere::{Kind, Place, Reached};
 use crate::stream::error::{In as _, Result, StreamError};
 use crate::stream::locks::Locks;
 use crate::stream::pool::{MAP, MAP_LOCK, PAGES, Pool};
+use crate::stream::remote::{StripeServer, StripeTls};
 
 /// The file that lists stripes.
 pub(in crate::stream) const LIST: &str = "stripes";
@@ -27,14 +30,42 @@ pub(in crate::stream) struct Listed {
     pub(super) number: u32,
     /// As its map has it, in hexadecimal.
     id: String,
-    /// Its directory.
+    #[serde(default, skip_serializing_if = "Kind::is_directory")]
+    pub(super) kind: Kind,
+    /// Where it is; of a directory, its path.
     pub(super) path: String,
+    /// Of a server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tls: Option<StripeTls>,
 }
 
 impl Listed {
+    pub(super) fn reach(&self, dir: &StreamDir) -> Result<Place> {
+        let place = (self.kind, self.path.as_str(), self.tls.as_ref());
+        dir.elsewhere.at(place, &dir.locks)
+    }
+
+    /// Whether it says itself that it is full.
+    pub(super) fn is_exact(&self) -> bool {
+        !self.kind.is_directory()
+    }
+
     pub(super) fn id(&self) -> Option<u64> {
         u64::from_str_radix(&self.id, 16).ok()
     }
+}
+
+fn refused(stripe: &str, problem: &str) -> StreamError {
+    StreamError::Damaged {
+        file: stripe.to_owned(),
+        problem: format!("it cannot be a stripe: {problem}"),
+    }
+}
+
+fn utf8(path: &Path) -> Result<&str> {
+    let shown = path.display();
+    path.to_str()
+        .ok_or_else(|| refused(&shown.to_string(), "its path is not UTF-8"))
 }
 
 impl StreamDir {
@@ -67,6 +98,19 @@ impl StreamDir {
         Ok(listed)
     }
 
+    /// Gets ready to ask servers that have stripes, while this process may still read what that takes; whether there
+    /// are any.
+    pub(crate) fn meet_servers(&self) -> Result<bool> {
+        let mut are_there = false;
+        for listed in self.listed()? {
+            if let Place::Server(server) = listed.reach(self)? {
+                are_there = true;
+                server.prepare();
+            }
+        }
+        Ok(are_there)
+    }
+
     /// Stripes that cannot be used now, and why.
     ///
     /// # Errors
@@ -76,23 +120,91 @@ impl StreamDir {
         Ok(Stripes::open(self)?.gone())
     }
 
-    /// Has pages go to a directory on another disk too, from now on. One that is a stripe of this directory
-    /// already is found there from now on.
+    /// Has pages go to another disk too, from now on, in a directory or at a server (`HOST:PORT/NAME`), with these
+    /// files. One that is a stripe of this directory already is found there from now on.
     ///
     /// # Errors
     ///
-    /// If something else is there, or it cannot be written.
-    pub fn add_stripe(&self, path: &Path) -> Result<()> {
+    /// If something else is there, and it is not a device to be formatted (`formats`), or it cannot be written.
+    pub fn add_stripe(
+        &self,
+        place: &Path,
+        (formats, now_ns): (bool, u64),
+        tls: Option<&StripeTls>,
+    ) -> Result<()> {
+        match Kind::of(place)? {
+            Kind::Directory => self.add_directory(place),
+            Kind::Device => self.add_device(place, formats, now_ns),
+            Kind::Server => self.add_server(utf8(place)?, tls),
+        }
+    }
+
+    fn add_server(&self, path: &str, tls: Option<&StripeTls>) -> Result<()> {
+        let place = self.elsewhere.at((Kind::Server, path, tls), &self.locks)?;
+        let Place::Server(server) = place else {
+            unreachable!("it is at a server");
+        };
+        let connected = server.connect().in_file(|| path.to_owned())?;
+        let found = connected.1.map(|(id, _)| id);
+        let make = |id| self.make_at(server.as_ref(), id);
+        self.list_stripe((Kind::Server, path, tls), found, make)
+    }
+
+    /// Makes a new stripe at a server.
+    pub(in crate::stream) fn make_at(&self, server: &dyn StripeServer, id: u64) -> Result<()> {
+        Open::make(server, id, self.pool.geometry)
+    }
+
+    fn add_device(&self, place: &Path, formats: bool, now_ns: u64) -> Result<()> {
+        let name = device::stable_name(place)?;
+        let text = utf8(&name)?;
+        let raw = Raw::real(place)?;
+        let held = device::holds(&raw, device::logical_block(&raw)?)?;
+        let listed = self.listed()?;
+        let is_listed = |id| listed.iter().any(|stripe| stripe.id() == Some(id));
+        let found = match held {
+            Holds::Stripe(id) if is_listed(id) && formats => {
+                return Err(refused(
+                    text,
+                    &format!(
+                        "it is one of this directory, and --format would erase its records: to give them up, take \
+                     {id:016x} out of {} first",
+                        self.disk.display(LIST)
+                    ),
+                ));
+            }
+            Holds::Stripe(id) if is_listed(id) => Some(id),
+            Holds::Nothing => None,
+            _ if formats => None,
+            held => {
+                let held = match held {
+                    Holds::Other(held) => held,
+                    _ => "a stripe of another directory".to_owned(),
+                };
+                return Err(refused(
+                    text,
+                    &format!("it holds {held}; --format writes over it"),
+                ));
+            }
+        };
+        let make_locks = |id| {
+            let made = self.locks.of_stripe(id).make();
+            made.in_file(|| self.path.clone())
+        };
+        found.map_or(Ok(()), make_locks)?;
+        let make = |id| {
+            make_locks(id)?;
+            device::format_real(&raw, self.pool.geometry, (id, now_ns))
+        };
+        self.list_stripe((Kind::Device, text, None), found, make)
+    }
+
+    fn add_directory(&self, path: &Path) -> Result<()> {
         let named = || path.display().to_string();
         let disk = RealDisk::create_dir(path).in_file(named)?;
         let path = fs::canonicalize(path).in_file(named)?;
-        let refuse = |problem: &str| StreamError::Damaged {
-            file: path.display().to_string(),
-            problem: format!("it cannot be a stripe: {problem}"),
-        };
-        let text = path
-            .to_str()
-            .ok_or_else(|| refuse("its path is not UTF-8"))?;
+        let text = utf8(&path)?;
+        let refuse = |problem| refused(text, problem);
         if disk.exists(MAP) {
             return Err(refuse("it is a directory of streams itself"));
         }
@@ -106,27 +218,31 @@ impl StreamDir {
                 ));
             }
         }
-        self.list_stripe(Arc::new(disk), Locks::Files(path.clone()), text, found)
+        let reached: Reached = (Arc::new(disk), Locks::Files(path.clone()));
+        let make = |id| self.make_directory(reached, id);
+        self.list_stripe((Kind::Directory, text, None), found, make)
     }
 
-    /// Lists a stripe, and makes its files unless they were `found`.
+    /// Makes the files of a new stripe.
+    pub(in crate::stream) fn make_directory(&self, (disk, locks): Reached, id: u64) -> Result<()> {
+        Pool::create(disk, locks, self.pool.geometry, Some(id)).map(drop)
+    }
+
+    /// Lists a stripe, which is made unless it was `found`.
     pub(in crate::stream) fn list_stripe(
         &self,
-        disk: Arc<dyn Disk>,
-        locks: Locks,
-        path: &str,
+        (kind, path, tls): (Kind, &str, Option<&StripeTls>),
         found: Option<u64>,
+        make: impl FnOnce(u64) -> Result<()>,
     ) -> Result<()> {
         let named = || self.disk.display(LIST);
-        let refuse = |problem: String| StreamError::Damaged {
-            file: path.to_owned(),
-            problem: format!("it cannot be a stripe: {problem}"),
-        };
+        let refuse = |problem: String| refused(path, &problem);
         let _lock = self.locks.wait(MAP_LOCK).in_file(named)?;
         let mut listed = self.listed()?;
         if let Some(id) = found {
             let known = listed.iter_mut().find(|stripe| stripe.id() == Some(id));
             let known = known.ok_or_else(|| refuse("it is one of another directory".to_owned()))?;
+            (known.kind, known.tls) = (kind, tls.cloned());
             path.clone_into(&mut known.path);
         } else {
             if let Some(other) = listed.iter().find(|stripe| stripe.path == path) {
@@ -147,11 +263,13 @@ impl StreamDir {
                 .map_err(io::Error::other)
                 .in_file(named)?;
             let id = u64::from_le_bytes(random);
-            Pool::create(disk, locks, self.pool.geometry, Some(id))?;
+            make(id)?;
             listed.push(Listed {
                 number,
                 id: format!("{id:016x}"),
+                kind,
                 path: path.to_owned(),
+                tls: tls.cloned(),
             });
         }
         let text = serde_json::to_vec_pretty(&listed).map_err(io::Error::from);
@@ -161,10 +279,11 @@ impl StreamDir {
     }
 }
 
-/// The directories of a directory's stripes, for who has to be let in there.
+/// Where the stripes of a directory are on this machine, for who has to be let in there.
 pub(crate) fn stripe_paths(dir: &Path) -> Vec<PathBuf> {
     // If its list is damaged, who opens it says so.
     let listed = StreamDir::open(dir).and_then(|dir| dir.listed());
     let listed = listed.into_iter().flatten();
-    listed.map(|stripe| stripe.path.into()).collect()
+    let here = listed.filter(|stripe| stripe.kind != Kind::Server);
+    here.map(|stripe| stripe.path.into()).collect()
 }
