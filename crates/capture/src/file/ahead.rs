@@ -5,9 +5,12 @@ use std::sync::Mutex;
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread;
 
+use strata_sys::AlignedBytes;
+
 /// Bytes kept free before the data, for what the previous buffer left unused: most packets and
-/// blocks fit.
+/// blocks fit. Whole pages, so that reads begin at one.
 pub(super) const HEADROOM: usize = 64 << 10;
+const _: () = assert!(HEADROOM.is_multiple_of(strata_sys::ALIGNMENT));
 /// Buffers in rotation: one in use, others ready or being filled.
 const BUFFERS: usize = 8;
 /// So many used buffers go back at a time: a reader that waits for one is woken by a system call,
@@ -26,7 +29,7 @@ pub(super) enum Ended {
 /// A filled buffer.
 pub(super) struct Chunk {
     /// The data is from [`HEADROOM`] to `end`.
-    pub(super) buffer: Vec<u8>,
+    pub(super) buffer: AlignedBytes,
     pub(super) end: usize,
     /// Set on the last chunk.
     pub(super) ended: Option<Ended>,
@@ -36,21 +39,21 @@ pub(super) struct Chunk {
 pub(super) struct Ahead {
     // Only ever used through `&mut`; the mutex makes it `Sync`.
     filled: Mutex<Receiver<Chunk>>,
-    empty: SyncSender<Vec<u8>>,
+    empty: SyncSender<AlignedBytes>,
     /// Buffers to be given back: fewer than [`BACK_AT_A_TIME`].
-    used: Vec<Vec<u8>>,
+    used: Vec<AlignedBytes>,
     buffer_len: usize,
 }
 
 impl Ahead {
     /// Reads `reader` in a thread of its own, `bytes` at a time.
     pub(super) fn start(reader: Box<dyn Read + Send + Sync>, bytes: usize) -> io::Result<Self> {
-        let buffer_len = HEADROOM + bytes;
+        let buffer_len = HEADROOM.saturating_add(bytes);
         let (to_window, filled) = mpsc::sync_channel(BUFFERS);
         let (empty, to_fill) = mpsc::sync_channel(BUFFERS);
         for _ in 0..BUFFERS {
             // There is capacity, and the receiver exists.
-            let _ = empty.send(vec![0; buffer_len]);
+            let _ = empty.send(AlignedBytes::zeroed(buffer_len));
         }
         thread::Builder::new()
             .name("strata-reader".into())
@@ -72,7 +75,7 @@ impl Ahead {
 
     /// Returns a buffer to be filled. One that is not of this reader, or that nobody fills any
     /// more, is dropped.
-    pub(super) fn give_back(&mut self, buffer: Vec<u8>) {
+    pub(super) fn give_back(&mut self, buffer: AlignedBytes) {
         if buffer.len() != self.buffer_len {
             return;
         }
@@ -87,7 +90,7 @@ impl Ahead {
 
 fn fill_all(
     mut reader: Box<dyn Read + Send + Sync>,
-    to_fill: &Receiver<Vec<u8>>,
+    to_fill: &Receiver<AlignedBytes>,
     to_window: &SyncSender<Chunk>,
 ) {
     while let Ok(mut buffer) = to_fill.recv() {
@@ -95,7 +98,7 @@ fn fill_all(
         let mut ended = None;
         while end < buffer.len() && ended.is_none() {
             match read(&mut reader, &mut buffer[end..]) {
-                Ok(bytes) => end += bytes,
+                Ok(bytes) => end = end.saturating_add(bytes),
                 Err(how) => ended = Some(how),
             }
         }

@@ -1,7 +1,7 @@
 //! From a path to a recognised format.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufReader, Cursor, ErrorKind, Read};
+use std::io::{self, BufRead, Cursor, ErrorKind, Read};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -12,6 +12,7 @@ use flate2::bufread::MultiGzDecoder;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use strata_sys::AlignedBytes;
 use strata_wire::pcapng::block_type;
 
 use super::Notes;
@@ -46,11 +47,12 @@ pub(super) fn open(
     Ok(match kind {
         None => (Box::new(whole), false),
         Some(Compression::Gzip) => {
-            let buffered = BufReader::with_capacity(COMPRESSED_BYTES, whole);
-            (Box::new(Careful::new(MultiGzDecoder::new(buffered))), true)
+            let decoder = MultiGzDecoder::new(Buffered::new(whole));
+            (Box::new(Careful::new(decoder)), true)
         }
         Some(Compression::Zstd) => {
-            let decoder = zstd::stream::read::Decoder::new(whole).map_err(failed)?;
+            let buffered = Buffered::new(whole);
+            let decoder = zstd::stream::read::Decoder::with_buffer(buffered).map_err(failed)?;
             (Box::new(Careful::new(decoder)), true)
         }
     })
@@ -115,6 +117,47 @@ impl Read for Stream {
     }
 }
 
+/// As `BufReader`, but its memory begins at a page, where the kernel copies fast.
+struct Buffered<R> {
+    inner: R,
+    memory: AlignedBytes,
+    start: usize,
+    end: usize,
+}
+
+impl<R: Read> Buffered<R> {
+    fn new(inner: R) -> Self {
+        Self {
+            inner,
+            memory: AlignedBytes::zeroed(COMPRESSED_BYTES),
+            start: 0,
+            end: 0,
+        }
+    }
+}
+
+impl<R: Read> BufRead for Buffered<R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.start == self.end {
+            self.end = self.inner.read(&mut self.memory)?;
+            self.start = 0;
+        }
+        Ok(&self.memory[self.start..self.end])
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.start = self.start.saturating_add(bytes).min(self.end);
+    }
+}
+
+impl<R: Read> Read for Buffered<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.fill_buf()?.read(buffer)?;
+        self.consume(read);
+        Ok(read)
+    }
+}
+
 /// Reads a decompressor in small pieces, because one that meets damage discards what it has decoded
 /// in the same call. So at most one piece before the damage is lost, independent of the read size,
 /// and the error comes after everything before it.
@@ -161,11 +204,13 @@ impl<R: Read> Read for Careful<R> {
                     break;
                 }
             }
-            let len = (self.end - self.start).min(buffer.len() - done);
-            let from = &self.piece[self.start..self.start + len];
-            buffer[done..done + len].copy_from_slice(from);
-            self.start += len;
-            done += len;
+            let from = &self.piece[self.start..self.end];
+            let to = &mut buffer[done..];
+            let len = from.len().min(to.len());
+            to[..len].copy_from_slice(&from[..len]);
+            // Within both.
+            self.start = self.start.wrapping_add(len);
+            done = done.wrapping_add(len);
         }
         Ok(done)
     }
@@ -194,7 +239,7 @@ fn first_bytes(reader: &mut impl Read) -> io::Result<Vec<u8>> {
     while len < start.len() {
         match reader.read(&mut start[len..]) {
             Ok(0) => break,
-            Ok(bytes) => len += bytes,
+            Ok(bytes) => len = len.saturating_add(bytes),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
