@@ -192,7 +192,13 @@ pub enum WarningKind {
     /// The gzip or zstd stream ends early.
     #[error("the compressed stream ends early; all packets before this place were read")]
     CompressionTruncated,
-    /// A timestamp does not fit 64 bits of nanoseconds since 1970.
+    /// A timestamp does not fit 64 bits of nanoseconds since 1970: it was shifted, and the file's is
+    /// known from the packet's interface (`if_tsoffset`).
+    #[error(
+        "the time of a packet is before 1970 or after the year 2554; it was shifted into these years, and an export as pcapng has the file's time again (if_tsoffset of an interface of its own)"
+    )]
+    TimeShifted,
+    /// A timestamp does not fit 64 bits of nanoseconds since 1970, and could not be shifted.
     #[error(
         "a timestamp is before 1970 or after the year 2554; it was set to the nearest time in between"
     )]

@@ -203,7 +203,8 @@ impl Merge {
             let queue = sources[usize::from(index)].queue();
             let taken = &mut self.taken[usize::from(index)];
             self.batch.push(queue[*taken]);
-            *taken += 1;
+            // Of a queue of BATCH_MAX.
+            *taken = taken.wrapping_add(1);
             match queue.get(*taken) {
                 Some(next) => *ts_ns = next.ts_ns,
                 None => {

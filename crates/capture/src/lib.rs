@@ -49,6 +49,7 @@
 //! Sources: draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng; where files in
 //! the wild disagree with them, what Wireshark 4.0 and libpcap 1.10 do.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 #![deny(missing_docs)]
 
 mod error;

@@ -31,7 +31,8 @@ pub(crate) trait Chain {
     /// Bytes of a header that neighbours have in common: all but the lowest ones of a time.
     fn alike(&self) -> Range<usize>;
 
-    /// Where the record after the one at `at` starts; `None` if there is no well-formed header.
+    /// Where the record after the one at `at` starts; `None` if there is no well-formed header. The
+    /// bytes there may be any: payload, whose sender chose them, and from the middle of a record.
     fn after(&self, bytes: &[u8], at: usize) -> Option<usize>;
 }
 
@@ -43,14 +44,21 @@ pub(crate) fn walk(bytes: &[u8], from: usize, chain: &impl Chain, mut touch: imp
         return;
     }
     let alike = chain.alike();
-    let finder = Finder::new(&bytes[from + alike.start..from + alike.end]);
+    // A piece is longer than a header.
+    let finder = Finder::new(&bytes[from..][alike]);
     let mut walkers: [Range<usize>; WALKERS] = std::array::from_fn(|_| 0..0);
     let mut end = bytes.len();
     for (number, walker) in walkers.iter_mut().enumerate().rev() {
-        let piece = from + number * piece_bytes;
+        // Within the bytes, since there are as many pieces as walkers.
+        let piece = from.wrapping_add(number.wrapping_mul(piece_bytes));
         let start = match number {
             0 => Some(from),
-            _ => find(bytes, piece..piece + piece_bytes, chain, &finder),
+            _ => find(
+                bytes,
+                piece..piece.wrapping_add(piece_bytes),
+                chain,
+                &finder,
+            ),
         };
         if let Some(start) = start {
             *walker = start..end;
@@ -78,7 +86,7 @@ fn find(
     finder: &Finder<'_>,
 ) -> Option<usize> {
     let alike = chain.alike();
-    let is_alike = |at: usize| match bytes.get(at + alike.start..at + alike.end) {
+    let is_alike = |at: usize| match bytes.get(at..).and_then(|rest| rest.get(alike.clone())) {
         Some(found) => found == finder.needle(),
         None => true,
     };
@@ -90,10 +98,11 @@ fn find(
         Some(next) if next < bytes.len() => follows(next).is_some(),
         next => next.is_some(),
     };
-    let to = piece.end.min(piece.start + SEARCH_BYTES_MAX);
-    let searched = &bytes[piece.start + alike.start..to];
+    let piece_bytes = &bytes[piece.clone()];
+    let searched = &piece_bytes[..piece_bytes.len().min(SEARCH_BYTES_MAX)];
+    let searched = searched.get(alike.start..)?;
     let candidates = finder.find_iter(searched).take(CANDIDATES_MAX);
-    let mut places = candidates.map(|at| piece.start + at);
+    let mut places = candidates.map(|at| piece.start.wrapping_add(at));
     places.find(|&at| is_record(at))
 }
 

@@ -319,19 +319,27 @@ fn writers_refuse_what_does_not_fit() {
     assert!(matches!(error, WriteError::UnknownInterface(0)), "{error}");
 }
 
-#[test]
-fn times_that_do_not_fit_are_counted_once() {
-    let folder = tempfile::tempdir().unwrap();
+/// A section with an interface of these options.
+fn section_with(options: &[(u16, &[u8])]) -> Vec<u8> {
     let mut interface = words(&[1, 0]);
-    options::push(&mut interface, 9, &[0]).unwrap();
-    let far = words(&[0, u32::MAX, 0, 0, 0]);
-    let bytes = [
-        block(0x0A0D_0D0A, &words(&[0x1A2B_3C4D, 1, u32::MAX, u32::MAX])),
-        block(1, &interface),
-        block(6, &far),
-        block(6, &far),
-    ]
-    .concat();
+    for (code, value) in options {
+        options::push(&mut interface, *code, value).unwrap();
+    }
+    let section = words(&[0x1A2B_3C4D, 1, u32::MAX, u32::MAX]);
+    [block(0x0A0D_0D0A, &section), block(1, &interface)].concat()
+}
+
+fn packet_at(ticks: u64) -> Vec<u8> {
+    let [low, high] = [ticks & u64::from(u32::MAX), ticks >> 32];
+    let [low, high] = [low, high].map(|half| u32::try_from(half).unwrap());
+    block(6, &words(&[0, high, low, 0, 0]))
+}
+
+#[test]
+fn times_without_any_offset_are_counted_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let far = packet_at(u64::from(u32::MAX) << 32);
+    let bytes = [section_with(&[(9, &[0])]), far.clone(), far].concat();
     let reading = read(&file(&folder, "far", &bytes));
     assert!(reading.packets().all(|packet| packet.ts_ns == u64::MAX));
     let [warning] = &reading.warnings[..] else {
@@ -343,6 +351,100 @@ fn times_that_do_not_fit_are_counted_once() {
     );
     assert_eq!(warning.place.offset, 28 + 28);
     assert!(warning.to_string().contains("2 times"), "{warning}");
+}
+
+/// What tshark says is the time of each packet.
+fn times_by_tshark(path: &std::path::Path) -> Vec<String> {
+    let mut command = std::process::Command::new("tshark");
+    let command = command.args(["-n", "-T", "fields", "-e", "frame.time_epoch", "-r"]);
+    let output = command.arg(path).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(str::to_owned).collect()
+}
+
+/// Times before 1970 and after 2554 keep order and distances, and an export has them as the file has.
+#[test]
+fn times_out_of_range_come_back() {
+    let folder = tempfile::tempdir().unwrap();
+    const FAR: u64 = 18_446_744_073_709_551_000;
+    let of_ticks = |ticks: &[u64]| ticks.iter().flat_map(|&ticks| packet_at(ticks)).collect();
+    let back: Vec<u8> = of_ticks(&[500_000_001, 0, 10, 2_000_000_000_000_000, 499_999_999]);
+    let bytes = [
+        // Microseconds, taken for what were nanoseconds, and some in order between.
+        section_with(&[(2, b"eth0")]),
+        of_ticks(&[1_700_000_000_000_000, FAR, FAR + 1, FAR - 7, 5, FAR + 600]),
+        // From the year 1000 on: in the file a positive number.
+        section_with(&[(9, &[6]), (14, &(-30_610_224_000_i64).to_le_bytes())]),
+        back,
+    ]
+    .concat();
+    let original = file(&folder, "far", &bytes);
+    let reading = read(&original);
+    assert!(reading.error.is_none(), "{:?}", reading.error);
+    let kinds = |reading: &common::Reading| {
+        let each = reading.warnings.iter();
+        each.map(|warning| (warning.kind, warning.count))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(kinds(&reading), [(WarningKind::TimeShifted, 9)]);
+    let packets: Vec<_> = reading.packets().collect();
+    let since = |at: usize, other: usize| {
+        let (at, other) = (packets[at].ts_ns, packets[other].ts_ns);
+        i128::from(at) - i128::from(other)
+    };
+    assert_eq!(
+        [since(2, 1), since(3, 1), since(5, 1)],
+        [1_000, -7_000, 600_000]
+    );
+    assert_eq!(
+        [since(7, 6), since(8, 6)],
+        [-500_000_001_000, -499_999_991_000]
+    );
+    let names: Vec<_> = reading.interfaces().iter().map(|one| one.name()).collect();
+    assert_eq!(names[..2], [Some("eth0"); 2]);
+
+    let mut exported = original.clone();
+    let mut before = reading;
+    for round in 0..2 {
+        let mut writer = PcapNgWriter::new(Vec::new(), &[]).unwrap();
+        for item in &before.items {
+            match item {
+                Item::Packet(packet) => writer.packet(&packet.borrow()).unwrap(),
+                Item::Meta(meta) => writer.meta(meta).unwrap(),
+            }
+        }
+        exported = file(
+            &folder,
+            &format!("export-{round}"),
+            &writer.finish().unwrap(),
+        );
+        let again = read(&exported);
+        assert_eq!((kinds(&again), again.error.is_none()), (Vec::new(), true));
+        assert!(again.packets().eq(before.packets()));
+        assert_eq!(again.interfaces(), before.interfaces());
+        before = again;
+    }
+    let (theirs, ours) = (times_by_tshark(&original), times_by_tshark(&exported));
+    assert_eq!(theirs.len(), 11);
+    assert_eq!(
+        theirs
+            .iter()
+            .map(|time| time.trim_end_matches('0'))
+            .collect::<Vec<_>>(),
+        ours.iter()
+            .map(|time| time.trim_end_matches('0'))
+            .collect::<Vec<_>>(),
+    );
+
+    // pcap has no offset, and says so.
+    let mut pcap = PcapWriter::new(Vec::new());
+    for (id, interface) in (0..).zip(before.interfaces()) {
+        pcap.interface(id, interface).unwrap();
+    }
+    let written = before.packets().map(|packet| pcap.packet(&packet.borrow()));
+    let refused = written.filter(|done| matches!(done, Err(WriteError::ShiftedTimes(_))));
+    assert_eq!(refused.count(), 9);
 }
 
 #[test]

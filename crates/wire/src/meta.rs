@@ -46,7 +46,8 @@ pub struct Interface {
     /// longer packets.
     pub snaplen: u32,
     /// Option list (see [`options`]) without `if_tsresol` and `if_tsoffset`, which the timestamps
-    /// already include.
+    /// already include. With `if_tsoffset`, those of the file were out of range, and are the
+    /// timestamps plus so many seconds.
     pub options: Vec<u8>,
 }
 

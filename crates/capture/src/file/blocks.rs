@@ -8,6 +8,7 @@ use strata_wire::pcapng::{block_type, options::code};
 use super::interface::Local;
 use super::options::{self, Malformed};
 use super::order::Order;
+use super::time::nearest;
 use crate::error::WarningKind;
 
 /// A block's body, normalised.
@@ -15,20 +16,21 @@ use crate::error::WarningKind;
 /// The data of custom blocks, after the private enterprise number, is carried over unchanged: only
 /// its owner knows its byte order (section 5.4).
 ///
-/// # Errors
-/// The warning if the block is omitted.
+/// `None` if the block is omitted. `warn` is told why, and what else is odd.
 pub(super) fn normalise(
     block_type: u32,
     body: &[u8],
     order: Order,
     interfaces: &[Local],
-) -> Result<Meta, WarningKind> {
-    let mut out = Vec::with_capacity(body.len() + 8);
+    mut warn: impl FnMut(WarningKind),
+) -> Option<Meta> {
+    let mut out = Vec::with_capacity(body.len().saturating_add(8));
     let mut interface = None;
-    match block_type {
+    let done = match block_type {
         block_type::NAME_RESOLUTION => names(body, order, &mut out),
         block_type::INTERFACE_STATISTICS => {
-            statistics(body, order, interfaces, &mut out).map(|id| interface = Some(id))
+            let done = statistics(body, order, interfaces, &mut out, &mut warn);
+            done.map(|id| interface = Some(id))
         }
         block_type::DECRYPTION_SECRETS => secrets(body, order, &mut out),
         block_type::CUSTOM => custom(body, order, &mut out),
@@ -37,21 +39,26 @@ pub(super) fn normalise(
             out.extend_from_slice(body);
             Ok(())
         }
-        _ => return Err(WarningKind::UnknownBlock(block_type)),
+        _ => {
+            warn(WarningKind::UnknownBlock(block_type));
+            return None;
+        }
+    };
+    if let Err(Malformed) = done {
+        warn(WarningKind::Block);
+        return None;
     }
-    .map_err(|Malformed| WarningKind::Block)?;
-    Ok(Meta::Block {
+    Some(Meta::Block {
         block_type,
         interface,
         body: out,
     })
 }
 
-fn word(body: &[u8], at: usize, order: Order) -> Result<u32, Malformed> {
-    match body.get(at..at + 4) {
-        Some(field) => Ok(order.u32(field, 0)),
-        None => Err(Malformed),
-    }
+/// The number at the start of `bytes`, and what follows.
+fn word(bytes: &[u8], order: Order) -> Result<(u32, &[u8]), Malformed> {
+    let (field, rest) = bytes.split_first_chunk::<4>().ok_or(Malformed)?;
+    Ok((order.u32(field, 0), rest))
 }
 
 /// Options at the end of a body, closed by `opt_endofopt` as older readers want.
@@ -91,12 +98,17 @@ fn statistics(
     order: Order,
     interfaces: &[Local],
     out: &mut Vec<u8>,
+    warn: &mut impl FnMut(WarningKind),
 ) -> Result<u16, Malformed> {
     let (fixed, list) = body.split_at_checked(12).ok_or(Malformed)?;
     let number = order.u32(fixed, 0);
     let local = interfaces.get(number as usize).ok_or(Malformed)?;
-    let ns = |ticks: u64| match local.clock.ns(ticks) {
-        Ok(ns) | Err(ns) => halves(ns),
+    let mut ns = |ticks: u64| match local.clock.ns(ticks) {
+        Ok(ns) => halves(ns),
+        Err(ns) => {
+            warn(WarningKind::TimeOutOfRange);
+            halves(nearest(ns))
+        }
     };
     out.extend_from_slice(&number.to_le_bytes());
     out.extend_from_slice(&ns(order.halves(fixed, 4)));
@@ -124,8 +136,8 @@ fn halves(ns: u64) -> [u8; 8] {
 
 /// Decryption secrets block (section 4.7): type, length, secrets, options.
 fn secrets(body: &[u8], order: Order, out: &mut Vec<u8>) -> Result<(), Malformed> {
-    let (kind, len) = (word(body, 0, order)?, word(body, 4, order)?);
-    let rest = &body[8..];
+    let (kind, rest) = word(body, order)?;
+    let (len, rest) = word(rest, order)?;
     let secrets = rest.get(..len as usize).ok_or(Malformed)?;
     out.extend_from_slice(&kind.to_le_bytes());
     out.extend_from_slice(&len.to_le_bytes());
@@ -137,8 +149,8 @@ fn secrets(body: &[u8], order: Order, out: &mut Vec<u8>) -> Result<(), Malformed
 
 /// Custom block (section 4.8): private enterprise number, then anything.
 fn custom(body: &[u8], order: Order, out: &mut Vec<u8>) -> Result<(), Malformed> {
-    let number = word(body, 0, order)?;
+    let (number, rest) = word(body, order)?;
     out.extend_from_slice(&number.to_le_bytes());
-    out.extend_from_slice(&body[4..]);
+    out.extend_from_slice(rest);
     Ok(())
 }

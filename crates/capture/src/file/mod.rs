@@ -12,6 +12,7 @@ mod options;
 mod order;
 mod pcap;
 mod pcapng;
+mod shift;
 mod time;
 mod window;
 
@@ -65,6 +66,17 @@ pub(crate) struct InterfaceIds {
 impl InterfaceIds {
     const MAX: u32 = u16::MAX as u32;
 
+    /// As [`InterfaceIds::take`]; `None` if there is no room, which changes nothing.
+    fn try_take(&mut self, options_bytes: usize) -> Option<u16> {
+        let (id, next) = (self.next, self.next.checked_add(1)?);
+        let options_bytes = self.options_bytes.checked_add(options_bytes)?;
+        if options_bytes > INTERFACE_OPTIONS_BYTES_MAX {
+            return None;
+        }
+        (self.next, self.options_bytes) = (next, options_bytes);
+        Some(id)
+    }
+
     /// The next id, for an interface with this many bytes of options; `at` is where in the window
     /// it is described.
     fn take(
@@ -73,24 +85,17 @@ impl InterfaceIds {
         notes: &Notes,
         at: usize,
     ) -> Result<u16, CaptureError> {
-        let id = self.next;
-        match id.checked_add(1) {
-            Some(next) => self.next = next,
-            None => {
-                return Err(CaptureError::TooManyInterfaces {
-                    place: notes.place(at),
-                    max: Self::MAX,
-                });
-            }
-        }
-        self.options_bytes = self.options_bytes.saturating_add(options_bytes);
-        if self.options_bytes > INTERFACE_OPTIONS_BYTES_MAX {
-            return Err(CaptureError::LongInterfaces {
+        match self.try_take(options_bytes) {
+            Some(id) => Ok(id),
+            None if self.next == u16::MAX => Err(CaptureError::TooManyInterfaces {
+                place: notes.place(at),
+                max: Self::MAX,
+            }),
+            None => Err(CaptureError::LongInterfaces {
                 place: notes.place(at),
                 max: INTERFACE_OPTIONS_BYTES_MAX,
-            });
+            }),
         }
-        Ok(id)
     }
 }
 
@@ -141,7 +146,8 @@ pub(crate) struct Notes {
 impl Notes {
     fn place(&self, at: usize) -> Place {
         Place {
-            offset: self.base.offset + at as u64,
+            // A file's offset, below 2^63, and one in a window.
+            offset: self.base.offset.saturating_add(at as u64),
             ..self.base.clone()
         }
     }
@@ -152,7 +158,7 @@ impl Notes {
     fn warn(&mut self, kind: WarningKind, at: usize) {
         const MAX: usize = 64;
         if let Some(known) = self.warnings.iter_mut().find(|known| known.kind == kind) {
-            known.count += 1;
+            known.count = known.count.saturating_add(1);
         } else if self.warnings.len() < MAX {
             self.warnings.push(Warning {
                 place: self.place(at),
@@ -309,7 +315,7 @@ impl Source {
                     }
                     pcapng::Block::Read { len, meta } => (len, meta),
                 };
-                self.window.set_position(self.window.position() + len);
+                self.window.skip(len);
                 Ok(meta)
             }
         }
@@ -322,7 +328,7 @@ impl Source {
         let bytes = self.window.bytes();
         self.walk(|at| {
             prefetch(bytes, at);
-            prefetch(bytes, at + LINE);
+            prefetch(bytes, at.saturating_add(LINE));
         });
     }
 

@@ -102,10 +102,12 @@ pub(crate) fn normalise(
         if shape == Shape::Private {
             continue;
         }
-        let start = out.len() + 4;
+        let start = out.len();
         push(out, code, value).expect("its length was read from 16 bits");
         if order == Order::Big {
-            swap(&mut out[start..start + value.len()], shape);
+            let pushed = out.get_mut(start..).and_then(|all| all.get_mut(4..));
+            let pushed = pushed.and_then(|all| all.get_mut(..value.len()));
+            swap(pushed.expect("it was just pushed"), shape);
         }
     }
     Ok(())
@@ -139,13 +141,15 @@ pub(crate) fn plain_len(list: &[u8]) -> Option<usize> {
         if code == code::END {
             break;
         }
-        let whole = 4 + value.len().next_multiple_of(4);
+        // Of at most 65,535 bytes.
+        let whole = value.len().next_multiple_of(4).wrapping_add(4);
         if shape_common(code) == Some(Shape::Private) || whole > rest.len() {
             return None;
         }
         rest = after;
     }
-    Some(list.len() - rest.len())
+    // What is left is its end.
+    list.len().checked_sub(rest.len())
 }
 
 #[cfg(test)]

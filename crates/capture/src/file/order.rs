@@ -7,10 +7,12 @@ pub(crate) enum Order {
     Big,
 }
 
+const WITHIN: &str = "the field lies within the bytes";
+
 /// The 16-bit number at `at`.
 #[inline(always)]
 pub(crate) fn u16_at<const BIG: bool>(bytes: &[u8], at: usize) -> u16 {
-    let field = [bytes[at], bytes[at + 1]];
+    let field = *bytes[at..].first_chunk().expect(WITHIN);
     if BIG {
         u16::from_be_bytes(field)
     } else {
@@ -21,7 +23,7 @@ pub(crate) fn u16_at<const BIG: bool>(bytes: &[u8], at: usize) -> u16 {
 /// The 32-bit number at `at`.
 #[inline(always)]
 pub(crate) fn u32_at<const BIG: bool>(bytes: &[u8], at: usize) -> u32 {
-    let field = [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
+    let field = *bytes[at..].first_chunk().expect(WITHIN);
     if BIG {
         u32::from_be_bytes(field)
     } else {
@@ -48,6 +50,7 @@ impl Order {
 
     /// A 64-bit time in two halves, the high one first in both orders.
     pub(crate) fn halves(self, bytes: &[u8], at: usize) -> u64 {
-        u64::from(self.u32(bytes, at)) << 32 | u64::from(self.u32(bytes, at + 4))
+        let halves: &[u8; 8] = bytes[at..].first_chunk().expect(WITHIN);
+        u64::from(self.u32(halves, 0)) << 32 | u64::from(self.u32(halves, 4))
     }
 }

@@ -130,14 +130,16 @@ impl Pcap {
             if len > self.packet_bytes_max {
                 return Stop::Other;
             }
-            let whole = header_bytes + len as usize;
+            // The limit of a link type, 128 MiB at most.
+            let whole = (len as usize).wrapping_add(header_bytes);
             if rest.len() < whole {
                 return Stop::Need(whole);
             }
+            // 2^32 s and 2^32 us are below 2^63 ns.
+            let fraction_ns = fraction.wrapping_mul(ns_per_tick);
             work.queue.push(Descriptor {
-                // 2^32 s and 2^32 us are below 2^63 ns.
-                ts_ns: seconds * NS_PER_S + fraction * ns_per_tick,
-                offset: offset32(work.at + header_bytes),
+                ts_ns: seconds.wrapping_mul(NS_PER_S).wrapping_add(fraction_ns),
+                offset: offset32(work.at.wrapping_add(header_bytes)),
                 len,
                 wire_len,
                 options_at: 0,
@@ -145,7 +147,7 @@ impl Pcap {
                 interface,
                 source: work.source,
             });
-            work.at += whole;
+            work.at = work.at.wrapping_add(whole);
         }
         Stop::Full
     }
@@ -208,8 +210,11 @@ impl<const BIG: bool> Chain for Records<'_, BIG> {
         let header = bytes.get(at..)?.first_chunk::<16>()?;
         let lengths = (u32_at::<BIG>(header, 8), u32_at::<BIG>(header, 12));
         let (len, _) = self.0.lengths(lengths.0, lengths.1);
-        let whole = self.0.magic.record_header_bytes + len as usize;
-        (len <= self.0.packet_bytes_max).then_some(at + whole)
+        if len > self.0.packet_bytes_max {
+            return None;
+        }
+        let data_at = at.checked_add(self.0.magic.record_header_bytes)?;
+        data_at.checked_add(len as usize)
     }
 }
 
@@ -231,5 +236,6 @@ fn link_type(network: u32) -> Result<LinkType, Refused> {
 /// Bits of frame check sequence: bit 26 says that the top 4 bits contain it, in units of 16 bits.
 fn fcs_bits(network: u32) -> Option<u8> {
     let top = network.to_le_bytes()[3];
-    (top & 4 != 0).then_some((top >> 4) * 16)
+    // 240 at most.
+    (top & 4 != 0).then_some((top >> 4).wrapping_mul(16))
 }

@@ -25,7 +25,8 @@ use super::blocks;
 use super::interface::{Local, packet_bytes_max};
 use super::options;
 use super::order::{Order, u16_at, u32_at};
-use super::time::Clock;
+use super::shift::{self, Shifted, Shifts};
+use super::time::{Clock, nearest};
 use super::{InterfaceIds, Notes, Stop, Work, offset32};
 use crate::error::{CaptureError, WarningKind};
 use crate::packet::{BATCH_MAX, Descriptor};
@@ -49,6 +50,9 @@ const BYTE_ORDER_MAGIC: u32 = 0x1A2B_3C4D;
 pub(super) struct Section {
     order: Order,
     interfaces: Vec<Local>,
+    /// The same as described, for [`Section::shifts`].
+    described: Vec<Interface>,
+    shifts: Shifts,
     block_bytes_max: u32,
 }
 
@@ -69,6 +73,8 @@ impl Section {
         Self {
             order: Order::Little,
             interfaces: Vec::new(),
+            described: Vec::new(),
+            shifts: Shifts::default(),
             block_bytes_max: BLOCK_BYTES_MAX,
         }
     }
@@ -98,6 +104,15 @@ impl Section {
         }
     }
 
+    /// Bytes that a block takes which states this length, unless that is impossible.
+    #[inline(always)]
+    fn whole(&self, total: u32) -> Option<usize> {
+        if !(BLOCK_BYTES_MIN..=self.block_bytes_max).contains(&total) {
+            return None;
+        }
+        (total as usize).checked_next_multiple_of(4)
+    }
+
     fn describe_in<const BIG: bool>(&self, work: &mut Work<'_>) -> Stop {
         while work.queue.len() < BATCH_MAX {
             let rest = &work.bytes[work.at..];
@@ -106,16 +121,19 @@ impl Section {
             };
             let kind = u32_at::<BIG>(head, 0);
             let total = u32_at::<BIG>(head, 4);
-            if kind == block_type::SECTION
-                || !(BLOCK_BYTES_MIN..=self.block_bytes_max).contains(&total)
-            {
+            if kind == block_type::SECTION {
                 return Stop::Other;
             }
-            let whole = total.next_multiple_of(4) as usize;
-            if rest.len() < whole {
+            let Some(whole) = self.whole(total) else {
+                return Stop::Other;
+            };
+            let Some((block, _)) = rest.split_at_checked(whole) else {
                 return Stop::Need(whole);
-            }
-            let block = &rest[..whole];
+            };
+            let Some((_, trailer)) = block.split_last_chunk::<4>() else {
+                return Stop::Other;
+            };
+            let trailer = u32_at::<BIG>(trailer, 0);
             let described = match kind {
                 block_type::ENHANCED_PACKET => self.packet::<BIG, false>(block, work),
                 block_type::SIMPLE_PACKET => self.simple::<BIG>(block, work),
@@ -125,11 +143,11 @@ impl Section {
             let Some(descriptor) = described else {
                 return Stop::Other;
             };
-            if !trailer_agrees(u32_at::<BIG>(block, whole - 4), total) {
+            if !trailer_agrees(trailer, total) {
                 return Stop::Other;
             }
             work.queue.push(descriptor);
-            work.at += whole;
+            work.at = work.at.wrapping_add(whole);
         }
         Stop::Full
     }
@@ -143,25 +161,23 @@ impl Section {
     ) -> Option<Descriptor> {
         let header = block.first_chunk::<DATA_AT>()?;
         let number = if OBSOLETE {
-            usize::from(u16_at::<BIG>(header, 8))
+            u32::from(u16_at::<BIG>(header, 8))
         } else {
-            u32_at::<BIG>(header, 8) as usize
+            u32_at::<BIG>(header, 8)
         };
-        let interface = self.interfaces.get(number)?;
+        let interface = self.interfaces.get(number as usize)?;
         let ticks =
             u64::from(u32_at::<BIG>(header, 12)) << 32 | u64::from(u32_at::<BIG>(header, 16));
         let len = u32_at::<BIG>(header, 20);
-        let options_at = DATA_AT + (len as usize).next_multiple_of(4);
-        let options_to = block.len() - 4;
-        if len > interface.packet_bytes_max || options_at > options_to {
+        if len > interface.packet_bytes_max {
             return None;
         }
-        let ts_ns = match interface.clock.ns(ticks) {
-            Ok(ns) => ns,
-            Err(nearest) => {
-                work.notes.warn(WarningKind::TimeOutOfRange, work.at);
-                nearest
-            }
+        let options_at = (len as usize).next_multiple_of(4).wrapping_add(DATA_AT);
+        let options_to = block.len().wrapping_sub(4);
+        let list = block.get(options_at..options_to)?;
+        let (ts_ns, id) = match interface.clock.ns(ticks) {
+            Ok(ns) => (ns, interface.id),
+            Err(ns) => self.out_of_range(number, ns, work)?,
         };
         let drops = if OBSOLETE {
             // 0xffff: unknown.
@@ -169,21 +185,39 @@ impl Section {
         } else {
             None
         };
-        let (options_at, options_len) = if options_at == options_to && drops.is_none() {
+        let (options_at, options_len) = if list.is_empty() && drops.is_none() {
             (0, 0)
         } else {
-            self.options(&block[options_at..options_to], options_at, drops, work)
+            self.options(list, options_at, drops, work)
         };
         Some(Descriptor {
             ts_ns,
-            offset: offset32(work.at + DATA_AT),
+            offset: offset32(work.at.wrapping_add(DATA_AT)),
             len,
             wire_len: u32_at::<BIG>(header, 24),
             options_at,
             options_len,
-            interface: interface.id,
+            interface: id,
             source: work.source,
         })
+    }
+
+    /// Time and interface of a packet whose time does not fit. `None` if it needs an interface that
+    /// [`Section::other`] has to describe first.
+    #[cold]
+    #[inline(never)]
+    fn out_of_range(&self, number: u32, ns: i128, work: &mut Work<'_>) -> Option<(u64, u16)> {
+        match self.shifts.find(number, ns)? {
+            Shifted::To(id, ts_ns) => {
+                work.notes.warn(WarningKind::TimeShifted, work.at);
+                Some((ts_ns, id))
+            }
+            Shifted::Not => {
+                work.notes.warn(WarningKind::TimeOutOfRange, work.at);
+                let interface = self.interfaces.get(number as usize)?;
+                Some((nearest(ns), interface.id))
+            }
+        }
     }
 
     /// Where a packet's options are in the form of [`options`]: in the window if they have that
@@ -200,7 +234,7 @@ impl Section {
             && drops.is_none()
             && let Some(len) = options::plain_len(list)
         {
-            return (offset32(work.at + at), offset32(len));
+            return (offset32(work.at.wrapping_add(at)), offset32(len));
         }
         let start = work.scratch.len();
         if options::normalise(list, self.order, options::shape_packet, work.scratch).is_err() {
@@ -210,7 +244,8 @@ impl Section {
             let value = u64::from(drops).to_le_bytes();
             push_fixed(work.scratch, code::EPB_DROPCOUNT, value);
         }
-        let len = work.scratch.len() - start;
+        // It has only grown.
+        let len = work.scratch.len().wrapping_sub(start);
         (offset32(start) | Descriptor::IN_SCRATCH, offset32(len))
     }
 
@@ -219,10 +254,11 @@ impl Section {
     fn simple<const BIG: bool>(&self, block: &[u8], work: &Work<'_>) -> Option<Descriptor> {
         let interface = self.interfaces.first()?;
         let (len, wire_len) = simple_lengths(self.order, interface, block)?;
-        let space = block.len() - SIMPLE_DATA_AT - 4;
+        // It is long enough for both: its lengths were read.
+        let space = block.len().checked_sub(SIMPLE_DATA_AT)?.checked_sub(4)?;
         (len <= interface.packet_bytes_max && len as usize <= space).then(|| Descriptor {
             ts_ns: 0,
-            offset: offset32(work.at + SIMPLE_DATA_AT),
+            offset: offset32(work.at.wrapping_add(SIMPLE_DATA_AT)),
             len,
             wire_len,
             options_at: Descriptor::NO_TIME,
@@ -246,32 +282,35 @@ impl Section {
             return self.section(rest, at, notes);
         }
         let total = self.order.u32(rest, 4);
-        if !(BLOCK_BYTES_MIN..=self.block_bytes_max).contains(&total) {
+        let Some(len) = self.whole(total) else {
             let what = format!(
                 "a block of type {kind:#x} claims a length of {total} bytes; {BLOCK_BYTES_MIN} to {} are possible",
                 self.block_bytes_max
             );
             return Err(notes.damaged(at, what));
-        }
-        let len = total.next_multiple_of(4) as usize;
+        };
         let Some(block) = rest.get(..len) else {
             return Ok(Block::Need(len));
         };
         check_trailer(self.order, block, total).map_err(|what| notes.damaged(at, what))?;
-        let body = &block[8..len - 4];
+        let body = between(block, 8);
         let meta = match kind {
             block_type::INTERFACE => Some(self.interface(body, at, notes, ids)?),
             block_type::ENHANCED_PACKET | block_type::PACKET | block_type::SIMPLE_PACKET => {
-                return Err(notes.damaged(at, self.what_is_wrong(kind, block)));
+                let Some((number, ns)) = self.without_shift(kind, block) else {
+                    return Err(notes.damaged(at, self.what_is_wrong(kind, block)));
+                };
+                // The packet is described next.
+                return Ok(Block::Read {
+                    len: 0,
+                    meta: self.shift(number, ns, ids),
+                });
             }
             block_type::CUSTOM_PRIVATE => None,
-            _ => match blocks::normalise(kind, body, self.order, &self.interfaces) {
-                Ok(meta) => Some(meta),
-                Err(warning) => {
-                    notes.warn(warning, at);
-                    None
-                }
-            },
+            _ => {
+                let warn = |kind| notes.warn(kind, at);
+                blocks::normalise(kind, body, self.order, &self.interfaces, warn)
+            }
         };
         Ok(Block::Read { len, meta })
     }
@@ -295,13 +334,13 @@ impl Section {
         // Some writers put 1.2; it is the same format.
         if major != 1 || (minor != 0 && minor != 2) {
             return Err(CaptureError::Unsupported {
-                place: notes.place(at + 12),
+                place: notes.place(at.saturating_add(12)),
                 what: format!("pcapng version {major}.{minor} is not known, only 1.0 and 1.2"),
                 advice: "convert it with the program that wrote it",
             });
         }
         let mut options = Vec::new();
-        let list = &block[24..len - 4];
+        let list = between(block, 24);
         if options::normalise(list, order, options::shape_plain, &mut options).is_err() {
             notes.warn(WarningKind::Options, at);
         }
@@ -334,8 +373,13 @@ impl Section {
             notes.damaged(at, "the options of an interface description are malformed")
         })?;
         let (mut resolution, mut offset_s) = (6, 0);
+        let is_shifted = shift::is_shifted(&all);
         for (option, value) in iter(&all) {
             match (option, value) {
+                // It stays what leads from times here to those of the file.
+                (code::IF_TSOFFSET, _) if is_shifted => {
+                    push(&mut interface.options, option, value).expect("it came from an option");
+                }
                 (code::IF_TSRESOL, &[byte]) => resolution = byte,
                 (code::IF_TSOFFSET, &[a, b, c, d, e, f, g, h]) => {
                     offset_s = i64::from_le_bytes([a, b, c, d, e, f, g, h]);
@@ -352,10 +396,37 @@ impl Section {
             packet_bytes_max: packet_bytes_max(interface.link),
             link: interface.link,
         };
-        let needed = local.packet_bytes_max + NON_PACKET_BYTES_MAX;
+        // 129 MiB at most.
+        let needed = local.packet_bytes_max.wrapping_add(NON_PACKET_BYTES_MAX);
         self.block_bytes_max = self.block_bytes_max.max(needed);
         self.interfaces.push(local);
+        self.described.push(interface.clone());
         Ok(Meta::Interface { id, interface })
+    }
+
+    /// Interface and time of a packet that the hot loop refused because its time does not fit and
+    /// has no shift; `None` if that is not why.
+    fn without_shift(&self, kind: u32, block: &[u8]) -> Option<(u32, i128)> {
+        let header = block.first_chunk::<DATA_AT>()?;
+        let number = match kind {
+            block_type::ENHANCED_PACKET => self.order.u32(header, 8),
+            block_type::PACKET => u32::from(self.order.u16(header, 8)),
+            _ => return None,
+        };
+        let interface = self.interfaces.get(number as usize)?;
+        let ns = interface.clock.ns(self.order.halves(header, 12)).err()?;
+        self.shifts
+            .find(number, ns)
+            .is_none()
+            .then_some((number, ns))
+    }
+
+    /// Makes a shift for an interface's time; `None` if there can be none, which is remembered.
+    fn shift(&mut self, number: u32, ns: i128, ids: &mut InterfaceIds) -> Option<Meta> {
+        let interface = self.described.get(number as usize);
+        let interface = interface.expect("each interface is described");
+        let (id, interface) = self.shifts.add((number, interface), ns, ids)?;
+        Some(Meta::Interface { id, interface })
     }
 
     /// Why the hot loop refused a packet.
@@ -363,7 +434,7 @@ impl Section {
         let order = self.order;
         let simple = kind == block_type::SIMPLE_PACKET;
         let data_at = if simple { SIMPLE_DATA_AT } else { DATA_AT };
-        if block.len() < data_at + 4 {
+        if block.len() < data_at.wrapping_add(4) {
             return format!("a packet block of {} bytes is too short", block.len());
         }
         let number = match kind {
@@ -408,16 +479,16 @@ impl<const BIG: bool> Chain for Blocks<'_, BIG> {
     #[inline(always)]
     fn after(&self, bytes: &[u8], at: usize) -> Option<usize> {
         let head = bytes.get(at..)?.first_chunk::<8>()?;
-        let total = u32_at::<BIG>(head, 4);
-        let known = (BLOCK_BYTES_MIN..=self.0.block_bytes_max).contains(&total);
-        known.then_some(at + total.next_multiple_of(4) as usize)
+        let whole = self.0.whole(u32_at::<BIG>(head, 4))?;
+        at.checked_add(whole)
     }
 }
 
 /// Captured and wire length of a simple packet: the captured one is not in the
 /// file (section 4.4).
 fn simple_lengths(order: Order, interface: &Local, block: &[u8]) -> Option<(u32, u32)> {
-    let wire_len = (block.len() >= SIMPLE_DATA_AT + 4).then(|| order.u32(block, 8))?;
+    const LEN_MIN: usize = SIMPLE_DATA_AT + 4;
+    let wire_len = (block.len() >= LEN_MIN).then(|| order.u32(block, 8))?;
     let len = match interface.snaplen {
         0 => wire_len,
         snaplen => wire_len.min(snaplen),
@@ -447,8 +518,17 @@ fn trailer_agrees(trailer: u32, total: u32) -> bool {
     trailer == total || trailer == total.next_multiple_of(4)
 }
 
+/// What is between the first bytes of a block, this many, and its second total length.
+fn between(block: &[u8], from: usize) -> &[u8] {
+    let (front, _) = block.split_last_chunk::<4>().unwrap_or((&[], &[0; 4]));
+    front.get(from..).unwrap_or(&[])
+}
+
 fn check_trailer(order: Order, block: &[u8], total: u32) -> Result<(), String> {
-    let trailer = order.u32(block, block.len() - 4);
+    let Some((_, trailer)) = block.split_last_chunk::<4>() else {
+        return Err(format!("a block of {} bytes is too short", block.len()));
+    };
+    let trailer = order.u32(trailer, 0);
     if trailer_agrees(trailer, total) {
         return Ok(());
     }

@@ -11,7 +11,7 @@ pub(crate) const NS_PER_S: u64 = 1_000_000_000;
 pub(crate) struct Clock {
     /// Nanoseconds per tick if that is whole and there is no offset, else 0.
     pub(crate) ns_per_tick: u64,
-    /// Ticks per second; 0 stands for more than 128 bits can hold.
+    /// Ticks per second; the largest number stands for more than 128 bits can hold.
     ticks_per_s: u128,
     offset_s: i64,
 }
@@ -24,10 +24,9 @@ impl Clock {
         let base: u128 = if resolution & 0x80 == 0 { 10 } else { 2 };
         let ticks_per_s = base.saturating_pow(power);
         let whole = offset_s == 0 && u128::from(NS_PER_S).is_multiple_of(ticks_per_s);
-        let ns_per_tick = if whole {
-            exact::<u64>(u128::from(NS_PER_S) / ticks_per_s)
-        } else {
-            0
+        let ns_per_tick = match u128::from(NS_PER_S).checked_div(ticks_per_s) {
+            Some(ns_per_tick) if whole => exact::<u64>(ns_per_tick),
+            _ => 0,
         };
         Self {
             ns_per_tick,
@@ -36,9 +35,9 @@ impl Clock {
         }
     }
 
-    /// The time in ns, truncated; `Err` has the nearest one if it does not fit.
+    /// The time in ns since 1970, truncated; `Err` has it if it does not fit.
     #[inline]
-    pub(crate) fn ns(&self, ticks: u64) -> Result<u64, u64> {
+    pub(crate) fn ns(&self, ticks: u64) -> Result<u64, i128> {
         match ticks.checked_mul(self.ns_per_tick) {
             Some(ns) if self.ns_per_tick != 0 => Ok(ns),
             _ => self.ns_exact(ticks),
@@ -48,12 +47,24 @@ impl Clock {
     /// [`ns`](Self::ns) for every clock.
     #[cold]
     #[inline(never)]
-    fn ns_exact(&self, ticks: u64) -> Result<u64, u64> {
-        // 64 bits of ticks times 30 bits of nanoseconds: 94 bits.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "64 bits times 30 bits, in 128; a power of 2 or 10 is not 0"
+    )]
+    fn ns_exact(&self, ticks: u64) -> Result<u64, i128> {
         let since = u128::from(ticks) * u128::from(NS_PER_S) / self.ticks_per_s;
         let offset_ns = i128::from(self.offset_s) * i128::from(NS_PER_S);
         let ns = exact::<i128>(since) + offset_ns;
-        u64::try_from(ns).map_err(|_| if ns < 0 { 0 } else { u64::MAX })
+        u64::try_from(ns).map_err(|_| ns)
+    }
+}
+
+/// The nearest time that 64 bits hold.
+pub(crate) fn nearest(ns: i128) -> u64 {
+    match u64::try_from(ns) {
+        Ok(ns) => ns,
+        Err(_) if ns < 0 => 0,
+        Err(_) => u64::MAX,
     }
 }
 
@@ -75,12 +86,16 @@ mod tests {
     }
 
     #[test]
-    fn offsets_and_saturation() {
+    fn offsets_and_what_does_not_fit() {
         assert_eq!(Clock::new(6, -1).ns(1_500_000), Ok(500_000_000));
-        assert_eq!(Clock::new(6, -2).ns(1_500_000), Err(0));
-        assert_eq!(Clock::new(6, 0).ns(u64::MAX), Err(u64::MAX));
-        assert_eq!(Clock::new(0, i64::MAX).ns(u64::MAX), Err(u64::MAX));
-        assert_eq!(Clock::new(0, i64::MIN).ns(0), Err(0));
+        assert_eq!(Clock::new(6, -2).ns(1_500_000), Err(-500_000_000));
+        let far = i128::from(u64::MAX) * 1_000;
+        assert_eq!(Clock::new(6, 0).ns(u64::MAX), Err(far));
+        let ends = [
+            Clock::new(0, i64::MAX).ns(u64::MAX),
+            Clock::new(0, i64::MIN).ns(0),
+        ];
+        assert_eq!(ends.map(|end| nearest(end.unwrap_err())), [u64::MAX, 0]);
         // Before truncation, an offset brings a far tick back into range.
         assert_eq!(
             Clock::new(0, -20_000_000_000).ns(20_000_000_001),

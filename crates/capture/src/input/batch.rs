@@ -44,7 +44,7 @@ impl<'a> Batch<'a> {
             ts_ns: found.ts_ns,
             interface: found.interface,
             wire_len: found.wire_len,
-            data: &window[at..at + found.len as usize],
+            data: &window[at..][..found.len as usize],
             options: match found.options_len {
                 0 => &[],
                 _ => self.options(found),
@@ -67,7 +67,7 @@ impl<'a> Batch<'a> {
             source.scratch_bytes()
         };
         let at = (found.options_at & Descriptor::OPTIONS_OFFSET) as usize;
-        &bytes[at..at + found.options_len as usize]
+        &bytes[at..][..found.options_len as usize]
     }
 
     /// The packets in order.

@@ -35,6 +35,11 @@ pub enum WriteError {
         /// The packet's time.
         seconds: u64,
     },
+    /// pcap has no offset of times.
+    #[error(
+        "a pcap file cannot hold times before 1970 or after the year 2106, which packets of interface {0} have: write pcapng"
+    )]
+    ShiftedTimes(u16),
     /// A packet or block names an interface that was not written before.
     #[error("interface {0} was not described before its first packet")]
     UnknownInterface(u16),

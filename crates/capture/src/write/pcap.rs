@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use strata_wire::pcapng::options::{self, code};
 use strata_wire::{Interface, LinkType};
 
 use super::WriteError;
@@ -21,8 +22,17 @@ const SNAPLEN: u32 = 262_144;
 pub struct PcapWriter<W: Write> {
     output: W,
     link: Option<LinkType>,
-    /// Whether an interface may be written, by global id.
-    known: Vec<bool>,
+    /// Whether packets of an interface may be written, by global id.
+    known: Vec<Known>,
+}
+
+/// What is known of an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Known {
+    Nothing,
+    Announced,
+    /// Its times need an offset ([`Interface::options`]).
+    Shifted,
 }
 
 impl<W: Write> PcapWriter<W> {
@@ -54,9 +64,12 @@ impl<W: Write> PcapWriter<W> {
         }
         let id = usize::from(id);
         if self.known.len() <= id {
-            self.known.resize(id + 1, false);
+            self.known.resize(id.saturating_add(1), Known::Nothing);
         }
-        self.known[id] = true;
+        self.known[id] = match options::find(&interface.options, code::IF_TSOFFSET) {
+            Some(_) => Known::Shifted,
+            None => Known::Announced,
+        };
         Ok(())
     }
 
@@ -83,10 +96,15 @@ impl<W: Write> PcapWriter<W> {
     ///
     /// # Errors
     /// [`WriteError::UnknownInterface`] if its interface was not announced or
-    /// refused; [`WriteError::TooLate`] beyond the year 2106; [`WriteError::Io`].
+    /// refused; [`WriteError::TooLate`] beyond the year 2106, [`WriteError::ShiftedTimes`] beyond 2554
+    /// or before 1970; [`WriteError::Io`].
     pub fn packet(&mut self, packet: &PacketRef<'_>) -> Result<(), WriteError> {
-        if self.known.get(usize::from(packet.interface)) != Some(&true) {
-            return Err(WriteError::UnknownInterface(packet.interface));
+        match self.known.get(usize::from(packet.interface)) {
+            Some(Known::Announced) => {}
+            Some(Known::Shifted) => return Err(WriteError::ShiftedTimes(packet.interface)),
+            None | Some(Known::Nothing) => {
+                return Err(WriteError::UnknownInterface(packet.interface));
+            }
         }
         let len =
             u32::try_from(packet.data.len()).map_err(|_| WriteError::TooLong(packet.data.len()))?;

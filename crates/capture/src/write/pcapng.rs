@@ -71,10 +71,11 @@ impl<W: Write> PcapNgWriter<W> {
         }
         let index = usize::from(id);
         if self.numbers.len() <= index {
-            self.numbers.resize(index + 1, None);
+            self.numbers.resize(index.saturating_add(1), None);
         }
         self.numbers[index] = Some(self.interfaces);
-        self.interfaces += 1;
+        // Of ids of 16 bits, so far below 2^32.
+        self.interfaces = self.interfaces.saturating_add(1);
         Ok(())
     }
 
@@ -190,7 +191,7 @@ impl<W: Write> PcapNgWriter<W> {
     }
 
     fn end(&mut self) -> Result<(), WriteError> {
-        let len = self.block.len() + 4;
+        let len = self.block.len().saturating_add(4);
         let total = u32::try_from(len).map_err(|_| WriteError::TooLong(len))?;
         self.block[4..8].copy_from_slice(&total.to_le_bytes());
         self.word(total);
