@@ -296,6 +296,11 @@ fn interfaces_of_one_ring_go_down_and_away_and_come_back() {
         expect(&mut live, &mut received, LiveEvent::Back("tap1".into()));
         send(&["vm0", "vm1"], 0..1, 10);
         received.receive(&mut live, 2);
+        let names = |before: &str, now: &str| LiveEvent::Renamed(before.into(), now.into());
+        namespace.ip("link set tap1 name other");
+        expect(&mut live, &mut received, names("tap1", "other"));
+        namespace.ip("link set other name tap1");
+        expect(&mut live, &mut received, names("other", "tap1"));
         namespace.ip("link del tap1");
         expect(&mut live, &mut received, LiveEvent::Gone("tap1".into()));
         send(&["vm0"], 2..3, 10);

@@ -84,6 +84,24 @@ pub fn index(name: &str) -> io::Result<u32> {
     u32::try_from(index).map_err(io::Error::other)
 }
 
+/// The name that the interface of an index has now; `ENODEV` if there is none.
+///
+/// # Errors
+///
+/// What the operating system says.
+pub fn name(index: u32) -> io::Result<String> {
+    let socket = control_socket()?;
+    // SAFETY: all zeros is a valid `ifreq`.
+    let mut asked: libc::ifreq = unsafe { std::mem::zeroed() };
+    asked.ifr_ifru.ifru_ifindex = c_int::try_from(index).map_err(io::Error::other)?;
+    // SAFETY: SIOCGIFNAME reads and writes one `ifreq`.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFNAME, &raw mut asked) };
+    check(done)?;
+    let bytes = asked.ifr_name.map(|byte| byte.to_ne_bytes()[0]);
+    let name = CStr::from_bytes_until_nul(&bytes).map_err(io::Error::other)?;
+    Ok(name.to_string_lossy().into_owned())
+}
+
 /// Bytes of the largest packet, without the link-layer header.
 ///
 /// # Errors
@@ -191,7 +209,10 @@ mod tests {
         assert!(names.iter().any(|(_, name)| name == "lo"));
         for (number, name) in names {
             assert_eq!(index(&name).unwrap(), number, "{name}");
+            assert_eq!(super::name(number).unwrap(), name);
         }
+        let none = super::name(0).unwrap_err();
+        assert_eq!(none.raw_os_error(), Some(libc::ENODEV));
         assert_eq!(
             index("none-such").unwrap_err().raw_os_error(),
             Some(libc::ENODEV)

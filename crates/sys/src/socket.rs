@@ -39,6 +39,27 @@ pub fn bind_packet(fd: BorrowedFd<'_>, ifindex: u32, receives: bool) -> io::Resu
     bind(fd, &link_address(ifindex, protocol)?)
 }
 
+/// The index of the interface that a packet socket is bound to; `None` once that was removed.
+///
+/// # Errors
+///
+/// What the operating system says.
+pub fn bound_interface(fd: BorrowedFd<'_>) -> io::Result<Option<u32>> {
+    let mut address = link_address(0, 0)?;
+    let mut len = socklen::<libc::sockaddr_ll>();
+    // SAFETY: the address is valid for its size, which is passed along, and any bytes are a valid one.
+    let done = unsafe {
+        libc::getsockname(
+            fd.as_raw_fd(),
+            std::ptr::from_mut(&mut address).cast(),
+            &raw mut len,
+        )
+    };
+    check(done)?;
+    // The kernel makes it -1.
+    Ok(u32::try_from(address.sll_ifindex).ok())
+}
+
 fn link_address(ifindex: u32, protocol: u16) -> io::Result<libc::sockaddr_ll> {
     // SAFETY: all zeros is a valid `sockaddr_ll`.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };

@@ -5,6 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_error;
+use strata_sys::socket;
 
 use super::batch::{Memory, Slot};
 use super::common::CommonRing;
@@ -13,7 +14,7 @@ use super::interface::Device;
 use super::kernel::Kernel;
 use super::options::LiveOptions;
 use super::ring::{Ring, RingCounts};
-use super::state::{LiveEvent, PortState, ask};
+use super::state::{Found, LiveEvent, PortState, ask};
 use super::xsk::Xsk;
 
 /// Where the packets of a port come from.
@@ -107,6 +108,16 @@ impl Port {
         }
     }
 
+    /// Whether its socket still is on the interface. Of an AF_XDP socket it is not known.
+    fn is_bound(&self) -> Result<bool, LiveError> {
+        let bound = match &self.source {
+            Source::Xsk(_) => return Ok(self.state != PortState::Gone),
+            Source::Ring(_) | Source::Common(_) => socket::bound_interface(self.source.fd()),
+        };
+        let bound = bound.map_err(self.device.error("getsockname"))?;
+        Ok(bound == Some(self.device.index))
+    }
+
     /// Compares what is captured with what exists. Of an interface that is still the same, only its number
     /// and flags are asked for: all else would wait for whoever changes interfaces, while the ring fills.
     pub(super) fn look(
@@ -115,10 +126,17 @@ impl Port {
         kernel: &Kernel,
     ) -> Result<Option<LiveEvent>, LiveError> {
         let name = self.device.name.clone();
-        let Some((index, is_up)) = ask(&self.device)? else {
-            let events = self.state != PortState::Gone;
-            self.state = PortState::Gone;
-            return Ok(events.then_some(LiveEvent::Gone(name)));
+        let (index, is_up) = match ask(&self.device, self.is_bound()?)? {
+            Found::Named(index, is_up) => (index, is_up),
+            Found::Renamed(now) => {
+                self.device.name.clone_from(&now);
+                return Ok(Some(LiveEvent::Renamed(name, now)));
+            }
+            Found::Nothing => {
+                let events = self.state != PortState::Gone;
+                self.state = PortState::Gone;
+                return Ok(events.then_some(LiveEvent::Gone(name)));
+            }
         };
         if index != self.device.index {
             if !is_up {

@@ -1,6 +1,7 @@
 //! Whether an interface is there and up, and what is said when that changes.
 
 use std::fmt;
+use std::io;
 
 use strata_sys::interface as asked;
 
@@ -15,6 +16,8 @@ pub enum LiveEvent {
     Down(String),
     /// It no longer exists.
     Gone(String),
+    /// It has another name now, the second one; its packets arrive as before.
+    Renamed(String, String),
     /// Packets can arrive again.
     Back(String),
     /// Packets can arrive again, and are no longer taken away from the host.
@@ -28,6 +31,12 @@ impl fmt::Display for LiveEvent {
         match self {
             Self::Down(name) => write!(f, "{name}: the interface went down; waiting for it"),
             Self::Gone(name) => write!(f, "{name}: the interface is gone; waiting for it"),
+            Self::Renamed(before, name) => {
+                write!(
+                    f,
+                    "{before}: the interface is {name} now; captured as before"
+                )
+            }
             Self::Back(name) => write!(f, "{name}: the interface is back"),
             Self::BackShared(name) => write!(
                 f,
@@ -59,14 +68,38 @@ pub(super) enum PortState {
     Gone,
 }
 
-/// The index of the interface that has the name of `device` now, and whether it is up; `None` if there is none.
+/// What has become of an interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Found {
+    /// The interface of this index has its name; whether it is up. It may be another one.
+    Named(u32, bool),
+    /// It has another name.
+    Renamed(String),
+    /// There is none of its name.
+    Nothing,
+}
+
+/// Looks for an interface by its name, and by its index if `is_there`: if it was not known to be gone.
 /// No more is asked for: all else would wait for whoever changes interfaces, while the ring fills.
-pub(super) fn ask(device: &Device) -> Result<Option<(u32, bool)>, LiveError> {
+pub(super) fn ask(device: &Device, is_there: bool) -> Result<Found, LiveError> {
     let name = &device.name;
-    let found = asked::flags(name).and_then(|flags| Ok((asked::index(name)?, flags)));
-    match found {
-        Ok((index, flags)) => Ok(Some((index, i32::from(flags) & libc::IFF_UP != 0))),
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO)) => Ok(None),
-        Err(error) => Err(device.error("SIOCGIFFLAGS")(error)),
+    let missing =
+        |error: &io::Error| matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO));
+    let named = asked::flags(name).and_then(|flags| Ok((asked::index(name)?, flags)));
+    let found = match named {
+        Ok((index, flags)) => Found::Named(index, i32::from(flags) & libc::IFF_UP != 0),
+        Err(error) if missing(&error) => Found::Nothing,
+        Err(error) => return Err(device.error("SIOCGIFFLAGS")(error)),
+    };
+    let is_same = matches!(found, Found::Named(index, _) if index == device.index);
+    if is_same || !is_there {
+        return Ok(found);
+    }
+    match asked::name(device.index) {
+        // It was renamed back meanwhile.
+        Ok(now) if now == *name => Ok(found),
+        Ok(now) => Ok(Found::Renamed(now)),
+        Err(error) if missing(&error) => Ok(found),
+        Err(error) => Err(device.error("SIOCGIFNAME")(error)),
     }
 }

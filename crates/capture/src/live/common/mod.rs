@@ -20,7 +20,7 @@ use super::interface::Device;
 use super::kernel::{Common, Kernel};
 use super::options::{LiveOptions, Stamps};
 use super::ring::{Ring, RingCounts, in_order};
-use super::state::{LiveEvent, PortState, ask};
+use super::state::{Found, LiveEvent, PortState, ask};
 use losses::{Losses, Tally};
 
 /// The ring has what its members' would have together, but no more than this unless one alone would.
@@ -141,7 +141,8 @@ impl CommonRing {
                 return false;
             }
             let mut moment_ns = self.losses.moment_ns();
-            if moment_ns.is_some_and(|at| self.ring.began_ns() > at + SURELY_LATER_NS) {
+            let later = |at: u64| self.ring.began_ns() > at.saturating_add(SURELY_LATER_NS);
+            if moment_ns.is_some_and(later) {
                 self.losses.passed(&self.tallies);
                 moment_ns = None;
             }
@@ -164,9 +165,10 @@ impl CommonRing {
                     }
                 };
                 let tally = &mut tallies[number as usize];
-                tally.seen += 1;
+                // Of 64 bits: no count gets there.
+                tally.seen = tally.seen.wrapping_add(1);
                 if moment_ns.is_some_and(|at| ts_ns > at) {
-                    tally.seen_after += 1;
+                    tally.seen_after = tally.seen_after.wrapping_add(1);
                 }
                 Some((tally.interface, in_order(ts_ns, &mut tally.last_ts_ns)))
             });
@@ -230,13 +232,21 @@ impl CommonRing {
         let member = &mut self.members[number];
         let name = member.device.name.clone();
         let (before, index_before) = (member.state, member.device.index);
-        let Some((index, is_up)) = ask(&member.device)? else {
-            member.state = PortState::Gone;
-            if before == PortState::Gone {
-                return Ok(None);
+        let (index, is_up) = match ask(&member.device, before != PortState::Gone)? {
+            Found::Named(index, is_up) => (index, is_up),
+            // Packets are told apart by its index.
+            Found::Renamed(now) => {
+                member.device.name.clone_from(&now);
+                return Ok(Some(LiveEvent::Renamed(name, now)));
             }
-            self.leave(number);
-            return Ok(Some(LiveEvent::Gone(name)));
+            Found::Nothing => {
+                member.state = PortState::Gone;
+                if before == PortState::Gone {
+                    return Ok(None);
+                }
+                self.leave(number);
+                return Ok(Some(LiveEvent::Gone(name)));
+            }
         };
         if index == index_before && before != PortState::Gone {
             member.state = if is_up {
