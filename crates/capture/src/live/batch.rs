@@ -18,11 +18,11 @@ pub(super) struct Slot {
 impl Slot {
     /// Makes space for `bytes` before the packet.
     pub(super) fn lengthen(&mut self, bytes: usize) {
-        // A few bytes of the gap before each packet.
         let bytes = exact::<u32>(bytes);
-        self.at -= bytes;
-        self.len += bytes;
-        self.wire_len += bytes;
+        let at = self.at.checked_sub(bytes);
+        self.at = at.expect("the kernel was asked for a gap before each packet");
+        self.len = self.len.saturating_add(bytes);
+        self.wire_len = self.wire_len.saturating_add(bytes);
     }
 }
 
@@ -57,8 +57,8 @@ impl Packets for RingBatch<'_> {
             interface: slot.interface,
             wire_len: slot.wire_len,
             data: match self.memory {
-                Memory::Block(block) => &block[at..at + len],
-                Memory::Frames(frames) => &frames.packet(index)[at..at + len],
+                Memory::Block(block) => &block[at..][..len],
+                Memory::Frames(frames) => &frames.packet(index)[at..][..len],
             },
             options: &[],
             has_timestamp: true,

@@ -3,6 +3,10 @@
 use rustix::time::{ClockId, DynamicClockId, Timespec, clock_gettime, clock_gettime_dynamic};
 use strata_wire::exact;
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "64 bits times 30 bits, in 128"
+)]
 fn ns(time: Timespec) -> i128 {
     i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
 }
@@ -14,8 +18,9 @@ pub(crate) fn tai_ahead_ns() -> u64 {
         return 0;
     };
     // Whole seconds: leap seconds since 1972, or 0 where nobody has set them.
-    let ahead = ns(tai) - ns(clock_gettime(ClockId::Realtime)) + 500_000_000;
-    exact::<u64>((ahead / 1_000_000_000).max(0)) * 1_000_000_000
+    let ahead = ns(tai).saturating_sub(ns(clock_gettime(ClockId::Realtime)));
+    let seconds = ahead.saturating_add(500_000_000) / 1_000_000_000;
+    exact::<u64>(seconds.max(0)).saturating_mul(1_000_000_000)
 }
 
 /// Nanoseconds of `CLOCK_MONOTONIC`, the clock of `bpf_ktime_get_ns`.

@@ -117,7 +117,7 @@ fn waited_us(pressure: &str) -> Option<u64> {
 #[allow(clippy::cast_precision_loss)]
 fn reading(before: &Moment, now: &Moment) -> Option<ContentionReading> {
     let seconds = now.at.duration_since(before.at).as_secs_f64();
-    let (mut idle, mut all, mut softirq) = (0, 0, 0.0_f64);
+    let (mut idle, mut all, mut softirq) = (0_u64, 0_u64, 0.0_f64);
     for (cpu, now) in &now.times {
         let Some(before) = before.times.get(cpu) else {
             continue;
@@ -128,8 +128,12 @@ fn reading(before: &Moment, now: &Moment) -> Option<ContentionReading> {
             let busy = now.softirq.saturating_sub(before.softirq);
             softirq = softirq.max(busy as f64 / of_cpu as f64);
         }
-        idle += now.idle.saturating_sub(before.idle).min(of_cpu);
-        all += of_cpu;
+        idle = now
+            .idle
+            .saturating_sub(before.idle)
+            .min(of_cpu)
+            .saturating_add(idle);
+        all = of_cpu.saturating_add(all);
     }
     if all == 0 || seconds <= 0.0 {
         return None;

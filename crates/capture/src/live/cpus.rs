@@ -151,7 +151,7 @@ pub(super) fn times(stat: &str) -> BTreeMap<u32, Times> {
         };
         let times = Times {
             softirq,
-            idle: idle + waiting,
+            idle: idle.saturating_add(waiting),
             all: ticks.iter().sum(),
         };
         Some((cpu, times))

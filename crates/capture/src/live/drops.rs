@@ -88,17 +88,18 @@ impl DropCounts {
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Drops {
         let mut drops = Vec::new();
-        if let Some((now, before)) = self.softnet.zip(earlier.softnet)
-            && now > before
-        {
-            let counter = "softnet_stat dropped".into();
-            drops.push((Lost::Softnet, counter, now - before));
+        let mut add = |lost, counter: &str, now: u64, before: u64| {
+            let packets = now.saturating_sub(before);
+            if packets > 0 {
+                drops.push((lost, counter.to_owned(), packets));
+            }
+        };
+        if let Some((now, before)) = self.softnet.zip(earlier.softnet) {
+            add(Lost::Softnet, "softnet_stat dropped", now, before);
         }
         for (counter, &value) in &self.device {
-            if let Some(&before) = earlier.device.get(counter)
-                && value > before
-            {
-                drops.push((Lost::Device, counter.clone(), value - before));
+            if let Some(&before) = earlier.device.get(counter) {
+                add(Lost::Device, counter, value, before);
             }
         }
         drops
@@ -190,15 +191,18 @@ fn ethtool_statistics(name: &str) -> Option<Vec<(String, u64)>> {
     }
     let counters = usize::try_from(count).ok()?;
     // Space for counters that appear in the meantime: the kernel returns as many as there are.
-    let spare = counters * 2;
+    let bytes = |head: usize, each: usize| {
+        let all = counters.checked_mul(2)?.checked_mul(each)?;
+        Some(vec![0; all.checked_add(head)?])
+    };
 
-    let mut names = vec![0; 12 + spare * NAME_LEN];
+    let mut names = bytes(12, NAME_LEN)?;
     names[..4].copy_from_slice(&GSTRINGS.to_ne_bytes());
     names[4..8].copy_from_slice(&STATISTICS.to_ne_bytes());
     names[8..12].copy_from_slice(&count.to_ne_bytes());
     asked::ethtool(name, &mut names).ok()?;
 
-    let mut values = vec![0; 8 + spare * 8];
+    let mut values = bytes(8, 8)?;
     values[..4].copy_from_slice(&GSTATS.to_ne_bytes());
     values[4..8].copy_from_slice(&count.to_ne_bytes());
     asked::ethtool(name, &mut values).ok()?;

@@ -195,8 +195,8 @@ fn speed_mbps(name: &str) -> Option<u32> {
     let mut command = [0; 44];
     command[..4].copy_from_slice(&ETHTOOL_GSET.to_ne_bytes());
     asked::ethtool(name, &mut command).ok()?;
-    let half = |at: usize| u16::from_ne_bytes([command[at], command[at + 1]]);
-    let speed = u32::from(half(28)) << 16 | u32::from(half(12));
+    let half = |at: usize| Some(u16::from_ne_bytes(*command[at..].first_chunk()?));
+    let speed = u32::from(half(28)?) << 16 | u32::from(half(12)?);
     // SPEED_UNKNOWN, also where a driver has only 16 bits of it.
     (speed != 0 && speed != u32::MAX && speed != 0xffff).then_some(speed)
 }
@@ -318,7 +318,7 @@ fn memory_bytes() -> Option<usize> {
         let text = fs::read_to_string("/proc/meminfo").ok()?;
         let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
         let kib: usize = line.split_whitespace().nth(1)?.parse().ok()?;
-        Some(kib * 1024)
+        kib.checked_mul(1024)
     })
 }
 

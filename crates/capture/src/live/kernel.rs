@@ -201,8 +201,8 @@ impl Kernel {
         let mut sum = Counters::default();
         if let Some(shared) = &self.shared {
             for slot in shared.words()[..COUNTER_WORDS].chunks_exact(SLOT_WORDS) {
-                sum.packets += slot[0].load(Relaxed);
-                sum.bytes += slot[1].load(Relaxed);
+                sum.packets = sum.packets.saturating_add(slot[0].load(Relaxed));
+                sum.bytes = sum.bytes.saturating_add(slot[1].load(Relaxed));
             }
         }
         sum

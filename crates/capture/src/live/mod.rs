@@ -520,8 +520,10 @@ impl Live {
 
     /// Takes packets from the first ring that has some, in turn.
     fn fill(&mut self) -> bool {
-        for step in 1..=self.ports.len() {
-            let index = (self.current + step) % self.ports.len();
+        let current = self.current;
+        // From the next one on, and the current one last.
+        let (after, until) = (current.saturating_add(1)..self.ports.len(), 0..=current);
+        for index in after.chain(until) {
             let port = &mut self.ports[index];
             let slots = &mut self.slots;
             if port.source.fill(port.interface, self.tai_ns, slots) {

@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
 };
-use strata_sys::socket;
+use strata_sys::{AlignedBytes, socket};
 use strata_wire::exact;
 
 /// `struct nlmsghdr`.
@@ -31,7 +31,7 @@ const TRIES: usize = 4;
 pub(super) struct Netlink {
     socket: OwnedFd,
     sequence: u32,
-    piece: Vec<u8>,
+    piece: AlignedBytes,
 }
 
 /// Whether a dump is complete.
@@ -58,7 +58,7 @@ impl Netlink {
         Ok(Self {
             socket,
             sequence: 0,
-            piece: vec![0; PIECE_BYTES],
+            piece: AlignedBytes::zeroed(PIECE_BYTES),
         })
     }
 
@@ -86,9 +86,11 @@ impl Netlink {
     }
 
     fn ask(&mut self, request: u16, body: &[u8], how: i32) -> io::Result<()> {
-        self.sequence += 1;
+        self.sequence = self.sequence.wrapping_add(1);
         let flags = libc::NLM_F_REQUEST | how;
-        let mut message = exact::<u32>(HEADER_LEN + body.len()).to_ne_bytes().to_vec();
+        let mut message = exact::<u32>(HEADER_LEN.saturating_add(body.len()))
+            .to_ne_bytes()
+            .to_vec();
         message.extend(request.to_ne_bytes());
         message.extend(exact::<u16>(flags).to_ne_bytes());
         message.extend(self.sequence.to_ne_bytes());
@@ -131,7 +133,7 @@ impl Netlink {
                         if number == 0 {
                             return Ok(dumped);
                         }
-                        return Err(io::Error::from_raw_os_error(-number));
+                        return Err(io::Error::from_raw_os_error(number.wrapping_neg()));
                     }
                     kind => messages.push((kind, message.to_vec())),
                 }

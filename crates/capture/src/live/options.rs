@@ -214,7 +214,7 @@ pub(super) fn describe(device: &Device, options: &LiveOptions) -> Interface {
     };
     push(code::IF_NAME, device.name.as_bytes());
     if let Some(mbps) = device.speed_mbps {
-        let bits = u64::from(mbps) * 1_000_000;
+        let bits = u64::from(mbps).saturating_mul(1_000_000);
         push(code::IF_SPEED, &bits.to_le_bytes());
     }
     if let Some(filter) = &options.filter {

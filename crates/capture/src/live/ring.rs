@@ -90,9 +90,9 @@ impl RingCounts {
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
-            received: self.received + other.received,
-            dropped: self.dropped + other.dropped,
-            full: self.full + other.full,
+            received: self.received.saturating_add(other.received),
+            dropped: self.dropped.saturating_add(other.dropped),
+            full: self.full.saturating_add(other.full),
             bytes: self.bytes.max(other.bytes),
         }
     }
@@ -130,8 +130,8 @@ impl Ring {
         let opened = opened.map_err(|source| not_permitted(device, source))?;
         let fd = opened.as_fd();
         let packet = libc::SOL_PACKET;
-        let reserve = VLAN_TAG_LEN + if cooked { SLL2_LEN } else { 0 };
-        let reserve = exact::<u32>(reserve);
+        const COOKED: usize = VLAN_TAG_LEN + SLL2_LEN;
+        let reserve = exact::<u32>(if cooked { COOKED } else { VLAN_TAG_LEN });
         socket::set_number(fd, packet, libc::PACKET_RESERVE, reserve)
             .map_err(fail("PACKET_RESERVE"))?;
         if device.is_loopback || options.direction == Direction::In {
@@ -236,8 +236,9 @@ impl Ring {
             let block = self.blocks.block();
             // Offsets count from the start of the block.
             self.left = u32_at(block, 12 - PacketRing::BODY_AT);
-            self.at = u32_at(block, 16 - PacketRing::BODY_AT) as usize - PacketRing::BODY_AT;
-            let len = u32_at(block, 20 - PacketRing::BODY_AT) as usize - PacketRing::BODY_AT;
+            let in_body = |at: u32| (at as usize).saturating_sub(PacketRing::BODY_AT);
+            self.at = in_body(u32_at(block, 16 - PacketRing::BODY_AT));
+            let len = in_body(u32_at(block, 20 - PacketRing::BODY_AT));
             // Where headers are close, the CPU's own prefetching is faster than walkers.
             let is_dense = len / CLOSE_BYTES < self.left as usize;
             if !is_dense {
@@ -249,8 +250,7 @@ impl Ring {
 
     /// When the kernel began to fill the block that is ours, by its clock.
     pub(super) fn began_ns(&self) -> u64 {
-        let word = |at: usize| u64::from(u32_at(self.blocks.block(), at - PacketRing::BODY_AT));
-        word(32) * 1_000_000_000 + word(36)
+        time_ns(self.blocks.block(), 32 - PacketRing::BODY_AT)
     }
 
     /// Describes packets of the block that is ours. Of the index of its interface and its time, `whose` makes
@@ -274,23 +274,26 @@ impl Ring {
         let block = self.blocks.block_mut();
         while self.left > 0 && slots.len() < BATCH_MAX {
             let header_at = self.at;
-            let next = u32_at(block, header_at) as usize;
-            prefetch(block, header_at + next);
-            self.left -= 1;
-            self.at = header_at + next;
+            // Within the block, or the next look at it ends in a message.
+            self.at = header_at.wrapping_add(u32_at(block, header_at) as usize);
+            prefetch(block, self.at);
+            self.left = self.left.wrapping_sub(1);
             let mut ts_ns = stamp_ns(block, header_at);
             if foreign && is_stamped_by_card(block, header_at) {
                 // Its clock was found not to be the host's: the current time is closer.
                 ts_ns = clock::realtime_ns();
             }
-            let Some((interface, ts_ns)) = whose(u32_at(block, header_at + INDEX_AT), ts_ns) else {
+            let Some((interface, ts_ns)) =
+                whose(u32_at(block, header_at.wrapping_add(INDEX_AT)), ts_ns)
+            else {
                 continue;
             };
+            let field = |at: usize| header_at.wrapping_add(at);
             let mut slot = Slot {
                 ts_ns,
-                at: offset32(header_at + usize::from(u16_at(block, header_at + 24))),
-                len: u32_at(block, header_at + 12),
-                wire_len: u32_at(block, header_at + 16),
+                at: offset32(header_at.wrapping_add(usize::from(u16_at(block, field(24))))),
+                len: u32_at(block, field(12)),
+                wire_len: u32_at(block, field(16)),
                 interface,
             };
             let tag = vlan_tag(block, header_at);
@@ -313,9 +316,12 @@ impl Ring {
     pub(super) fn counts(&mut self) -> io::Result<RingCounts> {
         // The kernel resets its counters each time they are read.
         let since = packet::counts(self.fd())?;
-        self.counts.received += u64::from(since.packets);
-        self.counts.dropped += u64::from(since.drops);
-        self.counts.full += u64::from(since.full);
+        self.counts = self.counts.plus(RingCounts {
+            received: u64::from(since.packets),
+            dropped: u64::from(since.drops),
+            full: u64::from(since.full),
+            bytes: 0,
+        });
         Ok(self.counts)
     }
 }
@@ -323,8 +329,8 @@ impl Ring {
 /// The time of a packet that follows one of this time.
 #[inline(always)]
 pub(super) fn in_order(ts_ns: u64, last_ts_ns: &mut u64) -> u64 {
-    let overtook = ts_ns < *last_ts_ns && *last_ts_ns - ts_ns < REORDERED_NS_MAX;
-    if !overtook {
+    let behind_ns = last_ts_ns.saturating_sub(ts_ns);
+    if behind_ns == 0 || behind_ns >= REORDERED_NS_MAX {
         *last_ts_ns = ts_ns;
     }
     *last_ts_ns
@@ -363,7 +369,7 @@ fn fetch_headers(block: &[u8], at: usize) {
     const LAST: usize = 37;
     walkers::walk(block, at, &Headers, |at| {
         prefetch(block, at);
-        prefetch(block, at + LAST);
+        prefetch(block, at.saturating_add(LAST));
     });
 }
 
@@ -384,7 +390,10 @@ impl Chain for Headers {
     #[inline(always)]
     fn after(&self, block: &[u8], at: usize) -> Option<usize> {
         let next = u32::from_ne_bytes(*block.get(at..)?.first_chunk()?);
-        (next > 0).then_some(at + next as usize)
+        if next == 0 {
+            return None;
+        }
+        at.checked_add(next as usize)
     }
 }
 
@@ -393,13 +402,19 @@ impl Chain for Headers {
 fn is_stamped_by_card(block: &[u8], header_at: usize) -> bool {
     /// `TP_STATUS_TS_RAW_HARDWARE` (linux/if_packet.h).
     const RAW_HARDWARE: u32 = 1 << 31;
-    u32_at(block, header_at + 20) & RAW_HARDWARE != 0
+    u32_at(block, header_at.wrapping_add(20)) & RAW_HARDWARE != 0
 }
 
 #[inline(always)]
 fn stamp_ns(block: &[u8], header_at: usize) -> u64 {
-    u64::from(u32_at(block, header_at + 4)) * 1_000_000_000
-        + u64::from(u32_at(block, header_at + 8))
+    time_ns(block, header_at.wrapping_add(4))
+}
+
+/// Seconds and nanoseconds, 32 bits each: far below 2^64 together.
+#[inline(always)]
+fn time_ns(block: &[u8], at: usize) -> u64 {
+    let seconds_ns = u64::from(u32_at(block, at)).wrapping_mul(1_000_000_000);
+    seconds_ns.wrapping_add(u64::from(u32_at(block, at.wrapping_add(4))))
 }
 
 fn not_permitted(device: &Device, source: io::Error) -> LiveError {
@@ -414,14 +429,18 @@ fn not_permitted(device: &Device, source: io::Error) -> LiveError {
 /// Bytes of each block of a ring of so many bytes, for packets of so many bytes at most: a power of two.
 fn block_bytes(ring_bytes: usize, snaplen: u32) -> usize {
     let part = (ring_bytes / BLOCKS_MIN).max(1);
-    let packet = (snaplen as usize + BLOCK_OVERHEAD).next_power_of_two();
+    let packet = (snaplen as usize)
+        .saturating_add(BLOCK_OVERHEAD)
+        .next_power_of_two();
     (1 << part.ilog2()).clamp(packet.clamp(BLOCK_BYTES_MIN, BLOCK_BYTES), BLOCK_BYTES)
 }
 
 fn map_ring(fd: BorrowedFd<'_>, bytes: usize, options: &LiveOptions) -> io::Result<PacketRing> {
     let block_bytes = block_bytes(bytes, options.snaplen);
     let layout = RingLayout {
-        blocks: (bytes / block_bytes).max(2),
+        blocks: bytes
+            .checked_div(block_bytes)
+            .map_or(2, |blocks| blocks.max(2)),
         block_bytes,
         timeout: if options.immediate {
             BLOCK_TIMEOUT_IMMEDIATE

@@ -68,7 +68,7 @@ impl Xsk {
             socket,
             last_ts_ns: 0,
             received: (0, 0),
-            bytes: frames * FRAME_BYTES,
+            bytes: frames.saturating_mul(FRAME_BYTES),
             zero_copy,
         })
     }
@@ -121,10 +121,11 @@ impl Xsk {
     pub(super) fn counts(&mut self) -> io::Result<RingCounts> {
         let found = self.socket.counts()?;
         let (received, last) = self.received;
-        let received = received + u64::from(found.received.wrapping_sub(last));
+        let since = u64::from(found.received.wrapping_sub(last));
+        let received = received.saturating_add(since);
         self.received = (received, found.received);
         Ok(RingCounts {
-            received: received + found.dropped,
+            received: received.saturating_add(found.dropped),
             dropped: found.dropped,
             full: found.full,
             bytes: self.bytes,

@@ -108,7 +108,8 @@ impl Losses {
         let each = self.dropped.iter().zip(&moment.admitted).zip(tallies);
         let dropped: Vec<u64> = each
             .map(|((&known, admitted), tally)| {
-                known.max(admitted.saturating_sub(tally.seen - tally.seen_after))
+                let until_then = tally.seen.saturating_sub(tally.seen_after);
+                known.max(admitted.saturating_sub(until_then))
             })
             .collect();
         let sum = dropped.iter().sum();

@@ -3,6 +3,10 @@
 //!
 //! The kernel says only how many packets a socket has dropped. What a program has admitted of a member and is
 //! not in the ring was dropped: so its packets are counted where nothing else can reject them any more.
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "columns and CPUs, a few thousand"
+)]
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -64,7 +68,7 @@ impl Common {
         let rows = self.admitted.shared.words();
         for row in rows.chunks_exact(self.admitted.columns) {
             for (sum, word) in sums.iter_mut().zip(row) {
-                *sum += word.load(Relaxed);
+                *sum = sum.saturating_add(word.load(Relaxed));
             }
         }
     }

@@ -10,6 +10,10 @@
 //!
 //! An entry is valid while its second is the current one or one of the two before, so a flow that
 //! user space no longer confirms is captured whole again.
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "offsets in our stack and table, and lengths of 16 bits above 1"
+)]
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

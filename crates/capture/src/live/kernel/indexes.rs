@@ -7,6 +7,10 @@
 //! ```
 //!
 //! An index may be in any of [`PROBES`] words in a row, of which a hash says the first.
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "places in a table that has as many words after the last one"
+)]
 
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;

@@ -5,6 +5,10 @@
 //! Addresses and ports are used for TCP and UDP; addresses alone for other protocols, and for
 //! fragments and IPv4 options, where ports may be missing. What has no IP header after at most two
 //! VLAN tags is sampled packet by packet.
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "offsets in our stack and in a packet's first bytes, and numbers of changes, of which the kept ones are the last"
+)]
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -88,8 +92,8 @@ impl FlowSampler {
         let mut sum = Counters::default();
         let words = &self.inner.shared.words()[..COUNTER_SLOTS * SLOT_WORDS];
         for slot in words.chunks_exact(SLOT_WORDS) {
-            sum.packets += slot[2].load(Relaxed);
-            sum.bytes += slot[3].load(Relaxed);
+            sum.packets = sum.packets.saturating_add(slot[2].load(Relaxed));
+            sum.bytes = sum.bytes.saturating_add(slot[3].load(Relaxed));
         }
         sum
     }
@@ -103,7 +107,8 @@ impl FlowSampler {
         self.inner.stats.as_ref().map_err(Clone::clone)?;
         let mut sum = Duration::ZERO;
         for program in lock(&self.inner.programs).iter() {
-            sum += program.run_time().map_err(|error| error.to_string())?;
+            let time = program.run_time().map_err(|error| error.to_string())?;
+            sum = sum.saturating_add(time);
         }
         Ok(sum)
     }

@@ -1,4 +1,8 @@
 //! The program of a fanout group: which worker gets a packet.
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "offsets in a packet's first bytes, which are constants"
+)]
 
 use strata_bpf::{Alu, Assembler, Condition, Label, Reg, TooLarge, Width};
 
