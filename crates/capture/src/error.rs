@@ -77,6 +77,14 @@ pub enum CaptureError {
         /// What the operating system or the decompressor says.
         source: io::Error,
     },
+    /// Reading panicked: a fault of Strata's own.
+    #[error(
+        "{place}: cannot read on, by a fault of Strata's own: please report it, with the file if that is possible; the packets before this place were read"
+    )]
+    Fault {
+        /// Where reading stopped.
+        place: Place,
+    },
     /// The file is empty; not even a file header is there.
     #[error(
         "{place}: the file is empty; a capture without packets has at least a file header: was the capture started?"
@@ -149,6 +157,7 @@ impl CaptureError {
             | Self::TooManyInputs { .. }
             | Self::Open { .. } => None,
             Self::Read { place, .. }
+            | Self::Fault { place }
             | Self::Empty { place }
             | Self::UnknownFormat { place, .. }
             | Self::Unsupported { place, .. }

@@ -3,8 +3,8 @@
 mod batch;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
+use std::collections::{BinaryHeap, VecDeque};
 use std::path::PathBuf;
 
 use strata_wire::Meta;
@@ -87,7 +87,8 @@ impl Input {
     ///
     /// # Errors
     /// If an input is damaged or cannot be read any further. Its packets before that place were
-    /// delivered; it counts as ended, and the other inputs continue with the next call.
+    /// delivered. Of several inputs the others are read to their ends first; then each call returns
+    /// an error, until all are returned.
     pub fn advance(&mut self) -> Result<Next, CaptureError> {
         match &mut self.merge {
             Some(merge) => merge.advance(&mut self.sources, &mut self.ids),
@@ -149,6 +150,8 @@ struct Merge {
     heads: BinaryHeap<Reverse<(u64, u16)>>,
     /// Sources whose queue is used up; the last is filled first.
     dry: Vec<u16>,
+    /// Why sources ended early, in this order: at most one each.
+    failed: VecDeque<CaptureError>,
 }
 
 impl Merge {
@@ -159,6 +162,7 @@ impl Merge {
             taken: vec![0; sources],
             heads: BinaryHeap::with_capacity(sources),
             dry: indices.rev().collect(),
+            failed: VecDeque::new(),
         }
     }
 
@@ -177,19 +181,15 @@ impl Merge {
                 }
                 Ok(Filled::End) => {}
                 Ok(Filled::Meta(meta)) => return Ok(Next::Meta(meta)),
-                Err(error) => {
-                    self.dry.pop();
-                    return Err(error);
-                }
+                Err(error) => self.failed.push_back(error),
             }
             self.dry.pop();
         }
         self.take(sources);
-        Ok(if self.batch.is_empty() {
-            Next::End
-        } else {
-            Next::Packets
-        })
+        if !self.batch.is_empty() {
+            return Ok(Next::Packets);
+        }
+        self.failed.pop_front().map_or(Ok(Next::End), Err)
     }
 
     /// Takes packets in order until the batch is full or a source runs dry.

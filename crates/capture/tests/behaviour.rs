@@ -383,28 +383,34 @@ fn large_packets_are_read_ahead_whole() {
     }
 }
 
-/// When one of several inputs is damaged, the others continue.
+/// When some of several inputs are damaged, the others are read to their ends, and then each damage
+/// is an error.
 #[test]
 fn an_error_ends_only_its_input() {
     let folder = tempfile::tempdir().unwrap();
-    let packets = some_packets(10);
+    let packets = some_packets(1_000);
     let mut broken = pcap_of(&packets[..3]);
     broken.extend_from_slice(&[0xff; 40]);
     let paths = [
-        file(&folder, "broken", &broken),
+        file(&folder, "broken-1", &broken),
         file(&folder, "sound", &pcap_of(&packets)),
+        file(&folder, "broken-2", &broken),
     ];
     let mut input = Input::open(&paths, &InputOptions::default()).unwrap();
-    let (mut count, mut errors) = (0, 0);
+    let (mut count, mut errors) = (0, Vec::new());
     loop {
         match input.advance() {
-            Ok(Next::Packets) => count += input.batch().len(),
+            Ok(Next::Packets) => {
+                assert_eq!(errors.len(), 0);
+                count += input.batch().len();
+            }
             Ok(Next::Meta(_)) => {}
             Ok(Next::End) => break,
-            Err(_) => errors += 1,
+            Err(error) => errors.push(error.to_string()),
         }
     }
-    assert_eq!((count, errors), (13, 1));
+    assert_eq!((count, errors.len()), (1_006, 2));
+    assert!(errors[0].contains("broken-1") && errors[1].contains("broken-2"));
 }
 
 /// Found by fuzzing: a decoder that hit damage forgot what it had decoded in the same call, and

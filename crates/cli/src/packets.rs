@@ -56,6 +56,20 @@ pub(crate) fn captured(
     options.stop = Some(Arc::clone(stop));
     let mut input = Input::open(read, &options)?;
     take.begin(filter)?;
+    let read = read_all(&mut input, stop, take);
+    // Of several damaged files, the first is the error that is returned.
+    while read.is_err()
+        && let Err(error) = input.advance()
+    {
+        text::warn(&error.to_string());
+    }
+    for warning in input.take_warnings() {
+        text::warn(&warning.to_string());
+    }
+    read
+}
+
+fn read_all(input: &mut Input, stop: &AtomicBool, take: &mut impl Take) -> Result<()> {
     let mut links: Vec<LinkType> = Vec::new();
     while !take.is_done() && !stop.load(Ordering::Relaxed) {
         match input.advance()? {
@@ -69,9 +83,6 @@ pub(crate) fn captured(
                 take.pause()?;
             }
         }
-    }
-    for warning in input.take_warnings() {
-        text::warn(&warning.to_string());
     }
     Ok(())
 }

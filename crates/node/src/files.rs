@@ -125,6 +125,12 @@ fn record(
         .iter()
         .map(ToString::to_string)
         .collect();
+    // Of several damaged files, the first is the error that ends the recording.
+    while ran.is_err()
+        && let Err(error) = input.advance()
+    {
+        warnings.push(error.to_string());
+    }
     // A pipe ends for us when a signal comes: what else would come by it is not known.
     let may_have_more = || paths.iter().any(|path| !path.is_file());
     if has_more {

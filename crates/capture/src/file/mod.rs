@@ -16,6 +16,7 @@ mod shift;
 mod time;
 mod window;
 
+use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -248,9 +249,15 @@ impl Source {
     }
 
     /// Describes the next packets, or delivers the next item that is not a packet. Overwrites the
-    /// queue. After an error the source is at its end.
+    /// queue. After an error the source is at its end; a panic is one too, and ends no other source.
     pub(crate) fn fill(&mut self, ids: &mut InterfaceIds) -> Result<Filled, CaptureError> {
-        let result = self.fill_inner(ids);
+        // Of what it leaves half done, only where it was is looked at.
+        let filled = panic::catch_unwind(AssertUnwindSafe(|| self.fill_inner(ids)));
+        let result = filled.unwrap_or_else(|_| {
+            self.notes.base.offset = self.window.base();
+            let place = self.notes.place(self.window.position());
+            Err(CaptureError::Fault { place })
+        });
         if result.is_err() {
             self.finished = true;
             self.queue.clear();
@@ -518,6 +525,66 @@ mod tests {
                 described.extend(offsets.map(|at| at - header_bytes));
             }
             assert_eq!(walked, described, "{name}");
+        }
+    }
+
+    /// A panic while a file is read ends that, with the place in its error.
+    #[test]
+    fn a_panic_is_an_error_of_its_file() {
+        struct Faulty(Vec<u8>);
+
+        impl std::io::Read for Faulty {
+            fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+                assert!(!self.0.is_empty(), "as a fault in a decompressor would be");
+                let bytes = std::mem::take(&mut self.0);
+                buffer[..bytes.len()].copy_from_slice(&bytes);
+                Ok(bytes.len())
+            }
+        }
+
+        let mut start = pcap(0xa1b2_c3d4, false);
+        let header = start.len();
+        start.extend(words(&[1, 2, 4, 4], false));
+        start.extend_from_slice(b"bytes");
+        let mut notes = Notes {
+            base: Place {
+                path: "some.pcap".into(),
+                offset: 0,
+                compressed: false,
+            },
+            warnings: Vec::new(),
+        };
+        for read_ahead in [false, true] {
+            let faulty = Box::new(Faulty(start.clone()));
+            let mut window = Window::new(faulty, 4096, read_ahead).unwrap();
+            if read_ahead {
+                // Its thread reads on before it hands over anything, and is gone.
+                let error = open::recognise(&mut window, &mut notes).err().unwrap();
+                assert!(error.to_string().contains("some.pcap"), "{error}");
+                continue;
+            }
+            let format = open::recognise(&mut window, &mut notes).unwrap();
+            let mut source = Source {
+                index: 0,
+                window,
+                queue: Vec::with_capacity(BATCH_MAX),
+                scratch: Vec::new(),
+                notes: Notes {
+                    base: notes.base.clone(),
+                    warnings: Vec::new(),
+                },
+                format,
+                finished: false,
+            };
+            let mut ids = InterfaceIds::default();
+            let first = source.fill(&mut ids).unwrap();
+            assert!(matches!(first, Filled::Meta(Meta::Interface { .. })));
+            assert!(matches!(source.fill(&mut ids).unwrap(), Filled::Packets));
+            let error = source.fill(&mut ids).unwrap_err();
+            let offset = error.place().unwrap().offset;
+            assert_eq!(offset, header as u64 + 20, "{error}");
+            assert!(error.to_string().contains("some.pcap, byte 44"), "{error}");
+            assert!(matches!(source.fill(&mut ids).unwrap(), Filled::End));
         }
     }
 }
