@@ -10,6 +10,7 @@ use strata_stream::{
     Cursor, Form, Item, PAGE_HEADER_LEN, Page, PageHeader, Reached, Record, State, StreamKey,
     StreamName, Walk,
 };
+use strata_sys::AlignedBytes;
 use strata_wire::exact;
 
 use super::appender::{MARK_NS, recovered_pages};
@@ -78,7 +79,7 @@ pub struct StreamReader {
     not_before_ns: Option<u64>,
     /// Missing in the current page: at least, and at most.
     page_missing: (u64, u64),
-    buffer: Vec<u8>,
+    buffer: AlignedBytes,
     /// What is in it.
     loaded: Option<Loaded>,
     /// Once somebody has waited.
@@ -128,7 +129,7 @@ impl StreamReader {
             name: name.clone(),
             footing: Footing::open(&dir.disk, &[&file_name(name), PAGES])?,
             stripes: Stripes::open(dir)?,
-            buffer: vec![0; file.geometry().page_len()],
+            buffer: AlignedBytes::zeroed(file.geometry().page_len()),
             loaded: None,
             file,
             map: Map::File,

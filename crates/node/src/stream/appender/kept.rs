@@ -1,6 +1,7 @@
 //! How many of the records that were appended are in the stream.
 
 use strata_stream::{Item, PAGE_HEADER_LEN, Page, PageHeader};
+use strata_sys::AlignedBytes;
 use strata_wire::exact;
 
 use super::StreamAppender;
@@ -37,7 +38,7 @@ impl StreamAppender {
     /// Records of a page from an offset on, as its file has them; `None` if it has another page, or none.
     fn count(&mut self, index: u64, page: u32, offset: u32) -> Result<Option<u64>> {
         let (id, page_len) = (self.file.description.id, self.file.geometry().page_len());
-        let mut bytes = vec![0; page_len];
+        let mut bytes = AlignedBytes::zeroed(page_len);
         let Some(read) = self.stripes.read_at(page, 0, &mut bytes)? else {
             return Ok(None);
         };

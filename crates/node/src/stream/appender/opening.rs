@@ -8,6 +8,7 @@ use strata_stream::{
     Cursor, Held, INDEX_JUMP, Item, Page, PageHeader, PageWriter, Recovered, State, StreamName,
     TableWriter, recovered,
 };
+use strata_sys::AlignedBytes;
 use strata_wire::exact;
 
 use super::{Appended, StreamAppender};
@@ -248,7 +249,7 @@ fn records_of(
     page: u32,
     header: PageHeader,
 ) -> Result<u32> {
-    let mut bytes = vec![0; file.geometry().page_len()];
+    let mut bytes = AlignedBytes::zeroed(file.geometry().page_len());
     let read = stripes.read_at(page, 0, &mut bytes)?.unwrap_or(usize::MIN);
     let page = Page::new(
         header,
