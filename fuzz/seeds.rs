@@ -22,8 +22,9 @@ use strata_gpv::marple::SHIPPED;
 use strata_gpv::{Basic, Cache, Columns, Full, Packet, Parameters, Seen, Vector};
 use strata_stream::message::{Answer, HEADER_ENTRY_LEN, Message, Request};
 use strata_stream::{Description, Form, Geometry, Retention, State, StreamKey};
-use strata_wire::TunnelKey;
 use strata_wire::dissect::dissect;
+use strata_wire::tunnel::{TunnelKind, Tunnels};
+use strata_wire::{TunnelKey, ipv4};
 
 /// A longer input is slow to mutate.
 const BYTES_MAX: usize = 4096;
@@ -38,6 +39,7 @@ fn main() -> io::Result<()> {
     let source = Path::new("..");
     let captures = files_below(captures)?;
     let packets = of_captures(&captures, corpus)?;
+    of_what_is_carried(corpus)?;
     of_filters(source, &packets, corpus)?;
     of_models(source, corpus)?;
     of_labels(corpus)?;
@@ -55,6 +57,102 @@ fn main() -> io::Result<()> {
         {
             of_block_file(&fs::read(&file)?, corpus)?;
         }
+    }
+    Ok(())
+}
+
+/// Tunnels, pseudo-wires, transports and quoted packets that captures have too few of.
+fn of_what_is_carried(corpus: &Path) -> io::Result<()> {
+    let ip = |number: u8, rest: &[u8]| {
+        let mut out = Vec::new();
+        let repr = ipv4::Repr {
+            source: 0x0a00_0001,
+            destination: 0x0a00_0002,
+            protocol: number,
+            tos: 0,
+            ttl: 64,
+            identification: 1,
+            fragment_offset: 0,
+            more_fragments: false,
+            payload_len: u16::try_from(rest.len()).expect("short"),
+        };
+        repr.emit(&mut out);
+        [out, rest.to_vec()].concat()
+    };
+    let six = [
+        &[0x60, 0, 0, 0, 0, 8, 17, 64][..],
+        &[0x20; 32],
+        &[0, 1, 0, 2, 0, 8, 0, 0],
+    ]
+    .concat();
+    let tcp = [&[0, 1, 0, 2][..], &[0; 8], &[0x50, 2, 1, 0, 0, 0, 0, 0]].concat();
+    let inner = ip(6, &tcp);
+    let framed = |kind: u16, rest: &[u8]| [&[2; 12][..], &kind.to_be_bytes(), rest].concat();
+    let frame = framed(0x0800, &inner);
+    let nsh = [&[0x0f, 0xc2, 2, 3, 0, 0, 1, 255][..], &frame].concat();
+    let error = |kind: u8, quoted: &[u8]| [&[kind, 0, 0, 0, 0, 0, 0, 0][..], quoted].concat();
+    let iii = |last: [u8; 2], rest: &[u8]| {
+        [
+            &[0x10, 0, 0x22, 0xeb, 0, 0, 0, 1, 0x20][..],
+            &[0; 9],
+            &last,
+            rest,
+        ]
+        .concat()
+    };
+    let mut packets = vec![
+        framed(0x8847, &[&[0, 1, 1, 64][..], &frame].concat()),
+        framed(0x8847, &[&[0, 1, 1, 64, 0, 0, 0, 0][..], &frame].concat()),
+        framed(0x8847, &[&[0, 1, 1, 64][..], &six].concat()),
+        framed(0x894f, &nsh),
+        framed(0x0800, &ip(47, &iii([0, 0], &frame))),
+        framed(
+            0x0800,
+            &ip(47, &iii([8, 1], &[&[0; 8][..], &inner].concat())),
+        ),
+        framed(
+            0x0800,
+            &ip(33, &[&[0, 1, 0, 2, 5, 0, 0, 0, 1][..], &[0; 20]].concat()),
+        ),
+        framed(0x0800, &ip(136, &[0, 1, 0, 2, 0, 8, 0, 0])),
+        framed(0x0800, &ip(1, &error(3, &inner))),
+        framed(
+            0x86dd,
+            &[
+                &[0x60, 0, 0, 0, 0, 56, 58, 64][..],
+                &[0x20; 32],
+                &error(1, &six),
+            ]
+            .concat(),
+        ),
+    ];
+    for (port, kind) in Tunnels::default().iter() {
+        let payload = match kind {
+            TunnelKind::Vxlan => [&[8, 0, 0, 0, 0, 0, 1, 0][..], &frame].concat(),
+            TunnelKind::VxlanGpe => [&[12, 0, 0, 4, 0, 0, 1, 0][..], &nsh].concat(),
+            TunnelKind::Geneve => [&[1, 0, 8, 0, 0, 0, 1, 0, 0, 0, 0, 0][..], &inner].concat(),
+            TunnelKind::GtpU => [
+                &[0x34, 255, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0x85, 1, 0, 0, 0][..],
+                &inner,
+            ]
+            .concat(),
+            TunnelKind::GreUdp => [&[0x20, 0, 8, 0, 0, 0, 0, 1][..], &inner].concat(),
+            TunnelKind::MplsUdp => [&[0, 1, 1, 64][..], &inner].concat(),
+            TunnelKind::Teredo => [&[0, 1, 0, 0][..], &[0; 9], &[0; 8], &six].concat(),
+        };
+        let len = u16::try_from(payload.len()).expect("short") + 8;
+        let udp = [
+            &[0, 9][..],
+            &port.to_be_bytes(),
+            &len.to_be_bytes(),
+            &[0, 0],
+            &payload,
+        ]
+        .concat();
+        packets.push(framed(0x0800, &ip(17, &udp)));
+    }
+    for packet in packets {
+        seed(corpus, "dissect", &[&[0, 0x40, 0], &packet[..]].concat())?;
     }
     Ok(())
 }

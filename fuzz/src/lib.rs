@@ -21,7 +21,7 @@ pub use log::log_of;
 use strata_wire::LinkType;
 
 /// Every link type that is dissected, and some that are not.
-pub const LINKS: [LinkType; 22] = [
+pub const LINKS: [LinkType; 23] = [
     LinkType::ETHERNET,
     LinkType::NULL,
     LinkType::RAW,
@@ -44,6 +44,7 @@ pub const LINKS: [LinkType; 22] = [
     LinkType::FRELAY,
     LinkType::PPI,
     LinkType::NFLOG,
+    LinkType::FDDI,
     // A number that nobody has.
     LinkType(65_535),
 ];

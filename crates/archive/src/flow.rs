@@ -235,7 +235,15 @@ fn community_id_between(
     digest.update(&source.address.to_be_bytes()[skipped..]);
     digest.update(&destination.address.to_be_bytes()[skipped..]);
     digest.update([number, 0]);
-    if with_ports {
+    // The specification names the protocols whose ports count; those of DCCP and UDP-Lite do not.
+    let ported = [
+        protocol::ICMP,
+        protocol::TCP,
+        protocol::UDP,
+        protocol::ICMPV6,
+        protocol::SCTP,
+    ];
+    if with_ports && ported.contains(&number) {
         digest.update(source.port.to_be_bytes());
         digest.update(destination.port.to_be_bytes());
     }
@@ -305,6 +313,18 @@ mod tests {
         assert_eq!(
             community_id(&icmp).unwrap(),
             "1:X0snYXpgwiv9TZtqg64sgzUn6Dk="
+        );
+        // As Wireshark and the reference implementation read captures of DCCP and UDP-Lite.
+        let (one, other) = ([10, 3, 0, 1], [10, 3, 0, 2]);
+        let dccp = flow(one, other, 33, (5000, 6000));
+        assert_eq!(
+            community_id(&dccp).unwrap(),
+            "1:NRxZ5FTUSLJJwePOBJoLxwcHnng="
+        );
+        let lite = flow(other, one, 136, (5000, 6000));
+        assert_eq!(
+            community_id(&lite).unwrap(),
+            "1:CLxhmJ83SrxwQivFXYIy3Zs0psg="
         );
     }
 }

@@ -7,10 +7,10 @@
 //! differ.
 
 use strata_wire::checksum::Sum;
-use strata_wire::dissect::protocol;
+use strata_wire::dissect::{innermost_network, protocol};
 use strata_wire::{LinkType, ipv4, ipv6};
 
-use crate::innermost::{extensions, innermost};
+use crate::extensions::extensions;
 
 /// The most bytes of TCP options.
 const OPTIONS_MAX: usize = 40;
@@ -121,7 +121,7 @@ pub(crate) struct Around<'a> {
 impl<'a> Fields<'a> {
     /// Takes a header apart; `None` if it does not have the usual form.
     pub(crate) fn of(link: LinkType, header: &'a [u8], around: Around<'_>) -> Option<Self> {
-        let (at, version) = innermost(link, header)?;
+        let (at, version) = innermost_network(link, header)?;
         let ip = &header[at..];
         let wire = usize::try_from(around.wire_len).ok()?;
         let fields = if version == 4 {

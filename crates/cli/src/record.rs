@@ -142,7 +142,7 @@ pub(crate) struct DataPathArgs {
     #[command(flatten)]
     steer: steering::SteerArgs,
 
-    /// Choose the flow of a tunnelled packet (GRE, ERSPAN, VXLAN, GENEVE, GTP-U, IP in IP).
+    /// Choose the flow of a tunnelled packet (GRE, ERSPAN, NSH, IP in IP, VXLAN and others in UDP).
     #[arg(long, value_enum, default_value_t = Tunnel::Inner, help_heading = CLASSIFICATION)]
     tunnel_key: Tunnel,
 

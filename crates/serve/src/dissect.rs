@@ -68,7 +68,9 @@ pub(crate) fn summary(headers: &Headers, wire_len: u32, behind: u32) -> String {
         6 => format!("TCP {}", flags(headers.tcp_flags)),
         17 => String::from("UDP"),
         58 => String::from("ICMPv6"),
+        33 => String::from("DCCP"),
         132 => String::from("SCTP"),
+        136 => String::from("UDP-Lite"),
         number => format!("IP protocol {number}"),
     };
     let behind = match behind {

@@ -4,7 +4,9 @@
 //! the end of the innermost transport header that could be parsed, including its options. Through a
 //! tunnel that is the inner packet's transport header. Where nothing known follows, the header ends
 //! with the last layer that was understood; a header that the capture cut short ends where the
-//! captured bytes end. [`Headers::header_len`] is that end. Of a packet without a readable network
+//! captured bytes end. Of an ICMP error, the quoted packet's headers are header too, up to the end of
+//! its transport header: nothing else names the flow that the error is about. The error's own flow
+//! stays that of its IP header. [`Headers::header_len`] is that end. Of a packet without a readable network
 //! header, header-only logging keeps [`FALLBACK_LEN`] bytes, if that is more
 //! ([`Headers::kept_header_len`]).
 //!
@@ -13,7 +15,7 @@
 
 use crate::LinkType;
 use crate::plain::{Plain, plain_ipv6};
-use crate::walk::walk;
+use crate::walk::{self, walk};
 
 pub use crate::headers::{FALLBACK_LEN, Fragment, Headers, TunnelKey};
 
@@ -34,6 +36,13 @@ pub fn dissect(link: LinkType, packet: &[u8], tunnel_key: TunnelKey) -> Headers 
         }
     }
     walk(link, packet, tunnel_key)
+}
+
+/// Where the innermost IP header of `packet` begins, and its version; `None` if there is none. Packets
+/// that ICMP errors quote do not count.
+#[must_use]
+pub fn innermost_network(link: LinkType, packet: &[u8]) -> Option<(usize, u8)> {
+    walk::innermost(link, packet)
 }
 
 /// Whether `packet` may hold IP addresses that [`dissect`] reports neither in `key` nor in `outer`:

@@ -32,8 +32,39 @@ pub mod ethertype {
     pub const ERSPAN: u16 = 0x88be;
     /// ERSPAN type III within GRE (draft-foschiano-erspan-03 §4).
     pub const ERSPAN_III: u16 = 0x22eb;
+    /// Network Service Header (RFC 8300).
+    pub const NSH: u16 = 0x894f;
     /// Stacked VLAN tags from before IEEE 802.1ad.
     pub const QINQ_OLD: [u16; 2] = [0x9100, 0x9200];
+
+    /// Whether a number is that of a protocol that is found in Ethernet, as far as the walk needs to
+    /// tell Ethernet from something else.
+    #[must_use]
+    pub fn is_known(number: u16) -> bool {
+        /// Wake-on-LAN, TRILL, AppleTalk and its ARP, IPX, slow protocols, IS-IS in long frames, 802.1X,
+        /// PROFINET, EtherCAT, local and experimental, GOOSE, LLDP, SERCOS, MACsec, provider
+        /// backbone bridging, PTP, connectivity faults, FCoE and its initialisation, RoCE, NSH,
+        /// redundancy, loopback.
+        const OTHERS: [u16; 25] = [
+            0x0842, 0x22f3, 0x809b, 0x80f3, 0x8137, 0x8809, 0x8870, 0x888e, 0x8892, 0x88a4, 0x88b5,
+            0x88b6, 0x88b8, 0x88cc, 0x88cd, 0x88e5, 0x88e7, 0x88f7, 0x8902, 0x8906, 0x8914, 0x8915,
+            NSH, 0x892f, 0x9000,
+        ];
+        matches!(
+            number,
+            IPV4 | IPV6
+                | ARP
+                | RARP
+                | VLAN
+                | SERVICE_VLAN
+                | MPLS
+                | MPLS_MULTICAST
+                | PPPOE_DISCOVERY
+                | PPPOE_SESSION
+                | TEB
+        ) || QINQ_OLD.contains(&number)
+            || OTHERS.contains(&number)
+    }
 }
 
 /// Bytes of an Ethernet header.
@@ -71,12 +102,12 @@ impl<'a> Frame<'a> {
             Some(first) => (first >> 80, (first >> 32) & 0xffff_ffff_ffff),
             // A header alone is 14 bytes.
             None => {
-                let mac = |at: usize| {
-                    self.bytes[at..at + 6]
+                let mac = |bytes: &[u8]| {
+                    bytes
                         .iter()
                         .fold(0, |value, &byte| value << 8 | u128::from(byte))
                 };
-                (mac(0), mac(6))
+                (mac(&self.bytes[..6]), mac(&self.bytes[6..12]))
             }
         }
     }

@@ -17,6 +17,8 @@ impl LinkType {
     pub const ETHERNET: Self = Self(1);
     /// PPP: with or without the address and control bytes of HDLC framing (RFC 1662 §3.1).
     pub const PPP: Self = Self(9);
+    /// FDDI (ANSI X3.139-1987): frame control, addresses, then LLC in most frames.
+    pub const FDDI: Self = Self(10);
     /// Raw IP, version by the first nibble, as some systems write `DLT_RAW` (12).
     pub const RAW_12: Self = Self(12);
     /// Raw IP, version by the first nibble, as OpenBSD writes `DLT_RAW` (14).
@@ -61,6 +63,7 @@ impl LinkType {
             Self::NULL => "NULL",
             Self::ETHERNET => "ETHERNET",
             Self::PPP => "PPP",
+            Self::FDDI => "FDDI",
             Self::PPP_HDLC => "PPP_HDLC",
             Self::PPP_ETHER => "PPP_ETHER",
             Self::C_HDLC => "C_HDLC",

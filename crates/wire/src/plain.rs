@@ -1,6 +1,6 @@
 //! The headers that most packets have, read without a walk.
 
-use crate::bytes::held128;
+use crate::bytes::{held16, held32, held128};
 use crate::flow::{AddressFamily, Endpoint, FlowHasher, FlowKey};
 use crate::headers::Headers;
 use crate::ip_protocol as protocol;
@@ -48,26 +48,25 @@ impl Plain {
         if fixed[12..15] != [0x08, 0x00, 0x45] {
             return None;
         }
-        let word = |at: usize| u16::from_be_bytes([fixed[at], fixed[at + 1]]);
-        let double = |at: usize| {
-            u32::from_be_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]])
-        };
+        let word = |at: usize| held16(fixed, at);
+        let double = |at: usize| held32(fixed, at);
         let (total_len, fragment, number) = (usize::from(word(16)), word(20), fixed[23]);
         let (source_port, destination_port) = (word(34), word(36));
         // Which of the two it is cannot be predicted, so no branch depends on it.
         let (tcp, udp) = (number == protocol::TCP, number == protocol::UDP);
-        let transport_len = if tcp { (fixed[46] >> 4) * 4 } else { 8 };
+        let transport_len = if tcp { (fixed[46] >> 4) << 2 } else { 8 };
         let tcp_mask = if tcp { u16::MAX } else { 0 };
         let [tcp_flags, _] = (u16::from(fixed[47]) & tcp_mask).to_le_bytes();
         let tcp_window = word(48) & tcp_mask;
-        let header_len = NETWORK_LEN + usize::from(transport_len);
+        // At most 94.
+        let header_len = NETWORK_LEN.wrapping_add(usize::from(transport_len));
         let known = (tcp | udp)
             & (fragment & 0x3fff == 0)
             & (transport_len >= if tcp { 20 } else { 8 })
-            & !(udp & tunnel::has_udp_port(source_port, destination_port))
-            & (total_len >= header_len - 14)
+            & !(udp & tunnel::may_be_tunnel(source_port, destination_port))
+            & (total_len.wrapping_add(14) >= header_len)
             // Whole, as the IP header says, or cut short after the headers.
-            & ((total_len <= packet.len() - 14) | (header_len < packet.len()));
+            & ((total_len.wrapping_add(14) <= packet.len()) | (header_len < packet.len()));
         if !known {
             return None;
         }
@@ -90,7 +89,7 @@ impl Plain {
     #[must_use]
     #[allow(clippy::cast_possible_truncation)]
     pub fn header_len(&self) -> u16 {
-        NETWORK_LEN as u16 + u16::from(self.transport_len)
+        u16::from(self.transport_len).wrapping_add(NETWORK_LEN as u16)
     }
 
     /// The fingerprint of the packet's flow, and whether it goes from the key's
@@ -161,18 +160,20 @@ pub(crate) fn plain_ipv6(packet: &[u8]) -> Option<Headers> {
     if fixed[12..14] != [0x86, 0xdd] || fixed[14] >> 4 != 6 {
         return None;
     }
-    let word = |at: usize| u16::from_be_bytes([fixed[at], fixed[at + 1]]);
+    let word = |at: usize| held16(fixed, at);
     let (payload_len, number) = (usize::from(word(18)), fixed[20]);
     let (source_port, destination_port) = (word(54), word(56));
     let (tcp, udp) = (number == protocol::TCP, number == protocol::UDP);
-    let transport_len = if tcp { (fixed[66] >> 4) * 4 } else { 8 };
-    let header_len = NETWORK_LEN_IPV6 + usize::from(transport_len);
+    let transport_len = if tcp { (fixed[66] >> 4) << 2 } else { 8 };
+    // At most 114.
+    let header_len = NETWORK_LEN_IPV6.wrapping_add(usize::from(transport_len));
     let known = (tcp | udp)
         & (transport_len >= if tcp { 20 } else { 8 })
-        & !(udp & tunnel::has_udp_port(source_port, destination_port))
+        & !(udp & tunnel::may_be_tunnel(source_port, destination_port))
         & (payload_len >= usize::from(transport_len))
         // Whole, as the IP header says, or cut short after the headers.
-        & ((NETWORK_LEN_IPV6 + payload_len <= packet.len()) | (header_len < packet.len()));
+        & ((payload_len.wrapping_add(NETWORK_LEN_IPV6) <= packet.len())
+            | (header_len < packet.len()));
     if !known {
         return None;
     }
@@ -221,7 +222,7 @@ mod tests {
             mut packet in prop::collection::vec(any::<u8>(), 30..90),
             number in prop::sample::select(vec![6, 17, 17, 1]),
             port in prop::sample::select(
-                [&[53, 443, UDP_EITHER], &UDP_DESTINATIONS[..]].concat(),
+                [&[53, 443], &UDP_EITHER[..], &UDP_DESTINATIONS[..]].concat(),
             ),
             total_len in 20_u16..90, offset in 4_u8..16,
             changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..2),
@@ -259,7 +260,7 @@ mod tests {
             mut packet in prop::collection::vec(any::<u8>(), 60..120),
             number in prop::sample::select(vec![6, 17, 17, 58, 0]),
             port in prop::sample::select(
-                [&[53, 443, UDP_EITHER], &UDP_DESTINATIONS[..]].concat(),
+                [&[53, 443], &UDP_EITHER[..], &UDP_DESTINATIONS[..]].concat(),
             ),
             payload_len in 0_u16..70, offset in 4_u8..16, class in any::<u8>(),
             changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..2),

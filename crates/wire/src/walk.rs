@@ -1,14 +1,16 @@
 //! The walk through all layers of a packet; see [`crate::dissect`].
 
+mod labels;
 mod links;
+mod transports;
 
 use crate::bytes::{be16, be32, u8_at};
 use crate::ethernet::{self, ethertype};
 use crate::flow::{AddressFamily, Endpoint, FlowKey};
 use crate::headers::{Fragment, Headers, TunnelKey};
 use crate::ip_protocol as protocol;
-use crate::transport::Tcp;
-use crate::tunnel::{self, Inner};
+use crate::transport::{Tcp, UDP_HEADER_LEN};
+use crate::tunnel::{self, Inner, TunnelKind, Tunnels};
 use crate::{LinkType, ipv4, ipv6};
 use links::LinkHeader;
 
@@ -17,37 +19,17 @@ const LAYERS_MAX: usize = 64;
 
 /// Walks the headers layer by layer.
 pub(crate) fn walk(link: LinkType, packet: &[u8], tunnel_key: TunnelKey) -> Headers {
-    let mut walk = Walk {
-        packet,
-        at: 0,
-        end: packet.len(),
-        layer: Layer::of(link),
-        layers_left: LAYERS_MAX,
-        cut_short: false,
-        tunnel_key,
-        headers: Headers::default(),
-        macs: None,
-    };
+    let mut walk = Walk::new(Layer::of(link), packet, tunnel_key, Tunnels::in_force());
     walk.run();
-    let mut headers = walk.headers;
-    // What reaches the cut may continue after it: a tunnel's header cannot be told from payload
-    // before it is seen.
-    headers.incomplete |= walk.cut_short && walk.at >= packet.len();
-    if headers.key.is_none()
-        && let Some((destination, source, kind)) = walk.macs
-    {
-        let end = |address| Endpoint {
-            address,
-            port: kind,
-        };
-        let (key, low_to_high) = FlowKey::new(AddressFamily::Mac, 0, end(source), end(destination));
-        headers.key = Some(key);
-        headers.low_to_high = low_to_high;
-    }
-    let header_len = u32::try_from(walk.at.min(packet.len()));
-    let header_len = header_len.expect("headers of a packet are shorter than 4 GiB");
-    headers.header_len = header_len;
-    headers
+    walk.finish()
+}
+
+/// Where the innermost IP header begins, and its version.
+pub(crate) fn innermost(link: LinkType, packet: &[u8]) -> Option<(usize, u8)> {
+    let tunnels = Tunnels::in_force();
+    let mut walk = Walk::new(Layer::of(link), packet, TunnelKey::Inner, tunnels);
+    walk.run();
+    walk.innermost
 }
 
 /// What the walk expects next.
@@ -63,6 +45,7 @@ enum Layer {
     Ipv6,
     Arp,
     Mpls,
+    Nsh,
     PppProtocol,
     Link(LinkHeader),
     Transport(u8),
@@ -102,15 +85,61 @@ struct Walk<'a> {
     /// Whether an IP header gives a longer packet than what is here.
     cut_short: bool,
     tunnel_key: TunnelKey,
+    tunnels: &'a Tunnels,
+    /// Whether this is the packet that an ICMP message quotes: no more quotes are looked for.
+    is_quote: bool,
     headers: Headers,
     macs: Option<(u128, u128, u16)>,
+    /// Where the last IP header began, and its version.
+    innermost: Option<(usize, u8)>,
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    fn new(layer: Layer, packet: &'a [u8], tunnel_key: TunnelKey, tunnels: &'a Tunnels) -> Self {
+        Self {
+            packet,
+            at: 0,
+            end: packet.len(),
+            layer,
+            layers_left: LAYERS_MAX,
+            cut_short: false,
+            tunnel_key,
+            tunnels,
+            is_quote: false,
+            headers: Headers::default(),
+            macs: None,
+            innermost: None,
+        }
+    }
+
+    /// What was found.
+    fn finish(self) -> Headers {
+        let mut headers = self.headers;
+        // What reaches the cut may continue after it: a tunnel's header cannot be told from payload
+        // before it is seen.
+        headers.incomplete |= self.cut_short && self.at >= self.packet.len();
+        if headers.key.is_none()
+            && let Some((destination, source, kind)) = self.macs
+        {
+            let end = |address| Endpoint {
+                address,
+                port: kind,
+            };
+            let (key, low_to_high) =
+                FlowKey::new(AddressFamily::Mac, 0, end(source), end(destination));
+            headers.key = Some(key);
+            headers.low_to_high = low_to_high;
+        }
+        let header_len = u32::try_from(self.at.min(self.packet.len()));
+        let header_len = header_len.expect("headers of a packet are shorter than 4 GiB");
+        headers.header_len = header_len;
+        headers
+    }
+
     #[inline]
     fn run(&mut self) {
         while self.layers_left > 0 {
-            self.layers_left -= 1;
+            self.layers_left = self.layers_left.wrapping_sub(1);
             let next = match self.layer {
                 Layer::Ethernet => self.ethernet(),
                 Layer::EtherType(kind) => self.ethertype(kind),
@@ -139,12 +168,9 @@ impl Walk<'_> {
     #[inline(always)]
     fn take(&mut self, len: usize) -> Option<()> {
         let left = self.end.saturating_sub(self.at);
-        if len > left {
-            self.at += left;
-            return None;
-        }
-        self.at += len;
-        Some(())
+        // At most `end`, or where it was.
+        self.at = self.at.wrapping_add(len.min(left));
+        (len <= left).then_some(())
     }
 
     #[inline]
@@ -169,6 +195,7 @@ impl Walk<'_> {
             kind if ethertype::QINQ_OLD.contains(&kind) => self.vlan(),
             ethertype::ARP | ethertype::RARP => Some(Layer::Arp),
             ethertype::MPLS | ethertype::MPLS_MULTICAST => Some(Layer::Mpls),
+            ethertype::NSH => Some(Layer::Nsh),
             ethertype::PPPOE_SESSION => {
                 self.take(tunnel::PPPOE_HEADER_LEN)?;
                 Some(Layer::PppProtocol)
@@ -253,6 +280,7 @@ impl Walk<'_> {
             },
             Layer::Arp => self.arp(),
             Layer::Mpls => self.mpls(),
+            Layer::Nsh => self.nsh(),
             Layer::PppProtocol => {
                 // RFC 1661 §2: the last byte of the field is odd, and alone where it is compressed.
                 let compressed = u8_at(self.rest(), 0).filter(|first| first & 1 != 0);
@@ -301,27 +329,33 @@ impl Walk<'_> {
         } else {
             self.headers.incomplete = true;
         }
-        self.take(2 * (usize::from(hardware) + usize::from(protocol)))?;
+        // At most 1,020.
+        let addresses = usize::from(hardware).wrapping_add(usize::from(protocol));
+        self.take(addresses.wrapping_mul(2))?;
         Some(Layer::Done)
     }
 
-    /// MPLS labels down to the bottom of the stack (RFC 3032), then what the first nibble says (RFC
-    /// 4928 §3): IPv4, IPv6, or a control word and Ethernet.
+    /// MPLS labels down to the bottom of the stack (RFC 3032), then what [`labels::below`] finds.
     fn mpls(&mut self) -> Option<Layer> {
         let label = be32(self.rest(), 0);
         self.take(4)?;
         if label? & 0x100 == 0 {
             return Some(Layer::Mpls);
         }
-        match ipv4::version(self.rest())? {
-            4 => Some(Layer::Ipv4),
-            6 => Some(Layer::Ipv6),
-            0 => {
-                self.take(4)?;
-                Some(Layer::Ethernet)
-            }
-            _ => None,
-        }
+        let (len, layer) = labels::below(self.rest())?;
+        self.take(len)?;
+        Some(layer)
+    }
+
+    /// The Network Service Header (RFC 8300).
+    fn nsh(&mut self) -> Option<Layer> {
+        let Some((len, inner)) = tunnel::of_nsh(self.rest()) else {
+            // Cut short, or of another version.
+            self.take(4)?;
+            return None;
+        };
+        self.take(len)?;
+        Some(inner.map_or(Layer::Done, inner_layer))
     }
 
     /// Stores the addresses of an IP header. Unless outer keys are wanted, an inner header replaces
@@ -336,6 +370,8 @@ impl Walk<'_> {
     ) -> bool {
         let end = |address| Endpoint { address, port: 0 };
         let (key, low_to_high) = FlowKey::new(family, protocol, end(source), end(destination));
+        let version = if family == AddressFamily::Ipv4 { 4 } else { 6 };
+        self.innermost = Some((self.at, version));
         self.headers.networks = self.headers.networks.saturating_add(1);
         if let Some(outer) = self.headers.key {
             if self.tunnel_key == TunnelKey::Outer {
@@ -393,7 +429,7 @@ impl Walk<'_> {
     /// The packet starting here states its own length.
     #[inline]
     fn limit(&mut self, len: usize) {
-        let end = self.at + len;
+        let end = self.at.saturating_add(len);
         self.cut_short |= end > self.end;
         self.end = self.end.min(end);
     }
@@ -419,7 +455,7 @@ impl Walk<'_> {
             self.headers.ttl = hops;
         }
         if payload_len > 0 {
-            self.limit(ipv6::HEADER_LEN + payload_len);
+            self.limit(ipv6::HEADER_LEN.saturating_add(payload_len));
         }
         self.headers.transport_len = 0;
         self.take(ipv6::HEADER_LEN)?;
@@ -469,7 +505,7 @@ impl Walk<'_> {
     fn take_transport(&mut self, len: usize) -> Option<()> {
         let before = self.at;
         let whole = self.take(len);
-        let taken = u16::try_from(self.at - before);
+        let taken = u16::try_from(self.at.wrapping_sub(before));
         self.headers.transport_len = taken.expect("no transport header is that long");
         whole
     }
@@ -498,90 +534,34 @@ impl Walk<'_> {
     #[inline]
     fn udp(&mut self) -> Option<Layer> {
         let rest = self.rest();
-        let ports = (be16(rest, 0), be16(rest, 2));
+        let (ports, stated_len) = ((be16(rest, 0), be16(rest, 2)), be16(rest, 4));
         if let (Some(source), Some(destination)) = ports {
             self.ports(source, destination);
         }
         self.take_transport(8)?;
         let (source, destination) = (ports.0?, ports.1?);
-        match tunnel::of_udp(source, destination, self.rest()) {
-            Some((len, inner)) => {
-                self.take(len)?;
-                Some(inner_layer(inner))
-            }
-            None => {
-                // Perhaps a tunnel whose own header was cut short.
-                self.headers.incomplete |=
-                    self.cut_short && tunnel::has_udp_port(source, destination);
-                Some(Layer::Done)
-            }
+        match self.tunnels.kind(source, destination) {
+            None => Some(Layer::Done),
+            Some(kind) => self.tunnel_in_udp(kind, usize::from(stated_len?)),
         }
     }
 
+    /// A datagram of a port for this tunnel, which its UDP header says is this long.
     #[inline(never)]
-    fn other_transport(&mut self, number: u8) -> Option<Layer> {
+    fn tunnel_in_udp(&mut self, kind: TunnelKind, stated_len: usize) -> Option<Layer> {
         let rest = self.rest();
-        match number {
-            protocol::ICMP | protocol::ICMPV6 | protocol::IGMP | protocol::ESP => {
-                self.take_transport(8)?;
-                Some(Layer::Done)
-            }
-            protocol::SCTP => {
-                if let (Some(source), Some(destination)) = (be16(rest, 0), be16(rest, 2)) {
-                    self.ports(source, destination);
-                }
-                self.take_transport(12)?;
-                Some(Layer::Done)
-            }
-            protocol::IPV4 => Some(Layer::Ipv4),
-            protocol::IPV6 => Some(Layer::Ipv6),
-            protocol::GRE => {
-                let (len, inner) = tunnel::of_gre(rest)?;
-                self.take_transport(len)?;
-                inner.map_or(Some(Layer::Done), |inner| Some(inner_layer(inner)))
-            }
-            protocol::HOP_BY_HOP
-            | protocol::ROUTING
-            | protocol::DESTINATION_OPTIONS
-            | protocol::MOBILITY
-            | protocol::HIP
-            | protocol::SHIM6 => {
-                // RFC 8200 §4: length in units of 8 bytes, not counting the first 8.
-                let (next, len) = (u8_at(rest, 0), u8_at(rest, 1));
-                self.take(len.map_or(8, |len| (usize::from(len) + 1) * 8))?;
-                self.extension(next?)
-            }
-            protocol::AH => {
-                // RFC 4302 §2.2: length in units of 4 bytes, minus 2.
-                let (next, len) = (u8_at(rest, 0), u8_at(rest, 1));
-                self.take(len.map_or(12, |len| (usize::from(len) + 2) * 4))?;
-                self.extension(next?)
-            }
-            protocol::FRAGMENT => {
-                let (next, offset) = (u8_at(rest, 0), be16(rest, 2));
-                let identification = be32(rest, 4);
-                self.take(8)?;
-                let offset = offset?;
-                if self.key_is_current() && offset & 0xfff9 != 0 {
-                    self.headers.fragment = Some(Fragment {
-                        identification: identification?,
-                        first: offset & 0xfff8 == 0,
-                    });
-                }
-                let after = self.extension(next?);
-                if offset & 0xfff8 != 0 {
-                    return Some(Layer::Done);
-                }
-                after
-            }
-            // 59 is "no next header".
-            _ => Some(Layer::Done),
-        }
-    }
-
-    fn extension(&mut self, next: u8) -> Option<Layer> {
-        self.set_protocol(next);
-        Some(Layer::Transport(next))
+        let payload_len = stated_len.saturating_sub(UDP_HEADER_LEN);
+        let found = match kind {
+            TunnelKind::MplsUdp if !labels::is_stack(rest) => None,
+            kind => tunnel::of_udp(kind, payload_len, rest),
+        };
+        let Some((len, inner)) = found else {
+            // Perhaps a tunnel whose own header was cut short.
+            self.headers.incomplete |= self.cut_short;
+            return Some(Layer::Done);
+        };
+        self.take(len)?;
+        Some(inner.map_or(Layer::Done, inner_layer))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Link headers that few captures have: PPP, Cisco HDLC, frame relay, 802.11, PPI, NFLOG.
+//! Link headers that few captures have: PPP, Cisco HDLC, frame relay, FDDI, 802.11, PPI, NFLOG.
 
 use super::{Layer, Walk};
 use crate::bytes::{be16, be32, le16, le32, u8_at};
@@ -13,6 +13,7 @@ pub(super) enum LinkHeader {
     Pppoe,
     CiscoHdlc,
     FrameRelay,
+    Fddi,
     Wlan,
     Radiotap,
     Prism,
@@ -29,6 +30,7 @@ impl LinkHeader {
             LinkType::PPP_ETHER => Self::Pppoe,
             LinkType::C_HDLC => Self::CiscoHdlc,
             LinkType::FRELAY => Self::FrameRelay,
+            LinkType::FDDI => Self::Fddi,
             LinkType::IEEE802_11 => Self::Wlan,
             LinkType::IEEE802_11_RADIOTAP => Self::Radiotap,
             LinkType::IEEE802_11_PRISM => Self::Prism,
@@ -60,6 +62,7 @@ impl Walk<'_> {
                 self.cisco()
             }
             LinkHeader::FrameRelay => self.frame_relay(),
+            LinkHeader::Fddi => self.fddi(),
             LinkHeader::Wlan => self.wlan(false),
             LinkHeader::Radiotap => {
                 let (len, padded) = wlan::radiotap(self.rest())?;
@@ -127,7 +130,8 @@ impl Walk<'_> {
         }
         // DLCI 0 is for signalling.
         let signalling = rest[0] & 0xfc == 0 && rest[1] & 0xf0 == 0;
-        self.take(last + 1)?;
+        // At most 4.
+        self.take(last.wrapping_add(1))?;
         match u8_at(self.rest(), 0)? {
             UNNUMBERED => {
                 self.take(1)?;
@@ -137,6 +141,28 @@ impl Walk<'_> {
             _ if signalling => Some(Layer::Done),
             _ => self.cisco(),
         }
+    }
+
+    /// Frame control, destination, source (ANSI X3.139-1987); LLC in asynchronous and synchronous
+    /// LLC frames (RFC 1390), and nothing that is known in frames of the ring itself.
+    fn fddi(&mut self) -> Option<Layer> {
+        const LEN: usize = 13;
+        /// Class, address length, format: LLC with long addresses, whatever the class.
+        const FORMAT: u8 = 0x70;
+        const LLC: u8 = 0x50;
+        let rest = self.rest();
+        let control = u8_at(rest, 0);
+        let macs = wlan::mac(rest, 1).zip(wlan::mac(rest, 7));
+        self.macs = macs.map(|(destination, source)| (destination, source, 0));
+        self.take(LEN)?;
+        if control? & FORMAT != LLC {
+            return Some(Layer::Done);
+        }
+        let next = self.llc()?;
+        if let (Some((_, _, outer)), Layer::EtherType(kind)) = (&mut self.macs, next) {
+            *outer = kind;
+        }
+        Some(next)
     }
 
     /// What RFC 2427 §3 puts after the control field: padding, and a network layer protocol
@@ -184,7 +210,7 @@ impl Walk<'_> {
             return Some(Layer::Done);
         }
         if padded {
-            self.take(len.next_multiple_of(4) - len)?;
+            self.take(len.wrapping_neg() & 3)?;
         }
         if aggregate {
             // IEEE 802.11-2020 §9.3.2.2.2: destination, source, length.
@@ -242,7 +268,7 @@ impl Walk<'_> {
             // The two high bits are flags (NLA_TYPE_MASK).
             if kind & 0x3fff == PAYLOAD {
                 self.take(4)?;
-                self.limit(len - 4);
+                self.limit(len.saturating_sub(4));
                 return Some(packet);
             }
             self.take(len.next_multiple_of(4))?;

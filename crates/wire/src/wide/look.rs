@@ -2,7 +2,7 @@
 
 use super::lanes::{Kernel, Lanes};
 use super::{GROUP, GROUPS, PacketColumns, WIDE};
-use crate::tunnel::{UDP_DESTINATIONS, UDP_EITHER};
+use crate::tunnel::{UDP_DESTINATIONS, UDP_EITHER, unusual};
 
 /// [`PacketColumns::look`] for any lanes.
 pub(super) struct Look<'a, 'b> {
@@ -113,10 +113,20 @@ impl Kernel for Look<'_, '_> {
         let header_len = l.add(transport_len, l.set(34));
         let source_port = low_16(ports);
         let destination_port = l.shr(ports, 16);
-        let either = u32::from(UDP_EITHER);
-        let mut tunnel = l.either(is(destination_port, either), is(source_port, either));
+        let mut tunnel = l.mask(0);
+        for port in UDP_EITHER {
+            let port = u32::from(port);
+            let is_either = l.either(is(destination_port, port), is(source_port, port));
+            tunnel = l.either(tunnel, is_either);
+        }
         for port in UDP_DESTINATIONS {
             tunnel = l.either(tunnel, is(destination_port, port.into()));
+        }
+        // Those that are configured: the walk looks at which end they are.
+        for &port in unusual() {
+            let port = u32::from(port);
+            let is_either = l.either(is(destination_port, port), is(source_port, port));
+            tunnel = l.either(tunnel, is_either);
         }
         let total_len = low_16(total);
         let link_len = l.set(14);
