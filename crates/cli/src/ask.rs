@@ -302,6 +302,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Some(name) => return installed::answer(args, name),
         None => {}
     }
+    args.of_logs.key.look_into_tunnels()?;
     let split = args.split()?;
     if let (true, None, Some(word)) = (args.is_attached(), &args.install, split.query)
         && !questions::is_query(word)

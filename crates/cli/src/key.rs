@@ -10,20 +10,39 @@ use anyhow::{Context, Result};
 use strata_archive::{ClearDisk, Identities, Recipients, rotate};
 use strata_store::{Log, Sources};
 use strata_wire::grouped;
-use tracing::info;
+use strata_wire::tunnel::Tunnels;
+use tracing::{info, warn};
 
 use crate::object_tier;
-use crate::output::standard;
+use crate::output::{refuse, standard};
 
-/// The secret key of an encrypted log, for commands that read it.
+/// How commands read a log: the secret key of an encrypted one, and ports of tunnels.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct KeyArgs {
     /// Decrypt the log with the secret key in this file.
     #[arg(long, value_name = "FILE", env = "STRATA_KEY")]
     key: Option<PathBuf>,
+
+    /// Look for a tunnel in datagrams of this UDP port too, as in vxlan=8473; may be given several
+    /// times. The ports that a log was recorded with are known from it, unless a relay wrote it.
+    #[arg(long, value_name = "NAME=PORT", env = "STRATA_TUNNEL_PORT", value_delimiter = ',')]
+    tunnel_port: Vec<String>,
 }
 
 impl KeyArgs {
+    /// Lets this process look into the tunnels of these ports.
+    pub(crate) fn look_into_tunnels(&self) -> Result<()> {
+        if self.tunnel_port.is_empty() {
+            return Ok(());
+        }
+        let mut texts = self.tunnel_port.iter();
+        let table = texts.try_fold(Tunnels::default(), |table, text| table.and_text(text));
+        let table = table.map_err(|error| refuse(format!("--tunnel-port: {error}")))?;
+        table
+            .extend_in_force()
+            .map_err(|error| refuse(format!("--tunnel-port: {error}")))
+    }
+
     pub(crate) fn read(&self) -> Result<Option<Identities>> {
         self.key.as_deref().map(identities).transpose()
     }
@@ -41,7 +60,15 @@ impl KeyArgs {
     /// Opens a log, decrypting what is encrypted.
     pub(crate) fn open(&self, dir: &Path) -> Result<Log> {
         let disk = ClearDisk::new(object_tier::disk(dir)?, self.read()?);
-        Ok(Log::on(Arc::new(disk))?)
+        self.look_into_tunnels()?;
+        let log = Log::on(Arc::new(disk))?;
+        if let Err(error) = log.look_into_its_tunnels() {
+            warn!(
+                "{}: was recorded with other tunnel ports than those in use here: {error}",
+                dir.display()
+            );
+        }
+        Ok(log)
     }
 }
 

@@ -137,6 +137,121 @@ fn what_is_not_dissected_keeps_its_first_bytes_as_header() {
     }
 }
 
+/// A capture of Ethernet with these packets.
+fn ethernet_capture(packets: &[Vec<u8>]) -> Vec<u8> {
+    let mut file = Vec::new();
+    for field in [0xa1b2_c3d4, 0x0004_0002, 0, 0, 262_144, 1] {
+        file.extend_from_slice(&u32::to_le_bytes(field));
+    }
+    for packet in packets {
+        let len = u32::try_from(packet.len()).unwrap();
+        for field in [1, 0, len, len] {
+            file.extend_from_slice(&field.to_le_bytes());
+        }
+        file.extend_from_slice(packet);
+    }
+    file
+}
+
+/// TCP from 10.9.0.1:1234 to 10.9.0.2:80 in VXLAN to this port, in Ethernet: 104 bytes of headers.
+fn in_vxlan(port: u16) -> Vec<u8> {
+    let ip = |source: u32, destination: u32, number: u8, rest: &[u8]| {
+        let mut out = [vec![2; 12], vec![8, 0]].concat();
+        let repr = strata_wire::ipv4::Repr {
+            source,
+            destination,
+            protocol: number,
+            tos: 0,
+            ttl: 64,
+            identification: 1,
+            fragment_offset: 0,
+            more_fragments: false,
+            payload_len: u16::try_from(rest.len()).unwrap(),
+        };
+        repr.emit(&mut out);
+        [out, rest.to_vec()].concat()
+    };
+    let tcp = [
+        0x04, 0xd2, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 0x18, 1, 0, 0, 0, 0, 0,
+    ];
+    let inner = ip(
+        0x0a09_0001,
+        0x0a09_0002,
+        6,
+        &[&tcp[..], &[b'x'; 100]].concat(),
+    );
+    let vxlan = [&[8, 0, 0, 0, 0, 0, 7, 0][..], &inner].concat();
+    let mut udp = vec![0xc0, 0];
+    udp.extend(port.to_be_bytes());
+    udp.extend(u16::try_from(vxlan.len() + 8).unwrap().to_be_bytes());
+    udp.extend([0, 0]);
+    ip(0xc000_0201, 0xc000_0202, 17, &[udp, vxlan].concat())
+}
+
+/// Which UDP ports are tunnels' is said by an option or the configuration, and known from the log after
+/// that: flows are those inside, before and after compaction, without being told again.
+#[test]
+fn tunnels_are_looked_into_on_the_ports_that_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    std::fs::write(
+        at("in.pcap"),
+        ethernet_capture(&[in_vxlan(8473), in_vxlan(4789)]),
+    )
+    .unwrap();
+    std::fs::write(at("list.toml"), "[tunnels]\nvxlan = [8473]\n").unwrap();
+    let list = at("list.toml").display().to_string();
+    let cases: [(&str, &[&str], [usize; 2]); 3] = [
+        ("usual", &[], [42, 104]),
+        ("added", &["--tunnel-port", "vxlan=8473"], [104, 104]),
+        ("listed", &["--config", &list], [104, 42]),
+    ];
+    for (name, options, lens) in cases {
+        let log = at(name);
+        ok(strata()
+            .args(["record", "--default", "header", "--detail", "none", "-r"])
+            .arg(at("in.pcap"))
+            .arg("-o")
+            .arg(&log)
+            .args(options));
+        let manifest = std::fs::read_to_string(log.join("manifest.json")).unwrap();
+        assert_eq!(manifest.contains("8473"), name != "usual", "{manifest}");
+        for compacted in [false, true] {
+            if compacted {
+                ok(strata().arg("compact").arg(&log));
+            }
+            let out = at("out.pcapng");
+            ok(strata().arg("export").arg(&log).arg("-w").arg(&out));
+            let mut capture = pcap::Capture::from_file(&out).unwrap();
+            let mut kept = Vec::new();
+            while let Ok(packet) = capture.next_packet() {
+                kept.push(packet.data.len());
+            }
+            assert_eq!(kept, lens, "{name}, compacted: {compacted}");
+            let flows = at("flows.csv");
+            ok(strata().arg("export").arg(&log).arg("-w").arg(&flows));
+            let flows = std::fs::read_to_string(&flows).unwrap();
+            let (inner, outer) = (flows.contains("10.9.0.1"), flows.contains(",192.0.2.1,"));
+            assert_eq!(
+                (inner, outer),
+                (true, lens.contains(&42)),
+                "{name}: {flows}"
+            );
+        }
+    }
+    for (option, said) in [
+        ("vxlan", "--tunnel-port: 'vxlan': write NAME=PORT"),
+        ("gre=1", "--tunnel-port: 'gre' is not a tunnel in UDP"),
+    ] {
+        let mut command = strata();
+        command.args(["record", "--tunnel-port", option, "-r"]);
+        let output = run(command.arg(at("in.pcap")).arg("-o").arg(at("none")));
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && text.contains(said), "{text}");
+        assert!(!at("none").exists());
+    }
+}
+
 #[test]
 fn what_is_recorded_is_reported_weighed_and_exported() {
     let dir = tempfile::tempdir().unwrap();

@@ -4,6 +4,7 @@ mod elastic;
 mod error;
 mod export;
 mod reference;
+mod tunnels;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,6 +16,7 @@ use strata_filter::Filter;
 use strata_policy::{DetailBudget, ModeConfig};
 use strata_rules::{Action, Policy, PolicyError};
 use strata_sandbox::{SecretError, read_secret};
+use strata_wire::tunnel::Tunnels;
 use utoipa::ToSchema;
 
 use crate::endpoint::{Admit, TcpEndpoint};
@@ -25,6 +27,7 @@ pub use error::ConfigError;
 pub(crate) use export::ALWAYS;
 pub use export::{ExportConfig, ExportPlan, KeyFileError, NamedDestination, read_keys};
 pub use reference::reference;
+pub use tunnels::TunnelsConfig;
 
 /// The configuration of `strata record`. Command line and environment override it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -46,6 +49,11 @@ pub struct Config {
     /// Where policies may export headers and packets to (`header -> NAME`), and as whom. Read at the
     /// start only.
     pub export: ExportConfig,
+    /// UDP ports of the tunnels that packets are looked into, so that headers end and flows are found
+    /// inside them. A list replaces the usual ports of its tunnel; with an empty one it is not looked
+    /// into. Read at the start only, and noted in the log for those who read it, except by a relay.
+    /// `--tunnel-port NAME=PORT` adds one.
+    pub tunnels: TunnelsConfig,
     /// Budget of detail, as `--detail`, which overrides it: a share of the payload beyond headers, as
     /// in `10%`, or a rate of it, as in `50MB/s` or `20GB/day`; it goes to the start of each flow and
     /// to high scores, instead of all packets of the classes that the mode keeps in more detail.
@@ -255,6 +263,7 @@ impl Config {
         config.default_action(path)?;
         config.memory_max(path)?;
         config.export_plan(path)?;
+        config.tunnels(path)?;
         Ok(config)
     }
 
@@ -307,6 +316,20 @@ impl Config {
             path: path.into(),
             key: "memory".into(),
             problem,
+        })
+    }
+
+    /// The UDP ports of tunnels.
+    ///
+    /// # Errors
+    ///
+    /// If a port is 0 or that of two tunnels, or there are too many.
+    pub fn tunnels(&self, path: &Path) -> Result<Tunnels, ConfigError> {
+        let table = self.tunnels.table();
+        table.map_err(|problem| ConfigError::Bounds {
+            path: path.into(),
+            key: "tunnels".into(),
+            problem: problem.to_string(),
         })
     }
 
@@ -398,6 +421,15 @@ mod tests {
                 "policy 1: 'len >= 5' cannot be part of a policy",
             ),
             ("default = 'all'", "default: 'all' is not an action"),
+            (
+                "[tunnels]\nvxlan = [4789, 6081]",
+                "tunnels: port 6081 is given to both vxlan and geneve",
+            ),
+            (
+                "[tunnels]\nvxlan_gpe = [4790]",
+                "no key 'tunnels.vxlan_gpe'; did you mean 'tunnels.vxlan-gpe'?",
+            ),
+            ("[tunnels]\nteredo = [0]", "tunnels: teredo: 0 is not a UDP port"),
             ("[elastic]\nenabled = 3", "line 2"),
             (
                 "[export.destinations]\na = 'udp://192.0.2.1:4740'",

@@ -15,8 +15,9 @@ use strata_policy::{DetailBudget, Mode, ModeConfig};
 use strata_rules::{Action, Policy};
 use strata_sandbox::{Owner, SocketFile};
 use strata_wire::Keep;
+use strata_wire::tunnel::Tunnels;
 
-use crate::error::{At as _, Result, require};
+use crate::error::{At as _, NodeError, Result, require};
 use crate::notice::{Notice, Tell};
 use crate::sandbox::Reach;
 use crate::spec::{DetailSpec, RecordSpec, SteeringSpec};
@@ -31,6 +32,8 @@ pub(crate) struct Configuration {
     detail: Option<DetailBudget>,
     /// Where policies may export to.
     pub(crate) export: Option<ExportPlan>,
+    /// UDP ports of tunnels.
+    pub(crate) tunnels: Tunnels,
 }
 
 /// Where to serve the API and send alerts.
@@ -96,7 +99,13 @@ impl Configuration {
                 default = more.default_action(path)?;
             }
         }
+        let mut named = spec.tunnel_ports.iter();
+        let tunnels = named.try_fold(file.tunnels(path)?, |table, text| {
+            let added = table.and_text(text);
+            added.map_err(|error| NodeError::Refused(format!("--tunnel-port: {error}")))
+        });
         Ok(Self {
+            tunnels: tunnels?,
             export: file.export_plan(path)?,
             file,
             path: path.into(),

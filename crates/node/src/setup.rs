@@ -113,6 +113,9 @@ impl Setup {
     /// must not leave a log behind.
     pub(crate) fn new(spec: RecordSpec, stop: Arc<AtomicBool>, tell: Tell) -> Result<Self> {
         let configuration = Configuration::read(&spec)?;
+        // Before anything looks at a packet.
+        let tunnels = configuration.tunnels.clone().put_in_force();
+        tunnels.map_err(|error| NodeError::Refused(format!("[tunnels]: {error}")))?;
         let settings = configuration.settings(&spec);
         if let Some(shadow) = &spec.shadow {
             Classifier::check_shadow(&spec.model.model, &shadow.model)

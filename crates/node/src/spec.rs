@@ -173,6 +173,8 @@ pub struct SteeringSpec {
     pub default: Option<Action>,
     /// The Unix socket of the API; it overrides the configuration file.
     pub socket: Option<PathBuf>,
+    /// UDP ports of tunnels in addition to those of the configuration file, as `NAME=PORT`.
+    pub tunnel_ports: Vec<String>,
 }
 
 impl InterfaceSpec {

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use strata_wire::Ledger;
+use strata_wire::tunnel::{Tunnels, TunnelsError};
 
 use crate::archive::{ARCHIVE_NAME, Archive, Part};
 use crate::blocks::Blocks;
@@ -127,6 +128,19 @@ impl Log {
     #[must_use]
     pub fn recordings(&self) -> &[Recording] {
         &self.manifest.recordings
+    }
+
+    /// Lets this process look into the tunnels that the recordings looked into: where their packets'
+    /// headers end, and which flows they belong to, is then found as it was found then.
+    ///
+    /// # Errors
+    ///
+    /// If a UDP port is that of another tunnel already, of another log or recording or as the user said:
+    /// it stays that.
+    pub fn look_into_its_tunnels(&self) -> Result<(), TunnelsError> {
+        let lists = self.recordings().iter().map(|recording| &recording.tunnels);
+        let mut unusual = lists.filter(|lists| !lists.is_empty());
+        unusual.try_for_each(|lists| Tunnels::of_lists(lists)?.extend_in_force())
     }
 
     /// The model a recording was made with, as JSON.

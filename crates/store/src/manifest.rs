@@ -1,6 +1,9 @@
 //! `manifest.json`: what recordings a log holds, and in which files.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+use strata_wire::tunnel::Tunnels;
 use strata_wire::{Counters, CutWhere, DropReason, Ledger};
 
 use crate::flipped::explain;
@@ -194,6 +197,10 @@ pub struct Recording {
     /// The shadow model, if there is one. Where it was promoted, contexts of blocks say so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shadow: Option<ShadowModel>,
+    /// UDP ports of tunnels, by their names, that packets were looked into; empty for the usual ones,
+    /// and not known of a switch.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tunnels: BTreeMap<String, Vec<u16>>,
 }
 
 /// The model in the shadow of a recording's first one, stored beside it.
@@ -240,6 +247,7 @@ impl Recording {
             flow_table: None,
             detail: None,
             shadow: None,
+            tunnels: Tunnels::in_force().lists(),
         }
     }
 }

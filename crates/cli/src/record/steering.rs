@@ -26,6 +26,12 @@ pub(super) struct SteerArgs {
     #[arg(long, value_name = "ACTION", env = "STRATA_DEFAULT")]
     default: Option<String>,
 
+    /// Look for a tunnel in datagrams of this UDP port too, as in vxlan=8473: vxlan, vxlan-gpe, geneve,
+    /// gtp-u, gre-udp, mpls-udp or teredo; may be given several times. The configuration file says
+    /// under [tunnels] which other ports they have. The log notes the ports for those who read it.
+    #[arg(long, value_name = "NAME=PORT", env = "STRATA_TUNNEL_PORT", value_delimiter = ',')]
+    tunnel_port: Vec<String>,
+
     /// Listen on this Unix socket for `strata status`, `mode`, `policy` and `rotate`. By default, a
     /// live capture listens on one in /run/strata or $XDG_RUNTIME_DIR/strata.
     #[arg(long, value_name = "PATH", env = "STRATA_SOCKET")]
@@ -59,6 +65,7 @@ impl SteerArgs {
             policy: self.policy.clone(),
             default: default.context("--default")?,
             socket: self.socket.clone(),
+            tunnel_ports: self.tunnel_port.clone(),
         })
     }
 }

@@ -156,7 +156,11 @@ fn kind<'a>(root: &'a Value, value: &'a Value) -> (String, Option<(&'a Value, &'
         if item["properties"].is_object() {
             return ("list of tables".into(), Some((item, "`[[KEY]]`")));
         }
-        return ("list of texts".into(), None);
+        let words = match item["type"].as_str() {
+            Some("integer") => "list of whole numbers",
+            _ => "list of texts",
+        };
+        return (words.into(), None);
     }
     if target["oneOf"].is_array() || target["enum"].is_array() {
         return ("text".into(), None);
