@@ -33,6 +33,7 @@ pub(crate) enum Link {
     PppOther,
     CiscoHdlc,
     FrameRelay,
+    Fddi,
     Unknown,
 }
 
@@ -109,6 +110,7 @@ impl Layers {
             LinkType::PPP_HDLC | LinkType::PPP_ETHER => Link::PppOther,
             LinkType::C_HDLC => Link::CiscoHdlc,
             LinkType::FRELAY => Link::FrameRelay,
+            LinkType::FDDI => Link::Fddi,
             _ => Link::Unknown,
         };
         // Link type field, payload, network header after the payload, the same without SNAP.
@@ -118,6 +120,8 @@ impl Layers {
             Link::LinuxCooked2 => (0, 20, 0, 0),
             Link::Null | Link::Loop => (0, 4, 0, 0),
             Link::Wlan(_) => (6, 0, 8, 3),
+            // Frame control and two addresses, then LLC as in 802.11.
+            Link::Fddi => (19, 13, 8, 3),
             // RFC 2516 section 4: six bytes before the protocol of PPP.
             Link::PppOther if outer == LinkType::PPP_ETHER => (6, 8, 0, 0),
             // Address and control field, whether present or not.
@@ -150,6 +154,11 @@ impl Layers {
             mpls_labels: 0,
             in_geneve: false,
         }
+    }
+
+    /// From the link header to its addresses, where destination and source follow each other.
+    pub(crate) fn addresses(&self) -> u32 {
+        u32::from(self.link == Link::Fddi)
     }
 
     /// A field of the network header.
@@ -187,7 +196,7 @@ impl Layers {
     pub(crate) fn enter_mpls(&mut self) {
         self.network = self.network.wrapping_add(4);
         self.network_no_snap = self.network_no_snap.wrapping_add(4);
-        self.mpls_labels += 1;
+        self.mpls_labels = self.mpls_labels.saturating_add(1);
     }
 
     /// RFC 2516 section 4: six bytes, then PPP with two bytes of protocol.
@@ -221,11 +230,11 @@ impl Layers {
             constant: 0,
         };
         self.link_header = Offset {
-            register: first + 1,
+            register: first.saturating_add(1),
             constant: 0,
         };
         self.payload = Offset {
-            register: first + 2,
+            register: first.saturating_add(2),
             constant: 0,
         };
         self.network = 0;

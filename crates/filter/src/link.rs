@@ -41,6 +41,8 @@ impl Compiler {
                 self.bind(llc);
                 self.llc_proto(number, exits)
             }
+            // Whatever the frame control says, as in libpcap.
+            Link::Fddi => self.llc_proto(number, exits),
             Link::Ppp | Link::PppOther => {
                 self.equal(link_type, Width::Half, ppp_protocol(number), exits)
             }
@@ -82,13 +84,14 @@ impl Compiler {
         let orders = if self.layers.link == Link::Null { 2 } else { 1 };
         let place = self.layers.link_header.place(0);
         self.sequence(
-            orders * families.len(),
+            families.len().saturating_mul(orders),
             exits,
             false,
             |this, index, exits| {
-                let family = families[index % families.len()];
-                let swapped = index >= families.len();
-                let family = if swapped { family.swap_bytes() } else { family };
+                let family = match index.checked_sub(families.len()) {
+                    Some(again) => families[again].swap_bytes(),
+                    None => families[index],
+                };
                 this.equal(place, Width::Word, family, exits)
             },
         )
@@ -319,10 +322,12 @@ impl Compiler {
                 self.equal(self.layers.payload.place(0), Width::Half, 0xffff, raw_ipx)?;
             }
             Link::Wlan(_) => self.data_frame(enter)?,
+            Link::Fddi if kind == Llc::Any => return self.constant(true, exits),
+            Link::Fddi => {}
             _ => {
                 return Err(self.unsupported(
                     test,
-                    "LLC headers are told apart on Ethernet and 802.11 only",
+                    "LLC headers are told apart on Ethernet, 802.11 and FDDI only",
                 ));
             }
         }

@@ -6,7 +6,7 @@ use crate::error::CompileError;
 use crate::layers::{Link, Radio};
 use crate::program::{Place, Step};
 
-const ETHERNET_ONLY: &str = "MAC addresses are in Ethernet and 802.11 headers only";
+const ETHERNET_ONLY: &str = "MAC addresses are in Ethernet, 802.11 and FDDI headers only";
 const WLAN_ONLY: &str = "it tests a field of the 802.11 header";
 
 impl Compiler {
@@ -33,7 +33,7 @@ impl Compiler {
         exits: Exits,
     ) -> Result<(), CompileError> {
         match self.layers.link {
-            Link::Ethernet | Link::Wlan(_) => self.mac(
+            Link::Ethernet | Link::Fddi | Link::Wlan(_) => self.mac(
                 test,
                 MacDirection::Destination,
                 MacAddress([0xff; 6]),
@@ -49,9 +49,10 @@ impl Compiler {
         exits: Exits,
     ) -> Result<(), CompileError> {
         match self.layers.link {
-            Link::Ethernet => {
-                self.has_link_header(exits)?;
-                self.any_bit(self.layers.link_header.place(0), 1, exits)
+            Link::Ethernet | Link::Fddi => {
+                self.before_mac(exits)?;
+                let place = self.layers.link_header.place(self.layers.addresses());
+                self.any_bit(place, 1, exits)
             }
             Link::Wlan(_) => self.wlan_destination(exits, |this, at, exits| {
                 this.any_bit(this.layers.link_header.place(at), 1, exits)
@@ -68,7 +69,7 @@ impl Compiler {
         exits: Exits,
     ) -> Result<(), CompileError> {
         let wlan = match self.layers.link {
-            Link::Ethernet => false,
+            Link::Ethernet | Link::Fddi => false,
             Link::Wlan(_) => true,
             _ => return Err(self.unsupported(test, ETHERNET_ONLY)),
         };
@@ -108,7 +109,7 @@ impl Compiler {
         exits: Exits,
     ) -> Result<(), CompileError> {
         if !wlan {
-            return self.mac_at(6, address, exits);
+            return self.mac_at(self.layers.addresses().wrapping_add(6), address, exits);
         }
         // IEEE 802.11-2020 table 9-30: address 2 unless From DS, then 3, or 4 with To DS as well.
         let data = self.label();
@@ -135,7 +136,7 @@ impl Compiler {
         exits: Exits,
     ) -> Result<(), CompileError> {
         if !wlan {
-            return self.mac_at(0, address, exits);
+            return self.mac_at(self.layers.addresses(), address, exits);
         }
         self.wlan_destination(exits, |this, at, exits| this.mac_at(at, address, exits))
     }
@@ -248,7 +249,12 @@ impl Compiler {
         let header = self.layers.link_header;
         let rest = self.label();
         let low = u32::from_be_bytes([c, d, e, f]);
-        self.equal(header.place(at + 2), Width::Word, low, exits.and_then(rest))?;
+        self.equal(
+            header.place(at.wrapping_add(2)),
+            Width::Word,
+            low,
+            exits.and_then(rest),
+        )?;
         self.bind(rest);
         self.equal(
             header.place(at),

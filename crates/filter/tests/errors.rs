@@ -91,8 +91,8 @@ fn messages_say_what_to_do() {
 fn link_types_say_why() {
     assert_eq!(
         refusal("tcp and ether host 02:00:00:00:00:01", LinkType::RAW),
-        "'ether host 02:00:00:00:00:01' cannot be tested on RAW: MAC addresses are in Ethernet \
-         and 802.11 headers only"
+        "'ether host 02:00:00:00:00:01' cannot be tested on RAW: MAC addresses are in Ethernet, \
+         802.11 and FDDI headers only"
     );
     for (expression, link, words) in [
         ("vlan", LinkType::LINUX_SLL, "VLAN tags"),

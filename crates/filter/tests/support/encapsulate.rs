@@ -100,6 +100,32 @@ pub(crate) fn serial(frames: &[Vec<u8>]) -> Vec<(i32, Vec<Vec<u8>>)> {
     made
 }
 
+/// Ethernet frames as FDDI has them (RFC 1390): frame control, addresses, LLC; also of the ring itself,
+/// and with LLC of other kinds.
+pub(crate) fn fddi(frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let mut made = Vec::new();
+    for frame in frames.iter().filter(|frame| frame.len() > 14).step_by(20) {
+        let (addresses, rest) = frame.split_at(12);
+        let (kind, network) = rest.split_at(2);
+        let mut push = |control: u8, llc: &[u8]| {
+            made.push([&[control][..], addresses, llc, network].concat());
+        };
+        match kind {
+            [0..=5, _] => push(0x50, &[]),
+            kind => {
+                let snap = [&[0xaa, 0xaa, 3, 0, 0, 0][..], kind].concat();
+                push(0x50, &snap);
+                push(0xd1, &snap);
+                push(0x41, &snap);
+            }
+        }
+    }
+    let llc = llc(&frames[0]);
+    let bare = llc.iter().filter(|frame| frame.len() > 14);
+    made.extend(bare.map(|frame| [&[0x50][..], &frame[..12], &frame[14..]].concat()));
+    made
+}
+
 /// IPv4, UDP and Geneve (RFC 8926), with and without options, around a frame or a packet.
 fn geneve_payloads(frame: &[u8], kind: &[u8], network: &[u8]) -> Vec<Vec<u8>> {
     let outer = |header_words: u8, options: u8, vni: u8, kind: &[u8], payload: &[u8]| {

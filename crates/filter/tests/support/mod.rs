@@ -63,6 +63,8 @@ fn derive(packets: &mut BTreeMap<i32, Vec<Vec<u8>>>) {
     for (dlt, made) in encapsulate::serial(&packets[&1]) {
         packets.entry(dlt).or_default().extend(made);
     }
+    let fddi = encapsulate::fddi(&packets[&1]);
+    packets.entry(10).or_default().extend(fddi);
     let ethernet = encapsulate::ethernet(&packets[&1]);
     packets.entry(1).or_default().extend(ethernet);
     // The family, always in network order.
@@ -90,8 +92,8 @@ pub(crate) fn link_type(dlt: i32) -> LinkType {
 
 /// Link types whose headers this crate tests, as libpcap numbers them, and NFLOG, on which both
 /// know only lengths and the bytes of the message.
-pub(crate) const LINKS: [i32; 19] = [
-    0, 1, 9, 12, 50, 51, 104, 105, 107, 108, 113, 119, 127, 163, 192, 228, 229, 239, 276,
+pub(crate) const LINKS: [i32; 20] = [
+    0, 1, 9, 10, 12, 50, 51, 104, 105, 107, 108, 113, 119, 127, 163, 192, 228, 229, 239, 276,
 ];
 
 /// libpcap's compiler for one link type. For files, because for an interface it would use knowledge
