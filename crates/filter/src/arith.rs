@@ -192,7 +192,7 @@ impl Compiler {
         }
         let small = offset <= 0xffff && place.offset <= 0xffff;
         small.then(|| Place {
-            offset: place.offset + offset,
+            offset: place.offset.wrapping_add(offset),
             ..place
         })
     }
@@ -248,7 +248,8 @@ impl Compiler {
                 })?;
             }
         }
-        self.free_register = to + 1;
+        // `registers` has found room for it.
+        self.free_register = to.saturating_add(1);
         Ok(to)
     }
 }

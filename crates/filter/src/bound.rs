@@ -25,8 +25,8 @@ fn bounds(expr: &Expr, shifts: &mut usize, certain: &mut usize) -> Vec<BTreeSet<
         Expr::Any => Vec::new(),
         Expr::Test(test) => {
             if is_shift(test) {
-                *shifts += 1;
-                *certain += 1;
+                *shifts = shifts.saturating_add(1);
+                *certain = certain.saturating_add(1);
                 return Vec::new();
             }
             let address = single_address(test).filter(|_| shifts == certain);
@@ -107,8 +107,8 @@ pub(crate) fn may_match(
         Expr::Any => true,
         Expr::Test(test) => {
             if is_shift(test) {
-                *shifts += 1;
-                *certain += 1;
+                *shifts = shifts.saturating_add(1);
+                *certain = certain.saturating_add(1);
                 return true;
             }
             shifts != certain || test_may_match(test, facts)
@@ -162,7 +162,7 @@ fn within(network: &Network, address: IpAddr) -> bool {
             v4.to_bits() & mask.to_bits() == address.to_bits()
         }
         (Network::V6 { address, prefix }, IpAddr::V6(v6)) => {
-            let mask = u128::MAX.unbounded_shl(128 - u32::from(*prefix));
+            let mask = u128::MAX.unbounded_shl(128_u32.saturating_sub((*prefix).into()));
             v6.to_bits() & mask == address.to_bits()
         }
         _ => false,

@@ -117,10 +117,10 @@ impl Compiler {
         all: bool,
         mut emit: impl FnMut(&mut Self, usize, Exits) -> Result<(), CompileError>,
     ) -> Result<(), CompileError> {
-        if count == 0 {
+        let Some(last) = count.checked_sub(1) else {
             return self.constant(all, exits);
-        }
-        for index in 0..count - 1 {
+        };
+        for index in 0..last {
             let next = self.label();
             let inner = if all {
                 exits.and_then(next)
@@ -130,7 +130,7 @@ impl Compiler {
             emit(self, index, inner)?;
             self.bind(next);
         }
-        emit(self, count - 1, exits)
+        emit(self, last, exits)
     }
 
     fn test(&mut self, test: &Test, exits: Exits) -> Result<(), CompileError> {
@@ -223,8 +223,9 @@ impl Compiler {
     }
 
     pub(crate) fn label(&mut self) -> Label {
+        let number = self.labels.len();
         self.labels.push(REJECT);
-        Label(u32::try_from(self.labels.len() - 1).unwrap_or(REJECT))
+        Label(u32::try_from(number).unwrap_or(REJECT))
     }
 
     /// Binds `label` to the next step.
@@ -308,12 +309,12 @@ impl Compiler {
     /// Registers for an encapsulation, kept until the end.
     pub(crate) fn registers(&mut self, count: u8) -> Result<u8, CompileError> {
         let first = self.free_register;
-        if usize::from(first) + usize::from(count) > REGISTERS {
+        if usize::from(first.saturating_add(count)) > REGISTERS {
             return Err(CompileError::TooLarge {
                 what: "it has too many nested encapsulations or operators",
             });
         }
-        self.free_register += count;
+        self.free_register = self.free_register.saturating_add(count);
         Ok(first)
     }
 
@@ -325,7 +326,7 @@ impl Compiler {
             _ => usize::try_from(label)
                 .ok()
                 .and_then(|index| self.labels.get(index))
-                .map_or(REJECT, |at| at + shift),
+                .map_or(REJECT, |at| at.saturating_add(shift)),
         };
         steps.extend(self.steps.iter().map(|step| {
             let mut step = *step;

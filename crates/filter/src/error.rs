@@ -70,7 +70,7 @@ impl fmt::Display for ParseError {
         let after: String = after.chars().take(CONTEXT_MAX).map(plain).collect();
         writeln!(f, "{}", self.message)?;
         writeln!(f, "  {lead}{shown}{marked}{after}{tail}")?;
-        let indent = lead.len() + shown.chars().count();
+        let indent = lead.len().saturating_add(shown.chars().count());
         let waves = marked.chars().count().saturating_sub(1);
         write!(f, "  {:indent$}^{:~<waves$}", "", "")
     }

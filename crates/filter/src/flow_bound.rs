@@ -62,7 +62,7 @@ fn of_all(expr: &Expr) -> Option<Vec<FlowFacts>> {
         }
         for &(p, q) in &ports {
             for &protocol in &protocols.values {
-                if flows.len() + 2 > FLOWS_MAX {
+                if flows.len().saturating_add(2) > FLOWS_MAX {
                     return None;
                 }
                 flows.extend([[p, q], [q, p]].map(|ports| FlowFacts {
@@ -120,13 +120,14 @@ fn clauses<T: Ord + Clone>(
 fn pairs<T: Ord + Copy>(clauses: &[Clause<T>]) -> Option<Vec<(T, T)>> {
     let mut best: Option<(&Clause<T>, &Clause<T>)> = None;
     for (at, one) in clauses.iter().enumerate() {
-        for other in &clauses[at + 1..] {
+        for other in clauses.iter().skip(at.saturating_add(1)) {
             let opposite = matches!(
                 (one.direction, other.direction),
                 (Direction::Source, Direction::Destination)
                     | (Direction::Destination, Direction::Source)
             );
-            let size = |(a, b): (&Clause<T>, &Clause<T>)| a.values.len() * b.values.len();
+            let size =
+                |(a, b): (&Clause<T>, &Clause<T>)| a.values.len().saturating_mul(b.values.len());
             if (opposite || one.values.is_disjoint(&other.values))
                 && best.is_none_or(|best| size((one, other)) < size(best))
             {

@@ -77,7 +77,7 @@ impl Compiler {
             }
             Network::V6 { address, prefix } => (u128::from(*address), u32::from(*prefix)),
         };
-        let mask = u128::MAX.unbounded_shl(128 - prefix.min(128));
+        let mask = u128::MAX.unbounded_shl(128_u32.saturating_sub(prefix));
         let (addresses, masks) = (words(address), words(mask));
         self.sequence(4, exits, true, |this, index, exits| {
             let more = [0, 4, 8, 12][index];
@@ -241,9 +241,9 @@ impl Compiler {
             self.bind(first);
         }
         self.directed(direction, exits, |this, is_source, exits| {
-            let at = if is_source { 0 } else { 2 };
+            let at = if is_source { 0_u32 } else { 2 };
             let place = if ip6 {
-                this.layers.network(40 + at)
+                this.layers.network(at.wrapping_add(40))
             } else {
                 this.layers.after_ip(at)
             };
@@ -287,13 +287,13 @@ impl Compiler {
         let layers = self.layers;
         let udp = |offset: u32| {
             if ip6 {
-                layers.network(40 + offset)
+                layers.network(offset.wrapping_add(40))
             } else {
                 layers.after_ip(offset)
             }
         };
         let inner = self.label();
-        let checks = 4 + usize::from(vni.is_some());
+        let checks = if vni.is_some() { 5 } else { 4 };
         self.sequence(
             checks,
             exits.and_then(inner),

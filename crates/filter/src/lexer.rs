@@ -56,15 +56,15 @@ pub(crate) fn tokens(text: &str) -> Result<Vec<Spanned>, ParseError> {
     let mut at = 0;
     while let Some(first) = text[at..].chars().next() {
         if matches!(first, ' ' | '\t' | '\r' | '\n') {
-            at += 1;
+            at = at.saturating_add(1);
             continue;
         }
         let (token, bytes) = one(text, at, first)?;
         found.push(Spanned {
             token,
-            span: at..at + bytes,
+            span: at..at.saturating_add(bytes),
         });
-        at += bytes;
+        at = at.saturating_add(bytes);
     }
     found.push(Spanned {
         token: Token::End,
@@ -78,12 +78,15 @@ fn one(text: &str, at: usize, first: char) -> Result<(Token, usize), ParseError>
     if first == '\\' {
         let bytes = rest[1..]
             .find([' ', '!', '(', ')', '\n', '\t', '\r'])
-            .map_or(rest.len() - 1, |length| length);
+            .unwrap_or(rest.len().saturating_sub(1));
         if bytes == 0 {
             let message = "a backslash goes directly before a name, as in 'ip proto \\tcp'";
-            return Err(ParseError::new(text, at..at + 1, message));
+            return Err(ParseError::new(text, at..at.saturating_add(1), message));
         }
-        return Ok((Token::Name(rest[1..=bytes].to_owned()), bytes + 1));
+        return Ok((
+            Token::Name(rest[1..=bytes].to_owned()),
+            bytes.saturating_add(1),
+        ));
     }
     let word = word_bytes(rest);
     if let Some(found) = colon_address(rest, word) {
@@ -91,14 +94,15 @@ fn one(text: &str, at: usize, first: char) -> Result<(Token, usize), ParseError>
     }
     if word > 0 {
         let token = word_token(&rest[..word])
-            .map_err(|message| ParseError::new(text, at..at + word, message))?;
+            .map_err(|message| ParseError::new(text, at..at.saturating_add(word), message))?;
         return Ok((token, word));
     }
     if let Some(sign) = SIGNS.iter().find(|sign| rest.starts_with(**sign)) {
         return Ok((Token::Sign(sign), sign.len()));
     }
     let message = format!("'{}' has no meaning in a filter", first.escape_default());
-    Err(ParseError::new(text, at..at + first.len_utf8(), message))
+    let end = at.saturating_add(first.len_utf8());
+    Err(ParseError::new(text, at..end, message))
 }
 
 /// The length of the word at the start: letters, digits, `.`, `-` and `_`, the
@@ -113,7 +117,7 @@ fn word_bytes(rest: &str) -> usize {
         .position(|b| !(b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_')))
         .unwrap_or(bytes.len());
     let trimmed = bytes[..run].iter().rposition(|b| !matches!(b, b'-' | b'_'));
-    trimmed.map_or(0, |last| last + 1)
+    trimmed.map_or(0, |last| last.saturating_add(1))
 }
 
 /// A link-layer or IPv6 address with colons, if one starts here that is longer than the word.
@@ -128,7 +132,7 @@ fn colon_address(rest: &str, word: usize) -> Option<(Token, usize)> {
     if !bytes[..run].contains(&b':') {
         return None;
     }
-    for end in (word + 1..=run).rev() {
+    for end in (word.saturating_add(1)..=run).rev() {
         let candidate = &rest[..end];
         if let Some(mac) = mac(candidate) {
             return Some((Token::Mac(mac), end));
@@ -163,8 +167,9 @@ fn mac(word: &str) -> Option<MacAddress> {
     if digits.len() != 12 || !digits.is_ascii() {
         return None;
     }
-    for (index, byte) in address.iter_mut().enumerate() {
-        *byte = hex(&digits[2 * index..2 * index + 2], 2..=2)?;
+    let (pairs, _) = digits.as_bytes().as_chunks::<2>();
+    for (byte, pair) in address.iter_mut().zip(pairs) {
+        *byte = hex(std::str::from_utf8(pair).ok()?, 2..=2)?;
     }
     Some(MacAddress(address))
 }

@@ -87,12 +87,17 @@
 //! - `tcp port ((80 or 81) or 82)`, `len << (32 - 1)` and `len / (0 + 5)` are accepted; an
 //!   expression that can match nothing is not refused.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 mod arith;
 mod ast;
 mod bound;
 mod compile;
 mod display;
+#[allow(
+    clippy::arithmetic_side_effects,
+    reason = "it parses nothing: offsets are checked to fit an instruction, the rest are constants and registers"
+)]
 mod ebpf;
 mod error;
 mod flow_bound;

@@ -93,13 +93,13 @@ impl Parser<'_> {
 
     fn take_sign(&mut self, sign: &str) -> bool {
         let found = self.is_sign(sign);
-        self.at += usize::from(found);
+        self.at = self.at.saturating_add(usize::from(found));
         found
     }
 
     fn take_keyword(&mut self, keyword: Keyword) -> bool {
         let found = self.keyword() == Some(keyword);
-        self.at += usize::from(found);
+        self.at = self.at.saturating_add(usize::from(found));
         found
     }
 
@@ -149,7 +149,7 @@ impl Parser<'_> {
     }
 
     fn deeper(&mut self) -> Result<(), ParseError> {
-        self.depth += 1;
+        self.depth = self.depth.saturating_add(1);
         if self.depth > DEPTH_MAX {
             let message = format!("the filter is nested more than {DEPTH_MAX} levels deep");
             return Err(self.error(self.here(), message));
@@ -169,9 +169,9 @@ impl Parser<'_> {
                 _ => break,
             };
             let (expr, passed_on, values) = self.condition(left, inherited, start)?;
-            self.at += 1;
+            self.at = self.at.saturating_add(1);
             if matches!((both, &expr), (true, Expr::Or(_)) | (false, Expr::And(_))) {
-                self.alternations += 1;
+                self.alternations = self.alternations.saturating_add(1);
             }
             if self.alternations > ALTERNATIONS_MAX {
                 let message = format!(
@@ -210,7 +210,7 @@ impl Parser<'_> {
                 Item::Term(joined, passed_on)
             };
         }
-        self.depth -= 1;
+        self.depth = self.depth.saturating_sub(1);
         Ok(left)
     }
 
@@ -248,7 +248,7 @@ impl Parser<'_> {
                 arith => Item::Arith(arith),
             });
         };
-        self.at += 1;
+        self.at = self.at.saturating_add(1);
         let right = self.arith(0)?;
         if self.relation().is_some() {
             return Err(self.error(
@@ -271,7 +271,7 @@ impl Parser<'_> {
         let start = self.at;
         match self.peek().clone() {
             Token::Sign("(") => {
-                self.at += 1;
+                self.at = self.at.saturating_add(1);
                 let inner = self.chain(inherited)?;
                 if !self.take_sign(")") {
                     return Err(self.unexpected("')'"));
@@ -282,11 +282,11 @@ impl Parser<'_> {
                 })
             }
             Token::Sign("!") | Token::Keyword(Keyword::Not) => {
-                self.at += 1;
+                self.at = self.at.saturating_add(1);
                 self.deeper()?;
                 let inner_start = self.at;
                 let inner = self.unit(inherited)?;
-                self.depth -= 1;
+                self.depth = self.depth.saturating_sub(1);
                 let (expr, passed_on, values) = self.condition(inner, inherited, inner_start)?;
                 let expr = Expr::negate(expr);
                 Ok(if values {
@@ -297,7 +297,7 @@ impl Parser<'_> {
             }
             Token::Sign("-") => Ok(Item::Arith(self.unary()?)),
             Token::Number(number) => {
-                self.at += 1;
+                self.at = self.at.saturating_add(1);
                 Ok(Item::Number(number))
             }
             Token::V4(..) | Token::V6(_) | Token::Mac(_) | Token::Name(_) => {
@@ -313,7 +313,7 @@ impl Parser<'_> {
     fn keyword_operand(&mut self, keyword: Keyword, start: usize) -> Result<Item, ParseError> {
         let proto = match keyword {
             Keyword::Proto(proto) => {
-                self.at += 1;
+                self.at = self.at.saturating_add(1);
                 Some(proto)
             }
             _ => None,
@@ -332,12 +332,12 @@ impl Parser<'_> {
         let expr = match proto {
             Some(proto) => self.checked(start, protocol::abbreviation(proto))?,
             None => {
-                self.at += 1;
+                self.at = self.at.saturating_add(1);
                 match self.special(keyword, start)? {
                     Some(test) => test.into(),
                     None if keyword == Keyword::Length => return Ok(Item::Arith(Arith::Length)),
                     None => {
-                        self.at -= 1;
+                        self.at = self.at.saturating_sub(1);
                         return Err(self.unexpected("a test"));
                     }
                 }
@@ -367,7 +367,7 @@ impl Parser<'_> {
             _ if side.is_some() => Kind::Default,
             _ => return Ok(None),
         };
-        self.at += usize::from(kind != Kind::Default);
+        self.at = self.at.saturating_add(usize::from(kind != Kind::Default));
         let qualifier = Qualifier { proto, side, kind };
         let value_start = self.at;
         match self.operand_of_head(&qualifier)? {
@@ -391,7 +391,7 @@ impl Parser<'_> {
             Token::Keyword(Keyword::Not) | Token::Sign("!" | "(") => self.operand(*qualifier),
             Token::Number(number) => {
                 let number = *number;
-                self.at += 1;
+                self.at = self.at.saturating_add(1);
                 Ok(Item::Number(number))
             }
             Token::V4(..) | Token::V6(_) | Token::Mac(_) | Token::Name(_) => {
@@ -424,13 +424,16 @@ impl Parser<'_> {
             Keyword::Transmitter => Side::Transmitter,
             _ => return None,
         };
-        self.at += 1;
+        self.at = self.at.saturating_add(1);
         let other = match first {
             Side::Source => Keyword::Destination,
             Side::Destination => Keyword::Source,
             _ => return Some(first),
         };
-        let next = self.tokens.get(self.at + 1).map(|spanned| &spanned.token);
+        let next = self
+            .tokens
+            .get(self.at.saturating_add(1))
+            .map(|spanned| &spanned.token);
         if next != Some(&Token::Keyword(other)) {
             return Some(first);
         }
@@ -439,7 +442,7 @@ impl Parser<'_> {
             Token::Keyword(Keyword::And) | Token::Sign("&&") => Side::Both,
             _ => return Some(first),
         };
-        self.at += 2;
+        self.at = self.at.saturating_add(2);
         Some(joined)
     }
 
@@ -447,12 +450,12 @@ impl Parser<'_> {
     fn value(&mut self, qualifier: &Qualifier) -> Result<Expr, ParseError> {
         let start = self.at;
         let token = self.peek().clone();
-        self.at += 1;
+        self.at = self.at.saturating_add(1);
         let mask = if matches!(token, Token::V4(..) | Token::V6(_)) && self.take_sign("/") {
             match self.peek() {
                 Token::Number(bits) => {
                     let bits = *bits;
-                    self.at += 1;
+                    self.at = self.at.saturating_add(1);
                     Some(qualifier::Mask::Bits(bits))
                 }
                 _ => return Err(self.unexpected("the length of the network mask, as in '/24'")),
@@ -461,7 +464,7 @@ impl Parser<'_> {
             match self.peek() {
                 Token::V4(mask, _) => {
                     let mask = *mask;
-                    self.at += 1;
+                    self.at = self.at.saturating_add(1);
                     Some(qualifier::Mask::Address(mask))
                 }
                 _ => return Err(self.unexpected("a network mask, as in 'mask 255.255.0.0'")),

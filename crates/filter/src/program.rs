@@ -152,7 +152,7 @@ fn run(steps: &[Step], start: u32, packet: &[u8], wire_len: u32) -> Option<bool>
         let Some(step) = usize::try_from(at).ok().and_then(|index| steps.get(index)) else {
             return Some(at == ACCEPT);
         };
-        let mut next = at + 1;
+        let mut next = at.saturating_add(1);
         match *step {
             Step::Field {
                 ref place,
@@ -253,13 +253,13 @@ fn base(packet: &[u8], registers: &[u32; REGISTERS], place: &Place) -> Option<u3
     }
     // RFC 791 section 3.1: the header length in words, in the low half of the first byte.
     let words = load(packet, start, place.ip_offset, Width::Byte)? & 0x0f;
-    Some(start.wrapping_add(4 * words))
+    Some(start.wrapping_add(words << 2))
 }
 
 /// A big-endian number, if all of it was captured. The sum does not wrap.
 #[inline]
 fn load(packet: &[u8], start: u32, offset: u32, width: Width) -> Option<u32> {
-    let at = usize::try_from(u64::from(start) + u64::from(offset)).ok()?;
+    let at = usize::try_from(u64::from(start).saturating_add(offset.into())).ok()?;
     match width {
         Width::Byte => packet.get(at).map(|byte| u32::from(*byte)),
         Width::Half => {
@@ -347,8 +347,8 @@ fn wlan_payload(packet: &[u8], link: u32, radiotap: bool) -> Option<u32> {
 
 /// RFC 8926 section 3.4: 8 bytes, options in words, the inner protocol's `EtherType`.
 fn geneve(packet: &[u8], start: u32) -> Option<[u32; 3]> {
-    let options = 4 * (load(packet, start, 0, Width::Byte)? & 0x3f);
-    let inner = start.wrapping_add(8 + options);
+    let options = (load(packet, start, 0, Width::Byte)? & 0x3f) << 2;
+    let inner = start.wrapping_add(8).wrapping_add(options);
     let protocol = load(packet, start, 2, Width::Half)?;
     // RFC 1701: transparent Ethernet bridging.
     Some(if protocol == 0x6558 {
@@ -367,7 +367,7 @@ fn chain(packet: &[u8], ip6: bool, offset: u32, number: u32) -> Option<bool> {
         (load(packet, 0, offset.wrapping_add(6), Width::Byte)?, 40)
     } else {
         let next = load(packet, 0, offset.wrapping_add(9), Width::Byte)?;
-        (next, 4 * (load(packet, 0, offset, Width::Byte)? & 0x0f))
+        (next, (load(packet, 0, offset, Width::Byte)? & 0x0f) << 2)
     };
     for _ in 0..CHAIN_HEADERS_MAX {
         if next == number || next == NO_NEXT_HEADER {
@@ -380,10 +380,11 @@ fn chain(packet: &[u8], ip6: bool, offset: u32, number: u32) -> Option<bool> {
         };
         position = if next == AUTHENTICATION {
             // Not added to the position: libpcap's filters do the same.
-            (load(packet, position.wrapping_add(1), offset, Width::Byte)? + 2) * 4
+            let units = load(packet, position.wrapping_add(1), offset, Width::Byte)?;
+            units.wrapping_add(2).wrapping_mul(4)
         } else {
             let length = load(packet, position, offset.wrapping_add(1), Width::Byte)?;
-            position.wrapping_add((length + 1) * 8)
+            position.wrapping_add(length.wrapping_add(1).wrapping_mul(8))
         };
         next = following;
     }

@@ -156,7 +156,7 @@ fn host_or_net(qualifier: &Qualifier, value: &Token, mask: Option<Mask>) -> Resu
             if prefix != 128 && qualifier.kind != Kind::Net {
                 return Err("a network mask needs 'net' before the address".to_owned());
             }
-            let kept = u128::MAX.unbounded_shl(128 - u32::from(prefix));
+            let kept = u128::MAX.unbounded_shl(128_u32.saturating_sub(prefix.into()));
             if u128::from(*address) & !kept != 0 {
                 return Err(format!(
                     "{address}/{prefix} has bits set outside the mask; write {}/{prefix}",
@@ -212,7 +212,7 @@ fn v4(
     written_bits: u8,
     mask: Option<Mask>,
 ) -> Result<Network, String> {
-    let kept = |bits: u32| u32::MAX.unbounded_shl(32 - bits);
+    let kept = |bits: u32| u32::MAX.unbounded_shl(32_u32.saturating_sub(bits));
     if mask.is_some() && qualifier.kind != Kind::Net {
         return Err("a network mask needs 'net' before the address".to_owned());
     }
@@ -239,12 +239,12 @@ fn v4(
 /// A number alone: after `net` it is the first bytes of a network, else a whole address.
 fn number_network(qualifier: &Qualifier, number: u32) -> Network {
     let shift = match qualifier.kind {
-        Kind::Net if number != 0 => number.leading_zeros() / 8 * 8,
+        Kind::Net if number != 0 => number.leading_zeros() & !7,
         _ => 0,
     };
     Network::V4 {
-        address: Ipv4Addr::from(number << shift),
-        mask: Ipv4Addr::from(u32::MAX << shift),
+        address: Ipv4Addr::from(number.unbounded_shl(shift)),
+        mask: Ipv4Addr::from(u32::MAX.unbounded_shl(shift)),
     }
 }
 

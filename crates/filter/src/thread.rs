@@ -88,7 +88,7 @@ pub(crate) fn thread(steps: &mut Vec<Step>) -> u32 {
                     let register = fact.key.0.register;
                     register == NO_REGISTER || register < FIRST_FREE
                 });
-                let next = exact::<u32>(index + 1);
+                let next = exact::<u32>(index.saturating_add(1));
                 arrive(&mut facts, next, there);
             }
         }
@@ -208,12 +208,12 @@ fn arrive(facts: &mut [Option<Vec<Fact>>], target: u32, new: Vec<Fact>) {
 }
 
 fn compact(steps: &mut Vec<Step>, facts: &[Option<Vec<Fact>>], start: u32) -> u32 {
-    let mut kept = 0;
+    let mut kept = 0_u32;
     let positions: Vec<u32> = facts
         .iter()
         .map(|fact| {
             let position = kept;
-            kept += u32::from(fact.is_some());
+            kept = kept.saturating_add(u32::from(fact.is_some()));
             position
         })
         .collect();
@@ -224,13 +224,12 @@ fn compact(steps: &mut Vec<Step>, facts: &[Option<Vec<Fact>>], start: u32) -> u3
             .copied()
             .unwrap_or(target)
     };
-    let mut index = 0;
+    let mut known = facts.iter();
     steps.retain_mut(|step| {
         for target in targets(step) {
             *target = moved(*target);
         }
-        index += 1;
-        facts[index - 1].is_some()
+        known.next().is_some_and(Option::is_some)
     });
     moved(start)
 }

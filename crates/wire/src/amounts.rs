@@ -8,7 +8,7 @@ pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
     for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+        if index > 0 && digits.len().abs_diff(index).is_multiple_of(3) {
             out.push(' ');
         }
         out.push(digit);

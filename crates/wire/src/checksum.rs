@@ -18,16 +18,16 @@ impl Sum {
         let (words, rest) = bytes.as_chunks::<4>();
         // 2^32 words of 32 bits fit.
         for word in words {
-            self.0 += u64::from(u32::from_be_bytes(*word));
+            self.0 = self.0.wrapping_add(u64::from(u32::from_be_bytes(*word)));
         }
         let mut last = [0; 4];
         last[..rest.len()].copy_from_slice(rest);
-        self.0 += u64::from(u32::from_be_bytes(last));
+        self.0 = self.0.wrapping_add(u64::from(u32::from_be_bytes(last)));
     }
 
     /// Adds a number of 16 bits.
     pub fn add_number(&mut self, number: u16) {
-        self.0 += u64::from(number);
+        self.0 = self.0.wrapping_add(u64::from(number));
     }
 
     /// The sum in 16 bits.
@@ -36,7 +36,7 @@ impl Sum {
     pub fn fold(self) -> u16 {
         let mut sum = self.0;
         while sum > 0xffff {
-            sum = (sum & 0xffff) + (sum >> 16);
+            sum = (sum & 0xffff).wrapping_add(sum >> 16);
         }
         sum as u16
     }

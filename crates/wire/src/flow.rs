@@ -209,7 +209,8 @@ pub fn mix64(value: u64) -> u64 {
 
 #[inline(always)]
 fn nh(a: u64, key_a: u64, b: u64, key_b: u64) -> u128 {
-    u128::from(a.wrapping_add(key_a)) * u128::from(b.wrapping_add(key_b))
+    // The product of two words fits in two.
+    u128::from(a.wrapping_add(key_a)).wrapping_mul(u128::from(b.wrapping_add(key_b)))
 }
 
 #[inline(always)]

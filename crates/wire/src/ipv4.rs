@@ -29,7 +29,7 @@ impl<'a> Packet<'a> {
     #[inline]
     #[must_use]
     pub fn header_len(&self) -> usize {
-        usize::from(self.bytes[0] & 0x0f) * 4
+        usize::from(self.bytes[0] & 0x0f).wrapping_mul(4)
     }
 
     /// Type of service: DSCP and ECN.
@@ -123,7 +123,7 @@ impl Repr {
     /// Reads a header.
     #[must_use]
     pub fn parse(packet: &Packet<'_>) -> Self {
-        let header_len = u16::from(packet.bytes[0] & 0x0f) * 4;
+        let header_len = u16::from(packet.bytes[0] & 0x0f).wrapping_mul(4);
         Self {
             source: packet.source(),
             destination: packet.destination(),
@@ -148,8 +148,9 @@ impl Repr {
         out.extend_from_slice(&[self.ttl, self.protocol, 0, 0]);
         out.extend_from_slice(&self.source.to_be_bytes());
         out.extend_from_slice(&self.destination.to_be_bytes());
-        let sum = checksum(&out[start..]);
-        out[start + 10..start + 12].copy_from_slice(&sum.to_be_bytes());
+        let header = &mut out[start..];
+        let sum = checksum(header);
+        header[10..12].copy_from_slice(&sum.to_be_bytes());
     }
 }
 
@@ -159,8 +160,9 @@ pub fn checksum(bytes: &[u8]) -> u16 {
     let mut sum = 0_u32;
     for (index, &byte) in bytes.iter().enumerate() {
         let shift = if index % 2 == 0 { 8 } else { 0 };
-        sum += u32::from(byte) << shift;
-        sum = (sum & 0xffff) + (sum >> 16);
+        // Below 2^17 after each byte.
+        sum = sum.wrapping_add(u32::from(byte) << shift);
+        sum = (sum & 0xffff).wrapping_add(sum >> 16);
     }
     let [_, _, high, low] = sum.to_be_bytes();
     !u16::from_be_bytes([high, low])

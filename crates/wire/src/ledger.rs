@@ -24,14 +24,15 @@ impl Counters {
     /// Counts one packet of this many bytes.
     #[inline]
     pub fn add(&mut self, bytes: u64) {
-        self.packets += 1;
-        self.bytes += bytes;
+        self.packets = self.packets.saturating_add(1);
+        self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// Adds other counters.
+    /// Adds other counters. Those of a file or a peer may be anything: a sum that is too large stays at
+    /// the largest number, so that [`Ledger::check`] refuses it.
     pub fn merge(&mut self, other: Self) {
-        self.packets += other.packets;
-        self.bytes += other.bytes;
+        self.packets = self.packets.saturating_add(other.packets);
+        self.bytes = self.bytes.saturating_add(other.bytes);
     }
 }
 
@@ -149,7 +150,7 @@ impl Ledger {
             mine.merge(theirs);
         }
         for (mine, theirs) in self.cut_bytes.iter_mut().zip(other.cut_bytes) {
-            *mine += theirs;
+            *mine = mine.saturating_add(theirs);
         }
     }
 
@@ -180,7 +181,9 @@ impl Ledger {
         ] {
             sum.merge(part);
         }
-        sum.bytes += self.cut_bytes.iter().sum::<u64>();
+        for cut in self.cut_bytes {
+            sum.bytes = sum.bytes.saturating_add(cut);
+        }
         if sum == self.seen {
             Ok(())
         } else {

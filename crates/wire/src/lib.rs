@@ -13,6 +13,7 @@
 //! - shared types: [`LinkType`], [`Interface`], [`Meta`], [`FlowKey`], [`FlowHasher`],
 //!   [`Granularity`], [`FlowShare`], [`Ledger`], [`Printable`], [`grouped`], [`human_bytes`].
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 mod amounts;
 mod bytes;

@@ -14,7 +14,7 @@ pub fn prefetch_whole<T>(slice: &[T], index: usize) {
     const LINE: usize = 64;
     let address = slice.as_ptr().wrapping_add(index).cast::<u8>();
     for number in 0..size_of::<T>().div_ceil(LINE) {
-        line(address.wrapping_add(number * LINE));
+        line(address.wrapping_add(number.wrapping_mul(LINE)));
     }
 }
 

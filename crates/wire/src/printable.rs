@@ -48,7 +48,7 @@ pub fn start_of(text: &str, bytes_max: usize) -> &str {
     // A character has at most 4 bytes, and 0 is a boundary.
     let mut end = bytes_max;
     while !text.is_char_boundary(end) {
-        end -= 1;
+        end = end.saturating_sub(1);
     }
     &text[..end]
 }

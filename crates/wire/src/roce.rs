@@ -324,7 +324,10 @@ impl<'a> Packet<'a> {
     pub fn new_checked(bytes: &'a [u8]) -> Option<Self> {
         let opcode = Opcode::from_code(u8_at(bytes, 0)?)?;
         let pad = usize::from(u8_at(bytes, 1)? >> 4 & 3);
-        let len_min = BTH_LEN + opcode.operation.extension_len() + pad + ICRC_LEN;
+        // At most 12 + 28 + 3 + 4.
+        let len_min = (BTH_LEN + ICRC_LEN)
+            .wrapping_add(opcode.operation.extension_len())
+            .wrapping_add(pad);
         (len_min..=PACKET_LEN_MAX)
             .contains(&bytes.len())
             .then_some(Self { bytes, opcode })
@@ -424,7 +427,8 @@ impl<'a> Packet<'a> {
     #[must_use]
     pub fn immediate(&self) -> Option<u32> {
         let operation = self.opcode.operation;
-        let at = BTH_LEN + operation.extension_len() - IMM_LEN;
+        // It is the last extension.
+        let at = (BTH_LEN - IMM_LEN).wrapping_add(operation.extension_len());
         operation.has_immediate().then(|| held32(self.bytes, at))
     }
 
@@ -432,22 +436,24 @@ impl<'a> Packet<'a> {
     #[inline]
     #[must_use]
     pub fn payload(&self) -> &'a [u8] {
-        let start = BTH_LEN + self.opcode.operation.extension_len();
-        &self.bytes[start..self.bytes.len() - ICRC_LEN - self.pad()]
+        // `new_checked` holds the length against all of these.
+        let start = BTH_LEN.wrapping_add(self.opcode.operation.extension_len());
+        let behind = ICRC_LEN.wrapping_add(self.pad());
+        &self.bytes[start..self.bytes.len().wrapping_sub(behind)]
     }
 
     /// Everything before the ICRC.
     #[inline]
     #[must_use]
     pub fn covered(&self) -> &'a [u8] {
-        &self.bytes[..self.bytes.len() - ICRC_LEN]
+        &self.bytes[..self.bytes.len().wrapping_sub(ICRC_LEN)]
     }
 
     /// The ICRC that it carries.
     #[inline]
     #[must_use]
     pub fn icrc(&self) -> u32 {
-        held32(self.bytes, self.bytes.len() - ICRC_LEN).swap_bytes()
+        held32(self.bytes, self.bytes.len().wrapping_sub(ICRC_LEN)).swap_bytes()
     }
 }
 

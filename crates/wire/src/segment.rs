@@ -11,7 +11,13 @@
 
 use std::ops::Range;
 
+use crate::bytes::{held16, held64};
+
 mod assembly;
+#[allow(
+    clippy::arithmetic_side_effects,
+    reason = "it parses nothing: sizes of a block and its messages, asserted to be below 4 GiB"
+)]
 mod writer;
 
 pub use assembly::{Assembly, Packet};
@@ -65,8 +71,8 @@ impl SegmentHeader {
     /// Reads a header; nothing is checked.
     #[must_use]
     pub fn parse(bytes: &[u8; HEADER_LEN]) -> Self {
-        let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-        let u64_at = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| bytes[at + n]));
+        let u16_at = |at: usize| held16(bytes, at).swap_bytes();
+        let u64_at = |at: usize| held64(bytes, at).swap_bytes();
         Self {
             block: u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
             seq: u64_at(8),
@@ -97,7 +103,11 @@ impl SegmentHeader {
         for (place, word) in places.iter_mut().zip(words) {
             *place = word.to_le_bytes();
         }
-        let crc = checksum(key, at, &bytes[4..HEADER_LEN + usize::from(self.len)]);
+        let crc = checksum(
+            key,
+            at,
+            &bytes[4..HEADER_LEN.wrapping_add(usize::from(self.len))],
+        );
         bytes[..4].copy_from_slice(&crc.to_le_bytes());
     }
 }
@@ -133,7 +143,7 @@ impl<'a> Segment<'a> {
         if len > PAYLOAD_LEN_MAX || header.index >= header.total {
             return None;
         }
-        let covered = rest.get(4..HEADER_LEN + len)?;
+        let covered = rest.get(4..HEADER_LEN.wrapping_add(len))?;
         let carried = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
         (carried == checksum(key, at, covered)).then(|| Self {
             header,
@@ -144,7 +154,8 @@ impl<'a> Segment<'a> {
     /// Bytes that it takes in its block, up to where the next one may start.
     #[must_use]
     pub fn stored_len(&self) -> usize {
-        (HEADER_LEN + self.payload.len()).next_multiple_of(ALIGNMENT)
+        let len = HEADER_LEN.saturating_add(self.payload.len());
+        len.next_multiple_of(ALIGNMENT)
     }
 }
 
@@ -175,14 +186,15 @@ impl<'a> Iterator for Segments<'a> {
     type Item = (Range<usize>, Segment<'a>);
 
     fn next(&mut self) -> Option<Self::Item> {
-        while self.at + HEADER_LEN <= self.bytes.len() {
+        // Within the block, or one segment behind it.
+        while self.at.saturating_add(HEADER_LEN) <= self.bytes.len() {
             let at = self.at;
             if let Some(segment) = Segment::read(self.bytes, at, self.key, self.block) {
-                self.at += segment.stored_len();
-                let end = at + HEADER_LEN + segment.payload.len();
-                return Some((at..end, segment));
+                self.at = at.saturating_add(segment.stored_len());
+                let len = HEADER_LEN.saturating_add(segment.payload.len());
+                return Some((at..at.saturating_add(len), segment));
             }
-            self.at += ALIGNMENT;
+            self.at = at.saturating_add(ALIGNMENT);
         }
         None
     }
@@ -194,20 +206,21 @@ impl<'a> Iterator for Segments<'a> {
 #[must_use]
 pub fn damaged(bytes: &[u8], key: u32, block: u32) -> Vec<usize> {
     let mut found = Vec::new();
-    let mut end = 0;
+    let mut end = 0_usize;
     let mut whole = Segments::new(bytes, key, block).map(|(range, _)| range);
     loop {
         let next = whole.next();
         let gap_end = next.as_ref().map_or(bytes.len(), |range| range.start);
         let mut at = end;
-        while at + HEADER_LEN <= gap_end {
-            match was_segment(&bytes[at..gap_end], key, at, block) {
+        while at.saturating_add(HEADER_LEN) <= gap_end {
+            let len = match was_segment(&bytes[at..gap_end], key, at, block) {
                 Some(len) => {
                     found.push(at);
-                    at += len.next_multiple_of(ALIGNMENT);
+                    len.next_multiple_of(ALIGNMENT)
                 }
-                None => at += ALIGNMENT,
-            }
+                None => ALIGNMENT,
+            };
+            at = at.saturating_add(len);
         }
         match next {
             Some(range) => end = range.end.next_multiple_of(ALIGNMENT),
@@ -224,7 +237,7 @@ fn was_segment(bytes: &[u8], key: u32, at: usize, block: u32) -> Option<usize> {
         return None;
     }
     let header = SegmentHeader::parse(head);
-    let len = HEADER_LEN + usize::from(header.len);
+    let len = HEADER_LEN.wrapping_add(usize::from(header.len));
     if header.block == block {
         // The length itself may be wrong.
         return Some(if len <= bytes.len() { len } else { HEADER_LEN });

@@ -58,7 +58,7 @@ impl<'a> Tcp<'a> {
     #[inline]
     #[must_use]
     pub fn header_len(&self) -> usize {
-        usize::from(self.bytes[12] >> 4) * 4
+        usize::from(self.bytes[12] >> 4).wrapping_mul(4)
     }
 
     /// The eight flags from CWR down to FIN.

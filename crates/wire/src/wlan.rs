@@ -78,7 +78,12 @@ impl Control {
 
     /// Where the QoS control field is.
     fn qos_at(self) -> usize {
-        THREE_ADDRESSES + if self.has_four_addresses() { 6 } else { 0 }
+        const FOUR_ADDRESSES: usize = THREE_ADDRESSES + 6;
+        if self.has_four_addresses() {
+            FOUR_ADDRESSES
+        } else {
+            THREE_ADDRESSES
+        }
     }
 
     /// Bytes of the MAC header (§9.3): 10 to 36.
@@ -91,8 +96,8 @@ impl Control {
             Kind::Management if self.has(HT_CONTROL) => THREE_ADDRESSES + 4,
             Kind::Management => THREE_ADDRESSES,
             Kind::Data if !self.is_qos() => self.qos_at(),
-            Kind::Data if self.has(HT_CONTROL) => self.qos_at() + 2 + 4,
-            Kind::Data => self.qos_at() + 2,
+            Kind::Data if self.has(HT_CONTROL) => self.qos_at().wrapping_add(2 + 4),
+            Kind::Data => self.qos_at().wrapping_add(2),
         }
     }
 
@@ -135,7 +140,7 @@ impl Control {
 
 /// A MAC address in the low 48 bits.
 pub(crate) fn mac(bytes: &[u8], at: usize) -> Option<u128> {
-    let (high, low) = (be16(bytes, at)?, be32(bytes, at + 2)?);
+    let (high, low) = (be16(bytes, at)?, be32(bytes, at.checked_add(2)?)?);
     Some(u128::from(high) << 32 | u128::from(low))
 }
 
@@ -156,13 +161,14 @@ pub fn radiotap(bytes: &[u8]) -> Option<(usize, bool)> {
         return Some((len, false));
     }
     // More words of presence bits; each takes four bytes of the header, which ends them.
-    let mut at = 4;
-    while at + 4 <= len && le32(bytes, at)? & EXTENDED != 0 {
-        at += 4;
+    // At most `len`, which has 16 bits, and 20.
+    let mut at = 4_usize;
+    while at.wrapping_add(4) <= len && le32(bytes, at)? & EXTENDED != 0 {
+        at = at.wrapping_add(4);
     }
-    at += 4;
+    at = at.wrapping_add(4);
     if first & TSFT != 0 {
-        at = at.next_multiple_of(8) + 8;
+        at = at.next_multiple_of(8).wrapping_add(8);
     }
     let padded = at < len && u8_at(bytes, at)? & DATA_PADDED != 0;
     Some((len, padded))

@@ -57,9 +57,13 @@ impl Parser<'_> {
                 break;
             }
             self.one_more_operator()?;
-            self.at += 1;
+            self.at = self.at.saturating_add(1);
             let start = self.at;
-            let right = self.arith(if binding == u8::MAX { 0 } else { binding + 1 })?;
+            let right = self.arith(if binding == u8::MAX {
+                0
+            } else {
+                binding.saturating_add(1)
+            })?;
             let problem = match (operator, &right) {
                 (Operator::Divide | Operator::Modulo, Arith::Number(0)) => "division by zero",
                 (Operator::ShiftLeft | Operator::ShiftRight, Arith::Number(32..)) => {
@@ -76,12 +80,12 @@ impl Parser<'_> {
                 right: Box::new(right),
             };
         }
-        self.arith_depth -= 1;
+        self.arith_depth = self.arith_depth.saturating_sub(1);
         Ok(left)
     }
 
     fn one_more_operator(&mut self) -> Result<(), ParseError> {
-        self.operators += 1;
+        self.operators = self.operators.saturating_add(1);
         if self.operators > OPERATORS_MAX {
             let message = format!("more than {OPERATORS_MAX} operators in one comparison");
             return Err(self.error(self.here(), message));
@@ -92,7 +96,7 @@ impl Parser<'_> {
     /// Arithmetic has a depth of its own: displayed with parentheses at every operator, what was
     /// parsed without them must parse again.
     fn deeper_in_arith(&mut self) -> Result<(), ParseError> {
-        self.arith_depth += 1;
+        self.arith_depth = self.arith_depth.saturating_add(1);
         if self.arith_depth > DEPTH_MAX {
             let message = format!("a comparison is nested more than {DEPTH_MAX} levels deep");
             return Err(self.error(self.here(), message));
@@ -105,33 +109,33 @@ impl Parser<'_> {
         match self.peek().clone() {
             Token::Sign("-") => {
                 self.one_more_operator()?;
-                self.at += 1;
+                self.at = self.at.saturating_add(1);
                 self.deeper_in_arith()?;
                 // Binds tighter than all except `%` and `^`.
                 let inner = self.arith(6)?;
-                self.arith_depth -= 1;
+                self.arith_depth = self.arith_depth.saturating_sub(1);
                 Ok(Arith::Negate(Box::new(inner)))
             }
             Token::Sign("(") => {
-                self.at += 1;
+                self.at = self.at.saturating_add(1);
                 self.deeper_in_arith()?;
                 let inner = self.arith(0)?;
-                self.arith_depth -= 1;
+                self.arith_depth = self.arith_depth.saturating_sub(1);
                 if !self.take_sign(")") {
                     return Err(self.unexpected("an operator or ')'"));
                 }
                 Ok(inner)
             }
             Token::Number(number) => {
-                self.at += 1;
+                self.at = self.at.saturating_add(1);
                 Ok(Arith::Number(number))
             }
             Token::Keyword(Keyword::Length) => {
-                self.at += 1;
+                self.at = self.at.saturating_add(1);
                 Ok(Arith::Length)
             }
             Token::Keyword(Keyword::Proto(proto)) => {
-                self.at += 1;
+                self.at = self.at.saturating_add(1);
                 if !self.is_sign("[") {
                     return Err(self.unexpected("'[' and an offset, as in 'ip[0]'"));
                 }
@@ -144,17 +148,17 @@ impl Parser<'_> {
     /// `[offset:bytes]` after a protocol.
     pub(super) fn load(&mut self, proto: Proto, start: usize) -> Result<Arith, ParseError> {
         let header = self.checked(start, protocol::header(proto))?;
-        self.at += 1;
+        self.at = self.at.saturating_add(1);
         self.deeper_in_arith()?;
         let offset = Box::new(self.arith(0)?);
-        self.arith_depth -= 1;
+        self.arith_depth = self.arith_depth.saturating_sub(1);
         let bytes = if self.take_sign(":") {
             match self.number("the size of the load: 1, 2 or 4")? {
                 1 => Width::Byte,
                 2 => Width::Half,
                 4 => Width::Word,
                 other => {
-                    let span = self.span(self.at - 1);
+                    let span = self.span(self.at.saturating_sub(1));
                     let message = format!("a load takes 1, 2 or 4 bytes, not {other}");
                     return Err(self.error(span, message));
                 }

@@ -19,15 +19,15 @@ impl Parser<'_> {
         };
         let test = match keyword {
             Keyword::Broadcast => {
-                self.at += 1;
+                self.at = self.at.saturating_add(1);
                 self.checked(start, protocol::broadcast(proto))?
             }
             Keyword::Multicast => {
-                self.at += 1;
+                self.at = self.at.saturating_add(1);
                 self.checked(start, protocol::multicast(proto))?
             }
             Keyword::Type => {
-                self.at += 1;
+                self.at = self.at.saturating_add(1);
                 let bits = self.frame_type()?;
                 if self.take_keyword(Keyword::Subtype) {
                     Test::WlanSubtype(self.frame_subtype(Some(bits))?)
@@ -36,11 +36,11 @@ impl Parser<'_> {
                 }
             }
             Keyword::Subtype => {
-                self.at += 1;
+                self.at = self.at.saturating_add(1);
                 Test::WlanSubtype(self.frame_subtype(None)?)
             }
             Keyword::Dir => {
-                self.at += 1;
+                self.at = self.at.saturating_add(1);
                 Test::WlanDirection(self.named("nods, tods, fromds or dstods", |name| {
                     names::lookup(names::WLAN_DIRECTIONS, name)
                 })?)
@@ -70,7 +70,7 @@ impl Parser<'_> {
         let start = self.at;
         if let (Token::Number(number), Some(of)) = (self.peek(), of) {
             let bits = u8::try_from(*number).ok().filter(|bits| bits & !0xf0 == 0);
-            self.at += 1;
+            self.at = self.at.saturating_add(1);
             return bits.map(|bits| bits | of).ok_or_else(|| {
                 self.error(
                     self.span(start),
@@ -83,7 +83,7 @@ impl Parser<'_> {
         let Token::Name(name) = self.peek().clone() else {
             return Err(self.unexpected(expected));
         };
-        self.at += 1;
+        self.at = self.at.saturating_add(1);
         names::lookup(names::WLAN_SUBTYPES, &name)
             .filter(|bits| of.is_none_or(|of| bits & 0x0c == of))
             .ok_or_else(|| self.error(self.span(start), format!("'{name}' is not {expected}")))
@@ -97,7 +97,7 @@ impl Parser<'_> {
     ) -> Result<u32, ParseError> {
         let token = self.peek().clone();
         let start = self.at;
-        self.at += 1;
+        self.at = self.at.saturating_add(1);
         match token {
             Token::Number(number) => Ok(number),
             Token::Name(name) => table(&name).ok_or_else(|| {
@@ -107,7 +107,7 @@ impl Parser<'_> {
                 )
             }),
             _ => {
-                self.at -= 1;
+                self.at = self.at.saturating_sub(1);
                 Err(self.unexpected(expected))
             }
         }
@@ -149,7 +149,7 @@ impl Parser<'_> {
         match self.peek() {
             Token::Number(number) => {
                 let number = *number;
-                self.at += 1;
+                self.at = self.at.saturating_add(1);
                 Ok(number)
             }
             _ => Err(self.unexpected(expected)),
@@ -166,20 +166,20 @@ impl Parser<'_> {
         let mut open = 0;
         while matches!(
             self.tokens
-                .get(self.at + open)
+                .get(self.at.saturating_add(open))
                 .map(|spanned| &spanned.token),
             Some(Token::Sign("("))
         ) {
-            open += 1;
+            open = open.saturating_add(1);
         }
         let inner = self
             .tokens
-            .get(self.at + open)
+            .get(self.at.saturating_add(open))
             .map(|spanned| &spanned.token);
         let Some(&Token::Number(number)) = inner else {
             return Ok(None);
         };
-        self.at += open + 1;
+        self.at = self.at.saturating_add(open).saturating_add(1);
         for _ in 0..open {
             if !self.take_sign(")") {
                 return Err(self.unexpected("')'"));
@@ -210,7 +210,7 @@ impl Parser<'_> {
                 ),
             )
         })?;
-        self.at += 1;
+        self.at = self.at.saturating_add(1);
         Ok(kind)
     }
 }

@@ -121,8 +121,9 @@ impl<'a> Iterator for Options<'a> {
     type Item = (u16, &'a [u8]);
 
     fn next(&mut self) -> Option<Self::Item> {
-        let (head, rest) = self.rest.split_at_checked(4)?;
-        let [code, len] = [0, 2].map(|at| u16::from_le_bytes([head[at], head[at + 1]]));
+        let (&[code, code_high, len, len_high], rest) = self.rest.split_first_chunk()?;
+        let code = u16::from_le_bytes([code, code_high]);
+        let len = u16::from_le_bytes([len, len_high]);
         let len = usize::from(len);
         let value = rest.get(..len)?;
         // The last option's padding may be missing.

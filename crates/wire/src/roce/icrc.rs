@@ -76,6 +76,10 @@ impl Outer {
 
     /// Bytes covered before the BTH, for a UDP payload of this many bytes.
     #[inline]
+    #[allow(
+        clippy::arithmetic_side_effects,
+        reason = "places in an array; a datagram that is too long is refused by `exact`"
+    )]
     fn prefix(&self, udp_payload_len: usize) -> ([u8; PREFIX_LEN_MAX], usize) {
         let udp_len = exact::<u16>(udp_payload_len + UDP_HEADER_LEN);
         let mut out = [0xff; PREFIX_LEN_MAX];
@@ -127,12 +131,16 @@ impl Outer {
     #[inline]
     #[must_use]
     pub fn icrc(&self, covered: &[u8]) -> u32 {
-        let (prefix, len) = self.prefix(covered.len() + ICRC_LEN);
+        let (prefix, len) = self.prefix(covered.len().saturating_add(ICRC_LEN));
         over(&prefix[..len], covered)
     }
 }
 
 #[inline]
+#[allow(
+    clippy::arithmetic_side_effects,
+    reason = "places in an array that holds any prefix and a BTH"
+)]
 fn over(prefix: &[u8], covered: &[u8]) -> u32 {
     let (bth, rest) = covered.split_at(BTH_LEN);
     let mut head = [0xff; PREFIX_LEN_MAX + BTH_LEN];
@@ -153,7 +161,9 @@ fn over(prefix: &[u8], covered: &[u8]) -> u32 {
 /// If `packet` is shorter than a BTH and an ICRC, or longer than [`PACKET_LEN_MAX`].
 #[inline]
 pub fn put(outer: &Outer, packet: &mut [u8]) {
-    let (covered, icrc) = packet.split_at_mut(packet.len() - ICRC_LEN);
+    let (covered, icrc) = packet
+        .split_last_chunk_mut::<ICRC_LEN>()
+        .expect("a packet has an ICRC");
     icrc.copy_from_slice(&outer.icrc(covered).to_le_bytes());
 }
 
@@ -212,7 +222,9 @@ impl Stream {
     /// If `packet` is shorter than a BTH and an ICRC, or longer than [`PACKET_LEN_MAX`].
     #[inline]
     pub fn put(&mut self, identification: u16, packet: &mut [u8]) {
-        let (covered, icrc) = packet.split_at_mut(packet.len() - ICRC_LEN);
+        let (covered, icrc) = packet
+            .split_last_chunk_mut::<ICRC_LEN>()
+            .expect("a packet has an ICRC");
         let value = Candidates::of(covered).with(self, identification);
         icrc.copy_from_slice(&value.to_le_bytes());
     }
@@ -230,7 +242,8 @@ impl Stream {
     fn constant(&mut self, identification: u16, covered: &[u8]) -> u32 {
         let len = u32::try_from(covered.len()).expect("a packet is shorter than 4 GiB");
         // Lengths are multiples of 4; identifications count from 0.
-        let slot = (usize::from(identification) + (covered.len() >> 2) * 61) % CONSTANTS;
+        let slot = (covered.len() >> 2).wrapping_mul(61);
+        let slot = slot.wrapping_add(usize::from(identification)) % CONSTANTS;
         let known = self.constants[slot];
         if (known.covered_len, known.identification) == (len, identification) {
             return known.value;
@@ -286,7 +299,7 @@ pub fn of_ip_packet(packet: &[u8]) -> Option<(u32, u32)> {
             }
             prefix.extend_from_slice(&packet[..header.header_len()]);
             for masked in [1, 8, 10, 11] {
-                prefix[ONES.len() + masked] = 0xff;
+                prefix[ONES.len().wrapping_add(masked)] = 0xff;
             }
             (header.header_len(), usize::from(header.total_len()))
         }
@@ -298,10 +311,11 @@ pub fn of_ip_packet(packet: &[u8]) -> Option<(u32, u32)> {
             prefix.extend_from_slice(header);
             prefix[ONES.len()] |= 0x0f;
             for masked in [1, 2, 3, 7] {
-                prefix[ONES.len() + masked] = 0xff;
+                prefix[ONES.len().wrapping_add(masked)] = 0xff;
             }
             let payload_len = u16::from_be_bytes([header[4], header[5]]);
-            (IPV6_HEADER_LEN, IPV6_HEADER_LEN + usize::from(payload_len))
+            let total_len = IPV6_HEADER_LEN.wrapping_add(usize::from(payload_len));
+            (IPV6_HEADER_LEN, total_len)
         }
         _ => return None,
     };
@@ -312,9 +326,8 @@ pub fn of_ip_packet(packet: &[u8]) -> Option<(u32, u32)> {
     if body.len() < BTH_LEN + ICRC_LEN {
         return None;
     }
-    let (covered, carried) = body.split_at(body.len() - ICRC_LEN);
-    let carried = u32::from_le_bytes(carried.try_into().ok()?);
-    Some((carried, over(&prefix, covered)))
+    let (covered, carried) = body.split_last_chunk::<ICRC_LEN>()?;
+    Some((u32::from_le_bytes(*carried), over(&prefix, covered)))
 }
 
 #[cfg(test)]

@@ -68,7 +68,9 @@ impl Repr {
     #[must_use]
     pub fn buffer_len(&self) -> usize {
         let payload = self.payload_len.next_multiple_of(4);
-        BTH_LEN + self.opcode.operation.extension_len() + payload + ICRC_LEN
+        (BTH_LEN + ICRC_LEN)
+            .saturating_add(self.opcode.operation.extension_len())
+            .saturating_add(payload)
     }
 
     /// Appends headers, `payload` and pad to `out`, and four zeros where the ICRC goes
@@ -94,8 +96,9 @@ impl Repr {
         for part in payload {
             out.extend_from_slice(part);
         }
-        assert_eq!(out.len() - headers_end, self.payload_len, "payload length");
-        out.resize(start + self.buffer_len(), 0);
+        let put = out.len().wrapping_sub(headers_end);
+        assert_eq!(put, self.payload_len, "payload length");
+        out.resize(start.saturating_add(self.buffer_len()), 0);
     }
 
     #[inline]
