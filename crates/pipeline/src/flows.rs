@@ -3,9 +3,7 @@
 use strata_capture::PacketRef;
 use strata_sketch::PacketFacts;
 use strata_wire::dissect::dissect;
-use strata_wire::{FlowHasher, Headers, LinkType, Plain, TunnelKey, exact};
-
-use crate::fragments::FragmentTable;
+use strata_wire::{FlowHasher, FragmentTable, Headers, LinkType, Plain, TunnelKey, exact};
 
 /// Finds the flow of each packet. Recording and the making of training data both go through it, so
 /// a model sees the same in both.

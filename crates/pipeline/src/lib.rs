@@ -25,7 +25,6 @@ mod demand;
 mod exports;
 mod first_bytes;
 mod flows;
-mod fragments;
 mod lookback;
 mod path;
 mod policing;

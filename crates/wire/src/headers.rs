@@ -1,10 +1,16 @@
 //! The contents of a packet's headers, whatever reads them.
 
-use crate::flow::{Endpoint, FlowKey};
+use crate::bytes::{be16, u8_at};
+use crate::flow::{AddressFamily, Endpoint, FlowKey};
 
 /// The least that header-only logging keeps of a packet without a readable network header: the
 /// shortest Ethernet frame, so enough to see what it is.
 pub const FALLBACK_LEN: u32 = 64;
+
+/// The fixed header of IPv6 (RFC 8200 §3).
+const IPV6_HEADER_BYTES: u32 = 40;
+/// In place of a next header: there is none (RFC 8200 §4.7).
+const NO_NEXT_HEADER: u8 = 59;
 
 /// Which flow a tunnelled packet belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -46,6 +52,8 @@ pub struct Headers {
     pub tcp_flags: u8,
     /// TCP window, else 0.
     pub tcp_window: u16,
+    /// Where the IP header begins that `key` is of; 0 if it is of none.
+    pub network_at: u32,
     /// The tunnel's own flow key, if `key` is the inner packet's.
     pub outer: Option<FlowKey>,
     /// IP headers and ARP messages found.
@@ -72,6 +80,31 @@ impl Headers {
             self.header_len.max(FALLBACK_LEN.min(captured_len))
         } else {
             self.header_len
+        }
+    }
+
+    /// Bytes of the IP packet that `key` is of, its header and payload, as it says itself
+    /// (octetDeltaCount of IPFIX, RFC 5102 §5.10.1): of a tunnel's inner packet, not of the tunnel, and
+    /// without the link's padding. A length of 0, as of a segment that the sender's interface has still
+    /// to divide and of a jumbogram (RFC 2675), means the rest of the frame. `None` if it is not IP, or
+    /// its length field is not in `packet`, the bytes that were dissected.
+    #[inline]
+    #[must_use]
+    pub fn ip_bytes(&self, packet: &[u8], wire_len: u32) -> Option<u32> {
+        let ip = packet.get(usize::try_from(self.network_at).ok()?..)?;
+        let to_end = || wire_len.saturating_sub(self.network_at);
+        match self.key?.family {
+            AddressFamily::Mac => None,
+            AddressFamily::Ipv4 => Some(match be16(ip, 2)? {
+                0 => to_end(),
+                total_len => total_len.into(),
+            }),
+            AddressFamily::Ipv6 => Some(match be16(ip, 4)? {
+                // Nothing follows the header but the link's padding.
+                0 if u8_at(ip, 6) == Some(NO_NEXT_HEADER) => IPV6_HEADER_BYTES,
+                0 => to_end().max(IPV6_HEADER_BYTES),
+                payload_len => IPV6_HEADER_BYTES.saturating_add(payload_len.into()),
+            }),
         }
     }
 

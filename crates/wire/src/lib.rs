@@ -9,6 +9,7 @@
 //! - [`checksum`]: the sum of the Internet checksum, over pieces;
 //! - [`dissect`]: the walk through all headers of a packet, and the one
 //!   definition of what "header" means; [`Plain`] is its fast path;
+//! - [`FragmentTable`]: later fragments find the flow of their first one;
 //! - [`pcapng`]: block types and option lists of capture files, in the one form used inside Strata;
 //! - shared types: [`LinkType`], [`Interface`], [`Meta`], [`FlowKey`], [`FlowHasher`],
 //!   [`Granularity`], [`FlowShare`], [`Ledger`], [`Printable`], [`grouped`], [`human_bytes`].
@@ -23,6 +24,7 @@ mod decider;
 pub mod dissect;
 pub mod ethernet;
 mod flow;
+mod fragments;
 mod granularity;
 mod headers;
 mod ip_protocol;
@@ -51,6 +53,7 @@ pub use context::Context;
 pub use decider::{Decider, in_words};
 pub use dissect::{Headers, TunnelKey};
 pub use flow::{AddressFamily, Endpoint, FlowHasher, FlowKey, ip_addr, mix64};
+pub use fragments::FragmentTable;
 pub use granularity::{
     Granularity, Keep, KeepKind, Outcome, ParseGranularityError, SampleBy, Sampling, join,
 };

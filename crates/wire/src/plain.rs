@@ -34,6 +34,8 @@ pub struct Plain {
     pub ttl: u8,
 }
 
+/// Where the IP header begins, after Ethernet.
+const NETWORK_AT: u32 = 14;
 /// Ethernet and IPv4 without options.
 const NETWORK_LEN: usize = 14 + 20;
 
@@ -138,6 +140,7 @@ impl Plain {
             ttl: self.ttl,
             tcp_flags: self.tcp_flags,
             tcp_window: self.tcp_window,
+            network_at: NETWORK_AT,
             outer: None,
             networks: 1,
             incomplete: false,
@@ -200,6 +203,7 @@ pub(crate) fn plain_ipv6(packet: &[u8]) -> Option<Headers> {
         ttl: fixed[21],
         tcp_flags: if tcp { fixed[67] } else { 0 },
         tcp_window: if tcp { word(68) } else { 0 },
+        network_at: NETWORK_AT,
         networks: 1,
         ..Headers::default()
     })

@@ -383,6 +383,8 @@ impl<'a> Walk<'a> {
         }
         self.headers.key = Some(key);
         self.headers.low_to_high = low_to_high;
+        let at = u32::try_from(self.at);
+        self.headers.network_at = at.expect("headers of a packet are shorter than 4 GiB");
         self.headers.fragment = None;
         self.headers.tcp_flags = 0;
         self.headers.tcp_window = 0;

@@ -325,6 +325,41 @@ fn tunnels_by_inner_and_outer_key() {
     }
 }
 
+/// RFC 5102 §5.10.1: header and payload of IP, not the link's header, tags and padding.
+#[test]
+fn an_ip_packet_has_the_bytes_that_it_says() {
+    let bytes = |packet: &[u8], wire_len: usize| {
+        let headers = inner(LinkType::ETHERNET, packet);
+        headers.ip_bytes(packet, u32::try_from(wire_len).unwrap())
+    };
+    let ip = ip4(1, 2, protocol::UDP, &udp(53, 5353, b"payload"));
+    let mut padded = ethernet(ethertype::IPV4, &ip);
+    padded.resize(60, 0);
+    assert_eq!(bytes(&padded, 60), Some(35));
+    // Cut short after the headers.
+    assert_eq!(bytes(&padded[..42], 60), Some(35));
+    let tagged = [&[0, 7, 8, 0][..], &ip].concat();
+    assert_eq!(bytes(&ethernet(ethertype::VLAN, &tagged), 53), Some(35));
+    // The packet in a tunnel, not the tunnel.
+    let tunnel = ethernet(ethertype::IPV4, &ip4(8, 9, protocol::IPV4, &ip));
+    assert_eq!(bytes(&tunnel, tunnel.len()), Some(35));
+    // A segment that is divided only after it was captured.
+    let mut offloaded = ethernet(ethertype::IPV4, &ip);
+    offloaded[16..18].fill(0);
+    assert_eq!(bytes(&offloaded, 9014), Some(9000));
+    let ip = ip6(1, 2, protocol::UDP, &udp(53, 5353, b"payload"));
+    let mut padded = ethernet(ethertype::IPV6, &ip);
+    padded.resize(80, 0);
+    assert_eq!(bytes(&padded, 80), Some(55));
+    padded[18..20].fill(0);
+    assert_eq!(bytes(&padded, 70_014), Some(70_000), "a jumbogram");
+    let mut empty = ethernet(ethertype::IPV6, &ip6(1, 2, 59, &[]));
+    empty.resize(60, 0);
+    assert_eq!(bytes(&empty, 60), Some(40));
+    let arp = ethernet(ethertype::ARP, &[0; 28]);
+    assert_eq!(bytes(&arp, 42), None);
+}
+
 #[test]
 fn other_transports() {
     for (number, len) in [

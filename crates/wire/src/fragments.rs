@@ -1,7 +1,7 @@
 //! Later fragments get the ports of their packet's first one.
 
-use strata_wire::dissect::Fragment;
-use strata_wire::{FlowHasher, FlowKey, Headers, mix64};
+use crate::flow::{FlowHasher, FlowKey, mix64};
+use crate::headers::{Fragment, Headers};
 
 /// Entries of the table: 24 bytes each, 96 KiB.
 const ENTRIES: usize = 1 << 12;
@@ -20,7 +20,7 @@ struct Entry {
 /// slot. A later fragment that arrives before its first, or whose first was replaced, keeps a flow
 /// key without ports.
 #[derive(Debug)]
-pub(crate) struct FragmentTable {
+pub struct FragmentTable {
     entries: Vec<Entry>,
 }
 
@@ -34,7 +34,8 @@ impl Default for FragmentTable {
 
 impl FragmentTable {
     /// Stores the ports of a first fragment; gives them to a later one.
-    pub(crate) fn resolve(
+    #[inline]
+    pub fn resolve(
         &mut self,
         headers: &mut Headers,
         fragment: Fragment,
@@ -74,7 +75,7 @@ impl FragmentTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use strata_wire::{AddressFamily, Endpoint};
+    use crate::flow::{AddressFamily, Endpoint};
 
     fn fragment(from: u128, to: u128, port: u16, id: u32, first: bool) -> (Headers, Fragment) {
         let end = |address, port| Endpoint { address, port };
