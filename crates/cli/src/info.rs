@@ -110,16 +110,35 @@ impl Contents {
                 *entry.or_default() += count;
             }
             contents.reasons.begin_block(block.header.worker);
-            for record in block.records().flatten() {
+            let mut undefined = 0_u64;
+            for record in block.records() {
                 match record {
-                    Record::Verdict(id, verdict) => contents.reasons.define(id, verdict),
-                    Record::Packet(packet) => contents.reasons.count(&packet),
-                    Record::Meta(Meta::Interface { id, interface }) => {
+                    Ok(Record::Verdict(id, verdict)) => contents.reasons.define(id, verdict),
+                    Ok(Record::Packet(packet)) => {
+                        undefined += u64::from(!contents.reasons.knows(packet.interface));
+                        contents.reasons.count(&packet);
+                    }
+                    Ok(Record::Meta(Meta::Interface { id, interface })) => {
                         contents.reasons.interface(id, interface.link);
                     }
-                    Record::Context(json) => contents.reasons.context(json),
-                    Record::Meta(_) | Record::FlowShare(_) => {}
+                    Ok(Record::Context(json)) => contents.reasons.context(json),
+                    Ok(Record::Meta(_) | Record::FlowShare(_)) => {}
+                    Err(bad) => contents.damage.push(Damage {
+                        file: block.file.clone(),
+                        offset: block.records_at() + bad.at as u64,
+                        problem: bad.problem.to_owned(),
+                    }),
                 }
+            }
+            if undefined > 0 {
+                contents.damage.push(Damage {
+                    file: block.file.clone(),
+                    offset: block.offset,
+                    problem: format!(
+                        "{} that exports leave out: the definition of their interface is missing",
+                        count_of(undefined, "packet")
+                    ),
+                });
             }
         }
         if reasons {

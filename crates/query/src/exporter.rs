@@ -12,6 +12,8 @@ use strata_store::{Damage, Log, Select, StoreError};
 use strata_wire::pcapng::options;
 use strata_wire::{Interface, LinkType, Meta};
 
+use crate::left_out::{LeftOut, Missing, Place};
+
 /// What to export.
 #[derive(Default)]
 pub struct ExportOptions<'a> {
@@ -81,6 +83,9 @@ pub struct Exported {
     pub examined: u64,
     /// Records of blocks decoded.
     pub decoded: u64,
+    /// Packets left out, since the log lacks a definition that they refer to: `damage` says which, and
+    /// where.
+    pub left_out: u64,
     /// Damaged places that were skipped.
     pub damage: Vec<Damage>,
 }
@@ -92,6 +97,8 @@ pub struct LoggedPacket<'a> {
     pub recording: u32,
     /// Number of its interface, of all interfaces of the log.
     pub interface: u16,
+    /// Number of its interface within the recording, as in the log's tables.
+    pub interface_id: u16,
     /// The interface's link type.
     pub link: LinkType,
     /// Arrival, ns since 1970; 0 without a timestamp.
@@ -193,6 +200,7 @@ impl Sections {
             for block in log.blocks(recording, &select) {
                 let block = match block {
                     Ok(block) => block,
+                    // Whoever reads the packets meets this block again, and reports it; bad records too.
                     Err(StoreError::Damage(_)) => continue,
                     Err(error) => return Err(error),
                 };
@@ -216,6 +224,7 @@ pub(crate) struct Exporter<'a, W: Write> {
     /// Link type of the interface that was looked up last.
     last_link: Option<((u32, u16), LinkType)>,
     packet_options: Vec<u8>,
+    left_out: LeftOut,
     exported: Exported,
 }
 
@@ -255,6 +264,7 @@ impl<'a, W: Write> Exporter<'a, W> {
             interfaces: HashMap::new(),
             last_link: None,
             packet_options: Vec::new(),
+            left_out: LeftOut::default(),
             exported: Exported::default(),
         }
     }
@@ -274,12 +284,14 @@ impl<'a, W: Write> Exporter<'a, W> {
     /// # Errors
     ///
     /// If it cannot be written.
-    pub(crate) fn finish(self) -> Result<Exported, ArchiveError> {
+    pub(crate) fn finish(mut self) -> Result<Exported, ArchiveError> {
         match self.output {
             Output::PcapNg(writer) => drop(writer.finish()?),
             Output::Pcap(writer) => drop(writer.finish()?),
             Output::Packets(_) => {}
         }
+        self.exported.left_out = self.left_out.packets;
+        self.exported.damage.extend(self.left_out.into_damage());
         Ok(self.exported)
     }
 
@@ -312,7 +324,7 @@ impl<'a, W: Write> Exporter<'a, W> {
                 let number = known.map(|entry| entry.map(|(number, _)| *number));
                 if let Output::PcapNg(writer) = &mut self.output {
                     match number {
-                        // Statistics about an interface whose description is damaged.
+                        // Statistics about an interface whose definition is missing; its packets say so.
                         Some(None) => {}
                         Some(Some(number)) => writer.block(block_type, Some(number), &body)?,
                         None => writer.block(block_type, None, &body)?,
@@ -333,17 +345,24 @@ impl<'a, W: Write> Exporter<'a, W> {
         recording: u32,
         packet: &PacketRecord<'_>,
         judged: &impl Judgement,
+        place: Place<'_>,
     ) -> Result<(), ArchiveError> {
-        if let Some(interface) = self.wanted(recording, packet)
-            && self.was_kept_so(judged)
+        if let Some(interface) = self.wanted(recording, packet, place)
+            && self.was_kept_so(judged, place)
         {
             self.write(interface, packet, judged)?;
         }
         Ok(())
     }
 
-    /// The packet's interface, if the packet is wanted.
-    fn wanted(&mut self, recording: u32, packet: &PacketRecord<'_>) -> Option<(u32, u16)> {
+    /// The packet's interface, if the packet is wanted. A packet whose interface is not defined is
+    /// counted: it may be wanted.
+    fn wanted(
+        &mut self,
+        recording: u32,
+        packet: &PacketRecord<'_>,
+        place: Place<'_>,
+    ) -> Option<(u32, u16)> {
         let select = &self.options.select;
         if select.from_ns.is_some_and(|from| packet.ts_ns < from)
             || select.to_ns.is_some_and(|to| packet.ts_ns >= to)
@@ -355,7 +374,10 @@ impl<'a, W: Write> Exporter<'a, W> {
         let link = match self.last_link {
             Some((last, link)) if last == key => link,
             _ => {
-                let (_, interface) = self.interfaces.get(&key)?;
+                let Some((_, interface)) = self.interfaces.get(&key) else {
+                    self.left_out.of_interface(packet, place);
+                    return None;
+                };
                 self.last_link = Some((key, interface.link));
                 interface.link
             }
@@ -368,10 +390,21 @@ impl<'a, W: Write> Exporter<'a, W> {
         Some(key)
     }
 
-    fn was_kept_so(&self, judged: &impl Judgement) -> bool {
+    fn was_kept_so(&mut self, judged: &impl Judgement, place: Place<'_>) -> bool {
         let kept = &self.options.kept;
-        let class = || judged.class().unwrap_or("unknown");
-        kept.is_all() || kept.is(class(), judged.granularity(), &judged.reason())
+        if kept.is_all() {
+            return true;
+        }
+        let class = judged.class();
+        let is = kept.is(
+            class.unwrap_or("unknown"),
+            judged.granularity(),
+            &judged.reason(),
+        );
+        if !is && class.is_none() {
+            self.left_out.count(Missing::Verdict, place);
+        }
+        is
     }
 
     fn write(
@@ -380,15 +413,15 @@ impl<'a, W: Write> Exporter<'a, W> {
         packet: &PacketRecord<'_>,
         judged: &impl Judgement,
     ) -> Result<(), ArchiveError> {
-        let Some((number, interface)) = self.interfaces.get(&(recording, interface)) else {
-            return Ok(());
-        };
+        let known = self.interfaces.get(&(recording, interface));
+        let (number, interface) = known.expect("a packet is wanted if its interface is known");
         let number = *number;
         if let Output::Packets(take) = &mut self.output {
             self.exported.packets += 1;
             let logged = LoggedPacket {
                 recording,
                 interface: number,
+                interface_id: packet.interface,
                 link: interface.link,
                 ts_ns: packet.ts_ns,
                 has_timestamp: packet.has_timestamp,

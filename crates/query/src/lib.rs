@@ -20,6 +20,7 @@
 //! row_writer packet_row   rows of flows and packets as Parquet
 //! find decided     which rows may be wanted
 //! record cells     a row of flows; values of rows, checked
+//! left_out         packets whose definitions are missing, counted
 //! ```
 //!
 //! Above `archive` and `store`; used by the command line.
@@ -33,6 +34,7 @@ mod export;
 mod exporter;
 mod find;
 mod ipfix;
+mod left_out;
 mod merge;
 mod packet_row;
 mod parts;

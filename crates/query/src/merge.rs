@@ -18,6 +18,7 @@ use strata_wire::{Context, FlowShare, KeepKind};
 
 use crate::by_time::Waiting;
 use crate::exporter::{Exporter, Judgement};
+use crate::left_out::Place;
 use crate::parts::Parts;
 
 /// One of the sources that are merged.
@@ -151,8 +152,13 @@ impl Source<'_> {
         match self {
             Self::Blocks(blocks) => blocks.take(recording, exporter),
             Self::Parts(parts) => {
+                let named = parts.named();
                 if let Some(packet) = parts.next()? {
-                    exporter.packet(recording, &record(&packet), &packet)?;
+                    let place = Place {
+                        file: &named,
+                        offset: 0,
+                    };
+                    exporter.packet(recording, &record(&packet), &packet, place)?;
                 }
                 Ok(())
             }
@@ -291,7 +297,7 @@ impl Taken {
             Ok(Record::Packet(packet)) => {
                 if self.interface.is_none_or(|own| own == packet.interface) {
                     let judged = known.of(&packet);
-                    exporter.packet(recording, &packet, &judged)?;
+                    exporter.packet(recording, &packet, &judged, Place::of(block))?;
                 }
             }
             Ok(Record::Verdict(id, verdict)) => {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use strata_archive::parts::{self, Input, PAGE_ROWS, PayloadReader, Rebuild, Row, TableReader};
 use strata_archive::{ArchiveError, PacketColumn};
@@ -46,6 +47,8 @@ pub(crate) struct Parts<'a> {
     open: BTreeMap<u32, OpenPart>,
     waiting: ByTime,
     damage: Vec<Damage>,
+    /// What its packets are called in messages, which no longer tell of which part they are.
+    named: Arc<str>,
 }
 
 impl<'a> Parts<'a> {
@@ -66,7 +69,13 @@ impl<'a> Parts<'a> {
             open: BTreeMap::new(),
             waiting: ByTime::new(memory_bytes),
             damage: Vec::new(),
+            named: format!("{} (compacted)", log.disk().display("packets")).into(),
         }
+    }
+
+    /// What the packets are called in messages.
+    pub(crate) fn named(&self) -> Arc<str> {
+        Arc::clone(&self.named)
     }
 
     /// What could not be read.

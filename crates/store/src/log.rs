@@ -266,8 +266,11 @@ impl Log {
         }
         for worker in 0..=u16::MAX {
             let name = checkpoint_name(recording.id, worker);
-            let Ok(content) = read_all(self.disk.as_ref(), &name) else {
-                break;
+            let content = match read_all(self.disk.as_ref(), &name) {
+                Ok(content) => content,
+                // There are no more workers.
+                Err(error) if error.kind() == ErrorKind::NotFound => break,
+                Err(error) => return Err(io_error(self.disk.display(&name), "read")(error)),
             };
             if let Some(last) = Checkpoint::latest(&content) {
                 let known = next_seq.entry(worker).or_default();

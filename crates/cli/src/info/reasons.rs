@@ -69,6 +69,11 @@ impl Reasons {
         self.links.insert(id, link);
     }
 
+    /// Whether an interface is defined.
+    pub(super) fn knows(&self, interface: u16) -> bool {
+        self.links.contains_key(&interface)
+    }
+
     pub(super) fn context(&mut self, json: &[u8]) {
         let context = match Context::from_json(json) {
             Ok(context) => context,

@@ -7,11 +7,14 @@ use foldhash::fast::RandomState;
 use strata_archive::ArchiveError;
 use strata_blocks::{PacketRecord, Record};
 use strata_store::{BlockFile, Damage, Recording, Select, StoreError};
-use strata_wire::dissect::dissect;
-use strata_wire::{AddressFamily, Context, Endpoint, FlowKey, KeepKind, LinkType, Meta};
-use strata_wire::{Plain, TunnelKey, clamped};
+use strata_wire::dissect::{Fragment, Headers, dissect};
+use strata_wire::{
+    AddressFamily, Context, Endpoint, FlowHasher, FlowKey, FragmentTable, KeepKind, LinkType, Meta,
+    Plain, TunnelKey, clamped,
+};
 
 use crate::exporter::Judgement as _;
+use crate::left_out::{LeftOut, Place};
 use crate::merge::Known;
 
 use super::{FoundPacket, FoundRun, Label, Matches, Searching, TakeFound, is_within};
@@ -47,6 +50,10 @@ struct OfBlocks<'a, 'm> {
     /// By verdict.
     told: HashMap<u16, Told, RandomState>,
     pending: Vec<Pending>,
+    hasher: FlowHasher,
+    /// Later fragments belong to the flow of their first one, if both are in these blocks and match.
+    fragments: FragmentTable,
+    left_out: LeftOut,
 }
 
 /// Passes what is wanted of some blocks of a file.
@@ -65,6 +72,9 @@ pub(super) fn of_blocks(
         recording: searching.model_of(recording.id),
         told: HashMap::default(),
         pending: Vec::with_capacity(PENDING),
+        hasher: FlowHasher::new(recording.hash_seed),
+        fragments: FragmentTable::default(),
+        left_out: LeftOut::default(),
     };
     let select = Select {
         numbers: Some(numbers),
@@ -84,7 +94,7 @@ pub(super) fn of_blocks(
         };
         for record in block.records() {
             match record {
-                Ok(Record::Packet(packet)) => blocks.packet(&packet, take),
+                Ok(Record::Packet(packet)) => blocks.packet(&packet, Place::of(&block), take),
                 Ok(Record::Verdict(id, verdict)) => {
                     if blocks.known.define(id, verdict) {
                         blocks.told.remove(&id);
@@ -107,6 +117,9 @@ pub(super) fn of_blocks(
         }
         blocks.pass(take);
     }
+    for place in blocks.left_out.into_damage() {
+        take.damage(place.to_string());
+    }
     Ok(())
 }
 
@@ -123,18 +136,22 @@ impl OfBlocks<'_, '_> {
     }
 
     #[allow(clippy::cast_possible_truncation, reason = "a score is from 0 to 1")]
-    fn packet(&mut self, packet: &PacketRecord<'_>, take: &mut dyn TakeFound) {
+    fn packet(&mut self, packet: &PacketRecord<'_>, place: Place<'_>, take: &mut dyn TakeFound) {
         let find = &self.searching.find;
         if !is_within(find, packet.ts_ns) {
             return;
         }
         let Some(&link) = self.links.get(&packet.interface) else {
+            self.left_out.of_interface(packet, place);
             return;
         };
         if find.filter.is_some() && !(self.matches)(link, packet.data, packet.wire_len) {
             return;
         }
-        let (flow, low_to_high) = flow_of(link, packet.data);
+        let (flow, low_to_high) = flow_of(link, packet.data, |headers, fragment| {
+            self.fragments
+                .resolve(headers, fragment, &self.hasher, packet.ts_ns);
+        });
         take.soon(&flow);
         let known = &self.known;
         let told = self.told.entry(packet.verdict).or_insert_with(|| {
@@ -190,13 +207,21 @@ impl OfBlocks<'_, '_> {
 }
 
 /// The flow of a packet, and whether it goes from its low to its high endpoint.
-pub(super) fn flow_of(link: LinkType, packet: &[u8]) -> (FlowKey, bool) {
+/// `resolve` may give a later fragment the ports of its first one.
+pub(super) fn flow_of(
+    link: LinkType,
+    packet: &[u8],
+    resolve: impl FnOnce(&mut Headers, Fragment),
+) -> (FlowKey, bool) {
     if link == LinkType::ETHERNET
         && let Some(plain) = Plain::read(packet)
     {
         return plain.key();
     }
-    let headers = dissect(link, packet, TunnelKey::Inner);
+    let mut headers = dissect(link, packet, TunnelKey::Inner);
+    if let Some(fragment) = headers.fragment {
+        resolve(&mut headers, fragment);
+    }
     match headers.key {
         // As in the tables, which do not hold the EtherType.
         Some(key) if key.family == AddressFamily::Mac => {

@@ -145,7 +145,7 @@ impl Outlining<'_> {
                     point((class, count.keep.name()), first, amounts, take);
                 }
             } else if !is_indexed {
-                if self.records(&block, take) != packets {
+                if self.records(&block, take) != Some(packets) {
                     return Ok(false);
                 }
             } else {
@@ -158,7 +158,7 @@ impl Outlining<'_> {
             }
         }
         for (numbers, packets) in cut {
-            if self.read((recording, file), numbers, take)? != packets {
+            if self.read((recording, file), numbers, take)? != Some(packets) {
                 return Ok(false);
             }
         }
@@ -179,13 +179,14 @@ impl Outlining<'_> {
             && is_within(&self.find, ts_max_ns)
     }
 
-    /// Counts the packets of some blocks of a file one by one; returns how many these blocks have.
+    /// Counts the packets of some blocks of a file one by one; returns how many these blocks have, if all
+    /// of it can be read and told.
     fn read(
         &self,
         (recording, file): (&Recording, &BlockFile),
         numbers: Range<usize>,
         take: &mut dyn TakeFound,
-    ) -> Result<u64, ArchiveError> {
+    ) -> Result<Option<u64>, ArchiveError> {
         let select = Select {
             numbers: Some(numbers),
             ..Select::default()
@@ -193,23 +194,27 @@ impl Outlining<'_> {
         let mut packets = 0;
         for block in self.log.blocks_in(recording, file, &select) {
             match block {
-                Ok(block) if (self.outline.goes_on)() => packets += self.records(&block, take),
-                // Too few will be counted.
-                Ok(_) | Err(StoreError::Damage(_)) => {}
+                Ok(block) if (self.outline.goes_on)() => match self.records(&block, take) {
+                    Some(more) => packets += more,
+                    None => return Ok(None),
+                },
+                Ok(_) | Err(StoreError::Damage(_)) => return Ok(None),
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(packets)
+        Ok(Some(packets))
     }
 
-    /// Counts the packets of a block that are in the time asked for; returns how many it has.
-    fn records(&self, block: &Block, take: &mut dyn TakeFound) -> u64 {
+    /// Counts the packets of a block that are in the time asked for; returns how many it has, `None` if
+    /// something of it cannot be told: a bad record, a packet whose verdict is defined in another block.
+    fn records(&self, block: &Block, take: &mut dyn TakeFound) -> Option<u64> {
         let step = self.outline.points_ns;
         let mut known = Known::default();
         let mut classes: Vec<String> = Vec::new();
         let mut by_verdict: HashMap<u16, usize, RandomState> = HashMap::default();
         let mut sums: HashMap<(u64, usize, KeepKind), Sum, RandomState> = HashMap::default();
         let mut packets = 0;
+        let mut is_told = true;
         for record in block.records() {
             match record {
                 Ok(Record::Packet(packet)) => {
@@ -219,7 +224,9 @@ impl Outlining<'_> {
                     }
                     let class = *by_verdict.entry(packet.verdict).or_insert_with(|| {
                         let judged = known.of(&packet);
-                        classes.push(judged.class().unwrap_or("unknown").to_owned());
+                        let class = judged.class();
+                        is_told &= class.is_some();
+                        classes.push(class.unwrap_or("unknown").to_owned());
                         classes.len() - 1
                     });
                     let by = (packet.ts_ns / step, class, packet.keep);
@@ -233,20 +240,22 @@ impl Outlining<'_> {
                     }
                 }
                 Ok(Record::Context(json)) => {
-                    if let Ok(context) = Context::from_json(json) {
-                        known.context = context;
-                        by_verdict.clear();
-                    }
+                    known.context = Context::from_json(json).ok()?;
+                    by_verdict.clear();
                 }
-                Ok(Record::Meta(_) | Record::FlowShare(_)) | Err(_) => {}
+                Ok(Record::Meta(_) | Record::FlowShare(_)) => {}
+                Err(_) => return None,
             }
+        }
+        if !is_told {
+            return None;
         }
         for ((at, class, keep), sum) in sums {
             let of = (classes[class].as_str(), keep.name());
             tell(of, sum.span, sum.amounts, take);
             point(of, at * step, sum.amounts, take);
         }
-        packets
+        Some(packets)
     }
 }
 

@@ -361,7 +361,7 @@ impl<'a> Rebuilding<'a> {
             if !is_within(find, row.time) || !matches(link, bytes, row.wire) {
                 continue;
             }
-            let (key, low_to_high) = flow_of(link, bytes);
+            let (key, low_to_high) = flow_of(link, bytes, |_, _| ());
             let text = |bytes| std::str::from_utf8(bytes).unwrap_or("damaged");
             let label = take.label(&Label {
                 recording: self.recording,
@@ -371,10 +371,9 @@ impl<'a> Rebuilding<'a> {
             });
             take.packets(&FoundRun {
                 flow: flow.key,
-                low_to_high: if key == flow.key {
-                    low_to_high
-                } else {
-                    flow.from_low
+                low_to_high: match is_of(&key, &flow.key) {
+                    true => low_to_high,
+                    false => flow.from_low,
                 },
                 label,
                 packets: &[FoundPacket {
@@ -386,6 +385,13 @@ impl<'a> Rebuilding<'a> {
             });
         }
     }
+}
+
+/// Whether a packet with this key tells the direction of a flow's packets: it has the same key, or, as a
+/// later fragment, that without its ports.
+fn is_of(key: &FlowKey, flow: &FlowKey) -> bool {
+    let is_of_ends = [key.low.address, key.high.address] == [flow.low.address, flow.high.address];
+    key == flow || (is_of_ends && flow.low.address != flow.high.address)
 }
 
 /// Damage of metadata is found with the packets whose link is not known.
