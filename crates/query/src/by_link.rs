@@ -8,7 +8,7 @@ use strata_wire::LinkType;
 pub struct ByLink {
     filter: Filter,
     /// Short: searched for every packet.
-    programs: Vec<(LinkType, Option<Program>)>,
+    programs: Vec<(LinkType, Result<Program, CompileError>)>,
     refused: fn(LinkType, &CompileError),
 }
 
@@ -25,19 +25,38 @@ impl ByLink {
 
     /// Whether a packet, as far as it was kept, matches.
     pub fn matches(&mut self, link: LinkType, packet: &[u8], wire_len: u32) -> bool {
+        let program = self.program(link);
+        program.is_ok_and(|program| program.matches(packet, wire_len))
+    }
+
+    /// Whether the filter can be tested on packets of a link type.
+    pub fn fits(&mut self, link: LinkType) -> bool {
+        self.program(link).is_ok()
+    }
+
+    /// Why the filter can be tested on none of the link types that packets came of; `None` if it can on
+    /// one, or no packets came.
+    #[must_use]
+    pub fn misfit(&self) -> Option<&CompileError> {
+        let mut programs = self.programs.iter().map(|(_, program)| program);
+        match programs.clone().any(Result::is_ok) {
+            true => None,
+            false => programs.find_map(|program| program.as_ref().err()),
+        }
+    }
+
+    fn program(&mut self, link: LinkType) -> Result<&Program, &CompileError> {
         let known = self.programs.iter().position(|(of, _)| *of == link);
         let at = known.unwrap_or_else(|| {
             let compiled = self.filter.compile(link);
             if let Err(problem) = &compiled {
                 (self.refused)(link, problem);
             }
-            self.programs.push((link, compiled.ok()));
+            self.programs.push((link, compiled));
             self.programs.len() - 1
         });
         let (_, program) = &self.programs[at];
-        program
-            .as_ref()
-            .is_some_and(|program| program.matches(packet, wire_len))
+        program.as_ref()
     }
 
     /// [`ByLink::matches`] as `ExportOptions` takes it.
