@@ -2,6 +2,7 @@
 
 use std::io;
 use std::num::{IntErrorKind, ParseIntError};
+use std::sync::Once;
 
 use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
@@ -95,11 +96,39 @@ pub(crate) fn percent(part: u64, whole: u64) -> String {
     format!("{:.2} %", part as f64 * 100.0 / whole as f64)
 }
 
+/// The local time zone: the one that TZ says (POSIX.1, tzset(3)), else that of /etc/localtime, else UTC.
+///
+/// # Errors
+///
+/// If TZ says one that is not known here: times would be in another than was meant.
+pub(crate) fn zone() -> Result<TimeZone> {
+    let said = std::env::var_os("TZ").filter(|said| !said.is_empty());
+    match (TimeZone::try_system(), said) {
+        (Ok(zone), _) => Ok(zone),
+        (Err(_), None) => Ok(TimeZone::UTC),
+        (Err(_), Some(said)) => bail!(
+            "TZ={}: no such time zone is known here: write a name that /usr/share/zoneinfo has (package \
+             tzdata), such as Europe/Berlin, or a rule such as CET-1CEST,M3.5.0,M10.5.0/3",
+            Printable(&said.to_string_lossy())
+        ),
+    }
+}
+
+/// As [`zone`], to show times in; UTC, which is said once and by each time's offset, if TZ says one that is
+/// not known.
+fn zone_to_show() -> TimeZone {
+    static SAID: Once = Once::new();
+    zone().unwrap_or_else(|error| {
+        SAID.call_once(|| warn(&format!("{error}; times are shown as UTC")));
+        TimeZone::UTC
+    })
+}
+
 /// A time in ns as local time.
 pub(crate) fn time(ts_ns: u64) -> String {
     match Timestamp::from_nanosecond(i128::from(ts_ns)) {
         Ok(time) => {
-            let zoned = time.to_zoned(TimeZone::system());
+            let zoned = time.to_zoned(zone_to_show());
             zoned.strftime("%Y-%m-%d %H:%M:%S%.9f %:z").to_string()
         }
         Err(_) => format!("{ts_ns} ns after 1970"),
@@ -115,15 +144,15 @@ pub(crate) fn parse_time(text: &str, reference_ns: u64) -> Result<u64> {
     if let Ok(time) = text.parse::<Timestamp>() {
         return to_ns(time);
     }
-    let zone = TimeZone::system();
     if let Ok(local) = text.parse::<jiff::civil::DateTime>() {
-        return to_ns(local.to_zoned(zone)?.timestamp());
+        return to_ns(local.to_zoned(zone()?)?.timestamp());
     }
     if text.contains(':') {
         let parsed = text
             .parse::<jiff::civil::Time>()
             .or_else(|_| format!("{text}:00").parse());
         if let Ok(clock) = parsed {
+            let zone = zone()?;
             let reference = Timestamp::from_nanosecond(i128::from(reference_ns))?;
             let day = reference.to_zoned(zone.clone()).date();
             return to_ns(day.to_datetime(clock).to_zoned(zone)?.timestamp());

@@ -10,6 +10,7 @@ use jiff::Zoned;
 
 use crate::output::refuse;
 use crate::record::rotate_bytes;
+use crate::text;
 
 /// When a file is followed by another.
 #[derive(Clone, Debug, clap::Args)]
@@ -69,6 +70,8 @@ impl RotateArgs {
             if rotation.bytes_max.is_some() && rotation.count.is_some() {
                 return Err(refuse("-W is for -C or for -G, not for both at once"));
             }
+            // Names with times of another zone than TZ says would be wrong.
+            text::zone()?;
             let (now, later) = (Zoned::now(), Zoned::now() + Duration::from_secs(40_000_000));
             if rotation.at(&now)? == rotation.at(&later)? {
                 return Err(refuse(format!(
