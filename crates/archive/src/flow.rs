@@ -4,7 +4,8 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use sha1::{Digest, Sha1};
 use strata_wire::dissect::protocol;
-use strata_wire::{AddressFamily, Endpoint, FlowKey, FlowShare, ip_addr};
+use strata_wire::transport::tcp_flag;
+use strata_wire::{AddressFamily, Endpoint, FlowKey, FlowShare, ethernet, ip_addr};
 
 use crate::names::Names;
 use crate::predict::Direction;
@@ -24,6 +25,24 @@ pub(crate) struct Flow {
     pub(crate) last_codes: [[u32; 2]; 2],
     /// Type and code of the first packet, for ICMP.
     pub(crate) icmp: Option<[u8; 2]>,
+    /// Why it ended, if it did.
+    pub(crate) end_reason: Option<EndReason>,
+}
+
+/// Why a flow ended: the values of flowEndReason (IANA, information element 136).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum EndReason {
+    /// It had no packet for the idle timeout.
+    Idle = 1,
+    /// It went on for the active timeout.
+    Active = 2,
+    /// Both sides sent FIN, or one RST.
+    End = 3,
+    /// What is exported ends here.
+    Forced = 4,
+    /// There was no room for another flow.
+    Resources = 5,
 }
 
 /// The counters of a flow.
@@ -33,6 +52,8 @@ pub(crate) struct Stats {
     pub(crate) last_ns: u64,
     pub(crate) packets: [u64; 2],
     pub(crate) wire_bytes: [u64; 2],
+    /// Of the IP packets that the key is of, as they say themselves.
+    pub(crate) ip_bytes: [u64; 2],
     pub(crate) logged_bytes: u64,
     pub(crate) tcp_flags: [u16; 2],
     pub(crate) classes: Classes,
@@ -44,6 +65,16 @@ pub(crate) struct Stats {
     size_squares: u128,
     ipd_min_ns: u64,
     ipd_max_ns: u64,
+}
+
+/// How long a packet is.
+pub(crate) struct PacketBytes {
+    /// On the wire.
+    pub(crate) wire_len: u32,
+    /// By its innermost IP header; 0 if it is not IP.
+    pub(crate) ip: u32,
+    /// Kept in the log.
+    pub(crate) logged: u64,
 }
 
 /// Packets by class. Nearly every flow has only one class, which needs no allocation.
@@ -87,6 +118,7 @@ impl Flow {
             names: Names::default(),
             last_codes: [[u32::MAX; 2]; 2],
             icmp: None,
+            end_reason: None,
         }
     }
 
@@ -97,6 +129,18 @@ impl Flow {
         } else {
             (self.key.high, self.key.low)
         }
+    }
+
+    /// Whether both sides of its TCP connection have sent FIN, or one of them RST.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.is_tcp() && end_connection(self.stats.tcp_flags)
+    }
+
+    /// The EtherType of what is not IP; `None` if it is IP, or has a length in its place (IEEE 802.3).
+    pub(crate) fn ether_type(&self) -> Option<u16> {
+        let kind = self.key.low.port;
+        let is_type = self.key.family == AddressFamily::Mac && kind > ethernet::LENGTH_MAX;
+        is_type.then_some(kind)
     }
 
     /// Whether its protocol has ports.
@@ -116,7 +160,12 @@ impl Flow {
 
 impl Stats {
     /// Counts a packet.
-    pub(crate) fn count(&mut self, direction: usize, ts_ns: u64, wire_len: u32, logged: u64) {
+    pub(crate) fn count(&mut self, direction: usize, ts_ns: u64, bytes: &PacketBytes) {
+        let &PacketBytes {
+            wire_len,
+            ip,
+            logged,
+        } = bytes;
         if self.packets == [0, 0] {
             self.first_ns = ts_ns;
             (self.size_min, self.ipd_min_ns) = (u32::MAX, u64::MAX);
@@ -129,6 +178,7 @@ impl Stats {
         self.last_ns = self.last_ns.max(ts_ns);
         self.packets[direction] += 1;
         self.wire_bytes[direction] += u64::from(wire_len);
+        self.ip_bytes[direction] += u64::from(ip);
         self.logged_bytes += logged;
         self.size_min = self.size_min.min(wire_len);
         self.size_max = self.size_max.max(wire_len);
@@ -270,6 +320,13 @@ pub fn icmp_counterpart(number: u8, kind: u8) -> Option<u8> {
         _ if kind == answer => Some(ask),
         _ => None,
     })
+}
+
+/// Whether these flags, by direction, end a TCP connection: FIN from both sides, or RST from one.
+pub(crate) fn end_connection([one, other]: [u16; 2]) -> bool {
+    let any = |flag: u8| (one | other) & u16::from(flag) != 0;
+    let both = |flag: u8| one & other & u16::from(flag) != 0;
+    any(tcp_flag::RST) || both(tcp_flag::FIN)
 }
 
 /// A stored score, from 0 to 1.

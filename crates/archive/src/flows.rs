@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use parquet::data_type::ByteArray;
+use serde_json::Value;
 use strata_wire::AddressFamily;
 
 use crate::addresses::Addresses;
-use crate::flow::{Classes, Flow, Stats, community_id, score};
+use crate::flow::{Classes, EndReason, Flow, Stats, community_id, score};
 use crate::names::Names;
 use crate::run::Run;
 use crate::spec::{Coding, Element, ElementForm, Kind, Narrows, Spec, Unit, columns};
@@ -54,12 +55,14 @@ const SOURCE: Element = Element::by_version(
     [8, 27],
     ["sourceIPv4Address", "sourceIPv6Address"],
     ElementForm::Address,
-);
+)
+.of_mac(56, "sourceMacAddress");
 const DESTINATION: Element = Element::by_version(
     [12, 28],
     ["destinationIPv4Address", "destinationIPv6Address"],
     ElementForm::Address,
-);
+)
+.of_mac(80, "destinationMacAddress");
 const ICMP: [&str; 2] = ["icmpTypeCodeIPv4", "icmpTypeCodeIPv6"];
 const ICMP_TYPE: Element = Element::by_version([32, 139], ICMP, ElementForm::FirstByte);
 const ICMP_CODE: Element = Element::by_version([32, 139], ICMP, ElementForm::SecondByte);
@@ -73,7 +76,8 @@ columns! {
                 Int64,
                 Delta,
                 "part << 32 + number; `packets` refers to it",
-            ),
+            )
+            .internal(),
             Int(|row| row.flow_id),
         ),
         FirstTime: column(
@@ -130,6 +134,16 @@ columns! {
             .element(Element::unsigned(4, "protocolIdentifier", 1)),
             IntOrNull(|row| row.protocol()),
         ),
+        EtherType: column(
+            Spec::new(
+                "ether_type",
+                Int32,
+                Dictionary,
+                "of what is not IP; NULL of IP, and where the frame has a length instead; files of earlier versions lack it",
+            )
+            .element(Element::unsigned(256, "ethernetType", 2)),
+            IntOrNull(|row| row.flow.ether_type().map(i64::from)),
+        ),
         IcmpType: column(
             Spec::new(
                 "icmp_type",
@@ -178,7 +192,7 @@ columns! {
                 "of the whole frames, from `src`",
             )
             .unit(Unit::Bytes)
-            .element(Element::unsigned(1, "octetDeltaCount", 8)),
+            .element(Element::unsigned(352, "layer2OctetDeltaCount", 8)),
             Int(|row| row.stats().wire_bytes[row.there()].cast_signed()),
         ),
         ReverseWireBytes: column(
@@ -189,8 +203,25 @@ columns! {
                 "of the whole frames, from `dst`",
             )
             .unit(Unit::Bytes)
-            .element(Element::unsigned(1, "octetDeltaCount", 8)),
+            .element(Element::unsigned(352, "layer2OctetDeltaCount", 8)),
             Int(|row| row.stats().wire_bytes[row.back()].cast_signed()),
+        ),
+        IpBytes: column(
+            Spec::new(
+                "ip_bytes",
+                Int64,
+                Delta,
+                "of the IP packets from `src`, header and payload, by their length fields; in a tunnel those of the inner packets; NULL if not IP; files of earlier versions lack it",
+            )
+            .unit(Unit::Bytes)
+            .element(Element::unsigned(1, "octetDeltaCount", 8)),
+            IntOrNull(|row| row.ip_bytes(row.there())),
+        ),
+        ReverseIpBytes: column(
+            Spec::new("reverse_ip_bytes", Int64, Delta, "as `ip_bytes`, from `dst`")
+                .unit(Unit::Bytes)
+                .element(Element::unsigned(1, "octetDeltaCount", 8)),
+            IntOrNull(|row| row.ip_bytes(row.back())),
         ),
         LoggedBytes: column(
             Spec::new(
@@ -221,6 +252,16 @@ columns! {
             )
             .element(Element::unsigned(6, "tcpControlBits", 2)),
             IntOrNull(|row| row.tcp_flags(row.back())),
+        ),
+        EndReason: column(
+            Spec::new(
+                "end_reason",
+                Int32,
+                Dictionary,
+                "1: no packet for the idle timeout, 2: went on for the active timeout, 3: FIN of both sides or RST, 4: what is exported ends here, 5: too many flows at once; the log's own table has 3 or NULL; files of earlier versions lack it",
+            )
+            .element(Element::unsigned(136, "flowEndReason", 1)),
+            IntOrNull(|row| row.end_reason().map(|reason| i64::from(reason as u8))),
         ),
         Class: column(
             Spec::new("class", Kind::Text, Dictionary, "of most of its packets"),
@@ -307,7 +348,7 @@ columns! {
                 "hides_addresses",
                 Kind::Bool,
                 Plain,
-                "whether a packet may have addresses that the row lacks",
+                "whether a packet may have addresses that the row lacks, or, as a later fragment, lacks its ports",
             )
             .internal(),
             Bool(|row| row.flow.hides_addresses),
@@ -355,6 +396,8 @@ impl FlowColumn {
             Self::ReversePackets => Self::Packets,
             Self::WireBytes => Self::ReverseWireBytes,
             Self::ReverseWireBytes => Self::WireBytes,
+            Self::IpBytes => Self::ReverseIpBytes,
+            Self::ReverseIpBytes => Self::IpBytes,
             Self::TcpFlags => Self::ReverseTcpFlags,
             Self::ReverseTcpFlags => Self::TcpFlags,
             same => same,
@@ -405,6 +448,16 @@ impl FlowRow<'_> {
     fn protocol(&self) -> Option<i64> {
         let key = &self.flow.key;
         (key.family != AddressFamily::Mac).then_some(key.protocol.into())
+    }
+
+    fn ip_bytes(&self, direction: usize) -> Option<i64> {
+        let bytes = self.stats().ip_bytes[direction];
+        (self.flow.key.family != AddressFamily::Mac).then_some(bytes.cast_signed())
+    }
+
+    fn end_reason(&self) -> Option<EndReason> {
+        let ended = self.flow.has_ended().then_some(EndReason::End);
+        self.flow.end_reason.or(ended)
     }
 
     fn tcp_flags(&self, direction: usize) -> Option<i64> {
@@ -477,7 +530,7 @@ pub(crate) fn flow_rows<'a>(
 }
 
 /// The class mix as a JSON object, by name.
-fn class_mix(classes: &Classes, names: &[String]) -> String {
+pub(crate) fn class_mix(classes: &Classes, names: &[String]) -> String {
     let name = |class: u8| {
         names
             .get(usize::from(class))
@@ -491,6 +544,22 @@ fn class_mix(classes: &Classes, names: &[String]) -> String {
     }
     let mix: BTreeMap<&str, u32> = mix.collect();
     serde_json::to_string(&mix).expect("names and numbers can be written")
+}
+
+/// The values of a row as JSON, in the order of [`FlowColumn::ALL`].
+pub(crate) fn values(row: &FlowRow<'_>) -> Vec<Value> {
+    let text = |text: ByteArray| Value::from(String::from_utf8_lossy(text.data()));
+    let declared = FlowColumn::ALL.iter().map(|column| column.declared().get);
+    let values = declared.map(|get| match get {
+        Int(get) => get(row).into(),
+        IntOrNull(get) => get(row).into(),
+        Float(get) => f64::from(get(row)).into(),
+        FloatOrNull(get) => get(row).map(f64::from).into(),
+        Text(get) => text(get(row)),
+        TextOrNull(get) => get(row).map_or(Value::Null, text),
+        Bool(get) => get(row).into(),
+    });
+    values.collect()
 }
 
 /// Fills one column of the table.

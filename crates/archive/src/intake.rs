@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use strata_blocks::{PacketRecord, Record, VerdictRecord};
 use strata_store::{Block, Damage, Recording};
-use strata_wire::{Context, FlowHasher, FlowShare, Interface, LinkType, Meta};
+use strata_wire::{Context, FlowHasher, FlowShare, FragmentTable, Interface, LinkType, Meta};
 
 use crate::error::ArchiveError;
 use crate::pending::{PENDING_MAX, Pending};
@@ -28,6 +28,8 @@ pub(crate) trait Runs {
 /// A run being collected, and what its packets refer to.
 pub(crate) struct Intake {
     hasher: FlowHasher,
+    /// Later fragments belong to the flow of their first one, also of one in an earlier run.
+    fragments: FragmentTable,
     pub(crate) run: Run,
     pub(crate) verdicts: Verdicts,
     /// By number in the records: code, class, score.
@@ -46,6 +48,7 @@ impl Intake {
     pub(crate) fn new(recording: &Recording) -> Self {
         Self {
             hasher: FlowHasher::new(recording.hash_seed),
+            fragments: FragmentTable::default(),
             run: Run::default(),
             verdicts: Verdicts::default(),
             known: Vec::new(),
@@ -110,7 +113,7 @@ impl Intake {
             Some(Some(verdict)) => *verdict,
             _ => self.look_up(packet.verdict),
         };
-        Pending::new(packet, link, &self.hasher, verdict)
+        Pending::new(packet, link, (&self.hasher, &mut self.fragments), verdict)
     }
 
     /// Adds the waiting packets; a run ends before a packet that does not belong to it.

@@ -4,6 +4,7 @@
 //!   `payload` (pcapng in gzip members), partitioned by hour and class;
 //! - [`verify`]: every byte is what was written; [`prune`]: retention by age, class and size;
 //! - [`encrypt_to`], [`rotate`], [`ClearDisk`]: encryption at rest; [`relocate`]: the object tier.
+//! - [`Metering`]: flow records made from packets, with timeouts;
 //! - [`Table`], [`rows_of_blocks`]: the tables as Arrow, for SQL;
 //! - [`parts`]: what it takes to read a part, for `query`, which finds and exports.
 //!
@@ -33,6 +34,7 @@ mod flows;
 mod header;
 mod intake;
 mod keys;
+mod metering;
 mod moving;
 mod names;
 mod packets;
@@ -58,8 +60,10 @@ pub use compact::{Compacted, compact, compact_until, snapshot};
 pub use disk::ClearDisk;
 pub use encryption::{encrypt_to, rotate};
 pub use error::ArchiveError;
+pub use flow::EndReason;
 pub use flows::FlowColumn;
 pub use keys::{Identities, KeyError, Recipients};
+pub use metering::{MeteredPacket, Metering, TakeRecord, Timeouts};
 pub use moving::{Moved, Place, relocate};
 pub use packets::PacketColumn;
 pub use prune::{

@@ -2,7 +2,10 @@
 
 use strata_blocks::PacketRecord;
 use strata_wire::dissect::{dissect, may_hide_addresses};
-use strata_wire::{FlowHasher, Headers, LinkType, Plain, TunnelKey, mix64};
+use strata_wire::{FlowHasher, FragmentTable, Headers, LinkType, Plain, TunnelKey, mix64};
+
+/// The bytes of the IP packet in what is not IP.
+pub(crate) const NOT_IP: u32 = 0;
 
 /// Packets added together, at most.
 pub(crate) const PENDING_MAX: usize = 32;
@@ -22,10 +25,13 @@ impl<'a> Pending<'a> {
     pub(crate) fn new(
         packet: PacketRecord<'a>,
         link: LinkType,
-        hasher: &FlowHasher,
+        (hasher, fragments): (&FlowHasher, &mut FragmentTable),
         verdict: (u32, u8, Option<u16>),
     ) -> Self {
-        let headers = headers_of(link, &packet);
+        let mut headers = headers_of(link, packet.data, packet.header_len, packet.captured_len);
+        if let Some(fragment) = headers.fragment {
+            fragments.resolve(&mut headers, fragment, hasher, packet.ts_ns);
+        }
         let flow = hasher.flow(&headers.flow_key());
         Self {
             fingerprint: flow ^ mix64(u64::from(packet.interface) + 1),
@@ -39,15 +45,34 @@ impl<'a> Pending<'a> {
     pub(crate) fn direction(&self) -> usize {
         usize::from(!self.headers.low_to_high)
     }
+
+    /// Bytes of its innermost IP packet; 0 if it is not IP.
+    pub(crate) fn ip_bytes(&self) -> u32 {
+        let bytes = self
+            .headers
+            .ip_bytes(self.packet.data, self.packet.wire_len);
+        bytes.unwrap_or(NOT_IP)
+    }
+
+    /// Whether a filter cannot see the ports of its flow in it.
+    pub(crate) fn is_later_fragment(&self) -> bool {
+        self.headers
+            .fragment
+            .is_some_and(|fragment| !fragment.first)
+    }
 }
 
 /// The kept bytes of a packet, dissected.
-fn headers_of(link: LinkType, packet: &PacketRecord<'_>) -> Headers {
+pub(crate) fn headers_of(
+    link: LinkType,
+    kept: &[u8],
+    header_len: u16,
+    captured_len: u32,
+) -> Headers {
     /// More than [`Plain`] looks at, and more than its headers take.
     const ROOM: usize = 128;
-    let kept = packet.data;
-    let header_len = usize::from(packet.header_len);
-    let only_header = kept.len() == header_len && packet.captured_len as usize > header_len;
+    let header_len = usize::from(header_len);
+    let only_header = kept.len() == header_len && captured_len as usize > header_len;
     if only_header && link == LinkType::ETHERNET && header_len < ROOM {
         // The recorder saw that more bytes follow, without any header in them.
         let mut followed = [0; ROOM];

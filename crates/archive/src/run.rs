@@ -11,7 +11,7 @@ use strata_wire::transport::tcp_flag;
 use strata_wire::{AddressFamily, FlowShare, Headers, KeepKind, prefetch_whole};
 
 use crate::dictionary::Dictionary;
-use crate::flow::Flow;
+use crate::flow::{Flow, PacketBytes};
 use crate::flow_index::FlowIndex;
 use crate::header::{Around, Fields, Network, Tcp, Transport};
 use crate::pending::{PENDING_MAX, Pending, hides_addresses};
@@ -240,9 +240,18 @@ impl Run {
         } = pending;
         let (kept_len, direction) = (packet.data.len(), pending.direction());
         let flow = &mut self.flows[number as usize];
-        flow.hides_addresses |= hides_addresses(headers, header_len, kept_len);
+        flow.hides_addresses |=
+            pending.is_later_fragment() || hides_addresses(headers, header_len, kept_len);
         let stats = &mut flow.stats;
-        stats.count(direction, packet.ts_ns, packet.wire_len, kept_len as u64);
+        stats.count(
+            direction,
+            packet.ts_ns,
+            &PacketBytes {
+                wire_len: packet.wire_len,
+                ip: pending.ip_bytes(),
+                logged: kept_len as u64,
+            },
+        );
         stats.class(*class);
         stats.share_max = stats.share_max.max(self.current_share);
         stats.score_max = stats.score_max.max(*score);

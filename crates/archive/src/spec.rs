@@ -81,6 +81,8 @@ pub struct Element {
     pub ids: [u16; 2],
     /// Its name in each.
     pub names: [&'static str; 2],
+    /// Its number and name in records of what is not IP, if these are others.
+    pub mac: Option<(u16, &'static str)>,
     /// How the column's values are converted to it.
     pub form: ElementForm,
 }
@@ -105,6 +107,7 @@ impl Element {
         Self {
             ids: [id; 2],
             names: [name; 2],
+            mac: None,
             form,
         }
     }
@@ -122,7 +125,18 @@ impl Element {
         names: [&'static str; 2],
         form: ElementForm,
     ) -> Self {
-        Self { ids, names, form }
+        Self {
+            ids,
+            names,
+            mac: None,
+            form,
+        }
+    }
+
+    /// With this number and name in records of what is not IP.
+    pub(crate) const fn of_mac(mut self, id: u16, name: &'static str) -> Self {
+        self.mac = Some((id, name));
+        self
     }
 }
 

@@ -7,10 +7,14 @@ mod common;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use arrow_array::cast::AsArray as _;
+use arrow_array::types::Int32Type;
 use arrow_array::{ArrayRef, RecordBatch};
 use strata_archive::{
-    Coding, ElementForm, FlowColumn, Rows, Spec, Table, TakeRows, rows_of_blocks,
+    ArchiveError, Coding, ElementForm, FlowColumn, PacketColumn, Rows, Spec, Table, TakeRows,
+    compact, rows_of_blocks,
 };
+use strata_query::{Find, FlowRecord, flow_records};
 use strata_store::{Damage, Disk, Log, Select};
 use strata_testkit::{check_golden, data_dir, workspace_root};
 use strata_testkit_disk::SimDisk;
@@ -61,6 +65,7 @@ fn element(spec: &Spec) -> String {
         .map(|(name, id)| format!("{name} ({id})"))
         .collect();
     names.dedup();
+    names.extend(element.mac.map(|(id, name)| format!("{name} ({id})")));
     let names = names.join(", ");
     match element.form {
         ElementForm::FirstByte => format!("first byte of {names}"),
@@ -112,6 +117,64 @@ impl TakeRows for Taken {
     fn damage(&mut self, damage: Damage) {
         panic!("{damage}");
     }
+}
+
+/// A later fragment has the ports of its first one, in both tables, compacted or not.
+#[test]
+fn fragments_are_rows_of_the_flow_of_their_first_one() {
+    let mut pcap = Vec::new();
+    for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1] {
+        pcap.extend(word.to_le_bytes());
+    }
+    // Of UDP from 10.3.0.1:5300 to 10.3.0.2:53, and the last of another datagram, whose first is missing.
+    for (id, fragment) in [(7, 0x2000_u16), (7, 1), (8, 1)] {
+        let mut frame = vec![2; 12];
+        frame.extend([8, 0, 0x45, 0, 0, 28, 0, id]);
+        frame.extend(fragment.to_be_bytes());
+        frame.extend([64, 17, 0, 0, 10, 3, 0, 1, 10, 3, 0, 2]);
+        frame.extend([0x14, 0xb4, 0, 53, 0, 16, 0, 0]);
+        for word in [1_700_000_000_u32, 0, 42, 42] {
+            pcap.extend(word.to_le_bytes());
+        }
+        pcap.extend(frame);
+    }
+    let file = tempfile::NamedTempFile::with_suffix(".pcap").unwrap();
+    std::fs::write(file.path(), pcap).unwrap();
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+    assert!(record(&disk, file.path(), &model(), "default", 0));
+    let log = Log::on(Arc::clone(&disk)).unwrap();
+    let recording = &log.recordings()[0];
+    let column = PacketColumn::SrcPort.index();
+    let rows = Rows {
+        table: Table::Packets,
+        columns: vec![column],
+        select: Select::default(),
+    };
+    let mut taken = Taken::default();
+    rows_of_blocks(&log, recording, &recording.files[0], 7, &rows, &mut taken).unwrap();
+    let ports = taken.0[0].column(0).as_primitive::<Int32Type>();
+    let ports: Vec<Option<i32>> = ports.iter().collect();
+    assert_eq!(ports, [Some(5300), Some(5300), None]);
+    compact(&disk, |_| ()).unwrap();
+    let log = Log::on(Arc::clone(&disk)).unwrap();
+    let mut flows = Vec::new();
+    for part in &log.archive().parts {
+        let take = |record: &FlowRecord| -> Result<(), ArchiveError> {
+            let of = |column: FlowColumn| record.get(column).as_i64();
+            flows.push((
+                of(FlowColumn::SrcPort),
+                of(FlowColumn::Packets),
+                of(FlowColumn::IpBytes),
+            ));
+            Ok(())
+        };
+        flow_records(disk.as_ref(), part, &Find::default(), take).unwrap();
+    }
+    flows.sort_unstable();
+    assert_eq!(
+        flows,
+        [(None, Some(1), Some(28)), (Some(5300), Some(2), Some(56))]
+    );
 }
 
 /// A column is the same whichever others are requested with it.

@@ -2,16 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::ValueEnum;
+use strata_archive::Timeouts;
 use strata_filter::CompileError;
 use strata_node::{LineRecords, WhenFull};
 use strata_query::{
-    ByLink, ExportOptions, FileFormat, Find, Kept, RecordFormat, export, export_flow_table,
-    export_flows, export_packet_table,
+    ByLink, ExportOptions, ExportedFlows, FileFormat, Find, FlowOptions, Kept, RecordFormat,
+    export, export_flow_table, export_flows, export_packet_table,
 };
 use strata_store::{Damage, Log, Select};
-use strata_wire::{LinkType, grouped};
+use strata_wire::LinkType;
 use tracing::{error, info, warn};
 
 use crate::key::KeyArgs;
@@ -26,9 +27,14 @@ Examples:
   strata export log/ --from 13:05 --to 13:20 -w - | wireshark -k -i -
   strata export log/ -w out.pcap.gz
   strata export log/ -w flows.csv 'net 10.0.0.0/8'
+  strata export log/ -w flows.ipfix --active-timeout 60s --idle-timeout 15s
   strata export log/ -w packets.parquet -F packets-parquet 'port 53'
   strata export log/ -F json -w - | jq .dst
-  strata export log/ --to-stream streams/flows 'port 443'")]
+  strata export log/ --to-stream streams/flows 'port 443'
+
+Exit status: 0 if all that was asked for is written; 1 if not: packets are damaged, or lack a
+definition, or the filter cannot be tested on any interface of the log (standard error says which);
+2 if the command line is refused.")]
 pub(crate) struct Args {
     /// Read the log in this directory.
     #[arg(value_name = "LOG")]
@@ -65,6 +71,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     kept: KeptArgs,
+
+    #[command(flatten)]
+    timeouts: TimeoutArgs,
 
     #[command(flatten)]
     key: KeyArgs,
@@ -156,6 +165,42 @@ struct KeptArgs {
     reason: Option<String>,
 }
 
+/// When a flow record ends, though its flow goes on.
+#[derive(Debug, clap::Args)]
+struct TimeoutArgs {
+    /// End the record of a flow that goes on for longer than TIME; its further packets are in the next one.
+    /// Like --idle-timeout, usually as nfpcapd of nfdump has it. [default: 300s]
+    #[arg(long, value_name = "TIME")]
+    active_timeout: Option<String>,
+
+    /// End the record of a flow that has no packet for longer than TIME, a number with s, min, h or d.
+    /// [default: 60s]
+    #[arg(long, value_name = "TIME")]
+    idle_timeout: Option<String>,
+}
+
+impl TimeoutArgs {
+    fn any(&self) -> bool {
+        self.active_timeout.is_some() || self.idle_timeout.is_some()
+    }
+
+    fn timeouts(&self) -> Result<Timeouts> {
+        let usual = Timeouts::default();
+        let ns = |name: &str, text: &Option<String>, usual: u64| match text {
+            None => Ok(usual),
+            Some(text) => match text::duration_ns(text) {
+                Ok(0) => Err(refuse(format!("{name}: a flow lasts longer than {text}"))),
+                Ok(ns) => Ok(ns),
+                Err(problem) => Err(refuse(format!("{name}: {problem}"))),
+            },
+        };
+        Ok(Timeouts {
+            active_ns: ns("--active-timeout", &self.active_timeout, usual.active_ns)?,
+            idle_ns: ns("--idle-timeout", &self.idle_timeout, usual.idle_ns)?,
+        })
+    }
+}
+
 impl KeptArgs {
     fn kept(&self) -> Kept {
         Kept {
@@ -187,17 +232,20 @@ fn to_stream(
     place: &str,
     log: &Log,
     find: &Find<'_>,
-    class: Option<&str>,
-) -> Result<(u64, Vec<Damage>)> {
+    options: &FlowOptions<'_>,
+) -> Result<ExportedFlows> {
     let feed = crate::stream::feed(&crate::stream::place(place)?, WhenFull::Wait)?;
     let mut lines = LineRecords::new(feed);
-    let (_, damage) = export_flows(log, &mut lines, RecordFormat::Json, find, class)?;
+    let exported = export_flows(log, &mut lines, RecordFormat::Json, find, options)?;
     let counts = lines.into_feed().finish()?;
     if counts.lost > 0 {
         let lost = text::count_of(counts.lost, "flow");
         bail!("{lost} longer than the stream's records may be, and not in it");
     }
-    Ok((counts.written, damage))
+    Ok(ExportedFlows {
+        flows: counts.written,
+        ..exported
+    })
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -233,6 +281,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut by_link = filter
         .clone()
         .map(|filter| ByLink::new(filter, say_no_match));
+    let of_flows = FlowOptions {
+        class: args.kept.class.as_deref(),
+        timeouts: args.timeouts.timeouts()?,
+        refused: say_no_match,
+    };
     let options = ExportOptions {
         select: find.select(),
         matches: by_link.as_mut().map(ByLink::as_matches),
@@ -249,58 +302,109 @@ pub(crate) fn run(args: &Args) -> Result<()> {
              or packets-parquet, or leave them out",
         ));
     }
+    if format.is_packets() && args.timeouts.any() {
+        return Err(refuse(
+            "--active-timeout and --idle-timeout end records of flows: write csv, json, ipfix or \
+             flows-parquet, or leave them out",
+        ));
+    }
     if let Some(place) = &args.to_stream {
-        let (written, damage) = to_stream(place, &log, &find, args.kept.class.as_deref())?;
-        info!("{} flows appended", grouped(written));
-        if written == 0 {
+        let exported = to_stream(place, &log, &find, &of_flows)?;
+        check_fit(exported.misfit.as_ref())?;
+        info!("{} appended", text::count_of(exported.flows, "flow"));
+        say_crowded(&exported);
+        if exported.flows == 0 {
             say_span(&log, &find);
         }
-        return report(&damage);
+        return report(&exported.damage, exported.left_out);
     }
     let sources = args.key.sources(&args.log, &log);
     let mut output = Output::create(write, format.content(), &sources)?;
-    let (written, damage) = match format.written() {
-        Written::Packets(format) => {
-            let exported = export(&log, &mut output, format, &find, options)?;
-            (exported.packets, exported.damage)
+    let (said, is_empty, damage, left_out) = match format.written() {
+        Written::Packets(_) | Written::PacketTable => {
+            let exported = match format.written() {
+                Written::Packets(format) => export(&log, &mut output, format, &find, options)?,
+                _ => export_packet_table(&log, &mut output, &find, options)?,
+            };
+            check_fit(by_link.as_ref().and_then(ByLink::misfit))?;
+            let said = text::count_of(exported.packets, "packet");
+            (
+                said,
+                exported.packets == 0,
+                exported.damage,
+                exported.left_out,
+            )
         }
-        Written::Flows(format) => {
-            let class = args.kept.class.as_deref();
-            export_flows(&log, &mut output, format, &find, class)?
-        }
-        Written::PacketTable => {
-            let exported = export_packet_table(&log, &mut output, &find, options)?;
-            (exported.packets, exported.damage)
-        }
-        Written::FlowTable => {
-            let class = args.kept.class.as_deref();
-            export_flow_table(&log, &mut output, &find, class)?
+        Written::Flows(_) | Written::FlowTable => {
+            let exported = match format.written() {
+                Written::Flows(format) => {
+                    export_flows(&log, &mut output, format, &find, &of_flows)?
+                }
+                _ => export_flow_table(&log, &mut output, &find, &of_flows)?,
+            };
+            check_fit(exported.misfit.as_ref())?;
+            say_crowded(&exported);
+            let said = said_flows(&exported);
+            (
+                said,
+                exported.flows == 0,
+                exported.damage,
+                exported.left_out,
+            )
         }
     };
     output.finish()?;
-    let what = if format.is_packets() {
-        "packets"
-    } else {
-        "flows"
-    };
-    info!("{} {what} exported", grouped(written));
-    if written == 0 {
+    info!("{said} exported");
+    if is_empty {
         say_span(&log, &find);
     }
-    report(&damage)
+    report(&damage, left_out)
 }
 
-fn report(damaged: &[Damage]) -> Result<()> {
+/// An error if packets came, and the filter could be tested on the link of none.
+pub(crate) fn check_fit(misfit: Option<&CompileError>) -> Result<()> {
+    match misfit {
+        Some(problem) => Err(anyhow!(
+            "the filter cannot be applied to any interface of the log: {problem}"
+        )),
+        None => Ok(()),
+    }
+}
+
+/// The number of flows, and of records if each has several.
+fn said_flows(exported: &ExportedFlows) -> String {
+    let flows = text::count_of(exported.flows, "flow");
+    match exported.records == exported.flows {
+        true => flows,
+        false => format!("{flows} in {}", text::count_of(exported.records, "record")),
+    }
+}
+
+fn say_crowded(exported: &ExportedFlows) {
+    if exported.crowded_out > 0 {
+        warn!(
+            "{} ended before a timeout, since there were too many at a time: their end_reason is 5, and their \
+             further packets are in records of their own",
+            text::count_of(exported.crowded_out, "flow")
+        );
+    }
+}
+
+fn report(damaged: &[Damage], left_out: u64) -> Result<()> {
     for damage in damaged {
         error!("{damage}");
     }
-    if !damaged.is_empty() {
-        bail!(
-            "{} in the log",
-            text::count_of(damaged.len() as u64, "damaged place")
-        );
+    if damaged.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    let places = text::count_of(damaged.len() as u64, "damaged place");
+    match left_out {
+        0 => bail!("{places} in the log"),
+        packets => bail!(
+            "{places} in the log; {} left out",
+            text::count_of(packets, "packet")
+        ),
+    }
 }
 
 /// If an export is empty, says when the log's packets arrived.

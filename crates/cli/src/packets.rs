@@ -16,7 +16,7 @@ use strata_store::{Damage, Log};
 use strata_wire::{LinkType, Meta};
 use tracing::{error, warn};
 
-use crate::export::say_no_match;
+use crate::export::{check_fit, say_no_match};
 use crate::key::KeyArgs;
 use crate::output::refuse;
 use crate::text::{self, count_of};
@@ -200,6 +200,9 @@ pub(crate) fn narrowed(
         (Some(failure), _) => Err(failure),
         // It was stopped here.
         (None, Err(ArchiveError::Write(_))) if has_broken => Ok(Ok(Vec::new())),
-        (None, read) => Ok(read.map(|exported| exported.damage)),
+        (None, read) => {
+            check_fit(by_link.as_ref().and_then(ByLink::misfit))?;
+            Ok(read.map(|exported| exported.damage))
+        }
     }
 }

@@ -76,7 +76,7 @@ fn the_files_name_decides_its_format_unless_an_option_does() {
         ("y.pcap", &["-F", "pcapng"], pcapng),
         ("x.pcap.gz", &[], &[0x1f, 0x8b]),
         ("x.pcap.zst", &[], &0xfd2f_b528_u32.to_le_bytes()),
-        ("x.csv", &[], b"flow_id,"),
+        ("x.csv", &[], b"first_time,"),
         ("x.json", &[], b"{"),
         ("x.ipfix", &[], &[0, 10]),
     ];
@@ -411,6 +411,106 @@ fn an_export_of_another_time_says_when_the_log_is() {
     }
     // Nothing at that time, and nothing that matches, are different cases.
     assert!(!export(&["port 9"]).contains("nothing of that time"));
+}
+
+/// As `record` refuses such a filter: nothing of the input can match it.
+#[test]
+fn a_filter_that_fits_no_interface_of_the_log_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, file) = (dir.path().join("log"), dir.path().join("x.pcapng"));
+    record(&sqli(), &log);
+    for is_compacted in [false, true] {
+        if is_compacted {
+            ok(strata().arg("compact").arg(&log));
+        }
+        for filter in ["wlan type mgt", "inbound"] {
+            for format in [
+                "pcapng",
+                "json",
+                "ipfix",
+                "packets-parquet",
+                "flows-parquet",
+            ] {
+                let mut export = strata();
+                export.arg("export").arg(&log).args(["-F", format, "-w"]);
+                let (code, said) = run(export.arg(&file).arg(filter));
+                assert_eq!(code, Some(1), "{format} {filter}: {said}");
+                assert!(
+                    said.contains("the filter cannot be applied to any interface of the log"),
+                    "{said}"
+                );
+                assert!(!file.exists(), "{format} {filter}");
+            }
+            let mut ask = strata();
+            ask.arg("ask")
+                .arg(&log)
+                .args(["packet-counts-per-source", filter]);
+            let (code, said) = run(&mut ask);
+            assert_eq!(code, Some(1), "{said}");
+            assert!(
+                said.contains("cannot be applied to any interface"),
+                "{said}"
+            );
+        }
+    }
+    let mut ask = strata();
+    ask.args(["ask", "-r"]).arg(sqli());
+    let (code, said) = run(ask.args(["packet-counts-per-source", "wlan type mgt"]));
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("cannot be applied to any interface"),
+        "{said}"
+    );
+}
+
+#[test]
+fn times_are_in_the_zone_that_tz_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    record(&sqli(), &log);
+    let info = |zone: &str| {
+        let output = strata().env("TZ", zone).arg("info").arg(&log).output();
+        let output = output.unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let line = text.lines().nth(1).unwrap().to_owned();
+        (line, String::from_utf8(output.stderr).unwrap())
+    };
+    // By its name, and by its rule (POSIX.1).
+    let (line, said) = info("Europe/Berlin");
+    assert_eq!(line, info("CET-1CEST,M3.5.0,M10.5.0/3").0);
+    assert_ne!(line, info("UTC").0);
+    assert!(said.is_empty(), "{said}");
+    // A name that does not exist.
+    let (line, said) = info("Nonsense/Zone");
+    assert_eq!(line, info("UTC").0);
+    assert!(
+        said.contains("TZ=Nonsense/Zone: no such time zone"),
+        "{said}"
+    );
+    let file = dir.path().join("x.pcap");
+    let mut export = strata();
+    export
+        .env("TZ", "Nonsense/Zone")
+        .arg("export")
+        .arg(&log)
+        .arg("-w")
+        .arg(&file);
+    let (code, said) = run(export.args(["--from", "2017-07-07T13:00"]));
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("TZ=Nonsense/Zone: no such time zone"),
+        "{said}"
+    );
+    // A time that says its offset is in no zone.
+    let mut export = strata();
+    export
+        .env("TZ", "Nonsense/Zone")
+        .arg("export")
+        .arg(&log)
+        .arg("-w")
+        .arg(&file);
+    let (code, said) = run(export.args(["--from", "2017-07-07T13:00Z"]));
+    assert_eq!(code, Some(0), "{said}");
 }
 
 /// Whoever reads an export may have seen enough: `| head`.

@@ -260,7 +260,7 @@ fn flows_come_as_csv_json_and_ipfix_from_both_tiers() {
     let log = compacted(dir.path());
     let sqli = data_dir().join("labelled/cic2017-sqli/trace.pcap");
     // A second recording that stays in block files.
-    ok(&mut record(sqli, &log));
+    ok(&mut record(&sqli, &log));
     let export = |format: &str| {
         let file = dir.path().join(format);
         ok(strata()
@@ -276,37 +276,186 @@ fn flows_come_as_csv_json_and_ipfix_from_both_tiers() {
     assert!(names.contains(&"community_id") && !names.contains(&"first_row"));
     let json = std::fs::read_to_string(export("json")).unwrap();
     assert_eq!(json.lines().count(), rows);
-    let mut packets = 0;
-    let mut ip_packets = 0;
+    let (mut packets, mut ip_bytes) = (0, 0);
     for line in json.lines() {
         let flow: serde_json::Value = serde_json::from_str(line).unwrap();
-        let both = flow["packets"].as_u64().unwrap() + flow["reverse_packets"].as_u64().unwrap();
-        packets += both;
-        ip_packets += if flow.get("protocol").is_some() {
-            both
+        packets += flow["packets"].as_u64().unwrap() + flow["reverse_packets"].as_u64().unwrap();
+        if flow.get("protocol").is_some() {
+            ip_bytes += flow["ip_bytes"].as_u64().unwrap();
+            ip_bytes += flow["reverse_ip_bytes"].as_u64().unwrap();
         } else {
-            0
-        };
+            assert!(flow.get("ip_bytes").is_none(), "{line}");
+        }
+        assert!(matches!(flow["end_reason"].as_u64(), Some(1..=4)), "{line}");
     }
     assert_eq!(packets, 67_690 + 94);
-    let ipfix = export("ipfix");
-    let text = ok(Command::new("tshark").arg("-r").arg(&ipfix).args([
-        "-T",
-        "fields",
-        "-e",
-        "cflow.packets",
-        "-e",
-        "_ws.malformed",
-    ]));
-    assert!(!text.contains("Malformed"), "{text}");
-    let counted: u64 = text
-        .split([',', '\n', '\t'])
-        .filter_map(|field| field.trim().parse::<u64>().ok())
-        .sum();
+    let trace = data_dir().join("labelled/mix-test/trace.pcap");
     assert_eq!(
-        counted, ip_packets,
-        "tshark counts every packet of an IP flow"
+        ip_bytes,
+        [trace, sqli].iter().map(|of| ip_bytes_by_tshark(of)).sum()
     );
+    let ipfix = export("ipfix");
+    let sum = |field: &str| -> u64 {
+        let mut tshark = Command::new("tshark");
+        tshark.arg("-r").arg(&ipfix);
+        let text = ok(tshark.args(["-T", "fields", "-e", field, "-e", "_ws.malformed"]));
+        assert!(!text.contains("Malformed"), "{text}");
+        let fields = text.split([',', '\n', '\t']);
+        fields
+            .filter_map(|field| field.trim().parse::<u64>().ok())
+            .sum()
+    };
+    assert_eq!(sum("cflow.packets"), packets, "also of what is not IP");
+    assert_eq!(sum("cflow.octets"), ip_bytes);
+}
+
+/// Bytes of the innermost IP packets of a capture, by tshark; but not of those that ICMP quotes.
+fn ip_bytes_by_tshark(trace: &Path) -> u64 {
+    let mut tshark = Command::new("tshark");
+    tshark
+        .arg("-r")
+        .arg(trace)
+        .args(["-T", "fields", "-E", "separator=;"]);
+    let fields = ["ip.len", "ipv6.plen", "frame.protocols"];
+    let text = ok(tshark.args(fields.iter().flat_map(|field| ["-e", field])));
+    let packet = |line: &str| {
+        let fields: Vec<&str> = line.split(';').collect();
+        let lengths = |of: &str| of.split(',').filter_map(|len| len.parse().ok()).collect();
+        let [mut v4, mut v6]: [Vec<u64>; 2] = [lengths(fields[0]), lengths(fields[1])];
+        let layers = fields[2].split(':');
+        let layers = layers.take_while(|layer| !layer.starts_with("icmp"));
+        let ip = layers.filter_map(|layer| match layer {
+            "ip" => Some(v4.remove(0)),
+            "ipv6" => Some(v6.remove(0) + 40),
+            _ => None,
+        });
+        ip.last().unwrap_or(0)
+    };
+    text.lines().map(packet).sum()
+}
+
+/// A pcap of Ethernet frames, 10 s after one another.
+fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
+    let mut file = Vec::new();
+    for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1] {
+        file.extend(word.to_le_bytes());
+    }
+    for (second, frame) in (1_700_000_000_u32..).step_by(10).zip(frames) {
+        let len = u32::try_from(frame.len()).unwrap();
+        for word in [second, 0, len, len] {
+            file.extend(word.to_le_bytes());
+        }
+        file.extend(frame);
+    }
+    file
+}
+
+/// A fragment of a UDP datagram from 10.3.0.1:5300 to 10.3.0.2:53, in units of 8 bytes.
+fn fragment(offset: u16, units: u16, more: bool) -> Vec<u8> {
+    let mut frame = vec![2; 12];
+    frame.extend([8, 0, 0x45, 0]);
+    frame.extend((20 + units * 8).to_be_bytes());
+    frame.extend([0, 7]);
+    frame.extend((u16::from(more) << 13 | offset).to_be_bytes());
+    frame.extend([64, 17, 0, 0, 10, 3, 0, 1, 10, 3, 0, 2]);
+    let mut payload = vec![0; usize::from(units) * 8];
+    if offset == 0 {
+        payload[..4].copy_from_slice(&[5300_u16.to_be_bytes(), 53_u16.to_be_bytes()].concat());
+    }
+    frame.extend(payload);
+    frame
+}
+
+/// The values of some columns of a CSV file, by row.
+fn rows(csv: &str, columns: &[&str]) -> Vec<String> {
+    let mut lines = csv.lines();
+    let names: Vec<&str> = lines.next().unwrap().split(',').collect();
+    let places = columns
+        .iter()
+        .map(|name| names.iter().position(|of| of == name).unwrap());
+    let places: Vec<usize> = places.collect();
+    let row = |line: &str| {
+        let cells: Vec<&str> = line.split(',').collect();
+        let cells: Vec<&str> = places.iter().map(|place| cells[*place]).collect();
+        cells.join(" ")
+    };
+    lines.map(row).collect()
+}
+
+/// What tshark takes for the datagram's Community ID is that of its flow.
+#[test]
+fn fragments_are_in_the_flow_of_their_first_one_and_end_it_as_others_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, trace) = (dir.path().join("log"), dir.path().join("trace.pcap"));
+    let frames = [
+        fragment(0, 125, true),
+        fragment(125, 100, true),
+        fragment(225, 5, false),
+    ];
+    std::fs::write(&trace, pcap(&frames)).unwrap();
+    ok(&mut record(trace, &log));
+    let export = |options: &[&str]| {
+        let mut command = strata();
+        ok(command
+            .arg("export")
+            .arg(&log)
+            .args(["-F", "csv", "-w", "-"])
+            .args(options))
+    };
+    let columns = [
+        "src_port",
+        "dst_port",
+        "packets",
+        "ip_bytes",
+        "end_reason",
+        "community_id",
+    ];
+    let id = "1:31b1z93VlVJYv5zZOpSEzwdKXjs=";
+    for is_compacted in [false, true] {
+        if is_compacted {
+            ok(strata().arg("compact").arg(&log));
+        }
+        let whole = rows(&export(&[]), &columns);
+        assert_eq!(whole, [format!("5300 53 3 1900 4 {id}")], "{is_compacted}");
+        // The filter is on the flow, whose ports later fragments do not have.
+        assert_eq!(rows(&export(&["udp port 53"]), &columns), whole);
+        assert!(rows(&export(&["udp port 54"]), &columns).is_empty());
+        let idle = rows(&export(&["--idle-timeout", "5s"]), &columns);
+        let [one, two, three] = [(1020, 1), (820, 1), (60, 4)]
+            .map(|(bytes, reason)| format!("5300 53 1 {bytes} {reason} {id}"));
+        assert_eq!(idle, [one, two, three], "{is_compacted}");
+        let active = rows(&export(&["--active-timeout", "10s"]), &columns);
+        let [one, two] = [(2, 1840, 2), (1, 60, 4)]
+            .map(|(packets, bytes, reason)| format!("5300 53 {packets} {bytes} {reason} {id}"));
+        assert_eq!(active, [one, two], "{is_compacted}");
+        // A later fragment has no ports that an export of packets could look for.
+        let packets = |filter: &str| {
+            let mut command = strata();
+            command
+                .arg("export")
+                .arg(&log)
+                .args(["-F", "pcap", "-w", "-", filter]);
+            let bytes = command.output().unwrap().stdout;
+            bytes.windows(12).filter(|some| **some == [2; 12]).count()
+        };
+        assert_eq!(
+            [packets("port 53"), packets("not port 53"), packets("udp")],
+            [1, 2, 3]
+        );
+    }
+    for options in [
+        &["-F", "pcap", "--idle-timeout", "5s"][..],
+        &["-F", "csv", "--idle-timeout", "0s"],
+    ] {
+        let mut command = strata();
+        let output = command
+            .arg("export")
+            .arg(&log)
+            .args(["-w", "x"])
+            .args(options)
+            .output();
+        assert_eq!(output.unwrap().status.code(), Some(2), "{options:?}");
+    }
 }
 
 #[test]

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, ErrorKind, Write};
 
+use strata_archive::ArchiveError;
 use strata_archive::parts::{self, Input};
-use strata_archive::{ArchiveError, FlowColumn, snapshot};
 use strata_blocks::Record;
 use strata_capture::WriteError;
-use strata_store::{BlockFile, Damage, FileKind, Log, RealDisk, Recording, Select, StoreError};
+use strata_store::{BlockFile, Damage, FileKind, Log, Recording, Select, StoreError};
 use strata_wire::Meta;
 
 use crate::by_time::MEMORY_BYTES;
@@ -16,10 +16,8 @@ use crate::exporter::{
 };
 use crate::find::Find;
 use crate::merge;
-use crate::packet_row;
+use crate::packet_row::{COLUMNS, PacketRows};
 use crate::parts::{Parts, parts_of};
-use crate::record::FlowRecord;
-use crate::records::{RecordFormat, RecordWriter, flow_records};
 use crate::row_writer::RowWriter;
 
 /// Writes the wanted packets of a log, compacted or not, in order of arrival, recording by
@@ -111,51 +109,6 @@ pub fn packets<'a>(
     exporter.finish()
 }
 
-/// Writes the flows of a log that may be wanted, instead of packets; returns how many, and what is
-/// damaged. With `class`, only flows with packets of this class.
-///
-/// Flows of data not yet compacted are found by compacting it into a temporary directory (`TMPDIR`).
-///
-/// # Errors
-///
-/// If the log cannot be read or the output not written.
-pub fn export_flows<W: Write>(
-    log: &Log,
-    output: W,
-    format: RecordFormat,
-    find: &Find<'_>,
-    class: Option<&str>,
-) -> Result<(u64, Vec<Damage>), ArchiveError> {
-    let mut writer = RecordWriter::new(output, format).map_err(unwritten)?;
-    let damage = each_flow(log, find, class, &mut |record| {
-        writer.write(record).map_err(unwritten)
-    })?;
-    let count = writer.written;
-    writer.finish().map_err(unwritten)?;
-    Ok((count, damage))
-}
-
-/// As [`export_flows`], as a Parquet file with the columns of the log's table `flows`.
-///
-/// # Errors
-///
-/// As [`export_flows`].
-pub fn export_flow_table<W: Write + Send>(
-    log: &Log,
-    output: W,
-    find: &Find<'_>,
-    class: Option<&str>,
-) -> Result<(u64, Vec<Damage>), ArchiveError> {
-    let columns: Vec<FlowColumn> = FlowRecord::columns().collect();
-    let specs = columns.iter().map(|column| column.spec());
-    let mut rows = RowWriter::new(output, "flows", specs).map_err(unwritten)?;
-    let damage = each_flow(log, find, class, &mut |record| {
-        let row = columns.iter().map(|column| record.get(*column).clone());
-        rows.row(row).map_err(unwritten)
-    })?;
-    Ok((rows.finish().map_err(unwritten)?, damage))
-}
-
 /// As [`export`], as a Parquet file: a row for each packet, with columns of the log's table `packets`.
 ///
 /// # Errors
@@ -167,44 +120,17 @@ pub fn export_packet_table<W: Write + Send>(
     find: &Find<'_>,
     options: ExportOptions<'_>,
 ) -> Result<Exported, ArchiveError> {
-    let specs = packet_row::COLUMNS.iter().map(|column| column.spec());
+    let specs = COLUMNS.iter().map(|column| column.spec());
     let mut rows = RowWriter::new(output, "packets", specs).map_err(unwritten)?;
-    let mut take = |packet: &LoggedPacket<'_>| rows.row(packet_row::of(packet));
+    let mut packet_rows = PacketRows::default();
+    let mut take = |packet: &LoggedPacket<'_>| rows.row(packet_rows.of(packet));
     let exported = packets(log, find, options, &mut take)?;
     rows.finish().map_err(unwritten)?;
     Ok(exported)
 }
 
-fn unwritten(error: io::Error) -> ArchiveError {
+pub(crate) fn unwritten(error: io::Error) -> ArchiveError {
     ArchiveError::Write(WriteError::Io(error))
-}
-
-/// Passes the flows of a log that may be wanted, those with packets of a class if it is given; returns
-/// what is damaged.
-fn each_flow(
-    log: &Log,
-    find: &Find<'_>,
-    class: Option<&str>,
-    take: &mut dyn FnMut(&FlowRecord) -> Result<(), ArchiveError>,
-) -> Result<Vec<Damage>, ArchiveError> {
-    let mut take = |record: &FlowRecord| match class.is_none_or(|class| record.has_class(class)) {
-        true => take(record),
-        false => Ok(()),
-    };
-    for part in &log.archive().parts {
-        flow_records(log.disk().as_ref(), part, find, &mut take)?;
-    }
-    let scratch = tempfile::tempdir().map_err(|source| ArchiveError::Io {
-        file: std::env::temp_dir().display().to_string(),
-        action: "make a temporary directory (TMPDIR says where)",
-        source,
-    })?;
-    let disk = RealDisk::at(scratch.path());
-    let (parts, damage) = snapshot(log, &disk)?;
-    for part in &parts {
-        flow_records(&disk, part, find, &mut take)?;
-    }
-    Ok(damage)
 }
 
 /// The metadata of a recording's inputs, from its parts: each item once, in order.
@@ -241,9 +167,19 @@ pub(crate) fn metas_of(
         for block in log.blocks_in(recording, &file, &all) {
             match block {
                 Ok(block) => {
-                    for record in block.records().flatten() {
-                        let Record::Meta(meta) = record else {
-                            continue;
+                    for record in block.records() {
+                        let meta = match record {
+                            Ok(Record::Meta(meta)) => meta,
+                            // Nothing else is in these files that packets refer to.
+                            Ok(_) => continue,
+                            Err(bad) => {
+                                damage.push(Damage {
+                                    file: block.file.clone(),
+                                    offset: block.records_at() + bad.at as u64,
+                                    problem: bad.problem.to_owned(),
+                                });
+                                break;
+                            }
                         };
                         let text = format!("{meta:?}");
                         let times = here.entry(text.clone()).or_default();

@@ -15,15 +15,20 @@ const ADDRESSES: [FlowColumn; 2] = [FlowColumn::Src, FlowColumn::Dst];
 /// What follows the addresses: ports, or type and code of ICMP.
 const PORTS: [FlowColumn; 2] = [FlowColumn::SrcPort, FlowColumn::DstPort];
 const ICMP: [FlowColumn; 2] = [FlowColumn::IcmpType, FlowColumn::IcmpCode];
-/// The end of every record.
-const ENDING: [FlowColumn; 7] = [
+/// What a record of IP has after these.
+const OF_IP: [FlowColumn; 3] = [
     FlowColumn::Protocol,
     FlowColumn::TcpFlags,
+    FlowColumn::IpBytes,
+];
+/// The end of every record.
+const ENDING: [FlowColumn; 6] = [
     FlowColumn::Interface,
     FlowColumn::Packets,
     FlowColumn::WireBytes,
     FlowColumn::FirstTime,
     FlowColumn::LastTime,
+    FlowColumn::EndReason,
 ];
 
 /// IPFIX has no missing values: flows without ports get this value.
@@ -33,40 +38,56 @@ const MESSAGE_BYTES: usize = 32_000;
 /// The latest export time that a message can hold.
 const EXPORT_TIME_MAX_S: u64 = 0xffff_ffff;
 
+/// What identifies a flow.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Version {
+enum Key {
     V4,
     V6,
+    /// MAC addresses and EtherType.
+    Mac,
+    /// The interface alone: packets that were not dissected.
+    Interface,
 }
 
 /// The layout of a record.
 struct Template {
     id: u16,
-    version: Version,
-    of_protocol: [FlowColumn; 2],
+    key: Key,
+    /// What follows the addresses.
+    then: &'static [FlowColumn],
 }
 
-/// For IPv4 and IPv6 with ports, and for ICMP over both.
-const TEMPLATES: [Template; 4] = [
+/// For IPv4 and IPv6 with ports, for ICMP over both, and for what is not IP.
+const TEMPLATES: [Template; 6] = [
     Template {
         id: 256,
-        version: Version::V4,
-        of_protocol: PORTS,
+        key: Key::V4,
+        then: &PORTS,
     },
     Template {
         id: 257,
-        version: Version::V6,
-        of_protocol: PORTS,
+        key: Key::V6,
+        then: &PORTS,
     },
     Template {
         id: 258,
-        version: Version::V4,
-        of_protocol: ICMP,
+        key: Key::V4,
+        then: &ICMP,
     },
     Template {
         id: 259,
-        version: Version::V6,
-        of_protocol: ICMP,
+        key: Key::V6,
+        then: &ICMP,
+    },
+    Template {
+        id: 260,
+        key: Key::Mac,
+        then: &[FlowColumn::EtherType],
+    },
+    Template {
+        id: 261,
+        key: Key::Interface,
+        then: &[],
     },
 ];
 
@@ -75,19 +96,33 @@ fn element(column: FlowColumn) -> Element {
     element.expect("the columns of a template are information elements")
 }
 
+impl Key {
+    fn is_ip(self) -> bool {
+        matches!(self, Self::V4 | Self::V6)
+    }
+}
+
 impl Template {
     fn columns(&self) -> impl Iterator<Item = FlowColumn> {
-        let columns = ADDRESSES.into_iter().chain(self.of_protocol);
-        columns.chain(ENDING)
+        let (addresses, of_ip): (&[FlowColumn], &[FlowColumn]) = match self.key {
+            Key::V4 | Key::V6 => (&ADDRESSES, &OF_IP),
+            Key::Mac => (&ADDRESSES, &[]),
+            Key::Interface => (&[], &[]),
+        };
+        [addresses, self.then, of_ip, &ENDING]
+            .into_iter()
+            .flatten()
+            .copied()
     }
 
     /// Numbers and lengths of the information elements.
     fn elements(&self) -> impl Iterator<Item = (u16, u16)> {
         self.columns().filter_map(|column| {
             let element = element(column);
-            let (id, address_bytes) = match self.version {
-                Version::V4 => (element.ids[0], 4),
-                Version::V6 => (element.ids[1], 16),
+            let (id, address_bytes) = match (self.key, element.mac) {
+                (Key::V6, _) => (element.ids[1], 16),
+                (Key::Mac, Some((id, _))) => (id, 6),
+                (Key::V4 | Key::Mac | Key::Interface, _) => (element.ids[0], 4),
             };
             let bytes = match element.form {
                 ElementForm::Unsigned(bytes) => bytes,
@@ -112,8 +147,10 @@ enum Direction {
 #[derive(Default)]
 pub(crate) struct Ipfix {
     /// Data records by template.
-    sets: [Vec<u8>; 4],
+    sets: [Vec<u8>; TEMPLATES.len()],
     records: u32,
+    /// Data records of all messages.
+    pub(crate) written: u64,
     sequence: u32,
     export_time_s: u32,
     templates_sent: bool,
@@ -123,11 +160,11 @@ impl Ipfix {
     /// Adds both directions of a flow; returns whether the message is full.
     pub(crate) fn add(&mut self, record: &FlowRecord) -> Result<bool, WrongValue> {
         let ends = ADDRESSES.map(|column| record.address(column));
-        let version = match ends {
-            [Some(IpAddr::V4(_)), Some(IpAddr::V4(_))] => Version::V4,
-            [Some(IpAddr::V6(_)), Some(IpAddr::V6(_))] => Version::V6,
-            // Non-IP flows have no record.
-            _ => return Ok(false),
+        let key = match ends {
+            [Some(IpAddr::V4(_)), Some(IpAddr::V4(_))] => Key::V4,
+            [Some(IpAddr::V6(_)), Some(IpAddr::V6(_))] => Key::V6,
+            _ if ADDRESSES.iter().all(|end| mac(record, *end).is_some()) => Key::Mac,
+            _ => Key::Interface,
         };
         self.exported(record);
         let there = icmp(record)?;
@@ -136,8 +173,8 @@ impl Ipfix {
             (Some([kind, _]), Some(number)) => icmp_counterpart(number, kind).map(|kind| [kind, 0]),
             _ => None,
         };
-        self.direction(record, version, Direction::There, there)?;
-        self.direction(record, version, Direction::Back, back)?;
+        self.direction(record, key, Direction::There, there)?;
+        self.direction(record, key, Direction::Back, back)?;
         Ok(self.sets.iter().map(Vec::len).sum::<usize>() > MESSAGE_BYTES)
     }
 
@@ -151,7 +188,7 @@ impl Ipfix {
     fn direction(
         &mut self,
         record: &FlowRecord,
-        version: Version,
+        key: Key,
         direction: Direction,
         icmp: Option<[u8; 2]>,
     ) -> Result<(), WrongValue> {
@@ -162,18 +199,19 @@ impl Ipfix {
         if record.int::<u64>(of(FlowColumn::Packets))? == Some(0) {
             return Ok(());
         }
-        let of_protocol = if icmp.is_some() { ICMP } else { PORTS };
         let is_it = |template: &Template| {
-            template.version == version && template.of_protocol == of_protocol
+            let is_of_icmp = template.then.starts_with(&ICMP);
+            template.key == key && is_of_icmp == (icmp.is_some() && key.is_ip())
         };
         let number = TEMPLATES.iter().position(is_it);
-        let number = number.expect("a template for each version and protocol");
+        let number = number.expect("a template for each key and protocol");
         let mut bytes = Vec::new();
         for column in TEMPLATES[number].columns() {
             put(record, of(column), icmp, &mut bytes)?;
         }
         self.sets[number].extend_from_slice(&bytes);
         self.records += 1;
+        self.written += 1;
         Ok(())
     }
 
@@ -221,6 +259,16 @@ fn icmp(record: &FlowRecord) -> Result<Option<[u8; 2]>, WrongValue> {
     Ok(kind?.zip(code?).map(|(kind, code)| [kind, code]))
 }
 
+/// A column's MAC address.
+fn mac(record: &FlowRecord, column: FlowColumn) -> Option<[u8; 6]> {
+    let mut bytes = [0; 6];
+    let mut parts = record.get(column).as_str()?.split(':');
+    for byte in &mut bytes {
+        *byte = u8::from_str_radix(parts.next()?, 16).ok()?;
+    }
+    parts.next().is_none().then_some(bytes)
+}
+
 /// Appends a column's value as its information element.
 fn put(
     record: &FlowRecord,
@@ -245,7 +293,10 @@ fn put(
         ElementForm::Address => match record.address(column) {
             Some(IpAddr::V4(address)) => out.extend_from_slice(&address.octets()),
             Some(IpAddr::V6(address)) => out.extend_from_slice(&address.octets()),
-            None => unreachable!("what has no addresses is not exported"),
+            None => {
+                let mac = mac(record, column);
+                out.extend_from_slice(&mac.expect("the template is that of MAC addresses"));
+            }
         },
         ElementForm::FirstByte => out.push(of_icmp()[0]),
         ElementForm::SecondByte => out.push(of_icmp()[1]),

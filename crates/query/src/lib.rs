@@ -3,13 +3,14 @@
 //! - [`export`]: packets into a capture file, in one order ([`Find`] selects them, a merge of parts
 //!   and of each worker's blocks orders them);
 //! - [`packets`]: the same packets, handed out one by one;
-//! - [`flow_records`], [`RecordWriter`]: flows as CSV, JSON, IPFIX;
+//! - [`export_flows`], [`RecordWriter`]: flows as CSV, JSON, IPFIX;
 //! - [`reasons_of`]: why packets were kept;
 //! - [`search`]: which flows and packets there are, without putting packets together.
 //!
 //! Layers, top-down; each uses only those below it:
 //!
 //! ```text
+//! flows            the flows of a log, from its packets
 //! export           a log into a capture file
 //! merge            the packets of a recording, from both tiers
 //! parts            the packets of its parts
@@ -33,6 +34,7 @@ mod decided;
 mod export;
 mod exporter;
 mod find;
+mod flows;
 mod ipfix;
 mod left_out;
 mod merge;
@@ -45,13 +47,12 @@ mod row_writer;
 mod search;
 
 pub use by_link::ByLink;
-pub use export::{
-    export, export_flow_table, export_flows, export_packet_table, export_within, packets,
-};
+pub use export::{export, export_packet_table, export_within, packets};
 pub use exporter::{
     ExportOptions, Exported, FileFormat, Judgement, Kept, LoggedPacket, TakePacket,
 };
 pub use find::Find;
+pub use flows::{ExportedFlows, FlowOptions, export_flow_table, export_flows};
 pub use reasons::{ReasonCount, reasons_of};
 pub use record::FlowRecord;
 pub use records::{RecordFormat, RecordWriter, flow_records, not_formula};

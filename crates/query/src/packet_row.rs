@@ -3,7 +3,9 @@
 use serde_json::Value;
 use strata_archive::PacketColumn;
 use strata_wire::dissect::dissect;
-use strata_wire::{AddressFamily, FlowKey, TunnelKey, clamped, ip_addr};
+use strata_wire::{
+    AddressFamily, FlowHasher, FlowKey, FragmentTable, Headers, TunnelKey, clamped, ip_addr,
+};
 
 use crate::exporter::LoggedPacket;
 
@@ -26,10 +28,38 @@ pub(crate) const COLUMNS: [PacketColumn; 15] = [
     PacketColumn::Reason,
 ];
 
-/// The values of a packet, in the order of [`COLUMNS`].
-pub(crate) fn of(packet: &LoggedPacket<'_>) -> [Value; 15] {
+/// Packets as rows, one after another: later fragments have the ports of their first one.
+#[derive(Debug, Default)]
+pub(crate) struct PacketRows {
+    /// Of one recording.
+    fragments: FragmentTable,
+    recording: u32,
+}
+
+impl PacketRows {
+    /// The values of a packet, in the order of [`COLUMNS`].
+    pub(crate) fn of(&mut self, packet: &LoggedPacket<'_>) -> [Value; 15] {
+        if packet.recording != self.recording {
+            *self = Self {
+                recording: packet.recording,
+                ..Self::default()
+            };
+        }
+        let mut headers = dissect(packet.link, packet.data, TunnelKey::Inner);
+        if let Some(fragment) = headers.fragment {
+            let hasher = FlowHasher::new(FRAGMENTS_SEED);
+            self.fragments
+                .resolve(&mut headers, fragment, &hasher, packet.ts_ns);
+        }
+        row(packet, &headers)
+    }
+}
+
+/// Who knows it can make fragments that replace each other in the table, as who sends more than it holds.
+const FRAGMENTS_SEED: [u64; 2] = [0; 2];
+
+fn row(packet: &LoggedPacket<'_>, headers: &Headers) -> [Value; 15] {
     let kept = clamped::<u32>(packet.data.len());
-    let headers = dissect(packet.link, packet.data, TunnelKey::Inner);
     let key = headers.key.unwrap_or(FlowKey::NONE);
     let is_ip = headers.key.is_some() && key.family != AddressFamily::Mac;
     let has_ports = is_ip && (key.low.port | key.high.port) != 0;

@@ -1,4 +1,4 @@
-//! Flow records: the rows of `flows`, for CSV, JSON and IPFIX.
+//! Flow records as CSV, JSON and IPFIX; and the rows of the table `flows` as such records.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -14,8 +14,9 @@ use crate::find::Find;
 use crate::ipfix::Ipfix;
 use crate::record::FlowRecord;
 
-/// Passes to `take` the flows of a part that may be wanted: those within the time and whose packets
-/// may match the filter.
+/// Passes to `take` the rows of a part's table `flows` that may be wanted: those within the time and
+/// whose packets may match the filter. Rows are of a run each; exports make their own records, which do
+/// not depend on what was compacted together.
 ///
 /// # Errors
 ///
@@ -117,15 +118,14 @@ pub enum RecordFormat {
     /// One JSON object per line; times as RFC 3339 with ns, integers beyond 2^53, which
     /// many readers would round, as text.
     Json,
-    /// IPFIX messages (RFC 7011) in a file (RFC 5655), one record per direction. Non-IP flows are
-    /// skipped; octets count whole frames.
+    /// IPFIX messages (RFC 7011) in a file (RFC 5655), one record per direction that has packets.
     Ipfix,
 }
 
 /// Writes flow records.
 pub struct RecordWriter<W: Write> {
     sink: Sink<W>,
-    /// Records written.
+    /// Flows written.
     pub written: u64,
 }
 
@@ -200,6 +200,15 @@ impl<W: Write> RecordWriter<W> {
         }
         self.written += 1;
         Ok(())
+    }
+
+    /// Records that these flows are in the file: in IPFIX, one for each direction.
+    #[must_use]
+    pub fn records(&self) -> u64 {
+        match &self.sink {
+            Sink::Csv(_) | Sink::Json(_) => self.written,
+            Sink::Ipfix(_, ipfix) => ipfix.written,
+        }
     }
 
     /// Ends the file.

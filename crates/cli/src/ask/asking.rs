@@ -341,6 +341,11 @@ impl Asking {
         for remark in self.remarks.iter().chain(&self.incomplete) {
             warn!("{remark}");
         }
+        if let Some(problem) = self.filter.as_ref().and_then(ByLink::misfit) {
+            return Err(anyhow::anyhow!(
+                "the filter cannot be applied to any interface of the input: {problem}"
+            ));
+        }
         let mut queries = self.queries.iter().map(|asked| asked.query.counters());
         let is_cut = queries.any(|counters| counters.refused + counters.cut > 0);
         match is_cut || !self.incomplete.is_empty() {

@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use strata_archive::{ArchiveError, Verified, verify_telling};
 use strata_control::api::Connection;
 use strata_query::{
-    ByLink, ExportOptions, FileFormat, RecordFormat, export as export_packets, export_flow_table,
-    export_flows, export_packet_table,
+    ByLink, ExportOptions, FileFormat, FlowOptions, RecordFormat, export as export_packets,
+    export_flow_table, export_flows, export_packet_table,
 };
 use strata_rules::Action;
 use strata_store::{Log, Part};
@@ -346,7 +346,10 @@ fn written(log: &Log, sought: &Sought, holds: &Holds, sink: &mut Sink) -> Result
         comments: true,
         kept: sought.kept.clone(),
     };
-    let class = sought.kept.class.as_deref();
+    let of_flows = FlowOptions {
+        class: sought.kept.class.as_deref(),
+        ..FlowOptions::default()
+    };
     match holds {
         Holds::Packets => {
             export_packets(log, &mut *sink, FileFormat::PcapNg, &find, options)?;
@@ -355,10 +358,10 @@ fn written(log: &Log, sought: &Sought, holds: &Holds, sink: &mut Sink) -> Result
             export_packet_table(log, &mut *sink, &find, options)?;
         }
         Holds::Flows(format) => {
-            export_flows(log, &mut *sink, *format, &find, class)?;
+            export_flows(log, &mut *sink, *format, &find, &of_flows)?;
         }
         Holds::FlowTable => {
-            export_flow_table(log, &mut *sink, &find, class)?;
+            export_flow_table(log, &mut *sink, &find, &of_flows)?;
         }
     }
     sink.flush()

@@ -1,0 +1,606 @@
+//! Flow records made from packets, as the metering process of an IPFIX exporter makes them (RFC 7011
+//! §2): a flow ends when it has no packet for some time, when it has gone on for some time, or when its
+//! TCP connection ends, whichever is first.
+//!
+//! The log's own table `flows` has a row per run instead, which depends on what was compacted together.
+//! Records made here depend on the packets and their order alone, so they are the same from both tiers.
+
+use std::collections::HashMap;
+
+use parquet::data_type::ByteArray;
+use serde_json::Value;
+use strata_wire::dissect::protocol;
+use strata_wire::transport::tcp_flag;
+use strata_wire::{FlowHasher, FlowKey, FlowShare, FragmentTable, Headers, LinkType};
+
+use crate::flow::{EndReason, Flow, PacketBytes, address_text, end_connection};
+use crate::flows::{FlowRow, class_mix, values};
+use crate::pending::{NOT_IP, headers_of, hides_addresses};
+
+/// Flows at a time. One takes some 700 bytes, so 180 MiB at most, and the names found.
+const FLOWS_MAX: usize = 1 << 18;
+/// A packet's class, where too many classes have been seen: as one without a class.
+const NO_CLASS: u8 = u8::MAX;
+/// In place of a neighbour in the list.
+const NONE: u32 = u32::MAX;
+
+/// When a flow ends that goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// A flow that has gone on for longer ends before its next packet, which begins another, ns.
+    pub active_ns: u64,
+    /// A flow ends after this time without a packet, ns.
+    pub idle_ns: u64,
+}
+
+impl Default for Timeouts {
+    /// Those of nfpcapd, of nfdump: 5 minutes, which is also how long its files are, and 1 minute.
+    fn default() -> Self {
+        Self {
+            active_ns: 300_000_000_000,
+            idle_ns: 60_000_000_000,
+        }
+    }
+}
+
+/// A packet to be metered.
+#[derive(Clone, Copy, Debug)]
+pub struct MeteredPacket<'a> {
+    /// Its interface, within the recording.
+    pub interface: u16,
+    /// The interface's link type.
+    pub link: LinkType,
+    /// Arrival, ns.
+    pub ts_ns: u64,
+    /// False where the input gave no time.
+    pub has_timestamp: bool,
+    /// Length on the wire.
+    pub wire_len: u32,
+    /// How much of it was captured.
+    pub captured_len: u32,
+    /// Where its headers end.
+    pub header_len: u16,
+    /// The bytes kept.
+    pub data: &'a [u8],
+    /// Name of its class; `None` if it has none.
+    pub class: Option<&'a str>,
+    /// The class's share of the trees, in 65,535ths; `None` if they did not decide.
+    pub score: Option<u16>,
+    /// The share of all flows that was captured then.
+    pub share: FlowShare,
+}
+
+/// What a flow's packets are looked up by.
+type Id = (FlowKey, u16);
+
+/// A flow that goes on, in a list by the time of the last packet.
+struct Entry {
+    flow: Flow,
+    /// When its first packet came, and its last one, by the clock.
+    began_ns: u64,
+    seen_ns: u64,
+    /// All TCP flags of its connection, by direction, also of earlier records.
+    flags: [u16; 2],
+    older: u32,
+    newer: u32,
+}
+
+impl Entry {
+    /// Whether both sides of its TCP connection have sent FIN, or one RST.
+    fn has_ended(&self) -> bool {
+        self.flow.is_tcp() && end_connection(self.flags)
+    }
+}
+
+/// Makes flow records of the packets of a recording.
+///
+/// Memory: 262,144 flows, some 180 MiB, and a table of fragments. With more flows at a time, the one
+/// whose last packet is the oldest ends, for lack of resources.
+pub struct Metering {
+    timeouts: Timeouts,
+    recording: u32,
+    hasher: FlowHasher,
+    fragments: FragmentTable,
+    /// Names of classes, by number in the flows.
+    classes: Vec<String>,
+    known: HashMap<Id, u32>,
+    entries: Vec<Entry>,
+    /// Places in `entries` that are free.
+    free: Vec<u32>,
+    oldest: u32,
+    newest: u32,
+    /// When the last packet came that has a time.
+    clock_ns: u64,
+    flows_max: usize,
+    /// Flows that ended since there were too many at a time.
+    pub crowded_out: u64,
+}
+
+impl std::fmt::Debug for Metering {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Metering")
+            .field("timeouts", &self.timeouts)
+            .field("flows", &self.known.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Takes the values of a record, in the order of [`FlowColumn::ALL`](crate::FlowColumn::ALL).
+pub type TakeRecord<'a, E> = dyn FnMut(Vec<Value>) -> Result<(), E> + 'a;
+
+impl Metering {
+    /// Meters the packets of a recording; `hash_seed` keys fingerprints.
+    #[must_use]
+    pub fn new(timeouts: Timeouts, recording: u32, hash_seed: [u64; 2]) -> Self {
+        Self {
+            timeouts,
+            recording,
+            hasher: FlowHasher::new(hash_seed),
+            fragments: FragmentTable::default(),
+            classes: Vec::new(),
+            known: HashMap::new(),
+            entries: Vec::new(),
+            free: Vec::new(),
+            oldest: NONE,
+            newest: NONE,
+            clock_ns: 0,
+            flows_max: FLOWS_MAX,
+            crowded_out: 0,
+        }
+    }
+
+    /// Takes a packet of a flow that is wanted, and gives the records of flows that ended before it.
+    ///
+    /// # Errors
+    ///
+    /// Those of `take`.
+    pub fn packet<E>(
+        &mut self,
+        packet: &MeteredPacket<'_>,
+        is_wanted: impl FnOnce(&FlowKey) -> bool,
+        take: &mut TakeRecord<'_, E>,
+    ) -> Result<(), E> {
+        if packet.has_timestamp {
+            self.clock_ns = packet.ts_ns;
+            self.expire(take)?;
+        }
+        let mut headers = headers_of(
+            packet.link,
+            packet.data,
+            packet.header_len,
+            packet.captured_len,
+        );
+        if let Some(fragment) = headers.fragment {
+            self.fragments
+                .resolve(&mut headers, fragment, &self.hasher, packet.ts_ns);
+        }
+        let key = headers.flow_key();
+        let id = (key, packet.interface);
+        let direction = usize::from(!headers.low_to_high);
+        let mut number = self.known.get(&id).copied();
+        let mut flags = [0; 2];
+        if let Some(place) = number
+            && let Some(reason) = self.ends_before(place, &headers)
+        {
+            if reason == EndReason::Active {
+                flags = self.entries[place as usize].flags;
+            }
+            self.end(place, reason, take)?;
+            number = None;
+        }
+        let number = match number {
+            Some(number) => number,
+            None if !is_wanted(&key) => return Ok(()),
+            None => {
+                if self.known.len() >= self.flows_max {
+                    self.crowded_out += 1;
+                    self.end(self.oldest, EndReason::Resources, take)?;
+                }
+                self.begin(id, direction, flags)
+            }
+        };
+        self.count(number, packet, &headers, direction);
+        Ok(())
+    }
+
+    /// Ends all flows: what is metered ends at this time, ns.
+    ///
+    /// # Errors
+    ///
+    /// Those of `take`.
+    pub fn finish<E>(&mut self, end_ns: u64, take: &mut TakeRecord<'_, E>) -> Result<(), E> {
+        self.clock_ns = self.clock_ns.max(end_ns);
+        self.expire(take)?;
+        while self.oldest != NONE {
+            let of = &self.entries[self.oldest as usize];
+            let reason = match self.expired(of) {
+                Some(reason) => reason,
+                None if of.has_ended() => EndReason::End,
+                None => EndReason::Forced,
+            };
+            self.end(self.oldest, reason, take)?;
+        }
+        Ok(())
+    }
+
+    /// Why a flow has ended before the time of the clock: the first of what happened.
+    fn expired(&self, of: &Entry) -> Option<EndReason> {
+        let since = |ns: u64| self.clock_ns.saturating_sub(ns);
+        let Timeouts { active_ns, idle_ns } = self.timeouts;
+        let (is_idle, is_long) = (since(of.seen_ns) > idle_ns, since(of.began_ns) > active_ns);
+        if !is_idle && !is_long {
+            return None;
+        }
+        if of.has_ended() {
+            return Some(EndReason::End);
+        }
+        let active_at = of.began_ns.saturating_add(active_ns);
+        let idle_at = of.seen_ns.saturating_add(idle_ns);
+        Some(match is_long && (!is_idle || active_at <= idle_at) {
+            true => EndReason::Active,
+            false => EndReason::Idle,
+        })
+    }
+
+    /// Why a flow ends before its next packet, if it does.
+    fn ends_before(&self, place: u32, headers: &Headers) -> Option<EndReason> {
+        let of = &self.entries[place as usize];
+        // Another connection between the same ports.
+        let is_new = headers.tcp_flags & (tcp_flag::SYN | tcp_flag::ACK) == tcp_flag::SYN;
+        if is_new && of.has_ended() {
+            return Some(EndReason::End);
+        }
+        self.expired(of)
+    }
+
+    /// Ends flows that have been idle.
+    fn expire<E>(&mut self, take: &mut TakeRecord<'_, E>) -> Result<(), E> {
+        while self.oldest != NONE {
+            let of = &self.entries[self.oldest as usize];
+            if self.clock_ns.saturating_sub(of.seen_ns) <= self.timeouts.idle_ns {
+                break;
+            }
+            let reason = self.expired(of).expect("it has been idle for longer");
+            self.end(self.oldest, reason, take)?;
+        }
+        Ok(())
+    }
+
+    /// Begins a flow; returns its place.
+    fn begin(&mut self, id: Id, direction: usize, flags: [u16; 2]) -> u32 {
+        let (key, interface) = id;
+        let entry = Entry {
+            flow: Flow::new(key, interface, direction),
+            began_ns: self.clock_ns,
+            seen_ns: self.clock_ns,
+            flags,
+            older: NONE,
+            newer: NONE,
+        };
+        let place = match self.free.pop() {
+            Some(place) => {
+                self.entries[place as usize] = entry;
+                place
+            }
+            None => {
+                self.entries.push(entry);
+                u32::try_from(self.entries.len() - 1).expect("flows have a bound")
+            }
+        };
+        self.known.insert(id, place);
+        self.link(place);
+        place
+    }
+
+    fn count(
+        &mut self,
+        place: u32,
+        packet: &MeteredPacket<'_>,
+        headers: &Headers,
+        direction: usize,
+    ) {
+        self.unlink(place);
+        self.link(place);
+        let class = self.class(packet.class);
+        let entry = &mut self.entries[place as usize];
+        entry.seen_ns = self.clock_ns;
+        entry.flags[direction] |= u16::from(headers.tcp_flags);
+        let flow = &mut entry.flow;
+        let kept_len = packet.data.len();
+        let header_len = usize::from(packet.header_len).min(kept_len);
+        let payload = &packet.data[header_len..];
+        flow.hides_addresses |= hides_addresses(headers, header_len, kept_len);
+        let bytes = PacketBytes {
+            wire_len: packet.wire_len,
+            ip: headers
+                .ip_bytes(packet.data, packet.wire_len)
+                .unwrap_or(NOT_IP),
+            logged: kept_len as u64,
+        };
+        flow.stats.count(direction, packet.ts_ns, &bytes);
+        flow.stats.class(class);
+        flow.stats.share_max = flow.stats.share_max.max(packet.share);
+        flow.stats.score_max = flow.stats.score_max.max(packet.score);
+        flow.stats.tcp_flags[direction] |= u16::from(headers.tcp_flags);
+        flow.icmp = flow.icmp.or_else(|| icmp(headers, packet.data));
+        if !payload.is_empty() && headers.transport_len > 0 {
+            let ports = [flow.key.low.port, flow.key.high.port];
+            flow.names.look(flow.is_tcp(), ports, payload);
+        }
+    }
+
+    /// The number of a class.
+    fn class(&mut self, name: Option<&str>) -> u8 {
+        let Some(name) = name else {
+            return NO_CLASS;
+        };
+        let place = match self.classes.iter().position(|known| known == name) {
+            Some(place) => place,
+            None => {
+                self.classes.push(name.to_owned());
+                self.classes.len() - 1
+            }
+        };
+        // A recording has fewer classes.
+        u8::try_from(place).unwrap_or(NO_CLASS)
+    }
+
+    /// Ends a flow and gives its record.
+    fn end<E>(
+        &mut self,
+        place: u32,
+        reason: EndReason,
+        take: &mut TakeRecord<'_, E>,
+    ) -> Result<(), E> {
+        self.unlink(place);
+        let flow = &mut self.entries[place as usize].flow;
+        flow.end_reason = Some(reason);
+        self.known.remove(&(flow.key, flow.interface));
+        self.free.push(place);
+        take(record(flow, self.recording, &self.classes))
+    }
+
+    /// Puts a flow at the end of the list.
+    fn link(&mut self, place: u32) {
+        let before = std::mem::replace(&mut self.newest, place);
+        let entry = &mut self.entries[place as usize];
+        (entry.older, entry.newer) = (before, NONE);
+        match before {
+            NONE => self.oldest = place,
+            before => self.entries[before as usize].newer = place,
+        }
+    }
+
+    /// Takes a flow out of the list.
+    fn unlink(&mut self, place: u32) {
+        let Entry { older, newer, .. } = self.entries[place as usize];
+        match older {
+            NONE => self.oldest = newer,
+            older => self.entries[older as usize].newer = newer,
+        }
+        match newer {
+            NONE => self.newest = older,
+            newer => self.entries[newer as usize].older = older,
+        }
+    }
+}
+
+/// Type and code of an ICMP message.
+fn icmp(headers: &Headers, data: &[u8]) -> Option<[u8; 2]> {
+    let is_icmp = matches!(headers.key?.protocol, protocol::ICMP | protocol::ICMPV6);
+    let len = usize::from(headers.transport_len);
+    let at = usize::try_from(headers.header_len).ok()?.checked_sub(len)?;
+    let message = data.get(at..at.checked_add(len)?)?;
+    message.first_chunk().copied().filter(|_| is_icmp)
+}
+
+/// The values of a flow's record.
+fn record(flow: &Flow, recording: u32, classes: &[String]) -> Vec<Value> {
+    let texts = flow.has_addresses().then(|| {
+        let text = |address| ByteArray::from(address_text(flow.key.family, address).as_str());
+        [flow.key.low.address, flow.key.high.address].map(text)
+    });
+    let most = flow.stats.classes.iter().max_by_key(|(_, n)| *n);
+    let class = most.and_then(|(class, _)| classes.get(usize::from(*class)));
+    values(&FlowRow {
+        flow_id: 0,
+        flow,
+        addresses: texts.as_ref().map(|[low, high]| [low, high]),
+        recording,
+        class: ByteArray::from(class.map_or("unknown", String::as_str)),
+        classes: ByteArray::from(class_mix(&flow.stats.classes, classes).as_str()),
+        group: 0,
+        first_row: 0,
+        rows: 0,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::flows::FlowColumn;
+
+    const SECOND_NS: u64 = 1_000_000_000;
+    const START_NS: u64 = 1_700_000_000 * SECOND_NS;
+
+    /// A segment between port 1000 + `flow` of 10.0.0.1 and port 80 of 10.0.0.2.
+    fn segment(flow: u8, back: bool, flags: u8) -> Vec<u8> {
+        let mut frame = vec![2; 12];
+        frame.extend([8, 0, 0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0]);
+        let (here, there) = ([10, 0, 0, 1], [10, 0, 0, 2]);
+        let (own, port) = (
+            (1_000 + u16::from(flow)).to_be_bytes(),
+            80_u16.to_be_bytes(),
+        );
+        let (addresses, ports) = match back {
+            false => ([here, there], [own, port]),
+            true => ([there, here], [port, own]),
+        };
+        frame.extend(addresses.concat());
+        frame.extend(ports.concat());
+        frame.extend([0; 8]);
+        frame.extend([0x50, flags, 0, 0, 0, 0, 0, 0]);
+        frame.resize(60, 0);
+        frame
+    }
+
+    fn packet(ts_ns: u64, data: &[u8]) -> MeteredPacket<'_> {
+        MeteredPacket {
+            interface: 0,
+            link: LinkType::ETHERNET,
+            ts_ns,
+            has_timestamp: true,
+            wire_len: 60,
+            captured_len: 60,
+            header_len: 54,
+            data,
+            class: None,
+            score: None,
+            share: FlowShare::ALL,
+        }
+    }
+
+    /// Flow, first and last time, packets, and why it ended.
+    type Told = (u64, u64, u64, u64, u64);
+
+    fn told(values: &[Value]) -> Told {
+        let of = |column: FlowColumn| values[column.index()].as_u64().unwrap();
+        let ports = [FlowColumn::SrcPort, FlowColumn::DstPort].map(of);
+        assert_eq!(of(FlowColumn::IpBytes) + of(FlowColumn::ReverseIpBytes), {
+            40 * (of(FlowColumn::Packets) + of(FlowColumn::ReversePackets))
+        });
+        (
+            ports.into_iter().max().unwrap() - 1_000,
+            of(FlowColumn::FirstTime),
+            of(FlowColumn::LastTime),
+            of(FlowColumn::Packets) + of(FlowColumn::ReversePackets),
+            of(FlowColumn::EndReason),
+        )
+    }
+
+    /// Seconds since the packet before, flow, whether back, flags.
+    type Sent = (u64, u8, bool, u8);
+
+    fn metered(timeouts: Timeouts, flows_max: usize, sent: &[Sent]) -> (Vec<Told>, u64) {
+        let mut metering = Metering::new(timeouts, 0, [1, 2]);
+        metering.flows_max = flows_max;
+        let mut records = Vec::new();
+        let mut take = |values: Vec<Value>| -> Result<(), Infallible> {
+            records.push(told(&values));
+            Ok(())
+        };
+        let mut now = START_NS;
+        for &(since, flow, back, flags) in sent {
+            now += since * SECOND_NS;
+            let data = segment(flow, back, flags);
+            metering
+                .packet(&packet(now, &data), |_| true, &mut take)
+                .unwrap();
+        }
+        metering.finish(now, &mut take).unwrap();
+        records.sort_unstable();
+        (records, metering.crowded_out)
+    }
+
+    /// Flow by flow, without a clock that others advance.
+    fn naive(timeouts: Timeouts, sent: &[Sent]) -> Vec<Told> {
+        let mut records = Vec::new();
+        let end: u64 = START_NS
+            + sent
+                .iter()
+                .map(|(since, ..)| since * SECOND_NS)
+                .sum::<u64>();
+        for flow in 0..4 {
+            let (mut now, mut open): (u64, Option<Told>) = (START_NS, None);
+            let mut flags = [0; 2];
+            let over = |open: &Told, now: u64, flags: [u8; 2]| {
+                let (_, first, last, ..) = *open;
+                let (is_long, is_idle) = (
+                    now - first > timeouts.active_ns,
+                    now - last > timeouts.idle_ns,
+                );
+                let has_ended = (flags[0] | flags[1]) & 4 != 0 || flags[0] & flags[1] & 1 != 0;
+                match (is_long || is_idle, has_ended) {
+                    (false, _) => None,
+                    (true, true) => Some(3),
+                    (true, false) if !is_idle => Some(2),
+                    (true, false) if !is_long => Some(1),
+                    _ if first + timeouts.active_ns <= last + timeouts.idle_ns => Some(2),
+                    _ => Some(1),
+                }
+            };
+            for &(since, of, back, new) in sent {
+                now += since * SECOND_NS;
+                if of != flow {
+                    continue;
+                }
+                if let Some(record) = open {
+                    let has_ended = (flags[0] | flags[1]) & 4 != 0 || flags[0] & flags[1] & 1 != 0;
+                    let reason = match over(&record, now, flags) {
+                        _ if has_ended && new & 0x12 == 2 => Some(3),
+                        reason => reason,
+                    };
+                    if let Some(reason) = reason {
+                        let (flow, first, last, packets, _) = record;
+                        records.push((flow, first, last, packets, reason));
+                        open = None;
+                        let is_idle = now - last > timeouts.idle_ns;
+                        if reason != 2 || is_idle {
+                            flags = [0; 2];
+                        }
+                    }
+                }
+                flags[usize::from(back)] |= new;
+                let (_, _, last, packets, _) = open.get_or_insert((flow.into(), now, now, 0, 0));
+                (*last, *packets) = (now, *packets + 1);
+            }
+            if let Some(record) = open {
+                let (flow, first, last, packets, _) = record;
+                let has_ended = (flags[0] | flags[1]) & 4 != 0 || flags[0] & flags[1] & 1 != 0;
+                let at_end = if has_ended { 3 } else { 4 };
+                let reason = over(&record, end, flags).unwrap_or(at_end);
+                records.push((flow, first, last, packets, reason));
+            }
+        }
+        records.sort_unstable();
+        records
+    }
+
+    proptest! {
+        #[test]
+        fn records_are_those_of_a_naive_meter(
+            sent in prop::collection::vec(
+                (0_u64..8, 0_u8..4, any::<bool>(), prop::sample::select(vec![0x10, 0x10, 2, 0x12, 0x11, 4])),
+                0..60),
+            active in 1_u64..30, idle in 1_u64..12,
+        ) {
+            let timeouts = Timeouts { active_ns: active * SECOND_NS, idle_ns: idle * SECOND_NS };
+            let (records, crowded_out) = metered(timeouts, FLOWS_MAX, &sent);
+            prop_assert_eq!(records, naive(timeouts, &sent));
+            prop_assert_eq!(crowded_out, 0);
+        }
+    }
+
+    #[test]
+    fn with_too_many_flows_the_one_that_was_idle_for_longest_ends() {
+        let sent = [
+            (0, 0, false, 0x10),
+            (1, 1, false, 0x10),
+            (1, 0, false, 0x10),
+            (1, 2, false, 0x10),
+        ];
+        let (records, crowded_out) = metered(Timeouts::default(), 2, &sent);
+        assert_eq!(crowded_out, 1);
+        let at = |second: u64| START_NS + second * SECOND_NS;
+        let expected = [
+            (0, at(0), at(2), 2, 4),
+            (1, at(1), at(1), 1, 5),
+            (2, at(3), at(3), 1, 4),
+        ];
+        assert_eq!(records, expected);
+    }
+}
