@@ -77,6 +77,14 @@ pub fn verify_telling(
                     Ok(block) => {
                         verified.packets += u64::from(block.header.packets);
                         blocks.push(block.ends);
+                        if block.undefined > 0 {
+                            let problem = format!(
+                                "{} packets of the block here refer to definitions (interface, \
+                                 verdict, mode) that are not in the file",
+                                block.undefined
+                            );
+                            verified.note(block.file.clone(), block.offset, problem);
+                        }
                         for at in block.damaged_segments {
                             let problem = "the checksum of the segment here does not match";
                             verified.note(block.file.clone(), at, problem);

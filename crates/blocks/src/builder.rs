@@ -50,6 +50,60 @@ pub struct BlockCounters {
     pub promoted_bytes: [u64; 3],
 }
 
+impl BlockCounters {
+    /// Counts a packet as the worker's ledger does.
+    pub fn count(&mut self, packet: &PacketRecord<'_>) {
+        let lengths = [packet.wire_len, packet.captured_len];
+        self.count_lengths(lengths, packet.data.len() as u64, packet.keep);
+    }
+
+    /// Counts a packet of which `kept` bytes were kept, by its lengths on the wire and in the capture.
+    #[inline]
+    pub fn count_lengths(&mut self, [wire, captured]: [u32; 2], kept: u64, keep: KeepKind) {
+        let (captured, wire) = (u64::from(captured), u64::from(wire.max(captured)));
+        self.packets += 1;
+        self.wire_bytes += wire;
+        self.logged_bytes += kept;
+        self.cut_bytes[CutWhere::Snaplen as usize] += wire - captured;
+        // A record never holds more than was captured.
+        self.cut_bytes[keep.cut_where() as usize] += captured - kept;
+    }
+
+    /// Adds others.
+    pub fn add(&mut self, other: &Self) {
+        self.packets += other.packets;
+        self.wire_bytes += other.wire_bytes;
+        self.logged_bytes += other.logged_bytes;
+        for (sum, bytes) in self.cut_bytes.iter_mut().zip(other.cut_bytes) {
+            *sum += bytes;
+        }
+        self.promoted_packets += other.promoted_packets;
+        for (sum, bytes) in self.promoted_bytes.iter_mut().zip(other.promoted_bytes) {
+            *sum += bytes;
+        }
+    }
+
+    /// What is left without `part`; `None` if that has more of anything.
+    #[must_use]
+    pub fn without(&self, part: &Self) -> Option<Self> {
+        let each = |all: [u64; 3], part: [u64; 3]| -> Option<[u64; 3]> {
+            Some([
+                all[0].checked_sub(part[0])?,
+                all[1].checked_sub(part[1])?,
+                all[2].checked_sub(part[2])?,
+            ])
+        };
+        Some(Self {
+            packets: self.packets.checked_sub(part.packets)?,
+            wire_bytes: self.wire_bytes.checked_sub(part.wire_bytes)?,
+            logged_bytes: self.logged_bytes.checked_sub(part.logged_bytes)?,
+            cut_bytes: each(self.cut_bytes, part.cut_bytes)?,
+            promoted_packets: self.promoted_packets.checked_sub(part.promoted_packets)?,
+            promoted_bytes: each(self.promoted_bytes, part.promoted_bytes)?,
+        })
+    }
+}
+
 /// A block's counters for one class and granularity.
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {

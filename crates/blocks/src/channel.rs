@@ -19,9 +19,10 @@ pub struct Progress {
     pub seen_bytes: AtomicU64,
     /// How long the disk had as many blocks in flight as it takes at once, ns.
     pub disk_busy_ns: AtomicU64,
-    /// RDMA packets that were sent to a relay.
+    /// RDMA messages that were sent to a relay, each time they were. Where it does not acknowledge them,
+    /// segments of blocks that it has stored.
     pub rdma_sent: AtomicU64,
-    /// RDMA packets that had to be sent again.
+    /// Of these, what was lost: messages that were sent again or skipped, segments that did not arrive.
     pub rdma_again: AtomicU64,
 }
 

@@ -42,7 +42,7 @@ pub use promotion::{PROMOTION_HEADER_LEN, Promotion, Whole, complete};
 pub use records::{BadRecord, CompactPacket, Head, RawRecord, Record, RecordPlace, Records};
 pub use relayed::{
     Assembled, Definitions, RELAYED_HEADER_LEN, RELAYED_MAGIC, RelayedHeader, SEGMENTS_AT,
-    are_definitions, assemble,
+    are_definitions, assemble, low_half, whole_packets,
 };
 pub use streamed::Streamed;
 pub use summary::{ClassCount, SUMMARY_BYTES_MAX, Summary};

@@ -3,11 +3,13 @@
 //!
 //! The relay does not parse them. They become packets when the log is read: [`assemble`] turns one
 //! into an ordinary block that defines everything its packets refer to.
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 mod assemble;
 
-pub use assemble::{Assembled, Definitions, are_definitions, assemble};
+pub use assemble::{Assembled, Definitions, are_definitions, assemble, whole_packets};
 
+use strata_wire::segment::Segments;
 use zerocopy::little_endian::U64;
 use zerocopy::{IntoBytes, transmute};
 
@@ -69,7 +71,14 @@ impl RelayedHeader {
     /// Bytes of the block in the file.
     #[must_use]
     pub fn stored_len(&self) -> usize {
-        SEGMENTS_AT + align_up(self.used as usize)
+        SEGMENTS_AT.saturating_add(align_up(self.used as usize))
+    }
+
+    /// Segments that were sent and are not among `segments`, the memory after this header.
+    #[must_use]
+    pub fn missing(&self, segments: &[u8]) -> u64 {
+        let found = Segments::new(segments, self.key, low_half(self.block_number)).count();
+        self.segments.saturating_sub(found as u64)
     }
 
     /// Writes the header.
@@ -116,6 +125,13 @@ impl RelayedHeader {
             hash_seed: read.hash_seed.map(U64::get),
         })
     }
+}
+
+/// What segments have of the number of their block.
+#[must_use]
+#[allow(clippy::cast_possible_truncation, reason = "the low half is meant")]
+pub fn low_half(block_number: u64) -> u32 {
+    block_number as u32
 }
 
 #[cfg(test)]

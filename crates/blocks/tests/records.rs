@@ -210,6 +210,20 @@ fn sent(block: &BlockBuilder, layout: Layout, is_lost: impl Fn(usize) -> bool) -
     }
 }
 
+/// The definitions of the interfaces of these packets.
+fn interfaces(packets: &[Packet]) -> Definitions {
+    let mut block = BlockBuilder::new(BLOCK_BYTES);
+    for packet in packets {
+        block.define_interface(
+            packet.record.interface,
+            &Interface::new(LinkType(1), 65_535),
+        );
+    }
+    let mut definitions = Definitions::default();
+    definitions.read(block.body());
+    definitions
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
@@ -228,11 +242,18 @@ proptest! {
         let layout = if powers { Layout::PowersOfTwo } else { Layout::Mtu };
         let sent = sent(&block, layout, |message| loses && fates[message % fates.len()] == 0);
         let segments = &sent.memory[..sent.header.used as usize];
-        let assembled = assemble(&sent.header, segments, &Definitions::default());
+        // Without an interface, nothing can say what a packet is: it is left out, and counted.
+        let nothing = assemble(&sent.header, segments, &Definitions::default());
+        prop_assert_eq!(nothing.header.packets, 0);
+        prop_assert!(nothing.undefined as usize >= sent.whole.len());
+        let assembled = assemble(&sent.header, segments, &interfaces(&packets));
+        prop_assert_eq!(assembled.undefined, assembled.header.packets, "without verdict and context");
         let (mut whole, mut incomplete) = (Vec::new(), 0);
         for record in Records::new(&assembled.body, assembled.header.first_seq) {
-            let Ok(Record::Packet(found)) = record else {
-                panic!("{record:?}");
+            let found = match record {
+                Ok(Record::Packet(found)) => found,
+                Ok(Record::Meta(_)) => continue,
+                other => panic!("{other:?}"),
             };
             let of = |packet: &&Packet| packet.record.seq == found.seq;
             let packet = packets.iter().find(of).unwrap().record();

@@ -31,8 +31,9 @@ Examples:
 
 The relay is `strata relay` on the machine with the disks. Packets go to it as
 RoCEv2 RDMA WRITEs (UDP port 4791), everything else over TCP. If the relay is lost, the
-switch reconnects by itself and reports what was lost meanwhile. What it sends to the relay,
-and what comes back, is not captured.")]
+switch reconnects by itself and reports what was lost meanwhile; reading files, it waits for the
+relay and sends again what it had not confirmed, or ends with an error (--relay-timeout). What it
+sends to the relay, and what comes back, is not captured.")]
 pub(crate) struct Args {
     #[command(flatten)]
     link: LinkArgs,
@@ -77,7 +78,8 @@ struct LinkArgs {
     service: Connection,
 
     /// Choose what rc does about loss: resend, or skip and count it, as a switch that keeps no
-    /// copies must.
+    /// copies must. With resend, a switch that reads files also sends again what a relay that was lost
+    /// had not confirmed.
     #[arg(long, value_enum, default_value_t = Loss::Resend)]
     on_loss: Loss,
 
@@ -89,6 +91,12 @@ struct LinkArgs {
     /// Have a block written to disk this many seconds after its start, even if it is not full.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = flush_seconds)]
     flush: f64,
+
+    /// Wait this many seconds for a relay that is lost, then give up and end with an error: while files
+    /// are read (60 by default), and at the end of a capture of interfaces (10 by default), which
+    /// otherwise goes on and counts what is dropped.
+    #[arg(long, value_name = "SECONDS", value_parser = timeout_seconds)]
+    relay_timeout: Option<f64>,
 
     /// Read the secret shared with the relay from this file: each end proves to the other that it
     /// knows it, before anything is sent. Readable by its owner only.
@@ -169,6 +177,7 @@ impl LinkArgs {
             Cut::Switch => Layout::PowersOfTwo,
         };
         options.flush_interval = Duration::from_secs_f64(self.flush);
+        options.patience = self.relay_timeout.map(Duration::from_secs_f64);
         if let (Some(certificate), Some(key), Some(authority)) =
             (&self.tls_cert, &self.tls_key, &self.tls_ca)
         {
@@ -193,6 +202,11 @@ impl LinkArgs {
 /// A partly filled block goes to disk within an hour.
 fn flush_seconds(text: &str) -> Result<f64, String> {
     bounded::within(text, 1e-3..=3600.0)
+}
+
+/// A relay that is lost is waited for at most a day.
+fn timeout_seconds(text: &str) -> Result<f64, String> {
+    bounded::within(text, 0.0..=86_400.0)
 }
 
 impl Args {

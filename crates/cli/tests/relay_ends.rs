@@ -348,6 +348,43 @@ fn a_switch_that_waits_for_a_relay_that_is_gone_ends_when_it_is_told_to() {
     assert!(logged > 0 && dropped > 0, "{}", ended.said);
 }
 
+/// Without a signal: it says what it waits for, gives up, and what it does not know it says.
+#[test]
+fn a_switch_that_reads_a_file_gives_up_on_a_relay_that_is_gone_for_good() {
+    const HOST: &str = "127.91.1.10";
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let relay = relay(HOST, &log, &[]);
+    let (switch, _) = fed_switch(HOST, &["--relay-timeout", "2"]);
+    until("blocks", || stored_bytes(&log) > CONFIRMED);
+    relay.signal("KILL");
+    assert!(!relay.ended().success);
+    let ended = switch.ended();
+    assert!(!ended.success, "{}", ended.said);
+    for said in [
+        "waiting for it, for up to 2 s in all",
+        "did not come back",
+        "it may have them",
+    ] {
+        assert!(ended.errors.contains(said), "{said}: {}", ended.errors);
+    }
+    let (_, logged, dropped) = counted(&ended);
+    assert!(logged > 0 && dropped > 0, "{}", ended.said);
+    let unknown = ended.said.split("are lost; ").nth(1);
+    let unknown = unknown.and_then(|rest| rest.split(" are counted").next());
+    let unknown: String = unknown
+        .unwrap_or_else(|| panic!("{}", ended.said))
+        .chars()
+        .filter(char::is_ascii_digit)
+        .collect();
+    let unknown: u64 = unknown.parse().unwrap();
+    let (there, _) = in_log(&log);
+    assert!(
+        logged <= there && there <= logged + unknown,
+        "{logged} logged, {unknown} unknown, {there} there"
+    );
+}
+
 #[test]
 fn a_relay_ends_when_it_is_told_to_while_a_switch_hangs() {
     for (host, signal) in [("127.91.1.8", "INT"), ("127.91.1.9", "TERM")] {

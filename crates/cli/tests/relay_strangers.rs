@@ -229,6 +229,7 @@ fn a_long_beginning_does_not_get_into_the_manifest() {
         let body = format!(
             "{{\"program\":\"p\",\"inputs\":[\"{}\"],\"filter\":\"\",\"mode\":\"\",\"model\":\"\",\
              \"classes\":[],\"hash_seed\":[1,2],\"key\":1,\"first_block\":0,\"first_seq\":0,\
+             \"unconfirmed_seq\":0,\"resends\":false,\
              \"path\":{{\"transport\":\"rdma\",\"reliable\":true,\"qpn\":9,\"psn\":0,\"port\":9,\
              \"mtu\":1024}}}}",
             "x".repeat(inputs)

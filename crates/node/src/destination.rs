@@ -12,7 +12,7 @@ use strata_blocks::{BlockSink, Incoming, Written, block_channel, link_channel};
 use strata_control::Controller;
 use strata_control::elastic::Degradation;
 use strata_policy::DetailCounts;
-use strata_relay::{Link, LinkOptions, LinkReport, OnShortage, Transport};
+use strata_relay::{Link, LinkOptions, LinkReport, OnNews, OnShortage, Transport};
 use strata_sandbox::{Owner, Role, User};
 use strata_sketch::Pressure;
 use strata_store::{About, DetailKept, DiskChoice, FlowTable, Recorder, RecorderOptions};
@@ -150,6 +150,8 @@ impl DestinationSpec {
                         worker,
                         stop: Some(Arc::clone(stop)),
                         on_shortage: Some(follow_relay(controller)),
+                        reads_files: !about.live,
+                        on_news: Some(tell_news(tell)),
                         ..(**link).clone()
                     };
                     links.push(Link::start(options, source, sink.end_handle())?);
@@ -164,6 +166,12 @@ impl DestinationSpec {
             }
         }
     }
+}
+
+/// Says what happens with a relay.
+fn tell_news(tell: &Tell) -> OnNews {
+    let tell = Arc::clone(tell);
+    Arc::new(move |news| tell(&Notice::Warning(news)))
 }
 
 /// Passes a relay's requests on to the controller.

@@ -19,7 +19,7 @@ use std::{env, fs};
 use strata_blocks::{BlockBuilder, BlockSource, Incoming, PacketRecord, Trees, link_channel};
 use strata_rdma::OnLoss;
 use strata_relay::protocol::switch::{Connection, Numbers, Path, Switch, SwitchOptions, Turn};
-use strata_relay::protocol::{HelloPath, Message, Welcome, WelcomePath};
+use strata_relay::protocol::{BlockStored, HelloPath, Message, Stored, Welcome, WelcomePath};
 use strata_roce::shared::SharedToPeer;
 use strata_sys::shared::SharedMemory;
 use strata_wire::segment::Layout;
@@ -49,6 +49,7 @@ fn connection(is_rdma: bool) -> Connection {
         block_bytes: BLOCK_BYTES,
         block_stride: BLOCK_BYTES + 4096,
         blocks: BLOCKS,
+        stored: Stored::default(),
         path,
     };
     let (welcome, path) = if is_rdma {
@@ -143,7 +144,7 @@ fn clear(switch: &mut Switch, connection: &mut Connection, source: &BlockSource)
         })
         .collect();
     for block in stored {
-        let message = Message::BlockStored(block);
+        let message = Message::BlockStored(BlockStored { block, missing: 0 });
         switch.receive(connection, message, source, 1).unwrap();
     }
 }
@@ -161,6 +162,8 @@ fn main() {
     let options = SwitchOptions {
         flush_interval_ns: 1_000_000_000,
         patience_ns: 1_000_000_000,
+        reads_files: false,
+        resends: false,
     };
     let mut switch = Switch::new(options, &connection);
     let (mut seq, mut seconds) = (0, 0.0);

@@ -34,7 +34,7 @@ pub mod tls;
 pub use channel::Channel;
 pub use error::RelayError;
 pub use handover::MemoryFrom;
-pub use link::{Link, LinkOptions, OnShortage, Transport, WrapPort};
+pub use link::{Link, LinkOptions, OnNews, OnShortage, Transport, WrapPort};
 pub use protocol::switch::LinkReport;
 pub use relay::{BlockTap, BoundRelay, DiskLoad, Relay, RelayCounters, RelayOptions, Totals};
 #[cfg(feature = "verbs")]

@@ -20,7 +20,7 @@ use strata_wire::{Ledger, exact};
 
 use crate::error::RelayError;
 use crate::handover::MemoryFrom;
-use crate::protocol::switch::{LinkReport, Search, Switch, SwitchOptions, Turn};
+use crate::protocol::switch::{LinkReport, Resumption, Search, Switch, SwitchOptions, Turn};
 use crate::protocol::{End, Shortage};
 use crate::secret::Secret;
 use crate::tls::SwitchTls;
@@ -43,6 +43,12 @@ pub type WrapPort = Arc<dyn Fn(Box<dyn Port>) -> Box<dyn Port> + Send + Sync>;
 /// Called with a worker's link and what its relay asks to be given up, whenever that changes.
 pub type OnShortage = Arc<dyn Fn(u16, &Shortage) + Send + Sync>;
 
+/// Called with a sentence for the user.
+pub type OnNews = Arc<dyn Fn(String) + Send + Sync>;
+
+/// How long the relay is waited for before that is said.
+const SAID_AFTER_NS: u64 = 1_000_000_000;
+
 /// The options of a link.
 #[derive(Clone)]
 pub struct LinkOptions {
@@ -62,13 +68,20 @@ pub struct LinkOptions {
     pub layout: Layout,
     /// A block open this long is sent to disk even if it is not full.
     pub flush_interval: Duration,
-    /// How long to wait for a lost relay once there is nothing more to record.
-    pub patience: Duration,
+    /// How long to wait for a lost relay once there is nothing more to record, or while files are read; `None`:
+    /// 10 s, or 60 s where files are read.
+    pub patience: Option<Duration>,
+    /// Whether files are read. What is recorded then waits for the relay, and what was sent and not confirmed
+    /// is sent again after a loss of the relay, unless `on_loss` says to skip or the service is unreliable.
+    pub reads_files: bool,
     /// Becomes true when the recording is to end. The wait for a relay that is away, or stores
     /// nothing, is then limited to five seconds.
     pub stop: Option<Arc<AtomicBool>>,
     /// Called with what the relay asks to be given up.
     pub on_shortage: Option<OnShortage>,
+    /// Called with what the user should know while the link runs: that the relay is waited for, and that it is
+    /// there again.
+    pub on_news: Option<OnNews>,
     /// TLS of the control connection.
     pub tls: Option<SwitchTls>,
     /// The secret that both ends prove to know.
@@ -91,6 +104,22 @@ impl std::fmt::Debug for LinkOptions {
 }
 
 impl LinkOptions {
+    /// How long a lost relay is waited for.
+    fn patience(&self) -> Duration {
+        let seconds = if self.reads_files { 60 } else { 10 };
+        self.patience.unwrap_or(Duration::from_secs(seconds))
+    }
+
+    /// Whether what was sent and not confirmed is sent again after the relay was lost. A sender that keeps no
+    /// copies of messages keeps none of packets either.
+    fn resends(&self) -> bool {
+        let is_reliable = match &self.transport {
+            Transport::Udp(service) | Transport::Raw(service, _) => *service == Service::Rc,
+            Transport::SharedMemory => true,
+        };
+        self.reads_files && is_reliable && self.on_loss == OnLoss::Resend
+    }
+
     /// Tests in tcpdump's language that what is sent to the relay and comes from it fails, for an
     /// interface over which it is reached.
     ///
@@ -120,7 +149,9 @@ impl LinkOptions {
             on_loss: OnLoss::Resend,
             layout: Layout::Mtu,
             flush_interval: Duration::from_secs(1),
-            patience: Duration::from_secs(10),
+            patience: None,
+            reads_files: false,
+            on_news: None,
             stop: None,
             on_shortage: None,
             tls: None,
@@ -154,11 +185,17 @@ impl Link {
     ) -> Result<Self, RelayError> {
         let started = Instant::now();
         let interrupted = || is_set(options.stop.as_ref());
-        let opened = Opened::open(&options, (0, 0), started, interrupted)?;
         let switch = SwitchOptions {
             flush_interval_ns: ns(options.flush_interval),
-            patience_ns: ns(options.patience),
+            patience_ns: ns(options.patience()),
+            reads_files: options.reads_files,
+            resends: options.resends(),
         };
+        let first = Resumption {
+            resends: switch.resends,
+            ..Resumption::default()
+        };
+        let opened = Opened::open(&options, first, started, interrupted)?;
         let switch = Switch::new(switch, &opened.connection);
         let accounting = Arc::new(Mutex::new(End::default()));
         let mut runner = Runner {
@@ -172,7 +209,7 @@ impl Link {
         let work = move || {
             runner.run(opened);
             runner.tell_shortage();
-            runner.switch.report().clone()
+            runner.report()
         };
         let thread = thread::Builder::new()
             .name("strata-link".into())
@@ -309,10 +346,84 @@ impl Runner {
         self.switch.take(incoming, connection);
     }
 
+    /// What the link has done. Where files are read, packets that were lost with the relay are a failure: they
+    /// could have been kept.
+    fn report(&self) -> LinkReport {
+        let mut report = self.switch.report().clone();
+        let mut parts = Vec::new();
+        let (lost, unknown) = (report.lost.packets, report.unknown_packets);
+        if self.options.reads_files && lost > 0 {
+            parts.push(format!(
+                "{lost} packets were sent and lost with the relay, or could not be sent"
+            ));
+        }
+        if unknown > 0 {
+            parts.push(format!(
+                "{unknown} packets were sent after the relay's last confirmation: it may have them, which its log \
+                 tells"
+            ));
+        }
+        let said = parts.join("; ");
+        match (&mut report.failure, said.is_empty()) {
+            (_, true) => {}
+            (none @ None, false) if self.options.reads_files => *none = Some(said),
+            (_, false) => report.problems.push(said),
+        }
+        report
+    }
+
+    fn tell(&self, news: String) {
+        if let Some(tell) = &self.options.on_news {
+            tell(news);
+        }
+    }
+
+    /// Says that the relay is waited for.
+    fn say_waiting(&self) {
+        let (relay, seconds) = (&self.options.relay, self.options.patience().as_secs());
+        let why = self
+            .switch
+            .searches_because()
+            .unwrap_or("no reason is known");
+        let then = match self.options.reads_files {
+            true => {
+                format!("for up to {seconds} s in all, then the recording ends (--relay-timeout)")
+            }
+            false => String::from("what finds no room in memory meanwhile is dropped and counted"),
+        };
+        self.tell(format!(
+            "relay {relay} is lost ({why}): waiting for it, {then}"
+        ));
+    }
+
+    /// Says that the relay is there again.
+    fn say_found(&self, before: &LinkReport, waited_ns: u64) {
+        let (relay, after) = (&self.options.relay, self.switch.report());
+        let found = after.found.packets - before.found.packets;
+        let lost = after.lost.packets - before.lost.packets;
+        let again = match self.options.resends() {
+            true => ", the others are sent again",
+            false => "",
+        };
+        self.tell(format!(
+            "relay {relay} is there again after {} s: of the packets that it had not confirmed it has {found}{again}; \
+             {lost} are lost",
+            waited_ns / SAID_AFTER_NS
+        ));
+    }
+
     /// Connects again; `None` if it gives up.
     fn search(&mut self) -> Option<Opened> {
+        let begun = self.now();
+        let before = self.switch.report().clone();
+        let mut is_said = false;
         loop {
             let now = self.now();
+            let waited = now.saturating_sub(begun);
+            if !is_said && waited >= SAID_AFTER_NS {
+                is_said = true;
+                self.say_waiting();
+            }
             match self.switch.search(now) {
                 Search::Connect => {
                     let is_over = || {
@@ -322,7 +433,11 @@ impl Runner {
                     let numbers = self.switch.next_numbers();
                     match Opened::open(&self.options, numbers, self.started, is_over) {
                         Ok(mut opened) => {
-                            self.switch.connected(&mut opened.connection);
+                            let connection = &mut opened.connection;
+                            self.switch.connected(connection, &self.source);
+                            if is_said {
+                                self.say_found(&before, waited);
+                            }
                             return Some(opened);
                         }
                         Err(error) => {

@@ -16,8 +16,9 @@ pub mod switch;
 
 pub use codec::{Decoder, HEADER_LEN};
 pub use message::{
-    BLOCK_BYTES, BLOCK_UNIT, BLOCKS, BODY_LEN_MAX, Begin, BlockFull, Challenge, End, FIRST_LEN_MAX,
-    Hello, HelloPath, Message, Progress, Shortage, VERSION, Welcome, WelcomePath,
+    BLOCK_BYTES, BLOCK_UNIT, BLOCKS, BODY_LEN_MAX, Begin, BlockFull, BlockStored, Challenge, End,
+    FIRST_LEN_MAX, Hello, HelloPath, Message, Progress, Shortage, Stored, VERSION, Welcome,
+    WelcomePath,
 };
 
 /// Nanoseconds of a second.

@@ -358,6 +358,8 @@ fn who_breaks_the_protocol_is_let_go_and_the_relay_lives() {
             key: 7,
             first_block,
             first_seq: 0,
+            unconfirmed_seq: 0,
+            resends: false,
             path: HelloPath::Rdma {
                 reliable: true,
                 qpn: 9,
@@ -391,6 +393,11 @@ fn who_breaks_the_protocol_is_let_go_and_the_relay_lives() {
         vec![hello(), begin(0), with(|full| full.used = u32::MAX)],
         vec![hello(), begin(0), with(|full| full.next_seq = u64::MAX)],
         vec![hello(), begin(0), with(|full| full.first_seq = 4)],
+        // Counts that no block has, which files would add up.
+        vec![hello(), begin(0), with(|full| full.packets = u64::MAX)],
+        vec![hello(), begin(0), with(|full| full.segments = u64::MAX)],
+        vec![hello(), begin(0), with(|full| full.segments = 2)],
+        vec![hello(), begin(0), with(|full| full.used = 95)],
     ];
     for messages in attempts {
         let mut channel = connect();
@@ -497,10 +504,18 @@ fn of_what_uc_loses_every_packet_is_counted_and_none_is_wrong() {
         let mut options = link_options(relay.address());
         options.transport = Transport::Udp(Service::Uc);
         let notes = lossy(&mut options, seed, per_100_000);
-        send(options, packets);
+        let report = send(options, packets);
         let found = read(&disk);
         let notes = notes.lock().unwrap();
         assert!(notes.lost > 0, "seed {seed}");
+        // The relay has told the switch how much of it is missing.
+        let arrived: usize = notes.sent.values().map(|(_, there)| there.len()).sum();
+        let missing = report.segments - arrived as u64;
+        assert_eq!(
+            (report.segments_stored, report.segments_missing),
+            (report.segments, missing),
+            "seed {seed}"
+        );
         let all = |(total, there): &(u16, BTreeSet<u16>)| usize::from(*total) == there.len();
         let whole: BTreeSet<u64> = notes
             .sent

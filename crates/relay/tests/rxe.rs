@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use strata_blocks::{BlockBuilder, PacketRecord, Record, Trees, link_channel};
 use strata_rdma::{Event, Failure, OnLoss, PacketBatch, Psn, Requester, RequesterOptions};
 use strata_relay::protocol::{
-    Begin, BlockFull, End, Hello, HelloPath, Message, Welcome, WelcomePath,
+    Begin, BlockFull, BlockStored, End, Hello, HelloPath, Message, Welcome, WelcomePath,
 };
 use strata_relay::{Link, LinkOptions, Relay, RelayOptions};
 use strata_roce::Port;
@@ -372,6 +372,8 @@ fn the_guest_writes_into_our_relay() {
         key: KEY,
         first_block: 0,
         first_seq: 0,
+        unconfirmed_seq: 0,
+        resends: false,
         path: HelloPath::Rdma {
             reliable: true,
             qpn: peer.qpn,
@@ -449,7 +451,11 @@ fn the_guest_writes_into_our_relay() {
         segments: writer.segments(),
     };
     send(&mut control, &Message::BlockFull(full));
-    assert_eq!(answer(&mut control), Message::BlockStored(0));
+    let stored = BlockStored {
+        block: 0,
+        missing: 0,
+    };
+    assert_eq!(answer(&mut control), Message::BlockStored(stored));
     let end = End {
         accounting: Some(SavedLedger::from(&Ledger::default())),
         warnings: Vec::new(),

@@ -22,6 +22,9 @@ pub struct Block {
     pub ends: (u64, u64),
     /// Packets in it that end where a part was lost between switch and relay.
     pub incomplete: u32,
+    /// Packets in it that refer to what is not defined: the definitions were lost, in a log of a relay
+    /// that was killed before definitions had to be on disk first.
+    pub undefined: u32,
     /// Offsets in the file of segments that were damaged after they were written.
     pub damaged_segments: Vec<u64>,
     pub(crate) body: Buffer,

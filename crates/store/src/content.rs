@@ -59,6 +59,7 @@ pub(crate) fn block(named: &str, entry: &Entry, content: Content) -> Block {
         offset,
         ends: (offset + content_len, offset + header.stored_len() as u64),
         incomplete: 0,
+        undefined: 0,
         damaged_segments: Vec::new(),
         body: content.body,
     }

@@ -59,5 +59,7 @@ pub use manifest::{
 pub use names::{is_file_name, is_remote};
 pub use output::{OutputError, Sources};
 pub use recorder::{CHECKPOINT_INTERVAL, Recorder, RecorderOptions, WhenFull};
-pub use relayed::{BlockDone, Placed, RelayLog, RelayStream, RelayWriters, StreamOptions};
+pub use relayed::{
+    BlockDone, Placed, RelayLog, RelayStream, RelayWriters, StoredSince, StreamOptions,
+};
 pub use select::Select;

@@ -250,6 +250,7 @@ mod tests {
             offset: 0,
             ends: (0, 0),
             incomplete: 0,
+            undefined: 0,
             damaged_segments: Vec::new(),
             body: Vec::new().into(),
         };

@@ -262,6 +262,7 @@ fn read_block(
         offset,
         ends: (content_end, offset + header.stored_len() as u64),
         incomplete: 0,
+        undefined: 0,
         damaged_segments: Vec::new(),
         body,
     }))))
@@ -303,6 +304,8 @@ fn read_relayed(
         offset,
         ends: (offset + stored_len, offset + stored_len),
         incomplete: assembled.incomplete,
+        // A switch that was lost had not sent all definitions yet: that is no damage.
+        undefined: if header.salvaged { 0 } else { assembled.undefined },
         damaged_segments: assembled
             .damaged
             .iter()

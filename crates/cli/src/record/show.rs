@@ -150,9 +150,27 @@ fn print_closed(out: &mut impl Write, closed: &Closed) -> Result<()> {
             if report.disconnections > 0 {
                 writeln!(
                     out,
-                    "the connection to the relay was lost {}; {} packets may not be on its disk",
+                    "the connection to the relay was lost {}: of the packets that it had not confirmed, {} were \
+                     in its log, {} were sent again, {} are lost{}",
                     text::count_of(report.disconnections, "time"),
-                    grouped(report.lost.packets),
+                    grouped(report.found.packets),
+                    grouped(report.again_packets),
+                    grouped(report.lost.packets.saturating_sub(report.unknown_packets)),
+                    match report.unknown_packets {
+                        0 => String::new(),
+                        unknown => format!(
+                            "; {} are counted as dropped, but the relay may have them",
+                            grouped(unknown)
+                        ),
+                    },
+                )?;
+            }
+            if report.segments_missing > 0 {
+                writeln!(
+                    out,
+                    "of {} segments in the relay's blocks, {} did not arrive",
+                    grouped(report.segments_stored),
+                    grouped(report.segments_missing),
                 )?;
             }
             Ok(())

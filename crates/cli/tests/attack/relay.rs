@@ -195,7 +195,7 @@ fn entry(changes: &Value) -> Vec<u8> {
     let mut begin = json!({
         "program": "strata 0.1.0", "inputs": ["eth0"], "filter": "", "mode": "default",
         "model": "built-in", "classes": ["benign", "anomalous"], "hash_seed": [1, 2], "key": 3,
-        "first_block": 0, "first_seq": 0,
+        "first_block": 0, "first_seq": 0, "unconfirmed_seq": 0, "resends": false,
         "path": {"transport": "rdma", "reliable": true, "qpn": 17, "psn": 0, "port": 40000,
             "mtu": 1024}
     });

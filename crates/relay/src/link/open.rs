@@ -14,7 +14,7 @@ use strata_wire::roce::{MASK_24, Service, UDP_PORT};
 use crate::CONTROL_PORT;
 use crate::channel::Channel;
 use crate::error::{RelayError, io_error};
-use crate::protocol::switch::{ANSWER_LIMIT_NS, Connection, Entry, Numbers, Path};
+use crate::protocol::switch::{ANSWER_LIMIT_NS, Connection, Entry, Path, Resumption};
 use crate::protocol::{Begin, Hello, HelloPath, Message, Welcome, WelcomePath};
 use crate::random::{nonce, random};
 
@@ -196,10 +196,10 @@ fn answer(
 }
 
 impl Opened {
-    /// Connects to the relay, continuing with these numbers of block and packet.
+    /// Connects to the relay, going on from there.
     pub(super) fn open(
         options: &LinkOptions,
-        (block, seq): (u64, u64),
+        from: Resumption,
         started: Instant,
         interrupted: impl Fn() -> bool,
     ) -> Result<Self, RelayError> {
@@ -215,8 +215,9 @@ impl Opened {
         let (path, udp) = own_path(options, local, relay)?;
         #[allow(clippy::cast_possible_truncation)]
         let key = random()? as u32;
-        let numbers = Numbers { block, seq, key };
-        let welcome = enter(&mut channel, options, numbers, &path, end, &interrupted)?;
+        let begin = (from, key);
+        let welcome = enter(&mut channel, options, begin, &path, end, &interrupted)?;
+        let numbers = from.numbers(&welcome, key);
         let (path, port) = agreed(options, &welcome, &path, udp, relay)?;
         let peer = channel.peer().to_owned();
         let now = ns(started.elapsed());
@@ -280,7 +281,7 @@ impl Opened {
 fn enter(
     channel: &mut Channel,
     options: &LinkOptions,
-    numbers: Numbers,
+    (from, key): (Resumption, u32),
     path: &HelloPath,
     end: Instant,
     interrupted: &impl Fn() -> bool,
@@ -294,9 +295,11 @@ fn enter(
         model: about.model.clone(),
         classes: about.classes.clone(),
         hash_seed: about.hash_seed,
-        key: numbers.key,
-        first_block: numbers.block,
-        first_seq: numbers.seq,
+        key,
+        first_block: from.block,
+        first_seq: from.seq,
+        unconfirmed_seq: from.unconfirmed_seq,
+        resends: from.resends,
         path: path.clone(),
     };
     let hello = Hello {

@@ -9,13 +9,14 @@
 //!
 //! All integers are little-endian. Header and refusal are the same in every version, so that ends
 //! of different versions can report the mismatch.
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 use strata_wire::{exact, start_of};
 
 use crate::error::RelayError;
 
 use super::message::{
-    BODY_LEN_MAX, BlockFull, FIRST_LEN_MAX, Message, Progress, TEXT_LEN_MAX, VERSION,
+    BODY_LEN_MAX, BlockFull, BlockStored, FIRST_LEN_MAX, Message, Progress, TEXT_LEN_MAX, VERSION,
 };
 
 /// Bytes before a message's body.
@@ -86,6 +87,10 @@ impl Message {
     }
 
     /// As [`Message::emit`], for a peer with another version.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "places in what was just written: a header before a body of bounded length"
+    )]
     fn emit_as(&self, version: u8, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(&[0; 4]);
@@ -110,7 +115,11 @@ impl Message {
                     out.extend_from_slice(&word.to_le_bytes());
                 }
             }
-            Self::BlockStored(block) => out.extend_from_slice(&block.to_le_bytes()),
+            Self::BlockStored(stored) => {
+                for word in [stored.block, stored.missing] {
+                    out.extend_from_slice(&word.to_le_bytes());
+                }
+            }
             Self::Progress(progress) => {
                 let Progress {
                     next_seq,
@@ -156,7 +165,7 @@ impl Message {
         if body_len > body_len_max(kind) {
             return Err(format!("a message of kind {kind} with {body_len} bytes"));
         }
-        let end = HEADER_LEN + body_len;
+        let end = HEADER_LEN.saturating_add(body_len);
         let Some(body) = bytes.get(HEADER_LEN..end) else {
             return Ok(None);
         };
@@ -175,7 +184,7 @@ impl Message {
             let words: Vec<u64> = words
                 .map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")))
                 .collect();
-            if words.len() == count && body.len() == 8 * count {
+            if words.len() == count && body.len().is_multiple_of(8) {
                 Ok(words)
             } else {
                 Err(format!("{} bytes in a message of kind {kind}", body.len()))
@@ -199,7 +208,13 @@ impl Message {
                     segments: words[5],
                 })
             }
-            6 => Self::BlockStored(words(1)?[0]),
+            6 => {
+                let words = words(2)?;
+                Self::BlockStored(BlockStored {
+                    block: words[0],
+                    missing: words[1],
+                })
+            }
             7 => {
                 let words = words(3)?;
                 Self::Progress(Progress {
@@ -233,14 +248,13 @@ struct Header {
 impl Header {
     fn parse(bytes: &[u8]) -> Option<Self> {
         let header = bytes.first_chunk::<HEADER_LEN>()?;
-        let word = |at: usize| {
-            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
-        };
+        let (words, _) = header.as_chunks::<4>();
+        let word = |at: usize| u32::from_le_bytes(words[at]);
         Some(Self {
             body_len: word(0) as usize,
             kind: header[4],
             version: header[5],
-            crc: word(8),
+            crc: word(2),
         })
     }
 }
@@ -300,7 +314,8 @@ impl Decoder {
     pub fn missing(&self) -> usize {
         let unread = &self.unread[self.read_to..];
         let header = Header::parse(unread);
-        let whole = HEADER_LEN + header.map_or(0, |header| header.body_len.min(self.limit));
+        let body = header.map_or(0, |header| header.body_len.min(self.limit));
+        let whole = HEADER_LEN.saturating_add(body);
         whole.saturating_sub(unread.len())
     }
 
@@ -353,7 +368,7 @@ impl Decoder {
         let Some((message, len)) = parsed else {
             return Ok(None);
         };
-        self.read_to += len;
+        self.read_to = self.read_to.saturating_add(len);
         if self.read_to == self.unread.len() {
             (self.unread, self.read_to) = (Vec::new(), 0);
         }
@@ -389,7 +404,10 @@ mod tests {
                 packets: 8,
                 segments: 9,
             }),
-            Message::BlockStored(77),
+            Message::BlockStored(BlockStored {
+                block: 77,
+                missing: 3,
+            }),
             Message::Progress(Progress {
                 next_seq: 1,
                 seen_packets: 2,
@@ -438,7 +456,10 @@ mod tests {
         let messages = [
             Message::Alive,
             Message::Definitions(vec![7; 5000]),
-            Message::BlockStored(9),
+            Message::BlockStored(BlockStored {
+                block: 9,
+                missing: 0,
+            }),
         ];
         let mut bytes = Vec::new();
         for message in &messages {

@@ -1,5 +1,6 @@
 //! The messages between switch and relay, and their bytes (`docs/formats/relay.md`).
 //!
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
@@ -9,7 +10,7 @@ use strata_wire::start_of;
 use crate::secret::PROOF_LEN;
 
 /// The version of the protocol.
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 /// The longest body.
 pub const BODY_LEN_MAX: usize = 16 << 20;
 /// The longest body before a peer has identified itself.
@@ -108,6 +109,12 @@ pub struct Begin {
     pub first_block: u64,
     /// Sequence number of the first packet.
     pub first_seq: u64,
+    /// Every packet before this one is known to be stored, or given up: the relay says what it has of
+    /// those from here on.
+    pub unconfirmed_seq: u64,
+    /// Whether those from there on can be sent again, without gaps in their numbers. Then the first packet is
+    /// the one after those that the relay has ([`Stored::next_seq`]).
+    pub resends: bool,
     /// The transport of its packets.
     pub path: HelloPath,
 }
@@ -148,7 +155,7 @@ impl Begin {
         shorten(&mut self.mode, MODE_LEN_MAX);
         let (mut bytes, all) = (0, self.inputs.len());
         let fits = |input: &&String| {
-            bytes += input.len();
+            bytes = input.len().saturating_add(bytes);
             bytes <= INPUTS_LEN_MAX - NAME_LEN_MAX
         };
         let fitting = self
@@ -159,7 +166,8 @@ impl Begin {
             .count();
         if fitting < all {
             self.inputs.truncate(fitting);
-            self.inputs.push(format!("and {} more", all - fitting));
+            let more = all.saturating_sub(fitting);
+            self.inputs.push(format!("and {more} more"));
         }
     }
 }
@@ -168,7 +176,8 @@ impl Begin {
 fn shorten(text: &mut String, bytes_max: usize) {
     const MORE: &str = " ...";
     if text.len() > bytes_max {
-        text.truncate(start_of(text, bytes_max - MORE.len()).len());
+        let kept = bytes_max.saturating_sub(MORE.len());
+        text.truncate(start_of(text, kept).len());
         text.push_str(MORE);
     }
 }
@@ -205,8 +214,25 @@ pub struct Welcome {
     pub block_stride: usize,
     /// Number of blocks, filled in turn.
     pub blocks: usize,
+    /// What its log has of the packets that the switch does not know to be stored.
+    pub stored: Stored,
     /// Where they are.
     pub path: WelcomePath,
+}
+
+/// What a relay's log has of a worker's packets, from [`Begin::unconfirmed_seq`] on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Stored {
+    /// One more than the number of the last one; the number asked about, if there is none.
+    pub next_seq: u64,
+    /// Packets that are there whole.
+    pub packets: u64,
+    /// Their bytes on the wire.
+    pub wire_bytes: u64,
+    /// Their bytes that were kept.
+    pub logged_bytes: u64,
+    /// Those that were cut, by [`CutWhere`](strata_wire::CutWhere).
+    pub cut_bytes: [u64; 3],
 }
 
 impl Welcome {
@@ -225,14 +251,15 @@ impl Welcome {
         if !BLOCK_BYTES.contains(&block_bytes) || !block_bytes.is_multiple_of(BLOCK_UNIT) {
             return Err(format!("blocks of {block_bytes} bytes"));
         }
-        if !(block_bytes..=2 * *BLOCK_BYTES.end()).contains(&block_stride) {
+        let stride_max = BLOCK_BYTES.end().saturating_mul(2);
+        if !(block_bytes..=stride_max).contains(&block_stride) {
             return Err(format!("blocks that are {block_stride} bytes apart"));
         }
         if !BLOCKS.contains(&blocks) {
             return Err(format!("{blocks} blocks"));
         }
         if let WelcomePath::Rdma { va, .. } = self.path {
-            let len = blocks as u64 * block_stride as u64;
+            let len = (blocks as u64).saturating_mul(block_stride as u64);
             let end = va.checked_add(len);
             end.ok_or_else(|| format!("{len} bytes of memory from {va:#x} on"))?;
         }
@@ -285,6 +312,16 @@ pub struct BlockFull {
     pub segments: u64,
 }
 
+/// A block that is on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct BlockStored {
+    /// Number of the block.
+    pub block: u64,
+    /// Segments that the switch had sent and that are not in it. Always 0 on a reliable connection, where the
+    /// switch knows what was lost.
+    pub missing: u64,
+}
+
 /// A worker's progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Progress {
@@ -309,7 +346,7 @@ impl End {
     /// Truncates whatever exceeds a relay's limits.
     pub(crate) fn shorten(&mut self) {
         if self.warnings.len() > WARNINGS_MAX {
-            let more = self.warnings.len() - (WARNINGS_MAX - 1);
+            let more = self.warnings.len().saturating_sub(WARNINGS_MAX - 1);
             self.warnings.truncate(WARNINGS_MAX - 1);
             self.warnings.push(format!("and {more} more"));
         }
@@ -358,7 +395,7 @@ pub enum Message {
     /// Switch: this block is full.
     BlockFull(BlockFull),
     /// Relay: this block is on disk, and may be filled again.
-    BlockStored(u64),
+    BlockStored(BlockStored),
     /// Switch: progress, every 100 ms.
     Progress(Progress),
     /// Switch: that was everything.
@@ -392,6 +429,7 @@ mod tests {
             block_bytes: 8 << 20,
             block_stride: (8 << 20) + 4096,
             blocks: 4,
+            stored: Stored::default(),
             path: WelcomePath::Rdma {
                 qpn: 2,
                 rkey: 3,

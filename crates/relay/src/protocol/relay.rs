@@ -49,21 +49,23 @@ pub enum Action {
         /// Packets and bytes that the worker has seen.
         seen: (u64, u64),
     },
-    /// Give something to the writers; each job is reported ([`Session::written`]).
-    Write(Write),
+    /// Give the writers definitions; reported by [`Session::written`] once they are durable.
+    Define(Define),
+    /// Give the writers a block; reported likewise. The definitions that its packets refer to are durable.
+    Write(BlockWrite),
     /// No more blocks will come. Closes the recording if the switch has sent its end.
     End(Option<Box<End>>),
 }
 
-/// Data for a writer.
+/// Definitions for a writer.
 #[derive(Debug)]
-pub struct Write {
-    /// The job of the definitions; done at once if there are none.
+pub struct Define {
+    /// Their job; done at once if there are none.
     pub job: u64,
     /// Definitions to write before the block, as sent by the switch.
     pub definitions: Vec<u8>,
-    /// The block; none at the end.
-    pub block: Option<BlockWrite>,
+    /// Bytes of the block that follows them, in the same file; 0 at the end.
+    pub block_bytes: u64,
 }
 
 /// A block to write.
@@ -97,6 +99,15 @@ pub struct Blocks {
     pub count: usize,
 }
 
+impl Blocks {
+    /// The number of blocks in a log that a switch may not know to be stored: announced ones, and as many again
+    /// that were salvaged.
+    #[must_use]
+    pub fn unconfirmed_max(&self) -> usize {
+        self.count.saturating_mul(2)
+    }
+}
+
 /// The parameters of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
@@ -106,4 +117,6 @@ pub struct SessionOptions {
     pub recording: u32,
     /// The switch's worker.
     pub worker: u16,
+    /// Number of the first packet that it will send.
+    pub first_seq: u64,
 }

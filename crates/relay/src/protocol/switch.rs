@@ -10,13 +10,15 @@ mod connection;
 mod counters;
 mod entry;
 mod path;
+mod reconnect;
+mod retained;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use strata_blocks::{
-    BlockBuilder, BlockCounters, BlockSource, Incoming, RawRecord, RecordPlace, Records, SinkError,
-    Written,
+    BlockBuilder, BlockCounters, BlockSource, Incoming, PacketRecord, RawRecord, RecordPlace,
+    Records, Written,
 };
 use strata_rdma::RequesterCounters;
 use strata_wire::segment::PacketInfo;
@@ -25,22 +27,19 @@ use crate::error::RelayError;
 use crate::protocol::{End, MS_NS, Message, Progress, SECOND_NS, Shortage};
 
 use connection::Heard;
-pub use connection::{Connection, Numbers};
-use counters::{add, count, count_compact};
+pub use connection::{Connection, Numbers, Resumption};
+use counters::count_compact;
 pub(crate) use entry::ANSWER_LIMIT_NS;
 pub use entry::Entry;
 pub use path::Path;
+use retained::Retained;
 
 /// RDMA packets gathered before they are sent.
 const BATCH_PACKETS: usize = 244;
-/// How often to try to reconnect to a lost relay.
-const RECONNECT_EVERY_NS: u64 = 200 * MS_NS;
 /// A relay that is silent for this long is lost; it must send every second.
 const SILENCE_MAX_NS: u64 = 30 * SECOND_NS;
 /// How long a switch that was told to stop waits for a relay that stores nothing.
 const PATIENCE_STOPPED_NS: u64 = 5 * SECOND_NS;
-/// Most problems reported as text.
-const PROBLEMS_MAX: usize = 100;
 
 /// What a link has done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,6 +58,17 @@ pub struct LinkReport {
     pub disconnections: u64,
     /// Packets not known to be on the relay's disk.
     pub lost: BlockCounters,
+    /// Of these, packets that the relay may have: it was lost before it said so, and did not come back.
+    pub unknown_packets: u64,
+    /// Packets that the relay had on disk before it was lost, as it said when it was there again.
+    pub found: BlockCounters,
+    /// Packets that were sent again after it was lost.
+    pub again_packets: u64,
+    /// Segments of blocks on the relay's disk, and how many of them did not arrive, as the relay has counted
+    /// on unreliable connections.
+    pub segments_stored: u64,
+    /// See [`LinkReport::segments_stored`].
+    pub segments_missing: u64,
     /// Of all connections.
     pub rdma: RequesterCounters,
     /// Problems, in plain English.
@@ -98,8 +108,13 @@ pub enum Search {
 pub struct SwitchOptions {
     /// A block open for this many ns is sent to disk even if it is not full.
     pub flush_interval_ns: u64,
-    /// How long to wait for a lost relay once there is nothing more to record, ns.
+    /// How long to wait for a lost relay once there is nothing more to record, or it reads files; ns.
     pub patience_ns: u64,
+    /// Whether it reads files: then what it records can wait for the relay.
+    pub reads_files: bool,
+    /// Whether it keeps what it sends until the relay has confirmed it, to send it again after the relay was
+    /// lost. Packet numbers must have no gaps: a worker that reads files has none.
+    pub resends: bool,
 }
 
 /// A worker's block being sent.
@@ -141,8 +156,14 @@ pub struct Switch {
     /// The record of a packet that is not compact, as it is sent.
     record: Vec<u8>,
     next_block: u64,
-    /// The sequence number of the next packet to be sent.
+    /// The sequence number of the next packet to be sent for the first time.
     next_seq: u64,
+    /// All packets before this one are confirmed, or were given up.
+    confirmed_seq: u64,
+    /// What was sent from there on, if it can be sent again.
+    retained: Option<Retained>,
+    /// What was sent from there on, if it cannot, and the connection is lost.
+    unsettled: BlockCounters,
     /// The end to send once nothing more will come.
     ending: Option<End>,
     flush: bool,
@@ -176,6 +197,9 @@ impl Switch {
             record: Vec::new(),
             next_block: 0,
             next_seq: 0,
+            confirmed_seq: 0,
+            retained: options.resends.then(Retained::default),
+            unsettled: BlockCounters::default(),
             ending: None,
             flush: false,
             stopped_ns: None,
@@ -198,10 +222,15 @@ impl Switch {
         &self.shortage
     }
 
-    /// The block and packet numbers that the next connection starts with.
+    /// The numbers that the next connection starts with.
     #[must_use]
-    pub fn next_numbers(&self) -> (u64, u64) {
-        (self.next_block, self.next_seq)
+    pub fn next_numbers(&self) -> Resumption {
+        Resumption {
+            block: self.next_block,
+            seq: self.next_seq,
+            unconfirmed_seq: self.confirmed_seq,
+            resends: self.retained.is_some(),
+        }
     }
 
     /// Tells it to end: from now on it waits at most five seconds for a relay that is away, or
@@ -220,7 +249,16 @@ impl Switch {
     /// Whether it can currently take a block of the worker.
     #[must_use]
     pub fn wants_block(&self) -> bool {
-        self.current.is_none()
+        self.current.is_none() && !self.is_retaining_too_much()
+    }
+
+    fn is_retaining_too_much(&self) -> bool {
+        self.retained.as_ref().is_some_and(Retained::is_full)
+    }
+
+    /// Whether packets of the worker's, new ones or once more, wait to be sent.
+    fn has_packets(&self) -> bool {
+        self.current.is_some() || self.retained.as_ref().is_some_and(Retained::is_sending)
     }
 
     /// Takes a block from the worker, or its end, with the contents of [`Switch::end_with`].
@@ -229,6 +267,9 @@ impl Switch {
             Incoming::Block(block) => {
                 if connection.is_some() {
                     self.flush = false;
+                }
+                if let Some(retained) = &mut self.retained {
+                    retained.keep(&block);
                 }
                 let (first_seq, _) = block.sequence_range();
                 self.current = Some(Current {
@@ -284,9 +325,18 @@ impl Switch {
         match (&self.state, connection.receive(message)?) {
             (_, Heard::Alive) => {}
             (_, Heard::Shortage(shortage)) => self.shortage = shortage,
-            (State::Serving, Heard::Stored(block, counters)) => {
+            (State::Serving, Heard::Stored(stored, full, counters)) => {
                 self.report.blocks += 1;
-                self.additions.retain(|(of, _)| *of > block);
+                if connection.counts_missing() {
+                    self.report.segments_stored += full.segments;
+                    // The relay may say what it likes.
+                    self.report.segments_missing += stored.missing.min(full.segments);
+                }
+                self.additions.retain(|(of, _)| *of > stored.block);
+                self.confirmed_seq = full.next_seq;
+                if let Some(retained) = &mut self.retained {
+                    retained.confirmed(full.next_seq);
+                }
                 source.settle(Written {
                     counters,
                     outcome: Ok(()),
@@ -327,7 +377,7 @@ impl Switch {
         self.close_old(connection, now_ns);
         connection.announce(progress(source));
         self.note_counters(connection, source);
-        if self.current.is_some() {
+        if self.has_packets() {
             return Ok(match worked {
                 true => Turn::Again,
                 false => Turn::Answers(MS_NS * 3 / 10),
@@ -339,6 +389,10 @@ impl Switch {
             connection.send_end(end.clone());
             self.state = State::Closing;
             return Ok(Turn::Answers(MS_NS));
+        }
+        if self.is_retaining_too_much() {
+            connection.close_block();
+            return Ok(Turn::Answers(MS_NS * 3 / 10));
         }
         Ok(match connection.is_idle() {
             // Nothing more comes from the worker.
@@ -369,7 +423,7 @@ impl Switch {
         }
         if self.is_out_of_patience(now_ns)
             && connection.stuck_ns() > PATIENCE_STOPPED_NS
-            && (self.current.is_some() || self.ending.is_some() || !connection.is_idle())
+            && (self.has_packets() || self.ending.is_some() || !connection.is_idle())
         {
             return Err(connection.silent(PATIENCE_STOPPED_NS));
         }
@@ -387,140 +441,24 @@ impl Switch {
         sum.timeouts += of.timeouts;
     }
 
-    /// Publishes how many packets were sent so far, for the controller.
+    /// Publishes how much was sent so far, and how much of it was lost, for the controller: RDMA messages that
+    /// were sent again or skipped; without acknowledgements, segments that the relay has missed.
     fn note_counters(&self, connection: &Connection, source: &BlockSource) {
         let (of, before) = (connection.counters(), &self.report.rdma);
         let progress = source.progress();
-        let note = |to: &AtomicU64, packets| to.store(packets, Ordering::Relaxed);
-        note(&progress.rdma_sent, before.posted + of.posted);
-        note(&progress.rdma_again, before.resent + of.resent);
-    }
-
-    /// The connection is unusable: what the relay did not confirm is lost. Any last words are among
-    /// its messages.
-    pub fn lost(
-        &mut self,
-        connection: &mut Connection,
-        problem: &RelayError,
-        source: &BlockSource,
-        now_ns: u64,
-    ) {
-        let is_over = match problem {
-            RelayError::Failed(_) => true,
-            RelayError::Silent { .. } => self.stopped_ns.is_some(),
-            _ => false,
-        };
-        drop(connection.messages());
-        if is_over {
-            self.report.failure = Some(problem.to_string());
-            connection.last_word(progress(source));
-        }
-        self.shortage = Shortage::default();
-        self.take_counters(connection);
-        self.report.disconnections += 1;
-        if self.report.problems.len() < PROBLEMS_MAX {
-            self.report.problems.push(problem.to_string());
-        }
-        self.settle_lost(connection.unconfirmed(), source);
-        self.next_block = connection.next_block();
-        self.state = State::Searching {
-            problem: problem.to_string(),
-            is_over,
-            next_try_ns: now_ns,
-            give_up_ns: None,
-        };
-    }
-
-    fn settle_lost(&mut self, counters: BlockCounters, source: &BlockSource) {
-        add(&mut self.report.lost, &counters);
-        let outcome = match &self.report.failure {
-            Some(reason) => SinkError::RelayFailed(reason.clone()),
-            None => SinkError::RelayLost,
-        };
-        source.settle(Written {
-            counters,
-            outcome: Err(outcome),
-        });
-    }
-
-    /// What to do without a relay.
-    pub fn search(&mut self, now_ns: u64) -> Search {
-        let is_impatient = self.is_out_of_patience(now_ns);
-        let is_waited_for = self.ending.is_some() || self.flush;
-        let State::Searching {
-            is_over,
-            next_try_ns,
-            give_up_ns,
-            ..
-        } = &mut self.state
-        else {
-            return Search::Wait(now_ns);
-        };
-        if *is_over || is_impatient {
-            return Search::GiveUp;
-        }
-        if is_waited_for {
-            let end = *give_up_ns.get_or_insert(now_ns + self.options.patience_ns);
-            if now_ns > end {
-                return Search::GiveUp;
-            }
-        }
-        if now_ns < *next_try_ns {
-            return Search::Wait(*next_try_ns);
-        }
-        *next_try_ns = now_ns + RECONNECT_EVERY_NS;
-        Search::Connect
-    }
-
-    /// A relay could not be reached, or did not admit the switch.
-    pub fn refused(&mut self, error: &RelayError, now_ns: u64) {
-        if let State::Searching {
-            is_over,
-            next_try_ns,
-            ..
-        } = &mut self.state
-        {
-            // Refusals may be temporary: of a relay that is ending, or has not yet missed others.
-            if let RelayError::Failed(_) = error {
-                self.report.failure = Some(error.to_string());
-                *is_over = true;
-            }
-            *next_try_ns = now_ns + RECONNECT_EVERY_NS;
-        }
-    }
-
-    /// There is a relay again: it is sent the definitions that packets refer to.
-    pub fn connected(&mut self, connection: &mut Connection) {
-        let known = self.definitions.values();
-        for record in known.chain(self.additions.iter().map(|(_, bytes)| bytes)) {
-            connection.define(record);
-        }
-        self.report.recording = connection.recording();
-        self.state = State::Serving;
-    }
-
-    /// Without a relay, everything that still arrives is lost: to be called after each
-    /// [`Switch::take`] until it is ending.
-    pub fn give_up(&mut self, source: &BlockSource) {
-        if let State::Searching { problem, .. } = &self.state {
-            let failure = format!("the relay did not come back: {problem}");
-            self.report.failure.get_or_insert(failure);
-        }
-        if let Some(current) = self.current.take() {
-            let mut records = Records::at(current.block.body(), current.place);
-            let mut counters = BlockCounters::default();
-            while let Some(Ok(record)) = records.next_raw() {
-                if let RawRecord::Packet(packet) = record {
-                    count(&mut counters, &packet);
-                }
-            }
-            source.give_back(current.block);
-            self.settle_lost(counters, source);
+        let note = |to: &AtomicU64, count| to.store(count, Ordering::Relaxed);
+        if connection.counts_missing() {
+            note(&progress.rdma_sent, self.report.segments_stored);
+            note(&progress.rdma_again, self.report.segments_missing);
+        } else {
+            let resent = before.resent + of.resent;
+            note(&progress.rdma_sent, before.posted + of.posted + resent);
+            note(&progress.rdma_again, before.lost + of.lost + resent);
         }
     }
 
     fn close_old(&mut self, connection: &mut Connection, now_ns: u64) {
-        let quiet = self.current.is_none();
+        let quiet = !self.has_packets();
         let since = connection.open_since_ns();
         let old = since
             .is_some_and(|since| now_ns.saturating_sub(since) > self.options.flush_interval_ns);
@@ -536,6 +474,13 @@ impl Switch {
         connection: &mut Connection,
         source: &BlockSource,
     ) -> Result<bool, RelayError> {
+        if self.retained.as_ref().is_some_and(Retained::is_sending) {
+            let worked = self.send_again(connection);
+            let (segments, bytes) = connection.take_counts();
+            self.report.segments += segments;
+            self.report.bytes += bytes;
+            return worked;
+        }
         let Some(current) = self.current.take() else {
             return Ok(false);
         };
@@ -554,6 +499,30 @@ impl Switch {
         let worked = place != start;
         self.current = Some(Current { block, place });
         sent.map(|_| worked)
+    }
+
+    /// Sends packets once more, as far as window and blocks allow; returns whether it made progress.
+    fn send_again(&mut self, connection: &mut Connection) -> Result<bool, RelayError> {
+        let Some(retained) = &mut self.retained else {
+            return Ok(false);
+        };
+        let mut worked = false;
+        while connection.gathered() < BATCH_PACKETS
+            && let Some((packet, passed)) = retained.next()
+        {
+            let info = info_of(&packet, &self.classes);
+            self.record.clear();
+            packet.emit(&mut self.record);
+            if !connection.push(&info, &self.record)? {
+                break;
+            }
+            connection.counted().count(&packet);
+            retained.pass(passed);
+            self.report.again_packets += 1;
+            worked = true;
+        }
+        // The last one may just have been sent.
+        Ok(worked || retained.next().is_none())
     }
 
     /// Sends records until window or blocks are full, or enough packets are gathered.
@@ -595,18 +564,13 @@ impl Switch {
         let mut after = records.clone();
         match after.next_raw() {
             Some(Ok(RawRecord::Packet(packet))) => {
-                let info = PacketInfo {
-                    seq: packet.seq,
-                    ts_ns: packet.ts_ns,
-                    class: self.classes[usize::from(packet.verdict)],
-                    flags: packet.flags(),
-                };
+                let info = info_of(&packet, &self.classes);
                 self.record.clear();
                 packet.emit(&mut self.record);
                 if !connection.push(&info, &self.record)? {
                     return Ok(Sent::Some);
                 }
-                count(connection.counted(), &packet);
+                connection.counted().count(&packet);
                 self.next_seq = packet.seq + 1;
                 self.report.packets += 1;
             }
@@ -636,6 +600,16 @@ impl Switch {
         }
         *records = after;
         Ok(Sent::One)
+    }
+}
+
+/// What a packet's segments say of it.
+fn info_of(packet: &PacketRecord<'_>, classes: &[u8]) -> PacketInfo {
+    PacketInfo {
+        seq: packet.seq,
+        ts_ns: packet.ts_ns,
+        class: classes[usize::from(packet.verdict)],
+        flags: packet.flags(),
     }
 }
 

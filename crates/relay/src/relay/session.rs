@@ -8,18 +8,18 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, PoisonError, atomic::Ordering};
 use std::time::{Duration, Instant};
 
-use strata_blocks::SinkError;
+use strata_blocks::{RelayedHeader, SEGMENTS_AT, SinkError};
 use strata_store::{About, RelayStream, StoreError, StreamOptions};
-use strata_sys::disk::{AnyBlock, DiskBlock};
+use strata_sys::disk::{self, AnyBlock, DiskBlock};
 use strata_wire::Ledger;
 
 use crate::channel::Channel;
 use crate::error::{RelayError, io_error};
 use crate::protocol::relay::{
-    Action, Arrivals, Beginning, BlockWrite, Blocks, Place, Session, SessionOptions, Write,
+    Action, Arrivals, Beginning, BlockWrite, Blocks, Define, Place, Session, SessionOptions,
     check_numbers,
 };
-use crate::protocol::{End, Message, Welcome};
+use crate::protocol::{End, Message, Stored, Welcome};
 
 use super::admission::Admitted;
 use super::{Inner, WAIT};
@@ -39,6 +39,8 @@ struct Done {
     place: Option<usize>,
     /// Its memory; none if the thread was lost with it.
     block: Option<AnyBlock>,
+    /// Segments that are not in it.
+    missing: u64,
     outcome: Result<(), StoreError>,
 }
 
@@ -50,17 +52,18 @@ struct Reporter {
 }
 
 impl Reporter {
-    fn report(mut self, block: AnyBlock, outcome: Result<(), StoreError>) {
-        self.send(Some(block), outcome);
+    fn report(mut self, block: AnyBlock, missing: u64, outcome: Result<(), StoreError>) {
+        self.send(Some(block), missing, outcome);
     }
 
-    fn send(&mut self, block: Option<AnyBlock>, outcome: Result<(), StoreError>) {
+    fn send(&mut self, block: Option<AnyBlock>, missing: u64, outcome: Result<(), StoreError>) {
         if let Some(to) = self.to.take() {
             // The session waits for all of its jobs.
             let _ = to.send(Done {
                 job: self.job,
                 place: self.place,
                 block,
+                missing,
                 outcome,
             });
         }
@@ -69,7 +72,7 @@ impl Reporter {
 
 impl Drop for Reporter {
     fn drop(&mut self) {
-        self.send(None, Err(SinkError::WriterGone.into()));
+        self.send(None, 0, Err(SinkError::WriterGone.into()));
     }
 }
 
@@ -77,7 +80,16 @@ impl Drop for Reporter {
 struct Segments {
     /// The relay's index of the block.
     place: usize,
-    packets: u64,
+    header: RelayedHeader,
+}
+
+/// Segments that a block's header has and its memory has not.
+fn missing(header: &RelayedHeader, block: &AnyBlock) -> u64 {
+    let of = |bytes: &[u8]| bytes.get(SEGMENTS_AT..).map_or(0, |it| header.missing(it));
+    match block.memory() {
+        disk::Memory::Own(bytes) => of(bytes),
+        shared @ disk::Memory::Shared(_) => of(&shared.to_vec()),
+    }
 }
 
 /// A connected switch.
@@ -207,18 +219,34 @@ fn begin(
         bytes: inner.options.block_bytes,
         count: inner.options.blocks.max(2),
     };
+    let stored = stream.stored_since(
+        begin.unconfirmed_seq,
+        blocks.unconfirmed_max(),
+        begin.resends,
+    )?;
     let (memory, path, block_stride) = Memory::new(inner, &begin, local, peer)?;
     let welcome = Welcome {
         recording: stream.recording(),
         block_bytes: blocks.bytes,
         block_stride,
         blocks: blocks.count,
+        stored: Stored {
+            next_seq: stored.next_seq,
+            packets: stored.counters.packets,
+            wire_bytes: stored.counters.wire_bytes,
+            logged_bytes: stored.counters.logged_bytes,
+            cut_bytes: stored.counters.cut_bytes,
+        },
         path,
     };
     let options = SessionOptions {
         blocks,
         recording: stream.recording(),
         worker: hello.worker,
+        first_seq: match begin.resends {
+            true => stored.next_seq,
+            false => begin.first_seq,
+        },
     };
     let welcome = Message::Welcome(Box::new(welcome));
     let session = Session::new(name.to_owned(), options, &begin, welcome, 0);
@@ -343,7 +371,8 @@ impl Server<'_> {
         if let (Some(place), Some(block)) = (done.place, done.block) {
             self.memory.give_back(self.inner, place, block);
         }
-        let outcome = done.outcome.map_err(RelayError::from);
+        let outcome = done.outcome.map(|()| done.missing);
+        let outcome = outcome.map_err(RelayError::from);
         self.session.written(done.job, outcome);
     }
 
@@ -355,7 +384,11 @@ impl Server<'_> {
                 durable_seq,
                 seen,
             } => Ok(self.stream.checkpoint(next_seq, durable_seq, seen)?),
-            Action::Write(write) => self.write(&write),
+            Action::Define(define) => {
+                self.define(&define);
+                Ok(())
+            }
+            Action::Write(block) => self.write_block(block),
             Action::End(end) => self.end(end),
         }
     }
@@ -369,34 +402,22 @@ impl Server<'_> {
         Ok(self.stream.end(accounting)?)
     }
 
-    /// Hands definitions and a block to the writers.
-    fn write(&mut self, write: &Write) -> Result<(), RelayError> {
-        let len = write.block.map_or(0, |block| block.header.stored_len());
-        let defined = self.stream.definitions(&write.definitions, len as u64);
-        let given = match defined {
-            Ok(None) => {
-                self.session.written(write.job, Ok(()));
-                Ok(())
-            }
-            Ok(Some(block)) => {
-                let block = AnyBlock::Own(block);
-                self.give(write.job, block, None)
-            }
+    /// Hands definitions to the writers.
+    fn define(&mut self, define: &Define) {
+        let made = self
+            .stream
+            .definitions(&define.definitions, define.block_bytes);
+        let given = match made {
+            Ok(None) => return self.session.written(define.job, Ok(0)),
+            Ok(Some(block)) => self.give(define.job, AnyBlock::Own(block), None),
             Err(error) => Err(error.into()),
         };
-        match (given, write.block) {
-            (Ok(()), None) => Ok(()),
-            (Ok(()), Some(block)) => self.write_block(block),
-            (Err(error), block) => {
-                if let Some(block) = block {
-                    self.session.withdraw(block.job);
-                }
-                self.session.written(write.job, Err(error));
-                Ok(())
-            }
+        if let Err(error) = given {
+            self.session.written(define.job, Err(error));
         }
     }
 
+    /// Hands a block to the writers.
     fn write_block(&mut self, block: BlockWrite) -> Result<(), RelayError> {
         let BlockWrite { job, place, header } = block;
         // The switch may have announced a block that is still being written.
@@ -406,7 +427,7 @@ impl Server<'_> {
         };
         let segments = Segments {
             place: place.index,
-            packets: header.packets,
+            header,
         };
         if let Err(error) = self.give(job, memory, Some(segments)) {
             self.session.written(job, Err(error));
@@ -423,8 +444,10 @@ impl Server<'_> {
     ) -> Result<(), RelayError> {
         let len = block.memory().len() as u64;
         let place = segments.as_ref().map(|segments| segments.place);
-        let packets = segments.as_ref().map(|segments| segments.packets);
+        let packets = segments.as_ref().map(|segments| segments.header.packets);
         let placed = self.stream.place(len, packets)?;
+        let counted = segments.as_ref().filter(|_| self.session.counts_missing());
+        let counted = counted.map(|segments| segments.header);
         let tap = segments.and_then(|_| self.inner.tap.clone());
         let tap = tap.map(|tap| (tap, self.stream.known().clone()));
         let reporter = Reporter {
@@ -439,7 +462,8 @@ impl Server<'_> {
             if let (Some((tap, known)), Ok(())) = (tap, &outcome) {
                 tap(block.memory(), known);
             }
-            reporter.report(block, outcome);
+            let missing = counted.map_or(0, |header| missing(&header, &block));
+            reporter.report(block, missing, outcome);
         };
         self.inner.writers.write(placed, block, Box::new(done));
         Ok(())

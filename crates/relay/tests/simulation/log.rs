@@ -20,7 +20,13 @@ struct Found {
 fn read(log: &Log, recording: &Recording, account: &Account) -> Found {
     let (mut found, mut last, mut data) = (Found::default(), None, Vec::new());
     for block in log.blocks(recording, &Select::default()) {
-        for item in block.unwrap().records() {
+        let block = block.unwrap();
+        assert_eq!(
+            block.undefined, 0,
+            "{}: packets in {} at {} that nothing can read",
+            account.session, block.file, block.offset
+        );
+        for item in block.records() {
             let Record::Packet(packet) = item.unwrap() else {
                 continue;
             };
@@ -68,9 +74,20 @@ pub(crate) fn check(disk: &SimDisk, accounts: &[Account]) {
                 panic!("{name:?}: packet {lost} was confirmed, and is not there");
             }
             assert!(found.incomplete.len() <= 1000, "{name:?}");
+            for (count, of) in &account.found {
+                let there = of.iter().filter(|seq| there(seq)).count() as u64;
+                assert!(
+                    there >= *count,
+                    "{name:?}: {there} of {count} that were found"
+                );
+            }
         }
         let report = account.report.as_ref();
         let is_done = report.is_some_and(|report| report.failure.is_none());
+        if let (true, true, Some(report)) = (account.way.reads_files, is_done, report) {
+            assert_eq!(report.lost.packets, 0, "{name:?}: sent again");
+            assert_eq!(found.whole.len() as u64, account.numbered, "{name:?}");
+        }
         assert!(
             report.is_none() || account.unsettled == 0,
             "{name:?}: it never said what became of {} packets",

@@ -67,14 +67,17 @@ impl World {
             0 => Way {
                 reliable: false,
                 on_loss: OnLoss::Resend,
+                reads_files: false,
             },
             1 => Way {
                 reliable: true,
                 on_loss: OnLoss::Skip,
+                reads_files: false,
             },
             _ => Way {
                 reliable: true,
                 on_loss: OnLoss::Resend,
+                reads_files: seed % 2 == 0,
             },
         };
         net.queue.at(0, Event::Start(End::Relay));
@@ -454,6 +457,45 @@ fn switches_keep_less_while_the_relays_disk_is_nearly_full() {
         assert_eq!(world.changes().len(), all, "nothing more");
         let account = &world.switch.as_ref().expect("it runs").account;
         assert!(account.sampled_out > 0 && account.numbered > 0);
+        world.finish();
+    });
+}
+
+/// Whatever a switch does about loss, its controller reads it: as the share of what was sent meanwhile, and
+/// nothing of it before and after.
+#[test]
+fn what_is_lost_on_the_way_is_read_by_who_skips_and_who_hears_nothing_too() {
+    sim::seeds(9, |seed| {
+        let mut world = World::calm(seed);
+        world.way = Way {
+            reliable: seed % 3 != 0,
+            on_loss: [OnLoss::Skip, OnLoss::Resend][(seed % 3 / 2) as usize],
+            reads_files: false,
+        };
+        let mut at = 10 * SECOND;
+        let mut minute = |world: &mut World, loss: u64| {
+            world.net.weather.loss = loss;
+            let before = world.switch.as_ref().map_or((0, 0), SwitchNode::rdma);
+            for _ in 0..60 {
+                at += SECOND;
+                world.run_until(at);
+                let switch = world.switch.as_mut().expect("it runs");
+                switch.feed(100, &mut world.net);
+            }
+            world.net.weather = Weather::default();
+            at += 10 * SECOND;
+            world.run_until(at);
+            let after = world.switch.as_ref().expect("it runs").rdma();
+            (after.0 - before.0, after.1 - before.1)
+        };
+        let (sent, lost) = minute(&mut world, 0);
+        assert!(sent > 1000 && lost == 0, "{lost} of {sent}");
+        let (sent, lost) = minute(&mut world, 100_000);
+        assert!(sent > 1000 && lost <= sent, "{lost} of {sent}");
+        // A tenth is lost; of a window, all after a gap are sent again or skipped.
+        assert!(lost > sent / 20, "{:?}: {lost} of {sent}", world.way);
+        let (sent, lost) = minute(&mut world, 0);
+        assert!(sent > 1000 && lost == 0, "{lost} of {sent}");
         world.finish();
     });
 }

@@ -5,15 +5,17 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use strata_blocks::SEGMENTS_AT;
+use strata_blocks::{RelayedHeader, SEGMENTS_AT};
 use strata_rdma::{Access, Psn, QueuePairOptions, Region, Replies, Responder};
 use strata_relay::RelayError;
 use strata_relay::memory::Blocks as Memory;
 use strata_relay::protocol::relay::{
-    Action, Arrivals, Beginning, BlockWrite, Blocks, Entrance, Gate, Place, Session,
-    SessionOptions, Write, check_numbers,
+    Action, Arrivals, Beginning, BlockWrite, Blocks, Define, Entrance, Gate, Place, Session,
+    SessionOptions, check_numbers,
 };
-use strata_relay::protocol::{Decoder, FIRST_LEN_MAX, HelloPath, Message, Welcome, WelcomePath};
+use strata_relay::protocol::{
+    Decoder, FIRST_LEN_MAX, HelloPath, Message, Stored, Welcome, WelcomePath,
+};
 use strata_store::{About, RelayLog, RelayStream, StoreError, StreamOptions};
 use strata_sys::disk::{AnyBlock, DiskBlock};
 use strata_testkit::sim::{MS, SECOND};
@@ -212,6 +214,8 @@ impl RelayNode {
             self.disk.waiting -= 1;
         }
         let outcome = placed.write(own.bytes());
+        let header = own.bytes().first_chunk().and_then(RelayedHeader::parse);
+        let missing = header.map_or(0, |header| header.missing(&own.bytes()[SEGMENTS_AT..]));
         let Some(Connected {
             stage: Stage::Serving(served),
             ..
@@ -225,9 +229,13 @@ impl RelayNode {
                 region.memory.give_back_sealed(place, block);
             }
         }
-        served
-            .session
-            .written(job, outcome.map_err(RelayError::from));
+        let missing = if served.session.counts_missing() {
+            missing
+        } else {
+            0
+        };
+        let outcome = outcome.map(|()| missing).map_err(RelayError::from);
+        served.session.written(job, outcome);
         self.run(conn, net);
     }
 
@@ -389,11 +397,20 @@ impl RelayNode {
             access,
         });
         self.peers.insert(number, conn);
+        let blocks_max = self.blocks.unconfirmed_max();
+        let stored = stream.stored_since(begin.unconfirmed_seq, blocks_max, begin.resends)?;
         let welcome = Welcome {
             recording: stream.recording(),
             block_bytes: self.blocks.bytes,
             block_stride,
             blocks: self.blocks.count,
+            stored: Stored {
+                next_seq: stored.next_seq,
+                packets: stored.counters.packets,
+                wire_bytes: stored.counters.wire_bytes,
+                logged_bytes: stored.counters.logged_bytes,
+                cut_bytes: stored.counters.cut_bytes,
+            },
             path: WelcomePath::Rdma {
                 qpn: number,
                 rkey,
@@ -407,6 +424,10 @@ impl RelayNode {
             blocks: self.blocks,
             recording: stream.recording(),
             worker: beginning.hello.worker,
+            first_seq: match begin.resends {
+                true => stored.next_seq,
+                false => begin.first_seq,
+            },
         };
         let welcome = Message::Welcome(Box::new(welcome));
         let session = Session::new("switch".into(), options, begin, welcome, net.now());
@@ -535,7 +556,8 @@ impl RelayNode {
             } => {
                 served.stream.checkpoint(next_seq, durable_seq, seen)?;
             }
-            Action::Write(write) => return self.write(conn, served, &write, net),
+            Action::Define(define) => Self::define(conn, served, &define, net),
+            Action::Write(block) => return self.write(conn, served, block, net),
             Action::End(None) => served.stream.end(None)?,
             Action::End(Some(end)) => {
                 let ledger = end.accounting.as_ref().map(Ledger::from);
@@ -546,35 +568,30 @@ impl RelayNode {
         Ok(())
     }
 
-    fn write(
-        &mut self,
-        conn: Conn,
-        served: &mut Served,
-        write: &Write,
-        net: &mut Net,
-    ) -> Result<(), RelayError> {
-        let len = write.block.map_or(0, |block| block.header.stored_len());
-        let given = match served.stream.definitions(&write.definitions, len as u64) {
-            Ok(None) => {
-                served.session.written(write.job, Ok(()));
-                Ok(())
-            }
+    fn define(conn: Conn, served: &mut Served, define: &Define, net: &mut Net) {
+        let made = served
+            .stream
+            .definitions(&define.definitions, define.block_bytes);
+        let given = match made {
+            Ok(None) => return served.session.written(define.job, Ok(0)),
             Ok(Some(block)) => {
                 let block = AnyBlock::Own(block);
-                Self::give(conn, served, write.job, block, (None, None), net)
+                Self::give(conn, served, define.job, block, (None, None), net)
             }
             Err(error) => Err(error),
         };
         if let Err(error) = given {
-            if let Some(block) = write.block {
-                served.session.withdraw(block.job);
-            }
-            served.session.written(write.job, Err(error.into()));
-            return Ok(());
+            served.session.written(define.job, Err(error.into()));
         }
-        let Some(BlockWrite { job, place, header }) = write.block else {
-            return Ok(());
-        };
+    }
+
+    fn write(
+        &mut self,
+        conn: Conn,
+        served: &mut Served,
+        BlockWrite { job, place, header }: BlockWrite,
+        net: &mut Net,
+    ) -> Result<(), RelayError> {
         let mut responder = self.responder.borrow_mut();
         let region = responder.region_mut(served.rkey);
         let Some(memory) = region.and_then(|region| region.memory.take(place.index)) else {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::LazyLock;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use strata_blocks::{
     BlockBuilder, BlockSink, BlockSource, Incoming, PacketRecord, Trees, link_channel,
@@ -11,7 +11,7 @@ use strata_control::elastic::{Degradation, ElasticState, follow};
 use strata_rdma::OnLoss;
 use strata_relay::RelayError;
 use strata_relay::protocol::switch::{
-    Connection, Entry, LinkReport, Numbers, Path, Search, Switch, SwitchOptions, Turn,
+    Connection, Entry, LinkReport, Path, Resumption, Search, Switch, SwitchOptions, Turn,
 };
 use strata_relay::protocol::{self, Begin, Decoder, Hello, HelloPath, Message};
 use strata_store::SavedLedger;
@@ -65,6 +65,8 @@ pub(crate) fn record(seq: u64, data: &[u8]) -> PacketRecord<'_> {
 pub(crate) struct Way {
     pub(crate) reliable: bool,
     pub(crate) on_loss: OnLoss,
+    /// It reads files: no number is missing, and what was not confirmed is sent again.
+    pub(crate) reads_files: bool,
 }
 
 impl Way {
@@ -81,8 +83,11 @@ pub(crate) struct Account {
     pub(crate) way: Way,
     /// Packets that were numbered.
     pub(crate) numbered: u64,
-    /// Those that the switch knew to be on disk.
+    /// Those that the switch knew to be on disk. Of some it was told only how many they are
+    /// ([`LinkReport::found`]): these are among those that may be it.
     pub(crate) stored: Vec<u64>,
+    /// Packets that may be those it was told of.
+    pub(crate) found: Vec<(u64, Vec<u64>)>,
     /// The switch's report at its end; none if it was killed.
     pub(crate) report: Option<LinkReport>,
     /// Packets whose fate it never reported.
@@ -101,7 +106,8 @@ enum Link {
         conn: Conn,
         entry: Entry,
         decoder: Decoder,
-        numbers: Numbers,
+        from: Resumption,
+        key: u32,
         path: HelloPath,
         end_ns: u64,
     },
@@ -138,6 +144,7 @@ impl SwitchNode {
             way,
             numbered: 0,
             stored: Vec::new(),
+            found: Vec::new(),
             report: None,
             unsettled: 0,
             sampled_out: 0,
@@ -185,6 +192,13 @@ impl SwitchNode {
         }
     }
 
+    /// What was sent and what of it was lost, as a controller reads it.
+    pub(crate) fn rdma(&self) -> (u64, u64) {
+        let progress = self.sink.progress();
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        (read(&progress.rdma_sent), read(&progress.rdma_again))
+    }
+
     /// The recording's name at the relay.
     pub(crate) fn name(session: u64) -> String {
         format!("session {session}")
@@ -192,14 +206,7 @@ impl SwitchNode {
 
     /// Processes reports about the fate of packets.
     fn account(&mut self) {
-        while let Some(written) = self.sink.poll() {
-            for _ in 0..written.counters.packets {
-                let seq = self.fed.pop_front().expect("no packet is settled twice");
-                if written.outcome.is_ok() {
-                    self.account.stored.push(seq);
-                }
-            }
-        }
+        account(&mut self.account, &mut self.sink, &mut self.fed);
     }
 
     fn define(block: &mut BlockBuilder, packet: &PacketRecord<'_>) {
@@ -240,7 +247,6 @@ impl SwitchNode {
         let mut data = Vec::new();
         for _ in 0..packets {
             let seq = self.account.numbered;
-            self.account.numbered += 1;
             content(self.account.session, seq, &mut data);
             if block
                 .as_ref()
@@ -250,6 +256,11 @@ impl SwitchNode {
                 self.sink.submit(full).unwrap();
                 block = self.sink.take();
             }
+            if block.is_none() && self.account.way.reads_files {
+                // The file is read on later.
+                break;
+            }
+            self.account.numbered += 1;
             if let Some(block) = &mut block {
                 let packet = record(seq, &data);
                 Self::define(block, &packet);
@@ -324,7 +335,11 @@ impl SwitchNode {
         if !is_there {
             return self.refused(&RelayError::Refused("nobody listens".into()), net);
         }
-        let (block, seq) = self.switch.as_ref().map_or((0, 0), Switch::next_numbers);
+        let first = Resumption {
+            resends: self.account.way.reads_files,
+            ..Resumption::default()
+        };
+        let from = self.switch.as_ref().map_or(first, Switch::next_numbers);
         let key = net.rng.bits() as u32;
         let path = HelloPath::Rdma {
             reliable: self.account.way.reliable,
@@ -342,8 +357,10 @@ impl SwitchNode {
             classes: Vec::new(),
             hash_seed: [self.account.session, 1],
             key,
-            first_block: block,
-            first_seq: seq,
+            first_block: from.block,
+            first_seq: from.seq,
+            unconfirmed_seq: from.unconfirmed_seq,
+            resends: from.resends,
             path: path.clone(),
         };
         let hello = Hello {
@@ -361,7 +378,8 @@ impl SwitchNode {
             conn,
             entry: entry.unwrap(),
             decoder: Decoder::new("relay".into(), true),
-            numbers: Numbers { block, seq, key },
+            from,
+            key,
             path,
             end_ns: net.now() + 5 * SECOND,
         };
@@ -513,7 +531,8 @@ impl SwitchNode {
             conn,
             entry,
             decoder,
-            numbers,
+            from,
+            key,
             path,
             end_ns,
         } = &mut self.link
@@ -521,6 +540,7 @@ impl SwitchNode {
             return false;
         };
         let mut out = Vec::new();
+        account(&mut self.account, &mut self.sink, &mut self.fed);
         let step = match decoder.next_message() {
             Ok(Some(message)) => entry.receive(message, &mut out),
             Ok(None) if net.now() < *end_ns => {
@@ -538,14 +558,32 @@ impl SwitchNode {
             Ok(Some(welcome)) => {
                 let road = Path::rdma(path, &welcome.path, self.account.way.on_loss).unwrap();
                 let (conn, now) = (*conn, net.now());
+                let numbers = from.numbers(&welcome, *key);
                 let mut connection =
-                    Connection::new("relay".into(), *numbers, welcome, road, self.layout, now);
+                    Connection::new("relay".into(), numbers, welcome, road, self.layout, now);
                 match &mut self.switch {
-                    Some(switch) => switch.connected(&mut connection),
+                    Some(switch) => {
+                        let before = switch.report().clone();
+                        switch.connected(&mut connection, &self.source);
+                        let after = switch.report();
+                        let found = after.found.packets - before.found.packets;
+                        let lost = after.lost.packets - before.lost.packets;
+                        if found > 0 && lost > 0 && !self.account.way.reads_files {
+                            // It was told how many, not which.
+                            let of = self.fed.drain(..(found + lost) as usize).collect();
+                            self.account.found.push((found, of));
+                            while self.sink.poll().is_some() {}
+                        }
+                    }
                     none => {
                         let options = SwitchOptions {
                             flush_interval_ns: SECOND,
-                            patience_ns: 10 * SECOND,
+                            patience_ns: match self.account.way.reads_files {
+                                true => 3600 * SECOND,
+                                false => 10 * SECOND,
+                            },
+                            reads_files: self.account.way.reads_files,
+                            resends: self.account.way.reads_files,
                         };
                         *none = Some(Switch::new(options, &connection));
                     }
@@ -624,6 +662,18 @@ impl SwitchNode {
         let rests = if rests <= now { now + 20 * MS } else { rests };
         net.wake(End::Switch, rests);
         Ok(goes_on)
+    }
+}
+
+/// Processes reports about the fate of packets.
+fn account(account: &mut Account, sink: &mut BlockSink, fed: &mut VecDeque<u64>) {
+    while let Some(written) = sink.poll() {
+        for _ in 0..written.counters.packets {
+            let seq = fed.pop_front().expect("no packet is settled twice");
+            if written.outcome.is_ok() {
+                account.stored.push(seq);
+            }
+        }
     }
 }
 

@@ -13,8 +13,9 @@ use strata_wire::Ledger;
 
 use crate::disk::Disk;
 use crate::error::StoreError;
-use crate::manifest::{About, Recording, SavedLedger, State};
+use crate::manifest::{About, BlockFile, Recording, SavedLedger, State};
 use crate::recorder::take_lock;
+use crate::relayed::resume::{Stored, StoredSince};
 use crate::writer::{
     CheckpointFile, Files, LogWriter, Next, OpenFile, PlacedAt, Presence, Rotation, Settled,
     Written, now_ns,
@@ -219,6 +220,40 @@ impl RelayStream {
     #[must_use]
     pub fn recording(&self) -> u32 {
         self.recording
+    }
+
+    /// What the log has of this worker's packets from number `from` on, in its last `blocks_max` blocks; to be
+    /// asked before the first block is placed. For a switch that sends again what is missing, what it has without a gap: the rest is
+    /// taken back.
+    ///
+    /// # Errors
+    ///
+    /// If files cannot be read, or written.
+    pub fn stored_since(
+        &self,
+        from: u64,
+        blocks_max: usize,
+        resends: bool,
+    ) -> Result<StoredSince, StoreError> {
+        let files: Vec<BlockFile> = self.log.look(|manifest| {
+            let recordings = manifest.recordings.iter();
+            let recording = recordings.filter(|known| known.id == self.recording);
+            let files = recording.flat_map(|known| &known.files);
+            let of_worker = files.filter(|file| file.worker == self.options.worker);
+            of_worker.cloned().collect()
+        });
+        let stored = Stored {
+            disk: self.log.disk().as_ref(),
+            recording: self.recording,
+            worker: self.options.worker,
+            hash_seed: self.hash_seed(),
+            files: &files,
+            blocks_max,
+        };
+        match resends {
+            true => stored.until_gap(from),
+            false => stored.since(from),
+        }
     }
 
     /// What its packets refer to.

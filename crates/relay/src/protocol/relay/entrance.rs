@@ -3,6 +3,7 @@
 //! ```text
 //! hello -> challenge -> proof (with a secret) -> model, begin -> session
 //! ```
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 use crate::error::RelayError;
 use crate::protocol::{
@@ -66,7 +67,7 @@ impl Entrance {
         Self {
             peer,
             stage: Stage::Hello,
-            ends_ns: now_ns + HANDSHAKE_LIMIT_NS,
+            ends_ns: now_ns.saturating_add(HANDSHAKE_LIMIT_NS),
             is_proved: false,
             refused: None,
             out: Vec::new(),
@@ -206,7 +207,7 @@ impl Entrance {
 
     /// Sends the reason; the connection is closed once that was read.
     fn refuse(&mut self, reason: String, now_ns: u64) -> Stage {
-        self.ends_ns = now_ns + LEAVE_LIMIT_NS;
+        self.ends_ns = now_ns.saturating_add(LEAVE_LIMIT_NS);
         self.out.push(Message::Refused(reason.clone()));
         self.refused = Some(reason);
         Stage::Leaving

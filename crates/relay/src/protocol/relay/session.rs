@@ -1,13 +1,17 @@
 //! A session: messages of the switch, and what follows from them.
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 use std::collections::VecDeque;
 
 use strata_blocks::{RelayedHeader, are_definitions};
+use strata_wire::segment::HEADER_LEN;
 
 use crate::error::RelayError;
-use crate::protocol::{Begin, BlockFull, End, MS_NS, Message, Progress, SECOND_NS, Shortage};
+use crate::protocol::{
+    Begin, BlockFull, BlockStored, End, HelloPath, MS_NS, Message, Progress, SECOND_NS, Shortage,
+};
 
-use super::{Action, Arrivals, BlockWrite, Counts, Place, SessionOptions, Write};
+use super::{Action, Arrivals, BlockWrite, Counts, Define, Place, SessionOptions};
 
 /// How often the relay sends a sign of life to a switch.
 const ALIVE_EVERY_NS: u64 = SECOND_NS;
@@ -24,6 +28,8 @@ const SILENCE_MAX_NS: u64 = 30 * SECOND_NS;
 /// Most bytes of definitions before one block: a switch has a few kilobytes, and its inputs' own
 /// metadata.
 const DEFINITIONS_MAX: usize = 64 << 20;
+/// Bytes of the shortest segment: its header alone.
+const SEGMENT_BYTES_MIN: u64 = HEADER_LEN as u64;
 /// Numbers of packets and blocks below this never wrap.
 const NUMBER_MAX: u64 = 1 << 56;
 
@@ -33,6 +39,8 @@ struct Job {
     number: u64,
     /// The block; definitions have none.
     block: Option<(usize, RelayedHeader)>,
+    /// Segments that are not in it.
+    missing: u64,
     state: JobState,
 }
 
@@ -45,10 +53,24 @@ enum JobState {
     Failed,
 }
 
+/// What waits for the writers, in order: a block is given to one only when all definitions before it
+/// are durable. Otherwise a relay that is killed might leave packets that refer to nothing.
+#[derive(Debug)]
+struct Held {
+    /// The job of the definitions.
+    job: u64,
+    /// What to write before the block; `None` once a writer has it.
+    define: Option<Vec<u8>>,
+    /// The block; none at the end.
+    block: Option<BlockWrite>,
+}
+
 /// A block filled by the switch.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Full {
     block: BlockFull,
+    /// What was defined before it was announced.
+    definitions: Vec<u8>,
     since_ns: u64,
     /// The value of [`Arrivals::emptied`] then.
     emptied: u64,
@@ -83,8 +105,10 @@ pub struct Session {
     full: VecDeque<Full>,
     next_block: u64,
     next_seq: u64,
+    /// Sent since the last block was announced.
     definitions: Vec<u8>,
-    /// In the order in which they were given to writers.
+    held: VecDeque<Held>,
+    /// In the order in which they are given to writers.
     jobs: VecDeque<Job>,
     next_job: u64,
     progress: Progress,
@@ -105,6 +129,7 @@ struct Numbers {
     first_block: u64,
     key: u32,
     hash_seed: [u64; 2],
+    is_unreliable: bool,
 }
 
 /// Fails if the first block and packet numbers of a switch could wrap.
@@ -113,7 +138,8 @@ struct Numbers {
 ///
 /// The reason for the refusal.
 pub fn check_numbers(begin: &Begin) -> Result<(), RelayError> {
-    if begin.first_block >= NUMBER_MAX || begin.first_seq >= NUMBER_MAX {
+    let numbers = [begin.first_block, begin.first_seq, begin.unconfirmed_seq];
+    if numbers.iter().any(|number| *number >= NUMBER_MAX) {
         let reason = "numbers of blocks and packets begin at small ones";
         return Err(RelayError::Refused(reason.into()));
     }
@@ -137,16 +163,24 @@ impl Session {
                 first_block: begin.first_block,
                 key: begin.key,
                 hash_seed: begin.hash_seed,
+                is_unreliable: matches!(
+                    begin.path,
+                    HelloPath::Rdma {
+                        reliable: false,
+                        ..
+                    }
+                ),
             },
             state: State::Serving,
             full: VecDeque::new(),
             next_block: begin.first_block,
-            next_seq: begin.first_seq,
+            next_seq: options.first_seq,
             definitions: Vec::new(),
+            held: VecDeque::new(),
             jobs: VecDeque::new(),
             next_job: 0,
             progress: Progress::default(),
-            durable_seq: begin.first_seq,
+            durable_seq: options.first_seq,
             failure: None,
             spoke_ns: now_ns,
             heard_ns: now_ns,
@@ -172,6 +206,13 @@ impl Session {
     #[must_use]
     pub fn is_over(&self) -> bool {
         matches!(self.state, State::Over) && self.actions.is_empty()
+    }
+
+    /// Whether missing segments are to be counted: on an unreliable connection, nothing else tells the switch
+    /// what was lost.
+    #[must_use]
+    pub fn counts_missing(&self) -> bool {
+        self.begin.is_unreliable
     }
 
     /// Asks the switch to give this up, or nothing any more, unless that was the last request.
@@ -237,7 +278,10 @@ impl Session {
             return Err(self.protocol("invalid definitions".into()));
         }
         self.definitions.extend(records);
-        if self.definitions.len() > DEFINITIONS_MAX {
+        let full = self.full.iter().map(|full| full.definitions.len());
+        let held = self.held.iter().filter_map(|held| held.define.as_ref());
+        let waiting: usize = full.chain(held.map(Vec::len)).sum();
+        if self.definitions.len().saturating_add(waiting) > DEFINITIONS_MAX {
             let problem = format!("more than {DEFINITIONS_MAX} bytes of definitions");
             return Err(self.protocol(problem));
         }
@@ -250,7 +294,7 @@ impl Session {
         arrivals: &dyn Arrivals,
         now_ns: u64,
     ) -> Result<(), RelayError> {
-        let expected = self.next_block + self.full.len() as u64;
+        let expected = self.next_block.saturating_add(self.full.len() as u64);
         let fits = full.used as usize <= self.options.blocks.bytes;
         let waiting = self.full.back().map(|full| full.block.next_seq);
         let in_order = full.first_seq >= waiting.unwrap_or(self.next_seq);
@@ -258,6 +302,7 @@ impl Session {
             || !fits
             || !in_order
             || full.next_seq < full.first_seq
+            || !Self::is_possible(&full)
             || full.next_seq >= NUMBER_MAX
         {
             return Err(self.protocol(format!("{full:?} at this point")));
@@ -267,10 +312,19 @@ impl Session {
         }
         self.full.push_back(Full {
             block: full,
+            // Those that come after it may replace some of its own.
+            definitions: std::mem::take(&mut self.definitions),
             since_ns: now_ns,
             emptied: arrivals.emptied(),
         });
         Ok(())
+    }
+
+    /// Whether a block can hold what it is said to hold: these numbers are added up in files.
+    fn is_possible(full: &BlockFull) -> bool {
+        let numbers = full.next_seq.saturating_sub(full.first_seq);
+        let segments_max = u64::from(full.used) / SEGMENT_BYTES_MIN;
+        full.packets <= numbers && full.packets <= full.segments && full.segments <= segments_max
     }
 
     fn protocol(&self, problem: String) -> RelayError {
@@ -289,13 +343,17 @@ impl Session {
         });
     }
 
-    /// A job is done; its block's memory, if any, is the switch's again.
-    pub fn written(&mut self, job: u64, outcome: Result<(), RelayError>) {
+    /// A job is done; its block's memory, if any, is the switch's again. The outcome is the number of segments
+    /// that the switch has sent into it and that are not there ([`Session::counts_missing`]).
+    pub fn written(&mut self, job: u64, outcome: Result<u64, RelayError>) {
         let Some(job) = self.jobs.iter_mut().find(|given| given.number == job) else {
             return;
         };
         job.state = match outcome {
-            Ok(()) => JobState::Stored,
+            Ok(missing) => {
+                job.missing = missing;
+                JobState::Stored
+            }
             Err(error) => {
                 self.failure.get_or_insert(error);
                 JobState::Failed
@@ -303,7 +361,34 @@ impl Session {
         };
         match job.state {
             JobState::Failed => self.give_nothing_more(),
-            _ => self.confirm(),
+            _ => {
+                self.confirm();
+                self.advance();
+            }
+        }
+    }
+
+    /// Gives the writers what no longer waits for definitions.
+    fn advance(&mut self) {
+        while let Some(first) = self.held.front_mut() {
+            if let Some(definitions) = first.define.take() {
+                self.actions.push_back(Action::Define(Define {
+                    job: first.job,
+                    definitions,
+                    block_bytes: first
+                        .block
+                        .map_or(0, |block| block.header.stored_len() as u64),
+                }));
+            }
+            let job = first.job;
+            let mut given = self.jobs.iter();
+            // One that is not in line any more is on disk, as is all before it.
+            if given.any(|given| given.number == job && given.state != JobState::Stored) {
+                return;
+            }
+            let block = first.block;
+            self.held.pop_front();
+            self.actions.extend(block.map(Action::Write));
         }
     }
 
@@ -311,14 +396,21 @@ impl Session {
     fn give_nothing_more(&mut self) {
         let (writes, others): (VecDeque<_>, _) = std::mem::take(&mut self.actions)
             .into_iter()
-            .partition(|action| matches!(action, Action::Write(_)));
+            .partition(|action| matches!(action, Action::Define(_) | Action::Write(_)));
         self.actions = others;
+        let mut not_given: Vec<u64> = Vec::new();
         for action in writes {
-            if let Action::Write(write) = action {
-                let jobs = [Some(write.job), write.block.map(|block| block.job)];
-                self.jobs.retain(|job| !jobs.contains(&Some(job.number)));
+            match action {
+                Action::Define(define) => not_given.push(define.job),
+                Action::Write(write) => not_given.push(write.job),
+                _ => {}
             }
         }
+        for held in self.held.drain(..) {
+            not_given.extend(held.define.is_some().then_some(held.job));
+            not_given.extend(held.block.map(|block| block.job));
+        }
+        self.jobs.retain(|job| !not_given.contains(&job.number));
         if let State::Salvaging | State::Stragglers { .. } = self.state {
             self.state = State::Leaving;
         }
@@ -336,10 +428,14 @@ impl Session {
         {
             if let Some((_, header)) = job.block {
                 self.durable_seq = header.next_seq;
-                self.counts.blocks += 1;
-                self.counts.bytes += header.stored_len() as u64;
+                let (counts, bytes) = (&mut self.counts, header.stored_len() as u64);
+                counts.blocks = counts.blocks.saturating_add(1);
+                counts.bytes = counts.bytes.saturating_add(bytes);
                 if let State::Serving | State::Draining(_) = self.state {
-                    let stored = Message::BlockStored(header.block_number);
+                    let stored = Message::BlockStored(BlockStored {
+                        block: header.block_number,
+                        missing: job.missing,
+                    });
                     self.actions.push_back(Action::Send(stored));
                 }
             }
@@ -413,8 +509,8 @@ impl Session {
     pub fn deadline_ns(&self) -> u64 {
         match self.state {
             State::Hearing { until_ns } => until_ns,
-            State::Stragglers { since_ns, .. } => since_ns + STRAGGLERS_NS,
-            _ => self.spoke_ns + ALIVE_EVERY_NS,
+            State::Stragglers { since_ns, .. } => since_ns.saturating_add(STRAGGLERS_NS),
+            _ => self.spoke_ns.saturating_add(ALIVE_EVERY_NS),
         }
     }
 
@@ -432,8 +528,9 @@ impl Session {
         if !self.full.is_empty() {
             return;
         }
-        if !self.definitions.is_empty() {
-            self.give(None);
+        if !self.definitions.is_empty() && !self.has_failed() {
+            let definitions = std::mem::take(&mut self.definitions);
+            self.give(definitions, None);
         }
         if self.jobs.is_empty()
             && let State::Draining(end) = &mut self.state
@@ -452,11 +549,12 @@ impl Session {
 
     /// Hands full blocks whose packets have arrived to the writers.
     fn write_arrived(&mut self, arrivals: &dyn Arrivals, now_ns: u64) {
-        while let Some(full) = self.full.front().copied()
-            && Self::is_there(&full, arrivals, now_ns)
+        while !self.has_failed()
+            && let Some(full) = self.full.front()
+            && Self::is_there(full, arrivals, now_ns)
+            && let Some(full) = self.full.pop_front()
         {
-            self.full.pop_front();
-            self.write_block(full.block, false);
+            self.write_block(full.block, full.definitions, false);
         }
     }
 
@@ -469,6 +567,10 @@ impl Session {
     }
 
     /// The place of the block with this number.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "numbers of blocks only grow from the first one, and there are at least two places"
+    )]
     fn place(&self, number: u64) -> Place {
         let turn = (number - self.begin.first_block) % self.options.blocks.count as u64;
         let index = usize::try_from(turn).expect("fewer than `count`, a usize");
@@ -480,7 +582,7 @@ impl Session {
     }
 
     /// Takes a block from the switch and hands it to the writers.
-    fn write_block(&mut self, full: BlockFull, salvaged: bool) {
+    fn write_block(&mut self, full: BlockFull, definitions: Vec<u8>, salvaged: bool) {
         let place = self.place(full.block);
         let header = RelayedHeader {
             salvaged,
@@ -495,32 +597,34 @@ impl Session {
             segments: full.segments,
             hash_seed: self.begin.hash_seed,
         };
-        self.next_block = full.block + 1;
+        self.next_block = full.block.saturating_add(1);
         self.next_seq = full.next_seq;
-        self.give(Some((place, header)));
+        self.give(definitions, Some((place, header)));
     }
 
-    /// Gives the writers the definitions so far, and a block.
-    fn give(&mut self, block: Option<(Place, RelayedHeader)>) {
+    /// Has definitions written, and then a block.
+    fn give(&mut self, definitions: Vec<u8>, block: Option<(Place, RelayedHeader)>) {
         let job = self.job(None);
         let block = block.map(|(place, header)| BlockWrite {
             job: self.job(Some((place.index, header))),
             place,
             header,
         });
-        self.actions.push_back(Action::Write(Write {
+        self.held.push_back(Held {
             job,
-            definitions: std::mem::take(&mut self.definitions),
+            define: Some(definitions),
             block,
-        }));
+        });
+        self.advance();
     }
 
     fn job(&mut self, block: Option<(usize, RelayedHeader)>) -> u64 {
         let number = self.next_job;
-        self.next_job += 1;
+        self.next_job = self.next_job.saturating_add(1);
         self.jobs.push_back(Job {
             number,
             block,
+            missing: 0,
             state: JobState::Given,
         });
         number
@@ -541,7 +645,7 @@ impl Session {
         match last {
             Some(last) => {
                 self.actions.push_back(Action::Send(last));
-                let until_ns = now_ns + LAST_WORD_LIMIT_NS;
+                let until_ns = now_ns.saturating_add(LAST_WORD_LIMIT_NS);
                 self.state = State::Hearing { until_ns };
             }
             None => self.leave(),
@@ -552,25 +656,28 @@ impl Session {
     fn leave(&mut self) {
         self.actions
             .retain(|action| !matches!(action, Action::Send(_)));
-        let has_failed = self.jobs.iter().any(|job| job.state == JobState::Failed);
-        self.state = match has_failed {
+        self.state = match self.has_failed() {
             true => State::Leaving,
             false => State::Salvaging,
         };
     }
 
+    /// Whether something could not be written: then nothing after it counts.
+    fn has_failed(&self) -> bool {
+        self.jobs.iter().any(|job| job.state == JobState::Failed)
+    }
+
     /// Writes what a lost switch has left in memory unannounced.
     fn salvage(&mut self, arrivals: &dyn Arrivals) {
-        let definitions = std::mem::take(&mut self.definitions);
+        // Definitions alone are useless.
+        let mut definitions = std::mem::take(&mut self.definitions);
         for _ in 0..self.options.blocks.count {
             let number = self.next_block;
             let used = arrivals.used(self.place(number), self.begin.key, number);
             let Some(used @ 1..) = used else {
                 break;
             };
-            // Definitions alone are useless.
-            self.definitions.extend_from_slice(&definitions);
-            self.counts.salvaged += 1;
+            self.counts.salvaged = self.counts.salvaged.saturating_add(1);
             let full = BlockFull {
                 block: number,
                 used: u32::try_from(used).expect("blocks have at most 1 GiB"),
@@ -578,7 +685,7 @@ impl Session {
                 next_seq: self.next_seq,
                 ..BlockFull::default()
             };
-            self.write_block(full, true);
+            self.write_block(full, std::mem::take(&mut definitions), true);
         }
     }
 }

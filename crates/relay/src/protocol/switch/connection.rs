@@ -9,10 +9,10 @@ use strata_wire::segment::{BlockWriter, Layout, PacketInfo};
 
 use crate::error::RelayError;
 use crate::protocol::{
-    BlockFull, End, MS_NS, Message, Progress, SECOND_NS, Shortage, Welcome, WelcomePath,
+    BlockFull, BlockStored, End, MS_NS, Message, Progress, SECOND_NS, Shortage, Stored, Welcome,
+    WelcomePath,
 };
 
-use super::counters::add;
 use super::path::Path;
 
 /// How often the relay is sent the worker's progress.
@@ -29,6 +29,38 @@ pub struct Numbers {
     pub seq: u64,
     /// Key of the segments' checksums.
     pub key: u32,
+}
+
+/// Where a connection goes on from the one before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Resumption {
+    /// Number of the first block.
+    pub block: u64,
+    /// Sequence number of the next new packet.
+    pub seq: u64,
+    /// That of the first packet not known to be stored.
+    pub unconfirmed_seq: u64,
+    /// Whether packets from there on are sent again as far as the relay does not have them.
+    pub resends: bool,
+}
+
+impl Resumption {
+    /// The first numbers of a connection to the relay of this welcome.
+    #[must_use]
+    pub fn numbers(&self, welcome: &Welcome, key: u32) -> Numbers {
+        Numbers {
+            block: self.block,
+            // Whatever the relay says.
+            seq: match self.resends {
+                true => welcome
+                    .stored
+                    .next_seq
+                    .clamp(self.unconfirmed_seq, self.seq),
+                false => self.seq,
+            },
+            key,
+        }
+    }
 }
 
 /// A block being filled, or full but not known to be on disk.
@@ -117,6 +149,16 @@ impl Connection {
         }
     }
 
+    /// What the relay said that it has.
+    pub(super) fn stored(&self) -> Stored {
+        self.welcome.stored
+    }
+
+    /// Whether only the relay can say what was lost on the way.
+    pub(super) fn counts_missing(&self) -> bool {
+        !self.path.is_reliable()
+    }
+
     pub(super) fn recording(&self) -> u32 {
         self.welcome.recording
     }
@@ -142,7 +184,7 @@ impl Connection {
         let mut sum = BlockCounters::default();
         let blocks = self.announced.iter().chain(&self.closing).chain(&self.open);
         for block in blocks {
-            add(&mut sum, &block.counted);
+            sum.add(&block.counted);
         }
         sum
     }
@@ -313,6 +355,11 @@ impl Connection {
             self.out.push(Message::BlockFull(block.full));
             self.announced.push_back(block);
         }
+        // At once, so that a relay that loses this switch can read the packets it was sent. While a block
+        // waits to be announced, they go after it: they may replace some of its own.
+        if self.closing.is_empty() {
+            self.send_definitions();
+        }
         if self.now_ns - self.last_progress_ns >= PROGRESS_EVERY_NS {
             self.last_progress_ns = self.now_ns;
             self.out.push(Message::Progress(worker));
@@ -359,11 +406,11 @@ impl Connection {
             Message::Alive => Ok(Heard::Alive),
             Message::Refused(reason) => Err(RelayError::Refused(reason)),
             Message::Failed(reason) => Err(RelayError::Failed(reason)),
-            Message::BlockStored(number) => {
-                let block = pop_if(&mut self.announced, |block| block.number == number);
+            Message::BlockStored(stored) => {
+                let block = pop_if(&mut self.announced, |block| block.number == stored.block);
                 let block = block.ok_or_else(|| self.protocol("a block out of turn"))?;
                 self.moved_ns = self.now_ns;
-                Ok(Heard::Stored(number, block.counted))
+                Ok(Heard::Stored(stored, block.full, block.counted))
             }
             Message::Ended => Ok(Heard::Ended),
             Message::Shortage(mut shortage) => {
@@ -438,8 +485,8 @@ impl Connection {
 pub(super) enum Heard {
     /// It is alive.
     Alive,
-    /// This block is on its disk, with these counters.
-    Stored(u64, BlockCounters),
+    /// This block is on its disk, as it was announced, with these counters.
+    Stored(BlockStored, BlockFull, BlockCounters),
     /// Give this up.
     Shortage(Shortage),
     /// The recording is closed.

@@ -59,6 +59,14 @@ impl Path {
         })))
     }
 
+    /// Whether every message arrives, or is known to be lost.
+    pub(super) fn is_reliable(&self) -> bool {
+        match self {
+            Self::Rdma(rdma) => rdma.requester.service() == Service::Rc,
+            Self::Shared { .. } => true,
+        }
+    }
+
     pub(super) fn counters(&self) -> RequesterCounters {
         match self {
             Self::Rdma(rdma) => rdma.requester.counters(),
