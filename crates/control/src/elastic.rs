@@ -36,7 +36,7 @@ pub enum Resource {
     /// The rate at which blocks arrive over the rate at which the disk writes them: the share of
     /// the time that the busiest disk has as many to write as it takes at once.
     DiskRate = 5,
-    /// Share of sent RDMA packets that had to be resent.
+    /// Share of sent RDMA messages that were lost: sent again, skipped, or missing at the relay.
     Rdma = 6,
     /// Rate of kept data over the rate allowed to the disk or the relay.
     Bandwidth = 7,
@@ -262,9 +262,11 @@ impl fmt::Display for Step {
         match (self.resource, self.up) {
             (Resource::Ring, true) => f.write_str("the kernel drops packets"),
             (Resource::Ring, false) => f.write_str("the kernel drops no packets"),
-            (Resource::Rdma, true) => write!(f, "{percent:.1} % of the packets are sent again"),
+            (Resource::Rdma, true) => {
+                write!(f, "{percent:.1} % of the messages to the relay are lost")
+            }
             (Resource::Rdma, false) => {
-                write!(f, "only {percent:.1} % of the packets are sent again")
+                write!(f, "only {percent:.1} % of the messages to the relay are lost")
             }
             (_, true) => write!(f, "{name} is short: {percent:.0} % in use"),
             (_, false) => write!(f, "{name} is no longer short: {percent:.0} % in use"),

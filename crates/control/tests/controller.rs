@@ -741,6 +741,35 @@ fn fast_sensors_are_answered_at_once_and_once() {
     assert_eq!((ring.name.as_str(), ring.degradation_steps), ("ring", 1));
 }
 
+/// The reading of the path to a relay is a share of what was sent since the last one: at most all of it, and
+/// nothing where one of two reporters is behind the other.
+#[test]
+fn the_share_of_lost_messages_is_a_share() {
+    let controller = controller(true);
+    let start = Instant::now();
+    let mut ms = 0;
+    let mut reads = |rdma: (u64, u64)| {
+        ms += 1_500;
+        let fast = Fast {
+            rdma: Some(rdma),
+            ..Fast::default()
+        };
+        controller.sense(start + Duration::from_millis(ms), &fast);
+        let status = controller.status();
+        let of = status.resources.iter().find(|of| of.name == "rdma");
+        of.unwrap().used
+    };
+    assert_eq!(reads((1_000, 0)), Some(0.0));
+    assert_eq!(reads((2_000, 10)), Some(0.01));
+    // An older report of the other thread, and a newer one of what was lost: 99,400 % once.
+    assert_eq!(reads((1_999, 1_004)), Some(0.01));
+    // What was lost is known, but nothing was sent since: not yet a share.
+    assert_eq!(reads((2_000, 1_004)), Some(0.01));
+    // Most of it was sent before.
+    assert_eq!(reads((2_010, 1_004)), Some(1.0));
+    assert_eq!(reads((3_010, 1_004)), Some(0.0));
+}
+
 /// Times from which or until which is exported: before they come, or not at all.
 #[test]
 fn export_times_are_adopted_before_they_come() {

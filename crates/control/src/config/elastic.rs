@@ -20,7 +20,8 @@ pub struct ElasticConfig {
     /// Disk rate is short when the queue of blocks being written to the disk is full for this share
     /// of the time, in percent.
     pub disk_rate_percent: f64,
-    /// The path to the relay is short when this share of sent RDMA packets is resent, in percent.
+    /// The path to the relay is short when this share of the RDMA messages that are sent is lost, in percent:
+    /// sent again, skipped (--on-loss skip), or missing at a relay that does not acknowledge (--service uc).
     pub rdma_again_percent: f64,
     /// Limit on kept data sent to the disk or the relay, in megabits per second; without it, no
     /// limit.

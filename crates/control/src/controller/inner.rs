@@ -385,16 +385,27 @@ impl Inner {
         self.read(Resource::Ring, Some(value), taken);
     }
 
-    /// Stores how many RDMA packets were sent and resent in total.
+    /// Stores how many RDMA messages were sent in total, each time they were, and how many of them were lost:
+    /// sent again, skipped, or missed by a relay that does not acknowledge them. The reading is the share of
+    /// those sent since the last one. Of messages that were sent before, the loss may only show now: it is
+    /// at most all.
     #[allow(clippy::cast_precision_loss)]
     pub(super) fn read_rdma(&mut self, (sent, again): (u64, u64), taken: Instant) {
-        let elapsed = taken.saturating_duration_since(self.rdma_since);
         let (sent_before, again_before) = self.rdma;
-        let is_due = elapsed >= RDMA_INTERVAL && again > again_before;
-        if is_due || elapsed >= RATE_INTERVAL {
-            let sent_now = sent.saturating_sub(sent_before).max(1);
-            let share = again.saturating_sub(again_before) as f64 / sent_now as f64;
-            self.read(Resource::Rdma, Some(share), taken);
+        let since = (
+            sent.checked_sub(sent_before),
+            again.checked_sub(again_before),
+        );
+        let (Some(sent_now), Some(lost_now)) = since else {
+            // Two threads report, one of them more often: this report is older than the last.
+            return;
+        };
+        let elapsed = taken.saturating_duration_since(self.rdma_since);
+        let is_due = elapsed >= RDMA_INTERVAL && lost_now > 0;
+        // What was lost is compared with what was sent since: without that, there is nothing to say yet.
+        if (is_due || elapsed >= RATE_INTERVAL) && (sent_now > 0 || lost_now == 0) {
+            let share = lost_now as f64 / sent_now.max(1) as f64;
+            self.read(Resource::Rdma, Some(share.min(1.0)), taken);
             (self.rdma, self.rdma_since) = ((sent, again), taken);
         }
     }

@@ -56,7 +56,7 @@ pub struct Observed {
     /// Share of the time since the last report that the busiest disk could not have taken more
     /// blocks, if known.
     pub disk_rate: Option<f64>,
-    /// RDMA packets sent and resent in total, if packets go to a relay.
+    /// RDMA messages sent and lost in total, if packets go to a relay.
     pub rdma: Option<(u64, u64)>,
     /// The longest that a packet recently sampled had waited in the kernel's ring when a worker
     /// took it.
@@ -85,6 +85,6 @@ pub struct Fast {
     pub ring_fill: Option<(f64, Instant)>,
     /// Packets dropped by the kernel in total.
     pub dropped: Option<u64>,
-    /// RDMA packets sent and resent in total.
+    /// RDMA messages sent and lost in total.
     pub rdma: Option<(u64, u64)>,
 }
