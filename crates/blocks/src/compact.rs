@@ -13,6 +13,7 @@
 //!
 //! A sequence number is one more than that of the packet before. What does not fit is recorded in
 //! full ([`PacketBytes`](crate::layout::PacketBytes)).
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 use strata_wire::KeepKind;
 use zerocopy::FromBytes;
@@ -117,7 +118,7 @@ pub(crate) fn parse(rest: &[u8]) -> Option<Parsed<'_>> {
         head,
         wire_len,
         data: after.get(..kept_len)?,
-        len: at + kept_len,
+        len: at.saturating_add(kept_len),
     })
 }
 
@@ -150,7 +151,7 @@ pub(crate) fn in_full(record: &[u8], seq: u64, ts_ns: u64) -> Option<Vec<u8>> {
         data: data.get(..data.len().min(captured_len.into()))?,
         options: &[],
     };
-    let mut full = Vec::with_capacity(PACKET_HEADER_LEN + data.len());
+    let mut full = Vec::with_capacity(PACKET_HEADER_LEN.saturating_add(data.len()));
     packet.emit(&mut full);
     Some(full)
 }

@@ -4,6 +4,7 @@
 //! A file is a sequence of blocks, each starting at a multiple of [`ALIGNMENT`].
 //! A block can be read by itself: whatever its records refer to (verdicts,
 //! interfaces, the context) is defined in the same block before it is used.
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 use strata_wire::{Decider, KeepKind};
 use zerocopy::little_endian::U64;
@@ -29,7 +30,7 @@ pub const PREFIX_LEN: usize = size_of::<Prefix>();
 /// Rounds up to [`ALIGNMENT`].
 #[must_use]
 pub const fn align_up(len: usize) -> usize {
-    len.div_ceil(ALIGNMENT) * ALIGNMENT
+    len.div_ceil(ALIGNMENT).saturating_mul(ALIGNMENT)
 }
 
 /// The header of a block.
@@ -158,7 +159,8 @@ impl BlockHeader {
     /// Bytes of the block in the file, padding included.
     #[must_use]
     pub fn stored_len(&self) -> usize {
-        align_up(HEADER_LEN + self.body_len as usize + self.summary_len as usize)
+        let content = (self.body_len as usize).saturating_add(self.summary_len as usize);
+        align_up(HEADER_LEN.saturating_add(content))
     }
 
     /// Writes the header.
@@ -243,12 +245,11 @@ pub(crate) struct Reader<'a> {
 
 impl Reader<'_> {
     fn array<const N: usize>(&mut self) -> [u8; N] {
-        let mut out = [0; N];
-        if let Some(bytes) = self.bytes.get(self.at..self.at + N) {
-            out.copy_from_slice(bytes);
-        }
-        self.at += N;
-        out
+        let rest = self.bytes.get(self.at..);
+        self.at = self.at.saturating_add(N);
+        rest.and_then(<[u8]>::first_chunk)
+            .copied()
+            .unwrap_or([0; N])
     }
 
     pub(crate) fn u8(&mut self) -> u8 {
@@ -419,6 +420,7 @@ pub(crate) const VERDICT_DECIDED: u8 = 1;
 /// ```
 #[inline]
 pub(crate) fn emit_packet_header(packet: &PacketRecord<'_>, out: &mut [u8; PACKET_HEADER_LEN]) {
+    const AFTER_PREFIX: usize = PACKET_HEADER_LEN - PREFIX_LEN;
     #[allow(
         clippy::cast_possible_truncation,
         reason = "the low half of the number"
@@ -429,7 +431,7 @@ pub(crate) fn emit_packet_header(packet: &PacketRecord<'_>, out: &mut [u8; PACKE
             kind: kind::PACKET,
             flags: packet.flags(),
             reference: packet.interface.into(),
-            len: record_len(PACKET_HEADER_LEN - PREFIX_LEN + packet.data.len()).into(),
+            len: record_len(AFTER_PREFIX.saturating_add(packet.data.len())).into(),
         },
         ts_ns: packet.ts_ns.into(),
         seq: seq.into(),

@@ -10,6 +10,7 @@
 //! 24 verdict u16            if flag bit 0; defined in this block: says what triggered it
 //! 26 every byte that was captured
 //! ```
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,9 +52,9 @@ pub struct Promotion<'a> {
 impl<'a> Promotion<'a> {
     /// The header, and its length in bytes.
     pub(crate) fn emit_header(&self) -> ([u8; PROMOTION_HEADER_LEN], usize) {
-        let len = match self.verdict {
-            Some(_) => PROMOTION_HEADER_LEN,
-            None => WITHOUT_VERDICT_LEN,
+        let (len, after_prefix) = match self.verdict {
+            Some(_) => (PROMOTION_HEADER_LEN, PROMOTION_HEADER_LEN - PREFIX_LEN),
+            None => (WITHOUT_VERDICT_LEN, WITHOUT_VERDICT_LEN - PREFIX_LEN),
         };
         let flags = self.verdict.map_or(0, |_| HAS_VERDICT);
         let head = PromotionBytes {
@@ -61,7 +62,7 @@ impl<'a> Promotion<'a> {
                 kind: kind::PROMOTION,
                 flags: self.keep.code(),
                 reference: u16::from_le_bytes([self.class, flags]).into(),
-                len: record_len(len - PREFIX_LEN + self.data.len()).into(),
+                len: record_len(after_prefix.saturating_add(self.data.len())).into(),
             },
             seq: self.seq.into(),
             kept_len: self.kept_len.into(),
@@ -82,8 +83,7 @@ impl<'a> Promotion<'a> {
             loop {
                 let rest = body.get(at..)?;
                 let record = rest.get(..stored_len(rest)?)?;
-                let start = at;
-                at += record.len();
+                at = at.saturating_add(record.len());
                 if record.first() != Some(&kind::PROMOTION) {
                     continue;
                 }
@@ -105,7 +105,8 @@ impl<'a> Promotion<'a> {
                     verdict,
                     data,
                 };
-                return Some((start + record.len() - data.len(), promotion));
+                // The data end with the record, which ends at `at`.
+                return Some((at.saturating_sub(data.len()), promotion));
             }
         })
     }
@@ -126,7 +127,7 @@ pub struct Whole<'a> {
 #[must_use]
 pub fn complete(records: &[u8], first_seq: u64, whole: &BTreeMap<u64, Whole<'_>>) -> Vec<u8> {
     let more: usize = whole.values().map(|whole| whole.data.len()).sum();
-    let mut body = Vec::with_capacity(records.len() + more);
+    let mut body = Vec::with_capacity(records.len().saturating_add(more));
     let mut defined = BTreeSet::new();
     let mut walk = Records::new(records, first_seq);
     while let Some(record) = walk.next_raw() {

@@ -1,4 +1,5 @@
 //! Reading a block's records.
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 use std::ops::Range;
 
@@ -75,12 +76,14 @@ impl RecordPlace {
             let rest = body.get(at..).filter(|rest| !rest.is_empty())?;
             let record = stored_len(rest).map(|len| &rest[..len]);
             match (rest[0], record) {
-                (kind::PACKET_OPTIONS | kind::PROMOTION, Some(record)) => at += record.len(),
+                (kind::PACKET_OPTIONS | kind::PROMOTION, Some(record)) => {
+                    at = at.saturating_add(record.len());
+                }
                 (kind::TIME, Some(record)) => match compact::time_of(record) {
                     None => return Some(Head::Other),
                     read => {
                         time = read;
-                        at += record.len();
+                        at = at.saturating_add(record.len());
                     }
                 },
                 (kind::COMPACT, Some(record)) => {
@@ -170,14 +173,17 @@ impl<'a> Records<'a> {
             let body = after
                 .get(..len)
                 .ok_or("a record reaches beyond its block")?;
-            self.place.at += PREFIX_LEN + len;
+            // Both are within the body, so are their sums.
+            let record_len = PREFIX_LEN.saturating_add(len);
+            let body_at = self.place.at.saturating_add(PREFIX_LEN);
+            self.place.at = self.place.at.saturating_add(record_len);
             let mut read = Reader { bytes: body, at: 0 };
             let record = match prefix.kind {
                 kind::PACKET_OPTIONS => {
-                    self.place.options = self.place.at - len..self.place.at;
+                    self.place.options = body_at..self.place.at;
                     continue;
                 }
-                kind::PACKET => Record::Packet(self.packet(&rest[..PREFIX_LEN + len])?),
+                kind::PACKET => Record::Packet(self.packet(&rest[..record_len])?),
                 kind::VERDICT => Record::Verdict(reference, verdict(flags, body)?),
                 kind::INTERFACE => {
                     let options = body.get(8..).ok_or("an interface is too short")?;
@@ -206,7 +212,7 @@ impl<'a> Records<'a> {
                     Record::FlowShare(FlowShare(u32::from_le_bytes(*bytes)))
                 }
                 kind::TIME => {
-                    let time = compact::time_of(&rest[..PREFIX_LEN + len]);
+                    let time = compact::time_of(&rest[..record_len]);
                     self.place.time = Some(time.ok_or("a time is too short")?);
                     continue;
                 }
@@ -243,7 +249,7 @@ impl<'a> Records<'a> {
         let step = u64::from(self.place.is_begun);
         self.place.seq = self.place.seq.checked_add(step).ok_or(OUT_OF_RANGE)?;
         self.place.is_begun = true;
-        self.place.at += parsed.len;
+        self.place.at = self.place.at.saturating_add(parsed.len);
         Ok(PacketRecord {
             ts_ns,
             seq: self.place.seq,
@@ -403,7 +409,7 @@ impl<'a> Records<'a> {
     /// Passes over a packet that [`Records::compact`] has just returned.
     #[inline]
     pub fn pass(&mut self, packet: &CompactPacket<'_>) {
-        self.place.at += packet.bytes.len();
+        self.place.at = self.place.at.saturating_add(packet.bytes.len());
         self.place.seq = packet.seq;
         self.place.is_begun = true;
     }
@@ -423,7 +429,7 @@ impl<'a> Records<'a> {
                 };
                 self.place.time = Some(time);
             }
-            self.place.at += len;
+            self.place.at = self.place.at.saturating_add(len);
         }
     }
 

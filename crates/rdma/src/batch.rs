@@ -84,6 +84,10 @@ impl PacketBatch {
     ///
     /// If there is no such packet.
     #[must_use]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "places among `ends`, which only grow; all are below its length"
+    )]
     pub fn run(&self, from: usize, packets_max: usize, bytes_max: usize) -> (usize, &[u8]) {
         let start = self.start(from);
         let size = self.ends[from] - start;

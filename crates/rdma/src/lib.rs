@@ -12,6 +12,7 @@
 //! Uses only `wire`. Transports are in `roce`; the protocol by which both ends find each other
 //! belongs to the caller.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 mod batch;
 mod psn;

@@ -261,7 +261,8 @@ impl Requester {
             let window = requester.options.window;
             requester.slots = vec![Slot::Plain; window];
             if requester.options.on_loss == OnLoss::Resend {
-                requester.copies = vec![0; window * requester.stride()];
+                // At most 2^22 packets of less than 5 KiB.
+                requester.copies = vec![0; window.saturating_mul(requester.stride())];
                 requester.lens = vec![0; window];
             }
         }
@@ -270,7 +271,8 @@ impl Requester {
 
     /// Bytes of the longest packet.
     fn stride(&self) -> usize {
-        self.options.mtu + HEADERS_LEN_MAX + ICRC_LEN
+        const AROUND: usize = HEADERS_LEN_MAX + ICRC_LEN;
+        self.options.mtu.saturating_add(AROUND)
     }
 
     /// Packets that can be posted now.
@@ -279,7 +281,7 @@ impl Requester {
     pub fn room(&self) -> usize {
         match self.state {
             State::Ready if self.options.service == Service::Uc => usize::MAX,
-            State::Ready => self.options.window - self.in_flight(),
+            State::Ready => self.options.window.saturating_sub(self.in_flight()),
             State::Waiting { .. } | State::Probing | State::Failed(_) => 0,
         }
     }
@@ -288,14 +290,15 @@ impl Requester {
     #[inline]
     #[must_use]
     pub fn atomic_room(&self) -> usize {
-        self.room().min(self.options.atomics_max - self.asking)
+        self.room()
+            .min(self.options.atomics_max.saturating_sub(self.asking))
     }
 
     /// Packets in flight.
     #[inline]
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        exact::<usize>(self.next - self.settled)
+        exact::<usize>(self.next.saturating_sub(self.settled))
     }
 
     /// Number of the next packet to be posted.
@@ -335,7 +338,7 @@ impl Requester {
     #[allow(clippy::cast_possible_truncation)]
     fn slot(&self, number: u64) -> usize {
         // The window is a power of two, below 2^32.
-        number as usize & (self.options.window - 1)
+        number as usize & self.options.window.wrapping_sub(1)
     }
 
     fn opcode(&self, operation: Operation) -> Opcode {
@@ -431,10 +434,10 @@ impl Requester {
             self.post(operations.only[with], extensions, data, now_ns, out);
             return Ok(());
         }
-        for (index, piece) in data.chunks(mtu).enumerate() {
-            let operation = match index {
-                0 => operations.first,
-                n if n + 1 == packets => operations.last[with],
+        for (number, piece) in (1..=packets).zip(data.chunks(mtu)) {
+            let operation = match number {
+                1 => operations.first,
+                n if n == packets => operations.last[with],
                 _ => operations.middle,
             };
             self.post(operation, extensions, piece, now_ns, out);
@@ -530,6 +533,10 @@ impl Requester {
     }
 
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "own counters of packets, and a slot of the window; nothing is from outside"
+    )]
     fn post(
         &mut self,
         operation: Operation,
@@ -579,8 +586,11 @@ impl Requester {
     /// Requests an acknowledgement of the last packet of `out`, which this requester has just
     /// posted: for the end of a burst.
     pub fn request_ack(&mut self, out: &mut PacketBatch) {
-        if self.options.service == Service::Rc && self.next > self.settled && !out.is_empty() {
-            set_ack_request(out.get_mut(out.len() - 1));
+        if self.options.service == Service::Rc
+            && self.next > self.settled
+            && let Some(last) = out.len().checked_sub(1)
+        {
+            set_ack_request(out.get_mut(last));
         }
     }
 }

@@ -179,7 +179,7 @@ impl<M: Memory> Responder<M> {
         let Some(qp) = self.queue_pairs.get_mut(&number) else {
             return false;
         };
-        qp.receives.posted += count;
+        qp.receives.posted = qp.receives.posted.saturating_add(count);
         qp.receives.len_max = len_max;
         true
     }
@@ -243,11 +243,13 @@ impl<M: Memory> Responder<M> {
                 if ahead != 0 {
                     qp.message = None;
                     qp.receives.gathered = None;
-                    qp.counters.missing += exact::<u64>(ahead.max(0));
+                    // As the sender says: any gap of 24 bits, any number of times.
+                    let missing = exact::<u64>(ahead.max(0));
+                    qp.counters.missing = qp.counters.missing.saturating_add(missing);
                 }
             }
             Service::Rc if ahead > 0 => {
-                qp.counters.out_of_order += 1;
+                qp.counters.out_of_order = qp.counters.out_of_order.saturating_add(1);
                 if !std::mem::replace(&mut qp.gap_reported, true) {
                     qp.ack_due = false;
                     let missing = qp.expected;
@@ -352,11 +354,12 @@ fn send(qp: &mut QueuePair, packet: &Packet<'_>) -> Result<bool, NakCode> {
         true => payload.len() <= mtu && (begins || !payload.is_empty()),
         false => payload.len() == mtu,
     };
-    if !length_is_right || gathered.len() + payload.len() > qp.receives.len_max {
+    let len = gathered.len().saturating_add(payload.len());
+    if !length_is_right || len > qp.receives.len_max {
         return Err(NakCode::InvalidRequest);
     }
     gathered.extend_from_slice(payload);
-    qp.counters.bytes += payload.len() as u64;
+    qp.counters.bytes = qp.counters.bytes.saturating_add(payload.len() as u64);
     if completes {
         qp.complete(gathered, packet.immediate());
     } else {
@@ -367,7 +370,7 @@ fn send(qp: &mut QueuePair, packet: &Packet<'_>) -> Result<bool, NakCode> {
 
 /// A request that was executed before (IBTA §9.7.5.1.3).
 fn duplicate(qp: &mut QueuePair, psn: Psn, operation: Operation, out: &mut Replies) {
-    qp.counters.duplicates += 1;
+    qp.counters.duplicates = qp.counters.duplicates.saturating_add(1);
     match operation {
         Operation::CompareSwap | Operation::FetchAdd => {
             // The oldest first, and all are older than what is expected.
@@ -438,12 +441,13 @@ fn write<M: Memory>(
         let at = message.va.wrapping_sub(region.va);
         let written = region.memory.write(at, payload);
         written.map_err(|Refused| NakCode::RemoteAccess)?;
-        qp.counters.bytes += len;
+        qp.counters.bytes = qp.counters.bytes.saturating_add(len);
     }
     if !completes {
         qp.message = Some(Message {
-            va: message.va + len,
-            remaining: message.remaining - len,
+            // Within the region, which was checked when the message began.
+            va: message.va.checked_add(len).ok_or(NakCode::RemoteAccess)?,
+            remaining: message.remaining.saturating_sub(len),
             ..message
         });
     }
@@ -499,6 +503,8 @@ fn atomic<M: Memory>(
         true => before,
         false => before.wrapping_add(request.swap_or_add),
     };
-    let done = region.memory.update(request.va - region.va, &change);
+    // Within the region, so not before its start.
+    let at = request.va.wrapping_sub(region.va);
+    let done = region.memory.update(at, &change);
     done.map_err(|Refused| NakCode::RemoteAccess)
 }

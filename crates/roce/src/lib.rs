@@ -11,6 +11,7 @@
 //! both ends have found each other: that is up to a protocol, such as that of `relay`. Uses only
 //! `rdma`, `sys` and `wire`.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 pub mod handover;
 pub mod icrc;

@@ -114,6 +114,10 @@ impl Link {
     }
 
     /// What precedes a run: how to cut it, and the headers of its frames.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "a run of ours has at most 65,000 bytes; the place was just written"
+    )]
     fn headers(&self, run: &Run<'_>) -> Vec<u8> {
         let mut out = Vec::with_capacity(VIRTIO_LEN + HEADERS_LEN);
         out.extend_from_slice(&cut(run));
@@ -170,6 +174,10 @@ const CHECKSUM_AT: usize = 6;
 /// 0 flags u8, 1: a checksum is to be put in | kind u8, 5: UDP | header length u16
 /// 4 packet length u16 | checksum from u16 | checksum at u16, after that
 /// ```
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "places of a constant header"
+)]
 fn cut(run: &Run<'_>) -> [u8; VIRTIO_LEN] {
     let mut out = [0; VIRTIO_LEN];
     if run.packets > 1 {

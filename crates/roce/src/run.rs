@@ -32,6 +32,10 @@ pub(crate) struct Run<'a> {
 /// Seals the packets of a batch and hands them to `send`, at most [`RUNS`] runs at a time. If the
 /// kernel turns out not to cut runs, `segmentation` becomes false and every packet is a run of its
 /// own: from the first on, since a repeated RDMA packet is recognised.
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "places in a batch of our own packets"
+)]
 pub(crate) fn send(
     batch: &mut PacketBatch,
     icrcs: &mut icrc::Stream,

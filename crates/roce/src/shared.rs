@@ -38,8 +38,12 @@ impl SharedToPeer {
     ///
     /// If that is beyond the block.
     pub fn write(&self, block: usize, at: usize, bytes: &[u8]) {
-        let within = self.first + at;
-        assert!(within + bytes.len() <= self.stride, "within the block");
-        self.mapping.copy_in(block * self.stride + within, bytes);
+        let within = self.first.checked_add(at).filter(|within| {
+            let end = within.checked_add(bytes.len());
+            end.is_some_and(|end| end <= self.stride)
+        });
+        let place = within.and_then(|within| block.checked_mul(self.stride)?.checked_add(within));
+        self.mapping
+            .copy_in(place.expect("within the block"), bytes);
     }
 }

@@ -21,7 +21,7 @@ impl Requester {
             return None;
         }
         let ahead = Psn::new(packet.psn()).since(self.psn(self.settled));
-        let in_flight = self.next - self.settled;
+        let in_flight = self.next.saturating_sub(self.settled);
         let Ok(offset) = u64::try_from(ahead) else {
             // For something settled before: of interest only to a probe.
             let latest = ahead == -1 && matches!(aeth.syndrome, Syndrome::Ack(_));
@@ -32,10 +32,11 @@ impl Requester {
         if offset >= in_flight {
             return None;
         }
-        let number = self.settled + offset;
+        // In flight, so it was counted.
+        let number = self.settled.saturating_add(offset);
         match (packet.opcode().operation, aeth.syndrome) {
             (Operation::Acknowledge, Syndrome::Ack(_)) => {
-                let all = self.settle(number + 1, now_ns);
+                let all = self.settle(number.saturating_add(1), now_ns);
                 if self.state == State::Probing {
                     return self.skip(now_ns);
                 }
@@ -61,7 +62,7 @@ impl Requester {
             (_, Syndrome::RnrNak(timer)) => {
                 self.settle(number, now_ns);
                 self.state = State::Waiting {
-                    until_ns: now_ns + rnr_timer_ns(timer),
+                    until_ns: now_ns.saturating_add(rnr_timer_ns(timer)),
                 };
                 None
             }
@@ -76,7 +77,7 @@ impl Requester {
         if is_awaited {
             self.slots[slot] = Slot::Answered;
         }
-        if !self.settle(number + 1, now_ns) {
+        if !self.settle(number.saturating_add(1), now_ns) {
             self.ask_again(now_ns, out);
         }
         is_awaited
@@ -90,7 +91,7 @@ impl Requester {
         if self.gap == Some(psn) || number < self.executed {
             return None;
         }
-        self.counters.sequence_naks += 1;
+        self.counters.sequence_naks = self.counters.sequence_naks.saturating_add(1);
         let all = self.settle(number, now_ns);
         self.gap = Some(psn);
         match self.options.on_loss {
@@ -113,11 +114,11 @@ impl Requester {
             let slot = self.slot(self.settled);
             match self.slots[slot] {
                 Slot::Unanswered(_) => return false,
-                Slot::Answered => self.asking -= 1,
+                Slot::Answered => self.asking = self.asking.saturating_sub(1),
                 Slot::Plain => {}
             }
-            self.settled += 1;
-            self.counters.acknowledged += 1;
+            self.settled = self.settled.saturating_add(1);
+            self.counters.acknowledged = self.counters.acknowledged.saturating_add(1);
             self.progress_ns = now_ns;
             self.timeouts_in_row = 0;
         }
@@ -144,6 +145,10 @@ impl Requester {
     }
 
     /// Sends the copy of a packet.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "a slot of the window, whose copies are that many strides; an own counter"
+    )]
     fn repeat(&mut self, number: u64, out: &mut PacketBatch) {
         let slot = self.slot(number);
         let at = slot * self.stride();
@@ -155,7 +160,7 @@ impl Requester {
     /// Gives up everything in flight. The sequence number steps back to where the responder is, so
     /// that the next packet is the one it expects.
     fn skip(&mut self, now_ns: u64) -> Option<Event> {
-        let (first, packets) = (self.settled, self.next - self.settled);
+        let (first, packets) = (self.settled, self.next.saturating_sub(self.settled));
         self.state = State::Ready;
         if packets == 0 {
             return None;
@@ -165,7 +170,7 @@ impl Requester {
         self.executed = self.next;
         self.asked = self.next;
         self.asking = 0;
-        self.counters.lost += packets;
+        self.counters.lost = self.counters.lost.saturating_add(packets);
         self.progress_ns = now_ns;
         Some(Event::Lost { first, packets })
     }
@@ -197,8 +202,10 @@ impl Requester {
             }
         }
         self.asked = self.executed;
-        if out.len() > before {
-            set_ack_request(out.get_mut(out.len() - 1));
+        if out.len() > before
+            && let Some(last) = out.len().checked_sub(1)
+        {
+            set_ack_request(out.get_mut(last));
         }
     }
 
@@ -214,7 +221,8 @@ impl Requester {
             State::Waiting { until_ns } => Some(until_ns),
             State::Failed(_) => None,
             State::Ready | State::Probing => {
-                (self.next > self.settled).then(|| self.progress_ns + self.options.timeout_ns)
+                let at = || self.progress_ns.saturating_add(self.options.timeout_ns);
+                (self.next > self.settled).then(at)
             }
         }
     }
@@ -232,8 +240,8 @@ impl Requester {
             self.resend(now_ns, out);
             return None;
         }
-        self.counters.timeouts += 1;
-        self.timeouts_in_row += 1;
+        self.counters.timeouts = self.counters.timeouts.saturating_add(1);
+        self.timeouts_in_row = self.timeouts_in_row.saturating_add(1);
         if self.timeouts_in_row > self.options.retries {
             return self.fail(Failure::Timeout);
         }
@@ -250,5 +258,5 @@ fn rnr_timer_ns(code: u8) -> u64 {
         65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
         1536, 2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
     ];
-    TIMES[usize::from(code.min(CREDIT_UNLIMITED))] * 10_000
+    TIMES[usize::from(code.min(CREDIT_UNLIMITED))].saturating_mul(10_000)
 }

@@ -156,7 +156,7 @@ impl QueuePair {
         self.expected = psn.plus(1);
         self.gap_reported = false;
         self.msn = self.msn.wrapping_add(u32::from(completes));
-        self.counters.executed += 1;
+        self.counters.executed = self.counters.executed.saturating_add(1);
     }
 
     pub(super) fn answer(
@@ -190,7 +190,7 @@ impl QueuePair {
         };
         out.packets.push(&repr, &[]);
         out.from.push(self.options.number);
-        self.counters.answers += 1;
+        self.counters.answers = self.counters.answers.saturating_add(1);
     }
 
     /// Acknowledges everything so far.
@@ -202,7 +202,7 @@ impl QueuePair {
 
     /// Refuses a request. RC accepts no further ones; UC drops the message.
     pub(super) fn refuse(&mut self, psn: Psn, code: NakCode, out: &mut Replies) {
-        self.counters.refused += 1;
+        self.counters.refused = self.counters.refused.saturating_add(1);
         self.message = None;
         self.receives.gathered = None;
         match self.options.service {
@@ -228,13 +228,13 @@ impl QueuePair {
         if std::mem::take(&mut self.ack_due) {
             self.acknowledge(out);
         }
-        self.counters.refused += 1;
+        self.counters.refused = self.counters.refused.saturating_add(1);
         self.gap_reported = true;
         self.answer(psn, Syndrome::RnrNak(RNR_TIMER), None, out);
     }
 
     pub(super) fn complete(&mut self, data: Vec<u8>, immediate: Option<u32>) {
-        self.receives.posted -= 1;
+        self.receives.posted = self.receives.posted.saturating_sub(1);
         self.receives
             .received
             .push_back(Received { data, immediate });
