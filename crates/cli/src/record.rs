@@ -154,8 +154,9 @@ pub(crate) struct DataPathArgs {
     #[arg(long = "nano", hide = true)]
     nano: bool,
 
-    /// Set the key of flow fingerprints, for repeatable runs. Random by default, so that nobody can
-    /// make flows collide on purpose.
+    /// Set the key of flow fingerprints, for repeatable runs: the same files, with the same key, give the
+    /// same blocks, however busy the machine is. Random by default, so that nobody can make flows collide
+    /// on purpose: then a few packets of flows that share memory by chance may be kept differently.
     #[arg(long, value_name = "N", help_heading = CLASSIFICATION)]
     hash_seed: Option<u64>,
 
@@ -262,6 +263,8 @@ impl DataPathArgs {
             },
             hash_seed: match self.hash_seed {
                 Some(seed) => [seed, 0],
+                // As repeatable as if it had been chosen.
+                None if !self.read.is_empty() => [getrandom::u64()?, 0],
                 None => [getrandom::u64()?, getrandom::u64()?],
             },
             sampling_seed: self.sampling_seed,
@@ -323,6 +326,7 @@ fn run_with(
         set_parent_process_death_signal(Some(Signal::TERM)).context("cannot follow the parent")?;
     }
     let spec = args.spec(destination, duration)?;
+    let hash_seed = spec.hash_seed[0];
     let tell: Tell = Arc::new(logging::notice);
     if args.steer.check {
         strata_node::check(spec, &tell)?;
@@ -368,6 +372,13 @@ fn run_with(
     bar.finish_and_clear();
     let outcome = handle.wait()?;
     let shown = show::outcome(&outcome);
+    if !args.read.is_empty() && args.hash_seed.is_none() {
+        info!(
+            kind = "hash_seed",
+            hash_seed,
+            "the key of flows was random: --hash-seed {hash_seed} records the same again"
+        );
+    }
     // A failure is returned even where nobody reads the summary.
     outcome.failure.map_or(shown, |failure| Err(failure.into()))
 }

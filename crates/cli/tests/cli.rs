@@ -10,6 +10,7 @@ mod signal;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::wait_for;
@@ -17,6 +18,7 @@ use program::{ok, record, strata};
 use serde_json::Value;
 use signal::signal;
 use strata_testkit::{data_dir, workspace_root};
+use strata_wire::mix64;
 
 fn run(command: &mut Command) -> Output {
     command.output().unwrap()
@@ -402,6 +404,65 @@ fn own_modes_and_several_modes_at_once() {
     assert_eq!(none, 0, "what one mode samples is not discarded");
     assert!(some_sampled > 0 && joined > logged);
     assert_eq!(record(&["log-all", "log-minimum"], "all"), (0, 0, 67_690));
+}
+
+/// Writes a file into a pipe in pieces of all sizes, with pauses, as a busy machine might.
+fn trickle(file: &[u8], mut to: impl Write) {
+    let (mut rest, mut turn) = (file, 0_u64);
+    while !rest.is_empty() {
+        turn += 1;
+        let random = mix64(turn);
+        let sizes = [1, 7, 100, 4_096, 70_000, 300_000];
+        let size = sizes[usize::try_from(random % 6).unwrap()].min(rest.len());
+        let (piece, after) = rest.split_at(size);
+        to.write_all(piece).unwrap();
+        rest = after;
+        if random % 50 == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// What is kept of a file depends on the file, the model and the key of flows alone: not on how fast it is
+/// read, on who else uses the CPUs, or on how often it is recorded. The key of a recording that
+/// was given none is said, and gives the same again.
+#[test]
+fn a_file_gives_the_same_log_whatever_the_load() {
+    let dir = tempfile::tempdir().unwrap();
+    let blocks = |log: &str| {
+        let files = std::fs::read_dir(dir.path().join(log).join("blocks")).unwrap();
+        let mut paths: Vec<PathBuf> = files.map(|file| file.unwrap().path()).collect();
+        paths.retain(|path| path.extension().is_some_and(|of| of == "strata"));
+        paths.sort();
+        let read = paths.iter().map(|path| std::fs::read(path).unwrap());
+        read.collect::<Vec<_>>()
+    };
+    let first = run(&mut record(mix_test(), dir.path().join("first")));
+    assert!(first.status.success());
+    let said = String::from_utf8(first.stderr).unwrap();
+    let seed = said
+        .split("--hash-seed ")
+        .nth(1)
+        .and_then(|rest| rest.split(' ').next());
+    let seed = seed.unwrap_or_else(|| panic!("{said}"));
+    let trace = std::fs::read(mix_test()).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| while !stop.load(Ordering::Relaxed) {});
+        }
+        let mut child = record("-", dir.path().join("slow"))
+            .args(["--hash-seed", seed])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        trickle(&trace, child.stdin.take().unwrap());
+        let ended = child.wait().unwrap();
+        stop.store(true, Ordering::Relaxed);
+        assert!(ended.success());
+    });
+    assert!(blocks("first") == blocks("slow"), "--hash-seed {seed}");
 }
 
 #[test]
