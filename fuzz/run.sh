@@ -16,7 +16,7 @@ cd "$(dirname "$0")"
 SECONDS_EACH=${SECONDS_EACH:-600}
 JOBS=${JOBS:-1}
 captures=${STRATA_DATA:-../../shared/data}/formats
-all="pcap pcapng dissect model block filter labels rules config api roce dta segments control archive eve vectors export agents stream nvme marple"
+all="pcap pcapng pcapng_sections dissect model block filter labels rules config api roce dta segments control archive eve vectors export agents stream nvme marple"
 triple=$(rustc -vV | sed -n 's/^host: //p')
 [ $# -gt 0 ] || set -- $all
 for target; do
@@ -123,7 +123,7 @@ row() {
     corpus=$(echo "$last" | sed 's/.*corp: \([0-9]*\).*/\1/')
     found=$(find "artifacts/$1" -type f -newer artifacts/started ! -name 'slow-unit-*' | wc -l)
     [ "$(cat "artifacts/$1.status")" -eq 0 ] || [ "$found" -gt 0 ] || found=1
-    printf '%-8s %12s %9s %9s %8s %9s\n' "$1" "${runs:-0}" "${first:--}" "${cov:--}" "${corpus:--}" "$found"
+    printf '%-15s %12s %9s %9s %8s %9s\n' "$1" "${runs:-0}" "${first:--}" "${cov:--}" "${corpus:--}" "$found"
     [ "$found" -eq 0 ]
 }
 
@@ -146,7 +146,7 @@ done
 wait
 
 echo
-printf '%-8s %12s %9s %9s %8s %9s\n' target runs cov-seeds coverage corpus findings
+printf '%-15s %12s %9s %9s %8s %9s\n' target runs cov-seeds coverage corpus findings
 clean=0
 for target; do row "$target" || clean=1; done
 [ $clean -eq 0 ] || echo "run.sh: inputs are in fuzz/artifacts; fuzz/README.md says what to do with them" >&2

@@ -413,7 +413,30 @@ fn of_captures(files: &[PathBuf], corpus: &Path) -> io::Result<Vec<Vec<u8>>> {
             }
         }
     }
+    of_sections(corpus)?;
     Ok(packets)
+}
+
+/// Payload that looks like heads of blocks and records whose lengths are at the ends of their range.
+fn of_sections(corpus: &Path) -> io::Result<()> {
+    for kinds in 0..4_u8 {
+        for len in [0, 12, 1 << 24, u32::MAX - 3, u32::MAX] {
+            let head = match kinds & 2 {
+                0 => [0x6553_f100, 0, len, len],
+                _ => [6, len, 0, 0x0006_0a24],
+            };
+            let head = head.map(|word: u32| match kinds & 1 {
+                0 => word.to_le_bytes(),
+                _ => word.to_be_bytes(),
+            });
+            seed(
+                corpus,
+                "pcapng_sections",
+                &[&[kinds, 0, 0, 37], head.as_flattened()].concat(),
+            )?;
+        }
+    }
+    seed(corpus, "pcapng_sections", &[3, 0, 31, 7])
 }
 
 /// The expressions that the filter's own tests use, each with some packet.
