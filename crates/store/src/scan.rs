@@ -291,7 +291,9 @@ fn read_relayed(
     let none = Definitions::default();
     let known = definitions.get(&header.worker).unwrap_or(&none);
     let mut assembled = assemble(header, &segments, known);
-    if !select.may_match(&assembled.header, |key| assembled.summary.may_hold(key)) {
+    // One of which nothing can be read is returned, so that its reader can say so.
+    let is_told_of = assembled.undefined > 0 && !header.salvaged;
+    if !is_told_of && !select.may_match(&assembled.header, |key| assembled.summary.may_hold(key)) {
         return Ok(Ok(Step::Skipped));
     }
     if select.without_records {
@@ -305,7 +307,11 @@ fn read_relayed(
         ends: (offset + stored_len, offset + stored_len),
         incomplete: assembled.incomplete,
         // A switch that was lost had not sent all definitions yet: that is no damage.
-        undefined: if header.salvaged { 0 } else { assembled.undefined },
+        undefined: if header.salvaged {
+            0
+        } else {
+            assembled.undefined
+        },
         damaged_segments: assembled
             .damaged
             .iter()

@@ -461,6 +461,31 @@ fn switches_keep_less_while_the_relays_disk_is_nearly_full() {
     });
 }
 
+/// The first definitions, and the block that needs them, are on their way to a disk that takes seconds when the relay
+/// is killed or loses power: whatever is left of the two, no packet refers to what is nowhere.
+#[test]
+fn a_relay_that_dies_while_it_writes_leaves_no_packets_that_nothing_reads() {
+    sim::seeds(100, |seed| {
+        let mut world = World::calm(seed);
+        world.way = Way {
+            reliable: true,
+            on_loss: OnLoss::Resend,
+            reads_files: false,
+        };
+        world.net.disk_ns = 3 * SECOND;
+        world.run_until(SECOND);
+        if let Some(switch) = &mut world.switch {
+            switch.feed(50, &mut world.net);
+        }
+        // The block is full after a second, or was when more came.
+        let dies_at = 2 * SECOND + world.net.rng.below(4 * SECOND);
+        world.run_until(dies_at);
+        world.goes_wrong([Fault::KillRelay, Fault::PowerLoss][(seed % 2) as usize]);
+        world.run_until(2 * MINUTE);
+        world.finish();
+    });
+}
+
 /// Whatever a switch does about loss, its controller reads it: as the share of what was sent meanwhile, and
 /// nothing of it before and after.
 #[test]
