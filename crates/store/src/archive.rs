@@ -1,4 +1,5 @@
 //! `archive.json`: what compaction made of block files, and which of those are gone.
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 use serde::{Deserialize, Serialize};
 
@@ -60,6 +61,72 @@ pub struct Archive {
     /// Public keys to which newly compacted data is encrypted; if empty, it is not encrypted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub encrypt_to: Vec<String>,
+    /// What was deleted so far, added up. Logs of older versions do not say.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<Removed>,
+}
+
+/// Why packets were deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RemovedFor {
+    /// They were older than they are kept (`--keep`, `--keep-class`).
+    Age,
+    /// The log was larger than it may be (`--max-size`).
+    Size,
+    /// A recording made room on the disk, or in its log (`remove_percent`, `--disk-limit`).
+    Room,
+}
+
+impl RemovedFor {
+    /// In words, after "deleted".
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Age => "by age",
+            Self::Size => "to keep the size (--max-size)",
+            Self::Room => "to make room on the disk",
+        }
+    }
+}
+
+/// What deleted packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RemovedBy {
+    /// `strata prune`, by hand or by a timer.
+    Prune,
+    /// `strata compact` with retention.
+    Compact,
+    /// The recording, or the relay, that writes the log.
+    Record,
+}
+
+impl RemovedBy {
+    /// The command.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Prune => "prune",
+            Self::Compact => "compact",
+            Self::Record => "record",
+        }
+    }
+}
+
+/// What was deleted of a recording for one reason: all deletions so far, added up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Removed {
+    /// The recording.
+    pub recording: u32,
+    /// Why.
+    #[serde(rename = "for")]
+    pub reason: RemovedFor,
+    /// By what.
+    pub by: RemovedBy,
+    /// Packets and bytes by class and granularity. Packets of damaged blocks, which cannot be
+    /// counted, are not among them.
+    pub counts: Vec<ClassCount>,
 }
 
 /// The compacted packets of one recording, hour and retention class.
@@ -103,7 +170,8 @@ impl Part {
     /// Bytes of all its files.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.files.iter().map(|file| file.bytes).sum()
+        let bytes = self.files.iter().map(|file| file.bytes);
+        bytes.fold(0, u64::saturating_add)
     }
 
     /// Whether its files are stored outside the log's directory.
@@ -216,6 +284,7 @@ impl Default for Archive {
             gone: Vec::new(),
             deleted: Vec::new(),
             encrypt_to: Vec::new(),
+            removed: Vec::new(),
         }
     }
 }
@@ -267,6 +336,28 @@ impl Archive {
         serde_json::to_vec_pretty(&copy).expect("it has only plain fields")
     }
 
+    /// Notes that packets of a recording were deleted.
+    pub fn note_removed(
+        &mut self,
+        recording: u32,
+        (reason, by): (RemovedFor, RemovedBy),
+        counts: &[ClassCount],
+    ) {
+        let mut noted = self.removed.iter();
+        let is = |one: &Removed| (one.recording, one.reason, one.by) == (recording, reason, by);
+        let place = noted.position(is).unwrap_or_else(|| {
+            let place = self.removed.len();
+            self.removed.push(Removed {
+                recording,
+                reason,
+                by,
+                counts: Vec::new(),
+            });
+            place
+        });
+        add_counts(&mut self.removed[place].counts, counts);
+    }
+
     /// Whether a block file is no longer part of the log.
     #[must_use]
     pub fn is_gone(&self, name: &str) -> bool {
@@ -274,9 +365,54 @@ impl Archive {
     }
 }
 
+/// Adds packets and bytes by class and granularity. Sums of what a file says, so they stay at the
+/// most there is instead of wrapping.
+pub fn add_counts(sums: &mut Vec<ClassCount>, counts: &[ClassCount]) {
+    for count in counts {
+        let is = |sum: &&mut ClassCount| (sum.class, sum.keep) == (count.class, count.keep);
+        match sums.iter_mut().find(is) {
+            Some(sum) => {
+                sum.packets = sum.packets.saturating_add(count.packets);
+                sum.wire_bytes = sum.wire_bytes.saturating_add(count.wire_bytes);
+                sum.logged_bytes = sum.logged_bytes.saturating_add(count.logged_bytes);
+            }
+            None if count.packets > 0 => sums.push(*count),
+            None => {}
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn deletions_add_up_by_recording_reason_and_class() {
+        let count = |class, packets| ClassCount {
+            class,
+            packets,
+            wire_bytes: 100 * packets,
+            logged_bytes: 10 * packets,
+            ..ClassCount::default()
+        };
+        let by_age = (RemovedFor::Age, RemovedBy::Prune);
+        let mut archive = Archive::default();
+        archive.note_removed(1, by_age, &[count(0, 1), count(1, 2)]);
+        archive.note_removed(1, (RemovedFor::Room, RemovedBy::Record), &[count(0, 4)]);
+        archive.note_removed(1, by_age, &[count(1, 8), count(2, 0)]);
+        archive.note_removed(2, by_age, &[count(1, 16)]);
+        let packets: Vec<Vec<u64>> = archive
+            .removed
+            .iter()
+            .map(|removed| removed.counts.iter().map(|count| count.packets).collect())
+            .collect();
+        assert_eq!(packets, [vec![1, 10], vec![4], vec![16]]);
+        let back = Archive::from_json(&archive.to_json()).unwrap();
+        assert_eq!(back.removed, archive.removed);
+        // As an older version wrote it.
+        let old = Archive::default().to_json();
+        assert!(!String::from_utf8(old).unwrap().contains("removed"));
+    }
 
     #[test]
     fn every_flipped_bit_of_the_manifest_is_noticed() {

@@ -1,4 +1,5 @@
 //! One block of a log, read and checked.
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 mod buffer;
 
@@ -42,7 +43,7 @@ impl Block {
     /// Offset in the file of its records.
     #[must_use]
     pub fn records_at(&self) -> u64 {
-        self.offset + HEADER_LEN as u64
+        self.offset.saturating_add(HEADER_LEN as u64)
     }
 
     /// Its records.

@@ -1,4 +1,5 @@
 //! The blocks of a recording, one after another; after damage, reading resumes at the next block.
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 mod ahead;
 mod fetch;

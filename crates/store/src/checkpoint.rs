@@ -3,6 +3,7 @@
 //! After a crash, the blocks on disk tell which packets are there. Those between the last of them
 //! and the checkpoint's sequence number are lost for certain; of those after the checkpoint we only
 //! know that they arrived within the checkpoint's interval.
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 use zerocopy::{FromBytes, IntoBytes, transmute};
 
@@ -55,7 +56,10 @@ impl Checkpoint {
     /// Its offset in the checkpoint file.
     #[must_use]
     pub fn offset(&self) -> u64 {
-        self.generation % 2 * SLOT_BYTES
+        match self.generation.is_multiple_of(2) {
+            true => 0,
+            false => SLOT_BYTES,
+        }
     }
 
     /// Its bytes.
@@ -99,13 +103,14 @@ impl Checkpoint {
                 }
                 Some(checkpoint) => {
                     found.push(checkpoint.generation);
-                    let reserved = slot[12..16].iter().position(|byte| *byte != 0);
-                    let at = reserved
-                        .map(|at| at + 12)
-                        .or(not_zero(LEN).map(|at| at + LEN));
-                    if let Some(at) = at {
+                    // Beside its fields: what is reserved, and what is after it.
+                    let mut bytes = (offset..).zip(slot).enumerate();
+                    let other = bytes.find(|(at, (_, byte))| {
+                        **byte != 0 && ((12..16).contains(at) || *at >= LEN)
+                    });
+                    if let Some((_, (at, _))) = other {
                         let problem = "a byte beside the checkpoint is not zero; nothing is lost";
-                        problems.push((offset + at as u64, problem));
+                        problems.push((at, problem));
                     }
                 }
                 // Never written, apart from what is found below.
@@ -124,8 +129,8 @@ impl Checkpoint {
         if !all_there && problems.is_empty() {
             problems.push((0, "a checkpoint that was written is not there"));
         }
-        if content.len() > 2 * slot_len {
-            problems.push((2 * SLOT_BYTES, "the file is longer than two checkpoints"));
+        if content.len() as u64 > Self::FILE_BYTES {
+            problems.push((Self::FILE_BYTES, "the file is longer than two checkpoints"));
         }
         problems
     }

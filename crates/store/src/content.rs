@@ -1,4 +1,5 @@
 //! Reading a block whose header is known from an index.
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 use std::io;
 
@@ -33,9 +34,13 @@ pub(crate) fn content(
     if read.map_err(Failed::Disk)? < body.len() {
         return Err(Failed::Damaged("the file ends within a block"));
     }
-    let summary_at = HEADER_LEN + body_len;
-    let records = &body[HEADER_LEN..summary_at];
-    let summary = &body[summary_at..summary_at + header.summary_len as usize];
+    let after = body
+        .get(HEADER_LEN..)
+        .and_then(|rest| rest.split_at_checked(body_len));
+    let summary = after.and_then(|(_, rest)| rest.get(..header.summary_len as usize));
+    let (Some((records, _)), Some(summary)) = (after, summary) else {
+        return Err(Failed::Damaged("the block is shorter than its header says"));
+    };
     if crc32c::crc32c(records) != header.body_crc {
         return Err(Failed::Damaged("the records' checksum does not match"));
     }
@@ -43,21 +48,28 @@ pub(crate) fn content(
         return Err(Failed::Damaged("the summary's checksum does not match"));
     }
     let summary = Summary::parse(summary).map_err(Failed::Damaged)?;
-    body.keep(HEADER_LEN..summary_at);
+    body.keep(HEADER_LEN..HEADER_LEN.saturating_add(body_len));
     Ok(Content { body, summary })
 }
 
 /// A block whose header comes from an index.
 pub(crate) fn block(named: &str, entry: &Entry, content: Content) -> Block {
     let Entry { header, offset, .. } = *entry;
-    let content_len =
-        HEADER_LEN as u64 + u64::from(header.body_len) + u64::from(header.summary_len);
+    let lens = [
+        HEADER_LEN as u64,
+        header.body_len.into(),
+        header.summary_len.into(),
+    ];
+    let content_end = lens.into_iter().fold(offset, u64::saturating_add);
     Block {
         header,
         summary: content.summary,
         file: named.to_owned(),
         offset,
-        ends: (offset + content_len, offset + header.stored_len() as u64),
+        ends: (
+            content_end,
+            offset.saturating_add(header.stored_len() as u64),
+        ),
         incomplete: 0,
         undefined: 0,
         damaged_segments: Vec::new(),

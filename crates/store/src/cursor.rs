@@ -1,5 +1,6 @@
 //! A position among the records of a block, which it owns: a merge of several blocks can switch
 //! between them without decoding a record twice.
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 use strata_blocks::{BadRecord, Head, Record, RecordPlace, Records};
 

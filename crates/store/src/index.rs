@@ -22,14 +22,17 @@
 //! writer      an index being written
 //! summaries   searching an index of the older form
 //! ```
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 mod slices;
 mod summaries;
 mod writer;
 
+use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 
-use strata_blocks::{BlockHeader, HEADER_LEN, Summary};
+use strata_blocks::{BlockHeader, ClassCount, HEADER_LEN, Summary};
 use zerocopy::FromBytes;
 
 use crate::disk::{Disk, DiskFile};
@@ -107,9 +110,7 @@ impl Index {
             (header.recording, header.hash_seed) == (recording.id, recording.hash_seed)
         };
         let ours = entries.len() == blocks && entries.iter().all(|entry| is_of(&entry.header));
-        let offset = entries
-            .last()
-            .map_or(0, |last| last.offset + last.header.stored_len() as u64);
+        let offset = entries.last().map_or(0, |last| last.end());
         (ours && offset == entry.bytes).then_some(Self {
             name,
             entries,
@@ -160,6 +161,16 @@ impl Index {
 }
 
 impl Entry {
+    /// Where the next block begins.
+    fn end(&self) -> u64 {
+        self.offset.saturating_add(self.header.stored_len() as u64)
+    }
+
+    /// Where the next summary begins.
+    fn summary_end(&self) -> u64 {
+        self.summary_at.saturating_add(self.summary_len.into())
+    }
+
     /// What the index has of its summary; `None` if it is damaged.
     fn summary(&self, file: &dyn DiskFile) -> io::Result<Option<Vec<u8>>> {
         let mut bytes = vec![0; self.summary_len as usize];
@@ -178,11 +189,11 @@ enum End {
 
 impl End {
     fn read(file: &dyn DiskFile, size: u64, blocks: usize) -> Option<Self> {
-        let guess = (blocks * END_BYTES + END_BYTES_MORE) as u64;
+        let guess = blocks.checked_mul(END_BYTES)?.checked_add(END_BYTES_MORE)? as u64;
         let mut end = read_end(file, size, size.min(guess))?;
         let (rest, footer) = SummariesFooter::ref_from_suffix(&end).ok()?;
         if footer.magic == summaries::MAGIC {
-            let headers = &rest[rest.len().checked_sub(blocks * HEADER_LEN)?..];
+            let headers = rest.get(rest.len().checked_sub(blocks.checked_mul(HEADER_LEN)?)?..)?;
             let fits =
                 footer.blocks.get() == blocks as u64 && footer.crc.get() == crc32c::crc32c(headers);
             return fits.then(|| Self::Summaries(headers.to_vec()));
@@ -191,13 +202,13 @@ impl End {
         if footer.magic != MAGIC || footer.blocks.get() != blocks as u64 {
             return None;
         }
-        let len = slices::end_len(blocks, &footer);
+        let len = slices::end_len(blocks, &footer)?;
         if len > end.len() as u64 {
             end = read_end(file, size, len)?;
         }
-        let start = end.len() - usize::try_from(len).ok()?;
+        let start = end.len().checked_sub(usize::try_from(len).ok()?)?;
         end.drain(..start);
-        let checked = &end[..end.len() - size_of_val(&footer.crc)];
+        let checked = end.get(..end.len().checked_sub(size_of_val(&footer.crc))?)?;
         (footer.crc.get() == crc32c::crc32c(checked)).then_some(Self::Slices(end))
     }
 }
@@ -209,7 +220,20 @@ fn read_end(file: &dyn DiskFile, size: u64, len: u64) -> Option<Vec<u8>> {
     (file.read_at(&mut end, start).ok()? == end.len()).then_some(end)
 }
 
-/// What is wrong with a block file's index: offset and problem. No data is lost by it.
+/// What is wrong with a block file's index. No data is lost by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexProblem {
+    /// Where.
+    pub offset: u64,
+    /// What.
+    pub problem: &'static str,
+    /// Whether the bytes there may never have reached the disk: indexes are not synced, so a power
+    /// failure may leave an end missing or sectors of zeros.
+    pub is_torn: bool,
+}
+
+/// What is wrong with a block file's index, given the blocks that were found in the file itself by their
+/// offset.
 ///
 /// # Errors
 ///
@@ -218,27 +242,52 @@ pub fn verify_index(
     disk: &dyn Disk,
     recording: &Recording,
     entry: &BlockFile,
-) -> io::Result<Option<(u64, &'static str)>> {
+    blocks: &BTreeMap<u64, (BlockHeader, Vec<ClassCount>)>,
+) -> io::Result<Option<IndexProblem>> {
     let name = index_name(&entry.name);
     if !entry.sealed || !disk.exists(&name) {
         return Ok(None);
     }
     let file = disk.open(&name, false)?;
+    let found = |at: Range<u64>, problem: &'static str| -> io::Result<Option<IndexProblem>> {
+        Ok(Some(IndexProblem {
+            offset: at.start,
+            problem,
+            is_torn: has_zero_sector(file.as_ref(), at)?,
+        }))
+    };
+    let size = file.size()?;
     let Some(index) = Index::read(disk, recording, entry) else {
         // Its end may not say itself where it starts: it is after this.
         let end = entry.blocks.saturating_mul(END_BYTES as u64);
-        let at = file
-            .size()?
-            .saturating_sub(end.saturating_add(END_BYTES_MORE as u64));
-        let problem = "the index is torn or does not fit its block file, which is searched \
+        let at = size.saturating_sub(end.saturating_add(END_BYTES_MORE as u64));
+        let problem = "the index is damaged or does not fit its block file, which is searched \
                        without it; nothing is lost: delete it";
-        return Ok(Some((at, problem)));
+        return found(at..size, problem);
     };
-    for entry in &index.entries {
-        if entry.summary(file.as_ref())?.is_none() {
+    for block in &index.entries {
+        let at = block.summary_at;
+        let range = at..block.summary_end();
+        let Some(bytes) = block.summary(file.as_ref())? else {
             let problem = "the checksum of the summary here does not match, so searches read the \
                            block; nothing is lost: delete the index";
-            return Ok(Some((entry.summary_at, problem)));
+            return found(range, problem);
+        };
+        let counts = match index.form {
+            Form::Summaries => Summary::parse(&bytes),
+            Form::Slices(_) => Summary::parse_counts(&bytes),
+        };
+        let says = counts.map(|summary| (block.header, summary.counts)).ok();
+        // A block that is damaged itself is not among them.
+        let is = blocks.get(&block.offset);
+        if is.is_some_and(|is| says.as_ref() != Some(is)) {
+            let problem = "the index says something else of a block than the block does, so searches \
+                           may miss packets; nothing is lost: delete the index";
+            return Ok(Some(IndexProblem {
+                offset: at,
+                problem,
+                is_torn: false,
+            }));
         }
     }
     let Form::Slices(groups) = &index.form else {
@@ -248,8 +297,31 @@ pub fn verify_index(
         if slice.read(file.as_ref())?.is_none() {
             let problem = "the checksum of the filters here does not match, so searches read more \
                            blocks; nothing is lost: delete the index";
-            return Ok(Some((slice.at, problem)));
+            return found(slice.range(), problem);
         }
     }
     Ok(None)
+}
+
+/// What a disk writes or does not write as a whole, at least.
+const SECTOR_LEN: usize = 512;
+const SECTOR: u64 = SECTOR_LEN as u64;
+
+/// Whether a sector that these bytes touch has nothing but zeros, as where it was never written, or the
+/// file ends before them.
+fn has_zero_sector(file: &dyn DiskFile, range: Range<u64>) -> io::Result<bool> {
+    let mut offset = range.start & !SECTOR.wrapping_sub(1);
+    let mut sector = [0; SECTOR_LEN];
+    if range.is_empty() {
+        return Ok(true);
+    }
+    while offset < range.end {
+        let read = file.read_at(&mut sector, offset)?;
+        let is_zero = sector.iter().take(read).all(|byte| *byte == 0);
+        if read == 0 || is_zero {
+            return Ok(true);
+        }
+        offset = offset.saturating_add(SECTOR);
+    }
+    Ok(false)
 }

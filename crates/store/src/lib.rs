@@ -38,8 +38,8 @@ mod stored;
 mod writer;
 
 pub use archive::{
-    ARCHIVE_NAME, Archive, ENCRYPTED, FileKind, Gone, LOG_ENTRIES, Part, PartFile, STAGING,
-    WrappedKey,
+    ARCHIVE_NAME, Archive, ENCRYPTED, FileKind, Gone, LOG_ENTRIES, Part, PartFile, Removed,
+    RemovedBy, RemovedFor, STAGING, WrappedKey, add_counts,
 };
 pub use block::Block;
 pub use blocks::Blocks;
@@ -50,7 +50,7 @@ pub use disk::{
 };
 pub use drift::{check_drift, drift_name, seal_drift};
 pub use error::{Damage, StoreError};
-pub use index::{index_name, verify_index};
+pub use index::{IndexProblem, index_name, verify_index};
 pub use log::{Log, Loss, read_archive};
 pub use manifest::{
     About, BlockFile, DetailKept, FlowTable, MANIFEST_NAME, Manifest, Overwritten, Recording,

@@ -1,4 +1,5 @@
 //! Reading a log: recordings, their counters and their blocks.
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashSet};
@@ -50,6 +51,14 @@ pub struct Loss {
     /// worker for which that is oldest: later packets may be lost in addition. `None` without a
     /// checkpoint.
     pub checkpoint_ns: Option<u64>,
+}
+
+impl Loss {
+    /// Sequence numbers are what a switch says: their differences may come to more than there can be.
+    fn add(&mut self, packets: u64, incomplete: u64) {
+        self.packets = self.packets.saturating_add(packets);
+        self.incomplete = self.incomplete.saturating_add(incomplete);
+    }
 }
 
 impl Log {
@@ -175,9 +184,9 @@ impl Log {
     pub fn stored_bytes(&self, recording: &Recording) -> Result<u64, StoreError> {
         let parts = self.archive.parts.iter();
         let parts = parts.filter(|part| part.recording == recording.id);
-        let mut total = parts.map(Part::bytes).sum();
+        let mut total = parts.map(Part::bytes).fold(0, u64::saturating_add);
         for file in &recording.files {
-            total += self.file_bytes(file)?;
+            total = total.saturating_add(self.file_bytes(file)?);
         }
         Ok(total)
     }
@@ -188,14 +197,15 @@ impl Log {
     ///
     /// If a size cannot be read; a missing one counts as empty.
     pub fn file_bytes(&self, file: &BlockFile) -> Result<u64, StoreError> {
-        let mut total = 0;
+        let mut total = 0_u64;
         for name in [&file.name, &index_name(&file.name)] {
             let opened = self.disk.open(name, false);
-            total += match opened.and_then(|opened| opened.size()) {
+            let size = match opened.and_then(|opened| opened.size()) {
                 // Whoever reads the log's blocks gets the error.
                 Err(error) if error.kind() == ErrorKind::NotFound => 0,
                 size => size.map_err(io_error(self.disk.display(name), "open"))?,
             };
+            total = total.saturating_add(size);
         }
         Ok(total)
     }
@@ -239,13 +249,12 @@ impl Log {
         for gone in gone.filter(|gone| gone.recording == recording.id && gone.packets > 0) {
             let before = next_seq.entry(gone.worker).or_insert(0_u64);
             let reached = gone.next_seq.saturating_sub(*before);
-            loss.packets += reached.saturating_sub(gone.packets);
-            loss.incomplete += gone.incomplete;
+            loss.add(reached.saturating_sub(gone.packets), gone.incomplete);
             *before = gone.next_seq.max(*before);
         }
         for deleted in &recording.overwritten {
             let before = next_seq.entry(deleted.worker).or_insert(0_u64);
-            loss.packets += deleted.next_seq.saturating_sub(deleted.packets);
+            loss.add(deleted.next_seq.saturating_sub(deleted.packets), 0);
             *before = deleted.next_seq.max(*before);
         }
         for block in self.blocks(recording, &Select::default()) {
@@ -254,8 +263,7 @@ impl Log {
                     let next: &mut u64 = next_seq.entry(block.header.worker).or_default();
                     let present = u64::from(block.header.packets);
                     let reached = block.header.next_seq.saturating_sub(*next);
-                    loss.packets += reached.saturating_sub(present);
-                    loss.incomplete += u64::from(block.incomplete);
+                    loss.add(reached.saturating_sub(present), block.incomplete.into());
                     *next = block.header.next_seq.max(*next);
                     let last: &mut u64 = last_ns.entry(block.header.worker).or_default();
                     *last = block.header.ts_max_ns.max(*last);
@@ -274,7 +282,7 @@ impl Log {
             };
             if let Some(last) = Checkpoint::latest(&content) {
                 let known = next_seq.entry(worker).or_default();
-                loss.packets += last.next_seq.saturating_sub(*known);
+                loss.add(last.next_seq.saturating_sub(*known), 0);
                 let last_ns = last_ns.get(&worker);
                 let known_ns = last_ns.map_or(last.time_ns, |&ns| last.time_ns.max(ns));
                 let before = loss.checkpoint_ns;

@@ -1,4 +1,5 @@
 //! `manifest.json`: what recordings a log holds, and in which files.
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 use std::collections::BTreeMap;
 

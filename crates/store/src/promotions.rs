@@ -1,5 +1,6 @@
 //! Where the whole bytes of a recording's promoted packets are (`docs/formats/block-file.md`), and
 //! putting them in their packets' places.
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,10 +47,11 @@ impl Promotions {
         if self.files.last().is_none_or(|last| last != file) {
             self.files.push(file.to_owned());
         }
+        let number = self.files.len().saturating_sub(1);
         for (at, promotion) in Promotion::all(block.body()) {
             let place = Place {
-                file: self.files.len() - 1,
-                at: block.records_at() + at as u64,
+                file: number,
+                at: block.records_at().saturating_add(at as u64),
                 len: exact(promotion.data.len()),
                 kept_len: promotion.kept_len,
                 wire_len: promotion.wire_len,
@@ -154,12 +156,13 @@ fn count(counts: &mut Vec<ClassCount>, place: &Place) {
         .iter()
         .position(of(KeepKind::Full))
         .unwrap_or_else(|| {
+            let index = counts.len();
             counts.push(ClassCount {
                 class: place.class,
                 keep: KeepKind::Full,
                 ..ClassCount::default()
             });
-            counts.len() - 1
+            index
         });
     let after = &mut counts[index];
     after.packets = after.packets.saturating_add(1);

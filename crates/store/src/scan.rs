@@ -1,4 +1,5 @@
 //! Walks through a block file without an index, from block to block; after damage, to the next one.
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -97,7 +98,7 @@ pub(crate) fn step(
         }
         Err(problem) => problem,
     };
-    current.offset += problem.passes_over;
+    current.offset = current.offset.saturating_add(problem.passes_over);
     if std::mem::replace(&mut current.searching, true) {
         return Ok(Step::Skipped);
     }
@@ -173,7 +174,7 @@ fn block_follows(current: &Current<'_>, recording: &Recording) -> Result<bool, S
         if header.is_ok_and(|header| is_of(&header, recording)) {
             return Ok(true);
         }
-        offset += ALIGNMENT as u64;
+        offset = offset.saturating_add(ALIGNMENT as u64);
     }
     Ok(false)
 }
@@ -212,12 +213,20 @@ fn read_block(
         Header::Relayed(header) => return read_relayed(current, &header, select, definitions),
     };
     let (body_len, summary_len) = (header.body_len as usize, header.summary_len as usize);
-    let content_end = current.offset + (HEADER_LEN + body_len + summary_len) as u64;
+    let offset = current.offset;
+    let lens = [
+        HEADER_LEN as u64,
+        header.body_len.into(),
+        header.summary_len.into(),
+    ];
+    let content_end = lens.into_iter().fold(offset, u64::saturating_add);
+    let end = offset.saturating_add(header.stored_len() as u64);
     if content_end > current.size {
         return Ok(Err(String::from("the file ends within a block").into()));
     }
     let mut summary = vec![0; summary_len];
-    let after_body = current.offset + (HEADER_LEN + body_len) as u64;
+    let body_at = offset.saturating_add(HEADER_LEN as u64);
+    let after_body = body_at.saturating_add(header.body_len.into());
     let read_at = |buffer: &mut [u8], offset: u64| {
         let read = current.file.read_at(buffer, offset);
         read.map_err(io_error(current.named.clone(), "read"))
@@ -233,20 +242,19 @@ fn read_block(
         Ok(summary) => summary,
         Err(problem) => return Ok(Err(NoBlock::within(&header, problem))),
     };
-    let offset = current.offset;
     let wanted = if current.promotions_only {
         header.promotes()
     } else {
         select.may_match(&header, |key| summary.may_hold(key))
     };
     if !wanted {
-        current.offset += header.stored_len() as u64;
+        current.offset = end;
         return Ok(Ok(Step::Skipped));
     }
     let mut body = Buffer::default();
     if !select.without_records {
         body = Buffer::of_any_content(body_len);
-        read_at(body.as_mut_slice(), offset + HEADER_LEN as u64)?;
+        read_at(body.as_mut_slice(), body_at)?;
         if crc32c::crc32c(&body) != header.body_crc {
             return Ok(Err(NoBlock::within(
                 &header,
@@ -254,13 +262,13 @@ fn read_block(
             )));
         }
     }
-    current.offset += header.stored_len() as u64;
+    current.offset = end;
     Ok(Ok(Step::Block(Box::new(Block {
         header,
         summary,
         file: current.named.clone(),
         offset,
-        ends: (content_end, offset + header.stored_len() as u64),
+        ends: (content_end, end),
         incomplete: 0,
         undefined: 0,
         damaged_segments: Vec::new(),
@@ -276,16 +284,16 @@ fn read_relayed(
     definitions: &BTreeMap<u16, Definitions>,
 ) -> Result<Result<Step, NoBlock>, StoreError> {
     let offset = current.offset;
-    let stored_len = header.stored_len() as u64;
-    if offset + stored_len > current.size {
+    let end = offset.saturating_add(header.stored_len() as u64);
+    if end > current.size {
         return Ok(Err(String::from("the file ends within a block").into()));
     }
-    current.offset += stored_len;
+    current.offset = end;
     if select.metadata_only {
         return Ok(Ok(Step::Skipped));
     }
     let mut segments = vec![0; header.used as usize];
-    let segments_at = offset + SEGMENTS_AT as u64;
+    let segments_at = offset.saturating_add(SEGMENTS_AT as u64);
     let read = current.file.read_at(&mut segments, segments_at);
     read.map_err(io_error(current.named.clone(), "read"))?;
     let none = Definitions::default();
@@ -304,7 +312,7 @@ fn read_relayed(
         summary: assembled.summary,
         file: current.named.clone(),
         offset,
-        ends: (offset + stored_len, offset + stored_len),
+        ends: (end, end),
         incomplete: assembled.incomplete,
         // A switch that was lost had not sent all definitions yet: that is no damage.
         undefined: if header.salvaged {
@@ -315,7 +323,7 @@ fn read_relayed(
         damaged_segments: assembled
             .damaged
             .iter()
-            .map(|at| segments_at + *at as u64)
+            .map(|at| segments_at.saturating_add(*at as u64))
             .collect(),
         body: assembled.body.into(),
     }))))

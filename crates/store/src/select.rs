@@ -1,4 +1,5 @@
 //! Which blocks a reader wants, as far as headers and summaries tell.
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 use std::ops::Range;
 

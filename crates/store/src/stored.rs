@@ -1,4 +1,5 @@
 //! Small files of a log, read whole.
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 use crate::disk::Disk;
 use crate::error::{StoreError, io_error};
@@ -18,15 +19,15 @@ pub(crate) fn read_manifest(disk: &dyn Disk) -> Result<Option<Manifest>, StoreEr
     }
     let named = disk.display(MANIFEST_NAME);
     let mut before = None;
-    let mut tries = 0;
+    let mut tries = 0..READ_TRIES;
     loop {
-        tries += 1;
+        let again = tries.next().is_some();
         let content = read_all(disk, MANIFEST_NAME).map_err(io_error(named.clone(), "read"))?;
         match Manifest::from_json(&content) {
             Ok(parsed) => return Ok(Some(parsed)),
             // On a full disk a recorder writes two files in turn. If the one opened is two versions
             // old, it is being written now; a damaged one would not change.
-            Err(_) if before.as_ref() != Some(&content) && tries < READ_TRIES => {
+            Err(_) if before.as_ref() != Some(&content) && again => {
                 before = Some(content);
             }
             Err(problem) => {

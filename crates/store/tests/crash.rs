@@ -532,7 +532,9 @@ fn blocks_are_found_by_time_and_address_without_reading_the_others() {
         let blocks = found(by_address.clone());
         assert!(blocks.contains(&7) && blocks.contains(&9), "byte {byte}");
         let recording = &log.recordings()[0];
-        let wrong = strata_store::verify_index(&sim, recording, &recording.files[0]).unwrap();
+        let wrong =
+            strata_store::verify_index(&sim, recording, &recording.files[0], &Default::default())
+                .unwrap();
         assert!(wrong.is_some(), "byte {byte}");
         sim.flip_bit(&index, byte, 3);
     }

@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use strata_blocks::{HEADER_LEN, Summary};
@@ -197,7 +198,7 @@ fn every_form_of_index_and_none_find_the_same_blocks() {
     disk.replace(&index, &older_index(&disk, &log, file))
         .unwrap();
     assert_eq!(
-        verify_index(&disk, &log.recordings()[0], file).unwrap(),
+        verify_index(&disk, &log.recordings()[0], file, &BTreeMap::new()).unwrap(),
         None
     );
     with_index("summaries");
@@ -238,8 +239,9 @@ fn a_damaged_index_hides_nothing() {
             let all = naive.iter().all(|block| found.contains(block));
             assert!(all, "byte {byte} of {len}: {naive:?} in {found:?}");
         }
-        let wrong = verify_index(&disk, recording, file).unwrap();
-        assert!(wrong.is_some(), "byte {byte} of {len}");
+        let wrong = verify_index(&disk, recording, file, &BTreeMap::new()).unwrap();
+        let wrong = wrong.unwrap_or_else(|| panic!("byte {byte} of {len}"));
+        assert!(!wrong.is_torn, "byte {byte} of {len}");
         disk.flip_bit(&index, byte, 5);
     }
     let whole = bytes(&disk, &index);
@@ -249,6 +251,10 @@ fn a_damaged_index_hides_nothing() {
             assert_eq!(&found(&log, select), naive, "cut to {len} bytes");
         }
     }
+    // Sectors that never reached the disk.
+    disk.replace(&index, &vec![0; len]).unwrap();
+    let wrong = verify_index(&disk, recording, file, &BTreeMap::new()).unwrap();
+    assert!(wrong.unwrap().is_torn);
     // Another log's index of the same name.
     let other = SimDisk::new();
     record(&other, 900_000);

@@ -22,6 +22,10 @@ pub(crate) struct Buffer {
 
 impl Buffer {
     /// `len` bytes with arbitrary content, to be overwritten, aligned for direct reads.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "`len` is of a block within its file, of 2^34 bytes at most; `start` is below 4,096"
+    )]
     pub(crate) fn of_any_content(len: usize) -> Self {
         let spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let start = |bytes: &Vec<u8>| bytes.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
@@ -39,8 +43,15 @@ impl Buffer {
     }
 
     /// Keeps only this part of its bytes.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "asserted to be a part of what there is"
+    )]
     pub(crate) fn keep(&mut self, part: Range<usize>) {
-        assert!(part.end <= self.used.len(), "a part of it");
+        assert!(
+            part.start <= part.end && part.end <= self.used.len(),
+            "a part of it"
+        );
         self.used = self.used.start + part.start..self.used.start + part.end;
     }
 }

@@ -23,6 +23,9 @@ use super::{Entry, FOOTER_LEN, Form};
 /// find the place.
 const SLICE_BYTES: usize = 48 << 10;
 
+/// Bytes of a line.
+const LINE_LEN: usize = size_of::<FilterLine>();
+
 /// How many slices a group is to have whose filters have so many bytes.
 pub(super) fn slices_for(filter_bytes: usize) -> u32 {
     let slices = (filter_bytes / SLICE_BYTES).next_power_of_two();
@@ -39,6 +42,11 @@ pub(super) struct Sliced {
 
 impl Sliced {
     /// The lines that a slice has.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "slice < slices, a power of two of at most 2^31, so all products are below 2^32; a line is \
+                  below the number of lines"
+    )]
     pub(super) fn range(self, slice: u32) -> Range<usize> {
         if self.lines == 0 {
             return 0..0;
@@ -59,12 +67,17 @@ fn slice_of(key: u64, slices: u32) -> u32 {
 /// A place in an index.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slice {
-    pub(super) at: u64,
+    at: u64,
     len: u32,
     crc: u32,
 }
 
 impl Slice {
+    /// Where it is.
+    pub(super) fn range(&self) -> Range<u64> {
+        self.at..self.at.saturating_add(self.len.into())
+    }
+
     /// Its bytes; `None` if they are damaged.
     pub(super) fn read(&self, file: &dyn DiskFile) -> io::Result<Option<Vec<u8>>> {
         let mut bytes = vec![0; self.len as usize];
@@ -103,13 +116,16 @@ impl Group {
         };
         let blocks = 0..self.lens.len();
         let found = blocks.filter(|&block| {
-            if !select.wants(self.first + block) {
+            let number = self.first.saturating_add(block);
+            if !select.wants(number) {
                 return false;
             }
-            let header = &entries[self.first + block].header;
+            let header = &entries[number].header;
             select.may_match(header, |key| read.may_hold(block, key))
         });
-        found.map(|block| self.first + block).collect()
+        found
+            .map(|block| self.first.saturating_add(block))
+            .collect()
     }
 
     fn slice_count(&self) -> u32 {
@@ -144,9 +160,12 @@ impl Lookup<'_> {
         let slice = read.entry(number).or_insert_with(|| self.read(number));
         slice.as_ref().is_none_or(|slice| {
             let (range, place) = &slice.parts[block];
-            let line = place + line_of(key, lines) - range.start;
+            let within = line_of(key, lines).checked_sub(range.start);
+            let line = within.and_then(|within| within.checked_add(*place));
             let (lines, _) = slice.bytes.as_chunks();
-            line_may_hold(&lines[line], key)
+            let line = line.and_then(|line| lines.get(line));
+            // A key's line is in the key's slice: another place would be a crafted index's.
+            line.is_none_or(|line| line_may_hold(line, key))
         })
     }
 
@@ -154,26 +173,32 @@ impl Lookup<'_> {
         let slice = &self.group.slices[number as usize];
         let bytes = slice.read(self.file?).ok()??;
         let slices = self.group.slice_count();
-        let mut place = 0;
+        let mut place = 0_usize;
         let parts = self.group.lens.iter().map(|&lines| {
             let range = Sliced { lines, slices }.range(number);
             let at = place;
-            place += range.len();
+            place = place.saturating_add(range.len());
             (range, at)
         });
         let parts = parts.collect();
         // Lengths that do not fit are a crafted index's.
-        let fits = bytes.len() == place * size_of::<FilterLine>();
+        let fits = Some(bytes.len()) == place.checked_mul(LINE_LEN);
         fits.then_some(ReadSlice { bytes, parts })
     }
 }
 
-/// Bytes of an index from the headers on.
-pub(super) fn end_len(blocks: usize, footer: &IndexFooter) -> u64 {
-    let blocks = (blocks * (HEADER_LEN + size_of::<IndexedBlock>())) as u64;
-    let groups = u64::from(footer.groups.get()) * size_of::<IndexedGroup>() as u64;
-    let slices = u64::from(footer.slices.get()) * size_of::<IndexedSlice>() as u64;
-    blocks + groups + slices + FOOTER_LEN as u64
+/// Bytes of an index from the headers on; `None` if its footer makes no sense.
+pub(super) fn end_len(blocks: usize, footer: &IndexFooter) -> Option<u64> {
+    const OF_BLOCK: usize = HEADER_LEN + size_of::<IndexedBlock>();
+    let parts = [
+        (blocks as u64, OF_BLOCK),
+        (footer.groups.get().into(), size_of::<IndexedGroup>()),
+        (footer.slices.get().into(), size_of::<IndexedSlice>()),
+    ];
+    let mut parts = parts.into_iter();
+    parts.try_fold(FOOTER_LEN as u64, |sum, (count, len)| {
+        sum.checked_add(count.checked_mul(len as u64)?)
+    })
 }
 
 /// Blocks and groups of an index of `size` bytes, from its end: [`end_len`] bytes, whose checksum
@@ -188,7 +213,7 @@ pub(super) fn parse(end: &[u8], size: u64, blocks: usize) -> Option<(Vec<Entry>,
     let slices = <[IndexedSlice]>::ref_from_bytes_with_elems(rest, slices as usize).ok()?;
     let (mut listed, mut slices) = (headers.iter().zip(listed), slices.iter());
     let (mut entries, mut parsed) = (Vec::with_capacity(blocks), Vec::new());
-    let (mut offset, mut at) = (0, 0);
+    let (mut offset, mut at) = (0, 0_u64);
     for group in groups {
         let first = entries.len();
         let mut lens = Vec::new();
@@ -203,10 +228,10 @@ pub(super) fn parse(end: &[u8], size: u64, blocks: usize) -> Option<(Vec<Entry>,
                 summary_len: header.summary_len.checked_sub(filter_len)?,
                 summary_crc: block.counts_crc.get(),
             };
-            offset += header.stored_len() as u64;
-            at += u64::from(entry.summary_len);
+            offset = entry.end();
+            at = at.checked_add(entry.summary_len.into())?;
             entries.push(entry);
-            lens.push(filter_len as usize / size_of::<FilterLine>());
+            lens.push((filter_len as usize).wrapping_div(LINE_LEN));
         }
         if !group.slices.get().is_power_of_two() {
             return None;
@@ -219,7 +244,7 @@ pub(super) fn parse(end: &[u8], size: u64, blocks: usize) -> Option<(Vec<Entry>,
                 len: slice.len.get(),
                 crc: slice.crc.get(),
             });
-            at += u64::from(slice.len.get());
+            at = at.checked_add(slice.len.get().into())?;
         }
         parsed.push(Group {
             first,
@@ -228,7 +253,8 @@ pub(super) fn parse(end: &[u8], size: u64, blocks: usize) -> Option<(Vec<Entry>,
         });
     }
     let is_all = listed.next().is_none() && slices.next().is_none();
-    (is_all && at + end.len() as u64 == size).then_some((entries, Form::Slices(parsed)))
+    (is_all && at.checked_add(end.len() as u64) == Some(size))
+        .then_some((entries, Form::Slices(parsed)))
 }
 
 #[cfg(test)]

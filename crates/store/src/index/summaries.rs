@@ -27,21 +27,22 @@ const THREADS_MAX: usize = 4;
 /// The blocks of an index of `size` bytes, by their headers.
 pub(super) fn parse(headers: &[u8], size: u64) -> Option<Vec<Entry>> {
     let mut entries = Vec::with_capacity(headers.len() / HEADER_LEN);
-    let (mut offset, mut summary_at) = (0, 0);
+    let (mut offset, mut summary_at) = (0, 0_u64);
     for bytes in headers.as_chunks().0 {
         let header = BlockHeader::parse(bytes).ok()?;
-        entries.push(Entry {
+        let entry = Entry {
             header,
             offset,
             summary_at,
             summary_len: header.summary_len,
             summary_crc: header.summary_crc,
-        });
-        offset += header.stored_len() as u64;
-        summary_at += u64::from(header.summary_len);
+        };
+        offset = entry.end();
+        summary_at = summary_at.checked_add(header.summary_len.into())?;
+        entries.push(entry);
     }
-    let end = headers.len() + size_of::<SummariesFooter>();
-    (summary_at + end as u64 == size).then_some(entries)
+    let end = headers.len().checked_add(size_of::<SummariesFooter>())?;
+    (summary_at.checked_add(end as u64)? == size).then_some(entries)
 }
 
 /// Numbers of the blocks that may match.
@@ -56,7 +57,7 @@ pub(super) fn search(index: &Index, disk: &dyn Disk, select: &Select) -> Vec<usi
     let parts: Vec<Range<usize>> = blocks
         .clone()
         .step_by(each)
-        .map(|start| start..(start + each).min(blocks.end))
+        .map(|start| start..start.saturating_add(each).min(blocks.end))
         .collect();
     let Some((first, others)) = parts.split_first() else {
         return Vec::new();
@@ -85,8 +86,8 @@ fn search_part(
     let file = disk.open(&index.name, false).ok();
     let mut buffer = Vec::new();
     let mut buffered = 0..0_u64;
-    let end = index.entries[blocks.end - 1];
-    let part_end = end.summary_at + u64::from(end.header.summary_len);
+    let last = index.entries[blocks.clone()].last();
+    let part_end = last.map_or(0, |last| last.summary_end());
     for n in blocks {
         let entry = &index.entries[n];
         let header = &entry.header;
@@ -94,19 +95,22 @@ fn search_part(
             continue;
         }
         let (start, len) = (entry.summary_at, header.summary_len as usize);
-        if start < buffered.start || start + len as u64 > buffered.end {
-            let wanted = (part_end - start).min(READ_BYTES.max(len) as u64);
+        let end = entry.summary_end();
+        if start < buffered.start || end > buffered.end {
+            let left = part_end.saturating_sub(start);
+            let wanted = left.min(READ_BYTES.max(len) as u64);
             let wanted = usize::try_from(wanted).expect("no more than is read at once");
             buffer.resize(wanted, 0);
             let read = file.as_ref().map(|file| file.read_at(&mut buffer, start));
             buffered = match read {
-                Some(Ok(read)) => start..start + read as u64,
+                Some(Ok(read)) => start..start.saturating_add(read as u64),
                 Some(Err(_)) | None => start..start,
             };
         }
-        let at = usize::try_from(start - buffered.start).expect("within what was read");
+        let at = usize::try_from(start.saturating_sub(buffered.start));
+        let at = at.expect("within what was read");
         let bytes = at.checked_add(len).and_then(|end| buffer.get(at..end));
-        let bytes = bytes.filter(|_| start + len as u64 <= buffered.end);
+        let bytes = bytes.filter(|_| end <= buffered.end);
         let bytes = bytes.filter(|bytes| crc32c::crc32c(bytes) == header.summary_crc);
         let bloom = bytes.and_then(|bytes| Bloom::of(bytes).ok());
         // What cannot be read rules out nothing.

@@ -65,11 +65,15 @@ impl IndexWriter {
         if self.blocks.len() >= BLOCKS_MAX {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        let start = HEADER_LEN + header.body_len as usize;
-        let summary = &block[start..start + header.summary_len as usize];
+        let after = block.get(HEADER_LEN..);
+        let after = after.and_then(|rest| rest.get(header.body_len as usize..));
+        let summary = after.and_then(|rest| rest.get(..header.summary_len as usize));
+        let summary = summary.ok_or_else(invalid)?;
         let filter = Bloom::of(summary).ok().and_then(Bloom::lines);
         let filter = filter.ok_or_else(invalid)?;
-        let counts = &summary[..summary.len() - size_of_val(filter)];
+        let counts_len = summary.len().checked_sub(size_of_val(filter));
+        let counts = counts_len.and_then(|len| summary.get(..len));
+        let counts = counts.ok_or_else(invalid)?;
         let filter_len = u32::try_from(size_of_val(filter)).map_err(|_| invalid())?;
         self.headers.extend_from_slice(&block[..HEADER_LEN]);
         self.blocks.push(IndexedBlock {
@@ -118,7 +122,7 @@ impl IndexWriter {
             });
         }
         self.file.write_at(buffer, self.at)?;
-        self.at += buffer.len() as u64;
+        self.at = self.at.saturating_add(buffer.len() as u64);
         lines.clear();
         lens.clear();
         Ok(())
@@ -140,9 +144,9 @@ impl IndexWriter {
             slices: to_u32(self.slices.len())?.into(),
             crc: 0.into(),
         };
-        let counted = size_of_val(&footer) - size_of_val(&footer.crc);
+        const COUNTED: usize = size_of::<IndexFooter>() - size_of::<u32>();
         let crc = crc32c::crc32c(&end);
-        footer.crc = crc32c::crc32c_append(crc, &footer.as_bytes()[..counted]).into();
+        footer.crc = crc32c::crc32c_append(crc, &footer.as_bytes()[..COUNTED]).into();
         end.extend_from_slice(footer.as_bytes());
         self.file.write_at(&end, self.at)
     }
