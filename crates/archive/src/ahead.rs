@@ -1,5 +1,6 @@
 //! What a table is about to read, announced to the disk: a search reads many small pieces, and a
 //! disk has them sooner if it is asked for all than one after another.
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 use std::ops::Range;
 
@@ -35,7 +36,7 @@ pub(crate) fn filters(metadata: &ParquetMetaData, column: usize, input: &impl Ta
     let filters = groups.filter_map(|group| filter(group.column(column)));
     let mut left = AHEAD_BYTES;
     for filter in filters {
-        let Some(rest) = left.checked_sub(filter.end - filter.start) else {
+        let Some(rest) = left.checked_sub(filter.end.saturating_sub(filter.start)) else {
             return;
         };
         left = rest;
@@ -60,7 +61,10 @@ pub(crate) fn pages(
     for column in columns {
         add_pages(metadata, group, column, rows, &mut wanted);
     }
-    let bytes: u64 = wanted.iter().map(|range| range.end - range.start).sum();
+    let lens = wanted
+        .iter()
+        .map(|range| range.end.saturating_sub(range.start));
+    let bytes = lens.fold(0, u64::saturating_add);
     if bytes <= AHEAD_BYTES {
         wanted.into_iter().for_each(|range| input.will_read(range));
     }
@@ -83,8 +87,9 @@ fn add_pages(
     if let (Some(at), Some(first)) = (dictionary, pages.first()) {
         wanted.extend(range(at, first.offset.saturating_sub(at)));
     }
-    for (n, page) in pages.iter().enumerate() {
-        let next = pages.get(n + 1).map(|next| next.first_row_index);
+    let following = pages.iter().skip(1).map(Some).chain([None]);
+    for (page, next) in pages.iter().zip(following) {
+        let next = next.map(|next| next.first_row_index);
         let end = next.unwrap_or_else(|| group.num_rows());
         let (Ok(start), Ok(end)) = (usize::try_from(page.first_row_index), usize::try_from(end))
         else {
@@ -178,7 +183,7 @@ mod tests {
                 }
                 other => panic!("{other:?}"),
             };
-            writer.group(fill).unwrap();
+            writer.group(&crate::compact::NEVER, fill).unwrap();
         }
         let file = Watched {
             bytes: Bytes::from(writer.finish().unwrap()),

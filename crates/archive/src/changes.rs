@@ -116,7 +116,7 @@ pub(crate) fn delete_gone(disk: &dyn Disk, archive: &mut Archive) -> Result<bool
 
 /// Replaces the archive's manifest.
 pub(crate) fn replace(disk: &dyn Disk, archive: &mut Archive) -> Result<(), ArchiveError> {
-    archive.generation += 1;
+    archive.generation = archive.generation.wrapping_add(1);
     let replaced = disk.replace(ARCHIVE_NAME, &archive.to_json());
     replaced.map_err(ArchiveError::io(disk.display(ARCHIVE_NAME), "write"))
 }
@@ -128,7 +128,7 @@ pub(crate) fn commit(
     parts: &[Part],
     gone: Vec<Gone>,
 ) -> Result<(), ArchiveError> {
-    let next = parts.iter().map(|part| part.id + 1).max();
+    let next = parts.iter().map(|part| part.id.saturating_add(1)).max();
     archive.next_part = next.unwrap_or(archive.next_part);
     archive.parts.extend(parts.iter().cloned());
     archive.gone.extend(gone);

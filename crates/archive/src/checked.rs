@@ -2,6 +2,7 @@
 //!
 //! The checksums in `sums/` cover each 64 KiB of a file as stored, and so what no format's own
 //! checksums cover: footers, page headers, Bloom filters, headers of encrypted files.
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 use std::collections::HashMap;
 use std::io;
@@ -42,14 +43,20 @@ fn read_all(file: &dyn DiskFile) -> io::Result<Vec<u8>> {
 
 /// Fills the buffer.
 fn read_whole(file: &dyn DiskFile, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-    let mut done = 0;
+    let mut done = 0_usize;
     while done < buffer.len() {
-        match file.read_at(&mut buffer[done..], offset + done as u64)? {
+        let at = offset.saturating_add(done as u64);
+        match file.read_at(&mut buffer[done..], at)? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            read => done += read,
+            read => done = done.saturating_add(read),
         }
     }
     Ok(())
+}
+
+/// Where a piece begins.
+fn start_of(number: usize) -> u64 {
+    (number as u64).saturating_mul(SUM_BYTES as u64)
 }
 
 fn damaged(problem: String) -> io::Error {
@@ -93,7 +100,7 @@ impl CheckedFile {
 
     /// Reads a piece, of which the last may be shorter.
     fn piece(&self, number: usize, buffer: &mut [u8]) -> io::Result<()> {
-        let offset = (number * SUM_BYTES) as u64;
+        let offset = start_of(number);
         read_whole(self.file.as_ref(), buffer, offset)?;
         if self.pieces.get(number) != Some(&crc32c::crc32c(buffer)) {
             let len = buffer.len();
@@ -108,7 +115,7 @@ fn sums_of(file: &dyn DiskFile, listed: &PartFile) -> io::Result<Arc<[u32]>> {
     let mut sums = Sums::default();
     let mut buffer = vec![0; SUM_BYTES];
     while sums.bytes < listed.bytes {
-        let left = usize::try_from(listed.bytes - sums.bytes).unwrap_or(SUM_BYTES);
+        let left = usize::try_from(listed.bytes.saturating_sub(sums.bytes)).unwrap_or(SUM_BYTES);
         let piece = &mut buffer[..left.min(SUM_BYTES)];
         read_whole(file, piece, sums.bytes)?;
         sums.add(piece);
@@ -125,16 +132,16 @@ impl ReadOnlyFile for CheckedFile {
         let left = self.len.saturating_sub(offset);
         let wanted = usize::try_from(left).map_or(buffer.len(), |left| left.min(buffer.len()));
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut done = 0;
-        while done < wanted {
-            let at = offset + done as u64;
+        let mut rest = &mut buffer[..wanted];
+        let mut at = offset;
+        while !rest.is_empty() {
             let number = usize::try_from(at / SUM_BYTES as u64).map_err(io::Error::other)?;
-            let start = (number * SUM_BYTES) as u64;
+            let start = start_of(number);
             let small = |bytes| usize::try_from(bytes).expect("no more than a piece");
-            let len = small((self.len - start).min(SUM_BYTES as u64));
-            let within = small(at - start);
-            let take = (len - within).min(wanted - done);
-            let out = &mut buffer[done..done + take];
+            let len = small(self.len.saturating_sub(start).min(SUM_BYTES as u64));
+            let within = small(at.saturating_sub(start));
+            let take = len.saturating_sub(within).min(rest.len());
+            let (out, after) = std::mem::take(&mut rest).split_at_mut(take);
             if take == len {
                 self.piece(number, out)?;
             } else {
@@ -144,19 +151,21 @@ impl ReadOnlyFile for CheckedFile {
                     self.piece(number, &mut last.1)?;
                     last.0 = number;
                 }
-                out.copy_from_slice(&last.1[within..within + take]);
+                out.copy_from_slice(&last.1[within..][..take]);
             }
-            done += take;
+            rest = after;
+            at = at.saturating_add(take as u64);
         }
-        Ok(done)
+        Ok(wanted)
     }
 
     fn will_read(&self, bytes: Range<u64>) {
         // Whole pieces will be.
         let piece = SUM_BYTES as u64;
-        let end = bytes.end.min(self.len).next_multiple_of(piece);
+        let end = bytes.end.min(self.len).checked_next_multiple_of(piece);
+        let end = end.unwrap_or(self.len);
         self.file
-            .will_read(bytes.start / piece * piece..end.min(self.len));
+            .will_read(bytes.start & !piece.wrapping_sub(1)..end.min(self.len));
     }
 
     fn len(&self) -> u64 {

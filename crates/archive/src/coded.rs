@@ -595,7 +595,7 @@ mod tests {
         let mut ints = IntCodes::default();
         for rows in rows.chunks(20_000) {
             table
-                .group(|index, column| {
+                .group(&crate::compact::NEVER, |index, column| {
                     let Values::Coded(coded) = &mut column.values else {
                         panic!("a column for writing");
                     };

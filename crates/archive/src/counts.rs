@@ -26,6 +26,7 @@ const LABELS_MAX: usize = 8_192;
 const ROWS_EACH: usize = 64;
 /// Most points of a group, and their lengths: each divides those of the operator's page, but for a few.
 const POINTS_MAX: u64 = 240;
+const NS_PER_MS: u64 = 1_000_000;
 const STEPS_MS: [u64; 7] = [1, 10, 100, 1_000, 5_000, 60_000, 300_000];
 /// Most bytes of the JSON text.
 const BYTES_MAX: u64 = 64 << 20;
@@ -125,7 +126,7 @@ impl Group {
     fn makes_sense(&self, texts: usize, rows: u64) -> bool {
         let names = |names: &[u32]| names.iter().all(|&name| (name as usize) < texts);
         let labels = self.labels.iter();
-        let step_ns = self.step_ms.checked_mul(1_000_000).filter(|step| *step > 0);
+        let step_ns = self.step_ms.checked_mul(NS_PER_MS).filter(|step| *step > 0);
         let is_within = |at: u64| step_ns.is_some_and(|step| at.checked_mul(step).is_some());
         let points = self.points.iter();
         self.span[0] <= self.span[1]
@@ -164,7 +165,8 @@ impl<'a> GroupCounts<'a> {
     /// The length of its points, which begin at multiples of it.
     #[must_use]
     pub fn step_ns(&self) -> u64 {
-        self.group.step_ms * 1_000_000
+        // It makes sense, so it does not overflow.
+        self.group.step_ms.saturating_mul(NS_PER_MS)
     }
 
     /// Its packets by class, granularity and reason.
@@ -181,7 +183,7 @@ impl<'a> GroupCounts<'a> {
         let (texts, step_ns) = (self.texts, self.step_ns());
         self.group.points.iter().map(move |point| PointCounts {
             texts: point.0.map(|text| texts[text as usize].as_str()),
-            from_ns: point.1 * step_ns,
+            from_ns: point.1.saturating_mul(step_ns),
             amounts: point.2,
         })
     }
@@ -217,7 +219,9 @@ impl CountsWriter {
         }
         let times = rows.iter().map(|&row| run.time[row as usize]);
         let (first, last) = (times.clone().min()?, times.max()?);
-        let is_few = |ms: &u64| (last - first) / (ms * 1_000_000) < POINTS_MAX;
+        let is_few = |ms: &u64| {
+            last.saturating_sub(first) / ms.saturating_mul(NS_PER_MS).max(1) < POINTS_MAX
+        };
         let step_ms = STEPS_MS.into_iter().find(is_few)?;
         let mut counting = Counting::new([first, last], step_ms);
         for &row in rows {
@@ -235,11 +239,11 @@ impl CountsWriter {
                 }
             };
             counting.last = (by, label);
-            let kept = u64::from(run.header_len[row]) + u64::from(run.payload_len[row]);
+            let kept = u64::from(run.header_len[row]).saturating_add(run.payload_len[row].into());
             let amounts = [1, u64::from(run.wire[row]), kept];
             counting.packet(label, run.time[row], amounts);
         }
-        let is_worth_it = counting.labels.len() <= rows.len() / ROWS_EACH;
+        let is_worth_it = counting.labels.len() <= rows.len().wrapping_div(ROWS_EACH);
         is_worth_it.then(|| counting.done())
     }
 
@@ -270,7 +274,12 @@ struct Counting {
 
 impl Counting {
     fn new(span: [u64; 2], step_ms: u64) -> Self {
-        let step_ns = step_ms * 1_000_000;
+        let step_ns = step_ms.saturating_mul(NS_PER_MS).max(1);
+        let first = span[0].wrapping_div(step_ns);
+        let points = span[1]
+            .wrapping_div(step_ns)
+            .saturating_sub(first)
+            .saturating_add(1);
         Self {
             group: Group {
                 span,
@@ -279,7 +288,7 @@ impl Counting {
                 points: Vec::new(),
             },
             step_ns,
-            points: exact(span[1] / step_ns - span[0] / step_ns + 1),
+            points: exact(points),
             labels_by: HashMap::new(),
             labels: HashMap::new(),
             // No granularity has this code.

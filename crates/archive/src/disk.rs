@@ -1,5 +1,6 @@
 //! The disk of a log at rest, on which files of parts are checked as they are read, and encrypted
 //! ones are decrypted.
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 use std::collections::HashMap;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -229,20 +230,20 @@ impl ReadOnlyFile for ClearFile {
         let left = self.len.saturating_sub(offset);
         let wanted = usize::try_from(left).map_or(buffer.len(), |left| left.min(buffer.len()));
         let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut done = 0;
+        let mut done = 0_usize;
         let mut read = || -> io::Result<()> {
             stream.seek(SeekFrom::Start(offset))?;
             while done < wanted {
                 match stream.read(&mut buffer[done..wanted])? {
                     0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                    n => done += n,
+                    n => done = done.saturating_add(n),
                 }
             }
             Ok(())
         };
         if wanted > 0 {
             read().map_err(|error| {
-                let at = chunk_offset(offset + done as u64, self.len, self.stored);
+                let at = chunk_offset(offset.saturating_add(done as u64), self.len, self.stored);
                 let problem = format!("what stands at offset {at} cannot be decrypted: {error}");
                 io::Error::new(error.kind(), problem)
             })?;
@@ -265,7 +266,7 @@ struct Stored {
 impl Read for Stored {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.file.read_at(buffer, self.at)?;
-        self.at += read as u64;
+        self.at = self.at.saturating_add(read as u64);
         Ok(read)
     }
 }

@@ -5,11 +5,17 @@ use std::io;
 
 use strata_capture::WriteError;
 use strata_store::StoreError;
+use strata_wire::human_bytes;
 
 use crate::keys::KeyError;
 
 /// The cause of an error in a table or payload file.
 pub(crate) type Source = Box<dyn Error + Send + Sync>;
+
+/// Told to stop while a table was written.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("interrupted")]
+pub(crate) struct Interrupted;
 
 /// Bytes that are not those that were written.
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +69,35 @@ pub enum ArchiveError {
         /// The log.
         dir: String,
     },
+    /// Told to stop before it was done.
+    #[error("interrupted")]
+    Interrupted,
+    /// Deletion by age would take most of a log whose newest packet is old by this clock.
+    #[error(transparent)]
+    MostWouldGo(#[from] MostWouldGo),
 }
+
+/// Deletion by age would take most of a log whose newest packet is old by this clock: the clock may be
+/// wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{} of {} would be deleted for their age, and by this clock the newest packet is {} hours old: if \
+     the clock is right, say so with --yes; nothing was deleted",
+    human_bytes(*.bytes),
+    human_bytes(*.of_bytes),
+    .newest_age_ns / HOUR_NS
+)]
+pub struct MostWouldGo {
+    /// Bytes that are too old.
+    pub bytes: u64,
+    /// Bytes of the log.
+    pub of_bytes: u64,
+    /// How long ago its newest packet arrived, ns.
+    pub newest_age_ns: u64,
+}
+
+/// An hour.
+pub(crate) const HOUR_NS: u64 = 3_600_000_000_000;
 
 impl ArchiveError {
     /// Whether bytes of a compacted file are not those that were written, or make no sense.
@@ -97,7 +131,16 @@ impl ArchiveError {
         0
     }
 
+    /// Whether another process holds the log's lock, which ends by itself.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::Busy { .. })
+    }
+
     pub(crate) fn table(file: &str, source: Source) -> Self {
+        if source.is::<Interrupted>() {
+            return Self::Interrupted;
+        }
         Self::Table {
             file: file.to_owned(),
             source,

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
-use strata_blocks::{PacketRecord, Record, VerdictRecord};
-use strata_store::{Block, Damage, Recording};
+use strata_blocks::{ClassCount, PacketRecord, Record, VerdictRecord};
+use strata_store::{Block, Damage, Recording, add_counts};
 use strata_wire::{Context, FlowHasher, FlowShare, FragmentTable, Interface, LinkType, Meta};
 
+use crate::defined::Missing;
 use crate::error::ArchiveError;
 use crate::pending::{PENDING_MAX, Pending};
 use crate::protection::Protection;
@@ -40,13 +41,23 @@ pub(crate) struct Intake {
     pub(crate) protection: Protection,
     pub(crate) interfaces: HashMap<u16, Interface>,
     /// Their link types, by number.
-    links: Vec<LinkType>,
+    links: Vec<Option<LinkType>>,
     pub(crate) metas: Vec<Meta>,
+    undefined: Missing,
+    /// Interfaces and verdicts that the file has defined, by number.
+    in_file: [Vec<bool>; 2],
+    /// Flows that no policy may protect are left out, and counted.
+    only_protected: bool,
+    left_out: Vec<ClassCount>,
 }
 
 impl Intake {
-    pub(crate) fn new(recording: &Recording) -> Self {
+    pub(crate) fn new(recording: &Recording, only_protected: bool) -> Self {
         Self {
+            undefined: Missing::default(),
+            in_file: Default::default(),
+            only_protected,
+            left_out: Vec::new(),
             hasher: FlowHasher::new(recording.hash_seed),
             fragments: FragmentTable::default(),
             run: Run::default(),
@@ -76,7 +87,12 @@ impl Intake {
         for record in block.records() {
             match record {
                 Ok(Record::Packet(packet)) => {
-                    pending.push(self.pending(packet));
+                    self.check_defined(&packet, block);
+                    let one = self.pending(packet);
+                    if self.leaves_out(&one) {
+                        continue;
+                    }
+                    pending.push(one);
                     if pending.len() == PENDING_MAX {
                         self.take_in(&mut pending, runs)?;
                     }
@@ -107,13 +123,60 @@ impl Intake {
 
     fn pending<'p>(&mut self, packet: PacketRecord<'p>) -> Pending<'p> {
         let link = self.links.get(usize::from(packet.interface)).copied();
-        let link = link.unwrap_or(NO_LINK);
+        let link = link.flatten().unwrap_or(NO_LINK);
         let known = self.known.get(usize::from(packet.verdict));
         let verdict = match known {
             Some(Some(verdict)) => *verdict,
             _ => self.look_up(packet.verdict),
         };
         Pending::new(packet, link, (&self.hasher, &mut self.fragments), verdict)
+    }
+
+    /// The following blocks are of another file, which defines all it needs: a definition of the file
+    /// before may have another meaning.
+    pub(crate) fn begin_file(&mut self) {
+        self.undefined = Missing::default();
+        self.in_file.iter_mut().for_each(Vec::clear);
+    }
+
+    fn check_defined(&mut self, packet: &PacketRecord<'_>, block: &Block) {
+        let (interface, verdict) = (packet.interface, packet.verdict);
+        let [links, verdicts] = &self.in_file;
+        let has = |all: &[bool], id: u16| all.get(usize::from(id)) == Some(&true);
+        let (has_link, has_verdict) = (has(links, interface), has(verdicts, verdict));
+        if !(has_link && has_verdict) {
+            let interface = (!has_link).then_some(interface);
+            let verdict = (!has_verdict).then_some(verdict);
+            self.undefined.note(block.offset, interface, verdict);
+        }
+    }
+
+    /// What is wrong with packets of the file for lack of definitions: the place, and how many.
+    pub(crate) fn undefined(&self) -> Option<(u64, String)> {
+        self.undefined.problem()
+    }
+
+    /// Whether a packet is not wanted; then it is counted.
+    fn leaves_out(&mut self, one: &Pending<'_>) -> bool {
+        if !self.only_protected || self.protection.may_cover(&one.headers.flow_key()) {
+            return false;
+        }
+        let packet = &one.packet;
+        let count = ClassCount {
+            class: one.verdict.1,
+            keep: packet.keep,
+            packets: 1,
+            // As parts are counted.
+            wire_bytes: packet.wire_len.max(packet.captured_len).into(),
+            logged_bytes: packet.data.len() as u64,
+        };
+        add_counts(&mut self.left_out, &[count]);
+        true
+    }
+
+    /// What was left out, by class and granularity.
+    pub(crate) fn into_left_out(self) -> Vec<ClassCount> {
+        self.left_out
     }
 
     /// Adds the waiting packets; a run ends before a packet that does not belong to it.
@@ -171,15 +234,16 @@ impl Intake {
             Record::FlowShare(share) => self.run.set_share(share),
             Record::Meta(meta) => {
                 if let Meta::Interface { id, interface } = &meta {
+                    note(&mut self.in_file[0], *id);
                     if self.interfaces.get(id) == Some(interface) {
                         return Ok(Ok(()));
                     }
                     self.interfaces.insert(*id, interface.clone());
                     let number = usize::from(*id);
                     if self.links.len() <= number {
-                        self.links.resize(number + 1, NO_LINK);
+                        self.links.resize(number + 1, None);
                     }
-                    self.links[number] = interface.link;
+                    self.links[number] = Some(interface.link);
                 }
                 self.metas.push(meta);
             }
@@ -189,6 +253,7 @@ impl Intake {
 
     fn define(&mut self, id: u16, verdict: VerdictRecord) {
         let place = usize::from(id);
+        note(&mut self.in_file[1], id);
         if self.defined.len() <= place {
             self.defined.resize(place + 1, None);
         }
@@ -223,4 +288,13 @@ impl Intake {
         }
         Ok(())
     }
+}
+
+/// Notes that there is one of this number.
+fn note(all: &mut Vec<bool>, id: u16) {
+    let place = usize::from(id);
+    if all.len() <= place {
+        all.resize(place.saturating_add(1), false);
+    }
+    all[place] = true;
 }

@@ -250,8 +250,10 @@ impl PartKey {
 /// of `len` bytes.
 pub(crate) fn chunk_offset(at: u64, len: u64, stored: u64) -> u64 {
     let chunks = len.div_ceil(CHUNK_BYTES).max(1);
-    let head = stored.saturating_sub(len + chunks * TAG_BYTES);
-    head + at / CHUNK_BYTES * (CHUNK_BYTES + TAG_BYTES)
+    let tags = chunks.saturating_mul(TAG_BYTES);
+    let head = stored.saturating_sub(len.saturating_add(tags));
+    let before = (at / CHUNK_BYTES).saturating_mul(const { CHUNK_BYTES + TAG_BYTES });
+    head.saturating_add(before)
 }
 
 #[cfg(test)]

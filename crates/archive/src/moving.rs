@@ -8,10 +8,12 @@
 use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use strata_store::{Archive, Damage, Disk, Part, PartFile, is_file_name};
 
 use crate::changes::{clean_up, delete_gone, lock, replace};
+use crate::compact::NEVER;
 use crate::error::ArchiveError;
 use crate::files::{Input, Sums};
 use crate::part::{final_name, name_of};
@@ -70,6 +72,8 @@ pub struct Moved {
     /// Whether old files are still there because somebody reads the log or a store does not answer:
     /// the next change deletes them.
     pub waits_for_readers: bool,
+    /// Whether it was told to stop before everything was moved.
+    pub interrupted: bool,
 }
 
 /// Moves the parts whose packets all arrived by `until_ns` and that are not there yet. `progress`
@@ -83,6 +87,21 @@ pub fn relocate(
     disk: &Arc<dyn Disk>,
     to: &Place,
     until_ns: u64,
+    progress: impl FnMut(&Moved),
+) -> Result<Moved, ArchiveError> {
+    relocate_until(disk, to, until_ns, &NEVER, progress)
+}
+
+/// As [`relocate`], but ends soon after `stop` is set: the part that it copies stays where it was.
+///
+/// # Errors
+///
+/// As [`relocate`].
+pub fn relocate_until(
+    disk: &Arc<dyn Disk>,
+    to: &Place,
+    until_ns: u64,
+    stop: &AtomicBool,
     mut progress: impl FnMut(&Moved),
 ) -> Result<Moved, ArchiveError> {
     let disk = disk.as_ref();
@@ -106,14 +125,26 @@ pub fn relocate(
             moved.waits_for_readers = true;
             continue;
         }
+        if stop.load(Ordering::Relaxed) {
+            moved.interrupted = true;
+            break;
+        }
         for name in &names {
             is_free(disk, name)?;
         }
         archive.deleted.extend(names.iter().cloned());
         replace(disk, &mut archive)?;
-        if let Some(damage) = copy_all(disk, &part, &names)? {
-            moved.damage.push(damage);
-            continue;
+        match copy_all(disk, &part, &names, stop) {
+            Ok(None) => {}
+            Ok(Some(damage)) => {
+                moved.damage.push(damage);
+                continue;
+            }
+            Err(ArchiveError::Interrupted) => {
+                moved.interrupted = true;
+                break;
+            }
+            Err(error) => return Err(error),
         }
         take_over(&mut archive, at, names);
         replace(disk, &mut archive)?;
@@ -154,11 +185,12 @@ fn copy_all(
     disk: &dyn Disk,
     part: &Part,
     names: &[String],
+    stop: &AtomicBool,
 ) -> Result<Option<Damage>, ArchiveError> {
     for (file, to) in part.files.iter().zip(names) {
         let from = name_of(disk, part, file);
         let is_right = |sums: &Sums| (sums.bytes, sums.crc) == (file.bytes, file.crc);
-        if !is_right(&copy(disk, &from, to)?) {
+        if !is_right(&copy(disk, &from, to, stop)?) {
             return Ok(Some(Damage {
                 file: disk.display(&from),
                 offset: 0,
@@ -178,13 +210,16 @@ fn copy_all(
 }
 
 /// Copies a file; returns the checksums of what was read.
-fn copy(disk: &dyn Disk, from: &str, to: &str) -> Result<Sums, ArchiveError> {
+fn copy(disk: &dyn Disk, from: &str, to: &str, stop: &AtomicBool) -> Result<Sums, ArchiveError> {
     let input = Input::open(disk, from)?;
     let created = disk.create(to);
     let mut output = created.map_err(ArchiveError::io(disk.display(to), "create"))?;
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut sums = Sums::default();
     loop {
+        if stop.load(Ordering::Relaxed) {
+            return Err(ArchiveError::Interrupted);
+        }
         let read = input.read_at(&mut buffer, sums.bytes);
         let read = read.map_err(ArchiveError::io(disk.display(from), "read"))?;
         if read == 0 {

@@ -1,6 +1,7 @@
 //! A part being written: its files, in `staging/` until they are listed.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parquet::data_type::ByteArray;
 use serde::{Deserialize, Serialize};
@@ -51,6 +52,8 @@ pub(crate) struct Job<'a> {
     pub(crate) interfaces: &'a HashMap<u16, Interface>,
     /// To whom its parts are encrypted, if at all.
     pub(crate) encrypt_to: &'a Recipients,
+    /// Once it is set, parts are written no further.
+    pub(crate) stop: &'a AtomicBool,
 }
 
 /// Counters per class.
@@ -219,9 +222,9 @@ impl PartWriter {
         });
         let (id, encrypted) = (self.part.id, self.key.is_some());
         let named = |kind| job.disk.display(&staging_name(id, kind, encrypted));
-        let written = self
-            .packets
-            .group(|index, column| packets::fill(index, &mut filler, column));
+        let written = self.packets.group(job.stop, |index, column| {
+            packets::fill(index, &mut filler, column)
+        });
         written.map_err(|source| ArchiveError::table(&named(FileKind::Packets), source))?;
         let rows = flows::flow_rows(
             share.run,
@@ -236,7 +239,7 @@ impl PartWriter {
         );
         let written = self
             .flows
-            .group(|index, column| flows::fill(index, &rows, column));
+            .group(job.stop, |index, column| flows::fill(index, &rows, column));
         written.map_err(|source| ArchiveError::table(&named(FileKind::Flows), source))?;
         self.counters.add(share.counters);
         self.counts.add(run, share.rows, share.verdicts);
@@ -254,8 +257,12 @@ impl PartWriter {
         let run = share.run;
         let mut payload_at = HashMap::new();
         for &number in share.with_payload {
+            if job.stop.load(Ordering::Relaxed) {
+                return Err(ArchiveError::Interrupted);
+            }
             let row = number as usize;
             let Some(interface) = job.interfaces.get(&run.interface[row]) else {
+                // The file is left as it is, since its definitions are missing (`Intake::undefined`).
                 continue;
             };
             let len = usize::from(run.header_len[row]) + run.payload_len[row] as usize;

@@ -2,6 +2,7 @@
 //!
 //! Any tool can read the file. Its members (RFC 1952 §2.2) end between packets; a packet is located
 //! by its member's offset in the file and its own offset in the member.
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -40,12 +41,12 @@ impl Members {
         if self.pending.is_empty() {
             return Ok(());
         }
-        let half = Vec::with_capacity(self.pending.len() / 2);
+        let half = Vec::with_capacity(self.pending.len() >> 1);
         let mut encoder = GzEncoder::new(half, Compression::fast());
         encoder.write_all(&self.pending)?;
         let compressed = encoder.finish()?;
         self.output.write_all(&compressed)?;
-        self.at += compressed.len() as u64;
+        self.at = self.at.saturating_add(compressed.len() as u64);
         self.pending.clear();
         Ok(())
     }
@@ -79,7 +80,7 @@ impl PayloadWriter {
     pub(crate) fn new(output: Output, named: String) -> Result<Self, ArchiveError> {
         let members = Rc::new(RefCell::new(Members {
             output,
-            pending: Vec::with_capacity(MEMBER_BYTES + (64 << 10)),
+            pending: Vec::with_capacity(const { MEMBER_BYTES + (64 << 10) }),
             at: 0,
         }));
         let writer = PcapNgWriter::new(Shared(Rc::clone(&members)), &[]);
@@ -177,10 +178,10 @@ impl PayloadReader {
     /// [`take_unreadable`](Self::take_unreadable) says why.
     pub fn packet(&mut self, place: u64) -> Option<&[u8]> {
         let at = place >> WITHIN_BITS;
-        let start = usize::try_from(place & ((1 << WITHIN_BITS) - 1)).ok()?;
+        let start = usize::try_from(place & const { (1 << WITHIN_BITS) - 1 }).ok()?;
         if self.at != Some(at) {
             if let Some(last) = self.unreadable.last_mut().filter(|last| last.at == at) {
-                last.packets += 1;
+                last.packets = last.packets.saturating_add(1);
                 return None;
             }
             self.at = None;
@@ -231,12 +232,10 @@ impl PayloadReader {
 
 /// The bytes of the packet whose block starts at an offset in a member.
 fn packet_at(member: &[u8], start: usize) -> Option<&[u8]> {
-    let block = member.get(start..)?;
-    let head: &[u8; PACKET_HEAD] = block.first_chunk()?;
-    let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-    if word(0) != strata_wire::pcapng::block_type::ENHANCED_PACKET {
+    let (head, rest) = member.get(start..)?.split_first_chunk::<PACKET_HEAD>()?;
+    let word = |at: usize| Some(u32::from_le_bytes(*head.get(at..)?.first_chunk()?));
+    if word(0)? != strata_wire::pcapng::block_type::ENHANCED_PACKET {
         return None;
     }
-    let len = usize::try_from(word(20)).ok()?;
-    block.get(PACKET_HEAD..PACKET_HEAD.checked_add(len)?)
+    rest.get(..usize::try_from(word(20)?).ok()?)
 }

@@ -93,7 +93,7 @@ pub trait TakeRows {
     /// Takes some rows; false if no more are wanted.
     fn rows(&mut self, batch: RecordBatch) -> bool;
 
-    /// Reports a block that is skipped.
+    /// Reports a block that is skipped, or packets whose definitions are missing.
     fn damage(&mut self, damage: Damage);
 }
 
@@ -129,7 +129,7 @@ pub fn rows_of_blocks(
     } else {
         &rows.select
     };
-    let mut intake = Intake::new(recording);
+    let mut intake = Intake::new(recording, false);
     let asks_headers = |column: &usize| specs[*column].of_headers;
     intake.run.without_headers = !rows.columns.iter().any(asks_headers);
     let mut batches = Batches {
@@ -152,6 +152,14 @@ pub fn rows_of_blocks(
         if let Some(damage) = problem {
             batches.take.damage(damage);
         }
+    }
+    if let Some((offset, problem)) = intake.undefined() {
+        let file = log.disk().display(&file.name);
+        batches.take.damage(Damage {
+            file,
+            offset,
+            problem,
+        });
     }
     intake.end_run(&mut batches)
 }

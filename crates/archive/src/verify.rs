@@ -1,15 +1,17 @@
 //! Verification: every byte of a log is what was written.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use strata_blocks::{BlockHeader, ClassCount};
 use strata_store::{
-    BlockFile, Checkpoint, Damage, Disk, FileKind, Log, Part, PartFile, Recording, Select, State,
-    StoreError, check_drift, checkpoint_name, drift_name, index_name, verify_index,
+    BlockFile, Checkpoint, Damage, Disk, FileKind, Log, MANIFEST_NAME, Part, PartFile, Recording,
+    Select, State, StoreError, check_drift, checkpoint_name, drift_name, index_name, verify_index,
 };
 
+use crate::defined::Defined;
 use crate::disk::ClearDisk;
 use crate::error::ArchiveError;
 use crate::files::{Input, SUM_BYTES};
@@ -29,8 +31,9 @@ pub struct Verified {
     pub not_decrypted: u64,
     /// What differs from what was written.
     pub damage: Vec<Damage>,
-    /// Files that are damaged or could not be written, without loss of data: indexes, which only
-    /// avoid reading, and one of two checkpoints of a recording that ended abruptly.
+    /// What is not as it was meant to be although no byte was changed afterwards: what a crash or a power
+    /// failure kept from being written of an index or of one of two checkpoints, and packets that are
+    /// known to be lost.
     pub warnings: Vec<Damage>,
 }
 
@@ -67,42 +70,13 @@ pub fn verify_telling(
             verified.checkpoints(disk, recording)?;
         }
         for file in &recording.files {
-            let mut blocks = Vec::new();
-            let select = Select {
-                without_index: true,
-                ..Select::default()
-            };
-            for block in log.blocks_in(recording, file, &select) {
-                match block {
-                    Ok(block) => {
-                        verified.packets += u64::from(block.header.packets);
-                        blocks.push(block.ends);
-                        if block.undefined > 0 {
-                            let problem = format!(
-                                "{} packets of the block here refer to definitions (interface, \
-                                 verdict, mode) that are not in the file",
-                                block.undefined
-                            );
-                            verified.note(block.file.clone(), block.offset, problem);
-                        }
-                        for at in block.damaged_segments {
-                            let problem = "the checksum of the segment here does not match";
-                            verified.note(block.file.clone(), at, problem);
-                        }
-                    }
-                    Err(StoreError::Damage(damage)) => verified.damage.push(damage),
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            if let Ok(input) = Input::open(disk, &file.name) {
-                verified.files += 1;
-                verified.bytes += input.size();
-                verified.padding(disk, &file.name, &input, &blocks)?;
-                verified.index(disk, recording, file)?;
-            }
+            verified.block_file(log, recording, file)?;
             if tell(&verified).is_break() {
                 return Ok(verified);
             }
+        }
+        if !being_written(recording) {
+            verified.sequence(log, recording)?;
         }
     }
     for part in &log.archive().parts {
@@ -138,7 +112,7 @@ impl Verified {
             return Ok(());
         };
         self.files += 1;
-        self.bytes += input.size();
+        self.bytes = self.bytes.saturating_add(input.size());
         let sums = input
             .sums()
             .map_err(ArchiveError::io(named.clone(), "read"))?;
@@ -148,25 +122,91 @@ impl Verified {
         Ok(())
     }
 
+    fn block_file(
+        &mut self,
+        log: &Log,
+        recording: &Recording,
+        file: &BlockFile,
+    ) -> Result<(), ArchiveError> {
+        let disk = log.disk().as_ref();
+        let (mut gaps, mut found) = (Vec::new(), BTreeMap::new());
+        let mut defined = Defined::default();
+        let select = Select {
+            without_index: true,
+            ..Select::default()
+        };
+        for block in log.blocks_in(recording, file, &select) {
+            match block {
+                Ok(block) => {
+                    self.packets = self.packets.saturating_add(block.header.packets.into());
+                    gaps.push(block.ends);
+                    defined.take_in(&block);
+                    found.insert(block.offset, (block.header, block.summary.counts));
+                    for at in block.damaged_segments {
+                        let problem = "the checksum of the segment here does not match";
+                        self.note(block.file.clone(), at, problem);
+                    }
+                }
+                Err(StoreError::Damage(damage)) => self.damage.push(damage),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if let Some((offset, problem)) = defined.problem() {
+            self.note(disk.display(&file.name), offset, problem);
+        }
+        if let Ok(input) = Input::open(disk, &file.name) {
+            self.files += 1;
+            self.bytes = self.bytes.saturating_add(input.size());
+            self.padding(disk, &file.name, &input, &gaps)?;
+            self.index(disk, recording, file, &found)?;
+        }
+        Ok(())
+    }
+
+    /// Packets that are known to be lost: between blocks, or after the last one.
+    fn sequence(&mut self, log: &Log, recording: &Recording) -> Result<(), ArchiveError> {
+        let (_, loss) = log.accounting(recording)?;
+        if loss.packets > 0 {
+            self.warnings.push(Damage {
+                file: log.disk().display(MANIFEST_NAME),
+                offset: 0,
+                problem: format!(
+                    "recording {}: {} packets are missing between its blocks or after the last one: \
+                     they were lost before they were on the disk (strata info)",
+                    recording.id, loss.packets
+                ),
+            });
+        }
+        Ok(())
+    }
+
     fn index(
         &mut self,
         disk: &dyn Disk,
         recording: &Recording,
         file: &BlockFile,
+        blocks: &BTreeMap<u64, (BlockHeader, Vec<ClassCount>)>,
     ) -> Result<(), ArchiveError> {
         let name = index_name(&file.name);
         let named = disk.display(&name);
         if let Ok(input) = Input::open(disk, &name) {
             self.files += 1;
-            self.bytes += input.size();
+            self.bytes = self.bytes.saturating_add(input.size());
         }
-        let found = verify_index(disk, recording, file);
-        if let Some((offset, problem)) = found.map_err(ArchiveError::io(named.clone(), "read"))? {
-            self.warnings.push(Damage {
-                file: named,
-                offset,
-                problem: problem.to_owned(),
-            });
+        let found = verify_index(disk, recording, file, blocks);
+        let Some(found) = found.map_err(ArchiveError::io(named.clone(), "read"))? else {
+            return Ok(());
+        };
+        let damage = Damage {
+            file: named,
+            offset: found.offset,
+            problem: found.problem.to_owned(),
+        };
+        // It is not synced, so a recording that ended abruptly may have any part of it.
+        if found.is_torn || recording.state == State::Running {
+            self.warnings.push(damage);
+        } else {
+            self.damage.push(damage);
         }
         Ok(())
     }
@@ -180,7 +220,7 @@ impl Verified {
         let read = input.read_all();
         let content = read.map_err(ArchiveError::io(disk.display(name), "read"))?;
         self.files += 1;
-        self.bytes += content.len() as u64;
+        self.bytes = self.bytes.saturating_add(content.len() as u64);
         Ok(Some(content))
     }
 
@@ -249,7 +289,7 @@ impl Verified {
         clear: Option<&ClearDisk>,
         part: &Part,
     ) -> Result<(), ArchiveError> {
-        self.packets += part.packets;
+        self.packets = self.packets.saturating_add(part.packets);
         let mut pieces = HashMap::new();
         if part.file(FileKind::Sums).is_some()
             && let Ok(input) = part::open(disk, part, FileKind::Sums)
@@ -273,7 +313,7 @@ impl Verified {
                 continue;
             };
             self.files += 1;
-            self.bytes += input.size();
+            self.bytes = self.bytes.saturating_add(input.size());
             if input.size() != file.bytes {
                 let problem = format!("the file should have {} bytes", file.bytes);
                 self.note(named.clone(), input.size().min(file.bytes), problem);

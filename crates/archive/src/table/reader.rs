@@ -1,4 +1,5 @@
 //! Tables as they are read, some rows and columns at a time.
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -279,18 +280,21 @@ fn read_rows<T: DataType>(
 ) -> Result<(), Source> {
     let mut at = 0;
     for range in rows {
-        let skipped = reader.skip_records(range.start - at)?;
+        let skip = range.start.checked_sub(at);
+        let skip = skip.ok_or("rows are asked for that are not in order")?;
+        let skipped = reader.skip_records(skip)?;
         let wanted = range.len();
-        let mut got = 0;
+        let mut got = 0_usize;
         while got < wanted {
             let optional = spec.optional.then_some(&mut *levels);
-            let (records, _, _) = reader.read_records(wanted - got, optional, None, values)?;
+            let (records, _, _) =
+                reader.read_records(wanted.saturating_sub(got), optional, None, values)?;
             if records == 0 {
                 break;
             }
-            got += records;
+            got = got.saturating_add(records);
         }
-        if skipped != range.start - at || got != wanted {
+        if skipped != skip || got != wanted {
             return Err(format!("column {} has too few rows", spec.name).into());
         }
         at = range.end;

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
@@ -17,7 +18,7 @@ use parquet::schema::types::{ColumnDescPtr, ColumnPath};
 
 use super::{Column, PAGE_ROWS, Values};
 use crate::coded::{ChunkWriter, Coded, Entries, NULL};
-use crate::error::Source;
+use crate::error::{Interrupted, Source};
 use crate::pages::Pages;
 use crate::spec::{Coding, Kind, Spec};
 /// Writes a table.
@@ -102,10 +103,18 @@ impl<W: Write + Send> TableWriter<W> {
         })
     }
 
-    /// Writes one row group; `fill` fills each column by its number.
-    pub(crate) fn group(&mut self, mut fill: impl FnMut(usize, &mut Column)) -> Result<(), Source> {
+    /// Writes one row group; `fill` fills each column by its number. Ends with [`Interrupted`] before
+    /// the next column once `stop` is set.
+    pub(crate) fn group(
+        &mut self,
+        stop: &AtomicBool,
+        mut fill: impl FnMut(usize, &mut Column),
+    ) -> Result<(), Source> {
         let mut group = self.writer.next_row_group()?;
         for (index, spec) in self.specs.iter().enumerate() {
+            if stop.load(Ordering::Relaxed) {
+                return Err(Interrupted.into());
+            }
             let key = scratch_of(spec);
             let place = self.scratch.iter().position(|(of, _)| *of == key);
             let place = place.unwrap_or_else(|| {

@@ -1,0 +1,206 @@
+//! The pieces of a log that can be deleted: parts, and block files that are no longer written to.
+
+use std::collections::BTreeMap;
+
+use strata_blocks::ClassCount;
+use strata_store::{BlockFile, Damage, Gone, Log, Part, Recording, Select, StoreError, add_counts};
+
+use crate::anomalous::Anomalous;
+use crate::error::ArchiveError;
+use crate::plan::{Importance, Piece, PieceKind, retention_class};
+use crate::retention::PROTECTED;
+
+/// What a log consists of.
+pub(crate) struct Found {
+    /// What can be deleted.
+    pub(crate) pieces: Vec<Piece>,
+    /// Bytes that cannot be deleted.
+    pub(crate) held: u64,
+    pub(crate) being_written: Vec<Being>,
+    pub(crate) unknown_models: Vec<Damage>,
+}
+
+impl Found {
+    /// When the newest packet arrived, ns.
+    pub(crate) fn newest_ns(&self) -> Option<u64> {
+        let whole = self.pieces.iter().filter(|piece| piece.packets > 0);
+        let whole = whole.map(|piece| piece.last_ns);
+        whole
+            .chain(self.being_written.iter().map(|being| being.last_ns))
+            .max()
+    }
+}
+
+/// A block file still being written, with packets.
+pub(crate) struct Being {
+    pub(crate) first_ns: u64,
+    pub(crate) last_ns: u64,
+    pub(crate) classes: Vec<String>,
+    pub(crate) protected: bool,
+}
+
+/// What of a log can be deleted, and how many bytes cannot be: for [`plan`].
+///
+/// # Errors
+///
+/// If the log cannot be read.
+pub fn deletable(log: &Log) -> Result<(Vec<Piece>, u64), ArchiveError> {
+    let found = pieces(log)?;
+    Ok((found.pieces, found.held))
+}
+
+pub(crate) fn pieces(log: &Log) -> Result<Found, ArchiveError> {
+    let mut found = Found {
+        pieces: Vec::new(),
+        held: 0,
+        being_written: Vec::new(),
+        unknown_models: Vec::new(),
+    };
+    let being_written = log.being_written();
+    for recording in log.recordings() {
+        let parts = log.archive().parts.iter();
+        let mut parts = parts
+            .filter(|part| part.recording == recording.id)
+            .peekable();
+        if parts.peek().is_some() {
+            let mut anomalous = Anomalous::of(log, recording);
+            if let Anomalous::Known(classes) = &mut anomalous {
+                *classes = classes.iter().map(|name| retention_class(name)).collect();
+            }
+            let parts = parts.map(|part| of_part(part, recording, &anomalous));
+            found.pieces.extend(parts);
+            found.unknown_models.extend(anomalous.into_problem());
+        }
+        let classes: Vec<String> = recording
+            .classes
+            .iter()
+            .map(|n| retention_class(n))
+            .collect();
+        // By worker, the time of the last packet in its files so far.
+        let mut last_ns = BTreeMap::new();
+        for file in &recording.files {
+            let content = Content::of(log, recording, file)?;
+            if being_written(recording) && !file.sealed {
+                found.held = found.held.saturating_add(log.file_bytes(file)?);
+                found
+                    .being_written
+                    .extend(content.times.map(|(first_ns, last_ns)| Being {
+                        first_ns,
+                        last_ns,
+                        classes: classes.clone(),
+                        protected: content.protected,
+                    }));
+                continue;
+            }
+            // A file without readable packets may hold data that belongs to earlier ones.
+            let last = last_ns.entry(file.worker).or_insert(ended_ns(recording));
+            *last = content.times.map_or(*last, |(_, last_ns)| last_ns);
+            found.pieces.push(Piece {
+                importance: Importance::Anomalous,
+                recording: recording.id,
+                holds_protected: content.protected,
+                counts: content.counts,
+                last_ns: *last,
+                bytes: log.file_bytes(file)?,
+                remote: false,
+                packets: content.entry.packets,
+                what: PieceKind::Block {
+                    entry: content.entry,
+                    classes: classes.clone(),
+                },
+            });
+        }
+    }
+    Ok(found)
+}
+
+/// When a recording ended, as far as is known.
+fn ended_ns(recording: &Recording) -> u64 {
+    recording.ended_ns.unwrap_or(recording.started_ns)
+}
+
+pub(crate) fn of_part(part: &Part, recording: &Recording, anomalous: &Anomalous) -> Piece {
+    let importance = if part.retention == PROTECTED {
+        Importance::Protected
+    } else if anomalous.holds(&part.retention) {
+        Importance::Anomalous
+    } else {
+        Importance::Ordinary
+    };
+    Piece {
+        what: PieceKind::Part {
+            id: part.id,
+            retention: part.retention.clone(),
+        },
+        importance,
+        // A part without packets holds metadata of the recording's inputs.
+        last_ns: if part.packets == 0 {
+            ended_ns(recording)
+        } else {
+            part.ts_max_ns
+        },
+        bytes: part.bytes(),
+        remote: part.is_remote(),
+        packets: part.packets,
+        recording: part.recording,
+        counts: part.counts.clone(),
+        holds_protected: false,
+    }
+}
+
+/// The content of a block file, from the headers of its blocks.
+struct Content {
+    entry: Gone,
+    /// Arrival of its first and last packet.
+    times: Option<(u64, u64)>,
+    /// Whether a policy may protect some.
+    protected: bool,
+    counts: Vec<ClassCount>,
+}
+
+impl Content {
+    fn of(log: &Log, recording: &Recording, file: &BlockFile) -> Result<Self, ArchiveError> {
+        let select = Select {
+            without_records: true,
+            ..Select::default()
+        };
+        let mut gone = Gone {
+            name: file.name.clone(),
+            recording: recording.id,
+            worker: file.worker,
+            packets: 0,
+            first_seq: 0,
+            next_seq: 0,
+            incomplete: 0,
+        };
+        let (mut times, mut protected, mut counts) = (None, false, Vec::new());
+        for block in log.blocks_in(recording, file, &select) {
+            let block = match block {
+                Ok(block) => block,
+                // A damaged block's packets are lost already.
+                Err(StoreError::Damage(_)) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let header = &block.header;
+            if header.packets == 0 {
+                continue;
+            }
+            if gone.packets == 0 {
+                gone.first_seq = header.first_seq;
+            }
+            gone.packets = gone.packets.saturating_add(header.packets.into());
+            gone.next_seq = header.next_seq;
+            gone.incomplete = gone.incomplete.saturating_add(block.incomplete.into());
+            add_counts(&mut counts, &block.summary.counts);
+            let (first, last) = times.unwrap_or((header.ts_min_ns, header.ts_max_ns));
+            times = Some((first.min(header.ts_min_ns), last.max(header.ts_max_ns)));
+            protected |= header.is_protected();
+        }
+        Ok(Self {
+            entry: gone,
+            times,
+            protected,
+            counts,
+        })
+    }
+}
