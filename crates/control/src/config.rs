@@ -230,6 +230,9 @@ pub struct AlertsConfig {
     /// File with the certificate authority (PEM) of the webhook's server, instead of the public
     /// ones.
     pub ca_file: Option<PathBuf>,
+    /// After how many seconds a complete block file that is not compacted is reported, in a log of which
+    /// something was compacted before. By default 86400, a day.
+    pub compaction_lag_seconds: Option<u64>,
 }
 
 impl Config {

@@ -31,7 +31,7 @@ use crate::elastic::{Degradation, ElasticState, Resource, Sensed, Step, follow, 
 use crate::queries::{Queries, QueryRefused, QueryStatus};
 use crate::request::QueryRequest;
 use crate::saved::Saved;
-use crate::status::{CpuStatus, ExportStatus, ReportStatus};
+use crate::status::{CompactionStatus, CpuStatus, ExportStatus, ReportStatus};
 use crate::vectors::Subscribers;
 
 /// How long all flows must be captured before that is reported: the share changes often.
@@ -133,6 +133,8 @@ pub struct Controller {
     reports: Mutex<Option<ReportStatus>>,
     /// As last published by whoever exports.
     exports: Mutex<Vec<ExportStatus>>,
+    /// As found last.
+    compaction: Mutex<Option<CompactionStatus>>,
     export_times: Arc<ExportTimes>,
 }
 
@@ -219,6 +221,7 @@ impl Controller {
             subscribers,
             reports: Mutex::default(),
             exports: Mutex::default(),
+            compaction: Mutex::default(),
             export_times: ExportTimes::new(times),
         })
     }
@@ -239,6 +242,18 @@ impl Controller {
     pub fn reports(&self) -> Option<ReportStatus> {
         let reports = self.reports.lock();
         reports.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Publishes how far compaction is behind.
+    pub fn set_compaction(&self, status: CompactionStatus) {
+        let mut compaction = self.compaction.lock().unwrap_or_else(PoisonError::into_inner);
+        *compaction = Some(status);
+    }
+
+    /// How far compaction was behind when that was found last.
+    #[must_use]
+    pub fn compaction(&self) -> Option<CompactionStatus> {
+        *self.compaction.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The queries that are installed.

@@ -9,7 +9,7 @@ use strata_wire::Printable;
 
 use crate::controller::Controller;
 use crate::status::{
-    ClassStatus, CpuStatus, DriftStatus, ExportStatus, FlowTableStatus, InterfaceStatus,
+    ClassStatus, CompactionStatus, CpuStatus, DriftStatus, ExportStatus, FlowTableStatus, InterfaceStatus,
     LostStatus, PacketStatus, PolicyStatus, ReceiveStatus, ResourceStatus, Status,
 };
 
@@ -149,7 +149,7 @@ const fn metric(name: &'static str, help: &'static str, samples: Samples) -> Met
 }
 
 /// All metrics, in page order.
-const METRICS: [Metric; 39] = [
+const METRICS: [Metric; 42] = [
     metric(
         "packets",
         "Packets by where they ended",
@@ -284,6 +284,21 @@ const METRICS: [Metric; 39] = [
         Gauge(|moment| flow_table(moment, |table| amount(table.bytes))),
     ),
     metric("mode", "1 for the mode at work", Gauge(mode)),
+    metric(
+        "uncompacted_files",
+        "Complete block files of the log that are not compacted",
+        Gauge(|moment| compaction(moment, |lag| Some(amount(lag.files)))),
+    ),
+    metric(
+        "uncompacted_bytes",
+        "Their bytes",
+        Gauge(|moment| compaction(moment, |lag| Some(amount(lag.bytes)))),
+    ),
+    metric(
+        "uncompacted_age_seconds",
+        "How long ago the oldest of them was complete",
+        Gauge(|moment| compaction(moment, |lag| lag.oldest_seconds)),
+    ),
     metric(
         "detail_packets",
         "Packets under the budget of detail, by what became of their payload",
@@ -567,6 +582,10 @@ fn shadow(moment: &Moment, value: fn(&PacketStatus) -> u64) -> Vec<Sample<u64>> 
 
 fn drift(moment: &Moment, value: fn(&DriftStatus) -> Option<f64>) -> Vec<Sample<f64>> {
     maybe(moment.status.drift.as_ref().and_then(value))
+}
+
+fn compaction(moment: &Moment, value: fn(&CompactionStatus) -> Option<f64>) -> Vec<Sample<f64>> {
+    maybe(moment.status.compaction.as_ref().and_then(value))
 }
 
 fn resources(moment: &Moment, value: fn(&ResourceStatus) -> Option<f64>) -> Vec<Sample<f64>> {

@@ -77,6 +77,22 @@ pub struct Status {
     /// What policies export, by destination.
     #[serde(default)]
     pub exports: Vec<ExportStatus>,
+    /// How far compaction is behind, once that was looked at; none without a log on this machine.
+    #[serde(default)]
+    pub compaction: Option<CompactionStatus>,
+}
+
+/// How far compaction of the log is behind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CompactionStatus {
+    /// Whether anything of the log was compacted so far.
+    pub in_use: bool,
+    /// Complete block files that are not compacted.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// How long ago the oldest of them was complete; none without such files.
+    pub oldest_seconds: Option<f64>,
 }
 
 /// What policies export to a destination.

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use strata_capture::live::Device;
 use strata_control::alerts::{AlertSender, Webhook};
@@ -18,6 +19,7 @@ use strata_wire::Keep;
 use strata_wire::tunnel::Tunnels;
 
 use crate::error::{At as _, NodeError, Result, require};
+use crate::lag::LAG_MAX;
 use crate::notice::{Notice, Tell};
 use crate::sandbox::Reach;
 use crate::spec::{DetailSpec, RecordSpec, SteeringSpec};
@@ -42,6 +44,8 @@ pub(crate) struct Addresses {
     pub(crate) socket: Option<PathBuf>,
     pub(crate) tcp: Option<TcpEndpoint>,
     pub(crate) webhook: Option<Webhook>,
+    /// How long a complete block file may wait for compaction.
+    pub(crate) compaction_lag: Duration,
 }
 
 /// The mode of a recording without a log.
@@ -221,6 +225,11 @@ impl Configuration {
             socket: spec.socket.clone().or_else(|| control.socket.clone()),
             tcp: control.tcp()?,
             webhook: Webhook::of(&self.file.alerts),
+            compaction_lag: self
+                .file
+                .alerts
+                .compaction_lag_seconds
+                .map_or(LAG_MAX, Duration::from_secs),
         })
     }
 

@@ -10,7 +10,7 @@
 //! record           the role that records, to a log or as a switch to a relay: the order of its start
 //! files, live      the two kinds of recordings: from capture files, from interfaces
 //! observer         the workers' reports, combined for the controller
-//! sensors, governor, watchdog, reclaim, eve
+//! sensors, governor, watchdog, reclaim, lag, eve
 //!                  what is monitored during a live capture, and the response to it
 //! vectors, reports packets of workers as vectors; what is reported of them to a telemetry collector
 //! exports          what policies export: a queue beside each worker, sockets, streams of datagrams
@@ -48,6 +48,7 @@ mod files;
 mod governor;
 mod handle;
 mod journal;
+mod lag;
 mod live;
 mod log_dir;
 mod memory;

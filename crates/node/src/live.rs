@@ -27,6 +27,7 @@ use crate::exports::Exporting;
 use crate::governor::Governor;
 use crate::handle::Handle;
 use crate::journal::Told;
+use crate::lag::CompactionLag;
 use crate::log_dir::NewDirectory;
 use crate::memory;
 use crate::notice::Notice;
@@ -199,6 +200,11 @@ pub(crate) fn start(
         exporting,
         recording,
         governor: opened.governor,
+        lag: setup
+            .spec
+            .destination
+            .dir()
+            .map(|dir| CompactionLag::new(dir, setup.addresses.compaction_lag)),
         room: opened.room,
         before: opened.before,
         drops: Drops::new(),
@@ -252,6 +258,7 @@ struct Supervisor {
     watchdog: Watchdog,
     governor: Governor,
     room: Option<Reclaim>,
+    lag: Option<CompactionLag>,
     /// The host's drops before the start, and since.
     before: DropCounts,
     drops: Drops,
@@ -323,6 +330,8 @@ impl Supervisor {
         {
             controller.report(what);
         }
+        let behind = self.lag.as_mut().and_then(|lag| lag.look(&controller));
+        behind.into_iter().for_each(|what| controller.report(what));
         if !self.watchdog.is_any_stuck() {
             let _ = sd_notify::notify(&[NotifyState::Watchdog]);
         }

@@ -1,13 +1,14 @@
 //! Frees space on a disk that is nearly full, or in a log with a size limit, alongside the
 //! recording.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use strata_archive::{ArchiveError, Pruned, make_room};
+use strata_archive::{ArchiveError, Pruned, make_room_except};
 use strata_sandbox::Role;
 use strata_store::{Disk, RealDisk};
 use strata_wire::{grouped, human_bytes};
@@ -46,6 +47,8 @@ pub(crate) struct Reclaim {
     running: Option<JoinHandle<Result<Pruned, ArchiveError>>>,
     /// When it was last tried, and whether in vain.
     last: Option<(Instant, bool)>,
+    /// Damaged block files, of which what policies protect cannot be taken out.
+    not_split: BTreeSet<String>,
 }
 
 impl Limit {
@@ -78,6 +81,7 @@ impl Reclaim {
             growth: 0,
             running: None,
             last: None,
+            not_split: BTreeSet::new(),
         }
     }
 
@@ -105,9 +109,10 @@ impl Reclaim {
             return None;
         }
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::at(&self.dir));
+        let not_split = self.not_split.clone();
         let work = move || {
             sandbox::thread(Role::Files);
-            make_room(&disk, bytes)
+            make_room_except(&disk, bytes, &not_split)
         };
         let thread = thread::Builder::new()
             .name("strata-room".into())
@@ -140,22 +145,39 @@ impl Reclaim {
 
     fn tell(&mut self, outcome: Result<Pruned, String>) -> Option<String> {
         let known = self.last.is_some_and(|(_, useless)| useless);
+        if let Ok(pruned) = &outcome {
+            let for_good = pruned.not_split.iter().filter(|one| one.for_good);
+            self.not_split.extend(for_good.map(|one| one.file.clone()));
+        }
         let (text, useless) = match outcome {
-            Ok(pruned) if pruned.parts + pruned.block_files > 0 => {
+            Ok(pruned) if pruned.parts + pruned.block_files + pruned.split > 0 => {
+                let kept = match pruned.split {
+                    0 => String::new(),
+                    split => format!(" (of {split} of them, what policies protect is kept)"),
+                };
                 let text = format!(
-                    "deleted {} block files and {} compacted parts with {} packets, {}, to make \
+                    "deleted {} block files{kept} and {} compacted parts with {} packets, {}, to make \
                      room on the disk",
-                    pruned.block_files,
+                    pruned.block_files.saturating_add(pruned.split),
                     pruned.parts,
                     grouped(pruned.packets),
                     human_bytes(pruned.bytes),
                 );
                 (text, pruned.waits_for_readers)
             }
-            Ok(_) => {
-                let text = "nothing of the log may be deleted to make room: what is left is its \
-                            newest files (-C makes smaller ones), or protected by policies";
-                (text.to_owned(), true)
+            Ok(pruned) => {
+                let mut text = String::from(
+                    "nothing of the log may be deleted to make room: what is left is its \
+                     newest files (-C makes smaller ones), or protected by policies",
+                );
+                if let Some(first) = pruned.not_split.first() {
+                    let files = pruned.not_split.len();
+                    text += &format!(
+                        "; what policies protect cannot be taken out of {files} files: {}",
+                        first.why
+                    );
+                }
+                (text, true)
             }
             Err(problem) => (format!("cannot make room on the disk: {problem}"), true),
         };

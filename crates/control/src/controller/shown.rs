@@ -80,6 +80,7 @@ impl Controller {
             },
             reports: self.reports(),
             exports: self.exports(),
+            compaction: self.compaction(),
             changes: ChangeStatus {
                 count: delays.count(),
                 seconds_sum: delays.sum().as_secs_f64(),
