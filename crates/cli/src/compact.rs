@@ -1,27 +1,29 @@
 //! `strata compact`: block files into Parquet and pcapng.
 
-use std::io::{self, ErrorKind, Write};
+mod watch;
+
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use strata_archive::{Compacted, Retention, compact_until, encrypt_to};
+use strata_archive::{Compacted, Place, Retention, compact_until, encrypt_to};
 use strata_node::log_directory;
-use strata_store::{Disk, Log};
-use strata_wire::{grouped, human_bytes};
+use strata_sandbox::Owner;
+use strata_store::{Disk, Log, RemovedBy};
+use strata_wire::{Printable, grouped, human_bytes};
 use tracing::{error, info, warn};
 
 use crate::key;
 use crate::logging::LoggingArgs;
 use crate::object_tier::{self, MoveArgs};
 use crate::output::{refuse, standard};
-use crate::prune::{self, RetentionArgs};
+use crate::prune::{self, Pruning, RetentionArgs};
 use crate::record::GroupArgs;
-use crate::signals::stop_on_signal;
-use crate::text::{chain, count_of, duration_ns, percent};
+use crate::signals::{Interrupted, stop_on_signal};
+use crate::text::{count_of, duration_ns, percent};
 
 /// Arguments of `strata compact`.
 #[derive(Debug, clap::Args)]
@@ -33,7 +35,12 @@ Examples:
   duckdb -c \"SELECT * FROM 'log/flows/**/*.parquet' LIMIT 5\"  # no Strata needed
 
 What was compacted stays readable by export, query and info. A block file that is
-still being written, or that is damaged, is left as it is.")]
+still being written, or that is damaged, is left as it is. Ctrl-C ends within a
+second: what is complete stays compacted, and the exit status is 130.
+
+With --watch it waits for the log if that is not there yet, and goes on after
+whatever fails (a lock that somebody else holds, a full disk, a file that cannot be
+read): it says so, and tries again after the next pause.")]
 pub(crate) struct Args {
     /// Read the log in this directory.
     #[arg(value_name = "LOG")]
@@ -63,73 +70,91 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let owner = args.group.owner()?;
+    let pause = args.watch.as_deref().map(pause).transpose()?;
+    let plan = Plan {
+        retention: args.retention.parse()?,
+        yes: args.retention.yes,
+        moving: args.moving.parse(&args.log)?,
+        stop: stop_on_signal()?,
+    };
+    if let Some(pause) = pause {
+        return watch::run(args, &owner, &plan, pause);
+    }
+    let disk = prepare(args, &owner)?;
+    let done = compacted(&disk, &plan.stop);
+    if let Ok(done) = &done {
+        say_damage(done);
+    }
+    plan.prune(&disk)?;
+    let done = done?;
+    if done.interrupted {
+        info!("interrupted: what is compacted stays so, the rest comes with the next run");
+        return Err(Interrupted.into());
+    }
+    plan.move_parts(&disk)?;
+    ensure!(
+        done.damage.is_empty(),
+        "{} left as it is because of damage",
+        count_of(done.damage.len() as u64, "block file")
+    );
+    ensure!(
+        done.unknown_models.is_empty(),
+        "{} recordings whose model cannot be read were left as they are",
+        done.unknown_models.len()
+    );
+    Ok(())
+}
+
+/// Opens the log, and changes what the command line says of it.
+fn prepare(args: &Args, owner: &Owner) -> Result<Arc<dyn Disk>> {
     let disk = object_tier::disk(&args.log)?;
     if owner.group.is_some() {
-        log_directory(&args.log, &owner)?;
+        log_directory(&args.log, owner)?;
     }
-    let moving = args.moving.parse(&args.log)?;
-    let retention = args.retention.parse()?;
-    let pause = args.watch.as_deref().map(pause).transpose()?;
     if !args.encrypt_to.is_empty() {
         let nobody = args.encrypt_to == ["none"];
         let keys: &[String] = if nobody { &[] } else { &args.encrypt_to };
         encrypt_to(&disk, &key::recipients(keys)?)?;
     }
-    let stop = stop_on_signal()?;
-    // Reported once, until it changes.
-    let (mut known, mut known_full) = (None, None);
-    loop {
-        let done = turn(&disk, retention.as_ref(), &stop);
-        let full = done
-            .as_ref()
-            .err()
-            .filter(|error| is_for_want_of_room(error));
-        let full = full.filter(|_| pause.is_some()).map(chain);
-        if let Some(text) = full.as_ref().filter(|_| full != known_full) {
-            warn!("no room to compact, will be tried again: {text}");
-        }
-        let done = if full.is_some() { None } else { Some(done?) };
-        known_full = full;
-        if stop.load(Ordering::Relaxed) {
-            if done.as_ref().is_some_and(|done| done.interrupted) {
-                info!("interrupted: what is compacted stays so, the rest comes with the next run");
-            }
+    Ok(disk)
+}
+
+/// What to do besides compacting, until told to stop.
+struct Plan {
+    retention: Option<Retention>,
+    /// Whether age may delete most of a log whose newest packet is old.
+    yes: bool,
+    moving: Option<(Place, u64)>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Plan {
+    /// Deletes what has expired, which frees space even if compaction finds none.
+    fn prune(&self, disk: &Arc<dyn Disk>) -> Result<()> {
+        if self.is_stopped() {
             return Ok(());
         }
-        if let Some((place, age_ns)) = &moving {
-            let moved = object_tier::apply(&disk, place, *age_ns, false);
-            if pause.is_none() {
-                moved?;
-            } else {
-                // The store may answer again; what is recorded meanwhile must be compacted.
-                let problem = moved.err().map(|error| chain(&error));
-                if let Some(text) = problem.as_ref().filter(|_| problem != known) {
-                    warn!("not moved, will be tried again: {text}");
-                }
-                known = problem;
-            }
-        }
-        let Some(pause) = pause else {
-            let damaged = done.as_ref().map_or(0, |done| done.damage.len());
-            let unknown = done.map_or(0, |done| done.unknown_models.len());
-            ensure!(
-                damaged == 0,
-                "{} left as it is because of damage",
-                count_of(damaged as u64, "block file")
-            );
-            ensure!(
-                unknown == 0,
-                "{unknown} recordings whose model cannot be read were left as they are"
-            );
-            return Ok(());
+        let pruning = Pruning {
+            by: RemovedBy::Compact,
+            dry_run: false,
+            yes: self.yes,
+            always: false,
         };
-        let until = Instant::now() + pause;
-        while Instant::now() < until {
-            if stop.load(Ordering::Relaxed) {
-                return Ok(());
-            }
-            thread::sleep(Duration::from_millis(50));
+        let retention = self.retention.iter();
+        retention
+            .map(|retention| prune::apply(disk, retention, pruning))
+            .collect()
+    }
+
+    fn move_parts(&self, disk: &Arc<dyn Disk>) -> Result<()> {
+        match &self.moving {
+            Some((place, age_ns)) => object_tier::apply(disk, place, *age_ns, false, &self.stop),
+            None => Ok(()),
         }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
     }
 }
 
@@ -142,12 +167,8 @@ fn pause(text: &str) -> Result<Duration> {
     Ok(pause)
 }
 
-/// Compacts, then deletes what has expired, which frees space even if compaction finds none.
-fn turn(
-    disk: &Arc<dyn Disk>,
-    retention: Option<&Retention>,
-    stop: &AtomicBool,
-) -> Result<Compacted> {
+/// Compacts, and says what came of it.
+fn compacted(disk: &Arc<dyn Disk>, stop: &AtomicBool) -> Result<Compacted> {
     let started = Instant::now();
     // So that flows are those that the recording saw. Whatever else is wrong, compaction says.
     if let Ok(log) = Log::on(Arc::clone(disk))
@@ -155,33 +176,18 @@ fn turn(
     {
         warn!("recordings of the log have different tunnels on a UDP port: {error}");
     }
-    let done = compact_until(disk, stop, |_| ());
-    if let Ok(done) = &done {
-        report(done, started.elapsed())?;
-    }
-    if let Some(retention) = retention.filter(|_| !stop.load(Ordering::Relaxed)) {
-        prune::apply(disk, retention, false, false)?;
-    }
-    Ok(done?)
+    let done = compact_until(disk, stop, |_| ())?;
+    report(&done, started.elapsed())?;
+    Ok(done)
 }
 
-/// Whether the disk is full, which may have changed by the next attempt.
-fn is_for_want_of_room(error: &anyhow::Error) -> bool {
-    let mut causes = error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<io::Error>());
-    causes.any(|cause| {
-        matches!(
-            cause.kind(),
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded
-        )
-    })
+fn say_damage(done: &Compacted) {
+    for damage in done.damage.iter().chain(&done.unknown_models) {
+        error!("{}", Printable(&damage.to_string()));
+    }
 }
 
 fn report(done: &Compacted, took: Duration) -> Result<()> {
-    for damage in done.damage.iter().chain(&done.unknown_models) {
-        error!("{damage}");
-    }
     if done.files > 0 {
         writeln!(
             standard(),

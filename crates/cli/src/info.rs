@@ -11,8 +11,10 @@ use strata_blocks::{ClassCount, Record};
 use strata_store::{Damage, Log, Loss, Recording, Select, State, StoreError};
 use strata_wire::{KeepKind, Ledger, Meta, Printable, grouped, human_bytes};
 
+mod balance;
 mod reasons;
 
+use self::balance::Balance;
 use self::reasons::Reasons;
 use crate::key::KeyArgs;
 
@@ -59,6 +61,7 @@ struct Contents {
     encrypted_to: BTreeSet<String>,
     /// Packets stored outside the log's directory.
     elsewhere: u64,
+    balance: Balance,
     reasons: Reasons,
 }
 
@@ -71,6 +74,7 @@ impl Contents {
     fn read(log: &Log, recording: &Recording, reasons: bool) -> Result<Self> {
         let mut contents = Self {
             classes: recording.classes.clone(),
+            balance: Balance::of(log, recording),
             ..Self::default()
         };
         for part in log.archive().parts.iter() {
@@ -178,6 +182,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let drift = crate::drift::read(&args.log, recording.id)?;
         if args.json {
             let mut json = json_of(recording, &contents, stored, ledger.as_ref(), loss);
+            json["uncompacted"] = balance::uncompacted_json(&args.log, &log, recording);
             json["drift"] = serde_json::to_value(&drift)?;
             if args.reasons.is_some() {
                 json["reasons"] = contents.reasons.json();
@@ -187,6 +192,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
         writeln!(out, "{}", heading(&log, recording))?;
         writeln!(out, "{}", table(&contents, stored, ledger.as_ref()))?;
+        write!(out, "{}", contents.gone(ledger.as_ref(), loss))?;
+        write!(
+            out,
+            "{}",
+            balance::uncompacted_line(&args.log, &log, recording)
+        )?;
         if let Some(ledger) = ledger {
             writeln!(out, "{ledger}")?;
             if loss.packets > 0 || loss.incomplete > 0 {
@@ -218,15 +229,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 grouped(detail.over_budget_packets),
                 human_bytes(detail.over_budget_bytes),
                 human_bytes(detail.outside_bytes),
-            )?;
-        }
-        for deleted in &recording.overwritten {
-            writeln!(
-                out,
-                "worker {}: {} files with {} packets were deleted for newer ones (-W)",
-                deleted.worker,
-                grouped(deleted.files),
-                grouped(deleted.packets),
             )?;
         }
         if let Some(drift) = &drift {
@@ -268,6 +270,8 @@ pub(crate) fn print_recording(out: &mut impl Write, dir: &Path, id: u32) -> Resu
         "{}",
         table(&contents, log.stored_bytes(recording)?, ledger.as_ref())
     )?;
+    let (_, loss) = log.accounting(recording)?;
+    write!(out, "{}", contents.gone(ledger.as_ref(), loss))?;
     Ok(())
 }
 
@@ -321,10 +325,12 @@ fn table(contents: &Contents, stored: u64, ledger: Option<&Ledger>) -> String {
     }
     let total = contents.total();
     row("all", "", &total);
-    // Reduction is relative to everything that passed the filter, sampled or not.
-    let captured = ledger.map_or(total.wire_bytes, |l| {
-        l.seen.bytes.saturating_sub(l.filtered.bytes)
-    });
+    // Reduction is relative to everything that passed the filter, sampled or not; once some was deleted,
+    // to what is left of it.
+    let is_whole = contents.balance.is_whole();
+    let captured = ledger
+        .filter(|_| is_whole)
+        .map_or(total.wire_bytes, captured_bytes);
     if contents.compacted > 0 {
         let keys: Vec<&str> = contents.encrypted_to.iter().map(String::as_str).collect();
         let encrypted = match keys[..] {
@@ -343,7 +349,12 @@ fn table(contents: &Contents, stored: u64, ledger: Option<&Ledger>) -> String {
     }
     let _ = write!(
         text,
-        "captured {} -> {} {} ({}): {} of {} bytes",
+        "{} {} -> {} {} ({}): {} of {} bytes",
+        if is_whole {
+            "captured"
+        } else {
+            "of what was captured, still here:"
+        },
         human_bytes(captured),
         if contents.compacted == 0 {
             "block files"
@@ -356,6 +367,11 @@ fn table(contents: &Contents, stored: u64, ledger: Option<&Ledger>) -> String {
         grouped(captured),
     );
     text
+}
+
+/// What passed the filter.
+fn captured_bytes(ledger: &Ledger) -> u64 {
+    ledger.seen.bytes.saturating_sub(ledger.filtered.bytes)
 }
 
 fn loss_text(loss: Loss, live: bool) -> String {
@@ -404,7 +420,10 @@ fn json_of(
         "counts": counts.collect::<Vec<_>>(),
         "compacted_packets": contents.compacted,
         "stored_bytes": stored,
-        "captured_bytes": ledger.map(|l| l.seen.bytes.saturating_sub(l.filtered.bytes)),
+        "captured_bytes": ledger.map(captured_bytes),
+        "in_log": balance::json_of_counts(&contents.total()),
+        "deleted": contents.deleted_json(),
+        "unaccounted_packets": contents.unaccounted(ledger, loss),
         "accounting": recording.ledger,
         "lost_packets": loss.packets,
         "incomplete_packets": loss.incomplete,

@@ -63,7 +63,7 @@ use clap::{Parser, Subcommand};
     max_term_width = 100,
     after_help = "\
 Exit status: 0 on success; 1 if something failed or was damaged (standard error says what); 2 if
-the command line is refused."
+the command line is refused; 130 if compact or move was interrupted before it was done."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -266,6 +266,9 @@ fn failed(error: &anyhow::Error) -> ExitCode {
     }
     if let Some(python::Ended(status)) = error.downcast_ref() {
         return ExitCode::from(*status);
+    }
+    if error.is::<signals::Interrupted>() {
+        return ExitCode::from(signals::Interrupted::STATUS);
     }
     tracing::error!("{}", text::chain(error));
     match error.is::<output::Refused>() {

@@ -3,16 +3,18 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
-use strata_archive::{Place, relocate};
+use strata_archive::{Place, relocate_until};
 use strata_objects::ObjectDisk;
 use strata_store::{Disk, Log, RealDisk};
 use strata_wire::{grouped, human_bytes};
 use tracing::{error, info};
 
 use crate::output::{refuse, standard};
+use crate::signals::{Interrupted, stop_on_signal};
 use crate::text::duration_ns;
 
 /// The disk of the log in a directory, including what is stored elsewhere.
@@ -104,14 +106,23 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         None => Place::Log,
     };
     let age_ns = age(args.older_than.as_deref())?;
-    apply(&disk(&args.log)?, &place, age_ns, true)
+    let disk = disk(&args.log)?;
+    let stop = stop_on_signal()?;
+    apply(&disk, &place, age_ns, true, &stop)
 }
 
-/// Moves files, and reports if anything was done, or `always`.
-pub(crate) fn apply(disk: &Arc<dyn Disk>, place: &Place, age_ns: u64, always: bool) -> Result<()> {
+/// Moves files until told to stop, and reports if anything was done, or `always`.
+pub(crate) fn apply(
+    disk: &Arc<dyn Disk>,
+    place: &Place,
+    age_ns: u64,
+    always: bool,
+    stop: &AtomicBool,
+) -> Result<()> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH)?;
     let now_ns = u64::try_from(since.as_nanos())?;
-    let moved = relocate(disk, place, now_ns.saturating_sub(age_ns), |_| ())?;
+    let until_ns = now_ns.saturating_sub(age_ns);
+    let moved = relocate_until(disk, place, until_ns, stop, |_| ())?;
     if always || moved.parts > 0 {
         writeln!(
             standard(),
@@ -135,6 +146,10 @@ pub(crate) fn apply(disk: &Arc<dyn Disk>, place: &Place, age_ns: u64, always: bo
             "{} damaged parts were left where they are",
             moved.damage.len()
         );
+    }
+    if moved.interrupted {
+        info!("interrupted: what was moved stays there, the rest is where it was");
+        return Err(Interrupted.into());
     }
     Ok(())
 }

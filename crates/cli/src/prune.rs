@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use strata_archive::{PROTECTED, Retention, prune, retention_class};
-use strata_store::{Disk, Log};
+use strata_archive::{PROTECTED, PruneOptions, Retention, prune_as, retention_class};
+use strata_store::{Disk, Log, RemovedBy};
 use strata_wire::{Printable, grouped, human_bytes};
 use tracing::{info, warn};
 
@@ -35,6 +35,12 @@ pub(crate) struct RetentionArgs {
     /// policy protects and what was moved elsewhere are never deleted for space.
     #[arg(long, value_name = "SIZE")]
     max_size: Option<String>,
+
+    /// Let age delete more than half of the log although its newest packet is more than an hour old.
+    /// Without this such a deletion is refused, since a clock that is far ahead looks the same; while
+    /// packets are recorded it is not needed.
+    #[arg(long)]
+    pub(crate) yes: bool,
 }
 
 impl RetentionArgs {
@@ -87,7 +93,9 @@ Examples:
   strata prune log/ --max-size 500G --dry-run
 
 Compacted files are deleted by hour and class. A block file holds packets of all classes
-and stays as long as the class that is kept longest. A file that is still being written
+and stays as long as the class that is kept longest; but of one with some of what a policy
+protects, that is compacted and kept, and the rest deleted. `strata info` counts what was
+deleted, by recording, class and reason. A file that is still being written
 stays until it is complete: `strata record -G 3600` completes one every hour. What remains of
 a recording is its entry in manifest.json (counts and names), its model, and statistics
 without packets or addresses (checkpoint, drift).")]
@@ -113,26 +121,64 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         ));
     };
     warn_of_unknown_classes(&disk, &retention)?;
-    apply(&disk, &retention, args.dry_run, true)
+    let pruning = Pruning {
+        by: RemovedBy::Prune,
+        dry_run: args.dry_run,
+        yes: args.retention.yes,
+        always: true,
+    };
+    apply(&disk, &retention, pruning)
 }
 
-/// Prunes, and reports if anything was done, or `always`.
-pub(crate) fn apply(
-    disk: &Arc<dyn Disk>,
-    retention: &Retention,
-    dry_run: bool,
-    always: bool,
-) -> Result<()> {
+/// How to prune.
+#[derive(Clone, Copy)]
+pub(crate) struct Pruning {
+    /// What prunes, for the record.
+    pub(crate) by: RemovedBy,
+    pub(crate) dry_run: bool,
+    /// Whether age may delete most of a log whose newest packet is old.
+    pub(crate) yes: bool,
+    /// Report even if nothing was done.
+    pub(crate) always: bool,
+}
+
+/// Prunes, and reports.
+pub(crate) fn apply(disk: &Arc<dyn Disk>, retention: &Retention, pruning: Pruning) -> Result<()> {
+    let Pruning {
+        by,
+        dry_run,
+        yes,
+        always,
+    } = pruning;
     let since = SystemTime::now().duration_since(UNIX_EPOCH)?;
-    let now_ns = u64::try_from(since.as_nanos())?;
-    let pruned = prune(disk, retention, now_ns, dry_run)?;
+    let options = PruneOptions {
+        now_ns: u64::try_from(since.as_nanos())?,
+        dry_run,
+        by,
+        may_take_most: yes,
+    };
+    let pruned = prune_as(disk, retention, &options)?;
+    if let Some(most) = &pruned.would_take_most {
+        warn!("it would be refused: {most}");
+    }
+    for problem in pruned.not_split.iter().filter(|_| always) {
+        warn!(
+            "left as it is, with what policies protect: {}",
+            Printable(&problem.why)
+        );
+    }
     for problem in pruned.unknown_models.iter().filter(|_| always) {
         warn!("{problem}");
     }
-    if always || pruned.parts + pruned.block_files > 0 {
+    let upmost = if dry_run && pruned.split > 0 {
+        "up to "
+    } else {
+        ""
+    };
+    if always || pruned.parts + pruned.block_files + pruned.split > 0 {
         writeln!(
             standard(),
-            "{} {} and {}, {} packets, {}; {} left",
+            "{} {} and {}, {upmost}{} packets, {upmost}{}; {} left",
             if dry_run { "would delete" } else { "deleted" },
             count_of(pruned.parts, "part"),
             count_of(pruned.block_files, "block file"),
@@ -140,6 +186,13 @@ pub(crate) fn apply(
             human_bytes(pruned.bytes),
             human_bytes(pruned.bytes_left),
         )?;
+    }
+    if pruned.split > 0 {
+        info!(
+            "of {} more, what policies protect {} kept and compacted",
+            count_of(pruned.split, "block file"),
+            if dry_run { "would be" } else { "is" },
+        );
     }
     if always && pruned.being_written > 0 {
         info!(

@@ -1,5 +1,6 @@
 //! Signals, and what they ask for.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -11,6 +12,24 @@ use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::SignalOnly;
 use signal_hook::low_level::{emulate_default_handler, pipe};
 use strata_node::Waker;
+
+/// A command was interrupted before it was done, and has said what was. The program ends with
+/// [`Interrupted::STATUS`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Interrupted;
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+impl Interrupted {
+    /// As shells have it for SIGINT.
+    pub(crate) const STATUS: u8 = 130;
+}
 
 /// Set by the first interrupt or termination signal, so that what was read is recorded properly.
 /// The second one ends the program at once.

@@ -29,7 +29,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let log = Log::on(object_tier::disk(&args.log)?)?;
     let verified = verify(&log, args.key.read()?.as_ref())?;
     for warning in &verified.warnings {
-        warn!("{warning}");
+        warn!("{}", Printable(&warning.to_string()));
     }
     for damage in &verified.damage {
         error!("{}", Printable(&damage.to_string()));
@@ -41,9 +41,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             args.log.display()
         );
     }
+    let but = match verified.warnings.len() {
+        0 => String::new(),
+        warnings => format!(", but for {}", count_of(warnings as u64, "warning")),
+    };
     writeln!(
         standard(),
-        "{} with {} packets, {}: all as they were written",
+        "{} with {} packets, {}: all as they were written{but}",
         count_of(verified.files, "file"),
         grouped(verified.packets),
         human_bytes(verified.bytes),

@@ -218,7 +218,7 @@ fn a_log_in_an_object_store_is_used_as_before() {
     ok(server.ask().arg("compact").arg(&log));
     let pruned = server
         .ask()
-        .args(["prune", "--keep", "1d"])
+        .args(["prune", "--keep", "1d", "--yes"])
         .arg(&log)
         .output()
         .unwrap();
@@ -273,7 +273,7 @@ fn what_is_encrypted_moves_as_it_is_beside_a_compaction() {
     assert!(export(server.ask(), &log, &["--key", other]) == before);
     let verified = ok(server.ask().arg("verify").arg(&log).args(["--key", other]));
     assert!(verified.contains("94 packets"), "{verified}");
-    let pruned = ok(server.ask().args(["prune", "--keep", "1d"]).arg(&log));
+    let pruned = ok(server.ask().args(["prune", "--keep", "1d", "--yes"]).arg(&log));
     assert!(pruned.starts_with("deleted"), "{pruned}");
     assert_eq!(server.objects().len(), 0, "the newest part goes too");
 }

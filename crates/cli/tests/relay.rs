@@ -379,7 +379,7 @@ fn a_relayed_log_is_found_in_verified_compacted_and_pruned() {
     }
     assert_eq!(block_files(&relayed), Vec::<PathBuf>::new());
     same("compacted");
-    let (text, done) = says(&["prune", "--keep", "1d"], &relayed);
+    let (text, done) = says(&["prune", "--keep", "1d", "--yes"], &relayed);
     assert!(done && text.contains("deleted"), "{text}");
     assert!(says(&["verify"], &relayed).1);
 }

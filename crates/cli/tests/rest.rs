@@ -8,9 +8,13 @@
 #[path = "common/program.rs"]
 mod program;
 
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
+use strata_store::{Disk as _, RealDisk};
 use strata_testkit::{data_dir, workspace_root};
 
 use program::{failed, ok, record, strata};
@@ -92,13 +96,28 @@ fn a_compacted_log_is_exported_described_verified_and_pruned() {
     assert!(would.contains("would delete 2 parts"), "{would}");
     let done = ok(strata()
         .args(["prune", "--keep", "1d", "--keep-class", "anomalous:36500d"])
+        .arg("--yes")
         .arg(&log));
     assert!(done.contains("deleted 1 part "), "{done}");
     assert_eq!(files(&log.join("packets"), ".parquet").len(), 1);
     ok(strata().arg("verify").arg(&log));
-    let done = ok(strata().args(["prune", "--keep", "1d"]).arg(&log));
+    let refused = failed(strata().args(["prune", "--keep", "1d"]).arg(&log));
+    assert!(refused.contains("--yes"), "it may be the clock: {refused}");
+    let done = ok(strata().args(["prune", "--keep", "1d", "--yes"]).arg(&log));
     assert!(done.contains("deleted 1 part "), "the newest too: {done}");
     assert_eq!(files(&log, ".parquet"), [] as [PathBuf; 0]);
+    let info = ok(strata().arg("info").arg(&log));
+    let closes = "logged 67 690 packets = 0 in the log + 67 690 deleted\n";
+    assert!(info.contains(closes), "{info}");
+    let json = ok(strata().args(["info", "--json"]).arg(&log));
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let deleted = json[0]["deleted"].as_array().unwrap().iter();
+    let deleted = deleted.map(|row| {
+        assert_eq!((&row["for"], &row["by"]), (&json!("age"), &json!("prune")));
+        row["packets"].as_u64().unwrap()
+    });
+    assert_eq!(deleted.sum::<u64>(), 67_690);
+    assert_eq!(json[0]["unaccounted_packets"], 0);
     let unclear = strata().arg("prune").arg(&log).output().unwrap();
     assert_eq!(unclear.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&unclear.stderr).contains("--max-size"));
@@ -128,14 +147,158 @@ fn what_is_too_old_is_deleted_from_block_files_too_and_a_misspelt_class_is_said(
         done.contains("would delete 0 parts and 1 block file,"),
         "{done}"
     );
-    assert!(warning.is_empty(), "{warning}");
+    assert!(warning.contains("--yes"), "{warning}");
     assert!(!files(&log.join("blocks"), ".strata").is_empty());
-    let (done, _) = prune(&["--keep", "1d"]);
+    let (done, _) = prune(&["--keep", "1d", "--yes"]);
     assert!(done.contains("1 block file, 67 690 packets"), "{done}");
     assert!(files(&log.join("blocks"), ".strata").is_empty());
     assert!(files(&log.join("blocks"), ".index").is_empty());
     ok(strata().arg("verify").arg(&log));
     assert!(ok(strata().arg("info").arg(&log)).contains("recording 1, closed"));
+}
+
+/// A `strata compact --watch`, of which what it says is read.
+struct Watch {
+    child: Child,
+    said: BufReader<ChildStderr>,
+    text: String,
+}
+
+impl Watch {
+    fn start(log: &Path) -> Self {
+        let mut command = strata();
+        command.arg("compact").arg(log).args(["--watch", "20ms"]);
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let said = BufReader::new(child.stderr.take().unwrap());
+        Self {
+            child,
+            said,
+            text: String::new(),
+        }
+    }
+
+    /// Waits until it says this.
+    fn says(&mut self, what: &str) {
+        loop {
+            let mut line = String::new();
+            let read = self.said.read_line(&mut line).unwrap();
+            assert!(read > 0, "it has ended without '{what}': {}", self.text);
+            self.text += &line;
+            if line.contains(what) {
+                return;
+            }
+        }
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let id = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(id, signal).unwrap();
+    }
+
+    /// Interrupts it; what it said in all.
+    fn end(mut self) -> String {
+        self.signal(rustix::process::Signal::INT);
+        self.said.read_to_string(&mut self.text).unwrap();
+        assert_eq!(self.child.wait().unwrap().code(), Some(0), "{}", self.text);
+        self.text
+    }
+}
+
+fn until(what: &str, holds: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !holds() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// It waits for the log, and for whoever else compacts or prunes; it says each once.
+#[test]
+fn a_watch_goes_on_whatever_is_in_its_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let mut watch = Watch::start(&log);
+    watch.says("waiting for the log");
+    let trace = data_dir().join("labelled/cic2017-sqli/trace.pcap");
+    ok(&mut record(&trace, &log));
+    let is_compacted = || files(&log.join("blocks"), ".strata").is_empty();
+    until("it is compacted", is_compacted);
+    // As another compaction or pruning holds it.
+    let disk = RealDisk::at(&log);
+    let held = loop {
+        // It is free between two turns.
+        if let Some(held) = disk.lock_for_compacting().unwrap() {
+            break held;
+        }
+    };
+    ok(&mut record(&trace, &log));
+    watch.says("another process is compacting or pruning this log");
+    assert!(!is_compacted());
+    drop(held);
+    watch.says("compaction works again");
+    until("it is compacted again", is_compacted);
+    // What cannot be read now, as a disk with an error.
+    let manifest = log.join("manifest.json");
+    let away = dir.path().join("away");
+    std::fs::rename(&manifest, &away).unwrap();
+    watch.says("not compacted");
+    std::fs::rename(&away, &manifest).unwrap();
+    watch.says("compaction works again");
+    let text = watch.end();
+    assert_eq!(text.matches("waiting for the log").count(), 1, "{text}");
+    assert_eq!(text.matches("another process is").count(), 1, "{text}");
+}
+
+/// Ctrl-C ends compaction at once, with status 130, and the log is as before.
+#[test]
+fn compaction_that_is_interrupted_ends_at_once_and_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let trace = data_dir().join("labelled/mix-test/trace.pcap");
+    ok(record(trace, &log).args(["--mode", "log-all"]));
+    let compact = || {
+        let mut command = strata();
+        command.arg("compact").arg(&log);
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let mut child = compact();
+    let staging = log.join("staging");
+    until("it writes parts", || {
+        staging.exists() && !files(&staging, ".packets").is_empty()
+    });
+    let since = Instant::now();
+    let id = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
+    let status = child.wait().unwrap();
+    let took = since.elapsed();
+    assert_eq!(status.code(), Some(130));
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    assert_eq!(files(&staging, ""), [] as [PathBuf; 0]);
+    assert_eq!(files(&log.join("blocks"), ".strata").len(), 1);
+    let verified = ok(strata().arg("verify").arg(&log));
+    assert!(verified.contains("67 690 packets"), "{verified}");
+    assert!(compact().wait().unwrap().success());
+    ok(strata().arg("verify").arg(&log));
+}
+
+#[test]
+fn a_flipped_byte_in_an_index_is_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let trace = data_dir().join("labelled/cic2017-sqli/trace.pcap");
+    ok(&mut record(trace, &log));
+    let index = files(&log.join("blocks"), ".index").remove(0);
+    let mut bytes = std::fs::read(&index).unwrap();
+    let at = bytes.len() / 2;
+    bytes[at] ^= 4;
+    std::fs::write(&index, &bytes).unwrap();
+    let text = failed(strata().arg("verify").arg(&log));
+    assert!(
+        text.contains(".index") && text.contains("nothing is lost"),
+        "{text}"
+    );
 }
 
 #[test]

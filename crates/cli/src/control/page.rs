@@ -264,8 +264,20 @@ fn arrivals(status: &Status) -> impl Iterator<Item = Row> {
         );
         row("export", counts)
     });
+    let waits = status.compaction.filter(|lag| lag.in_use && lag.files > 0);
+    let compacted = waits.map(|lag| {
+        let mut text = format!(
+            "{} with {} not compacted yet",
+            count_of(lag.files, "complete block file"),
+            human_bytes(lag.bytes),
+        );
+        if let Some(oldest) = lag.oldest_seconds {
+            text += &format!(", the oldest for {oldest:.0} s");
+        }
+        row("compaction", text)
+    });
     let asked = asked.into_iter().chain(installed).chain(reported);
-    let asked = asked.chain(exported);
+    let asked = asked.chain(exported).chain(compacted);
     interfaces.chain(lost).chain(asked)
 }
 
@@ -424,6 +436,7 @@ mod tests {
             vectors: VectorStatus::default(),
             reports: None,
             exports: Vec::new(),
+            compaction: None,
             version: "0.1.0".into(),
             pid: 7,
             log: "log/\u{1b}[2J".into(),
