@@ -9,31 +9,39 @@ export interface Loaded<T> {
   again: () => void;
 }
 
-/** Loads when one of `on` changes, and gives up what is under way. The data before stays shown. */
-export function useLoad<T>(load: (signal: AbortSignal) => Promise<T>, on: unknown[]): Loaded<T> {
-  const [state, setState] = useState<Omit<Loaded<T>, "again">>({
-    data: null,
-    problem: null,
-    loading: true,
-  });
+/**
+ * Loads when one of `on` changes, and gives up what is under way. `about` is what the data is of: while it
+ * is the same the data before stays shown, of something else it does not.
+ */
+export function useLoad<T>(
+  load: (signal: AbortSignal) => Promise<T>,
+  on: unknown[],
+  about: unknown[] = on,
+): Loaded<T> {
+  const of = JSON.stringify(about);
+  const [state, setState] = useState<Omit<Loaded<T>, "again"> & { of: string }>({ ...NOTHING_YET, of });
   const [turn, setTurn] = useState(0);
   useEffect(() => {
     const control = new AbortController();
-    setState((before) => ({ ...before, loading: true }));
+    setState((before) => ({ ...(before.of === of ? before : NOTHING_YET), loading: true, of }));
     load(control.signal).then(
       (data) => {
-        if (!control.signal.aborted) setState({ data, problem: null, loading: false });
+        if (!control.signal.aborted) setState({ data, problem: null, loading: false, of });
       },
       (error: unknown) => {
         if (control.signal.aborted) return;
-        setState((before) => ({ data: before.data, problem: asRefused(error), loading: false }));
+        setState((before) => ({ data: before.data, problem: asRefused(error), loading: false, of }));
       },
     );
     return () => control.abort();
   }, [...on, turn]);
   const again = useCallback(() => setTurn((turn) => turn + 1), []);
-  return { ...state, again };
+  // Drawn once before the effect has run.
+  const { data, problem, loading } = state.of === of ? state : NOTHING_YET;
+  return { data, problem, loading, again };
 }
+
+const NOTHING_YET = { data: null, problem: null, loading: true };
 
 export function asRefused(error: unknown): Refused {
   if (error instanceof Refused) return error;

@@ -74,9 +74,21 @@ export function moving(turn) {
   return tick;
 }
 
-function stream(response, events) {
+/** Ends a stream where it stands: the connection breaks. */
+export const BREAK = Symbol("break");
+/** Keeps a stream open without an end. */
+export const HANG = Symbol("hang");
+
+/** Events in pieces, one after the other, or promises of them; a text is sent as it is. */
+async function stream(response, events) {
   response.writeHead(200, { "Content-Type": "application/x-ndjson" });
-  response.end(events.map((event) => JSON.stringify(event)).join("\n"));
+  for await (const event of events) {
+    if (event === HANG) return;
+    if (event === BREAK) return response.destroy();
+    const text = typeof event === "string" ? event : `${JSON.stringify(event)}\n`;
+    await new Promise((sent) => response.write(text, sent));
+  }
+  response.end();
 }
 
 /**
@@ -84,21 +96,21 @@ function stream(response, events) {
  * function of the URL. `every` is milliseconds between ticks.
  */
 export async function mock({ over = {}, ticks = moving, every = 1000, port = 0 } = {}) {
-  const server = createServer((request, response) => {
+  const server = createServer(async (request, response) => {
     const url = new URL(request.url, "http://localhost");
     if (!url.pathname.startsWith("/api/")) return page(url, response);
     const route = ROUTES.find(({ method, pattern }) => method === request.method && pattern.test(url.pathname));
     if (!route) return response.writeHead(404).end('{"error":"no such thing","code":"not_found"}');
     const { operationId, responses } = route.operation;
     const own = over[operationId];
-    const value = typeof own === "function" ? own(url, request) : own;
+    const value = await (typeof own === "function" ? own(url, request) : own);
     if (value?.status) {
       response.writeHead(value.status, { "Content-Type": "application/json" });
       return response.end(JSON.stringify(value.body));
     }
     if (operationId === "live") return live(response, ticks, every);
-    if (operationId === "search") return stream(response, value ?? found());
-    if (operationId === "verify") return stream(response, value ?? [{ event: "done", files: 3, bytes: 70000, damaged: [] }]);
+    if (operationId === "search") return void stream(response, value ?? found());
+    if (operationId === "verify") return void stream(response, value ?? [{ event: "done", files: 3, bytes: 70000, damaged: [] }]);
     const [status, said] = Object.entries(responses).find(([code]) => code.startsWith("2"));
     const schema = said.content?.["application/json"]?.schema;
     response.writeHead(Number(status), { "Content-Type": "application/json" });

@@ -39,6 +39,14 @@ export class Refused extends Error {
   }
 }
 
+/** A stream that ended before the server said that it is at its end. */
+export function brokenOff(): Refused {
+  return new Refused(0, {
+    error: "the answer broke off before its end: what came of it is not all of it",
+    code: "internal",
+  });
+}
+
 type Id = keyof operations;
 type Of<I extends Id, Place extends "path" | "query"> = operations[I] extends {
   parameters: { [K in Place]?: infer Values };
@@ -176,14 +184,16 @@ export async function call<I extends Id>(id: I, request: Request<I> = {}): Promi
 /** Longest line of a stream, in characters: more is not what this server sends. */
 const LINE_LONGEST = 16 << 20;
 
-/** Reads newline-delimited JSON as it comes; ends with the signal. */
+/** Reads newline-delimited JSON as it comes; ends with the signal. For `stream.ts`, which tells parts from the whole. */
 export async function* lines<T>(url: string, signal: AbortSignal): AsyncGenerator<T> {
   const response = await send("GET", url, undefined, signal);
   if (!response.body) return;
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { done, value } = await reader.read();
+    const { done, value } = await reader.read().catch((error: unknown) => {
+      throw signal.aborted ? error : brokenOff();
+    });
     rest += value ?? "";
     let end = rest.indexOf("\n");
     while (end >= 0) {
@@ -195,7 +205,8 @@ export async function* lines<T>(url: string, signal: AbortSignal): AsyncGenerato
     if (rest.length > LINE_LONGEST) throw new Error("the server sent a line without end");
     if (done) break;
   }
-  if (rest !== "") yield JSON.parse(rest) as T;
+  // Each line ends with its line feed: what is left was cut off.
+  if (rest !== "") throw brokenOff();
 }
 
 /** Nanoseconds since 1970 of a time of the API, `2026-01-31T13:00:00.123456789Z`. */

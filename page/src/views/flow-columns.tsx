@@ -1,6 +1,6 @@
 // What can be shown of a flow.
 import { type Flow, nanoseconds } from "../api/client";
-import { bytes, count, duration, percent, time } from "../format";
+import { bytes, count, duration, percent, plural, time } from "../format";
 import type { Column } from "../ui/table";
 
 export function end(address: string, port: number | null | undefined): string {
@@ -51,7 +51,7 @@ export const columns: Column<Flow>[] = [
     sorts: true,
     cell: (flow) => bytes(flow.kept_bytes),
   },
-  { key: "class", name: "Class", width: 5.8, sorts: true, cell: (flow) => <ClassName of={flow.class} /> },
+  { key: "class", name: "Class", width: 5.8, grow: 1, sorts: true, cell: (flow) => <Classes of={flow} /> },
   {
     key: "score",
     name: "Sure",
@@ -89,6 +89,23 @@ export const NARROW: Column<Flow>[] = columns
     );
     return { ...column, width: 6.4, cell };
   });
+
+/** The class of most of a flow's packets; where some have another, that they do. */
+function Classes({ of: flow }: { of: Flow }) {
+  const others = flow.classes.filter((one) => one.class !== flow.class);
+  const each = flow.classes.map((one) => `${one.class} ${plural(one.packets, "packet")}`).join(", ");
+  return (
+    <span title={others.length > 0 ? each : undefined}>
+      <ClassName of={flow.class} />
+      {others.map((one) => (
+        <span key={one.class}>
+          {" + "}
+          <ClassName of={one.class} />
+        </span>
+      ))}
+    </span>
+  );
+}
 
 export function ClassName(props: { of: string }) {
   const kind = props.of === "benign" ? "" : props.of === "unclassified" ? "warn" : "bad";

@@ -1,7 +1,8 @@
 // A flow: its packets in both directions.
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
-import { address, call, lines as ndjson, nanoseconds } from "../api/client";
-import type { Changed, Covered, Flow, Packet, Policy, SearchEvent, Session } from "../api/client";
+import { call, nanoseconds } from "../api/client";
+import type { Changed, Covered, Flow, Packet, Policy, Session } from "../api/client";
+import { flowOf, type FlowFound, type Identity, type Known, type Part, shown } from "../api/stream";
 import { bytes, count, dayTime, duration, filterOf, percent, plural, time, toLocal, zone } from "../format";
 import { asRefused, useLoad, useMedia } from "../hooks";
 import type { View } from "../main";
@@ -17,34 +18,34 @@ import { moment } from "./times";
 const PAGE = 500;
 const PACKETS_MOST = 200_000;
 
-/** The first flow that a search finds, as soon as it does. */
-async function firstFlow(
-  log: string,
-  query: { filter?: string; from?: string; to?: string },
-  signal: AbortSignal,
-  is: (flow: Flow) => boolean,
-): Promise<Flow | null> {
-  const stop = new AbortController();
-  const end = () => stop.abort();
-  signal.addEventListener("abort", end);
-  try {
-    const url = address("search", { path: { log }, query: { ...query, points: 10 } });
-    for await (const event of ndjson<SearchEvent>(url, stop.signal)) {
-      if (event.event === "error") throw new Error(event.problem?.error ?? "the search failed");
-      const flow = event.rows?.find(is);
-      if (flow) return flow;
-      // A quick search has no progress to tell of.
-      if (event.event === "done" && event.search) {
-        const page = await call("flows", { path: { search: event.search }, query: { limit: 100 }, signal: stop.signal });
-        return page.rows.find(is) ?? null;
-      }
-    }
-    return null;
-  } finally {
-    stop.abort();
-    signal.removeEventListener("abort", end);
-  }
+/** A flow with its sums, as far as they are known. */
+interface Counted {
+  /** Null while it is counted, and where no search finds it. */
+  found: FlowFound | null;
+  soFar: Part<Flow> | null;
+  share: number;
+  counting: boolean;
+  problem: Error | null;
+  again: () => void;
 }
+
+function useCounted(log: string, flow: string, query: { filter: string; from: string; to: string }): Counted {
+  const { filter, from, to } = query;
+  const [news, setNews] = useState<{ share: number; soFar: Part<Flow> | null }>(NO_NEWS);
+  const { data, loading, problem, again } = useLoad<Counted["found"]>(
+    async (signal) => {
+      setNews(NO_NEWS);
+      if (filter === "") return null;
+      return flowOf(log, { filter, from, to }, ({ id }) => id === flow, signal, (share, found) => {
+        setNews(({ soFar }) => ({ share, soFar: found ?? soFar }));
+      });
+    },
+    [log, flow, from, to, filter],
+  );
+  return { found: data, ...news, counting: loading && data === null, problem, again };
+}
+
+const NO_NEWS = { share: 0, soFar: null };
 
 export function FlowView({ place, session }: View) {
   const log = place.query.get("log") ?? "";
@@ -52,12 +53,10 @@ export function FlowView({ place, session }: View) {
   const from = place.query.get("from") ?? "";
   const to = place.query.get("to") ?? "";
   const filter = place.query.get("filter") || filterOf(flow);
-  const facts = useLoad(
-    async (signal) => (filter === "" ? null : firstFlow(log, { filter, from, to }, signal, ({ id }) => id === flow)),
-    [log, flow, from, to, filter],
-  );
+  const counted = useCounted(log, flow, { filter, from, to });
   const packets = usePackets(log, flow, from, to);
-  const one = facts.data;
+  const { found, counting } = counted;
+  const one = found?.flow;
   return (
     <>
       <p class="crumbs">
@@ -71,11 +70,19 @@ export function FlowView({ place, session }: View) {
           <a href={changed(place, { from: null, to: null })}>all of it</a>.
         </p>
       )}
-      {one && <Facts flow={one} log={log} session={session} from={from} to={to} opened={place.query.has("label")} />}
-      {one && session.recorders.length === 0 && (
+      <Loading when={counting && filter !== ""}>
+        Counting its packets, {percent(counted.share)} of the log read
+        {counted.soFar && `: ${counted.soFar.said(amounts)}`} …
+      </Loading>
+      <Problem of={counted.problem} again={counted.again} />
+      {found && <Facts {...found} log={log} session={session} from={from} to={to} opened={place.query.has("label")} />}
+      {found && session.recorders.length === 0 && (
         <p class="quiet">
           What is kept of such flows is changed at a running recording: start strata serve with its --socket.
         </p>
+      )}
+      {!found && !counting && !counted.problem && filter !== "" && (
+        <p>No search finds this flow{from !== "" || to !== "" ? " in this time" : ""}: its sums are not known.</p>
       )}
       <Problem of={packets.problem} again={packets.again} />
       <section class="card" aria-label="Packets">
@@ -119,8 +126,15 @@ function packetLink(log: string, packet: string, query: URLSearchParams): string
   });
 }
 
+function amounts(flow: Flow): string {
+  return `${plural(flow.packets + flow.packets_back, "packet")}, ${bytes(flow.wire_bytes)}`;
+}
+
 interface FactsProps {
-  flow: Flow;
+  flow: Identity;
+  sums: Known<Flow>;
+  /** Its class, as far as it was read: the label that somebody gives is likely another one. */
+  mostly: string;
   log: string;
   session: Session;
   from: string;
@@ -142,23 +156,16 @@ function Facts(props: FactsProps) {
   const policy = (action: string) => link("/policies", { match: flow.filter, action, log });
   return (
     <>
-      <div class="figures">
-        <Big value={count(flow.packets + flow.packets_back)} of={`packets, ${count(flow.packets_back)} back`} />
-        <Big value={bytes(flow.wire_bytes)} of="captured" />
-        <Big value={bytes(flow.kept_bytes)} of="kept" />
-        <Big value={duration(seconds(flow))} of={`from ${dayTime(nanoseconds(flow.first))}`} />
-      </div>
-      <p>
-        <ClassName of={flow.class} />
-        {flow.score !== null && <>, by up to {percent(flow.score)} of the trees</>}
-        {flow.name && (
-          <>
-            {" "}
-            · <b>{flow.name}</b>
-          </>
-        )}
-        {flow.community_id && <small> Community ID {flow.community_id}</small>}
-      </p>
+      {shown(props.sums, (sums) => (
+        <Sums of={sums} />
+      ))}
+      {(flow.name || flow.community_id) && (
+        <p>
+          {flow.name && <b>{flow.name}</b>}
+          {flow.name && flow.community_id && " · "}
+          {flow.community_id && <small>Community ID {flow.community_id}</small>}
+        </p>
+      )}
       {policies.map(({ id, action, priority, packets }) => (
         <p key={id}>
           A policy for exactly this flow is at work: <b>{action}</b>, priority {priority}, applied to{" "}
@@ -185,6 +192,30 @@ function Facts(props: FactsProps) {
   );
 }
 
+function Sums({ of: flow }: { of: Flow }) {
+  const all = flow.packets + flow.packets_back;
+  return (
+    <>
+      <div class="figures">
+        <Big value={count(all)} of={`packet${all === 1 ? "" : "s"}, ${count(flow.packets_back)} back`} />
+        <Big value={bytes(flow.wire_bytes)} of="captured" />
+        <Big value={bytes(flow.kept_bytes)} of="kept" />
+        <Big value={duration(seconds(flow))} of={`from ${dayTime(nanoseconds(flow.first))}`} />
+      </div>
+      <p class="classes">
+        {flow.classes.map(({ class: name, packets }, index) => (
+          <span key={name}>
+            {index > 0 && ", "}
+            <ClassName of={name} />
+            {flow.classes.length > 1 && <> {plural(packets, "packet")}</>}
+          </span>
+        ))}
+        {flow.score !== null && <>; the surest verdict by {percent(flow.score)} of the trees</>}
+      </p>
+    </>
+  );
+}
+
 /** Text of a command line, in quotes where a shell needs them. */
 function quoted(text: string): string {
   return /^[\w./:=@%+-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
@@ -193,7 +224,7 @@ function quoted(text: string): string {
 /** Says what the flow is, to train a model on: here, if the server keeps labels, else in a shell. */
 function LabelFlow(props: FactsProps) {
   const { flow, session, opened } = props;
-  const [label, setLabel] = useState(flow.class === "benign" ? "attack" : "benign");
+  const [label, setLabel] = useState(props.mostly === "benign" ? "attack" : "benign");
   const [state, setState] = useState<{ done: Changed | null; problem: Error | null; busy: boolean }>(UNLABELLED);
   const path = session.logs.find(({ id }) => id === props.log)?.path ?? "LOG";
   const may = session.keeps && session.roles.includes("change") && !session.read_only;
@@ -277,7 +308,7 @@ function usePackets(log: string, flow: string, from: string, to: string): Packet
         more: page.next !== null,
         loading: false,
         command: page.command,
-        covered: page.covered,
+        covered: before.covered?.complete === false ? before.covered : page.covered,
         problem: null,
       }));
     } catch (error) {

@@ -20,6 +20,7 @@ export function useLog(id: string, session: Session, on: unknown[]): { log: Log 
       return { log: logs.find((log) => log.id === id) ?? null, recorder: all.find(({ log }) => log === id) ?? null };
     },
     [id, watched, ...on],
+    [id],
   );
   const log = known.data?.log ?? null;
   return { log: log?.id === id ? log : null, sampled: log ? sampledOut(log, known.data?.recorder ?? null) : null };

@@ -120,8 +120,8 @@ function OneRecorder(props: OneProps) {
   const [dialog, setDialog] = useState(false);
   // After an interruption the server knows what came meanwhile.
   const up = tick?.up ?? false;
-  const history = useLoad<Series>((signal) => call("history", { path: { recorder: id }, signal }), [id, up]);
-  const known = useLoad<Event[]>((signal) => call("events", { path: { recorder: id }, signal }), [id, up]);
+  const history = useLoad<Series>((signal) => call("history", { path: { recorder: id }, signal }), [id, up], [id]);
+  const known = useLoad<Event[]>((signal) => call("events", { path: { recorder: id }, signal }), [id, up], [id]);
   const events = useMemo(() => merged(known.data ?? [], props.fresh), [known.data, props.fresh]);
   const spans: readonly (readonly [string, string])[] = props.log === null ? SPANS : [...SPANS, ...OLDER];
   const shown = spans.some(([seconds]) => seconds === span) ? span : "300";
@@ -450,7 +450,7 @@ const SLOWLY_MS = 15_000;
 
 /** The model against the traffic, and the budget of detail: of the whole status, now and then. */
 function Fit(props: { recorder: string; up: boolean }) {
-  const recorders = useLoad<Recorder[]>((signal) => call("recorders", { signal }), [props.up]);
+  const recorders = useLoad<Recorder[]>((signal) => call("recorders", { signal }), [props.up], [props.recorder]);
   const { again } = recorders;
   useEffect(() => {
     const timer = setInterval(() => {

@@ -1,6 +1,7 @@
 // Policies: what they match, how often they did, a new one tried on the log before it is added.
 import { useEffect, useState } from "preact/hooks";
 import { call, type Changed, type Policy, type Schemas } from "../api/client";
+import { covered, shown } from "../api/stream";
 import { bytes, count, plural } from "../format";
 import { asRefused, useLoad, useSettled } from "../hooks";
 import type { View } from "../main";
@@ -210,11 +211,15 @@ function NewPolicy(props: NewProps) {
               <p class="quiet">Looking what it would have matched …</p>
             ) : (
               <>
-                <p>
-                  In the log it would have matched <b>{plural(tried.packets, "packet")}</b> of{" "}
-                  {plural(tried.flows, "flow")}: {bytes(tried.wire_bytes)} captured, {bytes(tried.kept_bytes)} kept.
-                </p>
-                {tried.would && <Would of={tried.would} packets={tried.packets} />}
+                {shown(covered(tried), (tried) => (
+                  <>
+                    <p>
+                      In the log it would have matched <b>{plural(tried.packets, "packet")}</b> of{" "}
+                      {plural(tried.flows, "flow")}: {bytes(tried.wire_bytes)} captured, {bytes(tried.kept_bytes)} kept.
+                    </p>
+                    {tried.would && <Would of={tried.would} packets={tried.packets} />}
+                  </>
+                ))}
                 <CoveredNote of={tried.covered} />
               </>
             )}

@@ -19,7 +19,7 @@ export function Recordings({ log }: { log: string }) {
   return (
     <Card title="Recordings and their models">
       <Problem of={models.problem} again={models.again} />
-      {all.length === 0 && !models.loading && <p>None.</p>}
+      {all.length === 0 && !models.loading && !models.problem && <p>None.</p>}
       {all.length > 0 && (
         <Rows
           label="Recordings"

@@ -1,13 +1,14 @@
 // Search: flows of a log that match a filter, in a time, of a class, for a reason.
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
-import { address, call, lines as ndjson } from "../api/client";
-import type { Flow, Log, SearchEvent, SearchResult, Series, Session } from "../api/client";
+import { call } from "../api/client";
+import type { Flow, Log, SearchResult, Series, Session } from "../api/client";
+import { type Known, mapped, type Outline, Part, said, search, type Searched, shown, type SoFar } from "../api/stream";
 import { bytes, byteRate, count, dayTime, percent, plural, rate } from "../format";
 import { asRefused, useKept, useLatest, useMedia } from "../hooks";
 import type { View } from "../main";
 import { changed, go, link, type Place } from "../router";
 import { useDark } from "../theme";
-import { Choice, CoveredNote, Notice, Problem, Select } from "../ui/bits";
+import { Choice, CoveredNote, Loading, Notice, Problem, Select } from "../ui/bits";
 import { Chart } from "../ui/chart";
 import { Downloads } from "../ui/downloads";
 import { FilterInput } from "../ui/filter";
@@ -43,37 +44,40 @@ export function asked(place: Place, session: Session): Asked {
   };
 }
 
-type Outline = NonNullable<SearchEvent["outline"]>;
-
-export interface Found {
-  search: string;
+interface Found {
+  /** How much was looked at, 0 to 1. */
   share: number;
-  flows: number;
-  rows: Flow[];
   /** Of everything in the time, before its packets are read; without a filter. */
   outline: Outline | null;
-  /** While the search runs. */
-  soFar: { packets: number; histogram: Series | null } | null;
-  result: SearchResult | null;
+  /** While the search runs; of one that failed, what it had. */
+  soFar: Part<SoFar> | null;
+  /** At its end. */
+  end: Searched | null;
   problem: Error | null;
-  running: boolean;
 }
 
-const NOTHING: Found = { search: "", share: 0, flows: 0, rows: [], outline: null, soFar: null, result: null, problem: null, running: true };
+const BEGUN: Found = { share: 0, outline: null, soFar: null, end: null, problem: null };
 
 export function Search({ place, session }: View) {
   const what = asked(place, session);
   const key = JSON.stringify(what);
-  const [found, setFound] = useState<Found>(NOTHING);
+  const [found, setFound] = useState<Found & { of: string }>({ ...BEGUN, of: key });
   const [turn, setTurn] = useState(0);
   const { log, sampled } = useLog(what.log, session, [what.from, what.to, turn]);
   useEffect(() => {
     if (what.log === "") return;
     const control = new AbortController();
-    setFound((before) => ({ ...NOTHING, result: before.result }));
-    search(what, control.signal, (change) => setFound((before) => ({ ...before, ...change }))).catch(
+    const { signal } = control;
+    setFound({ ...BEGUN, of: key });
+    const { log, ...query } = what;
+    search(log, { ...query, points: POINTS } as never, signal, ({ found, ...news }) =>
+      setFound((before) => ({ ...before, ...news, ...(found && { soFar: found }) })),
+    ).then(
+      (end) => {
+        if (!signal.aborted) setFound({ ...BEGUN, end, of: key });
+      },
       (error: unknown) => {
-        if (!control.signal.aborted) setFound({ ...NOTHING, problem: asRefused(error), running: false });
+        if (!signal.aborted) setFound(({ soFar }) => ({ ...BEGUN, soFar, problem: asRefused(error), of: key }));
       },
     );
     return () => control.abort();
@@ -81,30 +85,32 @@ export function Search({ place, session }: View) {
   if (session.logs.length === 0) {
     return <Notice kind="info">No log is looked at: start strata serve with the directory of a log.</Notice>;
   }
-  const { result } = found;
-  // What is found so far, rather than what another search found.
-  const over = found.outline?.histogram ?? found.soFar?.histogram ?? result?.histogram;
-  const narrowBy = found.outline ? { ...found.outline, ...NOT_YET } : result;
+  // Drawn once before the effect has run.
+  const mine = found.of === key ? found : BEGUN;
+  const { outline, soFar, end, problem } = mine;
+  const again = () => setTurn(turn + 1);
+  const over: Known<Series> | null =
+    outline?.histogram ??
+    (end ? mapped(end.result, ({ histogram }) => histogram) : problem ? null : (soFar?.pick(({ histogram }) => histogram) ?? null));
   return (
     <>
       <h1 class="unseen">Search</h1>
       <a class="skip" href="#flows">
         Skip to the flows
       </a>
-      <Form place={place} session={session} what={what} log={log} again={() => setTurn(turn + 1)} found={found} />
-      {found.problem && !inFilter(found.problem) && (
-        <Problem of={found.problem} again={() => setTurn(turn + 1)} />
-      )}
-      {over && <Histogram place={place} over={over} />}
-      {result && <CoveredNote of={result.covered} />}
-      {result && <SampledNote of={sampled} />}
+      <Form place={place} session={session} what={what} log={log} again={again} found={mine} />
+      {problem && !inFilter(problem) && <Problem of={problem} again={again} />}
+      {over && shown(over, (over) => <Histogram place={place} over={over} />)}
+      {end && <CoveredNote of={end.about.covered} />}
+      {end && <SampledNote of={sampled} />}
       <div class="searched">
-        {narrowBy && <Facets place={place} what={what} result={narrowBy} />}
+        {outline && <Facets place={place} what={what} result={{ ...outline, ...NOT_YET }} />}
+        {end && shown(end.result, (result) => <Facets place={place} what={what} result={result} />)}
         <Flows
           what={what}
           place={place}
-          found={found}
-          expired={() => setTurn(turn + 1)}
+          found={mine}
+          expired={again}
           payload={session.roles.includes("payload")}
           sampled={sampled}
         />
@@ -112,6 +118,9 @@ export function Search({ place, session }: View) {
     </>
   );
 }
+
+/** Points of the histogram. */
+const POINTS = 200;
 
 /** What only the packets tell. */
 const NOT_YET = { reasons: [], top: { addresses: [], ports: [] } };
@@ -122,38 +131,18 @@ function inFilter(problem: Error): boolean {
 }
 
 /** In place of flows: that none are listed says nothing about the log. */
-function Unsearched(props: { filter: boolean }) {
+function Unsearched(props: { filter: boolean; begun: boolean }) {
   return (
     <section class="card" aria-label="Flows">
       <header>
         <h2>Flows</h2>
       </header>
       <p>
-        Nothing was searched: {props.filter ? "the filter has an error, shown where it is." : "what is wrong is said above."}
+        {props.begun ? "The search did not reach its end, and what it had found is not listed: " : "Nothing was searched: "}
+        {props.filter ? "the filter has an error, shown where it is." : "what is wrong is said above."}
       </p>
     </section>
   );
-}
-
-async function search(what: Asked, signal: AbortSignal, tell: (change: Partial<Found>) => void): Promise<void> {
-  const { log, ...query } = what;
-  const url = address("search", { path: { log }, query: { ...query, points: 200 } as never });
-  for await (const event of ndjson<SearchEvent>(url, signal)) {
-    if (event.event === "begin") tell({ search: event.search ?? "" });
-    else if (event.event === "outline") tell({ outline: event.outline ?? null });
-    else if (event.event === "progress") {
-      const rows = event.rows && event.rows.length > 0 ? { rows: event.rows } : {};
-      const { histogram, packets = 0 } = event;
-      const soFar = { packets, histogram: histogram ?? null };
-      tell({ share: event.share ?? 0, flows: event.flows ?? 0, soFar, ...rows });
-    } else if (event.event === "done") {
-      const result = event.result ?? null;
-      tell({ result, outline: null, soFar: null, flows: result?.flows ?? 0, running: false, share: 1, ...(event.search ? { search: event.search } : {}) });
-    } else if (event.problem) {
-      throw new Error(event.problem.error);
-    }
-  }
-  if (!signal.aborted) tell({ running: false });
 }
 
 interface FormProps {
@@ -185,7 +174,8 @@ function Form({ place, session, what, log, again, found }: FormProps) {
     begin();
   };
   const narrowed = what.class || what.reason || what.granularity;
-  const said = found.problem && inFilter(found.problem) && filter.trim() === what.filter ? found.problem : null;
+  const running = found.end === null && found.problem === null;
+  const wrong = found.problem && inFilter(found.problem) && filter.trim() === what.filter ? found.problem : null;
   return (
     <form ref={form} class="search card" role="search" onSubmit={submit}>
       {session.logs.length > 1 && (
@@ -202,27 +192,26 @@ function Form({ place, session, what, log, again, found }: FormProps) {
         change={setFilter}
         done={begin}
         placeholder="host 10.0.0.1 and tcp port 443"
-        problem={said && "problem" in said ? (said.problem as never) : null}
+        problem={wrong && "problem" in wrong ? (wrong.problem as never) : null}
       />
       <Times place={place} what={what} log={log} typed={times.typed} type={times.type} />
       <button type="submit" class="main">
         Search
       </button>
       <div class="search-state" role="status">
-        {found.running && found.outline && (
+        {running && found.outline && (
           <span>
             <b>{plural(found.outline.packets, "packet")}</b>, {bytes(found.outline.wire_bytes)} captured,{" "}
             {bytes(found.outline.kept_bytes)} kept.{" "}
           </span>
         )}
-        {found.running && !found.problem && found.outline && `Listing flows, ${percent(found.share)}: ${plural(found.flows, "flow")} so far`}
-        {found.running && !found.problem && !found.outline && `Searching, ${percent(found.share)}: ${plural(found.flows, "flow")}${found.soFar ? `, ${plural(found.soFar.packets, "packet")}` : ""} so far`}
-        {!found.running && found.result && (
-          <span>
-            <b>{plural(found.result.flows, "flow")}</b>, {plural(found.result.packets, "packet")},{" "}
-            {bytes(found.result.wire_bytes)} captured, {bytes(found.result.kept_bytes)} kept
-          </span>
-        )}
+        {running && progress(found)}
+        {found.end &&
+          (found.end.result instanceof Part ? (
+            <span>{found.end.result.said(inNumbers)}: see below</span>
+          ) : (
+            <span>{inNumbers(found.end.result)}</span>
+          ))}
         {narrowed && (
           <span class="narrowed">
             {(["class", "granularity", "reason"] as const).map(
@@ -238,6 +227,19 @@ function Form({ place, session, what, log, again, found }: FormProps) {
       </div>
     </form>
   );
+}
+
+/** What a search does, and what it has found so far. */
+function progress({ outline, share, soFar }: Found): string {
+  const doing = `${outline ? "Listing flows" : "Searching"}, ${percent(share)}`;
+  const found = soFar?.said(({ flows, packets }) =>
+    outline ? plural(flows, "flow") : `${plural(flows, "flow")}, ${plural(packets, "packet")}`,
+  );
+  return found ? `${doing}: ${found}` : `${doing} …`;
+}
+
+function inNumbers({ flows, packets, wire_bytes, kept_bytes }: SearchResult): string {
+  return `${plural(flows, "flow")}, ${plural(packets, "packet")}, ${bytes(wire_bytes)} captured, ${bytes(kept_bytes)} kept`;
 }
 
 const AMOUNTS = [
@@ -298,24 +300,64 @@ interface FlowsProps {
 }
 
 function Flows(props: FlowsProps) {
-  const { what, place, found } = props;
+  const { what } = props;
+  const { end, soFar, problem } = props.found;
+  if (problem) return <Unsearched filter={inFilter(problem)} begun={soFar !== null} />;
+  if (end) return <Listed key={end.search} {...props} end={end} />;
+  return (
+    <section class="card flows" aria-label="Flows" id="flows" tabIndex={-1}>
+      <header>
+        <h2>Flows</h2>
+      </header>
+      {soFar?.shown(({ rows }) => <First what={what} rows={rows} />) ?? <Loading when />}
+    </section>
+  );
+}
+
+/** The first flows while the search goes on: in the order in which they are found. */
+function First({ what, rows }: { what: Asked; rows: Flow[] }) {
+  const narrow = useMedia("(max-width: 640px)");
+  const [chosen] = useKept<string[]>("search.columns", DEFAULT);
+  const named = rows.some((flow) => flow.name);
+  const wide = allColumns.filter(({ key }) => chosen.includes(key) && (key !== "name" || named));
+  const columns = (narrow ? NARROW : wide).map((column) => ({ ...column, sorts: false }));
+  return (
+    <VirtualTable
+      label="First flows, so far"
+      columns={columns}
+      total={rows.length}
+      row={(index) => rows[index]}
+      want={nothing}
+      open={(flow) => go(flowLink(what, flow))}
+      height={narrow ? 420 : 520}
+    />
+  );
+}
+
+function nothing(): void {
+  // All rows are here.
+}
+
+function flowLink(what: Asked, flow: Flow): string {
+  return link("/flow", { log: what.log, flow: flow.id, from: what.from, to: what.to, filter: flow.filter });
+}
+
+function Listed(props: FlowsProps & { end: Searched }) {
+  const { what, place, end } = props;
   const sort = place.query.get("sort") ?? "first";
   const order = place.query.get("order") === "desc" ? "desc" : "asc";
   const narrow = useMedia("(max-width: 640px)");
   const [chosen, setChosen] = useKept<string[]>("search.columns", DEFAULT);
-  const pages = usePages(found, sort, order, props.expired);
-  if (found.problem) return <Unsearched filter={inFilter(found.problem)} />;
-  const listed = found.running ? found.rows.length : (found.result?.listed ?? found.rows.length);
+  const pages = usePages(end, sort, order, props.expired);
   // Logs that are not compacted have no names.
   const named = Array.from({ length: PAGE }, (_, index) => pages.row(index)).some((flow) => flow?.name);
   const wide = allColumns.filter(({ key }) => chosen.includes(key) && (key !== "name" || named || sort === "name"));
-  const shown = narrow ? NARROW : wide;
+  const columns = narrow ? NARROW : wide;
   const onSort = (key: string) => {
-    const turned = sort === key ? (order === "asc" ? "desc" : "asc") : biggestFirst(shown, key) ? "desc" : "asc";
+    const turned = sort === key ? (order === "asc" ? "desc" : "asc") : biggestFirst(columns, key) ? "desc" : "asc";
     go(changed(place, { sort: key, order: turned }), true);
   };
-  const open = (flow: Flow) =>
-    go(link("/flow", { log: what.log, flow: flow.id, from: what.from, to: what.to, filter: flow.filter }));
+  const { listed } = end.about;
   return (
     <section class="card flows" aria-label="Flows" id="flows" tabIndex={-1}>
       <header>
@@ -330,26 +372,30 @@ function Flows(props: FlowsProps) {
           }}
         />
         {!narrow && <ColumnChoice chosen={chosen} choose={setChosen} />}
-        <Downloads what={what} command={found.result?.command ?? null} payload={props.payload}>
+        <Downloads what={what} command={end.about.command} payload={props.payload}>
           <SampledNote of={props.sampled} />
         </Downloads>
       </header>
-      {!found.running && found.result && found.result.flows > listed && (
-        <Notice kind="warn">
-          The first {count(listed)} of {count(found.result.flows)} flows can be listed: narrow the time or the filter.
-        </Notice>
+      {shown(
+        end.result,
+        ({ flows }) =>
+          flows > listed && (
+            <Notice kind="warn">
+              The first {count(listed)} of {count(flows)} flows can be listed: narrow the time or the filter.
+            </Notice>
+          ),
       )}
       <Problem of={pages.problem} />
-      {!found.running && listed === 0 ? (
-        <p>No flow matches.</p>
+      {listed === 0 ? (
+        <p>{said(end.result, () => "No flow matches")}.</p>
       ) : (
         <VirtualTable
           label="Flows"
-          columns={shown}
+          columns={columns}
           total={listed}
           row={pages.row}
           want={pages.want}
-          open={open}
+          open={(flow) => go(flowLink(what, flow))}
           sort={sort}
           order={order}
           onSort={onSort}
@@ -366,19 +412,18 @@ function biggestFirst(columns: Column<Flow>[], key: string): boolean {
 }
 
 /** Rows of a result, a page at a time, as they come into sight. */
-function usePages(found: Found, sort: string, order: "asc" | "desc", expired: () => void) {
-  const of = `${found.search} ${sort} ${order}`;
+function usePages(end: Searched, sort: string, order: "asc" | "desc", expired: () => void) {
+  const of = `${end.search} ${sort} ${order}`;
   const pages = useRef({ of, rows: new Map<number, Flow[]>(), asked: new Set<number>() });
   const [, setTurn] = useState(0);
   const [problem, setProblem] = useState<Error | null>(null);
   if (pages.current.of !== of) pages.current = { of, rows: new Map(), asked: new Set() };
-  const ready = found.result !== null && !found.running && found.search !== "";
   const fetchPage = useLatest(async (page: number) => {
     const mine = pages.current;
     mine.asked.add(page);
     try {
       const query = { sort: sort as "first", order, offset: page * PAGE, limit: PAGE };
-      const { rows } = await call("flows", { path: { search: found.search }, query });
+      const { rows } = await call("flows", { path: { search: end.search }, query });
       mine.rows.set(page, rows);
       const oldest = mine.rows.keys().next().value;
       if (mine.rows.size > PAGES && oldest !== undefined) mine.rows.delete(oldest);
@@ -394,18 +439,15 @@ function usePages(found: Found, sort: string, order: "asc" | "desc", expired: ()
   });
   const want = useCallback(
     (from: number, to: number) => {
-      if (!ready) return;
       for (let page = Math.floor(from / PAGE); page <= Math.floor(Math.max(to - 1, from) / PAGE); page += 1) {
         const { rows, asked } = pages.current;
         if (!rows.has(page) && !asked.has(page)) void fetchPage(page);
       }
     },
-    [of, ready],
+    [of],
   );
-  const plain = sort === "first" && order === "asc";
-  const row = (index: number): Flow | undefined =>
-    pages.current.rows.get(Math.floor(index / PAGE))?.[index % PAGE] ??
-    (plain || !ready ? found.rows[index] : undefined);
+  // Not one that was found while the search went on: its sums were those so far.
+  const row = (index: number): Flow | undefined => pages.current.rows.get(Math.floor(index / PAGE))?.[index % PAGE];
   return { row, want, problem };
 }
 

@@ -1,6 +1,7 @@
 // Storage and models: what is held and for how long, what goes next, whether it is whole.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { address, call, lines as ndjson, nanoseconds, type Log, type Schemas } from "../api/client";
+import { call, nanoseconds, type Log, type Schemas } from "../api/client";
+import { verify } from "../api/stream";
 import { bytes, count, dayTime, duration, percent, plural } from "../format";
 import { asRefused, useLoad } from "../hooks";
 import type { View } from "../main";
@@ -27,6 +28,7 @@ export function Storage({ place, session }: View) {
       return call("storage", { path: { log }, query, signal });
     },
     [log, days, size],
+    [log],
   );
   const logs = useLoad<Log[]>((signal) => call("logs", { signal }), []);
   if (session.logs.length === 0) {
@@ -242,22 +244,23 @@ function Next({ of: held, place }: { of: Held; place: Place }) {
 
 type Verified = Schemas["VerifyEvent"];
 
+/** How far it is, or what it has found at its end. */
+type Verifying = { share: number } | { done: Verified } | null;
+
 function Verify({ log }: { log: string }) {
-  const [state, setState] = useState<Verified | null>(null);
+  const [state, setState] = useState<Verifying>(null);
   const [problem, setProblem] = useState<Error | null>(null);
   const control = useRef<AbortController | null>(null);
   useEffect(() => () => control.current?.abort(), []);
-  const running = state?.event === "progress";
-  const verify = async () => {
+  const running = state !== null && "share" in state;
+  const done = state !== null && "done" in state ? state.done : null;
+  const begin = async () => {
     const mine = new AbortController();
     control.current = mine;
     setProblem(null);
-    setState({ event: "progress", share: 0 });
+    setState({ share: 0 });
     try {
-      for await (const event of ndjson<Verified>(address("verify", { path: { log } }), mine.signal)) {
-        if (event.event === "error") throw new Error(event.problem?.error ?? "verification failed");
-        setState(event);
-      }
+      setState({ done: await verify(log, mine.signal, (share) => setState({ share })) });
     } catch (error) {
       setState(null);
       if (!mine.signal.aborted) setProblem(asRefused(error));
@@ -266,7 +269,7 @@ function Verify({ log }: { log: string }) {
   return (
     <Card title="Every byte against its checksum">
       <p class="actions">
-        <button type="button" disabled={running} onClick={verify}>
+        <button type="button" disabled={running} onClick={begin}>
           Verify
         </button>
         {running && (
@@ -277,19 +280,19 @@ function Verify({ log }: { log: string }) {
       </p>
       {running && (
         <p role="status">
-          <Meter share={state.share ?? 0} label="Verified" /> {percent(state.share ?? 0)}
+          <Meter share={state.share} label="Verified" /> {percent(state.share)} read
         </p>
       )}
-      {state?.event === "done" && (state.damaged?.length ?? 0) === 0 && (
+      {done && (done.damaged?.length ?? 0) === 0 && (
         <Notice kind="good">
-          Whole: {plural(state.files ?? 0, "file")}, {bytes(state.bytes ?? 0)}.
+          Whole: {plural(done.files ?? 0, "file")}, {bytes(done.bytes ?? 0)}.
         </Notice>
       )}
-      {state?.event === "done" && (state.damaged?.length ?? 0) > 0 && (
+      {done && (done.damaged?.length ?? 0) > 0 && (
         <>
-          <Notice kind="bad">{plural(state.damaged?.length ?? 0, "damaged place")}; the rest is readable.</Notice>
+          <Notice kind="bad">{plural(done.damaged?.length ?? 0, "damaged place")}; the rest is readable.</Notice>
           <ul>
-            {state.damaged?.slice(0, 100).map((place) => (
+            {done.damaged?.slice(0, 100).map((place) => (
               <li key={place}>{place}</li>
             ))}
           </ul>
@@ -306,7 +309,7 @@ function Audit() {
   return (
     <Card title="Changes and looks at payload" side={<button type="button" onClick={audit.again}>Refresh</button>}>
       <Problem of={audit.problem} again={audit.again} />
-      {events.length === 0 && !audit.loading && <p>None since strata serve runs.</p>}
+      {events.length === 0 && !audit.loading && !audit.problem && <p>None since strata serve runs.</p>}
       <ol class="events">
         {events.slice(0, 50).map((event, index) => (
           <li key={index}>

@@ -1,7 +1,8 @@
 // Who sends most: addresses and ports of the last minutes, from the log.
 import { useEffect, useState } from "preact/hooks";
-import { address, lines, type SearchEvent, type SearchResult } from "../api/client";
-import { bytes, count } from "../format";
+import type { SearchResult } from "../api/client";
+import { search, shown } from "../api/stream";
+import { bytes, plural } from "../format";
 import { asRefused, useLoad } from "../hooks";
 import { link } from "../router";
 import { Card, Choice, CoveredNote, Loading, Meter, Problem } from "../ui/bits";
@@ -15,21 +16,15 @@ function start(): number {
   return Math.floor(Date.now() / 1000) - MINUTES * 60;
 }
 
-/** The result of a search, without its rows. */
-async function found(log: string, from: string, signal: AbortSignal): Promise<SearchResult | null> {
-  const url = address("search", { path: { log }, query: { from, points: 10 } });
-  for await (const event of lines<SearchEvent>(url, signal)) {
-    if (event.event === "error") throw new Error(event.problem?.error ?? "the search failed");
-    if (event.event === "done") return event.result ?? null;
-  }
-  return null;
-}
-
 export function Talkers(props: { log: string }) {
   const [what, setWhat] = useState<"addresses" | "ports">("addresses");
   const [from, setFrom] = useState(start);
-  const result = useLoad((signal) => found(props.log, String(from), signal), [props.log, from]);
-  const nothing = !result.data || result.data.packets === 0;
+  const result = useLoad(
+    (signal) => search(props.log, { from: String(from), points: 10 }, signal),
+    [props.log, from],
+    [props.log],
+  );
+  const nothing = !result.data || result.data.isEmpty;
   useEffect(() => {
     const timer = setInterval(
       () => {
@@ -39,8 +34,6 @@ export function Talkers(props: { log: string }) {
     );
     return () => clearInterval(timer);
   }, [nothing]);
-  const top = result.data?.top[what].slice(0, 8) ?? [];
-  const most = top[0]?.wire_bytes ?? 1;
   const query = (name: string) => (what === "addresses" ? `host ${name}` : portFilter(name));
   return (
     <Card
@@ -59,19 +52,29 @@ export function Talkers(props: { log: string }) {
     >
       <Problem of={result.problem && asRefused(result.problem)} again={result.again} />
       <Loading when={result.loading && !result.data} />
-      {result.data && top.length === 0 && <p>Nothing in the log yet.</p>}
-      <ul class="top-list">
-        {top.map((one) => (
-          <li key={one.what}>
-            <a href={link("/search", { log: props.log, filter: query(one.what), from: String(from) })}>{one.what}</a>
-            <Meter share={one.wire_bytes / most} label={`share of the largest, ${one.what}`} />
-            <span class="number">{bytes(one.wire_bytes)}</span>
-            <span class="number quiet">{count(one.packets)} packets</span>
-          </li>
+      {result.data &&
+        shown(result.data.result, ({ top }) => (
+          <Top of={top[what].slice(0, 8)} to={(name) => link("/search", { log: props.log, filter: query(name), from: String(from) })} />
         ))}
-      </ul>
-      <CoveredNote of={result.data && !result.data.covered.complete ? result.data.covered : null} />
+      <CoveredNote of={result.data && !result.data.about.covered.complete ? result.data.about.covered : null} />
     </Card>
+  );
+}
+
+function Top(props: { of: SearchResult["top"]["addresses"]; to: (name: string) => string }) {
+  if (props.of.length === 0) return <p>Nothing in the log yet.</p>;
+  const most = props.of[0]?.wire_bytes ?? 1;
+  return (
+    <ul class="top-list">
+      {props.of.map((one) => (
+        <li key={one.what}>
+          <a href={props.to(one.what)}>{one.what}</a>
+          <Meter share={one.wire_bytes / most} label={`share of the largest, ${one.what}`} />
+          <span class="number">{bytes(one.wire_bytes)}</span>
+          <span class="number quiet">{plural(one.packets, "packet")}</span>
+        </li>
+      ))}
+    </ul>
   );
 }
 

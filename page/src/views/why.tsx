@@ -1,5 +1,6 @@
 // Why: the reasons that keep most, what each costs, and what to do about it.
 import { call, nanoseconds, type Schemas } from "../api/client";
+import { covered, shown } from "../api/stream";
 import { bytes, dayTime, filterOf, percent, plural } from "../format";
 import { useLoad } from "../hooks";
 import type { View } from "../main";
@@ -24,7 +25,6 @@ export function WhyView({ place, session }: View) {
     return <Notice kind="info">No log is looked at: start strata serve with the directory of a log.</Notice>;
   }
   const data = reasons.data;
-  const most = Math.max(1, ...(data?.reasons.map((reason) => reason.kept_bytes) ?? []));
   return (
     <>
       <h1>Why packets were kept</h1>
@@ -38,29 +38,41 @@ export function WhyView({ place, session }: View) {
       )}
       <Loading when={reasons.loading && !data}>Reading the log …</Loading>
       <Problem of={reasons.problem} again={reasons.again} />
-      {data && (
-        <>
-          <p>
-            {plural(data.total.reasons, "reason")} kept {bytes(data.total.kept_bytes)} in{" "}
-            {plural(data.total.packets, "packet")}; those that keep most come first.
-          </p>
-          {data.reasons.length === 0 && <p>No packet is in this log yet.</p>}
-          <ol class="reasons">
-            {data.reasons.map((reason, index) => (
-              <One
-                key={index}
-                reason={reason}
-                log={log}
-                place={place}
-                most={most}
-                whole={data.total.kept_bytes}
-                mayChange={session.recorders.length > 0 && session.roles.includes("change") && !session.read_only}
-              />
-            ))}
-          </ol>
-          <CoveredNote of={data.covered} />
-        </>
-      )}
+      {data && shown(covered(data), (data) => <Reasons of={data} log={log} place={place} session={session} />)}
+      {data && <CoveredNote of={data.covered} />}
+    </>
+  );
+}
+
+interface ReasonsProps {
+  of: Schemas["Reasons"];
+  log: string;
+  place: Place;
+  session: View["session"];
+}
+
+function Reasons({ of: data, log, place, session }: ReasonsProps) {
+  const most = Math.max(1, ...data.reasons.map((reason) => reason.kept_bytes));
+  return (
+    <>
+      <p>
+        {plural(data.total.reasons, "reason")} kept {bytes(data.total.kept_bytes)} in{" "}
+        {plural(data.total.packets, "packet")}; those that keep most come first.
+      </p>
+      {data.reasons.length === 0 && <p>No packet is in this log yet.</p>}
+      <ol class="reasons">
+        {data.reasons.map((reason, index) => (
+          <One
+            key={index}
+            reason={reason}
+            log={log}
+            place={place}
+            most={most}
+            whole={data.total.kept_bytes}
+            mayChange={session.recorders.length > 0 && session.roles.includes("change") && !session.read_only}
+          />
+        ))}
+      </ol>
     </>
   );
 }
