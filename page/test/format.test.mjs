@@ -90,3 +90,13 @@ test("the filter of a flow is the server's", async () => {
     assert.equal(filterOf(id), filter);
   }
 });
+
+test("a tick of a time axis begins with the hour, however short the axis is", async () => {
+  const { clock } = await load("ui/chart.tsx");
+  const at = Date.parse("2026-01-31T12:13:20.040Z") / 1000;
+  assert.equal(clock(at, 0.005), "13:13:20.040");
+  assert.equal(clock(at, 0.02), "13:13:20.04");
+  assert.equal(clock(at, 0.5), "13:13:20.0");
+  assert.equal(clock(at, 1), "13:13:20");
+  assert.equal(clock(at, 60), "13:13");
+});

@@ -100,7 +100,7 @@ export function Chart(props: Props) {
           y: { range: (_, __, max) => [0, max > 0 ? max * 1.05 : 1] },
         },
         axes: [
-          { ...axis, space: 60, size: 28, values: (_, splits, __, ___, step) => splits.map((v) => clock(v, step)) },
+          { ...axis, space: (_, __, min, max, wide) => apart(max - min, wide), size: 28, values: (_, splits, __, ___, step) => splits.map((v) => clock(v, step)) },
           { ...axis, size: 74, values: (_, splits) => splits.map((value) => format(value)) },
         ],
         series: [{}, ...series],
@@ -149,7 +149,7 @@ export function Chart(props: Props) {
               {line.name} <b>{text(line.values[shown], props.format)}</b>
             </li>
           ))}
-          {moment !== undefined && <li class="quiet">at {time(BigInt(Math.floor(moment)) * 1_000_000_000n, 0)}</li>}
+          {moment !== undefined && <li class="quiet">at {clock(moment, Math.min((t[1] ?? Infinity) - (t[0] ?? 0), 1))}</li>}
         </ul>
       </figcaption>
     </figure>
@@ -169,9 +169,18 @@ function inWords(props: Props, at: number): string {
   return named.length > 0 ? named.join(", ") : "nothing";
 }
 
-function clock(seconds: number, step: number): string {
+/** Pixels from tick to tick: a label with a second's fraction is longer. */
+function apart(seconds: number, wide: number): number {
+  return seconds / (wide / TICK_PX) < 1 ? TICK_FRACTION_PX : TICK_PX;
+}
+
+const TICK_PX = 66;
+const TICK_FRACTION_PX = 100;
+
+/** A time on the axis: always from the hour on, so that no part is taken for another. */
+export function clock(seconds: number, step: number): string {
   const ns = BigInt(Math.round(seconds * 1000)) * 1_000_000n;
-  if (step < 1) return time(ns, 3).slice(3);
+  if (step < 1) return time(ns, step < 0.01 ? 3 : step < 0.1 ? 2 : 1);
   if (step < 60) return time(ns, 0);
   const date = new Date(seconds * 1000);
   if (step >= 86_400) return date.toLocaleDateString(undefined, { month: "short", day: "numeric" });
