@@ -1,4 +1,6 @@
-"""Live capture between two network namespaces, against tcpdump, dumpcap and netsniff-ng.
+"""Live capture between two network namespaces, against tcpdump, dumpcap and netsniff-ng, each also as
+it cuts packets to 96 bytes: what Strata keeps of most packets is their headers. Beside them a reader
+that only counts the packets of a capture ring: nobody loses less by that way.
 
 Parts: `a`, the kernel's receive work and the capture share one core, at the rate where
 tcpdump loses 60 %; `d`, the same at a million packets a second; `b`, the sender's core does the
@@ -18,6 +20,8 @@ from harness import CORES, DISTURBED, Disturbance, HERE, have, median, remove, v
 
 TITLE = "Live capture"
 EXCLUSIVE = "strata --exclusive"
+# No peer: it does nothing with what it reads.
+COUNTING = "counting only"
 SENDING, RECEIVING = "st-tr0", "st-tr1"
 SENDER, RECEIVER = "st-tr-send", "st-tr-recv"
 CAPTURE_CORE, SEND_CORE = "0", str(min(1, CORES - 1))
@@ -159,15 +163,20 @@ def captures(strata, directory):
     """{name: (command, outputs, the pattern of its count)}"""
     log, file = directory / "live-log", directory / "live.pcap"
     counted = r"([\d ]+) packets \("
-    record = [strata, "record", "-i", RECEIVING, "-o", log, "--detail", "none"]
+    typed = [strata, "record", "-i", RECEIVING, "-o", log]
+    record = [*typed, "--detail", "none"]
+    tcpdump, captured = ["tcpdump", "-i", RECEIVING], r"(\d+) packets captured"
     return {
-        "strata": (record, [log], counted),
+        "strata": (typed, [log], counted),
+        "strata --detail none": (record, [log], counted),
         "strata --mode log-all": ([*record, "--mode", "log-all"], [log], counted),
         "strata --early-cut": ([*record, "--early-cut"], [log], counted),
         EXCLUSIVE: ([*record, "--exclusive"], [log], counted),
-        "tcpdump": (["tcpdump", "-i", RECEIVING, "-w", file], [file], r"(\d+) packets captured"),
-        "tcpdump -s 96": (
-            ["tcpdump", "-i", RECEIVING, "-s", "96", "-w", file], [file], r"(\d+) packets captured"),
+        "tcpdump": ([*tcpdump, "-w", file], [file], captured),
+        "tcpdump -s 96": ([*tcpdump, "-s", "96", "-w", file], [file], captured),
+        "tcpdump -s 96 -B 65536": (
+            [*tcpdump, "-s", "96", "-B", "65536", "-w", file], [file], captured),
+        "tcpdump -s 96 -w /dev/null": ([*tcpdump, "-s", "96", "-w", "/dev/null"], [], captured),
         "dumpcap": (
             ["dumpcap", "-q", "-i", RECEIVING, "-w", file], [file],
             r"received/dropped on interface '[^']*': (\d+)"),
@@ -177,6 +186,9 @@ def captures(strata, directory):
         "netsniff-ng": (
             ["netsniff-ng", "--in", RECEIVING, "--out", file, "--silent"], [file],
             r"(\d+)\s+packets passed filter"),
+        COUNTING: (
+            [sys.executable, HERE / "null_reader.py", RECEIVING, "96"], [],
+            r"(\d+) packets counted"),
     }
 
 
@@ -306,7 +318,8 @@ def shared_core(context, programs, trace, rate, seconds, rounds, discarded):
 
 def peers(found):
     """Of {name: figure} the figures of other programs."""
-    return [figure for name, figure in found.items() if not name.startswith("strata")]
+    return [figure for name, figure in found.items()
+            if not name.startswith("strata") and name != COUNTING]
 
 
 def ratio(figure, of):
@@ -343,7 +356,8 @@ def measure(context):
     seconds, rounds = (2, 1) if quick else (20, 5)
     steps = [n * 100_000 for n in (range(2, 42, 8) if quick else range(1, 82))]
     programs = captures(context.strata, context.directory)
-    programs = {n: c for n, c in programs.items() if n.startswith("strata") or have(n.split()[0])}
+    programs = {n: c for n, c in programs.items()
+                if n.startswith("strata") or n == COUNTING or have(n.split()[0])}
     if wanted := os.environ.get("PROGRAMS"):
         programs = {name: programs[name] for name in wanted.split(",")}
     discarded, tables, charts, more = Discarded(), [], [], {}
@@ -353,12 +367,11 @@ def measure(context):
         top = ceiling(context, full, seconds)
         print(f"  sender's ceiling: {mpps(top)} Mpps", file=sys.stderr)
     for part in (part for part in parts if part in "ad"):
-        whole = {name: capture for name, capture in programs.items() if "-s" not in name}
         with link(shared=True, passing=False):
             rate = OVERLOAD_PPS
             if part == "a":
-                rate = overloading(context, whole, full, seconds, discarded)
-            lost = shared_core(context, whole, full, rate, seconds, rounds, discarded)
+                rate = overloading(context, programs, full, seconds, discarded)
+            lost = shared_core(context, programs, full, rate, seconds, rounds, discarded)
         more[f"lost_{part}"] = {"pps": rate, "lost": lost, "ceiling_pps": top}
         tables.append({
             "title": "One core for the kernel's receive work and the capture, "
@@ -379,15 +392,10 @@ def measure(context):
         trace = full if size == 788 else context.generate(
             "live64.pcap", "flood64", 300_000, "--payload", "zero")
         found = {}
-        # What is shorter than a snapshot length is not cut; where it matters, peers that cut are
-        # the faster ones.
-        cutting = {n.split()[0] for n in programs if "-s" in n}
-        tried = {n: c for n, c in programs.items()
-                 if ("-s" in n or n not in cutting if size > 96 else "-s" not in n)}
         with link(shared=False, passing=False):
             # Right before what is compared with it.
             top = ceiling(context, trace, seconds)
-            for name, capture in tried.items():
+            for name, capture in programs.items():
                 found[name] = lossless(context, capture, trace, steps, seconds, discarded)
                 print(f"  two cores: {name}: {found[name] / 1e6:.1f} Mpps", file=sys.stderr)
         more[f"lossless_pps_{size}"] = found
