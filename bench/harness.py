@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import stale
+
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 # A run is discarded if others took more of the CPU than this.
@@ -149,5 +151,5 @@ def median(values):
 def save(topic, result):
     """Writes results/TOPIC.json; see README.md for its form."""
     RESULTS.mkdir(exist_ok=True)
-    result = {"topic": topic, "machine": machine(), **result}
+    result = {"topic": topic, "commit": stale.head(), "machine": machine(), **result}
     (RESULTS / f"{topic}.json").write_text(json.dumps(result, indent=1) + "\n")

@@ -1,8 +1,11 @@
 """Every figure, against peers, in one run: `make bench`.
 
     python run.py --strata PROGRAM [--quick] [--dir DIR] [TOPIC ...]
+    python run.py --check
 
-Runs the topics (topics/*.py), writes results/TOPIC.json, and renders Markdown and charts.
+Runs the topics (topics/*.py), writes results/TOPIC.json, renders Markdown and charts, and says which
+results are older than the code that they measure. --check only says that, and fails if the README
+cites one of them as if it were not.
 """
 
 import argparse
@@ -18,6 +21,7 @@ from pathlib import Path
 
 import harness
 import render
+import stale
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -68,11 +72,16 @@ def main():
     # So that whatever is running is stopped and restored too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--strata", required=True, type=Path)
+    parser.add_argument("--strata", type=Path)
+    parser.add_argument("--check", action="store_true", help="only say which results are too old")
     parser.add_argument("--quick", action="store_true", help="take about two minutes, for rough figures")
     parser.add_argument("--dir", type=Path, help="write files here; default: a temporary directory")
     parser.add_argument("topic", nargs="*", help="topics to run; default: all of topics/")
     arguments = parser.parse_args()
+    if arguments.check:
+        sys.exit(1 if stale.report() else 0)
+    if arguments.strata is None:
+        parser.error("--strata is missing: the program to measure")
     sys.path.insert(0, str(HERE / "topics"))
     all_topics = sorted(path.stem for path in (HERE / "topics").glob("*.py"))
     topics = arguments.topic or [name for name in all_topics if name not in ONLY_IF_NAMED]
@@ -99,6 +108,7 @@ def main():
     finally:
         shutil.rmtree(directory)
     render.main()
+    stale.report()
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 
