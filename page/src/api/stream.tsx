@@ -28,8 +28,8 @@ export class Part<T> {
   shown(show: (value: T) => ComponentChildren): VNode {
     const words = this.#words.charAt(0).toUpperCase() + this.#words.slice(1);
     return (
-      <div class="part">
-        <p class="part-words">{words}</p>
+      <div class="so-far">
+        <p class="so-far-words">{words}</p>
         {show(this.#value)}
       </div>
     );

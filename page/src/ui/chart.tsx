@@ -138,18 +138,20 @@ export function Chart(props: Props) {
 
   const shown = at !== null && at < t.length ? at : t.length - 1;
   const moment = t[shown];
+  // The last bar is what happens now only where there is a now.
+  const rests = !!props.bars && at === null;
   return (
     <figure class="chart">
-      <div ref={place} class="plot" role="img" aria-label={`${props.label}: ${inWords(props, shown)}`} />
+      <div ref={place} class="plot" role="img" aria-label={rests ? props.label : `${props.label}: ${inWords(props, shown)}`} />
       <figcaption>
         <ul class="legend">
           {lines.map((line) => (
             <li key={line.name}>
               <Swatch colour={line.colour} line={!!line.over} />
-              {line.name} <b>{text(line.values[shown], props.format)}</b>
+              {line.name} {!rests && <b>{text(line.values[shown], props.format)}</b>}
             </li>
           ))}
-          {moment !== undefined && <li class="quiet">at {clock(moment, Math.min((t[1] ?? Infinity) - (t[0] ?? 0), 1))}</li>}
+          {moment !== undefined && !rests && <li class="quiet">at {clock(moment, Math.min((t[1] ?? Infinity) - (t[0] ?? 0), 1))}</li>}
         </ul>
       </figcaption>
     </figure>

@@ -51,7 +51,7 @@ export const columns: Column<Flow>[] = [
     sorts: true,
     cell: (flow) => bytes(flow.kept_bytes),
   },
-  { key: "class", name: "Class", width: 5.8, grow: 1, sorts: true, cell: (flow) => <Classes of={flow} /> },
+  { key: "class", name: "Class", width: 7.2, sorts: true, cell: (flow) => <Classes of={flow} /> },
   {
     key: "score",
     name: "Sure",
@@ -90,24 +90,27 @@ export const NARROW: Column<Flow>[] = columns
     return { ...column, width: 6.4, cell };
   });
 
-/** The class of most of a flow's packets; where some have another, that they do. */
+/** The class of most of a flow's packets; where some have another, how many of these there are. */
 function Classes({ of: flow }: { of: Flow }) {
   const others = flow.classes.filter((one) => one.class !== flow.class);
+  const worst = others.find((one) => one.class !== "benign") ?? others[0];
+  if (!worst) return <ClassName of={flow.class} />;
   const each = flow.classes.map((one) => `${one.class} ${plural(one.packets, "packet")}`).join(", ");
   return (
-    <span title={others.length > 0 ? each : undefined}>
-      <ClassName of={flow.class} />
-      {others.map((one) => (
-        <span key={one.class}>
-          {" + "}
-          <ClassName of={one.class} />
-        </span>
-      ))}
+    <span title={each}>
+      <ClassName of={flow.class} />{" "}
+      <span class={`class ${kind(worst.class)}`}>
+        +{others.length}
+        <span class="unseen"> {each}</span>
+      </span>
     </span>
   );
 }
 
+function kind(name: string): string {
+  return name === "benign" ? "" : name === "unclassified" ? "warn" : "bad";
+}
+
 export function ClassName(props: { of: string }) {
-  const kind = props.of === "benign" ? "" : props.of === "unclassified" ? "warn" : "bad";
-  return <span class={`class ${kind}`}>{props.of}</span>;
+  return <span class={`class ${kind(props.of)}`}>{props.of}</span>;
 }

@@ -12,10 +12,10 @@ const TIMES = [
 ] as const;
 
 const WHAT: Record<string, string> = {
-  default: "suspicious packets whole, others as headers",
+  default: "suspicious packets whole as far as the budget of detail goes, others as headers",
   "log-all": "everything whole",
-  "log-partial": "suspicious packets cut, others as headers",
-  "log-sampled": "suspicious packets whole, a tenth of the others",
+  "log-partial": "suspicious packets cut as far as the budget goes, others as headers",
+  "log-sampled": "suspicious packets whole as far as the budget goes, a tenth of the others as headers",
   "log-minimum": "the smallest log",
 };
 
