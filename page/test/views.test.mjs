@@ -512,11 +512,11 @@ test("a search that was refused lists nothing, and does not say that nothing mat
   }
 });
 
-test("a packet of which all bytes are there was kept whole, however its bytes were found", async () => {
+test("a packet of which all bytes are there lacks nothing, whatever was asked to be kept of it", async () => {
   const detail = ofSchema("PacketDetail");
   const packet = { ...detail.packet, granularity: "partial", wire_bytes: 60, kept_bytes: 60 };
   await served({ at: VIEWS.packet, over: { packet: { ...detail, packet, missing: null } } }, async (page) => {
-    await page.getByText("Kept whole: all 60 bytes.").waitFor();
+    await page.getByText("Nothing of it is missing: all 60 bytes are in the log.").waitFor();
   });
 });
 

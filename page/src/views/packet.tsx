@@ -24,6 +24,7 @@ export function PacketView({ place, session }: View) {
   const packet = useLoad<PacketDetail>(
     (signal) => call("packet", { path: { log, packet: id }, query: { payload }, signal }),
     [log, id, payload],
+    [log, id],
   );
   const [range, setRange] = useState<Range | null>(null);
   const one = packet.data;
@@ -88,7 +89,7 @@ function Kept({ of: one }: { of: PacketDetail }) {
     <>
       <p>
         {kept_bytes >= wire_bytes
-          ? `Kept whole: all ${plural(wire_bytes, "byte")}.`
+          ? `Nothing of it is missing: ${wire_bytes === 1 ? "its byte is" : `all ${plural(wire_bytes, "byte")} are`} in the log.`
           : `Kept ${keptAs(granularity)}: ${plural(kept_bytes, "byte")} of ${plural(wire_bytes, "byte")}.`}
       </p>
       {one.missing && (

@@ -53,6 +53,7 @@ interface ReasonsProps {
 
 function Reasons({ of: data, log, place, session }: ReasonsProps) {
   const most = Math.max(1, ...data.reasons.map((reason) => reason.kept_bytes));
+  const listed = (what: "packets" | "kept_bytes") => data.reasons.reduce((sum, reason) => sum + reason[what], 0);
   return (
     <>
       <p>
@@ -73,6 +74,12 @@ function Reasons({ of: data, log, place, session }: ReasonsProps) {
           />
         ))}
       </ol>
+      {data.total.reasons > data.reasons.length && (
+        <p>
+          And {plural(data.total.reasons - data.reasons.length, "reason")} more, which kept{" "}
+          {bytes(data.total.kept_bytes - listed("kept_bytes"))} in {plural(data.total.packets - listed("packets"), "packet")}.
+        </p>
+      )}
     </>
   );
 }
