@@ -60,7 +60,8 @@ fn datagrams(mut choose: Chooser<'_>, is_mended: bool) {
         let mut bytes = choose.take(len).to_vec();
         // What comes back from an agent.
         if let Ok(flush) = FlushSlots::new_checked(&bytes) {
-            assert!(flush.slots().count() <= bytes.len() / 4);
+            // Each slot of the cache once, whatever is asked for.
+            assert!(flush.slots(1000).count() <= 1000);
         }
         if is_mended && bytes.len() >= 24 {
             let len = u16::try_from(bytes.len()).expect("inputs are short");

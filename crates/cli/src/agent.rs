@@ -15,6 +15,7 @@ use strata_node::{AgentSource, AgentSpec, Waker, machine_bytes, run_agent};
 use strata_rules::DestinationName;
 use strata_wire::human_bytes;
 
+use crate::confined::SandboxArgs;
 use crate::controller::PORT;
 use crate::logging::{self, LoggingArgs};
 use crate::output::refuse;
@@ -107,6 +108,9 @@ pub(crate) struct Args {
     /// Use at most this much memory for the recording's flow tables, as in 64MB.
     #[arg(long, value_name = "SIZE", value_parser = memory)]
     memory: Option<String>,
+
+    #[command(flatten)]
+    sandbox: SandboxArgs,
 
     #[command(flatten)]
     pub(crate) logging: LoggingArgs,
@@ -255,6 +259,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 .collect(),
         ]
         .concat(),
+        sandboxed: args.sandbox.is_on(),
     };
     let mut signals = Signals::stop()?;
     signals.also_steer()?;

@@ -25,6 +25,7 @@ use anyhow::Result;
 use strata_gpv::marple::{Limits, SHIPPED};
 use strata_store::Sources;
 
+use crate::confined::SandboxArgs;
 use crate::key::KeyArgs;
 use crate::listing::{ColumnForm, Reader, listing};
 use crate::output::{refuse, standard};
@@ -158,6 +159,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     bounds: Bounds,
+
+    #[command(flatten)]
+    sandbox: SandboxArgs,
 
     /// List the queries that come with Strata; with a NAME, show its text.
     #[arg(long, group = "lists")]

@@ -10,9 +10,12 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow};
 use ipnet::IpNet;
-use strata_node::{Collector, CollectorOutcome, CollectorSpec, Outlet, Tell};
+use strata_node::sandbox::Confined;
+use strata_node::{Collector, CollectorOutcome, CollectorSpec, Outlet, Tell, log_directory};
+use strata_sandbox::Owner;
 use strata_wire::{Printable, grouped};
 
+use crate::confined::SandboxArgs;
 use crate::logging::{self, LoggingArgs};
 use crate::output::refuse;
 use crate::record;
@@ -79,10 +82,8 @@ pub(crate) struct Args {
     #[arg(short = 'c', long, value_name = "PACKETS")]
     count: Option<u64>,
 
-    /// With -w, keep all privileges and access to all files, instead of dropping what is not needed once the
-    /// collector listens.
-    #[arg(long)]
-    no_sandbox: bool,
+    #[command(flatten)]
+    sandbox: SandboxArgs,
 
     #[command(flatten)]
     pub(crate) logging: LoggingArgs,
@@ -119,8 +120,8 @@ fn listen(args: &Args) -> Result<CollectorSpec> {
         comments: args.write.is_some(),
         only: None,
         filter: text::filter(&args.filter)?,
-        // A log is written by the same process.
-        sandboxed: args.write.is_some() && !args.no_sandbox,
+        // A log is written by the same process, which is confined for both.
+        sandboxed: args.write.is_some() && args.sandbox.is_on(),
     })
 }
 
@@ -168,6 +169,15 @@ fn recorded(
     (stop, reload): (&AtomicBool, impl FnMut() -> bool + Send),
 ) -> Result<(CollectorOutcome, Result<()>)> {
     let (reader, writer) = pipe().context("cannot make a pipe")?;
+    if !log.exists() {
+        log_directory(log, &Owner::default())?;
+    }
+    args.sandbox.confine(&Confined {
+        read: args.model.iter().cloned().collect(),
+        again: args.key_file.iter().cloned().collect(),
+        write: vec![log.to_owned()],
+        ..Confined::default()
+    })?;
     let input = PathBuf::from(format!("/dev/fd/{}", reader.as_raw_fd()));
     let name = format!("collector {}", collector.address());
     thread::scope(|scope| {

@@ -16,6 +16,7 @@ use strata_store::{Disk, Log, RemovedBy};
 use strata_wire::{Printable, grouped, human_bytes};
 use tracing::{error, info, warn};
 
+use crate::confined::SandboxArgs;
 use crate::key;
 use crate::logging::LoggingArgs;
 use crate::object_tier::{self, MoveArgs};
@@ -63,6 +64,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     moving: MoveArgs,
+
+    #[command(flatten)]
+    sandbox: SandboxArgs,
 
     #[command(flatten)]
     pub(crate) logging: LoggingArgs,

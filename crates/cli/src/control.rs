@@ -13,6 +13,7 @@ use strata_control::client::Client;
 use strata_control::config::PolicyConfig;
 use strata_control::{DetailRequest, MODE_PERIOD_MAX, ModeRequest, PolicyRequest};
 
+use crate::confined;
 use crate::listing::Reader;
 use crate::output::{refuse, standard};
 use crate::text::not_a_duration;
@@ -268,6 +269,9 @@ pub(crate) fn policy(args: &PolicyArgs) -> Result<()> {
 }
 
 pub(crate) fn status(args: &StatusArgs) -> Result<()> {
+    if args.watch {
+        confined::follower(None, args.recording.socket.as_deref())?;
+    }
     loop {
         let client = args.recording.client()?;
         let status = client.status()?;

@@ -11,6 +11,7 @@ use strata_control::client::ControllerClient;
 use strata_node::{ControllerSpec, ENROL_TOKEN, Waker, run_controller};
 use strata_wire::{Printable, grouped};
 
+use crate::confined::SandboxArgs;
 use crate::logging::{self, LoggingArgs};
 use crate::output::{refuse, standard};
 use crate::signals::Signals;
@@ -67,6 +68,9 @@ enum Command {
         /// (`strata collector --key-file`). HUP reads it again.
         #[arg(long)]
         encrypt: bool,
+
+        #[command(flatten)]
+        sandbox: SandboxArgs,
 
         #[command(flatten)]
         logging: LoggingArgs,
@@ -159,12 +163,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             state,
             listen,
             encrypt,
+            sandbox,
             ..
         } => {
             let spec = ControllerSpec {
                 state: state.state.clone(),
                 listen: address("--listen", listen, PORT)?.to_string(),
                 encrypt: *encrypt,
+                sandboxed: sandbox.is_on(),
             };
             let mut signals = Signals::stop()?;
             signals.also_steer()?;

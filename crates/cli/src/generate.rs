@@ -9,11 +9,13 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use strata_capture::{PacketRef, PcapNgWriter, PcapWriter, WriteError};
 use strata_node::GenerateSpec;
+use strata_node::sandbox::Confined;
 use strata_store::Sources;
 use strata_traffic::{Generator, GeneratorOptions, Packet, Profile, Rate, SPACE};
 use strata_wire::{Interface, LinkType, exact, grouped, human_bytes};
 use tracing::info;
 
+use crate::confined::{SandboxArgs, TO_SEND};
 use crate::output::{Content, Output, refuse, suffix};
 use crate::sending::{self, Method};
 use crate::signals::stop_on_signal;
@@ -53,6 +55,9 @@ pub(crate) struct Args {
     /// sends them in a loop.
     #[arg(long, value_enum, value_name = "METHOD", requires = "interface")]
     method: Option<Method>,
+
+    #[command(flatten)]
+    sandbox: SandboxArgs,
 
     /// Send as fast as packets can be generated, ignoring their timestamps.
     #[arg(short = 't', long, requires = "interface", group = "rate")]
@@ -215,7 +220,13 @@ fn send(args: &Args, interface: &str) -> Result<()> {
         packets: args.packets,
         top_speed: args.topspeed,
         duration: sending::duration(args.duration)?,
+        sandboxed: args.sandbox.is_on(),
     };
+    args.sandbox.confine(&Confined {
+        interfaces: vec![interface.to_owned()],
+        keep: Some(TO_SEND),
+        ..Confined::default()
+    })?;
     let outcome = strata_node::generate(&spec, stop_on_signal()?)?;
     sending::print(&outcome, interface);
     Ok(())

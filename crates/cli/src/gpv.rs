@@ -9,7 +9,7 @@
 //! packets           packets of captures and interfaces
 //! target outlets    where vectors go
 //! ring              datagrams in memory that processes of one machine share
-//! rotate            files of limited size or time
+//! rotate parts      files of limited size or time; files that can be read if the program is killed
 //! form rows         vectors as bytes; as rows of Parquet
 //! ```
 
@@ -21,6 +21,7 @@ mod inbox;
 mod outlets;
 mod outputs;
 mod packets;
+mod parts;
 mod ring;
 mod rotate;
 mod rows;

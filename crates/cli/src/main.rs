@@ -7,6 +7,7 @@ mod ask;
 mod bounded;
 mod collector;
 mod compact;
+mod confined;
 mod control;
 mod controller;
 mod descriptors;

@@ -37,6 +37,11 @@ pub(crate) struct MoveArgs {
 }
 
 impl MoveArgs {
+    /// Where files go.
+    pub(crate) fn url(&self) -> Option<&str> {
+        self.move_to.as_deref()
+    }
+
     /// Where files of `log` go, and their minimum age in ns.
     pub(crate) fn parse(&self, log: &Path) -> Result<Option<(Place, u64)>> {
         let Some(url) = &self.move_to else {

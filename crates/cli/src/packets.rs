@@ -11,11 +11,13 @@ use strata_archive::ArchiveError;
 use strata_capture::live::{Live, LiveNext, LiveOptions};
 use strata_capture::{Input, InputOptions, Next, PacketRef, Packets};
 use strata_filter::Filter;
+use strata_node::sandbox::Confined;
 use strata_query::{ByLink, ExportOptions, Find, LoggedPacket, packets};
 use strata_store::{Damage, Log};
 use strata_wire::{LinkType, Meta};
 use tracing::{error, warn};
 
+use crate::confined::SandboxArgs;
 use crate::export::{check_fit, say_no_match};
 use crate::key::KeyArgs;
 use crate::output::refuse;
@@ -26,6 +28,12 @@ const SNAPLEN: u32 = 512;
 
 /// What happens while packets come from captures or interfaces.
 pub(crate) trait Take {
+    /// What it needs once the source is open, of interfaces. Certificates that it needs are read now, and
+    /// names of servers looked up.
+    fn prepare(&mut self) -> Result<Confined> {
+        Ok(Confined::default())
+    }
+
     /// The source is open, and packets will come: outputs are created now. Packets must match the
     /// filter, which the source does not evaluate.
     fn begin(&mut self, filter: Option<Filter>) -> Result<()>;
@@ -87,9 +95,9 @@ fn read_all(input: &mut Input, stop: &AtomicBool, take: &mut impl Take) -> Resul
     Ok(())
 }
 
-/// Reads interfaces until `stop`; of each that lost packets, its name and how many.
+/// Reads interfaces until `stop`, in the sandbox; of each that lost packets, its name and how many.
 pub(crate) fn live(
-    interfaces: &[String],
+    (interfaces, sandbox): (&[String], &SandboxArgs),
     filter: Option<Filter>,
     stop: &AtomicBool,
     take: &mut impl Take,
@@ -98,7 +106,11 @@ pub(crate) fn live(
     options.interfaces = interfaces.to_vec();
     options.snaplen = SNAPLEN;
     options.filter.clone_from(&filter);
+    options.opener = sandbox.opener();
     let mut live = Live::open(&options, 1)?.remove(0);
+    let mut reach = take.prepare()?;
+    reach.interfaces = interfaces.to_vec();
+    sandbox.confine(&reach)?;
     // Else the kernel does it.
     take.begin(filter.filter(|_| live.filter_in_user_space().is_some()))?;
     let mut links: Vec<LinkType> = Vec::new();

@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
+use strata_node::sandbox::Confined;
 use strata_node::{Pace, ReplaySpec};
 use strata_wire::grouped;
 use tracing::warn;
 
+use crate::confined::{SandboxArgs, TO_SEND, to_read};
 use crate::output::refuse;
 use crate::sending::{self, Method};
 use crate::signals::stop_on_signal;
@@ -63,6 +65,9 @@ pub(crate) struct Args {
     /// Choose how to send; by default the fastest method that works on this interface.
     #[arg(long, value_enum, value_name = "METHOD")]
     method: Option<Method>,
+
+    #[command(flatten)]
+    sandbox: SandboxArgs,
 }
 
 impl Args {
@@ -98,12 +103,21 @@ impl Args {
             },
             limit: self.limit,
             duration: sending::duration(self.duration)?,
+            keep: self.sandbox.is_on().then(|| to_read(&self.read)),
         })
     }
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let outcome = strata_node::replay(&args.spec()?, stop_on_signal()?)?;
+    let (spec, stop) = (args.spec()?, stop_on_signal()?);
+    // The interface is opened when it is known how long packets are.
+    args.sandbox.confine(&Confined {
+        read: args.read.clone(),
+        interfaces: vec![args.interface.clone()],
+        keep: Some(TO_SEND | to_read(&args.read)),
+        ..Confined::default()
+    })?;
+    let outcome = strata_node::replay(&spec, stop)?;
     if outcome.cut > 0 {
         warn!(
             "{} packets are cut short in the file: only what was captured of them \

@@ -10,13 +10,13 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use ipnet::IpNet;
 use rustix::process::{Signal, set_parent_process_death_signal};
-use rustix::thread::CapabilitySet;
-use strata_sandbox::give_up_capabilities;
+use strata_node::sandbox;
 use strata_serve::{Login, Role, Spec, TlsFiles, serve};
 use strata_store::{Log, MANIFEST_NAME};
 use strata_wire::Printable;
 use tracing::{info, warn};
 
+use crate::confined::{self, SandboxArgs};
 use crate::key::KeyArgs;
 use crate::logging::LoggingArgs;
 use crate::object_tier;
@@ -117,6 +117,9 @@ pub(crate) struct Args {
     key: KeyArgs,
 
     #[command(flatten)]
+    sandbox: SandboxArgs,
+
+    #[command(flatten)]
     pub(crate) logging: LoggingArgs,
 }
 
@@ -183,6 +186,21 @@ impl Args {
             warn!("{}; it is shown once it is there", Printable(absent));
         }
         Ok(())
+    }
+
+    /// Drops what reading the logs, asking the recordings and starting children does not take.
+    fn confine(&self) -> Result<()> {
+        let sockets = self.socket.iter().filter_map(|socket| socket.parent());
+        let dirs: Vec<&Path> = self
+            .logs
+            .iter()
+            .chain(&self.state)
+            .chain(&self.socket)
+            .map(PathBuf::as_path)
+            .chain(sockets)
+            .collect();
+        let write: Vec<PathBuf> = self.state.iter().cloned().collect();
+        Ok(sandbox::confine_server(&dirs, &write, &confined::tell())?)
     }
 
     /// The directory for what users keep, made if it is missing.
@@ -331,11 +349,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let spec = args.spec()?;
     let stopped = Stopped::watch()?;
-    // A browser may need them.
-    if !args.open
-        && let Err(error) = give_up_capabilities(None, OF_LOGS, None)
-    {
-        warn!("{error}");
+    match args.open || !args.sandbox.is_on() {
+        // A browser may need them.
+        true => sandbox::unconfined(),
+        false => args.confine()?,
     }
     let server = serve(spec)?;
     let scheme = if args.tls_cert.is_some() {
@@ -351,9 +368,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     stopped.wait();
     Ok(())
 }
-
-/// What root needs to read logs and to reach sockets that belong to others; the rest is given up.
-const OF_LOGS: CapabilitySet = CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::DAC_READ_SEARCH);
 
 /// Opens a page in the user's browser, if there is one.
 fn browse(page: &str) {

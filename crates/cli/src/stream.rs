@@ -17,10 +17,11 @@ mod serve;
 mod tail;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use strata_node::sandbox::Confined;
 use strata_node::{FeedCounts, StreamDir, StreamFeed, WhenFull};
 use strata_stream::StreamName;
 use strata_wire::grouped;
@@ -99,14 +100,35 @@ pub(crate) fn place(text: &str) -> Result<(PathBuf, StreamName)> {
     Ok((dir.into(), name(stream)?))
 }
 
+/// The directory of a stream, with what is needed of servers that have stripes of it: before a command is
+/// in its sandbox.
+pub(crate) fn prepare(dir: &Path) -> Result<StreamDir> {
+    let dir = StreamDir::open(dir)?;
+    dir.meet_servers()?;
+    Ok(dir)
+}
+
+/// What a command needs that appends to a stream of this directory, or reads it.
+fn reach(dir: &Path) -> Confined {
+    Confined {
+        streams: vec![dir.to_owned()],
+        ..Confined::default()
+    }
+}
+
 /// A stream that the records of a command go to, which waits for it if the records can wait.
-pub(crate) fn feed(
-    (dir, stream): &(PathBuf, StreamName),
+pub(crate) fn feed(place: &(PathBuf, StreamName), when_full: WhenFull) -> Result<StreamFeed> {
+    feed_in(StreamDir::open(&place.0)?, place, when_full)
+}
+
+/// As [`feed`], in a directory that is open.
+pub(crate) fn feed_in(
+    dir: StreamDir,
+    (named, stream): &(PathBuf, StreamName),
     when_full: WhenFull,
 ) -> Result<StreamFeed> {
-    let named = format!("{}/{stream}", dir.display());
+    let named = format!("{}/{stream}", named.display());
     let warn = move |said: &str| text::warn(&format!("stream {named}: {said}"));
-    let dir = StreamDir::open(dir)?;
     Ok(StreamFeed::open(
         dir,
         stream,

@@ -68,6 +68,7 @@ impl Api {
             socket: Some(SocketFile::bind(&path, &Owner::default()).unwrap()),
             tcp: None,
         };
+        strata_sandbox::leave_unrestricted();
         let server = serve(Arc::clone(&controller), endpoints).unwrap();
         Self {
             dir,

@@ -104,6 +104,7 @@ fn started(files: &Files) -> (Server, u16, Arc<Controller>) {
         socket: None,
         tcp: config.tcp().unwrap(),
     };
+    strata_sandbox::leave_unrestricted();
     let server = serve(Arc::clone(&controller), endpoints).unwrap();
     (server, port, controller)
 }

@@ -20,19 +20,21 @@ mod shared_time;
 mod tally;
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rustix::thread::CapabilitySet;
 use strata_agent::{Assignment, DocumentFile, Follower, Local, Registry, Report, Step};
 use strata_capture::live::LinkChanges;
 use strata_control::agent_client::Interrupt;
-use strata_sandbox::make_secret_dir;
+use strata_sandbox::{make_secret_dir, runtime_dir};
 use strata_wire::exact;
 
 use crate::error::{At as _, NodeError, Result};
 use crate::notice::{Notice, Tell};
+use crate::sandbox::{confine_starter, unconfined};
 use crate::waker::Waker;
 use child::{Child, NEVER, Recorder};
 use files::State;
@@ -65,6 +67,8 @@ pub struct AgentSpec {
     pub program: PathBuf,
     /// Options for each recording, such as `--cpu 10%`.
     pub options: Vec<String>,
+    /// Drop what neither it nor its recordings need.
+    pub sandboxed: bool,
 }
 
 /// Who says what to capture.
@@ -181,6 +185,21 @@ struct Agent {
     notes: Vec<String>,
 }
 
+/// What recordings need until they have opened their interfaces; the agent itself uses none of it.
+const FOR_RECORDINGS: CapabilitySet = CapabilitySet::NET_RAW
+    .union(CapabilitySet::NET_ADMIN)
+    .union(CapabilitySet::BPF)
+    .union(CapabilitySet::PERFMON)
+    .union(CapabilitySet::SYS_RESOURCE)
+    .union(CapabilitySet::SYS_NICE)
+    .union(CapabilitySet::IPC_LOCK)
+    .union(CapabilitySet::DAC_READ_SEARCH);
+
+/// Where it and its recordings write: its directory first.
+fn reach(state: &Path) -> Vec<PathBuf> {
+    vec![state.to_owned(), runtime_dir(), "/dev/shm".into()]
+}
+
 /// Runs an agent until `stop`; `reload` asks to read the file of policies again. `waker` says that one of
 /// them may have changed.
 ///
@@ -196,6 +215,10 @@ pub fn run_agent(
 ) -> Result<()> {
     make_secret_dir(&spec.state)?;
     let state = State::lock(&spec.state)?;
+    match spec.sandboxed {
+        true => confine_starter(FOR_RECORDINGS, &reach(&spec.state), tell)?,
+        false => unconfined(),
+    }
     let (desk, interrupt, wake_link) = (Desk::default(), Interrupt::default(), Waker::new()?);
     let (file, link) = match spec.source {
         AgentSource::File {

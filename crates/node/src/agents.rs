@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rustix::thread::CapabilitySet;
 use strata_agent::{
     AgentStatus, Applied, Assignment, Change, DocumentFile, Enrol, Enrolled, Registry,
     RegistryError, Renew, Report, Rollout,
@@ -32,6 +33,7 @@ use strata_tls::authority::{Authority, Fingerprint, Issued, write_private};
 
 use crate::error::{At as _, NodeError, Result};
 use crate::notice::{Notice, Tell};
+use crate::sandbox::{Reach, give_up, unconfined};
 use crate::waker::Waker;
 use store::Store;
 
@@ -53,6 +55,8 @@ pub struct ControllerSpec {
     pub listen: String,
     /// Make keys for exports if there are none.
     pub encrypt: bool,
+    /// Drop what is not needed once its directory is open.
+    pub sandboxed: bool,
 }
 
 type ToStore = (Vec<Change>, SyncSender<std::result::Result<(), String>>);
@@ -301,6 +305,22 @@ fn export_key(spec: &ControllerSpec) -> Result<Option<MasterKey>> {
     }
 }
 
+/// It listens after this, on a port that it may still need a right for.
+fn confine_to(spec: &ControllerSpec, socket: &SocketFile, tell: &Tell) -> Result<()> {
+    let port = spec.listen.rsplit_once(':').map(|(_, port)| port.parse());
+    let is_privileged = matches!(port, Some(Ok(0_u16..1024)));
+    let keep = match is_privileged {
+        true => CapabilitySet::NET_BIND_SERVICE,
+        false => CapabilitySet::empty(),
+    };
+    let reach = Reach {
+        store: Some(&spec.state),
+        socket_dirs: socket.own_dirs(),
+        ..Reach::default()
+    };
+    give_up(&Owner::default(), &reach, keep, tell)
+}
+
 /// Runs a controller until `stop`, which may have changed when `waker` is woken, as may
 /// `reload`, which asks to read the keys of exports again.
 ///
@@ -325,6 +345,10 @@ pub fn run_controller(
         admit: Admit::Agents,
         tls: Some(authority.server()?),
     };
+    match spec.sandboxed {
+        true => confine_to(spec, &socket, tell)?,
+        false => unconfined(),
+    }
     let (to_store, to_do) = sync_channel(1);
     let storing = thread::Builder::new()
         .name("strata-store".into())

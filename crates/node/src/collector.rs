@@ -35,7 +35,7 @@ use strata_wire::pcapng::options;
 
 use crate::error::{At as _, NodeError, Result};
 use crate::notice::{Notice, Tell};
-use crate::sandbox::{Reach, give_up, thread};
+use crate::sandbox::{Reach, give_up, thread, unconfined};
 use choice::Choice;
 use senders::Senders;
 
@@ -153,6 +153,8 @@ impl Collector {
             let owner = Owner::default();
             give_up(&owner, &reach, CapabilitySet::empty(), &self.tell)?;
             thread(Role::Server);
+        } else {
+            unconfined();
         }
         (self.tell)(&Notice::Collecting {
             address: self.address,

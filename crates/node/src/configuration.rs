@@ -256,6 +256,7 @@ impl Configuration {
                 .chain(spec.destination.reads())
                 .collect(),
             interfaces: spec.interface_names(),
+            command: None,
         }
     }
 }

@@ -39,6 +39,9 @@ impl Spec for RecordSpec {
     type Outcome = RecordOutcome;
 
     fn start(self, stop: Arc<AtomicBool>, tell: Tell) -> Result<Handle<Self>> {
+        if self.interfaces().is_none_or(|live| live.sandbox.is_none()) {
+            sandbox::unconfined();
+        }
         preflight::directory(&self)?;
         let setup = Setup::new(self, stop, tell)?;
         preflight::check(&setup, Purpose::Start)?;

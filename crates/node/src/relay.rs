@@ -28,7 +28,7 @@ use crate::notice::{Notice, Tell};
 use crate::observer::disk_use;
 use crate::reclaim::{Limit, Reclaim};
 use crate::relay_stream::RelayStreaming;
-use crate::sandbox::{Reach, give_up};
+use crate::sandbox::{Reach, give_up, unconfined};
 use crate::stream::{Fed, FeedCounts};
 
 /// How often the relay is checked.
@@ -88,6 +88,8 @@ impl Spec for RelaySpec {
                 ..Reach::default()
             };
             give_up(&owner, &reach, CapabilitySet::empty(), &tell)?;
+        } else {
+            unconfined();
         }
         let chosen = disk.choose(self.disk);
         let chosen = chosen.at_with(|| format!("{}: --disk", self.dir.display()))?;

@@ -1,5 +1,5 @@
-//! Drops what a live recording does not need after opening its interfaces, and a relay once it
-//! listens.
+//! Drops what a role does not need once everything is open: a live recording its interfaces, a relay or
+//! a collector its sockets. Commands that are no role of this crate use [`confine`].
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -8,8 +8,9 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::thread::CapabilitySet;
 use strata_capture::live::SocketOpener;
 use strata_sandbox::{
-    Files, Helper, Owner, Role, User, give_up_capabilities, restrict_files, restrict_process,
-    restrict_thread, serve,
+    Files, Helper, Owner, Role, SystemCallError, User, give_up_capabilities, keep_for_programs,
+    leave_unrestricted, restrict_files, restrict_files_of_starter, restrict_process,
+    restrict_process_for_now, restrict_starter, restrict_thread, serve,
 };
 
 use crate::error::{At as _, NodeError, Result};
@@ -34,7 +35,11 @@ pub fn open_sockets(user: Option<&str>) -> Result<()> {
 }
 
 /// Starts the helper; returns the opener that uses it.
-pub(crate) fn opener(spec: &SandboxSpec) -> Result<SocketOpener> {
+///
+/// # Errors
+///
+/// If it cannot be started.
+pub fn opener(spec: &SandboxSpec) -> Result<SocketOpener> {
     let arguments: Vec<&str> = spec.helper.iter().map(String::as_str).collect();
     let helper = Helper::start(&arguments).at("cannot start the process that opens sockets")?;
     let helper = Arc::new(helper);
@@ -60,6 +65,131 @@ pub(crate) struct Reach<'a> {
     pub(crate) files: Vec<PathBuf>,
     /// The interfaces whose counters are read.
     pub(crate) interfaces: &'a [String],
+    /// What a command may read and write.
+    pub(crate) command: Option<&'a Confined>,
+}
+
+/// What a command still needs that has opened what it could.
+#[derive(Clone, Debug, Default)]
+pub struct Confined {
+    /// Files, and directories with everything in them, that are read later. Those that are replaced by
+    /// editors belong to `again`.
+    pub read: Vec<PathBuf>,
+    /// Files that are read again, perhaps after they were replaced.
+    pub again: Vec<PathBuf>,
+    /// Directories in which files are written, created and deleted.
+    pub write: Vec<PathBuf>,
+    /// Directories of streams, which may have stripes elsewhere.
+    pub streams: Vec<PathBuf>,
+    /// Interfaces that are captured, or sent from.
+    pub interfaces: Vec<String>,
+    /// Capabilities that are needed for a while, or to the end; none by default.
+    pub keep: Option<CapabilitySet>,
+}
+
+impl Confined {
+    /// Adds the directory in which this file is to be made. A part of the name that is filled in later
+    /// (`%Y`) may be that of a directory: then the one above it is added.
+    pub fn makes(&mut self, file: &Path) {
+        let dir = file.ancestors().skip(1);
+        let named = |dir: &&Path| !dir.as_os_str().as_encoded_bytes().contains(&b'%');
+        let dir = dir.filter(named).find(|dir| !dir.as_os_str().is_empty());
+        self.write.push(dir.unwrap_or(Path::new(".")).to_owned());
+    }
+}
+
+/// Confines a command that is no role of this crate, once it has opened what needs privileges: to its
+/// files and the system calls of a recording, without capabilities. To be done before threads are
+/// started, and before anything from outside is read.
+///
+/// # Errors
+///
+/// If capabilities cannot be dropped. A kernel without Landlock or seccomp is not an error, but is
+/// reported.
+pub fn confine(confined: &Confined, tell: &Tell) -> Result<()> {
+    let reach = Reach {
+        interfaces: &confined.interfaces,
+        command: Some(confined),
+        ..Reach::default()
+    };
+    let keep = confined.keep.unwrap_or(CapabilitySet::empty());
+    give_up(&Owner::default(), &reach, keep, tell)
+}
+
+/// Drops the capabilities that [`Confined::keep`] has kept, except these.
+///
+/// # Errors
+///
+/// The kernel's refusal.
+pub(crate) fn drop_the_rest(keep: CapabilitySet) -> Result<()> {
+    give_up_capabilities(None, keep, &[])?;
+    // If this fails, so did the filter before, which was told.
+    let _ = restrict_process();
+    Ok(())
+}
+
+/// Says that this process is not confined, on purpose: `--no-sandbox`, or a command that reads files and
+/// ends with them.
+pub fn unconfined() {
+    leave_unrestricted();
+}
+
+/// Confines a command that starts other programs, which may have the capabilities `keep` and read all
+/// files: it writes in `write` only, and neither it nor they can change the machine (see
+/// [`restrict_starter`]). To be done before threads are started.
+///
+/// # Errors
+///
+/// As [`confine`].
+pub fn confine_starter(keep: CapabilitySet, write: &[PathBuf], tell: &Tell) -> Result<()> {
+    let tell = TELL.get_or_init(|| Arc::clone(tell));
+    let none = PathBuf::from("/");
+    keep_for_programs(keep, write.first().unwrap_or(&none))?;
+    confine_programs(write, tell);
+    Ok(())
+}
+
+/// As [`confine_starter`], for one whose programs need no capability: it keeps what it needs to reach
+/// `dirs` of others itself.
+///
+/// # Errors
+///
+/// As [`confine`].
+pub fn confine_server(dirs: &[&Path], write: &[PathBuf], tell: &Tell) -> Result<()> {
+    let tell = TELL.get_or_init(|| Arc::clone(tell));
+    give_up_capabilities(None, CapabilitySet::empty(), dirs)?;
+    confine_programs(write, tell);
+    Ok(())
+}
+
+fn confine_programs(write: &[PathBuf], tell: &Tell) {
+    let files = Files {
+        write: write.to_vec(),
+        ..Files::default()
+    };
+    restricted(
+        restrict_files_of_starter(&files).map_err(|error| error.to_string()),
+        restrict_starter(),
+        tell,
+    );
+}
+
+/// Tells what could not be restricted. Threads go on where the kernel has no seccomp, which was said.
+fn restricted(
+    files: std::result::Result<(), String>,
+    calls: std::result::Result<(), SystemCallError>,
+    tell: &Tell,
+) {
+    if let Err(error) = files {
+        tell(&Notice::NoSandbox(NoSandbox::Files, error));
+    }
+    if let Err(error) = calls {
+        leave_unrestricted();
+        tell(&Notice::NoSandbox(
+            NoSandbox::SystemCalls,
+            error.to_string(),
+        ));
+    }
 }
 
 /// Creates the log for its owner, changes to that user, drops all capabilities except those to
@@ -77,7 +207,7 @@ pub(crate) fn give_up(
     }
     let user = owner.user.as_ref();
     let written = reach.log.or(reach.store);
-    give_up_capabilities(user, keep, written)?;
+    give_up_capabilities(user, keep, &reach.dirs())?;
     if let (Some(_), Some(log)) = (user, written) {
         let writes = Access::WRITE_OK | Access::EXEC_OK;
         let may = accessat(CWD, log, writes, AtFlags::EACCESS);
@@ -89,19 +219,30 @@ pub(crate) fn give_up(
             )
         })?;
     }
-    if let Err(error) = restrict_files(&reach.files()) {
-        tell(&Notice::NoSandbox(NoSandbox::Files, error.to_string()));
-    }
-    if let Err(error) = restrict_process() {
-        tell(&Notice::NoSandbox(
-            NoSandbox::SystemCalls,
-            error.to_string(),
-        ));
-    }
+    let files = restrict_files(&reach.files());
+    let drops_more = reach.command.is_some_and(|command| command.keep.is_some());
+    restricted(
+        files.map_err(|error| error.to_string()),
+        match drops_more {
+            true => restrict_process_for_now(),
+            false => restrict_process(),
+        },
+        tell,
+    );
     Ok(())
 }
 
 impl Reach<'_> {
+    /// Directories that are written.
+    fn dirs(&self) -> Vec<&Path> {
+        let own = self.log.or(self.store);
+        let command = self.command.into_iter();
+        let of_command = command.flat_map(|command| command.write.iter().chain(&command.streams));
+        own.into_iter()
+            .chain(of_command.map(PathBuf::as_path))
+            .collect()
+    }
+
     fn files(&self) -> Files {
         let mut files = Files {
             write: self
@@ -116,6 +257,17 @@ impl Reach<'_> {
             delete: self.socket_dirs.iter().flatten().cloned().collect(),
             ..Files::default()
         };
+        if let Some(command) = self.command {
+            let of_streams = command.streams.iter();
+            let stripes = of_streams.clone().flat_map(|dir| stripe_paths(dir));
+            files.write.extend(stripes);
+            files.write.extend(of_streams.cloned());
+            files.write.extend_from_slice(&command.write);
+            files.read.extend_from_slice(&command.read);
+            for file in &command.again {
+                files.read_again(file);
+            }
+        }
         for file in &self.files {
             files.read_again(file);
         }
@@ -136,7 +288,8 @@ fn counters(interfaces: &[String]) -> impl Iterator<Item = PathBuf> {
     always.into_iter().chain(devices)
 }
 
-/// In a sandboxed recording, restricts the calling thread to the system calls of its role.
+/// In a sandboxed process, restricts the calling thread to the system calls of its role. Panics in one
+/// that has neither set up its sandbox nor said that it has none ([`unconfined`]).
 pub(crate) fn thread(role: Role) {
     if let (Err(error), Some(tell)) = (restrict_thread(role), TELL.get()) {
         tell(&Notice::NoSandbox(NoSandbox::Thread, error.to_string()));

@@ -23,6 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         gid_index: 1,
     });
     let disk = Arc::new(RealDisk::create_dir(Path::new(dir))?);
+    strata_sandbox::leave_unrestricted();
     let _relay = Relay::start(disk, options, |events| println!("RELAY {events}"))?;
     println!("RELAY ready");
     loop {

@@ -128,6 +128,7 @@ fn relay_options() -> RelayOptions {
 }
 
 fn relay(disk: &SimDisk, options: RelayOptions) -> Relay {
+    strata_sandbox::leave_unrestricted();
     Relay::start(Arc::new(disk.clone()), options, |_| {}).unwrap()
 }
 
@@ -591,6 +592,7 @@ fn a_failed_write_is_the_end_of_both_and_neither_waits_for_ever() {
     for operation in (8..60).step_by(4) {
         let disk = SimDisk::new();
         disk.fail_once(operation);
+        strata_sandbox::leave_unrestricted();
         let relay = Relay::start(Arc::new(disk.clone()), relay_options(), |_| {});
         let Ok(relay) = relay else {
             continue;

@@ -342,6 +342,7 @@ fn the_guest_writes_into_our_relay() {
     let mut options = RelayOptions::new(SocketAddr::from((HOST, UDP_PORT)));
     options.block_bytes = 1 << 20;
     options.first_qpn = Some(2);
+    strata_sandbox::leave_unrestricted();
     let relay = Relay::start(Arc::new(disk.clone()), options, |_| {}).unwrap();
     let mut peer = Peer::start("rc", 2, 0);
     let mut control = Shell::open();

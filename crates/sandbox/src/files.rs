@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access, AccessFs, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError,
-    RulesetStatus, path_beneath_rules,
+    ABI, Access, AccessFs, BitFlags, RestrictionStatus, Ruleset, RulesetAttr, RulesetCreatedAttr,
+    RulesetError, RulesetStatus, path_beneath_rules,
 };
 
 /// What a process still reads while it records: name resolution, port names, the time zone. The
@@ -80,6 +80,26 @@ pub fn restrict_files(files: &Files) -> Result<(), FilesError> {
     restrict(&READ_ALWAYS.map(PathBuf::from), files)
 }
 
+/// Restricts this thread, and the threads and programs it starts, to reading and executing files, and to
+/// writing those of `files`.
+///
+/// # Errors
+///
+/// If the kernel refuses: then nothing has changed.
+pub fn restrict_files_of_starter(files: &Files) -> Result<(), FilesError> {
+    let all = AccessFs::from_all(ABI::V5);
+    let read = AccessFs::ReadFile | AccessFs::ReadDir | AccessFs::Execute;
+    let write = all & !AccessFs::IoctlDev;
+    let ruleset = Ruleset::default().handle_access(all)?.create()?;
+    enforced(
+        ruleset
+            .add_rules(path_beneath_rules(["/"], read))?
+            .add_rules(path_beneath_rules(["/dev/null"], write))?
+            .add_rules(path_beneath_rules(&files.write, write))?
+            .restrict_self()?,
+    )
+}
+
 /// Like [`restrict_files`], with no files at all.
 pub(crate) fn restrict_to_no_files() -> Result<(), FilesError> {
     restrict(&[], &Files::default())
@@ -90,7 +110,7 @@ fn restrict(always: &[PathBuf], files: &Files) -> Result<(), FilesError> {
     let read: BitFlags<AccessFs> = AccessFs::ReadFile | AccessFs::ReadDir;
     let write = all & !(AccessFs::Execute | AccessFs::IoctlDev);
     let delete: BitFlags<AccessFs> = AccessFs::RemoveFile | AccessFs::RemoveDir;
-    let status = Ruleset::default()
+    let restricted = Ruleset::default()
         .handle_access(all)?
         .create()?
         .add_rules(path_beneath_rules(always, read))?
@@ -98,6 +118,10 @@ fn restrict(always: &[PathBuf], files: &Files) -> Result<(), FilesError> {
         .add_rules(path_beneath_rules(&files.write, write))?
         .add_rules(path_beneath_rules(&files.delete, delete))?
         .restrict_self()?;
+    enforced(restricted)
+}
+
+fn enforced(status: RestrictionStatus) -> Result<(), FilesError> {
     if status.ruleset == RulesetStatus::NotEnforced {
         return Err(FilesError::NotThere);
     }

@@ -114,7 +114,7 @@ pub fn serve(user: Option<&User>) -> Result<(), PrivilegeError> {
             source: error.into(),
         }
     };
-    give_up_capabilities(user, CapabilitySet::NET_RAW, None)?;
+    give_up_capabilities(user, CapabilitySet::NET_RAW, &[])?;
     // After the change of user, which clears it.
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(fail("follow its parent"))?;
     // Even without Landlock it has only one capability left.

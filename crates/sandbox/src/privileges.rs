@@ -106,8 +106,8 @@ impl Group {
 const OF_OTHERS: CapabilitySet = CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::DAC_READ_SEARCH);
 
 /// Changes to `user`, if given, and drops all capabilities of this thread, and those it starts,
-/// except `keep`. If the process stays the same user and may write to `dir` only by a capability,
-/// it keeps that one.
+/// except `keep`. If the process stays the same user and may write to one of `dirs` only by a
+/// capability, it keeps that one.
 ///
 /// Lifts the limit on locked memory, if permitted: memory registered with the kernel counts
 /// as locked.
@@ -118,16 +118,11 @@ const OF_OTHERS: CapabilitySet = CapabilitySet::DAC_OVERRIDE.union(CapabilitySet
 pub fn give_up_capabilities(
     user: Option<&User>,
     keep: CapabilitySet,
-    dir: Option<&Path>,
+    dirs: &[&Path],
 ) -> Result<(), PrivilegeError> {
-    let unlimited = Rlimit {
-        current: None,
-        maximum: None,
-    };
-    // The limit stays if raising it is not permitted.
-    let _ = setrlimit(Resource::Memlock, unlimited);
+    lift_limits();
     let mut keep = keep;
-    if user.is_none() && dir.is_some_and(|dir| !is_ours(dir)) {
+    if user.is_none() && dirs.iter().any(|dir| !is_ours(dir)) {
         keep |= OF_OTHERS;
     }
     let had = capabilities(None).map_err(fail("read capabilities"))?;
@@ -138,17 +133,59 @@ pub fn give_up_capabilities(
         let _ = remove_capability_from_bounding_set(capability);
     }
     if let Some(user) = user {
-        set_keep_capabilities(true).map_err(fail("keep capabilities"))?;
-        let gid = Gid::from_raw(user.gid);
-        set_thread_groups(&[gid]).map_err(fail("change groups"))?;
-        set_thread_gid(gid).map_err(fail("change the group"))?;
-        set_thread_uid(Uid::from_raw(user.uid)).map_err(fail("change the user"))?;
-        set_keep_capabilities(false).map_err(fail("keep capabilities"))?;
+        become_user(user)?;
     }
     let sets = CapabilitySets {
         effective: keep,
         permitted: keep,
         inheritable: CapabilitySet::empty(),
+    };
+    set_capabilities(None, sets).map_err(fail("drop capabilities"))?;
+    set_no_new_privs(true).map_err(fail("set no_new_privs"))
+}
+
+fn lift_limits() {
+    let unlimited = Rlimit {
+        current: None,
+        maximum: None,
+    };
+    // The limit stays if raising it is not permitted.
+    let _ = setrlimit(Resource::Memlock, unlimited);
+}
+
+fn become_user(user: &User) -> Result<(), PrivilegeError> {
+    set_keep_capabilities(true).map_err(fail("keep capabilities"))?;
+    let gid = Gid::from_raw(user.gid);
+    set_thread_groups(&[gid]).map_err(fail("change groups"))?;
+    set_thread_gid(gid).map_err(fail("change the group"))?;
+    set_thread_uid(Uid::from_raw(user.uid)).map_err(fail("change the user"))?;
+    set_keep_capabilities(false).map_err(fail("keep capabilities"))
+}
+
+/// Drops the capabilities of this thread, and those it starts, but lets programs that it executes have
+/// `keep`: this thread cannot use them as it is. If it may write to `dir` only by a capability, it
+/// keeps that one for itself too.
+///
+/// # Errors
+///
+/// The kernel's refusal.
+pub fn keep_for_programs(keep: CapabilitySet, dir: &Path) -> Result<(), PrivilegeError> {
+    lift_limits();
+    let had = capabilities(None).map_err(fail("read capabilities"))?;
+    let own = match is_ours(dir) {
+        true => CapabilitySet::empty(),
+        false => OF_OTHERS & had.permitted,
+    };
+    let keep = (keep | own) & had.permitted;
+    for capability in (CapabilitySet::all() - keep).iter() {
+        // Without the right to, the set stays: no_new_privs holds all the same.
+        let _ = remove_capability_from_bounding_set(capability);
+    }
+    let sets = CapabilitySets {
+        effective: own,
+        permitted: keep,
+        // Those that a service manager has made ambient stay so.
+        inheritable: had.inheritable & keep,
     };
     set_capabilities(None, sets).map_err(fail("drop capabilities"))?;
     set_no_new_privs(true).map_err(fail("set no_new_privs"))

@@ -4,11 +4,18 @@
 //! recording; [`restrict_thread`] limits a thread to those of its [`Role`]. Filters add up, so a
 //! thread that does not declare its role still has no more than the process. A call that is not in
 //! the list fails with EPERM and is named on standard error; the thread continues.
+//!
+//! A process that starts other programs cannot be held to a list of what it needs:
+//! [`restrict_starter`] forbids what changes the machine instead.
+//!
+//! A process says once whether it is restricted ([`restrict_process`], [`restrict_starter`]) or not
+//! ([`leave_unrestricted`]). A thread that asks for its role before that panics: it would run with
+//! everything, and nothing would say so.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
@@ -250,10 +257,72 @@ const CAPTURE: &[i64] = &[
 /// Memory that a relay shares with a switch on the same machine.
 const RELAY: &[i64] = &[libc::SYS_memfd_create];
 
+/// Dropping capabilities that were needed for a while.
+const PRIVILEGES: &[i64] = &[libc::SYS_capget, libc::SYS_capset];
+
 const HELPER: &[i64] = &[libc::SYS_sendmsg, libc::SYS_socket];
 
-/// Whether the process, and with it its threads, is restricted.
-static RESTRICTED: AtomicBool = AtomicBool::new(false);
+/// What a process must not do that starts other programs, and neither must these: change what the
+/// machine is, look into other processes, or get at rights by a namespace of its own.
+const NEVER: &[i64] = &[
+    libc::SYS_acct,
+    libc::SYS_add_key,
+    libc::SYS_adjtimex,
+    libc::SYS_chroot,
+    libc::SYS_clock_adjtime,
+    libc::SYS_clock_settime,
+    libc::SYS_delete_module,
+    libc::SYS_finit_module,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fsopen,
+    libc::SYS_init_module,
+    libc::SYS_kcmp,
+    libc::SYS_kexec_load,
+    libc::SYS_keyctl,
+    libc::SYS_mount,
+    libc::SYS_mount_setattr,
+    libc::SYS_move_mount,
+    libc::SYS_name_to_handle_at,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_open_tree,
+    libc::SYS_personality,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_pivot_root,
+    libc::SYS_process_madvise,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_ptrace,
+    libc::SYS_quotactl,
+    libc::SYS_reboot,
+    libc::SYS_request_key,
+    libc::SYS_setdomainname,
+    libc::SYS_sethostname,
+    libc::SYS_setns,
+    libc::SYS_settimeofday,
+    libc::SYS_swapoff,
+    libc::SYS_swapon,
+    libc::SYS_syslog,
+    libc::SYS_umount2,
+    libc::SYS_unshare,
+    libc::SYS_userfaultfd,
+    libc::SYS_vhangup,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_ioperm,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_iopl,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_modify_ldt,
+];
+
+/// Whether the process, and with it its threads, is restricted: one of the values below.
+static STATE: AtomicU8 = AtomicU8::new(UNDECIDED);
+/// It has not been said yet.
+const UNDECIDED: u8 = 0;
+/// It is not, on purpose.
+const UNRESTRICTED: u8 = 1;
+/// It is.
+const RESTRICTED: u8 = 2;
 
 /// Names of the system calls that a restricted process makes, for a sandbox around it.
 #[must_use]
@@ -271,32 +340,84 @@ pub fn process_system_calls() -> Vec<&'static str> {
 /// If the kernel refuses.
 pub fn restrict_process() -> Result<(), SystemCallError> {
     apply(PROCESS)?;
-    RESTRICTED.store(true, Ordering::Relaxed);
+    STATE.store(RESTRICTED, Ordering::Relaxed);
     Ok(())
 }
 
-/// Restricts this thread, and the threads it starts, to the system calls of its role. Does nothing
-/// in a process that is not restricted.
+/// As [`restrict_process`], for a process that still has to drop capabilities: then it calls that too.
 ///
 /// # Errors
 ///
 /// If the kernel refuses.
-pub fn restrict_thread(role: Role) -> Result<(), SystemCallError> {
-    if RESTRICTED.load(Ordering::Relaxed) {
-        apply(role.lists())?;
-    }
+pub fn restrict_process_for_now() -> Result<(), SystemCallError> {
+    apply(&[PROCESS, &[PRIVILEGES]].concat())?;
+    STATE.store(RESTRICTED, Ordering::Relaxed);
     Ok(())
+}
+
+/// Forbids this thread, the threads it starts and the programs that they start what changes the
+/// machine, and makes [`restrict_thread`] take effect. Must be called before threads are started.
+///
+/// # Errors
+///
+/// If the kernel refuses.
+pub fn restrict_starter() -> Result<(), SystemCallError> {
+    let arch = std::env::consts::ARCH.try_into()?;
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
+    for &call in NEVER {
+        rules.insert(call, Vec::new());
+    }
+    rules.insert(libc::SYS_clone, with_namespaces()?);
+    let refused = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, arch)?;
+    let program: BpfProgram = filter.try_into()?;
+    apply_filter(&program)?;
+    // Its flags are in memory, which a filter cannot read: without it, libc falls back to `clone`.
+    refuse(&[libc::SYS_clone3], libc::ENOSYS)?;
+    STATE.store(RESTRICTED, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Says that this process is not restricted on purpose, so that [`restrict_thread`] does nothing. What
+/// is restricted stays so.
+pub fn leave_unrestricted() {
+    let order = Ordering::Relaxed;
+    // Whether it was decided before does not matter.
+    let _ = STATE.compare_exchange(UNDECIDED, UNRESTRICTED, order, order);
+}
+
+/// Restricts this thread, and the threads it starts, to the system calls of its role. Does nothing
+/// in a process that was left unrestricted on purpose ([`leave_unrestricted`]).
+///
+/// # Errors
+///
+/// If the kernel refuses.
+///
+/// # Panics
+///
+/// If the process has not said whether it is restricted: the thread would run with everything.
+pub fn restrict_thread(role: Role) -> Result<(), SystemCallError> {
+    let state = STATE.load(Ordering::Relaxed);
+    assert!(
+        state != UNDECIDED,
+        "a thread wants the system calls of a {role:?} only, and its process has neither been \
+         restricted nor left unrestricted on purpose: it does not go on"
+    );
+    match state {
+        RESTRICTED => apply(role.lists()),
+        _ => Ok(()),
+    }
 }
 
 pub(crate) fn apply_role(role: Role) -> Result<(), SystemCallError> {
     apply(role.lists())
 }
 
-/// Lets a system call fail with this error, without a word.
-fn refuse(call: i64, error: i32) -> Result<(), SystemCallError> {
+/// Lets system calls fail with this error, without a word.
+fn refuse(calls: &[i64], error: i32) -> Result<(), SystemCallError> {
     let arch = std::env::consts::ARCH.try_into()?;
     let fails = SeccompAction::Errno(error.unsigned_abs());
-    let only = BTreeMap::from([(call, Vec::new())]);
+    let only = calls.iter().map(|&call| (call, Vec::new())).collect();
     let filter = SeccompFilter::new(only, SeccompAction::Allow, fails, arch)?;
     let program: BpfProgram = filter.try_into()?;
     Ok(apply_filter(&program)?)
@@ -318,27 +439,45 @@ fn apply(lists: &[&[i64]]) -> Result<(), SystemCallError> {
         clone.push(without_namespaces()?);
         // Its flags are in memory, which a filter cannot read: without it, libc falls back to
         // `clone`.
-        refuse(libc::SYS_clone3, libc::ENOSYS)?;
+        refuse(&[libc::SYS_clone3], libc::ENOSYS)?;
     }
-    // When memory is first given back, libc's allocator reads how the system overcommits memory; it
-    // goes on without. Of two filters the stricter answer counts, so this one has to allow it.
-    if rules.insert(libc::SYS_openat, Vec::new()).is_none() {
-        refuse(libc::SYS_openat, libc::EPERM)?;
-    }
+    // When memory is first given back, libc's allocator reads how the system overcommits memory; SQLite
+    // gives owner and mode to the files that it makes. They go on without. Of two filters the stricter
+    // answer counts, so this one has to allow it.
+    let silently = [libc::SYS_openat, libc::SYS_fchown, libc::SYS_fchmod];
+    let silently: Vec<i64> = silently
+        .into_iter()
+        .filter(|&call| rules.insert(call, Vec::new()).is_none())
+        .collect();
+    refuse(&silently, libc::EPERM)?;
     let filter = SeccompFilter::new(rules, SeccompAction::Trap, SeccompAction::Allow, arch)?;
     let program: BpfProgram = filter.try_into()?;
     Ok(apply_filter(&program)?)
 }
 
+/// The namespaces that `clone` may make.
+const NAMESPACES: i32 = libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWUTS;
+
+/// A `clone` that makes any of them.
+fn with_namespaces() -> Result<Vec<SeccompRule>, BackendError> {
+    let flags = (0..i32::BITS).map(|bit| 1_u64 << bit);
+    let flags = flags.filter(|flag| u64::from(NAMESPACES.unsigned_abs()) & flag != 0);
+    let rule = |flag| {
+        let has = SeccompCmpOp::MaskedEq(flag);
+        let flags = SeccompCondition::new(0, SeccompCmpArgLen::Qword, has, flag)?;
+        SeccompRule::new(vec![flags])
+    };
+    flags.map(rule).collect()
+}
+
 /// A `clone` that makes a thread, not a user or network namespace with all capabilities.
 fn without_namespaces() -> Result<SeccompRule, BackendError> {
-    const NAMESPACES: i32 = libc::CLONE_NEWCGROUP
-        | libc::CLONE_NEWIPC
-        | libc::CLONE_NEWNET
-        | libc::CLONE_NEWNS
-        | libc::CLONE_NEWPID
-        | libc::CLONE_NEWUSER
-        | libc::CLONE_NEWUTS;
     let none = SeccompCmpOp::MaskedEq(u64::from(NAMESPACES.unsigned_abs()));
     let flags = SeccompCondition::new(0, SeccompCmpArgLen::Qword, none, 0)?;
     SeccompRule::new(vec![flags])

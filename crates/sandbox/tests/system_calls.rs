@@ -5,9 +5,12 @@
 use std::fs;
 use std::io;
 use std::os::unix::net::UnixListener;
+use std::process::Command;
 use std::thread;
 
-use strata_sandbox::{Role, restrict_process, restrict_thread};
+use strata_sandbox::{
+    Files, Role, restrict_files_of_starter, restrict_process, restrict_starter, restrict_thread,
+};
 
 /// A system call with harmless arguments; returns its error.
 fn refused(call: i64) -> Option<i32> {
@@ -87,6 +90,46 @@ fn each_role_is_refused_what_it_does_not_need() {
         fs::rename(dir.path().join("a"), dir.path().join("b")).unwrap();
         UnixListener::bind(dir.path().join("socket")).unwrap();
         thread::spawn(|| ()).join().unwrap();
+    })
+    .join()
+    .unwrap();
+}
+
+/// A process that starts others keeps what they need, and neither it nor they can change the machine.
+#[test]
+fn a_starter_starts_programs_that_cannot_change_the_machine() {
+    thread::spawn(|| {
+        let (ours, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let files = Files {
+            write: vec![ours.path().to_owned()],
+            ..Files::default()
+        };
+        let may_restrict = rustix::process::geteuid().is_root();
+        rustix::thread::set_no_new_privs(true).unwrap();
+        restrict_files_of_starter(&files).unwrap();
+        restrict_starter().unwrap();
+        for call in [
+            libc::SYS_ptrace,
+            libc::SYS_mount,
+            libc::SYS_unshare,
+            libc::SYS_setns,
+            libc::SYS_finit_module,
+            libc::SYS_kexec_load,
+            libc::SYS_open_by_handle_at,
+        ] {
+            assert_eq!(refused(call), Some(libc::EPERM), "{call}");
+        }
+        let run = |script: &str| {
+            let output = Command::new("sh").args(["-c", script]).output().unwrap();
+            output.status.success()
+        };
+        assert!(run("cat /etc/hostname /proc/self/status > /dev/null; true"));
+        assert!(run(&format!("echo a > {}/a", ours.path().display())));
+        assert!(!run(&format!("echo a > {}/a", other.path().display())));
+        assert!(!run("unshare --user --map-root-user true"));
+        assert!(!may_restrict || !run("unshare --mount true"));
+        fs::write(ours.path().join("b"), "b").unwrap();
+        fs::write(other.path().join("b"), "b").unwrap_err();
     })
     .join()
     .unwrap();

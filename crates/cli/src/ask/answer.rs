@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use strata_gpv::marple::{Answer, Value, ValueKind};
+use strata_node::sandbox::Confined;
 use strata_store::Sources;
 use strata_wire::{Printable, grouped};
 
@@ -140,6 +141,17 @@ impl Answers {
         self.is_open = true;
         self.shown = Instant::now();
         Ok(())
+    }
+
+    /// What is needed to write the answers.
+    pub(super) fn reach(&self) -> Confined {
+        let mut reach = Confined::default();
+        if self.write.as_os_str() != "-" {
+            for path in self.paths() {
+                reach.makes(&path);
+            }
+        }
+        reach
     }
 
     /// The files to write: one for each query, or one for all.

@@ -54,6 +54,7 @@ pub(super) fn ask(
     });
     let client = Client::new(args.socket.as_deref())?;
     let mut vectors = client.vectors(columns.0)?;
+    args.sandbox.confine(&answers.reach())?;
     answers.open()?;
     let mut sequencer = Sequencer::new(SequencerOptions::default());
     let mut damaged = 0_u64;

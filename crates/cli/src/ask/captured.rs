@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use strata_capture::PacketRef;
 use strata_filter::Filter;
 use strata_gpv::Column;
+use strata_node::sandbox::Confined;
 use strata_wire::LinkType;
 
 use super::Args;
@@ -64,6 +65,10 @@ pub(super) struct Shown<'a> {
 }
 
 impl Take for Shown<'_> {
+    fn prepare(&mut self) -> Result<Confined> {
+        Ok(self.answers.reach())
+    }
+
     fn begin(&mut self, filter: Option<Filter>) -> Result<()> {
         self.asking.filter(filter);
         self.answers.open()

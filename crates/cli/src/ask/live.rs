@@ -24,7 +24,7 @@ pub(super) fn ask(
         answers,
         is_live: true,
     };
-    for (name, lost) in live(&args.interfaces, filter, &stop, &mut shown)? {
+    for (name, lost) in live((&args.interfaces, &args.sandbox), filter, &stop, &mut shown)? {
         asking.incomplete.push(format!(
             "{name}: {} came faster than they were asked of, and are in no answer",
             count_of(lost, "packet")

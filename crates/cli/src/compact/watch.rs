@@ -32,6 +32,7 @@ pub(super) fn run(args: &Args, owner: &Owner, plan: &Plan, pause: Duration) -> R
     };
     // What lies in the log is known now.
     args.moving.parse(&args.log)?;
+    args.sandbox.to_log(&args.log, args.moving.url())?;
     loop {
         turn(&disk, plan, &mut said);
         if !wait(plan, pause) {

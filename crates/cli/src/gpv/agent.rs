@@ -12,8 +12,8 @@ use anyhow::{Context, Result, anyhow};
 use ipnet::IpNet;
 use rustix::net::sockopt;
 use strata_gpv::agent::ReassemblyOptions;
-use strata_gpv::format::control::flush_slots;
 use strata_gpv::format::{FormatError, paper};
+use strata_node::sandbox::Confined;
 use strata_store::Sources;
 use strata_sys::pause::backoff;
 use strata_wire::grouped;
@@ -25,6 +25,7 @@ use super::outputs::{Outputs, Sent};
 use super::ring::{Found, RingReader};
 use super::rotate::RotateArgs;
 use super::target::address;
+use crate::confined::SandboxArgs;
 use crate::output::{check, refuse, standard};
 use crate::signals::stop_on_signal;
 use crate::text::{self, count_of};
@@ -35,6 +36,8 @@ const SOCKET_BYTES: usize = 16 << 20;
 const WAIT: Duration = Duration::from_millis(100);
 /// How long to wait before an empty ring is looked at again.
 const RING_WAIT: Duration = Duration::from_millis(2);
+/// How often slots of caches are looked at.
+const ASK_EVERY: Duration = Duration::from_secs(1);
 /// Records are looked at for their age in so many parts, one every [`WAIT`].
 const PARTS: usize = 10;
 /// Any datagram fits.
@@ -50,16 +53,17 @@ strata gpv agent --listen ADDRESS:PORT [-w FILE] [--to HOST:PORT]
     after_help = "\
 Runs until Ctrl-C, and then prints what came, what was lost and what could not be read. Vectors of
 the form strata have numbers, so each one that is missing is counted. Senders are not
-authenticated: listen on an address that only they reach, or name their networks with --from.
+authenticated: listen on an address that only they reach, or name their networks with --allow.
 
 Examples:
   strata gpv agent --listen 127.0.0.1:4739 -w records.parquet
-  strata gpv agent --listen 0.0.0.0:4739 --from 10.0.0.0/8 --interval 30s --to collector:4739
+  strata gpv agent --listen 192.0.2.10:4739 --allow 192.0.2.0/24 --interval 30s --to collector:4739
   strata gpv agent --ring /dev/shm/vectors -w 'records-%Y%m%d-%H%M%S.parquet' -G 600
   strata gpv agent -r vectors.gpv -w records.parquet"
 )]
 pub(super) struct Args {
-    /// Receive vectors by UDP at this address.
+    /// Receive vectors by UDP at this address. An address other than loopback needs --allow or
+    /// --insecure.
     #[arg(long, value_name = "ADDRESS:PORT", group = "source")]
     listen: Option<String>,
 
@@ -76,14 +80,24 @@ pub(super) struct Args {
     #[arg(short = 'F', long, value_enum, default_value_t = Form::Strata)]
     format: Form,
 
-    /// Take datagrams only from this network; may be given several times.
-    #[arg(long, value_name = "NETWORK", value_parser = network)]
-    from: Vec<IpNet>,
+    /// Listen to senders of this network only; may be given several times. 0.0.0.0/0 and ::/0 are
+    /// everyone.
+    #[arg(long, alias = "from", value_name = "CIDR", value_parser = network)]
+    allow: Vec<IpNet>,
 
-    /// Write records to this Parquet file, replacing it. It can be read once the agent has ended, or
-    /// has begun the next file (-G, -C).
+    /// Listen to whoever reaches the address, and can forge vectors.
+    #[arg(long, conflicts_with = "allow", requires = "listen")]
+    insecure: bool,
+
+    /// Write records to this Parquet file. It takes the place of one of that name once it is complete:
+    /// when the agent ends, or begins the next file (-G, -C). Until then, what came is in parts beside
+    /// it, such as records.part0000.parquet, which can be read as they are.
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     write: Option<PathBuf>,
+
+    /// Complete a part of the file after this time: what an agent that is killed may lose.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = text::duration_ns)]
+    save_every: u64,
 
     #[command(flatten)]
     rotate: RotateArgs,
@@ -110,8 +124,8 @@ pub(super) struct Args {
     senders: u16,
 
     /// Ask each cache to flush its slots that gave no vector for this long, at least 1s, by
-    /// control packets to where its vectors come from. For the form strata; name the networks of
-    /// caches with --from, since senders can be forged.
+    /// control packets to where its vectors come from. No address is sent more bytes than came from
+    /// it, since senders can be forged. For the form strata.
     #[arg(long, value_name = "TIME", value_parser = text::duration_ns)]
     flush_idle: Option<u64>,
 
@@ -122,6 +136,9 @@ pub(super) struct Args {
     /// Print the counts as JSON.
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    sandbox: SandboxArgs,
 }
 
 /// Memory for records of all senders at most.
@@ -169,17 +186,27 @@ fn idle_is_possible(args: &Args, idle: u64) -> Result<()> {
     Ok(())
 }
 
+/// Refuses an address that others reach, if it was not said whom to listen to.
+fn listens_to(args: &Args, listen: SocketAddr) -> Result<()> {
+    match listen.ip().is_loopback() || args.insecure || !args.allow.is_empty() {
+        true => Ok(()),
+        false => Err(refuse(format!(
+            "--listen {listen}: others reach this address, and anyone can forge vectors: say whom to \
+             listen to, such as --allow 192.0.2.0/24 (0.0.0.0/0 is everyone), or --insecure to listen to \
+             whoever sends"
+        ))),
+    }
+}
+
 struct Agent<'a> {
     args: &'a Args,
     inbox: Inbox,
     sources: Sources,
     outputs: Option<Outputs>,
-    /// Datagrams from elsewhere than `--from`.
+    /// Datagrams from elsewhere than `--allow`.
     foreign: u64,
     /// Datagrams of the ring that were written over before they were read.
     overwritten: u64,
-    /// Slots that caches were asked to flush.
-    asked: u64,
     /// The first datagram that could not be read was said.
     has_warned: bool,
 }
@@ -200,6 +227,9 @@ impl<'a> Agent<'a> {
         }
         if let Some(idle) = args.flush_idle {
             idle_is_possible(args, idle)?;
+        }
+        if args.save_every == 0 {
+            return Err(refuse("--save-every must be above 0, as in 10s"));
         }
         let sources = Sources::default().files(&args.read).files(&args.ring);
         if let Some(path) = &args.write {
@@ -229,20 +259,27 @@ impl<'a> Agent<'a> {
             outputs: None,
             foreign: 0,
             overwritten: 0,
-            asked: 0,
             has_warned: false,
         })
     }
 
+    /// Opens where records go, in the sandbox: what vectors come from is open.
     fn open(&self) -> Result<Outputs> {
         let args = self.args;
-        let files = (args.write.as_deref(), &args.rotate);
+        let mut reach = Confined::default();
+        if let Some(path) = &args.write {
+            reach.makes(path);
+        }
+        args.sandbox.confine(&reach)?;
+        let save_every = Duration::from_nanos(args.save_every);
+        let files = (args.write.as_deref(), &args.rotate, save_every);
         Outputs::open(files, args.to.as_deref(), &self.sources)
     }
 
     fn listen(&mut self, at: &str, stop: &AtomicBool) -> Result<()> {
-        let socket =
-            UdpSocket::bind(address(at)?).with_context(|| format!("{at}: cannot listen"))?;
+        let listen = address(at)?;
+        listens_to(self.args, listen)?;
+        let socket = UdpSocket::bind(listen).with_context(|| format!("{at}: cannot listen"))?;
         // Without the right to, as large as allowed.
         if sockopt::set_socket_recv_buffer_size_force(&socket, SOCKET_BYTES).is_err() {
             sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BYTES)?;
@@ -251,7 +288,7 @@ impl<'a> Agent<'a> {
         self.outputs = Some(self.open()?);
         info!("listening on {}", socket.local_addr()?);
         let mut bytes = vec![0; DATAGRAM_BYTES];
-        let mut expired = Instant::now();
+        let (mut expired, mut asked) = (Instant::now(), Instant::now());
         while !stop.load(Ordering::Relaxed) && !self.is_done() {
             match socket.recv_from(&mut bytes) {
                 Ok((len, from)) => self.received(from, &bytes[..len])?,
@@ -263,24 +300,16 @@ impl<'a> Agent<'a> {
             if expired.elapsed() >= WAIT {
                 expired = Instant::now();
                 self.expire()?;
-                self.ask(&socket);
             }
-        }
-        Ok(())
-    }
-
-    /// Asks caches for slots that gave nothing for long.
-    fn ask(&mut self, socket: &UdpSocket) {
-        let asked = &mut self.asked;
-        self.inbox.idle(PARTS, |sender, slots| {
-            if let (Some(address), Some(cache)) = (sender.address, sender.cache) {
-                *asked += slots.len() as u64;
+            if asked.elapsed() >= ASK_EVERY {
+                asked = Instant::now();
                 // What is not sent is asked for again.
-                flush_slots(cache, slots, |bytes| {
+                self.inbox.idle(|address, bytes| {
                     let _ = socket.send_to(bytes, address);
                 });
             }
-        });
+        }
+        Ok(())
     }
 
     /// Reads a ring until its writer ends.
@@ -338,7 +367,7 @@ impl<'a> Agent<'a> {
 
     fn received(&mut self, from: SocketAddr, bytes: &[u8]) -> Result<()> {
         let address = from.ip().to_canonical();
-        let networks = &self.args.from;
+        let networks = &self.args.allow;
         if !networks.is_empty() && !networks.iter().any(|network| network.contains(&address)) {
             self.foreign += 1;
             return Ok(());
@@ -447,7 +476,9 @@ impl<'a> Agent<'a> {
             let mut value = serde_json::to_value(received)?;
             value["foreign"] = self.foreign.into();
             value["overwritten"] = self.overwritten.into();
-            value["slots_asked_for"] = self.asked.into();
+            let requests = self.inbox.requests;
+            value["requests"] = requests.sent.into();
+            value["requests_withheld"] = requests.withheld.into();
             if let Some(sent) = &sent {
                 value["sent"] = serde_json::json!({
                     "vectors": sent.vectors, "datagrams": sent.datagrams, "unsent": sent.unsent,
@@ -491,12 +522,16 @@ impl<'a> Agent<'a> {
             (received.damaged, "datagrams that cannot be read"),
             (received.stale, "datagrams that came twice or too late"),
             (received.refused, "datagrams of more senders than --senders"),
-            (self.foreign, "datagrams from elsewhere than --from"),
+            (self.foreign, "datagrams from elsewhere than --allow"),
             (
                 self.overwritten,
                 "datagrams of the ring written over before they were read",
             ),
-            (self.asked, "slots that caches were asked to flush"),
+            (self.inbox.requests.sent, "requests to flush slots"),
+            (
+                self.inbox.requests.withheld,
+                "requests not sent, since too little came from there",
+            ),
         ];
         for (count, what) in counts.into_iter().filter(|(count, _)| *count > 0) {
             said += &format!("\n{what}: {}", grouped(count));

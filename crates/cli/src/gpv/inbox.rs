@@ -11,6 +11,7 @@ use strata_gpv::agent::{
     SequencerCounters, SequencerOptions,
 };
 use strata_gpv::format::FormatError;
+use strata_gpv::format::control::flush_slots;
 use strata_gpv::format::datagram::Datagram;
 use strata_gpv::format::paper::{self, PaperTuple};
 use strata_gpv::{Basic, Column, Columns, Full, Parameters, Sequenced, Tuple as _, Vector};
@@ -26,6 +27,10 @@ const SILENT: Duration = Duration::from_secs(60);
 const JOIN_AT: u64 = 4096;
 /// A number so far ahead of the others is damage, not loss.
 const AHEAD_MAX: u64 = 1 << 32;
+/// Headers of IPv4 and UDP, which a datagram has both ways; those of IPv6 are longer both ways.
+const HEADERS_LEN: u64 = 28;
+/// A cache that is not heard is asked so often at most.
+const REQUESTS_MAX: u8 = 3;
 /// Slots of a cache that are known at most, 8 bytes each.
 const SLOTS_MAX: u32 = 1 << 20;
 
@@ -112,6 +117,47 @@ struct Heard {
     heard: Instant,
     /// By the time since the inbox began.
     idle: Option<IdleSlots>,
+    budget: Budget,
+}
+
+/// What may be sent to where a cache seems to be: its address may be forged, and whoever has it must not
+/// get more than the forger has sent.
+#[derive(Clone, Copy, Debug, Default)]
+struct Budget {
+    /// Bytes that came, and those that were sent, with their headers.
+    came: u64,
+    sent: u64,
+    /// Rounds of requests since it was heard.
+    rounds: u8,
+}
+
+impl Budget {
+    /// A datagram came.
+    fn earn(&mut self, bytes: &[u8]) {
+        self.came = self.came.saturating_add(with_headers(bytes));
+        self.rounds = 0;
+    }
+
+    /// Whether a round of requests may begin.
+    fn begins(&mut self) -> bool {
+        let may = self.rounds < REQUESTS_MAX;
+        self.rounds = self.rounds.saturating_add(1);
+        may
+    }
+
+    /// Whether this may be sent; then it is counted as sent.
+    fn spend(&mut self, bytes: &[u8]) -> bool {
+        let sent = self.sent.saturating_add(with_headers(bytes));
+        let may = sent <= self.came;
+        if may {
+            self.sent = sent;
+        }
+        may
+    }
+}
+
+fn with_headers(bytes: &[u8]) -> u64 {
+    HEADERS_LEN.saturating_add(bytes.len() as u64)
 }
 
 impl Heard {
@@ -133,6 +179,7 @@ impl Heard {
             idle: options
                 .flush_idle
                 .map(|_| IdleSlots::new(Parameters::PAPER.slots, now_ns)),
+            budget: Budget::default(),
         }
     }
 
@@ -179,6 +226,15 @@ pub(super) struct Inbox {
     received: Received,
     paper: PaperScratch,
     began: Instant,
+    pub(super) requests: Requests,
+}
+
+/// Control packets to caches.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Requests {
+    pub(super) sent: u64,
+    /// Those that were not sent: more bytes than came from there, or to one that is not heard.
+    pub(super) withheld: u64,
 }
 
 /// Where vectors of the paper's form are unpacked.
@@ -197,12 +253,13 @@ impl Inbox {
             received: Received::default(),
             paper: PaperScratch::default(),
             began: Instant::now(),
+            requests: Requests::default(),
         }
     }
 
-    /// Looks at a part of each cache's slots, and calls `ask` with those that gave nothing for too
-    /// long, and whose they are. Every slot is looked at in `parts` calls.
-    pub(super) fn idle(&mut self, parts: usize, mut ask: impl FnMut(&Sender, &[u32])) {
+    /// Looks at the slots of each cache, and calls `ask` with where it is and a control packet for those
+    /// that gave nothing for too long. An address never gets more bytes than came from it.
+    pub(super) fn idle(&mut self, mut ask: impl FnMut(SocketAddr, &[u8])) {
         let Some(threshold) = self.options.flush_idle else {
             return;
         };
@@ -210,16 +267,29 @@ impl Inbox {
             since(self.began),
             strata_wire::clamped(threshold.as_nanos()),
         );
+        let requests = &mut self.requests;
         for (sender, heard) in &mut self.senders {
-            let Some(idle) = &mut heard.idle else {
+            let (Some(idle), Some(address), Some(cache)) =
+                (&mut heard.idle, sender.address, sender.cache)
+            else {
                 continue;
             };
             let mut slots = Vec::new();
-            let count = idle.len().div_ceil(parts);
-            idle.scan(now_ns, threshold_ns, count, |slot| slots.push(slot));
-            if !slots.is_empty() {
-                ask(sender, &slots);
+            idle.scan(now_ns, threshold_ns, idle.len(), |slot| slots.push(slot));
+            if slots.is_empty() {
+                continue;
             }
+            slots.sort_unstable();
+            let budget = &mut heard.budget;
+            let begins = budget.begins();
+            flush_slots(cache, &slots, |bytes| match begins && budget.spend(bytes) {
+                true => {
+                    requests.sent += 1;
+                    ask(address, bytes);
+                }
+                // What is not asked for now is asked for again when it has been idle as long again.
+                false => requests.withheld += 1,
+            });
         }
     }
 
@@ -275,6 +345,7 @@ impl Inbox {
         ) else {
             return Ok(());
         };
+        heard.budget.earn(bytes);
         if !is_known {
             // A file, or a ring, has what it has; whether there was something before is not known.
             let joins = first >= JOIN_AT || from.is_none();

@@ -11,7 +11,8 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use strata_gpv::export::{FlowRule, FlowRules};
 use strata_gpv::format::control::FlushSlots;
-use strata_node::{StreamError, StreamFeed, WhenFull};
+use strata_node::sandbox::Confined;
+use strata_node::{StreamDir, StreamError, StreamFeed, WhenFull};
 use strata_store::Sources;
 use strata_stream::StreamName;
 
@@ -79,6 +80,7 @@ struct Streamed {
     outlet: Outlet,
     place: (PathBuf, StreamName),
     when_full: WhenFull,
+    dir: Option<StreamDir>,
     feed: Option<StreamFeed>,
 }
 
@@ -127,6 +129,7 @@ impl Outlets {
             outlet: Outlet::new(before, format!("{}/{}", place.0.display(), place.1)),
             place,
             when_full,
+            dir: None,
             feed: None,
         });
         let file = write.map(|(path, rotation)| Written::new(path, rotation, sources, peers.len()));
@@ -148,10 +151,29 @@ impl Outlets {
         })
     }
 
+    /// Opens what can be opened before the sandbox; returns what is needed in it.
+    pub(super) fn prepare(&mut self) -> Result<Confined> {
+        let mut reach = Confined::default();
+        if let Some(stream) = &mut self.stream {
+            stream.dir = Some(crate::stream::prepare(&stream.place.0)?);
+            reach.streams.push(stream.place.0.clone());
+        }
+        if let Some(ring) = &self.ring {
+            reach.makes(&ring.spec.path);
+        }
+        if let Some(file) = self.file.as_ref().filter(|file| !file.is_stdout) {
+            reach.makes(&file.path);
+        }
+        Ok(reach)
+    }
+
     /// Creates the file and the ring, and opens the stream.
     pub(super) fn create(&mut self) -> Result<()> {
         if let Some(stream) = &mut self.stream {
-            stream.feed = Some(crate::stream::feed(&stream.place, stream.when_full)?);
+            let dir = stream.dir.take();
+            let dir = dir.map_or_else(|| crate::stream::prepare(&stream.place.0), Ok)?;
+            let feed = crate::stream::feed_in(dir, &stream.place, stream.when_full)?;
+            stream.feed = Some(feed);
         }
         if let Some(ring) = &mut self.ring {
             let RingSpec {
@@ -164,13 +186,17 @@ impl Outlets {
         self.file.as_mut().map_or(Ok(()), Written::create)
     }
 
-    /// The slots that agents asked to be flushed since the last call. They answer from where
-    /// vectors go, and name the cache by its number.
-    pub(super) fn asked(&mut self) -> Vec<u32> {
+    /// The slots that agents asked to be flushed since the last call, of a cache with so many. They
+    /// answer from where vectors go, and name the cache by its number.
+    pub(super) fn asked(&mut self, slots_max: u32) -> Vec<u32> {
         let mut slots = Vec::new();
         let mut bytes = [0; CONTROL_BYTES];
         for (socket, outlet, _) in &mut self.peers {
             for _ in 0..CONTROL_MAX {
+                // More than all of them need not be flushed at once: the rest waits.
+                if slots.len() >= strata_wire::exact::<usize>(slots_max) {
+                    break;
+                }
                 let (len, _) = match rustix::net::recv(&*socket, &mut bytes, RecvFlags::DONTWAIT) {
                     Ok(received) => received,
                     Err(Errno::WOULDBLOCK | Errno::INTR) => break,
@@ -182,7 +208,9 @@ impl Outlets {
                     }
                 };
                 match FlushSlots::new_checked(&bytes[..len]) {
-                    Ok(flush) if flush.cache == outlet.id => slots.extend(flush.slots()),
+                    Ok(flush) if flush.cache == outlet.id => {
+                        slots.extend(flush.slots(slots_max));
+                    }
                     _ => {}
                 }
             }

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use strata_gpv::format::datagram::{DatagramWriter, LEN_USUAL};
@@ -10,6 +11,7 @@ use strata_gpv::{Columns, Full, Grouped as _, Key, Reason, Tuple as _, Vector};
 use strata_store::Sources;
 
 use super::inbox::Given;
+use super::parts::Parts;
 use super::rotate::{RotateArgs, Rotation};
 use super::rows::{About, Rows};
 use super::target::address;
@@ -23,16 +25,70 @@ pub(super) struct Sent {
     pub(super) unsent: u64,
 }
 
-/// A new file of records.
-fn file_of_rows(path: &Path, sources: &Sources) -> Result<(String, Rows<File>)> {
-    check(path, sources)?;
-    let file = sources.create(path)?;
-    Ok((path.display().to_string(), Rows::new(file, Columns::ALL)?))
+/// A file of records.
+enum Records {
+    File(Parts),
+    /// A pipe or a device, which cannot be replaced.
+    Other(String, Rows<File>),
+}
+
+impl Records {
+    fn create(path: &Path, sources: &Sources, save_every: Duration) -> Result<Self> {
+        let other = path.metadata().ok().filter(|found| !found.is_file());
+        if other.is_none() {
+            return Ok(Self::File(Parts::create(path, sources, save_every)?));
+        }
+        check(path, sources)?;
+        let rows = Rows::new(sources.create(path)?, Columns::ALL)?;
+        Ok(Self::Other(path.display().to_string(), rows))
+    }
+
+    fn put(&mut self, given: &Given<'_>) -> Result<()> {
+        let about = About {
+            exporter: Some(given.sender),
+            reason: None,
+            saturated: None,
+            known: given.known,
+        };
+        match self {
+            Self::File(parts) => parts.push(given.record, about),
+            Self::Other(name, rows) => {
+                rows.push(given.record, about);
+                rows.write()
+                    .with_context(|| format!("{name}: cannot write"))
+            }
+        }
+    }
+
+    fn keep_up(&mut self) -> Result<()> {
+        match self {
+            Self::File(parts) => parts.keep_up(),
+            Self::Other(..) => Ok(()),
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::File(parts) => parts.bytes(),
+            Self::Other(_, rows) => rows.bytes(),
+        }
+    }
+
+    fn finish(self) -> Result<()> {
+        match self {
+            Self::File(parts) => parts.finish(),
+            Self::Other(name, rows) => {
+                let written = rows.finish().map(drop);
+                written.with_context(|| format!("{name}: cannot write"))
+            }
+        }
+    }
 }
 
 /// Where records go.
 pub(super) struct Outputs {
-    rows: Option<(String, Rows<File>)>,
+    records: Option<Records>,
+    save_every: Duration,
     rotation: Option<Rotation>,
     sources: Sources,
     /// As many files as wanted are complete.
@@ -42,18 +98,19 @@ pub(super) struct Outputs {
 }
 
 impl Outputs {
-    /// Opens the first file, and a socket to the next agent.
+    /// Opens the first file, whose parts are complete after `save_every`, and a socket to the next agent.
     pub(super) fn open(
-        (write, rotate): (Option<&Path>, &RotateArgs),
+        (write, rotate, save_every): (Option<&Path>, &RotateArgs, Duration),
         to: Option<&str>,
         sources: &Sources,
     ) -> Result<Self> {
         let mut rotation = rotate.of(write)?;
         let first = rotation.as_mut().map(Rotation::first).transpose()?;
-        let rows = first.as_deref().or(write);
-        let rows = rows.map(|path| file_of_rows(path, sources));
+        let records = first.as_deref().or(write);
+        let records = records.map(|path| Records::create(path, sources, save_every));
         Ok(Self {
-            rows: rows.transpose()?,
+            records: records.transpose()?,
+            save_every,
             rotation,
             sources: sources.clone(),
             is_complete: false,
@@ -63,17 +120,10 @@ impl Outputs {
     }
 
     pub(super) fn put(&mut self, given: &Given<'_>) {
-        if let Some((_, rows)) = &mut self.rows {
-            let about = About {
-                exporter: Some(given.sender),
-                reason: None,
-                saturated: None,
-                known: given.known,
-            };
-            rows.push(given.record, about);
-            if let Err(error) = rows.write() {
-                self.failure.get_or_insert(error);
-            }
+        if let Some(records) = &mut self.records
+            && let Err(error) = records.put(given)
+        {
+            self.failure.get_or_insert(error);
         }
         if let Some(forward) = &mut self.forward {
             forward.put(given);
@@ -81,18 +131,21 @@ impl Outputs {
     }
 
     pub(super) fn check(&mut self) -> Result<()> {
-        match (self.failure.take(), &self.rows) {
-            (Some(error), Some((name, _))) => Err(error.context(format!("{name}: cannot write"))),
-            _ => self.rotate(),
+        if let Some(error) = self.failure.take() {
+            return Err(error);
         }
+        if let Some(records) = &mut self.records {
+            records.keep_up()?;
+        }
+        self.rotate()
     }
 
     /// Begins another file if this one is complete.
     fn rotate(&mut self) -> Result<()> {
-        let (Some(rotation), Some((_, rows))) = (&mut self.rotation, &self.rows) else {
+        let (Some(rotation), Some(records)) = (&mut self.rotation, &self.records) else {
             return Ok(());
         };
-        if self.is_complete || !rotation.is_due(rows.bytes()) {
+        if self.is_complete || !rotation.is_due(records.bytes()) {
             return Ok(());
         }
         if rotation.is_last() {
@@ -100,18 +153,14 @@ impl Outputs {
             return Ok(());
         }
         let next = rotation.next()?;
-        self.end_rows()?;
-        self.rows = Some(file_of_rows(&next, &self.sources)?);
+        self.end_records()?;
+        self.records = Some(Records::create(&next, &self.sources, self.save_every)?);
         Ok(())
     }
 
     /// Writes the end of the file.
-    fn end_rows(&mut self) -> Result<()> {
-        let Some((name, rows)) = self.rows.take() else {
-            return Ok(());
-        };
-        let written = rows.finish().and_then(|file| Ok(file.sync_all()?));
-        written.with_context(|| format!("{name}: cannot write"))
+    fn end_records(&mut self) -> Result<()> {
+        self.records.take().map_or(Ok(()), Records::finish)
     }
 
     pub(super) fn send_begun(&mut self) {
@@ -122,7 +171,7 @@ impl Outputs {
 
     pub(super) fn finish(mut self) -> Result<Option<Sent>> {
         self.check()?;
-        self.end_rows()?;
+        self.end_records()?;
         Ok(self.forward.map(Forward::finish))
     }
 }

@@ -174,7 +174,7 @@ impl Rotation {
 }
 
 /// The name with a number before its extension.
-fn numbered(path: &Path, number: &str) -> PathBuf {
+pub(super) fn numbered(path: &Path, number: &str) -> PathBuf {
     let mut name = path.file_stem().map_or_else(OsString::new, OsString::from);
     name.push(".");
     name.push(number);

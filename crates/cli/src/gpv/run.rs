@@ -12,6 +12,7 @@ use strata_gpv::format::datagram::{LEN_MAX, LEN_MIN};
 use strata_gpv::format::paper;
 use strata_gpv::{CacheCounters, Column, Packet};
 use strata_node::WhenFull;
+use strata_node::sandbox::Confined;
 use strata_wire::{LinkType, grouped};
 use tracing::{info, warn};
 
@@ -21,6 +22,7 @@ use super::packets::{Counted, Features};
 use super::rotate::RotateArgs;
 use super::target::Target;
 use super::{CAPTURED_NAMES, CacheArgs, usual_datagram};
+use crate::confined::SandboxArgs;
 use crate::output::{refuse, standard};
 use crate::packets::{Take, captured, live};
 use crate::signals::stop_on_signal;
@@ -30,6 +32,8 @@ use crate::text::{self, count_of, percent};
 const BATCH: usize = 256;
 /// How often control packets are read.
 const CONTROL_EVERY: Duration = Duration::from_millis(20);
+/// How often peers hear of the cache, also if it has nothing for them.
+const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
 
 /// Arguments of `strata gpv run`.
 #[derive(Debug, clap::Args)]
@@ -136,6 +140,9 @@ pub(super) struct Args {
 
     #[command(flatten)]
     cache: CacheArgs,
+
+    #[command(flatten)]
+    sandbox: SandboxArgs,
 }
 
 impl Args {
@@ -156,7 +163,13 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let mut running = Running::new(args, Features::new()?)?;
     let read = match args.interfaces.is_empty() {
         true => captured(&args.read, filter, &stop, &mut running),
-        false => live(&args.interfaces, filter, &stop, &mut running).map(|lost| {
+        false => live(
+            (&args.interfaces, &args.sandbox),
+            filter,
+            &stop,
+            &mut running,
+        )
+        .map(|lost| {
             for (name, packets) in lost {
                 warn!("{name}: {} lost", count_of(packets, "packet"));
                 running.features.counted.dropped += packets;
@@ -182,6 +195,8 @@ struct Running {
     /// Slots that agents asked to be flushed, and when they were last listened to.
     asked: u64,
     control_at: Instant,
+    announced_at: Instant,
+    cache_slots: u32,
     /// Of interfaces: their names.
     interfaces: String,
     /// The source could be opened.
@@ -244,9 +259,22 @@ impl Running {
             }),
             asked: 0,
             control_at: Instant::now(),
+            announced_at: Instant::now(),
+            cache_slots: parameters.slots,
             interfaces: args.interfaces.join(", "),
             has_begun: false,
         })
+    }
+
+    /// Lets agents hear of the cache, which they may only ask for as much as comes from here.
+    fn announce_again(&mut self) {
+        if self.announced_at.elapsed() < ANNOUNCE_EVERY {
+            return;
+        }
+        self.announced_at = Instant::now();
+        let outlets = &mut self.outlets;
+        self.grouping
+            .announce(|id, bytes| outlets.announce(id, bytes));
     }
 
     fn push(&mut self) -> Result<()> {
@@ -393,6 +421,10 @@ fn each(tuples: u64, vectors: u64) -> String {
 }
 
 impl Take for Running {
+    fn prepare(&mut self) -> Result<Confined> {
+        self.outlets.prepare()
+    }
+
     fn begin(&mut self, filter: Option<Filter>) -> Result<()> {
         self.has_begun = true;
         self.features.filter(filter);
@@ -429,7 +461,8 @@ impl Take for Running {
         let asked = match self.control_at.elapsed() >= CONTROL_EVERY {
             true => {
                 self.control_at = Instant::now();
-                self.outlets.asked()
+                self.announce_again();
+                self.outlets.asked(self.cache_slots)
             }
             false => Vec::new(),
         };

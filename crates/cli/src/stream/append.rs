@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use strata_node::{StreamAppender, StreamClient, StreamDir, Upkeep};
+use strata_node::sandbox::Confined;
+use strata_node::{StreamAppender, StreamClient, Upkeep};
 use strata_stream::Cursor;
 use strata_wire::{exact, grouped, human_bytes};
 
 use super::now_ns;
 use super::place::{Place, PlaceArgs};
+use crate::confined::SandboxArgs;
 use crate::output::standard;
 use crate::signals::stop_on_signal;
 use crate::text;
@@ -51,6 +53,9 @@ pub(super) struct Args {
     /// Append records that follow their lengths: 4 bytes each, little-endian.
     #[arg(long)]
     framed: bool,
+
+    #[command(flatten)]
+    sandbox: SandboxArgs,
 }
 
 /// How the input is divided into records.
@@ -70,14 +75,18 @@ enum Output {
 }
 
 impl Output {
-    fn open(place: Place) -> Result<Self> {
+    /// Opens it, in the sandbox.
+    fn open(place: Place, sandbox: &SandboxArgs) -> Result<Self> {
         Ok(match place {
-            Place::Here(dir, name) => {
-                let mut appender = StreamDir::open(&dir)?.append(&name, now_ns()?)?;
+            Place::Here(path, name) => {
+                let dir = super::prepare(&path)?;
+                sandbox.confine(&super::reach(&path))?;
+                let mut appender = dir.append(&name, now_ns()?)?;
                 warn_of_stripes(&mut appender);
                 Self::Here(Box::new(appender), Upkeep::new(Instant::now()))
             }
             Place::There(server, name) => {
+                sandbox.confine(&Confined::default())?;
                 let client = StreamClient::append(&server.address, server.tls.as_ref(), &name)?;
                 Self::There(Box::new(client), None)
             }
@@ -353,7 +362,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     };
     let mut intake = Intake {
         input,
-        output: Output::open(place)?,
+        output: Output::open(place, &args.sandbox)?,
         held: Vec::new(),
         taken: 0,
         too_long: 0,

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use strata_node::sandbox::Confined;
 use strata_node::{StreamClient, StreamEvent, Unread};
 use strata_stream::message::{From, UNCOUNTED};
 use strata_stream::{Cursor, StreamName};
@@ -71,6 +72,7 @@ pub(super) fn tail(args: &Args, server: &Server, stream: &StreamName) -> Result<
     };
     let stop = stop_on_signal()?;
     let from = from(args)?;
+    args.sandbox.confine(&Confined::default())?;
     if let From::Cursor(cursor) = from
         && cursor > Cursor::START
         && let Some(end) = end(server, stream)?

@@ -19,6 +19,7 @@ use strata_wire::{Printable, exact, grouped};
 use super::decode::decoded;
 use super::place::PlaceArgs;
 use super::{now_ns, say_what_is_gone};
+use crate::confined::SandboxArgs;
 use crate::output::{Standard, refuse, standard};
 use crate::signals::stop_on_signal;
 use crate::text;
@@ -80,6 +81,9 @@ pub(super) struct Args {
     /// `strata gpv agent -r -` reads them.
     #[arg(long, conflicts_with = "framed")]
     raw: bool,
+
+    #[command(flatten)]
+    pub(super) sandbox: SandboxArgs,
 }
 
 /// How records are written.
@@ -352,7 +356,9 @@ pub(super) fn say_what_is_missing(unread: Unread, cursor: Option<&str>) {
 pub(super) fn run(args: &Args, dir: &Path, stream: &StreamName) -> Result<()> {
     let shown = args.shown()?;
     let stop = stop_on_signal()?;
-    let dir = StreamDir::open(dir)?;
+    let path = dir;
+    let dir = super::prepare(path)?;
+    args.sandbox.confine(&super::reach(path))?;
     let mut reader = dir.read(stream)?;
     let mut kept = begin(args, &dir, stream, &mut reader)?;
     if args.cursor.is_some() {

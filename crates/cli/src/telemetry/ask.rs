@@ -216,6 +216,9 @@ pub(super) fn list(args: &ListArgs) -> Result<()> {
     };
     let (list, kind) = store.find_list(name).map_err(refuse)?;
     let stop = stop_on_signal()?;
+    if args.follow {
+        crate::confined::follower(Some(&args.store), None)?;
+    }
     let mut cursor = store.cursor(list);
     // What is there when it begins; of its oldest entries, more may be gone than was ever to be read.
     let last = args.last.map_or(usize::MAX, exact::<usize>);

@@ -310,6 +310,11 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let port = if is_tree { INT_PORT } else { UDP_PORT };
     let to = args.to.as_deref().context("--to is required")?;
     let mut sender = Sender::new(address("--to", to, port)?)?;
+    crate::confined::SandboxArgs::default().confine(&strata_node::sandbox::Confined {
+        read: args.read.iter().cloned().collect(),
+        keep: Some(crate::confined::to_read(args.read.as_slice())),
+        ..Default::default()
+    })?;
     let pace = Pace {
         started: Instant::now(),
         rate: args.rate,

@@ -111,11 +111,11 @@ layout!(
 ///
 /// ```text
 ///  0 magic "SGPC"
-///  4 version u8 = 1
+///  4 version u8 = 2
 ///  5 zero u8
-///  6 slots u16          how many follow
+///  6 ranges u16         how many follow
 ///  8 cache u32          which cache
-/// 12 slots u32          each
+/// 12 first u32, slots u32   each: the first slot, and how many from it on
 /// ```
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -123,7 +123,7 @@ pub(crate) struct ControlHeader {
     pub(crate) magic: [u8; 4],
     pub(crate) version: u8,
     pub(crate) zero: u8,
-    pub(crate) slots: little_endian::U16,
+    pub(crate) ranges: little_endian::U16,
     pub(crate) cache: little_endian::U32,
 }
-layout!(ControlHeader, 12, magic at 0, version at 4, zero at 5, slots at 6, cache at 8);
+layout!(ControlHeader, 12, magic at 0, version at 4, zero at 5, ranges at 6, cache at 8);

@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use rustix::thread::CapabilitySet;
 use strata_capture::send::{Method, Run, Sender};
 use strata_traffic::{FRAME_MAX, Generator, GeneratorOptions, Profile, SPACE};
 use strata_wire::exact;
 
 use super::{NO_LIMIT, SendOutcome, Sending};
 use crate::error::Result;
+use crate::sandbox::drop_the_rest;
 
 /// Which traffic to send, and how.
 #[derive(Clone, Debug)]
@@ -28,6 +30,9 @@ pub struct GenerateSpec {
     pub top_speed: bool,
     /// Stop after this time.
     pub duration: Option<Duration>,
+    /// Drop all capabilities once the interface is open. The process is confined before
+    /// ([`sandbox::confine`](crate::sandbox::confine)).
+    pub sandboxed: bool,
 }
 
 /// Frames generated before they are sent.
@@ -60,6 +65,9 @@ pub fn generate(spec: &GenerateSpec, stop: Arc<AtomicBool>) -> Result<SendOutcom
         None => open(Some(Method::Sendmmsg), SLOTS)?,
         Some(_) => open(method, if repeat { SLOTS_LIVE } else { SLOTS })?,
     };
+    if spec.sandboxed {
+        drop_the_rest(CapabilitySet::empty())?;
+    }
     let mut sending = Sending::start(sender, spec.duration, stop)?;
     let mut frame = [0; SPACE];
     // Without a number, until stopped.

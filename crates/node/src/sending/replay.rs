@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use rustix::thread::CapabilitySet;
 use strata_capture::send::{Method, Run, Sender};
 use strata_capture::{Input, InputOptions, Next};
 use strata_wire::{LinkType, Meta};
 
 use super::{NO_LIMIT, SendOutcome, Sending};
 use crate::error::{Result, require};
+use crate::sandbox::drop_the_rest;
 
 /// Which capture files to send, and how.
 #[derive(Clone, Debug)]
@@ -29,6 +31,9 @@ pub struct ReplaySpec {
     pub limit: Option<u64>,
     /// Stop after this time.
     pub duration: Option<Duration>,
+    /// What is kept of capabilities once the interface is open; `None` for all of them. The process is
+    /// confined before ([`sandbox::confine`](crate::sandbox::confine)), since files are read first.
+    pub keep: Option<CapabilitySet>,
 }
 
 /// When packets leave. Numbers are above 0.
@@ -316,6 +321,9 @@ pub fn replay(spec: &ReplaySpec, stop: Arc<AtomicBool>) -> Result<SendOutcome> {
         frame_max,
         if stays { frames.tail() } else { &[] },
     )?;
+    if let Some(keep) = spec.keep {
+        drop_the_rest(keep)?;
+    }
     // Without a number, until stopped.
     let times = spec.times.unwrap_or(NO_LIMIT);
     if stays {

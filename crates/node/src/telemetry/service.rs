@@ -45,7 +45,7 @@ use super::witnesses::{Estimate, Slots, Witnesses};
 use crate::error::{At as _, NodeError, Result, require};
 use crate::handle::{Handle, Spec};
 use crate::notice::{Notice, Tell};
-use crate::sandbox::{Reach, give_up};
+use crate::sandbox::{Reach, give_up, unconfined};
 use crate::stream::{Fed, StreamFeed};
 
 /// Datagrams, or runs of them, that are taken with one system call.
@@ -96,6 +96,8 @@ impl Spec for TelemetrySpec {
                 ..Reach::default()
             };
             give_up(&self.owner, &reach, CapabilitySet::empty(), &tell)?;
+        } else {
+            unconfined();
         }
         let int_listen = int.as_ref().map(|(_, address)| *address);
         let way = frames.as_ref().map(|frames| frames.how().to_owned());

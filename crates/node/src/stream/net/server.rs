@@ -23,7 +23,7 @@ use super::serving::{Ended, Offer, Served, serve};
 use crate::error::{At as _, Result};
 use crate::handle::{Handle, Spec};
 use crate::notice::{Notice, Tell};
-use crate::sandbox::{Reach, give_up, thread as restrict};
+use crate::sandbox::{Reach, give_up, thread as restrict, unconfined};
 use crate::stream::StreamDir;
 
 /// Connections at a time that have said what they want.
@@ -105,6 +105,8 @@ impl Spec for StreamServeSpec {
                 ..Reach::default()
             };
             give_up(&self.owner, &reach, CapabilitySet::empty(), &tell)?;
+        } else {
+            unconfined();
         }
         tell(&Notice::ServingStreams {
             address,

@@ -100,7 +100,11 @@ impl StreamDir {
 
     /// Gets ready to ask servers that have stripes, while this process may still read what that takes; whether there
     /// are any.
-    pub(crate) fn meet_servers(&self) -> Result<bool> {
+    ///
+    /// # Errors
+    ///
+    /// If the list of stripes, or a certificate for a server, cannot be read.
+    pub fn meet_servers(&self) -> Result<bool> {
         let mut are_there = false;
         for listed in self.listed()? {
             if let Place::Server(server) = listed.reach(self)? {

@@ -45,7 +45,7 @@ use super::event::{self, SLOT_LEN, Told};
 use crate::error::{At as _, Result};
 use crate::handle::{Handle, Spec};
 use crate::notice::{Notice, Tell};
-use crate::sandbox::{Reach, give_up};
+use crate::sandbox::{Reach, give_up, unconfined};
 
 /// Runs of packets before connections are looked at again.
 const ROUNDS: usize = 64;
@@ -118,6 +118,8 @@ impl Spec for TelemetryCollectorSpec {
                 ..Reach::default()
             };
             give_up(&self.owner, &reach, CapabilitySet::empty(), &tell)?;
+        } else {
+            unconfined();
         }
         let notice = Notice::TelemetryCollecting {
             address: listen,
