@@ -201,6 +201,24 @@ fn an_agent_asks_a_cache_for_slots_that_gave_nothing_for_long() {
     assert!(run["left"]["flushed"].as_u64().unwrap() > 0, "{run}");
     signal::signal(&agent, "INT");
     let agent = counts(agent);
-    assert!(agent["slots_asked_for"].as_u64().unwrap() > 0, "{agent}");
+    assert!(agent["requests"].as_u64().unwrap() > 0, "{agent}");
     assert_eq!((&agent["packets"], &agent["lost"]), (&3.into(), &0.into()));
+}
+
+/// What cannot be had is said, and is no crash.
+#[test]
+fn memory_that_is_not_there_is_an_error() {
+    let trace = labelled("ad-attacks");
+    let program = format!(
+        "ulimit -v 400000; exec '{}' gpv run --slots 8388608 -r '{}'",
+        env!("CARGO_BIN_EXE_strata"),
+        trace.display()
+    );
+    let mut command = Command::new("sh");
+    let said = says(command.args(["-c", &program]), 1);
+    assert!(said.contains("out of memory: "), "{said}");
+    assert!(
+        said.contains("bytes for the cache") && !said.contains("backtrace"),
+        "{said}"
+    );
 }
