@@ -29,8 +29,8 @@ pub(crate) trait Value: Copy + Ord {
     const BITS: u32;
     const MAX: Self;
     fn from_wide(value: u128) -> Self;
-    /// The first `bits` bits, at most 16.
-    fn first(self, bits: u32) -> usize;
+    /// The first 16 bits: [`ROOT_BITS_MAX`].
+    fn first(self) -> u32;
 }
 
 macro_rules! value {
@@ -40,13 +40,13 @@ macro_rules! value {
             const MAX: Self = Self::MAX;
             #[inline(always)]
             fn from_wide(value: u128) -> Self {
-                Self::try_from(value).unwrap_or(Self::MAX)
+                exact::<Self>(value)
             }
             #[inline(always)]
             #[allow(clippy::cast_possible_truncation, clippy::cast_lossless)]
-            fn first(self, bits: u32) -> usize {
-                // Twice, since a shift by all bits would overflow.
-                (self >> (Self::BITS - bits - 1) >> 1) as usize
+            fn first(self) -> u32 {
+                const HIDDEN: u32 = <$type>::BITS - ROOT_BITS_MAX;
+                (self >> HIDDEN) as u32
             }
         }
     };
@@ -59,7 +59,8 @@ value!(u128);
 /// of a rule's span up to twice the bytes of a value and of a class.
 #[derive(Clone, Debug)]
 pub(crate) struct FieldClasses<T> {
-    root_bits: u32,
+    /// Of the first 16 bits of a value, those that do not choose a sub-space.
+    inside_bits: u32,
     root: Vec<SubSpace>,
     /// For each sub-space, where its 2^depth intervals start, sorted. The first is never read.
     bounds: Vec<T>,
@@ -77,6 +78,12 @@ pub(crate) struct FieldClasses<T> {
 struct SubSpace(u32);
 
 const DEPTH_BITS: u32 = 5;
+const DEPTH_MASK: u32 = (1 << DEPTH_BITS) - 1;
+/// Intervals of all sub-spaces at most: as many as a sub-space can name. They are less than two for each
+/// bound of a span, padded to twice as many, and one for each sub-space.
+const PLACES_MAX: u32 = 1 << (u32::BITS - DEPTH_BITS);
+const _: () =
+    assert!((8 * crate::policy::SET_RULES_MAX + (1 << ROOT_BITS_MAX)) < PLACES_MAX as usize);
 
 impl<T: Value> FieldClasses<T> {
     /// Whether no rule tells values apart.
@@ -87,42 +94,37 @@ impl<T: Value> FieldClasses<T> {
     /// The classes of a field of `field_bits` bits in which rules have these spans; the type may
     /// have fewer bits.
     pub(crate) fn new(spans: &[Span], field_bits: u32) -> Self {
-        let max = u128::MAX >> (u128::BITS - T::BITS);
+        let max = u128::MAX.unbounded_shr(u128::BITS.wrapping_sub(T::BITS));
         let (intervals, lengths) = intervals(spans, max, field_bits);
         let mut sizes = vec![0.0; lengths.len()];
-        for (index, &(start, class)) in intervals.iter().enumerate() {
-            let end = intervals.get(index + 1).map_or(max, |next| next.0 - 1);
+        let ends = intervals.iter().skip(1).map(|next| next.0.wrapping_sub(1));
+        for (&(start, class), end) in intervals.iter().zip(ends.chain([max])) {
             #[allow(clippy::cast_precision_loss)]
-            let size = (end - start) as f64 + 1.0;
+            let size = end.wrapping_sub(start) as f64 + 1.0;
             sizes[class as usize] += size;
         }
-        let root_bits = if intervals.len() <= 4 {
-            0
-        } else {
-            let bits = intervals.len().next_power_of_two().trailing_zeros();
-            (bits + ROOT_SPARSENESS_BITS)
-                .min(ROOT_BITS_MAX)
-                .min(T::BITS)
-        };
+        let root_bits = root_bits(intervals.len());
         let mut classes = Self {
-            root_bits,
-            root: Vec::with_capacity(1 << root_bits),
+            inside_bits: ROOT_BITS_MAX.wrapping_sub(root_bits),
+            root: Vec::with_capacity(1_usize.wrapping_shl(root_bits)),
             bounds: Vec::new(),
             classes: Vec::new(),
             lengths,
             sizes,
         };
         let mut known: HashMap<u32, SubSpace, FixedState> = HashMap::default();
-        let (mut first, width) = (0, max >> root_bits);
-        for number in 0..1_u128 << root_bits {
-            let begin = number.unbounded_shl(T::BITS - root_bits);
+        let (mut rest, width) = (&intervals[..], max.unbounded_shr(root_bits));
+        for number in 0..1_u128.unbounded_shl(root_bits) {
+            // All values have 16 bits at least.
+            let begin = number.unbounded_shl(T::BITS.wrapping_sub(root_bits));
             // The interval with the sub-space's first value, and the one with its last.
-            while intervals.get(first + 1).is_some_and(|next| next.0 <= begin) {
-                first += 1;
+            while let [_, after @ ..] = rest
+                && after.first().is_some_and(|next| next.0 <= begin)
+            {
+                rest = after;
             }
-            let more = intervals[first + 1..].iter();
-            let more = more.take_while(|next| next.0 <= begin | width).count();
-            let inside = &intervals[first..=first + more];
+            let inside = rest.partition_point(|interval| interval.0 <= begin | width);
+            let inside = &rest[..inside];
             let sub_space = match inside {
                 // Sub-spaces of one class share their only entry.
                 [(_, class)] => *known.entry(*class).or_insert_with(|| classes.push(inside)),
@@ -136,30 +138,38 @@ impl<T: Value> FieldClasses<T> {
     /// Adds the intervals of a sub-space, padded to a power of two with the largest value.
     fn push(&mut self, intervals: &[(u128, u32)]) -> SubSpace {
         let size = intervals.len().next_power_of_two();
-        // Twice as many intervals as rules, so far below 2^27.
         let place = exact::<u32>(self.classes.len());
-        let last = intervals.len() - 1;
-        for index in 0..size {
-            let (start, class) = intervals[index.min(last)];
-            self.classes.push(class);
-            self.bounds.push(if index > last {
-                T::MAX
-            } else {
-                T::from_wide(start)
-            });
-        }
+        assert!(
+            place < PLACES_MAX,
+            "a sub-space names its place in {PLACES_MAX}"
+        );
+        let last = intervals.last().expect("every value is in an interval").1;
+        self.classes
+            .extend(intervals.iter().map(|&(_, class)| class));
+        let starts = intervals.iter().map(|&(start, _)| T::from_wide(start));
+        self.bounds.extend(starts);
+        let padded = self
+            .classes
+            .len()
+            .wrapping_sub(intervals.len())
+            .wrapping_add(size);
+        self.classes.resize(padded, last);
+        self.bounds.resize(padded, T::MAX);
         SubSpace(place << DEPTH_BITS | size.trailing_zeros())
     }
 
     /// The class of a value; classes are numbered from 0.
     #[inline(always)]
     pub(crate) fn class(&self, value: T) -> u32 {
-        let SubSpace(packed) = self.root[value.first(self.root_bits)];
+        // Nothing here is checked but the places: 16 bits at most are hidden of 16.
+        let first = value.first().wrapping_shr(self.inside_bits);
+        let SubSpace(packed) = self.root[first as usize];
         let mut place = (packed >> DEPTH_BITS) as usize;
-        let mut step = 1 << (packed & ((1 << DEPTH_BITS) - 1)) >> 1;
+        let mut step = 1_usize.wrapping_shl(packed & DEPTH_MASK) >> 1;
         while step > 0 {
-            if self.bounds[place + step] <= value {
-                place += step;
+            let next = place.wrapping_add(step);
+            if self.bounds[next] <= value {
+                place = next;
             }
             step >>= 1;
         }
@@ -178,8 +188,23 @@ impl<T: Value> FieldClasses<T> {
 
     /// Bytes of memory.
     pub(crate) fn bytes(&self) -> usize {
-        size_of_val(&self.root[..]) + size_of_val(&self.bounds[..]) + size_of_val(&self.classes[..])
+        [
+            size_of_val(&self.root[..]),
+            size_of_val(&self.bounds[..]),
+            size_of_val(&self.classes[..]),
+        ]
+        .iter()
+        .sum()
     }
+}
+
+/// How many first bits choose a sub-space of this many intervals.
+fn root_bits(intervals: usize) -> u32 {
+    if intervals <= 4 {
+        return 0;
+    }
+    let bits = intervals.next_power_of_two().trailing_zeros();
+    bits.saturating_add(ROOT_SPARSENESS_BITS).min(ROOT_BITS_MAX)
 }
 
 /// Cuts a field at every bound of a span: where each interval starts, and its class; and for each
@@ -193,11 +218,11 @@ fn intervals(spans: &[Span], max: u128, field_bits: u32) -> (Vec<(u128, u32)>, V
     distinct.dedup();
     distinct.retain(|span| !(span.low == 0 && span.high >= max || span.low > max));
     // Where which span starts or ends.
-    let mut changes: Vec<(u128, usize)> = Vec::with_capacity(distinct.len() * 2);
+    let mut changes: Vec<(u128, usize)> = Vec::new();
     for (index, span) in distinct.iter().enumerate() {
         changes.push((span.low, index));
-        if span.high < max {
-            changes.push((span.high + 1, index));
+        if let Some(after) = span.high.checked_add(1).filter(|&after| after <= max) {
+            changes.push((after, index));
         }
     }
     changes.sort_unstable();
@@ -208,30 +233,31 @@ fn intervals(spans: &[Span], max: u128, field_bits: u32) -> (Vec<(u128, u32)>, V
     let mut numbers: HashMap<u128, u32, FixedState> = HashMap::default();
     let mut lengths = Vec::new();
     let mut intervals: Vec<(u128, u32)> = Vec::new();
-    let (mut set, mut next, mut start) = (0, 0, 0);
+    let (mut set, mut start) = (0, 0);
+    let mut changes = changes.into_iter().peekable();
     let mut is_active = vec![false; distinct.len()];
     // Updated span by span, so a class costs the same however many spans contain it.
     let mut held = LengthCounts::default();
     loop {
-        while let Some(&(_, index)) = changes.get(next).filter(|change| change.0 == start) {
+        while let Some((_, index)) = changes.next_if(|change| change.0 == start) {
             let number = index as u64;
-            set ^= u128::from(mix64(number + 1)) << 64 | u128::from(mix64(!number));
+            set ^= u128::from(mix64(number.wrapping_add(1))) << 64 | u128::from(mix64(!number));
             is_active[index] = !is_active[index];
             if is_active[index] {
                 held.add(lengths_of[index]);
             } else {
                 held.remove(lengths_of[index]);
             }
-            next += 1;
         }
         let class = *numbers.entry(set).or_insert_with(|| {
+            let number = exact::<u32>(lengths.len());
             lengths.push(held.set());
-            exact::<u32>(lengths.len() - 1)
+            number
         });
         if intervals.last().is_none_or(|last| last.1 != class) {
             intervals.push((start, class));
         }
-        match changes.get(next) {
+        match changes.peek() {
             Some(change) => start = change.0,
             None => break,
         }
@@ -298,6 +324,44 @@ mod tests {
                 values.extend([span.low, span.high, span.low.saturating_sub(1), (span.high + 1).min(65_535)]);
             }
             same::<u16>(&spans, &values);
+        }
+    }
+
+    /// Each value alone, or two in a row, for numbers of spans about each power of two: 4,096 spans choose a
+    /// sub-space by all 16 bits of a port.
+    #[test]
+    fn any_number_of_ports_have_classes() {
+        let around = (0..=16).flat_map(|bits| [(1 << bits) - 1, 1 << bits, (1 << bits) + 1]);
+        for (count, width) in around.flat_map(|count| [(count, 1), (count, 2)]) {
+            let count: u32 = count;
+            if count * width > 1 << 16 {
+                continue;
+            }
+            // As far apart as there is room, up to the last port.
+            let step = (1 << 16) / count.max(1);
+            let lows: Vec<u32> = (1..=count).map(|n| (1 << 16) - n * step).collect();
+            let spans: Vec<Span> = lows
+                .iter()
+                .map(|&low| Span::new(low.into(), (low + width - 1).into()))
+                .collect();
+            let classes = FieldClasses::<u16>::new(&spans, 16);
+            let mut span_of = vec![None; 1 << 16];
+            for (number, &low) in lows.iter().enumerate() {
+                for value in low..low + width {
+                    span_of[value as usize] = Some(number);
+                }
+            }
+            let mut known: HashMap<Option<usize>, u32> = HashMap::new();
+            for (value, span) in (0..=u16::MAX).zip(&span_of) {
+                let class = classes.class(value);
+                assert_eq!(
+                    *known.entry(*span).or_insert(class),
+                    class,
+                    "{value} of {count}"
+                );
+            }
+            let distinct: std::collections::HashSet<u32> = known.values().copied().collect();
+            assert_eq!(distinct.len(), known.len(), "{count}");
         }
     }
 

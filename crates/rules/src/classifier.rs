@@ -32,9 +32,9 @@ impl Layer {
     pub(crate) fn new(rules: &[Rule], first: u32) -> Self {
         let mut priorities = Vec::new();
         for rule in rules {
-            let place = (rule.policy - first) as usize;
+            let place = place_from(first, rule.policy);
             if priorities.len() <= place {
-                priorities.resize(place + 1, 0);
+                priorities.resize(place.saturating_add(1), 0);
             }
             priorities[place] = rule.priority;
         }
@@ -47,8 +47,14 @@ impl Layer {
     }
 
     fn priority(&self, policy: u32) -> u16 {
-        self.priorities[(policy - self.first) as usize]
+        self.priorities[place_from(self.first, policy)]
     }
+}
+
+/// Where a policy of a layer is in it.
+fn place_from(first: u32, policy: u32) -> usize {
+    let place = policy.checked_sub(first);
+    place.expect("policies of a layer are numbered from its first on") as usize
 }
 
 /// A set of rules, prepared for searching. It never changes: another set replaces it as a whole, so
@@ -221,10 +227,10 @@ impl RuleClassifier {
                 None => missed |= 1 << lane,
             }
         }
-        self.stats.packets += packets.len() as u64;
+        self.stats.packets = self.stats.packets.wrapping_add(packets.len() as u64);
         while missed != 0 {
             let lane = missed.trailing_zeros() as usize;
-            missed &= missed - 1;
+            missed &= missed.wrapping_sub(1);
             answers[lane] = self.miss(keys[lane], &packets[lane]);
         }
         if let Some(mut added) = self.added.take() {
@@ -239,7 +245,7 @@ impl RuleClassifier {
         if let Some(known) = self.cache.get(key) {
             return known;
         }
-        self.stats.misses += 1;
+        self.stats.misses = self.stats.misses.wrapping_add(1);
         let base = &self.rules.base;
         let lengths = base.uniflows.lengths(packet);
         let removed = &self.rules.removed;

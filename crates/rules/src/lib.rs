@@ -29,6 +29,7 @@
 //!
 //! Uses `filter` for expressions and `wire` for types; used by `pipeline` and above.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 mod classes;
 mod classifier;

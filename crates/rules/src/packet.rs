@@ -55,7 +55,7 @@ impl Field {
     /// Bits of a value.
     #[must_use]
     pub const fn bits(self) -> u32 {
-        u128::BITS - self.max().leading_zeros()
+        u128::BITS.wrapping_sub(self.max().leading_zeros())
     }
 }
 

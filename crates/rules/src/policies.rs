@@ -30,7 +30,10 @@ impl Known {
         self.regions.iter().map(move |&region| Rule {
             region: match interface {
                 None => region,
-                Some(place) => region.with(Field::Interface, Span::one(place as u128 + 1)),
+                Some(place) => {
+                    let number = (place as u128).saturating_add(1);
+                    region.with(Field::Interface, Span::one(number))
+                }
             },
             priority,
             policy: number,
@@ -128,7 +131,7 @@ impl Policies {
             .interfaces
             .iter()
             .position(|known| Some(known.as_str()) == name);
-        let number = place.map_or(0, |place| place + 1);
+        let number = place.map_or(0, |place| place.saturating_add(1));
         u8::try_from(number).expect("INTERFACES_MAX at most")
     }
 

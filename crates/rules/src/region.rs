@@ -54,28 +54,28 @@ impl Span {
 
     /// The prefixes that make up the span, as value and mask, in a field of `bits` bits.
     pub(crate) fn prefixes(self, bits: u32) -> Vec<(u128, u128)> {
-        let all = u128::MAX >> (u128::BITS - bits);
+        let all = ones(bits);
         let mut prefixes = Vec::new();
         let mut low = self.low;
         loop {
             // The largest aligned block that starts at `low` and does not extend past `high`.
             let mut host = low.trailing_zeros().min(bits);
             while host > 0 && low | ones(host) > self.high {
-                host -= 1;
+                host = host.wrapping_sub(1);
             }
             prefixes.push((low, all & !ones(host)));
             let last = low | ones(host);
-            if last >= self.high {
-                return prefixes;
+            match last.checked_add(1) {
+                Some(next) if last < self.high => low = next,
+                _ => return prefixes,
             }
-            low = last + 1;
         }
     }
 }
 
 /// The `count` lowest bits.
 fn ones(count: u32) -> u128 {
-    u128::MAX.unbounded_shr(u128::BITS - count)
+    u128::MAX.unbounded_shr(u128::BITS.wrapping_sub(count))
 }
 
 /// The packets whose fields are all in these spans.
@@ -158,8 +158,8 @@ impl Region {
         let mut inside = Self::ALL;
         for field in Field::ALL {
             let Span { low, high } = self.span(field);
-            if low > 0 {
-                regions.push(inside.with(field, Span::new(0, low - 1)));
+            if let Some(before) = low.checked_sub(1) {
+                regions.push(inside.with(field, Span::new(0, before)));
             }
             let is_address = matches!(field, Field::Source | Field::Destination);
             let is_v4 = inside.span(Field::Family) == Span::one(4);
@@ -168,8 +168,8 @@ impl Region {
             } else {
                 field.max()
             };
-            if high < last {
-                regions.push(inside.with(field, Span::new(high + 1, field.max())));
+            if let Some(after) = high.checked_add(1).filter(|&after| after <= last) {
+                regions.push(inside.with(field, Span::new(after, field.max())));
             }
             inside = inside.with(field, Span { low, high });
         }

@@ -104,13 +104,13 @@ impl Answers {
     pub fn id(&mut self, policies: &[u32]) -> AnswerId {
         match policies {
             [] => AnswerId::NONE,
-            [one] => AnswerId(one + 1),
+            // Policies and sets together are far below 2^32: see the fields.
+            [one] => AnswerId(one.wrapping_add(1)),
             several => {
                 if let Some(&known) = self.numbers.get(several) {
                     return AnswerId(known);
                 }
-                // There are at most as many sets as cached headers seen, below 2^32.
-                let number = self.policies + 1 + exact::<u32>(self.sets.len());
+                let number = exact::<u32>(self.len());
                 self.sets.push(several.into());
                 self.numbers.insert(several.into(), number);
                 AnswerId(number)
@@ -123,15 +123,19 @@ impl Answers {
         policies.clear();
         match id.0 {
             0 => {}
-            number if number <= self.policies => policies.push(number - 1),
-            number => policies.extend_from_slice(&self.sets[(number - self.policies - 1) as usize]),
+            number if number <= self.policies => policies.push(number.wrapping_sub(1)),
+            number => {
+                let place = number.wrapping_sub(self.policies).wrapping_sub(1);
+                policies.extend_from_slice(&self.sets[place as usize]);
+            }
         }
     }
 
     /// How many answers there are: the largest number plus one.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.policies as usize + 1 + self.sets.len()
+        let alone = (self.policies as usize).saturating_add(1);
+        alone.saturating_add(self.sets.len())
     }
 
     /// Never: "no policy matches" is always an answer.

@@ -100,6 +100,8 @@ pub struct PolicySet {
     removed: Numbers,
     /// Policies not in `base`, oldest first.
     added: Vec<Arc<Known>>,
+    /// The names of interfaces in `base`, then those in `added`, also of policies removed since.
+    interfaces: Vec<String>,
     /// Removals since the preparation of `base` started, and how many there were before.
     removals: VecDeque<u32>,
     removals_before: u64,
@@ -128,6 +130,7 @@ impl Default for PolicySet {
             protecting: 0,
             removed: Numbers::default(),
             added: Vec::new(),
+            interfaces: Vec::new(),
             prefix_rules: 0,
             protected_bytes: 0,
         }
@@ -152,20 +155,24 @@ impl PolicySet {
         }
         let regions = regions(&policy.filter)?;
         let prefix_rules: usize = regions.iter().map(Region::prefix_rules).sum();
-        if self.prefix_rules + prefix_rules > SET_RULES_MAX {
+        let all_rules = self.prefix_rules.saturating_add(prefix_rules);
+        if all_rules > SET_RULES_MAX {
             return Err(PolicyError::TooManyRules);
         }
         let protected_bytes = if policy.protect { text.len() } else { 0 };
-        if self.protected_bytes + protected_bytes > PROTECTED_BYTES_MAX {
+        let all_protected_bytes = self.protected_bytes.saturating_add(protected_bytes);
+        if all_protected_bytes > PROTECTED_BYTES_MAX {
             return Err(PolicyError::TooMuchProtected);
         }
-        if self.interfaces_with(policy.interface.as_ref()).len() > INTERFACES_MAX {
+        let name = policy.interface.as_ref();
+        if !self.has_number_for(name) {
             // Perhaps most of them belong to removed policies.
             self.install(self.merge().run());
-            if self.interfaces_with(policy.interface.as_ref()).len() > INTERFACES_MAX {
+            if !self.has_number_for(name) {
                 return Err(PolicyError::Interfaces);
             }
         }
+        name_interface(&mut self.interfaces, name);
         let known = Arc::new(Known {
             id,
             policy,
@@ -173,10 +180,10 @@ impl PolicySet {
             regions,
             prefix_rules,
         });
-        self.prefix_rules += prefix_rules;
-        self.changes += 1;
-        self.protecting += usize::from(known.policy.protect);
-        self.protected_bytes += protected_bytes;
+        self.prefix_rules = all_rules;
+        self.changes = self.changes.wrapping_add(1);
+        self.protecting = self.protecting.saturating_add(known.policy.protect.into());
+        self.protected_bytes = all_protected_bytes;
         self.added.push(Arc::clone(&known));
         self.known.insert(id, known);
         Ok(())
@@ -189,13 +196,14 @@ impl PolicySet {
             Some(&place) => self.removed.insert(place),
             None => self.added.retain(|added| added.id != id),
         }
-        self.prefix_rules -= known.prefix_rules;
+        // What it added when it was added.
+        self.prefix_rules = self.prefix_rules.saturating_sub(known.prefix_rules);
         if known.policy.protect {
-            self.protecting -= 1;
-            self.protected_bytes -= known.text.len();
+            self.protecting = self.protecting.saturating_sub(1);
+            self.protected_bytes = self.protected_bytes.saturating_sub(known.text.len());
         }
         self.removals.push_back(id);
-        self.changes += 1;
+        self.changes = self.changes.wrapping_add(1);
         Some(known.text.clone())
     }
 
@@ -229,7 +237,9 @@ impl PolicySet {
     pub fn merge(&self) -> Merge {
         let now = Moment {
             changes: self.changes,
-            removals: self.removals_before + self.removals.len() as u64,
+            removals: self
+                .removals_before
+                .wrapping_add(self.removals.len() as u64),
             ..self.base.of
         };
         Merge(now, self.known.values().cloned().collect())
@@ -247,7 +257,7 @@ impl PolicySet {
             return base;
         }
         while self.removals_before < base.of.removals && self.removals.pop_front().is_some() {
-            self.removals_before += 1;
+            self.removals_before = self.removals_before.wrapping_add(1);
         }
         self.removed = Numbers::default();
         for id in &self.removals {
@@ -257,16 +267,17 @@ impl PolicySet {
         }
         self.added
             .retain(|known| !base.places.contains_key(&known.id));
+        self.interfaces = base.interfaces.to_vec();
+        for known in &self.added {
+            name_interface(&mut self.interfaces, known.policy.interface.as_ref());
+        }
         std::mem::replace(&mut self.base, base)
     }
 
-    fn interfaces_with(&self, another: Option<&String>) -> Vec<String> {
-        let mut interfaces = self.base.interfaces.to_vec();
-        for known in &self.added {
-            name_interface(&mut interfaces, known.policy.interface.as_ref());
-        }
-        name_interface(&mut interfaces, another);
-        interfaces
+    /// Whether rules can number an interface: it has a number, needs none, or there is one left.
+    fn has_number_for(&self, name: Option<&String>) -> bool {
+        name.is_none_or(|name| self.interfaces.contains(name))
+            || self.interfaces.len() < INTERFACES_MAX
     }
 
     /// The set as it is now, prepared for searching. Takes time proportional to what was added
@@ -274,12 +285,14 @@ impl PolicySet {
     #[must_use]
     pub fn ready(&self, default: Action) -> Policies {
         let first = self.base.entries.len();
-        let interfaces = Arc::new(self.interfaces_with(None));
+        let interfaces = Arc::new(self.interfaces.clone());
         let added = self.added.iter().enumerate();
         let rules: Vec<Rule> = added
-            .flat_map(|(place, known)| known.rules(number(first + place), &interfaces))
+            .flat_map(|(place, known)| {
+                known.rules(number(first.saturating_add(place)), &interfaces)
+            })
             .collect();
-        let count = number(first + self.added.len());
+        let count = number(first.saturating_add(self.added.len()));
         let rules = RuleSet::changed(
             Arc::clone(&self.base.layer),
             self.removed.clone(),
@@ -308,7 +321,8 @@ impl Policies {
     pub fn new(policies: &[Policy], default: Action) -> Result<Self, (usize, PolicyError)> {
         let mut set = PolicySet::default();
         for (place, policy) in policies.iter().enumerate() {
-            let id = u32::try_from(place + 1).map_err(|_| (place, PolicyError::TooMany))?;
+            let id = u32::try_from(place.saturating_add(1));
+            let id = id.map_err(|_| (place, PolicyError::TooMany))?;
             let text = policy.filter.to_string();
             set.add(id, policy.clone(), text)
                 .map_err(|error| (place, error))?;

@@ -182,7 +182,8 @@ fn supported(test: &Test) -> Result<Vec<Region>, &'static str> {
             vec![ip(6).with(Field::Destination, groups)]
         }
         Test::Vlan(None) => {
-            vec![Region::ALL.with(Field::Vlan, Span::new(0, u128::from(UNTAGGED) - 1))]
+            const TAGGED_MAX: u16 = UNTAGGED - 1;
+            vec![Region::ALL.with(Field::Vlan, Span::new(0, TAGGED_MAX.into()))]
         }
         Test::Vlan(Some(id)) if *id < UNTAGGED.into() => vec![one(Field::Vlan, (*id).into())],
         Test::Vlan(Some(_)) => Vec::new(),

@@ -99,7 +99,7 @@ impl LengthSet {
 
     #[inline(always)]
     fn has(self, length: u8) -> bool {
-        length == 0 || self.0 >> (length - 1) & 1 != 0
+        length == 0 || self.0 >> length.wrapping_sub(1) & 1 != 0
     }
 }
 
@@ -121,14 +121,17 @@ impl Default for LengthCounts {
 impl LengthCounts {
     /// Adds a span with these lengths.
     pub(crate) fn add(&mut self, lengths: LengthSet) {
-        each_bit(lengths.0, |bit| self.counts[bit] += 1);
+        // As many as spans, which are added before they are removed.
+        each_bit(lengths.0, |bit| {
+            self.counts[bit] = self.counts[bit].wrapping_add(1);
+        });
         self.set.0 |= lengths.0;
     }
 
     /// Removes a span with these lengths.
     pub(crate) fn remove(&mut self, lengths: LengthSet) {
         each_bit(lengths.0, |bit| {
-            self.counts[bit] -= 1;
+            self.counts[bit] = self.counts[bit].wrapping_sub(1);
             self.set.0 &= !(u128::from(self.counts[bit] == 0) << bit);
         });
     }
@@ -142,7 +145,7 @@ impl LengthCounts {
 fn each_bit(mut bits: u128, mut each: impl FnMut(usize)) {
     while bits != 0 {
         each(bits.trailing_zeros() as usize);
-        bits &= bits - 1;
+        bits &= bits.wrapping_sub(1);
     }
 }
 
@@ -169,12 +172,13 @@ impl TupleSpace {
         for rule in rules {
             each_prefix_rule(&rule.region, &mut |value, mask| {
                 let number = *numbers.entry(*mask).or_insert_with(|| {
+                    let number = space.tuples.len();
                     space.tuples.push(Tuple {
                         mask: *mask,
                         priority_max: 0,
                         entries: HashMap::default(),
                     });
-                    space.tuples.len() - 1
+                    number
                 });
                 let tuple = &mut space.tuples[number];
                 tuple.priority_max = tuple.priority_max.max(rule.priority);
@@ -201,13 +205,14 @@ impl TupleSpace {
             };
             let [source, destination] = [Field::Source, Field::Destination].map(length);
             let place = *places.entry([source, destination]).or_insert_with(|| {
+                let place = self.groups.len();
                 self.groups.push(Group {
                     source,
                     destination,
                     priority_max: tuple.priority_max,
                     tuples: Vec::new(),
                 });
-                self.groups.len() - 1
+                place
             });
             let others = [Field::SourcePort, Field::DestinationPort, Field::Protocol];
             self.groups[place].tuples.push((others.map(length), number));
@@ -275,10 +280,10 @@ impl Numbers {
     pub(crate) fn insert(&mut self, number: u32) {
         let (word, bit) = (number as usize / 64, number % 64);
         if self.words.len() <= word {
-            self.words.resize(word + 1, 0);
+            self.words.resize(word.saturating_add(1), 0);
         }
         self.words[word] |= 1 << bit;
-        self.len += 1;
+        self.len = self.len.saturating_add(1);
     }
 
     pub(crate) fn contains(&self, number: u32) -> bool {
@@ -320,17 +325,17 @@ fn each_prefix_rule(region: &Region, each: &mut impl FnMut(&Words, &Words)) {
         }
         each(&value, &mask);
         // The next combination, like counting up a number.
-        let mut index = 0;
-        loop {
-            chosen[index] += 1;
-            if chosen[index] < per_field[index].len() {
+        let mut is_last = true;
+        for (chosen, prefixes) in chosen.iter_mut().zip(&per_field) {
+            *chosen = chosen.wrapping_add(1);
+            if *chosen < prefixes.len() {
+                is_last = false;
                 break;
             }
-            chosen[index] = 0;
-            index += 1;
-            if index == chosen.len() {
-                return;
-            }
+            *chosen = 0;
+        }
+        if is_last {
+            return;
         }
     }
 }

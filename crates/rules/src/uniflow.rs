@@ -163,14 +163,18 @@ impl Uniflows {
     /// Bytes of memory.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        size_of::<Self>()
-            + self.source_v4.bytes()
-            + self.destination_v4.bytes()
-            + self.source_v6.bytes()
-            + self.destination_v6.bytes()
-            + self.source_port.bytes()
-            + self.destination_port.bytes()
-            + self.vlan.bytes()
+        [
+            size_of::<Self>(),
+            self.source_v4.bytes(),
+            self.destination_v4.bytes(),
+            self.source_v6.bytes(),
+            self.destination_v6.bytes(),
+            self.source_port.bytes(),
+            self.destination_port.bytes(),
+            self.vlan.bytes(),
+        ]
+        .iter()
+        .sum()
     }
 }
 
@@ -247,6 +251,13 @@ impl Set {
     }
 }
 
+/// The way after this one, in a circle.
+fn next_way(way: u32) -> u32 {
+    #[allow(clippy::cast_possible_truncation, reason = "6")]
+    const LAST: u32 = WAYS as u32 - 1;
+    if way >= LAST { 0 } else { way.wrapping_add(1) }
+}
+
 /// A bounded cache of uniflows. When a set is full, its next uniflow that was not hit since the
 /// last round is evicted (second chance).
 #[derive(Clone, Debug)]
@@ -270,11 +281,12 @@ impl UniflowCache {
     #[allow(clippy::cast_possible_truncation)]
     fn set(&self, key: UniflowKey) -> usize {
         let [a, b] = key.0;
-        let product = u128::from(a ^ self.seeds[0]) * u128::from(b ^ self.seeds[1]);
+        // Products of 64 bits each.
+        let product = u128::from(a ^ self.seeds[0]).wrapping_mul(u128::from(b ^ self.seeds[1]));
         let folded = (product as u64) ^ (product >> 64) as u64;
         // A second round: classes are small numbers, which one product spreads badly.
         let spread = folded.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        ((u128::from(spread) * self.sets.len() as u128) >> 64) as usize
+        (u128::from(spread).wrapping_mul(self.sets.len() as u128) >> 64) as usize
     }
 
     /// The cached answer of a uniflow.
@@ -303,10 +315,10 @@ impl UniflowCache {
             // Each step clears a bit, so a place is found in the second round at the latest.
             while set.hit & 1 << set.hand != 0 {
                 set.hit &= !(1 << set.hand);
-                set.hand = (set.hand + 1) % WAYS as u32;
+                set.hand = next_way(set.hand);
             }
             let way = set.hand;
-            set.hand = (way + 1) % WAYS as u32;
+            set.hand = next_way(way);
             way as usize
         });
         set.keys[way] = key;
@@ -322,6 +334,6 @@ impl UniflowCache {
     /// How many uniflows fit.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.sets.len() * WAYS
+        self.sets.len().saturating_mul(WAYS)
     }
 }

@@ -205,6 +205,63 @@ fn adding_one_is_cheap() {
     assert!(one * 10 < all, "{one:?} of {all:?}");
 }
 
+/// As many policies as there may be, each with a port or a range of its own, on interfaces by name or not.
+/// 4,096 ports ended the process.
+#[test]
+fn ten_thousand_ports_are_told_apart() {
+    let last = u16::try_from(POLICIES_MAX).unwrap();
+    let name = |n: u16| format!("eth{}", n % 255);
+    for (ports, is_named) in [(1_u16, false), (3, false), (1, true)] {
+        // The last port is used too.
+        let low = |n: u16| u16::MAX - n * 6 - (ports - 1);
+        let policies: Vec<Policy> = (0..last)
+            .map(|n| {
+                let (low, high) = (low(n), low(n) + (ports - 1));
+                let filter = match ports {
+                    1 => format!("tcp dst port {low}"),
+                    _ => format!("tcp dst portrange {low}-{high}"),
+                };
+                Policy {
+                    interface: is_named.then(|| name(n)),
+                    ..Policy::new(filter.parse().unwrap(), Action::DROP)
+                }
+            })
+            .collect();
+        let ready = Policies::new(&policies, Action::CLASSIFY).unwrap();
+        let mut classifier = RuleClassifier::new(ready.rules().clone(), 600, 1);
+        for n in 0..last {
+            let interface = ready.interface(Some(&name(n)));
+            // Before, within and after it.
+            let packets = [
+                low(n) - 1,
+                low(n),
+                low(n) + (ports - 1),
+                low(n).saturating_add(ports),
+            ];
+            let packets = packets.map(|port| PacketFields {
+                source: 1,
+                destination: 2,
+                source_port: 80,
+                destination_port: port,
+                vlan: UNTAGGED,
+                interface,
+                protocol: 6,
+                family: AddressFamily::Ipv4,
+            });
+            let mut answers = [AnswerId::NONE; 4];
+            classifier.classify(&packets, &mut answers);
+            let of_it = [u32::from(n)];
+            for (packet, answer) in packets.iter().zip(answers) {
+                let mut found = Vec::new();
+                classifier.answers().policies(answer, &mut found);
+                let high = low(n) + (ports - 1);
+                let is_within = (low(n)..=high).contains(&packet.destination_port);
+                assert_eq!(found, &of_it[..usize::from(is_within)], "{n} {packet:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn sets_are_bounded() {
     let mut set = PolicySet::default();

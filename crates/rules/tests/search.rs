@@ -222,6 +222,76 @@ proptest! {
     }
 }
 
+/// Rules of thousands of ports and ranges of ports, and packets at their edges.
+fn many_ports() -> impl Strategy<Value = (Vec<Rule>, Vec<PacketFields>)> {
+    let count = prop_oneof![0_usize..6000, 4000_usize..4200];
+    let ports = count.prop_flat_map(|count| {
+        let port = (
+            any::<u16>(),
+            prop_oneof![8 => Just(0), 1 => 0_u16..40, 1 => any::<u16>()],
+        );
+        prop::collection::vec((port, any::<bool>(), 0_u16..3), count)
+    });
+    let probes = prop::collection::vec((any::<prop::sample::Index>(), -1_i32..=1), 1..40);
+    (ports, probes).prop_map(|(ports, probes)| {
+        let rules = (0..)
+            .zip(&ports)
+            .map(|(policy, &((low, width), is_source, priority))| {
+                let field = match is_source {
+                    true => Field::SourcePort,
+                    false => Field::DestinationPort,
+                };
+                let span = Span::new(low.into(), low.saturating_add(width).into());
+                Rule {
+                    region: Region::ALL
+                        .with(Field::Protocol, Span::one(6))
+                        .with(field, span),
+                    priority,
+                    policy,
+                }
+            });
+        let rules: Vec<Rule> = rules.collect();
+        let port = |(index, by): &(prop::sample::Index, i32)| match ports.is_empty() {
+            true => 0,
+            false => {
+                let (low, width) = ports[index.index(ports.len())].0;
+                let edge = if *by < 0 {
+                    low
+                } else {
+                    low.saturating_add(width)
+                };
+                u16::try_from(i32::from(edge) + by).unwrap_or(edge)
+            }
+        };
+        let packets = probes
+            .iter()
+            .zip(probes.iter().rev())
+            .map(|(a, b)| PacketFields {
+                source_port: port(a),
+                destination_port: port(b),
+                protocol: 6,
+                ..from_source(1)
+            });
+        let packets = packets.collect();
+        (rules, packets)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(20))]
+
+    #[test]
+    fn many_ports_are_found_as_a_scan_finds_them((rules, packets) in many_ports()) {
+        let policies = u32::try_from(rules.len()).unwrap();
+        let mut classifier = RuleClassifier::new(Arc::new(RuleSet::new(&rules, policies)), 60, 1);
+        let mut answers = vec![AnswerId::NONE; packets.len()];
+        classifier.classify(&packets, &mut answers);
+        for (packet, &answer) in packets.iter().zip(&answers) {
+            prop_assert_eq!(policies_of(classifier.answers(), answer), expected(&rules, packet));
+        }
+    }
+}
+
 #[test]
 fn sets_in_the_shape_of_classbench() {
     for (kind, count, seed) in [
