@@ -222,15 +222,17 @@ impl Documents {
             return Err(too_many("policies", self.policies.len(), POLICIES_MAX));
         }
         let parts = |policy: &PolicyDocument| {
-            policy.hosts.len() + policy.labels.len() + policy.interfaces.len()
+            let (hosts, labels) = (policy.hosts.len(), policy.labels.len());
+            hosts
+                .saturating_add(labels)
+                .saturating_add(policy.interfaces.len())
         };
-        let others = self.policies.values().map(parts).sum::<usize>()
-            + self.identities.len()
-            + self
-                .tenants
-                .values()
-                .map(|tenant| 1 + tenant.interfaces.len())
-                .sum::<usize>();
+        let of_policies = self.policies.values().map(parts);
+        let tenants = self.tenants.values();
+        let of_tenants = tenants.map(|tenant| tenant.interfaces.len().saturating_add(1));
+        let others = of_policies
+            .chain(of_tenants)
+            .fold(self.identities.len(), usize::saturating_add);
         match others > OTHERS_MAX {
             true => Err(too_many(
                 "patterns, labels and identities",

@@ -392,7 +392,7 @@ impl Follower {
     fn wait(&mut self, now_ms: u64) {
         let wait = AGAIN_MS << self.failures.min(8);
         self.not_before_ms = now_ms.saturating_add(wait.min(AGAIN_MAX_MS));
-        self.failures += 1;
+        self.failures = self.failures.saturating_add(1);
     }
 
     /// A plan has taken effect at this time, ms.

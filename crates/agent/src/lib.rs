@@ -15,6 +15,7 @@
 //! limits     how much there may be
 //! ```
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 mod bridged;
 mod document;

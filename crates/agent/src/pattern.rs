@@ -12,18 +12,18 @@ pub fn matches(pattern: &str, name: &str) -> bool {
         match pattern.get(at) {
             Some('*') => {
                 star = Some((at, place));
-                at += 1;
+                at = at.wrapping_add(1);
             }
             Some(&letter) if letter == '?' || letter == name[place] => {
-                at += 1;
-                place += 1;
+                at = at.wrapping_add(1);
+                place = place.wrapping_add(1);
             }
             _ => {
                 let Some((starred, until)) = star else {
                     return false;
                 };
-                star = Some((starred, until + 1));
-                (at, place) = (starred + 1, until + 1);
+                star = Some((starred, until.wrapping_add(1)));
+                (at, place) = (starred.wrapping_add(1), until.wrapping_add(1));
             }
         }
     }

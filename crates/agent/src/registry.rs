@@ -355,7 +355,10 @@ impl Registry {
         let agent = self.agents.get_mut(&name).ok_or(RegistryError::Unknown)?;
         let record = &mut agent.record;
         if record.certificates.len() > 1 && record.certificates.last() == Some(certificate) {
-            for old in record.certificates.drain(..record.certificates.len() - 1) {
+            for old in record
+                .certificates
+                .drain(..record.certificates.len().saturating_sub(1))
+            {
                 self.by_certificate.remove(&old);
             }
             changes.push(Change::Agent(record.clone()));
@@ -484,7 +487,7 @@ impl Registry {
         if applied.differences.is_empty() {
             return Ok((applied, Vec::new()));
         }
-        applied.version += 1;
+        applied.version = applied.version.saturating_add(1);
         let mut changes = Vec::new();
         if self.versions.len() >= VERSIONS_MAX {
             changes.push(Change::VersionGone(self.versions.remove(0).number));
@@ -510,7 +513,7 @@ impl Registry {
             return Err(RegistryError::NothingBefore);
         };
         let version = Version {
-            number: last.number + 1,
+            number: last.number.saturating_add(1),
             since: now,
             documents: before.documents.clone(),
         };
@@ -526,7 +529,8 @@ impl Registry {
             Change::VersionGone(last.number),
             Change::Version(version.clone()),
         ];
-        self.versions.truncate(self.versions.len() - 2);
+        self.versions
+            .truncate(self.versions.len().saturating_sub(2));
         self.versions.push(version);
         self.pin();
         Ok((applied, changes))

@@ -54,7 +54,7 @@ impl Candidates<'_> {
     }
 
     fn scan(&mut self, cost: usize, is_one: impl Fn(&Candidate<'_>) -> bool) -> Option<bool> {
-        self.left = self.left.checked_sub(self.all.len() * cost)?;
+        self.left = self.left.checked_sub(self.all.len().saturating_mul(cost))?;
         Some(self.all.iter().any(is_one))
     }
 }
@@ -143,7 +143,9 @@ impl Documents {
             .filter_map(|one| one.split_once(':'));
         let of_tenant: Vec<&str> = of_tenant.map(|(host, _)| host).collect();
         let is_there = |one: &Candidate<'_>| policy.is_for_name(one.name) && has_labels(one);
-        match !of_tenant.is_empty() && agents.any(&of_tenant, 1 + hosts.len(), is_there)? {
+        match !of_tenant.is_empty()
+            && agents.any(&of_tenant, hosts.len().saturating_add(1), is_there)?
+        {
             true => Some(None),
             false => Some(Some(format!(
                 "none that it selects has interfaces of tenant {}",

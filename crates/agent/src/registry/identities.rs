@@ -107,7 +107,7 @@ impl Identities {
             next = if next == IDENTITY_MAX {
                 self.first
             } else {
-                next + 1
+                next.saturating_add(1)
             };
         }
         None
@@ -161,7 +161,7 @@ impl Registry {
         let Some(agent) = self.agents.get_mut(name) else {
             return Vec::new();
         };
-        if agent.identities.len() + captured <= IDENTITIES_MAX {
+        if agent.identities.len().saturating_add(captured) <= IDENTITIES_MAX {
             return Vec::new();
         }
         let present = agent.last.iter().flat_map(|(report, _)| &report.interfaces);

@@ -33,7 +33,7 @@ impl Agent {
             None => (Report::default(), None),
         };
         let skew_ms = heard.map_or(0, |heard| {
-            let skew = i128::from(report.time_ns) - i128::from(heard);
+            let skew = i128::from(report.time_ns).wrapping_sub(i128::from(heard));
             i64::try_from(skew / 1_000_000).expect("2^64 ns are less than 2^63 ms")
         });
         AgentStatus {
@@ -72,11 +72,11 @@ impl Registry {
         let version = self.version();
         let runs = |agent: &Agent| agent.last.as_ref().map_or(0, |(report, _)| report.runs);
         let mut others = Vec::new();
-        let mut running = 0;
+        let mut running: usize = 0;
         for agent in self.agents.values() {
             let state = agent.state(now_ns);
             if state == "up" && runs(agent) == version && agent.problem().is_empty() {
-                running += 1;
+                running = running.wrapping_add(1);
                 continue;
             }
             let why = match (state, agent.problem()) {
