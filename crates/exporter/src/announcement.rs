@@ -98,7 +98,7 @@ impl Announcement {
         let (fields, mut rest) = Fields::read_from_prefix(&bytes[HEADER_LEN..])
             .map_err(|_| wrong("a cut announcement", bytes.len()))?;
         let mut text = |len: u8| {
-            let at = bytes.len() - rest.len();
+            let at = bytes.len().wrapping_sub(rest.len());
             let (text, after) = rest
                 .split_at_checked(usize::from(len))
                 .ok_or_else(|| wrong("a cut name", at))?;
@@ -126,7 +126,10 @@ impl Announcement {
         };
         match rest.len() {
             0 => Ok(announcement),
-            more => Err(wrong("bytes after the last name", bytes.len() - more)),
+            more => Err(wrong(
+                "bytes after the last name",
+                bytes.len().wrapping_sub(more),
+            )),
         }
     }
 
@@ -169,7 +172,7 @@ fn numbered([datagrams, packets]: [U64; 2]) -> Numbered {
 fn shown(name: &str) -> String {
     let mut shown = String::new();
     for letter in name.chars().filter(|letter| !letter.is_control()) {
-        if shown.len() + letter.len_utf8() > TEXT_MAX {
+        if shown.len().wrapping_add(letter.len_utf8()) > TEXT_MAX {
             break;
         }
         shown.push(letter);

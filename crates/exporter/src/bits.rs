@@ -71,7 +71,7 @@ impl<'a> Writer<'a> {
             width <= TURN && value >> width == 0,
             "{value} in {width} bits"
         );
-        debug_assert!(self.at.used + width < 64, "a turn is missing");
+        debug_assert!(self.at.used.wrapping_add(width) < 64, "a turn is missing");
         self.at.held |= value << (self.at.used & 63);
         self.at.used = self.at.used.wrapping_add(width);
     }
@@ -108,14 +108,14 @@ impl<'a> Writer<'a> {
     /// Writes the last `len` bytes of an address.
     #[inline(always)]
     pub(crate) fn last(&mut self, address: u128, len: u32) {
-        let first = address << (128_u32.wrapping_sub(len * 8) & 127);
+        let first = address << (128_u32.wrapping_sub(len.wrapping_mul(8)) & 127);
         self.some(first.to_be_bytes(), len as usize);
     }
 
     /// Writes bytes.
     pub(crate) fn slice(&mut self, bytes: &[u8]) {
         self.bytes[self.at.front..][..bytes.len()].copy_from_slice(bytes);
-        self.at.front += bytes.len();
+        self.at.front = self.at.front.wrapping_add(bytes.len());
     }
 
     /// Everything written: bits after bytes, the last byte of bits filled with zeros; and zeros between both
@@ -129,8 +129,8 @@ impl<'a> Writer<'a> {
             end,
         ) = (self.at, self.bytes.len());
         let len = len.max(self.at.len(end));
-        let back = back - (used as usize).div_ceil(8);
-        let bits_at = len - (end - back);
+        let back = back.wrapping_sub((used as usize).div_ceil(8));
+        let bits_at = len.wrapping_sub(end.wrapping_sub(back));
         self.bytes.copy_within(back.., bits_at);
         self.bytes[front..bits_at].fill(0);
         &mut self.bytes[..len]
@@ -186,7 +186,7 @@ impl<'a> Reserved<'a> {
     #[inline(always)]
     pub(crate) fn bits(&mut self, value: u64, width: u32) {
         debug_assert!(width == 64 || value >> width == 0, "{value}");
-        debug_assert!(self.at.used + width <= 64, "a turn is missing");
+        debug_assert!(self.at.used.wrapping_add(width) <= 64, "a turn is missing");
         self.at.held |= value << (self.at.used & 63);
         self.at.used = self.at.used.wrapping_add(width);
     }
@@ -209,7 +209,7 @@ impl<'a> Reserved<'a> {
     pub(crate) fn turn(&mut self) {
         let Position { held, used, .. } = self.at;
         let place = self.back_at & BACK_MAX;
-        self.back[place..place + 8].copy_from_slice(&held.to_be_bytes());
+        self.back[place..place.wrapping_add(8)].copy_from_slice(&held.to_be_bytes());
         self.back_at = self.back_at.wrapping_sub((used >> 3) as usize);
         self.at.held = held >> (used & 56);
         self.at.used = used & 7;
@@ -221,7 +221,7 @@ impl<'a> Reserved<'a> {
         const { assert!(N <= 16) };
         debug_assert!(len <= N);
         let place = self.front_at & FRONT_MAX;
-        self.front[place..place + N].copy_from_slice(&bytes);
+        self.front[place..place.wrapping_add(N)].copy_from_slice(&bytes);
         self.front_at = self.front_at.wrapping_add(len);
     }
 
@@ -234,7 +234,7 @@ impl<'a> Reserved<'a> {
     /// As [`Writer::last`].
     #[inline(always)]
     pub(crate) fn last(&mut self, address: u128, len: u32) {
-        let first = address << (128_u32.wrapping_sub(len * 8) & 127);
+        let first = address << (128_u32.wrapping_sub(len.wrapping_mul(8)) & 127);
         self.some(first.to_be_bytes(), len as usize);
     }
 }
@@ -257,8 +257,8 @@ impl<'a> Reader<'a> {
     pub(crate) fn new(bytes: &'a [u8], at: usize) -> Self {
         let mut reader = Self {
             bytes,
-            front: Self::PAD + at,
-            back: bytes.len() - Self::PAD,
+            front: Self::PAD.wrapping_add(at),
+            back: bytes.len().wrapping_sub(Self::PAD),
             held: 0,
             used: 0,
         };
@@ -274,14 +274,14 @@ impl<'a> Reader<'a> {
     /// Bytes that neither stream has read; `None` if they read the same ones.
     #[inline(always)]
     pub(crate) fn rest(&self) -> Option<usize> {
-        let read = self.front + (self.used as usize).div_ceil(8);
+        let read = self.front.wrapping_add((self.used as usize).div_ceil(8));
         self.back.checked_sub(read)
     }
 
     /// Reads so many bits.
     #[inline(always)]
     pub(crate) fn bits(&mut self, width: u32) -> u64 {
-        let value = self.held & ((1_u64 << (width & 63)) - 1);
+        let value = self.held & ((1_u64 << (width & 63)).wrapping_sub(1));
         self.held >>= width & 63;
         self.used = self.used.wrapping_add(width);
         value
@@ -290,7 +290,7 @@ impl<'a> Reader<'a> {
     /// The next bits of this turn, which are not read yet.
     #[inline(always)]
     pub(crate) fn peek(&self, width: u32) -> u64 {
-        self.held & ((1_u64 << (width & 63)) - 1)
+        self.held & ((1_u64 << (width & 63)).wrapping_sub(1))
     }
 
     /// As [`Reader::bits`], for up to 32 of them.
@@ -336,14 +336,14 @@ impl<'a> Reader<'a> {
             return None;
         }
         let bytes = &self.bytes[self.front..][..len];
-        self.front += len;
+        self.front = self.front.wrapping_add(len);
         Some(bytes)
     }
 
     /// Whether both streams are read: what fills the last byte of bits, and bytes between them, are zeros.
     pub(crate) fn is_at_end(&mut self) -> bool {
         self.turn();
-        let fill = (8 - self.used) & 7;
+        let fill = 8_u32.wrapping_sub(self.used) & 7;
         let Some(rest) = self.rest() else {
             return false;
         };
@@ -391,7 +391,7 @@ impl Ahead<'_> {
     /// As [`Reader::peek`].
     #[inline(always)]
     pub(crate) fn peek(&self, width: u32) -> u64 {
-        self.held & ((1_u64 << (width & 63)) - 1)
+        self.held & ((1_u64 << (width & 63)).wrapping_sub(1))
     }
 
     /// Reads so many bits, which were seen already.
@@ -416,7 +416,9 @@ impl Ahead<'_> {
         self.back_at = self.back_at.wrapping_sub((self.used >> 3) as usize);
         self.used &= 7;
         let place = self.back_at & BACK_MAX;
-        let word = self.back[place..place + 8].try_into().expect("8 bytes");
+        let word = self.back[place..place.wrapping_add(8)]
+            .try_into()
+            .expect("8 bytes");
         self.held = u64::from_be_bytes(word) >> self.used;
     }
 
@@ -426,7 +428,9 @@ impl Ahead<'_> {
         const { assert!(N <= 16) };
         let place = self.front_at & FRONT_MAX;
         self.front_at = self.front_at.wrapping_add(len);
-        self.front[place..place + N].try_into().expect("its length")
+        self.front[place..place.wrapping_add(N)]
+            .try_into()
+            .expect("its length")
     }
 }
 
@@ -442,7 +446,7 @@ impl Width {
     pub(crate) const fn new(bits: u32) -> Self {
         Self {
             bits,
-            mask: ((1_u64 << bits) - 1) as u32,
+            mask: (1_u64 << bits).wrapping_sub(1) as u32,
         }
     }
 
@@ -452,7 +456,7 @@ impl Width {
         let mut index = 0;
         while index < N {
             all[index] = Self::new(widths[index]);
-            index += 1;
+            index = index.wrapping_add(1);
         }
         all
     }

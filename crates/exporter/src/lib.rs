@@ -29,6 +29,7 @@
 //! bits          the two streams of a record: bits and bytes
 //! ```
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 mod announcement;
 mod bits;

@@ -126,7 +126,9 @@ impl PacketWriter {
     pub fn numbered(&self) -> Numbered {
         Numbered {
             datagrams: self.datagram.number,
-            packets: self.next_packet - u64::from(self.datagram.packets),
+            packets: self
+                .next_packet
+                .wrapping_sub(u64::from(self.datagram.packets)),
         }
     }
 
@@ -137,13 +139,15 @@ impl PacketWriter {
         let mut offset = 0;
         loop {
             let rest = &bytes[offset..];
-            let free = self.room - self.bytes.len();
-            if free < PIECE_LEN + rest.len().min(PIECE_MIN) || self.datagram.packets == u16::MAX {
+            let free = self.room.wrapping_sub(self.bytes.len());
+            if free < PIECE_LEN.wrapping_add(rest.len().min(PIECE_MIN))
+                || self.datagram.packets == u16::MAX
+            {
                 self.send(&mut send);
                 continue;
             }
             // A datagram is shorter than 65,536 bytes.
-            let piece = &rest[..rest.len().min(free - PIECE_LEN)];
+            let piece = &rest[..rest.len().min(free.wrapping_sub(PIECE_LEN))];
             let fields = Piece {
                 time: packet.ts_ns.into(),
                 wire_len: packet.wire_len.into(),
@@ -158,20 +162,20 @@ impl PacketWriter {
             };
             self.bytes.extend_from_slice(fields.as_bytes());
             self.bytes.extend_from_slice(piece);
-            offset += piece.len();
+            offset = offset.wrapping_add(piece.len());
             if offset == bytes.len() {
                 break;
             }
         }
-        self.datagram.packets += 1;
-        self.next_packet += 1;
+        self.datagram.packets = self.datagram.packets.wrapping_add(1);
+        self.next_packet = self.next_packet.wrapping_add(1);
     }
 
     /// Counts packets that were to be exported and are lost already, so that whoever reads knows.
     pub fn skip(&mut self, packets: u64, send: impl FnMut(&[u8])) {
         // Numbers within a datagram have no gaps.
         self.finish(send);
-        self.next_packet += packets;
+        self.next_packet = self.next_packet.wrapping_add(packets);
         self.datagram.first_packet = self.next_packet;
     }
 
@@ -192,7 +196,7 @@ impl PacketWriter {
         self.datagram.write(&mut self.bytes);
         send(&self.bytes);
         self.bytes.truncate(HEADER_LEN);
-        self.datagram.number += 1;
+        self.datagram.number = self.datagram.number.wrapping_add(1);
         self.datagram.packets = 0;
         self.datagram.first_packet = self.next_packet;
     }
@@ -223,7 +227,7 @@ impl Incomplete {
     fn give_up_oldest(&mut self) -> usize {
         let oldest = self.packets.pop_front();
         let bytes = oldest.map_or(0, |oldest| oldest.bytes.len());
-        self.bytes -= bytes;
+        self.bytes = self.bytes.wrapping_sub(bytes);
         bytes
     }
 }
@@ -269,7 +273,9 @@ impl PacketReader {
         let datagram = Datagram::read(bytes)?;
         datagram.expect(Kind::Packets, bytes.len())?;
         let (mut number, mut at) = (datagram.first_packet, HEADER_LEN);
-        let end = datagram.first_packet + u64::from(datagram.packets);
+        let end = datagram
+            .first_packet
+            .wrapping_add(u64::from(datagram.packets));
         while at < bytes.len() {
             let (piece, rest) =
                 Piece::read_from_prefix(&bytes[at..]).map_err(|_| wrong("a cut record", at))?;
@@ -277,10 +283,13 @@ impl PacketReader {
                 .get(..usize::from(piece.len.get()))
                 .ok_or_else(|| wrong("a cut packet", at))?;
             let (offset, total) = (piece.offset.get() as usize, piece.total.get() as usize);
-            if total > PACKET_MAX || offset + data.len() > total || data.is_empty() && total > 0 {
+            if total > PACKET_MAX
+                || offset.wrapping_add(data.len()) > total
+                || data.is_empty() && total > 0
+            {
                 return Err(wrong("a piece that is not of its packet", at));
             }
-            let is_end = offset + data.len() == total;
+            let is_end = offset.wrapping_add(data.len()) == total;
             if is_end && number == end {
                 return Err(wrong("more packets than it says", at));
             }
@@ -292,8 +301,9 @@ impl PacketReader {
                     take(number, &whole.first.header(&whole.bytes));
                 }
             }
-            at += PIECE_LEN + data.len();
-            number += u64::from(is_end);
+            // Within the bytes: both were.
+            at = at.wrapping_add(PIECE_LEN).wrapping_add(data.len());
+            number = number.wrapping_add(u64::from(is_end));
         }
         if number != end {
             return Err(wrong("fewer packets than it says", at));
@@ -317,15 +327,15 @@ impl PacketReader {
         if !known {
             self.begin(source, number, piece, total);
         }
-        self.pieces += 1;
+        self.pieces = self.pieces.wrapping_add(1);
         let own = self.sources.get_mut(&source)?;
         own.last = self.pieces;
         let place = own.packets.iter().position(|at| at.number == number)?;
         if !own.packets[place].add(piece, data)? {
             return None;
         }
-        own.bytes -= total;
-        self.bytes -= total;
+        own.bytes = own.bytes.wrapping_sub(total);
+        self.bytes = self.bytes.wrapping_sub(total);
         let whole = own.packets.remove(place);
         if own.packets.is_empty() {
             self.sources.remove(&source);
@@ -336,11 +346,12 @@ impl PacketReader {
     /// Makes room for a packet of `total` bytes.
     fn begin(&mut self, source: Source, number: u64, piece: &Piece, total: usize) {
         let own = self.sources.entry(source).or_default();
-        while own.packets.len() >= WAITING_MAX || own.bytes + total > WAITING_BYTES_MAX {
-            self.bytes -= own.give_up_oldest();
+        while own.packets.len() >= WAITING_MAX || own.bytes.wrapping_add(total) > WAITING_BYTES_MAX
+        {
+            self.bytes = self.bytes.wrapping_sub(own.give_up_oldest());
         }
-        own.bytes += total;
-        self.bytes += total;
+        own.bytes = own.bytes.wrapping_add(total);
+        self.bytes = self.bytes.wrapping_add(total);
         own.packets.push_back(Waiting {
             number,
             first: *piece,
@@ -352,7 +363,9 @@ impl PacketReader {
             let silent = others.min_by_key(|(_, own)| own.last);
             let Some((&silent, _)) = silent else { break };
             let given_up = self.sources.remove(&silent);
-            self.bytes -= given_up.map_or(0, |given_up| given_up.bytes);
+            self.bytes = self
+                .bytes
+                .wrapping_sub(given_up.map_or(0, |given_up| given_up.bytes));
         }
     }
 }
@@ -364,7 +377,7 @@ impl Waiting {
         if self.bytes.len() != total {
             return None;
         }
-        let (start, end) = (offset, offset + data.len());
+        let (start, end) = (offset, offset.wrapping_add(data.len()));
         let after = self.pieces.partition_point(|&(begins, _)| begins < start);
         let before = after.checked_sub(1).map_or(0, |at| self.pieces[at].1);
         let next = self.pieces.get(after).map_or(total, |&(begins, _)| begins);
@@ -373,7 +386,10 @@ impl Waiting {
         }
         self.pieces.insert(after, (start, end));
         self.bytes[start..end].copy_from_slice(data);
-        let have = self.pieces.iter().map(|(begins, ends)| ends - begins);
+        let have = self
+            .pieces
+            .iter()
+            .map(|&(begins, ends)| ends.wrapping_sub(begins));
         Some(have.sum::<usize>() == total)
     }
 }

@@ -156,7 +156,10 @@ impl Sealer {
         out.extend_from_slice(self.head.as_bytes());
         let start = out.len();
         out.extend_from_slice(datagram);
-        let (nonce, aad) = (nonce(self.next - 1), Aad::from(self.head.as_bytes()));
+        let (nonce, aad) = (
+            nonce(self.next.wrapping_sub(1)),
+            Aad::from(self.head.as_bytes()),
+        );
         let sealed = self
             .cipher
             .seal_in_place_separate_tag(nonce, aad, &mut out[start..]);

@@ -52,8 +52,10 @@ impl Sequence {
             self.first_datagram = number;
             counters.before = first_packet;
         } else if number < self.next_datagram {
-            if self.next_datagram - number > WINDOW || self.seen[word(number)] & bit(number) != 0 {
-                counters.refused += 1;
+            if self.next_datagram.wrapping_sub(number) > WINDOW
+                || self.seen[word(number)] & bit(number) != 0
+            {
+                counters.refused = counters.refused.wrapping_add(1);
                 return false;
             }
             let is_before = number < self.first_datagram;
@@ -63,28 +65,28 @@ impl Sequence {
                 &mut counters.lost
             };
             let Some(rest) = missing.checked_sub(packets) else {
-                counters.contradicting += 1;
+                counters.contradicting = counters.contradicting.wrapping_add(1);
                 return false;
             };
             *missing = rest;
-            counters.lost_datagrams -= u64::from(!is_before);
-            counters.late += 1;
-            counters.datagrams += 1;
-            counters.packets += packets;
+            counters.lost_datagrams = counters.lost_datagrams.wrapping_sub(u64::from(!is_before));
+            counters.late = counters.late.wrapping_add(1);
+            counters.datagrams = counters.datagrams.wrapping_add(1);
+            counters.packets = counters.packets.wrapping_add(packets);
             self.seen[word(number)] |= bit(number);
             return true;
         } else {
             let Some(lost) = first_packet.checked_sub(self.next_packet) else {
-                counters.contradicting += 1;
+                counters.contradicting = counters.contradicting.wrapping_add(1);
                 return false;
             };
             self.miss(number, lost);
         }
         self.seen[word(number)] |= bit(number);
-        self.next_datagram = number + 1;
-        self.next_packet = first_packet + packets;
-        self.counters.datagrams += 1;
-        self.counters.packets += packets;
+        self.next_datagram = number.wrapping_add(1);
+        self.next_packet = first_packet.wrapping_add(packets);
+        self.counters.datagrams = self.counters.datagrams.wrapping_add(1);
+        self.counters.packets = self.counters.packets.wrapping_add(packets);
         true
     }
 
@@ -103,7 +105,7 @@ impl Sequence {
             return;
         }
         let Some(lost) = sent.packets.checked_sub(self.next_packet) else {
-            self.counters.contradicting += 1;
+            self.counters.contradicting = self.counters.contradicting.wrapping_add(1);
             return;
         };
         self.miss(sent.datagrams, lost);
@@ -113,8 +115,11 @@ impl Sequence {
 
     /// Counts all datagrams before this one that are not known yet as lost, with so many packets.
     fn miss(&mut self, until: u64, packets: u64) {
-        self.counters.lost += packets;
-        self.counters.lost_datagrams += until - self.next_datagram;
+        self.counters.lost = self.counters.lost.wrapping_add(packets);
+        self.counters.lost_datagrams = self
+            .counters
+            .lost_datagrams
+            .wrapping_add(until.wrapping_sub(self.next_datagram));
         for missing in self.next_datagram.max(until.saturating_sub(WINDOW))..until {
             self.seen[word(missing)] &= !bit(missing);
         }
@@ -134,7 +139,8 @@ impl Sequence {
 }
 
 fn word(number: u64) -> usize {
-    strata_wire::exact::<usize>(number / 64 % WORDS as u64)
+    const PLACES: u64 = WORDS as u64;
+    strata_wire::exact::<usize>((number / 64) % PLACES)
 }
 
 fn bit(number: u64) -> u64 {

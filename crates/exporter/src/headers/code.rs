@@ -35,8 +35,8 @@ const fn masks(widths: [u32; 8]) -> [u32; 8] {
     let mut masks = [0; 8];
     let mut code = 0;
     while code < masks.len() {
-        masks[code] = ((1_u64 << widths[code]) - 1) as u32;
-        code += 1;
+        masks[code] = (1_u64 << widths[code]).wrapping_sub(1) as u32;
+        code = code.wrapping_add(1);
     }
     masks
 }
@@ -66,8 +66,8 @@ pub(super) const ADDRESS_V6: [u32; 8] = [0, 8, 10, 16, 16, 16, 16, 16];
 #[inline(always)]
 pub(super) fn address_v6_of(code: usize, bytes: [u8; 16], near: u128) -> u128 {
     let said = u128::from_be_bytes(bytes);
-    match ADDRESS_V6[code & 7] * 8 {
-        bits @ 1..128 => near >> bits << bits | said >> (128 - bits),
+    match ADDRESS_V6[code & 7].wrapping_mul(8) {
+        bits @ 1..128 => near >> bits << bits | said >> 128_u32.wrapping_sub(bits),
         _ => said,
     }
 }
@@ -79,10 +79,14 @@ pub(super) const LEN: [u32; 8] = [0, 0, 0, 5, 5, 8, 11, 16];
 #[inline(always)]
 pub(super) fn len(len: u16, full: u16, is_padded: bool) -> usize {
     let is = usize::from;
-    let code = 3 + is(len >= 32) * 2 + is(len >= 256) + is(len >= 2048);
+    let code = is(len >= 32)
+        .wrapping_mul(2)
+        .wrapping_add(3)
+        .wrapping_add(is(len >= 256))
+        .wrapping_add(is(len >= 2048));
     let code = if len == full { 2 } else { code };
     let code = if len == 0 { 0 } else { code };
-    code + is(is_padded)
+    code.wrapping_add(is(is_padded))
 }
 
 /// The length, and whether the frame is filled up.

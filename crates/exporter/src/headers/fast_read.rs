@@ -54,7 +54,9 @@ pub(super) fn read(
     out: &mut [u8; OUT_LEN],
 ) -> Option<Result<Read, Invalid>> {
     use OptionsCode::{None as No, Stamps};
-    match HOW[usize::from(head.0) % HOW.len()] {
+    // As many as there are heads.
+    const PLACES: usize = HOW.len();
+    match HOW[usize::from(head.0) % PLACES] {
         How::First(false, Transport::Tcp, true) => Some(Shape::<66>::read_first(r, m, head, out)),
         How::First(false, Transport::Tcp, false) => Some(Shape::<54>::read_first(r, m, head, out)),
         How::First(false, ..) => Some(Shape::<42>::read_first(r, m, head, out)),
@@ -126,13 +128,14 @@ impl<const LEN: usize> Shape<LEN> {
         head: Head,
         out: &mut [u8; OUT_LEN],
     ) -> Result<Read, Invalid> {
-        let width = const { 16 + if Self::V6 { 1 } else { 0 } + if Self::UDP { 0 } else { 2 } };
+        let width: u32 =
+            const { 16 + if Self::V6 { 1 } else { 0 } + if Self::UDP { 0 } else { 2 } };
         let mut r = reader.ahead();
-        let codes = r.peek(width + 4);
+        let codes = r.peek(width.wrapping_add(4));
         let mut prefix = codes as usize & 3;
         if prefix == 3 {
-            r.skip(width + 4);
-            prefix = (codes as usize >> width & 15) + 3;
+            r.skip(width.wrapping_add(4));
+            prefix = (codes as usize >> width & 15).wrapping_add(3);
             if prefix == PREFIXES {
                 reader.follow(&r);
                 prefix = new_prefix(reader, m)?;
@@ -142,10 +145,13 @@ impl<const LEN: usize> Shape<LEN> {
             r.skip(width);
         }
         let at = const { if Self::V6 { 8 } else { 7 } };
-        let code = |at: u32, width: u32| (codes >> at & ((1 << width) - 1)) as usize;
+        let code = |at: u32, width: u32| (codes >> at & (1_u64 << width).wrapping_sub(1)) as usize;
         let (len, ttl) = (code(2, 3), code(5, 2));
-        let (ends, ports) = ([code(at, 3), code(at + 3, 3)], code(at + 6, 3));
-        let window = code(at + 9, 2);
+        let (ends, ports) = (
+            [code(at, 3), code(at.wrapping_add(3), 3)],
+            code(at.wrapping_add(6), 3),
+        );
+        let window = code(at.wrapping_add(9), 2);
         if prefix >= m.prefix_count {
             return Err(NO_PREFIX);
         }
@@ -238,11 +244,11 @@ impl<const LEN: usize> Shape<LEN> {
         let is_same = head.form() == Form::Same;
         let mut r = reader.ahead();
         r.skip(if is_same { 1 } else { PLACE_BITS + 1 });
-        let at = const { if Self::V6 { 5 } else { 6 } };
-        let width = at + Self::TCP_CODES_SEEN;
+        let at: u32 = const { if Self::V6 { 5 } else { 6 } };
+        let width = at.wrapping_add(Self::TCP_CODES_SEEN);
         let codes = r.peek(width) as usize;
         r.skip(width);
-        let code = |at: u32, width: u32| codes >> at & ((1 << width) - 1);
+        let code = |at: u32, width: u32| codes >> at & (1_usize << width).wrapping_sub(1);
         let has_ttl = code(3, 1) != 0;
         let ttl = r.word(code::TTL_SEEN_WIDTHS[code(3, 1)]).to_le_bytes()[0];
         let identification = code(4, 2);
@@ -362,9 +368,10 @@ impl<const LEN: usize> Shape<LEN> {
     #[inline(always)]
     fn framed(out: &mut [u8; OUT_LEN], prefix: &Prefix, payload_len: u16, is_padded: bool) -> Read {
         put(out, 0, prefix.bytes);
-        let start = IP_AT - prefix.len;
-        let end = Self::OUT_AT + usize::from(Self::TRANSPORT_LEN);
-        let frame_len = strata_wire::exact::<u32>(end - start) + u32::from(payload_len);
+        let start = IP_AT.wrapping_sub(prefix.len);
+        let end = Self::OUT_AT.wrapping_add(usize::from(Self::TRANSPORT_LEN));
+        let frame_len =
+            strata_wire::exact::<u32>(end.wrapping_sub(start)).wrapping_add(u32::from(payload_len));
         Read {
             start,
             end,
@@ -383,7 +390,9 @@ impl<const LEN: usize> Shape<LEN> {
         prefix: usize,
     ) -> Side {
         let addresses = Self::put_ip(out, ip, (head, tos), tcp.ports);
-        let pseudo = addresses + u64::from(ip.segment_len) + u64::from(Self::PROTOCOL);
+        let pseudo = addresses
+            .wrapping_add(u64::from(ip.segment_len))
+            .wrapping_add(u64::from(Self::PROTOCOL));
         Self::put_transport(out, head, tcp, pseudo, said_checksum);
         let flags = if Self::UDP { 0 } else { FLAGS[head.flags()] };
         Side {
@@ -430,7 +439,11 @@ impl<const LEN: usize> Shape<LEN> {
         let is_full = (payload_len > *full) | (Self::UDP & (payload_len >= 512));
         *full = select_unpredictable(is_full, payload_len, *full);
         let ip_len = const { if Self::V6 { 0 } else { 20 } };
-        if payload_len > u16::MAX - Self::TRANSPORT_LEN - ip_len {
+        if payload_len
+            > u16::MAX
+                .wrapping_sub(Self::TRANSPORT_LEN)
+                .wrapping_sub(ip_len)
+        {
             return Err(TOO_LONG);
         }
         Ok((payload_len, is_padded))
@@ -461,7 +474,7 @@ impl<const LEN: usize> Shape<LEN> {
             put(out, IP_AT + 8, ip.source.to_be_bytes());
             put(out, IP_AT + 24, ip.destination.to_be_bytes());
             put(out, IP_AT + 40, ports.to_be_bytes());
-            return words(ip.source) + words(ip.destination);
+            return words(ip.source).wrapping_add(words(ip.destination));
         }
         let source = u64::from(low32(ip.source));
         let destination = u64::from(low32(ip.destination));
@@ -484,7 +497,7 @@ impl<const LEN: usize> Shape<LEN> {
             IP_AT + 16,
             (destination << 32 | u64::from(ports)).to_be_bytes(),
         );
-        source + destination
+        source.wrapping_add(destination)
     }
 
     /// Writes the header of the transport, with the checksum that is said unless it follows from all else.
@@ -505,7 +518,11 @@ impl<const LEN: usize> Shape<LEN> {
         };
         if Self::UDP {
             let len = u32::from(tcp.payload_len.wrapping_add(8));
-            put(out, at + 4, (len << 16 | u32::from(checksum)).to_be_bytes());
+            put(
+                out,
+                at.wrapping_add(4),
+                (len << 16 | u32::from(checksum)).to_be_bytes(),
+            );
             return;
         }
         let flags = FLAGS[head.flags()];
@@ -513,18 +530,21 @@ impl<const LEN: usize> Shape<LEN> {
         let words = words | u32::from(tcp.window);
         let checksum = if tcp.payload_len == 0 && !is_offloaded {
             let kind = if Self::STAMPS { 0x0101_080a } else { 0 };
-            let sum = pseudo + u64::from(tcp.ports) + u64::from(words) + kind;
+            let sum = pseudo
+                .wrapping_add(u64::from(tcp.ports))
+                .wrapping_add(u64::from(words))
+                .wrapping_add(kind);
             let numbers = add(u64::from_be(tcp.numbers), u64::from_be(tcp.stamps));
             !fold(add(sum, numbers))
         } else {
             checksum
         };
-        put(out, at + 4, tcp.numbers.to_ne_bytes());
+        put(out, at.wrapping_add(4), tcp.numbers.to_ne_bytes());
         let words = u64::from(words) << 32 | u64::from(checksum) << 16;
-        put(out, at + 12, words.to_be_bytes());
+        put(out, at.wrapping_add(12), words.to_be_bytes());
         if Self::STAMPS {
-            put(out, at + 20, [1, 1, 8, 10]);
-            put(out, at + 24, tcp.stamps.to_ne_bytes());
+            put(out, at.wrapping_add(20), [1, 1, 8, 10]);
+            put(out, at.wrapping_add(24), tcp.stamps.to_ne_bytes());
         }
     }
 }

@@ -113,7 +113,7 @@ impl<const LEN: usize> Shape<LEN> {
         let end = bytes.len();
         let mut w = Reserved::new(bytes, *at);
         let first = u64::from(packet.known) | time << HEADS_BITS;
-        w.bits(first, HEADS_BITS + time_width);
+        w.bits(first, HEADS_BITS.wrapping_add(time_width));
         if time_width > TIME_USUAL {
             w.turn();
         }
@@ -176,7 +176,7 @@ impl<const LEN: usize> Shape<LEN> {
         let window_code = if Self::UDP {
             0
         } else {
-            let now = u16::from_be_bytes(part(h, Self::AT + 14));
+            let now = u16::from_be_bytes(part(h, Self::AT.wrapping_add(14)));
             let said = ways::window(now, usual.window);
             usual.window = now;
             window.push(said.value, said.width);
@@ -188,10 +188,10 @@ impl<const LEN: usize> Shape<LEN> {
         let has_label = u64::from(label != 0);
         rest.push(label.into(), if label != 0 { 20 } else { 0 });
 
-        let at = const { if Self::V6 { 8 } else { 7 } };
+        let at: u32 = const { if Self::V6 { 8 } else { 7 } };
         let codes = number.min(3) as u64 | len.code << 2 | ttl.code << 5 | has_label << 7;
         let codes = codes | (end_codes | (ports_code as u64) << 6 | window_code << 9) << at;
-        w.bits(codes, at + Self::LATER_CODES);
+        w.bits(codes, at.wrapping_add(Self::LATER_CODES));
         if number >= 3 {
             w.bits((number as u64).wrapping_sub(3), 4);
         }
@@ -219,10 +219,10 @@ impl<const LEN: usize> Shape<LEN> {
         }
         w.some(Self::checksum(h), if packet.is_known { 0 } else { 2 });
         if !Self::UDP {
-            w.all::<8>(part(h, Self::AT + 4));
+            w.all::<8>(part(h, Self::AT.wrapping_add(4)));
         }
         if Self::STAMPS {
-            w.all::<8>(part(h, Self::AT + 24));
+            w.all::<8>(part(h, Self::AT.wrapping_add(24)));
         }
     }
 
@@ -271,9 +271,9 @@ impl<const LEN: usize> Shape<LEN> {
             ..Side::UNSEEN
         };
         if !Self::UDP {
-            side.window = u16::from_ne_bytes(part(h, Self::AT + 14));
+            side.window = u16::from_ne_bytes(part(h, Self::AT.wrapping_add(14)));
             side.payload_len = packet.payload_len;
-            side.tcp_flags = h[Self::AT + 13];
+            side.tcp_flags = h[Self::AT.wrapping_add(13)];
             side.numbers = Self::numbers_in(h);
         }
         if Self::STAMPS {
@@ -299,7 +299,7 @@ impl<const LEN: usize> Shape<LEN> {
         };
         let (kind, is_offloaded) = Self::transport(h, &ip)?;
         let payload_len = ip.payload_len;
-        let end = LEN as u32 + u32::from(payload_len);
+        let end = (LEN as u32).wrapping_add(u32::from(payload_len));
         let is_padded = end < FRAME_MIN && header.wire_len == FRAME_MIN;
         if !(is_padded | (header.wire_len == end)) || header.label != m.label {
             return None;
@@ -343,12 +343,12 @@ impl<const LEN: usize> Shape<LEN> {
             && h[23] == Self::PROTOCOL
             && is_right(all, u16::from_ne_bytes(part(h, 24)));
         let total_len = u16::from_be_bytes(part(h, 16));
-        if !is_plain || total_len < 20 + Self::TRANSPORT_LEN {
+        if !is_plain || total_len < Self::TRANSPORT_LEN.wrapping_add(20) {
             return None;
         }
         Some(Ip {
             sum,
-            payload_len: total_len.wrapping_sub(20 + Self::TRANSPORT_LEN),
+            payload_len: total_len.wrapping_sub(Self::TRANSPORT_LEN.wrapping_add(20)),
             // Without the bit "don't fragment", which is 0x40.
             head: u16::from(h[20] ^ 0x40) << 6,
         })
@@ -378,27 +378,35 @@ impl<const LEN: usize> Shape<LEN> {
     fn transport(h: &[u8; LEN], ip: &Ip) -> Option<(u16, bool)> {
         let at = Self::AT;
         let segment_len = ip.payload_len.wrapping_add(Self::TRANSPORT_LEN).to_be();
-        let more = u64::from(segment_len) + u64::from(u16::from(Self::PROTOCOL).to_be());
+        let more =
+            u64::from(segment_len).wrapping_add(u64::from(u16::from(Self::PROTOCOL).to_be()));
         let checksum = u16::from_ne_bytes(Self::checksum(h));
         // The sum of the pseudo-header, which is not 0, folded to 16 bits.
-        let is_offloaded = is_zero(add(ip.sum, more + u64::from(!checksum))) && checksum != 0;
+        let is_offloaded =
+            is_zero(add(ip.sum, more.wrapping_add(u64::from(!checksum)))) && checksum != 0;
         if Self::UDP {
-            let is_plain = u16::from_ne_bytes(part(h, at + 4)) == segment_len;
+            let is_plain = u16::from_ne_bytes(part(h, at.wrapping_add(4))) == segment_len;
             return is_plain.then_some((0, is_offloaded));
         }
-        let flags = FLAGS_USUAL[usize::from(h[at + 13])];
-        let is_plain = u16::from(h[at + 12]) == Self::TRANSPORT_LEN << 2
+        let flags = FLAGS_USUAL[usize::from(h[at.wrapping_add(13)])];
+        let is_plain = u16::from(h[at.wrapping_add(12)]) == Self::TRANSPORT_LEN << 2
             && flags != UNUSUAL
-            && part(h, at + 18) == [0, 0]
-            && (!Self::STAMPS || part(h, at + 20) == [1, 1, 8, 10]);
+            && part(h, at.wrapping_add(18)) == [0, 0]
+            && (!Self::STAMPS || part(h, at.wrapping_add(20)) == [1, 1, 8, 10]);
         if !is_plain {
             return None;
         }
         if ip.payload_len == 0 && !is_offloaded {
-            let numbers = add(word64(h, at), word64(h, at + 8));
-            let mut sum = add(add(ip.sum, numbers), more + word(h, at + 16));
+            let numbers = add(word64(h, at), word64(h, at.wrapping_add(8)));
+            let mut sum = add(
+                add(ip.sum, numbers),
+                more.wrapping_add(word(h, at.wrapping_add(16))),
+            );
             if Self::STAMPS {
-                sum = add(sum, add(word64(h, at + 24), word(h, at + 20)));
+                sum = add(
+                    sum,
+                    add(word64(h, at.wrapping_add(24)), word(h, at.wrapping_add(20))),
+                );
             }
             if !is_right(sum, checksum) {
                 return None;
@@ -470,13 +478,13 @@ impl<const LEN: usize> Shape<LEN> {
     /// Sequence and acknowledgement number, as in the packet.
     #[inline(always)]
     fn numbers_in(h: &[u8; LEN]) -> u64 {
-        word64(h, Self::AT + 4)
+        word64(h, Self::AT.wrapping_add(4))
     }
 
     /// Timestamps, as in the packet.
     #[inline(always)]
     fn stamps_in(h: &[u8; LEN]) -> u64 {
-        word64(h, Self::AT + 24)
+        word64(h, Self::AT.wrapping_add(24))
     }
 }
 
@@ -513,7 +521,7 @@ impl Bits {
 
 #[inline(always)]
 fn part<const LEN: usize, const N: usize>(h: &[u8; LEN], at: usize) -> [u8; N] {
-    h[at..at + N].try_into().expect("its length")
+    h[at..at.wrapping_add(N)].try_into().expect("its length")
 }
 
 #[inline(always)]

@@ -153,7 +153,7 @@ impl<'a, const V6: bool> Fields<'a, V6> {
             f.source = u128::from(be32(fixed, 12));
             f.destination = u128::from(be32(fixed, 16));
             let addresses = sum(&fixed[12..20]);
-            let ip_sum = fold(addresses + sum(&fixed[..12]));
+            let ip_sum = fold(addresses.wrapping_add(sum(&fixed[..12])));
             (fixed[9], u32::from(be16(fixed, 2)), addresses, ip_sum)
         };
         let bytes = &ip[Self::IP_LEN..];
@@ -161,15 +161,16 @@ impl<'a, const V6: bool> Fields<'a, V6> {
         if transport_len != bytes.len() {
             return None;
         }
-        let header_len = Self::IP_LEN + transport_len;
+        let header_len = Self::IP_LEN.wrapping_add(transport_len);
         let payload_len = total_len.wrapping_sub(strata_wire::exact::<u32>(header_len));
         f.payload_len = u16::try_from(payload_len).ok()?;
         // Sums of bytes as they are in memory: bytes of each half, and of what is compared with it,
         // are swapped alike (RFC 1071 section 2 B).
-        let pseudo =
-            addresses + u64::from(f.segment_len().to_be()) + u64::from(u16::from(number).to_be());
+        let pseudo = addresses
+            .wrapping_add(u64::from(f.segment_len().to_be()))
+            .wrapping_add(u64::from(u16::from(number).to_be()));
         let is_tcp = f.transport == Transport::Tcp;
-        let total = pseudo + if is_tcp { sum(bytes) } else { 0 };
+        let total = pseudo.wrapping_add(if is_tcp { sum(bytes) } else { 0 });
         let sums = Sums {
             // An inverted sum of what is not all 0 is not 0xffff.
             is_ip_right: ip_sum == 0xffff && f.ip_checksum != 0xffff,
@@ -242,44 +243,44 @@ impl<'a, const V6: bool> Fields<'a, V6> {
             put(out, IP_AT + 12, low32(self.source).to_be_bytes());
             put(out, IP_AT + 16, low32(self.destination).to_be_bytes());
         }
-        let at = IP_AT + Self::IP_LEN;
+        let at = IP_AT.wrapping_add(Self::IP_LEN);
         match self.transport {
             Transport::Tcp => return self.emit_tcp(out, at),
             Transport::Udp => {
                 put(out, at, self.ports.to_be_bytes());
-                put(out, at + 4, self.udp_len.to_be_bytes());
-                put(out, at + 6, self.checksum.to_be_bytes());
+                put(out, at.wrapping_add(4), self.udp_len.to_be_bytes());
+                put(out, at.wrapping_add(6), self.checksum.to_be_bytes());
             }
             Transport::Icmp => {
                 put(out, at, self.icmp_type.to_be_bytes());
-                put(out, at + 2, self.checksum.to_be_bytes());
+                put(out, at.wrapping_add(2), self.checksum.to_be_bytes());
                 let [a, b, ..] = self.ports.to_be_bytes();
                 let [.., c, d] = self.sequence.to_be_bytes();
-                put(out, at + 4, [a, b, c, d]);
+                put(out, at.wrapping_add(4), [a, b, c, d]);
             }
         }
-        at + 8
+        at.wrapping_add(8)
     }
 
     #[inline(always)]
     fn emit_tcp(&self, out: &mut [u8; OUT_LEN], at: usize) -> usize {
         put(out, at, self.ports.to_be_bytes());
-        put(out, at + 4, self.sequence.to_be_bytes());
-        put(out, at + 8, self.acknowledgement.to_be_bytes());
-        put(out, at + 12, self.tcp_word().to_be_bytes());
-        put(out, at + 14, self.window.to_be_bytes());
-        put(out, at + 16, self.checksum.to_be_bytes());
-        put(out, at + 18, self.urgent.to_be_bytes());
+        put(out, at.wrapping_add(4), self.sequence.to_be_bytes());
+        put(out, at.wrapping_add(8), self.acknowledgement.to_be_bytes());
+        put(out, at.wrapping_add(12), self.tcp_word().to_be_bytes());
+        put(out, at.wrapping_add(14), self.window.to_be_bytes());
+        put(out, at.wrapping_add(16), self.checksum.to_be_bytes());
+        put(out, at.wrapping_add(18), self.urgent.to_be_bytes());
         match self.options {
             Options::None => {}
             Options::Stamps(stamp, echo) => {
-                put(out, at + 20, STAMPS_KIND);
-                put(out, at + 24, stamp.to_be_bytes());
-                put(out, at + 28, echo.to_be_bytes());
+                put(out, at.wrapping_add(20), STAMPS_KIND);
+                put(out, at.wrapping_add(24), stamp.to_be_bytes());
+                put(out, at.wrapping_add(28), echo.to_be_bytes());
             }
-            Options::Raw(bytes) => out[at + 20..][..bytes.len()].copy_from_slice(bytes),
+            Options::Raw(bytes) => out[at.wrapping_add(20)..][..bytes.len()].copy_from_slice(bytes),
         }
-        at + 20 + self.options.len()
+        at.wrapping_add(20).wrapping_add(self.options.len())
     }
 
     /// Bytes of the IP header.
@@ -291,7 +292,7 @@ impl<'a, const V6: bool> Fields<'a, V6> {
     #[allow(clippy::cast_possible_truncation, reason = "at most 60")]
     fn transport_len(&self) -> u32 {
         match self.transport {
-            Transport::Tcp => 20 + self.options.len() as u32,
+            Transport::Tcp => (self.options.len() as u32).wrapping_add(20),
             _ => 8,
         }
     }
@@ -299,14 +300,17 @@ impl<'a, const V6: bool> Fields<'a, V6> {
     /// Bytes of everything that IP says there is.
     #[inline(always)]
     pub(super) fn ip_total(&self) -> u32 {
-        (if V6 { 40 } else { 20 }) + self.transport_len() + u32::from(self.payload_len)
+        let ip_len: u32 = if V6 { 40 } else { 20 };
+        ip_len
+            .wrapping_add(self.transport_len())
+            .wrapping_add(u32::from(self.payload_len))
     }
 
     /// Bytes of the frame up to IP's end, with so many before IP.
     #[inline(always)]
     #[allow(clippy::cast_possible_truncation, reason = "at most 31")]
     pub(super) fn end(&self, prefix_len: usize) -> u32 {
-        prefix_len as u32 + self.ip_total()
+        (prefix_len as u32).wrapping_add(self.ip_total())
     }
 
     /// Whether the transport's checksum follows from the header.
@@ -342,14 +346,15 @@ impl<'a, const V6: bool> Fields<'a, V6> {
     #[inline(always)]
     pub(super) fn is_sayable(&self) -> bool {
         let fixed = if V6 { 40 } else { 0 };
-        self.ip_total() - fixed <= u32::from(u16::MAX)
+        self.ip_total().wrapping_sub(fixed) <= u32::from(u16::MAX)
     }
 
     /// Bytes of transport header and payload. Callers know that it is sayable.
     #[inline(always)]
     #[allow(clippy::cast_possible_truncation, reason = "is_sayable was asked")]
     pub(super) fn segment_len(&self) -> u16 {
-        (self.transport_len() + u32::from(self.payload_len)) as u16
+        self.transport_len()
+            .wrapping_add(u32::from(self.payload_len)) as u16
     }
 
     #[inline(always)]
@@ -390,11 +395,11 @@ impl<'a, const V6: bool> Fields<'a, V6> {
     #[inline(always)]
     pub(super) fn right_ip_checksum(&self) -> u16 {
         let sum = u64::from(0x4500 | u16::from(self.tos))
-            + u64::from(self.total_len())
-            + u64::from(self.identification)
-            + u64::from(self.fragment())
-            + u64::from(u16::from_be_bytes([self.ttl, self.number()]))
-            + self.addresses();
+            .wrapping_add(u64::from(self.total_len()))
+            .wrapping_add(u64::from(self.identification))
+            .wrapping_add(u64::from(self.fragment()))
+            .wrapping_add(u64::from(u16::from_be_bytes([self.ttl, self.number()])))
+            .wrapping_add(self.addresses());
         !fold(sum)
     }
 
@@ -410,38 +415,44 @@ impl<'a, const V6: bool> Fields<'a, V6> {
     pub(super) fn right_empty_checksum(&self) -> u16 {
         let options = match self.options {
             Options::None => 0,
-            Options::Stamps(stamp, echo) => 0x0101 + 0x080a + u64::from(stamp) + u64::from(echo),
+            Options::Stamps(stamp, echo) => u64::from(stamp)
+                .wrapping_add(0x0101)
+                .wrapping_add(0x080a)
+                .wrapping_add(u64::from(echo)),
             Options::Raw(bytes) => raw_sum(bytes),
         };
-        let sum = self.pseudo()
-            + u64::from(self.ports)
-            + u64::from(self.sequence)
-            + u64::from(self.acknowledgement)
-            + u64::from(self.tcp_word())
-            + u64::from(self.window)
-            + u64::from(self.urgent)
-            + options;
+        let sum = self
+            .pseudo()
+            .wrapping_add(u64::from(self.ports))
+            .wrapping_add(u64::from(self.sequence))
+            .wrapping_add(u64::from(self.acknowledgement))
+            .wrapping_add(u64::from(self.tcp_word()))
+            .wrapping_add(u64::from(self.window))
+            .wrapping_add(u64::from(self.urgent))
+            .wrapping_add(options);
         !fold(sum)
     }
 
     #[inline(always)]
     fn pseudo(&self) -> u64 {
-        self.addresses() + u64::from(self.segment_len()) + u64::from(self.number())
+        self.addresses()
+            .wrapping_add(u64::from(self.segment_len()))
+            .wrapping_add(u64::from(self.number()))
     }
 
     #[inline(always)]
     fn addresses(&self) -> u64 {
         if V6 {
-            words(self.source) + words(self.destination)
+            words(self.source).wrapping_add(words(self.destination))
         } else {
-            u64::from(low32(self.source)) + u64::from(low32(self.destination))
+            u64::from(low32(self.source)).wrapping_add(u64::from(low32(self.destination)))
         }
     }
 }
 
 #[inline(always)]
 pub(super) fn put<const N: usize>(out: &mut [u8; OUT_LEN], at: usize, bytes: [u8; N]) {
-    out[at..at + N].copy_from_slice(&bytes);
+    out[at..at.wrapping_add(N)].copy_from_slice(&bytes);
 }
 
 #[inline(always)]
@@ -452,17 +463,22 @@ pub(super) fn low32(address: u128) -> u32 {
 
 #[inline(always)]
 fn be16<const N: usize>(bytes: &[u8; N], at: usize) -> u16 {
-    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+    u16::from_be_bytes([bytes[at], bytes[at.wrapping_add(1)]])
 }
 
 #[inline(always)]
 fn be32<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
-    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+    u32::from_be_bytes([
+        bytes[at],
+        bytes[at.wrapping_add(1)],
+        bytes[at.wrapping_add(2)],
+        bytes[at.wrapping_add(3)],
+    ])
 }
 
 #[inline(always)]
 fn be128<const N: usize>(bytes: &[u8; N], at: usize) -> u128 {
-    u128::from_be_bytes(bytes[at..at + 16].try_into().expect("16 bytes"))
+    u128::from_be_bytes(bytes[at..at.wrapping_add(16)].try_into().expect("16 bytes"))
 }
 
 /// Where IP would begin. What is before it is kept as it is, so a wrong guess costs bytes only.
@@ -471,7 +487,7 @@ pub(super) fn network_at(link: LinkType, header: &[u8]) -> Option<usize> {
     match link {
         LinkType::ETHERNET => {
             let tagged = |at: usize| {
-                let kind = header.get(at..at + 2);
+                let kind = header.get(at..at.wrapping_add(2));
                 kind == Some(&[0x81, 0]) || kind == Some(&[0x88, 0xa8])
             };
             // Two tags at most (IEEE 802.1Q clause 9).

@@ -53,11 +53,11 @@ pub(super) fn short_time(datagram: &Datagram, units: u64) -> Option<(u64, u32)> 
     if high >= u64::from(TIME_ESCAPE) {
         return None;
     }
-    let low = units & ((1 << width) - 1);
+    let low = units & (1_u64 << width).wrapping_sub(1);
     let high = u32::from(high.to_le_bytes()[0]);
     // The ones, a zero, and what is low.
     let value = ((low << 1 | 1) << high).wrapping_sub(1);
-    Some((value, high + 1 + width))
+    Some((value, high.wrapping_add(1).wrapping_add(width)))
 }
 
 /// Reads what [`write_time`] wrote: the difference, in ns.
@@ -65,10 +65,10 @@ pub(super) fn short_time(datagram: &Datagram, units: u64) -> Option<(u64, u32)> 
 pub(super) fn read_time(r: &mut Reader<'_>, datagram: &Datagram) -> u64 {
     let (ones, width) = (r.ones(), datagram.time_bits);
     let difference = if ones < TIME_ESCAPE {
-        r.bits(ones + 1);
+        r.bits(ones.wrapping_add(1));
         let units = u64::from(ones) << (width & 63) | r.bits(width);
         // At most 40 bits and a factor of 1000.
-        units * if datagram.in_microseconds { 1000 } else { 1 }
+        units.wrapping_mul(if datagram.in_microseconds { 1000 } else { 1 })
     } else {
         r.bits(TIME_ESCAPE);
         u64::from_be_bytes(r.all())

@@ -145,7 +145,9 @@ pub(super) fn address_v6(m: &mut Model, prefix: usize, end: usize, address: u128
     let (place, is_known) = m.add_address_v6(address);
     let near = &mut m.prefix_mut(prefix).near_v6[end];
     let differs = address ^ *near;
-    let new = 1 + usize::from(differs >> 64 != 0) + usize::from(differs >> 80 != 0);
+    let new = usize::from(differs >> 64 != 0)
+        .wrapping_add(1)
+        .wrapping_add(usize::from(differs >> 80 != 0));
     *near = address;
     let code = if is_known { 0 } else { new };
     Address {

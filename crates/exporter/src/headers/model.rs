@@ -66,7 +66,7 @@ impl Prefix {
     };
 
     pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes[PREFIX_MAX + 1 - self.len..]
+        &self.bytes[PREFIX_MAX.wrapping_add(1).wrapping_sub(self.len)..]
     }
 
     /// The last bytes, as [`ethernet_words`].
@@ -143,7 +143,9 @@ impl Side {
     #[inline(always)]
     pub(super) fn sequence(&self) -> u32 {
         let flags = self.tcp_flags;
-        let step = u32::from(self.payload_len) + u32::from(flags & 1) + u32::from(flags >> 1 & 1);
+        let step = u32::from(self.payload_len)
+            .wrapping_add(u32::from(flags & 1))
+            .wrapping_add(u32::from(flags >> 1 & 1));
         halves(self.numbers).0.wrapping_add(step)
     }
 
@@ -376,10 +378,10 @@ impl Model {
         let number = self.next_prefix;
         let mut prefix = Prefix::EMPTY;
         prefix.len = bytes.len();
-        prefix.bytes[PREFIX_MAX + 1 - bytes.len()..].copy_from_slice(bytes);
+        prefix.bytes[PREFIX_MAX.wrapping_add(1).wrapping_sub(bytes.len())..].copy_from_slice(bytes);
         self.prefixes[number] = prefix;
-        self.next_prefix = (number + 1) % PREFIXES;
-        self.prefix_count = self.prefix_count.max(number + 1);
+        self.next_prefix = number.wrapping_add(1) % PREFIXES;
+        self.prefix_count = self.prefix_count.max(number.wrapping_add(1));
         number
     }
 
@@ -396,8 +398,8 @@ impl Model {
     /// Remembers a label, in place of the oldest if there are many.
     pub(super) fn add_label(&mut self, label: Label) {
         self.labels[self.next_label] = label;
-        self.label_count = self.label_count.max(self.next_label + 1);
-        self.next_label = (self.next_label + 1) % LABELS;
+        self.label_count = self.label_count.max(self.next_label.wrapping_add(1));
+        self.next_label = self.next_label.wrapping_add(1) % LABELS;
     }
 
     /// The number that the next head gets.
@@ -408,7 +410,7 @@ impl Model {
     /// Remembers a head, in place of the oldest.
     pub(super) fn add_head(&mut self, head: u16) {
         self.heads[self.next_head] = head;
-        self.next_head = (self.next_head + 1) % HEADS;
+        self.next_head = self.next_head.wrapping_add(1) % HEADS;
     }
 }
 

@@ -40,8 +40,8 @@ impl Recent {
         place[..kept].copy_from_slice(&header[..kept]);
         place[kept..].fill(0);
         self.lens[self.next] = header.len();
-        self.next = (self.next + 1) % RECENT;
-        self.count = (self.count + 1).min(RECENT);
+        self.next = self.next.wrapping_add(1) % RECENT;
+        self.count = self.count.wrapping_add(1).min(RECENT);
     }
 
     /// The one with the most bytes in common, if that is more than what saying so costs.
@@ -66,7 +66,7 @@ impl Recent {
 /// Bytes that a record takes at most, if it says everything.
 pub(super) fn len_max(header: &[u8]) -> usize {
     // Form, time, label, lengths, reference; and what a partial byte and a word take.
-    header.len() + 32
+    header.len().wrapping_add(32)
 }
 
 /// Writes a header after the common fields. `room` is for a record that mentions an earlier one.
@@ -82,7 +82,7 @@ pub(super) fn write(
     w.all(strata_wire::exact::<u16>(len).to_be_bytes());
     let is_whole = u32::try_from(len).is_ok_and(|len| len == wire_len);
     // Every group's mask can take 9 bits more.
-    let fits = len_max(header) + len.div_ceil(GROUP) * 9 / 8 < room;
+    let fits = len_max(header).wrapping_add(len.div_ceil(GROUP).wrapping_mul(9) / 8) < room;
     let reference = if fits { recent.best(header) } else { None };
     w.bits(u64::from(is_whole), 1);
     w.bits(u64::from(reference.is_some()), 1);
@@ -94,7 +94,9 @@ pub(super) fn write(
         for (number, group) in header.chunks(GROUP).enumerate() {
             w.turn();
             let differs = |(at, &byte): (usize, &u8)| {
-                u8::from(byte != recent.byte(reference, number * GROUP + at)) << at
+                u8::from(
+                    byte != recent.byte(reference, number.wrapping_mul(GROUP).wrapping_add(at)),
+                ) << at
             };
             let mask = group.iter().enumerate().map(differs).sum::<u8>();
             w.bits(u64::from(mask != 0), 1);
@@ -138,7 +140,7 @@ pub(super) fn read(
             r.rest().ok_or(CUT)?;
             let has_mask = r.bits(1) != 0;
             let mask = r.bits(if has_mask { 8 } else { 0 });
-            for at in 0..(len - out.len()).min(GROUP) {
+            for at in 0..len.wrapping_sub(out.len()).min(GROUP) {
                 let is_said = mask >> at & 1 != 0;
                 let [said] = r.some(usize::from(is_said));
                 let same = recent.byte(reference, out.len());

@@ -58,7 +58,7 @@ pub(super) fn read(m: &mut Services, code: usize, place: u16, word: u32) -> u32 
     let [last, before] = m.last.map(u64::from);
     let by_place = u64::from(by_place);
     let known = last | before << 16 | by_place << 32 | by_place << 48;
-    let service = (known >> (16 * (code >> 1 & 3))) as u16;
+    let service = (known >> (code >> 1 & 3).wrapping_mul(16)) as u16;
     m.follow(service);
     let both = u32::from(first) << 16 | u32::from(service);
     both.rotate_left(if code & 1 == 0 { 0 } else { 16 })

@@ -92,7 +92,7 @@ impl Record<'_, '_> {
         } else {
             0
         });
-        let code = |at: u32, width: u32| (codes >> at & ((1 << width) - 1)) as usize;
+        let code = |at: u32, width: u32| (codes >> at & (1_u32 << width).wrapping_sub(1)) as usize;
         let (prefix, len, ttl) = (code(0, 2), code(2, 3), code(5, 2));
         let has_label = V6 && code(7, 1) != 0;
         let address_codes = const { if V6 { 8 } else { 7 } };
@@ -172,7 +172,7 @@ impl Record<'_, '_> {
         }
         let word = u32::from_be_bytes(r.some(if ports < ports::BOTH { 2 } else { 4 }));
         f.ports = if f.transport == Transport::Icmp {
-            (word >> 16) * 0x1_0001
+            (word >> 16).wrapping_mul(0x1_0001)
         } else {
             ports::read(&mut m.services, ports, place, word)
         };
@@ -418,7 +418,7 @@ impl Record<'_, '_> {
         let prefix = self.m.prefix(prefix);
         self.out[..IP_AT].copy_from_slice(&prefix.bytes);
         Read {
-            start: IP_AT - prefix.len,
+            start: IP_AT.wrapping_sub(prefix.len),
             end: f.emit(self.out),
             wire_len,
         }
@@ -435,7 +435,7 @@ impl Record<'_, '_> {
         let (r, m) = (&mut *self.r, &mut *self.m);
         r.turn();
         if prefix == 3 {
-            prefix += r.word(4) as usize;
+            prefix = prefix.wrapping_add(r.word(4) as usize);
             r.turn();
             if prefix == PREFIXES {
                 prefix = new_prefix(r, m)?;

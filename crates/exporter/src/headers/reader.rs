@@ -63,7 +63,8 @@ impl HeaderReader {
         // Zeros before the datagram stay there.
         self.padded.truncate(Reader::PAD);
         self.padded.extend_from_slice(bytes);
-        self.padded.resize(bytes.len() + 2 * Reader::PAD, 0);
+        self.padded
+            .resize(bytes.len().wrapping_add(Reader::PAD.wrapping_mul(2)), 0);
         let model = &mut self.model;
         model.restart(datagram.time_ns);
         let mut reader = Reader::new(&self.padded, HEADER_LEN);
@@ -101,7 +102,7 @@ impl HeaderReader {
                 bytes,
                 label: model.label,
             };
-            take(datagram.first_packet + number, &header);
+            take(datagram.first_packet.wrapping_add(number), &header);
         }
         let end = reader.front();
         if !reader.is_at_end() {

@@ -44,7 +44,10 @@ pub(super) fn raw_sum(bytes: &[u8]) -> u64 {
 #[allow(clippy::cast_possible_truncation)]
 pub(super) fn words(address: u128) -> u64 {
     let (high, low) = ((address >> 64) as u64, address as u64);
-    (high >> 32) + (high & 0xffff_ffff) + (low >> 32) + (low & 0xffff_ffff)
+    (high >> 32)
+        .wrapping_add(high & 0xffff_ffff)
+        .wrapping_add(low >> 32)
+        .wrapping_add(low & 0xffff_ffff)
 }
 
 /// The ones' complement sum of 16 bits.

@@ -22,7 +22,7 @@ impl Codes {
     #[inline(always)]
     fn push(&mut self, code: usize, width: u32) {
         self.bits |= (code as u64) << self.width;
-        self.width += width;
+        self.width = self.width.wrapping_add(width);
     }
 }
 
@@ -448,7 +448,7 @@ impl<const V6: bool> Record<'_, '_, '_, V6> {
         let (w, f) = (&mut *self.w, self.f);
         w.turn();
         if prefix >= 3 {
-            w.bits(prefix as u64 - 3, 4);
+            w.bits((prefix as u64).wrapping_sub(3), 4);
             w.turn();
             if prefix == PREFIXES {
                 w.all([strata_wire::exact::<u8>(self.prefix.len())]);

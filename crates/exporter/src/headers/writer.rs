@@ -51,8 +51,8 @@ impl HeaderWriter {
             packets_before: 0,
             model: Model::new(),
             index: Index::new(),
-            bytes: vec![0; room + Writer::SLACK].into_boxed_slice(),
-            position: Position::new(HEADER_LEN, room + Writer::SLACK),
+            bytes: vec![0; room.wrapping_add(Writer::SLACK)].into_boxed_slice(),
+            position: Position::new(HEADER_LEN, room.wrapping_add(Writer::SLACK)),
             is_fine: false,
             is_fast: true,
         }
@@ -72,14 +72,15 @@ impl HeaderWriter {
             return;
         }
         self.finish(send);
-        self.bytes = vec![0; room + Writer::SLACK].into_boxed_slice();
+        self.bytes = vec![0; room.wrapping_add(Writer::SLACK)].into_boxed_slice();
         self.room = room;
     }
 
     /// The number of the next packet: so many were given.
     #[must_use]
     pub fn next_packet(&self) -> u64 {
-        self.packets_before + u64::from(self.datagram.packets)
+        self.packets_before
+            .wrapping_add(u64::from(self.datagram.packets))
     }
 
     /// The number of the next datagram: so many were sent.
@@ -121,7 +122,7 @@ impl HeaderWriter {
         if self.fits(header) {
             return Ok(());
         }
-        self.packets_before += 1;
+        self.packets_before = self.packets_before.wrapping_add(1);
         Err(TooLong {
             len: header.bytes.len(),
             room: self.room,
@@ -132,7 +133,7 @@ impl HeaderWriter {
     pub fn skip(&mut self, packets: u64, send: impl FnMut(&[u8])) {
         // Numbers within a datagram have no gaps.
         self.finish(send);
-        self.packets_before += packets;
+        self.packets_before = self.packets_before.wrapping_add(packets);
     }
 
     /// Sends what waits.
@@ -154,7 +155,7 @@ impl HeaderWriter {
     /// How long a datagram becomes into which the next header does not fit: as long as there is room, unless
     /// much is left. Those of one length leave together, at the cost of one (`UDP_SEGMENT`).
     fn full_len(&self) -> usize {
-        let left = self.room - self.position.len(self.bytes.len());
+        let left = self.room.wrapping_sub(self.position.len(self.bytes.len()));
         if left <= FILL_MAX { self.room } else { 0 }
     }
 
@@ -168,12 +169,12 @@ impl HeaderWriter {
             let span = self.model.time_ns.saturating_sub(self.datagram.time_ns);
             let unit = if self.is_fine { 1 } else { 1000 };
             // Rice codes of exponential gaps are shortest near the mean times ln 2.
-            let mean = span / unit / packets;
-            let typical = mean - mean / 10 * 3;
+            let mean = span.div_euclid(unit).div_euclid(packets);
+            let typical = mean.wrapping_sub((mean / 10).wrapping_mul(3));
             self.datagram.time_bits = typical.max(1).ilog2().min(Datagram::TIME_BITS_MAX);
         }
-        self.datagram.number += 1;
-        self.packets_before += packets;
+        self.datagram.number = self.datagram.number.wrapping_add(1);
+        self.packets_before = self.packets_before.wrapping_add(packets);
         self.datagram.packets = 0;
     }
 
@@ -256,7 +257,7 @@ fn put(
     header: &Header<'_>,
 ) -> bool {
     let end = bytes.len();
-    let left = room - position.len(end);
+    let left = room.wrapping_sub(position.len(end));
     let mut w = Writer::new(bytes, *position);
     if !put_any(&mut w, &mut context, header, left) || w.position().len(end) > room {
         return false;

@@ -62,7 +62,7 @@ impl fmt::Debug for IdentityKey {
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(2 * bytes.len());
+    let mut text = String::with_capacity(bytes.len().wrapping_mul(2));
     for byte in bytes {
         let _ = write!(text, "{byte:02x}");
     }
@@ -179,10 +179,11 @@ impl SealKeys {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            if keys.masters.len() + keys.identities.len() >= KEYS_MAX {
+            if keys.masters.len().wrapping_add(keys.identities.len()) >= KEYS_MAX {
                 return Err(ParseKeysError::TooMany);
             }
-            keys.line(line).ok_or(ParseKeysError::Line(at + 1))?;
+            keys.line(line)
+                .ok_or(ParseKeysError::Line(at.wrapping_add(1)))?;
         }
         match keys == Self::default() {
             true => Err(ParseKeysError::None),

@@ -61,14 +61,15 @@ impl Window {
 
     fn is_new(&self, number: u64) -> bool {
         let (word, bit) = Self::place(number);
-        number >= self.next || (self.next - number <= WINDOW && self.seen[word] & bit == 0)
+        number >= self.next
+            || (self.next.wrapping_sub(number) <= WINDOW && self.seen[word] & bit == 0)
     }
 
     fn take(&mut self, number: u64) {
         // Places of numbers that were skipped are those of old ones.
         let skipped = number.saturating_sub(self.next).min(WINDOW);
         for back in 1..=skipped {
-            let (word, bit) = Self::place(number - back);
+            let (word, bit) = Self::place(number.wrapping_sub(back));
             self.seen[word] &= !bit;
         }
         let (word, bit) = Self::place(number);

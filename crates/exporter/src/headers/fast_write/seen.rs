@@ -55,7 +55,12 @@ impl<const LEN: usize> Shape<LEN> {
         let at = const { if Self::V6 { 5 } else { 6 } };
         codes |= numbers.codes << at;
         codes = place | codes << place_width;
-        w.bits(codes, place_width + at + Self::TCP_CODES_SEEN);
+        w.bits(
+            codes,
+            place_width
+                .wrapping_add(at)
+                .wrapping_add(Self::TCP_CODES_SEEN),
+        );
         w.turn();
         w.bits(values.bits, values.width);
         w.turn();
@@ -88,7 +93,7 @@ impl Numbers {
                 later,
             };
         }
-        let window = u16::from_be_bytes(part(h, Shape::<LEN>::AT + 14));
+        let window = u16::from_be_bytes(part(h, Shape::<LEN>::AT.wrapping_add(14)));
         let (sequence, acknowledgement) = halves(Shape::<LEN>::numbers_in(h));
         let window = code::window_seen(window, last.window());
         let sequence = code::sequence(sequence, last.sequence());

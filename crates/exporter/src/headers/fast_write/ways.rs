@@ -20,7 +20,7 @@ impl Way {
     #[allow(clippy::cast_possible_truncation, reason = "at most 32 bits")]
     const fn new(code: u8, width: u32) -> Self {
         Self {
-            mask: ((1_u64 << width) - 1) as u32,
+            mask: (1_u64 << width).wrapping_sub(1) as u32,
             width: width as u8,
             code,
         }
@@ -115,9 +115,10 @@ pub(super) fn len(len: u16, full: u16, is_padded: bool) -> Said {
     // How many bits: 0 of 0. The full one is never less than 56, so a frame with that is not filled up.
     let bits = (u32::from(len) << 1 | 1).ilog2();
     let way = select_unpredictable(len == full, FULL, bits);
-    let mut said = LENS[way as usize % LENS.len()].of(len.into());
+    const PLACES: usize = LENS.len();
+    let mut said = LENS[way as usize % PLACES].of(len.into());
     // The next code is that of a frame that is filled up.
-    said.code += u64::from(is_padded);
+    said.code = said.code.wrapping_add(u64::from(is_padded));
     said
 }
 
