@@ -23,6 +23,6 @@ use crate::key::{Key, KeyHasher};
 #[must_use]
 pub fn queue_of(hasher: &KeyHasher, key: &Key, queues: usize) -> usize {
     assert!(queues > 0, "a flow needs a queue");
-    let product = u128::from(hasher.hash(key)) * queues as u128;
+    let product = u128::from(hasher.hash(key)).wrapping_mul(queues as u128);
     strata_wire::exact(product >> 64)
 }

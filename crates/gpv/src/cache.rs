@@ -76,7 +76,7 @@ impl Parameters {
     /// Tuples of a vector at most.
     #[must_use]
     pub fn vector_max(&self) -> u16 {
-        self.narrow + self.wide
+        self.narrow.wrapping_add(self.wide)
     }
 
     /// Bytes of a switch's memory: per slot the 24-byte header of a vector and a pointer, per block
@@ -86,13 +86,22 @@ impl Parameters {
     #[must_use]
     pub fn switch_bytes(&self, tuple_len: usize) -> u64 {
         let tuple_len = tuple_len as u64;
-        let pointer = match self.blocks {
+        let pointer: u64 = match self.blocks {
             0 => 0,
             1..=NEAR_BLOCKS_MAX => 2,
             _ => 4,
         };
-        u64::from(self.slots) * (24 + pointer + u64::from(self.narrow) * tuple_len)
-            + u64::from(self.blocks) * (pointer + u64::from(self.wide) * tuple_len)
+        u64::from(self.slots)
+            .wrapping_mul(
+                pointer
+                    .wrapping_add(24)
+                    .wrapping_add(u64::from(self.narrow).wrapping_mul(tuple_len)),
+            )
+            .wrapping_add(
+                u64::from(self.blocks).wrapping_mul(
+                    pointer.wrapping_add(u64::from(self.wide).wrapping_mul(tuple_len)),
+                ),
+            )
     }
 
     fn check(&self, ways: usize) -> Result<(), ParametersError> {
@@ -103,7 +112,7 @@ impl Parameters {
         if self.narrow < 2 {
             return Err(ParametersError::Narrow(self.narrow));
         }
-        let tuples = u32::from(self.narrow) + u32::from(self.wide);
+        let tuples = u32::from(self.narrow).wrapping_add(u32::from(self.wide));
         if tuples > 32_767 {
             return Err(ParametersError::Long(tuples));
         }
@@ -142,5 +151,5 @@ impl CacheCounters {
 #[inline(always)]
 #[allow(clippy::cast_possible_truncation, reason = "less than `sets`")]
 fn set_of(hash: u64, sets: u32) -> u32 {
-    (((hash >> 32) * u64::from(sets)) >> 32) as u32
+    ((hash >> 32).wrapping_mul(u64::from(sets)) >> 32) as u32
 }

@@ -132,10 +132,10 @@ impl Exporter {
         self.follow(&mut send);
         for (packet, bytes) in packets {
             if !self.rules.select.selects(&packet, bytes) {
-                self.counters.skipped += 1;
+                self.counters.skipped = self.counters.skipped.wrapping_add(1);
                 continue;
             }
-            self.counters.selected += 1;
+            self.counters.selected = self.counters.selected.wrapping_add(1);
             self.batch.push(packet);
             if self.batch.len() == BATCH {
                 self.fill(&mut send);
@@ -193,7 +193,7 @@ impl Exporter {
     }
 
     fn replace(&mut self, rules: Arc<Rules>, send: &mut impl FnMut(u32, &[u8])) {
-        self.counters.replaced += 1;
+        self.counters.replaced = self.counters.replaced.wrapping_add(1);
         let mut before = std::mem::take(&mut self.outputs);
         for destination in &rules.destinations {
             let id = destination.id;
@@ -240,12 +240,12 @@ fn give(
 ) {
     for (&id, output) in outputs {
         if !output.admit.admits(vector) {
-            output.counters.filtered += 1;
+            output.counters.filtered = output.counters.filtered.wrapping_add(1);
             continue;
         }
         match output.writer.put(vector, |bytes| send(id, bytes)) {
-            Ok(()) => output.counters.sent += 1,
-            Err(_) => output.counters.too_long += 1,
+            Ok(()) => output.counters.sent = output.counters.sent.wrapping_add(1),
+            Err(_) => output.counters.too_long = output.counters.too_long.wrapping_add(1),
         }
     }
 }

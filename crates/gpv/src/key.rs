@@ -145,7 +145,7 @@ impl KeyHasher {
 
 #[inline(always)]
 fn folded(a: u64, b: u64) -> u64 {
-    let [high, low] = halves(u128::from(a) * u128::from(b));
+    let [high, low] = halves(u128::from(a).wrapping_mul(u128::from(b)));
     high ^ low
 }
 

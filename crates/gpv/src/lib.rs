@@ -19,6 +19,7 @@
 //! key       the flow key, and its hash
 //! ```
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 pub mod agent;
 pub mod application;

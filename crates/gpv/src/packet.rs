@@ -69,7 +69,9 @@ impl Packet {
             .and_then(|after_network| after_network.checked_sub(usize::from(whole_len)))
             .map(clamped)
             .unwrap_or_else(|| {
-                let header_len = headers.header_len + u32::from(whole_len - captured);
+                let header_len = headers
+                    .header_len
+                    .wrapping_add(u32::from(whole_len.wrapping_sub(captured)));
                 seen.wire_len.saturating_sub(header_len)
             });
         let mut packet = Self {
@@ -85,7 +87,7 @@ impl Packet {
         if flow.protocol == protocol::TCP
             && transport_len > 0
             && let Some(&[_, _, _, _, a, b, c, d, e, f, g, h]) =
-                bytes.get(transport_at..transport_at + 12)
+                bytes.get(transport_at..transport_at.wrapping_add(12))
         {
             packet.tcp_seq = u32::from_be_bytes([a, b, c, d]);
             packet.tcp_ack = u32::from_be_bytes([e, f, g, h]);
@@ -103,7 +105,7 @@ impl Packet {
         };
         let is_tcp = plain.protocol == protocol::TCP;
         // `Plain` is of at least 50 bytes: Ethernet, IPv4 and TCP up to its window.
-        let word = |at: usize| match bytes.get(at..at + 4) {
+        let word = |at: usize| match bytes.get(at..at.wrapping_add(4)) {
             Some(&[a, b, c, d]) if is_tcp => u32::from_be_bytes([a, b, c, d]),
             _ => 0,
         };
@@ -117,7 +119,7 @@ impl Packet {
             key: Key::new(family, plain.protocol, source, destination, seen.ingress),
             ts_ns: seen.ts_ns,
             size: seen.wire_len,
-            payload_len: total_len - (u32::from(plain.header_len()) - 14),
+            payload_len: total_len.saturating_sub(u32::from(plain.header_len()).saturating_sub(14)),
             tcp_seq: word(38),
             tcp_ack: word(42),
             queue_depth: 0,
@@ -133,7 +135,7 @@ impl Packet {
 /// Bytes of the transport header, of which so many were captured: where a capture is cut within the
 /// options of TCP, they are no payload.
 fn whole_transport_len(protocol: u8, bytes: &[u8], transport_at: usize, captured: u16) -> u16 {
-    match bytes.get(transport_at + 12) {
+    match bytes.get(transport_at.wrapping_add(12)) {
         Some(&offset) if protocol == protocol::TCP && captured > 12 => {
             captured.max(u16::from(offset >> 4) * 4)
         }
@@ -149,9 +151,15 @@ fn payload_len(
     bytes: &[u8],
     transport_at: usize,
 ) -> Option<usize> {
-    let word = |at: usize| Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]));
+    let word = |at: usize| {
+        Some(u16::from_be_bytes([
+            *bytes.get(at)?,
+            *bytes.get(at.wrapping_add(1))?,
+        ]))
+    };
     let holds = |at: usize, address: u128, len: usize| {
-        bytes.get(at..at + len) == Some(&address.to_be_bytes()[16 - len..])
+        bytes.get(at..at.wrapping_add(len))
+            == Some(&address.to_be_bytes()[16_usize.wrapping_sub(len)..])
     };
     let (source, destination) = (key.source().address, key.destination().address);
     match family {
@@ -160,19 +168,19 @@ fn payload_len(
             let header_len = usize::from(words) * 4;
             let at = transport_at.checked_sub(header_len)?;
             let is_it = *bytes.get(at)? == 0x40 | words
-                && holds(at + 12, source, 4)
-                && holds(at + 16, destination, 4);
-            let total_len = usize::from(word(at + 2)?);
+                && holds(at.wrapping_add(12), source, 4)
+                && holds(at.wrapping_add(16), destination, 4);
+            let total_len = usize::from(word(at.wrapping_add(2))?);
             is_it.then(|| total_len.checked_sub(header_len)).flatten()
         }),
         // Extension headers are multiples of 8 bytes, or of 4 (RFC 4302): the nearest fits.
         AddressFamily::Ipv6 => (0..64).find_map(|words: usize| {
-            let header_len = 40 + words * 4;
+            let header_len = words.wrapping_mul(4).wrapping_add(40);
             let at = transport_at.checked_sub(header_len)?;
             let is_it = *bytes.get(at)? >> 4 == 6
-                && holds(at + 8, source, 16)
-                && holds(at + 24, destination, 16);
-            let after = usize::from(word(at + 4)?);
+                && holds(at.wrapping_add(8), source, 16)
+                && holds(at.wrapping_add(24), destination, 16);
+            let after = usize::from(word(at.wrapping_add(4))?);
             is_it
                 .then(|| (after + 40).checked_sub(header_len))
                 .flatten()

@@ -78,7 +78,7 @@ impl Columns {
         let (mut bits, mut index) = (0, 0);
         while index < columns.len() {
             bits |= 1 << columns[index] as u8;
-            index += 1;
+            index = index.wrapping_add(1);
         }
         Self(bits)
     }
@@ -198,7 +198,7 @@ impl Tuple for Basic {
     #[inline(always)]
     fn get(&self, column: Column) -> u32 {
         match column {
-            Column::Time => self.delta_us() * 1000,
+            Column::Time => self.delta_us().wrapping_mul(1000),
             Column::Size => self.size(),
             Column::HighQueue => u32::from(self.high_queue()),
             _ => 0,

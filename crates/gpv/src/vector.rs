@@ -65,7 +65,8 @@ impl<'a, T: Tuple> Vector<'a, T> {
     #[inline]
     pub fn times_ns(&self) -> impl Iterator<Item = u64> + use<'a, T> {
         let start_ns = self.start_ns;
-        self.tuples().map(move |tuple| start_ns + tuple.delta_ns())
+        self.tuples()
+            .map(move |tuple| start_ns.wrapping_add(tuple.delta_ns()))
     }
 }
 
@@ -90,7 +91,7 @@ impl<T: Tuple> Grouped<T> for Vector<'_, T> {
 
     #[inline(always)]
     fn count(&self) -> usize {
-        self.pieces[0].len() + self.pieces[1].len()
+        self.pieces[0].len().wrapping_add(self.pieces[1].len())
     }
 
     #[inline(always)]

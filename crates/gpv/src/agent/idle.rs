@@ -62,7 +62,8 @@ impl IdleSlots {
                 *last_ns = now_ns;
                 flush(strata_wire::exact(self.next));
             }
-            self.next = (self.next + 1) % self.last_ns.len();
+            let next = self.next.wrapping_add(1);
+            self.next = if next < self.last_ns.len() { next } else { 0 };
         }
     }
 }

@@ -152,7 +152,7 @@ impl<T: Tuple> Reassembly<T> {
             sets: vec![Set::default(); flows / WAYS],
             entries: vec![Entry::default(); flows],
             runs: vec![[Run::default(); RUNS_MAX]; flows],
-            tuples: vec![T::default(); flows * usize::from(options.tuples_max)],
+            tuples: vec![T::default(); flows.saturating_mul(usize::from(options.tuples_max))],
             hasher: KeyHasher::new(seed),
             next_expired: 0,
             counters: ReassemblyCounters::default(),
@@ -180,7 +180,7 @@ impl<T: Tuple> Reassembly<T> {
                 *home = self.home(&vector.key);
                 // It may be in two lines.
                 prefetch(&self.sets, home.set as usize);
-                prefetch(&self.sets, home.set as usize + 1);
+                prefetch(&self.sets, (home.set as usize).wrapping_add(1));
             }
             for home in &homes[..vectors.len()] {
                 self.fetch(*home);
@@ -197,11 +197,16 @@ impl<T: Tuple> Reassembly<T> {
         let set = &self.sets[home.set as usize];
         let known = set.tags.iter().position(|tag| *tag == home.tag);
         let way = known.unwrap_or_else(|| set.oldest(self.now()));
-        let slot = home.set as usize * WAYS + way;
+        let slot = (home.set as usize).wrapping_mul(WAYS).wrapping_add(way);
         let (runs, tuples) = (usize::from(set.runs[way]), usize::from(set.tuples[way]));
-        let at = slot * usize::from(self.options.tuples_max) + tuples;
+        let at = slot
+            .wrapping_mul(usize::from(self.options.tuples_max))
+            .wrapping_add(tuples);
         prefetch_whole(&self.entries, slot);
-        prefetch(self.runs.as_flattened(), slot * RUNS_MAX + runs);
+        prefetch(
+            self.runs.as_flattened(),
+            slot.wrapping_mul(RUNS_MAX).wrapping_add(runs),
+        );
         prefetch(&self.tuples, at);
     }
 
@@ -212,16 +217,16 @@ impl<T: Tuple> Reassembly<T> {
         vector: &Vector<'_, T>,
         out: &mut impl FnMut(&Record<'_, T>),
     ) {
-        self.counters.vectors += 1;
+        self.counters.vectors = self.counters.vectors.wrapping_add(1);
         let count = vector.count();
-        self.counters.tuples_in += count as u64;
+        self.counters.tuples_in = self.counters.tuples_in.wrapping_add(count as u64);
         let (set, way) = self.place_of(home, &vector.key, out);
-        let slot = set * WAYS + way;
+        let slot = set.wrapping_mul(WAYS).wrapping_add(way);
         let room = usize::from(self.options.tuples_max);
         let (held, runs) = (self.sets[set].tuples[way], self.sets[set].runs[way]);
         let start_ns = self.entries[slot].start_ns;
         let is_late = vector.start_ns.saturating_sub(start_ns) > self.options.interval_ns;
-        let is_full = usize::from(held) + count > room || usize::from(runs) == RUNS_MAX;
+        let is_full = usize::from(held).wrapping_add(count) > room || usize::from(runs) == RUNS_MAX;
         if held > 0 && (is_late || is_full) {
             self.give(slot, out);
         }
@@ -234,24 +239,25 @@ impl<T: Tuple> Reassembly<T> {
         if *held == 0 {
             self.entries[slot].start_ns = vector.start_ns;
         }
-        let mut at = slot * room + usize::from(*held);
+        let mut at = slot.wrapping_mul(room).wrapping_add(usize::from(*held));
         for piece in vector.pieces {
-            self.tuples[at..at + piece.len()].copy_from_slice(piece);
-            at += piece.len();
+            self.tuples[at..at.wrapping_add(piece.len())].copy_from_slice(piece);
+            at = at.wrapping_add(piece.len());
         }
-        *held = exact(at - slot * room);
+        *held = exact(at.wrapping_sub(slot.wrapping_mul(room)));
         self.runs[slot][usize::from(*runs)] = Run {
             start_ns: vector.start_ns,
             end: u32::from(*held),
         };
-        *runs += 1;
+        *runs = runs.wrapping_add(1);
     }
 
     /// Looks at the next `count` flows, around and around, and gives those whose interval is over.
     pub fn expire(&mut self, now_ns: u64, count: usize, out: &mut impl FnMut(&Record<'_, T>)) {
         for _ in 0..count.min(self.entries.len()) {
             let slot = self.next_expired;
-            self.next_expired = (slot + 1) % self.entries.len();
+            let next = slot.wrapping_add(1);
+            self.next_expired = if next < self.entries.len() { next } else { 0 };
             let start_ns = self.entries[slot].start_ns;
             let is_over = now_ns.saturating_sub(start_ns) > self.options.interval_ns;
             if is_over && self.sets[slot / WAYS].tags[slot % WAYS] != UNUSED {
@@ -281,7 +287,7 @@ impl<T: Tuple> Reassembly<T> {
     fn home(&self, key: &Key) -> Home {
         let hash = self.hasher.hash(key);
         Home {
-            set: (((hash >> 32) * self.sets.len() as u64) >> 32) as u32,
+            set: ((hash >> 32).wrapping_mul(self.sets.len() as u64) >> 32) as u32,
             tag: (hash as u16).max(UNUSED + 1),
         }
     }
@@ -303,7 +309,7 @@ impl<T: Tuple> Reassembly<T> {
     ) -> (usize, usize) {
         let (now, number) = (self.now(), home.set as usize);
         let set = &mut self.sets[number];
-        let entries = &self.entries[number * WAYS..][..WAYS];
+        let entries = &self.entries[number.wrapping_mul(WAYS)..][..WAYS];
         for (way, (tag, entry)) in set.tags.iter().zip(entries).enumerate() {
             if *tag == home.tag && entry.key == *key {
                 set.used[way] = now;
@@ -313,9 +319,9 @@ impl<T: Tuple> Reassembly<T> {
         let way = set.oldest(now);
         set.used[way] = now;
         set.tags[way] = home.tag;
-        let slot = number * WAYS + way;
+        let slot = number.wrapping_mul(WAYS).wrapping_add(way);
         if set.tuples[way] > 0 {
-            self.counters.evicted += 1;
+            self.counters.evicted = self.counters.evicted.wrapping_add(1);
             self.give(slot, out);
         }
         self.entries[slot].key = *key;
@@ -327,7 +333,8 @@ impl<T: Tuple> Reassembly<T> {
     fn split(&mut self, slot: usize, vector: &Vector<'_, T>, out: &mut impl FnMut(&Record<'_, T>)) {
         let room = usize::from(self.options.tuples_max);
         for part in vector.pieces.iter().flat_map(|piece| piece.chunks(room)) {
-            self.tuples[slot * room..slot * room + part.len()].copy_from_slice(part);
+            self.tuples[slot.wrapping_mul(room)..slot.wrapping_mul(room).wrapping_add(part.len())]
+                .copy_from_slice(part);
             let end = exact(part.len());
             let start_ns = vector.start_ns;
             self.runs[slot][0] = Run { start_ns, end };
@@ -346,14 +353,14 @@ impl<T: Tuple> Reassembly<T> {
             return;
         }
         (set.tuples[way], set.runs[way]) = (0, 0);
-        let first = slot * usize::from(self.options.tuples_max);
+        let first = slot.wrapping_mul(usize::from(self.options.tuples_max));
         let record = Record {
             key: self.entries[slot].key,
             runs: &self.runs[slot][..usize::from(runs)],
-            tuples: &self.tuples[first..first + usize::from(tuples)],
+            tuples: &self.tuples[first..first.wrapping_add(usize::from(tuples))],
         };
-        self.counters.records += 1;
-        self.counters.tuples_out += u64::from(tuples);
+        self.counters.records = self.counters.records.wrapping_add(1);
+        self.counters.tuples_out = self.counters.tuples_out.wrapping_add(u64::from(tuples));
         out(&record);
     }
 }

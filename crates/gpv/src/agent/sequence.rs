@@ -120,13 +120,13 @@ impl Sequencer {
         let datagram = match Datagram::new_checked(bytes) {
             Ok(datagram) => datagram,
             Err(error) => {
-                self.counters.damaged += 1;
+                self.counters.damaged = self.counters.damaged.wrapping_add(1);
                 return Err(error);
             }
         };
         let id = datagram.cache;
         if !self.caches.contains_key(&id) && !self.join(id, 0) {
-            self.counters.refused += 1;
+            self.counters.refused = self.counters.refused.wrapping_add(1);
             return Ok(());
         }
         let Some(cache) = self.caches.get_mut(&id) else {
@@ -134,14 +134,14 @@ impl Sequencer {
         };
         let (first, end) = (
             datagram.first_seq,
-            datagram.first_seq + u64::from(datagram.vectors),
+            datagram.first_seq.wrapping_add(u64::from(datagram.vectors)),
         );
         if end <= cache.next_seq || cache.waiting.contains_key(&first) {
-            self.counters.stale += 1;
+            self.counters.stale = self.counters.stale.wrapping_add(1);
             return Ok(());
         }
-        if first < cache.next_seq || first - cache.next_seq > AHEAD_MAX {
-            self.counters.damaged += 1;
+        if first < cache.next_seq || first.wrapping_sub(cache.next_seq) > AHEAD_MAX {
+            self.counters.damaged = self.counters.damaged.wrapping_add(1);
             let what = "a sequence number that contradicts those before";
             return Err(FormatError {
                 what,
@@ -186,7 +186,10 @@ impl Sequencer {
             result = result.and(self.drain(cache, &mut out));
         }
         if let (Some(end_seq), Some(cache)) = (end_seq, self.caches.get_mut(&cache)) {
-            self.counters.lost += end_seq.saturating_sub(cache.next_seq);
+            self.counters.lost = self
+                .counters
+                .lost
+                .wrapping_add(end_seq.saturating_sub(cache.next_seq));
             cache.next_seq = cache.next_seq.max(end_seq);
         }
         result
@@ -197,7 +200,10 @@ impl Sequencer {
         if let Some(cache) = self.caches.get_mut(&id)
             && let Some((&first, _)) = cache.waiting.first_key_value()
         {
-            self.counters.lost += first.saturating_sub(cache.next_seq);
+            self.counters.lost = self
+                .counters
+                .lost
+                .wrapping_add(first.saturating_sub(cache.next_seq));
             cache.next_seq = cache.next_seq.max(first);
         }
     }
@@ -216,7 +222,7 @@ impl Sequencer {
             let (first, bytes) = entry.remove_entry();
             if first < cache.next_seq {
                 // Its numbers are those of another datagram too.
-                self.counters.damaged += 1;
+                self.counters.damaged = self.counters.damaged.wrapping_add(1);
                 continue;
             }
             let datagram = Datagram::new_checked(&bytes)?;
@@ -234,11 +240,14 @@ impl Sequencer {
         let (vectors, read) = datagram.all(&mut self.tuples);
         let given = vectors.len() as u64;
         out(id, &vectors);
-        self.counters.vectors += given;
-        self.counters.lost += u64::from(datagram.vectors) - given;
-        self.counters.damaged += u64::from(read.is_err());
+        self.counters.vectors = self.counters.vectors.wrapping_add(given);
+        self.counters.lost = self
+            .counters
+            .lost
+            .wrapping_add(u64::from(datagram.vectors).wrapping_sub(given));
+        self.counters.damaged = self.counters.damaged.wrapping_add(u64::from(read.is_err()));
         if let Some(cache) = self.caches.get_mut(&id) {
-            cache.next_seq = datagram.first_seq + u64::from(datagram.vectors);
+            cache.next_seq = datagram.first_seq.wrapping_add(u64::from(datagram.vectors));
         }
         read
     }

@@ -148,10 +148,14 @@ impl Share {
     /// Counts a packet that waited for the open burst; true if it is the host's first there.
     #[inline(always)]
     fn count(&mut self, bytes: u64) -> bool {
-        self.held -= 1;
+        self.held = self.held.wrapping_sub(1);
         let is_first = self.packets == 0;
-        self.bytes = if is_first { bytes } else { self.bytes + bytes };
-        self.packets += 1;
+        self.bytes = if is_first {
+            bytes
+        } else {
+            self.bytes.wrapping_add(bytes)
+        };
+        self.packets = self.packets.wrapping_add(1);
         is_first
     }
 }
@@ -255,7 +259,10 @@ impl<F: FnMut(&Burst)> Bursts<F> {
         while self.order.room() < count && self.order.len() > 0 {
             let before = self.order.len();
             self.diagnose_next(u64::MAX);
-            self.counters.hurried += (before - self.order.len()) as u64;
+            self.counters.hurried = self
+                .counters
+                .hurried
+                .wrapping_add(before.wrapping_sub(self.order.len()) as u64);
         }
     }
 
@@ -271,15 +278,16 @@ impl<F: FnMut(&Burst)> Bursts<F> {
         group.for_each_run(|start_ns, tuples| {
             for tuples in tuples.chunks(PIECE) {
                 if let Some(last) = tuples.last() {
-                    self.make_room(start_ns + last.delta_ns(), tuples.len());
+                    self.make_room(start_ns.wrapping_add(last.delta_ns()), tuples.len());
                 }
                 let late = self.order.put(tuples.iter().map(|tuple| {
-                    let ts_ns = start_ns + tuple.delta_ns();
+                    let ts_ns = start_ns.wrapping_add(tuple.delta_ns());
                     Held::new(ts_ns, host, tuple.get(Column::Size), is_congested(tuple))
                 }));
-                self.counters.late += u64::from(late);
-                let held = strata_wire::exact::<u32>(tuples.len()) - late;
-                self.shares[host as usize].held += held;
+                self.counters.late = self.counters.late.wrapping_add(u64::from(late));
+                let held = strata_wire::exact::<u32>(tuples.len()).wrapping_sub(late);
+                self.shares[host as usize].held =
+                    self.shares[host as usize].held.wrapping_add(held);
             }
         });
     }
@@ -300,7 +308,7 @@ impl<F: FnMut(&Burst)> Bursts<F> {
             };
             rest = &rest[passed..];
         }
-        self.counters.ordered += sorted.len() as u64;
+        self.counters.ordered = self.counters.ordered.wrapping_add(sorted.len() as u64);
         self.has_swept &= sorted.is_empty();
         self.sorted = sorted;
     }
@@ -325,27 +333,28 @@ impl<F: FnMut(&Burst)> Bursts<F> {
             return 0;
         }
         let (lookback_ns, longest_ns) = (self.options.lookback_ns, self.options.burst_ns_max);
-        let (mut end_ns, mut bytes, mut passed) = (burst.end_ns, 0, 0);
+        let (mut end_ns, mut bytes, mut passed) = (burst.end_ns, 0_u64, 0);
         for (number, packet) in packets.iter().enumerate() {
             let now_ns = packet.ts_ns;
-            let is_near = now_ns - end_ns <= lookback_ns && now_ns - burst.start_ns < longest_ns;
+            let is_near = now_ns.saturating_sub(end_ns) <= lookback_ns
+                && now_ns.saturating_sub(burst.start_ns) < longest_ns;
             if !is_near || !packet.is_congested() {
                 break;
             }
-            if let Some(later) = packets.get(number + AHEAD) {
+            if let Some(later) = packets.get(number.wrapping_add(AHEAD)) {
                 prefetch(&self.shares, later.host as usize);
             }
             let size = u64::from(packet.size());
             if self.shares[packet.host as usize].count(size) {
                 self.present.push(packet.host);
             }
-            (end_ns, bytes, passed) = (now_ns, bytes + size, number + 1);
+            (end_ns, bytes, passed) = (now_ns, bytes.wrapping_add(size), number.wrapping_add(1));
         }
         burst.end_ns = end_ns;
-        burst.bytes += bytes;
-        burst.packets += passed as u64;
-        burst.congested += passed as u64;
-        self.counters.congested += passed as u64;
+        burst.bytes = burst.bytes.wrapping_add(bytes);
+        burst.packets = burst.packets.wrapping_add(passed as u64);
+        burst.congested = burst.congested.wrapping_add(passed as u64);
+        self.counters.congested = self.counters.congested.wrapping_add(passed as u64);
         passed
     }
 
@@ -354,12 +363,12 @@ impl<F: FnMut(&Burst)> Bursts<F> {
     fn packet(&mut self, packet: &Held) {
         let (now_ns, lookback_ns) = (packet.ts_ns, self.options.lookback_ns);
         if let Some(burst) = &self.open
-            && now_ns - burst.end_ns > lookback_ns
+            && now_ns.saturating_sub(burst.end_ns) > lookback_ns
         {
             self.close(false);
         }
         while let Some(&oldest) = self.recent.front()
-            && now_ns - oldest.ts_ns > lookback_ns
+            && now_ns.saturating_sub(oldest.ts_ns) > lookback_ns
         {
             self.recent.pop_front();
             self.forget(&oldest);
@@ -368,14 +377,14 @@ impl<F: FnMut(&Burst)> Bursts<F> {
             if self.recent.len() == self.options.packets_max as usize
                 && let Some(oldest) = self.recent.pop_front()
             {
-                self.counters.cut += 1;
+                self.counters.cut = self.counters.cut.wrapping_add(1);
                 self.forget(&oldest);
             }
             self.recent.push_back(*packet);
             return;
         }
         if let Some(burst) = &self.open
-            && now_ns - burst.start_ns >= self.options.burst_ns_max
+            && now_ns.saturating_sub(burst.start_ns) >= self.options.burst_ns_max
         {
             self.close(true);
         }
@@ -386,8 +395,8 @@ impl<F: FnMut(&Burst)> Bursts<F> {
             ..Burst::default()
         });
         burst.end_ns = now_ns;
-        burst.congested += 1;
-        self.counters.congested += 1;
+        burst.congested = burst.congested.wrapping_add(1);
+        self.counters.congested = self.counters.congested.wrapping_add(1);
         while let Some(oldest) = self.recent.pop_front() {
             self.count(&oldest);
         }
@@ -403,14 +412,19 @@ impl<F: FnMut(&Burst)> Bursts<F> {
         else {
             return packet.is_congested();
         };
-        let ps_of =
-            |bytes: u64| u128::from(bytes) * 8_000_000_000_000 / u128::from(bits_per_second.max(1));
+        let ps_of = |bytes: u64| {
+            // 64 and 43 bits.
+            let bits_ps = u128::from(bytes).wrapping_mul(8_000_000_000_000);
+            bits_ps.div_euclid(u128::from(bits_per_second.max(1)))
+        };
         let queue = &mut self.queue;
-        let passed_ps = u128::from(packet.ts_ns - queue.last_ns) * 1000;
+        let passed_ps = u128::from(packet.ts_ns.saturating_sub(queue.last_ns)).wrapping_mul(1000);
         queue.last_ns = packet.ts_ns;
         queue.backlog_ps = queue.backlog_ps.saturating_sub(passed_ps);
         let is_long = queue.backlog_ps > ps_of(bytes);
-        queue.backlog_ps += ps_of(u64::from(packet.size()));
+        queue.backlog_ps = queue
+            .backlog_ps
+            .wrapping_add(ps_of(u64::from(packet.size())));
         is_long
     }
 
@@ -421,15 +435,16 @@ impl<F: FnMut(&Burst)> Bursts<F> {
             return;
         };
         let bytes = u64::from(packet.size());
-        burst.packets += 1;
-        burst.bytes += bytes;
+        burst.packets = burst.packets.wrapping_add(1);
+        burst.bytes = burst.bytes.wrapping_add(bytes);
         if self.shares[packet.host as usize].count(bytes) {
             self.present.push(packet.host);
         }
     }
 
     fn forget(&mut self, packet: &Held) {
-        self.shares[packet.host as usize].held -= 1;
+        self.shares[packet.host as usize].held =
+            self.shares[packet.host as usize].held.wrapping_sub(1);
     }
 
     fn close(&mut self, continues: bool) {
@@ -459,7 +474,7 @@ impl<F: FnMut(&Burst)> Bursts<F> {
         if burst.sources.len() > self.options.top && self.options.top > 0 {
             burst
                 .sources
-                .select_nth_unstable_by_key(self.options.top - 1, rank);
+                .select_nth_unstable_by_key(self.options.top.wrapping_sub(1), rank);
         }
         burst.sources.truncate(self.options.top);
         burst.sources.sort_unstable_by_key(rank);
@@ -467,7 +482,7 @@ impl<F: FnMut(&Burst)> Bursts<F> {
             self.shares[host as usize].packets = 0;
         }
         self.present.clear();
-        self.counters.bursts += 1;
+        self.counters.bursts = self.counters.bursts.wrapping_add(1);
         (self.out)(&burst);
     }
 }
@@ -475,10 +490,10 @@ impl<F: FnMut(&Burst)> Bursts<F> {
 impl<T: Tuple, F: FnMut(&Burst)> Application<T> for Bursts<F> {
     #[inline]
     fn take<G: Grouped<T>>(&mut self, _switch: u32, group: &G) {
-        self.counters.groups += 1;
+        self.counters.groups = self.counters.groups.wrapping_add(1);
         let (key, count) = (group.key(), group.count());
         let Some(host) = self.host((key.family(), key.source().address)) else {
-            self.counters.refused += count as u64;
+            self.counters.refused = self.counters.refused.wrapping_add(count as u64);
             return;
         };
         match self.options.congestion {

@@ -36,7 +36,7 @@ impl Hosts {
 
     /// Hosts that have numbers.
     pub(super) fn len(&self) -> usize {
-        self.hosts.len() - self.free.len()
+        self.hosts.len().wrapping_sub(self.free.len())
     }
 
     /// The host's number, a new one if it has none; `None` if there is no room.
@@ -48,7 +48,7 @@ impl Hosts {
             if self.hosts[number as usize] == host {
                 return Some(number);
             }
-            at = (at + 1) & (self.index.len() - 1);
+            at = at.wrapping_add(1) & self.index.len().wrapping_sub(1);
         }
         self.insert(at, host)
     }
@@ -62,13 +62,13 @@ impl Hosts {
             }
             None if self.hosts.len() < self.max => {
                 self.hosts.push(host);
-                strata_wire::exact(self.hosts.len() - 1)
+                strata_wire::exact(self.hosts.len().wrapping_sub(1))
             }
             None => return None,
         };
         self.index[at] = number;
-        if self.len() * 2 > self.index.len() {
-            let len = self.index.len() * 2;
+        if self.len().wrapping_mul(2) > self.index.len() {
+            let len = self.index.len().wrapping_mul(2);
             self.rebuild(len, |_| true);
         }
         Some(number)
@@ -96,7 +96,7 @@ impl Hosts {
             }
             let mut at = self.home(self.hosts[number as usize]);
             while self.index[at] != NONE {
-                at = (at + 1) & (len - 1);
+                at = at.wrapping_add(1) & len.wrapping_sub(1);
             }
             self.index[at] = number;
         }
@@ -107,7 +107,7 @@ impl Hosts {
     fn home(&self, (family, address): Host) -> usize {
         let (high, low) = ((address >> 64) as u64, address as u64);
         let hash = mix64(low ^ self.seed) ^ high.wrapping_add(family as u64);
-        (mix64(hash.wrapping_add(self.seed)) as usize) & (self.index.len() - 1)
+        (mix64(hash.wrapping_add(self.seed)) as usize) & self.index.len().wrapping_sub(1)
     }
 }
 

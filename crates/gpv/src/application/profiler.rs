@@ -98,21 +98,25 @@ impl<T: Tuple> Application<T> for Profiler {
     #[inline]
     fn take<G: Grouped<T>>(&mut self, _switch: u32, group: &G) {
         let count = group.count() as u64;
-        self.counters.groups += 1;
+        self.counters.groups = self.counters.groups.wrapping_add(1);
         let (key, counters) = (group.key(), &mut self.counters);
-        let has_room = counters.packets + count <= self.options.packets_max;
+        let has_room = counters.packets.wrapping_add(count) <= self.options.packets_max;
         let host = (key.family(), key.source().address);
         let Some(number) = has_room.then(|| self.hosts.number(host)).flatten() else {
-            counters.cut += count;
+            counters.cut = counters.cut.wrapping_add(count);
             return;
         };
-        counters.packets += count;
+        counters.packets = counters.packets.wrapping_add(count);
         if number as usize == self.times.len() {
             self.times.push(Vec::new());
         }
         let times = &mut self.times[number as usize];
         group.for_each_run(|start_ns, tuples| {
-            times.extend(tuples.iter().map(|tuple| start_ns + tuple.delta_ns()));
+            times.extend(
+                tuples
+                    .iter()
+                    .map(|tuple| start_ns.wrapping_add(tuple.delta_ns())),
+            );
         });
     }
 }

@@ -76,10 +76,10 @@ impl<T: Tuple, const WAYS: usize> Cache<T, WAYS> {
         let (narrow, wide) = (usize::from(parameters.narrow), usize::from(parameters.wide));
         Ok(Self {
             entries: vec![empty; slots],
-            narrow: vec![T::default(); slots * narrow],
-            wide: vec![T::default(); parameters.blocks as usize * wide],
+            narrow: vec![T::default(); slots.wrapping_mul(narrow)],
+            wide: vec![T::default(); (parameters.blocks as usize).wrapping_mul(wide)],
             free: (0..parameters.blocks).rev().collect(),
-            sets: strata_wire::exact(slots / WAYS),
+            sets: strata_wire::exact(slots.div_euclid(WAYS)),
             narrow_len: parameters.narrow,
             wide_len: parameters.wide,
             hasher: KeyHasher::new(seed),
@@ -99,19 +99,22 @@ impl<T: Tuple, const WAYS: usize> Cache<T, WAYS> {
             let mut sets = [0; BATCH];
             for (set, packet) in sets.iter_mut().zip(batch) {
                 *set = set_of(self.hasher.hash(&packet.key), self.sets);
-                let first = *set as usize * WAYS;
+                let first = (*set as usize).wrapping_mul(WAYS);
                 for way in 0..WAYS {
-                    prefetch_whole(&self.entries, first + way);
+                    prefetch_whole(&self.entries, first.wrapping_add(way));
                 }
                 if WAYS == 1 {
-                    prefetch(&self.narrow, first * usize::from(self.narrow_len));
+                    prefetch(
+                        &self.narrow,
+                        first.wrapping_mul(usize::from(self.narrow_len)),
+                    );
                 }
             }
             for (&set, packet) in sets.iter().zip(batch) {
                 let slot = self.slot_of(set, packet);
                 self.append(slot, packet, out);
             }
-            self.counters.packets += batch.len() as u64;
+            self.counters.packets = self.counters.packets.wrapping_add(batch.len() as u64);
         }
     }
 
@@ -136,20 +139,23 @@ impl<T: Tuple, const WAYS: usize> Cache<T, WAYS> {
     #[inline(always)]
     #[allow(clippy::cast_possible_truncation, reason = "ages wrap around")]
     fn slot_of(&self, set: u32, packet: &Packet) -> usize {
-        let first = set as usize * WAYS;
+        let first = (set as usize).wrapping_mul(WAYS);
         if WAYS == 1 {
             return first;
         }
         let now = self.counters.packets as u32;
         let mut oldest = (0, first);
-        for (way, entry) in self.entries[first..first + WAYS].iter().enumerate() {
+        for (way, entry) in self.entries[first..first.wrapping_add(WAYS)]
+            .iter()
+            .enumerate()
+        {
             if !entry.is_tracked {
-                oldest = (u64::MAX, first + way);
+                oldest = (u64::MAX, first.wrapping_add(way));
             } else if entry.key == packet.key {
-                return first + way;
+                return first.wrapping_add(way);
             } else {
                 let age = 1 + u64::from(now.wrapping_sub(entry.used));
-                oldest = oldest.max((age, first + way));
+                oldest = oldest.max((age, first.wrapping_add(way)));
             }
         }
         oldest.1
@@ -182,14 +188,16 @@ impl<T: Tuple, const WAYS: usize> Cache<T, WAYS> {
         }
         let (narrow_len, filled) = (usize::from(self.narrow_len), usize::from(entry.filled));
         if filled < narrow_len {
-            self.narrow[slot * narrow_len + filled] = tuple;
+            self.narrow[slot.wrapping_mul(narrow_len).wrapping_add(filled)] = tuple;
         } else {
-            let block = entry.block as usize * usize::from(self.wide_len);
-            self.wide[block + filled - narrow_len] = tuple;
+            let block = (entry.block as usize).wrapping_mul(usize::from(self.wide_len));
+            self.wide[block.wrapping_add(filled).wrapping_sub(narrow_len)] = tuple;
         }
-        entry.filled += 1;
-        entry.pass += 1;
-        if entry.filled == self.narrow_len || entry.pass == self.narrow_len + self.wide_len {
+        entry.filled = entry.filled.wrapping_add(1);
+        entry.pass = entry.pass.wrapping_add(1);
+        if entry.filled == self.narrow_len
+            || entry.pass == self.narrow_len.wrapping_add(self.wide_len)
+        {
             self.stop(slot, out);
         }
     }
@@ -200,11 +208,11 @@ impl<T: Tuple, const WAYS: usize> Cache<T, WAYS> {
         if entry.block == UNTRIED && self.wide_len > 0 {
             entry.block = self.free.pop().unwrap_or(DENIED);
             match entry.block {
-                DENIED => self.counters.denied += 1,
-                _ => self.counters.widened += 1,
+                DENIED => self.counters.denied = self.counters.denied.wrapping_add(1),
+                _ => self.counters.widened = self.counters.widened.wrapping_add(1),
             }
         }
-        let at_end = entry.pass == self.narrow_len + self.wide_len;
+        let at_end = entry.pass == self.narrow_len.wrapping_add(self.wide_len);
         if at_end || entry.block == DENIED {
             self.emit(slot, Reason::Full, out);
             let entry = &mut self.entries[slot];
@@ -250,16 +258,17 @@ impl<T: Tuple, const WAYS: usize> Cache<T, WAYS> {
     fn emit(&mut self, slot: usize, reason: Reason, out: &mut impl VectorSink<T>) {
         let entry = &self.entries[slot];
         let (filled, narrow_len) = (usize::from(entry.filled), usize::from(self.narrow_len));
-        let first = slot * narrow_len;
-        let narrow = &self.narrow[first..first + filled.min(narrow_len)];
+        let first = slot.wrapping_mul(narrow_len);
+        let narrow = &self.narrow[first..first.wrapping_add(filled.min(narrow_len))];
         let wide: &[T] = if filled > narrow_len {
-            let block = entry.block as usize * usize::from(self.wide_len);
-            &self.wide[block..block + filled - narrow_len]
+            let block = (entry.block as usize).wrapping_mul(usize::from(self.wide_len));
+            &self.wide[block..block.wrapping_add(filled).wrapping_sub(narrow_len)]
         } else {
             &[]
         };
-        self.counters.vectors[reason as usize] += 1;
-        self.counters.tuples += u64::from(entry.filled);
+        self.counters.vectors[reason as usize] =
+            self.counters.vectors[reason as usize].wrapping_add(1);
+        self.counters.tuples = self.counters.tuples.wrapping_add(u64::from(entry.filled));
         out.take(&Vector {
             key: entry.key,
             start_ns: entry.start_ns,

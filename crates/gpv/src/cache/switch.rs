@@ -141,7 +141,7 @@ impl<T: Tuple> SwitchCache<T> {
     /// Takes packets in the order in which they arrived; what leaves the cache goes to `out`.
     pub fn push(&mut self, packets: &[Packet], out: &mut impl VectorSink<T>) {
         for packet in packets {
-            self.counters.packets += 1;
+            self.counters.packets = self.counters.packets.wrapping_add(1);
             let slot = set_of(self.hasher.hash(&packet.key), self.parameters.slots);
             self.pipeline(slot, Some(packet), out);
             self.resubmit();
@@ -170,10 +170,10 @@ impl<T: Tuple> SwitchCache<T> {
             && at <= self.counters.packets
         {
             self.resubmitted.pop_front();
-            self.pass += 1;
+            self.pass = self.pass.wrapping_add(1);
             let index = self.free_count.access(self.pass, 0, |count| {
-                *count += 1;
-                *count - 1
+                *count = count.wrapping_add(1);
+                (*count).wrapping_sub(1)
             });
             self.free.access(self.pass, index, |free| *free = block);
         }
@@ -185,7 +185,7 @@ impl<T: Tuple> SwitchCache<T> {
 
     /// One pass of a packet, or of a control packet.
     fn pipeline(&mut self, slot: u32, packet: Option<&Packet>, out: &mut impl VectorSink<T>) {
-        self.pass += 1;
+        self.pass = self.pass.wrapping_add(1);
         let Some(found) = self.key_and_progress(slot, packet) else {
             return;
         };
@@ -205,8 +205,14 @@ impl<T: Tuple> SwitchCache<T> {
             (old, *block)
         });
         if fills_first {
-            self.counters.widened += u64::from(drawn.is_some());
-            self.counters.denied += u64::from(drawn.is_none());
+            self.counters.widened = self
+                .counters
+                .widened
+                .wrapping_add(u64::from(drawn.is_some()));
+            self.counters.denied = self
+                .counters
+                .denied
+                .wrapping_add(u64::from(drawn.is_none()));
         }
         let saturates = packet.map(|packet| {
             let delta_ns = packet.ts_ns.wrapping_sub(found.new.start_ns);
@@ -230,7 +236,7 @@ impl<T: Tuple> SwitchCache<T> {
         if found.reason.is_some()
             && let Block::Owned(block) = old_block
         {
-            let at = self.counters.packets + self.resubmit_after;
+            let at = self.counters.packets.wrapping_add(self.resubmit_after);
             self.resubmitted.push_back((at, block));
         }
     }
@@ -267,11 +273,11 @@ impl<T: Tuple> SwitchCache<T> {
             } else if begins {
                 Progress {
                     start_ns: packet.ts_ns,
-                    packets: length + 1,
+                    packets: length.wrapping_add(1),
                 }
             } else {
                 Progress {
-                    packets: old.packets + 1,
+                    packets: old.packets.wrapping_add(1),
                     ..old
                 }
             };
@@ -296,9 +302,9 @@ impl<T: Tuple> SwitchCache<T> {
 
     /// Tuples that an entry holds after its last packet: none if that filled its buffer.
     fn filled(&self, progress: Progress, block: Block) -> u32 {
-        let in_pass = progress.packets % self.vector_max();
+        let in_pass = rest(progress.packets, self.vector_max());
         match block {
-            Block::Denied => in_pass % u32::from(self.parameters.narrow),
+            Block::Denied => rest(in_pass, u32::from(self.parameters.narrow)),
             Block::Untried | Block::Owned(_) => in_pass,
         }
     }
@@ -319,7 +325,7 @@ impl<T: Tuple> SwitchCache<T> {
         };
         let place = tuple.map(|_| self.place(found.new, block));
         let full = match place {
-            Some(place) if self.filled(found.new, block) == 0 => place + 1,
+            Some(place) if self.filled(found.new, block) == 0 => place.wrapping_add(1),
             _ => 0,
         };
         let (mut evicted, mut filled) = (Vec::new(), Vec::new());
@@ -369,8 +375,9 @@ impl<T: Tuple> SwitchCache<T> {
             let (Some(reason), Some(key), false) = (reason, key, tuples.is_empty()) else {
                 continue;
             };
-            self.counters.vectors[reason as usize] += 1;
-            self.counters.tuples += tuples.len() as u64;
+            self.counters.vectors[reason as usize] =
+                self.counters.vectors[reason as usize].wrapping_add(1);
+            self.counters.tuples = self.counters.tuples.wrapping_add(tuples.len() as u64);
             let (narrow, wide) =
                 tuples.split_at(tuples.len().min(usize::from(self.parameters.narrow)));
             out.take(&Vector {
@@ -386,10 +393,15 @@ impl<T: Tuple> SwitchCache<T> {
 
     /// Where in the buffers the last packet of an entry goes.
     fn place(&self, progress: Progress, block: Block) -> u32 {
-        let in_pass = (progress.packets - 1) % self.vector_max();
+        let in_pass = rest(progress.packets.wrapping_sub(1), self.vector_max());
         match block {
-            Block::Denied => in_pass % u32::from(self.parameters.narrow),
+            Block::Denied => rest(in_pass, u32::from(self.parameters.narrow)),
             Block::Untried | Block::Owned(_) => in_pass,
         }
     }
+}
+
+/// What a number leaves of a buffer's length.
+fn rest(number: u32, of: u32) -> u32 {
+    number.checked_rem(of).expect("buffers hold tuples")
 }

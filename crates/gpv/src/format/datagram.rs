@@ -109,28 +109,30 @@ impl DatagramWriter {
         mut send: impl FnMut(&[u8]),
     ) -> Result<(), NotCarried> {
         let count = count(vector.count());
-        let body = vector.count() * self.columns.tuple_len();
-        let len = VECTOR_HEADER_LEN + 2 * address_len(vector.key.family()) + body;
-        if count.is_err() || HEADER_LEN + len > self.room {
+        let body = vector.count().wrapping_mul(self.columns.tuple_len());
+        let len = VECTOR_HEADER_LEN
+            .wrapping_add(address_len(vector.key.family()).wrapping_mul(2))
+            .wrapping_add(body);
+        if count.is_err() || HEADER_LEN.wrapping_add(len) > self.room {
             // The numbers of a datagram are consecutive: the next one begins after the gap.
             self.finish(&mut send);
-            self.next_seq += 1;
-            let (needed, room) = (HEADER_LEN + len, self.room);
+            self.next_seq = self.next_seq.wrapping_add(1);
+            let (needed, room) = (HEADER_LEN.wrapping_add(len), self.room);
             return Err(match count {
                 Err(error) => error,
                 Ok(_) => NotCarried::Datagram { needed, room },
             });
         }
         let count = count?;
-        if self.bytes.len() + len > self.room || self.in_datagram == u16::MAX {
+        if self.bytes.len().wrapping_add(len) > self.room || self.in_datagram == u16::MAX {
             self.finish(&mut send);
         }
         if self.bytes.is_empty() {
             self.bytes.resize(HEADER_LEN, 0);
         }
         self.append(vector, count);
-        self.in_datagram += 1;
-        self.next_seq += 1;
+        self.in_datagram = self.in_datagram.wrapping_add(1);
+        self.next_seq = self.next_seq.wrapping_add(1);
         Ok(())
     }
 
@@ -162,7 +164,10 @@ impl DatagramWriter {
             cache: self.cache.into(),
             len: exact::<u16>(len).into(),
             vectors: self.in_datagram.into(),
-            first_seq: (self.next_seq - u64::from(self.in_datagram)).into(),
+            first_seq: self
+                .next_seq
+                .wrapping_sub(u64::from(self.in_datagram))
+                .into(),
         }
     }
 
@@ -183,7 +188,7 @@ impl DatagramWriter {
         };
         let out = &mut self.bytes;
         out.extend_from_slice(header.as_bytes());
-        let skipped = 16 - address_len(key.family());
+        let skipped = 16_usize.wrapping_sub(address_len(key.family()));
         out.extend_from_slice(&source.address.to_be_bytes()[skipped..]);
         out.extend_from_slice(&destination.address.to_be_bytes()[skipped..]);
         for column in self.columns.iter() {
@@ -355,7 +360,7 @@ impl<'a> Datagram<'a> {
             .map_err(|_| wrong("a cut vector header", at))?;
         let count = usize::from(header.count.get());
         if count == 0 {
-            return Err(wrong("an empty vector", at + 12));
+            return Err(wrong("an empty vector", at.wrapping_add(12)));
         }
         // So that no packet's time overflows.
         if header.start_ns.get() > u64::MAX - Full::DELTA_MAX_NS {
@@ -365,24 +370,26 @@ impl<'a> Datagram<'a> {
             0 => AddressFamily::Mac,
             4 => AddressFamily::Ipv4,
             6 => AddressFamily::Ipv6,
-            _ => return Err(wrong("an unknown address family", at + 21)),
+            _ => return Err(wrong("an unknown address family", at.wrapping_add(21))),
         };
         let reason = Reason::from_number(header.reason)
-            .ok_or_else(|| wrong("an unknown reason", at + 22))?;
+            .ok_or_else(|| wrong("an unknown reason", at.wrapping_add(22)))?;
         if header.flags & !SATURATED != 0 {
-            return Err(wrong("unknown flags of a vector", at + 23));
+            return Err(wrong("unknown flags of a vector", at.wrapping_add(23)));
         }
         let address_len = address_len(family);
-        let len = 2 * address_len + count * self.columns.tuple_len();
+        let len = address_len
+            .wrapping_mul(2)
+            .wrapping_add(count.wrapping_mul(self.columns.tuple_len()));
         let body = rest
             .get(..len)
             .ok_or_else(|| wrong("a cut vector", self.bytes.len()))?;
-        let (addresses, mut columns) = body.split_at(2 * address_len);
+        let (addresses, mut columns) = body.split_at(address_len.wrapping_mul(2));
         let first = tuples.len();
-        tuples.resize(first + count, Full::default());
+        tuples.resize(first.wrapping_add(count), Full::default());
         for column in self.columns.iter() {
             let width = column.width();
-            let (values, others) = columns.split_at(count * width);
+            let (values, others) = columns.split_at(count.wrapping_mul(width));
             for (tuple, value) in tuples[first..].iter_mut().zip(values.chunks_exact(width)) {
                 let mut word = [0; 4];
                 word[..width].copy_from_slice(value);
@@ -392,7 +399,7 @@ impl<'a> Datagram<'a> {
         }
         let end = |address: &[u8], port| {
             let mut word = [0; 16];
-            word[16 - address_len..].copy_from_slice(address);
+            word[16_usize.wrapping_sub(address_len)..].copy_from_slice(address);
             Endpoint {
                 address: u128::from_be_bytes(word),
                 port,
@@ -414,6 +421,10 @@ impl<'a> Datagram<'a> {
             saturated: header.flags & SATURATED != 0,
             slot: header.slot.get(),
         };
-        Ok((head, count, at + VECTOR_HEADER_LEN + len))
+        Ok((
+            head,
+            count,
+            at.wrapping_add(VECTOR_HEADER_LEN).wrapping_add(len),
+        ))
     }
 }

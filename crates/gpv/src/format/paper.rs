@@ -30,7 +30,12 @@ pub trait PaperTuple: Tuple {
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+    u32::from_be_bytes([
+        bytes[at],
+        bytes[at.wrapping_add(1)],
+        bytes[at.wrapping_add(2)],
+        bytes[at.wrapping_add(3)],
+    ])
 }
 
 impl PaperTuple for Basic {
@@ -119,11 +124,11 @@ pub fn parse<'a, T: PaperTuple>(
         return Err(wrong("an empty vector", 14));
     }
     // So that no packet's time overflows.
-    if header.start_ns.get() > u64::MAX - T::DELTA_MAX_NS {
+    if header.start_ns.get() > u64::MAX.wrapping_sub(T::DELTA_MAX_NS) {
         return Err(wrong("a start time past the year 2554", 16));
     }
     let body = rest
-        .get(..count * T::LEN)
+        .get(..count.wrapping_mul(T::LEN))
         .ok_or_else(|| wrong("cut tuples", bytes.len()))?;
     tuples.clear();
     tuples.extend(body.chunks_exact(T::LEN).map(T::held));
@@ -147,5 +152,5 @@ pub fn parse<'a, T: PaperTuple>(
         reason: Reason::Unknown,
         slot: 0,
     };
-    Ok((vector, HEADER_LEN + body.len()))
+    Ok((vector, HEADER_LEN.wrapping_add(body.len())))
 }

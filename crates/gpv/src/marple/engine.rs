@@ -44,9 +44,10 @@ impl Limits {
     #[must_use]
     pub fn of(self, program: &Program) -> Self {
         let rows = u64::from(program.is_of_packets());
-        let share = self.bytes_max / (program.group_bytes().count() as u64 + rows).max(1);
+        let answers = (program.group_bytes().count() as u64).wrapping_add(rows);
+        let share = self.bytes_max.div_euclid(answers.max(1));
         let at_most = |most: u32, bytes: u64| {
-            let fitting = share / bytes.max(1);
+            let fitting = share.div_euclid(bytes.max(1));
             u32::try_from(fitting).map_or(most, |fitting| fitting.min(most))
         };
         let largest = program.group_bytes().max().unwrap_or(8);
@@ -248,11 +249,11 @@ impl Query {
         hash: Option<u64>,
     ) {
         if group.key().family() == AddressFamily::Mac {
-            self.counters.not_ip += 1;
+            self.counters.not_ip = self.counters.not_ip.wrapping_add(1);
             return;
         }
-        self.counters.vectors += 1;
-        self.counters.packets += group.count() as u64;
+        self.counters.vectors = self.counters.vectors.wrapping_add(1);
+        self.counters.packets = self.counters.packets.wrapping_add(group.count() as u64);
         for groups in &mut self.groups {
             groups.put_back(&self.registers);
             groups.expect(flow, None);
@@ -277,7 +278,7 @@ impl Query {
         if from == program.ops.len() && !is_row(registers) {
             return;
         }
-        let mut refused = 0;
+        let mut refused: u64 = 0;
         let (rows, limits) = ((&mut self.rows, &mut self.rows_len), self.limits);
         let cut = &mut self.counters.cut;
         group.for_each_run(|start_ns, tuples| {
@@ -290,13 +291,13 @@ impl Query {
                     };
                     registers[usize::from(register)] = value;
                 }
-                refused += run(&program.ops, from, registers, groups);
+                refused = refused.wrapping_add(run(&program.ops, from, registers, groups));
                 if is_row(registers) {
                     if *rows.1 == limits.rows_max {
-                        *cut += 1;
+                        *cut = cut.wrapping_add(1);
                         continue;
                     }
-                    *rows.1 += 1;
+                    *rows.1 = rows.1.wrapping_add(1);
                     for slot in &program.slots {
                         let words = slot.registers().map(|at| registers[usize::from(at)]);
                         rows.0.extend(words);
@@ -304,7 +305,7 @@ impl Query {
                 }
             }
         });
-        self.counters.refused += refused;
+        self.counters.refused = self.counters.refused.wrapping_add(refused);
     }
 
     /// How many rows its answer has so far.
@@ -326,7 +327,7 @@ impl Query {
         let words: usize = program.slots.iter().map(|slot| slot.kind.words()).sum();
         let rows = match program.answer {
             AnswerOf::Packets(_) => (0..self.rows_len as usize)
-                .map(|row| values(&program.slots, self.rows[row * words..].iter()))
+                .map(|row| values(&program.slots, self.rows[row.wrapping_mul(words)..].iter()))
                 .collect(),
             AnswerOf::Group(index) => {
                 let groups = &self.groups[usize::from(index)];
@@ -343,7 +344,7 @@ impl Query {
 
 /// Which of [`FixedWords`] a field is, and where it goes.
 fn words_of(&(field, register): &(Field, u8)) -> impl Iterator<Item = (u8, u8)> + use<> {
-    let (first, count) = match field {
+    let (first, count): (u8, u8) = match field {
         Field::Source => (0, 2),
         Field::Destination => (2, 2),
         Field::SourcePort => (4, 1),
@@ -353,7 +354,7 @@ fn words_of(&(field, register): &(Field, u8)) -> impl Iterator<Item = (u8, u8)> 
         Field::Switch => (8, 1),
         Field::Arrival | Field::Of(_) => (0, 0),
     };
-    (0..count).map(move |word| (first + word, register + word))
+    (0..count).map(move |word| (first.wrapping_add(word), register.wrapping_add(word)))
 }
 
 fn values<'a>(slots: &[Slot], mut words: impl Iterator<Item = &'a u64>) -> Vec<Value> {
@@ -374,14 +375,14 @@ fn values<'a>(slots: &[Slot], mut words: impl Iterator<Item = &'a u64>) -> Vec<V
 /// forward, so it ends.
 #[inline(always)]
 fn first_each(program: &Program, registers: &mut Registers) -> usize {
-    let (mut next, mut again) = (0, None);
+    let (mut next, mut again) = (0_usize, None);
     while let Some(turn) = program.turns.get(next) {
         match turn {
             Turn::EachPacket => return again.unwrap_or(next),
             Turn::Again => again = again.or(Some(next)),
             Turn::Once => {}
         }
-        next = step(program.ops[next], next + 1, registers);
+        next = step(program.ops[next], next.wrapping_add(1), registers);
     }
     // To the end: no packet changes anything.
     next
@@ -390,12 +391,12 @@ fn first_each(program: &Program, registers: &mut Registers) -> usize {
 /// Runs a program for a packet; how many groups had no room. Every jump goes forward, so it ends.
 #[inline(always)]
 fn run(ops: &[Op], from: usize, registers: &mut Registers, groups: &mut [Groups]) -> u64 {
-    let (mut next, mut refused) = (from, 0);
+    let (mut next, mut refused) = (from, 0_u64);
     while let Some(&op) = ops.get(next) {
-        next += 1;
+        next = next.wrapping_add(1);
         if let Op::Group { index, to } = op {
             if !groups[usize::from(index)].load(registers) {
-                refused += 1;
+                refused = refused.wrapping_add(1);
                 next = usize::from(to);
             }
         } else {
@@ -462,10 +463,13 @@ fn step(op: Op, next: usize, registers: &mut Registers) -> usize {
 
 /// Rounded down; 0 by 0.
 fn divided(a: i64, b: i64) -> u64 {
-    if b == 0 {
-        return 0;
-    }
-    let (quotient, rest) = (a.wrapping_div(b), a.wrapping_rem(b));
+    let quotient = match a.checked_div(b) {
+        Some(quotient) => quotient,
+        // The least by -1 is one more than the largest, and wraps to itself.
+        None if b == -1 => a,
+        None => return 0,
+    };
+    let rest = a.wrapping_sub(quotient.wrapping_mul(b));
     let is_below = rest != 0 && (rest < 0) != (b < 0);
     quotient.wrapping_sub(i64::from(is_below)).cast_unsigned()
 }

@@ -26,25 +26,28 @@ impl QueryError {
     #[must_use]
     pub fn new(text: &str, at: usize, message: impl Into<String>) -> Self {
         let before = text.get(..at).unwrap_or(text);
-        let line_at = before.rfind('\n').map_or(0, |end| end + 1);
+        let line_at = before.rfind('\n').map_or(0, |end| end.wrapping_add(1));
         let column = before[line_at..].chars().count();
         let skipped = column.saturating_sub(SHOWN_BEFORE);
         let line = text[line_at..].lines().next().unwrap_or("");
         let mut shown = line.chars().skip(skipped);
-        let (before_it, after_it) = (column - skipped, SHOWN_AFTER);
-        let mut clipped: String = shown.by_ref().take(before_it + after_it).collect();
+        let (before_it, after_it) = (column.wrapping_sub(skipped), SHOWN_AFTER);
+        let mut clipped: String = shown
+            .by_ref()
+            .take(before_it.wrapping_add(after_it))
+            .collect();
         let mut caret = before_it;
         if skipped > 0 {
             clipped.insert_str(0, "... ");
-            caret += 4;
+            caret = caret.wrapping_add(4);
         }
         if shown.next().is_some() {
             clipped.push_str(" ...");
         }
         Self {
             message: message.into(),
-            line: before.matches('\n').count() + 1,
-            column: column + 1,
+            line: before.matches('\n').count().wrapping_add(1),
+            column: column.wrapping_add(1),
             text: clipped,
             caret,
         }
@@ -62,7 +65,7 @@ impl fmt::Display for QueryError {
         } = self;
         writeln!(f, "line {line}, column {column}: {message}")?;
         writeln!(f, "    {}", text.replace(|c: char| c.is_control(), " "))?;
-        write!(f, "    {:>width$}", "^", width = caret + 1)
+        write!(f, "    {:>width$}", "^", width = caret.wrapping_add(1))
     }
 }
 

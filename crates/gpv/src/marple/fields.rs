@@ -14,7 +14,7 @@ pub(super) enum Kind {
 
 impl Kind {
     pub(super) fn words(self) -> usize {
-        1 + usize::from(self == Self::Address)
+        usize::from(self == Self::Address).wrapping_add(1)
     }
 
     pub(super) fn name(self) -> &'static str {

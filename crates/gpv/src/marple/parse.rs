@@ -130,7 +130,7 @@ impl<'a> Parser<'a> {
     /// Passes the next token if it is this one.
     fn pass(&mut self, token: Token<'_>) -> bool {
         let is_it = *self.peek() == token;
-        self.next += usize::from(is_it);
+        self.next = self.next.wrapping_add(usize::from(is_it));
         is_it
     }
 
@@ -160,7 +160,7 @@ impl<'a> Parser<'a> {
         match *self.peek() {
             Token::Word(word) if !KEYWORDS.contains(&word) => {
                 let name = (word, self.at());
-                self.next += 1;
+                self.next = self.next.wrapping_add(1);
                 Ok(name)
             }
             _ => Err(self.expected(what)),
@@ -242,11 +242,14 @@ impl<'a> Parser<'a> {
 
     /// Whether `name = filter ...` follows.
     fn begins_stream(&self) -> bool {
-        let token = self.tokens.get(self.next + 2).map(|placed| placed.0);
+        let token = self
+            .tokens
+            .get(self.next.wrapping_add(2))
+            .map(|placed| placed.0);
         matches!(
             token,
             Some(Token::Word("filter" | "map" | "groupby" | "zip"))
-        ) && self.tokens[self.next + 1].0 == Token::Sign("=")
+        ) && self.tokens[self.next.wrapping_add(1)].0 == Token::Sign("=")
     }
 
     fn block(&mut self) -> Result<Vec<Statement<'a>>, QueryError> {
@@ -254,12 +257,12 @@ impl<'a> Parser<'a> {
         self.sign("{")?;
         let statements = self.statements()?;
         self.sign("}")?;
-        self.depth -= 1;
+        self.depth = self.depth.wrapping_sub(1);
         Ok(statements)
     }
 
     fn deeper(&mut self) -> Result<(), QueryError> {
-        self.depth += 1;
+        self.depth = self.depth.wrapping_add(1);
         match self.depth > DEPTH_MAX {
             true => Err(self.wrong(format!("more than {DEPTH_MAX} brackets inside one another"))),
             false => Ok(()),
@@ -273,7 +276,7 @@ impl<'a> Parser<'a> {
         let Token::Word(word @ ("filter" | "map" | "groupby" | "zip")) = *self.peek() else {
             return Err(self.expected("filter, map, groupby or zip"));
         };
-        self.next = at + 1;
+        self.next = at.wrapping_add(1);
         self.sign("(")?;
         let input = self.name("the name of a stream")?;
         self.sign(",")?;
@@ -322,12 +325,12 @@ impl<'a> Parser<'a> {
         let Some(operators) = LEVELS.get(level) else {
             return self.atom();
         };
-        let mut left = self.level(level + 1)?;
+        let mut left = self.level(level.wrapping_add(1))?;
         while let Some(&(token, operator)) = operators.iter().find(|o| o.0 == *self.peek()) {
             let at = self.at();
             self.pass(token);
-            let right = self.level(level + 1)?;
-            let depth = 1 + left.depth.max(right.depth);
+            let right = self.level(level.wrapping_add(1))?;
+            let depth = left.depth.max(right.depth).wrapping_add(1);
             if depth > OPERATORS_MAX {
                 let message = format!("more than {OPERATORS_MAX} operators inside one another");
                 return Err(QueryError::new(self.text, at, message));
@@ -355,13 +358,13 @@ impl<'a> Parser<'a> {
             }
             Token::Word(word) if !KEYWORDS.contains(&word) => Node::Name(word),
             Token::Sign(sign @ ("(" | "!" | "-")) => {
-                self.next += 1;
+                self.next = self.next.wrapping_add(1);
                 let inner = match sign {
                     "(" => self.expr()?,
                     _ => self.atom()?,
                 };
-                self.depth -= 1;
-                let depth = inner.depth + 1;
+                self.depth = self.depth.wrapping_sub(1);
+                let depth = inner.depth.wrapping_add(1);
                 let node = match sign {
                     "(" => {
                         self.sign(")")?;
@@ -381,8 +384,8 @@ impl<'a> Parser<'a> {
             }
             _ => return Err(self.expected("a value")),
         };
-        self.next += 1;
-        self.depth -= 1;
+        self.next = self.next.wrapping_add(1);
+        self.depth = self.depth.wrapping_sub(1);
         Ok(Expr { at, depth: 0, node })
     }
 }

@@ -332,9 +332,9 @@ impl Program {
             AnswerOf::Packets(_) => 0,
             AnswerOf::Group(index) => {
                 let key = self.groups[usize::from(index)].key.len();
-                let mut words = 0;
+                let mut words: usize = 0;
                 let fits = |slot: &&Slot| {
-                    words += slot.kind.words();
+                    words = words.wrapping_add(slot.kind.words());
                     words <= key
                 };
                 self.slots.iter().take_while(fits).count()
@@ -362,14 +362,22 @@ impl Program {
 
     /// Bytes of a group of each `groupby` in turn: its key, its state, its place in the index.
     pub(super) fn group_bytes(&self) -> impl Iterator<Item = u64> {
-        let words = |group: &GroupSpec| (group.key.len() + group.state.len() + 3) as u64;
-        self.groups.iter().map(move |group| words(group) * 8)
+        let words = |group: &GroupSpec| {
+            group
+                .key
+                .len()
+                .wrapping_add(group.state.len())
+                .wrapping_add(3) as u64
+        };
+        self.groups
+            .iter()
+            .map(move |group| words(group).wrapping_mul(8))
     }
 
     /// Bytes of a row, if the answer is of packets.
     pub(super) fn row_bytes(&self) -> u64 {
         let words: usize = self.slots.iter().map(|slot| slot.kind.words()).sum();
-        words as u64 * 8
+        (words as u64).wrapping_mul(8)
     }
 
     /// What vectors must carry for it.

@@ -45,35 +45,35 @@ pub(super) fn tokens<'a>(
     while let Some(first) = text[at..].chars().next() {
         let rest = &text[at..];
         if first.is_whitespace() {
-            at += first.len_utf8();
+            at = at.wrapping_add(first.len_utf8());
         } else if first == '#' {
-            at += rest.find('\n').unwrap_or(rest.len());
+            at = at.wrapping_add(rest.find('\n').unwrap_or(rest.len()));
         } else if first.is_ascii_digit() {
             let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '.'));
             let word = &rest[..end.unwrap_or(rest.len())];
             tokens.push((number(word).map_err(|m| QueryError::new(text, at, m))?, at));
-            at += word.len();
+            at = at.wrapping_add(word.len());
         } else if first == '"' {
             let end = rest[1..]
                 .find(['"', '\n'])
-                .map_or(rest.len(), |end| end + 1);
+                .map_or(rest.len(), |end| end.wrapping_add(1));
             let address = quoted(&rest[1..end.max(1)]).filter(|_| rest[end..].starts_with('"'));
             let message = "quotes are for addresses, such as \"2001:db8::1\"";
             let words = address.ok_or_else(|| QueryError::new(text, at, message))?;
             tokens.push((Token::Address(words), at));
-            at += end + 1;
+            at = at.wrapping_add(end).wrapping_add(1);
         } else if first.is_ascii_alphabetic() || first == '_' || first == '$' {
             let end = rest[1..].find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
-            let word = &rest[..end.map_or(rest.len(), |end| end + 1)];
+            let word = &rest[..end.map_or(rest.len(), |end| end.wrapping_add(1))];
             let token = match word.strip_prefix('$') {
                 Some(name) => parameter(name, parameters),
                 None => Ok(Token::Word(word)),
             };
             tokens.push((token.map_err(|m| QueryError::new(text, at, m))?, at));
-            at += word.len();
+            at = at.wrapping_add(word.len());
         } else if let Some(sign) = SIGNS.iter().find(|sign| rest.starts_with(**sign)) {
             tokens.push((Token::Sign(sign), at));
-            at += sign.len();
+            at = at.wrapping_add(sign.len());
         } else {
             let message = format!("{first:?} has no meaning here");
             return Err(QueryError::new(text, at, message));

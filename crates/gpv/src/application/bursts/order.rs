@@ -81,12 +81,15 @@ impl Order {
     pub(super) fn new(hold_ns: u64, packets_max: u32) -> Self {
         // Packets of a vector may each need a chunk of their own.
         let packets_max = packets_max.min(PACKETS_MAX);
-        let count = packets_max.div_ceil(CHUNK) as usize + INTERVALS;
+        let count = (packets_max.div_ceil(CHUNK) as usize).wrapping_add(INTERVALS);
         let hold_ns = hold_ns.clamp(INTERVALS as u64, 1 << 50);
-        let shift = (hold_ns * 2 / INTERVALS as u64).next_power_of_two().ilog2();
-        let mut places = Vec::with_capacity((count + 1) * CHUNK as usize);
+        // At most 2^51.
+        let twice_ns = hold_ns.wrapping_mul(2);
+        const PARTS: u64 = INTERVALS as u64;
+        let shift = (twice_ns / PARTS).next_power_of_two().ilog2();
+        let mut places = Vec::with_capacity(count.wrapping_add(1).wrapping_mul(CHUNK as usize));
         places.resize(CHUNK as usize, Held::default());
-        let mut next = Vec::with_capacity(count + 1);
+        let mut next = Vec::with_capacity(count.wrapping_add(1));
         next.push(NONE);
         Self {
             intervals: vec![NONE; INTERVALS],
@@ -145,20 +148,20 @@ impl Order {
                     // One that was never used: so memory is touched when it is needed.
                     self.free = strata_wire::exact(self.next.len());
                     self.next.push(NONE);
-                    let len = self.places.len() + CHUNK as usize;
+                    let len = self.places.len().wrapping_add(CHUNK as usize);
                     self.places.resize(len, Held::default());
                 }
                 let chunk = self.free;
                 self.free = self.next[chunk as usize];
                 self.next[chunk as usize] = list(*next);
-                self.free_chunks -= 1;
-                *next = chunk * CHUNK;
+                self.free_chunks = self.free_chunks.wrapping_sub(1);
+                *next = chunk.wrapping_mul(CHUNK);
             }
             self.places[*next as usize] = packet;
             *next = next.wrapping_add(1);
             put = put.wrapping_add(1);
         }
-        self.len += put;
+        self.len = self.len.wrapping_add(put);
         late
     }
 
@@ -179,22 +182,22 @@ impl Order {
         };
         for _ in 0..INTERVALS {
             let next = std::mem::replace(&mut self.intervals[place(*oldest)], NONE);
-            *oldest += 1;
+            *oldest = oldest.wrapping_add(1);
             let (mut chunk, mut end_of_chunk) = (list(next), next);
             while chunk != NONE {
-                let (first, last) = (chunk * CHUNK, end_of_chunk);
+                let (first, last) = (chunk.wrapping_mul(CHUNK), end_of_chunk);
                 sorted.extend_from_slice(&self.places[first as usize..last as usize]);
                 let after = self.next[chunk as usize];
                 self.next[chunk as usize] = self.free;
                 self.free = chunk;
-                self.free_chunks += 1;
-                (chunk, end_of_chunk) = (after, (after + 1) * CHUNK);
+                self.free_chunks = self.free_chunks.wrapping_add(1);
+                (chunk, end_of_chunk) = (after, after.wrapping_add(1).wrapping_mul(CHUNK));
             }
             if !sorted.is_empty() || *oldest >= end {
                 break;
             }
         }
-        self.len -= sorted.len();
+        self.len = self.len.wrapping_sub(sorted.len());
         let following = *oldest;
         self.fetch(following);
         self.sorter.sort(sorted, self.shift);
@@ -273,7 +276,7 @@ impl Sorter {
             *place = place.wrapping_add(1);
         }
         std::mem::swap(packets, &mut self.parted);
-        let moves_max = MOVES_MAX * packets.len();
+        let moves_max = MOVES_MAX.wrapping_mul(packets.len());
         if !sort_nearly_sorted(packets, moves_max) {
             packets.sort_unstable_by_key(Held::rank);
         }
@@ -291,12 +294,12 @@ fn sort_nearly_sorted(packets: &mut [Held], moves_max: usize) -> bool {
             continue;
         }
         let mut at = end;
-        while at > 0 && rank < packets[at - 1].rank() {
-            packets[at] = packets[at - 1];
-            at -= 1;
+        while at > 0 && rank < packets[at.wrapping_sub(1)].rank() {
+            packets[at] = packets[at.wrapping_sub(1)];
+            at = at.wrapping_sub(1);
         }
         packets[at] = packet;
-        match left.checked_sub(end - at) {
+        match left.checked_sub(end.wrapping_sub(at)) {
             Some(rest) => left = rest,
             None => return false,
         }
@@ -308,7 +311,7 @@ fn sort_nearly_sorted(packets: &mut [Held], moves_max: usize) -> bool {
 #[inline(always)]
 #[allow(clippy::cast_possible_truncation, reason = "the low bits are meant")]
 fn part(ts_ns: u64, shift: u32, parts_log2: u32) -> usize {
-    (ts_ns >> (shift - parts_log2)) as usize & ((1 << parts_log2) - 1)
+    (ts_ns >> shift.wrapping_sub(parts_log2)) as usize & (1_usize << parts_log2).wrapping_sub(1)
 }
 
 /// Where the interval of this number is.

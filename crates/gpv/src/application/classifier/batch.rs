@@ -62,7 +62,7 @@ impl Batch {
         flows.squares[at] = sums.squares;
         flows.durations_ns[at] = sums.duration_ns();
         flows.delay_squares[at] = sums.delay_squares;
-        self.len = at + 1;
+        self.len = at.wrapping_add(1);
     }
 
     pub(super) fn clear(&mut self) {
@@ -82,7 +82,7 @@ impl Batch {
             None => {
                 for (at, sizes) in flows.sizes[..len].iter().enumerate() {
                     for (feature, size) in sizes[..FIRST].iter().enumerate() {
-                        columns[feature * LANES + at] = of_size(*size);
+                        columns[feature.wrapping_mul(LANES).wrapping_add(at)] = of_size(*size);
                     }
                 }
                 flows.moments(len, columns);
@@ -106,7 +106,7 @@ impl Flows {
         for first in (0..len).step_by(AT_ONCE) {
             let mut features = [[0; AT_ONCE]; 4];
             for at in 0..AT_ONCE {
-                let flow = (first + at) % FLOWS;
+                let flow = first.wrapping_add(at) % FLOWS;
                 let found = moments(
                     self.packets[flow],
                     self.bytes[flow],
@@ -119,8 +119,8 @@ impl Flows {
                 }
             }
             for (number, features) in (FIRST..).zip(features) {
-                let to = number * LANES + first;
-                columns[to..to + AT_ONCE].copy_from_slice(&features);
+                let to = number.wrapping_mul(LANES).wrapping_add(first);
+                columns[to..to.wrapping_add(AT_ONCE)].copy_from_slice(&features);
             }
         }
     }
@@ -145,7 +145,9 @@ impl Kernel for Features<'_> {
                 let bits = l.short_bits(l.floats(sizes));
                 // As `ordered` has numbers that are not negative.
                 let bits = l.or(bits, l.set(1 << 31));
-                let to = feature * LANES + group * GROUP;
+                let to = feature
+                    .wrapping_mul(LANES)
+                    .wrapping_add(group.wrapping_mul(GROUP));
                 if let Some(to) = self.columns[to..].first_chunk_mut() {
                     l.store(bits, to);
                 }

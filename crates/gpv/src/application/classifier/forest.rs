@@ -57,7 +57,9 @@ impl Node {
     /// Where a flow goes: to the left child if its feature is at most the threshold.
     #[inline(always)]
     fn step(self, columns: &Columns, lane: usize) -> u32 {
-        let value = columns[(self.next % 16) as usize * LANES + lane % LANES];
+        let value = columns[((self.next % 16) as usize)
+            .wrapping_mul(LANES)
+            .wrapping_add(lane % LANES)];
         (self.next >> 4).wrapping_add(u32::from(value > self.word))
     }
 
@@ -70,7 +72,7 @@ impl Node {
                 feature: column as usize,
                 at_most: self.word,
                 left,
-                right: left + 1,
+                right: left.wrapping_add(1),
             },
         }
     }
@@ -144,14 +146,15 @@ impl Forest {
     /// Calls `out` with each row's number, its class and the share of votes for it.
     pub fn classify(&self, rows: &[FlowFeatures], mut out: impl FnMut(usize, usize, f32)) {
         let mut scratch = self.scratch();
-        for (first, rows) in (0..).step_by(LANES).zip(rows.chunks(LANES)) {
+        for (first, rows) in (0_usize..).step_by(LANES).zip(rows.chunks(LANES)) {
             for (lane, row) in rows.iter().enumerate() {
                 for (feature, value) in row.iter().enumerate() {
-                    scratch.columns[feature * LANES + lane] = ordered(*value);
+                    scratch.columns[feature.wrapping_mul(LANES).wrapping_add(lane)] =
+                        ordered(*value);
                 }
             }
             self.classify_columns(&mut scratch, rows.len(), |row, class, share| {
-                out(first + row, class, share);
+                out(first.wrapping_add(row), class, share);
             });
         }
     }
@@ -193,7 +196,7 @@ impl Forest {
     /// The trees for batches, if the numbers of leaves, and nodes of a tree, take 16 bits.
     fn for_batches(&self) -> Option<strata_classify::Forest> {
         let of_tree = |(number, &(root, _)): (usize, &(u32, u32))| {
-            let next = self.trees.get(number + 1);
+            let next = self.trees.get(number.wrapping_add(1));
             let end = next.map_or(self.nodes.len(), |&(root, _)| root as usize);
             &self.nodes[root as usize..end]
         };
@@ -248,7 +251,7 @@ impl Forest {
                         *vote += share;
                     }
                 }
-                for (class, vote) in (AT_ONCE * part..).zip(votes) {
+                for (class, vote) in (AT_ONCE.wrapping_mul(part)..).zip(votes) {
                     best = best.max(Ballot::new(class, vote).0);
                 }
             }

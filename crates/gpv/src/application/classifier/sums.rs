@@ -58,7 +58,7 @@ impl Sums {
         let (&[first, ..], &[.., last]) = (words, words) else {
             return;
         };
-        self.join(start_ns + Basic(first).delta_ns());
+        self.join(start_ns.wrapping_add(Basic(first).delta_ns()));
         let known: usize = exact(self.packets.min(FIRST as u64));
         let of_run = if known == 0 {
             WordSums::of(words, &mut self.first, simd)
@@ -70,11 +70,11 @@ impl Sums {
             }
             sums
         };
-        self.bytes += of_run.bytes;
-        self.squares += of_run.squares;
+        self.bytes = self.bytes.wrapping_add(of_run.bytes);
+        self.squares = self.squares.wrapping_add(of_run.squares);
         self.delay_squares += of_run.delay_squares_us as f64 * 1e6;
-        self.packets += words.len() as u64;
-        self.last_ns = start_ns + Basic(last).delta_ns();
+        self.packets = self.packets.wrapping_add(words.len() as u64);
+        self.last_ns = start_ns.wrapping_add(Basic(last).delta_ns());
     }
 
     /// Adds a run of tuples, one after the other.
@@ -89,21 +89,21 @@ impl Sums {
             return;
         };
         let mut last = tuple.delta_ns();
-        self.join(start_ns + last);
+        self.join(start_ns.wrapping_add(last));
         let (mut bytes, mut squares, mut delays) = (0_u64, 0_u64, 0.0_f64);
         for tuple in tuples {
             let (size, at) = (tuple.get(Column::Size), tuple.delta_ns());
-            bytes += u64::from(size);
-            squares += u64::from(size) * u64::from(size);
+            bytes = bytes.wrapping_add(u64::from(size));
+            squares = squares.wrapping_add(u64::from(size).wrapping_mul(u64::from(size)));
             let delay = at.saturating_sub(last) as f64;
             delays += delay * delay;
             last = at;
         }
-        self.bytes += bytes;
-        self.squares += squares;
+        self.bytes = self.bytes.wrapping_add(bytes);
+        self.squares = self.squares.wrapping_add(squares);
         self.delay_squares += delays;
-        self.packets += tuples.len() as u64;
-        self.last_ns = start_ns + last;
+        self.packets = self.packets.wrapping_add(tuples.len() as u64);
+        self.last_ns = start_ns.wrapping_add(last);
     }
 }
 
@@ -141,9 +141,11 @@ impl WordSums {
         for word in words {
             let (size, at) = (u64::from(Basic(*word).size()), Basic(*word).delta_us());
             let delay = u64::from(at.saturating_sub(last));
-            sums.bytes += size;
-            sums.squares += size * size;
-            sums.delay_squares_us += delay * delay;
+            sums.bytes = sums.bytes.wrapping_add(size);
+            sums.squares = sums.squares.wrapping_add(size.wrapping_mul(size));
+            sums.delay_squares_us = sums
+                .delay_squares_us
+                .wrapping_add(delay.wrapping_mul(delay));
             last = at;
         }
         sums

@@ -83,8 +83,8 @@ impl<'t, 'a> Compiler<'t, 'a> {
 
     pub(super) fn register(&mut self, kind: Kind, at: usize) -> Checked<Slot> {
         let first = self.next_register;
-        self.next_register += kind.words();
-        match u8::try_from(self.next_register - 1) {
+        self.next_register = self.next_register.wrapping_add(kind.words());
+        match u8::try_from(self.next_register.wrapping_sub(1)) {
             Ok(_) => Ok(Slot {
                 at: strata_wire::exact(first),
                 kind,
@@ -149,7 +149,7 @@ impl<'t, 'a> Compiler<'t, 'a> {
             return self.wrong(at, format!("too large: more than {OPS_MAX} instructions"));
         }
         self.program.ops.push(op);
-        Ok(self.program.ops.len() - 1)
+        Ok(self.program.ops.len().wrapping_sub(1))
     }
 
     /// Makes the jump at `op` go to what comes next.

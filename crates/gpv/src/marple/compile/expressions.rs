@@ -135,8 +135,8 @@ impl<'a> Compiler<'_, 'a> {
             self.op(
                 Op::Eq {
                     to: low,
-                    a: a_at + 1,
-                    b: b_at + 1,
+                    a: a_at.wrapping_add(1),
+                    b: b_at.wrapping_add(1),
                 },
                 at,
             )?;

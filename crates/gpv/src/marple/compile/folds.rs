@@ -119,7 +119,7 @@ impl<'a> Compiler<'_, 'a> {
         scope: &mut Scope<'a>,
         compiled: &Compiled<'a>,
     ) -> Checked<usize> {
-        let mut count = 0;
+        let mut count: usize = 0;
         for statement in body {
             match statement {
                 Statement::Assign((name, at), expr) => {
@@ -146,7 +146,7 @@ impl<'a> Compiler<'_, 'a> {
                     scope.assigned.insert(name);
                 }
                 Statement::Emit(at) => {
-                    count += 1;
+                    count = count.wrapping_add(1);
                     if count > 1 {
                         return self.wrong(*at, "a second emit() for the same packet");
                     }
@@ -173,7 +173,7 @@ impl<'a> Compiler<'_, 'a> {
                     let in_no = self.body(no, input, scope, compiled)?;
                     self.land(to_end);
                     scope.assigned.retain(|name| after_yes.contains(name));
-                    count += in_yes.max(in_no);
+                    count = count.wrapping_add(in_yes.max(in_no));
                     if count > 1 {
                         return self.wrong(at, "a second emit() for the same packet");
                     }

@@ -39,7 +39,7 @@ pub(super) fn optimize(program: &mut Program) {
 
 /// The places that jumps go to.
 fn targets(ops: &[Op]) -> Vec<bool> {
-    let mut targets = vec![false; ops.len() + 1];
+    let mut targets = vec![false; ops.len().wrapping_add(1)];
     for to in ops.iter().filter_map(Op::target) {
         targets[usize::from(to)] = true;
     }
@@ -55,13 +55,13 @@ fn fuse(ops: &mut [Op]) {
             continue;
         };
         let is_reached_only_from_above = |place: usize| !targets[place];
-        let (first, is_not) = match ops[at - 1] {
+        let (first, is_not) = match ops[at.wrapping_sub(1)] {
             Op::Not { to: result, a } if at > 1 && result == tested && a == tested => {
-                (at - 2, true)
+                (at.wrapping_sub(2), true)
             }
-            _ => (at - 1, false),
+            _ => (at.wrapping_sub(1), false),
         };
-        if !(first + 1..=at).all(is_reached_only_from_above) {
+        if !(first.wrapping_add(1)..=at).all(is_reached_only_from_above) {
             continue;
         }
         let fused = match (ops[first], is_not) {
@@ -87,7 +87,7 @@ fn shorten(program: &mut Program) -> bool {
     let after = live_after(program);
     let ops = &program.ops;
     let is_needed = |(at, op): (usize, &Op)| match (op, op.result()) {
-        (Op::Jump { to }, _) => usize::from(*to) > at + 1,
+        (Op::Jump { to }, _) => usize::from(*to) > at.wrapping_add(1),
         (_, Some(result)) => after[at].has(result),
         _ => true,
     };
@@ -96,11 +96,11 @@ fn shorten(program: &mut Program) -> bool {
         return false;
     }
     // Where each instruction goes, and what comes after the last.
-    let mut places = Vec::with_capacity(ops.len() + 1);
+    let mut places = Vec::with_capacity(ops.len().wrapping_add(1));
     let mut next = 0_u16;
     for &needed in &needed {
         places.push(next);
-        next += u16::from(needed);
+        next = next.wrapping_add(u16::from(needed));
     }
     places.push(next);
     let mut kept = needed.iter();
@@ -126,11 +126,11 @@ fn live_after(program: &Program) -> Vec<Set> {
     states.for_each(|&register| last.add(register));
     let mut after = vec![Set::default(); program.ops.len()];
     loop {
-        let mut before = vec![last; program.ops.len() + 1];
+        let mut before = vec![last; program.ops.len().wrapping_add(1)];
         for (at, op) in program.ops.iter().enumerate().rev() {
             let mut live = match op {
                 Op::Jump { to } => before[usize::from(*to)],
-                _ => before[at + 1],
+                _ => before[at.wrapping_add(1)],
             };
             if let Some(to) = op.target() {
                 let other = before[usize::from(to)];

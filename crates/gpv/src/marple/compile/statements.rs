@@ -185,7 +185,9 @@ impl<'a> Compiler<'_, 'a> {
             columns,
             has_fields: false,
             is_silent: is_silent.then_some(fold_name),
-            answer: AnswerOf::Group(strata_wire::exact(self.program.groups.len() - 1)),
+            answer: AnswerOf::Group(strata_wire::exact(
+                self.program.groups.len().wrapping_sub(1),
+            )),
         };
         stream.shown.extend(scope.state);
         for (column, slot) in scope.emits {

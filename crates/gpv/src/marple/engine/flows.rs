@@ -130,7 +130,7 @@ impl Flows {
     /// Finds the numbers of vectors' flows.
     fn number<T: Tuple, G: Grouped<T>>(&mut self, switch: u32, groups: &[G]) {
         self.batch.read(switch, groups);
-        if self.flows.len() + groups.len() >= self.max as usize {
+        if self.flows.len().wrapping_add(groups.len()) >= self.max as usize {
             self.flows.clear();
             self.index.fill(NONE);
             self.batch.generation = self.batch.generation.wrapping_add(2);
@@ -158,7 +158,7 @@ impl Flows {
 
     #[inline(always)]
     fn find(&mut self, key: &Key, switch: u32, hash: u64) -> u32 {
-        let mask = self.index.len() - 1;
+        let mask = self.index.len().wrapping_sub(1);
         let mut at = self.place(hash);
         while self.index[at] != NONE {
             let entry = self.index[at];
@@ -168,7 +168,7 @@ impl Flows {
                     return number_of(entry);
                 }
             }
-            at = (at + 1) & mask;
+            at = at.wrapping_add(1) & mask;
         }
         let number: u32 = exact(self.flows.len());
         self.index[at] = entry_of(hash, number);
@@ -177,7 +177,7 @@ impl Flows {
             hash,
             switch,
         });
-        if self.flows.len() * 2 > self.index.len() {
+        if self.flows.len().wrapping_mul(2) > self.index.len() {
             self.grow();
         }
         number
@@ -185,12 +185,12 @@ impl Flows {
 
     #[cold]
     fn grow(&mut self) {
-        let mask = self.index.len() * 2 - 1;
-        self.index = vec![NONE; mask + 1];
+        let mask = self.index.len().wrapping_mul(2).wrapping_sub(1);
+        self.index = vec![NONE; mask.wrapping_add(1)];
         for (number, flow) in (0..).zip(&self.flows) {
             let mut at = self.place(flow.hash);
             while self.index[at] != NONE {
-                at = (at + 1) & mask;
+                at = at.wrapping_add(1) & mask;
             }
             self.index[at] = entry_of(flow.hash, number);
         }
@@ -199,7 +199,7 @@ impl Flows {
     #[inline(always)]
     #[allow(clippy::cast_possible_truncation, reason = "less than the places")]
     fn place(&self, hash: u64) -> usize {
-        (hash >> 32) as usize & (self.index.len() - 1)
+        (hash >> 32) as usize & self.index.len().wrapping_sub(1)
     }
 }
 

@@ -73,8 +73,9 @@ impl Groups {
     pub(super) fn records(&self) -> impl Iterator<Item = impl Iterator<Item = &u64>> {
         let (words, state) = (self.spec.key.len(), self.spec.state.len());
         (0..self.len()).map(move |group| {
-            let key = &self.keys[group * words..][..words];
-            key.iter().chain(&self.states[group * state..][..state])
+            let key = &self.keys[group.wrapping_mul(words)..][..words];
+            key.iter()
+                .chain(&self.states[group.wrapping_mul(state)..][..state])
         })
     }
 
@@ -88,7 +89,8 @@ impl Groups {
     pub(super) fn put_back(&mut self, registers: &Registers) {
         if self.held != NO_GROUP {
             let state = &self.spec.state;
-            let states = &mut self.states[self.held as usize * state.len()..][..state.len()];
+            let states =
+                &mut self.states[(self.held as usize).wrapping_mul(state.len())..][..state.len()];
             for (word, &register) in states.iter_mut().zip(state) {
                 *word = registers[usize::from(register)];
             }
@@ -123,7 +125,7 @@ impl Groups {
             found
         };
         let state = &self.spec.state;
-        let words = &self.states[group as usize * state.len()..][..state.len()];
+        let words = &self.states[(group as usize).wrapping_mul(state.len())..][..state.len()];
         for (&register, word) in state.iter().zip(words) {
             registers[usize::from(register)] = *word;
         }
@@ -145,7 +147,10 @@ impl Groups {
         }
         let flow = self.flow as usize;
         if flow >= self.of_flow.len() {
-            let len = (flow + 1).next_power_of_two().min(self.max as usize);
+            let len = flow
+                .wrapping_add(1)
+                .next_power_of_two()
+                .min(self.max as usize);
             self.of_flow.resize(len, NO_GROUP);
         }
         self.of_flow[flow] = group;
@@ -154,7 +159,7 @@ impl Groups {
     #[inline(always)]
     fn is_key(&self, group: u32, registers: &Registers) -> bool {
         let words = &self.spec.key;
-        let key = &self.keys[group as usize * words.len()..][..words.len()];
+        let key = &self.keys[(group as usize).wrapping_mul(words.len())..][..words.len()];
         words.iter().zip(key).fold(true, |same, (&at, word)| {
             same & (registers[usize::from(at)] == *word)
         })
@@ -167,26 +172,26 @@ impl Groups {
             Some(hash) => hash,
             None => self.hash_of(self.spec.key.iter().map(|&at| registers[usize::from(at)])),
         };
-        let mask = self.index.len() - 1;
+        let mask = self.index.len().wrapping_sub(1);
         let mut at = self.place(hash);
         while self.index[at] != NONE {
             let (tag, group) = halves(self.index[at]);
             if tag == tag_of(hash) && self.is_key(group, registers) {
                 return group;
             }
-            at = (at + 1) & mask;
+            at = at.wrapping_add(1) & mask;
         }
         if self.len == self.max {
             return NO_GROUP;
         }
         let group = self.len;
         self.index[at] = u64::from(tag_of(hash)) << 32 | u64::from(group);
-        self.len += 1;
+        self.len = self.len.wrapping_add(1);
         let key = self.spec.key.iter().map(|&at| registers[usize::from(at)]);
         self.keys.extend(key);
-        let words = self.states.len() + self.spec.state.len();
+        let words = self.states.len().wrapping_add(self.spec.state.len());
         self.states.resize(words, 0);
-        if self.len as usize * 4 > self.index.len() * 3 {
+        if (self.len as usize).wrapping_mul(4) > self.index.len().wrapping_mul(3) {
             self.grow();
         }
         group
@@ -216,9 +221,12 @@ impl Groups {
     #[inline(always)]
     fn fetch_group(&self, group: u32, with_key: bool) {
         let fetch = |words: &[u64], stride: usize| {
-            let first = group as usize * stride;
+            let first = (group as usize).wrapping_mul(stride);
             prefetch(words, first);
-            prefetch(words, first + stride.saturating_sub(1).min(LINE));
+            prefetch(
+                words,
+                first.wrapping_add(stride.saturating_sub(1).min(LINE)),
+            );
         };
         fetch(&self.states, self.spec.state.len());
         if with_key {
@@ -249,14 +257,14 @@ impl Groups {
 
     #[cold]
     fn grow(&mut self) {
-        let mask = self.index.len() * 2 - 1;
-        let before = std::mem::replace(&mut self.index, vec![NONE; mask + 1]);
-        self.shift -= 1;
+        let mask = self.index.len().wrapping_mul(2).wrapping_sub(1);
+        let before = std::mem::replace(&mut self.index, vec![NONE; mask.wrapping_add(1)]);
+        self.shift = self.shift.wrapping_sub(1);
         for entry in before.into_iter().filter(|&entry| entry != NONE) {
             // A place is fewer bits than the half of the hash that is there.
             let mut at = self.place(entry & !u64::from(u32::MAX));
             while self.index[at] != NONE {
-                at = (at + 1) & mask;
+                at = at.wrapping_add(1) & mask;
             }
             self.index[at] = entry;
         }
@@ -265,7 +273,7 @@ impl Groups {
 
 #[inline(always)]
 fn folded(a: u64, b: u64) -> u64 {
-    let product = u128::from(a) * u128::from(b);
+    let product = u128::from(a).wrapping_mul(u128::from(b));
     let (high, low) = ((product >> 64), product & u128::from(u64::MAX));
     #[allow(clippy::cast_possible_truncation, reason = "two halves")]
     let folded = high as u64 ^ low as u64;

@@ -105,7 +105,7 @@ impl Reader {
                 Ok(())
             }
             Some(kind @ ("split" | "leaf")) if !forest.trees.is_empty() => {
-                if forest.nodes.len() + self.tree.len() == NODES_MAX {
+                if forest.nodes.len().wrapping_add(self.tree.len()) == NODES_MAX {
                     return Err(format!("more than {NODES_MAX} nodes"));
                 }
                 let words: Vec<&str> = words.collect();
@@ -160,8 +160,8 @@ impl Reader {
             }
             forest.shares.push(shares);
         }
-        forest.leaves += 1;
-        Ok(Read::Leaf(forest.leaves - 1))
+        forest.leaves = forest.leaves.wrapping_add(1);
+        Ok(Read::Leaf(forest.leaves.wrapping_sub(1)))
     }
 
     /// Checks that children are there, each of one node, and lays the tree out level by level.
@@ -203,13 +203,13 @@ impl Reader {
                     at_most,
                     children,
                 } => {
-                    let left = root + order.len();
-                    order.extend(children.map(|child| (child, level + 1)));
+                    let left = root.wrapping_add(order.len());
+                    order.extend(children.map(|child| (child, level.wrapping_add(1))));
                     Node::new(threshold(at_most), left, feature)
                 }
-                Read::Leaf(leaf) => Node::new(leaf, root + next, LOWEST),
+                Read::Leaf(leaf) => Node::new(leaf, root.wrapping_add(next), LOWEST),
             });
-            next += 1;
+            next = next.wrapping_add(1);
         }
         Ok(())
     }
