@@ -21,7 +21,10 @@ pub const LINKED_HEAD_LEN_MAX: usize = linked_head_len(7);
 
 /// Bytes before the payload of a linked record with so many addresses.
 pub(crate) const fn linked_head_len(redundancy: u8) -> usize {
-    (8 + 4 * redundancy as usize).next_multiple_of(ALIGN)
+    (redundancy as usize)
+        .wrapping_mul(4)
+        .wrapping_add(8)
+        .next_multiple_of(ALIGN)
 }
 
 /// Records and their heads begin at multiples of this.
@@ -96,7 +99,9 @@ impl Form {
                 (block, linked_head_len(redundancy))
             }
         };
-        (room - PAGE_HEADER_LEN - head).min(RECORD_LEN_MAX)
+        room.saturating_sub(PAGE_HEADER_LEN)
+            .saturating_sub(head)
+            .min(RECORD_LEN_MAX)
     }
 }
 

@@ -117,7 +117,12 @@ impl StreamKey {
         let sip = [whole as u64, (whole >> 64) as u64];
         // Messages of 16 bytes: two words, and the length alone in the third.
         let word = |number: u64| siphash_words(sip, [purpose::HASH, number, 16 << 56]);
-        let pair = |number: u64| [word(2 * number), word(2 * number + 1)];
+        let pair = |number: u64| {
+            [
+                word(number.wrapping_mul(2)),
+                word(number.wrapping_mul(2).wrapping_add(1)),
+            ]
+        };
         let mut chunk = Box::new([[0; 2]; PAIRS]);
         for (number, keys) in (1..).zip(chunk.iter_mut()) {
             *keys = pair(number);
@@ -214,7 +219,7 @@ fn multiplied(message: [u64; 2], key: [u64; 2]) -> u128 {
         message[0].wrapping_add(key[0]),
         message[1].wrapping_add(key[1]),
     ];
-    u128::from(a) * u128::from(b)
+    u128::from(a).wrapping_mul(u128::from(b))
 }
 
 /// NH of at most a chunk; what is missing from its last 16 bytes are zeros.
@@ -250,7 +255,7 @@ fn word(bytes: &[u8]) -> u64 {
 #[inline]
 fn last(bytes: &[u8], len: usize) -> u64 {
     match bytes.last_chunk() {
-        Some(last) => u64::from_le_bytes(*last) >> (64 - 8 * len),
+        Some(last) => u64::from_le_bytes(*last) >> 64_usize.wrapping_sub(len.wrapping_mul(8)),
         None => bytes
             .iter()
             .rev()

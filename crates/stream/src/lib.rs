@@ -25,6 +25,7 @@
 //!
 //! Uses `wire`; `node` joins it to files, locks and clocks.
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 mod cursor;
 pub mod description;

@@ -50,20 +50,23 @@ impl LinkedWriter {
     }
 
     fn head_len(&self) -> usize {
-        (8 + 4 * self.redundancy).next_multiple_of(ALIGN)
+        self.redundancy
+            .wrapping_mul(4)
+            .wrapping_add(8)
+            .next_multiple_of(ALIGN)
     }
 
     /// Where a record goes: here, or at the next block's start.
     pub(crate) fn next_at(&self, at: usize, len: usize, page_bytes: usize) -> Option<usize> {
-        let whole = self.head_len() + len.next_multiple_of(ALIGN);
+        let whole = self.head_len().wrapping_add(len.next_multiple_of(ALIGN));
         let block_end = end_of_block(self.block_bytes, at, page_bytes);
-        let at = if at + whole <= block_end {
+        let at = if at.wrapping_add(whole) <= block_end {
             at
         } else {
             block_end
         };
         let end = end_of_block(self.block_bytes, at, page_bytes);
-        (at + whole <= end && at < page_bytes).then_some(at)
+        (at.wrapping_add(whole) <= end && at < page_bytes).then_some(at)
     }
 
     pub(crate) fn head(&self, at: usize, len: usize) -> ([u8; LINKED_HEAD_LEN_MAX], usize) {
@@ -86,7 +89,9 @@ impl LinkedWriter {
 /// Where the block of a place ends; at a block's end, the next one's.
 fn end_of_block(block_bytes: Option<u32>, at: usize, page_bytes: usize) -> usize {
     block_bytes.map_or(page_bytes, |block| {
-        (at + 1).next_multiple_of(exact(block)).min(page_bytes)
+        at.wrapping_add(1)
+            .next_multiple_of(exact(block))
+            .min(page_bytes)
     })
 }
 
@@ -127,19 +132,24 @@ impl<'p> Reader<'p> {
     }
 
     pub(crate) fn head_len(&self) -> usize {
-        (8 + 4 * self.redundancy).next_multiple_of(ALIGN)
+        self.redundancy
+            .wrapping_mul(4)
+            .wrapping_add(8)
+            .next_multiple_of(ALIGN)
     }
 
     /// What looks like a record at a place: its magic number, and it ends within its block.
     fn head_at(&self, at: usize) -> Option<Found> {
-        let head = self.page.get(at..at + self.head_len())?;
+        let head = self.page.get(at..at.wrapping_add(self.head_len()))?;
         let word = |bytes: &[u8; 4]| u32::from_le_bytes(*bytes);
         let words = head.as_chunks::<4>().0;
         let len = exact::<usize>(word(&words[1]));
         if word(&words[0]) != self.magic ^ exact::<u32>(at) || len > RECORD_LEN_MAX {
             return None;
         }
-        let end = at + self.head_len() + len.next_multiple_of(ALIGN);
+        let end = at
+            .wrapping_add(self.head_len())
+            .wrapping_add(len.next_multiple_of(ALIGN));
         let mut previous = [0; REDUNDANCY_MAX];
         for (to, from) in previous.iter_mut().zip(&words[2..][..self.redundancy]) {
             *to = word(from);
@@ -185,7 +195,7 @@ impl<'p> Reader<'p> {
         let mut known = Vec::new();
         let mut is_whole = true;
         let mut at = PAGE_HEADER_LEN;
-        while at + self.head_len() <= self.page.len() {
+        while at.wrapping_add(self.head_len()) <= self.page.len() {
             let record = self.head_at(at).filter(|record| agrees(record, &known));
             if let Some(record) = record {
                 known.push(at);
@@ -219,7 +229,7 @@ impl<'p> Reader<'p> {
         if self.redundancy == 0 {
             return None;
         }
-        let from = lost + self.head_len();
+        let from = lost.wrapping_add(self.head_len());
         (from..block_end).step_by(ALIGN).find_map(|at| {
             let record = self.head_at(at)?;
             let names_lost = addresses(&record.previous).any(|address| address == lost);
@@ -328,7 +338,8 @@ impl<'p> Reader<'p> {
             return (between > 0).then_some(Missing::Exact(between as u64));
         }
         let seen = lost.range(end..record.at).count().max(self.redundancy);
-        let max = (record.at - end) / self.head_len();
+        let between = record.at.saturating_sub(end);
+        let max = between.div_euclid(self.head_len());
         Some(Missing::Between {
             min: seen.min(max) as u64,
             max: max as u64,

@@ -255,8 +255,8 @@ impl<'a> Message<'a> {
                 put_cursor(out, cursor);
             }
         }
-        let len = exact::<u32>(out.len() - start - 4);
-        out[start..start + 4].copy_from_slice(&len.to_le_bytes());
+        let len = exact::<u32>(out.len().wrapping_sub(start).wrapping_sub(4));
+        out[start..start.wrapping_add(4)].copy_from_slice(&len.to_le_bytes());
     }
 
     /// Reads a frame without its length.
@@ -427,7 +427,8 @@ impl Frames {
         let Some(frame) = rest.get(..len) else {
             return Ok(None);
         };
-        self.at += 4 + len;
+        // Within the bytes: the frame was.
+        self.at = self.at.wrapping_add(len).wrapping_add(4);
         Message::parse(frame).map(Some)
     }
 }

@@ -140,7 +140,7 @@ impl PageWriter {
             return self.append_linked(blocks, payload);
         }
         self.append_sealed(blocks, payload, Kind::Record)?;
-        self.number += 1;
+        self.number = self.number.wrapping_add(1);
         Ok(())
     }
 
@@ -163,7 +163,7 @@ impl PageWriter {
 
     /// Fills the current block with zeros from the last record on; what was there is older.
     pub fn zero_rest<B: Blocks>(&self, blocks: &mut B) {
-        blocks.current()[self.at - self.block_start..].fill(0);
+        blocks.current()[self.at.wrapping_sub(self.block_start)..].fill(0);
     }
 
     #[inline]
@@ -173,19 +173,19 @@ impl PageWriter {
         payload: &[u8],
         kind: Kind,
     ) -> Result<(), AppendError<B::Error>> {
-        let whole = SEALED_HEAD_LEN + payload.len().next_multiple_of(ALIGN);
-        if whole > self.page_bytes - self.at {
+        let whole = SEALED_HEAD_LEN.wrapping_add(payload.len().next_multiple_of(ALIGN));
+        if whole > self.page_bytes.saturating_sub(self.at) {
             return Err(AppendError::Full);
         }
         let head = sealed::head(&self.key, self.at, self.number, kind, payload);
-        let start = self.at - self.block_start;
-        if let Some(room) = blocks.current().get_mut(start..start + whole) {
+        let start = self.at.wrapping_sub(self.block_start);
+        if let Some(room) = blocks.current().get_mut(start..start.wrapping_add(whole)) {
             let (to_head, rest) = room.split_at_mut(SEALED_HEAD_LEN);
             to_head.copy_from_slice(&head);
             let (to_payload, padding) = rest.split_at_mut(payload.len());
             to_payload.copy_from_slice(payload);
             padding.fill(0);
-            self.at += whole;
+            self.at = self.at.wrapping_add(whole);
             return Ok(());
         }
         Ok(self.put_record(blocks, &head, payload)?)
@@ -201,7 +201,7 @@ impl PageWriter {
         let whole_until = self.at;
         self.put_after(blocks, head, whole_until)?;
         self.put_after(blocks, payload, whole_until)?;
-        let padding = self.at.next_multiple_of(ALIGN) - self.at;
+        let padding = self.at.next_multiple_of(ALIGN).wrapping_sub(self.at);
         self.put_after(blocks, &[0; ALIGN][..padding], whole_until)
     }
 
@@ -216,14 +216,14 @@ impl PageWriter {
         let (head, head_len) = linked.head(at, payload.len());
         let whole_until = self.at;
         while self.at < at {
-            let padding = (at - self.at).min(ZEROS.len());
+            let padding = at.wrapping_sub(self.at).min(ZEROS.len());
             self.put_after(blocks, &ZEROS[..padding], whole_until)?;
         }
         self.put_record(blocks, &head[..head_len], payload)?;
         if let Some(linked) = &mut self.linked {
             linked.appended(at);
         }
-        self.number += 1;
+        self.number = self.number.wrapping_add(1);
         Ok(())
     }
 
@@ -239,16 +239,16 @@ impl PageWriter {
         whole_until: usize,
     ) -> Result<(), B::Error> {
         while !bytes.is_empty() {
-            let mut start = self.at - self.block_start;
+            let mut start = self.at.wrapping_sub(self.block_start);
             if start == blocks.current().len() {
                 blocks.full(whole_until, self.number)?;
                 self.block_start = self.at;
                 start = 0;
             }
             let block = blocks.current();
-            let now = bytes.len().min(block.len() - start);
-            block[start..start + now].copy_from_slice(&bytes[..now]);
-            self.at += now;
+            let now = bytes.len().min(block.len().wrapping_sub(start));
+            block[start..start.wrapping_add(now)].copy_from_slice(&bytes[..now]);
+            self.at = self.at.wrapping_add(now);
             bytes = &bytes[now..];
         }
         Ok(())

@@ -28,14 +28,19 @@ impl Recovered {
         let Some((&last, _)) = self.pages.last_key_value() else {
             return;
         };
-        let round = (last + 1).saturating_sub(geometry.pages_max());
+        let round = last.saturating_add(1).saturating_sub(geometry.pages_max());
         let first = round.max(oldest.map_or(round, |oldest| oldest.min(last)));
         let kept = self.pages.split_off(&first);
         let old = std::mem::replace(&mut self.pages, kept);
         self.unused.extend(old.into_values().map(|(page, _)| page));
         let allowed = retention
             .bytes
-            .map(|bytes| (bytes / u64::from(geometry.page_bytes)).max(2));
+            // A page has bytes.
+            .map(|bytes| {
+                bytes
+                    .div_euclid(u64::from(geometry.page_bytes.max(1)))
+                    .max(2)
+            });
         while allowed.is_some_and(|allowed| self.pages.len() as u64 > allowed) {
             if let Some((_, (page, _))) = self.pages.pop_first() {
                 self.unused.push(page);
@@ -54,9 +59,9 @@ impl Recovered {
     ) -> Option<u64> {
         let state = state?;
         let (&last, _) = self.pages.last_key_value()?;
-        let pages = (last + 1).saturating_sub(state.oldest);
+        let pages = last.saturating_add(1).saturating_sub(state.oldest);
         let page_bytes = u64::from(geometry.page_bytes);
-        let fits = |bytes: u64| pages < bytes / page_bytes;
+        let fits = |bytes: u64| pages < bytes.div_euclid(page_bytes.max(1));
         let is_short = pages < geometry.pages_max() && retention.bytes.is_none_or(fits);
         let is_true = state.is_clean || (retention.age.is_none() && is_short);
         is_true.then_some(state.oldest.min(last))

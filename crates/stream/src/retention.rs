@@ -32,10 +32,10 @@ pub fn expired(
     let pages = held.len();
     let allowed = retention
         .bytes
-        .map(|bytes| (bytes / u64::from(page_bytes)).max(1));
+        .map(|bytes| bytes.div_euclid(u64::from(page_bytes.max(1))).max(1));
     let by_bytes = allowed.map_or(0, |allowed| {
         let kept = usize::try_from(allowed).map_or(pages, |allowed| allowed.min(pages));
-        pages - kept
+        pages.wrapping_sub(kept)
     });
     let Some(age) = retention.age else {
         return by_bytes;

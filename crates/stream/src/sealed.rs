@@ -67,7 +67,9 @@ fn promised(key: &PageKey, page: &[u8], at: usize) -> Option<(u64, usize)> {
         return None;
     }
     let len = usize::try_from(head & ((1 << LEN_BITS) - 1)).ok()?;
-    let end = at + SEALED_HEAD_LEN + len.next_multiple_of(ALIGN);
+    let end = at
+        .wrapping_add(SEALED_HEAD_LEN)
+        .wrapping_add(len.next_multiple_of(ALIGN));
     (len <= RECORD_LEN_MAX && end <= page.len()).then_some((head & CHECKED_BITS, len))
 }
 
@@ -86,8 +88,8 @@ fn verified<'p>(
     head: u64,
     len: usize,
 ) -> Option<Sealed<'p>> {
-    let tag = u64::from_le_bytes(*page[at + 8..].first_chunk()?);
-    let payload = &page[at + SEALED_HEAD_LEN..][..len];
+    let tag = u64::from_le_bytes(*page[at.wrapping_add(8)..].first_chunk()?);
+    let payload = &page[at.wrapping_add(SEALED_HEAD_LEN)..][..len];
     if key.tag(at, head, payload) != tag {
         return None;
     }
@@ -97,7 +99,9 @@ fn verified<'p>(
         #[allow(clippy::cast_possible_truncation, reason = "24 bits")]
         number: (head >> NUMBER_SHIFT) as u32,
         payload,
-        end: at + SEALED_HEAD_LEN + len.next_multiple_of(ALIGN),
+        end: at
+            .wrapping_add(SEALED_HEAD_LEN)
+            .wrapping_add(len.next_multiple_of(ALIGN)),
     })
 }
 
@@ -105,14 +109,14 @@ fn verified<'p>(
 /// looks like records may be read; with none left, nothing more is found.
 pub(crate) fn search(key: &PageKey, page: &[u8], from: usize, budget: &mut usize) -> Option<usize> {
     let mut at = from.next_multiple_of(ALIGN);
-    while at + SEALED_HEAD_LEN <= page.len() {
+    while at.wrapping_add(SEALED_HEAD_LEN) <= page.len() {
         if let Some((head, len)) = promised(key, page, at) {
             *budget = budget.checked_sub(len)?;
             if verified(key, page, at, head, len).is_some() {
                 return Some(at);
             }
         }
-        at += ALIGN;
+        at = at.wrapping_add(ALIGN);
     }
     None
 }

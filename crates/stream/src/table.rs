@@ -41,6 +41,12 @@ impl Default for Geometry {
 
 const ENTRY_LEN: u32 = 8;
 
+/// How often a number holds another, which is not 0, and the rest.
+fn divided(number: u64, by: u64) -> (u64, u64) {
+    let parts = number.checked_div(by).zip(number.checked_rem(by));
+    parts.expect("tables have entries")
+}
+
 impl Geometry {
     /// That of the paper's evaluation (§5).
     pub const PAPER: Self = Self {
@@ -86,7 +92,7 @@ impl Geometry {
     /// Data pages of a stream at most.
     #[must_use]
     pub fn pages_max(self) -> u64 {
-        self.directory_entries() * self.table_entries()
+        self.directory_entries().wrapping_mul(self.table_entries())
     }
 
     /// The data page's bytes as a length.
@@ -98,11 +104,12 @@ impl Geometry {
     /// Where a page's entry is: in which round, directory entry and table entry.
     #[must_use]
     pub fn entry(self, index: u64) -> TableEntry {
-        let within = index % self.pages_max();
+        let (round, within) = divided(index, self.pages_max());
+        let (directory, table) = divided(within, self.table_entries());
         TableEntry {
-            round: index / self.pages_max(),
-            directory: exact(within / self.table_entries()),
-            table: exact(within % self.table_entries()),
+            round,
+            directory: exact(directory),
+            table: exact(table),
         }
     }
 }
@@ -187,7 +194,7 @@ impl TableWriter {
         let (table, directory) = match self.current {
             Some((directory, table)) if directory == entry.directory => (table, None),
             _ => {
-                let there = look_up(entry.directory * ENTRY_LEN)?;
+                let there = look_up(entry.directory.wrapping_mul(ENTRY_LEN))?;
                 match u32::try_from(there)
                     .ok()
                     .and_then(|there| there.checked_sub(1))
@@ -195,9 +202,12 @@ impl TableWriter {
                     Some(table) if table < self.tables => (table, None),
                     _ => {
                         let table = self.tables;
-                        self.tables += 1;
+                        self.tables = self.tables.wrapping_add(1);
                         let named = u64::from(table) + 1;
-                        (table, Some((entry.directory * ENTRY_LEN, named)))
+                        (
+                            table,
+                            Some((entry.directory.wrapping_mul(ENTRY_LEN), named)),
+                        )
                     }
                 }
             }
@@ -205,7 +215,11 @@ impl TableWriter {
         self.current = Some((entry.directory, table));
         Ok(TableUpdate {
             directory,
-            table: (table, entry.table * ENTRY_LEN, entry.of_page(page)),
+            table: (
+                table,
+                entry.table.wrapping_mul(ENTRY_LEN),
+                entry.of_page(page),
+            ),
         })
     }
 }

@@ -94,7 +94,7 @@ impl<'p> Page<'p> {
             page: self,
             reached,
             found: None,
-            budget: SEARCH_FACTOR * self.bytes.len(),
+            budget: SEARCH_FACTOR.wrapping_mul(self.bytes.len()),
             linked: reader.map(|reader| reader.records().into_iter()),
             pending: None,
         }
@@ -134,15 +134,15 @@ impl<'p> Walk<'_, 'p> {
                 }
             },
         };
-        self.reached.number += 1;
+        self.reached.number = self.reached.number.wrapping_add(1);
         self.reached.at = found.end;
-        let start = found.end - found.len.next_multiple_of(8);
+        let start = found.end.wrapping_sub(found.len.next_multiple_of(8));
         Some(Item::Record(Record {
             at: found.at,
             end: found.end,
             seq: None,
             time_ns: self.reached.time_ns,
-            payload: &self.page.bytes[start..start + found.len],
+            payload: &self.page.bytes[start..start.wrapping_add(found.len)],
         }))
     }
 
@@ -164,14 +164,14 @@ impl<'p> Iterator for Walk<'_, 'p> {
         let mut at = self.found.unwrap_or(self.reached.at);
         loop {
             let Some(read) = sealed::read(&self.page.key, self.page.bytes, at) else {
-                if at + SEALED_HEAD_LEN > self.page.bytes.len() {
+                if at.wrapping_add(SEALED_HEAD_LEN) > self.page.bytes.len() {
                     return None;
                 }
                 at = self.search(at)?;
                 continue;
             };
             if read.number > self.reached.number {
-                let missing = u64::from(read.number - self.reached.number);
+                let missing = u64::from(read.number.wrapping_sub(self.reached.number));
                 self.reached.number = read.number;
                 self.found = Some(at);
                 return Some(Item::Missing(Missing::Exact(missing)));
@@ -185,11 +185,16 @@ impl<'p> Iterator for Walk<'_, 'p> {
                 at = read.end;
                 continue;
             }
-            self.reached.number = read.number + 1;
+            self.reached.number = read.number.wrapping_add(1);
             return Some(Item::Record(Record {
                 at,
                 end: read.end,
-                seq: Some(self.page.header.first_seq + u64::from(read.number)),
+                seq: Some(
+                    self.page
+                        .header
+                        .first_seq
+                        .wrapping_add(u64::from(read.number)),
+                ),
                 time_ns: self.reached.time_ns,
                 payload: read.payload,
             }));

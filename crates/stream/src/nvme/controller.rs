@@ -43,11 +43,11 @@ impl Capabilities {
     /// Reads the register.
     #[must_use]
     pub fn parse(cap: u64) -> Self {
-        let field = |shift: u32, bits: u32| cap >> shift & ((1 << bits) - 1);
+        let field = |shift: u32, bits: u32| cap >> shift & (1_u64 << bits).wrapping_sub(1);
         Self {
-            depth_max: strata_wire::exact::<u32>(field(0, 16)) + 1,
+            depth_max: strata_wire::exact::<u32>(field(0, 16)).wrapping_add(1),
             // In units of 500 ms; 0 is not a time that a controller can keep.
-            ready_limit_ns: field(24, 8).max(1) * 500_000_000,
+            ready_limit_ns: field(24, 8).max(1).wrapping_mul(500_000_000),
             stride: 4 << field(32, 4),
             is_usable: field(48, 4) == 0 && field(37, 1) == 1,
         }
@@ -56,8 +56,9 @@ impl Capabilities {
     /// Where the doorbells of a queue pair are: its tail, its head.
     #[must_use]
     pub fn bells(&self, queue: u16) -> (u64, u64) {
-        let tail = register::BELLS + 2 * u64::from(queue) * self.stride;
-        (tail, tail + self.stride)
+        let tail = register::BELLS
+            .wrapping_add(u64::from(queue).wrapping_mul(2).wrapping_mul(self.stride));
+        (tail, tail.wrapping_add(self.stride))
     }
 }
 
@@ -131,7 +132,7 @@ impl Enable {
             (2..=4096).contains(&depth),
             "an admin queue of {depth} entries"
         );
-        let sizes = u32::from(depth - 1);
+        let sizes = u32::from(depth.wrapping_sub(1));
         let halves = |address: u64| {
             let [a, b, c, d, high @ ..] = address.to_le_bytes();
             [u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes(high)]
@@ -183,8 +184,8 @@ impl Enable {
             },
             State::Writing(number) => {
                 let (at, value) = self.writes[number];
-                self.state = match number + 1 < self.writes.len() {
-                    true => State::Writing(number + 1),
+                self.state = match number.wrapping_add(1) < self.writes.len() {
+                    true => State::Writing(number.wrapping_add(1)),
                     false => State::Enabling(now_ns.saturating_add(self.limit_ns)),
                 };
                 Ok(Step::Write { at, value })

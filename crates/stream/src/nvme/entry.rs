@@ -72,12 +72,12 @@ fn u32_at(entry: &[u8], at: usize) -> u32 {
 }
 
 fn u64_at(entry: &[u8], at: usize) -> u64 {
-    u64::from(u32_at(entry, at)) | u64::from(u32_at(entry, at + 4)) << 32
+    u64::from(u32_at(entry, at)) | u64::from(u32_at(entry, at.wrapping_add(4))) << 32
 }
 
 /// A queue's size, 0-based, and its id, as dword 10 has them.
 fn size_and_id(depth: u16, id: u16) -> u32 {
-    u32::from(depth - 1) << 16 | u32::from(id)
+    u32::from(depth.checked_sub(1).expect("a queue has entries")) << 16 | u32::from(id)
 }
 
 impl Command {
@@ -89,7 +89,7 @@ impl Command {
             namespace,
             prps,
             // 0-based.
-            dwords: [low, high, u32::from(blocks - 1), 0, 0, 0],
+            dwords: [low, high, u32::from(blocks.wrapping_sub(1)), 0, 0, 0],
         }
     }
 
@@ -150,7 +150,8 @@ impl Command {
     /// If there are none.
     #[must_use]
     pub fn ask_queues(pairs: u16) -> Self {
-        let pairs = u32::from(pairs - 1);
+        let pairs = pairs.checked_sub(1).expect("one queue pair at least");
+        let pairs = u32::from(pairs);
         Self::admin(
             opcode::SET_FEATURES,
             0,
@@ -207,7 +208,9 @@ impl Command {
     #[must_use]
     pub fn emit(&self, id: u16) -> [u8; ENTRY_LEN] {
         let mut bytes = [0; ENTRY_LEN];
-        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+        let mut put = |at: usize, field: &[u8]| {
+            bytes[at..][..field.len()].copy_from_slice(field);
+        };
         put(0, &[self.opcode, 0]);
         put(2, &id.to_le_bytes());
         put(4, &self.namespace.to_le_bytes());
@@ -229,7 +232,9 @@ impl Command {
                 prp1: u64_at(entry, 24),
                 prp2: u64_at(entry, 32),
             },
-            dwords: std::array::from_fn(|number| u32_at(entry, 40 + 4 * number)),
+            dwords: std::array::from_fn(|number| {
+                u32_at(entry, number.wrapping_mul(4).wrapping_add(40))
+            }),
         };
         (u16::from_le_bytes([entry[2], entry[3]]), command)
     }
@@ -331,7 +336,7 @@ impl Completion {
     /// Reads a slot, whether it holds one of this lap or not.
     #[must_use]
     pub fn parse(slot: &[u8; SLOT_LEN]) -> Self {
-        let u16_at = |at: usize| u16::from_le_bytes([slot[at], slot[at + 1]]);
+        let u16_at = |at: usize| u16::from_le_bytes([slot[at], slot[at.wrapping_add(1)]]);
         let [code, kind] = (u16_at(14) >> 1).to_le_bytes();
         Self {
             result: u32_at(slot, 0),
@@ -357,12 +362,12 @@ impl Completion {
             | u16::from(self.status.kind & 7) << 9
             | u16::from(self.status.is_final) << 15;
         for (at, field) in [
-            (8, self.head),
+            (8_usize, self.head),
             (10, self.queue),
             (12, self.command),
             (14, status),
         ] {
-            bytes[at..at + 2].copy_from_slice(&field.to_le_bytes());
+            bytes[at..at.wrapping_add(2)].copy_from_slice(&field.to_le_bytes());
         }
         bytes
     }

@@ -46,8 +46,8 @@ impl Label {
     pub fn emit(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..8].copy_from_slice(&MAGIC);
-        for (at, word) in [(8, self.id), (16, self.created_ns), (24, self.blocks)] {
-            bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        for (at, word) in [(8_usize, self.id), (16, self.created_ns), (24, self.blocks)] {
+            bytes[at..at.wrapping_add(8)].copy_from_slice(&word.to_le_bytes());
         }
         let check = siphash24([0, 0], &bytes[..32]);
         bytes[32..].copy_from_slice(&check.to_le_bytes());

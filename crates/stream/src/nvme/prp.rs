@@ -66,8 +66,8 @@ pub enum PrpError {
 pub fn list_pages(data_pages: usize) -> usize {
     match data_pages {
         0..=2 => 0,
-        pages if pages - 1 <= ENTRIES => 1,
-        pages => (pages - 2).div_ceil(ENTRIES - 1),
+        pages if pages.wrapping_sub(1) <= ENTRIES => 1,
+        pages => pages.wrapping_sub(2).div_ceil(ENTRIES - 1),
     }
 }
 
@@ -88,7 +88,9 @@ impl Prps {
         if u64::from(offset) >= PAGE || !offset.is_multiple_of(4) {
             return Err(PrpError::Offset(offset));
         }
-        let needed = (u64::from(offset) + u64::from(len)).div_ceil(PAGE);
+        let needed = u64::from(offset)
+            .wrapping_add(u64::from(len))
+            .div_ceil(PAGE);
         let given = pages.len() as u64;
         if len == 0 || needed != given {
             return Err(PrpError::Pages {
@@ -117,7 +119,7 @@ impl Prps {
         {
             return Err(PrpError::Unaligned(wrong));
         }
-        let prp1 = pages[0].0 + u64::from(offset);
+        let prp1 = pages[0].0.wrapping_add(u64::from(offset));
         let rest = &pages[1..];
         let prp2 = match (rest, list) {
             ([], _) => 0,
@@ -133,7 +135,7 @@ impl Prps {
 
 fn write_list(mut rest: &[Page], list: &[ListPage], memory: &mut impl Memory) {
     for (number, page) in list.iter().enumerate() {
-        let next = list.get(number + 1);
+        let next = list.get(number.wrapping_add(1));
         let count = match next {
             Some(_) => ENTRIES - 1,
             None => rest.len(),

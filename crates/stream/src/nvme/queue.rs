@@ -235,24 +235,24 @@ impl QueuePair {
     }
 
     fn after(&self, place: u16) -> u16 {
-        if place + 1 == self.depth {
+        if place.wrapping_add(1) == self.depth {
             0
         } else {
-            place + 1
+            place.wrapping_add(1)
         }
     }
 
     /// Entries from one place on to another.
     fn between(&self, from: u16, to: u16) -> u16 {
         if to >= from {
-            to - from
+            to.wrapping_sub(from)
         } else {
-            to + (self.depth - from)
+            to.wrapping_add(self.depth.wrapping_sub(from))
         }
     }
 
     fn slot_of(&self, id: u16) -> usize {
-        usize::from(id) & (self.in_flight.len() - 1)
+        usize::from(id) & self.in_flight.len().wrapping_sub(1)
     }
 
     /// How many commands may be given now.
@@ -263,8 +263,11 @@ impl QueuePair {
         }
         // An entry that the controller has read may be written over, but there must be room for all
         // completions too.
-        let entries = self.depth - 1 - self.between(self.read, self.tail);
-        entries.min(self.depth - 1 - self.count)
+        let entries = self
+            .depth
+            .saturating_sub(1)
+            .saturating_sub(self.between(self.read, self.tail));
+        entries.min(self.depth.saturating_sub(1).saturating_sub(self.count))
     }
 
     /// Writes the entry of a command; the controller hears of it with [`QueuePair::ring`].
@@ -298,8 +301,11 @@ impl QueuePair {
             deadline_ns,
             is_aborted: false,
         });
-        self.count += 1;
-        let at = self.places.submissions + u64::from(self.tail) * ENTRY_LEN as u64;
+        self.count = self.count.wrapping_add(1);
+        let at = self
+            .places
+            .submissions
+            .wrapping_add(u64::from(self.tail).wrapping_mul(ENTRY_LEN as u64));
         memory.write(at, &command.emit(id));
         self.tail = self.after(self.tail);
         Ok(id)
@@ -368,8 +374,11 @@ impl QueuePair {
     /// flight. Up to the queue's end: the rest is read after that.
     #[must_use]
     pub fn look(&self) -> Option<(u64, usize)> {
-        let entries = self.count.min(self.depth - self.head);
-        let at = self.places.completions + u64::from(self.head) * SLOT_LEN as u64;
+        let entries = self.count.min(self.depth.wrapping_sub(self.head));
+        let at = self
+            .places
+            .completions
+            .wrapping_add(u64::from(self.head).wrapping_mul(SLOT_LEN as u64));
         let is_wanted = entries > 0 && self.failed.is_none();
         is_wanted.then(|| (at, usize::from(entries) * SLOT_LEN))
     }
@@ -389,7 +398,7 @@ impl QueuePair {
         if !rest.is_empty() || bytes.len() > asked {
             return self.fail(Fault::Read(bytes.len()));
         }
-        let mut count = 0;
+        let mut count: u16 = 0;
         for slot in slots {
             let completion = Completion::parse(slot);
             if completion.phase != self.phase {
@@ -399,7 +408,7 @@ impl QueuePair {
                 break;
             };
             done(ended);
-            count += 1;
+            count = count.wrapping_add(1);
         }
         Ok(count)
     }
@@ -416,7 +425,7 @@ impl QueuePair {
         let is_head =
             completion.head < self.depth && self.between(self.read, completion.head) <= told;
         if !is_queue || !is_head {
-            self.torn += 1;
+            self.torn = self.torn.wrapping_add(1);
             if self.torn < TORN_MAX {
                 return Ok(None);
             }
@@ -427,7 +436,7 @@ impl QueuePair {
         }
         self.torn = 0;
         self.in_flight[slot] = None;
-        self.count -= 1;
+        self.count = self.count.saturating_sub(1);
         self.read = completion.head;
         self.head = self.after(self.head);
         if self.head == 0 {
@@ -470,6 +479,6 @@ impl QueuePair {
     #[must_use]
     pub fn bytes(&self) -> (usize, usize) {
         let depth = exact::<usize>(self.depth);
-        (depth * ENTRY_LEN, depth * SLOT_LEN)
+        (depth.wrapping_mul(ENTRY_LEN), depth.wrapping_mul(SLOT_LEN))
     }
 }
