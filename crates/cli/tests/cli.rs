@@ -626,6 +626,103 @@ fn a_truncated_capture_is_recorded_up_to_its_end_with_a_warning() {
     );
 }
 
+/// One interface, whose times are microseconds, and a packet of 60 bytes at each of these.
+fn pcapng_at(times_us: &[u64]) -> Vec<u8> {
+    let words = |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|w| w.to_le_bytes()).collect() };
+    let mut bytes = words(&[0x0a0d_0d0a, 28, 0x1a2b_3c4d, 1, !0, !0, 28, 1, 20, 1, 0, 20]);
+    for time in times_us {
+        let [low, high] = [time & u64::from(u32::MAX), time >> 32];
+        let [low, high] = [low, high].map(|half| u32::try_from(half).unwrap());
+        bytes.extend(words(&[6, 92, 0, high, low, 60, 60]));
+        bytes.extend([0; 60]);
+        bytes.extend(words(&[92]));
+    }
+    bytes
+}
+
+/// Out of a log, compacted or not, times that it cannot hold come as the file has them.
+#[test]
+fn times_after_the_year_2554_come_out_as_they_went_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    const FAR: u64 = 18_446_744_073_709_500_000;
+    let times = [1_700_000_000_000_000, FAR, FAR + 3, FAR - 2, FAR + 40];
+    std::fs::write(at("far.pcapng"), pcapng_at(&times)).unwrap();
+    let mut command = record(at("far.pcapng"), at("log"));
+    let output = run(command.args(["--mode", "log-all"]));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        output.status.success() && said.contains("4 times in this file"),
+        "{said}"
+    );
+    let times = |file: &Path| {
+        let of = |line: String| {
+            let (time, _) = line.split_once('\t').unwrap();
+            // Of six digits or nine.
+            time.trim_end_matches('0').to_owned()
+        };
+        let mut times: Vec<String> = tshark(file, "frame").into_iter().map(of).collect();
+        times.sort_unstable();
+        times
+    };
+    for compacted in [false, true] {
+        if compacted {
+            ok(strata().arg("compact").arg(at("log")));
+        }
+        ok(strata()
+            .arg("export")
+            .arg(at("log"))
+            .arg("-w")
+            .arg(at("out.pcapng")));
+        assert_eq!(
+            times(&at("out.pcapng")),
+            times(&at("far.pcapng")),
+            "{compacted}"
+        );
+        ok(strata().arg("verify").arg(at("log")));
+    }
+    let told = fails(
+        strata()
+            .arg("export")
+            .arg(at("log"))
+            .arg("-w")
+            .arg(at("out.pcap")),
+    );
+    assert!(told.contains("write pcapng"), "{told}");
+}
+
+/// The packets of the others, and of the damaged ones up to their damage, are recorded, and all that is
+/// damaged is named.
+#[test]
+fn of_several_captures_damaged_ones_end_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let whole = pcapng_at(&[1, 2, 3, 4, 5]);
+    let damaged = [&whole[..], &[0xff; 40]].concat();
+    for (name, bytes) in [("one", &damaged), ("two", &whole), ("three", &damaged)] {
+        std::fs::write(at(name), bytes).unwrap();
+    }
+    let mut command = record(at("one"), at("log"));
+    let told = fails(
+        command
+            .arg("-r")
+            .arg(at("two"))
+            .arg("-r")
+            .arg(at("three"))
+            .args(["--mode", "log-all"]),
+    );
+    for name in ["one, byte 508", "three, byte 508"] {
+        assert!(told.contains(name), "{told}");
+    }
+    assert!(!told.contains("two, byte"), "{told}");
+    ok(strata()
+        .arg("export")
+        .arg(at("log"))
+        .arg("-w")
+        .arg(at("out.pcapng")));
+    assert_eq!(tshark(&at("out.pcapng"), "frame").len(), 15);
+}
+
 /// Ctrl-C: what was read is recorded, the log closed and the summary printed.
 #[test]
 fn interrupted_the_log_is_closed_properly() {
