@@ -3,6 +3,7 @@
 mod change;
 mod look;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -179,9 +180,14 @@ struct LogIn {
     token: String,
 }
 
-async fn log_in(State(app): Shared, given: Body) -> Result<Response, Refused> {
+async fn log_in(
+    State(app): Shared,
+    peer: Option<Extension<SocketAddr>>,
+    given: Body,
+) -> Result<Response, Refused> {
     let given: LogIn = body(given).await?;
-    let (cookie, who) = trust::log_in(&app.gate, &given.token)?;
+    let peer = peer.map(|Extension(peer)| peer.ip());
+    let (cookie, who) = trust::log_in(&app.gate, peer, &given.token)?;
     app.audit.note(&who.name, "logged in", "");
     Ok(([(header::SET_COOKIE, cookie)], Json(session_of(&app, &who))).into_response())
 }

@@ -16,7 +16,7 @@ use crate::work::Work;
 pub(crate) struct App {
     pub(crate) spec: Spec,
     pub(crate) gate: Arc<Gate>,
-    pub(crate) audit: Audit,
+    pub(crate) audit: Arc<Audit>,
     pub(crate) logs: Logs,
     pub(crate) recorders: Vec<Arc<Recorder>>,
     pub(crate) searches: Searches,
@@ -30,9 +30,11 @@ impl App {
         let sockets = spec.sockets.iter().enumerate();
         let recorders = sockets.map(|(id, socket)| Arc::new(Recorder::new(id, socket)));
         let (open, open_stored) = (Arc::clone(&spec.open), Arc::clone(&spec.open_stored));
+        let audit = Arc::new(Audit::new(Arc::clone(&spec.audit)));
+        let login = (spec.login.clone(), Arc::clone(&audit));
         Self {
-            gate: Arc::new(Gate::new(spec.login.clone(), address, spec.tls.is_some())),
-            audit: Audit::new(Arc::clone(&spec.audit)),
+            gate: Arc::new(Gate::new(login, address, spec.tls.is_some())),
+            audit,
             logs: Logs::new(&spec.logs, open, open_stored),
             recorders: recorders.collect(),
             searches: Searches::default(),

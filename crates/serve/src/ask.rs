@@ -16,6 +16,8 @@ use crate::child::{self, Answered, NoAnswer};
 use crate::refused::Refused;
 use crate::saved::{Language, QUESTION_BYTES_MAX};
 use crate::search::quoted;
+use crate::shape::Shape;
+use crate::times;
 
 /// The program for SQL.
 const SQL: &str = "strata-sql";
@@ -105,7 +107,11 @@ pub(crate) fn askable(app: &App) -> Value {
 
 /// The program that answers a question, and its arguments: each value in one word, since it may begin
 /// with a dash.
-fn command(app: &App, asked: &Question, dir: &str) -> Result<(PathBuf, Vec<String>), Refused> {
+fn command(
+    app: &App,
+    asked: &Question,
+    (dir, shape): (&str, &Shape),
+) -> Result<(PathBuf, Vec<String>), Refused> {
     let key = app.spec.key.as_ref();
     let key = key.map(|key| format!("--key={}", key.display()));
     match asked.language {
@@ -127,6 +133,12 @@ fn command(app: &App, asked: &Question, dir: &str) -> Result<(PathBuf, Vec<Strin
             for (name, value) in &asked.params {
                 arguments.push(format!("--param={name}={value}"));
             }
+            arguments.extend(
+                shape
+                    .sort
+                    .as_ref()
+                    .map(|column| format!("--sort=-{column}")),
+            );
             arguments.extend([String::from("--"), dir.to_owned()]);
             Ok((app.spec.program.clone(), arguments))
         }
@@ -134,7 +146,7 @@ fn command(app: &App, asked: &Question, dir: &str) -> Result<(PathBuf, Vec<Strin
 }
 
 /// The same for a shell, for people.
-fn shown(asked: &Question, dir: &str) -> String {
+fn shown(asked: &Question, dir: &str, shape: &Shape) -> String {
     let (dir, text) = (quoted(dir), quoted(&asked.text));
     match asked.language {
         Language::Sql => format!("strata query {dir} {text}"),
@@ -142,7 +154,10 @@ fn shown(asked: &Question, dir: &str) -> String {
             let params = asked.params.iter();
             let params = params
                 .map(|(name, value)| format!(" --param {}", quoted(&format!("{name}={value}"))));
-            format!("strata ask {dir} {text}{}", params.collect::<String>())
+            let sort = shape.sort.as_ref();
+            let sort = sort.map(|column| format!(" --sort {}", quoted(&format!("-{column}"))));
+            let params: String = params.chain(sort).collect();
+            format!("strata ask {dir} {text}{params}")
         }
     }
 }
@@ -154,7 +169,17 @@ pub(crate) async fn ask(app: &App, asked: &Question) -> Result<Value, Refused> {
         return Err(Refused::invalid("text", error));
     }
     let dir = app.logs.dir(&asked.log)?.display().to_string();
-    let (program, arguments) = command(app, asked, &dir)?;
+    let shape = match asked.language {
+        Language::Sql => Shape::of_sql(&asked.text),
+        Language::Marple => {
+            let params = asked.params.iter();
+            Shape::of_marple(
+                &asked.text,
+                params.map(|(name, value)| (name.as_str(), value.as_str())),
+            )
+        }
+    };
+    let (program, arguments) = command(app, asked, (&dir, &shape))?;
     let rows_max = asked.rows_max.unwrap_or(ROWS_USUAL).clamp(1, ROWS_MAX);
     let _turn = app.work.turn().await?;
     let since = Instant::now();
@@ -172,9 +197,9 @@ pub(crate) async fn ask(app: &App, asked: &Question) -> Result<Value, Refused> {
     if !answered.succeeded && answered.output.is_empty() {
         return Err(Refused::invalid("text", answered.said.trim()));
     }
-    let mut answer = table(&answered, rows_max)?;
+    let mut answer = table(&answered, rows_max, &shape)?;
     answer["seconds"] = json!(since.elapsed().as_secs_f64());
-    answer["command"] = json!(shown(asked, &dir));
+    answer["command"] = json!(shown(asked, &dir, &shape));
     let notes = answered
         .said
         .lines()
@@ -184,14 +209,18 @@ pub(crate) async fn ask(app: &App, asked: &Question) -> Result<Value, Refused> {
     Ok(answer)
 }
 
-/// An answer in CSV as columns and rows.
-fn table(answered: &Answered, rows_max: usize) -> Result<Value, Refused> {
+/// An answer in CSV as columns and rows; where the question leaves the order open, by the first amount,
+/// largest first.
+fn table(answered: &Answered, rows_max: usize, shape: &Shape) -> Result<Value, Refused> {
     let wrong =
         |error: csv::Error| Refused::internal(format!("the answer is not understood: {error}"));
     let mut whole = &answered.output[..];
     if answered.is_cut {
         let end = whole.iter().rposition(|byte| *byte == b'\n');
-        whole = &whole[..end.map_or(0, |end| end + 1)];
+        whole = match end {
+            Some(end) => &whole[..=end],
+            None => &[],
+        };
     }
     let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(whole);
     let names: Vec<String> = reader
@@ -216,14 +245,45 @@ fn table(answered: &Answered, rows_max: usize) -> Result<Value, Refused> {
         }
         rows.push(record.map_err(wrong)?);
     }
-    let kinds: Vec<&str> = (0..names.len()).map(|at| kind(&rows, at)).collect();
-    let columns = names.iter().zip(&kinds);
-    let columns = columns.map(|(name, kind)| json!({"name": name, "type": kind}));
+    let kind = |at| match shape.is_time(at) {
+        true => "time",
+        false => kind(&rows, at),
+    };
+    let kinds: Vec<&str> = (0..names.len()).map(kind).collect();
+    let is_measure = |at: usize| kinds[at] == "number" && shape.is_measure(at, &names[at]);
+    let measures: Vec<usize> = (0..names.len()).filter(|at| is_measure(*at)).collect();
+    let number = |row: &csv::StringRecord, at| {
+        let text = row.get(at).unwrap_or("");
+        text.parse::<f64>().ok()
+    };
+    if !shape.is_ordered
+        && let Some(&first) = measures.first()
+    {
+        // Stable: rows with the same amount stay as they came.
+        rows.sort_by(|a, b| {
+            let amount = |row| number(row, first).unwrap_or(f64::NEG_INFINITY);
+            amount(b).total_cmp(&amount(a))
+        });
+    }
+    let falls = |at: &usize| {
+        let pairs = rows.windows(2);
+        pairs
+            .map(|two| (number(&two[0], *at), number(&two[1], *at)))
+            .all(|(a, b)| a >= b)
+    };
+    let sorted = measures.iter().copied().find(falls);
+    let columns = names.iter().zip(&kinds).enumerate();
+    let columns = columns.map(
+        |(at, (name, kind))| json!({"name": name, "type": kind, "measure": measures.contains(&at)}),
+    );
     let cells = rows.iter().map(|row| {
         let cells = kinds.iter().enumerate().map(|(at, kind)| {
             let text = row.get(at).unwrap_or("");
             match *kind {
                 _ if text.is_empty() => Value::Null,
+                "time" if shape.is_time(at) => {
+                    json!(text.parse().map_or_else(|_| text.to_owned(), times::text))
+                }
                 "number" => json!(text.parse::<f64>().ok()),
                 "bool" => json!(text == "true"),
                 _ => json!(text),
@@ -234,6 +294,7 @@ fn table(answered: &Answered, rows_max: usize) -> Result<Value, Refused> {
     Ok(json!({
         "columns": columns.collect::<Vec<_>>(),
         "rows": cells.collect::<Vec<_>>(),
+        "sorted_by": sorted,
         "truncated": truncated,
     }))
 }
@@ -273,8 +334,12 @@ mod tests {
             said: String::new(),
             succeeded: true,
         };
+        let unknown = Shape {
+            is_ordered: true,
+            ..Shape::default()
+        };
         let csv = "name,count,big,at,ok\n\"a,b\",1,9007199254740993,2026-01-31T13:00:00Z,true\nx,,1,,false\n";
-        let read = table(&answered(csv, false), 10).unwrap();
+        let read = table(&answered(csv, false), 10, &unknown).unwrap();
         let kinds: Vec<&Value> = read["columns"]
             .as_array()
             .unwrap()
@@ -285,14 +350,36 @@ mod tests {
         assert_eq!(read["rows"][0][0], "a,b");
         assert_eq!(read["rows"][1][1], Value::Null);
         assert_eq!(
-            table(&answered(csv, false), 1).unwrap()["rows"]
+            table(&answered(csv, false), 1, &unknown).unwrap()["rows"]
                 .as_array()
                 .unwrap()
                 .len(),
             1
         );
-        let cut = table(&answered("a,b\n1,2\n3,", true), 10).unwrap();
+        let cut = table(&answered("a,b\n1,2\n3,", true), 10, &unknown).unwrap();
         assert_eq!(cut["rows"], json!([[1.0, 2.0]]));
         assert!(cut["truncated"].as_str().unwrap().contains("MiB"));
+        // The amount orders, not the port, unless the question has an order of its own.
+        let csv = "dst_port,count(*)\n1,2\n9,30\n5,4\n";
+        let rows = |shape: &Shape| {
+            let read = table(&answered(csv, false), 10, shape).unwrap();
+            (
+                read["rows"].clone(),
+                read["sorted_by"].clone(),
+                read["columns"].clone(),
+            )
+        };
+        let (by_amount, sorted, columns) = rows(&Shape::of_sql(
+            "select dst_port, count(*) from packets group by 1",
+        ));
+        assert_eq!(by_amount, json!([[9.0, 30.0], [5.0, 4.0], [1.0, 2.0]]));
+        assert_eq!(sorted, 1);
+        assert_eq!(
+            (&columns[0]["measure"], &columns[1]["measure"]),
+            (&json!(false), &json!(true))
+        );
+        let (as_asked, sorted, _) = rows(&unknown);
+        assert_eq!(as_asked, json!([[1.0, 2.0], [9.0, 30.0], [5.0, 4.0]]));
+        assert_eq!(sorted, Value::Null);
     }
 }

@@ -1,4 +1,4 @@
-//! Who changed what, and who looked at payload.
+//! Who changed what, who looked at payload, and who could not log in.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,9 +10,11 @@ use crate::times::now;
 
 /// Most events kept, and most bytes of each text of one.
 const EVENTS_MAX: usize = 1000;
+/// Most failed logins kept, beside the others: strangers push out nothing that was done.
+const FAILED_MAX: usize = 200;
 const TEXT_BYTES_MAX: usize = 4 << 10;
 
-/// A change, or a look at payload.
+/// A change, a look at payload, or a failed login.
 #[derive(Clone, Debug, Serialize)]
 pub struct AuditEvent {
     /// When, RFC 3339.
@@ -25,12 +27,13 @@ pub struct AuditEvent {
     pub why: String,
 }
 
-/// Told of every change and look at payload.
+/// Told of every change, look at payload and failed login.
 pub type TellAudit = dyn Fn(&AuditEvent) + Send + Sync;
 
 /// The latest events, and who else is told of them.
 pub(crate) struct Audit {
     latest: Mutex<VecDeque<AuditEvent>>,
+    failed: Mutex<VecDeque<AuditEvent>>,
     told: Arc<TellAudit>,
 }
 
@@ -38,11 +41,25 @@ impl Audit {
     pub(crate) fn new(told: Arc<TellAudit>) -> Self {
         Self {
             latest: Mutex::default(),
+            failed: Mutex::default(),
             told,
         }
     }
 
     pub(crate) fn note(&self, who: &str, what: &str, why: &str) {
+        self.keep((&self.latest, EVENTS_MAX), (who, what, why));
+    }
+
+    /// Notes a failed login, of which there may be any number.
+    pub(crate) fn note_failed(&self, who: &str, what: &str, why: &str) {
+        self.keep((&self.failed, FAILED_MAX), (who, what, why));
+    }
+
+    fn keep(
+        &self,
+        (events, most): (&Mutex<VecDeque<AuditEvent>>, usize),
+        (who, what, why): (&str, &str, &str),
+    ) {
         let event = AuditEvent {
             at: now(),
             who: start_of(who, TEXT_BYTES_MAX).to_owned(),
@@ -50,16 +67,23 @@ impl Audit {
             why: start_of(why, TEXT_BYTES_MAX).to_owned(),
         };
         (self.told)(&event);
-        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
-        if latest.len() == EVENTS_MAX {
-            latest.pop_front();
+        let mut events = events.lock().unwrap_or_else(PoisonError::into_inner);
+        if events.len() == most {
+            events.pop_front();
         }
-        latest.push_back(event);
+        events.push_back(event);
     }
 
     /// Newest first.
     pub(crate) fn latest(&self) -> Vec<AuditEvent> {
-        let latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
-        latest.iter().rev().cloned().collect()
+        let of = |events: &Mutex<VecDeque<AuditEvent>>| {
+            let events = events.lock().unwrap_or_else(PoisonError::into_inner);
+            events.iter().rev().cloned().collect::<Vec<_>>()
+        };
+        let mut all = of(&self.latest);
+        all.extend(of(&self.failed));
+        // Times as text have one length; those of the same time stay as they were noted.
+        all.sort_by(|a, b| b.at.cmp(&a.at));
+        all
     }
 }

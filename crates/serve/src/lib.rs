@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! api              the paths, a file for each view
-//! ask child        programs that answer: bounded, ended with the browser
+//! ask shape child  programs that answer: bounded, ended with the browser; what is an amount
 //! search storage   what a log holds
 //! results found    flows that were found, which wait to be paged through
 //! packet tshark    a packet: its bytes, and why it was kept
@@ -14,7 +14,8 @@
 //! recorders        recordings, asked once a second
 //! logs             logs, opened for each request
 //! work body        work off the server's thread, bounded; answers as they come
-//! trust audit      who may what; what they did
+//! trust attempts   who may what; failed logins wait
+//! audit            what users did, and who could not log in
 //! assets           the page's files, embedded
 //! app              shared by all requests
 //! filters series flow_id dissect refused times   forms of what is asked and told
@@ -23,11 +24,13 @@
 //! Threads and asynchronous code are in `work`, `recorders`, `child` and `api` only. Uses `query` for
 //! logs and `control` for recordings; used by the command line.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 mod api;
 mod app;
 mod ask;
 mod assets;
+mod attempts;
 mod audit;
 mod body;
 mod child;
@@ -45,6 +48,7 @@ mod results;
 mod saved;
 mod search;
 mod series;
+mod shape;
 mod storage;
 mod times;
 mod trust;
@@ -101,7 +105,7 @@ pub struct Spec {
     pub program: PathBuf,
     /// The file with the key of encrypted logs, for that program.
     pub key: Option<PathBuf>,
-    /// Told of every change and look at payload.
+    /// Told of every change, look at payload and failed login.
     pub audit: Arc<TellAudit>,
     /// Told of what is wrong.
     pub warn: Box<dyn Fn(String) + Send + Sync>,

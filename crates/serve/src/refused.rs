@@ -1,5 +1,7 @@
 //! Why a request is refused: as the page shows it.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -8,9 +10,10 @@ use strata_archive::ArchiveError;
 use strata_control::client::ClientError;
 use strata_filter::ParseError;
 use strata_store::StoreError;
+use strata_wire::clamped;
 
 /// Seconds after which to try again when too much is asked at a time.
-const AGAIN_AFTER: &str = "2";
+const AGAIN_AFTER: u64 = 2;
 
 /// What went wrong (`Error` in the API).
 #[derive(Clone, Debug, Serialize)]
@@ -22,6 +25,9 @@ pub(crate) struct Refused {
     pub(crate) field: Option<&'static str>,
     pub(crate) start: Option<usize>,
     pub(crate) end: Option<usize>,
+    /// Seconds after which to try again.
+    #[serde(skip)]
+    again_after: Option<u64>,
 }
 
 impl Refused {
@@ -33,6 +39,25 @@ impl Refused {
             field: None,
             start: None,
             end: None,
+            again_after: None,
+        }
+    }
+
+    /// The request's head names no place, or more than one: what others take for its end may be
+    /// another one, so nothing more is read of the connection.
+    pub(crate) fn host(error: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "host", error)
+    }
+
+    /// An address has to wait before it may try again.
+    pub(crate) fn wait(wait: Duration) -> Self {
+        // Not before the wait is over.
+        let seconds = wait.as_nanos().div_ceil(1_000_000_000);
+        let seconds = clamped::<u64>(seconds);
+        let error = format!("too many failed logins from your address: try again in {seconds} s");
+        Self {
+            again_after: Some(seconds),
+            ..Self::new(StatusCode::TOO_MANY_REQUESTS, "wait", error)
         }
     }
 
@@ -59,7 +84,10 @@ impl Refused {
     }
 
     pub(crate) fn busy(error: impl Into<String>) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", error)
+        Self {
+            again_after: Some(AGAIN_AFTER),
+            ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", error)
+        }
     }
 
     pub(crate) fn internal(error: impl Into<String>) -> Self {
@@ -102,8 +130,12 @@ impl From<ClientError> for Refused {
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
-        let again = (self.code == "busy").then_some([(header::RETRY_AFTER, AGAIN_AFTER)]);
-        (self.status, again, Json(self)).into_response()
+        let again = self
+            .again_after
+            .map(|seconds| [(header::RETRY_AFTER, seconds.to_string())]);
+        let is_torn = self.code == "host" && self.status == StatusCode::BAD_REQUEST;
+        let close = is_torn.then_some([(header::CONNECTION, "close")]);
+        (self.status, again, close, Json(self)).into_response()
     }
 }
 

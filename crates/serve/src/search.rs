@@ -335,6 +335,7 @@ fn streamed(
     result["histogram"] = found.histogram(&covered);
     result["classes"] = found.classes().into();
     result["reasons"] = found.reasons().into();
+    result["reason_words"] = found.reason_words().into();
     result["top"] = found.top();
     result["command"] = json!({
         "pcapng": sought.command(dir, "out.pcapng"),

@@ -5,18 +5,21 @@
 //! header that other origins cannot send without asking first, and the page's own Origin.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use ipnet::IpNet;
 use strata_control::api::{Connection, Shown};
 use subtle::ConstantTimeEq as _;
 
+use crate::attempts::{Attempts, Told};
+use crate::audit::Audit;
 use crate::refused::Refused;
 
 /// How long a login lasts.
@@ -104,7 +107,6 @@ impl Who {
 }
 
 /// What decides who is let in.
-#[derive(Debug)]
 pub(crate) struct Gate {
     pub(crate) login: Login,
     /// Where the server listens.
@@ -112,17 +114,70 @@ pub(crate) struct Gate {
     /// Whether it speaks TLS.
     is_secure: bool,
     sessions: Sessions,
+    attempts: Attempts,
+    audit: Arc<Audit>,
 }
 
 impl Gate {
-    pub(crate) fn new(login: Login, address: SocketAddr, is_secure: bool) -> Self {
+    pub(crate) fn new(
+        (login, audit): (Login, Arc<Audit>),
+        address: SocketAddr,
+        is_secure: bool,
+    ) -> Self {
         Self {
             login,
             address,
             is_secure,
             sessions: Sessions::default(),
+            attempts: Attempts::default(),
+            audit,
         }
     }
+
+    /// Looks at what somebody shows to be let in, unless their address has to wait.
+    fn attempt<T>(
+        &self,
+        peer: Option<IpAddr>,
+        why: &str,
+        look: impl FnOnce() -> Option<T>,
+    ) -> Result<T, Refused> {
+        // A connection has an address; all without one would be one.
+        let peer = peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| {
+            peer.to_canonical()
+        });
+        let now = Instant::now();
+        self.attempts.may(peer, now).map_err(Refused::wait)?;
+        if let Some(found) = look() {
+            return Ok(found);
+        }
+        if let Some(told) = self.attempts.failed(peer, now) {
+            let what = format!("could not log in: {why}");
+            self.audit
+                .note_failed(&peer.to_string(), &what, &in_words(&told));
+        }
+        Err(no_login(why))
+    }
+}
+
+/// What is told of a failed login.
+fn in_words(told: &Told) -> String {
+    let mut words = format!("failure {} from there", told.count);
+    if let Some(wait) = told.wait {
+        words.push_str(&format!(", which waits {} s", wait.as_secs()));
+    }
+    if told.unseen > 0 {
+        words.push_str(&format!(
+            "; {} attempts before were not looked at",
+            told.unseen
+        ));
+    }
+    if told.untold > 0 {
+        words.push_str(&format!(
+            "; {} other failures before are not listed",
+            told.untold
+        ));
+    }
+    words
 }
 
 /// Those who are logged in.
@@ -139,7 +194,7 @@ impl Sessions {
         let who = Who {
             name: format!("token ({})", role.name()),
             role,
-            expires: Some(Instant::now() + SESSION),
+            expires: Some(Instant::now().checked_add(SESSION).expect("a time")),
         };
         let mut sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -155,7 +210,14 @@ impl Sessions {
 
     fn find(&self, id: &str) -> Option<Who> {
         let sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let who = sessions.get(id)?;
+        // All are compared, as with tokens.
+        let mut found = None;
+        for (known, who) in &*sessions {
+            if bool::from(known.as_bytes().ct_eq(id.as_bytes())) {
+                found = Some(who);
+            }
+        }
+        let who = found?;
         who.expires
             .is_none_or(|end| end > Instant::now())
             .then(|| who.clone())
@@ -168,12 +230,16 @@ impl Sessions {
 }
 
 /// Logs in with a token: the cookie to set, and who it is.
-pub(crate) fn log_in(gate: &Gate, token: &str) -> Result<(HeaderValue, Who), Refused> {
+pub(crate) fn log_in(
+    gate: &Gate,
+    peer: Option<IpAddr>,
+    token: &str,
+) -> Result<(HeaderValue, Who), Refused> {
     let Login::Tokens(tokens) = &gate.login else {
         let error = "nobody logs in here with a token (--token-file)";
         return Err(Refused::invalid("token", error));
     };
-    let role = role_of(tokens, token.trim().as_bytes()).ok_or_else(|| no_login("wrong token"))?;
+    let role = gate.attempt(peer, WRONG, || role_of(tokens, token.trim().as_bytes()))?;
     let (id, who) = gate.sessions.begin(role)?;
     let seconds = SESSION.as_secs();
     let secure = if gate.is_secure { "; Secure" } else { "" };
@@ -191,6 +257,10 @@ pub(crate) fn log_out(gate: &Gate, headers: &HeaderMap) -> HeaderValue {
     }
     HeaderValue::from_static("strata_session=; HttpOnly; SameSite=Strict; Path=/; Max-Age=0")
 }
+
+/// Why a login failed.
+const WRONG: &str = "wrong token";
+const ELSEWHERE: &str = "only the proxy of --trust-proxy may ask";
 
 fn role_of(tokens: &[(Role, String)], given: &[u8]) -> Option<Role> {
     // All are compared, so that the time says nothing of which.
@@ -230,8 +300,9 @@ fn who(
             }
             let given = headers.get(header::AUTHORIZATION);
             let given = given.and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-            let role = given.and_then(|given| role_of(tokens, given));
-            let role = role.ok_or_else(|| no_login("log in with a token of --token-file"))?;
+            // Who shows nothing has tried nothing.
+            let given = given.ok_or_else(|| no_login("log in with a token of --token-file"))?;
+            let role = gate.attempt(peer, WRONG, || role_of(tokens, given))?;
             Ok(Who {
                 name: format!("token ({})", role.name()),
                 role,
@@ -256,11 +327,17 @@ fn who(
             header,
             role,
         } => {
-            let peer = peer.map(|peer| peer.to_canonical());
-            if !peer.is_some_and(|peer| networks.iter().any(|network| network.contains(&peer))) {
-                return Err(no_login("only the proxy of --trust-proxy may ask"));
-            }
+            let canonical = peer.map(|peer| peer.to_canonical());
+            let is_proxy = canonical
+                .is_some_and(|peer| networks.iter().any(|network| network.contains(&peer)));
             let mut given = headers.get_all(header).iter();
+            if !is_proxy {
+                // A user's name from elsewhere is forged.
+                return match given.next() {
+                    Some(_) => gate.attempt(peer, ELSEWHERE, || None),
+                    None => Err(no_login(ELSEWHERE)),
+                };
+            }
             let name = given.next().and_then(|name| name.to_str().ok());
             let name = name.filter(|name| !name.is_empty() && name.len() <= NAME_BYTES_MAX);
             match (name, given.next()) {
@@ -277,14 +354,58 @@ fn who(
     }
 }
 
-/// Whether a Host header names this server, without login: this machine's names for itself.
-fn is_own_host(gate: &Gate, headers: &HeaderMap) -> bool {
-    let Some(host) = headers
-        .get(header::HOST)
-        .and_then(|host| host.to_str().ok())
-    else {
-        return false;
+/// The place that a request names: that of its target, if it has one, else of its Host header. RFC
+/// 9112, section 3.2: none, or more than one, is refused, whoever asks, since programs between a
+/// browser and this one may take another of them.
+fn place_of(request: &Request) -> Result<&str, Refused> {
+    let mut hosts = request.headers().get_all(header::HOST).iter();
+    let host = match (hosts.next(), hosts.next()) {
+        (Some(host), None) => Some(host),
+        (None, _) if request.version() == Version::HTTP_10 => None,
+        (None, _) => return Err(Refused::host("the request has no Host header")),
+        (Some(_), Some(_)) => return Err(Refused::host("the request has several Host headers")),
     };
+    let named = host.map_or(Ok(""), |host| host.to_str());
+    let named = named.ok().filter(|text| is_place(text));
+    let named = named.ok_or_else(|| Refused::host("the Host header names no host"))?;
+    let target = request.uri();
+    if let Some(scheme) = target.scheme_str()
+        && !matches!(scheme, "http" | "https")
+    {
+        return Err(Refused::host(format!("this is no place of {scheme}:")));
+    }
+    match target.authority() {
+        Some(place) if !is_place(place.as_str()) => {
+            Err(Refused::host("the request's target names no host"))
+        }
+        Some(place) if host.is_some() && !place.as_str().eq_ignore_ascii_case(named) => {
+            let error = "the request's target and its Host header name different places";
+            Err(Refused::host(error))
+        }
+        Some(place) => Ok(place.as_str()),
+        None => Ok(named),
+    }
+}
+
+/// Whether a text is a host with or without a port, or nothing.
+fn is_place(text: &str) -> bool {
+    text.is_empty() || (!text.contains('@') && text.parse::<Authority>().is_ok())
+}
+
+/// Refuses codings that are not understood (RFC 9112, section 6.1). `chunked` alone is; with it a
+/// Content-Length says nothing, and the connection ends after the answer.
+fn check_coding(headers: &HeaderMap) -> Result<(), Refused> {
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let is_known = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"chunked");
+    if codings.next().is_none_or(is_known) && codings.next().is_none() {
+        return Ok(());
+    }
+    let error = "only 'Transfer-Encoding: chunked' is understood here";
+    Err(Refused::new(StatusCode::NOT_IMPLEMENTED, "invalid", error))
+}
+
+/// Whether a place is this server, without login: this machine's names for itself.
+fn is_own_place(gate: &Gate, host: &str) -> bool {
     let port = gate.address.port();
     let (name, given) = match host.rsplit_once(':') {
         Some((name, given)) if !given.ends_with(']') => (name, given.parse::<u16>().ok()),
@@ -331,9 +452,11 @@ pub(crate) async fn admit(
 }
 
 fn let_in(gate: &Gate, request: &mut Request) -> Result<(), Refused> {
-    if matches!(gate.login, Login::None) && !is_own_host(gate, request.headers()) {
+    let place = place_of(request)?;
+    check_coding(request.headers())?;
+    if matches!(gate.login, Login::None) && !is_own_place(gate, place) {
         let error = format!(
-            "this page is at {}://{}: the Host header names another place",
+            "this page is at {}://{}: the request names another place",
             if gate.is_secure { "https" } else { "http" },
             gate.address
         );

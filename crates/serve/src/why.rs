@@ -184,11 +184,11 @@ fn values(
         return Ok(Some(values));
     }
     let mut table = ExactTable::new(clock);
-    let (mut ties, mut counted) = (0, 0);
+    let (mut ties, mut counted) = (0_usize, 0_usize);
     let from = packet.ts_ns.saturating_sub(clock.window_ns());
     let span = (Some(from), packet.ts_ns.checked_add(1));
     of_flow(log, flow, span, stop, |logged, headers| {
-        counted += 1;
+        counted = counted.saturating_add(1);
         if logged.recording != packet.recording {
             return ControlFlow::Continue(());
         }
@@ -199,7 +199,7 @@ fn values(
                 values.flow = known;
                 return ControlFlow::Break(());
             }
-            ties += 1;
+            ties = ties.saturating_add(1);
         }
         match counted < PACKETS_MAX {
             true => ControlFlow::Continue(()),
@@ -237,10 +237,15 @@ fn decider(reason: &str) -> &'static str {
 
 /// The whole in a sentence.
 fn sentence(packet: &Packet, class: &str, forest: Option<(Level, usize)>) -> String {
-    let kept = match packet.granularity.as_str() {
-        "full" => "Kept whole",
-        "partial" => "Kept in part",
-        "header" => "Headers kept",
+    // A packet without payload is whole as its headers.
+    let is_whole = packet.data.len() as u64 >= u64::from(packet.wire_len);
+    let kept = match (packet.granularity.as_str(), is_whole) {
+        ("full", true) => "Kept whole",
+        ("full", false) => "Kept as captured",
+        ("partial", false) => "Kept in part",
+        ("partial", true) => "Kept in part, and the part is all of it",
+        ("header", false) => "Headers kept",
+        ("header", true) => "Headers kept, which are all of it",
         _ => "Kept",
     };
     let Some((level, trees)) = forest else {

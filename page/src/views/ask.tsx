@@ -185,7 +185,7 @@ export function Ask({ place, session }: View) {
           <Beside can={can} language={language} keeping={keeping} choose={choose} />
         </div>
       )}
-      {state.answer && <Result of={state.answer} />}
+      {state.answer && <Result key={state.answer.command} of={state.answer} />}
     </>
   );
 }
@@ -260,7 +260,14 @@ function Beside({ can, language, keeping, choose }: BesideProps) {
 
 type Row = unknown[];
 
+/** How the rows of an answer are ordered by a click on a column's name. */
+interface Order {
+  column: number;
+  descending: boolean;
+}
+
 function Result({ of: answer }: { of: Answer }) {
+  const [order, setOrder] = useState<Order | null>(null);
   const columns = useMemo(
     () =>
       answer.columns.map<Column<Row>>((column, index) => ({
@@ -269,10 +276,18 @@ function Result({ of: answer }: { of: Answer }) {
         width: column.type === "number" ? 6 : 10,
         grow: column.type === "number" ? 1 : 2,
         number: column.type === "number",
-        cell: (row) => cell(row[index], column.type),
+        sorts: true,
+        cell: (row) => cell(row[index], column),
       })),
     [answer],
   );
+  const rows = useMemo(() => ordered(answer.rows as Row[], order), [answer, order]);
+  const by = order ?? (answer.sorted_by === null ? null : { column: answer.sorted_by, descending: true });
+  const onSort = (key: string) => {
+    const column = Number(key);
+    const first = answer.columns[column]?.type === "number";
+    setOrder({ column, descending: by?.column === column ? !by.descending : first });
+  };
   return (
     <Card title="Answer" side={<span class="quiet">{`${plural(answer.rows.length, "row")} in ${duration(answer.seconds)}`}</span>}>
       {answer.truncated && <Notice kind="warn">Not all rows are here: {answer.truncated}</Notice>}
@@ -288,10 +303,12 @@ function Result({ of: answer }: { of: Answer }) {
         <VirtualTable
           label="Answer"
           columns={columns}
-          total={answer.rows.length}
-          row={(index) => answer.rows[index] as Row | undefined}
+          total={rows.length}
+          row={(index) => rows[index]}
           want={nothing}
           open={nothing}
+          {...(by && { sort: `${by.column}`, order: by.descending ? "desc" : "asc" })}
+          onSort={onSort}
           height={Math.min(480, 40 + answer.rows.length * 30)}
         />
       )}
@@ -301,14 +318,29 @@ function Result({ of: answer }: { of: Answer }) {
   );
 }
 
+/** Rows in another order; those with nothing in the column come last. */
+function ordered(rows: Row[], order: Order | null): Row[] {
+  if (!order) return rows;
+  const { column, descending } = order;
+  const compared = (a: unknown, b: unknown) => {
+    if (a == null || b == null) return Number(a == null) - Number(b == null);
+    const rank = typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b));
+    return descending ? -rank : rank;
+  };
+  return [...rows].sort((a, b) => compared(a[column], b[column]));
+}
+
 function nothing(): void {
   // All rows are here, and none opens.
 }
 
-function cell(value: unknown, type: string): string {
+type AnswerColumn = Answer["columns"][number];
+
+function cell(value: unknown, { type, measure }: AnswerColumn): string {
   if (value === null || value === undefined) return "";
   if (type === "number" && typeof value === "number") {
-    return Number.isInteger(value) ? grouped(value) : String(value);
+    // A port is no amount: its digits are not grouped.
+    return measure && Number.isInteger(value) ? grouped(value) : String(value);
   }
   if (type === "time" && typeof value === "string" && value.endsWith("Z")) return dayTime(nanoseconds(value), 3);
   return typeof value === "string" ? value : JSON.stringify(value);
@@ -318,43 +350,68 @@ function cell(value: unknown, type: string): string {
 const POINTS_MOST = 2000;
 const BARS_MOST = 20;
 
-/** Over time where there is a time; else the first number of each row as a bar. */
+/** Amounts over time where there is a time; else one of them as bars: that by which the rows are sorted. */
 function Plot({ of: answer }: { of: Answer }) {
   const dark = useDark();
-  const numbers = answer.columns.flatMap(({ type }, index) => (type === "number" ? [index] : []));
+  const amounts = answer.columns.flatMap(({ type, measure }, index) => (type === "number" && measure ? [index] : []));
   const times = answer.columns.findIndex(({ type }) => type === "time");
-  const names = answer.columns.findIndex(({ type }) => type === "text");
-  const number = numbers[0];
+  const number = answer.sorted_by ?? amounts[0];
   if (number === undefined || answer.rows.length < 2) return null;
   if (times >= 0) {
     const rows = [...(answer.rows as Row[])]
       .filter((row) => typeof row[times] === "string")
       .map((row) => ({ at: Number(nanoseconds(row[times] as string)) / 1e9, row }))
-      .sort((a, b) => a.at - b.at)
-      .slice(0, POINTS_MOST);
-    const drawn = numbers.slice(0, 4).map((index) => ({
+      .sort((a, b) => a.at - b.at);
+    const shown = rows.slice(0, POINTS_MOST);
+    const drawn = amounts.slice(0, 4).map((index) => ({
       name: answer.columns[index]?.name ?? "",
       colour: colour(`column ${index}`, "full", dark),
-      values: rows.map(({ row }) => (typeof row[index] === "number" ? (row[index] as number) : null)),
+      values: shown.map(({ row }) => (typeof row[index] === "number" ? (row[index] as number) : null)),
       over: true,
     }));
-    return <Chart label="Answer" t={rows.map(({ at }) => at)} lines={drawn} format={String} height={180} />;
+    return (
+      <>
+        <Chart label="Answer" t={shown.map(({ at }) => at)} lines={drawn} format={String} height={180} />
+        {rows.length > shown.length && (
+          <p class="quiet">
+            The first {grouped(shown.length)} of {grouped(rows.length)} rows are drawn.
+          </p>
+        )}
+      </>
+    );
   }
-  if (names < 0) return null;
+  return <Bars of={answer} number={number} />;
+}
+
+function Bars({ of: answer, number }: { of: Answer; number: number }) {
   const rows = (answer.rows as Row[]).slice(0, BARS_MOST);
-  const most = Math.max(...rows.map((row) => Number(row[number] ?? 0)), 0);
+  const amount = (row: Row) => Math.max(Number(row[number] ?? 0), 0);
+  const most = Math.max(...rows.map(amount), 0);
   if (most <= 0) return null;
+  const name = answer.columns[number]?.name ?? "values";
+  // What a row is about: all that is no amount.
+  const about = answer.columns.flatMap((column, index) => (column.measure ? [] : [[column, index] as const]));
+  const which = answer.sorted_by === number ? "largest" : "first";
   return (
-    <ul class="top-list" aria-label={`${answer.columns[number]?.name ?? "values"} as bars`}>
-      {rows.map((row, index) => (
-        <li key={index}>
-          <span>{cell(row[names], "text")}</span>
-          <span class="meter" aria-hidden="true">
-            <span class="fill" style={{ width: `${(Math.max(Number(row[number] ?? 0), 0) / most) * 100}%` }} />
-          </span>
-          <span class="number">{cell(row[number], "number")}</span>
-        </li>
-      ))}
-    </ul>
+    <>
+      <p class="quiet">
+        <b>{name}</b>
+        {rows.length < answer.rows.length && `, the ${which} ${rows.length} of ${plural(answer.rows.length, "row")}`}
+      </p>
+      <ul class="top-list" aria-label={`${name} as bars`}>
+        {rows.map((row, index) => {
+          const text = about.map(([column, at]) => cell(row[at], column)).join(" · ");
+          return (
+            <li key={index}>
+              <span title={text}>{text || `row ${index + 1}`}</span>
+              <span class="meter" aria-hidden="true">
+                <span class="fill" style={{ width: `${(amount(row) / most) * 100}%` }} />
+              </span>
+              <span class="number">{cell(row[number], answer.columns[number] as AnswerColumn)}</span>
+            </li>
+          );
+        })}
+      </ul>
+    </>
   );
 }

@@ -1,6 +1,6 @@
 // What the packets found are: class, granularity, reason, addresses, ports. A click narrows.
 import type { SearchResult } from "../api/client";
-import { bytes, count } from "../format";
+import { bytes, count, plural } from "../format";
 import { changed, link, type Place } from "../router";
 import { useDark } from "../theme";
 import { Swatch } from "../ui/chart";
@@ -8,7 +8,7 @@ import { colour, compare, kept } from "../ui/colour";
 import type { Asked } from "./search";
 import { portFilter } from "./talkers";
 
-type Told = Pick<SearchResult, "classes" | "reasons" | "top">;
+type Told = Pick<SearchResult, "classes" | "reason_words" | "top">;
 
 export function Facets(props: { place: Place; what: Asked; result: Told }) {
   const { place, what, result } = props;
@@ -30,19 +30,15 @@ export function Facets(props: { place: Place; what: Asked; result: Told }) {
         ))}
       </Facet>
       <Facet name="Reason" amount="kept">
-        {inWords(result.reasons).map((one) => (
+        {result.reason_words.map((one) => (
           <Item
             key={one.words}
-            to={
-              one.reasons.length === 1
-                ? changed(place, { reason: one.reasons[0] ?? null })
-                : link("/why", { log: what.log })
-            }
+            to={one.reason !== null ? changed(place, { reason: one.reason }) : link("/why", { log: what.log })}
             packets={one.packets}
-            bytes={one.kept}
+            bytes={one.kept_bytes}
           >
             {one.words}
-            {one.reasons.length > 1 && <small> ({one.reasons.length} ways: Why says which)</small>}
+            {one.ways > 1 && <small> ({plural(one.ways, "way")}: Why says which)</small>}
           </Item>
         ))}
       </Facet>
@@ -62,19 +58,6 @@ export function Facets(props: { place: Place; what: Asked; result: Told }) {
       </Facet>
     </aside>
   );
-}
-
-/** Reasons that read the same are one: the forest has a way to its leaves for each. */
-function inWords(reasons: SearchResult["reasons"]) {
-  const all = new Map<string, { words: string; reasons: string[]; packets: number; kept: number }>();
-  for (const { words, reason, packets, kept_bytes } of reasons) {
-    const one = all.get(words) ?? { words, reasons: [], packets: 0, kept: 0 };
-    if (!one.reasons.includes(reason)) one.reasons.push(reason);
-    one.packets += packets;
-    one.kept += kept_bytes;
-    all.set(words, one);
-  }
-  return [...all.values()].sort((a, b) => b.packets - a.packets).slice(0, 12);
 }
 
 /** Those that can be searched for. */

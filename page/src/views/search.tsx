@@ -123,7 +123,7 @@ export function Search({ place, session }: View) {
 const POINTS = 200;
 
 /** What only the packets tell. */
-const NOT_YET = { reasons: [], top: { addresses: [], ports: [] } };
+const NOT_YET = { reason_words: [], top: { addresses: [], ports: [] } };
 
 /** Whether the filter's input says it. */
 function inFilter(problem: Error): boolean {

@@ -169,9 +169,16 @@ fn written(mode: &str, counted: bool) {
                     "kept_bytes",
                     "classes",
                     "reasons",
+                    "reason_words",
                     "top",
                 ] {
                     assert_eq!(told[of], read[of], "{what}: {of}");
+                }
+                // No reason is left out: the model has more of them than can be listed.
+                for of in ["packets", "kept_bytes"] {
+                    let all = told["reason_words"].as_array().unwrap().iter();
+                    let sum: u64 = all.map(|one| number(&one[of])).sum();
+                    assert_eq!(sum, number(&told[of]), "{what}: {of}");
                 }
                 assert_eq!(
                     series(&told["histogram"]),

@@ -6,8 +6,10 @@
 mod program;
 
 mod beside;
+mod framing;
 mod hostile;
 mod http;
+mod logins;
 mod logs;
 mod padding;
 mod recordings;

@@ -1,6 +1,6 @@
 //! What was found, as the API tells it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use foldhash::fast::RandomState;
 use serde_json::{Value, json};
@@ -15,6 +15,8 @@ use crate::work::Stop;
 /// Reasons and talkers that are told.
 const REASONS_TOLD: usize = 50;
 const TOP_TOLD: usize = 20;
+/// Words of reasons that are told, all others as one.
+const WORDS_TOLD: usize = 12;
 
 /// Why packets were kept, and what that costs.
 #[derive(Debug)]
@@ -97,9 +99,9 @@ impl Found {
         let mut sums: HashMap<(&str, &str), [u64; 3]> = HashMap::new();
         for label in self.labels.iter().filter(|label| label.packets > 0) {
             let sum = sums.entry((&label.class, &label.granularity)).or_default();
-            sum[0] += label.packets;
-            sum[1] += label.wire_bytes;
-            sum[2] += label.kept_bytes;
+            sum[0] = sum[0].saturating_add(label.packets);
+            sum[1] = sum[1].saturating_add(label.wire_bytes);
+            sum[2] = sum[2].saturating_add(label.kept_bytes);
         }
         let mut sums: Vec<_> = sums.into_iter().collect();
         sums.sort_by_key(|(name, sum)| (std::cmp::Reverse(sum[0]), *name));
@@ -129,6 +131,47 @@ impl Found {
                 "granularity": label.granularity,
                 "packets": label.packets,
                 "kept_bytes": label.kept_bytes,
+            })
+        });
+        each.collect()
+    }
+
+    /// Reasons that read the same as one, most packets first: the forest has a way to its leaves for
+    /// each. Those beyond the most that are told are summed up, so that nothing is missing.
+    pub(crate) fn reason_words(&self) -> Vec<Value> {
+        #[derive(Default)]
+        struct Sum<'a> {
+            reasons: BTreeSet<&'a str>,
+            packets: u64,
+            kept_bytes: u64,
+        }
+        impl<'a> Sum<'a> {
+            fn add(&mut self, reasons: impl IntoIterator<Item = &'a str>, more: [u64; 2]) {
+                self.reasons.extend(reasons);
+                self.packets = self.packets.saturating_add(more[0]);
+                self.kept_bytes = self.kept_bytes.saturating_add(more[1]);
+            }
+        }
+        let mut sums: HashMap<String, Sum<'_>> = HashMap::new();
+        for label in self.labels.iter().filter(|label| label.packets > 0) {
+            let sum = sums.entry(words(&label.reason, &label.class)).or_default();
+            sum.add([label.reason.as_str()], [label.packets, label.kept_bytes]);
+        }
+        let mut sums: Vec<(String, Sum<'_>)> = sums.into_iter().collect();
+        sums.sort_by(|(a, x), (b, y)| y.packets.cmp(&x.packets).then_with(|| a.cmp(b)));
+        let beyond = sums.split_off(sums.len().min(WORDS_TOLD));
+        if !beyond.is_empty() {
+            let mut others = Sum::default();
+            for (_, sum) in &beyond {
+                others.add(sum.reasons.iter().copied(), [sum.packets, sum.kept_bytes]);
+            }
+            sums.push((String::from("other reasons"), others));
+        }
+        let each = sums.into_iter().map(|(words, sum)| {
+            let only = sum.reasons.first().filter(|_| sum.reasons.len() == 1);
+            json!({
+                "words": words, "ways": sum.reasons.len(), "reason": only,
+                "packets": sum.packets, "kept_bytes": sum.kept_bytes,
             })
         });
         each.collect()
@@ -168,10 +211,10 @@ impl Found {
         let mut ports: HashMap<_, Top, RandomState> = HashMap::default();
         for row in &self.rows {
             let count = |top: &mut Top| {
-                top.flows += 1;
-                top.packets += row.packets.iter().sum::<u64>();
-                top.wire_bytes += row.wire_bytes;
-                top.kept_bytes += row.kept_bytes;
+                top.flows = top.flows.saturating_add(1);
+                top.packets = top.packets.saturating_add(row.all_packets());
+                top.wire_bytes = top.wire_bytes.saturating_add(row.wire_bytes);
+                top.kept_bytes = top.kept_bytes.saturating_add(row.kept_bytes);
             };
             let key = &row.key;
             if *key == FlowKey::NONE {
@@ -269,10 +312,10 @@ struct Top {
 
 impl Top {
     fn add(&mut self, more: &Self) {
-        self.flows += more.flows;
-        self.packets += more.packets;
-        self.wire_bytes += more.wire_bytes;
-        self.kept_bytes += more.kept_bytes;
+        self.flows = self.flows.saturating_add(more.flows);
+        self.packets = self.packets.saturating_add(more.packets);
+        self.wire_bytes = self.wire_bytes.saturating_add(more.wire_bytes);
+        self.kept_bytes = self.kept_bytes.saturating_add(more.kept_bytes);
     }
 }
 
