@@ -81,7 +81,10 @@ pub(crate) async fn run(
     };
     let reads = async move {
         let mut output = Vec::new();
-        let read = stdout.take(bytes_max + 1).read_to_end(&mut output).await;
+        let read = stdout
+            .take(bytes_max.saturating_add(1))
+            .read_to_end(&mut output)
+            .await;
         read.map(|_| output)
     };
     let listens = async move {

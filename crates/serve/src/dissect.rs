@@ -19,24 +19,24 @@ pub(crate) fn behind_ip(link: LinkType, bytes: &[u8], wire_len: u32) -> u32 {
     if link != LinkType::ETHERNET {
         return 0;
     }
-    let word = |at: usize| bytes.get(at..at + 2).map(number);
-    let mut at = 12;
+    let word = |at: usize| bytes.get(at..)?.get(..2).map(number);
+    let mut at = 12_usize;
     for _ in 0..TAGS_MAX {
         if !matches!(word(at), Some(0x8100 | 0x88a8)) {
             break;
         }
-        at += 4;
+        at = at.saturating_add(4);
     }
-    let network = at + 2;
+    let network = at.saturating_add(2);
     // A length of 0 stands for one that is too large, or that is left to the card.
     let length = match word(at) {
-        Some(0x0800) => word(network + 2).filter(|length| *length >= 20),
-        Some(0x86dd) => word(network + 4)
+        Some(0x0800) => word(network.saturating_add(2)).filter(|length| *length >= 20),
+        Some(0x86dd) => word(network.saturating_add(4))
             .filter(|length| *length > 0)
-            .map(|length| length + 40),
+            .map(|length| length.saturating_add(40)),
         _ => None,
     };
-    let end = length.and_then(|length| u32::try_from(network as u64 + length).ok());
+    let end = length.and_then(|length| u32::try_from((network as u64).saturating_add(length)).ok());
     end.map_or(0, |end| wire_len.saturating_sub(end))
 }
 
@@ -77,14 +77,23 @@ pub(crate) fn summary(headers: &Headers, wire_len: u32, behind: u32) -> String {
         0 => String::new(),
         bytes => format!(" and {bytes} of {}", padding(wire_len)),
     };
-    format!("{}{fragment}, {payload} bytes{behind}", name.trim_end())
+    let unit = if payload == 1 { "byte" } else { "bytes" };
+    format!("{}{fragment}, {payload} {unit}{behind}", name.trim_end())
 }
 
 /// TCP flags as their names.
 fn flags(flags: u8) -> String {
-    const NAMES: [&str; 8] = ["FIN", "SYN", "RST", "PSH", "ACK", "URG", "ECE", "CWR"];
-    let set = NAMES.iter().enumerate();
-    let set = set.filter(|(bit, _)| flags & (1 << bit) != 0);
+    const NAMES: [(u8, &str); 8] = [
+        (0x01, "FIN"),
+        (0x02, "SYN"),
+        (0x04, "RST"),
+        (0x08, "PSH"),
+        (0x10, "ACK"),
+        (0x20, "URG"),
+        (0x40, "ECE"),
+        (0x80, "CWR"),
+    ];
+    let set = NAMES.iter().filter(|(bit, _)| flags & bit != 0);
     let names: Vec<&str> = set.map(|(_, name)| *name).collect();
     names.join(",")
 }
@@ -111,8 +120,9 @@ impl Layer<'_, '_> {
         (offset, length): (usize, usize),
         label: impl FnOnce(&[u8]) -> String,
     ) {
-        let start = self.walk.at + offset;
-        if let Some(bytes) = self.walk.bytes.get(start..start + length) {
+        let start = self.walk.at.saturating_add(offset);
+        let bytes = self.walk.left().get(offset..);
+        if let Some(bytes) = bytes.and_then(|bytes| bytes.get(..length)) {
             self.fields.push(json!({
                 "name": name, "label": label(bytes), "start": start, "length": length, "fields": [],
             }));
@@ -169,7 +179,8 @@ impl<'a> Walk<'a> {
         self.layers.push(json!({
             "name": name, "label": label, "start": self.at, "length": length, "fields": fields,
         }));
-        self.at += length;
+        // At most to the end of the bytes.
+        self.at = self.at.saturating_add(length);
     }
 
     fn ethernet(&mut self) {
@@ -234,16 +245,16 @@ impl<'a> Walk<'a> {
     }
 
     fn ipv4(&mut self) {
-        self.networks += 1;
+        self.networks = self.networks.saturating_add(1);
         let length = self
             .byte(0)
-            .map_or(0, |byte| usize::from(byte & 15) * 4)
+            .map_or(0, |byte| usize::from(byte & 15) << 2)
             .max(20);
         let protocol = self.byte(9).unwrap_or(NO_PROTOCOL);
         let offset = self.left().get(6..8).map_or(0, number) & 0x1fff;
         self.layer("ip", "Internet Protocol version 4", length, |layer| {
             layer.field("ip.hdr_len", (0, 1), |b| {
-                format!("Header length: {} bytes", (b[0] & 15) * 4)
+                format!("Header length: {} bytes", (b[0] & 15) << 2)
             });
             layer.field("ip.dsfield", (1, 1), |b| {
                 format!("DSCP {}, ECN {}", b[0] >> 2, b[0] & 3)
@@ -265,7 +276,7 @@ impl<'a> Walk<'a> {
                     set(0x4000, " don't fragment"),
                     set(0x2000, " more fragments"),
                 );
-                format!("Flags:{df}{mf}, fragment offset {}", (bits & 0x1fff) * 8)
+                format!("Flags:{df}{mf}, fragment offset {}", (bits & 0x1fff) << 3)
             });
             layer.field("ip.ttl", (8, 1), |b| format!("Time to live: {}", b[0]));
             layer.field("ip.proto", (9, 1), |b| format!("Protocol: {}", b[0]));
@@ -275,7 +286,7 @@ impl<'a> Walk<'a> {
             layer.field("ip.src", (12, 4), |b| format!("Source: {}", v4(b)));
             layer.field("ip.dst", (16, 4), |b| format!("Destination: {}", v4(b)));
             if length > 20 {
-                layer.field("ip.options", (20, length - 20), |b| {
+                layer.field("ip.options", (20, length.saturating_sub(20)), |b| {
                     format!("Options: {} bytes", b.len())
                 });
             }
@@ -286,7 +297,7 @@ impl<'a> Walk<'a> {
     }
 
     fn ipv6(&mut self) {
-        self.networks += 1;
+        self.networks = self.networks.saturating_add(1);
         let next = self.byte(6).unwrap_or(59);
         self.layer("ipv6", "Internet Protocol version 6", 40, |layer| {
             layer.field("ipv6.tclass", (0, 2), |b| {
@@ -340,7 +351,7 @@ impl<'a> Walk<'a> {
     fn tcp(&mut self) {
         let length = self
             .byte(12)
-            .map_or(0, |byte| usize::from(byte >> 4) * 4)
+            .map_or(0, |byte| usize::from(byte >> 4) << 2)
             .max(20);
         self.layer("tcp", "Transmission Control Protocol", length, |layer| {
             layer.field("tcp.srcport", (0, 2), |b| {
@@ -356,7 +367,7 @@ impl<'a> Walk<'a> {
                 format!("Acknowledgment number: {}", number(b))
             });
             layer.field("tcp.hdr_len", (12, 1), |b| {
-                format!("Header length: {} bytes", (b[0] >> 4) * 4)
+                format!("Header length: {} bytes", (b[0] >> 4) << 2)
             });
             layer.field("tcp.flags", (13, 1), |b| format!("Flags: {}", flags(b[0])));
             layer.field("tcp.window_size_value", (14, 2), |b| {
@@ -369,7 +380,7 @@ impl<'a> Walk<'a> {
                 format!("Urgent pointer: {}", number(b))
             });
             if length > 20 {
-                layer.field("tcp.options", (20, length - 20), |b| {
+                layer.field("tcp.options", (20, length.saturating_sub(20)), |b| {
                     format!("Options: {} bytes", b.len())
                 });
             }

@@ -60,7 +60,7 @@ pub(crate) fn complete(text: &str, at: usize) -> Value {
             end = place;
             break;
         }
-        seen += c.len_utf16();
+        seen = c.len_utf16().saturating_add(seen);
     }
     let before = &text[..end];
     let is_in_word = |c: char| c.is_ascii_alphanumeric() || c == '-';

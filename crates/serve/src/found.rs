@@ -22,6 +22,7 @@ pub(crate) use told::words;
 pub(crate) const FLOWS_MAX: usize = 500_000;
 /// Most combinations of class, granularity and reason.
 const LABELS_MAX: usize = 20_000;
+const LABEL_LAST: usize = LABELS_MAX - 1;
 /// Most classes of flows that are told apart: a model has at most 256.
 const CLASSES_MAX: usize = 1_000;
 /// Bytes of a name that are kept.
@@ -69,18 +70,18 @@ struct Label {
 
 impl Label {
     fn count(&mut self, sum: &Sum, flow: FlowKey) {
-        self.packets += sum.packets;
-        self.wire_bytes += sum.wire_bytes;
-        self.kept_bytes += sum.kept_bytes;
+        self.packets = self.packets.saturating_add(sum.packets);
+        self.wire_bytes = self.wire_bytes.saturating_add(sum.wire_bytes);
+        self.kept_bytes = self.kept_bytes.saturating_add(sum.kept_bytes);
         if self.first.is_none_or(|(first, _)| sum.first_ns < first) {
             (self.first, self.score) = (Some((sum.first_ns, flow)), sum.first_score);
         }
     }
 
     fn add(&mut self, more: &Self) {
-        self.packets += more.packets;
-        self.wire_bytes += more.wire_bytes;
-        self.kept_bytes += more.kept_bytes;
+        self.packets = self.packets.saturating_add(more.packets);
+        self.wire_bytes = self.wire_bytes.saturating_add(more.wire_bytes);
+        self.kept_bytes = self.kept_bytes.saturating_add(more.kept_bytes);
         if let Some(first) = more.first
             && self.first.is_none_or(|known| first.0 < known.0)
         {
@@ -152,7 +153,7 @@ impl Found {
             return place;
         }
         if self.labels.len() >= LABELS_MAX {
-            return LABELS_MAX - 1;
+            return LABEL_LAST;
         }
         let class_number = self.class_number(class);
         let (_, [class, granularity, reason]) = key.clone();
@@ -174,8 +175,9 @@ impl Found {
             score: None,
             first: None,
         });
-        self.label_places.insert(key, self.labels.len() - 1);
-        self.labels.len() - 1
+        let place = self.labels.len().saturating_sub(1);
+        self.label_places.insert(key, place);
+        place
     }
 
     fn class_number(&mut self, class: &str) -> u16 {
@@ -184,7 +186,7 @@ impl Found {
             if self.classes.len() < CLASSES_MAX {
                 self.classes.push(class.to_owned());
             }
-            self.classes.len() - 1
+            self.classes.len().saturating_sub(1)
         });
         u16::try_from(place).expect("classes are bounded")
     }
@@ -218,7 +220,9 @@ impl Found {
     fn count_in_flow(&mut self, run: &FoundRun<'_>, sum: &Sum, class: u16) {
         match self.place(run.flow, || Row::new(run, class)) {
             Some(place) => self.rows[place].count(run, sum, class),
-            None => self.unlisted_packets += sum.packets,
+            None => {
+                self.unlisted_packets = self.unlisted_packets.saturating_add(sum.packets);
+            }
         }
     }
 
@@ -248,18 +252,18 @@ impl Found {
             }
         }
         self.histogram.add(&more.histogram);
-        self.packets += more.packets;
-        self.wire_bytes += more.wire_bytes;
-        self.kept_bytes += more.kept_bytes;
-        self.unlisted_packets += more.unlisted_packets;
+        self.packets = self.packets.saturating_add(more.packets);
+        self.wire_bytes = self.wire_bytes.saturating_add(more.wire_bytes);
+        self.kept_bytes = self.kept_bytes.saturating_add(more.kept_bytes);
+        self.unlisted_packets = self.unlisted_packets.saturating_add(more.unlisted_packets);
         if let Some((first, last)) = more.span {
             self.reaches(first, last);
         }
-        self.damaged += more.damaged;
+        self.damaged = self.damaged.saturating_add(more.damaged);
         if self.first_damage.is_none() {
             self.first_damage = more.first_damage;
         }
-        self.encrypted += more.encrypted;
+        self.encrypted = self.encrypted.saturating_add(more.encrypted);
     }
 
     fn add_flow(&mut self, row: Row) {
@@ -271,7 +275,9 @@ impl Found {
         };
         match place {
             Some(place) => self.rows[place].add(&row),
-            None => self.unlisted_packets += row.all_packets(),
+            None => {
+                self.unlisted_packets = self.unlisted_packets.saturating_add(row.all_packets());
+            }
         }
     }
 
@@ -308,9 +314,9 @@ impl TakeFound for Found {
         let sum = self.histogram.count(label.series, run.packets);
         label.count(&sum, run.flow);
         let class = label.class_number;
-        self.packets += sum.packets;
-        self.wire_bytes += sum.wire_bytes;
-        self.kept_bytes += sum.kept_bytes;
+        self.packets = self.packets.saturating_add(sum.packets);
+        self.wire_bytes = self.wire_bytes.saturating_add(sum.wire_bytes);
+        self.kept_bytes = self.kept_bytes.saturating_add(sum.kept_bytes);
         self.reaches(sum.first_ns, sum.last_ns);
         if self.lists_flows {
             self.count_in_flow(run, &sum, class);
@@ -320,12 +326,12 @@ impl TakeFound for Found {
     fn counted(&mut self, label: usize, counts: &FoundCounts) {
         let [packets, wire_bytes, kept_bytes] = counts.amounts;
         let label = &mut self.labels[label];
-        label.packets += packets;
-        label.wire_bytes += wire_bytes;
-        label.kept_bytes += kept_bytes;
-        self.packets += packets;
-        self.wire_bytes += wire_bytes;
-        self.kept_bytes += kept_bytes;
+        label.packets = label.packets.saturating_add(packets);
+        label.wire_bytes = label.wire_bytes.saturating_add(wire_bytes);
+        label.kept_bytes = label.kept_bytes.saturating_add(kept_bytes);
+        self.packets = self.packets.saturating_add(packets);
+        self.wire_bytes = self.wire_bytes.saturating_add(wire_bytes);
+        self.kept_bytes = self.kept_bytes.saturating_add(kept_bytes);
         let [first, last] = counts.span_ns;
         self.reaches(first, last);
     }
@@ -357,11 +363,11 @@ impl TakeFound for Found {
     }
 
     fn damage(&mut self, problem: String) {
-        self.damaged += 1;
+        self.damaged = self.damaged.saturating_add(1);
         self.first_damage.get_or_insert(problem);
     }
 
     fn encrypted(&mut self, packets: u64) {
-        self.encrypted += packets;
+        self.encrypted = self.encrypted.saturating_add(packets);
     }
 }

@@ -86,10 +86,9 @@ pub(crate) async fn label(app: &App, log: &str, asked: &Labelling) -> Result<Val
     let mut arguments: Vec<String> = ["labels", "add"].map(str::to_owned).into();
     arguments.extend(key);
     // Options first: the rest is a filter.
-    let (options, filter) = words.split_at(words.len() - 1);
+    let (filter, options) = words.split_last().expect("a filter is one of them");
     arguments.extend_from_slice(options);
-    arguments.extend([String::from("--"), dir]);
-    arguments.extend_from_slice(filter);
+    arguments.extend([String::from("--"), dir, filter.clone()]);
     let _turn = app.work.turn().await?;
     let _one = app.saved.labelling.lock().await;
     let program = &app.spec.program;

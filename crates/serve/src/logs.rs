@@ -126,9 +126,9 @@ pub(crate) fn summary(logs: &Logs, id: &str, stop: &Stop) -> Result<Value, Refus
             let class = recording.classes.get(usize::from(class));
             let class = class.map_or("unknown", String::as_str).to_owned();
             let known = counts.entry((class, keep)).or_default();
-            known.packets += packets;
-            known.wire_bytes += wire_bytes;
-            known.kept_bytes += kept_bytes;
+            known.packets = known.packets.saturating_add(packets);
+            known.wire_bytes = known.wire_bytes.saturating_add(wire_bytes);
+            known.kept_bytes = known.kept_bytes.saturating_add(kept_bytes);
         };
         let parts = log.archive().parts.iter();
         for part in parts.filter(|part| part.recording == recording.id && part.packets > 0) {
@@ -136,7 +136,9 @@ pub(crate) fn summary(logs: &Logs, id: &str, stop: &Stop) -> Result<Value, Refus
                 count(c.class, c.keep, c.packets, c.wire_bytes, c.logged_bytes);
             }
             reaches(part.ts_min_ns, part.ts_max_ns);
-            encrypted += part.key.as_ref().map_or(0, |_| part.packets);
+            if part.key.is_some() {
+                encrypted = u64::saturating_add(encrypted, part.packets);
+            }
         }
         for block in log.blocks(recording, &headers_only()) {
             if stop.go_on().is_break() {
@@ -160,9 +162,12 @@ pub(crate) fn summary(logs: &Logs, id: &str, stop: &Stop) -> Result<Value, Refus
                 Err(error) => return Ok(unreadable(error.to_string())),
             }
         }
-        stored += log.stored_bytes(recording)?;
+        stored = u64::saturating_add(stored, log.stored_bytes(recording)?);
     }
-    let sum = |of: fn(&Counted) -> u64| counts.values().map(of).sum::<u64>();
+    let sum = |of: fn(&Counted) -> u64| {
+        let all = counts.values().map(of);
+        all.fold(0, u64::saturating_add)
+    };
     let classes = counts.iter().map(|((class, keep), c)| {
         json!({
             "class": class, "granularity": keep.name(), "packets": c.packets,

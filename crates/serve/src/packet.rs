@@ -52,14 +52,14 @@ pub(crate) fn look_up(logs: &Logs, log_id: &str, id: &str, stop: &Stop) -> Resul
     let place = place(id).ok_or_else(missing)?;
     let log = logs::open(logs, log_id)?;
     let span = (Some(place.ts_ns), place.ts_ns.checked_add(1));
-    let (mut found, mut ties) = (None, 0);
+    let (mut found, mut ties) = (None, 0_usize);
     of_flow(&log, &place.flow, span, stop, |logged, headers| {
         if logged.recording == place.recording {
             if ties == place.tie {
                 found = Some(Packet::of(logged, headers, ties));
                 return ControlFlow::Break(());
             }
-            ties += 1;
+            ties = ties.saturating_add(1);
         }
         ControlFlow::Continue(())
     })?;

@@ -232,15 +232,15 @@ pub(crate) fn page(
     let damaged = of_flow(&log, &key, (from, sought.to_ns), stop, |logged, headers| {
         let at = (logged.recording, logged.ts_ns);
         same = match (same.0, same.1) == at {
-            true => (at.0, at.1, same.2 + 1),
+            true => (at.0, at.1, same.2.saturating_add(1)),
             false => (at.0, at.1, 0),
         };
         of_time = match of_time.0 == logged.ts_ns {
-            true => (of_time.0, of_time.1 + 1),
+            true => (of_time.0, of_time.1.saturating_add(1)),
             false => (logged.ts_ns, 0),
         };
         if skip > 0 && begins.is_some_and(|(ns, _)| ns == logged.ts_ns) {
-            skip -= 1;
+            skip = skip.saturating_sub(1);
             return ControlFlow::Continue(());
         }
         if rows.len() == limit {

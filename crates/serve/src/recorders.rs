@@ -310,7 +310,8 @@ fn news(before: &[Event], now: &[Event]) -> Vec<Event> {
     };
     let id = event_id(last);
     let known = now.iter().rposition(|event| event_id(event) == id);
-    now[known.map_or(0, |known| known + 1)..].to_vec()
+    let after = known.map_or(now, |known| &now[known..][1..]);
+    after.to_vec()
 }
 
 /// An event in a URL: its time and what it says.

@@ -15,6 +15,8 @@ use crate::refused::Refused;
 const PAGE_MAX: usize = 1000;
 /// Results that wait at most, and for how long.
 const RESULTS_MAX: usize = 8;
+/// Flows of all of them.
+const HELD_MAX: usize = 2 * FLOWS_MAX;
 const RESULT_AGE_MAX: Duration = Duration::from_secs(3600);
 
 /// A result, and the order in which it was asked for last.
@@ -84,7 +86,7 @@ pub(crate) enum Order {
 impl Searches {
     pub(crate) fn number(&self) -> String {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        *next += 1;
+        *next = next.saturating_add(1);
         next.to_string()
     }
 
@@ -98,7 +100,8 @@ impl Searches {
                 .map(|result| result.found.rows.len())
                 .sum::<usize>()
         };
-        while results.len() >= RESULTS_MAX || held(&results) + found.rows.len() > 2 * FLOWS_MAX {
+        let fits = |held: usize| held.saturating_add(found.rows.len()) <= HELD_MAX;
+        while results.len() >= RESULTS_MAX || !fits(held(&results)) {
             if results.pop_front().is_none() {
                 break;
             }
@@ -166,7 +169,9 @@ fn ordered(found: &Found, sort: Sort, is_reversed: bool) -> Vec<u32> {
         Sort::First => by(&|a, b| a.first_ns.cmp(&b.first_ns)),
         Sort::Last => by(&|a, b| a.last_ns.cmp(&b.last_ns)),
         Sort::Duration => {
-            by(&|a, b| (a.last_ns - a.first_ns).cmp(&(b.last_ns - b.first_ns)));
+            // A damaged table may have them the other way round.
+            let duration = |row: &Row| row.last_ns.saturating_sub(row.first_ns);
+            by(&|a, b| duration(a).cmp(&duration(b)));
         }
         Sort::Packets => by(&|a, b| a.all_packets().cmp(&b.all_packets())),
         Sort::WireBytes => by(&|a, b| a.wire_bytes.cmp(&b.wire_bytes)),

@@ -1,5 +1,6 @@
 //! Packets and bytes over time, by class and granularity.
 
+use std::num::NonZeroU64;
 use std::ops::Range;
 
 use serde_json::{Value, json};
@@ -13,6 +14,9 @@ pub(crate) const POINTS_MAX: usize = 2000;
 const POINTS_MIN: usize = 10;
 /// Most series at a time: classes by granularity; the rest is one more.
 const SERIES_MAX: usize = 64;
+const SERIES_LAST: usize = SERIES_MAX - 1;
+/// The length of points where there are no packets.
+const EMPTY_STEP_NS: NonZeroU64 = NonZeroU64::new(SECOND_NS).expect("a second");
 
 /// Lengths of points, ms.
 const STEPS_MS: [u64; 24] = [
@@ -75,9 +79,9 @@ impl Default for Sum {
 impl Sum {
     #[inline]
     fn packet(&mut self, packet: &FoundPacket) {
-        self.packets += 1;
-        self.wire_bytes += u64::from(packet.wire_bytes);
-        self.kept_bytes += u64::from(packet.kept_bytes);
+        self.packets = self.packets.saturating_add(1);
+        self.wire_bytes = self.wire_bytes.saturating_add(u64::from(packet.wire_bytes));
+        self.kept_bytes = self.kept_bytes.saturating_add(u64::from(packet.kept_bytes));
         if packet.ts_ns < self.first_ns {
             (self.first_ns, self.first_score) = (packet.ts_ns, packet.score);
         }
@@ -103,7 +107,7 @@ pub(crate) fn higher(a: Option<f32>, b: Option<f32>) -> Option<f32> {
 #[derive(Debug)]
 pub(crate) struct Histogram {
     start_ns: u64,
-    step_ns: u64,
+    step_ns: NonZeroU64,
     points: usize,
     /// By class and granularity.
     series: Vec<((String, String), Vec<Point>)>,
@@ -114,12 +118,15 @@ impl Histogram {
     pub(crate) fn new((first_ns, last_ns): (u64, u64), points: usize) -> Self {
         let points = points.clamp(POINTS_MIN, POINTS_MAX) as u64;
         let span = last_ns.saturating_sub(first_ns);
-        let fits = |ms: &u64| span / (ms * 1_000_000) < points - 1;
-        let step_ms = STEPS_MS.iter().copied().find(fits);
+        let gaps = NonZeroU64::new(points.saturating_sub(1)).unwrap_or(NonZeroU64::MIN);
+        let steps = STEPS_MS.iter();
+        let mut steps = steps.filter_map(|ms| NonZeroU64::new(ms.saturating_mul(1_000_000)));
+        let step_ns = steps.find(|step| span < gaps.get().saturating_mul(step.get()));
         // Only a crafted log has packets centuries apart.
-        let step_ns = step_ms.map_or(span / (points - 1) + 1, |ms| ms * 1_000_000);
-        let start_ns = first_ns / step_ns * step_ns;
-        let points = (last_ns.saturating_sub(start_ns) / step_ns + 1).min(POINTS_MAX as u64);
+        let step_ns = step_ns.unwrap_or_else(|| NonZeroU64::MIN.saturating_add(span / gaps));
+        let start_ns = first_ns.saturating_sub(first_ns % step_ns);
+        let points = last_ns.saturating_sub(start_ns) / step_ns;
+        let points = points.saturating_add(1).min(POINTS_MAX as u64);
         Self {
             start_ns,
             step_ns,
@@ -132,7 +139,7 @@ impl Histogram {
     pub(crate) fn empty() -> Self {
         Self {
             start_ns: 0,
-            step_ns: SECOND_NS,
+            step_ns: EMPTY_STEP_NS,
             points: 0,
             series: Vec::new(),
         }
@@ -153,12 +160,12 @@ impl Histogram {
             return known;
         }
         let name = match self.series.len() {
-            SERIES_MAX.. => return SERIES_MAX - 1,
-            len if len == SERIES_MAX - 1 => (String::from("others"), String::from("all")),
+            SERIES_MAX.. => return SERIES_LAST,
+            SERIES_LAST => (String::from("others"), String::from("all")),
             _ => (class.to_owned(), granularity.to_owned()),
         };
         self.series.push((name, vec![[0; 3]; self.points]));
-        self.series.len() - 1
+        self.series.len().saturating_sub(1)
     }
 
     /// Counts packets, and says what they come to.
@@ -180,9 +187,9 @@ impl Histogram {
                 (at, point) = (self.at(packet.ts_ns), [0; 3]);
                 within = self.span_of(at);
             }
-            point[0] += 1;
-            point[1] += u64::from(packet.wire_bytes);
-            point[2] += u64::from(packet.kept_bytes);
+            point[0] = point[0].saturating_add(1);
+            point[1] = point[1].saturating_add(u64::from(packet.wire_bytes));
+            point[2] = point[2].saturating_add(u64::from(packet.kept_bytes));
         }
         self.add_to(series, at, point);
         sum
@@ -195,7 +202,7 @@ impl Histogram {
 
     /// The length of its points, which begin at multiples of it.
     pub(crate) fn step_ns(&self) -> u64 {
-        self.step_ns
+        self.step_ns.get()
     }
 
     /// The point of a time.
@@ -206,16 +213,16 @@ impl Histogram {
 
     /// The times of a point.
     fn span_of(&self, at: usize) -> Range<u64> {
-        let start = (at as u64).saturating_mul(self.step_ns);
+        let start = (at as u64).saturating_mul(self.step_ns.get());
         let start = self.start_ns.saturating_add(start);
-        start..start.saturating_add(self.step_ns)
+        start..start.saturating_add(self.step_ns.get())
     }
 
     fn add_to(&mut self, series: usize, at: usize, more: Point) {
         // A live log may have grown since it was empty.
         if let Some(point) = self.series[series].1.get_mut(at) {
             for (sum, more) in point.iter_mut().zip(more) {
-                *sum += more;
+                *sum = sum.saturating_add(more);
             }
         }
     }
@@ -226,7 +233,7 @@ impl Histogram {
             let number = self.series(class, granularity);
             for (point, more) in self.series[number].1.iter_mut().zip(points) {
                 for (sum, more) in point.iter_mut().zip(more) {
-                    *sum += more;
+                    *sum = sum.saturating_add(*more);
                 }
             }
         }
@@ -235,8 +242,8 @@ impl Histogram {
     /// As `Series` in the API: a second.
     #[allow(clippy::cast_precision_loss, reason = "rates")]
     pub(crate) fn json(&self, covered: &Value) -> Value {
-        let step = self.step_ns as f64 / SECOND_NS as f64;
-        let times = (0..self.points as u64).map(|n| seconds(self.start_ns + n * self.step_ns));
+        let step = self.step_ns.get() as f64 / SECOND_NS as f64;
+        let times = (0..self.points).map(|at| seconds(self.span_of(at).start));
         let series = self.series.iter().map(|((class, granularity), points)| {
             let rates = |of: usize| -> Vec<f64> {
                 points.iter().map(|point| point[of] as f64 / step).collect()

@@ -1,6 +1,7 @@
 //! What a log holds, by hour, class and tier; what is deleted next; and why packets were kept.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU128;
 use std::time::Instant;
 
 use serde::Deserialize;
@@ -8,6 +9,7 @@ use serde_json::{Value, json};
 use strata_archive::{Piece, PieceKind, Retention, deletable, plan};
 use strata_classify::{Model, is_of_shadow};
 use strata_store::{Log, Recording, Select};
+use strata_wire::clamped;
 
 use crate::found::words;
 use crate::logs::{self, Logs};
@@ -22,7 +24,8 @@ const HOURS_MAX: usize = 20_000;
 const PIECES_MAX: usize = 200;
 /// Most reasons.
 const REASONS_MAX: usize = 200;
-const DAY_NS: u64 = 86_400 * SECOND_NS;
+const HOUR_NS: u64 = 3600 * SECOND_NS;
+const DAY_NS: u64 = 24 * HOUR_NS;
 
 /// What to keep, to see what would be deleted.
 #[derive(Debug, Default, Deserialize)]
@@ -59,11 +62,11 @@ impl Keep {
     fn command(&self, dir: &str) -> String {
         let mut command = format!("strata prune {} --dry-run", quoted(dir));
         if let Some(days) = self.max_age_days {
-            command += &format!(" --keep {:.0}h", (days * 24.0).floor());
+            command.push_str(&format!(" --keep {:.0}h", (days * 24.0).floor()));
         }
         match (self.max_bytes, self.max_age_days) {
-            (Some(bytes), _) => command += &format!(" --max-size {bytes}"),
-            (None, None) => command += " --max-size SIZE",
+            (Some(bytes), _) => command.push_str(&format!(" --max-size {bytes}")),
+            (None, None) => command.push_str(" --max-size SIZE"),
             (None, Some(_)) => {}
         }
         command
@@ -93,8 +96,8 @@ pub(crate) fn storage(logs: &Logs, id: &str, keep: &Keep, stop: &Stop) -> Result
         };
         let hour = (part.hour.clone(), part.retention.clone(), tier);
         let held = hours.entry(hour).or_default();
-        held.packets += part.packets;
-        held.bytes += part.bytes();
+        held.packets = held.packets.saturating_add(part.packets);
+        held.bytes = held.bytes.saturating_add(part.bytes());
         held.encrypted |= part.key.is_some();
         let bytes = part.bytes();
         let class = classes.entry(part.retention.clone());
@@ -102,12 +105,12 @@ pub(crate) fn storage(logs: &Logs, id: &str, keep: &Keep, stop: &Stop) -> Result
         *class = (
             class.0.min(part.ts_min_ns),
             class.1.max(part.ts_max_ns),
-            class.2 + bytes,
+            u64::saturating_add(class.2, bytes),
         );
     }
-    let mut stored = 0;
+    let mut stored = 0_u64;
     for recording in log.recordings() {
-        stored += log.stored_bytes(recording)?;
+        stored = stored.saturating_add(log.stored_bytes(recording)?);
         blocks(&log, recording, &mut hours, stop)?;
     }
     let (mut all, disk) = (hours.len(), disk(dir));
@@ -120,7 +123,7 @@ pub(crate) fn storage(logs: &Logs, id: &str, keep: &Keep, stop: &Stop) -> Result
             })
         })
         .collect();
-    all -= hours.len();
+    all = all.saturating_sub(hours.len());
     Ok(json!({
         "disk": disk,
         "stored_bytes": stored,
@@ -167,21 +170,31 @@ fn blocks(
                 ));
             }
             if block.header.packets > 0 {
-                let hour = block.header.ts_min_ns / (3600 * SECOND_NS);
-                *by_hour.entry(hour).or_default() += u64::from(block.header.packets);
+                let hour = block.header.ts_min_ns / HOUR_NS;
+                let of_hour: &mut u64 = by_hour.entry(hour).or_default();
+                *of_hour = of_hour.saturating_add(block.header.packets.into());
             }
         }
-        let packets: u64 = by_hour.values().sum();
+        // Each has at most 2^32, and a file fewer blocks.
+        let packets = by_hour
+            .values()
+            .fold(0, |sum, of| u128::saturating_add(sum, (*of).into()));
+        let Some(packets) = NonZeroU128::new(packets) else {
+            // No hour has any.
+            continue;
+        };
         for (hour, of_hour) in by_hour {
-            let name: String = text(hour * 3600 * SECOND_NS).chars().take(13).collect();
+            let name: String = text(hour.saturating_mul(HOUR_NS))
+                .chars()
+                .take(13)
+                .collect();
             let held = hours
                 .entry((name, String::from("all"), "blocks"))
                 .or_default();
-            held.packets += of_hour;
+            held.packets = held.packets.saturating_add(of_hour);
             // In proportion to its packets.
-            held.bytes +=
-                u64::try_from(u128::from(bytes) * u128::from(of_hour) / u128::from(packets))
-                    .expect("a share of it is no more");
+            let share = u128::from(bytes).saturating_mul(of_hour.into()) / packets;
+            held.bytes = held.bytes.saturating_add(clamped(share));
         }
     }
     Ok(())

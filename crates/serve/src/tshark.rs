@@ -48,7 +48,7 @@ pub(crate) async fn layers(
 /// A pcap file with one packet, with nanoseconds.
 fn capture(packet: &Packet, shown: usize) -> Vec<u8> {
     let data = &packet.data[..shown.min(packet.data.len())];
-    let mut file = Vec::with_capacity(40 + data.len());
+    let mut file = Vec::with_capacity(data.len().saturating_add(40));
     let mut words = |words: &[u32]| {
         for word in words {
             file.extend_from_slice(&word.to_le_bytes());
@@ -75,21 +75,21 @@ fn parse(pdml: &[u8]) -> Result<Vec<Value>, String> {
     let text = String::from_utf8_lossy(pdml);
     let mut reader = Reader::from_str(&text);
     let mut open: Vec<Value> = vec![json!({"fields": []})];
-    let mut count = 0;
+    let mut count = 0_usize;
     loop {
         let event = reader.read_event();
         let event =
             event.map_err(|error| format!("tshark's dissection is not understood: {error}"))?;
         match event {
             Event::Start(start) if is_field(&start) => {
-                count += 1;
+                count = count.saturating_add(1);
                 if open.len() >= DEPTH_MAX || count > FIELDS_MAX {
                     return Err(String::from("tshark's dissection has too many fields"));
                 }
                 open.push(field(&start));
             }
             Event::Empty(start) if is_field(&start) => {
-                count += 1;
+                count = count.saturating_add(1);
                 if count > FIELDS_MAX {
                     return Err(String::from("tshark's dissection has too many fields"));
                 }

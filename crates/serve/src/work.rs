@@ -70,7 +70,8 @@ pub(crate) fn until(after: Duration) -> (Stop, Waiting) {
     let nobody = Arc::new(AtomicBool::new(false));
     let stop = Stop {
         nobody: Arc::clone(&nobody),
-        until: Instant::now() + after,
+        // Some seconds: the end of all times is further away.
+        until: Instant::now().checked_add(after).expect("a time"),
         after,
     };
     (stop, Waiting(nobody))

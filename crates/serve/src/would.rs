@@ -52,13 +52,16 @@ pub(crate) fn would(
     let mut sums = Sums::default();
     let mut has_broken = false;
     let mut one = |packet: &strata_query::LoggedPacket<'_>| {
+        // Any number can be written as that of a sample.
         let stands_for = one_in(&packet.judged.reason());
         let header_len = u32::from(packet.header_len);
         let kept = granularity.keep.kept_len(header_len, packet.captured_len);
-        sums.looked += 1;
-        sums.arrived += stands_for;
-        sums.kept_bytes += packet.data.len() as u64;
-        sums.would_bytes += stands_for * u64::from(kept);
+        sums.looked = sums.looked.saturating_add(1);
+        sums.arrived = sums.arrived.saturating_add(stands_for);
+        sums.kept_bytes = sums.kept_bytes.saturating_add(packet.data.len() as u64);
+        sums.would_bytes = sums
+            .would_bytes
+            .saturating_add(stands_for.saturating_mul(kept.into()));
         if sums.looked >= LOOKED_MAX || stop.go_on().is_break() {
             has_broken = true;
             return Err(io::Error::other("enough was read"));

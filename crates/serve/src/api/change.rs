@@ -23,6 +23,8 @@ use crate::trust::{Role, Who};
 
 /// Most bytes of a reason.
 const WHY_BYTES_MAX: usize = 1 << 10;
+/// The rest is for the name of who asked.
+const WHY_OWN_BYTES_MAX: usize = WHY_BYTES_MAX - 256;
 
 /// The recorder, if this user may change it.
 fn changed(app: &App, who: &Who, id: &str) -> Result<Arc<Recorder>, Refused> {
@@ -44,7 +46,7 @@ async fn told<T: Send + 'static>(
 
 /// Says who asked: to the recording, everything comes from this process.
 fn why(who: &Who, why: &str) -> Result<String, Refused> {
-    if why.len() > WHY_BYTES_MAX - 256 {
+    if why.len() > WHY_OWN_BYTES_MAX {
         return Err(Refused::invalid("why", "a reason has at most 768 bytes"));
     }
     Ok(match why.is_empty() {
@@ -82,7 +84,7 @@ pub(super) async fn mode(
     app.audit.note(&who.name, &what, &asked.why);
     let mut command = format!("strata mode set {}", quoted(&asked.mode));
     if let Some(seconds) = asked.seconds {
-        command += &format!(" --for {seconds}s");
+        command.push_str(&format!(" --for {seconds}s"));
     }
     let undo = json!({
         "method": "PUT", "path": format!("/api/v1/recorders/{id}/mode"),
@@ -217,13 +219,13 @@ pub(super) async fn add_policy(
         quoted(action)
     );
     if policy.priority != strata_rules::PRIORITY_DEFAULT {
-        command += &format!(" --prio {}", policy.priority);
+        command.push_str(&format!(" --prio {}", policy.priority));
     }
     if let Some(interface) = &policy.interface {
-        command += &format!(" --interface {}", quoted(interface));
+        command.push_str(&format!(" --interface {}", quoted(interface)));
     }
     if policy.protect {
-        command += " --protect";
+        command.push_str(" --protect");
     }
     let undo = json!({
         "method": "DELETE", "path": format!("/api/v1/recorders/{id}/policies/{}", added.id),

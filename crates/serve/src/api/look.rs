@@ -432,7 +432,7 @@ fn verified(log: &Log, sink: &mut Sink) -> Result<Option<Verified>, Refused> {
     let mut all: u64 = parts.map(Part::bytes).sum();
     for recording in log.recordings() {
         for file in &recording.files {
-            all += log.file_bytes(file)?;
+            all = all.saturating_add(log.file_bytes(file)?);
         }
     }
     let mut is_left = false;

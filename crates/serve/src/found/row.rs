@@ -63,9 +63,10 @@ impl Row {
             (self.first_ns, self.from_low) = (sum.first_ns, run.low_to_high);
         }
         self.last_ns = self.last_ns.max(sum.last_ns);
-        self.packets[usize::from(!run.low_to_high)] += sum.packets;
-        self.wire_bytes += sum.wire_bytes;
-        self.kept_bytes += sum.kept_bytes;
+        let packets = &mut self.packets[usize::from(!run.low_to_high)];
+        *packets = packets.saturating_add(sum.packets);
+        self.wire_bytes = self.wire_bytes.saturating_add(sum.wire_bytes);
+        self.kept_bytes = self.kept_bytes.saturating_add(sum.kept_bytes);
         self.score = higher(self.score, sum.score);
         self.count_class(class, sum.packets);
     }
@@ -73,7 +74,7 @@ impl Row {
     /// Counts packets of a class.
     pub(super) fn count_class(&mut self, class: u16, packets: u64) {
         if self.first_class.0 == class {
-            self.first_class.1 += packets;
+            self.first_class.1 = self.first_class.1.saturating_add(packets);
             return;
         }
         if self.first_class.1 == 0 {
@@ -82,7 +83,7 @@ impl Row {
         }
         let more = &mut self.more_classes;
         match more.iter_mut().find(|(known, _)| *known == class) {
-            Some((_, known)) => *known += packets,
+            Some((_, known)) => *known = known.saturating_add(packets),
             None => more.push((class, packets)),
         }
     }
@@ -108,10 +109,10 @@ impl Row {
         }
         self.last_ns = self.last_ns.max(more.last_ns);
         for (known, packets) in self.packets.iter_mut().zip(more.packets) {
-            *known += packets;
+            *known = known.saturating_add(packets);
         }
-        self.wire_bytes += more.wire_bytes;
-        self.kept_bytes += more.kept_bytes;
+        self.wire_bytes = self.wire_bytes.saturating_add(more.wire_bytes);
+        self.kept_bytes = self.kept_bytes.saturating_add(more.kept_bytes);
         self.score = higher(self.score, more.score);
         for (class, packets) in more.classes() {
             self.count_class(class, packets);
@@ -127,6 +128,6 @@ impl Row {
     }
 
     pub(crate) fn all_packets(&self) -> u64 {
-        self.packets.iter().sum()
+        self.packets[0].saturating_add(self.packets[1])
     }
 }

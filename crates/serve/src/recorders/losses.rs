@@ -36,7 +36,12 @@ pub(super) fn not_kept(
 ) -> Vec<NotKept> {
     let ended = |status: &Status, how: &str| {
         let all = status.packets.iter().filter(|one| one.result == how);
-        all.fold((0, 0), |sum, one| (sum.0 + one.packets, sum.1 + one.bytes))
+        all.fold((0_u64, 0_u64), |(packets, bytes), one| {
+            (
+                packets.saturating_add(one.packets),
+                bytes.saturating_add(one.bytes),
+            )
+        })
     };
     let each = NOT_KEPT.into_iter().map(|how| {
         let (packets, bytes) = ended(status, how);
