@@ -98,7 +98,10 @@ impl PacketFacts {
             fingerprint,
             ts_ns,
             size: clamped::<u16>(wire_len),
-            header_len: clamped::<u16>(headers.header_len),
+            // Without what an ICMP error quotes, as models have learnt it.
+            header_len: clamped::<u16>(
+                headers.header_len.saturating_sub(headers.quoted_len.into()),
+            ),
             low_to_high: headers.low_to_high,
             answers: headers.tcp_flags & handshake == handshake,
             tcp_window: headers.tcp_window,

@@ -36,8 +36,12 @@ pub struct Fragment {
 pub struct Headers {
     /// Bytes up to the end of the innermost parsed transport header.
     pub header_len: u32,
-    /// Bytes of that transport header alone; 0 if there is none.
+    /// Bytes of that transport header alone; 0 if there is none. Those that an ICMP error quotes are
+    /// part of its message.
     pub transport_len: u16,
+    /// Bytes of the headers that an ICMP error quotes, which are another packet's: what models know of a
+    /// packet is without them.
+    pub quoted_len: u16,
     /// The flow, if the packet has readable addresses.
     pub key: Option<FlowKey>,
     /// Whether the packet goes from the key's low to its high endpoint.

@@ -28,8 +28,8 @@ impl Counters {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// Adds other counters. Those of a file or a peer may be anything: a sum that is too large stays at
-    /// the largest number, so that [`Ledger::check`] refuses it.
+    /// Adds other counters. Those of a file or a peer may be anything: a sum that is too large is the
+    /// largest number.
     pub fn merge(&mut self, other: Self) {
         self.packets = self.packets.saturating_add(other.packets);
         self.bytes = self.bytes.saturating_add(other.bytes);
@@ -280,6 +280,24 @@ impl fmt::Display for Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Such as a manifest may hold, or a switch may send.
+    #[test]
+    fn counters_that_are_too_large_end_nothing() {
+        let mut ledger = Ledger::default();
+        ledger.logged.merge(Counters {
+            packets: u64::MAX,
+            bytes: u64::MAX,
+        });
+        ledger.dropped[DropReason::DiskFull as usize].add(u64::MAX);
+        ledger.cut_bytes.fill(u64::MAX);
+        let mut both = ledger;
+        both.merge(&ledger);
+        assert_eq!(both.logged.packets, u64::MAX);
+        assert_eq!(both.dropped_total().bytes, u64::MAX);
+        assert!(both.check().is_err());
+        assert!(!both.to_string().is_empty());
+    }
 
     #[test]
     fn a_missing_packet_or_byte_is_noticed() {

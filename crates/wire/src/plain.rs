@@ -133,6 +133,7 @@ impl Plain {
         Headers {
             header_len: u32::from(self.header_len()),
             transport_len: u16::from(self.transport_len),
+            quoted_len: 0,
             key: Some(key),
             low_to_high,
             fragment: None,

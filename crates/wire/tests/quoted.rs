@@ -83,6 +83,7 @@ fn headers_that_icmp_errors_quote_are_headers() {
         let found = inner(LinkType::IPV4, &packet);
         assert_eq!(found.header_len, 20 + 8 + kept, "{name}");
         assert_eq!(u32::from(found.transport_len), 8 + kept, "{name}");
+        assert_eq!(u32::from(found.quoted_len), kept, "{name}");
         assert!(!found.incomplete, "{name}");
         // The flow is that of the message.
         let key = found.key.unwrap();

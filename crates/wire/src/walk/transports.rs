@@ -23,8 +23,10 @@ impl Walk<'_> {
         match number {
             protocol::ICMP | protocol::ICMPV6 => {
                 let len = self.icmp_len(number);
-                self.take_transport(len)?;
-                Some(Layer::Done)
+                let whole = self.take_transport(len);
+                let taken = self.headers.transport_len;
+                self.headers.quoted_len = taken.saturating_sub(8);
+                whole.map(|()| Layer::Done)
             }
             protocol::IGMP | protocol::ESP => {
                 self.take_transport(8)?;
