@@ -583,6 +583,7 @@ fn fragments_are_in_the_flow_of_their_first_one_and_end_it_as_others_do() {
         // The filter is on the flow, whose ports later fragments do not have.
         assert_eq!(rows(&export(&["udp port 53"]), &columns), whole);
         assert!(rows(&export(&["udp port 54"]), &columns).is_empty());
+        assert!(rows(&export(&["not udp"]), &columns).is_empty());
         let idle = rows(&export(&["--idle-timeout", "5s"]), &columns);
         let [one, two, three] = [(1020, 1), (820, 1), (60, 4)]
             .map(|(bytes, reason)| format!("5300 53 1 {bytes} {reason} {id}"));

@@ -10,6 +10,7 @@ use strata_wire::{AddressFamily, FlowKey, FlowShare, LinkType, ip_addr};
 
 use crate::by_link::ByLink;
 use crate::cells::{NO_PORT, NO_PROTOCOL};
+use crate::decided::decided;
 use crate::export::{packets, unwritten};
 use crate::exporter::{ExportOptions, LoggedPacket};
 use crate::find::Find;
@@ -201,11 +202,13 @@ fn may_match(filter: Option<&Filter>, key: &FlowKey) -> bool {
     let ends = [key.low, key.high];
     let is_ip = key.family != AddressFamily::Mac;
     let [low, high] = ends.map(|end| ip_addr(key.family, end.address));
-    filter.may_match(&FlowFacts {
+    let facts = FlowFacts {
         addresses: low.zip(high).map(|(low, high)| [low, high]),
         ports: ends.map(|end| if is_ip { end.port } else { NO_PORT }),
         protocol: if is_ip { key.protocol } else { NO_PROTOCOL },
-    })
+    };
+    // `not tcp` is known for a flow, though any packet may match it for all that a bound says.
+    decided(filter.ast(), &facts).unwrap_or_else(|| filter.may_match(&facts))
 }
 
 /// When the packets of a recording end that may be wanted, ns: whether a flow has been idle then does not

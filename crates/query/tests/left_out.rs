@@ -15,7 +15,7 @@ use strata_query::{
 use strata_store::{Damage, Disk, Log};
 use strata_testkit_disk::SimDisk;
 use strata_testkit_disk::small::{self, about, start};
-use strata_wire::{FlowKey, Ledger};
+use strata_wire::{FlowKey, Ledger, LinkType};
 
 /// A block as a relay leaves it whose definitions, in a block before it, were lost.
 fn write_undefined(sink: &mut BlockSink, fill: impl FnOnce(&mut BlockBuilder)) {
@@ -189,7 +189,7 @@ fn a_search_says_what_it_leaves_out() {
     let mut all = Found::default();
     let sought = Search {
         find: Find::default(),
-        matches: &|| Box::new(|_, _: &[u8], _| true) as Box<Matches<'_>>,
+        matches: &|| Box::new(|_: LinkType, _: &[u8], _: u32| true) as Box<Matches<'_>>,
         goes_on: &|| true,
         points_ns: None,
         threads: 1,
