@@ -50,7 +50,12 @@ impl SandboxArgs {
             std::fs::create_dir_all(dir)?;
         }
         let write = [Some(log), elsewhere].into_iter().flatten();
-        let public = ["/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/usr/share/ca-certificates"];
+        let public = [
+            "/etc/ssl",
+            "/etc/pki",
+            "/etc/ca-certificates",
+            "/usr/share/ca-certificates",
+        ];
         self.confine(&Confined {
             read: public.map(Into::into).to_vec(),
             write: write.map(Path::to_owned).collect(),
@@ -66,7 +71,9 @@ impl SandboxArgs {
         let helper = vec![String::from("helper")];
         let opener = sandbox::opener(&SandboxSpec { user: None, helper });
         opener
-            .inspect_err(|error| warn!("an interface that goes and comes back is not captured again: {error}"))
+            .inspect_err(|error| {
+                warn!("an interface that goes and comes back is not captured again: {error}")
+            })
             .ok()
     }
 }
@@ -81,9 +88,8 @@ pub(crate) const TO_SEND: CapabilitySet = CapabilitySet::NET_RAW
 pub(crate) fn to_read(files: &[PathBuf]) -> CapabilitySet {
     const OTHERS_READ: u32 = 0o004;
     let is_private = |file: &PathBuf| {
-        std::fs::metadata(file).is_ok_and(|found| {
-            found.uid() != geteuid().as_raw() && found.mode() & OTHERS_READ == 0
-        })
+        std::fs::metadata(file)
+            .is_ok_and(|found| found.uid() != geteuid().as_raw() && found.mode() & OTHERS_READ == 0)
     };
     match files.iter().any(is_private) {
         true => CapabilitySet::DAC_READ_SEARCH,

@@ -25,7 +25,12 @@ pub(crate) struct KeyArgs {
 
     /// Look for a tunnel in datagrams of this UDP port too, as in vxlan=8473; may be given several
     /// times. The ports that a log was recorded with are known from it, unless a relay wrote it.
-    #[arg(long, value_name = "NAME=PORT", env = "STRATA_TUNNEL_PORT", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "NAME=PORT",
+        env = "STRATA_TUNNEL_PORT",
+        value_delimiter = ','
+    )]
     tunnel_port: Vec<String>,
 }
 

@@ -273,7 +273,10 @@ fn what_is_encrypted_moves_as_it_is_beside_a_compaction() {
     assert!(export(server.ask(), &log, &["--key", other]) == before);
     let verified = ok(server.ask().arg("verify").arg(&log).args(["--key", other]));
     assert!(verified.contains("94 packets"), "{verified}");
-    let pruned = ok(server.ask().args(["prune", "--keep", "1d", "--yes"]).arg(&log));
+    let pruned = ok(server
+        .ask()
+        .args(["prune", "--keep", "1d", "--yes"])
+        .arg(&log));
     assert!(pruned.starts_with("deleted"), "{pruned}");
     assert_eq!(server.objects().len(), 0, "the newest part goes too");
 }

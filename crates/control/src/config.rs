@@ -432,7 +432,10 @@ mod tests {
                 "[tunnels]\nvxlan_gpe = [4790]",
                 "no key 'tunnels.vxlan_gpe'; did you mean 'tunnels.vxlan-gpe'?",
             ),
-            ("[tunnels]\nteredo = [0]", "tunnels: teredo: 0 is not a UDP port"),
+            (
+                "[tunnels]\nteredo = [0]",
+                "tunnels: teredo: 0 is not a UDP port",
+            ),
             ("[elastic]\nenabled = 3", "line 2"),
             (
                 "[export.destinations]\na = 'udp://192.0.2.1:4740'",

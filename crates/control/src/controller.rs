@@ -246,14 +246,20 @@ impl Controller {
 
     /// Publishes how far compaction is behind.
     pub fn set_compaction(&self, status: CompactionStatus) {
-        let mut compaction = self.compaction.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut compaction = self
+            .compaction
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         *compaction = Some(status);
     }
 
     /// How far compaction was behind when that was found last.
     #[must_use]
     pub fn compaction(&self) -> Option<CompactionStatus> {
-        *self.compaction.lock().unwrap_or_else(PoisonError::into_inner)
+        *self
+            .compaction
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The queries that are installed.

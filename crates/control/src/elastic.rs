@@ -266,7 +266,10 @@ impl fmt::Display for Step {
                 write!(f, "{percent:.1} % of the messages to the relay are lost")
             }
             (Resource::Rdma, false) => {
-                write!(f, "only {percent:.1} % of the messages to the relay are lost")
+                write!(
+                    f,
+                    "only {percent:.1} % of the messages to the relay are lost"
+                )
             }
             (_, true) => write!(f, "{name} is short: {percent:.0} % in use"),
             (_, false) => write!(f, "{name} is no longer short: {percent:.0} % in use"),

@@ -47,8 +47,8 @@ pub use request::{
 };
 pub use secrets::same_secret;
 pub use status::{
-    ChangeStatus, ClassStatus, CompactionStatus, CpuStatus, DetailStatus, DriftStatus, ExportStatus, FeatureDrift,
-    FlowTableStatus, InterfaceStatus, LostStatus, ModelsStatus, PacketStatus, PolicyOrigin,
-    PolicyStatus, ReceiveStatus, ReportStatus, ResourceStatus, ShadowClassStatus, ShadowStatus,
-    ShortStatus, Status, VectorStatus,
+    ChangeStatus, ClassStatus, CompactionStatus, CpuStatus, DetailStatus, DriftStatus,
+    ExportStatus, FeatureDrift, FlowTableStatus, InterfaceStatus, LostStatus, ModelsStatus,
+    PacketStatus, PolicyOrigin, PolicyStatus, ReceiveStatus, ReportStatus, ResourceStatus,
+    ShadowClassStatus, ShadowStatus, ShortStatus, Status, VectorStatus,
 };

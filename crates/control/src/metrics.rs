@@ -9,8 +9,8 @@ use strata_wire::Printable;
 
 use crate::controller::Controller;
 use crate::status::{
-    ClassStatus, CompactionStatus, CpuStatus, DriftStatus, ExportStatus, FlowTableStatus, InterfaceStatus,
-    LostStatus, PacketStatus, PolicyStatus, ReceiveStatus, ResourceStatus, Status,
+    ClassStatus, CompactionStatus, CpuStatus, DriftStatus, ExportStatus, FlowTableStatus,
+    InterfaceStatus, LostStatus, PacketStatus, PolicyStatus, ReceiveStatus, ResourceStatus, Status,
 };
 
 /// Most samples of one metric, which keeps the page small in any case: further classes, interfaces

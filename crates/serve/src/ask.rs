@@ -334,10 +334,7 @@ mod tests {
             said: String::new(),
             succeeded: true,
         };
-        let unknown = Shape {
-            is_ordered: true,
-            ..Shape::default()
-        };
+        let unknown = Shape::ordered();
         let csv = "name,count,big,at,ok\n\"a,b\",1,9007199254740993,2026-01-31T13:00:00Z,true\nx,,1,,false\n";
         let read = table(&answered(csv, false), 10, &unknown).unwrap();
         let kinds: Vec<&Value> = read["columns"]

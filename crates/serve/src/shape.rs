@@ -50,6 +50,15 @@ enum Keys {
 }
 
 impl Shape {
+    /// Of a question that says in which order the rows come, and nothing else.
+    #[cfg(test)]
+    pub(crate) fn ordered() -> Self {
+        Self {
+            is_ordered: true,
+            ..Self::default()
+        }
+    }
+
     /// Of a question in Marple's language, or the name of one; nothing is known of one that is wrong.
     pub(crate) fn of_marple<'a>(
         text: &str,

@@ -211,7 +211,7 @@ mod tests {
             assert_eq!(index(&name).unwrap(), number, "{name}");
             assert_eq!(super::name(number).unwrap(), name);
         }
-        let none = super::name(0).unwrap_err();
+        let none = name(0).unwrap_err();
         assert_eq!(none.raw_os_error(), Some(libc::ENODEV));
         assert_eq!(
             index("none-such").unwrap_err().raw_os_error(),

@@ -121,9 +121,8 @@ struct Said {
 struct Problem {
     text: String,
     said: Instant,
-    /// How often it failed, in all and since that was said.
+    /// How often it failed in a row.
     failed: u64,
-    unsaid: u64,
 }
 
 impl Said {
@@ -136,13 +135,11 @@ impl Said {
                 text,
                 said: now,
                 failed: 1,
-                unsaid: 0,
             };
             self.problems.insert(work, problem);
             return;
         };
         known.failed += 1;
-        known.unsaid += 1;
         let quiet = match known.text == text {
             true => SAY_AGAIN_AFTER,
             false => SAY_NEWS_AFTER,
@@ -152,7 +149,7 @@ impl Said {
         }
         let failed = grouped(known.failed);
         warn!("{text}: will be tried again (failed {failed} times in a row)");
-        (known.text, known.said, known.unsaid) = (text, now, 0);
+        (known.text, known.said) = (text, now);
     }
 
     /// Says that something works again, if it did not before.

@@ -29,7 +29,12 @@ pub(super) struct SteerArgs {
     /// Look for a tunnel in datagrams of this UDP port too, as in vxlan=8473: vxlan, vxlan-gpe, geneve,
     /// gtp-u, gre-udp, mpls-udp or teredo; may be given several times. The configuration file says
     /// under [tunnels] which other ports they have. The log notes the ports for those who read it.
-    #[arg(long, value_name = "NAME=PORT", env = "STRATA_TUNNEL_PORT", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "NAME=PORT",
+        env = "STRATA_TUNNEL_PORT",
+        value_delimiter = ','
+    )]
     tunnel_port: Vec<String>,
 
     /// Listen on this Unix socket for `strata status`, `mode`, `policy` and `rotate`. By default, a

@@ -138,8 +138,7 @@ mod tests {
         flush_slots(0x0102_0304, &[7, 8, 9, 0xff00], |bytes| {
             packets.push(bytes.to_vec());
         });
-        let wanted =
-            b"SGPC\x02\0\x02\0\x04\x03\x02\x01\x07\0\0\0\x03\0\0\0\0\xff\0\0\x01\0\0\0";
+        let wanted = b"SGPC\x02\0\x02\0\x04\x03\x02\x01\x07\0\0\0\x03\0\0\0\0\xff\0\0\x01\0\0\0";
         assert_eq!(packets, [wanted]);
         // Slots that the cache does not have are left out, however many are asked for.
         let few = FlushSlots::new_checked(wanted).unwrap().slots(9);
