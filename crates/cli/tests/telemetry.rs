@@ -290,6 +290,14 @@ fn reports_of_int_become_paths_latencies_depths_and_events_by_the_table() {
         .send_to(&int_report(4, 9, 62, 509, 9009, tracked), collector.int)
         .unwrap();
     socket.send_to(&[0x30; 40], collector.int).unwrap();
+    // The same part of node 9 in version 1.0, whose numbers are longer, and again in 2.0: this ended the
+    // collector.
+    let words = [0x1400_0005_u32, 9, 0xffff_0000, 0];
+    let version_1: Vec<u8> = words.into_iter().flat_map(u32::to_be_bytes).collect();
+    socket.send_to(&version_1, collector.int).unwrap();
+    socket
+        .send_to(&int_report(5, 9, 62, 509, 9009, tracked), collector.int)
+        .unwrap();
     let path = wait_for(&store, &["path", FLOW_TEXT], |path| {
         path["latency"] == 500 * 3 + 24
     });
@@ -321,10 +329,14 @@ fn reports_of_int_become_paths_latencies_depths_and_events_by_the_table() {
     );
     assert_eq!((&event["port"], &event["value"]), (&4.into(), &9008.into()));
     let status = wait_for(&store, &["status"], |status| {
-        number(&status["int"]["datagrams"]) == 5
+        number(&status["int"]["datagrams"]) == 7
     });
     assert_eq!(status["int"]["refused"], 1);
     assert_eq!(status["int"]["missing"], 2, "numbers 2 and 3 of node 9");
+    assert_eq!(
+        (&status["int"]["jumps"], &status["failed"]),
+        (&0.into(), &0.into())
+    );
     collector.end();
 }
 

@@ -62,13 +62,18 @@ impl Append {
         assert!((1..=BATCH_MAX).contains(&batch), "batch");
         assert!((1..=DATA_LEN_MAX).contains(&entry_len), "entry length");
         assert!(base.is_multiple_of(64), "stores begin at cache lines");
-        Self {
+        let append = Self {
             base,
             lists,
             slots,
             batch,
             entry_len,
-        }
+        };
+        let slots = u64::from(lists).wrapping_mul(u64::from(slots));
+        let len = slots.checked_mul(append.slot_len() as u64);
+        let end = len.and_then(|len| base.checked_add(len));
+        assert!(end.is_some(), "less than 2^64 bytes");
+        append
     }
 
     /// Number of lists.
@@ -81,31 +86,37 @@ impl Append {
     #[inline]
     #[must_use]
     pub fn slot_len(&self) -> usize {
-        self.trailer_at() + TRAILER_LEN
+        self.trailer_at().wrapping_add(TRAILER_LEN)
     }
 
     #[inline]
     fn trailer_at(&self) -> usize {
-        HEADER_LEN + (self.batch * self.entry_len).next_multiple_of(8)
+        // Below BATCH_MAX entries of DATA_LEN_MAX bytes.
+        let entries = self.batch.wrapping_mul(self.entry_len);
+        HEADER_LEN.wrapping_add(entries.next_multiple_of(8))
     }
 
     /// Bytes of memory.
     #[must_use]
     pub fn memory_len(&self) -> u64 {
-        u64::from(self.lists) * u64::from(self.slots) * self.slot_len() as u64
+        let slots = u64::from(self.lists).wrapping_mul(u64::from(self.slots));
+        slots.wrapping_mul(self.slot_len() as u64)
     }
 
     /// Where the slot of batch `batch` of a list lies.
     #[inline]
     fn at(&self, list: u32, batch: u64) -> u64 {
-        let slot = batch % u64::from(self.slots);
-        let index = u64::from(list) * u64::from(self.slots) + slot;
-        self.base + index * self.slot_len() as u64
+        let slots = u64::from(self.slots);
+        // There are two slots at least; what wraps lies outside the memory.
+        let slot = batch.checked_rem(slots).expect("slots");
+        let index = u64::from(list).wrapping_mul(slots).wrapping_add(slot);
+        let offset = index.wrapping_mul(self.slot_len() as u64);
+        self.base.wrapping_add(offset)
     }
 
     fn slot<'m>(&self, memory: &'m [u8], list: u32, batch: u64) -> &'m [u8] {
         let start = exact::<usize>(self.at(list, batch));
-        &memory[start..start + self.slot_len()]
+        &memory[start..][..self.slot_len()]
     }
 
     /// Where a list goes on, as its memory says: for a translator that begins, after one before it
@@ -121,8 +132,8 @@ impl Append {
         batches
             .max_by_key(|batch| batch.number)
             .map_or(End::default(), |last| End {
-                batches: last.number + 1,
-                entries: last.before + last.count as u64,
+                batches: last.number.wrapping_add(1),
+                entries: last.before.wrapping_add(last.count as u64),
             })
     }
 }
@@ -161,7 +172,7 @@ impl<'m> Batch<'m> {
             number,
             before: header << 8 >> 8,
             count,
-            entries: &slot[HEADER_LEN..HEADER_LEN + count * store.entry_len],
+            entries: &slot[HEADER_LEN..][..count.wrapping_mul(store.entry_len)],
         })
     }
 }

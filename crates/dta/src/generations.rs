@@ -70,7 +70,7 @@ impl Generations {
     /// Bytes between the stores of the first generation and those of this one.
     #[must_use]
     pub fn offset(&self, index: u8) -> u64 {
-        u64::from(index) * self.stride
+        u64::from(index).wrapping_mul(self.stride)
     }
 
     /// Those that hold something, youngest first. `word` reads a little-endian word of the memory.
@@ -81,7 +81,7 @@ impl Generations {
             let generation = Generation {
                 index,
                 number,
-                begun_ns: word(at + BEGUN_AT),
+                begun_ns: word(at.wrapping_add(BEGUN_AT)),
             };
             (number > 0 && word(at) == number).then_some(generation)
         });
@@ -91,12 +91,13 @@ impl Generations {
     }
 
     fn entry(&self, index: u8) -> u64 {
-        self.table + u64::from(index) * ENTRY_LEN
+        let offset = u64::from(index).wrapping_mul(ENTRY_LEN);
+        self.table.wrapping_add(offset)
     }
 
     fn put<M: Memory>(&self, memory: &mut M, generation: Generation) {
         let at = exact::<usize>(self.entry(generation.index));
-        memory.store(at + 8, generation.begun_ns.to_le());
+        memory.store(at.wrapping_add(8), generation.begun_ns.to_le());
         memory.store(at, generation.number.to_le());
     }
 
@@ -190,6 +191,10 @@ impl Turning {
     /// Does what is due, and clears `bytes_max` bytes at most. Once that is done, returns the
     /// generation that reports are to go to from now on. No operations may wait that go to the memory
     /// of others than the youngest ([`Local::flush`](crate::Local::flush)).
+    ///
+    /// # Panics
+    ///
+    /// Never: the period is not 0.
     pub fn step<M: Memory>(
         &mut self,
         now_ns: u64,
@@ -197,7 +202,7 @@ impl Turning {
         memory: &mut M,
     ) -> Option<Generation> {
         if let State::Filling = self.state {
-            let period = |time_ns: u64| time_ns / self.period_ns;
+            let period = |time_ns: u64| time_ns.checked_div(self.period_ns).expect("a period");
             let (now, youngest) = (period(now_ns), period(self.youngest().begun_ns));
             // A clock that is set back a little repeats the end of a period. One that is set back by
             // more had been wrong: without a new generation, the youngest would last until then.
@@ -210,23 +215,26 @@ impl Turning {
             return None;
         };
         let index = *index;
-        let mut budget = bytes_max as u64 / 8 * 8;
+        let mut budget = bytes_max as u64 & !7;
         while let Some(region) = left.last_mut() {
             if budget == 0 {
                 return None;
             }
-            let len = (region.end - region.start)
+            let len = region
+                .end
+                .saturating_sub(region.start)
                 .min(budget)
                 .min(ZEROS.len() as u64);
             let len_bytes = exact::<usize>(len);
             memory.write(exact::<usize>(region.start), &ZEROS[..len_bytes]);
-            region.start += len;
-            budget -= len;
+            region.start = region.start.wrapping_add(len);
+            budget = budget.wrapping_sub(len);
             if region.is_empty() {
                 left.pop();
             }
         }
-        self.begin(index, self.youngest().number + 1, now_ns, memory);
+        let number = self.youngest().number.wrapping_add(1);
+        self.begin(index, number, now_ns, memory);
         Some(self.youngest())
     }
 
@@ -240,7 +248,9 @@ impl Turning {
         });
         self.generations.retire(memory, index);
         let offset = self.generations.offset(index);
-        let shifted = |region: &Range<u64>| region.start + offset..region.end + offset;
+        let shifted = |region: &Range<u64>| {
+            region.start.wrapping_add(offset)..region.end.wrapping_add(offset)
+        };
         let left = self.regions.iter().map(shifted);
         // An empty region would never be done.
         let left = left.filter(|region| !region.is_empty()).collect();

@@ -95,7 +95,11 @@ fn words(key: &[u8]) -> [u64; 5] {
     }
     if !rest.is_empty() {
         words[whole.len()] = match key.last_chunk() {
-            Some(last) => u64::from_le_bytes(*last) >> (64 - 8 * rest.len()),
+            Some(last) => {
+                // What is left of 8 bytes is 1 to 7 of them.
+                let before = 64_usize.wrapping_sub(rest.len().wrapping_mul(8));
+                u64::from_le_bytes(*last) >> before
+            }
             None => rest
                 .iter()
                 .rev()
@@ -107,7 +111,7 @@ fn words(key: &[u8]) -> [u64; 5] {
 
 #[inline(always)]
 fn nh(a: u64, key_a: u64, b: u64, key_b: u64) -> u128 {
-    u128::from(a.wrapping_add(key_a)) * u128::from(b.wrapping_add(key_b))
+    u128::from(a.wrapping_add(key_a)).wrapping_mul(u128::from(b.wrapping_add(key_b)))
 }
 
 #[inline(always)]
@@ -143,7 +147,7 @@ impl KeyHash {
             0 => self.0,
             _ => mix64(self.0.wrapping_add(STEP.wrapping_mul(u64::from(n)))),
         };
-        (u64::from(high(word)) * u64::from(places)) >> 32
+        u64::from(high(word)).wrapping_mul(u64::from(places)) >> 32
     }
 
     /// The checksum of the key in `bits` bits (1 to 32): `h1(K)`. Never 0, which is what memory
@@ -151,22 +155,25 @@ impl KeyHash {
     #[inline]
     #[must_use]
     pub fn checksum(self, bits: u32) -> u32 {
-        let values = (1_u64 << bits) - 1;
-        let value = 1 + ((u64::from(low(self.0)) * values) >> 32);
-        low(value)
+        let values = 1_u64.wrapping_shl(bits).wrapping_sub(1);
+        let value = u64::from(low(self.0)).wrapping_mul(values) >> 32;
+        low(value.wrapping_add(1))
     }
 
     /// The checksum of the key at a hop: `checksum(x, i)` of Postcarding.
     #[inline]
     #[must_use]
     pub(crate) fn hop_checksum(self, hop: u8) -> u32 {
-        low(mix64(self.0 ^ STEP.wrapping_mul(u64::from(hop) + 1)))
+        low(mix64(
+            self.0 ^ STEP.wrapping_mul(u64::from(hop).wrapping_add(1)),
+        ))
     }
 
     /// A place in the translator's cache, below a power of two.
     #[inline]
     pub(crate) fn row(self, rows: usize) -> usize {
-        let rows_mask = u32::try_from(rows - 1).expect("a cache has up to 2^32 rows");
+        let rows_mask = u32::try_from(rows.wrapping_sub(1));
+        let rows_mask = rows_mask.expect("a cache has 1 to 2^32 rows");
         (low(self.0) & rows_mask) as usize
     }
 
@@ -177,7 +184,8 @@ impl KeyHash {
         if collectors == 1 {
             return 0;
         }
-        let index = (u64::from(high(mix64(self.0 ^ COLLECTOR))) * collectors as u64) >> 32;
+        let word = u64::from(high(mix64(self.0 ^ COLLECTOR)));
+        let index = word.wrapping_mul(collectors as u64) >> 32;
         low(index) as usize
     }
 }

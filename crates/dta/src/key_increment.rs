@@ -63,7 +63,7 @@ impl KeyIncrement {
     pub fn shifted(self, bytes: u64) -> Self {
         assert!(bytes.is_multiple_of(64), "stores begin at cache lines");
         Self {
-            base: self.base + bytes,
+            base: self.base.wrapping_add(bytes),
             ..self
         }
     }
@@ -71,7 +71,7 @@ impl KeyIncrement {
     /// Bytes of memory.
     #[must_use]
     pub fn memory_len(&self) -> u64 {
-        u64::from(self.counters) * COUNTER_LEN
+        u64::from(self.counters).wrapping_mul(COUNTER_LEN)
     }
 
     /// Additions that a report costs at most.
@@ -81,9 +81,15 @@ impl KeyIncrement {
         redundancy.clamp(self.redundancy, REDUNDANCY_MAX)
     }
 
+    /// Where the counter of this number lies.
+    #[inline(always)]
+    fn place(&self, number: u64) -> u64 {
+        self.base.wrapping_add(number.wrapping_mul(COUNTER_LEN))
+    }
+
     #[inline(always)]
     fn at(&self, key: KeyHash, n: u8) -> u64 {
-        self.base + key.place(n, self.counters) * COUNTER_LEN
+        self.place(key.place(n, self.counters))
     }
 
     /// The operations of a report: an addition to each of the key's counters. A report with a
@@ -204,7 +210,7 @@ impl KeyIncrement {
     /// If the memory ends before the sketch.
     #[must_use]
     pub fn sum(&self, memory: &[u8]) -> u64 {
-        let places = (0..u64::from(self.counters)).map(|n| self.base + n * COUNTER_LEN);
+        let places = (0..u64::from(self.counters)).map(|n| self.place(n));
         places.fold(0, |sum: u64, at| {
             sum.saturating_add(Self::counter(memory, at))
         })
@@ -226,7 +232,7 @@ impl KeyIncrement {
     ) {
         assert!(counters.end <= self.counters, "no such counters");
         for n in counters {
-            let at = self.base + u64::from(n) * COUNTER_LEN;
+            let at = self.place(u64::from(n));
             let value = Self::counter(memory, at);
             let less = if halve { value.div_ceil(2) } else { value };
             if less > 0 {

@@ -71,7 +71,7 @@ impl KeyWrite {
     pub fn shifted(self, bytes: u64) -> Self {
         assert!(bytes.is_multiple_of(64), "stores begin at cache lines");
         Self {
-            base: self.base + bytes,
+            base: self.base.wrapping_add(bytes),
             ..self
         }
     }
@@ -80,7 +80,7 @@ impl KeyWrite {
     #[inline]
     #[must_use]
     pub fn slot_len(&self) -> usize {
-        (CHECKSUM_LEN + self.data_len).next_power_of_two()
+        CHECKSUM_LEN.wrapping_add(self.data_len).next_power_of_two()
     }
 
     /// Number of slots.
@@ -92,12 +92,15 @@ impl KeyWrite {
     /// Bytes of memory.
     #[must_use]
     pub fn memory_len(&self) -> u64 {
-        u64::from(self.slots) * self.slot_len() as u64
+        u64::from(self.slots).wrapping_mul(self.slot_len() as u64)
     }
 
     #[inline(always)]
     fn at(&self, key: KeyHash, n: u8) -> u64 {
-        self.base + key.place(n, self.slots) * self.slot_len() as u64
+        let offset = key
+            .place(n, self.slots)
+            .wrapping_mul(self.slot_len() as u64);
+        self.base.wrapping_add(offset)
     }
 
     /// The operations of a report: as many writes as its redundancy says, at most 4. (The loops of
@@ -131,12 +134,13 @@ impl KeyWrite {
         let checksum = key.checksum(self.checksum_bits).to_le_bytes();
         let mut slot = [0; SLOT_LEN_MAX];
         slot[..CHECKSUM_LEN].copy_from_slice(&checksum);
-        slot[CHECKSUM_LEN..CHECKSUM_LEN + data.len()].copy_from_slice(data);
+        slot[CHECKSUM_LEN..][..data.len()].copy_from_slice(data);
         let slot = &slot[..self.slot_len()];
-        for n in 0..copies - 1 {
+        let last = copies.wrapping_sub(1);
+        for n in 0..last {
             sink.write(self.at(key, n), slot, &[]);
         }
-        sink.write(self.at(key, copies - 1), slot, &[origin]);
+        sink.write(self.at(key, last), slot, &[origin]);
         Ok(())
     }
 
@@ -154,10 +158,11 @@ impl KeyWrite {
         let checksum = u64::from(key.checksum(self.checksum_bits));
         let data = u64::from(u32::from_le_bytes(data));
         let slot = (checksum | data << 32).to_le_bytes();
-        for n in 0..copies - 1 {
+        let last = copies.wrapping_sub(1);
+        for n in 0..last {
             sink.write_word(self.at(key, n), slot, &[]);
         }
-        sink.write_word(self.at(key, copies - 1), slot, &[origin]);
+        sink.write_word(self.at(key, last), slot, &[origin]);
     }
 
     /// [`KeyWrite::put`] of each report of a datagram, to a sink that has room for them.
@@ -231,16 +236,17 @@ impl KeyWrite {
             }
             places[usize::from(n)] = at;
             let start = exact::<usize>(at);
-            let slot = &memory[start..start + CHECKSUM_LEN + self.data_len];
-            let (sum, data) = slot.split_at(CHECKSUM_LEN);
+            let (sum, rest) = memory[start..].split_at(CHECKSUM_LEN);
+            let data = &rest[..self.data_len];
             if sum != checksum {
                 continue;
             }
             match found[..values].iter_mut().find(|(value, _)| *value == data) {
-                Some((_, votes)) => *votes += 1,
+                // There are 4 at most.
+                Some((_, votes)) => *votes = votes.wrapping_add(1),
                 None => {
                     found[values] = (data, 1);
-                    values += 1;
+                    values = values.wrapping_add(1);
                 }
             }
         }

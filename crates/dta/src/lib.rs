@@ -30,9 +30,11 @@
 //!
 //! Uses `wire` and `rdma`; who uses it joins it to sockets, clocks and memory.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 pub mod append;
 pub mod flow_event;
+mod gaps;
 pub mod generations;
 mod hash;
 pub mod int;
@@ -45,6 +47,7 @@ pub mod protocol;
 mod remote;
 pub mod reporter;
 mod sink;
+mod tally;
 pub mod theory;
 pub mod translator;
 

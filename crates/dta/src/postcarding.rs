@@ -18,6 +18,7 @@ use strata_wire::exact;
 use crate::hash::{KeyHash, KeyHasher, REDUNDANCY_MAX};
 use crate::protocol::{Refusal, packed};
 use crate::sink::{Operation, Origin, Room, Sink};
+use crate::tally;
 
 /// Hops of a path at most.
 pub const HOPS_MAX: usize = 8;
@@ -143,7 +144,7 @@ impl Postcarding {
     pub fn shifted(self, bytes: u64) -> Self {
         assert!(bytes.is_multiple_of(64), "stores begin at cache lines");
         Self {
-            base: self.base + bytes,
+            base: self.base.wrapping_add(bytes),
             ..self
         }
     }
@@ -153,13 +154,14 @@ impl Postcarding {
     #[inline]
     #[must_use]
     pub fn chunk_len(&self) -> usize {
-        (usize::from(self.hops) * SLOT_LEN).next_power_of_two()
+        let len = usize::from(self.hops).wrapping_mul(SLOT_LEN);
+        len.next_power_of_two()
     }
 
     /// Bytes of memory.
     #[must_use]
     pub fn memory_len(&self) -> u64 {
-        u64::from(self.chunks) * self.chunk_len() as u64
+        u64::from(self.chunks).wrapping_mul(self.chunk_len() as u64)
     }
 
     /// Hops of a path.
@@ -176,7 +178,8 @@ impl Postcarding {
 
     #[inline]
     fn mask(&self) -> u32 {
-        u32::MAX >> (32 - self.slot_bits)
+        // 1 to 32 bits.
+        u32::MAX.wrapping_shr(u32::BITS.wrapping_sub(self.slot_bits))
     }
 
     #[inline]
@@ -186,7 +189,10 @@ impl Postcarding {
 
     #[inline(always)]
     fn at(&self, key: KeyHash, n: u8) -> u64 {
-        self.base + key.place(n, self.chunks) * self.chunk_len() as u64
+        let offset = key
+            .place(n, self.chunks)
+            .wrapping_mul(self.chunk_len() as u64);
+        self.base.wrapping_add(offset)
     }
 
     /// Writes the chunks of a path: values by hop, where bit `hop` of `reported` is set.
@@ -203,13 +209,15 @@ impl Postcarding {
             let index = usize::from(hop);
             let value = (reported >> hop & 1 == 1).then_some(values[index]);
             let slot = (key.hop_checksum(hop) & self.mask()) ^ self.code(value);
-            chunk[index * SLOT_LEN..][..SLOT_LEN].copy_from_slice(&slot.to_le_bytes());
+            let at = index.wrapping_mul(SLOT_LEN);
+            chunk[at..][..SLOT_LEN].copy_from_slice(&slot.to_le_bytes());
         }
         let chunk = &chunk[..self.chunk_len()];
-        for n in 0..self.redundancy - 1 {
+        let last = self.redundancy.wrapping_sub(1);
+        for n in 0..last {
             sink.write(self.at(key, n), chunk, &[]);
         }
-        sink.write(self.at(key, self.redundancy - 1), chunk, origins);
+        sink.write(self.at(key, last), chunk, origins);
     }
 
     /// Asks for the lines of memory that a query will read.
@@ -235,7 +243,8 @@ impl Postcarding {
         let mut found = None;
         for n in 0..self.redundancy {
             let start = exact::<usize>(self.at(key, n));
-            let chunk = &memory[start..start + usize::from(self.hops) * SLOT_LEN];
+            let len = usize::from(self.hops).wrapping_mul(SLOT_LEN);
+            let chunk = &memory[start..][..len];
             let Some(path) = self.decode(chunk, key, values) else {
                 continue;
             };
@@ -349,9 +358,27 @@ impl Cache {
     pub fn counters(&self) -> CacheCounters {
         let counters = self.counters;
         CacheCounters {
-            held: counters.postcards - counters.superseded - self.written,
+            held: counters
+                .postcards
+                .wrapping_sub(counters.superseded)
+                .wrapping_sub(self.written),
             ..counters
         }
+    }
+
+    /// Counts what its rows hold, after a fault between two changes: the rest was written.
+    pub(crate) fn after_fault(&mut self) {
+        let mut held = 0;
+        for row in &mut self.rows {
+            if row.reported == 0 {
+                continue;
+            }
+            row.count = exact::<u8>(row.reported.count_ones());
+            tally::add(&mut held, u64::from(row.count));
+        }
+        let counters = self.counters;
+        let taken = counters.postcards.saturating_sub(counters.superseded);
+        self.written = taken.saturating_sub(held);
     }
 
     /// Rows are written to this store from now on, of the same shape as the one before.
@@ -418,8 +445,8 @@ impl Cache {
         sinks: &mut [S],
     ) -> Result<Option<Origin>, Refusal> {
         let put = self.hold(key, hop, path_len, value, origin, now_ns, sinks)?;
-        self.counters.postcards += 1;
-        self.counters.superseded += u64::from(put.is_some());
+        tally::one(&mut self.counters.postcards);
+        tally::add(&mut self.counters.superseded, u64::from(put.is_some()));
         Ok(put)
     }
 
@@ -451,7 +478,7 @@ impl Cache {
         let is_empty = row.reported == 0;
         if is_empty || row.key != key {
             if !is_empty {
-                self.counters.collided += 1;
+                tally::one(&mut self.counters.collided);
                 self.write(index, sinks);
             }
             let row = &mut self.rows[index];
@@ -463,7 +490,8 @@ impl Cache {
         let row = &mut self.rows[index];
         let bit = 1 << hop;
         let is_first = row.reported & bit == 0;
-        row.count += u8::from(is_first);
+        // A bit of 8 each.
+        row.count = row.count.wrapping_add(u8::from(is_first));
         row.reported |= bit;
         row.values[usize::from(hop)] = value;
         if let Some(len) = path_len {
@@ -475,7 +503,7 @@ impl Cache {
             None => origin,
         };
         if is_complete {
-            self.counters.complete += 1;
+            tally::one(&mut self.counters.complete);
             self.write(index, sinks);
         }
         Ok((!is_first).then_some(before))
@@ -493,7 +521,7 @@ impl Cache {
         let hasher = self.store.hasher;
         let (report_len, key_len) = (packet.report_len(), packet.key_len());
         let mut done = PutAll::default();
-        for reports in packet.body().chunks(AHEAD * report_len) {
+        for reports in packet.body().chunks(AHEAD.wrapping_mul(report_len)) {
             let mut keys = [KeyHash::default(); AHEAD];
             for (key, report) in keys.iter_mut().zip(reports.chunks_exact(report_len)) {
                 *key = match report.first_chunk() {
@@ -505,14 +533,20 @@ impl Cache {
             for (key, report) in keys.iter().zip(reports.chunks_exact(report_len)) {
                 let (hop, path_len, value) = packed::postcard(&report[key_len..]);
                 match self.hold(*key, hop, path_len, value, origin, now_ns, sinks) {
-                    Ok(superseded) => done.superseded += u64::from(superseded.is_some()),
-                    Err(Refusal::Hop) => done.hop += 1,
-                    Err(_) => done.path_len += 1,
+                    Ok(superseded) => {
+                        tally::add(&mut done.superseded, superseded.is_some().into());
+                    }
+                    Err(Refusal::Hop) => tally::one(&mut done.hop),
+                    Err(_) => tally::one(&mut done.path_len),
                 }
             }
         }
-        self.counters.superseded += done.superseded;
-        self.counters.postcards += u64::from(packet.count()) - done.hop - done.path_len;
+        tally::add(&mut self.counters.superseded, done.superseded);
+        let taken = u64::from(packet.count()).wrapping_sub(done.hop);
+        tally::add(
+            &mut self.counters.postcards,
+            taken.wrapping_sub(done.path_len),
+        );
         done
     }
 
@@ -528,10 +562,11 @@ impl Cache {
                 {
                     return;
                 }
-                self.counters.aged += 1;
+                tally::one(&mut self.counters.aged);
                 self.write(self.hand, sinks);
             }
-            self.hand = (self.hand + 1) & (self.rows.len() - 1);
+            // A power of two.
+            self.hand = self.hand.wrapping_add(1) & self.rows.len().wrapping_sub(1);
         }
     }
 
@@ -546,11 +581,11 @@ impl Cache {
             for (hop, origin) in of_hops.iter().enumerate() {
                 if reported >> hop & 1 == 1 {
                     origins[count] = *origin;
-                    count += 1;
+                    count = count.wrapping_add(1);
                 }
             }
         }
-        self.written += u64::from(row.count);
+        tally::add(&mut self.written, u64::from(row.count));
         let sink = &mut sinks[row.key.collector(sinks.len())];
         let row = &self.rows[index];
         self.store

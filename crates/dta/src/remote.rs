@@ -6,6 +6,7 @@ use strata_rdma::{Event, Failure, PacketBatch, PostError, Requester, RequesterCo
 use strata_wire::roce::Packet;
 
 use crate::sink::{Operation, Operations, Origin, Room, Sink};
+use crate::tally;
 
 /// Operations that are left to reports when the collector's CPU is told of one.
 const TELL_ROOM: usize = 256;
@@ -205,7 +206,7 @@ impl Remote {
         match event {
             Some(Event::Lost { first, packets }) => {
                 self.settle(first, true);
-                self.settle(first + packets, false);
+                self.settle(first.saturating_add(packets), false);
             }
             Some(Event::Failed(failure)) => self.fail(failure),
             Some(Event::AtomicDone { .. } | Event::ReadDone { .. }) | None => {
@@ -237,8 +238,8 @@ impl Remote {
             for origin in self.origins.drain(..reports) {
                 let counters = &mut self.counters[usize::from(origin.0)];
                 match confirmed {
-                    true => counters.confirmed += 1,
-                    false => counters.lost += 1,
+                    true => tally::one(&mut counters.confirmed),
+                    false => tally::one(&mut counters.lost),
                 }
             }
         }
@@ -256,7 +257,7 @@ impl Remote {
             // Gone meanwhile, or without room although room was asked for.
             Err(_) => {
                 for origin in origins {
-                    self.counters[usize::from(origin.0)].lost += 1;
+                    tally::one(&mut self.counters[usize::from(origin.0)].lost);
                 }
             }
         }
@@ -265,12 +266,12 @@ impl Remote {
 
 fn sum(a: RequesterCounters, b: RequesterCounters) -> RequesterCounters {
     RequesterCounters {
-        posted: a.posted + b.posted,
-        acknowledged: a.acknowledged + b.acknowledged,
-        lost: a.lost + b.lost,
-        resent: a.resent + b.resent,
-        sequence_naks: a.sequence_naks + b.sequence_naks,
-        timeouts: a.timeouts + b.timeouts,
+        posted: a.posted.wrapping_add(b.posted),
+        acknowledged: a.acknowledged.wrapping_add(b.acknowledged),
+        lost: a.lost.wrapping_add(b.lost),
+        resent: a.resent.wrapping_add(b.resent),
+        sequence_naks: a.sequence_naks.wrapping_add(b.sequence_naks),
+        timeouts: a.timeouts.wrapping_add(b.timeouts),
     }
 }
 
@@ -282,7 +283,11 @@ impl Sink for Remote {
             return Room::Gone;
         };
         Room::Operations(match operation {
-            Operation::Write => requester.room() / self.packets_max,
+            // A write has one packet at least.
+            Operation::Write => requester
+                .room()
+                .checked_div(self.packets_max)
+                .expect("packets"),
             Operation::FetchAdd => requester.atomic_room(),
         })
     }
@@ -291,7 +296,7 @@ impl Sink for Remote {
         let result = match &mut self.requester {
             Ok(requester) => requester
                 .write(
-                    self.va + at,
+                    self.va.wrapping_add(at),
                     self.rkey,
                     bytes,
                     self.now_ns,
@@ -300,18 +305,24 @@ impl Sink for Remote {
                 .map(|()| requester.next()),
             Err(failure) => Err(PostError::Failed(*failure)),
         };
-        self.operations.writes += 1;
+        tally::one(&mut self.operations.writes);
         self.posted(result, origins);
     }
 
     fn fetch_add(&mut self, at: u64, add: u64, origins: &[Origin]) {
         let result = match &mut self.requester {
             Ok(requester) => requester
-                .fetch_add(self.va + at, self.rkey, add, self.now_ns, &mut self.packets)
-                .map(|number| number + 1),
+                .fetch_add(
+                    self.va.wrapping_add(at),
+                    self.rkey,
+                    add,
+                    self.now_ns,
+                    &mut self.packets,
+                )
+                .map(|number| number.wrapping_add(1)),
             Err(failure) => Err(PostError::Failed(*failure)),
         };
-        self.operations.additions += 1;
+        tally::one(&mut self.operations.additions);
         self.posted(result, origins);
     }
 }

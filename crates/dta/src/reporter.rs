@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 
 use crate::protocol::packed::{self, HEADER_LEN};
 use crate::protocol::{Flags, Nack, Report};
+use crate::tally;
 
 /// Shapes of reports that are packed at the same time; with more, the oldest datagram leaves early.
 const OPEN_MAX: usize = 8;
@@ -149,6 +150,7 @@ impl Reporter {
                 if self.open.len() == OPEN_MAX {
                     self.close(0, send);
                 }
+                let index = self.open.len();
                 repr.time_ns = time_ns;
                 let mut bytes = Vec::with_capacity(self.options.datagram_len_max);
                 repr.emit_header(1, &mut bytes);
@@ -158,14 +160,16 @@ impl Reporter {
                     since_ns: now_ns,
                     bytes,
                 });
-                self.open.len() - 1
+                index
             }
         };
         let open = &mut self.open[index];
         open.repr.emit_report(report, &mut open.bytes);
-        open.count += 1;
-        let is_full = open.repr.buffer_len(open.count + 1) > self.options.datagram_len_max;
-        if is_full || open.count == u16::MAX - 1 {
+        // Closed before it has all that 16 bits can count.
+        open.count = open.count.wrapping_add(1);
+        let next = open.count.saturating_add(1);
+        let is_full = open.repr.buffer_len(next) > self.options.datagram_len_max;
+        if is_full || next == u16::MAX {
             self.close(index, send);
         }
     }
@@ -197,15 +201,16 @@ impl Reporter {
         let (retries_max, backoff) = (self.options.retries_max, self.options.backoff_ns);
         match find(&mut self.kept, sequence, count) {
             Some(kept) if kept.retries < retries_max => {
-                let wait = backoff << kept.retries;
-                kept.retries += 1;
+                let wait = 1_u64.checked_shl(kept.retries.into());
+                let wait = wait.map_or(u64::MAX, |times| backoff.saturating_mul(times));
+                kept.retries = kept.retries.saturating_add(1);
                 self.retries.push(Retry {
                     first: sequence,
                     count,
-                    due_ns: now_ns + wait,
+                    due_ns: now_ns.saturating_add(wait),
                 });
             }
-            _ => self.counters.given_up += u64::from(count),
+            _ => tally::add(&mut self.counters.given_up, u64::from(count)),
         }
     }
 
@@ -215,7 +220,7 @@ impl Reporter {
         let open = self
             .open
             .iter()
-            .map(|open| open.since_ns + self.options.wait_ns_max);
+            .map(|open| open.since_ns.saturating_add(self.options.wait_ns_max));
         let retries = self.retries.iter().map(|retry| retry.due_ns);
         open.chain(retries).min()
     }
@@ -226,7 +231,7 @@ impl Reporter {
         while let Some(index) = self
             .open
             .iter()
-            .position(|open| open.since_ns + wait <= now_ns)
+            .position(|open| open.since_ns.saturating_add(wait) <= now_ns)
         {
             self.close(index, send);
         }
@@ -241,8 +246,8 @@ impl Reporter {
         let first = self.next;
         packed::number(&mut open.bytes, first, open.count);
         self.next = first.wrapping_add(u32::from(open.count));
-        self.counters.reports += u64::from(open.count);
-        self.counters.datagrams += 1;
+        tally::add(&mut self.counters.reports, u64::from(open.count));
+        tally::one(&mut self.counters.datagrams);
         send(&open.bytes);
         if open.repr.flags.retransmittable && self.options.kept_max > 0 {
             if self.kept.len() == self.options.kept_max {
@@ -259,17 +264,20 @@ impl Reporter {
 
     fn retransmit(&mut self, retry: Retry, send: &mut dyn FnMut(&[u8])) {
         let Some(kept) = find(&mut self.kept, retry.first, retry.count) else {
-            self.counters.given_up += u64::from(retry.count);
+            tally::add(&mut self.counters.given_up, u64::from(retry.count));
             return;
         };
-        let report_len = (kept.bytes.len() - HEADER_LEN) / usize::from(kept.count);
+        let (header, reports) = kept.bytes.split_at(HEADER_LEN);
+        let report_len = reports.len().checked_div(usize::from(kept.count));
+        let report_len = report_len.expect("a datagram has reports");
         let skipped = usize::try_from(retry.first.wrapping_sub(kept.first)).expect("below a count");
-        let start = HEADER_LEN + skipped * report_len;
-        let end = start + usize::from(retry.count) * report_len;
-        let mut bytes = kept.bytes[..HEADER_LEN].to_vec();
-        bytes.extend_from_slice(&kept.bytes[start..end]);
+        let mut reports = reports.chunks_exact(report_len).skip(skipped);
+        let mut bytes = header.to_vec();
+        for _ in 0..retry.count {
+            bytes.extend_from_slice(reports.next().expect("reports of this datagram"));
+        }
         packed::number(&mut bytes, retry.first, retry.count);
-        self.counters.retransmitted += u64::from(retry.count);
+        tally::add(&mut self.counters.retransmitted, u64::from(retry.count));
         send(&bytes);
     }
 }
@@ -280,8 +288,10 @@ fn find(kept: &mut VecDeque<Kept>, first: u32, count: u16) -> Option<&mut Kept> 
     let after =
         kept.partition_point(|kept| kept.first.wrapping_sub(oldest) <= first.wrapping_sub(oldest));
     let kept = kept.get_mut(after.checked_sub(1)?)?;
+    // Many, if it is older than all that are kept.
     let skipped = first.wrapping_sub(kept.first);
-    (skipped + u32::from(count) <= u32::from(kept.count)).then_some(kept)
+    let end = skipped.checked_add(u32::from(count))?;
+    (end <= u32::from(kept.count)).then_some(kept)
 }
 
 #[cfg(test)]
@@ -392,9 +402,11 @@ mod tests {
             (2, 2, 0),
             (0, 0, 0),
             (u32::MAX, 1, 1),
+            // From before the first: its distance from what is kept and its count overflowed together.
+            (u32::MAX, 4, 5),
             // Not kept any more; of two datagrams.
-            (0, 1, 2),
-            (1, 2, 4),
+            (0, 1, 6),
+            (1, 2, 8),
         ] {
             let mut nack = Vec::new();
             Nack::Packed { sequence, count }.emit(&mut nack);

@@ -80,7 +80,7 @@ pub trait Memory {
 impl Memory for &mut [u8] {
     #[inline(always)]
     fn write(&mut self, at: usize, bytes: &[u8]) {
-        self[at..at + bytes.len()].copy_from_slice(bytes);
+        self[at..][..bytes.len()].copy_from_slice(bytes);
     }
 
     #[inline(always)]
@@ -202,7 +202,9 @@ impl<M: Memory> Local<M> {
     #[must_use]
     pub fn operations(&self) -> Operations {
         Operations {
-            writes: (self.written + self.stored + self.long) as u64,
+            writes: [self.written, self.stored, self.long]
+                .into_iter()
+                .fold(0, usize::wrapping_add) as u64,
             additions: self.added as u64,
         }
     }
@@ -223,16 +225,16 @@ impl<M: Memory> Local<M> {
     /// Does what waits.
     pub fn flush(&mut self) {
         for n in 0..DELAYED {
-            let write = &mut self.writes[(self.written + n) % DELAYED];
+            let write = &mut self.writes[self.written.wrapping_add(n) % DELAYED];
             put(&mut self.memory, write);
             write.len = 0;
         }
         for n in 0..DELAYED {
-            let slot = &mut self.words[(self.stored + n) % DELAYED];
+            let slot = &mut self.words[self.stored.wrapping_add(n) % DELAYED];
             store(&mut self.memory, std::mem::replace(slot, NOWHERE));
         }
         for n in 0..DELAYED {
-            let slot = &mut self.adds[(self.added + n) % DELAYED];
+            let slot = &mut self.adds[self.added.wrapping_add(n) % DELAYED];
             add(&mut self.memory, std::mem::replace(slot, NOWHERE));
         }
     }
@@ -281,7 +283,7 @@ impl<M: Memory> Sink for Local<M> {
         let at = exact::<usize>(at);
         if bytes.len() > DELAYED_LEN_MAX {
             self.memory.write(at, bytes);
-            self.long += 1;
+            self.long = self.long.wrapping_add(1);
             return;
         }
         if let Ok(word) = <[u8; 8]>::try_from(bytes) {
@@ -319,10 +321,12 @@ impl<M: Memory> Sink for Local<M> {
     #[inline(always)]
     fn expect(&mut self, at: u64, len: usize) {
         let at = exact::<usize>(at);
-        for line in (at..at + len).step_by(LINE) {
+        // Places anywhere may be asked for.
+        let end = at.wrapping_add(len);
+        for line in (at..end).step_by(LINE) {
             self.memory.prefetch(line);
         }
-        self.memory.prefetch(at + len - 1);
+        self.memory.prefetch(end.wrapping_sub(1));
     }
 }
 

@@ -18,7 +18,8 @@ fn overwritten(load: f64, n: u8) -> f64 {
 
 fn binomial(n: u8, k: u8) -> f64 {
     (0..k).fold(1.0, |product, i| {
-        product * f64::from(n - i) / f64::from(i + 1)
+        let (n, i) = (f64::from(n), f64::from(i));
+        product * (n - i) / (i + 1.0)
     })
 }
 
@@ -71,7 +72,7 @@ impl Bounds {
     pub fn all_gone_and_contradictory(&self) -> f64 {
         let (n, p) = (i32::from(self.redundancy), self.false_match);
         let none = (1.0 - p).powi(n);
-        let one = f64::from(n) * p * (1.0 - p).powi(n - 1);
+        let one = f64::from(n) * p * (1.0 - p).powi(n.saturating_sub(1));
         all_overwritten(self.load, self.redundancy) * (1.0 - none - one).max(0.0)
     }
 
@@ -83,7 +84,7 @@ impl Bounds {
         let of_j = |j: u8| {
             binomial(n, j)
                 * gone.powi(i32::from(j))
-                * (1.0 - gone).powi(i32::from(n - j))
+                * (1.0 - gone).powi(i32::from(n.saturating_sub(j)))
                 * (1.0 - (1.0 - p).powi(i32::from(j)))
         };
         (1..n).map(of_j).sum()

@@ -621,6 +621,111 @@ fn loss_is_counted_by_node_across_the_wrap() {
     assert_eq!(mapper.counters().missing, 1, "0 never came");
 }
 
+/// A telemetry report 1.0 without metadata and packet.
+fn version_1(sequence: u64, node: u64) -> Vec<u8> {
+    let head = [(4, 1), (4, 4), (3, 0), (6, 0), (9, 0), (6, 5)];
+    let more = [(32, node), (32, sequence), (32, 0)];
+    Bits::default().all(&head).all(&more).bytes
+}
+
+/// A number of 32 bits and then one of 22, of the same node and part: kept as one, their difference
+/// overflowed and ended the process.
+#[test]
+fn versions_of_one_node_have_numbers_of_their_own() {
+    let mut mapper = Mapper::new(Table::parse("").unwrap());
+    for n in 0..10 {
+        mapped(&mut mapper, &version_1(0xffff_0000 + n, 7));
+        mapped(&mut mapper, &group(n, 7).bytes);
+    }
+    mapped(&mut mapper, &version_1(0xffff_000c, 7));
+    mapped(&mut mapper, &group(11, 7).bytes);
+    let counters = mapper.counters();
+    assert_eq!((counters.datagrams, counters.refused), (22, 0));
+    assert_eq!((counters.missing, counters.jumps), (2 + 1, 0));
+}
+
+#[test]
+fn a_node_that_starts_again_does_not_take_its_losses_back() {
+    // It begins with 0, or the first of its datagrams are lost; soon, or after it was settled.
+    for (from, settles) in [(0, 0), (0, 2), (3, 2), (20, 2)] {
+        let mut mapper = Mapper::new(Table::parse("").unwrap());
+        mapped(&mut mapper, &group(0, 7).bytes);
+        mapped(&mut mapper, &group(50, 7).bytes);
+        assert_eq!(mapper.counters().missing, 49);
+        for _ in 0..settles {
+            mapper.settle(&mut |_| panic!("no query is known ahead"));
+        }
+        for number in from..100 {
+            mapped(&mut mapper, &group(number, 7).bytes);
+        }
+        let counters = mapper.counters();
+        assert_eq!((counters.missing, counters.jumps), (49, 1), "from {from}");
+    }
+    // From so far that it looks like a gap, or not at all.
+    for number in [3_000_000, 100_000] {
+        let mut mapper = Mapper::new(Table::parse("").unwrap());
+        for number in [number, number + 3, 0, 1, 3] {
+            mapped(&mut mapper, &group(number, 7).bytes);
+        }
+        let counters = mapper.counters();
+        assert_eq!((counters.missing, counters.jumps), (2 + 1, 1));
+    }
+}
+
+#[test]
+fn forged_numbers_do_not_own_the_losses() {
+    let mut mapper = Mapper::new(Table::parse("").unwrap());
+    for n in 0..20_000 {
+        mapped(&mut mapper, &version_1(n, 7));
+        mapped(&mut mapper, &version_1((n << 17) + (1 << 31), 7));
+        mapped(&mut mapper, &version_1(n + 60_000, 9));
+    }
+    let counters = mapper.counters();
+    assert!(counters.missing <= 2 << 16, "{counters:?}");
+    assert!(counters.jumps >= 20_000, "{counters:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Any datagrams lost, repeated and late by a few: what is missing in the end is what never came,
+    /// also where numbers wrap.
+    #[test]
+    fn what_never_came_is_missing(
+        first in 0_u64..3000, is_version_1: bool,
+        fates in prop::collection::vec(0_u8..20, 1..1500),
+    ) {
+        let modulus: u64 = if is_version_1 { 1 << 32 } else { 1 << 22 };
+        let mut mapper = Mapper::new(Table::parse("").unwrap());
+        let mut send = |number: u64| {
+            let number = (modulus - 1500 + first + number) % modulus;
+            let bytes = if is_version_1 { version_1(number, 1) } else { group(number, 1).bytes };
+            mapped(&mut mapper, &bytes);
+        };
+        // The first one comes, so that all that follow are missed, and the last one, which shows it.
+        let (mut lost, mut later) = (0_u64, Vec::new());
+        send(0);
+        for (number, fate) in (1..).zip(&fates) {
+            match fate {
+                0 => lost += 1,
+                1 => later.push(number),
+                2 => {
+                    send(number);
+                    send(number);
+                }
+                _ => send(number),
+            }
+            if later.len() == 3 {
+                // The latest first, so that they are not taken for a node that counts again.
+                later.drain(..).rev().for_each(&mut send);
+            }
+        }
+        send(fates.len() as u64 + 1);
+        later.drain(..).rev().for_each(&mut send);
+        prop_assert_eq!((mapper.counters().missing, mapper.counters().jumps), (lost, 0));
+    }
+}
+
 #[test]
 fn a_table_says_what_is_wrong_with_it() {
     let problem = |text: &str| Table::parse(text).unwrap_err().to_string();

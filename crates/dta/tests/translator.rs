@@ -119,6 +119,76 @@ fn value(key: &[u8; 4]) -> Report<'_> {
     }
 }
 
+/// A fault while a datagram is taken, here of the sink, leaves counts that balance and lists and rows that
+/// go on.
+#[test]
+fn a_fault_ends_one_datagram() {
+    struct Faulty<'a>(Local<&'a mut [u8]>, u32);
+    impl Sink for Faulty<'_> {
+        const KEEPS_ORIGINS: bool = false;
+
+        fn room(&self, operation: Operation) -> Room {
+            self.0.room(operation)
+        }
+
+        fn write(&mut self, at: u64, bytes: &[u8], origins: &[Origin]) {
+            self.1 += 1;
+            assert!(!self.1.is_multiple_of(401), "a fault");
+            self.0.write(at, bytes, origins);
+        }
+
+        fn fetch_add(&mut self, at: u64, add: u64, origins: &[Origin]) {
+            self.1 += 1;
+            assert!(!self.1.is_multiple_of(401), "a fault");
+            self.0.fetch_add(at, add, origins);
+        }
+    }
+    let mut world = World::new(|_| ());
+    let mut translator = Translator::new::<Faulty<'_>>(world.options.clone(), |_| End::default());
+    let mut memory = std::mem::take(&mut world.collectors[0].memory);
+    let mut sinks = [Faulty(Local::new(&mut memory), 0)];
+    let origin = translator.reporter(SWITCH).unwrap();
+    let random: Vec<u8> = (0..2000_u32)
+        .map(|n| (n * n / 7).to_le_bytes()[0])
+        .collect();
+    let (mut faults, mut next) = (0, 0);
+    for turn in 0..200 {
+        let primitive = Primitive::ALL[turn % 4];
+        let bytes = datagram(primitive, (8, 18, 2), next, &random[turn..turn + 400]);
+        let bytes = match primitive {
+            Primitive::KeyWrite => datagram(primitive, (8, 4, 2), next, &random[turn..turn + 400]),
+            _ => bytes,
+        };
+        next += u32::from(packed::Packet::new_checked(&bytes).unwrap().count());
+        let take = std::panic::AssertUnwindSafe(|| {
+            translator.receive_from(origin, &bytes, 7, &mut sinks, &mut Vec::new());
+        });
+        if std::panic::catch_unwind(take).is_err() {
+            faults += 1;
+            translator.after_fault(origin);
+        }
+        assert!(translator.counters(origin).balances());
+        let lists = translator.lists().unwrap().counters();
+        assert!(lists.held < 4 * 4, "{lists:?}");
+        assert!(translator.cache().unwrap().counters().held <= 16 * 5);
+    }
+    let counters = translator.counters(origin);
+    assert!(faults > 10 && counters.accepted > 1000, "{faults}");
+    let failed =
+        counters.refused.get(Refusal::Fault) + counters.refused_datagrams.get(Refusal::Fault);
+    assert!(failed >= faults);
+    assert_eq!(counters.missing, 0, "numbers began anew after each");
+    // Its memory is in order: batches are read in turn, none of them torn.
+    let [Faulty(mut local, _)] = sinks;
+    let append = world.options.append.unwrap();
+    for list in 0..4 {
+        let mut cursor = Cursor::new(list);
+        for _ in 0..200 {
+            let _ = cursor.read(&append, local.memory(), |entry| assert_eq!(entry.len(), 18));
+        }
+    }
+}
+
 /// A reporter that answers every negative acknowledgement at once, over a network that delivers
 /// everything twice, and a translator that can take nothing: it must end.
 #[test]

@@ -526,6 +526,7 @@ fn rows_of_run(status: &Value) -> Result<Vec<Row>> {
         ("  refused", reasons(&status["totals"]["refused"])),
         ("  dropped", grouped(dropped)),
         ("  missing", total("missing")),
+        ("  number jumps", total("jumps")),
         ("nacks", number(&status["nacks_sent"])),
         ("reporters", reporters(&status["reporters"])),
         (
@@ -533,6 +534,9 @@ fn rows_of_run(status: &Value) -> Result<Vec<Row>> {
             estimate(&status["key_write"], status["generations"].is_object()),
         ),
     ];
+    if status["failed"].as_u64().is_some_and(|failed| failed > 0) {
+        rows.push(("failed", number(&status["failed"])));
+    }
     let frames = &status["af_xdp"];
     if frames.is_object() {
         rows.push(("AF_XDP datagrams", number(&frames["datagrams"])));
@@ -549,6 +553,7 @@ fn rows_of_run(status: &Value) -> Result<Vec<Row>> {
         rows.push(("INT datagrams", number(&int["datagrams"])));
         rows.push(("  refused", number(&int["refused"])));
         rows.push(("  missing", number(&int["missing"])));
+        rows.push(("  number jumps", number(&int["jumps"])));
         rows.push(("  reports of them", number(&int["mapped"])));
         if int["summed"].as_u64().is_some_and(|summed| summed > 0) {
             rows.push(("  packets summed", sums(int)));

@@ -268,6 +268,24 @@ impl Status {
             ),
             (
                 (
+                    "sequence_jumps",
+                    "How often the numbers of a reporter or of a node of INT went on elsewhere, further \
+                     than datagrams are lost",
+                ),
+                self.labelled(
+                    "protocol",
+                    &[("dta", "/totals/jumps"), ("int", "/int/jumps")],
+                ),
+            ),
+            (
+                (
+                    "failed_datagrams",
+                    "Datagrams that were not taken because of a fault of this program",
+                ),
+                self.one("/failed"),
+            ),
+            (
+                (
                     "events",
                     "Immediate reports, by whether they reached the queue of a subscriber",
                 ),

@@ -75,8 +75,9 @@ impl Cursor {
             .chunks_exact(store.entry_len)
             .for_each(&mut entry);
         self.next = End {
-            batches: batch.number + 1,
-            entries: batch.before + batch.count as u64,
+            // Numbers have 56 bits.
+            batches: batch.number.wrapping_add(1),
+            entries: batch.before.wrapping_add(batch.count as u64),
         };
         Some(Read {
             entries: batch.count as u64,
@@ -96,8 +97,8 @@ impl Cursor {
             _ => {}
         }
         // Not there, unless the WRITE of this one batch was lost.
-        let ahead = LOOK_AHEAD.min(u64::from(store.slots) - 1);
-        let later = (wanted + 1..=wanted + ahead).filter_map(at);
+        let ahead = LOOK_AHEAD.min(u64::from(store.slots).saturating_sub(1));
+        let later = (1..=ahead).filter_map(|ahead| at(wanted.wrapping_add(ahead)));
         later
             .filter(|batch| batch.number > wanted)
             .min_by_key(|batch| batch.number)

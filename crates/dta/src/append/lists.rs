@@ -6,6 +6,7 @@ use super::{Append, BATCH_MAX, End, HEADER_LEN, NUMBERS, TRAILER_LEN};
 use crate::int::mapping::EVENT_LEN;
 use crate::protocol::{Refusal, packed};
 use crate::sink::{Operation, Origin, Room, Sink};
+use crate::tally;
 
 /// What the translator counts of all lists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -52,6 +53,24 @@ impl Head {
     }
 }
 
+/// Where the next batch of a list goes.
+fn slot_of(end: End, store: &Append) -> u32 {
+    let slot = end.batches.checked_rem(u64::from(store.slots));
+    exact::<u32>(slot.expect("two slots at least"))
+}
+
+/// Its list there, and its collector: lists are spread in turn.
+#[inline(always)]
+fn place_of(list: usize, collectors: usize) -> (usize, usize) {
+    if collectors <= 1 {
+        return (list, 0);
+    }
+    let place = list
+        .checked_div(collectors)
+        .zip(list.checked_rem(collectors));
+    place.expect("more than one collector")
+}
+
 /// The translator's half: a batch of each list. Memory: a slot and 40 bytes a list, and 128 more
 /// if origins are kept.
 #[derive(Debug)]
@@ -89,25 +108,34 @@ impl Lists {
         keeps_origins: bool,
         end: impl Fn(u32) -> End,
     ) -> Self {
-        let lists = store.lists as usize * collectors;
-        assert!(u32::try_from(lists).is_ok(), "list numbers have 32 bits");
+        let lists = (store.lists as usize).checked_mul(collectors);
+        let lists = lists.filter(|&lists| u32::try_from(lists).is_ok());
+        let lists = lists.expect("list numbers have 32 bits");
         let slot_len = store.slot_len();
         let head = |list: u32| {
             let end = end(list);
             Head {
                 end,
                 since_ns: 0,
-                at: list as usize * slot_len + HEADER_LEN,
+                at: (list as usize)
+                    .wrapping_mul(slot_len)
+                    .wrapping_add(HEADER_LEN),
                 filled: 0,
-                slot: exact::<u32>(end.batches % u64::from(store.slots)),
+                slot: slot_of(end, &store),
             }
         };
         Self {
             heads: (0..u32::MAX).take(lists).map(head).collect(),
             slot_len,
-            ring_len: u64::from(store.slots) * slot_len as u64,
+            // A slot has some 2 KiB at most.
+            ring_len: u64::from(store.slots).wrapping_mul(slot_len as u64),
             batch: exact::<u32>(store.batch),
-            batches: vec![0; lists * slot_len],
+            batches: vec![
+                0;
+                lists
+                    .checked_mul(slot_len)
+                    .expect("a slot a list in memory")
+            ],
             origins: vec![[Origin::default(); BATCH_MAX]; if keeps_origins { lists } else { 0 }],
             hand: 0,
             entries: 0,
@@ -125,7 +153,7 @@ impl Lists {
             entries: self.entries,
             full: self.full,
             aged: self.aged,
-            held: self.entries - self.written,
+            held: self.entries.wrapping_sub(self.written),
         }
     }
 
@@ -137,8 +165,25 @@ impl Lists {
         let head = self.heads.get_mut(list as usize);
         if let Some(head) = head.filter(|head| is_possible && head.end.batches < end.batches) {
             head.end = end;
-            head.slot = exact::<u32>(end.batches % u64::from(self.store.slots));
+            head.slot = slot_of(end, &self.store);
         }
+    }
+
+    /// Derives what follows from the entries of batches, after a fault between two changes; a batch
+    /// that is full and was not written is dropped, its entries are counted as written.
+    pub(crate) fn after_fault(&mut self) {
+        let entry_len = self.store.entry_len;
+        let mut held = 0;
+        for (index, head) in self.heads.iter_mut().enumerate() {
+            if head.filled >= self.batch {
+                head.filled = 0;
+            }
+            let filled = exact::<usize>(head.filled).wrapping_mul(entry_len);
+            let start = index.wrapping_mul(self.slot_len);
+            head.at = start.wrapping_add(HEADER_LEN).wrapping_add(filled);
+            tally::add(&mut held, u64::from(head.filled));
+        }
+        self.written = self.entries.saturating_sub(held);
     }
 
     /// Number of lists.
@@ -176,7 +221,7 @@ impl Lists {
             Some(word) if entry_len == 4 => self.hold(list, word, 4, origin, now_ns, sinks),
             _ => self.hold(list, entry, entry_len, origin, now_ns, sinks),
         };
-        self.entries += u64::from(put.is_some());
+        tally::add(&mut self.entries, u64::from(put.is_some()));
         put.ok_or(Refusal::List)
     }
 
@@ -204,8 +249,9 @@ impl Lists {
             (EVENT_LEN, EVENT_LEN) => self.put_known::<EVENT_LEN, S>(packet, origin, now_ns, sinks),
             _ => self.put_any(packet, origin, now_ns, sinks),
         };
-        self.entries += held;
-        Ok(u64::from(packet.count()) - held)
+        tally::add(&mut self.entries, held);
+        // Some of the datagram's.
+        Ok(u64::from(packet.count()).wrapping_sub(held))
     }
 
     /// Reports of entries that fill those of the lists, of a length that is known when this is
@@ -219,7 +265,7 @@ impl Lists {
         sinks: &mut [S],
     ) -> u64 {
         let mut held = 0;
-        let mut reports = packet.body().chunks_exact(4 + LEN);
+        let mut reports = packet.body().chunks_exact(LEN.wrapping_add(4));
         let entries = &mut std::iter::from_fn(|| {
             let (list, entry) = reports.next()?.split_first_chunk()?;
             Some((u32::from_be_bytes(*list), entry.first_chunk::<LEN>()?))
@@ -246,7 +292,7 @@ impl Lists {
             let Some(head) = heads.get_mut(index) else {
                 continue;
             };
-            *held += 1;
+            tally::one(held);
             if S::KEEPS_ORIGINS {
                 self.origins[index][head.filled as usize] = origin;
             }
@@ -271,7 +317,7 @@ impl Lists {
             let (list, entry) = report.split_first_chunk().expect("a report has a list");
             let list = u32::from_be_bytes(*list);
             let put = self.hold(list, entry, entry_len, origin, now_ns, sinks);
-            held += u64::from(put.is_some());
+            tally::add(&mut held, u64::from(put.is_some()));
         }
         held
     }
@@ -302,7 +348,7 @@ impl Lists {
 
     #[inline]
     fn write_full<S: Sink>(&mut self, index: usize, sinks: &mut [S]) {
-        self.full += 1;
+        tally::one(&mut self.full);
         self.write(index, sinks);
     }
 
@@ -312,28 +358,30 @@ impl Lists {
         for _ in 0..lists_max.min(self.heads.len()) {
             let head = &self.heads[self.hand];
             if head.filled > 0 && head.since_ns < before_ns {
-                let sink = &sinks[self.hand % sinks.len()];
+                let sink = &sinks[place_of(self.hand, sinks.len()).1];
                 if sink.room(Operation::Write) == Room::Operations(0) {
                     return;
                 }
-                self.aged += 1;
+                tally::one(&mut self.aged);
                 self.write(self.hand, sinks);
             }
-            self.hand = (self.hand + 1) % self.heads.len();
+            let next = self.hand.wrapping_add(1);
+            self.hand = if next < self.heads.len() { next } else { 0 };
         }
     }
 
     #[inline]
     fn write<S: Sink>(&mut self, index: usize, sinks: &mut [S]) {
         let head = &mut self.heads[index];
-        let start = index * self.slot_len;
-        let used = head.at - start;
+        // All of it lies in the slot of this list, and numbers have 56 bits.
+        let start = index.wrapping_mul(self.slot_len);
+        let used = head.at.wrapping_sub(start);
         let slot = &mut self.batches[start..][..self.slot_len];
-        let trailer = self.slot_len - TRAILER_LEN;
+        let trailer = self.slot_len.wrapping_sub(TRAILER_LEN);
         if used < trailer {
             slot[used..trailer].fill(0);
         }
-        let number = (head.end.batches + 1).to_le_bytes();
+        let number = head.end.batches.wrapping_add(1).to_le_bytes();
         let header = (head.end.entries & u64::MAX >> 8) | u64::from(head.filled) << 56;
         slot[..8].copy_from_slice(&number);
         slot[8..16].copy_from_slice(&header.to_le_bytes());
@@ -342,21 +390,21 @@ impl Lists {
             Some(origins) => &origins[..head.filled as usize],
             None => &[],
         };
-        let collectors = sinks.len();
-        let (list, collector) = match collectors {
-            1 => (index, 0),
-            _ => (index / collectors, index % collectors),
+        let (list, collector) = place_of(index, sinks.len());
+        let ring = (list as u64).wrapping_mul(self.ring_len);
+        let ring = self.store.base.wrapping_add(ring);
+        let place = |slot: u32| {
+            let offset = u64::from(slot).wrapping_mul(self.slot_len as u64);
+            ring.wrapping_add(offset)
         };
-        let ring = self.store.base + list as u64 * self.ring_len;
-        let place = |slot: u32| ring + u64::from(slot) * self.slot_len as u64;
         sinks[collector].write(place(head.slot), slot, origins);
-        let next = head.slot + 1;
+        let next = head.slot.wrapping_add(1);
         head.slot = if next == self.store.slots { 0 } else { next };
         sinks[collector].expect(place(head.slot), self.slot_len);
-        self.written += u64::from(head.filled);
-        head.end.batches += 1;
-        head.end.entries += u64::from(head.filled);
-        head.at = start + HEADER_LEN;
+        tally::add(&mut self.written, u64::from(head.filled));
+        tally::one(&mut head.end.batches);
+        tally::add(&mut head.end.entries, u64::from(head.filled));
+        head.at = start.wrapping_add(HEADER_LEN);
         head.filled = 0;
     }
 }

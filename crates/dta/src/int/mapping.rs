@@ -16,23 +16,22 @@
 //! list = 4
 //! ```
 
-use std::collections::BTreeMap;
-
 use serde::Deserialize;
+use strata_wire::exact;
 
 use super::report::{self, Packet};
+use super::sequence::{Number, Sequences};
 use super::stack::{Inner, Marks};
 use super::watch::{Sums, WATCHES_MAX, Watch};
 use super::{Hop, IntError};
 use crate::hash::REDUNDANCY_MAX;
 use crate::key::{FiveTuple, Key};
 use crate::protocol::Report;
+use crate::tally;
 
 /// Bytes of an event: node u32, egress interface u32, queue u8, kind u8 (1 dropped, 2 congested,
 /// 3 other), value u32 (drop reason, queue occupancy or latency), low half of the ingress time.
 pub const EVENT_LEN: usize = 18;
-/// Parts of nodes whose sequence numbers are followed; of further ones loss is not counted.
-const SOURCES_MAX: usize = 4096;
 
 /// The table that is used if none is given: path tracing, latency and queue depth by Key-Write,
 /// congestion and drops as events in lists 0 and 1.
@@ -267,6 +266,13 @@ pub struct IntCounters {
     pub incomplete: u64,
     /// Datagrams that nodes sent and that did not come, by their sequence numbers.
     pub missing: u64,
+    /// Datagrams whose number had come before, or was too old to be missed.
+    pub repeated: u64,
+    /// Sequence numbers that went on elsewhere: a node has started again, or somebody else uses its
+    /// name. What was lost at that moment is not known.
+    pub jumps: u64,
+    /// Datagrams of nodes whose numbers are not followed, since there are too many nodes.
+    pub not_followed: u64,
     /// Packets whose latencies were summed for the queries known ahead.
     pub summed: u64,
     /// Events of those whose sum was above a threshold.
@@ -282,8 +288,7 @@ pub struct Mapper {
     rules: Vec<Rule>,
     sums: Option<Sums>,
     counters: IntCounters,
-    /// Next sequence number, by node and part of it.
-    next: BTreeMap<(u32, u8), u32>,
+    sequences: Sequences,
 }
 
 /// A hop with its place, and what the report says of the packet there.
@@ -307,7 +312,7 @@ impl Mapper {
             rules: table.report,
             sums: Sums::new(table.watch),
             counters: IntCounters::default(),
-            next: BTreeMap::new(),
+            sequences: Sequences::default(),
         }
     }
 
@@ -321,16 +326,26 @@ impl Mapper {
             summed: compared.packets,
             above: compared.above,
             undecided: compared.undecided,
-            mapped: self.counters.mapped + compared.above,
+            mapped: self.counters.mapped.wrapping_add(compared.above),
             ..self.counters
         }
     }
 
     /// Answers the queries known ahead for packets whose hops have not all reported since the last
-    /// time: to be called every 100 ms or so.
+    /// time, and waits no longer for datagrams that were missing then: to be called every 100 ms or so.
     pub fn settle(&mut self, each: &mut dyn FnMut(&Report<'_>)) {
+        self.sequences.settle();
         if let Some(sums) = &mut self.sums {
             sums.settle(each);
+        }
+    }
+
+    /// Forgets what it remembers of nodes and of packets whose hops have not all reported, and keeps
+    /// its counters: after a fault within [`Mapper::map`], which may have left a part of that undone.
+    pub fn forget(&mut self) {
+        self.sequences = Sequences::default();
+        if let Some(sums) = &mut self.sums {
+            sums.forget();
         }
     }
 
@@ -340,9 +355,11 @@ impl Mapper {
     ///
     /// Why it, or the rest of it, was not understood; that is counted too.
     pub fn map(&mut self, bytes: &[u8], each: &mut dyn FnMut(&Report<'_>)) -> Result<(), IntError> {
-        self.counters.datagrams += 1;
+        tally::one(&mut self.counters.datagrams);
         let mapped = self.datagram(bytes, each);
-        self.counters.refused += u64::from(mapped.is_err());
+        if mapped.is_err() {
+            tally::one(&mut self.counters.refused);
+        }
         mapped
     }
 
@@ -355,14 +372,14 @@ impl Mapper {
         self.follow(&packet);
         for report in packet.reports() {
             let report = report?;
-            self.counters.reports += 1;
+            tally::one(&mut self.counters.reports);
             let marks = self.marks;
             let inner = report
                 .packet
                 .map(|(link, bytes)| Inner::read(link, bytes, &marks));
             let inner = match inner {
                 Some(Err(_)) => {
-                    self.counters.bad_stacks += 1;
+                    tally::one(&mut self.counters.bad_stacks);
                     None
                 }
                 Some(Ok(inner)) => Some(inner),
@@ -374,20 +391,16 @@ impl Mapper {
     }
 
     fn follow(&mut self, packet: &Packet<'_>) {
-        let source = (packet.node(), packet.hw_id());
-        let (sequence, modulus) = (packet.sequence(), packet.sequences());
-        let after = u32::try_from((u64::from(sequence) + 1) % modulus).expect("below 2^32");
-        if let Some(next) = self.next.get_mut(&source) {
-            let ahead = (u64::from(sequence) + modulus - u64::from(*next)) % modulus;
-            if ahead < modulus / 2 {
-                self.counters.missing += ahead;
-                *next = after;
-            } else {
-                // Late: it was taken for missing.
-                self.counters.missing = self.counters.missing.saturating_sub(1);
+        let counters = &mut self.counters;
+        match self.sequences.arrive(packet) {
+            Number::New { missing } => {
+                tally::add(&mut counters.missing, u64::from(missing));
             }
-        } else if self.next.len() < SOURCES_MAX {
-            self.next.insert(source, after);
+            // It was counted when its gap began.
+            Number::Late => counters.missing = counters.missing.saturating_sub(1),
+            Number::Repeated => tally::one(&mut counters.repeated),
+            Number::Jump => tally::one(&mut counters.jumps),
+            Number::NotFollowed => tally::one(&mut counters.not_followed),
         }
     }
 
@@ -412,13 +425,14 @@ impl Mapper {
         };
         let is_whole = stack.is_some_and(|stack| !stack.is_incomplete) && !report.intermediate;
         let path_len = u8::try_from(hops.len()).ok().filter(|_| is_whole);
+        let last = hops.len().checked_sub(1);
         for (index, hop) in hops.iter().enumerate() {
             // Without a stack, the time to live says where the node is.
-            let place = match (stack, inner) {
-                (None, Some(inner)) => Some(place(inner.ttl)),
-                _ => u8::try_from(index).ok(),
+            let index_of_hop = match (stack, inner) {
+                (None, Some(inner)) => place(inner.ttl),
+                // A stack has HOPS_MAX hops at most.
+                _ => exact::<u8>(index),
             };
-            let Some(index_of_hop) = place else { return };
             let seen = Seen {
                 hop,
                 index: index_of_hop,
@@ -432,7 +446,7 @@ impl Mapper {
                 let path_len = if is_cut { Some(u8::MAX) } else { path_len };
                 sums.hop(flow, index_of_hop, path_len, hop.hop_latency, each);
             }
-            let reports_itself = index + 1 == hops.len();
+            let reports_itself = Some(index) == last;
             for rule in &self.rules {
                 let applies = match rule.when {
                     When::Always => true,
@@ -444,8 +458,8 @@ impl Mapper {
                     continue;
                 }
                 match rule.emit(&seen, each) {
-                    Some(()) => self.counters.mapped += 1,
-                    None => self.counters.incomplete += 1,
+                    Some(()) => tally::one(&mut self.counters.mapped),
+                    None => tally::one(&mut self.counters.incomplete),
                 }
             }
         }
@@ -454,8 +468,11 @@ impl Mapper {
 
 /// Nodes before this one, by the time to live that it found: packets start with 64, 128 or 255.
 fn place(ttl: u8) -> u8 {
-    let start = [64, 128, 255].into_iter().find(|&start| start >= ttl);
-    start.expect("255 is the largest") - ttl
+    match ttl {
+        0..=64 => 64_u8.abs_diff(ttl),
+        65..=128 => 128_u8.abs_diff(ttl),
+        129.. => 255_u8.abs_diff(ttl),
+    }
 }
 
 impl Rule {

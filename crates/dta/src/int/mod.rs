@@ -8,6 +8,7 @@
 
 pub mod mapping;
 pub mod report;
+mod sequence;
 pub mod stack;
 mod watch;
 

@@ -17,6 +17,8 @@ use super::{Hop, IntError};
 const V1_LEN: usize = 16;
 const GROUP_LEN: usize = 8;
 const MAIN_LEN: usize = 8;
+/// 22 bits (2.0, §3.1).
+const SEQUENCE_MAX_V2: u32 = 0x3f_ffff;
 
 /// What a report says of one packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,8 +60,9 @@ impl<'a> Packet<'a> {
             1 => {
                 let bits = bytes.get(1..3).ok_or(IntError::Truncated("the header"))?;
                 let bits = (bits[0] & 0x1f) << 1 | bits[1] >> 7;
-                let len = usize::from(first & 0xf) * 4;
-                if len < V1_LEN + 4 * exact::<usize>(bits.count_ones()) {
+                let len = bytes_of(first & 0xf);
+                let said = bytes_of(exact::<u8>(bits.count_ones()));
+                if len < V1_LEN.wrapping_add(said) {
                     return Err(IntError::Length("the header"));
                 }
                 len
@@ -104,16 +107,16 @@ impl<'a> Packet<'a> {
     pub fn sequence(&self) -> u32 {
         match self.version {
             1 => self.word(8),
-            _ => self.word(0) & 0x3f_ffff,
+            _ => self.word(0) & SEQUENCE_MAX_V2,
         }
     }
 
-    /// Sequence numbers there are.
+    /// The largest sequence number, after which 0 comes: all ones, 32 or 22 bits.
     #[must_use]
-    pub fn sequences(&self) -> u64 {
+    pub fn sequence_max(&self) -> u32 {
         match self.version {
-            1 => 1 << 32,
-            _ => 1 << 22,
+            1 => u32::MAX,
+            _ => SEQUENCE_MAX_V2,
         }
     }
 
@@ -143,7 +146,7 @@ impl<'a> Packet<'a> {
     fn version_1(&self) -> Result<Report<'a>, IntError> {
         let head = self.word(0);
         let bits = head >> 15 & 0x3f;
-        let len = exact::<usize>(head >> 24 & 0xf) * 4;
+        let len = bytes_of(exact::<u8>(head >> 24 & 0xf));
         let mut hop = Hop {
             node: Some(self.node()),
             ingress_time: Some(u64::from(self.word(12))),
@@ -152,7 +155,7 @@ impl<'a> Packet<'a> {
         let mut at = V1_LEN;
         for bit in (0..6).filter(|bit| bits & 0x20 >> bit != 0) {
             let word = self.word(at);
-            at += 4;
+            at = at.wrapping_add(4);
             match bit {
                 0 => [hop.ingress_interface, hop.egress_interface] = super::interfaces(word),
                 1 => hop.hop_latency = super::known32(word),
@@ -183,14 +186,19 @@ impl<'a> Packet<'a> {
     }
 }
 
+/// Bytes of words.
+fn bytes_of(words: u8) -> usize {
+    usize::from(words).wrapping_mul(4)
+}
+
 /// Takes one report of version 2 from the front of `rest`.
 fn individual<'a>(rest: &mut &'a [u8], node: u32) -> Result<Report<'a>, IntError> {
     let (&[types, words, metadata_words, flags], body) = rest
         .split_first_chunk()
         .ok_or(IntError::Truncated("a report's header"))?;
-    let len = usize::from(words) * 4;
-    let mut body = body.get(..len).ok_or(IntError::Truncated("a report"))?;
-    *rest = &rest[4 + len..];
+    let report = body.split_at_checked(bytes_of(words));
+    let (mut body, after) = report.ok_or(IntError::Truncated("a report"))?;
+    *rest = after;
     let mut hop = Hop::default();
     match types >> 4 {
         0 => {}
@@ -198,12 +206,12 @@ fn individual<'a>(rest: &mut &'a [u8], node: u32) -> Result<Report<'a>, IntError
             let (main, after) = body
                 .split_first_chunk::<MAIN_LEN>()
                 .ok_or(IntError::Truncated("a report's main contents"))?;
-            let metadata = after.get(..usize::from(metadata_words) * 4);
-            let metadata = metadata.ok_or(IntError::Truncated("a report's metadata"))?;
+            let metadata = after.split_at_checked(bytes_of(metadata_words));
+            let (metadata, after) = metadata.ok_or(IntError::Truncated("a report's metadata"))?;
             let bits = u16::from_be_bytes([main[0], main[1]]);
             hop = Hop::read(bits, metadata, false, false)
                 .ok_or(IntError::Length("a report's metadata"))?;
-            body = &after[metadata.len()..];
+            body = after;
         }
         // IOAM and what is to come: where the packet begins is not known.
         _ => body = &[],
@@ -230,13 +238,13 @@ fn individual<'a>(rest: &mut &'a [u8], node: u32) -> Result<Report<'a>, IntError
 /// The first packet among type-length-values.
 fn in_tlvs(mut rest: &[u8]) -> Result<Option<(LinkType, &[u8])>, IntError> {
     while let Some((&[kind, words, ..], after)) = rest.split_first_chunk::<4>() {
-        let len = usize::from(words) * 4;
-        let value = after.get(..len).ok_or(IntError::Truncated("a TLV"))?;
+        let value = after.split_at_checked(bytes_of(words));
+        let (value, after) = value.ok_or(IntError::Truncated("a TLV"))?;
         match kind >> 4 {
             1 => return Ok(Some((LinkType::ETHERNET, value))),
             2 => return Ok(Some((LinkType::IPV4, value))),
             3 => return Ok(Some((LinkType::IPV6, value))),
-            _ => rest = &after[len..],
+            _ => rest = after,
         }
     }
     Ok(None)

@@ -81,8 +81,10 @@ impl<'a> Stack<'a> {
             // INT-MX, or a destination type: nothing is gathered.
             _ => return Ok(None),
         };
-        let option = after.get(..words * 4);
-        let option = option.ok_or(IntError::Truncated("the INT stack"))?;
+        let option = words
+            .checked_mul(4)
+            .and_then(|len| after.split_at_checked(len));
+        let (option, after) = option.ok_or(IntError::Truncated("the INT stack"))?;
         let header_len = if is_version_1 { 8 } else { 12 };
         let (header, stack) = option.split_at_checked(header_len).ok_or(HEADER)?;
         let version = header[0] >> 4;
@@ -95,22 +97,22 @@ impl<'a> Stack<'a> {
             [header[0] & 4, header[0] & 2]
         };
         let instructions = u16::from_be_bytes([header[4], header[5]]);
-        let hop_len = usize::from(header[2] & 0x1f) * 4;
+        let hop_len = usize::from(header[2] & 0x1f).wrapping_mul(4);
         if hop_len == 0 {
             return Ok(None);
         }
         if Hop::read(instructions, &[0; 128][..hop_len], is_version_1, true).is_none() {
             return Err(IntError::Length("a hop's metadata"));
         }
-        let hops = (stack.len() / hop_len).min(HOPS_MAX);
+        let hops = stack.len().min(hop_len.wrapping_mul(HOPS_MAX));
         let found = Self {
             instructions,
             is_version_1,
             hop_len,
             is_incomplete: flags != [0; 2],
-            hops: &stack[..hops * hop_len],
+            hops: &stack[..hops],
         };
-        Ok(Some((found, shim, &after[words * 4..])))
+        Ok(Some((found, shim, after)))
     }
 }
 

@@ -13,6 +13,7 @@ use crate::flow_event::{FLOW_EVENT_LEN_MAX, FlowEvent, FlowEventKind};
 use crate::hash::KeyHasher;
 use crate::key::{FiveTuple, Key};
 use crate::protocol::Report;
+use crate::tally;
 
 /// Packets that are summed at a time. Memory: about 100 bytes each.
 const ROWS: usize = 4096;
@@ -48,9 +49,11 @@ impl Row {
     /// last that reported is not missed if nothing says how long the path is.
     fn is_whole(&self) -> bool {
         let reported = self.reported.count_ones();
-        let span = u64::BITS - self.reported.leading_zeros() - self.reported.trailing_zeros();
+        // From the first that reported on, one less than a power of two if none between them is missing.
+        let run = self.reported.unbounded_shr(self.reported.trailing_zeros());
+        let is_unbroken = run & run.wrapping_add(1) == 0;
         let are_all = self.path_len.is_none_or(|len| reported >= u32::from(len));
-        self.all_said_it && reported == span && are_all
+        self.all_said_it && is_unbroken && are_all
     }
 }
 
@@ -103,9 +106,8 @@ impl Sums {
         latency: Option<u32>,
         each: &mut dyn FnMut(&Report<'_>),
     ) {
-        let Some(bit) = 1_u64.checked_shl(u32::from(hop)) else {
-            return;
-        };
+        // Beyond 64 hops none is told from another, and the sum is not known to be whole.
+        let bit = 1_u64.unbounded_shl(u32::from(hop));
         let index = self.hasher.hash(Key::flow(flow).bytes()).row(ROWS);
         let is_same = |row: &Row| row.flow == *flow && row.reported & bit == 0;
         if self.rows[index].as_ref().is_some_and(|row| !is_same(row)) {
@@ -121,14 +123,22 @@ impl Sums {
         });
         row.reported |= bit;
         row.path_len = path_len.or(row.path_len);
-        row.latency += latency.map_or(0, u64::from);
-        row.all_said_it &= latency.is_some();
+        match latency {
+            Some(latency) => row.latency = row.latency.saturating_add(u64::from(latency)),
+            None => row.all_said_it = false,
+        }
+        row.all_said_it &= bit != 0;
         let is_complete = row
             .path_len
             .is_some_and(|len| row.reported.count_ones() >= u32::from(len));
         if is_complete {
             self.compare(index, each);
         }
+    }
+
+    /// Forgets the packets whose hops have not all reported.
+    pub(super) fn forget(&mut self) {
+        self.rows.fill(None);
     }
 
     /// Compares what has waited since the last time: to be called once in a while that all reports of
@@ -149,14 +159,15 @@ impl Sums {
         let Some(row) = self.rows[index].take() else {
             return;
         };
-        self.compared.packets += 1;
+        let compared = &mut self.compared;
+        tally::one(&mut compared.packets);
         let is_whole = row.is_whole();
         for watch in &self.watches {
             if row.latency <= u64::from(watch.above) {
-                self.compared.undecided += u64::from(!is_whole);
+                tally::add(&mut compared.undecided, u64::from(!is_whole));
                 continue;
             }
-            self.compared.above += 1;
+            tally::one(&mut compared.above);
             let event = FlowEvent {
                 kind: match is_whole {
                     true => FlowEventKind::Slow,

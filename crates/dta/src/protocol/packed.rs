@@ -57,9 +57,10 @@ pub fn opcode(primitive: Primitive) -> u8 {
 #[inline]
 fn report_len(primitive: Primitive, key_len: usize, data_len: usize) -> usize {
     match primitive {
-        Primitive::KeyWrite | Primitive::KeyIncrement => key_len + data_len,
-        Primitive::Append => 4 + data_len,
-        Primitive::Postcard => key_len + 2 + data_len,
+        // Each of these has 8 bits.
+        Primitive::KeyWrite | Primitive::KeyIncrement => key_len.wrapping_add(data_len),
+        Primitive::Append => data_len.wrapping_add(4),
+        Primitive::Postcard => key_len.wrapping_add(data_len).wrapping_add(2),
     }
 }
 
@@ -111,8 +112,10 @@ impl<'a> Packet<'a> {
         if is_keyed && packet.redundancy() == 0 {
             return Err(Refusal::Redundancy);
         }
-        let len = usize::from(packet.count()) * report_len(primitive, key_len, data_len);
-        if bytes.len() != HEADER_LEN + len {
+        let len = usize::from(packet.count())
+            .checked_mul(report_len(primitive, key_len, data_len))
+            .and_then(|len| len.checked_add(HEADER_LEN));
+        if Some(bytes.len()) != len {
             return Err(Refusal::Length);
         }
         Ok(packet)
@@ -323,7 +326,9 @@ impl Repr {
     /// Bytes of a datagram with so many reports.
     #[must_use]
     pub fn buffer_len(&self, count: u16) -> usize {
-        HEADER_LEN + usize::from(count) * self.report_len()
+        // 16 and 10 bits.
+        let reports = usize::from(count).wrapping_mul(self.report_len());
+        HEADER_LEN.wrapping_add(reports)
     }
 
     fn report_len(&self) -> usize {
@@ -344,7 +349,7 @@ impl Repr {
         for report in reports {
             self.emit_report(report, out);
         }
-        debug_assert_eq!(out.len() - start, self.buffer_len(count));
+        debug_assert_eq!(out[start..].len(), self.buffer_len(count));
     }
 
     /// Appends the header of a datagram with `count` reports.

@@ -118,7 +118,8 @@ impl<'a> Packet<'a> {
     #[inline]
     #[must_use]
     pub fn flags(&self) -> Flags {
-        Flags::from_byte(self.bytes[self.form.header_len() - 1])
+        // Its last byte.
+        Flags::from_byte(self.bytes[self.form.header_len().wrapping_sub(1)])
     }
 
     /// What it reports.
@@ -183,8 +184,8 @@ impl<'a> Repr<'a> {
     /// Bytes of the datagram.
     #[must_use]
     pub fn buffer_len(&self) -> usize {
-        let header_len = 2 + usize::from(self.sequence.is_some());
-        header_len + body_len(self.report.primitive())
+        let header_len = if self.sequence.is_some() { 3 } else { 2 };
+        body_len(self.report.primitive()).wrapping_add(header_len)
     }
 
     /// Appends the datagram to `out`.
@@ -233,7 +234,7 @@ impl<'a> Repr<'a> {
             }
         }
         assert_eq!(
-            out.len() - start,
+            out[start..].len(),
             self.buffer_len(),
             "keys and data: 4 bytes"
         );

@@ -1,5 +1,7 @@
 //! Why a datagram or a report is refused, and how many were.
 
+use crate::tally;
+
 /// Why something was refused. What it was refused for is not stored, and is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 #[repr(u8)]
@@ -43,11 +45,14 @@ pub enum Refusal {
     /// Numbered reports that came before, or so late that they are no longer awaited.
     #[error("the reports were received before")]
     Duplicate,
+    /// Taking them ended in a fault of this program.
+    #[error("a fault of this program")]
+    Fault,
 }
 
 impl Refusal {
     /// All, in the order of their codes.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Empty,
         Self::Opcode,
         Self::Length,
@@ -61,6 +66,7 @@ impl Refusal {
         Self::Reporter,
         Self::NotServed,
         Self::Duplicate,
+        Self::Fault,
     ];
 }
 
@@ -71,7 +77,7 @@ pub struct Refusals([u64; Refusal::ALL.len()]);
 impl Refusals {
     /// Counts some more.
     pub fn add(&mut self, reason: Refusal, count: u64) {
-        self.0[reason as usize] += count;
+        tally::add(&mut self.0[reason as usize], count);
     }
 
     /// How many for one reason.
@@ -98,7 +104,7 @@ mod tests {
             assert_eq!(reason as usize, index);
             refusals.add(reason, 1);
         }
-        assert_eq!(refusals.total(), 13);
+        assert_eq!(refusals.total(), 14);
         assert!(Refusal::ALL.iter().all(|&reason| refusals.get(reason) == 1));
     }
 }

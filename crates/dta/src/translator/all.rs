@@ -5,6 +5,7 @@
 
 use crate::protocol::{Primitive, Refusal, packed};
 use crate::sink::{Operation, Origin, Room, Sink};
+use crate::tally;
 
 use super::Translator;
 
@@ -49,16 +50,17 @@ impl Translator {
             Primitive::Postcard => match &mut self.cache {
                 Some(cache) => {
                     let done = cache.put_all(packet, origin, now_ns, sinks);
-                    counters.superseded += done.superseded;
+                    tally::add(&mut counters.superseded, done.superseded);
                     counters.refused.add(Refusal::Hop, done.hop);
                     counters.refused.add(Refusal::PathLen, done.path_len);
-                    Ok(done.hop + done.path_len)
+                    Ok(done.hop.wrapping_add(done.path_len))
                 }
                 None => Err(Refusal::NotServed),
             },
         };
         match refused {
-            Ok(refused) => counters.accepted += count - refused,
+            // Some of the datagram's.
+            Ok(refused) => tally::add(&mut counters.accepted, count.saturating_sub(refused)),
             Err(refusal) => counters.refused.add(refusal, count),
         }
         true

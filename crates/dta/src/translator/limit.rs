@@ -18,7 +18,7 @@ impl Limit {
         Self {
             per_second,
             burst,
-            left: i128::from(burst) * SCALE,
+            left: i128::from(burst).saturating_mul(SCALE),
             at_ns: 0,
         }
     }
@@ -27,14 +27,17 @@ impl Limit {
     pub(super) fn has_room(&mut self, now_ns: u64) -> bool {
         let elapsed = now_ns.saturating_sub(self.at_ns);
         self.at_ns = self.at_ns.max(now_ns);
-        let more = i128::from(elapsed) * i128::from(self.per_second);
-        self.left = (self.left + more).min(i128::from(self.burst) * SCALE);
+        // 64 and 32 bits, 32 and 30 bits.
+        let more = i128::from(elapsed).saturating_mul(i128::from(self.per_second));
+        let full = i128::from(self.burst).saturating_mul(SCALE);
+        self.left = self.left.saturating_add(more).min(full);
         self.left >= SCALE
     }
 
     /// So many were asked for.
     pub(super) fn take(&mut self, operations: u64) {
-        self.left -= i128::from(operations) * SCALE;
+        let asked = i128::from(operations).saturating_mul(SCALE);
+        self.left = self.left.saturating_sub(asked);
     }
 }
 

@@ -12,6 +12,9 @@
 //! ```text
 //! S = reports - refused as duplicates - again + missing + those after the last that came
 //! ```
+//!
+//! unless its numbers have jumped, which is counted too.
+//!
 //! What is accepted is an
 //! operation, or waits in the cache of postcards or a batch of a list to become one; a [`Remote`]
 //! counts by reporter what became of it.
@@ -32,8 +35,9 @@ use crate::key_write::KeyWrite;
 use crate::postcarding::{CACHE_ROWS, Cache, Postcarding};
 use crate::protocol::{Datagram, Nack, Refusal, Refusals, Report, packed};
 use crate::sink::{Operation, Origin, Room, Sink};
+use crate::tally;
 use limit::Limit;
-use sequence::{Arrival, Sequence};
+use sequence::{Arrival, Sequence, Stamp};
 
 /// Rows and lists that are looked at for their age in one tick.
 const LOOKED_AT: usize = 4096;
@@ -129,19 +133,33 @@ pub struct ReporterCounters {
     pub again: u64,
     /// Numbered reports that have not come (yet).
     pub missing: u64,
+    /// How often its numbers went on elsewhere, further than reports are lost: what was lost then is
+    /// not known, and not in `missing`.
+    pub jumps: u64,
 }
 
 impl ReporterCounters {
     /// Dropped, for any reason.
     #[must_use]
     pub fn dropped(&self) -> u64 {
-        self.dropped_by_rate + self.dropped_without_room + self.dropped_without_collector
+        let mut dropped = self.dropped_by_rate;
+        tally::add(&mut dropped, self.dropped_without_room);
+        tally::add(&mut dropped, self.dropped_without_collector);
+        dropped
     }
 
     /// Whether every report is accounted for.
     #[must_use]
     pub fn balances(&self) -> bool {
-        self.reports == self.accepted + self.refused.total() + self.dropped()
+        self.reports == self.ended()
+    }
+
+    /// Reports of which it is known what became of them.
+    fn ended(&self) -> u64 {
+        let mut ended = self.accepted;
+        tally::add(&mut ended, self.refused.total());
+        tally::add(&mut ended, self.dropped());
+        ended
     }
 }
 
@@ -239,7 +257,9 @@ impl Translator {
             }
             let origin = self.add(source)?;
             if self.by_address.contains_key(&source) {
-                *self.by_port.entry(address).or_insert(0) += 1;
+                let ports = self.by_port.entry(address).or_insert(0);
+                // Below PORTS_MAX.
+                *ports = ports.saturating_add(1);
             }
             return Some(origin);
         }
@@ -253,7 +273,8 @@ impl Translator {
             return None;
         }
         // Whoever forges addresses can fill the table, and must not keep others out by that.
-        let is_full = self.reporters.len() + 1 >= usize::from(self.options.reporters_max);
+        let with_others = self.reporters.len().saturating_add(1);
+        let is_full = with_others >= usize::from(self.options.reporters_max);
         let source = if is_full { OTHERS } else { source };
         if let Some(&others) = self.by_address.get(&source) {
             return Some(others);
@@ -300,7 +321,7 @@ impl Translator {
 
     /// Counts a datagram of a sender that is not listened to.
     pub fn refuse_stranger(&mut self) {
-        self.strangers += 1;
+        tally::one(&mut self.strangers);
     }
 
     /// Datagrams of senders that are not listened to.
@@ -345,7 +366,7 @@ impl Translator {
     ) {
         match self.reporter(source) {
             Some(origin) => self.receive_from(origin, datagram, now_ns, sinks, nacks),
-            None => self.strangers += 1,
+            None => self.refuse_stranger(),
         }
     }
 
@@ -365,10 +386,10 @@ impl Translator {
     ) {
         assert_eq!(sinks.len(), self.options.collectors, "a sink per collector");
         let counters = &mut self.reporters[usize::from(origin.0)].counters;
-        counters.datagrams += 1;
+        tally::one(&mut counters.datagrams);
         match Datagram::new_checked(datagram) {
             Ok(Datagram::Published(packet)) => {
-                counters.reports += 1;
+                tally::one(&mut counters.reports);
                 let taken = match packet.report() {
                     Ok(report) => self.put(report, origin, now_ns, sinks),
                     Err(refusal) => Err(refusal.into()),
@@ -378,7 +399,7 @@ impl Translator {
                     && packet.flags().retransmittable
                     && let Some(sequence) = packet.sequence()
                 {
-                    self.reporters[usize::from(origin.0)].counters.nacked += 1;
+                    tally::one(&mut self.reporters[usize::from(origin.0)].counters.nacked);
                     nacks.push(Nack::Published { sequence });
                 }
             }
@@ -396,26 +417,34 @@ impl Translator {
         nacks: &mut Vec<Nack>,
     ) {
         let (first, count) = (packet.sequence(), packet.count());
-        let (session, time_ns) = (packet.session(), packet.time_ns());
+        let stamp = Stamp {
+            session: packet.session(),
+            time_ns: packet.time_ns(),
+            now_ns,
+        };
         let reporter = &mut self.reporters[usize::from(origin.0)];
         let counters = &mut reporter.counters;
-        counters.reports += u64::from(count);
+        tally::add(&mut counters.reports, u64::from(count));
         let is_several = reporter.is_several;
         let arrival = match &mut reporter.sequence {
             _ if is_several => Arrival::New { missing: 0 },
-            Some(sequence) => sequence.arrive(session, time_ns, first, u32::from(count)),
+            Some(sequence) => sequence.arrive(stamp, first, u32::from(count)),
             begun @ None => {
-                *begun = Some(Sequence::new(session, time_ns, first, u32::from(count)));
+                *begun = Some(Sequence::new(stamp, first, u32::from(count)));
                 Arrival::New { missing: 0 }
             }
         };
         let mut drops = 0;
         match arrival {
-            Arrival::New { missing } => counters.missing += u64::from(missing),
-            Arrival::Late => counters.missing -= u64::from(count),
+            Arrival::New { missing } => tally::add(&mut counters.missing, u64::from(missing)),
+            Arrival::Jump => tally::one(&mut counters.jumps),
+            // They were counted when their gap began.
+            Arrival::Late => {
+                counters.missing = counters.missing.saturating_sub(u64::from(count));
+            }
             Arrival::Again { drops: before } => {
                 drops = before;
-                counters.again += u64::from(count);
+                tally::add(&mut counters.again, u64::from(count));
             }
             Arrival::Seen => {
                 counters.refused.add(Refusal::Duplicate, u64::from(count));
@@ -433,7 +462,8 @@ impl Translator {
             let taken = self.put(report, origin, now_ns, sinks);
             let dropped = self.count(origin, taken);
             run = match (dropped && can_nack, run) {
-                (true, Some((first, count))) => Some((first, count + 1)),
+                // Not more than the datagram's.
+                (true, Some((first, count))) => Some((first, count.saturating_add(1))),
                 (true, None) => Some((first.wrapping_add(u32::from(number)), 1)),
                 (false, Some(ended)) => {
                     self.nack(origin, ended, drops, nacks);
@@ -455,7 +485,7 @@ impl Translator {
         nacks: &mut Vec<Nack>,
     ) {
         let reporter = &mut self.reporters[usize::from(origin.0)];
-        reporter.counters.nacked += u64::from(count);
+        tally::add(&mut reporter.counters.nacked, u64::from(count));
         if let Some(numbers) = &mut reporter.sequence {
             numbers.reopen(sequence, u32::from(count), drops);
         }
@@ -468,9 +498,9 @@ impl Translator {
         let counters = &mut self.reporters[usize::from(origin.0)].counters;
         match taken {
             Ok(superseded) => {
-                counters.accepted += 1;
+                tally::one(&mut counters.accepted);
                 if let Some(other) = superseded {
-                    self.reporters[usize::from(other.0)].counters.superseded += 1;
+                    tally::one(&mut self.reporters[usize::from(other.0)].counters.superseded);
                 }
                 return false;
             }
@@ -478,9 +508,9 @@ impl Translator {
                 counters.refused.add(refusal, 1);
                 return false;
             }
-            Err(NotTaken::Rate) => counters.dropped_by_rate += 1,
-            Err(NotTaken::NoRoom) => counters.dropped_without_room += 1,
-            Err(NotTaken::Gone) => counters.dropped_without_collector += 1,
+            Err(NotTaken::Rate) => tally::one(&mut counters.dropped_by_rate),
+            Err(NotTaken::NoRoom) => tally::one(&mut counters.dropped_without_room),
+            Err(NotTaken::Gone) => tally::one(&mut counters.dropped_without_collector),
         }
         true
     }
@@ -528,11 +558,12 @@ impl Translator {
             }
             Report::Append { list, data } => {
                 let lists = self.lists.as_mut().ok_or(Refusal::NotServed)?;
-                let collector = list as usize % sinks.len();
-                check(&sinks[collector], Operation::Write, 1)?;
+                let collector = (list as usize).checked_rem(sinks.len());
+                let sink = collector.and_then(|collector| sinks.get(collector));
+                check(sink.ok_or(NotTaken::Gone)?, Operation::Write, 1)?;
                 let before = lists.counters().full;
                 lists.put(list, data, origin, now_ns, sinks)?;
-                lists.counters().full - before
+                lists.counters().full.wrapping_sub(before)
             }
             Report::Postcard {
                 key,
@@ -545,7 +576,7 @@ impl Translator {
                 let copies = cache.copies();
                 // Of both rows, if they belong to the same collector.
                 if S::KEEPS_ORIGINS {
-                    of_key(sinks, key, Operation::Write, 2 * copies)?;
+                    of_key(sinks, key, Operation::Write, copies.saturating_mul(2))?;
                     if let Some(victim) = cache.victim(key) {
                         let sink = &sinks[victim.collector(sinks.len())];
                         let full = check(sink, Operation::Write, copies) == Err(NotTaken::NoRoom);
@@ -557,9 +588,14 @@ impl Translator {
                 let before = cache.counters();
                 let superseded = cache.put(key, hop, path_len, value, origin, now_ns, sinks)?;
                 let after = cache.counters();
-                let rows = after.complete - before.complete + after.collided - before.collided;
+                let complete = after.complete.wrapping_sub(before.complete);
+                let collided = after.collided.wrapping_sub(before.collided);
                 if let Some(limit) = &mut self.limit {
-                    limit.take(rows * copies as u64);
+                    limit.take(
+                        complete
+                            .wrapping_add(collided)
+                            .saturating_mul(copies as u64),
+                    );
                 }
                 return Ok(superseded);
             }
@@ -568,6 +604,29 @@ impl Translator {
             limit.take(operations);
         }
         Ok(None)
+    }
+
+    /// A datagram of this reporter ended in a fault (a panic within [`Translator::receive_from`]), which
+    /// may have left its reports uncounted, and a row or a batch half changed. Counts those, forgets
+    /// the reporter's numbers, and derives again what follows from rows and batches.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such reporter.
+    pub fn after_fault(&mut self, origin: Origin) {
+        let reporter = &mut self.reporters[usize::from(origin.0)];
+        reporter.sequence = None;
+        let counters = &mut reporter.counters;
+        match counters.reports.checked_sub(counters.ended()) {
+            Some(0) | None => counters.refused_datagrams.add(Refusal::Fault, 1),
+            Some(uncounted) => counters.refused.add(Refusal::Fault, uncounted),
+        }
+        if let Some(cache) = &mut self.cache {
+            cache.after_fault();
+        }
+        if let Some(lists) = &mut self.lists {
+            lists.after_fault();
+        }
     }
 
     /// Values, counters and paths go to these stores from now on: those of another
@@ -611,16 +670,17 @@ impl Translator {
     }
 
     fn write_older<S: Sink>(&mut self, before_ns: u64, looked_at: usize, sinks: &mut [S]) {
-        let mut operations = 0;
+        let mut operations: u64 = 0;
         if let Some(cache) = &mut self.cache {
             let before = cache.counters().aged;
             cache.expire(before_ns, looked_at, sinks);
-            operations += (cache.counters().aged - before) * cache.copies() as u64;
+            let rows = cache.counters().aged.wrapping_sub(before);
+            operations = rows.saturating_mul(cache.copies() as u64);
         }
         if let Some(lists) = &mut self.lists {
             let before = lists.counters().aged;
             lists.expire(before_ns, looked_at, sinks);
-            operations += lists.counters().aged - before;
+            operations = operations.saturating_add(lists.counters().aged.wrapping_sub(before));
         }
         if let Some(limit) = &mut self.limit {
             limit.take(operations);

@@ -100,11 +100,10 @@ impl TelemetryStore {
             }
         });
         let hops: Vec<TelemetryHop> = hops.collect();
-        let known = hops.iter().map(|hop| hop.latency);
-        let sum = known.sum::<Option<u64>>();
+        let latency = sum_of(hops.iter().map(|hop| hop.latency));
         Some(TelemetryPath {
             flow: flow.to_string(),
-            latency: sum,
+            latency,
             hops,
             time: found.time.map(time),
         })
@@ -259,5 +258,24 @@ impl TelemetryQueries for Answers {
         let text = telemetry_status(&self.dir).map_err(|error| failed(error.chain()))?;
         let text = text.ok_or_else(|| failed("the collector has not said anything yet".into()))?;
         serde_json::from_str(&text).map_err(|error| failed(format!("status.json: {error}")))
+    }
+}
+
+/// The sum of a path's latencies; `None` if one is not known, or it has more than 64 bits: reporters
+/// say what they like.
+fn sum_of(mut latencies: impl Iterator<Item = Option<u64>>) -> Option<u64> {
+    latencies.try_fold(0_u64, |sum, latency| sum.checked_add(latency?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sum_of;
+
+    #[test]
+    fn latencies_of_any_size_have_a_sum_or_none() {
+        let sum = |latencies: &[Option<u64>]| sum_of(latencies.iter().copied());
+        assert_eq!(sum(&[Some(1), Some(2)]), Some(3));
+        assert_eq!(sum(&[Some(1), None]), None);
+        assert_eq!(sum(&[Some(u64::MAX), Some(1)]), None);
     }
 }

@@ -1,6 +1,7 @@
 //! The role of a telemetry collector: reports by UDP in, a store's memory out.
 
 mod datagrams;
+mod guard;
 mod spec;
 
 use std::collections::HashMap;
@@ -116,6 +117,7 @@ impl Spec for TelemetrySpec {
         let pushes = service.pushing.pushes();
         service.api = Api::serve(&service.dir, pushes, endpoints, &tell)?;
         tell(&notice);
+        guard::note_panics();
         let stopped = Arc::clone(&stop);
         Handle::run((), stop, move || service.serve(&stopped, &tell))
     }
@@ -269,13 +271,15 @@ impl Service {
         };
         let int = match int {
             Some((socket, listen)) => {
-                let session = getrandom::u32().map_err(std::io::Error::other)?;
+                let [session, ..] = getrandom::u32().map_err(std::io::Error::other)?.to_le_bytes();
                 let origin = translator.reporter(NOBODY.ip());
                 Some(Int {
                     socket: Arc::new(socket),
                     listen,
                     mapper: Mapper::new(table),
-                    reporter: Reporter::new(ReporterOptions::new(session.to_le_bytes()[0])),
+                    reporter: Reporter::new(ReporterOptions::new(session)),
+                    session,
+                    failed: 0,
                     origin: origin.expect("the first reporter"),
                     settled_ns: 0,
                 })
@@ -381,7 +385,7 @@ impl Service {
             let sockets = sockets.chain(frames);
             socket::wait_any(sockets, limit).at("waiting for reports")?;
             for _ in 0..ROUNDS {
-                if self.receive(&mut receiver)? == 0 {
+                if self.receive(&mut receiver, tell)? == 0 {
                     break;
                 }
             }
@@ -409,7 +413,7 @@ impl Service {
         tell(&Notice::Ending { failed: false });
         let mut receiver = Receiver::<BATCH>::default();
         let start = Instant::now();
-        while self.receive(&mut receiver)? > 0 && start.elapsed() < DRAIN_LIMIT {}
+        while self.receive(&mut receiver, tell)? > 0 && start.elapsed() < DRAIN_LIMIT {}
         if let Some(mut int) = self.int.take() {
             let now_ns = self.now_ns();
             for _ in 0..2 {
@@ -518,7 +522,7 @@ impl Service {
             int: self
                 .int
                 .as_ref()
-                .map(|int| (int.listen, int.mapper.counters())),
+                .map(|int| (int.listen, int.mapper.counters(), int.failed)),
             received: self.received,
             translator: &self.translator,
             done: self.done(),

@@ -27,6 +27,8 @@ pub(super) struct Received {
     pub(super) nacks: u64,
     /// And those that the system did not send.
     pub(super) nacks_failed: u64,
+    /// Datagrams, of INT too, that ended in a fault of this program.
+    pub(super) failed: u64,
 }
 
 /// The reason's name for programs.
@@ -45,6 +47,7 @@ fn name(refusal: Refusal) -> &'static str {
         Refusal::Reporter => "reporter",
         Refusal::NotServed => "not-served",
         Refusal::Duplicate => "duplicate",
+        Refusal::Fault => "fault",
     }
 }
 
@@ -70,6 +73,7 @@ fn reporter(counters: &ReporterCounters) -> Value {
         "nacked": counters.nacked,
         "again": counters.again,
         "missing": counters.missing,
+        "jumps": counters.jumps,
     })
 }
 
@@ -108,6 +112,7 @@ fn sum(all: &mut ReporterCounters, one: &ReporterCounters) {
     all.nacked += one.nacked;
     all.again += one.again;
     all.missing += one.missing;
+    all.jumps += one.jumps;
     for reason in Refusal::ALL {
         all.refused.add(reason, one.refused.get(reason));
         let datagrams = one.refused_datagrams.get(reason);
@@ -139,7 +144,8 @@ pub(super) struct Snapshot<'a> {
     pub(super) now_ns: u64,
     pub(super) listen: SocketAddr,
     pub(super) frames: Option<&'a Frames>,
-    pub(super) int: Option<(SocketAddr, IntCounters)>,
+    /// Also how many of its datagrams ended in a fault.
+    pub(super) int: Option<(SocketAddr, IntCounters, u64)>,
     pub(super) received: Received,
     pub(super) translator: &'a Translator,
     pub(super) done: Done,
@@ -185,7 +191,7 @@ impl Snapshot<'_> {
         }
         let cache = self.translator.cache().map(|cache| cache.counters());
         let lists = self.translator.lists().map(|lists| lists.counters());
-        let int = self.int.map(|(listen, counters)| {
+        let int = self.int.map(|(listen, counters, failed)| {
             json!({
                 "listen": listen.to_string(),
                 "datagrams": counters.datagrams,
@@ -195,6 +201,10 @@ impl Snapshot<'_> {
                 "mapped": counters.mapped,
                 "incomplete": counters.incomplete,
                 "missing": counters.missing,
+                "repeated": counters.repeated,
+                "jumps": counters.jumps,
+                "not_followed": counters.not_followed,
+                "failed": failed,
                 "summed": counters.summed,
                 "above": counters.above,
                 "undecided": counters.undecided,
@@ -212,6 +222,7 @@ impl Snapshot<'_> {
             "af_xdp": self.frames.map(frames),
             "nacks_sent": self.received.nacks,
             "nacks_failed": self.received.nacks_failed,
+            "failed": self.received.failed,
             "events": { "pushed": self.pushes.0, "lost": self.pushes.1 },
             "stream": self.streamed.map(stream),
             "totals": totals,

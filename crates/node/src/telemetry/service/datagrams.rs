@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use strata_dta::int::mapping::Mapper;
 use strata_dta::protocol::{Datagram, Flags, NACK_PORT, Report};
-use strata_dta::reporter::Reporter;
+use strata_dta::reporter::{Reporter, ReporterOptions};
 use strata_dta::{Origin, REDUNDANCY_MAX, Translator};
 use strata_sys::socket::Receiver;
 use strata_wire::exact;
@@ -16,8 +16,10 @@ use super::super::store::unix_ns;
 use super::super::streaming::Streaming;
 use super::super::target::Target;
 use super::super::witnesses::{Found, Witness};
+use super::guard::{Fault, each_guarded};
 use super::{BATCH, NOBODY, Service};
 use crate::error::{At as _, Result};
+use crate::notice::{Notice, Tell};
 
 /// Between answers of queries known ahead about packets of which hops may still report.
 const SETTLE_NS: u64 = 100_000_000;
@@ -31,6 +33,10 @@ pub(super) struct Int {
     pub(super) mapper: Mapper,
     pub(super) reporter: Reporter,
     pub(super) origin: Origin,
+    /// Of the reporter.
+    pub(super) session: u8,
+    /// Datagrams that ended in a fault.
+    pub(super) failed: u64,
     /// When queries known ahead were last answered for what had waited.
     pub(super) settled_ns: u64,
 }
@@ -38,29 +44,33 @@ pub(super) struct Int {
 impl Service {
     /// Takes datagrams of either socket and of the interface; 0 if there were none.
     #[inline(never)]
-    pub(super) fn receive(&mut self, receiver: &mut Receiver<BATCH>) -> Result<usize> {
+    pub(super) fn receive(&mut self, receiver: &mut Receiver<BATCH>, tell: &Tell) -> Result<usize> {
         let now_ns = self.now_ns();
         let reports = Arc::clone(&self.reports);
         let mut count = receiver
             .receive(reports.as_fd(), |run| {
                 let source = canonical(run.source);
-                each(run.bytes, run.segment, |datagram| {
-                    self.datagram(source, datagram, now_ns);
-                });
+                let run = datagrams(run.bytes, run.segment);
+                self.datagrams(source, run, now_ns, tell);
             })
             .at("receiving reports")?;
         if let Some(mut frames) = self.frames.take() {
-            count +=
-                frames.receive(&mut |source, datagram| self.datagram(source, datagram, now_ns));
+            let received = frames.receive(&mut |source, datagram| {
+                self.datagrams(source, std::iter::once(datagram), now_ns, tell);
+            });
+            count = count.saturating_add(received);
             self.frames = Some(frames);
         }
         if let Some(mut int) = self.int.take() {
             let socket = Arc::clone(&int.socket);
             let received = receiver.receive(socket.as_fd(), |run| {
                 let source = canonical(run.source);
-                each(run.bytes, run.segment, |datagram| {
-                    self.int_datagram(&mut int, source, datagram, now_ns);
-                });
+                each_guarded(
+                    &mut (&mut *self, &mut int),
+                    datagrams(run.bytes, run.segment),
+                    |(service, int), datagram| service.int_datagram(int, source, datagram, now_ns),
+                    |(service, int), fault| service.after_int_fault(int, fault, source, tell),
+                );
             });
             if now_ns.saturating_sub(int.settled_ns) >= SETTLE_NS {
                 int.settled_ns = now_ns;
@@ -68,9 +78,64 @@ impl Service {
             }
             self.flush_int(&mut int, now_ns);
             self.int = Some(int);
-            count += received.at("receiving reports of INT")?;
+            count = count.saturating_add(received.at("receiving reports of INT")?);
         }
         Ok(count)
+    }
+
+    /// Takes datagrams of reports.
+    #[inline]
+    fn datagrams<'a>(
+        &mut self,
+        source: SocketAddr,
+        datagrams: impl Iterator<Item = &'a [u8]>,
+        now_ns: u64,
+        tell: &Tell,
+    ) {
+        each_guarded(
+            self,
+            datagrams,
+            |service, datagram| service.datagram(source, datagram, now_ns),
+            |service, fault| service.after_fault(fault, source, tell),
+        );
+    }
+
+    /// A datagram of reports ended in a fault: what it left half done is undone, and its reporter's
+    /// numbers begin anew.
+    #[cold]
+    fn after_fault(&mut self, fault: &Fault, source: SocketAddr, tell: &Tell) {
+        self.say_fault(fault, source, tell);
+        self.nacks.clear();
+        if let Some(origin) = self.origin(reporter_of(source, fault.first)) {
+            self.translator.after_fault(origin);
+        }
+    }
+
+    /// As for reports; and what the mapper and the reporter of INT hold, from which others follow.
+    #[cold]
+    fn after_int_fault(&mut self, int: &mut Int, fault: &Fault, source: SocketAddr, tell: &Tell) {
+        self.say_fault(fault, source, tell);
+        int.failed = int.failed.saturating_add(1);
+        int.mapper.forget();
+        // Reports that wait in it may be half written.
+        int.session = int.session.wrapping_add(1);
+        int.reporter = Reporter::new(ReporterOptions::new(int.session));
+        self.nacks.clear();
+        self.translator.after_fault(int.origin);
+    }
+
+    /// Once: those that follow are counted.
+    fn say_fault(&mut self, fault: &Fault, source: SocketAddr, tell: &Tell) {
+        let failed = &mut self.received.failed;
+        let is_first = *failed == 0;
+        *failed = failed.saturating_add(1);
+        if is_first {
+            tell(&Notice::Warning(format!(
+                "a datagram of {source} was not taken because of a fault in strata ({}): please report \
+                 it with these bytes: {}; further such datagrams are counted as 'failed'",
+                fault.problem, fault.start,
+            )));
+        }
     }
 
     fn is_allowed(&mut self, address: IpAddr) -> bool {
@@ -81,12 +146,8 @@ impl Service {
     }
 
     fn datagram(&mut self, source: SocketAddr, datagram: &[u8], now_ns: u64) {
-        // Reporters of version 2 number their reports, each from its own port.
-        let numbered = matches!(datagram.first(), Some(0x21..=0x24));
-        let reporter = match numbered {
-            true => source,
-            false => SocketAddr::new(source.ip(), 0),
-        };
+        let first = datagram.first().copied();
+        let reporter = reporter_of(source, first);
         let origin = match self.latest {
             Some((known, origin)) if known == reporter => origin,
             _ => {
@@ -103,7 +164,7 @@ impl Service {
         };
         self.put(source, origin, datagram, now_ns);
         if !self.nacks.is_empty() {
-            self.answer(source, numbered);
+            self.answer(source, is_numbered(first));
         }
     }
 
@@ -130,7 +191,7 @@ impl Service {
             let accepted = |translator: &Translator| translator.counters(origin).accepted;
             let before = accepted(&self.translator);
             self.take(origin, datagram, now_ns);
-            let accepted = accepted(&self.translator) - before;
+            let accepted = accepted(&self.translator).wrapping_sub(before);
             if is_pushed {
                 let time_ns = unix_ns();
                 match &mut self.sink {
@@ -302,10 +363,26 @@ fn one_of(datagram: &[u8], turn: u64) -> Option<Report<'_>> {
     }
 }
 
-/// The datagrams of a run that the kernel has merged.
-fn each(bytes: &[u8], segment: Option<usize>, mut take: impl FnMut(&[u8])) {
-    match segment {
-        Some(len) if len > 0 => bytes.chunks(len).for_each(take),
-        _ => take(bytes),
+/// Whether a datagram with this first byte is of version 2, whose reporters number their reports.
+fn is_numbered(first: Option<u8>) -> bool {
+    matches!(first, Some(0x21..=0x24))
+}
+
+/// Those that number their reports do so each from its own port.
+fn reporter_of(source: SocketAddr, first: Option<u8>) -> SocketAddr {
+    match is_numbered(first) {
+        true => source,
+        false => SocketAddr::new(source.ip(), 0),
     }
+}
+
+/// The datagrams of a run that the kernel has merged.
+fn datagrams(bytes: &[u8], segment: Option<usize>) -> impl Iterator<Item = &[u8]> {
+    let len = segment.filter(|&len| len > 0);
+    let alone = match len {
+        None => Some(bytes),
+        Some(_) => None,
+    };
+    let merged = len.map(|len| bytes.chunks(len));
+    merged.into_iter().flatten().chain(alone)
 }
