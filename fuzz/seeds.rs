@@ -44,6 +44,7 @@ fn main() -> io::Result<()> {
     of_models(source, corpus)?;
     of_labels(corpus)?;
     of_policies(corpus)?;
+    of_int(corpus)?;
     of_configuration(corpus)?;
     of_alerts(corpus)?;
     of_the_wire(&packets, corpus)?;
@@ -337,7 +338,38 @@ icmp=>classify 1/3\0"
     policies.extend([0; 28]);
     policies.extend([1, 17, 0, 53, 0, 53, 0, 0, 0, 0, 0, 0, 0x20, 1, 0xd, 0xb8]);
     policies.extend([0; 28]);
-    seed(corpus, "rules", &policies)
+    seed(corpus, "rules", &policies)?;
+    // Ports in a row about the numbers that need another bit of a port, and 10,000 in steps of 6.
+    for (count, step, first) in [
+        (4095_u16, 1_u16, 1_u16),
+        (4096, 1, 1),
+        (4097, 16, 7),
+        (10_000, 6, 5),
+    ] {
+        let mut ports = Vec::new();
+        for number in [count, step, first] {
+            ports.extend(number.to_le_bytes());
+        }
+        ports.push(0);
+        ports.extend([1, 80, 0, 0, 0, 0, 0xff, 0xff, 0, 0]);
+        seed(corpus, "ports", &ports)?;
+    }
+    Ok(())
+}
+
+/// Steps of nodes of INT: what, which, by how much. The first is a node whose version changes near the
+/// end of its numbers, which ended the collector.
+fn of_int(corpus: &Path) -> io::Result<()> {
+    let upgraded = [[0x0f, 0, 0xff, 0xff], [0, 1, 0, 0]];
+    seed(corpus, "int", upgraded.as_flattened())?;
+    let restarted = [
+        [7, 1, 0, 0],
+        [4, 1, 50, 0],
+        [7, 1, 0, 0],
+        [0, 1, 0, 0],
+        [0xf0, 1, 0, 0],
+    ];
+    seed(corpus, "int", restarted.as_flattened())
 }
 
 /// The keys of the configuration, and bodies of requests.
