@@ -7,7 +7,10 @@ use std::error::Error;
 #[non_exhaustive]
 pub enum SinkError {
     /// No space is left.
-    #[error("{file}: the disk is full; what does not fit is counted as dropped (disk_full)")]
+    #[error(
+        "{file}: the disk is full: {}what does not fit is counted as dropped (disk_full)",
+        if *.goes_on { "" } else { "the recording ends; " }
+    )]
     Full {
         /// The file.
         file: String,

@@ -132,6 +132,7 @@ impl CacheArgs {
                 CACHE_BYTES_MAX >> 20
             )));
         }
+        strata_node::room_for(bytes, "the cache (--slots, --narrow, --wide, --blocks)")?;
         Ok(parameters)
     }
 

@@ -627,7 +627,11 @@ fn a_disk_that_is_full_ends_it_and_keeps_what_is_written() {
     let stderr = recording.child.stderr.take();
     stderr.unwrap().read_to_string(&mut text).unwrap();
     assert_eq!(ended.unwrap().code(), Some(1), "{text}");
-    assert!(text.contains("the disk is full"), "{text}");
+    assert!(
+        text.contains("the disk is full: the recording ends"),
+        "{text}"
+    );
+    assert!(!text.contains("until it has room"), "{text}");
     let recording = &info(&log)[0];
     assert_eq!(recording["state"], "closed");
     let dropped = recording["accounting"]["dropped"].as_array().unwrap();

@@ -181,6 +181,32 @@ fn packets_dropped_on_a_full_disk_are_told_once_and_when_it_has_room_again() {
     assert_eq!(told_at(13, 10).len(), 3);
 }
 
+#[test]
+fn a_full_disk_that_ends_the_recording_is_told_as_that() {
+    for (ends_when_full, wanted) in [
+        (true, "the disk is full: the recording ends"),
+        (
+            false,
+            "the disk is full: packets are dropped until it has room again",
+        ),
+    ] {
+        let beginning = Settings {
+            modes: vec!["default".into()],
+            ends_when_full,
+            ..Settings::default()
+        };
+        let controller = Controller::new(model(), beginning).unwrap();
+        let mut observed = blocks(1);
+        let (packets, bytes) = (5, 500);
+        controller.tick(Instant::now(), blocks(1));
+        observed.ledger.dropped[DropReason::DiskFull as usize] = Counters { packets, bytes };
+        controller.tick(Instant::now() + Duration::from_secs(1), observed);
+        let told = controller.events().into_iter();
+        let told: Vec<String> = told.map(|event| event.what).collect();
+        assert!(told.iter().any(|what| what == wanted), "{told:?}");
+    }
+}
+
 /// A window of the traffic whose scores differ this much from training.
 fn drifted(scores: f64, is_whole: bool) -> Observed {
     let report = DriftReport {

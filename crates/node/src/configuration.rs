@@ -152,6 +152,7 @@ impl Configuration {
             can_mirror: spec.mirror_to.is_some(),
             export: self.export.clone(),
             can_rotate: spec.destination.dir().is_some(),
+            ends_when_full: spec.destination.ends_when_full(),
             elastic: answers.then(|| elastic.options()),
             cpu_budget,
             // A recording of files is the same each time.

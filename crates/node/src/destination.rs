@@ -15,7 +15,7 @@ use strata_policy::DetailCounts;
 use strata_relay::{Link, LinkOptions, LinkReport, OnNews, OnShortage, Transport};
 use strata_sandbox::{Owner, Role, User};
 use strata_sketch::Pressure;
-use strata_store::{About, DetailKept, DiskChoice, FlowTable, Recorder, RecorderOptions};
+use strata_store::{About, DetailKept, DiskChoice, FlowTable, Recorder, RecorderOptions, WhenFull};
 use strata_wire::{Ledger, Printable};
 
 use crate::error::{At as _, NodeError, Result};
@@ -113,6 +113,11 @@ impl DestinationSpec {
             Self::Log(log) => Some(&log.dir),
             Self::Relay(_) | Self::Nowhere => None,
         }
+    }
+
+    /// Whether the recording ends when the disk is full.
+    pub(crate) fn ends_when_full(&self) -> bool {
+        matches!(self, Self::Log(log) if log.recorder.when_full == WhenFull::Stop)
     }
 
     /// Whether the recording only exports.

@@ -36,6 +36,21 @@ pub fn machine_bytes() -> u64 {
     limit.map_or(all, |limit| limit.min(all))
 }
 
+/// Fails if this process cannot get so much memory (`ulimit -v`, or what the system still gives), of which
+/// nothing is used yet. What is asked for after this is there unless something else takes it first.
+///
+/// # Errors
+///
+/// With the number of bytes, and for what they are.
+pub fn room_for(bytes: u64, what: &str) -> Result<()> {
+    let mut probe: Vec<u8> = Vec::new();
+    let len = usize::try_from(bytes).ok();
+    let reserved = len.and_then(|len| probe.try_reserve_exact(len).ok());
+    require(reserved.is_some(), || {
+        format!("out of memory: {bytes} bytes for {what}")
+    })
+}
+
 /// The lowest limit of the control groups that these lines of /proc/PID/cgroup name, and of those
 /// around them: of version 2, or of the memory controller of version 1.
 fn limit(groups: &str, mounted: &Path) -> Option<u64> {

@@ -10,7 +10,7 @@ use strata_control::Event;
 use strata_exporter::Destination;
 use strata_policy::DetailBudget;
 use strata_store::DiskReport;
-use strata_wire::Printable;
+use strata_wire::{Printable, grouped};
 
 use crate::error::NodeError;
 use crate::journal;
@@ -153,10 +153,25 @@ pub enum Notice {
     },
     /// A line of `--eve` is not an event; reported once per stream.
     NotEve(String),
+    /// What was read of `--eve`, all in all.
+    Eve(EveCounts),
     /// The model's drift cannot be written: the disk is full.
     DriftNotWritten(PathBuf, std::io::Error),
     /// Any other problem, worded as in the log's manifest.
     Warning(String),
+}
+
+/// What came from all sources of `--eve`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EveCounts {
+    /// Lines that were read, without empty ones.
+    pub lines: u64,
+    /// Alerts among them.
+    pub alerts: u64,
+    /// Lines that are no event of Suricata, or too long for one.
+    pub invalid: u64,
+    /// Times that a file was renamed or emptied.
+    pub rotations: u64,
 }
 
 /// A part of the sandbox.
@@ -202,6 +217,7 @@ impl Notice {
             Self::Relay(_) => "relay",
             Self::Ending { .. } => "ending",
             Self::NotEve(_) => "not-eve",
+            Self::Eve(_) => "eve",
             Self::DriftNotWritten(..) => "drift-not-written",
             Self::Warning(_) => "warning",
         }
@@ -431,6 +447,14 @@ impl fmt::Display for Notice {
             Self::NotEve(problem) => {
                 write!(f, "--eve: a line is not an event of Suricata: {problem}")
             }
+            Self::Eve(counts) => write!(
+                f,
+                "--eve: {} lines read, {} of them alerts and {} no events of Suricata; {} rotations",
+                grouped(counts.lines),
+                grouped(counts.alerts),
+                grouped(counts.invalid),
+                grouped(counts.rotations),
+            ),
             Self::DriftNotWritten(path, error) => write!(
                 f,
                 "how well the model fits is not recorded: {}: {error}",

@@ -65,7 +65,7 @@ pub(crate) fn check(setup: &Setup, purpose: Purpose) -> Result<()> {
     if let Some(name) = &spec.mirror_to {
         Mirror::open(name).at("--mirror-to")?;
     }
-    if let Some(path) = &spec.triggers.eve {
+    for path in &spec.triggers.eve {
         eve(path).at_with(|| format!("--eve {}", path.display()))?;
     }
     let addresses = &setup.addresses;

@@ -138,6 +138,10 @@ impl Setup {
             None => table.starting_small(),
             Some(_) => table,
         };
+        let blocks = (spec.destination.blocks_bytes() as u64)
+            .saturating_mul(u64::from(spec.workers()?))
+            .saturating_add(spec.triggers.look_back_bytes);
+        memory::room_for(blocks, "blocks (--block-size) and --look-back")?;
         for problem in configuration.doubts(&spec) {
             tell(&Notice::Warning(problem));
         }

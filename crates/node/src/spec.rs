@@ -158,8 +158,8 @@ pub struct TriggerSpec {
     pub look_back_bytes: u64,
     /// Packets that begin within this many bytes of their flow are kept whole; 0 for none.
     pub first_bytes: u64,
-    /// Suricata's eve.json, or the Unix socket to create for it.
-    pub eve: Option<PathBuf>,
+    /// Suricata's eve.json, or the Unix socket to create for it; several are taken together.
+    pub eve: Vec<PathBuf>,
 }
 
 /// Configuration, policies and API.
@@ -205,7 +205,7 @@ impl RecordSpec {
             ),
             ("--look-back", self.triggers.look_back_bytes > 0),
             ("--first-bytes", self.triggers.first_bytes > 0),
-            ("--eve", self.triggers.eve.is_some()),
+            ("--eve", !self.triggers.eve.is_empty()),
         ];
         match asked.into_iter().find(|(_, is_asked)| *is_asked) {
             None => Ok(()),

@@ -20,9 +20,10 @@ pub enum StoreError {
     },
     /// No space is left for the log.
     #[error(
-        "{file}: the disk is full; what was written before is in the log, the rest is counted as \
-         dropped (disk_full): make room (`strata prune`), or go on and count what is lost \
-         (--when-full drop)"
+        "{file}: the disk is full{}; what was written before is in the log, the rest is counted as \
+         dropped (disk_full): make room (`strata prune`){}",
+        if *.goes_on { "" } else { ": the recording ends" },
+        if *.goes_on { "" } else { ", or go on and count what is lost (--when-full drop)" }
     )]
     DiskFull {
         /// The file.

@@ -23,9 +23,10 @@ pub(super) struct TriggerArgs {
 
     /// Keep flows whole when Suricata alerts on them. PATH is its eve.json, which is followed (with
     /// -r: read first) and must exist. A PATH that ends in .sock or .socket becomes a Unix socket if
-    /// nothing is there, for an eve-log with `filetype: unix_stream`.
+    /// nothing is there, for an eve-log with `filetype: unix_stream`. May be given several times. A
+    /// file that logrotate renames is read until Suricata has left it alone for 5 s.
     #[arg(long, value_name = "PATH")]
-    eve: Option<PathBuf>,
+    eve: Vec<PathBuf>,
 }
 
 impl TriggerArgs {

@@ -2,16 +2,16 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, UdpSocket};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use strata_gpv::format::datagram::Datagram;
 use strata_gpv::{Full, Vector};
 use strata_testkit::sim::Rng;
 
-use crate::{expected, gpv, json, labelled, signal, unnested};
+use crate::{expected, gpv, json, labelled, says, signal, unnested};
 
 /// An agent that listens; where.
 struct Agent {
@@ -28,7 +28,10 @@ impl Agent {
         let mut child = command.spawn().unwrap();
         let mut errors = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
-        errors.read_line(&mut line).unwrap();
+        while !line.contains("listening on") {
+            line.clear();
+            assert!(errors.read_line(&mut line).unwrap() > 0, "it has ended");
+        }
         let at = line.trim().rsplit(' ').next().unwrap().parse();
         let at = at.unwrap_or_else(|_| panic!("{line}"));
         Self { child, errors, at }
@@ -307,4 +310,143 @@ fn on_an_interface_packets_wait_no_longer_than_said() {
     let counts: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(counts["packets"], packets, "{counts}");
     assert_eq!(counts["packets_in_vectors"], packets, "{counts}");
+}
+
+#[test]
+fn an_agent_that_others_reach_says_whom_it_listens_to() {
+    for address in ["0.0.0.0:0", "[::]:0"] {
+        let said = says(&mut gpv(&["agent", "--listen", address]), 2);
+        assert!(said.contains("--allow 192.0.2.0/24"), "{said}");
+    }
+    for more in [&["--allow", "127.0.0.0/8"][..], &["--insecure"]] {
+        let mut agent = gpv(&["agent", "-c", "0", "--listen", "0.0.0.0:0"]);
+        let agent = agent.args(more).stdout(Stdio::null()).status().unwrap();
+        assert!(agent.success());
+    }
+}
+
+/// Whose address is forged gets no more bytes than the forger has sent, with the headers of IP and UDP,
+/// and no more than three rounds of requests.
+#[test]
+fn nobody_is_sent_more_than_came_from_there() {
+    let trace = labelled("ad-attacks");
+    let (sent, _) = datagrams(&["-r", trace.to_str().unwrap()]);
+    let agent = Agent::start(&["--flush-idle", "1s"]);
+    let victims: Vec<UdpSocket> = (0..2)
+        .map(|_| UdpSocket::bind("127.0.0.1:0").unwrap())
+        .collect();
+    let (last, vectors) = sent.split_last().unwrap();
+    let forged = [
+        &vectors[..vectors.len().min(40)],
+        std::slice::from_ref(last),
+    ];
+    let mut came = [0, 0];
+    for (at, victim) in victims.iter().enumerate() {
+        for datagram in forged[at] {
+            victim.send_to(datagram, agent.at).unwrap();
+            came[at] += 28 + datagram.len();
+        }
+        victim.set_nonblocking(true).unwrap();
+    }
+    // One round a second, and one more than there may be.
+    let until = Instant::now() + Duration::from_secs(6);
+    let (mut got, mut packets) = ([0, 0], [0, 0]);
+    let mut bytes = vec![0; 65_536];
+    while Instant::now() < until {
+        for (at, victim) in victims.iter().enumerate() {
+            if let Ok(len) = victim.recv(&mut bytes) {
+                got[at] += 28 + len;
+                packets[at] += 1;
+            }
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    signal::signal(&agent.child, "INT");
+    let (counts, said) = agent.ends();
+    for at in 0..2 {
+        assert!(packets[at] > 0, "{at}: asked never: {counts} {said}");
+        assert!(got[at] <= came[at], "{at}: {got:?} of {came:?}: {counts}");
+    }
+    assert_eq!(packets[1], 1, "one request is what a datagram pays for");
+    assert_eq!(counts["requests"], packets[0] + packets[1]);
+    assert!(
+        counts["requests_withheld"].as_u64().unwrap() >= 2,
+        "{counts}"
+    );
+}
+
+/// Names of the parts of a file of records.
+fn parts(dir: &Path) -> Vec<PathBuf> {
+    let names = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let mut parts: Vec<PathBuf> = names
+        .filter(|path| {
+            let name = path.file_name().unwrap().to_str().unwrap();
+            name.starts_with("r.part") && name.ends_with(".parquet")
+        })
+        .collect();
+    parts.sort();
+    parts
+}
+
+/// Sends the datagrams, waits until the agent has more parts than before, and goes on with the rest.
+fn send_in_two(agent: &Agent, sent: &[Vec<u8>], dir: &Path) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let before = parts(dir).len();
+    let (first, second) = sent.split_at(sent.len() / 2);
+    for datagram in first {
+        socket.send_to(datagram, agent.at).unwrap();
+    }
+    let end = Instant::now() + Duration::from_secs(60);
+    while parts(dir).len() == before {
+        assert!(Instant::now() < end, "no part is complete");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    for datagram in second {
+        socket.send_to(datagram, agent.at).unwrap();
+    }
+}
+
+/// What was there stays until all of what replaces it is there; what came until a kill is in parts.
+#[test]
+fn what_an_agent_has_written_survives_its_being_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("r.parquet");
+    std::fs::write(&file, "what was there").unwrap();
+    let trace = labelled("ad-attacks");
+    let (sent, counts) = datagrams(&["-r", trace.to_str().unwrap(), "tcp or udp"]);
+    let expected = expected(&trace);
+    let words = [
+        "--save-every",
+        "1s",
+        "--interval",
+        "1s",
+        "-w",
+        file.to_str().unwrap(),
+    ];
+    let mut killed = Agent::start(&words);
+    send_in_two(&killed, &sent, dir.path());
+    killed.child.kill().unwrap();
+    killed.child.wait().unwrap();
+    assert_eq!(std::fs::read(&file).unwrap(), b"what was there");
+    let left = parts(dir.path());
+    let mut packets = 0;
+    for part in &left {
+        for (flow, got) in unnested(part).0 {
+            packets += got.len();
+            let mut all = expected[&flow].iter();
+            assert!(got.iter().all(|packet| all.any(|sent| sent == packet)));
+        }
+    }
+    assert!(packets > 0, "{left:?}");
+    // The next one leaves those parts alone, and its own become one file.
+    let count = sent.len().to_string();
+    let next = Agent::start(&[&words[..], &["-c", &count]].concat());
+    send_in_two(&next, &sent, dir.path());
+    let (got, said) = next.ends();
+    assert!(said.is_empty() || !said.contains("error"), "{said}");
+    assert_eq!(got["vectors"], counts["vectors"], "{got}");
+    assert_eq!(parts(dir.path()), left);
+    assert_eq!(unnested(&file).0, expected);
 }

@@ -55,6 +55,8 @@ pub(super) struct Asked {
     /// Whether a shortage lowers the budget of detail first: there is one, and it decides something in
     /// these modes.
     pub(super) lowers_detail: bool,
+    /// Whether a full disk ends the recording.
+    pub(super) ends_when_full: bool,
 }
 
 impl Asked {
@@ -302,9 +304,15 @@ impl Inner {
         let (dropped, before) = (of(ledger), of(&self.observed.ledger));
         if dropped.packets > before.packets {
             if self.full_disk.replace(now).is_none() {
-                let what =
-                    String::from("the disk is full: packets are dropped until it has room again");
-                self.events.note("strata", what, "--when-full drop");
+                let (what, why) = match self.asked.ends_when_full {
+                    true => ("the recording ends", "--when-full stop"),
+                    false => (
+                        "packets are dropped until it has room again",
+                        "--when-full drop",
+                    ),
+                };
+                self.events
+                    .note("strata", format!("the disk is full: {what}"), why);
             }
         } else if let Some(since) = self.full_disk
             && now.saturating_duration_since(since) >= FULL_DISK_LASTS

@@ -29,6 +29,8 @@ pub struct Settings {
     pub export: Option<ExportPlan>,
     /// Whether the log has files on this machine, so that new ones can be started.
     pub can_rotate: bool,
+    /// Whether a full disk ends the recording (`--when-full stop`).
+    pub ends_when_full: bool,
     /// Whether there is no log, so that no policy or mode may keep packets.
     pub only_exports: bool,
     /// How shortages are answered; `None` if not at all.
@@ -62,6 +64,7 @@ impl Settings {
             is_drifted: false,
             promoted: None,
             lowers_detail: false,
+            ends_when_full: self.ends_when_full,
         };
         (asked, self.policies)
     }
