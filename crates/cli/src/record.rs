@@ -15,10 +15,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::ValueEnum;
 use clap::builder::Resettable;
-use rustix::process::{Signal, set_parent_process_death_signal};
 use strata_dta::protocol::UDP_PORT;
 use strata_node::{
     DestinationSpec, DetailSpec, InputSpec, LogSpec, ModelSpec, RecordSpec, ShadowSpec,
@@ -34,7 +33,7 @@ pub(crate) use log::{DiskWay, GroupArgs, rotate_bytes};
 
 use crate::logging::{self, HAPPENED, LoggingArgs};
 use crate::output::{refuse, standard};
-use crate::signals::Signals;
+use crate::signals::{Signals, end_with_parent};
 use crate::telemetry::address;
 use crate::text;
 
@@ -147,8 +146,8 @@ pub(crate) struct DataPathArgs {
     tunnel_key: Tunnel,
 
     /// End with the process that started this one.
-    #[arg(long, hide = true)]
-    end_with_parent: bool,
+    #[arg(long, hide = true, value_name = "PID")]
+    end_with_parent: Option<i32>,
 
     /// Accept tcpdump's option; times are always kept in nanoseconds.
     #[arg(long = "nano", hide = true)]
@@ -322,8 +321,8 @@ fn run_with(
         args.live.check_for_files()?;
         each_once(&args.read)?;
     }
-    if args.end_with_parent {
-        set_parent_process_death_signal(Some(Signal::TERM)).context("cannot follow the parent")?;
+    if let Some(parent) = args.end_with_parent {
+        end_with_parent(parent)?;
     }
     let spec = args.spec(destination, duration)?;
     let hash_seed = spec.hash_seed[0];

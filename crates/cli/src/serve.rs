@@ -9,7 +9,6 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use ipnet::IpNet;
-use rustix::process::{Signal, set_parent_process_death_signal};
 use strata_node::sandbox;
 use strata_serve::{Login, Role, Spec, TlsFiles, serve};
 use strata_store::{Log, MANIFEST_NAME};
@@ -21,7 +20,7 @@ use crate::key::KeyArgs;
 use crate::logging::LoggingArgs;
 use crate::object_tier;
 use crate::output::refuse;
-use crate::signals::Stopped;
+use crate::signals::{Stopped, end_with_parent};
 
 /// Fewest bytes of a token, as of the API's.
 const TOKEN_BYTES_MIN: usize = 16;
@@ -110,8 +109,8 @@ pub(crate) struct Args {
     open: bool,
 
     /// End with the process that started this one, which may still have to make the logs.
-    #[arg(long, hide = true)]
-    end_with_parent: bool,
+    #[arg(long, hide = true, value_name = "PID")]
+    end_with_parent: Option<i32>,
 
     #[command(flatten)]
     key: KeyArgs,
@@ -342,10 +341,9 @@ fn tokens(file: &Path) -> Result<Vec<(Role, String)>> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    if args.end_with_parent {
-        set_parent_process_death_signal(Some(Signal::TERM)).context("cannot follow the parent")?;
-    } else {
-        args.check_sources()?;
+    match args.end_with_parent {
+        Some(parent) => end_with_parent(parent)?,
+        None => args.check_sources()?,
     }
     let spec = args.spec()?;
     let stopped = Stopped::watch()?;

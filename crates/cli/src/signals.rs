@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
 use signal_hook::iterator::SignalsInfo;
@@ -45,6 +46,19 @@ pub(crate) fn stop_on_signal() -> Result<Arc<AtomicBool>> {
         flag::register(signal, Arc::clone(&stop))?;
     }
     Ok(stop)
+}
+
+/// Ends this process with the one that started it, whose number is `parent`.
+///
+/// # Errors
+///
+/// If that has ended already: before the kernel was asked to tell, it did not.
+pub(crate) fn end_with_parent(parent: i32) -> Result<()> {
+    set_parent_process_death_signal(Some(Signal::TERM)).context("cannot follow the parent")?;
+    if getppid().is_none_or(|now| now.as_raw_nonzero().get() != parent) {
+        bail!("the process that started this one ({parent}) has ended, and so does this one");
+    }
+    Ok(())
 }
 
 /// Waits for what [`stop_on_signal`] notes.

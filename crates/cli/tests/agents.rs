@@ -416,3 +416,55 @@ fn an_agent_follows_a_file() {
     signal(&collector.0, "INT");
     collector.0.wait().unwrap();
 }
+
+/// Numbers of the processes that record for the agent with this directory, without checks of policies.
+fn recordings_of(state: &Path) -> Vec<u32> {
+    let state = state.display().to_string();
+    let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let records = |number: &u32| {
+        let words = fs::read(format!("/proc/{number}/cmdline")).unwrap_or_default();
+        let words = String::from_utf8_lossy(&words).into_owned();
+        words.contains("--end-with-parent") && words.contains(&state) && !words.contains("--check")
+    };
+    numbers.filter(records).collect()
+}
+
+/// However soon after it has started its recording: there is a moment in which the kernel does not know
+/// yet that one is to end with the other.
+#[test]
+fn a_recording_does_not_outlive_an_agent_that_is_killed() {
+    if !may_use_kernel("capturing in a namespace") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let host = Namespace::new("st-ag-killed");
+    host.ip("link set lo up");
+    host.pair("tap0", "vm0");
+    let policy = dir.path().join("policies.toml");
+    fs::write(&policy, ALL).unwrap();
+    let state = dir.path().join("agent");
+    let mut delay_us = 0;
+    for round in 0..14 {
+        let mut command = within(Some(&host));
+        command.args(["agent", "--identity", "1", "-i", "tap0", "--policy"]);
+        command
+            .arg(&policy)
+            .args(["--to", "here=udp://127.0.0.1:4740"]);
+        command.arg("--state").arg(&state);
+        command.stderr(std::process::Stdio::null());
+        let mut agent = Running(command.spawn().unwrap());
+        // Looked for without a pause: what is to be met lasts milliseconds.
+        let started = std::time::Instant::now();
+        while recordings_of(&state).is_empty() {
+            assert!(started.elapsed().as_secs() < 60, "no recording");
+        }
+        std::thread::sleep(std::time::Duration::from_micros(delay_us));
+        agent.0.kill().unwrap();
+        agent.0.wait().unwrap();
+        until("without the recording", || recordings_of(&state).is_empty());
+        // The same delays each time, from none to those at which it captures.
+        delay_us = delay_us * 2 + 150 * (round % 3);
+        delay_us %= 20_000;
+    }
+}

@@ -62,7 +62,8 @@ impl PageArgs {
         let program = std::env::current_exe().context("where is this program?")?;
         let mut command = Command::new(program);
         command
-            .args(["serve", "--end-with-parent", "--listen", address])
+            .args(["serve", "--listen", address, "--end-with-parent"])
+            .arg(std::process::id().to_string())
             .arg("--socket")
             .arg(socket()?.unwrap_or_else(own_socket_path))
             .arg("--")

@@ -76,6 +76,7 @@ impl Recorder {
         command.args([
             "record",
             "--end-with-parent",
+            &process::id().to_string(),
             "-i",
             &plan.interfaces.join(","),
         ]);
