@@ -6,6 +6,9 @@ mod agent;
 mod ask;
 mod bounded;
 mod collector;
+#[cfg(test)]
+#[path = "../tests/common/commands.rs"]
+mod commands;
 mod compact;
 mod confined;
 mod control;
@@ -275,5 +278,36 @@ fn failed(error: &anyhow::Error) -> ExitCode {
     match error.is::<output::Refused>() {
         true => ExitCode::from(2),
         false => ExitCode::FAILURE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::{Command, CommandFactory as _};
+
+    use super::{Cli, commands};
+
+    /// The names of commands without subcommands of their own.
+    fn leaves(command: &Command, name: &str, all: &mut BTreeSet<String>) {
+        if !command.has_subcommands() {
+            all.insert(name.to_owned());
+        }
+        for one in command.get_subcommands() {
+            leaves(one, format!("{name} {}", one.get_name()).trim(), all);
+        }
+    }
+
+    /// A new command says whether it runs until it is stopped: then it has a sandbox and attacks.
+    #[test]
+    fn every_command_is_known_to_run_for_long_or_to_end() {
+        let mut there = BTreeSet::new();
+        leaves(&Cli::command(), "", &mut there);
+        let long = commands::LONG_RUNNING.iter().map(|(name, _)| *name);
+        let known: Vec<&str> = long.chain(commands::ENDING.iter().copied()).collect();
+        let listed: BTreeSet<String> = known.iter().map(|name| (*name).to_owned()).collect();
+        assert_eq!(listed.len(), known.len(), "a command is listed twice");
+        assert_eq!(there, listed);
     }
 }

@@ -1,6 +1,9 @@
-//! What a recording can still do once it has opened its interfaces: record, and no more.
+//! What commands that run until they are stopped can still do once they have opened what they need: a
+//! recording can record, and no more; no thread of any of them has a capability.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
+#[path = "common/commands.rs"]
+mod commands;
 mod common;
 #[path = "common/signal.rs"]
 mod signal;
@@ -9,6 +12,8 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use signal::signal;
@@ -302,4 +307,292 @@ fn nothing_of_a_log_is_for_everyone() {
     }
     assert!(files > 8, "{files} files");
     // Files exported with -w belong to the user, with the user's umask.
+}
+
+/// A command that runs until it is stopped.
+struct Confined {
+    name: &'static str,
+    child: Child,
+    said: std::path::PathBuf,
+    /// What it may still do, and keep for programs that it starts.
+    effective: u64,
+    permitted: u64,
+}
+
+impl Drop for Confined {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Confined {
+    fn said(&self) -> String {
+        fs::read_to_string(&self.said).unwrap()
+    }
+
+    /// What is not as it should be with one of its threads.
+    fn problem(&self) -> Option<String> {
+        let tasks = Path::new("/proc").join(self.child.id().to_string());
+        let Ok(tasks) = fs::read_dir(tasks.join("task")) else {
+            return Some(String::from("it has ended"));
+        };
+        let mut threads = 0;
+        for task in tasks {
+            let Ok(status) = fs::read_to_string(task.unwrap().path().join("status")) else {
+                continue;
+            };
+            threads += 1;
+            let field = |name: &str| {
+                let line = status.lines().find_map(|line| line.strip_prefix(name));
+                line.map_or("", |value| value.trim_start_matches(':').trim())
+            };
+            let capabilities = |name| u64::from_str_radix(field(name), 16).unwrap_or(u64::MAX);
+            let is_so = capabilities("CapEff") == self.effective
+                && capabilities("CapPrm") & !self.permitted == 0
+                && field("NoNewPrivs") == "1"
+                && field("Seccomp") == "2";
+            if !is_so {
+                return Some(format!("thread {}: {status}", field("Name")));
+            }
+        }
+        (threads == 0).then(|| String::from("it has no threads"))
+    }
+
+    /// Waits until all of its threads are confined, and it has said this.
+    fn is_confined(&mut self, says: &str) {
+        let started = Instant::now();
+        loop {
+            let ended = self.child.try_wait().unwrap();
+            assert!(ended.is_none(), "{}: {ended:?}: {}", self.name, self.said());
+            let problem = self.problem();
+            if problem.is_none() && self.said().contains(says) {
+                return;
+            }
+            assert!(
+                started.elapsed() < Duration::from_secs(60),
+                "{}: {problem:?}: {}",
+                self.name,
+                self.said()
+            );
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Starts commands in a directory and a namespace.
+struct Starter<'a> {
+    namespace: &'a Namespace,
+    dir: &'a Path,
+    all: Vec<Confined>,
+}
+
+impl Starter<'_> {
+    /// A command and its arguments, with `{}` for the directory.
+    fn start(&mut self, name: &'static str, arguments: &str, says: &str) {
+        let dir = self.dir.display().to_string();
+        let said = self.dir.join(format!("said-{}", self.all.len()));
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", self.namespace.name(), STRATA]);
+        command.args(name.split(' '));
+        command.args(
+            arguments
+                .split_whitespace()
+                .map(|word| word.replace("{}", &dir)),
+        );
+        command.stdin(Stdio::piped()).stdout(Stdio::null());
+        let child = command.stderr(fs::File::create(&said).unwrap());
+        let permitted = match name {
+            // For the recordings that it starts.
+            "agent" => 0xc0_0080_7004,
+            _ => 0,
+        };
+        let mut confined = Confined {
+            name,
+            child: child.spawn().unwrap(),
+            said,
+            effective: 0,
+            permitted,
+        };
+        confined.is_confined(says);
+        self.all.push(confined);
+    }
+
+    /// A command of the list, in each of its forms.
+    fn command(&mut self, name: &'static str) {
+        match name {
+            "agent" => self.start(
+                name,
+                "--policy {}/policies.toml --identity 5 -i in0 --state {}/agent \
+                 --to here=udp://127.0.0.1:4749",
+                "capturing on",
+            ),
+            "ask" => {
+                self.start(name, "-i in0 packet-counts-per-source -w {}/answer.csv", "");
+                self.start(name, "--socket {}/record.sock packet-counts-per-source", "");
+            }
+            "collector" => {
+                self.start(name, "--listen 127.0.0.1:4741 -w {}/c.pcapng", "collecting");
+                self.start(
+                    name,
+                    "--listen 127.0.0.1:4742 -o {}/collected",
+                    "collecting",
+                );
+            }
+            "compact" => self.start(name, "{}/log --watch 1s --keep 9999d", ""),
+            "controller run" => self.start(
+                name,
+                "--state {}/controller --listen 127.0.0.1:4743",
+                "agents on",
+            ),
+            "generate" => self.start(name, "-i out0 --mbps 1", ""),
+            "gpv agent" => {
+                let listens = "--listen 127.0.0.1:4744 -w {}/r.parquet --flush-idle 1s";
+                self.start(name, listens, "listening");
+                self.start(name, "-r - -w {}/s.parquet", "");
+            }
+            "gpv run" => {
+                let files = "-i in0 -w {}/v.gpv --ring {}/ring --to-stream {}/streams/events";
+                self.start(name, files, "grouping");
+            }
+            // A child of the recording.
+            "helper" => self.helper(),
+            "record" => self.start(
+                name,
+                "-i in0 -o {}/recorded --socket {}/record.sock",
+                "capturing on",
+            ),
+            "relay" => self.start(name, "-o {}/relayed", "ends it"),
+            "replay" => {
+                self.start(name, "-i out0 -r {}/in.pcap --loop 0 --pps 100", "");
+                let live = "-i out0 -r {}/in.pcap --loop 0 --pps 100 --method live-frames";
+                self.start(name, live, "");
+            }
+            "serve" => self.start(
+                name,
+                "{}/log --listen 127.0.0.1:9470 --state {}/page",
+                "the page is",
+            ),
+            "status" => self.start(name, "--watch --socket {}/record.sock", ""),
+            "stream append" => {
+                self.start(name, "{}/streams logs", "");
+                self.start(name, "127.0.0.1:4793/there", "");
+            }
+            "stream serve" => self.start(name, "{}/served", "streams on"),
+            "stream tail" => {
+                self.start(name, "{}/streams logs -f --cursor @me", "");
+                self.start(name, "127.0.0.1:4793/there -f", "");
+            }
+            "switch" => self.start(name, "--relay 127.0.0.1 -i in0 -B 8MiB", "capturing on"),
+            "telemetry collect" => self.start(
+                name,
+                "-o {}/there --memory 16MiB --listen 127.0.0.1:4795",
+                "",
+            ),
+            "telemetry generate" => self.start(name, "--to 127.0.0.1:40040 --rate 10", ""),
+            "telemetry list" => self.start(name, "{}/store congestion --follow", ""),
+            "telemetry run" => {
+                let int = "-o {}/store --memory 16MiB --int 127.0.0.1";
+                self.start(name, int, "reports");
+            }
+            _ => panic!("{name} runs until it is stopped: say how it is started here"),
+        }
+    }
+
+    fn helper(&self) {
+        let recording = self.all.iter().find(|one| one.name == "record").unwrap();
+        let id = recording.child.id();
+        let children = format!("/proc/{id}/task/{id}/children");
+        let children = fs::read_to_string(children).unwrap();
+        let helper = Path::new("/proc").join(children.trim()).join("status");
+        assert_eq!(capabilities(&helper), [NET_RAW, NET_RAW]);
+        assert_eq!(field(&helper, "Seccomp"), "2");
+    }
+}
+
+/// What the commands start with.
+fn prepare(dir: &Path) {
+    let run = |arguments: &str| {
+        let arguments = arguments.replace("{}", &dir.display().to_string());
+        let mut command = Command::new(STRATA);
+        let output = command.args(arguments.split_whitespace()).output().unwrap();
+        assert!(output.status.success(), "{arguments}: {output:?}");
+    };
+    run("generate --profile cic-w1 -c 2k -o {}/in.pcap");
+    run("record -r {}/in.pcap -o {}/log");
+    run("stream create {}/streams events");
+    run("stream create {}/streams logs");
+    run("stream create {}/served there");
+    let policies = "[[policy]]\nname = 'all'\nmatch = 'udp'\naction = 'header -> here'\n";
+    fs::write(dir.join("policies.toml"), policies).unwrap();
+}
+
+/// Started as root, no thread of a command that runs until it is stopped has a capability or may gain
+/// one, and each has a filter of system calls; none of them tries a call that it may not.
+#[test]
+fn every_long_running_command_is_confined() {
+    if !may_use_kernel("giving up privileges") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    prepare(dir.path());
+    let namespace = Namespace::new("st-confined");
+    namespace.ip("link set lo up");
+    namespace.pair("in0", "out0");
+    let mut starter = Starter {
+        namespace: &namespace,
+        dir: dir.path(),
+        all: Vec::new(),
+    };
+    // Some need others.
+    let first = ["record", "relay", "stream serve", "telemetry run"];
+    let all = commands::LONG_RUNNING.iter().map(|(name, _)| *name);
+    let rest = all.filter(|name| !first.contains(name));
+    for name in first.into_iter().chain(rest) {
+        starter.command(name);
+    }
+    for one in &mut starter.all {
+        // Threads that began later, too.
+        one.is_confined("");
+    }
+    for one in starter.all.iter().rev() {
+        signal(&one.child, "INT");
+    }
+    for mut one in starter.all.into_iter().rev() {
+        let status = one.child.wait().unwrap();
+        let said = one.said();
+        // It is not told when to end.
+        let is_watch = one.name == "status";
+        assert!(
+            status.success() || is_watch,
+            "{}: {status}: {said}",
+            one.name
+        );
+        assert!(!said.contains("blocked"), "{}: {said}", one.name);
+    }
+    let rows = fs::read(dir.path().join("r.parquet")).unwrap();
+    assert!(rows.ends_with(b"PAR1"));
+    // Logs, stores and state are for nobody else; what is exported is as the umask says.
+    let kept = [
+        "recorded",
+        "relayed",
+        "collected",
+        "store",
+        "there",
+        "controller",
+        "agent",
+        "page",
+    ];
+    let mut left: Vec<_> = kept.iter().map(|name| dir.path().join(name)).collect();
+    while let Some(path) = left.pop() {
+        let found = fs::symlink_metadata(&path).unwrap();
+        assert_eq!(found.mode() & 0o007, 0, "{}", path.display());
+        if found.is_dir() {
+            left.extend(
+                fs::read_dir(&path)
+                    .unwrap()
+                    .map(|entry| entry.unwrap().path()),
+            );
+        }
+    }
 }

@@ -33,8 +33,9 @@ use strata_sandbox::{make_secret_dir, runtime_dir};
 use strata_wire::exact;
 
 use crate::error::{At as _, NodeError, Result};
+use crate::log_dir::warn_if_shared;
 use crate::notice::{Notice, Tell};
-use crate::sandbox::{confine_starter, unconfined};
+use crate::sandbox::{confine_starter, make_private_files, unconfined};
 use crate::waker::Waker;
 use child::{Child, NEVER, Recorder};
 use files::State;
@@ -213,7 +214,9 @@ pub fn run_agent(
     mut reload: impl FnMut() -> bool,
     tell: &Tell,
 ) -> Result<()> {
+    make_private_files();
     make_secret_dir(&spec.state)?;
+    warn_if_shared(&spec.state, tell);
     let state = State::lock(&spec.state)?;
     match spec.sandboxed {
         true => confine_starter(FOR_RECORDINGS, &reach(&spec.state), tell)?,

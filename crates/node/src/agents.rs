@@ -32,8 +32,9 @@ use strata_sandbox::{Owner, SocketFile, make_secret_dir, read_secret};
 use strata_tls::authority::{Authority, Fingerprint, Issued, write_private};
 
 use crate::error::{At as _, NodeError, Result};
+use crate::log_dir::warn_if_shared;
 use crate::notice::{Notice, Tell};
-use crate::sandbox::{Reach, give_up, unconfined};
+use crate::sandbox::{Reach, give_up, make_private_files, unconfined};
 use crate::waker::Waker;
 use store::Store;
 
@@ -335,7 +336,9 @@ pub fn run_controller(
     tell: &Tell,
 ) -> Result<()> {
     let owner = Owner::default();
+    make_private_files();
     make_secret_dir(&spec.state)?;
+    warn_if_shared(&spec.state, tell);
     let (store, stored) = Store::open(&spec.state.join("state.db"))?;
     let authority = Authority::open(&spec.state)?;
     let token = enrol_token(&spec.state, &authority)?;

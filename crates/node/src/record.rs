@@ -9,7 +9,7 @@ use strata_wire::Ledger;
 
 use crate::error::Result;
 use crate::handle::{Handle, Spec};
-use crate::log_dir::NewDirectory;
+use crate::log_dir::{NewDirectory, warn_if_shared};
 use crate::notice::Tell;
 use crate::observer::Observer;
 use crate::outcome::RecordOutcome;
@@ -46,6 +46,9 @@ impl Spec for RecordSpec {
         let setup = Setup::new(self, stop, tell)?;
         preflight::check(&setup, Purpose::Start)?;
         let new = setup.spec.destination.dir().map(NewDirectory::at);
+        if let Some(dir) = setup.spec.destination.dir() {
+            warn_if_shared(dir, &setup.tell);
+        }
         let setup = Arc::new(setup);
         let started = match &setup.spec.input {
             InputSpec::Files(paths) => files::start(&setup, paths.clone(), new),

@@ -23,7 +23,7 @@ use strata_wire::exact;
 
 use crate::error::{At as _, Result};
 use crate::handle::{Handle, Spec};
-use crate::log_dir::{NewDirectory, log_directory};
+use crate::log_dir::{NewDirectory, log_directory, warn_if_shared};
 use crate::notice::{Notice, Tell};
 use crate::observer::disk_use;
 use crate::reclaim::{Limit, Reclaim};
@@ -79,6 +79,7 @@ impl Spec for RelaySpec {
         let bound = Relay::bind(self.options)?;
         let new = NewDirectory::at(&self.dir);
         let mut disk = log_directory(&self.dir, &owner)?;
+        warn_if_shared(&self.dir, &tell);
         let fed = self.to_stream.as_ref().map(Fed::open).transpose()?;
         if self.sandboxed {
             let reach = Reach {

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::fs::{Access, AtFlags, CWD, Mode, accessat};
 use rustix::thread::CapabilitySet;
 use strata_capture::live::SocketOpener;
 use strata_sandbox::{
@@ -126,6 +126,13 @@ pub(crate) fn drop_the_rest(keep: CapabilitySet) -> Result<()> {
     // If this fails, so did the filter before, which was told.
     let _ = restrict_process();
     Ok(())
+}
+
+/// Lets what this process makes from now on be for its owner and group only: stores, state, logs. Not for
+/// commands that write what their user exports.
+pub(crate) fn make_private_files() {
+    const OTHERS: Mode = Mode::WGRP.union(Mode::RWXO);
+    rustix::process::umask(OTHERS);
 }
 
 /// Says that this process is not confined, on purpose: `--no-sandbox`, or a command that reads files and

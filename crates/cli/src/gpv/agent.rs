@@ -37,7 +37,7 @@ const WAIT: Duration = Duration::from_millis(100);
 /// How long to wait before an empty ring is looked at again.
 const RING_WAIT: Duration = Duration::from_millis(2);
 /// How often slots of caches are looked at.
-const ASK_EVERY: Duration = Duration::from_secs(1);
+const ASK_EVERY: Duration = Duration::from_millis(500);
 /// Records are looked at for their age in so many parts, one every [`WAIT`].
 const PARTS: usize = 10;
 /// Any datagram fits.

@@ -22,7 +22,7 @@ pub(crate) const END_MAX: Duration = Duration::from_secs(10);
 /// How long to wait for other states, on the busiest machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// Number of attacks that share the seconds.
-const ATTACKS: u32 = 30;
+const ATTACKS: u32 = 44;
 
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
@@ -286,6 +286,12 @@ impl Victim {
         let usage = Usage::of(self.child.id()).expect("it runs");
         *self.start.lock().unwrap() = usage;
         *self.peak.lock().unwrap() = usage;
+    }
+
+    /// Whether its first thread has a filter of system calls.
+    pub(crate) fn is_confined(&self) -> bool {
+        let status = format!("/proc/{}/status", self.child.id());
+        fs::read_to_string(status).is_ok_and(|status| status.contains("\nSeccomp:\t2\n"))
     }
 
     pub(crate) fn take_stdin(&mut self) -> ChildStdin {

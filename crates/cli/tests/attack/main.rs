@@ -9,9 +9,11 @@
 //! ```text
 //! harness    budget, process, bounds         record     live (token, mutual TLS), disks, stdin
 //! strangers  what they send                  relay, switch, compact
+//! commands   all commands                    roles      every other one that faces strangers
 //! ```
 //!
-//! A new role is a [`harness::Site`] and a test with its list of attacks.
+//! A new role is a [`harness::Site`] and a test with its list of attacks: a test compares them with the
+//! list of commands.
 //!
 //! Environment, all optional: `STRATA_ATTACK_SECONDS` (30) is shared by all attacks, each of which
 //! runs at least once; `STRATA_ATTACK_SEED` repeats random choices; `STRATA_ATTACK_ONLY` is a part
@@ -19,9 +21,12 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 #![allow(clippy::print_stderr, reason = "says what it does")]
 
+#[path = "../common/commands.rs"]
+mod commands;
 mod compact;
 mod harness;
 mod record;
 mod relay;
+mod roles;
 mod strangers;
 mod switch;

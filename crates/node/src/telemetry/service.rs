@@ -45,8 +45,9 @@ use super::wire::remote::Collectors;
 use super::witnesses::{Estimate, Slots, Witnesses};
 use crate::error::{At as _, NodeError, Result, require};
 use crate::handle::{Handle, Spec};
+use crate::log_dir::warn_if_shared;
 use crate::notice::{Notice, Tell};
-use crate::sandbox::{Reach, give_up, unconfined};
+use crate::sandbox::{Reach, give_up, make_private_files, unconfined};
 use crate::stream::{Fed, StreamFeed};
 
 /// Datagrams, or runs of them, that are taken with one system call.
@@ -85,6 +86,8 @@ impl Spec for TelemetrySpec {
         let frames = frames.map(|interface| Frames::open(interface, listen));
         let frames = frames.transpose()?;
         let endpoints = self.api.bind(&self.owner)?;
+        make_private_files();
+        warn_if_shared(&self.store, &tell);
         // Last, so that what is refused leaves no store behind.
         let ready = self.ready(&lists, &stop, &tell)?;
         let fed = self.to_stream.as_ref().map(Fed::open).transpose()?;

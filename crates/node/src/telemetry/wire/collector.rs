@@ -44,8 +44,9 @@ use super::super::store::{Locked, continued, unix_ns};
 use super::event::{self, SLOT_LEN, Told};
 use crate::error::{At as _, Result};
 use crate::handle::{Handle, Spec};
+use crate::log_dir::warn_if_shared;
 use crate::notice::{Notice, Tell};
-use crate::sandbox::{Reach, give_up, unconfined};
+use crate::sandbox::{Reach, give_up, make_private_files, unconfined};
 
 /// Runs of packets before connections are looked at again.
 const ROUNDS: usize = 64;
@@ -101,6 +102,8 @@ impl Spec for TelemetryCollectorSpec {
         let port = UdpPort::bind(rdma).at_with(|| {
             format!("{rdma}: cannot receive RoCEv2 (UDP); is a relay or an RDMA driver there?")
         })?;
+        make_private_files();
+        warn_if_shared(&self.store, &tell);
         let Locked { lock, found } = Locked::open(&self.store, &self.owner)?;
         let store = match found {
             Some((manifest, plan)) => {
