@@ -135,7 +135,8 @@ impl ReadOnlyFile for CheckedFile {
         let mut rest = &mut buffer[..wanted];
         let mut at = offset;
         while !rest.is_empty() {
-            let number = usize::try_from(at / SUM_BYTES as u64).map_err(io::Error::other)?;
+            const PIECE: u64 = SUM_BYTES as u64;
+            let number = usize::try_from(at / PIECE).map_err(io::Error::other)?;
             let start = start_of(number);
             let small = |bytes| usize::try_from(bytes).expect("no more than a piece");
             let len = small(self.len.saturating_sub(start).min(SUM_BYTES as u64));

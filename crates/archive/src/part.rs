@@ -223,7 +223,7 @@ impl PartWriter {
         let (id, encrypted) = (self.part.id, self.key.is_some());
         let named = |kind| job.disk.display(&staging_name(id, kind, encrypted));
         let written = self.packets.group(job.stop, |index, column| {
-            packets::fill(index, &mut filler, column)
+            packets::fill(index, &mut filler, column);
         });
         written.map_err(|source| ArchiveError::table(&named(FileKind::Packets), source))?;
         let rows = flows::flow_rows(

@@ -208,7 +208,7 @@ fn what_is_deleted_and_what_is_left_come_to_what_was_recorded() {
             &common::model(),
             mode,
             900_000
-        ))
+        ));
     };
     record("default");
     common::record_protected(&disk, &path, "udp port 53");

@@ -144,10 +144,8 @@ impl Plan {
             yes: self.yes,
             always: false,
         };
-        let retention = self.retention.iter();
-        retention
-            .map(|retention| prune::apply(disk, retention, pruning))
-            .collect()
+        let mut retention = self.retention.iter();
+        retention.try_for_each(|retention| prune::apply(disk, retention, pruning))
     }
 
     fn move_parts(&self, disk: &Arc<dyn Disk>) -> Result<()> {

@@ -72,7 +72,7 @@ impl SandboxArgs {
         let opener = sandbox::opener(&SandboxSpec { user: None, helper });
         opener
             .inspect_err(|error| {
-                warn!("an interface that goes and comes back is not captured again: {error}")
+                warn!("an interface that goes and comes back is not captured again: {error}");
             })
             .ok()
     }

@@ -296,18 +296,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Some(_) => Format::Json,
         None => args.format.unwrap_or_else(|| Format::of(write)),
     };
-    if !format.is_packets() && (args.kept.granularity.is_some() || args.kept.reason.is_some()) {
-        return Err(refuse(
-            "--granularity and --reason select packets, and flows have no single one: write pcapng, \
-             or packets-parquet, or leave them out",
-        ));
-    }
-    if format.is_packets() && args.timeouts.any() {
-        return Err(refuse(
-            "--active-timeout and --idle-timeout end records of flows: write csv, json, ipfix or \
-             flows-parquet, or leave them out",
-        ));
-    }
+    check_options(args, format)?;
     if let Some(place) = &args.to_stream {
         let exported = to_stream(place, &log, &find, &of_flows)?;
         check_fit(exported.misfit.as_ref())?;
@@ -359,6 +348,23 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         say_span(&log, &find);
     }
     report(&damage, left_out)
+}
+
+/// Refuses options that say nothing of what is written.
+fn check_options(args: &Args, format: Format) -> Result<()> {
+    if !format.is_packets() && (args.kept.granularity.is_some() || args.kept.reason.is_some()) {
+        return Err(refuse(
+            "--granularity and --reason select packets, and flows have no single one: write pcapng, \
+             or packets-parquet, or leave them out",
+        ));
+    }
+    if format.is_packets() && args.timeouts.any() {
+        return Err(refuse(
+            "--active-timeout and --idle-timeout end records of flows: write csv, json, ipfix or \
+             flows-parquet, or leave them out",
+        ));
+    }
+    Ok(())
 }
 
 /// An error if packets came, and the filter could be tested on the link of none.

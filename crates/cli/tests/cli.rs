@@ -417,7 +417,7 @@ fn trickle(file: &[u8], mut to: impl Write) {
         let (piece, after) = rest.split_at(size);
         to.write_all(piece).unwrap();
         rest = after;
-        if random % 50 == 0 {
+        if random.is_multiple_of(50) {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -449,7 +449,11 @@ fn a_file_gives_the_same_log_whatever_the_load() {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..4 {
-            scope.spawn(|| while !stop.load(Ordering::Relaxed) {});
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
         }
         let mut child = record("-", dir.path().join("slow"))
             .args(["--hash-seed", seed])

@@ -174,6 +174,19 @@ pub struct EveCounts {
     pub rotations: u64,
 }
 
+impl fmt::Display for EveCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} lines read, {} of them alerts and {} no events of Suricata; {} rotations",
+            grouped(self.lines),
+            grouped(self.alerts),
+            grouped(self.invalid),
+            grouped(self.rotations),
+        )
+    }
+}
+
 /// A part of the sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoSandbox {
@@ -447,14 +460,7 @@ impl fmt::Display for Notice {
             Self::NotEve(problem) => {
                 write!(f, "--eve: a line is not an event of Suricata: {problem}")
             }
-            Self::Eve(counts) => write!(
-                f,
-                "--eve: {} lines read, {} of them alerts and {} no events of Suricata; {} rotations",
-                grouped(counts.lines),
-                grouped(counts.alerts),
-                grouped(counts.invalid),
-                grouped(counts.rotations),
-            ),
+            Self::Eve(counts) => write!(f, "--eve: {counts}"),
             Self::DriftNotWritten(path, error) => write!(
                 f,
                 "how well the model fits is not recorded: {}: {error}",

@@ -92,7 +92,7 @@ pub fn restrict_files_of_starter(files: &Files) -> Result<(), FilesError> {
     let write = all & !AccessFs::IoctlDev;
     let ruleset = Ruleset::default().handle_access(all)?.create()?;
     enforced(
-        ruleset
+        &ruleset
             .add_rules(path_beneath_rules(["/"], read))?
             .add_rules(path_beneath_rules(["/dev/null"], write))?
             .add_rules(path_beneath_rules(&files.write, write))?
@@ -118,10 +118,10 @@ fn restrict(always: &[PathBuf], files: &Files) -> Result<(), FilesError> {
         .add_rules(path_beneath_rules(&files.write, write))?
         .add_rules(path_beneath_rules(&files.delete, delete))?
         .restrict_self()?;
-    enforced(restricted)
+    enforced(&restricted)
 }
 
-fn enforced(status: RestrictionStatus) -> Result<(), FilesError> {
+fn enforced(status: &RestrictionStatus) -> Result<(), FilesError> {
     if status.ruleset == RulesetStatus::NotEnforced {
         return Err(FilesError::NotThere);
     }

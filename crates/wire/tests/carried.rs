@@ -245,7 +245,7 @@ fn tunnels_in_udp_are_found_by_their_ports() {
 fn what_is_not_the_tunnel_of_its_port_is_plain_udp() {
     let (ip, _) = packet();
     let (six, mirrored) = (packet_6(), ethernet(ethertype::IPV4, &ip));
-    let long = six.len() as u16;
+    let long = u16::try_from(six.len()).unwrap();
     let mut too_long = six.clone();
     too_long[4..6].copy_from_slice(&long.to_be_bytes());
     let answer =

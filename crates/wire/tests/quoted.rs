@@ -104,6 +104,11 @@ fn headers_that_icmp_errors_quote_are_headers() {
         );
         assert_cuts_agree(name, LinkType::IPV4, &packet);
     }
+}
+
+#[test]
+fn headers_that_icmpv6_errors_quote_are_headers() {
+    let (ip, _) = packet();
     let six = packet_6();
     let extension = ip6(
         5,

@@ -318,7 +318,7 @@ fn every_role_that_faces_strangers_is_attacked() {
 #[test]
 fn by_datagrams() {
     let attacks: &[Attack<Working<COLLECTOR>>] = &[("datagrams", |s, r| {
-        s.datagrams(r, &[4740], &[b"", b"SX\x01", b"SX", b"SE\x01"])
+        s.datagrams(r, &[4740], &[b"", b"SX\x01", b"SX", b"SE\x01"]);
     })];
     siege("collector", attacks);
     let attacks: &[Attack<Working<GPV_AGENT>>] = &[("datagrams", |s, r| {
@@ -337,10 +337,10 @@ fn by_datagrams() {
     siege("telemetry run", attacks);
     let attacks: &[Attack<Working<MEMORY>>] = &[
         ("datagrams", |s, r| {
-            s.datagrams(r, &[4791], &[b"\x0a", b"\x2a", b""])
+            s.datagrams(r, &[4791], &[b"\x0a", b"\x2a", b""]);
         }),
         ("connections", |s, r| {
-            s.connections(r, 4791, &[b"", b"\0\0\0\x10"])
+            s.connections(r, 4791, &[b"", b"\0\0\0\x10"]);
         }),
     ];
     siege("telemetry collect", attacks);

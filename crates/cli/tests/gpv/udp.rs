@@ -247,7 +247,7 @@ fn others_than_those_named_are_not_heard() {
 
 /// Waits until the socket with this port has nothing to read.
 fn wait_until_read(port: u16) {
-    let end = std::time::Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + Duration::from_secs(60);
     let address = format!("0100007F:{port:04X}");
     loop {
         let table = std::fs::read_to_string("/proc/net/udp").unwrap();
@@ -256,7 +256,7 @@ fn wait_until_read(port: u16) {
         if queues.ends_with(":00000000") {
             return;
         }
-        assert!(std::time::Instant::now() < end, "{line}");
+        assert!(Instant::now() < end, "{line}");
         std::thread::yield_now();
     }
 }

@@ -206,34 +206,37 @@ fn family<V, M: EncodeMetric>(
     Ok(())
 }
 
+/// What became of reports, and where it is in the status.
+const REPORTS: [(&str, &str); 5] = [
+    ("accepted", "/totals/accepted"),
+    ("dropped-by-rate", "/totals/dropped_by_rate"),
+    ("dropped-without-room", "/totals/dropped_without_room"),
+    (
+        "dropped-without-collector",
+        "/totals/dropped_without_collector",
+    ),
+    ("missing", "/totals/missing"),
+];
+/// Parts of the memory, and where the operations on them are in the status.
+const OPERATIONS: [(&str, &str); 4] = [
+    ("key-write", "/key_write/writes"),
+    ("postcarding", "/postcarding/writes"),
+    ("append", "/append/writes"),
+    ("key-increment", "/key_increment/additions"),
+];
+
 /// A metric: its name, its help text, its samples.
 type Metric<V> = ((&'static str, &'static str), Vec<Sample<V>>);
 
 impl Status {
     fn counters(&self) -> Vec<Metric<u64>> {
-        let results = [
-            ("accepted", "/totals/accepted"),
-            ("dropped-by-rate", "/totals/dropped_by_rate"),
-            ("dropped-without-room", "/totals/dropped_without_room"),
-            (
-                "dropped-without-collector",
-                "/totals/dropped_without_collector",
-            ),
-            ("missing", "/totals/missing"),
-        ];
-        let operations = [
-            ("key-write", "/key_write/writes"),
-            ("postcarding", "/postcarding/writes"),
-            ("append", "/append/writes"),
-            ("key-increment", "/key_increment/additions"),
-        ];
         vec![
             (
                 (
                     "reports",
                     "Reports by what became of them; see refused_reports",
                 ),
-                self.labelled("result", &results),
+                self.labelled("result", &REPORTS),
             ),
             (
                 ("refused_reports", "Reports that were refused"),
@@ -317,7 +320,7 @@ impl Status {
                     "operations",
                     "Writes and additions, by the part of the memory",
                 ),
-                self.labelled("store", &operations),
+                self.labelled("store", &OPERATIONS),
             ),
         ]
     }

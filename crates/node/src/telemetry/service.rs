@@ -274,7 +274,9 @@ impl Service {
         };
         let int = match int {
             Some((socket, listen)) => {
-                let [session, ..] = getrandom::u32().map_err(std::io::Error::other)?.to_le_bytes();
+                let [session, ..] = getrandom::u32()
+                    .map_err(std::io::Error::other)?
+                    .to_le_bytes();
                 let origin = translator.reporter(NOBODY.ip());
                 Some(Int {
                     socket: Arc::new(socket),

@@ -174,6 +174,28 @@ impl Snapshot<'_> {
         all
     }
 
+    /// What became of INT reports, if they are listened to.
+    fn int_json(&self) -> Option<Value> {
+        let (listen, counters, failed) = self.int?;
+        Some(json!({
+            "listen": listen.to_string(),
+            "datagrams": counters.datagrams,
+            "refused": counters.refused,
+            "reports": counters.reports,
+            "bad_stacks": counters.bad_stacks,
+            "mapped": counters.mapped,
+            "incomplete": counters.incomplete,
+            "missing": counters.missing,
+            "repeated": counters.repeated,
+            "jumps": counters.jumps,
+            "not_followed": counters.not_followed,
+            "failed": failed,
+            "summed": counters.summed,
+            "above": counters.above,
+            "undecided": counters.undecided,
+        }))
+    }
+
     pub(super) fn json(&self) -> String {
         let mut sources: Vec<_> = self.translator.origins().collect();
         sources.sort_by_key(|(source, _)| *source);
@@ -191,25 +213,6 @@ impl Snapshot<'_> {
         }
         let cache = self.translator.cache().map(|cache| cache.counters());
         let lists = self.translator.lists().map(|lists| lists.counters());
-        let int = self.int.map(|(listen, counters, failed)| {
-            json!({
-                "listen": listen.to_string(),
-                "datagrams": counters.datagrams,
-                "refused": counters.refused,
-                "reports": counters.reports,
-                "bad_stacks": counters.bad_stacks,
-                "mapped": counters.mapped,
-                "incomplete": counters.incomplete,
-                "missing": counters.missing,
-                "repeated": counters.repeated,
-                "jumps": counters.jumps,
-                "not_followed": counters.not_followed,
-                "failed": failed,
-                "summed": counters.summed,
-                "above": counters.above,
-                "undecided": counters.undecided,
-            })
-        });
         let places = &self.plan.places;
         let all = json!({
             "running": self.running,
@@ -227,7 +230,7 @@ impl Snapshot<'_> {
             "stream": self.streamed.map(stream),
             "totals": totals,
             "collectors": self.collectors.map(Collectors::json),
-            "int": int,
+            "int": self.int_json(),
             "key_write": {
                 "writes": self.done.key_write,
                 "slots": places.key_write_slots,

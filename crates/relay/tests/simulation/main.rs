@@ -77,7 +77,7 @@ impl World {
             _ => Way {
                 reliable: true,
                 on_loss: OnLoss::Resend,
-                reads_files: seed % 2 == 0,
+                reads_files: seed.is_multiple_of(2),
             },
         };
         net.queue.at(0, Event::Start(End::Relay));
