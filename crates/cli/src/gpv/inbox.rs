@@ -112,8 +112,8 @@ struct Heard {
     end: Option<u64>,
     /// The highest number that came.
     highest: u64,
-    /// When its last vector began, by its own clock.
-    latest_ns: u64,
+    /// When its last vector began, by its own clock, and when that came.
+    latest: (u64, Instant),
     heard: Instant,
     /// By the time since the inbox began.
     idle: Option<IdleSlots>,
@@ -173,7 +173,7 @@ impl Heard {
             columns: Columns::ALL,
             end: None,
             highest: 0,
-            latest_ns: 0,
+            latest: (0, Instant::now()),
             heard: Instant::now(),
             // A cache has so many slots if nobody chose another number.
             idle: options
@@ -371,14 +371,14 @@ impl Inbox {
             sequencer,
             reassembly,
             columns,
-            latest_ns,
+            latest,
             idle,
             ..
         } = heard;
         let mut out = |record: &Record<'_, Full>| out(&Given::new(name, *columns, record));
         sequencer.datagram_at_once(bytes, |_, vectors| {
             if let Some(last) = vectors.last() {
-                *latest_ns = last.start_ns;
+                *latest = (last.start_ns, Instant::now());
             }
             if let Some(idle) = idle {
                 for vector in vectors {
@@ -417,7 +417,7 @@ impl Inbox {
             name,
             reassembly,
             columns,
-            latest_ns,
+            latest,
             ..
         } = heard;
         *columns = match form {
@@ -428,7 +428,7 @@ impl Inbox {
         let mut rest = bytes;
         while !rest.is_empty() {
             let taken = paper_vector(form, rest, &mut self.paper, |vector| {
-                *latest_ns = vector.start_ns;
+                *latest = (vector.start_ns, Instant::now());
                 reassembly.take(vector, &mut out);
             });
             match taken {
@@ -445,8 +445,10 @@ impl Inbox {
     /// Gives records whose interval is over: looks at a part of them in each call.
     pub(super) fn expire(&mut self, part: usize, out: &mut impl FnMut(&Given<'_>)) {
         for heard in self.senders.values_mut() {
-            let silent: u64 = strata_wire::clamped(heard.heard.elapsed().as_nanos());
-            let now_ns = heard.latest_ns.saturating_add(silent);
+            // A cache that has no vectors to send says so all the time, and its clock goes on.
+            let (latest_ns, came) = heard.latest;
+            let silent: u64 = strata_wire::clamped(came.elapsed().as_nanos());
+            let now_ns = latest_ns.saturating_add(silent);
             let (name, columns) = (&heard.name, heard.columns);
             let mut out = |record: &Record<'_, Full>| out(&Given::new(name, columns, record));
             heard.reassembly.expire(now_ns, part, &mut out);

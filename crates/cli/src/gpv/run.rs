@@ -273,6 +273,9 @@ impl Running {
         }
         self.announced_at = Instant::now();
         let outlets = &mut self.outlets;
+        // What is begun goes everywhere; what says how many there were, to peers alone.
+        self.grouping
+            .send_begun(|id, bytes| outlets.send(id, bytes));
         self.grouping
             .announce(|id, bytes| outlets.announce(id, bytes));
     }
