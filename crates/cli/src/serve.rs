@@ -198,6 +198,12 @@ impl Args {
             .map(PathBuf::as_path)
             .chain(sockets)
             .collect();
+        // Readers lock a file that cannot be made in the sandbox.
+        for log in &self.logs {
+            if let Ok(disk) = object_tier::disk(log) {
+                drop(disk.lock_for_reading());
+            }
+        }
         let write: Vec<PathBuf> = self.state.iter().cloned().collect();
         Ok(sandbox::confine_server(&dirs, &write, &confined::tell())?)
     }

@@ -441,6 +441,8 @@ fn apply(lists: &[&[i64]]) -> Result<(), SystemCallError> {
         // `clone`.
         refuse(&[libc::SYS_clone3], libc::ENOSYS)?;
     }
+    // A process may signal itself, as an alarm does.
+    rules.insert(libc::SYS_kill, vec![to_itself()?]);
     // When memory is first given back, libc's allocator reads how the system overcommits memory; SQLite
     // gives owner and mode to the files that it makes. They go on without. Of two filters the stricter
     // answer counts, so this one has to allow it.
@@ -474,6 +476,13 @@ fn with_namespaces() -> Result<Vec<SeccompRule>, BackendError> {
         SeccompRule::new(vec![flags])
     };
     flags.map(rule).collect()
+}
+
+/// A signal to this process.
+fn to_itself() -> Result<SeccompRule, BackendError> {
+    let this = u64::from(std::process::id());
+    let pid = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, this)?;
+    SeccompRule::new(vec![pid])
 }
 
 /// A `clone` that makes a thread, not a user or network namespace with all capabilities.

@@ -299,6 +299,14 @@ fn writing() -> OpenOptions {
     options
 }
 
+/// Whether what cannot be opened to write may still be there to be read.
+fn may_only_read(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+    )
+}
+
 fn make_dirs(path: &Path) -> io::Result<()> {
     DirBuilder::new()
         .recursive(true)
@@ -366,10 +374,20 @@ impl RealDisk {
         Ok(())
     }
 
-    fn try_lock(&self, name: &str) -> io::Result<Option<Box<dyn Any + Send>>> {
+    /// A file to lock: whoever may only read can see, and say, who is at work.
+    fn lock_file(&self, name: &str) -> io::Result<File> {
         let mut options = writing();
         options.write(true).create(true).truncate(false);
-        let file = self.opened(&options, &self.path(name))?;
+        match self.opened(&options, &self.path(name)) {
+            Err(error) if may_only_read(&error) => {
+                self.opened(OpenOptions::new().read(true), &self.path(name))
+            }
+            opened => opened,
+        }
+    }
+
+    fn try_lock(&self, name: &str) -> io::Result<Option<Box<dyn Any + Send>>> {
+        let file = self.lock_file(name)?;
         match file.try_lock() {
             Ok(()) => Ok(Some(Box::new(file))),
             Err(fs::TryLockError::WouldBlock) => Ok(None),
@@ -505,11 +523,8 @@ impl Disk for RealDisk {
     }
 
     fn lock_for_reading(&self) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
-        let path = self.path(READERS_NAME);
-        let mut options = writing();
-        let opened = options.write(true).create(true).truncate(false).open(path);
-        // Nothing is deleted there either.
-        let Ok(file) = opened else {
+        // Where it cannot be made, nothing is deleted either.
+        let Ok(file) = self.lock_file(READERS_NAME) else {
             return Ok(None);
         };
         file.lock_shared()?;

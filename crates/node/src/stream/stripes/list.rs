@@ -107,7 +107,12 @@ impl StreamDir {
     pub fn meet_servers(&self) -> Result<bool> {
         let mut are_there = false;
         for listed in self.listed()? {
-            if let Place::Server(server) = listed.reach(self)? {
+            let place = match listed.reach(self) {
+                // A stripe that is gone costs what is on it, which those who read say.
+                Err(_) if listed.kind != Kind::Server => continue,
+                place => place?,
+            };
+            if let Place::Server(server) = place {
                 are_there = true;
                 server.prepare();
             }
