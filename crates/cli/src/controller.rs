@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use strata_agent::{AgentStatus, Applied, DocumentFile, FILES_MAX, Interface};
 use strata_control::client::ControllerClient;
 use strata_node::{ControllerSpec, ENROL_TOKEN, Waker, run_controller};
-use strata_wire::{Printable, grouped};
+use strata_wire::{Printable, PrintableJson, grouped};
 
 use crate::confined::SandboxArgs;
 use crate::logging::{self, LoggingArgs};
@@ -278,7 +278,8 @@ fn show(applied: &Applied, what: &str) -> Result<()> {
 fn agents(agents: &[AgentStatus], json: bool) -> Result<()> {
     let mut out = standard();
     if json {
-        return Ok(writeln!(out, "{:#}", serde_json::to_value(agents)?)?);
+        let agents = serde_json::to_string_pretty(&agents)?;
+        return Ok(writeln!(out, "{}", PrintableJson(&agents))?);
     }
     if agents.is_empty() {
         writeln!(

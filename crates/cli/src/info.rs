@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 use strata_blocks::{ClassCount, Record};
 use strata_store::{Damage, Log, Loss, Recording, Select, State, StoreError};
-use strata_wire::{KeepKind, Ledger, Meta, Printable, grouped, human_bytes};
+use strata_wire::{KeepKind, Ledger, Meta, Printable, PrintableJson, grouped, human_bytes};
 
 mod balance;
 mod reasons;
@@ -249,7 +249,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         writeln!(out)?;
     }
     if args.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&as_json)?)?;
+        writeln!(
+            out,
+            "{}",
+            PrintableJson(&serde_json::to_string_pretty(&as_json)?)
+        )?;
     }
     if damaged > 0 {
         let damaged = count_of(damaged as u64, "damaged place");

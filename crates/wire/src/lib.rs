@@ -63,5 +63,5 @@ pub use meta::{Interface, Meta};
 pub use number::{Largest, clamped, exact};
 pub use plain::Plain;
 pub use prefetch::{prefetch, prefetch_whole};
-pub use printable::{Printable, start_of};
+pub use printable::{Printable, PrintableJson, start_of};
 pub use share::FlowShare;

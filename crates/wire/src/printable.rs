@@ -31,6 +31,35 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
+/// JSON with text from outside, as shown to people and read by programs: what [`Printable`] escapes is
+/// escaped as JSON has it (RFC 8259 §7), so that it parses to the same. Line feeds between its values
+/// stay.
+///
+/// ```
+/// # use strata_wire::PrintableJson;
+/// assert_eq!(PrintableJson("{\"name\":\"a\u{9b}2J\"}").to_string(), r#"{"name":"a\u009b2J"}"#);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct PrintableJson<'a>(pub &'a str);
+
+impl fmt::Display for PrintableJson<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let acts = |character: char| character != '\n' && acts_on_a_terminal(character);
+        let mut rest = self.0;
+        while let Some(at) = rest.find(acts) {
+            let (plain, from) = rest.split_at(at);
+            let mut characters = from.chars();
+            f.write_str(plain)?;
+            if let Some(character) = characters.next() {
+                // All of them are in the basic plane.
+                write!(f, "\\u{:04x}", u32::from(character))?;
+            }
+            rest = characters.as_str();
+        }
+        f.write_str(rest)
+    }
+}
+
 fn acts_on_a_terminal(character: char) -> bool {
     character.is_control()
         || matches!(

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use strata_node::{StreamCheck, StreamDir, StreamSpec, StreamStatus, StripeTls, check_streams};
 use strata_relay::tls::TlsFiles;
 use strata_stream::{Form, Geometry, Retention};
-use strata_wire::{grouped, human_bytes};
+use strata_wire::{PrintableJson, grouped, human_bytes};
 
 use super::place::{ServerArgs, at_server, not_at_server};
 use super::{name, now_ns, say_what_is_gone};
@@ -374,7 +374,7 @@ pub(super) fn list(args: &ListArgs) -> Result<()> {
                 if args.json {
                     let problem = error.to_string();
                     let object = json!({"name": name.as_str(), "problem": problem});
-                    writeln!(standard(), "{object}")?;
+                    writeln!(standard(), "{}", PrintableJson(&object.to_string()))?;
                 } else {
                     let [records, kept, rate, bytes] = [(); 4].map(|()| "-".to_owned());
                     let name = name.to_string();

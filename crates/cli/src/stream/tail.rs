@@ -14,7 +14,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fstat};
 use serde_json::json;
 use strata_node::{Entry, SavedCursor, StreamDir, StreamError, StreamReader, Unread};
 use strata_stream::{Cursor, StreamName};
-use strata_wire::{Printable, exact, grouped};
+use strata_wire::{Printable, PrintableJson, exact, grouped};
 
 use super::decode::decoded;
 use super::place::PlaceArgs;
@@ -139,7 +139,7 @@ pub(super) fn show(out: &mut impl Write, shown: Shown, entry: &Entry<'_>) -> io:
             if let Some(decoded) = decoded(entry.payload) {
                 object["decoded"] = decoded;
             }
-            writeln!(out, "{object}")
+            writeln!(out, "{}", PrintableJson(&object.to_string()))
         }
         Shown::Framed => {
             out.write_all(&exact::<u32>(entry.payload.len()).to_le_bytes())?;
@@ -151,7 +151,7 @@ pub(super) fn show(out: &mut impl Write, shown: Shown, entry: &Entry<'_>) -> io:
             out.write_all(b"\n")
         }
         Shown::Escaped => match decoded(entry.payload) {
-            Some(decoded) => writeln!(out, "{decoded}"),
+            Some(decoded) => writeln!(out, "{}", PrintableJson(&decoded.to_string())),
             None => {
                 let text = String::from_utf8_lossy(entry.payload);
                 writeln!(out, "{}", Printable(&text))
