@@ -12,10 +12,14 @@ use strata_sketch::Level;
 use strata_store::{Log, Recording};
 use strata_wire::dissect::dissect;
 use strata_wire::{
-    AddressFamily, Context, KeepKind, LinkType, TunnelKey, grouped, human_bytes, in_words,
+    AddressFamily, Context, FlowHasher, FlowKey, FragmentTable, KeepKind, LinkType, TunnelKey,
+    grouped, human_bytes, in_words,
 };
 
 use crate::text::time;
+
+/// Fragments that replace each other in the table, which this key allows, cost no more than a name here.
+const FRAGMENTS_SEED: [u64; 2] = [0; 2];
 
 /// Packets of the same granularity, class and reason.
 #[derive(Debug)]
@@ -39,6 +43,8 @@ pub(super) struct Reasons {
     worker: u16,
     context: Context,
     links: BTreeMap<u16, LinkType>,
+    /// Later fragments belong to the flow of their first one.
+    fragments: FragmentTable,
     /// Verdicts of all workers; each worker numbers its own.
     defined: HashMap<(u16, u16), VerdictRecord>,
     /// By worker, verdict and granularity, in the current context: index into `counts`.
@@ -89,6 +95,7 @@ impl Reasons {
     }
 
     pub(super) fn count(&mut self, packet: &PacketRecord<'_>) {
+        let key = self.flow_key(packet);
         let number = (self.worker, packet.verdict, packet.keep);
         let place = match self.places.get(&number) {
             Some(&place) => place,
@@ -98,12 +105,11 @@ impl Reasons {
                 let class = class.map_or("unknown", String::as_str).to_owned();
                 let score = verdict.filter(|v| v.trees != Trees::None);
                 let score = score.map(|v| f32::from(v.score) / 65_535.0);
-                let link = self.links.get(&packet.interface).copied();
                 let counted = Counted {
                     packets: 0,
                     bytes: 0,
                     first_ns: packet.ts_ns,
-                    first_flow: flow(link, packet),
+                    first_flow: flow(key),
                     score,
                 };
                 let text = reason(verdict, &self.context);
@@ -115,6 +121,17 @@ impl Reasons {
         let counted = &mut self.counts[place].1;
         counted.packets += 1;
         counted.bytes += packet.data.len() as u64;
+    }
+
+    fn flow_key(&mut self, packet: &PacketRecord<'_>) -> Option<FlowKey> {
+        let link = self.links.get(&packet.interface).copied()?;
+        let mut headers = dissect(link, packet.data, TunnelKey::Inner);
+        if let Some(fragment) = headers.fragment {
+            let hasher = FlowHasher::new(FRAGMENTS_SEED);
+            self.fragments
+                .resolve(&mut headers, fragment, &hasher, packet.ts_ns);
+        }
+        headers.key
     }
 
     /// Adds packets; returns the index of their count.
@@ -285,9 +302,7 @@ fn one(text: &mut String, model: &Model, (_, class, reason, _): &Key, counted: &
 const TREES_TOLD: usize = 3;
 
 /// The flow of a packet.
-fn flow(link: Option<LinkType>, packet: &PacketRecord<'_>) -> String {
-    let headers = link.map(|link| dissect(link, packet.data, TunnelKey::Inner));
-    let key = headers.and_then(|headers| headers.key);
+fn flow(key: Option<FlowKey>) -> String {
     match key {
         None => String::from("not dissected"),
         // As in the tables, which do not hold the EtherType.
