@@ -57,6 +57,7 @@ pub fn log_of(
         look_back,
         flow_table: None,
         live: false,
+        tunnels: std::collections::BTreeMap::new(),
     };
     let manifest = Manifest {
         recordings: vec![recording],

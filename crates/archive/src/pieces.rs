@@ -39,7 +39,7 @@ pub(crate) struct Being {
     pub(crate) protected: bool,
 }
 
-/// What of a log can be deleted, and how many bytes cannot be: for [`plan`].
+/// What of a log can be deleted, and how many bytes cannot be: for [`crate::plan`].
 ///
 /// # Errors
 ///

@@ -365,8 +365,10 @@ fn a_relayed_log_is_found_in_verified_compacted_and_pruned() {
     fs::write(&files[1], &damaged).unwrap();
     let (text, whole_log) = says(&["verify"], &relayed);
     let name = files[1].to_str().unwrap();
-    let offset: u64 = number_after(&text, "offset ");
-    assert!(!whole_log && text.contains(name), "{text}");
+    // Packets that the damage took are a warning about the manifest.
+    let at_file = text.split_once(name).map_or("", |(_, after)| after);
+    let offset: u64 = number_after(at_file, "offset ");
+    assert!(!whole_log, "{text}");
     assert!(
         offset <= at as u64 && at as u64 - offset < 4096,
         "byte {at}: {text}"

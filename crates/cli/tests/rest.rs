@@ -167,7 +167,7 @@ struct Watch {
 impl Watch {
     fn start(log: &Path) -> Self {
         let mut command = strata();
-        command.arg("compact").arg(log).args(["--watch", "20ms"]);
+        command.arg("compact").arg(log).args(["--watch", "1s"]);
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let said = BufReader::new(child.stderr.take().unwrap());

@@ -28,7 +28,7 @@ pub(super) struct SteerArgs {
 
     /// Look for a tunnel in datagrams of this UDP port too, as in vxlan=8473: vxlan, vxlan-gpe, geneve,
     /// gtp-u, gre-udp, mpls-udp or teredo; may be given several times. The configuration file says
-    /// under [tunnels] which other ports they have. The log notes the ports for those who read it.
+    /// under `[tunnels]` which other ports they have. The log notes the ports for those who read it.
     #[arg(
         long,
         value_name = "NAME=PORT",

@@ -53,8 +53,9 @@ fn payload_is_what_tshark_counts_without_padding() {
             let Some(&len) = expected.get(&epoch(packet["at"].as_str().unwrap())) else {
                 continue;
             };
+            let bytes = if len == 1 { "byte" } else { "bytes" };
             assert!(
-                summary.starts_with("TCP ") && summary.contains(&format!(", {len} bytes")),
+                summary.starts_with("TCP ") && summary.contains(&format!(", {len} {bytes}")),
                 "{summary}: tshark counts {len}"
             );
             compared += 1;
