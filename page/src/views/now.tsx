@@ -351,7 +351,7 @@ const RESOURCES: Record<string, string> = {
   cpu: "of a core, by the busiest worker",
   ring_fill: "of the fullest ring, waiting for its worker",
   disk_rate: "how busy the disk is that is written to",
-  rdma: "of RDMA packets, sent again",
+  rdma: "of RDMA messages, lost on the way: sent again, skipped or missing at the relay",
   bandwidth: "of the rate allowed to the disk or the relay",
 };
 
