@@ -413,6 +413,8 @@ impl StreamAppender {
             match taken {
                 Err(_) if self.stripes.is_full(stripe) => full.push(stripe),
                 Err(error) if self.stripes.are_several() => {
+                    // What is in flight there may be written; if it fails, that is in `broken`.
+                    let _ = self.memory.drain();
                     self.stripes.fail(stripe, &error.to_string(), now_ns);
                     self.leave_broken(now_ns);
                 }

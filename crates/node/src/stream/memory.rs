@@ -289,8 +289,10 @@ impl Memory {
         self.block_start = 0;
         let file = self.files.get_mut(&target.stripe);
         let file = file.ok_or(io::ErrorKind::NotFound)?;
-        make_room(file.as_mut(), target.page_at, page_bytes.into())
-            .or_else(|error| self.broke(target.stripe, error))
+        make_room(file.as_mut(), target.page_at, page_bytes.into()).or_else(|error| {
+            // Blocks that are in flight there have their space: they are not lost with the page.
+            self.drain().and_then(|()| self.broke(target.stripe, error))
+        })
     }
 
     /// Gives up what was to be written of a page; `next_seq` is the number of the next record.
@@ -352,9 +354,10 @@ impl Blocks for Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ops::Range;
     use strata_sys::disk::Pending;
 
-    /// A disk whose first write fails, while others are under way.
+    /// A disk whose first write fails, if it counts from 0, while others are under way. It has no space for more.
     struct Failing(u32);
 
     struct UnderWay(io::Result<()>);
@@ -396,8 +399,28 @@ mod tests {
         }
 
         fn size(&self) -> io::Result<u64> {
-            Ok(u64::MAX)
+            Ok(0)
         }
+
+        fn grow(&mut self, _range: Range<u64>) -> io::Result<()> {
+            Err(io::ErrorKind::StorageFull.into())
+        }
+    }
+
+    /// A disk that has no space for another page keeps the blocks that are on their way to it.
+    #[test]
+    fn blocks_that_are_under_way_to_a_disk_that_is_full_are_not_lost() {
+        let files: Files = [(1, Box::new(Failing(1)) as Box<dyn DiskFile>)].into();
+        let mut memory = Memory::new((files, true), 4096, 4, 0).unwrap();
+        memory.target.stripe = 1;
+        memory.full(4096, 3).unwrap();
+        let next = Target {
+            first_seq: 3,
+            ..memory.target
+        };
+        memory.begin(next, 4096).unwrap_err();
+        memory.abandon(3, Cursor::page(1));
+        assert_eq!((memory.lost, memory.broken.len()), (0, 1));
     }
 
     /// Nobody syncs a stripe that was left, so a block of it that is written after that is lost too.
