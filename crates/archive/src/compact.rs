@@ -9,14 +9,13 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use strata_store::{Archive, BlockFile, Damage, Disk, Log, Part, Recording};
+use strata_store::{BlockFile, Damage, Disk, Log, Part, Recording};
 
 use crate::anomalous::Anomalous;
-use crate::changes::{clean_up, commit, delete_gone, lock, name_files, remove_staged};
+use crate::changes::{clean_up, commit, delete_gone, lock, remove_staged};
 use crate::encryption::recipients;
 use crate::error::ArchiveError;
 use crate::job::{Made, Outcome, Target, run_job};
-use crate::keys::Recipients;
 
 /// Bytes of block files compacted in one go, to be redone after a crash.
 const JOB_BYTES: u64 = 4 << 30;
@@ -124,43 +123,6 @@ pub fn compact_until(
     drop(log);
     delete_gone(disk.as_ref(), &mut archive)?;
     Ok(done)
-}
-
-/// Writes the contents of a log's block files as parts to another disk, as compaction would, to be
-/// read as tables; the log is not changed. Damaged files are skipped and reported.
-///
-/// # Errors
-///
-/// If files cannot be read or written.
-pub fn snapshot(log: &Log, output: &dyn Disk) -> Result<(Vec<Part>, Vec<Damage>), ArchiveError> {
-    let mut next_part = log.archive().next_part;
-    let target = Target {
-        disk: output,
-        encrypt_to: &Recipients::default(),
-        stop: &NEVER,
-        only_protected: false,
-    };
-    let (mut all, mut damage) = (Vec::new(), Vec::new());
-    for recording in log.recordings() {
-        for file in &recording.files {
-            let files = std::slice::from_ref(file);
-            match run_job(log, target, recording, files, next_part)? {
-                Outcome::Parts(Made { parts, .. }) => {
-                    name_files(output, &parts)?;
-                    next_part = parts
-                        .iter()
-                        .map(|part| part.id.saturating_add(1))
-                        .fold(next_part, u32::max);
-                    all.extend(parts);
-                }
-                Outcome::Damaged(problem, _) => {
-                    remove_staged(output, &Archive::default())?;
-                    damage.push(problem);
-                }
-            }
-        }
-    }
-    Ok((all, damage))
 }
 
 impl Compacted {

@@ -61,7 +61,7 @@ mod tables;
 mod verdicts;
 mod verify;
 
-pub use compact::{Compacted, compact, compact_until, snapshot};
+pub use compact::{Compacted, compact, compact_until};
 pub use disk::ClearDisk;
 pub use encryption::{encrypt_to, rotate};
 pub use error::{ArchiveError, MostWouldGo};
