@@ -311,6 +311,34 @@ fn downloads_are_what_the_named_command_line_writes() {
 }
 
 #[test]
+fn a_download_that_damage_makes_incomplete_is_in_the_audit_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = log(dir.path());
+    let blocks = fs::read_dir(log.join("blocks")).unwrap();
+    let largest = blocks
+        .map(|file| file.unwrap().path())
+        .max_by_key(|path| fs::metadata(path).unwrap().len())
+        .unwrap();
+    let mut bytes = fs::read(&largest).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&largest, bytes).unwrap();
+    let serving = Serving::start(&[&log], &[]);
+    for format in ["pcapng", "csv"] {
+        let path = format!("/api/v1/logs/0/export?format={format}");
+        assert_eq!(serving.get(&path).status, 200);
+        let audit = serving.json("/api/v1/audit");
+        let event = &audit[0];
+        let (what, why) = (event["what"].as_str(), event["why"].as_str());
+        assert_eq!(what, Some("a download of log 0 is incomplete"), "{audit:#}");
+        assert!(
+            why.unwrap().contains("damaged places were skipped"),
+            "{audit:#}"
+        );
+    }
+}
+
+#[test]
 fn a_packet_is_the_captures_with_tsharks_fields_and_conditions_that_hold() {
     let dir = tempfile::tempdir().unwrap();
     let log = log(dir.path());

@@ -15,11 +15,11 @@ use serde_json::{Value, json};
 use strata_archive::{ArchiveError, Verified, verify_telling};
 use strata_control::api::Connection;
 use strata_query::{
-    ByLink, ExportOptions, FileFormat, FlowOptions, RecordFormat, export as export_packets,
-    export_flow_table, export_flows, export_packet_table,
+    ByLink, ExportOptions, Exported, ExportedFlows, FileFormat, FlowOptions, RecordFormat,
+    export as export_packets, export_flow_table, export_flows, export_packet_table,
 };
 use strata_rules::Action;
-use strata_store::{Log, Part};
+use strata_store::{Damage, Log, Part};
 
 use super::{Answer, Shared, body, query};
 use crate::body::{Sink, body as streamed_body};
@@ -314,16 +314,23 @@ pub(super) async fn export(
     app.logs.dir(&log)?;
     let turn = app.work.turn().await?;
     let shared = Arc::clone(&app);
+    let name = log.clone();
     let opened = app
         .work
-        .short(move |_| of_logs::open(&shared.logs, &log))
+        .short(move |_| of_logs::open(&shared.logs, &name))
         .await?;
     let (_, waiting) = until(DOWNLOAD);
     let (mut sink, body) = streamed_body(connection.map(|Extension(one)| one), waiting);
     tokio::task::spawn_blocking(move || {
         let _turn = turn;
-        if let Err(error) = written(&opened, &sought, &format.holds, &mut sink) {
-            sink.fail(&error.to_string());
+        match written(&opened, &sought, &format.holds, &mut sink) {
+            Err(error) => sink.fail(&error.to_string()),
+            Ok(left) => {
+                if let Some(why) = left.told() {
+                    let what = format!("a download of log {log} is incomplete");
+                    app.audit.note(&who.name, &what, &why);
+                }
+            }
         }
     });
     let head = [
@@ -336,7 +343,50 @@ pub(super) async fn export(
     Ok((head, Body::new(body)).into_response())
 }
 
-fn written(log: &Log, sought: &Sought, holds: &Holds, sink: &mut Sink) -> Result<(), ArchiveError> {
+/// What of a log a download could not have.
+struct Left {
+    packets: u64,
+    damage: Vec<Damage>,
+}
+
+impl Left {
+    /// Nothing where the download has all.
+    fn told(&self) -> Option<String> {
+        let first = self.damage.first()?;
+        let (places, packets) = (self.damage.len(), self.packets);
+        Some(match packets {
+            0 => format!("{places} damaged places were skipped, the first: {first}"),
+            _ => format!(
+                "{places} damaged places were skipped and {packets} packets left out, the first: {first}"
+            ),
+        })
+    }
+}
+
+impl From<Exported> for Left {
+    fn from(exported: Exported) -> Self {
+        Self {
+            packets: exported.left_out,
+            damage: exported.damage,
+        }
+    }
+}
+
+impl From<ExportedFlows> for Left {
+    fn from(exported: ExportedFlows) -> Self {
+        Self {
+            packets: exported.left_out,
+            damage: exported.damage,
+        }
+    }
+}
+
+fn written(
+    log: &Log,
+    sought: &Sought,
+    holds: &Holds,
+    sink: &mut Sink,
+) -> Result<Left, ArchiveError> {
     let find = sought.find();
     let by_link = sought.filter.clone();
     let mut by_link = by_link.map(|filter| ByLink::new(filter, |_, _| {}));
@@ -350,22 +400,17 @@ fn written(log: &Log, sought: &Sought, holds: &Holds, sink: &mut Sink) -> Result
         class: sought.kept.class.as_deref(),
         ..FlowOptions::default()
     };
-    match holds {
+    let left = match holds {
         Holds::Packets => {
-            export_packets(log, &mut *sink, FileFormat::PcapNg, &find, options)?;
+            export_packets(log, &mut *sink, FileFormat::PcapNg, &find, options)?.into()
         }
-        Holds::PacketTable => {
-            export_packet_table(log, &mut *sink, &find, options)?;
-        }
-        Holds::Flows(format) => {
-            export_flows(log, &mut *sink, *format, &find, &of_flows)?;
-        }
-        Holds::FlowTable => {
-            export_flow_table(log, &mut *sink, &find, &of_flows)?;
-        }
-    }
+        Holds::PacketTable => export_packet_table(log, &mut *sink, &find, options)?.into(),
+        Holds::Flows(format) => export_flows(log, &mut *sink, *format, &find, &of_flows)?.into(),
+        Holds::FlowTable => export_flow_table(log, &mut *sink, &find, &of_flows)?.into(),
+    };
     sink.flush()
-        .map_err(|error| ArchiveError::Write(error.into()))
+        .map_err(|error| ArchiveError::Write(error.into()))?;
+    Ok(left)
 }
 
 #[derive(Deserialize)]
