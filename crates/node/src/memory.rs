@@ -138,8 +138,8 @@ pub(crate) fn present(
 pub(crate) fn refused(pressure: &Pressure) -> String {
     let bytes = human_bytes(pressure.bytes());
     format!(
-        "the table of flows stays at {bytes}, since the system has no memory for more: packets of \
-         further flows are classified by their own headers alone"
+        "the system has too little memory for the table of flows, which has {bytes} now: packets of \
+         flows that find no place are classified by their own headers alone"
     )
 }
 

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use strata_wire::clamped;
 
+use crate::clock::Clock;
 use crate::facts::{FlowStats, PacketFacts};
-use crate::table::Clock;
 
 #[derive(Clone, Debug, Default)]
 struct Flow {

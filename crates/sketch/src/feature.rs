@@ -9,9 +9,9 @@
 use strata_wire::clamped;
 
 use crate::bucket::Bucket;
+use crate::clock::Clock;
 use crate::facts::{FlowStats, PacketFacts};
 use crate::switch::RangeTable;
-use crate::table::Clock;
 
 /// Which packets have the feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

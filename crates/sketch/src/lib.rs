@@ -10,6 +10,7 @@
 #![deny(unsafe_code)]
 
 mod bucket;
+mod clock;
 mod exact;
 mod facts;
 mod feature;
@@ -17,10 +18,9 @@ mod switch;
 mod table;
 
 pub use bucket::Bucket;
+pub use clock::Clock;
 pub use exact::ExactTable;
 pub use facts::{FlowStats, PacketFacts};
 pub use feature::{Feature, Level};
 pub use switch::{Arithmetic, RangeTable};
-pub use table::{
-    BITS_DEFAULT, BLOCK, Block, Clock, Gathered, Preparation, Pressure, Sketch, TableSize,
-};
+pub use table::{BITS_DEFAULT, BLOCK, Block, Gathered, Preparation, Pressure, Sketch, TableSize};

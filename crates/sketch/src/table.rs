@@ -12,6 +12,7 @@ use strata_sys::Growing;
 use strata_wire::prefetch;
 
 use crate::bucket::Bucket;
+use crate::clock::Clock;
 use crate::facts::PacketFacts;
 use crate::switch::Arithmetic;
 
@@ -32,60 +33,6 @@ const IDENTITY_MASK: u64 = (1 << 48) - 1;
 const SWEEP: usize = 1 << 12;
 const _: () = assert!(SWEEP + TableSize::BITS_LIMIT as usize * SWEEP / 2 < 1 << 16);
 
-/// Time within a window, in ticks: the smallest power of two of ns for which a window holds at most
-/// 2^24. 1 ns for the 10 ms of TitanLog §III-B, 4.1 us for a minute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Clock {
-    window_ns: u64,
-    shift: u32,
-}
-
-impl Clock {
-    /// A clock for windows of `window_ns` ns, at least 1.
-    #[must_use]
-    pub fn new(window_ns: u64) -> Self {
-        let window_ns = window_ns.max(1);
-        let mut shift = 0;
-        while (window_ns - 1) >> shift >= 1 << 24 {
-            shift += 1;
-        }
-        Self { window_ns, shift }
-    }
-
-    /// Nanoseconds per tick.
-    #[must_use]
-    pub fn tick_ns(self) -> u64 {
-        1 << self.shift
-    }
-
-    /// The window's length in ns.
-    #[must_use]
-    pub fn window_ns(self) -> u64 {
-        self.window_ns
-    }
-
-    /// Start of the window that a time belongs to.
-    #[inline]
-    pub(crate) fn window_start(self, ts_ns: u64) -> u64 {
-        ts_ns - ts_ns % self.window_ns
-    }
-
-    /// Ticks from the start of a window; before it, 0; after it, its end.
-    #[inline]
-    #[allow(clippy::cast_possible_truncation)]
-    pub(crate) fn ticks(self, window_start: u64, ts_ns: u64) -> u32 {
-        (ts_ns.saturating_sub(window_start).min(self.window_ns - 1) >> self.shift) as u32
-    }
-
-    /// Whether a packet with this time starts a new window: it is after the current one, or so far
-    /// before it that the capture's clock was set back.
-    #[inline]
-    pub(crate) fn leaves(self, window_start: u64, ts_ns: u64) -> bool {
-        ts_ns.wrapping_sub(window_start) >= self.window_ns
-            && (ts_ns > window_start || window_start - ts_ns > self.window_ns)
-    }
-}
-
 /// Effects of the pressure on the buckets. A metric, never an input: the window belongs to the
 /// model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,7 +49,7 @@ pub struct Pressure {
     pub windows: u64,
     /// Buckets that there are now.
     pub buckets: u64,
-    /// How often there were to be more buckets, but no memory for them.
+    /// How often there were to be more buckets, or the right to as many as asked, but no memory for them.
     pub growths_refused: u64,
 }
 
@@ -172,13 +119,14 @@ impl Sketch {
     }
 
     /// An empty sketch of this size. If the system refuses address space for the largest, the limit
-    /// is half of what it grants, or less.
+    /// is half of what it grants, or less, and [`Pressure::growths_refused`] counts that.
     ///
     /// # Errors
     ///
     /// If the system refuses memory even for the smallest.
     pub fn growing(size: TableSize, clock: Clock, arithmetic: Arithmetic) -> io::Result<Self> {
         let layer = |size: TableSize| Growing::new(1 << size.bits(), 1 << size.bits_max());
+        let asked = size.bits_max();
         let (mut size, mut was_refused) = (size, false);
         let layers = loop {
             match layer(size).and_then(|first| Ok([first, layer(size)?])) {
@@ -193,6 +141,7 @@ impl Sketch {
         };
         let pressure = Pressure {
             buckets: 2 << size.bits(),
+            growths_refused: u64::from(size.bits_max() < asked),
             ..Pressure::default()
         };
         Ok(Self {

@@ -67,6 +67,6 @@ fn without_memory_it_stays_as_it_is_and_counts_on() {
     let none = new(TableSize::growing(20, 22));
     limit(Resource::As, None);
     // There was room for two layers of 16 MiB; half of that is left for others.
-    assert_eq!(state(&lower.unwrap()), (2 << 17, 0));
+    assert_eq!(state(&lower.unwrap()), (2 << 17, 1));
     assert!(none.is_err());
 }

@@ -91,14 +91,14 @@ fn is_zero<L: Lanes>(l: L, values: L::U32) -> L::Mask {
     l.eq(values, l.set(0))
 }
 
-/// [`Clock::ticks`](super::Clock::ticks) of a group.
+/// [`Clock::ticks`](crate::Clock::ticks) of a group.
 #[inline(always)]
 fn ticks<L: Lanes>(l: L, sketch: &Sketch, packets: &PacketColumns, group: usize) -> L::U32 {
     let start = l.set_64(sketch.window_start);
-    let last = l.set_64(sketch.clock.window_ns - 1);
+    let last = l.set_64(sketch.clock.window_ns() - 1);
     let ts_ns = l.load_64(of(&packets.ts_ns, group));
     let since = l.sub_64(l.max_64(ts_ns, start), start);
-    l.narrow(l.shr_64(l.min_64(since, last), sketch.clock.shift))
+    l.narrow(l.shr_64(l.min_64(since, last), sketch.clock.shift()))
 }
 
 /// [`Sketch::places`] of a group.
