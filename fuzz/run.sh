@@ -75,7 +75,7 @@ record_logs() {
             n=$((n + 1))
             mode=default
             [ $((n % 2)) -eq 0 ] || mode=log-all
-            target/strata/debug/strata record -r "$capture" -o target/logs/$n --mode $mode \
+            ../target/debug/strata record -r "$capture" -o target/logs/$n --mode $mode \
                 --hash-seed 1 >target/logs/record.txt 2>&1 || true
         done
     }
@@ -83,7 +83,8 @@ record_logs() {
 
 seed() {
     cargo build --quiet --release --bin seeds
-    cargo build --quiet --manifest-path ../Cargo.toml -p strata-cli --target-dir target/strata
+    # With the features of the whole workspace, so that what tests have built serves here too.
+    cargo build --quiet --manifest-path ../Cargo.toml --workspace --bin strata
     record_logs
     target/release/seeds "$captures" target/logs corpus
     for folder in regressions/*/; do
