@@ -8,7 +8,7 @@
 
 use strata_wire::checksum::Sum;
 use strata_wire::dissect::{innermost_network, protocol};
-use strata_wire::{LinkType, ipv4, ipv6};
+use strata_wire::{LinkType, exact, ipv4, ipv6};
 
 use crate::extensions::extensions;
 
@@ -219,6 +219,8 @@ impl<'a> Fields<'a> {
     }
 
     /// Appends the header to `out`. If a checksum needs payload that was not kept, it is 0.
+    ///
+    /// IPv4 options are whole words, at most 10, and so are those of TCP.
     pub(crate) fn emit(&self, around: Around<'_>, out: &mut Vec<u8>) {
         out.extend_from_slice(self.link);
         let ip_len = self.stated_len(around.wire_len);
@@ -233,7 +235,7 @@ impl<'a> Fields<'a> {
                 options,
             } => {
                 let start = out.len();
-                let words = u8::try_from(5 + options.len() / 4).unwrap_or(15);
+                let words: u8 = exact(5 + options.len() / 4);
                 let mut fixed = [0; 20];
                 fixed[0..2].copy_from_slice(&[0x40 | words & 0x0f, self.tos]);
                 fixed[2..4].copy_from_slice(&ip_len.to_be_bytes());
@@ -288,7 +290,7 @@ impl<'a> Fields<'a> {
             Network::V4 { options, .. } => 20 + options.len(),
             Network::V6 { extensions, .. } => extensions.len(),
         };
-        u16::try_from(before).map_or(0, |before| stated.saturating_sub(before))
+        exact(usize::from(stated).saturating_sub(before))
     }
 
     fn emit_transport(&self, wire_len: u32, checksum: u16, out: &mut Vec<u8>) {
@@ -362,7 +364,7 @@ impl<'a> Fields<'a> {
                 out[4..8].copy_from_slice(&tcp.sequence.to_be_bytes());
                 out[8..12].copy_from_slice(&tcp.acknowledgement.to_be_bytes());
                 let options = tcp.options.as_slice();
-                let words = u16::try_from(5 + options.len() / 4).unwrap_or(15);
+                let words: u16 = exact(5 + options.len() / 4);
                 out[12..14].copy_from_slice(&(words << 12 | tcp.flags & 0x0fff).to_be_bytes());
                 out[14..16].copy_from_slice(&tcp.window.to_be_bytes());
                 out[20..20 + options.len()].copy_from_slice(options);

@@ -11,6 +11,9 @@ use crate::predict::{Direction, TcpNumbers, sum};
 use crate::row::Row;
 use crate::run::{layout, sequence_space};
 
+/// RFC 791, section 3.1: 15 words of header, of which 5 are fixed.
+const IPV4_OPTIONS_MAX: usize = 40;
+
 /// Rebuilds headers from rows, which come in order of arrival.
 #[derive(Debug, Default)]
 pub struct Rebuild {
@@ -92,6 +95,9 @@ fn network<'a>(row: &'a Row, own: &mut Direction) -> Result<Network<'a>, Source>
         .map_or(&[][..], |bytes| bytes.data());
     match (address(&row.src)?, address(&row.dst)?) {
         (IpAddr::V4(source), IpAddr::V4(destination)) if row.layout & 7 == layout::V4 => {
+            if options.len() > IPV4_OPTIONS_MAX || !options.len().is_multiple_of(4) {
+                return Err("more IPv4 options than there can be, or a part of a word".into());
+            }
             let step = row.ip_id.cast_unsigned();
             let identification = own.identification().wrapping_add(step);
             own.learn_identification(identification);

@@ -15,12 +15,12 @@ use strata_node::{Collector, CollectorOutcome, CollectorSpec, Outlet, Tell, log_
 use strata_sandbox::Owner;
 use strata_wire::{Printable, grouped};
 
+use crate::address::{address, networks};
 use crate::confined::SandboxArgs;
 use crate::logging::{self, LoggingArgs};
 use crate::output::refuse;
 use crate::record;
 use crate::signals::Signals;
-use crate::telemetry::{address, networks};
 use crate::text::{self, count_of};
 
 /// Port of exported packets, if none is given.
@@ -113,7 +113,11 @@ fn listen(args: &Args) -> Result<CollectorSpec> {
     let listen: SocketAddr = address("--listen", &args.listen, PORT)?;
     Ok(CollectorSpec {
         listen,
-        allowed: listens_to(listen, networks(&args.allow)?, args.key_file.as_ref())?,
+        allowed: listens_to(
+            listen,
+            networks("--allow", &args.allow)?,
+            args.key_file.as_ref(),
+        )?,
         key_file: args.key_file.clone(),
         packets_max: args.count,
         // A log has its own opinion of each packet.

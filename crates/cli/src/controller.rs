@@ -11,11 +11,11 @@ use strata_control::client::ControllerClient;
 use strata_node::{ControllerSpec, ENROL_TOKEN, Waker, run_controller};
 use strata_wire::{Printable, PrintableJson, grouped};
 
+use crate::address::address;
 use crate::confined::SandboxArgs;
 use crate::logging::{self, LoggingArgs};
 use crate::output::{refuse, standard};
 use crate::signals::Signals;
-use crate::telemetry::address;
 use crate::text::count_of;
 
 /// TCP port of a controller, if none is given.

@@ -19,11 +19,11 @@ use strata_control::client::ControllerClient;
 use strata_node::{CollectedFrom, Collector, CollectorSpec, Notice, Outlet, Tell};
 use strata_wire::Printable;
 
+use crate::address::{address, networks};
 use crate::collector::{PORT, listens_to};
 use crate::logging;
 use crate::output::{refuse, standard};
 use crate::signals::stop_on_signal;
-use crate::telemetry::{address, networks};
 use crate::text::filter;
 
 /// The name that it is called by.
@@ -251,7 +251,7 @@ fn capture(args: &Args, only: Option<u32>) -> Result<()> {
     let wanted: Vec<String> = wanted.cloned().collect();
     let spec = CollectorSpec {
         listen,
-        allowed: listens_to(listen, networks(&allow)?, key_file.as_ref())?,
+        allowed: listens_to(listen, networks("--allow", &allow)?, key_file.as_ref())?,
         packets_max: None,
         comments: true,
         key_file,

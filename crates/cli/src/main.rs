@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stderr)]
 
+mod address;
 mod agent;
 mod ask;
 mod bounded;

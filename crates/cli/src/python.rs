@@ -70,7 +70,10 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Result<()> {
         .context("cannot run the package `strata`")?;
     match status.code() {
         Some(0) => Ok(()),
-        Some(code) => Err(Ended(u8::try_from(code).unwrap_or(1)).into()),
+        Some(code) => {
+            let code = u8::try_from(code).context("the exit status of the package `strata`")?;
+            Err(Ended(code).into())
+        }
         None => bail!("the package `strata` was ended by a signal"),
     }
 }

@@ -31,10 +31,10 @@ use tracing::{info, warn};
 pub(crate) use interfaces::{RingsArg, percent};
 pub(crate) use log::{DiskWay, GroupArgs, rotate_bytes};
 
+use crate::address::address;
 use crate::logging::{self, HAPPENED, LoggingArgs};
 use crate::output::{refuse, standard};
 use crate::signals::{Signals, end_with_parent};
-use crate::telemetry::address;
 use crate::text;
 
 /// How often signals are checked and the progress is updated.

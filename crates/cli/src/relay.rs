@@ -1,11 +1,10 @@
 //! `strata relay`: memory for switches, written to disk.
 
 use std::io::Write;
-use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use strata_node::RelaySpec;
 use strata_relay::protocol::{BLOCK_BYTES, BLOCK_UNIT};
 use strata_relay::secret::Secret;
@@ -13,6 +12,7 @@ use strata_relay::tls::{RelayTls, TlsFiles};
 use strata_relay::{CONTROL_PORT, RelayOptions};
 use strata_wire::{grouped, human_bytes};
 
+use crate::address::address;
 use crate::logging::{self, LoggingArgs};
 use crate::output::{refuse, standard};
 use crate::record::{DiskWay, GroupArgs, rotate_bytes};
@@ -144,28 +144,6 @@ pub(crate) struct Args {
     pub(crate) logging: LoggingArgs,
 }
 
-fn listen(text: &str) -> Result<SocketAddr> {
-    let bare = text.trim_matches(['[', ']']);
-    // An IPv6 address has colons of its own.
-    let (host, port) = match text.rsplit_once(':') {
-        Some((host, port)) if bare.parse::<Ipv6Addr>().is_err() => {
-            let Ok(port) = port.parse::<u16>() else {
-                return Err(refuse(format!(
-                    "--listen {text}: '{port}' is not a port: write HOST or HOST:PORT, with a port \
-                     from 1 to 65535"
-                )));
-            };
-            (host.trim_matches(['[', ']']), port)
-        }
-        _ => (bare, CONTROL_PORT),
-    };
-    let mut found = (host, port).to_socket_addrs();
-    let first = found.as_mut().ok().and_then(Iterator::next);
-    first.with_context(|| {
-        format!("--listen {text}: no address is known for '{host}': write one of this machine's")
-    })
-}
-
 /// The relay that the command line describes.
 fn spec(args: &Args) -> Result<RelaySpec> {
     let options = options(args)?;
@@ -195,7 +173,7 @@ fn spec(args: &Args) -> Result<RelaySpec> {
 
 /// Its addresses, memory and block files.
 fn options(args: &Args) -> Result<RelayOptions> {
-    let mut options = RelayOptions::new(listen(&args.listen)?);
+    let mut options = RelayOptions::new(address("--listen", &args.listen, CONTROL_PORT)?);
     options.block_bytes = usize::try_from(text::bytes(&args.block_size)?)?;
     let bytes = options.block_bytes;
     if !BLOCK_BYTES.contains(&bytes) || !bytes.is_multiple_of(BLOCK_UNIT) {

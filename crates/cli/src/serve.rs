@@ -1,20 +1,20 @@
 //! `strata serve`: the operator's page.
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-use ipnet::IpNet;
 use strata_node::sandbox;
 use strata_serve::{Login, Role, Spec, TlsFiles, serve};
 use strata_store::{Log, MANIFEST_NAME};
 use strata_wire::Printable;
 use tracing::{info, warn};
 
+use crate::address::networks;
 use crate::confined::{self, SandboxArgs};
 use crate::key::KeyArgs;
 use crate::logging::LoggingArgs;
@@ -160,7 +160,7 @@ impl Args {
             ));
         }
         Ok(Login::Proxy {
-            networks: self.networks()?,
+            networks: networks("--trust-proxy", &self.trust_proxy)?,
             header: header.to_ascii_lowercase(),
             role: self.proxy_role.into(),
         })
@@ -220,18 +220,6 @@ impl Args {
         let named = || format!("--state {}: cannot make this directory", dir.display());
         made.with_context(named)?;
         Ok(Some(dir.clone()))
-    }
-
-    fn networks(&self) -> Result<Vec<IpNet>> {
-        let network = |text: &String| {
-            let address = || text.parse::<IpAddr>().map(IpNet::from);
-            text.parse::<IpNet>().or_else(|_| address()).map_err(|_| {
-                refuse(format!(
-                    "--trust-proxy {text}: write a network (192.0.2.0/24) or an address"
-                ))
-            })
-        };
-        self.trust_proxy.iter().map(network).collect()
     }
 
     fn spec(&self) -> Result<Spec> {

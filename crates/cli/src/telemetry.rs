@@ -18,17 +18,14 @@ mod run;
 mod shown;
 mod snapshot;
 
-use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use strata_control::config::{Config, ControlConfig};
 use strata_node::TelemetryApiSpec;
 
 use crate::logging::LoggingArgs;
 use crate::output::refuse;
-
-pub(crate) use run::networks;
 
 /// Arguments of `strata telemetry`.
 #[derive(Debug, clap::Args)]
@@ -119,24 +116,4 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Command::Snapshot(args) => snapshot::run(args),
         Command::Generate(args) => generate::run(args),
     }
-}
-
-/// `HOST` or `HOST:PORT`, as the first address that it has.
-pub(crate) fn address(option: &str, text: &str, port: u16) -> Result<SocketAddr> {
-    let bare = text.trim_matches(['[', ']']);
-    // An IPv6 address has colons of its own.
-    let (host, port) = match text.rsplit_once(':') {
-        Some((host, port)) if bare.parse::<Ipv6Addr>().is_err() => {
-            let Ok(port) = port.parse::<u16>() else {
-                return Err(refuse(format!(
-                    "{option} {text}: '{port}' is not a port: write HOST or HOST:PORT"
-                )));
-            };
-            (host.trim_matches(['[', ']']), port)
-        }
-        _ => (bare, port),
-    };
-    let mut found = (host, port).to_socket_addrs();
-    let first = found.as_mut().ok().and_then(Iterator::next);
-    first.with_context(|| format!("{option} {text}: no address is known for '{host}'"))
 }

@@ -7,7 +7,7 @@ use strata_capture::live::{CUT_BYTES_MIN, Contention, ContentionReading, FlowSam
 use strata_control::contention::{Cores, GivenWay};
 use strata_control::cpu::{CpuState, adjust};
 use strata_control::{Controller, CpuStatus, ShortStatus};
-use strata_wire::FlowShare;
+use strata_wire::{FlowShare, exact};
 
 /// How often CPU use is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -78,8 +78,8 @@ impl Governor {
         if share != before {
             // The kernel's clock begins in 1970 and ends in 2262.
             let since = SystemTime::now().duration_since(UNIX_EPOCH);
-            let since = since.map_or(0, |since| since.as_nanos());
-            sampler.set(share, u64::try_from(since).expect("before 2262"));
+            let since = since.expect("the clock is after 1970");
+            sampler.set(share, exact::<u64>(since.as_nanos()));
         }
         let status = budget.map(|budget| CpuStatus {
             budget,

@@ -13,8 +13,7 @@ pub(crate) const SECOND_NS: u64 = 1_000_000_000;
 /// Now, ns since 1970.
 pub(crate) fn now_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let ns = since.map_or(0, |since| since.as_nanos());
-    clamped(ns)
+    clamped(since.expect("the clock is after 1970").as_nanos())
 }
 
 /// Now, RFC 3339.

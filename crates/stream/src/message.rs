@@ -8,7 +8,8 @@ mod stripe;
 use strata_wire::exact;
 
 pub use stripe::{
-    Answer, HEADER_ENTRY_LEN, HEADERS_MAX, PAGES_MAX, PIECE_LEN_MAX, Request, STREAMS_MAX, Sizes,
+    ALL_STREAMS, Answer, HEADER_ENTRY_LEN, HEADERS_MAX, PAGES_MAX, PIECE_LEN_MAX, Request,
+    STREAMS_MAX, Sizes,
 };
 
 use crate::{Cursor, RECORD_LEN_MAX};

@@ -315,7 +315,7 @@ impl Running {
                     "{}: {} not sent{}",
                     to.name,
                     count_of(to.unsent, "datagram"),
-                    why.unwrap_or_default()
+                    why.as_deref().unwrap_or("")
                 );
             }
         }

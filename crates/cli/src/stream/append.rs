@@ -346,8 +346,8 @@ fn print(closed: &Closed) -> Result<()> {
         standard(),
         "{} appended{}{}",
         text::count_of(closed.records, "record"),
-        bytes.unwrap_or_default(),
-        end.unwrap_or_default(),
+        bytes.as_deref().unwrap_or(""),
+        end.as_deref().unwrap_or(""),
     )?;
     Ok(())
 }

@@ -9,11 +9,11 @@ use strata_node::{HostedSpec, StreamServeSpec};
 use strata_relay::tls::{RelayTls, TlsFiles};
 use strata_wire::grouped;
 
+use crate::address::address;
 use crate::logging::{self, LoggingArgs};
 use crate::output::{refuse, standard};
 use crate::record::GroupArgs;
 use crate::signals::stop_on_signal;
-use crate::telemetry::address;
 use crate::text;
 
 /// The port, if none is given.

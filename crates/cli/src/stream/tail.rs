@@ -347,7 +347,7 @@ pub(super) fn say_what_is_missing(unread: Unread, cursor: Option<&str>) {
         text::warn(&format!(
             "{}the page there was deleted before it was read, and perhaps others after it: how many records \
              that were is not known (a cursor that is kept, --cursor @NAME, counts them)",
-            cursor.unwrap_or_default()
+            cursor.as_deref().unwrap_or("")
         ));
     }
 }

@@ -221,11 +221,11 @@ pub(super) fn list(args: &ListArgs) -> Result<()> {
     }
     let mut cursor = store.cursor(list);
     // What is there when it begins; of its oldest entries, more may be gone than was ever to be read.
-    let last = args.last.map_or(usize::MAX, exact::<usize>);
+    let last = args.last.map(exact::<usize>);
     let mut entries = VecDeque::new();
     store.read(&mut cursor, |bytes| {
         entries.push_back(shown::entry(kind, bytes));
-        if entries.len() > last {
+        if last.is_some_and(|last| entries.len() > last) {
             entries.pop_front();
         }
     });

@@ -10,8 +10,9 @@ use strata_relay::CONTROL_PORT;
 use strata_relay::secret::Secret;
 use strata_wire::grouped;
 
+use super::ApiArgs;
 use super::run::fade;
-use super::{ApiArgs, address};
+use crate::address::address;
 use crate::logging::{self, LoggingArgs};
 use crate::output::{refuse, standard};
 use crate::record::GroupArgs;

@@ -17,8 +17,8 @@ use strata_dta::protocol::{Flags, Report, UDP_PORT};
 use strata_dta::reporter::{Reporter, ReporterOptions};
 use strata_wire::{LinkType, Meta, exact, grouped, mix64};
 
-use super::address;
 use super::fat_tree::FatTree;
+use crate::address::address;
 use crate::output::{refuse, standard};
 use crate::signals::stop_on_signal;
 use crate::{bounded, text};

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use ipnet::IpNet;
 use strata_dta::protocol::UDP_PORT;
 use strata_node::{
     CollectorsSpec, Fade, FadeOptions, TELEMETRY_COLLECTORS_MAX, TelemetryLayout, TelemetrySpec,
@@ -16,7 +15,8 @@ use strata_relay::CONTROL_PORT;
 use strata_relay::secret::Secret;
 use strata_wire::grouped;
 
-use super::{ApiArgs, address};
+use super::ApiArgs;
+use crate::address::{address, networks};
 use crate::logging::{self, LoggingArgs};
 use crate::output::{refuse, standard};
 use crate::record::GroupArgs;
@@ -182,20 +182,6 @@ pub(super) struct Args {
     pub(super) logging: LoggingArgs,
 }
 
-/// Networks, or single addresses, of `--allow`.
-pub(crate) fn networks(texts: &[String]) -> Result<Vec<IpNet>> {
-    let network = |text: &String| {
-        let network = text.parse::<IpNet>();
-        let address = || text.parse::<std::net::IpAddr>().map(IpNet::from);
-        network.or_else(|_| address()).map_err(|_| {
-            refuse(format!(
-                "--allow {text}: write a network (192.0.2.0/24) or an address"
-            ))
-        })
-    };
-    texts.iter().map(network).collect()
-}
-
 /// How counters become smaller, from the two options that say it.
 pub(super) fn fade(reset: Option<u64>, halve: Option<u64>) -> Result<Option<FadeOptions>> {
     let reset = reset.map(|every| (Fade::Reset, every));
@@ -263,7 +249,7 @@ fn spec(args: &Args) -> Result<TelemetrySpec> {
     let listen = address("--listen", &args.listen, UDP_PORT)?;
     let int = args.int.as_deref();
     let int = int.map(|int| address("--int", int, INT_PORT)).transpose()?;
-    let allowed = networks(&args.allow)?;
+    let allowed = networks("--allow", &args.allow)?;
     for (option, address) in [("--listen", Some(listen)), ("--int", int)] {
         let open = address.filter(|address| !address.ip().is_loopback() && allowed.is_empty());
         if let Some(address) = open {

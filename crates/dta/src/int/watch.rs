@@ -9,6 +9,8 @@
 
 use serde::Deserialize;
 
+use strata_wire::exact;
+
 use crate::flow_event::{FLOW_EVENT_LEN_MAX, FlowEvent, FlowEventKind};
 use crate::hash::KeyHasher;
 use crate::key::{FiveTuple, Key};
@@ -174,7 +176,7 @@ impl Sums {
                     false => FlowEventKind::SlowAtLeast,
                 },
                 // More than 32 bits are 4 s of ns.
-                value: u32::try_from(row.latency).map_or(u32::MAX, |latency| latency),
+                value: exact(row.latency.min(u64::from(u32::MAX))),
                 flow: row.flow,
             };
             let mut data = Vec::with_capacity(FLOW_EVENT_LEN_MAX);

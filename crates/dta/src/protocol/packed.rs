@@ -231,10 +231,14 @@ impl<'a> Packet<'a> {
     }
 }
 
+/// A postcard's path length, where its hop does not know it.
+const PATH_LEN_UNKNOWN: u8 = 0;
+
 /// Hop, path length if it is known, and value of a postcard, after its key.
 #[inline(always)]
 pub(crate) fn postcard(rest: &[u8]) -> (u8, Option<u8>, u32) {
-    (rest[0], (rest[1] > 0).then_some(rest[1]), held32(rest, 2))
+    let path_len = Some(rest[1]).filter(|&len| len != PATH_LEN_UNKNOWN);
+    (rest[0], path_len, held32(rest, 2))
 }
 
 /// What the header of a datagram says, to be written; its reports follow one by one.
@@ -388,7 +392,7 @@ impl Repr {
                 value,
             } => {
                 out.extend_from_slice(key);
-                out.extend_from_slice(&[hop, path_len.map_or(0, |len| len)]);
+                out.extend_from_slice(&[hop, path_len.unwrap_or(PATH_LEN_UNKNOWN)]);
                 out.extend_from_slice(&value.to_be_bytes());
             }
         }

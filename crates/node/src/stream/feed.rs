@@ -92,8 +92,7 @@ impl std::fmt::Debug for StreamFeed {
 /// The time.
 pub(super) fn unix_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    // A clock before 1970 says 1970.
-    since.map_or(0, |since| clamped(since.as_nanos()))
+    clamped(since.expect("the clock is after 1970").as_nanos())
 }
 
 impl StreamFeed {

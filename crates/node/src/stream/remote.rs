@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use strata_store::DiskFile;
-use strata_stream::message::{Answer, PAGES_MAX, PIECE_LEN_MAX, Request, STREAMS_MAX};
+use strata_stream::message::{ALL_STREAMS, Answer, PAGES_MAX, PIECE_LEN_MAX, Request, STREAMS_MAX};
 use strata_stream::{Geometry, PAGE_HEADER_LEN};
 use strata_sys::disk::Pending;
 use strata_wire::exact;
@@ -288,7 +288,7 @@ impl Remote {
     pub(super) fn headers(&self, stream: Option<u64>) -> io::Result<Vec<(u32, HeaderBytes)>> {
         let mut headers: Vec<(u32, HeaderBytes)> = Vec::new();
         let mut next = Some(0);
-        let stream = stream.map_or(0, |stream| stream);
+        let stream = stream.unwrap_or(ALL_STREAMS);
         while let Some(from) = next {
             let request = Request::Headers { stream, from };
             self.conversation().ask(&request, |answer| {

@@ -9,6 +9,8 @@ pub const PIECE_LEN_MAX: usize = 1 << 20;
 pub const PAGES_MAX: u32 = 1 << 22;
 /// Streams of a directory that has such stripes, at most: they are named in one message.
 pub const STREAMS_MAX: usize = 1 << 17;
+/// In [`Request::Headers`], instead of a stream's id: the pages of all streams, and free ones.
+pub const ALL_STREAMS: u64 = 0;
 /// Headers of pages in an answer, at most.
 pub const HEADERS_MAX: usize = 1 << 10;
 /// Bytes of a header in an answer: the page's number u32, whether its file goes so far u8, the page's first 64 bytes.
@@ -48,7 +50,7 @@ pub enum Request<'a> {
     },
     /// Headers of a stream's pages.
     Headers {
-        /// The stream's id; 0: of all pages.
+        /// The stream's id, or [`ALL_STREAMS`].
         stream: u64,
         /// From this page on.
         from: u32,

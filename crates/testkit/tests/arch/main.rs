@@ -49,6 +49,8 @@ struct Debt {
     fallbacks: BTreeMap<String, usize>,
     /// Modules of a crate that need each other, one group a line: `crate: a b c`.
     cycles: BTreeSet<String>,
+    /// The same of a crate's rooms: modules of its root with all that is below them.
+    rooms: BTreeSet<String>,
 }
 
 fn rules() -> Rules {
@@ -130,8 +132,8 @@ fn crates_use_what_is_on_their_floor_or_below() {
     );
 }
 
-#[test]
-fn modules_of_a_crate_do_not_need_each_other() {
+/// The files of each product crate.
+fn by_crate() -> BTreeMap<String, Vec<SourceFile>> {
     let mut by_crate = BTreeMap::<String, Vec<SourceFile>>::new();
     for file in sources() {
         by_crate
@@ -139,36 +141,51 @@ fn modules_of_a_crate_do_not_need_each_other() {
             .or_default()
             .push(file);
     }
+    by_crate
+}
+
+/// Groups of modules that need each other, one a line, if the first `depth` names of a module's path tell modules apart.
+fn cycles(depth: usize) -> BTreeSet<String> {
     let mut cycles = BTreeSet::new();
-    for (name, files) in &by_crate {
+    for (name, files) in &by_crate() {
         let modules: BTreeSet<&[String]> =
             files.iter().map(|file| file.module.as_slice()).collect();
-        let mut graph = DiGraphMap::<usize, ()>::new();
-        let number: BTreeMap<&[String], usize> = modules.iter().copied().zip(0..).collect();
+        let mut graph = DiGraphMap::<&[String], ()>::new();
         for file in files {
+            let user = &file.module[..file.module.len().min(depth)];
             for path in file.uses(&modules) {
+                let used = &path[..path.len().min(depth)];
                 // A module and its submodules belong together; so does the root, which only
                 // re-exports.
-                let inside = path.starts_with(&file.module) || file.module.starts_with(path);
-                if !inside && !path.is_empty() && !file.module.is_empty() {
-                    graph.add_edge(number[file.module.as_slice()], number[path], ());
+                let inside = used.starts_with(user) || user.starts_with(used);
+                if !inside && !used.is_empty() && !user.is_empty() {
+                    graph.add_edge(user, used, ());
                 }
             }
         }
-        let names: Vec<String> = modules.iter().map(|module| module.join("::")).collect();
         for group in tarjan_scc(&graph).iter().filter(|group| group.len() > 1) {
-            let mut group: Vec<&str> = group.iter().map(|&n| names[n].as_str()).collect();
+            let mut group: Vec<String> = group.iter().map(|module| module.join("::")).collect();
             group.sort_unstable();
             cycles.insert(format!("{name}: {}", group.join(" ")));
         }
     }
-    let advice = "move what both need into a module of its own";
-    hold(
-        "modules that need each other",
-        &cycles,
-        &rules().debt.cycles,
-        advice,
-    );
+    cycles
+}
+
+/// What modules, or rooms, that need each other should do.
+const APART: &str = "move what both need into a module of its own";
+
+#[test]
+fn modules_of_a_crate_do_not_need_each_other() {
+    let owed = rules().debt.cycles;
+    let found = cycles(usize::MAX);
+    hold("modules that need each other", &found, &owed, APART);
+}
+
+#[test]
+fn rooms_of_a_crate_do_not_need_each_other() {
+    let owed = rules().debt.rooms;
+    hold("rooms that need each other", &cycles(1), &owed, APART);
 }
 
 #[test]
@@ -187,7 +204,7 @@ fn the_impossible_is_not_turned_into_zero_or_the_maximum() {
             .collect()
     };
     hold(
-        "unwrap_or(0), unwrap_or(MAX) and unwrap_or_default()",
+        "unwrap_or(0), unwrap_or(MAX), unwrap_or_default(), map_or(0, |x| x), and impossible values that become a number",
         &lines(&found),
         &lines(&owed),
         "convert checked, return an error, or assert with expect(\"why it cannot be\")",

@@ -4,6 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use proc_macro2::{TokenStream, TokenTree};
+use syn::parse::Parser as _;
+use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
 
 /// A file of a product crate, without its tests.
@@ -13,7 +16,8 @@ pub(crate) struct SourceFile {
     pub(crate) path: String,
     /// The module it is: empty for the root.
     pub(crate) module: Vec<String>,
-    /// `unwrap_or(0)`, `unwrap_or(MAX)`, `unwrap_or_default()`.
+    /// `unwrap_or(0)`, `unwrap_or(MAX)`, `unwrap_or_default()`, the same as `map_or(0, |x| x)`, and whatever else a failed
+    /// conversion or a clock before 1970 becomes.
     pub(crate) fallbacks: usize,
     pub(crate) has_unsafe: bool,
     pub(crate) sleeps: bool,
@@ -156,6 +160,61 @@ fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(of_tests)
 }
 
+/// The expressions of a macro's arguments, or of the groups of tokens within, as far as they are some.
+fn expressions_of(tokens: TokenStream) -> Vec<syn::Expr> {
+    let parsed = Punctuated::<syn::Expr, syn::Token![,]>::parse_terminated.parse2(tokens.clone());
+    if let Ok(list) = parsed {
+        return list.into_iter().collect();
+    }
+    let groups = tokens.into_iter().filter_map(|token| match token {
+        TokenTree::Group(group) => Some(expressions_of(group.stream())),
+        _ => None,
+    });
+    groups.flatten().collect()
+}
+
+/// `|x| x`, `u64::from`, `Into::into`, `identity`.
+fn is_identity(function: &syn::Expr) -> bool {
+    match function {
+        syn::Expr::Closure(closure) => match (closure.inputs.first(), &*closure.body) {
+            (Some(syn::Pat::Ident(input)), syn::Expr::Path(body)) => {
+                body.path.is_ident(&input.ident)
+            }
+            _ => false,
+        },
+        syn::Expr::Path(path) => path.path.segments.last().is_some_and(|last| {
+            ["from", "into", "identity", "exact"]
+                .iter()
+                .any(|name| last.ident == name)
+        }),
+        _ => false,
+    }
+}
+
+/// A conversion that may fail, or a difference of times that may be negative: `u8::try_from(x)`, `x.try_into()`,
+/// `now.duration_since(then)`, also with `.ok()`.
+fn may_be_impossible(value: &syn::Expr) -> bool {
+    match value {
+        syn::Expr::Call(call) => match &*call.func {
+            syn::Expr::Path(path) => {
+                let last = path.path.segments.last();
+                last.is_some_and(|last| last.ident == "try_from")
+            }
+            _ => false,
+        },
+        syn::Expr::MethodCall(call) if call.method == "ok" => may_be_impossible(&call.receiver),
+        syn::Expr::MethodCall(call) => call.method == "try_into" || call.method == "duration_since",
+        _ => false,
+    }
+}
+
+/// A number, or the largest one.
+fn is_number(value: &syn::Expr) -> bool {
+    let is_literal =
+        matches!(value, syn::Expr::Lit(literal) if matches!(literal.lit, syn::Lit::Int(_)));
+    is_literal || is_fallback(value)
+}
+
 /// `0`, `u64::MAX`.
 fn is_fallback(value: &syn::Expr) -> bool {
     match value {
@@ -201,11 +260,8 @@ impl<'ast> Visit<'ast> for Look {
             .map(|segment| segment.ident.to_string());
         let segments: Vec<String> = segments.collect();
         self.record(&segments);
-        if segments.ends_with(&["thread".into(), "sleep".into()])
-            || segments.ends_with(&["time".into(), "sleep".into()])
-        {
-            self.sleeps = true;
-        }
+        // Also imported by its name.
+        self.sleeps |= segments.last().is_some_and(|last| last == "sleep");
         visit::visit_path(self, path);
     }
 
@@ -220,9 +276,36 @@ impl<'ast> Visit<'ast> for Look {
     }
 
     fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
-        let falls_back = (call.method == "unwrap_or" && call.args.first().is_some_and(is_fallback))
-            || call.method == "unwrap_or_default";
+        let first = call.args.first();
+        let from_nothing = first.is_some_and(is_fallback);
+        let impossible_is_number =
+            || may_be_impossible(&call.receiver) && first.is_some_and(is_number);
+        let method = call.method.to_string();
+        let falls_back = match method.as_str() {
+            "unwrap_or" => from_nothing || impossible_is_number(),
+            "unwrap_or_default" => true,
+            "map_or" => {
+                impossible_is_number() || from_nothing && call.args.last().is_some_and(is_identity)
+            }
+            _ => false,
+        };
         self.fallbacks += usize::from(falls_back);
         visit::visit_expr_method_call(self, call);
+    }
+
+    fn visit_macro(&mut self, called: &'ast syn::Macro) {
+        for expression in expressions_of(called.tokens.clone()) {
+            // What is found is counted, and nothing of the expression is kept.
+            let mut inside = Look {
+                module: self.module.clone(),
+                ..Look::default()
+            };
+            inside.visit_expr(&expression);
+            self.fallbacks += inside.fallbacks;
+            self.has_unsafe |= inside.has_unsafe;
+            self.sleeps |= inside.sleeps;
+            self.paths.append(&mut inside.paths);
+        }
+        visit::visit_macro(self, called);
     }
 }

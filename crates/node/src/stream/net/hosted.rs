@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use strata_store::{Disk, DiskFile, RealDisk};
-use strata_stream::message::{Answer, HEADER_ENTRY_LEN, HEADERS_MAX, PAGES_MAX, Request, Sizes};
+use strata_stream::message::{
+    ALL_STREAMS, Answer, HEADER_ENTRY_LEN, HEADERS_MAX, PAGES_MAX, Request, Sizes,
+};
 use strata_stream::{Geometry, StreamName};
 use strata_wire::exact;
 
@@ -453,7 +455,7 @@ impl Open {
     ) -> Answered<Outcome> {
         entries.clear();
         let wanted: Vec<u32> = match stream {
-            0 => (0..exact(self.pool.count(self.pages.as_ref())?)).collect(),
+            ALL_STREAMS => (0..exact(self.pool.count(self.pages.as_ref())?)).collect(),
             stream => {
                 let owners = (0..).zip(self.pool.owners()?);
                 let own = owners.filter(|&(_, owner)| owner == stream);
