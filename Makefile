@@ -198,8 +198,8 @@ lock:
 	    --python-version 3.11 --generate-hashes --no-header --quiet -o requirements.lock
 
 test-python: python
-	cd python && .venv/bin/ruff check --quiet . && .venv/bin/ruff format --check --quiet .
-	cd python && .venv/bin/pytest --quiet
+	cd python && .venv/bin/ruff check --quiet . ../bench/research && .venv/bin/ruff format --check --quiet . ../bench/research
+	cd python && PYTHONPATH=../bench .venv/bin/pytest --quiet tests ../bench/research/tests
 
 model: build python
 	STRATA_PROGRAM=$(abspath $(STRATA)) $(VENV)/bin/python -m strata default $(LABELLED)/mix-train -o models/default.json
@@ -210,32 +210,35 @@ model: build python
 compare: build python
 	$(STRATA) compare $(LABELLED) --report bench/results/presets.html
 
+# What models are worth on labelled captures, which train and record as users do.
+RESEARCH := STRATA_PROGRAM=$(abspath $(STRATA)) PYTHONPATH=bench $(VENV)/bin/python -m research
+
 # What each group of features buys: bench/results/features.md.
 ablation: build python
-	STRATA_PROGRAM=$(abspath $(STRATA)) $(VENV)/bin/python -m strata ablate $(LABELLED)/mix-train -o bench/results/features
+	$(RESEARCH) ablate $(LABELLED)/mix-train -o bench/results/features
 
 # What models spend a budget of detail on: bench/results/unseen.md.
 unseen: build python
-	STRATA_PROGRAM=$(abspath $(STRATA)) $(VENV)/bin/python -m strata unseen $(LABELLED) \
+	$(RESEARCH) unseen $(LABELLED) \
 	    --shipped models/default.json -o bench/results/unseen
 
 # The same attacks, recorded with a budget of detail: bench/results/kept.md.
 kept: build python
-	STRATA_PROGRAM=$(abspath $(STRATA)) $(VENV)/bin/python -m strata kept $(LABELLED) \
+	$(RESEARCH) kept $(LABELLED) \
 	    -o bench/results/kept
 
 # Trees of other kinds, at the same price: bench/results/frontier.md.
 frontier: build python
-	STRATA_PROGRAM=$(abspath $(STRATA)) $(VENV)/bin/python -m strata frontier $(LABELLED) \
+	$(RESEARCH) frontier $(LABELLED) \
 	    -o bench/results/frontier
 
 # Contended buckets, in simulated time: bench/results/links.md.
 links: build python
-	STRATA_PROGRAM=$(abspath $(STRATA)) $(VENV)/bin/python -m strata links $(LABELLED) -o bench/results/links
+	$(RESEARCH) links $(LABELLED) -o bench/results/links
 
 # Each labelled capture recorded by itself: bench/results/sets.md.
 sets: build python
-	STRATA_PROGRAM=$(abspath $(STRATA)) $(VENV)/bin/python -m strata sets $(LABELLED) \
+	$(RESEARCH) sets $(LABELLED) \
 	    -o bench/results/sets
 
 # The vector code of the data path and the forest with NEON, as user-mode emulation runs it.

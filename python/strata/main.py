@@ -186,69 +186,6 @@ def parser() -> argparse.ArgumentParser:
     default.add_argument("folder", type=Path, help="folder with trace.pcap and labels.csv")
     default.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
 
-    ablate = commands.add_parser(
-        "ablate", help="show the value of each group of features, by training without it"
-    )
-    ablate.add_argument("folder", type=Path, help="folder with trace.pcap and labels.csv")
-    ablate.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="NAME", help="of NAME.json and NAME.md"
-    )
-    ablate.add_argument("--seeds", type=int, default=3, metavar="N", help="repeat this many times")
-    ablate.add_argument("--jobs", type=int, default=2, metavar="N", help="number of threads")
-
-    unseen = commands.add_parser(
-        "unseen", help="show what models spend a budget of detail on, of attacks they have not seen"
-    )
-    unseen.add_argument("folder", type=Path, help="folder of labelled captures")
-    unseen.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="NAME", help="of NAME.json and NAME.md"
-    )
-    unseen.add_argument(
-        "--shipped", type=Path, required=True, metavar="FILE", help="the built-in model"
-    )
-    unseen.add_argument("--jobs", type=int, default=2, metavar="N", help="number of threads")
-
-    kept = commands.add_parser(
-        "kept", help="show what recordings with a budget of detail keep of attacks not seen before"
-    )
-    kept.add_argument("folder", type=Path, help="folder of labelled captures")
-    kept.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="NAME", help="of NAME.json and NAME.md"
-    )
-    kept.add_argument(
-        "--only", nargs="+", default=[], metavar="NAME", help="record only these captures' attacks"
-    )
-    kept.add_argument("--jobs", type=int, default=2, metavar="N", help="number of threads")
-
-    sets = commands.add_parser(
-        "sets", help="show what recordings keep of each labelled capture by itself"
-    )
-    sets.add_argument("folder", type=Path, help="folder of labelled captures")
-    sets.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="NAME", help="of NAME.json and NAME.md"
-    )
-    sets.add_argument("--jobs", type=int, default=2, metavar="N", help="number of threads")
-
-    frontier = commands.add_parser(
-        "frontier", help="show what trees of other kinds would be worth at the same price"
-    )
-    frontier.add_argument("folder", type=Path, help="folder of labelled captures")
-    frontier.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="NAME", help="of NAME.json and NAME.md"
-    )
-    frontier.add_argument(
-        "--seeds", type=int, default=3, metavar="N", help="repeat this many times"
-    )
-
-    links = commands.add_parser(
-        "links", help="show how sketches and presets do on links of 100, 200 and 400 Gb/s"
-    )
-    links.add_argument("folder", type=Path, help="folder of labelled captures")
-    links.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="NAME", help="of NAME.json and NAME.md"
-    )
-    links.add_argument("--jobs", type=int, default=2, metavar="N", help="number of threads")
-
     tune = commands.add_parser("tune", help="search the parameters of a flow cache")
     tune.add_argument("captures", nargs="+", help="capture files to try them on")
     tune.add_argument("--memory", type=int, required=True, metavar="BYTES")
@@ -278,7 +215,7 @@ def _share(text: str) -> float:
     return value
 
 
-def _check_outputs(outputs: Iterable[str | Path | None], inputs: Iterable[str | Path] = ()) -> None:
+def check_outputs(outputs: Iterable[str | Path | None], inputs: Iterable[str | Path] = ()) -> None:
     """Raises `OSError` if one of the files could not be written after the work, or is an
     input."""
     for output in filter(None, outputs):
@@ -294,7 +231,7 @@ def _check_outputs(outputs: Iterable[str | Path | None], inputs: Iterable[str | 
                 raise FileExistsError(f"{path}: is {source}, which is read")
 
 
-def _quiet_libraries() -> None:
+def quiet_libraries() -> None:
     """Warnings of this package are printed as messages; those of libraries are for
     developers, and stay out of users' logs."""
     warnings.filterwarnings("ignore")
@@ -309,7 +246,7 @@ def _quiet_libraries() -> None:
 
 
 def _train(args: argparse.Namespace) -> None:
-    _check_outputs([args.output, args.report], args.snapshots)
+    check_outputs([args.output, args.report], args.snapshots)
     from .training import train
 
     options: dict[str, Any] = {
@@ -362,7 +299,7 @@ def _train(args: argparse.Namespace) -> None:
 
 
 def _learn(args: argparse.Namespace) -> None:
-    _check_outputs([args.output], args.snapshots)
+    check_outputs([args.output], args.snapshots)
     from . import learning
     from .snapshots import load
 
@@ -388,7 +325,7 @@ def _learn(args: argparse.Namespace) -> None:
 
 
 def _evaluate(args: argparse.Namespace) -> None:
-    _check_outputs([args.report], [args.decisions, args.model])
+    check_outputs([args.report], [args.decisions, args.model])
     from . import report
     from .evaluation import evaluate
 
@@ -397,7 +334,7 @@ def _evaluate(args: argparse.Namespace) -> None:
 
 
 def _compare(args: argparse.Namespace) -> None:
-    _check_outputs([args.report])
+    check_outputs([args.report])
     from .presets import compare
 
     presets = args.presets.split(",") if args.presets else None
@@ -413,52 +350,10 @@ def _compare(args: argparse.Namespace) -> None:
 
 
 def _default(args: argparse.Namespace) -> None:
-    _check_outputs([args.output])
+    check_outputs([args.output])
     from .presets import default_model
 
     default_model(args.folder, args.output)
-
-
-def _ablate(args: argparse.Namespace) -> None:
-    _check_outputs([args.output.with_suffix(suffix) for suffix in (".json", ".md")])
-    from .ablation import run
-
-    run(args.folder, args.output, seeds=args.seeds, jobs=args.jobs)
-
-
-def _unseen(args: argparse.Namespace) -> None:
-    _check_outputs([args.output.with_suffix(suffix) for suffix in (".json", ".md")])
-    from .unseen import in_markdown, run
-
-    print(in_markdown(run(args.folder, args.output, args.shipped, args.jobs)))
-
-
-def _kept(args: argparse.Namespace) -> None:
-    _check_outputs([args.output.with_suffix(suffix) for suffix in (".json", ".md")])
-    from .kept import in_markdown, run
-
-    print(in_markdown(run(args.folder, args.output, args.jobs, args.only)))
-
-
-def _sets(args: argparse.Namespace) -> None:
-    _check_outputs([args.output.with_suffix(suffix) for suffix in (".json", ".md")])
-    from .sets import in_markdown, run
-
-    print(in_markdown(run(args.folder, args.output, args.jobs)))
-
-
-def _frontier(args: argparse.Namespace) -> None:
-    _check_outputs([args.output.with_suffix(suffix) for suffix in (".json", ".md")])
-    from .frontier import in_markdown, run
-
-    print(in_markdown(run(args.folder, args.output, args.seeds)))
-
-
-def _links(args: argparse.Namespace) -> None:
-    _check_outputs([args.output.with_suffix(suffix) for suffix in (".json", ".md")])
-    from .links import run
-
-    run(args.folder, args.output, jobs=args.jobs)
 
 
 def _tune(args: argparse.Namespace) -> None:
@@ -481,7 +376,7 @@ def _tune(args: argparse.Namespace) -> None:
 
 
 def _flows(args: argparse.Namespace) -> None:
-    _check_outputs([args.output], [*args.flows, *args.test])
+    check_outputs([args.output], [*args.flows, *args.test])
     from . import flows
 
     judged = flows.train(
@@ -493,19 +388,13 @@ def _flows(args: argparse.Namespace) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Runs a command; ends the process with a message on errors that users can cause."""
     args = parser().parse_args(arguments)
-    _quiet_libraries()
+    quiet_libraries()
     commands = {
         "train": _train,
         "learn": _learn,
         "evaluate": _evaluate,
         "compare": _compare,
         "default": _default,
-        "ablate": _ablate,
-        "unseen": _unseen,
-        "kept": _kept,
-        "sets": _sets,
-        "frontier": _frontier,
-        "links": _links,
         "tune": _tune,
         "flows": _flows,
     }

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from strata import ablation, report, training
+from strata import report, training
 from strata.evaluation import Decisions, evaluate, judge, precision_at, stability_index
 from strata.main import main
 from strata.model import Bins, split_json, stretch
@@ -98,22 +98,6 @@ def test_no_flow_is_on_both_sides_of_a_fold(snapshots):
 def test_each_default_feature_is_in_one_group():
     grouped = [feature for group in GROUPS.values() for feature in group]
     assert sorted(grouped) == sorted(training.FEATURES)
-
-
-def test_ablation_finds_the_group_that_decides(snapshots, monkeypatch):
-    data = load([snapshots])
-    groups = {"size": ("size",), "flags": ("tcp_flags",), "counts": ("packets",)}
-    monkeypatch.setattr(ablation, "FEATURES", FEATURES)
-    monkeypatch.setattr(ablation, "LEFT_OUT", ())
-    monkeypatch.setattr(ablation, "GROUPS", groups)
-    figures = ablation.ablate(data, seeds=(1, 2), jobs=1, progress=False)
-    bought = {row["without"]: row["bought"] for row in figures["rows"]}
-    assert bought["all"] == 0
-    assert bought["size"] > 0.3
-    # The others are dice.
-    assert abs(bought["flags"]) < 0.1
-    assert abs(bought["counts"]) < 0.1
-    assert "| size | `size` |" in ablation.in_markdown({**HEAD, **figures}, "make")
 
 
 def test_the_best_depth_is_chosen(snapshots):

@@ -21,11 +21,12 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from strata import learning, program
+from strata.snapshots import SnapshotError, Snapshots
+from strata.training import Options, Trainer
+
 from . import cases as cases_module
-from . import learning, program
 from .cases import BUDGET, FIRST, RANDOM, RELATED, TRAINED_ON
-from .snapshots import SnapshotError, Snapshots
-from .training import Options, Trainer
 
 BUILT_IN, TRAINED, LEARNT = "built-in", "trained by bytes", "learnt and trained"
 ALONE, DEFAULT = "no scores", "built-in, no budget"

@@ -1,6 +1,6 @@
 """Figures of captures by themselves."""
 
-from strata import sets
+from research import sets
 
 
 def test_a_set_has_a_row_for_each_side():

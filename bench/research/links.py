@@ -21,12 +21,14 @@ import pyarrow.parquet as pq
 from pyarrow import compute
 from tqdm import tqdm
 
-from . import links_report, program
-from . import snapshots as snapshots_module
+from strata import program
+from strata import snapshots as snapshots_module
+from strata.model import dumps
+from strata.presets import PRESETS
+from strata.snapshots import BENIGN, Snapshots
+
+from . import links_report
 from .kept import packets_of
-from .model import dumps
-from .presets import PRESETS
-from .snapshots import BENIGN, Snapshots
 
 WINDOW_MS = 35
 # TitanLog Table IV, at 100 Gb/s: flows active at a time, packets per second.

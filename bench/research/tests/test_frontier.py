@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-
-from strata import frontier
+from research import frontier
 
 
 def noisy(rng, rows=600, features=4):

@@ -6,8 +6,7 @@ import subprocess
 
 import numpy as np
 import pytest
-
-from strata import kept, links, links_report
+from research import kept, links, links_report
 
 
 def test_what_has_no_bucket_is_judged_by_itself():

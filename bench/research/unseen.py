@@ -17,11 +17,12 @@ import numpy as np
 from sklearn.metrics import roc_auc_score
 from tqdm import tqdm
 
+from strata import learning
+from strata.snapshots import BENIGN, Snapshots
+from strata.training import DOUBT_WEIGHT, Options, Trainer
+
 from . import cases as cases_module
-from . import learning
 from .cases import BUDGET, FIRST, RANDOM, RELATED, TRAINED_ON
-from .snapshots import BENIGN, Snapshots
-from .training import DOUBT_WEIGHT, Options, Trainer
 
 POISON = (0.01, 0.1)
 SHIPPED, DOUBTING = "shipped, no doubt", "shipped"

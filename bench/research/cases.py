@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from . import program, standins
-from . import snapshots as snapshots_module
-from .folds import first_half
-from .snapshots import BENIGN, Snapshots
+from strata import program
+from strata import snapshots as snapshots_module
+from strata.folds import first_half
+from strata.snapshots import BENIGN, Snapshots
+
+from . import standins
 
 BUDGET = 0.1
 TRAINED_ON = "mix-train"

@@ -5,8 +5,7 @@ import shutil
 import subprocess
 
 import pytest
-
-from strata import standins
+from research import standins
 
 
 @pytest.fixture(scope="module")

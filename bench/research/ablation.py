@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from .presets import Workshop
-from .snapshots import Snapshots
-from .training import DEPTH, FEATURES, GROUPS, SHAPES, Options, Trainer, macro_f1
+from strata.presets import Workshop
+from strata.snapshots import Snapshots
+from strata.training import DEPTH, FEATURES, GROUPS, SHAPES, Options, Trainer, macro_f1
 
 # No features by default; what cross-validation within one capture makes of them.
 LEFT_OUT = ("source_port", "destination_port", "ttl", "tos")

@@ -17,10 +17,10 @@ import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from tqdm import tqdm
 
-from .model import Bins
-from .presets import Workshop
-from .snapshots import Snapshots
-from .training import FEATURES, macro_f1
+from strata.model import Bins
+from strata.presets import Workshop
+from strata.snapshots import Snapshots
+from strata.training import FEATURES, macro_f1
 
 TIME_COMPRESSION, WINDOW_MS = 1000.0, 10
 # TitanLog's preset on this task: its share of attack packets found, and of right alarms.

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
+from research import cases, kept
 
-from strata import cases, kept
 from strata.snapshots import Snapshots
 
 

@@ -1,0 +1,1 @@
+"""What models are worth: see `__main__`."""
