@@ -1,7 +1,4 @@
 //! What is left of a log after crashes and damage, on a virtual disk that drops unsynced data.
-#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
-
-mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,7 +10,7 @@ use strata_store::{About, Disk, Log, Loss, Recorder, RecorderOptions, Select, St
 use strata_testkit_disk::SimDisk;
 use strata_wire::{Interface, KeepKind, Ledger, LinkType, Meta, mix64};
 
-use common::{content, empty, push, read, ts_ns};
+use crate::common::{content, empty, push, read, ts_ns};
 
 const PACKETS: u64 = 3_000;
 

@@ -1,5 +1,4 @@
 //! An export decodes each record once, reads each block once, and keeps one order across tiers.
-#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use std::sync::Arc;
 

@@ -1,8 +1,5 @@
 //! Searching by index: the same blocks as by looking into the summary of every block, whatever the
 //! index looks like.
-#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +11,7 @@ use strata_store::{
 use strata_testkit_disk::SimDisk;
 use strata_wire::{AddressFamily, FlowHasher, Ledger, Meta, mix64};
 
-use common::{empty, push, read, ts_ns};
+use crate::common::{empty, push, read, ts_ns};
 
 /// More than two groups.
 const BLOCKS: u64 = 300;

@@ -1,5 +1,4 @@
 //! Blocks in flight to a file, by each way of writing them.
-#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use strata_store::{Disk, RealDisk, WriteQueue};
 use strata_testkit_disk::SimDisk;

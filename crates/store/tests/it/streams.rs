@@ -1,5 +1,4 @@
 //! Streams of a relay's log.
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
 //! Records captures into logs in memory, and reads exports back.
-#![allow(dead_code, reason = "each test uses some of it")]
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

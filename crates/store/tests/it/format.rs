@@ -1,9 +1,5 @@
 //! The bytes of a log against the offsets in `docs/formats/block-file.md`, read without any of the
 //! code that writes them.
-#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
-
-#[allow(dead_code, reason = "each test uses some of it")]
-mod common;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +9,9 @@ use strata_store::{About, Disk, Log, Recorder, RecorderOptions, checkpoint_name,
 use strata_testkit_disk::SimDisk;
 use strata_wire::{KeepKind, Ledger};
 
-const DOCS: &str = include_str!("../../../docs/formats/block-file.md");
+use crate::common;
+
+const DOCS: &str = include_str!("../../../../docs/formats/block-file.md");
 
 /// Fields of the byte map that follows a line in the documentation: offset and size, by name.
 fn map_after(line: &str) -> HashMap<&'static str, (usize, usize)> {

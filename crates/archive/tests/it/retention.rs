@@ -1,8 +1,5 @@
 //! What age deletes, and what it does not: files being written, damaged ones, and those without
 //! packets.
-#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
-
-mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,6 +16,8 @@ use strata_testkit::data_dir;
 use strata_testkit_disk::SimDisk;
 use strata_testkit_disk::small::{self, about, packet, write};
 use strata_wire::{KeepKind, Ledger};
+
+use crate::common;
 
 const DAY: u64 = 86_400_000_000_000;
 /// When packets arrive: long ago.

@@ -1,7 +1,4 @@
 //! Bytes of a log changed anywhere: `verify` reports them, and nobody gets a wrong packet.
-#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -19,7 +16,7 @@ use strata_testkit::data_dir;
 use strata_testkit_disk::SimDisk;
 use strata_wire::mix64;
 
-use common::{Packet, model, read, record};
+use crate::common::{Packet, model, read, record};
 
 /// Changes to each file.
 const CHANGES: u64 = 12;

@@ -3,7 +3,6 @@
 //! `old-log` was recorded by that program from three captures: header-only packets promoted by
 //! look-back, packets cut by a snap length and by a policy, several interfaces, options, packets
 //! without a time, other pcapng blocks. `old-log.pcapng` is what it exported.
-#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

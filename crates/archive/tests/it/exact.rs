@@ -1,7 +1,4 @@
 //! What was compacted comes back exactly, from every test capture.
-#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
-
-mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +12,7 @@ use strata_testkit_disk::SimDisk;
 use strata_wire::dissect::dissect;
 use strata_wire::{Endpoint, FlowShare, KeepKind, LinkType, TunnelKey, ip_addr};
 
-use common::{Capture, Packet, exported, model, record, record_headers};
+use crate::common::{Capture, Packet, exported, model, record, record_headers};
 
 #[test]
 fn compacted_packets_are_the_same_to_the_byte_in_every_capture() {

@@ -1,5 +1,4 @@
 //! Packets whose interface or verdict no block defines are counted, and said to be left out.
-#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -1,8 +1,5 @@
 //! The columns as seen from outside: the schema and coding of the Parquet files, all values in
 //! them, and flows as CSV, JSON and IPFIX. A log at rest outlives the code that wrote it.
-#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
-
-mod common;
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -16,7 +13,7 @@ use strata_store::{Disk, FileKind, Log};
 use strata_testkit::{check_golden, data_dir, format_captures};
 use strata_testkit_disk::SimDisk;
 
-use common::{model, record};
+use crate::common::{model, record};
 
 /// Captures that use everything columns can hold: ICMP, IPv6, tunnels, fragments, non-IP packets.
 fn log() -> (SimDisk, Log) {

@@ -1,7 +1,4 @@
 //! Exports of logs with many interleaved flows: the bytes read grow with the packets.
-#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,7 +14,7 @@ use strata_store::{Disk, FileKind, Log};
 use strata_testkit_disk::SimDisk;
 use strata_wire::{Interface, LinkType, mix64};
 
-use common::{model, read, record};
+use crate::common::{Packet, model, read, record};
 
 const FLOWS: u64 = 3_000;
 /// Enough for 36 members of the payload file.
@@ -77,7 +74,7 @@ fn at_rest(recorded: &SimDisk, key: Option<&Identities>, place: Option<&str>) ->
 }
 
 /// Exports all packets, with this much memory for those that wait.
-fn exported(disk: Arc<dyn Disk>, memory_bytes: usize, find: &Find<'_>) -> Vec<common::Packet> {
+fn exported(disk: Arc<dyn Disk>, memory_bytes: usize, find: &Find<'_>) -> Vec<Packet> {
     let log = Log::on(disk).unwrap();
     let mut out = tempfile::NamedTempFile::new().unwrap();
     let options = ExportOptions {

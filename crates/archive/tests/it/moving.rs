@@ -1,7 +1,4 @@
 //! The object tier: each part is in one place, wherever a move is interrupted.
-#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
-
-mod common;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +10,7 @@ use strata_query::Find;
 use strata_store::{Disk, Log};
 use strata_testkit_disk::SimDisk;
 
-use common::{Packet, compacted, exported};
+use crate::common::{Packet, compacted, exported};
 
 /// On a test disk, all names are treated alike.
 const STORE: &str = "s3://bucket/sensor-7";

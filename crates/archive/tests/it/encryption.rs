@@ -1,7 +1,4 @@
 //! Encrypted logs: readable with the key, unreadable without, and never half changed.
-#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
-
-mod common;
 
 use std::sync::Arc;
 
@@ -12,7 +9,7 @@ use strata_store::{Disk, FileKind, Log};
 use strata_testkit::{data_dir, format_captures};
 use strata_testkit_disk::SimDisk;
 
-use common::{Capture, compacted, exported, model, record};
+use crate::common::{Capture, compacted, exported, model, record};
 
 fn opened(sim: &SimDisk, key: Option<&Identities>) -> Log {
     let disk = ClearDisk::new(Arc::new(sim.clone()), key.cloned());

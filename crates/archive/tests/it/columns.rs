@@ -1,8 +1,5 @@
 //! What follows from the declaration of columns: `docs/formats/archive.md`, and rows of block
 //! files, of which only the requested columns are made.
-#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
-
-mod common;
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -19,7 +16,7 @@ use strata_store::{Damage, Disk, Log, Select};
 use strata_testkit::{check_golden, data_dir, workspace_root};
 use strata_testkit_disk::SimDisk;
 
-use common::{model, record};
+use crate::common::{model, record};
 
 /// The columns of a table, as documented.
 fn described(table: Table) -> String {

@@ -1,9 +1,6 @@
 //! A full disk, at every single write, on a virtual disk and on small real ones: a recording
 //! continues or ends as configured, and the log holds what was reported as written.
-#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 #![allow(clippy::print_stderr, reason = "says why it did not run")]
-
-mod common;
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -21,7 +18,7 @@ use strata_testkit::may_use_kernel;
 use strata_testkit_disk::SimDisk;
 use strata_wire::Ledger;
 
-use common::{empty, push, read};
+use crate::common::{empty, push, read};
 
 const PACKETS: u64 = 1_000;
 

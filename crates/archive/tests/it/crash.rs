@@ -1,7 +1,4 @@
 //! Compaction and retention, interrupted at every step.
-#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
-
-mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +10,7 @@ use strata_store::{Disk, DiskFile, DiskLayer, Log};
 use strata_testkit::data_dir;
 use strata_testkit_disk::SimDisk;
 
-use common::{Packet, exported, model, record, record_protected};
+use crate::common::{Packet, compacted, exported, model, read, record, record_protected};
 
 /// A log of two recordings and several block files.
 fn recorded() -> SimDisk {
@@ -327,7 +324,7 @@ fn no_room_is_made_of_what_a_policy_protects() {
     assert_eq!(classes, [PROTECTED]);
     let filter = Filter::parse("udp port 53").unwrap();
     let kept = log.archive().parts.iter().find(|part| part.recording == 1);
-    let dns = common::read(&path).packets;
+    let dns = read(&path).packets;
     let program = filter.compile(strata_wire::LinkType(dns[0].1)).unwrap();
     let dns = dns
         .iter()
@@ -392,7 +389,7 @@ fn what_it_works_on_when_it_is_stopped_is_as_before() {
 /// Told to stop, it keeps what is complete; the next one does the rest.
 #[test]
 fn what_is_compacted_before_it_is_stopped_stays_so() {
-    let whole = common::compacted(None);
+    let whole = compacted(None);
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
     let path = data_dir().join("labelled/cic2017-sqli/trace.pcap");
     for mode in ["default", "log-all"] {
