@@ -123,8 +123,9 @@ fn a_time_to_come_is_waited_for() {
         let mut appender = streams.appender(&[]);
         let mut stdin = appender.stdin.take().unwrap();
         let mut early = 0;
-        // Times are to 10 ms, and one of linked records is that of its page, or when it is read.
-        while SystemTime::now() < begin - Duration::from_millis(20) {
+        // Times are to 10 ms, and one of linked records is that of its page, or when it is read; a line has the
+        // time at which it is read from the pipe, on a busy machine some time after it was written.
+        while SystemTime::now() < begin - Duration::from_millis(500) {
             writeln!(stdin, "early {early}").unwrap();
             early += 1;
             thread::sleep(Duration::from_millis(10));
