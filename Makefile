@@ -171,7 +171,7 @@ attack: tools
 
 # `make test` has half a minute of it.
 soak:
-	STRATA_CHURN=$(or $(SECONDS),600) $(CARGO) test --locked --quiet -p strata-cli --test agents_churn -- --nocapture
+	STRATA_CHURN=$(or $(SECONDS),600) $(CARGO) test --locked --quiet -p strata-cli --test it agents::churn -- --nocapture
 
 # `make test` has a thousandth of it. Some minutes.
 nvme: verbs

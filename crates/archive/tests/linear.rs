@@ -1,6 +1,10 @@
 //! Work on a log grows linearly with its files.
+//!
+//! A binary of its own: its allocator counts.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
+#[allow(dead_code, reason = "`it` uses the rest")]
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::sync::Arc;

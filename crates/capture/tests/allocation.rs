@@ -1,4 +1,6 @@
 //! The hot path does not allocate.
+//!
+//! A binary of its own: its allocator counts.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use std::io::Write;

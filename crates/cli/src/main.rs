@@ -8,7 +8,7 @@ mod ask;
 mod bounded;
 mod collector;
 #[cfg(test)]
-#[path = "../tests/common/commands.rs"]
+#[path = "../tests/it/common/commands.rs"]
 mod commands;
 mod compact;
 mod confined;

@@ -1,4 +1,6 @@
 //! Captures of as many interfaces as pcapng allows.
+//!
+//! A binary of its own: it counts the CPU time of all programs that its process has started.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use std::fs;

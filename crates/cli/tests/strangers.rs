@@ -1,7 +1,10 @@
 //! What strangers who reach the API's port can do to a recording: nothing.
+//!
+//! A binary of its own: it raises the limit of descriptors of its process, which programs inherit.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
-mod common;
+#[path = "it/common/recording.rs"]
+mod recording;
 
 use std::fs;
 use std::io::{Read, Write};
@@ -10,7 +13,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::wait_for;
+use recording::wait_for;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use strata_testkit::data_dir;
 

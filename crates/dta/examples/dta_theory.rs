@@ -2,7 +2,7 @@
 //! `cargo run --release -p strata-dta --example dta_theory [RUNS]`.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "prints a table")]
 
-#[path = "../tests/monte_carlo/mod.rs"]
+#[path = "../tests/it/monte_carlo/mod.rs"]
 mod monte_carlo;
 
 use monte_carlo::{HOPS, LOADS, Observed, SWITCHES, key_write, postcarding, wrong_with_32_bits};

@@ -18,7 +18,7 @@
 #![allow(clippy::cast_precision_loss, reason = "figures to read")]
 #![allow(clippy::unwrap_used, reason = "a failed step ends it")]
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/it/common/mod.rs"]
 mod common;
 
 use std::collections::HashMap;

@@ -71,7 +71,7 @@
 //!
 //! # Known differences from libpcap
 //!
-//! The oracle test (`tests/oracle.rs`) lists and counts them.
+//! The oracle test (`tests/it/oracle.rs`) lists and counts them.
 //!
 //! - libpcap's optimiser drops loads whose result it does not need, and so accepts
 //!   short packets that its unoptimised program rejects: `net ::/0`, or `tcp[100] = 0 or

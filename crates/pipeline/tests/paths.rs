@@ -1,7 +1,10 @@
 //! All data paths write the same log, byte for byte, however packets are batched.
+//!
+//! A binary of its own: `make neon` links it for ARM, where the libpcap that `it` needs may be missing.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 #![allow(clippy::print_stdout, reason = "says which paths this machine has not")]
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::collections::BTreeMap;

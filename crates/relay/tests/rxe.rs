@@ -1,5 +1,7 @@
 //! Against a foreign RDMA stack: Linux' Soft-RoCE (rdma_rxe) in a guest under QEMU's software
 //! emulation. [`GuestTest`] builds and boots it.
+//!
+//! A binary of its own: it starts itself again in the guest's namespace.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 #![allow(clippy::print_stderr, reason = "says what was done")]
 

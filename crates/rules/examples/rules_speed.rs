@@ -17,7 +17,7 @@ use strata_rules::{AnswerId, BATCH, PacketFields, Rule, RuleClassifier, RuleSet}
 use support::classbench::{self, Kind};
 use support::peers::{MaskArrays, MegaflowForm, Megaflows, PeerStats, Tuples};
 
-#[path = "../tests/support/mod.rs"]
+#[path = "../tests/it/support/mod.rs"]
 mod support;
 
 const CACHE: usize = 1_000;

@@ -1,4 +1,6 @@
 //! Which system calls threads of a restricted process are refused, and what still works.
+//!
+//! A binary of its own: a restriction of its process or of a child's cannot be taken back.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 #![allow(unsafe_code)]
 

@@ -3,7 +3,7 @@
 //! runs it with forged records alone.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
-#[path = "../tests/common/lossy.rs"]
+#[path = "../tests/it/lossy.rs"]
 mod lossy;
 
 use std::process::ExitCode;

@@ -1,6 +1,8 @@
 //! A real NVMe controller, QEMU's, driven by `strata_stream::nvme`: from a process in a guest, and by
 //! RDMA from outside it. The disk is a file here, so what is on it is seen without the controller.
 //! `STRATA_NVME=COMMANDS` runs more of them (20,000).
+//!
+//! A binary of its own: it starts itself again in the guest's namespace.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 #![allow(clippy::print_stderr, reason = "says what was done")]
 

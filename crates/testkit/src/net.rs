@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -15,14 +16,16 @@ pub struct Namespace {
 
 impl Namespace {
     /// Makes a namespace whose name starts with `prefix`, without IPv6, so that only the test sends
-    /// anything in it.
+    /// anything in it. Tests of one process may use the same prefix at a time.
     ///
     /// # Panics
     ///
     /// If it cannot be made: see [`may_use_kernel`](crate::may_use_kernel).
     #[must_use]
     pub fn new(prefix: &str) -> Self {
-        let name = format!("{prefix}-{}", std::process::id());
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{prefix}-{}-{number}", std::process::id());
         let namespace = Self { name };
         namespace.run_outside(&["netns", "add", &namespace.name]);
         namespace.enter(|| {

@@ -2,6 +2,8 @@
 //! own, with a single test.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
+#[allow(dead_code, reason = "`it` uses the rest")]
+#[path = "it/common/mod.rs"]
 mod common;
 
 use common::{DESTINATION, assert_cuts_agree, ethernet, inner, ip4, packet, udp};

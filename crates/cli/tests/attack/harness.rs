@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Once};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -125,9 +125,7 @@ pub(crate) fn siege<S: Site>(role: &str, attacks: &[Attack<S>]) {
 
 /// A separate network for an attack; several attacks run at a time.
 pub(crate) fn network() -> Namespace {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let namespace = Namespace::new(&format!("strata-attack-{number}"));
+    let namespace = Namespace::new("strata-attack");
     namespace.ip("link set lo up");
     namespace
 }

@@ -15,13 +15,16 @@
 //! A new role is a [`harness::Site`] and a test with its list of attacks: a test compares them with the
 //! list of commands.
 //!
+//! A binary of its own: it raises the limit of descriptors of its process, which programs inherit, and all
+//! of its tests share a budget of time.
+//!
 //! Environment, all optional: `STRATA_ATTACK_SECONDS` (30) is shared by all attacks, each of which
 //! runs at least once; `STRATA_ATTACK_SEED` repeats random choices; `STRATA_ATTACK_ONLY` is a part
 //! of an attack's name; `STRATA_ATTACK_PROGRAM` is another build of the program.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 #![allow(clippy::print_stderr, reason = "says what it does")]
 
-#[path = "../common/commands.rs"]
+#[path = "../it/common/commands.rs"]
 mod commands;
 mod compact;
 mod harness;

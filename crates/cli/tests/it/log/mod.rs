@@ -1,0 +1,8 @@
+//! What a log keeps, what is read from it, and what is learned from it.
+
+mod ids;
+mod model;
+mod object_tier;
+mod outputs;
+mod reasons;
+mod rest;

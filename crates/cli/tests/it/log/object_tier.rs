@@ -1,0 +1,356 @@
+//! The object tier as a user sees it: another directory, and a real object store.
+#![allow(clippy::print_stderr, reason = "says why it did not run")]
+
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use strata_testkit::{data_dir, workspace_root};
+
+use crate::common::program::{failed, ok, record, refused, strata};
+
+const BUCKET: &str = "traffic";
+const DIRS: [&str; 5] = ["packets", "flows", "payload", "meta", "sums"];
+
+/// A log of a trace, compacted, and its export.
+fn compacted(dir: &Path, trace: &str, compact: &[&str]) -> PathBuf {
+    let log = dir.join("log");
+    let trace = data_dir().join("labelled").join(trace).join("trace.pcap");
+    ok(strata()
+        .args(["record", "--mode", "log-all", "-r"])
+        .arg(trace)
+        .arg("-o")
+        .arg(&log));
+    ok(strata().arg("compact").arg(&log).args(compact));
+    log
+}
+
+/// Every file in a directory and below.
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).into_iter().flatten() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+fn files_of_parts(log: &Path) -> usize {
+    DIRS.iter().map(|dir| files(&log.join(dir)).len()).sum()
+}
+
+/// An S3 server with a bucket, whose objects are files in a directory.
+struct Server {
+    child: Child,
+    dir: tempfile::TempDir,
+    port: u16,
+}
+
+impl Server {
+    /// `None` where no server is available.
+    fn start() -> Option<Self> {
+        let installed = workspace_root().join("target/tools/versitygw");
+        let program = if installed.exists() {
+            installed
+        } else {
+            PathBuf::from("versitygw")
+        };
+        let dir = tempfile::tempdir().unwrap();
+        for name in [&format!("objects/{BUCKET}"), "about"] {
+            std::fs::create_dir_all(dir.path().join(name)).unwrap();
+        }
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        let child = Command::new(program)
+            .args(["--access", "somebody", "--secret", "secret", "--quiet"])
+            .arg("--port")
+            .arg(format!("127.0.0.1:{port}"))
+            .args(["posix", "--sidecar"])
+            .arg(dir.path().join("about"))
+            .arg(dir.path().join("objects"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let Ok(child) = child else {
+            let why = "versitygw is missing: run `make tools`, which needs Go";
+            assert!(std::env::var_os("CI").is_none(), "{why}");
+            eprintln!("not run: {why}");
+            return None;
+        };
+        let server = Self { child, dir, port };
+        let until = Instant::now() + Duration::from_secs(20);
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(Instant::now() < until, "the server does not answer");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Some(server)
+    }
+
+    fn strata(&self, secret: &str) -> Command {
+        let mut command = strata();
+        command
+            .env(
+                "AWS_ENDPOINT_URL",
+                format!("http://127.0.0.1:{}", self.port),
+            )
+            .env("AWS_REGION", "us-east-1")
+            .env("AWS_ACCESS_KEY_ID", "somebody")
+            .env("AWS_SECRET_ACCESS_KEY", secret);
+        command
+    }
+
+    fn ask(&self) -> Command {
+        self.strata("secret")
+    }
+
+    fn objects(&self) -> Vec<PathBuf> {
+        files(&self.dir.path().join("objects").join(BUCKET))
+    }
+
+    fn stop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn export(mut command: Command, log: &Path, rest: &[&str]) -> Vec<u8> {
+    let output = command
+        .args(["export", "-w", "-"])
+        .arg(log)
+        .args(rest)
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {stderr}");
+    output.stdout
+}
+
+#[test]
+fn a_log_in_an_object_store_is_used_as_before() {
+    let Some(mut server) = Server::start() else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let log = compacted(dir.path(), "mix-test", &[]);
+    let filter = ["tcp port 443"];
+    let before = export(strata(), &log, &[]);
+    let found = export(strata(), &log, &filter);
+    let url = format!("s3://{BUCKET}/sensor-7");
+    let moved = |to: &[&str]| ok(server.ask().arg("move").arg(&log).args(to));
+    assert!(moved(&["--to", &url, "--older-than", "9999w"]).starts_with("moved 0 parts"));
+    let text = moved(&["--to", &url]);
+    assert!(text.contains("67 690 packets"), "{text}");
+    assert_eq!(files_of_parts(&log), 0, "nothing is left here");
+    let largest = server
+        .objects()
+        .iter()
+        .map(|file| file.metadata().unwrap().len())
+        .max();
+    assert!(
+        largest.unwrap() > 5 << 20,
+        "one that is sent in parts: {largest:?}"
+    );
+
+    assert!(export(server.ask(), &log, &[]) == before);
+    assert!(export(server.ask(), &log, &filter) == found);
+    assert!(ok(server.ask().arg("verify").arg(&log)).contains("67 690 packets"));
+    let info = ok(server.ask().arg("info").arg(&log));
+    assert!(info.contains("67 690 of them moved elsewhere"), "{info}");
+
+    // Denied access and damage are reported.
+    let denied = failed(server.strata("wrong").args(["export", "-w", "-"]).arg(&log));
+    assert!(
+        denied.contains(&url) && denied.contains("AWS_SECRET_ACCESS_KEY"),
+        "{denied}"
+    );
+    let object = server
+        .objects()
+        .into_iter()
+        .find(|file| file.ends_with("00000001.parquet"));
+    let object = object.unwrap();
+    let mut bytes = std::fs::read(&object).unwrap();
+    let at = bytes.len() / 2;
+    bytes[at] ^= 1;
+    std::fs::write(&object, &bytes).unwrap();
+    let damage = failed(server.ask().arg("verify").arg(&log));
+    let offset = format!("offset {}", at / 65_536 * 65_536);
+    assert!(
+        damage.contains(&url) && damage.contains(&offset),
+        "{damage}"
+    );
+    bytes[at] ^= 1;
+    std::fs::write(&object, &bytes).unwrap();
+
+    let text = moved(&["--back"]);
+    assert!(text.contains("67 690 packets"), "{text}");
+    assert!(server.objects().is_empty(), "{:?}", server.objects());
+    assert!(export(strata(), &log, &[]) == before);
+
+    // Without its store a log is not lost: nothing is deleted, and the error says what is wrong.
+    moved(&["--to", &url]);
+    let objects = server.objects().len();
+    server.stop();
+    let unreachable = failed(server.ask().args(["export", "-w", "-"]).arg(&log));
+    assert!(
+        unreachable.contains(&url) && unreachable.contains("AWS_ENDPOINT_URL"),
+        "{unreachable}"
+    );
+    ok(server.ask().arg("compact").arg(&log));
+    let pruned = server
+        .ask()
+        .args(["prune", "--keep", "1d", "--yes"])
+        .arg(&log)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&pruned.stderr);
+    assert!(
+        pruned.status.success() && text.contains("does not answer"),
+        "{text}"
+    );
+    assert_eq!(server.objects().len(), objects);
+}
+
+#[test]
+fn what_is_encrypted_moves_as_it_is_beside_a_compaction() {
+    let Some(server) = Server::start() else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let key = dir.path().join("one.key");
+    let key = key.to_str().unwrap();
+    let public = ok(strata().args(["key", "new", key]));
+    let log = compacted(dir.path(), "cic2017-sqli", &["--encrypt-to", public.trim()]);
+    let before = export(strata(), &log, &["--key", key]);
+    let flows = export(strata(), &log, &["--key", key, "-F", "csv"]);
+    let url = format!("s3://{BUCKET}/one/two");
+    // As it runs alongside a recording, once.
+    ok(server
+        .ask()
+        .arg("compact")
+        .arg(&log)
+        .args(["--move-to", &url]));
+    assert_eq!(files_of_parts(&log), 0);
+    for object in server.objects() {
+        let encrypted = object
+            .extension()
+            .is_some_and(|extension| extension == "age");
+        assert!(
+            encrypted
+                || object
+                    .extension()
+                    .is_some_and(|extension| extension == "crc")
+        );
+    }
+    assert!(export(server.ask(), &log, &["--key", key]) == before);
+    assert!(export(server.ask(), &log, &["--key", key, "-F", "csv"]) == flows);
+    let other = dir.path().join("two.key");
+    let other = other.to_str().unwrap();
+    let public = ok(strata().args(["key", "new", other]));
+    ok(strata()
+        .args(["key", "rotate"])
+        .arg(&log)
+        .args(["--old", key, "--new", public.trim()]));
+    assert!(export(server.ask(), &log, &["--key", other]) == before);
+    let verified = ok(server.ask().arg("verify").arg(&log).args(["--key", other]));
+    assert!(verified.contains("94 packets"), "{verified}");
+    let pruned = ok(server
+        .ask()
+        .args(["prune", "--keep", "1d", "--yes"])
+        .arg(&log));
+    assert!(pruned.starts_with("deleted"), "{pruned}");
+    assert_eq!(server.objects().len(), 0, "the newest part goes too");
+}
+
+#[test]
+fn another_disk_needs_no_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = compacted(dir.path(), "cic2017-sqli", &[]);
+    let before = export(strata(), &log, &[]);
+    let cold = dir.path().join("cold");
+    let url = format!("file://{}", cold.display());
+    ok(strata().arg("move").arg(&log).args(["--to", &url]));
+    assert_eq!(files_of_parts(&log), 0);
+    assert!(!files(&cold).is_empty());
+    assert!(export(strata(), &log, &[]) == before);
+    // Another log does not interfere.
+    let second = dir.path().join("second");
+    std::fs::create_dir(&second).unwrap();
+    let second = compacted(&second, "cic2017-sqli", &[]);
+    let taken = failed(strata().arg("move").arg(&second).args(["--to", &url]));
+    assert!(taken.contains("a prefix of its own"), "{taken}");
+    assert!(export(strata(), &log, &[]) == before);
+    ok(strata().arg("move").arg(&log).arg("--back"));
+    assert!(files(&cold).is_empty());
+    assert!(export(strata(), &log, &[]) == before);
+    let unknown = refused(strata().arg("move").arg(&log).args(["--to", "ftp://a/b"]));
+    assert!(unknown.contains("s3://BUCKET/PREFIX"), "{unknown}");
+    for within in ["", "/packets/new"] {
+        let url = format!("file://{}{within}", log.display());
+        let itself = refused(strata().arg("move").arg(&log).args(["--to", &url]));
+        assert!(itself.contains("lies in the log"), "{itself}");
+    }
+    assert!(export(strata(), &log, &[]) == before);
+}
+
+#[test]
+fn a_store_that_does_not_answer_holds_no_compaction_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = compacted(dir.path(), "cic2017-sqli", &[]);
+    // Nobody listens there.
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let watch = strata()
+        .env("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{port}"))
+        .env("AWS_ACCESS_KEY_ID", "somebody")
+        .env("AWS_SECRET_ACCESS_KEY", "secret")
+        .arg("compact")
+        .arg(&log)
+        .args(["--watch", "1s", "--move-to", "s3://traffic/sensor-7"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut watch = Running(watch.unwrap());
+    let trace = data_dir().join("labelled/cic2017-sqli/trace.pcap");
+    ok(&mut record(trace, &log));
+    let until = Instant::now() + Duration::from_secs(60);
+    let is_block_file = |file: &PathBuf| file.extension().is_some_and(|ending| ending == "strata");
+    while files(&log.join("blocks")).iter().any(is_block_file) {
+        assert!(
+            Instant::now() < until,
+            "what was recorded meanwhile is not compacted"
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    watch.0.kill().unwrap();
+    let mut said = String::new();
+    let mut stderr = watch.0.stderr.take().unwrap();
+    std::io::Read::read_to_string(&mut stderr, &mut said).unwrap();
+    assert!(
+        said.contains("not moved") && said.contains("s3://traffic/sensor-7"),
+        "{said}"
+    );
+}
+
+/// Ended when the test ends.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

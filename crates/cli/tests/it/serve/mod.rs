@@ -1,0 +1,14 @@
+//! `strata serve` over HTTP, as a browser uses it: on real logs, compared with what tcpdump, tshark
+//! and other subcommands say of the same; and as strangers use it.
+
+mod beside;
+mod framing;
+mod hostile;
+mod http;
+mod logins;
+mod logs;
+mod padding;
+mod recordings;
+mod saved;
+mod trust;
+mod would;
