@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde::{Deserialize, Serialize};
-use strata_exporter::MasterKey;
+use strata_auth::keys::MasterKey;
 
 use crate::document::{Candidate, DocumentError, DocumentFile, Documents};
 use crate::limits::AGENTS_MAX;

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
+use strata_auth::secret::Secret;
+use strata_auth::tls::{ServerTls, TlsFiles};
 use strata_node::RelaySpec;
 use strata_relay::protocol::{BLOCK_BYTES, BLOCK_UNIT};
-use strata_relay::secret::Secret;
-use strata_relay::tls::{RelayTls, TlsFiles};
 use strata_relay::{CONTROL_PORT, RelayOptions};
 use strata_wire::{grouped, human_bytes};
 
@@ -193,7 +193,7 @@ fn options(args: &Args) -> Result<RelayOptions> {
             key,
             authority,
         };
-        options.tls = Some(RelayTls::new(&files)?);
+        options.tls = Some(ServerTls::new(&files)?);
     }
     options.secret = args.secret_file.as_deref().map(Secret::read).transpose()?;
     let is_open = options.tls.is_none() && options.secret.is_none() && !args.insecure;

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
+use strata_auth::secret::Secret;
+use strata_auth::tls::{ClientTls, TlsFiles};
 use strata_node::DestinationSpec;
 use strata_rdma::OnLoss;
-use strata_relay::secret::Secret;
-use strata_relay::tls::{SwitchTls, TlsFiles};
 use strata_relay::{LinkOptions, MemoryFrom, Transport};
 use strata_sandbox::User;
 use strata_store::About;
@@ -186,7 +186,7 @@ impl LinkArgs {
                 key,
                 authority,
             };
-            options.tls = Some(SwitchTls::new(&files)?);
+            options.tls = Some(ClientTls::new(&files)?);
         }
         options.secret = self.secret_file.as_deref().map(Secret::read).transpose()?;
         options.insecure = self.insecure;

@@ -14,7 +14,7 @@ use rustls_pki_types::ServerName;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use strata_agent::{Assignment, Enrol, Enrolled, Renew, Report};
-use strata_tls::authority::CONTROLLER;
+use strata_auth::authority::CONTROLLER;
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;

@@ -3,7 +3,7 @@
 use strata_agent::{
     AgentStatus, Applied, Assignment, DocumentFile, Enrol, Enrolled, Renew, Report, Rollout,
 };
-use strata_tls::authority::Fingerprint;
+use strata_auth::authority::Fingerprint;
 use tokio::sync::watch;
 
 /// Why a controller refuses a request.

@@ -164,7 +164,7 @@ impl ControlConfig {
             return Ok(None);
         };
         let tls = match (&self.tls_cert, &self.tls_key) {
-            (Some(certificate), Some(key)) => Some(strata_tls::server(
+            (Some(certificate), Some(key)) => Some(strata_auth::tls::server(
                 certificate,
                 key,
                 self.tls_ca.as_deref(),
@@ -214,7 +214,7 @@ pub enum EndpointError {
     },
     /// A certificate or key cannot be used.
     #[error(transparent)]
-    Tls(#[from] strata_tls::TlsError),
+    Tls(#[from] strata_auth::tls::TlsError),
 }
 
 /// Alerts about unrequested events. The journal records these events in any case.

@@ -21,7 +21,7 @@
 //!   code, ports, kind  fields with a code; what kind of packet a record is of
 //!   fields, shape  IPv4 or IPv6 with TCP, UDP or ICMP as fields, and back; the usual ones
 //!   sums        their checksums
-//! seal          datagrams encrypted and authenticated: keys, sealing, opening
+//! seal          datagrams encrypted and authenticated: sealing, opening
 //! packets       packets as datagrams and back, in pieces where they are longer
 //! announcement  names of host and interface
 //! vxlan         the header before a packet in VXLAN
@@ -48,8 +48,5 @@ pub use datagram::{
 pub use destination::{Channel, Destination, ParseDestinationError};
 pub use headers::{Header, HeaderReader, HeaderWriter, Label, TooLong};
 pub use packets::{PACKET_MAX, PacketReader, PacketWriter};
-pub use seal::{
-    IdentityKey, MasterKey, Opener, ParseKeysError, SALT_LEN, SEALED_MORE, SealError, SealKeys,
-    Sealer, identity_in, is_sealed,
-};
+pub use seal::{Opener, SEALED_MORE, SealError, Sealer, identity_in, is_sealed};
 pub use sequence::{Sequence, SequenceCounters};

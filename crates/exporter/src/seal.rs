@@ -1,28 +1,24 @@
 //! Datagrams that are encrypted and authenticated (docs/formats/export.md): nobody without a key reads,
 //! changes, forges or repeats them.
 //!
-//! Keys come from each other by HKDF: that of an identity from a master key, that of a sender's run from the
-//! identity's and a random salt. So a sender that has the keys of its own identities cannot stand for others;
+//! Keys are [`strata_auth::keys`]. A sender that has the keys of its own identities cannot stand for others;
 //! and since each run has a key of its own and numbers its datagrams, no nonce is ever used twice.
 
-mod keys;
 mod opener;
 
 use std::fmt;
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use strata_auth::keys::{IdentityKey, SALT_LEN};
 use strata_wire::layout;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-pub use keys::{IdentityKey, MasterKey, ParseKeysError, SealKeys};
 pub use opener::{Opener, SealError};
 
 /// "Strata, encrypted".
 const MAGIC: [u8; 2] = *b"SE";
 const VERSION: u8 = 1;
-/// Bytes of a run's salt.
-pub const SALT_LEN: usize = 16;
 const HEAD_LEN: usize = size_of::<Head>();
 const TAG_LEN: usize = 16;
 /// Bytes that a sealed datagram has more than the datagram in it.
@@ -61,12 +57,6 @@ layout!(
 
 fn identity_of(bytes: [u8; 3]) -> u32 {
     u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0])
-}
-
-fn identity_bytes(identity: u32) -> [u8; 3] {
-    let [low, middle, high, zero] = identity.to_le_bytes();
-    assert_eq!(zero, 0, "identities have 24 bits");
-    [low, middle, high]
 }
 
 /// Whether a datagram says that it is sealed.
@@ -118,7 +108,7 @@ impl Sealer {
             head: Head {
                 magic: MAGIC,
                 version: VERSION,
-                identity: identity_bytes(key.identity()),
+                identity: key.identity_bytes(),
                 reserved: 0.into(),
                 key: key.id().into(),
                 salt,

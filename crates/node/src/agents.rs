@@ -22,14 +22,14 @@ use strata_agent::{
     AgentStatus, Applied, Assignment, Change, DocumentFile, Enrol, Enrolled, Registry,
     RegistryError, Renew, Report, Rollout,
 };
+use strata_auth::authority::{Authority, Fingerprint, Issued, write_private};
+use strata_auth::keys::MasterKey;
 use strata_control::agents::{AgentsRefused, AgentsService};
 use strata_control::api::{Admit, Endpoints, TcpEndpoint, serve_agents};
 use strata_control::client::CONTROLLER_SOCKET;
 use strata_control::config::read_keys;
 use strata_control::watch;
-use strata_exporter::MasterKey;
 use strata_sandbox::{Owner, SocketFile, make_secret_dir, read_secret};
-use strata_tls::authority::{Authority, Fingerprint, Issued, write_private};
 
 use crate::error::{At as _, NodeError, Result};
 use crate::log_dir::warn_if_shared;

@@ -22,11 +22,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ipnet::IpNet;
 use rustix::thread::CapabilitySet;
+use strata_auth::keys::SealKeys;
 use strata_capture::{PacketRef, PcapNgWriter, WriteError};
 use strata_control::config::read_keys;
 use strata_exporter::{
     Announcement, Datagram, FormatError, Header, HeaderReader, Kind, Label, Opener, PacketReader,
-    SealKeys, is_sealed,
+    is_sealed,
 };
 use strata_filter::Filter;
 use strata_sandbox::{Owner, Role};

@@ -90,7 +90,7 @@ pub enum NodeError {
     Owner(#[from] OwnerError),
     /// A certificate or key cannot be used.
     #[error(transparent)]
-    Tls(#[from] strata_tls::TlsError),
+    Tls(#[from] strata_auth::tls::TlsError),
     /// A Unix socket cannot be created.
     #[error(transparent)]
     Socket(#[from] SocketError),

@@ -93,15 +93,15 @@ pub use spec::{
 };
 pub use stream::{
     Appended, Entry, FeedCounts, FeedWarning, HostedSession, HostedSpec, HostedStripe, Kept,
-    LineRecords, PeerError, SavedCursor, StreamAppender, StreamCheck, StreamClient, StreamDir,
-    StreamError, StreamEvent, StreamFeed, StreamReader, StreamServeOutcome, StreamServeSpec,
-    StreamSpec, StreamStatus, StripeConnection, StripeLink, StripeServer, StripeTls, Unread,
-    Upkeep, WhenFull, check_streams,
+    LineRecords, PeerError, STREAM_PORT, SavedCursor, StreamAppender, StreamCheck, StreamClient,
+    StreamDir, StreamError, StreamEvent, StreamFeed, StreamReader, StreamServeOutcome,
+    StreamServeSpec, StreamSpec, StreamStatus, StripeConnection, StripeLink, StripeServer,
+    StripeTls, Unread, Upkeep, WhenFull, check_streams,
 };
 pub use telemetry::{
-    CollectorError, CollectorsSpec, Counted, EntryKind, Fade, FadeOptions, Found, FoundPath,
-    FrameCounts, GenerationTime, Known, NamedList, TELEMETRY_COLLECTORS_MAX, TelemetryApiSpec,
-    TelemetryCollectorOutcome, TelemetryCollectorSpec, TelemetryCursor, TelemetryLayout,
-    TelemetryOutcome, TelemetrySpec, TelemetryStore, shown, telemetry_status,
+    COLLECTOR_PORT, CollectorError, CollectorsSpec, Counted, EntryKind, Fade, FadeOptions, Found,
+    FoundPath, FrameCounts, GenerationTime, Known, NamedList, TELEMETRY_COLLECTORS_MAX,
+    TelemetryApiSpec, TelemetryCollectorOutcome, TelemetryCollectorSpec, TelemetryCursor,
+    TelemetryLayout, TelemetryOutcome, TelemetrySpec, TelemetryStore, shown, telemetry_status,
 };
 pub use waker::Waker;

@@ -46,7 +46,7 @@ pub use error::StreamError;
 pub(crate) use fed::Fed;
 pub use feed::{FeedCounts, FeedWarning, LineRecords, StreamFeed, WhenFull};
 pub use net::{
-    HostedSession, HostedSpec, HostedStripe, PeerError, StreamClient, StreamEvent,
+    HostedSession, HostedSpec, HostedStripe, PeerError, STREAM_PORT, StreamClient, StreamEvent,
     StreamServeOutcome, StreamServeSpec,
 };
 pub use reader::{Entry, StreamReader, Unread};

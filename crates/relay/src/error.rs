@@ -2,6 +2,7 @@
 
 use std::io;
 
+use strata_auth::tls::TlsError;
 use strata_rdma::Failure;
 use strata_store::StoreError;
 use strata_wire::Printable;
@@ -54,14 +55,6 @@ pub enum RelayError {
         peer: String,
         /// Its version.
         theirs: u8,
-    },
-    /// The shared secret is unusable.
-    #[error("{file}: {problem}")]
-    Secret {
-        /// The file.
-        file: String,
-        /// What is wrong.
-        problem: String,
     },
     /// The relay does not know the secret.
     #[error("{peer}: does not know the shared secret of --secret-file; it is sent nothing")]
@@ -127,6 +120,15 @@ pub enum RelayError {
     /// The log cannot be written.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl From<TlsError> for RelayError {
+    fn from(error: TlsError) -> Self {
+        Self::Tls {
+            file: error.file,
+            problem: error.problem,
+        }
+    }
 }
 
 /// Wraps an I/O error with the operation that failed.

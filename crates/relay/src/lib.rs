@@ -11,7 +11,7 @@
 //!   block; announces full blocks, reconnects by itself;
 //! - [`Relay`]: memory that switches write into and that goes to disk when full;
 //! - [`protocol`]: the messages of both over TCP or TLS, and what follows from them, without
-//!   I/O; [`secret`]: how the two prove to each other that they know one.
+//!   I/O. How the two prove who they are is [`strata_auth`].
 //!
 //! RDMA packets are carried by [`strata_roce`]: UDP sockets, raw frames, shared memory, and with
 //! the feature `verbs` a NIC of the operating system.
@@ -25,11 +25,10 @@ mod error;
 mod handover;
 mod link;
 pub mod memory;
+mod proof;
 pub mod protocol;
 mod random;
 mod relay;
-pub mod secret;
-pub mod tls;
 
 pub use channel::Channel;
 pub use error::RelayError;

@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use strata_auth::secret::Secret;
+use strata_auth::tls::ClientTls;
 use strata_blocks::{BlockEnd, BlockSource, Incoming};
 use strata_rdma::OnLoss;
 use strata_roce::Port;
@@ -22,8 +24,6 @@ use crate::error::RelayError;
 use crate::handover::MemoryFrom;
 use crate::protocol::switch::{LinkReport, Resumption, Search, Switch, SwitchOptions, Turn};
 use crate::protocol::{End, Shortage};
-use crate::secret::Secret;
-use crate::tls::SwitchTls;
 use open::Opened;
 
 /// The transport of packets.
@@ -83,7 +83,7 @@ pub struct LinkOptions {
     /// there again.
     pub on_news: Option<OnNews>,
     /// TLS of the control connection.
-    pub tls: Option<SwitchTls>,
+    pub tls: Option<ClientTls>,
     /// The secret that both ends prove to know.
     pub secret: Option<Secret>,
     /// Whether packets may be sent to another machine without proof that it is the relay.

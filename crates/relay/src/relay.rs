@@ -19,6 +19,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use strata_auth::secret::Secret;
+use strata_auth::tls::ServerTls;
 use strata_blocks::Definitions;
 use strata_rdma::{Replies, Responder};
 use strata_roce::icrc::IcrcCheck;
@@ -33,8 +35,6 @@ use crate::error::{RelayError, io_error};
 use crate::handover::{Handover, dir_name};
 use crate::memory::Blocks;
 use crate::protocol::{Message, Shortage};
-use crate::secret::Secret;
-use crate::tls::RelayTls;
 use admission::{Admission, Admitted};
 
 /// The options of a relay.
@@ -56,7 +56,7 @@ pub struct RelayOptions {
     /// Most connections at a time.
     pub switches_max: usize,
     /// TLS of control connections.
-    pub tls: Option<RelayTls>,
+    pub tls: Option<ServerTls>,
     /// The secret that a switch must prove to know.
     pub secret: Option<Secret>,
     /// Where memory is handed over to switches on this machine; by default in

@@ -7,11 +7,10 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use strata_auth::tls;
 use strata_blocks::{BlockBuilder, BlockSink, PacketRecord, Record, Trees, Written, link_channel};
 use strata_rdma::{OnLoss, PacketBatch};
-use strata_relay::{
-    Link, LinkOptions, LinkReport, Relay, RelayError, RelayOptions, Transport, tls,
-};
+use strata_relay::{Link, LinkOptions, LinkReport, Relay, RelayOptions, Transport};
 use strata_roce::Port;
 use strata_store::{About, Log, Loss, Select, State};
 use strata_testkit::Certificates;
@@ -223,7 +222,7 @@ fn read(disk: &SimDisk) -> Found {
 fn everything_arrives_by_every_way() {
     let (files, _dir) = certificates();
     let with_tls = |options: &mut LinkOptions| {
-        options.tls = Some(tls_of(&files, "switch", tls::SwitchTls::new));
+        options.tls = Some(tls_of(&files, "switch", tls::ClientTls::new));
     };
     type Change<'a> = Box<dyn Fn(&mut LinkOptions) + 'a>;
     let ways: Vec<(&str, bool, Change<'_>)> = vec![
@@ -245,7 +244,7 @@ fn everything_arrives_by_every_way() {
         let mut options = relay_options();
         options.rotate_bytes = 5 << 20;
         if tls {
-            options.tls = Some(tls_of(&files, "relay", tls::RelayTls::new));
+            options.tls = Some(tls_of(&files, "relay", tls::ServerTls::new));
         }
         let runtime = tempfile::tempdir().unwrap();
         options.memory_socket = Some(runtime.path().join("memory"));
@@ -282,7 +281,7 @@ fn certificates() -> (Certificates, tempfile::TempDir) {
 fn tls_of<T>(
     certificates: &Certificates,
     name: &str,
-    make: impl Fn(&tls::TlsFiles<'_>) -> Result<T, RelayError>,
+    make: impl Fn(&tls::TlsFiles<'_>) -> Result<T, tls::TlsError>,
 ) -> T {
     let [certificate, key, authority] = &certificates.of(name);
     let files = tls::TlsFiles {
@@ -298,11 +297,11 @@ fn with_tls_a_stranger_and_a_plain_switch_are_not_let_in() {
     let (files, _dir) = certificates();
     let disk = SimDisk::new();
     let mut options = relay_options();
-    options.tls = Some(tls_of(&files, "relay", tls::RelayTls::new));
+    options.tls = Some(tls_of(&files, "relay", tls::ServerTls::new));
     let relay = relay(&disk, options);
     let (sink, source) = link_channel(64 << 10, 2);
     let mut options = link_options(relay.address());
-    options.tls = Some(tls_of(&files, "stranger", tls::SwitchTls::new));
+    options.tls = Some(tls_of(&files, "stranger", tls::ClientTls::new));
     let refused = Link::start(options, source, sink.end_handle()).unwrap_err();
     assert!(refused.to_string().contains("certificate"), "{refused}");
     let (sink, source) = link_channel(64 << 10, 2);
@@ -318,12 +317,12 @@ fn a_switch_does_not_talk_to_a_relay_of_another_authority() {
     let (files, _dir) = certificates();
     let disk = SimDisk::new();
     let mut options = relay_options();
-    options.tls = Some(tls_of(&files, "relay", tls::RelayTls::new));
+    options.tls = Some(tls_of(&files, "relay", tls::ServerTls::new));
     let relay = relay(&disk, options);
     let (sink, source) = link_channel(64 << 10, 2);
     let mut options = link_options(relay.address());
     let (other, _other_dir) = certificates();
-    options.tls = Some(tls_of(&other, "switch", tls::SwitchTls::new));
+    options.tls = Some(tls_of(&other, "switch", tls::ClientTls::new));
     let refused = Link::start(options, source, sink.end_handle()).unwrap_err();
     assert!(refused.to_string().contains("certificate"), "{refused}");
 }

@@ -150,7 +150,7 @@ pub enum ServeError {
     },
     /// TLS cannot be used.
     #[error("cannot serve with TLS: {0}")]
-    Tls(strata_tls::TlsError),
+    Tls(strata_auth::tls::TlsError),
     /// No thread or runtime.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
@@ -191,7 +191,7 @@ pub fn serve(spec: Spec) -> Result<Server, ServeError> {
         return Err(ServeError::Open(spec.listen));
     }
     let tls = spec.tls.as_ref().map(|files| {
-        strata_tls::server(&files.certificate, &files.key, files.authority.as_deref())
+        strata_auth::tls::server(&files.certificate, &files.key, files.authority.as_deref())
     });
     let tls = tls.transpose().map_err(ServeError::Tls)?;
     let at = |source| ServeError::Listen {

@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use strata_auth::keys::{MasterKey, SALT_LEN, SealKeys};
 use strata_exporter::{
-    Datagram, Header, Label, MasterKey, Opener, PacketReader, PacketWriter, SALT_LEN, SealKeys,
-    Sealer, Sequence, Source,
+    Datagram, Header, Label, Opener, PacketReader, PacketWriter, Sealer, Sequence, Source,
 };
 use strata_testkit::sim::{MS, Queue, Rng, SECOND, seeds};
 use strata_wire::LinkType;

@@ -6,7 +6,7 @@ use strata_agent::{
     Assignment, Change, DocumentFile, IDENTITY_MAX, INTERFACES_MAX, Interface, Registry,
     RegistryError, Report, SpentIdentity, Stored,
 };
-use strata_exporter::MasterKey;
+use strata_auth::keys::MasterKey;
 
 const NOW: u64 = 1_000_000_000;
 

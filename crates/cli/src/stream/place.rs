@@ -4,7 +4,7 @@ use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use strata_relay::tls::{SwitchTls, TlsFiles};
+use strata_auth::tls::{ClientTls, TlsFiles};
 use strata_stream::StreamName;
 
 use super::name;
@@ -52,7 +52,7 @@ pub(super) enum Place {
 /// A server of streams.
 pub(super) struct Server {
     pub(super) address: String,
-    pub(super) tls: Option<SwitchTls>,
+    pub(super) tls: Option<ClientTls>,
 }
 
 impl PlaceArgs {
@@ -73,7 +73,7 @@ impl PlaceArgs {
         };
         let (address, stream) = at_server(&text).ok_or_else(missing)?;
         let files = self.server.files(address)?;
-        let tls = files.map(|files| SwitchTls::new(&files)).transpose()?;
+        let tls = files.map(|files| ClientTls::new(&files)).transpose()?;
         let server = Server {
             address: address.to_owned(),
             tls,

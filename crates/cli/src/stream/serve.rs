@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
-use strata_node::{HostedSpec, StreamServeSpec};
-use strata_relay::tls::{RelayTls, TlsFiles};
+use strata_auth::tls::{ServerTls, TlsFiles};
+use strata_node::{HostedSpec, STREAM_PORT, StreamServeSpec};
 use strata_wire::grouped;
 
 use crate::address::address;
@@ -15,9 +15,6 @@ use crate::output::{refuse, standard};
 use crate::record::GroupArgs;
 use crate::signals::stop_on_signal;
 use crate::text;
-
-/// The port, if none is given.
-const PORT: u16 = 4793;
 
 /// Arguments of `strata stream serve`.
 #[derive(Debug, clap::Args)]
@@ -108,7 +105,7 @@ fn stripes(args: &Args) -> Result<Vec<HostedSpec>> {
 }
 
 fn spec(args: &Args) -> Result<StreamServeSpec> {
-    let listen = address("--listen", &args.listen, PORT)?;
+    let listen = address("--listen", &args.listen, STREAM_PORT)?;
     if args.tls_cert.is_none() && !args.insecure && !listen.ip().is_loopback() {
         return Err(refuse(format!(
             "--listen {}: others reach this address, and could fill the disk and read all streams: give \
@@ -118,7 +115,7 @@ fn spec(args: &Args) -> Result<StreamServeSpec> {
         )));
     }
     let tls = match (&args.tls_cert, &args.tls_key, &args.tls_ca) {
-        (Some(certificate), Some(key), Some(authority)) => Some(RelayTls::new(&TlsFiles {
+        (Some(certificate), Some(key), Some(authority)) => Some(ServerTls::new(&TlsFiles {
             certificate,
             key,
             authority,

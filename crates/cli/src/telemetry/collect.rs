@@ -5,9 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
-use strata_node::TelemetryCollectorSpec;
-use strata_relay::CONTROL_PORT;
-use strata_relay::secret::Secret;
+use strata_auth::secret::Secret;
+use strata_node::{COLLECTOR_PORT, TelemetryCollectorSpec};
 use strata_wire::grouped;
 
 use super::ApiArgs;
@@ -83,7 +82,7 @@ pub(super) struct Args {
 }
 
 fn spec(args: &Args) -> Result<TelemetryCollectorSpec> {
-    let listen = address("--listen", &args.listen, CONTROL_PORT)?;
+    let listen = address("--listen", &args.listen, COLLECTOR_PORT)?;
     let is_open = args.secret_file.is_none() && !args.insecure;
     if is_open && !listen.ip().is_loopback() {
         return Err(refuse(format!(

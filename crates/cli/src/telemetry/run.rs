@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use strata_auth::secret::Secret;
 use strata_dta::protocol::UDP_PORT;
 use strata_node::{
-    CollectorsSpec, Fade, FadeOptions, TELEMETRY_COLLECTORS_MAX, TelemetryLayout, TelemetrySpec,
+    COLLECTOR_PORT, CollectorsSpec, Fade, FadeOptions, TELEMETRY_COLLECTORS_MAX, TelemetryLayout,
+    TelemetrySpec,
 };
-use strata_relay::CONTROL_PORT;
-use strata_relay::secret::Secret;
 use strata_wire::grouped;
 
 use super::ApiArgs;
@@ -228,7 +228,7 @@ fn collectors(args: &Args) -> Result<Option<CollectorsSpec>> {
     }
     let mut addresses = Vec::with_capacity(count);
     for text in &args.collector {
-        let address = address("--collector", text, CONTROL_PORT)?;
+        let address = address("--collector", text, COLLECTOR_PORT)?;
         if addresses.contains(&address) {
             return Err(refuse(format!("--collector {text}: is given twice")));
         }

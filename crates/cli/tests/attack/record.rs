@@ -341,7 +341,7 @@ fn control(dir: &Path, address: SocketAddr, tls: bool) -> (PathBuf, Option<Arc<C
     let [certificate, key, authority] = certificates.of("switch");
     (
         config,
-        Some(strata_tls::client(&certificate, &key, &authority).unwrap()),
+        Some(strata_auth::tls::client(&certificate, &key, &authority).unwrap()),
     )
 }
 

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use strata_agent::{
     AgentStatus, Applied, Assignment, DocumentFile, Enrol, Enrolled, Renew, Report, Rollout,
 };
-use strata_tls::authority::Fingerprint;
+use strata_auth::authority::Fingerprint;
 use tokio::time::timeout;
 
 use super::connections::Connection;

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use strata_exporter::{Channel, Destination, ParseKeysError, SealKeys};
+use strata_auth::keys::{ParseKeysError, SealKeys};
+use strata_exporter::{Channel, Destination};
 use strata_rules::{Action, DestinationName};
 use strata_sandbox::{SecretError, read_secret};
 use strata_wire::Keep;

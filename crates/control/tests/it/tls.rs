@@ -67,7 +67,7 @@ fn ask(port: u16, files: &Files, name: &str, request: &str) -> std::io::Result<S
         files.path(&format!("{name}.pem")),
         files.path(&format!("{name}.key")),
     );
-    let config = strata_tls::client(&certificate, &key, &files.path("ca.pem")).unwrap();
+    let config = strata_auth::tls::client(&certificate, &key, &files.path("ca.pem")).unwrap();
     let host = "localhost".try_into().unwrap();
     let connection = ClientConnection::new(config, host).unwrap();
     let stream = TcpStream::connect(("127.0.0.1", port))?;

@@ -4,12 +4,10 @@ use std::collections::HashMap;
 use std::fmt;
 
 use ring::aead::{Aad, LessSafeKey};
+use strata_auth::keys::{SALT_LEN, SealKeys};
 use zerocopy::FromBytes;
 
-use super::{
-    HEAD_LEN, Head, MAGIC, SALT_LEN, SEALED_MORE, SealKeys, VERSION, cipher, identity_in,
-    identity_of, nonce,
-};
+use super::{HEAD_LEN, Head, MAGIC, SEALED_MORE, VERSION, cipher, identity_in, identity_of, nonce};
 use crate::datagram;
 
 /// Clocks of senders and readers may differ by this, s: what is older or newer is refused.

@@ -7,10 +7,8 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use proptest::prelude::*;
-use strata_exporter::{
-    HEADER_LEN, MasterKey, Opener, ParseKeysError, SALT_LEN, SEALED_MORE, SealError, SealKeys,
-    Sealer, identity_in, is_sealed,
-};
+use strata_auth::keys::{MasterKey, ParseKeysError, SALT_LEN, SealKeys};
+use strata_exporter::{HEADER_LEN, Opener, SEALED_MORE, SealError, Sealer, identity_in, is_sealed};
 
 const NOW: u32 = 1_700_000_000;
 

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use strata_agent::Plan;
+use strata_auth::authority::write_private;
 use strata_control::client::Client;
 use strata_control::{ExportTimesRequest, Status};
-use strata_tls::authority::write_private;
 
 use super::tally::Counts;
 use crate::error::{At as _, NodeError, Result};

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use strata_agent::{Assignment, Interface};
+use strata_auth::authority::write_private;
 use strata_capture::live::{ANY, Device, bridges_of_ports, namespaces_behind};
-use strata_tls::authority::write_private;
 
 use super::libvirt::machines;
 use crate::error::{At as _, NodeError, Result};

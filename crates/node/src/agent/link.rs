@@ -8,11 +8,11 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use strata_agent::{CpuUse, Enrol, ExportCount, Renew, Report};
+use strata_auth::authority::{Key, agent};
 use strata_control::agent_client::{AgentClient, AgentClientError, Interrupt};
 use strata_control::client::Client;
 use strata_control::{CpuStatus, Status};
 use strata_sandbox::read_secret;
-use strata_tls::authority::{Key, agent};
 
 use super::files::{Identity, State};
 use super::tally::{Counts, PROBLEM_CHARS_MAX};

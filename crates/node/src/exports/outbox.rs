@@ -6,8 +6,9 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use strata_auth::keys::{SALT_LEN, SealKeys};
 use strata_control::ExportStatus;
-use strata_exporter::{Channel, Destination, SALT_LEN, SealKeys, Sealer, identity_in};
+use strata_exporter::{Channel, Destination, Sealer, identity_in};
 use strata_sys::socket::{self, Message, send_many};
 use strata_wire::exact;
 

@@ -21,3 +21,6 @@ pub use hosted::{HostedSession, HostedStripe};
 pub(super) use link::TcpStripe;
 pub use peer::PeerError;
 pub use server::{HostedSpec, StreamServeOutcome, StreamServeSpec};
+
+/// The TCP port of a server of streams, if none is given.
+pub const STREAM_PORT: u16 = 4793;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use strata_relay::secret::Secret;
+use strata_auth::secret::Secret;
 use strata_sandbox::Owner;
 use strata_sys::pause::backoff;
 

@@ -18,3 +18,6 @@ mod event;
 mod frequent;
 pub(super) mod message;
 pub(super) mod remote;
+
+/// The TCP port of a collector, if none is given: the number that RoCEv2 has on UDP.
+pub const COLLECTOR_PORT: u16 = strata_wire::roce::UDP_PORT;

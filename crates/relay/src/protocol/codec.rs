@@ -389,7 +389,7 @@ impl Decoder {
 mod tests {
     use super::*;
     use crate::protocol::{Challenge, End, Shortage};
-    use crate::secret::PROOF_LEN;
+    use strata_auth::secret::PROOF_LEN;
 
     fn messages() -> Vec<Message> {
         vec![

@@ -4,10 +4,9 @@
 use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
+use strata_auth::secret::PROOF_LEN;
 use strata_store::SavedLedger;
 use strata_wire::start_of;
-
-use crate::secret::PROOF_LEN;
 
 /// The version of the protocol.
 pub const VERSION: u8 = 5;

@@ -21,6 +21,8 @@ use strata_testkit::workspace_root;
 struct Rules {
     /// Crates by floor, lowest first. A crate uses crates of its own floor and of those below.
     floors: Vec<Floor>,
+    /// By name: what is of one system and uses no other.
+    systems: BTreeMap<String, System>,
     /// Files that may hold `unsafe` blocks.
     unsafe_files: BTreeSet<String>,
     /// Files that may sleep.
@@ -35,12 +37,23 @@ struct Floor {
     crates: Vec<String>,
 }
 
+/// A system: its crates, and the modules of other crates that are its too, as in `node::relay`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct System {
+    crates: BTreeSet<String>,
+    #[serde(default)]
+    modules: BTreeSet<String>,
+}
+
 /// What breaks the rules today.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Debt {
     /// `user -> used`, where the used crate is on a higher floor.
     upward: BTreeSet<String>,
+    /// `file -> crate`, `file -> crate::module`: what a file of a system uses of another one.
+    systems: BTreeSet<String>,
     /// Files outside `unsafe_files` that hold `unsafe` blocks.
     unsafe_files: BTreeSet<String>,
     /// Files outside `sleep_files` that sleep.
@@ -129,6 +142,81 @@ fn crates_use_what_is_on_their_floor_or_below() {
         &upward,
         &rules.debt.upward,
         &advice,
+    );
+}
+
+/// The system that a crate, or one of its modules, is of.
+fn system_of<'a>(rules: &'a Rules, crate_name: &str, module: &[String]) -> Option<&'a str> {
+    let is_of = |(_, system): &(&String, &System)| {
+        let holds = |of: &String| {
+            let of: Vec<&str> = of.split("::").collect();
+            let mut path = vec![crate_name];
+            path.extend(module.iter().map(String::as_str));
+            path.starts_with(&of)
+        };
+        system.crates.contains(crate_name) || system.modules.iter().any(holds)
+    };
+    let found = rules.systems.iter().find(is_of);
+    found.map(|(name, _)| name.as_str())
+}
+
+#[test]
+fn systems_do_not_use_each_other() {
+    let rules = rules();
+    let floor = rules.floors.iter().find(|floor| floor.name == "systems");
+    for name in &floor.expect("a floor has the systems").crates {
+        let is_known = system_of(&rules, name, &[]).is_some();
+        assert!(is_known, "rules.toml: {name} is of no system");
+    }
+    let files = sources();
+    let mut modules = BTreeMap::<&str, BTreeSet<&[String]>>::new();
+    for file in &files {
+        let known = modules.entry(&file.crate_name).or_default();
+        known.insert(&file.module);
+    }
+    for system in rules.systems.values() {
+        for listed in &system.modules {
+            let (name, module) = listed.split_once("::").expect("crate::module");
+            let module: Vec<String> = module.split("::").map(str::to_owned).collect();
+            let is_there = modules.get(name).is_some_and(|all| all.contains(&*module));
+            assert!(is_there, "rules.toml: there is no {listed}");
+        }
+    }
+    let mut found = BTreeSet::new();
+    for (user, used) in crates() {
+        let Some(own) = system_of(&rules, &user, &[]) else {
+            continue;
+        };
+        for used in used {
+            if system_of(&rules, &used, &[]).is_some_and(|other| other != own) {
+                found.insert(format!("crates/{user}/Cargo.toml -> {used}"));
+            }
+        }
+    }
+    for file in &files {
+        let Some(own) = system_of(&rules, &file.crate_name, &file.module) else {
+            continue;
+        };
+        for used in &file.crates {
+            if system_of(&rules, used, &[]).is_some_and(|other| other != own) {
+                found.insert(format!("{} -> {used}", file.path));
+            }
+        }
+        for used in file.uses(&modules[file.crate_name.as_str()]) {
+            let other = system_of(&rules, &file.crate_name, used);
+            if other.is_some_and(|other| other != own) {
+                let used = used.join("::");
+                found.insert(format!("{} -> {}::{used}", file.path, file.crate_name));
+            }
+        }
+    }
+    let advice = "what systems share belongs below them; what joins two of them is given to them \
+                  by a crate above";
+    hold(
+        "systems that use another system",
+        &found,
+        &rules.debt.systems,
+        advice,
     );
 }
 

@@ -21,6 +21,8 @@ pub(crate) struct SourceFile {
     pub(crate) fallbacks: usize,
     pub(crate) has_unsafe: bool,
     pub(crate) sleeps: bool,
+    /// Our other crates that it names, as in `strata_wire`.
+    pub(crate) crates: BTreeSet<String>,
     /// Paths into the same crate, from its root.
     paths: BTreeSet<Vec<String>>,
 }
@@ -88,6 +90,7 @@ fn read_module(
         fallbacks: look.fallbacks,
         has_unsafe: look.has_unsafe,
         sleeps: look.sleeps,
+        crates: look.crates,
         paths: look.paths,
     });
 }
@@ -100,12 +103,17 @@ struct Look {
     fallbacks: usize,
     has_unsafe: bool,
     sleeps: bool,
+    crates: BTreeSet<String>,
     paths: BTreeSet<Vec<String>>,
 }
 
 impl Look {
-    /// Records a path that starts with `crate`, `super` or `self`.
+    /// Records a path that starts with `crate`, `super` or `self`, and the crate of others.
     fn record(&mut self, segments: &[String]) {
+        let ours = segments
+            .first()
+            .and_then(|name| name.strip_prefix("strata_"));
+        self.crates.extend(ours.map(|name| name.replace('_', "-")));
         let mut at = match segments.first().map(String::as_str) {
             Some("crate") => Vec::new(),
             Some("super" | "self") => self.module.clone(),

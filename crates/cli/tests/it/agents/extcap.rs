@@ -7,9 +7,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use strata_exporter::MasterKey;
+use strata_auth::authority::write_private;
+use strata_auth::keys::MasterKey;
 use strata_testkit::{Namespace, data_dir, may_use_kernel};
-use strata_tls::authority::write_private;
 
 use crate::common::agents::{
     Controller, Running, agent, host, inject, middle, policies, until, within,

@@ -15,10 +15,10 @@ use std::path::Path;
 use std::process::{Child, Command};
 
 use strata_agent::{Enrol, Interface, Renew, Report};
+use strata_auth::authority::{Authority, Key, agent};
+use strata_auth::keys::MasterKey;
 use strata_control::agent_client::{AgentClient, Interrupt};
-use strata_exporter::MasterKey;
 use strata_testkit::{Namespace, may_use_kernel};
-use strata_tls::authority::{Authority, Key, agent};
 
 use crate::common::agents::agent as start;
 use crate::common::agents::{Controller, Running, host, inject, middle, policies, until, within};

@@ -344,9 +344,9 @@ fn over_tls(
     let config = match name {
         Some(name) => {
             let [certificate, key, _] = certificates.of(name);
-            strata_tls::client(&certificate, &key, &authority)
+            strata_auth::tls::client(&certificate, &key, &authority)
         }
-        None => strata_tls::authority::agent(&fs::read_to_string(authority)?, None),
+        None => strata_auth::authority::agent(&fs::read_to_string(authority)?, None),
     };
     let server = "127.0.0.1".try_into().unwrap();
     let connection = ClientConnection::new(config.unwrap(), server).unwrap();

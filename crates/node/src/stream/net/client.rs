@@ -3,8 +3,7 @@
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::time::{Duration, Instant};
 
-use strata_relay::RelayError;
-use strata_relay::tls::SwitchTls;
+use strata_auth::tls::{ClientTls, TlsError};
 use strata_stream::message::{From, MAGIC, Message};
 use strata_stream::{Cursor, StreamName};
 use strata_wire::exact;
@@ -71,7 +70,7 @@ pub(super) fn explained(error: PeerError) -> PeerError {
 pub(super) fn connect(
     server: &str,
     addresses: impl IntoIterator<Item = SocketAddr>,
-    tls: Option<&SwitchTls>,
+    tls: Option<&ClientTls>,
     limit: Duration,
 ) -> Result<Peer> {
     let failed = |source| PeerError::Io {
@@ -89,7 +88,7 @@ pub(super) fn connect(
         };
         let host = server.rsplit_once(':').map_or(server, |(host, _)| host);
         let tls = tls.map(|tls| tls.connection(host)).transpose();
-        let tls = tls.map_err(|error: RelayError| PeerError::Tls {
+        let tls = tls.map_err(|error: TlsError| PeerError::Tls {
             peer: server.to_owned(),
             problem: error.to_string(),
         })?;
@@ -99,7 +98,7 @@ pub(super) fn connect(
 }
 
 impl StreamClient {
-    fn connect(server: &str, tls: Option<&SwitchTls>) -> Result<Self> {
+    fn connect(server: &str, tls: Option<&ClientTls>) -> Result<Self> {
         let addresses = server.to_socket_addrs().map_err(|source| PeerError::Io {
             peer: server.to_owned(),
             source,
@@ -132,7 +131,7 @@ impl StreamClient {
     /// # Errors
     ///
     /// If the server cannot be reached, or refuses.
-    pub fn append(server: &str, tls: Option<&SwitchTls>, name: &StreamName) -> Result<Self> {
+    pub fn append(server: &str, tls: Option<&ClientTls>, name: &StreamName) -> Result<Self> {
         let mut client = Self::connect(server, tls)?;
         let name = name.as_str();
         client.ask(&Message::Append { name })?;
@@ -147,7 +146,7 @@ impl StreamClient {
     /// If the server cannot be reached, or refuses.
     pub fn tail(
         server: &str,
-        tls: Option<&SwitchTls>,
+        tls: Option<&ClientTls>,
         name: &StreamName,
         (from, max, follow): (From, u64, bool),
     ) -> Result<Self> {

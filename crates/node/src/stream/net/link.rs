@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use strata_relay::tls::{SwitchTls, TlsFiles};
+use strata_auth::tls::{ClientTls, TlsFiles};
 use strata_stream::message::{Answer, MAGIC, Message, Request};
 use strata_stream::{Geometry, StreamName};
 
@@ -23,7 +23,7 @@ const TRY_EVERY: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 struct Ready {
     addresses: Vec<SocketAddr>,
-    tls: Option<SwitchTls>,
+    tls: Option<ClientTls>,
 }
 
 #[derive(Default)]
@@ -69,7 +69,7 @@ impl TcpStripe {
             return Ok(ready.clone());
         }
         let tls = self.tls.as_ref().map(|files| {
-            SwitchTls::new(&TlsFiles {
+            ClientTls::new(&TlsFiles {
                 certificate: &files.certificate,
                 key: &files.key,
                 authority: &files.authority,

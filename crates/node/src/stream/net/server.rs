@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::thread::CapabilitySet;
-use strata_relay::tls::RelayTls;
+use strata_auth::tls::ServerTls;
 use strata_sandbox::{Owner, Role};
 use strata_stream::StreamName;
 use strata_sys::pause::backoff;
@@ -59,7 +59,7 @@ pub struct StreamServeSpec {
     /// Where clients connect.
     pub listen: SocketAddr,
     /// With TLS: both ends show certificates.
-    pub tls: Option<RelayTls>,
+    pub tls: Option<ServerTls>,
     /// Whose user and group it runs as.
     pub owner: Owner,
     /// Whether to drop what is not needed once it listens.
@@ -140,7 +140,7 @@ struct Present {
 
 struct Server {
     offer: Offer,
-    tls: Option<RelayTls>,
+    tls: Option<ServerTls>,
     stop: Arc<AtomicBool>,
     tell: Tell,
     served: Served,
@@ -265,7 +265,7 @@ impl Server {
     }
 
     fn connection(&self, stream: TcpStream, mut place: Place) {
-        let tls = self.tls.as_ref().map(RelayTls::connection).transpose();
+        let tls = self.tls.as_ref().map(ServerTls::connection).transpose();
         let peer = match tls {
             Ok(tls) => Peer::accepted(stream, tls).map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),

@@ -25,8 +25,8 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::CapabilitySet;
 use serde_json::json;
+use strata_auth::secret::Secret;
 use strata_rdma::{Replies, Responder, ResponderCounters};
-use strata_relay::secret::Secret;
 use strata_roce::icrc::IcrcCheck;
 use strata_roce::udp::UdpPort;
 use strata_sandbox::{Owner, SocketFile};

@@ -8,9 +8,9 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use strata_auth::secret::Secret;
 use strata_dta::append::End;
 use strata_rdma::{Psn, Requester, RequesterOptions};
-use strata_relay::secret::Secret;
 use strata_roce::udp::{UdpPort, UdpToPeer};
 use strata_wire::roce::{MASK_24, Service, UDP_PORT};
 

@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use strata_relay::secret::{PROOF_LEN, Secret};
+use strata_auth::secret::{PROOF_LEN, Secret};
 use strata_sys::socket;
 use strata_wire::Printable;
 

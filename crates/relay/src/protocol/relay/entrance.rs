@@ -5,11 +5,13 @@
 //! ```
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
+use strata_auth::secret::Secret;
+
 use crate::error::RelayError;
+use crate::proof::Prover;
 use crate::protocol::{
     BODY_LEN_MAX, Begin, Challenge, FIRST_LEN_MAX, Hello, MS_NS, Message, SECOND_NS,
 };
-use crate::secret::{Prover, Secret};
 
 /// How long it may take until a session starts, in total.
 const HANDSHAKE_LIMIT_NS: u64 = 5 * SECOND_NS;
@@ -193,14 +195,14 @@ impl Entrance {
         gate: Gate<'_>,
         now_ns: u64,
     ) -> Stage {
-        let is_right = |s: &&Secret| s.is_proof(Prover::Switch, &hello, challenge, proof);
+        let is_right = |s: &&Secret| Prover::Switch.has_proved(s, &hello, challenge, proof);
         let Some(secret) = gate.secret.filter(is_right) else {
             let problem = "the shared secrets differ: the files of --secret-file must hold the \
                            same at both ends";
             return self.refuse(problem.into(), now_ns);
         };
         self.is_proved = true;
-        let ours = secret.proof(Prover::Relay, &hello, challenge);
+        let ours = Prover::Relay.proof(secret, &hello, challenge);
         self.out.push(Message::Proof(ours));
         Stage::Begin(hello, Vec::new())
     }

@@ -1,8 +1,10 @@
 //! How a switch is admitted: hello, proofs, and what is recorded.
 
+use strata_auth::secret::Secret;
+
 use crate::error::RelayError;
+use crate::proof::Prover;
 use crate::protocol::{BODY_LEN_MAX, Begin, Challenge, Hello, Message, SECOND_NS, Welcome};
-use crate::secret::{Prover, Secret};
 
 /// How long a relay may take to answer, in total.
 pub(crate) const ANSWER_LIMIT_NS: u64 = 5 * SECOND_NS;
@@ -85,14 +87,14 @@ impl Entry {
                 None => self.describe(out),
                 Some(_) if !challenge.secret => return Err(impostor()),
                 Some(secret) => {
-                    let proof = secret.proof(Prover::Switch, &self.hello, &challenge);
+                    let proof = Prover::Switch.proof(secret, &self.hello, &challenge);
                     out.push(Message::Proof(proof));
                     self.stage = Stage::Proof(challenge);
                 }
             },
             (Stage::Proof(challenge), Message::Proof(proof)) => {
                 let knows = |secret: &Secret| {
-                    secret.is_proof(Prover::Relay, &self.hello, challenge, &proof)
+                    Prover::Relay.has_proved(secret, &self.hello, challenge, &proof)
                 };
                 if !self.secret.as_ref().is_some_and(knows) {
                     return Err(impostor());

@@ -1,10 +1,5 @@
-//! Certificates, keys and authorities from PEM files, for both ends of a connection.
-//!
-//! Used by `relay` for its control connection and by `control` for its API; does no I/O except to
-//! read these files. [`authority`] makes certificates: of a controller for its agents.
-#![forbid(unsafe_code)]
-
-pub mod authority;
+//! Both ends of a TLS connection, from PEM files: [`ServerTls`] and [`ClientTls`] where each shows a
+//! certificate that the other's authority has signed, [`server`] and [`client`] for other cases.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -15,28 +10,94 @@ use std::sync::Arc;
 use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::CryptoProvider;
 use rustls::server::WebPkiClientVerifier;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
-/// A file that cannot be used.
+/// A file that cannot be used, or the name of a server.
 #[derive(Debug, thiserror::Error)]
 #[error("{file}: {problem}")]
 pub struct TlsError {
-    /// The file.
+    /// The file, or the name.
     pub file: String,
     /// What is wrong with it.
     pub problem: String,
 }
 
-fn problem<E: std::fmt::Display>(file: &Path) -> impl FnOnce(E) -> TlsError {
+/// The PEM files with certificate, key and authorities.
+#[derive(Clone, Copy, Debug)]
+pub struct TlsFiles<'a> {
+    /// The certificate of this end, with its chain.
+    pub certificate: &'a Path,
+    /// Its private key.
+    pub key: &'a Path,
+    /// The authorities that must have issued the other end's certificate.
+    pub authority: &'a Path,
+}
+
+/// Mutual TLS for the end that accepts connections.
+#[derive(Clone, Debug)]
+pub struct ServerTls(Arc<ServerConfig>);
+
+/// Mutual TLS for the end that connects.
+#[derive(Clone, Debug)]
+pub struct ClientTls(Arc<ClientConfig>);
+
+impl ServerTls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    ///
+    /// Which file is unusable, and why.
+    pub fn new(files: &TlsFiles<'_>) -> Result<Self, TlsError> {
+        let authority = Some(files.authority);
+        Ok(Self(server(files.certificate, files.key, authority)?))
+    }
+
+    /// The accepting end of a connection.
+    ///
+    /// # Errors
+    ///
+    /// The error from rustls.
+    pub fn connection(&self) -> Result<ServerConnection, rustls::Error> {
+        ServerConnection::new(Arc::clone(&self.0))
+    }
+}
+
+impl ClientTls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    ///
+    /// Which file is unusable, and why.
+    pub fn new(files: &TlsFiles<'_>) -> Result<Self, TlsError> {
+        Ok(Self(client(files.certificate, files.key, files.authority)?))
+    }
+
+    /// The connecting end of a connection to the server with this name or address.
+    ///
+    /// # Errors
+    ///
+    /// If the name is invalid, or the error from rustls.
+    pub fn connection(&self, host: &str) -> Result<ClientConnection, TlsError> {
+        let host = host.trim_matches(['[', ']']);
+        let refuse = |error: String| TlsError {
+            file: host.to_owned(),
+            problem: error,
+        };
+        let name = ServerName::try_from(host.to_owned()).map_err(|e| refuse(e.to_string()))?;
+        ClientConnection::new(Arc::clone(&self.0), name).map_err(|e| refuse(e.to_string()))
+    }
+}
+
+pub(crate) fn problem<E: std::fmt::Display>(file: &Path) -> impl FnOnce(E) -> TlsError {
     move |error| TlsError {
         file: file.display().to_string(),
         problem: error.to_string(),
     }
 }
 
-fn provider() -> Arc<CryptoProvider> {
+pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
@@ -44,7 +105,7 @@ fn provider() -> Arc<CryptoProvider> {
 /// for a group.
 const EVERYONE: u32 = 0o007;
 
-fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+pub(crate) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     let file = File::open(path).map_err(problem(path))?;
     // Of the open file: the path may point elsewhere by now.
     let mode = file.metadata().map_err(problem(path))?.mode() & 0o7777;

@@ -11,9 +11,6 @@ use std::path::Path;
 
 use ring::hmac;
 
-use crate::error::RelayError;
-use crate::protocol::{Challenge, Hello};
-
 /// Fewest bytes of a secret, without surrounding white space.
 const LEN_MIN: usize = 16;
 /// Most bytes.
@@ -34,11 +31,14 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The end that proves that it knows the secret. Neither's proof is valid for the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Prover {
-    Switch,
-    Relay,
+/// A file with a secret that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{file}: {problem}")]
+pub struct UnusableSecret {
+    /// The file.
+    pub file: String,
+    /// What is wrong with it.
+    pub problem: String,
 }
 
 impl Secret {
@@ -54,8 +54,8 @@ impl Secret {
     ///
     /// If it cannot be read, is too short or too long for a secret, or if anyone but its owner may
     /// read or write it.
-    pub fn read(path: &Path) -> Result<Self, RelayError> {
-        let refuse = |problem: String| RelayError::Secret {
+    pub fn read(path: &Path) -> Result<Self, UnusableSecret> {
+        let refuse = |problem: String| UnusableSecret {
             file: path.display().to_string(),
             problem,
         };
@@ -84,8 +84,8 @@ impl Secret {
         Ok(Self::new(secret))
     }
 
-    /// Proves that this end knows it, to whoever has drawn part of `text` at random. Texts of different
-    /// protocols and of both ends must differ.
+    /// Proves that this end knows it, to the end that has drawn part of `text` at random. Texts of
+    /// different protocols and of both ends must differ.
     #[must_use]
     pub fn sign(&self, text: &[u8]) -> [u8; PROOF_LEN] {
         let tag = hmac::sign(&self.0, text);
@@ -100,40 +100,6 @@ impl Secret {
     pub fn is_signed(&self, text: &[u8], proof: &[u8]) -> bool {
         hmac::verify(&self.0, text, proof).is_ok()
     }
-
-    /// The messages of both ends, so that a proof is valid for one connection only.
-    fn text(prover: Prover, hello: &Hello, challenge: &Challenge) -> Vec<u8> {
-        let mut text = match prover {
-            Prover::Switch => b"strata control: switch\0".to_vec(),
-            Prover::Relay => b"strata control: relay \0".to_vec(),
-        };
-        for word in hello.nonce.iter().chain(&challenge.nonce) {
-            text.extend(word.to_le_bytes());
-        }
-        text.extend(hello.worker.to_le_bytes());
-        text.extend(hello.session.as_bytes());
-        text
-    }
-
-    pub(crate) fn proof(
-        &self,
-        prover: Prover,
-        hello: &Hello,
-        challenge: &Challenge,
-    ) -> [u8; PROOF_LEN] {
-        self.sign(&Self::text(prover, hello, challenge))
-    }
-
-    /// Compares in a time that does not depend on the proof.
-    pub(crate) fn is_proof(
-        &self,
-        prover: Prover,
-        hello: &Hello,
-        challenge: &Challenge,
-        proof: &[u8],
-    ) -> bool {
-        self.is_signed(&Self::text(prover, hello, challenge), proof)
-    }
 }
 
 #[cfg(test)]
@@ -141,36 +107,14 @@ mod tests {
     use super::*;
     use std::fs;
 
-    fn said() -> (Hello, Challenge) {
-        let hello = Hello {
-            session: "s".into(),
-            worker: 1,
-            nonce: [1, 2, 3, 4],
-            secret: true,
-        };
-        let challenge = Challenge {
-            nonce: [5, 6, 7, 8],
-            secret: true,
-        };
-        (hello, challenge)
-    }
-
     #[test]
-    fn a_proof_is_good_for_its_connection_its_end_and_its_secret_only() {
-        let (hello, challenge) = said();
+    fn a_proof_is_good_for_its_text_and_its_secret_only() {
         let secret = Secret::new(b"a secret of some length");
-        let proof = secret.proof(Prover::Switch, &hello, &challenge);
-        assert!(secret.is_proof(Prover::Switch, &hello, &challenge, &proof));
-        assert!(!secret.is_proof(Prover::Relay, &hello, &challenge, &proof));
-        assert!(!secret.is_proof(Prover::Switch, &hello, &challenge, &proof[1..]));
-        let other = Secret::new(b"another secret of some length");
-        assert!(!other.is_proof(Prover::Switch, &hello, &challenge, &proof));
-        let mut again = challenge.clone();
-        again.nonce[3] += 1;
-        assert!(!secret.is_proof(Prover::Switch, &hello, &again, &proof));
-        let mut renamed = hello.clone();
-        renamed.session.push('x');
-        assert!(!secret.is_proof(Prover::Switch, &renamed, &challenge, &proof));
+        let proof = secret.sign(b"text");
+        assert!(secret.is_signed(b"text", &proof));
+        assert!(!secret.is_signed(b"next", &proof));
+        assert!(!secret.is_signed(b"text", &proof[1..]));
+        assert!(!Secret::new(b"another secret of some length").is_signed(b"text", &proof));
     }
 
     #[test]

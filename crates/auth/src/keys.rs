@@ -1,14 +1,17 @@
-//! Keys, and the file that they are in.
+//! Keys that exported datagrams are sealed with (docs/formats/export.md), and the file that they are in.
+//!
+//! Keys come from each other by HKDF: that of an identity from a master key, that of a sender's run from the
+//! identity's and a random salt. Who has an identity's key cannot make another's.
 
 use std::fmt;
 use std::fmt::Write as _;
 
 use ring::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
 
-use super::{SALT_LEN, identity_bytes};
-
 /// Bytes of every key.
-const KEY_LEN: usize = 32;
+pub const KEY_LEN: usize = 32;
+/// Bytes of a run's salt.
+pub const SALT_LEN: usize = 16;
 /// Keys of a file at most: two of each interface that a host may capture.
 const KEYS_MAX: usize = 2048;
 
@@ -34,6 +37,12 @@ fn derive<const LEN: usize>(salt: &[u8], key: &[u8; KEY_LEN], purpose: &[&[u8]])
     let filled = expanded.and_then(|output| output.fill(&mut bytes));
     filled.expect("a block of HKDF has 32 bytes");
     bytes
+}
+
+fn identity_bytes(identity: u32) -> [u8; 3] {
+    let [low, middle, high, zero] = identity.to_le_bytes();
+    assert_eq!(zero, 0, "identities have 24 bits");
+    [low, middle, high]
 }
 
 /// A key from which that of every identity comes: of a controller, and of collectors.
@@ -122,11 +131,21 @@ impl IdentityKey {
         self.identity
     }
 
-    pub(super) fn id(&self) -> u32 {
+    /// Whose it is, as datagrams say it: 24 bits, little-endian.
+    #[must_use]
+    pub fn identity_bytes(&self) -> [u8; 3] {
+        identity_bytes(self.identity)
+    }
+
+    /// The number of the master key that it came from.
+    #[must_use]
+    pub fn id(&self) -> u32 {
         self.id
     }
 
-    pub(super) fn of_run(&self, salt: &[u8; SALT_LEN]) -> [u8; KEY_LEN] {
+    /// The key of a sender's run with this salt.
+    #[must_use]
+    pub fn of_run(&self, salt: &[u8; SALT_LEN]) -> [u8; KEY_LEN] {
         derive(salt, &self.key, &[FOR_RUN])
     }
 
@@ -226,7 +245,8 @@ impl SealKeys {
     }
 
     /// The key of an identity with which a datagram says that it was sealed.
-    pub(super) fn to_open(&self, identity: u32, id: u32) -> Option<IdentityKey> {
+    #[must_use]
+    pub fn to_open(&self, identity: u32, id: u32) -> Option<IdentityKey> {
         let is_it = |key: &&IdentityKey| key.identity == identity && key.id == id;
         let own = self.identities.iter().find(is_it).cloned();
         let master = self.masters.iter().find(|(known, _)| *known == id);

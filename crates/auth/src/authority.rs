@@ -21,7 +21,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
-use crate::{TlsError, problem, provider};
+use crate::tls::{TlsError, private_key, problem, provider};
 
 /// The name in a controller's certificate.
 pub const CONTROLLER: &str = "strata-controller";
@@ -165,7 +165,7 @@ impl Authority {
             write_private(&key_file, &key.serialize_pem()).map_err(problem(&key_file))?;
         }
         // Fails if others can read it.
-        crate::private_key(&key_file)?;
+        private_key(&key_file)?;
         let text = fs::read_to_string(&key_file).map_err(problem(&key_file))?;
         let key = KeyPair::from_pem(&text).map_err(problem(&key_file))?;
         let pem = fs::read_to_string(&certificate).map_err(problem(&certificate))?;
