@@ -25,7 +25,6 @@ mod error;
 mod handover;
 mod link;
 pub mod memory;
-mod proof;
 pub mod protocol;
 mod random;
 mod relay;

@@ -11,6 +11,7 @@
 
 mod codec;
 mod message;
+mod proof;
 pub mod relay;
 pub mod switch;
 

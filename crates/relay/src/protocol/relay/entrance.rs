@@ -8,7 +8,7 @@
 use strata_auth::secret::Secret;
 
 use crate::error::RelayError;
-use crate::proof::Prover;
+use crate::protocol::proof::Prover;
 use crate::protocol::{
     BODY_LEN_MAX, Begin, Challenge, FIRST_LEN_MAX, Hello, MS_NS, Message, SECOND_NS,
 };

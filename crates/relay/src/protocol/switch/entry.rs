@@ -3,7 +3,7 @@
 use strata_auth::secret::Secret;
 
 use crate::error::RelayError;
-use crate::proof::Prover;
+use crate::protocol::proof::Prover;
 use crate::protocol::{BODY_LEN_MAX, Begin, Challenge, Hello, Message, SECOND_NS, Welcome};
 
 /// How long a relay may take to answer, in total.

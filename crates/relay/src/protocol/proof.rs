@@ -3,7 +3,7 @@
 
 use strata_auth::secret::{PROOF_LEN, Secret};
 
-use crate::protocol::{Challenge, Hello};
+use super::{Challenge, Hello};
 
 /// The end that proves that it knows the secret. Neither's proof is valid for the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
