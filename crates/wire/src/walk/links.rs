@@ -241,9 +241,14 @@ impl Walk<'_> {
 
     /// A Linux netfilter message: the address family, then attributes, one of which is the packet
     /// (`NFULA_PAYLOAD` of linux/netfilter/nfnetlink_log.h). Numbers have the byte order of the
-    /// capturing machine, which the first length reveals.
+    /// capturing machine, which the first kind reveals: there are few kinds, and how much of the packet was captured does
+    /// not matter.
     fn nflog(&mut self) -> Option<Layer> {
         const PAYLOAD: u16 = 9;
+        /// More than there are.
+        const KINDS: u16 = 64;
+        /// Without the two high bits, which are flags (`NLA_TYPE_MASK`).
+        const KIND_MASK: u16 = 0x3fff;
         let family = u8_at(self.rest(), 0);
         self.take(4)?;
         let packet = match family? {
@@ -252,8 +257,8 @@ impl Walk<'_> {
             _ => Layer::Done,
         };
         let rest = self.rest();
-        let fits = |len: u16| (4..=rest.len()).contains(&usize::from(len));
-        let swapped = !le16(rest, 0).is_some_and(fits) && be16(rest, 0).is_some_and(fits);
+        let is_kind = |kind: u16| (1..KINDS).contains(&(kind & KIND_MASK));
+        let swapped = !le16(rest, 2).is_some_and(is_kind) && be16(rest, 2).is_some_and(is_kind);
         let read = if swapped { be16 } else { le16 };
         while !self.rest().is_empty() {
             let (len, kind) = (read(self.rest(), 0), read(self.rest(), 2));
@@ -263,10 +268,10 @@ impl Walk<'_> {
                 return None;
             };
             if len < 4 {
+                self.take(4)?;
                 return None;
             }
-            // The two high bits are flags (NLA_TYPE_MASK).
-            if kind & 0x3fff == PAYLOAD {
+            if kind & KIND_MASK == PAYLOAD {
                 self.take(4)?;
                 self.limit(len.saturating_sub(4));
                 return Some(packet);

@@ -6,7 +6,7 @@ use strata_wire::ethernet::ethertype;
 use strata_wire::transport::tcp_flag;
 use strata_wire::{AddressFamily, LinkType, TunnelKey};
 
-use crate::common::{ethernet, inner, ip4, ip6, ports, tcp, udp};
+use crate::common::{assert_cuts_agree, ethernet, inner, ip4, ip6, ports, tcp, udp};
 
 #[test]
 fn tcp_over_ipv4_with_options() {
@@ -224,6 +224,49 @@ fn rare_link_types_lead_to_ip() {
             let inside_headers = len < headers.header_len as usize;
             assert!(cut.incomplete || !inside_headers, "{name} cut at {len}");
         }
+    }
+}
+
+/// Attributes of a netfilter message are found in the same order of bytes, and end at the same place, however much
+/// of it was captured.
+#[test]
+fn cut_netfilter_messages_have_the_same_headers() {
+    let attribute = |len: u16, kind: u16, bytes: &[u8], big: bool| {
+        let words = [len, kind].map(|word| {
+            if big {
+                word.to_be_bytes()
+            } else {
+                word.to_le_bytes()
+            }
+        });
+        [&words.concat(), bytes].concat()
+    };
+    for big in [false, true] {
+        // Seen from the other end, a length of 16.
+        let long = attribute(
+            0x1000,
+            9,
+            &[&ip4(1, 2, 17, &udp(1, 2, &[])), &[0; 500][..]].concat(),
+            big,
+        );
+        for (name, attributes) in [
+            ("payload first", long),
+            (
+                "an attribute of two bytes",
+                attribute(2, 0x40, &[0; 4], big),
+            ),
+            ("an attribute of no bytes", attribute(0, 1, &[0; 4], big)),
+            ("half an attribute", vec![8, 0, 1]),
+        ] {
+            let message = [&[2, 0, 0, 0][..], &attributes].concat();
+            assert_cuts_agree(name, LinkType::NFLOG, &message);
+        }
+        let message = [
+            &[2, 0, 0, 0][..],
+            &attribute(0x1000, 9, &ip4(1, 2, 17, &udp(1, 2, &[])), big),
+        ];
+        let headers = inner(LinkType::NFLOG, &message.concat());
+        assert_eq!((headers.header_len, ports(&headers)), (8 + 28, (1, 2)));
     }
 }
 
