@@ -32,7 +32,7 @@ static FILES: LazyLock<Vec<(String, Vec<u8>)>> = LazyLock::new(|| {
     let disk = Arc::clone(log.disk());
     drop(log);
     let done = compact(&disk, |_| ()).expect("a good log");
-    assert_eq!(done.packets, PACKETS);
+    assert_eq!(done.packets, PACKETS, "{done:?}");
     let log = Log::on(Arc::clone(&disk)).expect("a good log");
     let parts = log.archive().parts.iter().flat_map(|part| &part.files);
     let names = parts.map(|file| file.name.clone());
