@@ -6,6 +6,9 @@ use strata_store::{BlockFile, Disk, Log, MANIFEST_NAME, Manifest, Recording, Sta
 use strata_testkit_disk::SimDisk;
 
 const FILE: &str = "blocks/1-0-0.blk";
+/// What compaction reads of a model: which classes are evidence. Without that, it leaves a recording alone.
+const MODEL: &[u8] =
+    br#"{"classes": [{"name": "benign", "anomalous": false}, {"name": "anomalous", "anomalous": true}]}"#;
 
 /// A log of one recording, number 1, with this file; one that came through a relay if
 /// it has a `session`, one with promoted packets if it may `look_back`.
@@ -66,7 +69,7 @@ pub fn log_of(
     let disk = SimDisk::new();
     for (name, content) in [
         (MANIFEST_NAME, &manifest.to_json()[..]),
-        ("models/0.json", b"{}"),
+        ("models/0.json", MODEL),
         (FILE, file),
     ] {
         disk.replace(name, content).expect("a virtual disk");

@@ -36,6 +36,11 @@ fn body_len_max(kind: u8) -> usize {
     }
 }
 
+/// What the other end says; what is not UTF-8 takes more bytes than it did, and no more of it is kept than is ever sent.
+fn told(body: &[u8]) -> String {
+    start_of(&String::from_utf8_lossy(body), FIRST_LEN_MAX).to_owned()
+}
+
 impl Message {
     fn kind(&self) -> u8 {
         match self {
@@ -194,7 +199,7 @@ impl Message {
         Ok(match kind {
             1 => Self::Hello(serde_json::from_slice(body).map_err(text)?),
             2 => Self::Welcome(serde_json::from_slice(body).map_err(text)?),
-            3 => Self::Refused(String::from_utf8_lossy(body).into_owned()),
+            3 => Self::Refused(told(body)),
             4 => Self::Definitions(body.to_vec()),
             5 => {
                 let words = words(6)?;
@@ -225,7 +230,7 @@ impl Message {
             }
             8 => Self::End(serde_json::from_slice(body).map_err(text)?),
             9 if body.is_empty() => Self::Ended,
-            10 => Self::Failed(String::from_utf8_lossy(body).into_owned()),
+            10 => Self::Failed(told(body)),
             11 if body.is_empty() => Self::Alive,
             12 => Self::Challenge(serde_json::from_slice(body).map_err(text)?),
             13 => Self::Proof(body.try_into().map_err(|_| "a proof of another length")?),
@@ -497,6 +502,19 @@ mod tests {
         assert_eq!(told[5], theirs, "in its own version");
         let told = String::from_utf8_lossy(&told).into_owned();
         assert!(told.contains(&ours) && told.contains(&other), "{told}");
+    }
+
+    /// Found by fuzzing: bytes that are no text became three each, so the text was longer than one that can be sent.
+    #[test]
+    fn a_text_of_other_bytes_is_sent_again_as_it_was_read() {
+        let body = [&[0xff; FIRST_LEN_MAX - 3][..], b"end"].concat();
+        let told = told(&body);
+        assert!(told.len() <= FIRST_LEN_MAX && told.len() > FIRST_LEN_MAX - 3);
+        for message in [Message::Failed(told.clone()), Message::Refused(told)] {
+            let mut bytes = Vec::new();
+            message.emit(&mut bytes);
+            assert_eq!(Message::parse(&bytes), Ok(Some((message, bytes.len()))));
+        }
     }
 
     #[test]
