@@ -22,8 +22,41 @@ const SALTS: [u32; WORDS] = [
     0x5c6b_fb31,
 ];
 
-/// The number of split-block filters in a summary.
-pub(crate) const SPLIT_BLOCK: u16 = 1;
+/// How a filter says what is in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) enum FilterKind {
+    /// Six bits in one line of 64 bytes: in blocks of form 0.
+    #[default]
+    Lines,
+    /// A bit in each of eight words of 32 bits, as in Parquet: what is written.
+    Split,
+}
+
+impl FilterKind {
+    /// Its number in a summary.
+    pub(crate) const fn code(self) -> u16 {
+        match self {
+            Self::Lines => 0,
+            Self::Split => 1,
+        }
+    }
+
+    pub(crate) const fn of_code(code: u16) -> Option<Self> {
+        match code {
+            0 => Some(Self::Lines),
+            1 => Some(Self::Split),
+            _ => None,
+        }
+    }
+
+    /// Its length is a multiple of this.
+    pub(crate) const fn line_bytes(self) -> usize {
+        match self {
+            Self::Lines => 64,
+            Self::Split => size_of::<FilterLine>(),
+        }
+    }
+}
 
 /// A split-block filter being filled.
 #[derive(Clone, Debug)]
@@ -35,7 +68,7 @@ pub(crate) struct Filter {
 impl Filter {
     /// An empty filter for so many keys.
     pub(crate) fn for_keys(keys: usize) -> Self {
-        const BLOCK_BYTES: usize = size_of::<FilterLine>();
+        const BLOCK_BYTES: usize = FilterKind::Split.line_bytes();
         let blocks = (keys * BITS_PER_KEY).div_ceil(8 * BLOCK_BYTES);
         Self {
             blocks: vec![[0; WORDS]; blocks.clamp(1, BLOOM_BYTES_MAX / BLOCK_BYTES)],
@@ -147,15 +180,20 @@ impl Distinct {
     }
 }
 
-/// The filter of a summary: bits of a key in one line, as in Parquet.
+/// The filter of a summary.
 #[derive(Clone, Copy, Debug)]
 pub struct Bloom<'a> {
+    kind: FilterKind,
     bytes: &'a [u8],
 }
 
 impl<'a> Bloom<'a> {
-    pub(crate) fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes }
+    pub(crate) fn new(kind: FilterKind, bytes: &'a [u8]) -> Self {
+        Self { kind, bytes }
+    }
+
+    pub(crate) fn kind(self) -> FilterKind {
+        self.kind
     }
 
     pub(crate) fn bytes(self) -> &'a [u8] {
@@ -165,17 +203,42 @@ impl<'a> Bloom<'a> {
     /// See [`Summary::may_hold`](crate::Summary::may_hold).
     #[must_use]
     pub fn may_hold(self, fingerprint: u64) -> bool {
-        let lines = self.lines();
-        // An empty filter has no lines.
-        let line = lines.get(line_of(fingerprint, lines.len()));
-        line.is_none_or(|line| line_may_hold(line, fingerprint))
+        match self.kind {
+            FilterKind::Lines => lines_may_hold(self.bytes, fingerprint),
+            FilterKind::Split => split_may_hold(self.bytes.as_chunks().0, fingerprint),
+        }
     }
 
-    /// Its lines.
+    /// Its lines, if it is a split-block filter.
     #[must_use]
-    pub fn lines(self) -> &'a [FilterLine] {
-        self.bytes.as_chunks().0
+    pub fn lines(self) -> Option<&'a [FilterLine]> {
+        (self.kind == FilterKind::Split).then_some(self.bytes.as_chunks().0)
     }
+}
+
+fn split_may_hold(lines: &[FilterLine], key: u64) -> bool {
+    // An empty filter has no lines.
+    let line = lines.get(line_of(key, lines.len()));
+    line.is_none_or(|line| line_may_hold(line, key))
+}
+
+/// The line of a key by its high half; its bits in that line by double hashing of the low half
+/// (Kirsch and Mitzenmacher).
+#[allow(clippy::cast_possible_truncation)]
+fn lines_may_hold(bytes: &[u8], key: u64) -> bool {
+    const LINE_BYTES: usize = FilterKind::Lines.line_bytes();
+    const PROBES: u64 = 6;
+    let (lines, _) = bytes.as_chunks::<LINE_BYTES>();
+    let line = (u128::from(key) * lines.len() as u128) >> 64;
+    let step = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 | 1;
+    // An empty filter has no lines.
+    let line = lines.get(line as usize);
+    line.is_none_or(|line| {
+        (0..PROBES).all(|n| {
+            let bit = (key & 0xffff_ffff).wrapping_add(n * step) as usize % (8 * LINE_BYTES);
+            line[bit / 8] & 1 << (bit % 8) != 0
+        })
+    })
 }
 
 #[cfg(test)]
@@ -183,6 +246,21 @@ mod tests {
     use super::*;
 
     use strata_wire::mix64;
+
+    /// A filter as logs of form 0 have it, by its description in `docs/formats/block-file.md`.
+    fn lines(keys: &[u64], lines: usize) -> Vec<u8> {
+        let mut bytes = vec![0; 64 * lines];
+        for &key in keys {
+            let line = usize::try_from((u128::from(key) * lines as u128) >> 64).unwrap();
+            let h = u128::from(key) % (1 << 32);
+            let s = u128::from(key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 | 1);
+            for n in 0..6 {
+                let bit = usize::try_from((h + n * s) % 512).unwrap();
+                bytes[64 * line + bit / 8] |= 1 << (bit % 8);
+            }
+        }
+        bytes
+    }
 
     #[test]
     fn distinct_fingerprints_are_counted_well_enough() {
@@ -200,14 +278,20 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_holds_what_is_in_it_and_little_else() {
+    fn filters_of_both_kinds_hold_what_is_in_them_and_little_else() {
         let keys: Vec<u64> = (1..3_000).map(mix64).collect();
         let mut split = Filter::for_keys(keys.len());
         keys.iter().for_each(|&key| split.insert(key));
-        let filter = Bloom::new(split.bytes());
-        assert!(keys.iter().all(|&key| filter.may_hold(key)));
-        let others = (1 << 40..(1 << 40) + 10_000).map(mix64);
-        let wrong = others.filter(|&key| filter.may_hold(key)).count();
-        assert!((5..150).contains(&wrong), "{wrong} of 10 000");
+        let old = lines(&keys, 71);
+        let filters = [
+            Bloom::new(FilterKind::Split, split.bytes()),
+            Bloom::new(FilterKind::Lines, &old),
+        ];
+        for filter in filters {
+            assert!(keys.iter().all(|&key| filter.may_hold(key)));
+            let others = (1 << 40..(1 << 40) + 10_000).map(mix64);
+            let wrong = others.filter(|&key| filter.may_hold(key)).count();
+            assert!((5..150).contains(&wrong), "{wrong} of 10 000");
+        }
     }
 }

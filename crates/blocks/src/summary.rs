@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use strata_wire::KeepKind;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::filter::{BLOOM_BYTES_MAX, Bloom, Distinct, Filter, FilterLine, SPLIT_BLOCK};
+use crate::filter::{BLOOM_BYTES_MAX, Bloom, Distinct, Filter, FilterKind};
 use crate::format::{ALIGNMENT, align_up};
 use crate::layout::{CountBytes, SummaryHeader};
 
@@ -47,11 +47,12 @@ impl AddAssign<&ClassCount> for ClassCount {
 ///   bloom_len bytes: Bloom filter over fingerprints of flows and addresses
 /// ```
 ///
-/// The filter is a split-block one; an empty one rules nothing out.
+/// The filter is a split-block one or, in older logs, a plain one; an empty one rules nothing out.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Summary {
     /// One entry per class and granularity that occurs.
     pub counts: Vec<ClassCount>,
+    kind: FilterKind,
     bloom: Vec<u8>,
 }
 
@@ -69,6 +70,7 @@ impl Summary {
         });
         Self {
             counts,
+            kind: FilterKind::Split,
             bloom: filter.map_or_else(Vec::new, |filter| filter.bytes().to_vec()),
         }
     }
@@ -76,7 +78,7 @@ impl Summary {
     /// Whether the block may hold this flow or address. If false, it does not.
     #[must_use]
     pub fn may_hold(&self, fingerprint: u64) -> bool {
-        Bloom::new(&self.bloom).may_hold(fingerprint)
+        Bloom::new(self.kind, &self.bloom).may_hold(fingerprint)
     }
 
     /// Appends the summary to `out`.
@@ -85,7 +87,7 @@ impl Summary {
     ///
     /// If a block has over 65 535 classes or 2^32 packets, which its header cannot have.
     pub fn emit(&self, out: &mut Vec<u8>) {
-        emit(&self.counts, Bloom::new(&self.bloom), |bytes| {
+        emit(&self.counts, Bloom::new(self.kind, &self.bloom), |bytes| {
             out.extend_from_slice(bytes);
         });
     }
@@ -99,6 +101,7 @@ impl Summary {
         let (counts, bloom) = split(bytes)?;
         Ok(Self {
             counts: parsed(counts)?,
+            kind: bloom.kind(),
             bloom: bloom.bytes().to_vec(),
         })
     }
@@ -127,7 +130,7 @@ pub(crate) fn emit(counts: &[ClassCount], bloom: Bloom<'_>, mut put: impl FnMut(
     let bloom_len = u32::try_from(bloom.bytes().len()).expect("bounded");
     let header = SummaryHeader {
         counts: count.into(),
-        filter: SPLIT_BLOCK.into(),
+        filter: bloom.kind().code().into(),
         bloom_len: bloom_len.into(),
     };
     put(header.as_bytes());
@@ -160,14 +163,13 @@ impl<'a> Bloom<'a> {
 /// The counts of a summary, and its filter.
 fn split(summary: &[u8]) -> Result<(&[CountBytes], Bloom<'_>), &'static str> {
     let (header, counts, bloom) = parts(summary).ok_or(LENGTHS)?;
-    if header.filter.get() != SPLIT_BLOCK {
-        return Err("the summary's filter is of an unknown kind");
-    }
+    let kind = header.filter.get();
+    let kind = FilterKind::of_code(kind).ok_or("the summary's filter is of an unknown kind")?;
     let is_right = bloom.len() == header.bloom_len.get() as usize;
-    if !is_right || !bloom.len().is_multiple_of(size_of::<FilterLine>()) {
+    if !is_right || !bloom.len().is_multiple_of(kind.line_bytes()) {
         return Err(LENGTHS);
     }
-    Ok((counts, Bloom::new(bloom)))
+    Ok((counts, Bloom::new(kind, bloom)))
 }
 
 /// Header and counts of a summary, and what follows them.

@@ -15,15 +15,17 @@
 //! the file.
 //!
 //! Nothing depends on it: it is never synced, and where it is missing or does not match the file,
-//! the file itself is read.
+//! the file itself is read. Indexes of older logs hold whole summaries.
 //!
 //! ```text
 //! slices      which lines of a filter are in which slice; looking up fingerprints
 //! writer      an index being written
+//! summaries   searching an index of the older form
 //! ```
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 mod slices;
+mod summaries;
 mod writer;
 
 use std::collections::BTreeMap;
@@ -34,7 +36,7 @@ use strata_blocks::{BlockHeader, ClassCount, HEADER_LEN, Summary};
 use zerocopy::FromBytes;
 
 use crate::disk::{Disk, DiskFile};
-use crate::layout::{IndexFooter, IndexedBlock};
+use crate::layout::{IndexFooter, IndexedBlock, SummariesFooter};
 use crate::manifest::{BlockFile, Recording};
 use crate::select::Select;
 
@@ -76,7 +78,14 @@ pub(crate) struct Entry {
 pub(crate) struct Index {
     name: String,
     pub(crate) entries: Vec<Entry>,
-    groups: Vec<Group>,
+    form: Form,
+}
+
+#[derive(Debug)]
+enum Form {
+    /// Whole summaries.
+    Summaries,
+    Slices(Vec<Group>),
 }
 
 impl Index {
@@ -92,8 +101,11 @@ impl Index {
         if blocks > BLOCKS_MAX {
             return None;
         }
-        let end = end_of(file.as_ref(), size, blocks)?;
-        let (entries, groups) = slices::parse(&end, size, blocks)?;
+        let end = End::read(file.as_ref(), size, blocks)?;
+        let (entries, form) = match &end {
+            End::Slices(bytes) => slices::parse(bytes, size, blocks)?,
+            End::Summaries(headers) => (summaries::parse(headers, size)?, Form::Summaries),
+        };
         let is_of = |header: &BlockHeader| {
             (header.recording, header.hash_seed) == (recording.id, recording.hash_seed)
         };
@@ -102,7 +114,7 @@ impl Index {
         (ours && offset == entry.bytes).then_some(Self {
             name,
             entries,
-            groups,
+            form,
         })
     }
 
@@ -120,18 +132,31 @@ impl Index {
                 |&n: &usize| select.wants(n) && select.may_match(&self.entries[n].header, |_| true);
             return (0..self.entries.len()).filter(may).collect();
         }
-        let file = disk.open(&self.name, false).ok();
-        let file = file.as_deref();
-        let groups = self.groups.iter();
-        let found = groups.flat_map(|group| group.search(file, &self.entries, select));
-        found.collect()
+        match &self.form {
+            Form::Summaries => {
+                let mut found = summaries::search(self, disk, select);
+                found.retain(|&number| select.wants(number));
+                found
+            }
+            Form::Slices(groups) => {
+                let file = disk.open(&self.name, false).ok();
+                let file = file.as_deref();
+                let groups = groups.iter();
+                let found = groups.flat_map(|group| group.search(file, &self.entries, select));
+                found.collect()
+            }
+        }
     }
 
-    /// The summary of a block, if it is intact in the index: without its filter, so it excludes nothing.
+    /// The summary of a block, if it is intact in the index: perhaps without its filter, and then it
+    /// excludes nothing.
     pub(crate) fn summary(&self, disk: &dyn Disk, number: usize) -> Option<Summary> {
         let file = disk.open(&self.name, false).ok()?;
         let bytes = self.entries[number].summary(file.as_ref()).ok()??;
-        Summary::parse_counts(&bytes).ok()
+        match self.form {
+            Form::Summaries => Summary::parse(&bytes).ok(),
+            Form::Slices(_) => Summary::parse_counts(&bytes).ok(),
+        }
     }
 }
 
@@ -155,22 +180,37 @@ impl Entry {
     }
 }
 
-/// The end of an index, from the headers to the footer, if it is intact.
-fn end_of(file: &dyn DiskFile, size: u64, blocks: usize) -> Option<Vec<u8>> {
-    let guess = blocks.checked_mul(END_BYTES)?.checked_add(END_BYTES_MORE)? as u64;
-    let mut end = read_end(file, size, size.min(guess))?;
-    let footer = *IndexFooter::ref_from_suffix(&end).ok()?.1;
-    if footer.magic != MAGIC || footer.blocks.get() != blocks as u64 {
-        return None;
+/// The end of an index, from the headers to the footer, which is intact.
+enum End {
+    Slices(Vec<u8>),
+    /// Headers only.
+    Summaries(Vec<u8>),
+}
+
+impl End {
+    fn read(file: &dyn DiskFile, size: u64, blocks: usize) -> Option<Self> {
+        let guess = blocks.checked_mul(END_BYTES)?.checked_add(END_BYTES_MORE)? as u64;
+        let mut end = read_end(file, size, size.min(guess))?;
+        let (rest, footer) = SummariesFooter::ref_from_suffix(&end).ok()?;
+        if footer.magic == summaries::MAGIC {
+            let headers = rest.get(rest.len().checked_sub(blocks.checked_mul(HEADER_LEN)?)?..)?;
+            let fits =
+                footer.blocks.get() == blocks as u64 && footer.crc.get() == crc32c::crc32c(headers);
+            return fits.then(|| Self::Summaries(headers.to_vec()));
+        }
+        let footer = *IndexFooter::ref_from_suffix(&end).ok()?.1;
+        if footer.magic != MAGIC || footer.blocks.get() != blocks as u64 {
+            return None;
+        }
+        let len = slices::end_len(blocks, &footer)?;
+        if len > end.len() as u64 {
+            end = read_end(file, size, len)?;
+        }
+        let start = end.len().checked_sub(usize::try_from(len).ok()?)?;
+        end.drain(..start);
+        let checked = end.get(..end.len().checked_sub(size_of_val(&footer.crc))?)?;
+        (footer.crc.get() == crc32c::crc32c(checked)).then_some(Self::Slices(end))
     }
-    let len = slices::end_len(blocks, &footer)?;
-    if len > end.len() as u64 {
-        end = read_end(file, size, len)?;
-    }
-    let start = end.len().checked_sub(usize::try_from(len).ok()?)?;
-    end.drain(..start);
-    let checked = end.get(..end.len().checked_sub(size_of_val(&footer.crc))?)?;
-    (footer.crc.get() == crc32c::crc32c(checked)).then_some(end)
 }
 
 /// The last `len` bytes of a file; `None` if it has fewer.
@@ -233,7 +273,10 @@ pub fn verify_index(
                            block; nothing is lost: delete the index";
             return found(range, problem);
         };
-        let counts = Summary::parse_counts(&bytes);
+        let counts = match index.form {
+            Form::Summaries => Summary::parse(&bytes),
+            Form::Slices(_) => Summary::parse_counts(&bytes),
+        };
         let says = counts.map(|summary| (block.header, summary.counts)).ok();
         // A block that is damaged itself is not among them.
         let is = blocks.get(&block.offset);
@@ -247,7 +290,10 @@ pub fn verify_index(
             }));
         }
     }
-    for slice in index.groups.iter().flat_map(Group::slices) {
+    let Form::Slices(groups) = &index.form else {
+        return Ok(None);
+    };
+    for slice in groups.iter().flat_map(Group::slices) {
         if slice.read(file.as_ref())?.is_none() {
             let problem = "the checksum of the filters here does not match, so searches read more \
                            blocks; nothing is lost: delete the index";

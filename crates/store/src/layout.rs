@@ -72,3 +72,14 @@ pub(crate) struct IndexedSlice {
     pub(crate) crc: U32,
 }
 layout!(IndexedSlice, 8, len at 0, crc at 4);
+
+/// The end of an index of whole summaries, as older versions wrote it.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct SummariesFooter {
+    pub(crate) magic: [u8; 8],
+    pub(crate) blocks: U64,
+    /// CRC-32C of the headers.
+    pub(crate) crc: U32,
+}
+layout!(SummariesFooter, 20, magic at 0, blocks at 8, crc at 16);

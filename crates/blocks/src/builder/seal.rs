@@ -6,7 +6,7 @@ use strata_sys::disk::OwnBlock;
 use strata_wire::FlowHasher;
 
 use super::BlockBuilder;
-use crate::filter::{Bloom, Filter};
+use crate::filter::{Bloom, Filter, FilterKind};
 use crate::format::{BlockHeader, FLAG_HOLDS_FLOWS, FORM, HEADER_LEN, align_up};
 use crate::summary::{ClassCount, emit};
 
@@ -26,7 +26,7 @@ impl BlockBuilder {
         let filter = (!self.notes_full).then(|| self.filter(&FlowHasher::new(hash_seed)));
         let bloom = filter.as_ref().map_or(&[][..], Filter::bytes);
         let mut end = self.len;
-        emit(&counts, Bloom::new(bloom), |part| {
+        emit(&counts, Bloom::new(FilterKind::Split, bloom), |part| {
             self.bytes[end..end + part.len()].copy_from_slice(part);
             end += part.len();
         });

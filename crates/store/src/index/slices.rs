@@ -17,7 +17,7 @@ use crate::disk::DiskFile;
 use crate::layout::{IndexFooter, IndexedBlock, IndexedGroup, IndexedSlice};
 use crate::select::Select;
 
-use super::{Entry, FOOTER_LEN};
+use super::{Entry, FOOTER_LEN, Form};
 
 /// A slice is to have about so many bytes: what a disk reads in little more time than it takes to
 /// find the place.
@@ -203,7 +203,7 @@ pub(super) fn end_len(blocks: usize, footer: &IndexFooter) -> Option<u64> {
 
 /// Blocks and groups of an index of `size` bytes, from its end: [`end_len`] bytes, whose checksum
 /// matches.
-pub(super) fn parse(end: &[u8], size: u64, blocks: usize) -> Option<(Vec<Entry>, Vec<Group>)> {
+pub(super) fn parse(end: &[u8], size: u64, blocks: usize) -> Option<(Vec<Entry>, Form)> {
     let (headers, rest) = <[[u8; HEADER_LEN]]>::ref_from_prefix_with_elems(end, blocks).ok()?;
     let (listed, rest) = <[IndexedBlock]>::ref_from_prefix_with_elems(rest, blocks).ok()?;
     let (rest, footer) = IndexFooter::ref_from_suffix(rest).ok()?;
@@ -253,7 +253,8 @@ pub(super) fn parse(end: &[u8], size: u64, blocks: usize) -> Option<(Vec<Entry>,
         });
     }
     let is_all = listed.next().is_none() && slices.next().is_none();
-    (is_all && at.checked_add(end.len() as u64) == Some(size)).then_some((entries, parsed))
+    (is_all && at.checked_add(end.len() as u64) == Some(size))
+        .then_some((entries, Form::Slices(parsed)))
 }
 
 #[cfg(test)]

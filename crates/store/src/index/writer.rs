@@ -69,7 +69,8 @@ impl IndexWriter {
         let after = after.and_then(|rest| rest.get(header.body_len as usize..));
         let summary = after.and_then(|rest| rest.get(..header.summary_len as usize));
         let summary = summary.ok_or_else(invalid)?;
-        let filter = Bloom::of(summary).map_err(|_| invalid())?.lines();
+        let filter = Bloom::of(summary).ok().and_then(Bloom::lines);
+        let filter = filter.ok_or_else(invalid)?;
         let counts_len = summary.len().checked_sub(size_of_val(filter));
         let counts = counts_len.and_then(|len| summary.get(..len));
         let counts = counts.ok_or_else(invalid)?;

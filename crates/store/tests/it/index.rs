@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use strata_blocks::HEADER_LEN;
-use strata_store::{About, Disk, Log, Recorder, RecorderOptions, Select, index_name, verify_index};
+use strata_blocks::{HEADER_LEN, Summary};
+use strata_store::{
+    About, BlockFile, Disk, Log, Recorder, RecorderOptions, Select, index_name, verify_index,
+};
 use strata_testkit_disk::SimDisk;
 use strata_wire::{AddressFamily, FlowHasher, Ledger, Meta, mix64};
 
@@ -151,8 +153,29 @@ fn bytes(disk: &dyn Disk, name: &str) -> Vec<u8> {
     bytes
 }
 
+/// The index of a file as older versions wrote it, by `docs/formats/block-file.md`.
+fn older_index(disk: &SimDisk, log: &Log, file: &BlockFile) -> Vec<u8> {
+    let content = bytes(disk, &file.name);
+    let (mut summaries, mut headers) = (Vec::new(), Vec::new());
+    for block in log.blocks(&log.recordings()[0], &Select::default()) {
+        let block = block.unwrap();
+        let at = usize::try_from(block.offset).unwrap();
+        let start = at + HEADER_LEN + block.header.body_len as usize;
+        let end = start + block.header.summary_len as usize;
+        Summary::parse(&content[start..end]).unwrap();
+        summaries.extend_from_slice(&content[start..end]);
+        headers.extend_from_slice(&content[at..at + HEADER_LEN]);
+    }
+    let footer = [
+        &b"STRATAI1"[..],
+        &file.blocks.to_le_bytes(),
+        &crc32c::crc32c(&headers).to_le_bytes(),
+    ];
+    [&summaries[..], &headers, &footer.concat()].concat()
+}
+
 #[test]
-fn with_an_index_and_without_the_same_blocks_are_found() {
+fn every_form_of_index_and_none_find_the_same_blocks() {
     let disk = SimDisk::new();
     record(&disk, 0);
     let log = log(&disk);
@@ -169,6 +192,13 @@ fn with_an_index_and_without_the_same_blocks_are_found() {
         }
     };
     with_index("slices");
+    disk.replace(&index, &older_index(&disk, &log, file))
+        .unwrap();
+    assert_eq!(
+        verify_index(&disk, &log.recordings()[0], file, &BTreeMap::new()).unwrap(),
+        None
+    );
+    with_index("summaries");
     disk.remove(&index).unwrap();
     with_index("no index");
 }
