@@ -181,7 +181,12 @@ pub fn avs(bytes: &[u8]) -> Option<usize> {
     if both >> 44 != 0x8_0211 {
         return None;
     }
-    usize::try_from(both & 0xffff_ffff).ok()
+    stated(both & 0xffff_ffff)
+}
+
+/// The length that a header states, which holds at least the words that state it.
+fn stated(len: u64) -> Option<usize> {
+    usize::try_from(len).ok().filter(|&len| len >= 8)
 }
 
 /// The length of a Prism header: the one it states in the byte order of the capturing machine, else
@@ -195,12 +200,12 @@ pub fn prism(bytes: &[u8]) -> Option<usize> {
         return Some(len);
     }
     let (code, len) = (be32(bytes, 0)?, be32(bytes, 4)?);
-    let stated = if CODES.contains(&code) {
+    let len = if CODES.contains(&code) {
         len
     } else if CODES.contains(&code.swap_bytes()) {
         len.swap_bytes()
     } else {
         return Some(USUAL_LEN);
     };
-    usize::try_from(stated).ok()
+    stated(len.into())
 }

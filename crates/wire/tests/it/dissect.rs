@@ -270,6 +270,21 @@ fn cut_netfilter_messages_have_the_same_headers() {
     }
 }
 
+/// A header that states fewer bytes than the words that state it is none, however much of it was captured.
+#[test]
+fn a_prism_or_avs_header_cannot_be_shorter_than_its_length_field() {
+    let prism = [0x41, 0, 0, 0, 7, 0, 0, 0];
+    let avs = [0x80, 0x21, 0x10, 1, 0, 0, 0, 7];
+    for (name, link, words) in [
+        ("Prism", LinkType::IEEE802_11_PRISM, prism),
+        ("AVS", LinkType::IEEE802_11_AVS, avs),
+    ] {
+        let frame = [&words[..], &[0; 40]].concat();
+        assert_cuts_agree(name, link, &frame);
+        assert_eq!(inner(link, &frame).header_len, 0, "{name}");
+    }
+}
+
 /// Frames without a readable packet end with their own header, and belong to their stations.
 #[test]
 fn frames_of_802_11_without_a_readable_packet() {
