@@ -83,7 +83,7 @@ record_logs() {
 
 seed() {
     cargo build --quiet --release --bin seeds
-    # With the features of the whole workspace, so that what tests have built serves here too.
+    # In the project's own target folder, where the next build of it finds what this one made.
     cargo build --quiet --manifest-path ../Cargo.toml --workspace --bin strata
     record_logs
     target/release/seeds "$captures" target/logs corpus

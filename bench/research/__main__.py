@@ -21,68 +21,40 @@ def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(prog="research")
     commands = whole.add_subparsers(dest="command", required=True)
 
-    ablate = commands.add_parser(
-        "ablate", help="show the value of each group of features, by training without it"
-    )
-    ablate.add_argument("folder", type=Path, help="folder with trace.pcap and labels.csv")
-    ablate.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="NAME", help="of NAME.json and NAME.md"
-    )
-    ablate.add_argument("--seeds", type=int, default=3, metavar="N", help="repeat this many times")
-    ablate.add_argument("--jobs", type=int, default=2, metavar="N", help="number of threads")
-
-    unseen = commands.add_parser(
-        "unseen", help="show what models spend a budget of detail on, of attacks they have not seen"
-    )
-    unseen.add_argument("folder", type=Path, help="folder of labelled captures")
-    unseen.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="NAME", help="of NAME.json and NAME.md"
-    )
-    unseen.add_argument(
+    asked = {}
+    for name, what in [
+        ("ablate", "show the value of each group of features, by training without it"),
+        ("unseen", "show what models spend a budget of detail on, of attacks they have not seen"),
+        ("kept", "show what recordings with a budget of detail keep of attacks not seen before"),
+        ("sets", "show what recordings keep of each labelled capture by itself"),
+        ("frontier", "show what trees of other kinds would be worth at the same price"),
+        ("links", "show how sketches and presets do on links of 100, 200 and 400 Gb/s"),
+    ]:
+        asked[name] = commands.add_parser(name, help=what)
+        of = "with trace.pcap and labels.csv" if name == "ablate" else "of labelled captures"
+        asked[name].add_argument("folder", type=Path, help=f"folder {of}")
+        asked[name].add_argument(
+            "-o",
+            "--output",
+            type=Path,
+            required=True,
+            metavar="NAME",
+            help="of NAME.json and NAME.md",
+        )
+    for name in ("ablate", "unseen", "kept", "sets", "links"):
+        asked[name].add_argument(
+            "--jobs", type=int, default=2, metavar="N", help="number of threads"
+        )
+    for name in ("ablate", "frontier"):
+        asked[name].add_argument(
+            "--seeds", type=int, default=3, metavar="N", help="repeat this many times"
+        )
+    asked["unseen"].add_argument(
         "--shipped", type=Path, required=True, metavar="FILE", help="the built-in model"
     )
-    unseen.add_argument("--jobs", type=int, default=2, metavar="N", help="number of threads")
-
-    kept = commands.add_parser(
-        "kept", help="show what recordings with a budget of detail keep of attacks not seen before"
-    )
-    kept.add_argument("folder", type=Path, help="folder of labelled captures")
-    kept.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="NAME", help="of NAME.json and NAME.md"
-    )
-    kept.add_argument(
+    asked["kept"].add_argument(
         "--only", nargs="+", default=[], metavar="NAME", help="record only these captures' attacks"
     )
-    kept.add_argument("--jobs", type=int, default=2, metavar="N", help="number of threads")
-
-    sets = commands.add_parser(
-        "sets", help="show what recordings keep of each labelled capture by itself"
-    )
-    sets.add_argument("folder", type=Path, help="folder of labelled captures")
-    sets.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="NAME", help="of NAME.json and NAME.md"
-    )
-    sets.add_argument("--jobs", type=int, default=2, metavar="N", help="number of threads")
-
-    frontier = commands.add_parser(
-        "frontier", help="show what trees of other kinds would be worth at the same price"
-    )
-    frontier.add_argument("folder", type=Path, help="folder of labelled captures")
-    frontier.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="NAME", help="of NAME.json and NAME.md"
-    )
-    frontier.add_argument(
-        "--seeds", type=int, default=3, metavar="N", help="repeat this many times"
-    )
-
-    links = commands.add_parser(
-        "links", help="show how sketches and presets do on links of 100, 200 and 400 Gb/s"
-    )
-    links.add_argument("folder", type=Path, help="folder of labelled captures")
-    links.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="NAME", help="of NAME.json and NAME.md"
-    )
-    links.add_argument("--jobs", type=int, default=2, metavar="N", help="number of threads")
     return whole
 
 

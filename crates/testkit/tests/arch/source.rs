@@ -16,8 +16,8 @@ pub(crate) struct SourceFile {
     pub(crate) path: String,
     /// The module it is: empty for the root.
     pub(crate) module: Vec<String>,
-    /// `unwrap_or(0)`, `unwrap_or(MAX)`, `unwrap_or_default()`, the same as `map_or(0, |x| x)`, and whatever else a failed
-    /// conversion or a clock before 1970 becomes.
+    /// `unwrap_or(0)`, `unwrap_or(MAX)`, `unwrap_or_default()`, `map_or(0, |x| x)`, and numbers that a failed conversion
+    /// or a difference of times becomes.
     pub(crate) fallbacks: usize,
     pub(crate) has_unsafe: bool,
     pub(crate) sleeps: bool,
