@@ -133,7 +133,7 @@ def measure(context):
         grown[size] = [its_limit, *(some[name] for name in some if "packed" in name)]
     columns = [name for name in rates if "packed" in name]
     counted = instructions(speed, context.directory)
-    receive = context.example("strata-node", "telemetry_receive")
+    receive = context.example("strata-telemetry-run", "telemetry_receive")
     udp = over_udp(receive, context.directory, *((100, 1) if context.quick else (2000, 5)))
     veth = over_veth(receive, context.directory, *((100, 1) if context.quick else (2000, 5)))
     points = figures(figure, 1 if context.quick else 10)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::env::current_exe;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,7 +11,9 @@ use rustix::system::uname;
 use strata_agent::Local;
 use strata_control::config::read_keys;
 use strata_exporter::Destination;
-use strata_node::{AgentSource, AgentSpec, Waker, machine_bytes, run_agent};
+use strata_fleet::{AgentSource, AgentSpec, NamedHost, run_agent};
+use strata_node::machine_bytes;
+use strata_role::Waker;
 use strata_rules::DestinationName;
 use strata_wire::human_bytes;
 
@@ -239,13 +241,32 @@ impl Args {
     }
 }
 
+/// Those destinations whose hosts are names.
+fn named(all: &BTreeMap<String, String>) -> Result<BTreeMap<String, NamedHost>> {
+    let mut named = BTreeMap::new();
+    for (name, url) in all {
+        let destination: Destination = url.parse()?;
+        if destination.host.parse::<IpAddr>().is_err() {
+            let at = NamedHost {
+                destination: destination.to_string(),
+                host: destination.host,
+                port: destination.port,
+            };
+            named.insert(name.clone(), at);
+        }
+    }
+    Ok(named)
+}
+
 pub(crate) fn run(args: &Args) -> Result<()> {
     let option = |name: &str, value: &Option<String>| {
         let value = value.iter().map(|value| format!("--{name}={value}"));
         value.collect::<Vec<String>>()
     };
+    let local = args.local()?;
     let spec = AgentSpec {
-        local: args.local()?,
+        named: named(&local.destinations)?,
+        local,
         source: args.source()?,
         state: args.state.clone(),
         program: current_exe().context("cannot find this program")?,

@@ -10,8 +10,10 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow};
 use ipnet::IpNet;
-use strata_node::sandbox::Confined;
-use strata_node::{Collector, CollectorOutcome, CollectorSpec, Outlet, Tell, log_directory};
+use strata_collector::{Collector, CollectorOutcome, CollectorSpec, Outlet};
+use strata_node::log_directory;
+use strata_role::Tell;
+use strata_role::sandbox::Reach;
 use strata_sandbox::Owner;
 use strata_wire::{Printable, grouped};
 
@@ -176,11 +178,11 @@ fn recorded(
     if !log.exists() {
         log_directory(log, &Owner::default())?;
     }
-    args.sandbox.confine(&Confined {
+    args.sandbox.confine(&Reach {
         read: args.model.iter().cloned().collect(),
         again: args.key_file.iter().cloned().collect(),
         write: vec![log.to_owned()],
-        ..Confined::default()
+        ..Reach::default()
     })?;
     let input = PathBuf::from(format!("/dev/fd/{}", reader.as_raw_fd()));
     let name = format!("collector {}", collector.address());

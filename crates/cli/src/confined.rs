@@ -1,4 +1,4 @@
-//! The sandbox of commands that are no role of `strata_node` of their own (`strata_node::sandbox`).
+//! The sandbox of commands that are no role of their own (`strata_role::sandbox`).
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -8,8 +8,9 @@ use anyhow::Result;
 use rustix::process::geteuid;
 use rustix::thread::CapabilitySet;
 use strata_capture::live::SocketOpener;
-use strata_node::sandbox::{self, Confined};
-use strata_node::{SandboxSpec, Tell};
+use strata_node::{SandboxSpec, socket_opener};
+use strata_role::Tell;
+use strata_role::sandbox::{self, Reach};
 use strata_sandbox::runtime_dir;
 use tracing::warn;
 
@@ -32,7 +33,7 @@ impl SandboxArgs {
 
     /// Drops all that is not needed any more. To be called before threads are started, and before
     /// anything from outside is read.
-    pub(crate) fn confine(&self, reach: &Confined) -> Result<()> {
+    pub(crate) fn confine(&self, reach: &Reach) -> Result<()> {
         match self.no_sandbox {
             true => sandbox::unconfined(),
             false => sandbox::confine(reach, &tell())?,
@@ -56,10 +57,10 @@ impl SandboxArgs {
             "/etc/ca-certificates",
             "/usr/share/ca-certificates",
         ];
-        self.confine(&Confined {
+        self.confine(&Reach {
             read: public.map(Into::into).to_vec(),
             write: write.map(Path::to_owned).collect(),
-            ..Confined::default()
+            ..Reach::default()
         })
     }
 
@@ -69,7 +70,7 @@ impl SandboxArgs {
             return None;
         }
         let helper = vec![String::from("helper")];
-        let opener = sandbox::opener(&SandboxSpec { user: None, helper });
+        let opener = socket_opener(&SandboxSpec { user: None, helper });
         opener
             .inspect_err(|error| {
                 warn!("an interface that goes and comes back is not captured again: {error}");
@@ -101,7 +102,7 @@ pub(crate) fn to_read(files: &[PathBuf]) -> CapabilitySet {
 /// listens on a socket.
 pub(crate) fn follower(store: Option<&Path>, socket: Option<&Path>) -> Result<()> {
     let dir = runtime_dir();
-    let mut reach = Confined::default();
+    let mut reach = Reach::default();
     reach.read.extend(store.map(Path::to_owned));
     reach.read.push(dir.clone());
     reach.keep = Some(to_read(&reach.read));

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use strata_agent::{AgentStatus, Applied, DocumentFile, FILES_MAX, Interface};
 use strata_control::client::ControllerClient;
-use strata_node::{ControllerSpec, ENROL_TOKEN, Waker, run_controller};
+use strata_fleet::{ControllerSpec, ENROL_TOKEN, run_controller};
+use strata_role::Waker;
 use strata_wire::{Printable, PrintableJson, grouped};
 
 use crate::address::address;

@@ -6,12 +6,12 @@ use anyhow::{Result, anyhow, bail};
 use clap::ValueEnum;
 use strata_archive::Timeouts;
 use strata_filter::CompileError;
-use strata_node::{LineRecords, WhenFull};
 use strata_query::{
     ByLink, ExportOptions, ExportedFlows, FileFormat, Find, FlowOptions, Kept, RecordFormat,
     export, export_flow_table, export_flows, export_packet_table,
 };
 use strata_store::{Damage, Log, Select};
+use strata_stream_run::{LineRecords, WhenFull};
 use strata_wire::LinkType;
 use tracing::{error, info, warn};
 

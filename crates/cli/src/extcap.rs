@@ -15,8 +15,9 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Parser;
+use strata_collector::{CollectedFrom, Collector, CollectorSpec, Outlet};
 use strata_control::client::ControllerClient;
-use strata_node::{CollectedFrom, Collector, CollectorSpec, Notice, Outlet, Tell};
+use strata_role::{Notice, Tell};
 use strata_wire::Printable;
 
 use crate::address::{address, networks};
@@ -261,9 +262,9 @@ fn capture(args: &Args, only: Option<u32>) -> Result<()> {
     };
     let stop = stop_on_signal()?;
     // Wireshark and tshark show whatever comes on standard error as an error.
-    let tell = |notice: &Notice| match notice {
-        Notice::Collecting { .. } => {}
-        other => logging::notice(other),
+    let tell = |notice: &Notice| match notice.kind {
+        "serving" => {}
+        _ => logging::notice(notice),
     };
     let quiet: Tell = Arc::new(|_: &Notice| {});
     let collector = Collector::open(spec, Arc::new(tell))?;

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use strata_capture::{PacketRef, PcapNgWriter, PcapWriter, WriteError};
 use strata_node::GenerateSpec;
-use strata_node::sandbox::Confined;
+use strata_role::sandbox::Reach;
 use strata_store::Sources;
 use strata_traffic::{Generator, GeneratorOptions, Packet, Profile, Rate, SPACE};
 use strata_wire::{Interface, LinkType, exact, grouped, human_bytes};
@@ -222,10 +222,10 @@ fn send(args: &Args, interface: &str) -> Result<()> {
         duration: sending::duration(args.duration)?,
         sandboxed: args.sandbox.is_on(),
     };
-    args.sandbox.confine(&Confined {
+    args.sandbox.confine(&Reach {
         interfaces: vec![interface.to_owned()],
         keep: Some(TO_SEND),
-        ..Confined::default()
+        ..Reach::default()
     })?;
     let outcome = strata_node::generate(&spec, stop_on_signal()?)?;
     sending::print(&outcome, interface);

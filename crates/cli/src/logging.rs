@@ -12,10 +12,10 @@ use std::sync::OnceLock;
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::fs::fstat;
-use strata_node::Notice;
+use strata_role::{Level, Notice};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
-use tracing::{Event, Level, Subscriber, error, info, warn};
+use tracing::{Event, Subscriber, error, info, warn};
 use tracing_journald::{Priority, PriorityMappings};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::Writer;
@@ -175,7 +175,7 @@ where
         }
         let mut message = Message::default();
         event.record(&mut message);
-        let warning = match level == Level::WARN && target != HAPPENED {
+        let warning = match level == tracing::Level::WARN && target != HAPPENED {
             true => "warning: ",
             false => "",
         };
@@ -188,12 +188,12 @@ where
 }
 
 impl Lines {
-    fn priority(&self, level: Level) -> &'static str {
+    fn priority(&self, level: tracing::Level) -> &'static str {
         match level {
             _ if !self.is_journal => "",
-            Level::ERROR => "<3>",
-            Level::WARN => "<4>",
-            Level::INFO => "<6>",
+            tracing::Level::ERROR => "<3>",
+            tracing::Level::WARN => "<4>",
+            tracing::Level::INFO => "<6>",
             _ => "<7>",
         }
     }
@@ -245,25 +245,28 @@ impl Write for AboveBar {
     }
 }
 
-/// Logs a node's notice: its level, message and fields.
+/// Logs a role's notice: its level, message and fields.
 pub(crate) fn notice(notice: &Notice) {
-    let kind = notice.kind();
-    match notice {
-        Notice::Event(event) => {
-            let (who, what, why) = (&*event.who, &*event.what, &*event.why);
-            match notice.is_alert() {
-                true => warn!(target: HAPPENED, kind, who, what, why, "{notice}"),
-                false => info!(target: HAPPENED, kind, who, what, why, "{notice}"),
+    let (kind, level) = (notice.kind, notice.level);
+    let field = |name| notice.field(name);
+    match kind {
+        "event" => {
+            let (who, what, why) = (field("who"), field("what"), field("why"));
+            match level {
+                Level::Happened => warn!(target: HAPPENED, kind, who, what, why, "{notice}"),
+                _ => info!(target: HAPPENED, kind, who, what, why, "{notice}"),
             }
         }
-        Notice::Capturing { ways, snaplen } => info!(kind, ways, snaplen, "{notice}"),
-        Notice::NoSandbox(..)
-        | Notice::NoSteering(_)
-        | Notice::NotReopened(_)
-        | Notice::NotEve(_) => warn!(target: HAPPENED, kind, "{notice}"),
-        Notice::Ending { failed: true } => error!(kind, "{notice}"),
-        _ if notice.is_warning() => warn!(kind, "{notice}"),
-        _ => info!(kind, "{notice}"),
+        "capturing" => {
+            let (ways, snaplen) = (field("ways"), field("snaplen"));
+            info!(kind, ways, snaplen, "{notice}");
+        }
+        _ => match level {
+            Level::Info => info!(kind, "{notice}"),
+            Level::Happened => warn!(target: HAPPENED, kind, "{notice}"),
+            Level::Warning => warn!(kind, "{notice}"),
+            Level::Error => error!(kind, "{notice}"),
+        },
     }
 }
 

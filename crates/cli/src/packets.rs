@@ -11,8 +11,8 @@ use strata_archive::ArchiveError;
 use strata_capture::live::{Live, LiveNext, LiveOptions};
 use strata_capture::{Input, InputOptions, Next, PacketRef, Packets};
 use strata_filter::Filter;
-use strata_node::sandbox::Confined;
 use strata_query::{ByLink, ExportOptions, Find, LoggedPacket, packets};
+use strata_role::sandbox::Reach;
 use strata_store::{Damage, Log};
 use strata_wire::{LinkType, Meta};
 use tracing::{error, warn};
@@ -30,8 +30,8 @@ const SNAPLEN: u32 = 512;
 pub(crate) trait Take {
     /// What it needs once the source is open, of interfaces. Certificates that it needs are read now, and
     /// names of servers looked up.
-    fn prepare(&mut self) -> Result<Confined> {
-        Ok(Confined::default())
+    fn prepare(&mut self) -> Result<Reach> {
+        Ok(Reach::default())
     }
 
     /// The source is open, and packets will come: outputs are created now. Packets must match the

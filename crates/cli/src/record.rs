@@ -21,9 +21,10 @@ use clap::builder::Resettable;
 use strata_dta::protocol::UDP_PORT;
 use strata_node::{
     DestinationSpec, DetailSpec, InputSpec, LogSpec, ModelSpec, RecordSpec, ShadowSpec,
-    SteeringSpec, Tell, TriggerSpec,
+    SteeringSpec, TriggerSpec,
 };
 use strata_policy::DetailBudget;
+use strata_role::Tell;
 use strata_store::{DiskChoice, RecorderOptions};
 use strata_wire::TunnelKey;
 use tracing::{info, warn};
@@ -282,7 +283,7 @@ pub(crate) struct HelperArgs {
 
 /// Opens packet sockets for another process until that is gone.
 pub(crate) fn helper(args: &HelperArgs) -> Result<()> {
-    Ok(strata_node::sandbox::open_sockets(args.user.as_deref())?)
+    Ok(strata_role::sandbox::open_sockets(args.user.as_deref())?)
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -345,11 +346,11 @@ fn run_with(
         signals.also_steer()?;
     }
     let mut page = start_page()?;
-    let handle = strata_node::start(spec, Arc::clone(&signals.stop), tell)?;
+    let handle = strata_role::start(spec, Arc::clone(&signals.stop), tell)?;
     while !handle.wait_timeout(LOOK_EVERY) {
         page.look();
         if signals.take_reload() {
-            match handle.reload() {
+            match handle.running().reload() {
                 Ok(()) if args.steer.has_files() => {}
                 Ok(()) => warn!(
                     target: HAPPENED,
@@ -362,7 +363,7 @@ fn run_with(
                 ),
             }
         }
-        let counts = handle.counts();
+        let counts = handle.running().counts();
         bar.set_position(counts.ledger.seen.packets);
         if signals.take_report() {
             info!("{}", show::counts(&counts));
@@ -420,7 +421,7 @@ pub(crate) fn stream_into(
         sampling_seed: 0,
         packets_max: None,
     };
-    let handle = strata_node::start(spec, Arc::default(), Arc::new(logging::notice))?;
+    let handle = strata_role::start(spec, Arc::default(), Arc::new(logging::notice))?;
     let outcome = handle.wait()?;
     let shown = show::outcome(&outcome);
     outcome.failure.map_or(shown, |failure| Err(failure.into()))

@@ -165,7 +165,7 @@ fn spec(args: &Args) -> Result<RelaySpec> {
         to_stream: args
             .to_stream
             .as_deref()
-            .map(crate::stream::place)
+            .map(crate::stream::fed)
             .transpose()?,
         sandboxed,
     })
@@ -217,7 +217,7 @@ fn options(args: &Args) -> Result<RelayOptions> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let handle = strata_node::start(spec(args)?, stop_on_signal()?, Arc::new(logging::notice))?;
+    let handle = strata_role::start(spec(args)?, stop_on_signal()?, Arc::new(logging::notice))?;
     let outcome = handle.wait()?;
     writeln!(
         standard(),

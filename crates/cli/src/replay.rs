@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use strata_node::sandbox::Confined;
 use strata_node::{Pace, ReplaySpec};
+use strata_role::sandbox::Reach;
 use strata_wire::grouped;
 use tracing::warn;
 
@@ -111,11 +111,11 @@ impl Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let (spec, stop) = (args.spec()?, stop_on_signal()?);
     // The interface is opened when it is known how long packets are.
-    args.sandbox.confine(&Confined {
+    args.sandbox.confine(&Reach {
         read: args.read.clone(),
         interfaces: vec![args.interface.clone()],
         keep: Some(TO_SEND | to_read(&args.read)),
-        ..Confined::default()
+        ..Reach::default()
     })?;
     let outcome = strata_node::replay(&spec, stop)?;
     if outcome.cut > 0 {

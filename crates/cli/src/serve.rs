@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-use strata_node::sandbox;
+use strata_role::sandbox;
 use strata_serve::{Login, Role, Spec, TlsFiles, serve};
 use strata_store::{Log, MANIFEST_NAME};
 use strata_wire::Printable;

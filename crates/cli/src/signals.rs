@@ -12,7 +12,7 @@ use signal_hook::flag;
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::SignalOnly;
 use signal_hook::low_level::{emulate_default_handler, pipe};
-use strata_node::Waker;
+use strata_role::Waker;
 
 /// A command was interrupted before it was done, and has said what was. The program ends with
 /// [`Interrupted::STATUS`].

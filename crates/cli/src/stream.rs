@@ -21,9 +21,10 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use strata_node::sandbox::Confined;
-use strata_node::{FeedCounts, StreamDir, StreamFeed, WhenFull};
+use strata_role::sandbox::Reach;
+use strata_role::{FeedCounts, FeedSpec};
 use strata_stream::StreamName;
+use strata_stream_run::{FedStream, StreamDir, StreamFeed, WhenFull, paths_of};
 use strata_wire::grouped;
 
 use self::place::Place;
@@ -100,6 +101,12 @@ pub(crate) fn place(text: &str) -> Result<(PathBuf, StreamName)> {
     Ok((dir.into(), name(stream)?))
 }
 
+/// The stream that a role's records go to as well: before it is in its sandbox.
+pub(crate) fn fed(text: &str) -> Result<Box<dyn FeedSpec>> {
+    let (dir, name) = place(text)?;
+    Ok(Box::new(FedStream::open(&dir, &name)?))
+}
+
 /// The directory of a stream, with what is needed of servers that have stripes of it: before a command is
 /// in its sandbox.
 pub(crate) fn prepare(dir: &Path) -> Result<StreamDir> {
@@ -109,10 +116,10 @@ pub(crate) fn prepare(dir: &Path) -> Result<StreamDir> {
 }
 
 /// What a command needs that appends to a stream of this directory, or reads it.
-fn reach(dir: &Path) -> Confined {
-    Confined {
-        streams: vec![dir.to_owned()],
-        ..Confined::default()
+fn reach(dir: &Path) -> Reach {
+    Reach {
+        write: paths_of(dir),
+        ..Reach::default()
     }
 }
 

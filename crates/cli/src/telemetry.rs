@@ -22,7 +22,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use strata_control::config::{Config, ControlConfig};
-use strata_node::TelemetryApiSpec;
+use strata_telemetry_run::TelemetryApiSpec;
 
 use crate::logging::LoggingArgs;
 use crate::output::refuse;

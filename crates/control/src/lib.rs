@@ -29,6 +29,7 @@ mod endpoint;
 pub mod metrics;
 pub mod queries;
 mod request;
+mod role_error;
 pub mod saved;
 mod secrets;
 mod status;

@@ -13,6 +13,8 @@ use strata_control::config::{Config, ExportPlan, OnDrift};
 use strata_control::{Controller, Settings, client};
 use strata_exporter::Channel;
 use strata_policy::{DetailBudget, Mode, ModeConfig};
+use strata_role::Tell;
+use strata_role::sandbox::Reach;
 use strata_rules::{Action, Policy};
 use strata_sandbox::{Owner, SocketFile};
 use strata_wire::Keep;
@@ -20,8 +22,7 @@ use strata_wire::tunnel::Tunnels;
 
 use crate::error::{At as _, NodeError, Result, require};
 use crate::lag::LAG_MAX;
-use crate::notice::{Notice, Tell};
-use crate::sandbox::Reach;
+use crate::notice::RecordNotice;
 use crate::spec::{DetailSpec, RecordSpec, SteeringSpec};
 
 /// The contents of the files, checked.
@@ -235,7 +236,7 @@ impl Configuration {
     }
 
     /// What a recording can access once its socket is created.
-    pub(crate) fn reach<'a>(&self, spec: &'a RecordSpec, socket: Option<&SocketFile>) -> Reach<'a> {
+    pub(crate) fn reach(&self, spec: &RecordSpec, socket: Option<&SocketFile>) -> Reach {
         let (control, alerts) = (&self.file.control, &self.file.alerts);
         let files = [
             &spec.steering.config,
@@ -247,17 +248,18 @@ impl Configuration {
         ];
         let files = files.into_iter().flatten().cloned();
         Reach {
-            log: spec.destination.dir(),
-            store: None,
-            streams: None,
-            stripes: Vec::new(),
-            socket_dirs: socket.and_then(SocketFile::own_dirs),
-            files: files
+            home: spec.destination.dir().map(Path::to_owned),
+            delete: socket
+                .and_then(SocketFile::own_dirs)
+                .into_iter()
+                .flatten()
+                .collect(),
+            again: files
                 .chain(spec.triggers.followed())
                 .chain(spec.destination.reads())
                 .collect(),
-            interfaces: spec.interface_names(),
-            command: None,
+            interfaces: spec.interface_names().to_vec(),
+            ..Reach::default()
         }
     }
 }
@@ -278,7 +280,7 @@ impl Addresses {
         }
         // Nobody requested it, and the recording matters more.
         Ok(client::own_socket(owner)
-            .inspect_err(|error| tell(&Notice::NoSteering(error.to_string())))
+            .inspect_err(|error| tell(&RecordNotice::NoSteering(error.to_string()).into()))
             .ok())
     }
 

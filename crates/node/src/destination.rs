@@ -13,6 +13,7 @@ use strata_control::Controller;
 use strata_control::elastic::Degradation;
 use strata_policy::DetailCounts;
 use strata_relay::{Link, LinkOptions, LinkReport, OnNews, OnShortage, Transport};
+use strata_role::{Notice, Tell};
 use strata_sandbox::{Owner, Role, User};
 use strata_sketch::Pressure;
 use strata_store::{About, DetailKept, DiskChoice, FlowTable, Recorder, RecorderOptions, WhenFull};
@@ -20,9 +21,8 @@ use strata_wire::{Ledger, Printable};
 
 use crate::error::{At as _, NodeError, Result};
 use crate::log_dir::log_directory;
-use crate::notice::{Notice, Tell};
+use crate::notice::RecordNotice;
 use crate::reclaim::Limit;
-use crate::sandbox;
 use crate::spec::{DestinationSpec, LogSpec};
 
 /// A switch's own blocks only lead from one thread to another: small, to stay in the cache.
@@ -176,7 +176,7 @@ impl DestinationSpec {
 /// Says what happens with a relay.
 fn tell_news(tell: &Tell) -> OnNews {
     let tell = Arc::clone(tell);
-    Arc::new(move |news| tell(&Notice::Warning(news)))
+    Arc::new(move |news| tell(&Notice::warning(news)))
 }
 
 /// Passes a relay's requests on to the controller.
@@ -196,7 +196,7 @@ fn follow_relay(controller: &Arc<Controller>) -> OnShortage {
 fn nowhere() -> Result<BlockSink> {
     let (sink, source) = block_channel(UNUSED_BLOCK_BYTES, UNUSED_BLOCKS);
     let empty = move || {
-        sandbox::thread(Role::Memory);
+        strata_role::sandbox::thread(Role::Memory);
         loop {
             match source.receive(UNUSED_WAIT) {
                 Incoming::Block(block) => {
@@ -226,10 +226,10 @@ fn start_log(
     if log.disk != DiskChoice::Auto || about.live {
         let chosen = disk.choose(log.disk);
         let chosen = chosen.at_with(|| format!("{}: --disk", log.dir.display()))?;
-        tell(&Notice::Disk(chosen));
+        tell(&RecordNotice::Disk(chosen).into());
     }
     let options = RecorderOptions {
-        on_thread: || sandbox::thread(Role::Writer),
+        on_thread: || strata_role::sandbox::thread(Role::Writer),
         ..log.recorder.clone()
     };
     let (recorder, sinks) = Recorder::start_workers(Arc::new(disk), options, about, workers)?;
@@ -313,7 +313,7 @@ impl Recording {
                     .collect();
                 reports.push(last.finish(Some(ledger), warnings));
                 for problem in reports.iter().flat_map(|report| &report.problems) {
-                    tell(&Notice::Warning(problem.clone()));
+                    tell(&Notice::warning(problem.clone()));
                 }
                 Ok(Closed::Relay { relay, reports })
             }

@@ -1,6 +1,5 @@
 //! Why a role could not start, or failed.
 
-use std::error::Error;
 use std::fmt::Display;
 use std::io;
 
@@ -15,12 +14,10 @@ use strata_control::config::{ConfigError, EndpointError};
 use strata_pipeline::{PathError, RunError};
 use strata_policy::ModeError;
 use strata_relay::RelayError;
+use strata_role::{RoleError, cause_is_denied};
 use strata_sandbox::{OwnerError, PrivilegeError, SocketError};
 use strata_store::StoreError;
 use strata_wire::Imbalance;
-
-use crate::stream::StreamError;
-use crate::telemetry::CollectorError;
 
 /// Why a role could not start, or failed.
 #[derive(Debug, thiserror::Error)]
@@ -79,25 +76,9 @@ pub enum NodeError {
     /// A relay, or the connection to one, failed.
     #[error(transparent)]
     Relay(#[from] RelayError),
-    /// A telemetry collector, or the connection to one, failed.
+    /// What can go wrong with any role.
     #[error(transparent)]
-    Collector(#[from] CollectorError),
-    /// A user or group is unknown, or privileges cannot be dropped.
-    #[error(transparent)]
-    Privileges(#[from] PrivilegeError),
-    /// Files cannot be given to their owner.
-    #[error(transparent)]
-    Owner(#[from] OwnerError),
-    /// A certificate or key cannot be used.
-    #[error(transparent)]
-    Tls(#[from] strata_auth::tls::TlsError),
-    /// A Unix socket cannot be created.
-    #[error(transparent)]
-    Socket(#[from] SocketError),
-
-    /// A stream cannot be appended to.
-    #[error(transparent)]
-    Stream(#[from] StreamError),
+    Role(#[from] RoleError),
     /// A file or an address cannot be used.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -110,6 +91,24 @@ pub enum NodeError {
     /// The counters contradict each other: a fault of Strata's own.
     #[error(transparent)]
     Ledger(#[from] Imbalance),
+}
+
+impl From<PrivilegeError> for NodeError {
+    fn from(error: PrivilegeError) -> Self {
+        Self::Role(error.into())
+    }
+}
+
+impl From<OwnerError> for NodeError {
+    fn from(error: OwnerError) -> Self {
+        Self::Role(error.into())
+    }
+}
+
+impl From<SocketError> for NodeError {
+    fn from(error: SocketError) -> Self {
+        Self::Role(error.into())
+    }
 }
 
 impl From<RunError> for NodeError {
@@ -127,29 +126,16 @@ impl NodeError {
     /// The error and its causes in one line, each stated once.
     #[must_use]
     pub fn chain(&self) -> String {
-        let mut text = self.to_string();
-        let mut cause = self.source();
-        while let Some(error) = cause {
-            let more = error.to_string();
-            if !text.contains(&more) {
-                text = format!("{text}: {more}");
-            }
-            cause = error.source();
-        }
-        text
+        strata_role::chain(self)
     }
 
     /// Whether the system denied access.
     pub(crate) fn is_denied(&self) -> bool {
-        let is_it = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
         match self {
             Self::At { source, .. } => source.is_denied(),
-            Self::Io(error) => is_it(error),
-            other => {
-                let causes = std::iter::successors(other.source(), |&error| error.source());
-                let mut causes = causes.filter_map(|error| error.downcast_ref::<io::Error>());
-                causes.any(is_it)
-            }
+            Self::Role(error) => error.is_denied(),
+            Self::Io(error) => error.kind() == io::ErrorKind::PermissionDenied,
+            other => cause_is_denied(other),
         }
     }
 }

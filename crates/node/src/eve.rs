@@ -11,11 +11,11 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use strata_pipeline::{Alerts, TriggerOptions, eve_alert};
+use strata_role::Tell;
 use strata_sandbox::{Owner, Role, SocketFile};
 
 use crate::error::{At as _, NodeError, Result};
-use crate::notice::{EveCounts, Notice, Tell};
-use crate::sandbox;
+use crate::notice::{EveCounts, RecordNotice};
 use crate::spec::TriggerSpec;
 
 /// How often the source of alerts is polled.
@@ -90,12 +90,12 @@ impl EveSource {
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, tell) = (Arc::clone(&stop), Arc::clone(tell));
         let work = move || {
-            sandbox::thread(Role::Files);
+            strata_role::sandbox::thread(Role::Files);
             while !stopped.load(Ordering::Relaxed) {
                 thread::park_timeout(LOOK_EVERY);
                 look(&mut counts);
             }
-            tell(&Notice::Eve(counts));
+            tell(&RecordNotice::Eve(counts).into());
         };
         let thread = thread::Builder::new().name("strata-eve".into()).spawn(work);
         Ok(EveReader {
@@ -287,7 +287,7 @@ impl Lines {
                 Err(error) => {
                     taking.counts.invalid += 1;
                     if !std::mem::replace(&mut self.complained, true) {
-                        (taking.tell)(&Notice::NotEve(error.to_string()));
+                        (taking.tell)(&RecordNotice::NotEve(error.to_string()).into());
                     }
                 }
             }
@@ -307,6 +307,8 @@ impl Lines {
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
+
+    use strata_role::Notice;
 
     use super::*;
 

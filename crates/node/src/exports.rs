@@ -24,11 +24,11 @@ use rustix::system::uname;
 use strata_control::Controller;
 use strata_control::config::ExportPlan;
 use strata_exporter::Channel;
+use strata_role::Tell;
 use strata_sandbox::Role;
 
 use crate::error::{NodeError, Result};
-use crate::notice::{Notice, Tell};
-use crate::sandbox;
+use crate::notice::RecordNotice;
 use own::{Own, OwnTraffic};
 pub(crate) use queue::ExportQueue;
 use queue::{Chunk, Spare};
@@ -101,12 +101,15 @@ impl Exports {
         tell: &Tell,
     ) -> Result<(Exporting, Vec<ExportQueue>)> {
         for target in &self.targets {
-            tell(&Notice::Exporting {
-                name: target.name.to_string(),
-                to: target.destination.clone(),
-                is_encrypted: self.plan.keys.is_some()
-                    && target.destination.channel == Channel::Udp,
-            });
+            tell(
+                &RecordNotice::Exporting {
+                    name: target.name.to_string(),
+                    to: target.destination.clone(),
+                    is_encrypted: self.plan.keys.is_some()
+                        && target.destination.channel == Channel::Udp,
+                }
+                .into(),
+            );
         }
         let (sender, receiver) = sync_channel(QUEUE_MAX);
         let targets: std::io::Result<Vec<Target>> =
@@ -137,7 +140,7 @@ impl Exports {
             Arc::clone(tell),
         )?;
         let work = move || {
-            sandbox::thread(Role::Server);
+            strata_role::sandbox::thread(Role::Server);
             streams.run(&receiver, &ended, &spare);
         };
         let thread = thread::Builder::new()

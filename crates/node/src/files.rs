@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 
 use strata_capture::{Input, InputOptions, Next};
 use strata_pipeline::{Worker, run as run_worker};
+use strata_role::Handle;
 
 use crate::error::{NodeError, Result, require};
-use crate::handle::Handle;
 use crate::log_dir::NewDirectory;
 use crate::memory;
 use crate::observer::{Observation, Observer, Ticker, flow_table};
 use crate::outcome::{RecordOutcome, WorkerOutcome, finish};
+use crate::recorded;
 use crate::setup::{Setup, Started};
 use crate::spec::RecordSpec;
 
@@ -58,7 +59,7 @@ pub(crate) fn start(
         }
         ended
     };
-    Handle::record(setup, observer, work)
+    recorded::run(setup, observer, work)
 }
 
 fn record(

@@ -12,8 +12,6 @@ use strata_sandbox::Role;
 use strata_store::Log;
 use strata_wire::human_bytes;
 
-use crate::sandbox;
-
 /// How often the log is looked at: its manifests are read, and one file of each worker is looked up.
 const LOOK_EVERY: Duration = Duration::from_secs(15);
 /// How long a complete file may wait before that is reported, unless the configuration says otherwise.
@@ -56,7 +54,7 @@ impl CompactionLag {
         self.looked = Some(Instant::now());
         let dir = self.dir.clone();
         let work = move || {
-            sandbox::thread(Role::Files);
+            strata_role::sandbox::thread(Role::Files);
             lag_of(&dir)
         };
         let thread = thread::Builder::new().name("strata-lag".into());

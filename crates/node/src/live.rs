@@ -18,6 +18,8 @@ use strata_control::ReceiveStatus;
 use strata_control::alerts::AlertSender;
 use strata_control::api::Server;
 use strata_filter::Filter;
+use strata_role::sandbox::give_up;
+use strata_role::{Handle, Notice};
 use strata_sandbox::{SocketFile, User};
 
 use crate::destination::Recording;
@@ -25,17 +27,17 @@ use crate::error::Result;
 use crate::eve::EveReader;
 use crate::exports::Exporting;
 use crate::governor::Governor;
-use crate::handle::Handle;
-use crate::journal::Told;
+use crate::journal::{self, Told};
 use crate::lag::CompactionLag;
-use crate::log_dir::NewDirectory;
+use crate::log_dir::{NewDirectory, log_directory};
 use crate::memory;
-use crate::notice::Notice;
+use crate::notice::RecordNotice;
 use crate::observer::{Observation, Observer, flow_table};
 use crate::outcome::{RecordOutcome, finish};
 use crate::reclaim::Reclaim;
+use crate::recorded;
 use crate::reports::Reports;
-use crate::sandbox;
+use crate::sandbox::socket_opener;
 use crate::sensors::Sensors;
 use crate::setup::{Setup, Started};
 use crate::spec::{InterfaceSpec, RecordSpec};
@@ -68,9 +70,9 @@ fn open(
 ) -> Result<(Vec<Live>, Option<SocketOpener>)> {
     let mut options = options(setup, spec)?;
     if let Some(sandbox) = &spec.sandbox {
-        match sandbox::opener(sandbox) {
+        match socket_opener(sandbox) {
             Ok(opener) => options.opener = Some(opener),
-            Err(error) => (setup.tell)(&Notice::NotReopened(error)),
+            Err(error) => (setup.tell)(&RecordNotice::NotReopened(error).into()),
         }
     }
     Ok((Live::open(&options, workers)?, options.opener))
@@ -106,11 +108,11 @@ impl Opened {
         let room = room.map(|dir| Reclaim::new(dir, destination.limit(workers)));
         let governor = Governor::new(lives[0].sampler(), spec.gives_way);
         if let Some(why) = lives[0].not_shared() {
-            tell(&Notice::RingEach(why.to_owned()));
+            tell(&RecordNotice::RingEach(why.to_owned()).into());
         }
         let filter = match lives.iter().find_map(Live::filter_in_user_space) {
             Some(why) => {
-                tell(&Notice::FilterAfterCopy(why.to_owned()));
+                tell(&RecordNotice::FilterAfterCopy(why.to_owned()).into());
                 setup.live_filter()?
             }
             None => None,
@@ -118,7 +120,10 @@ impl Opened {
         let socket = setup.addresses.bind(&setup.spec, &owner, tell)?;
         if spec.sandbox.is_some() {
             let reach = setup.configuration.reach(&setup.spec, socket.as_ref());
-            sandbox::give_up(&owner, &reach, destination.capabilities(), tell)?;
+            if let Some(log) = &reach.home {
+                log_directory(log, &owner)?;
+            }
+            give_up(&owner, &reach, destination.capabilities(), tell)?;
         }
         let eve = eve.map(|eve| eve.start(&setup.alerts, tell)).transpose()?;
         Ok(Self {
@@ -146,7 +151,7 @@ pub(crate) fn start(
     let count = spec.workers()?;
     destination.check_limit(count)?;
     if spec.capture.exclusive == Exclusive::Yes {
-        tell(&Notice::Exclusive(setup.spec.interface_names().to_vec()));
+        tell(&RecordNotice::Exclusive(setup.spec.interface_names().to_vec()).into());
     }
     let mut equipment = setup.equip()?;
     let opened = Opened::new(setup, spec, count)?;
@@ -154,9 +159,9 @@ pub(crate) fn start(
     let mut told = Told::default();
     if spec.capture.exclusive == Exclusive::Auto {
         for way in &ways {
-            let notice = Notice::Decided(way.clone());
+            let notice = Notice::from(RecordNotice::Decided(way.clone()));
             tell(&notice);
-            told.push(notice.to_string());
+            told.push(notice.text);
         }
     }
     for (equipment, live) in equipment.iter_mut().zip(&opened.lives) {
@@ -172,10 +177,13 @@ pub(crate) fn start(
         reports,
         exporting,
     } = setup.start(opened.filter, equipment)?;
-    tell(&Notice::Capturing {
-        ways: in_words(&ways),
-        snaplen: spec.capture.snaplen,
-    });
+    tell(
+        &RecordNotice::Capturing {
+            ways: in_words(&ways),
+            snaplen: spec.capture.snaplen,
+        }
+        .into(),
+    );
     let started = Instant::now();
     let running = workers
         .into_iter()
@@ -222,7 +230,7 @@ pub(crate) fn start(
         _opener: opened.opener,
         _new: new,
     };
-    Handle::record(setup, observer, move || supervisor.run())
+    recorded::run(setup, observer, move || supervisor.run())
 }
 
 /// Interfaces that are listed one by one.
@@ -382,13 +390,12 @@ impl Supervisor {
     /// Reports events to the journal, the webhook and the log.
     fn tell_events(&mut self) {
         for event in self.setup.controller.take_events() {
-            let notice = Notice::Event(event);
-            (self.setup.tell)(&notice);
-            self.told.push(notice.to_string());
-            let is_alert = notice.is_alert();
-            if let (true, Some(alerts), Notice::Event(event)) = (is_alert, &self.alerts, &notice) {
-                alerts.send(event);
+            if let (true, Some(alerts)) = (journal::happened(&event), &self.alerts) {
+                alerts.send(&event);
             }
+            let notice = Notice::from(RecordNotice::Event(event));
+            (self.setup.tell)(&notice);
+            self.told.push(notice.text);
         }
     }
 }

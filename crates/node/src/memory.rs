@@ -13,8 +13,8 @@ use strata_sandbox::Role;
 use strata_sketch::{Preparation, Pressure, Sketch, TableSize};
 use strata_wire::human_bytes;
 
+use crate::cpus;
 use crate::error::{At as _, NodeError, Result, require};
-use crate::{cpus, sandbox};
 
 /// Tables of flows take at most this part of the memory, unless a limit is given.
 const PART: u64 = 16;
@@ -153,7 +153,7 @@ impl Memory {
         // Each worker asks for one thing at a time; with more of them, some ask again later.
         let (sender, asked) = sync_channel::<Preparation>(64);
         let work = move || {
-            sandbox::thread(Role::Memory);
+            strata_role::sandbox::thread(Role::Memory);
             for preparation in asked {
                 // The sketch counts what is refused.
                 let _ = preparation.run();

@@ -1,28 +1,23 @@
-//! Notices from a node while it starts and runs.
+//! What a recording says while it starts and runs.
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use strata_capture::live::{Exclusivity, Way};
 use strata_control::Event;
 use strata_exporter::Destination;
 use strata_policy::DetailBudget;
+use strata_role::{Level, Notice};
 use strata_store::DiskReport;
 use strata_wire::{Printable, grouped};
 
 use crate::error::NodeError;
 use crate::journal;
 
-/// Takes notices, from any thread of a node.
-pub type Tell = Arc<dyn Fn(&Notice) + Send + Sync>;
-
-/// A notice for whoever runs a node. Displayed as a sentence, in which parts that may come from
+/// Something that the user of a recording is told. Displayed as a sentence, in which parts that may come from
 /// outside are made printable.
 #[derive(Debug)]
-#[non_exhaustive]
-pub enum Notice {
+pub(crate) enum RecordNotice {
     /// Only a check, and another process records into the log.
     LogInUse(String),
     /// No model was chosen; with this budget of detail at the start.
@@ -39,8 +34,6 @@ pub enum Notice {
     FilterAfterCopy(String),
     /// Why each interface has a ring of its own, though many should share one.
     RingEach(String),
-    /// Part of the sandbox cannot be set up.
-    NoSandbox(NoSandbox, String),
     /// Nobody can control the recording.
     NoSteering(String),
     /// Packets are captured from now on.
@@ -61,104 +54,14 @@ pub enum Notice {
         /// Whether what is sent there is encrypted.
         is_encrypted: bool,
     },
-    /// A controller of agents listens from now on.
-    Controlling {
-        /// Where.
-        address: String,
-        /// What hosts need to become agents.
-        token: PathBuf,
-    },
-    /// An agent is connected to its controller.
-    AtController(String),
-    /// How an agent captures interfaces.
-    Interfaces(String),
-    /// A message of an agent's recording.
-    OfRecording(String),
-    /// A relay serves switches from now on.
-    Serving {
-        /// Where it listens.
-        address: SocketAddr,
-        /// The log's directory.
-        log: PathBuf,
-    },
-    /// A telemetry translator takes reports from now on, whose collectors are elsewhere.
-    Translating {
-        /// Where it listens.
-        address: SocketAddr,
-        /// How reports are taken past the host's network stack, if they are.
-        way: Option<String>,
-        /// Where it listens for telemetry reports of INT.
-        int: Option<SocketAddr>,
-        /// The collectors.
-        collectors: Vec<SocketAddr>,
-        /// Where it keeps what it has counted.
-        dir: PathBuf,
-    },
-    /// A telemetry collector takes translators from now on.
-    TelemetryCollecting {
-        /// Where they connect, and RoCEv2 packets arrive.
-        address: SocketAddr,
-        /// The store's directory.
-        store: PathBuf,
-        /// Whether the store existed.
-        continued: bool,
-    },
-    /// A translator's collector is there, or away.
-    Collector {
-        /// Where it is.
-        address: SocketAddr,
-        /// Why it is away.
-        away: Option<String>,
-    },
-    /// A collector's translator is there, or gone.
-    Translator {
-        /// Where it is.
-        address: SocketAddr,
-        /// Why it is gone.
-        gone: Option<String>,
-    },
-    /// A telemetry collector takes reports from now on.
-    Telemetry {
-        /// Where it listens.
-        address: SocketAddr,
-        /// How reports are taken past the host's network stack, if they are.
-        way: Option<String>,
-        /// Where it listens for telemetry reports of INT.
-        int: Option<SocketAddr>,
-        /// The store's directory.
-        store: PathBuf,
-        /// Whether the store existed.
-        continued: bool,
-    },
-    /// A collector of exported packets listens from now on.
-    Collecting {
-        /// Where.
-        address: SocketAddr,
-    },
-    /// Clients may append to streams and read them from now on.
-    ServingStreams {
-        /// Where.
-        address: SocketAddr,
-        /// The directory of streams, if there is one.
-        dir: Option<PathBuf>,
-        /// Names of stripes for other machines' directories.
-        stripes: Vec<String>,
-    },
     /// A switch came, went or failed, or the relay's disk runs short.
     Relay(String),
-    /// A relay ends: it writes what is in memory, unless the log cannot be written.
-    Ending {
-        /// Whether the log cannot be written.
-        failed: bool,
-    },
     /// A line of `--eve` is not an event; reported once per stream.
     NotEve(String),
     /// What was read of `--eve`, all in all.
     Eve(EveCounts),
     /// The model's drift cannot be written: the disk is full.
     DriftNotWritten(PathBuf, std::io::Error),
-    /// Any other problem, worded as in the log's manifest.
-    Warning(String),
 }
 
 /// What came from all sources of `--eve`.
@@ -187,21 +90,8 @@ impl fmt::Display for EveCounts {
     }
 }
 
-/// A part of the sandbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoSandbox {
-    /// The files that the process can access.
-    Files,
-    /// The system calls of the process.
-    SystemCalls,
-    /// The system calls of a thread.
-    Thread,
-}
-
-impl Notice {
-    /// Its subject, as a keyword for programs.
-    #[must_use]
-    pub fn kind(&self) -> &'static str {
+impl RecordNotice {
+    fn kind(&self) -> &'static str {
         match self {
             Self::LogInUse(_) => "log-in-use",
             Self::BuiltInModel(_) => "built-in-model",
@@ -210,155 +100,49 @@ impl Notice {
             Self::NotReopened(_) => "not-reopened",
             Self::FilterAfterCopy(_) => "filter-after-copy",
             Self::RingEach(_) => "ring-each",
-            Self::NoSandbox(..) => "no-sandbox",
             Self::NoSteering(_) => "no-steering",
             Self::Capturing { .. } => "capturing",
             Self::Event(_) => "event",
             Self::Exporting { .. } => "exporting",
-            Self::Serving { .. }
-            | Self::Telemetry { .. }
-            | Self::Translating { .. }
-            | Self::TelemetryCollecting { .. }
-            | Self::ServingStreams { .. }
-            | Self::Collecting { .. }
-            | Self::Controlling { .. } => "serving",
-            Self::AtController(_) => "controller",
-            Self::Interfaces(_) => "interfaces",
-            Self::OfRecording(_) => "recording",
-            Self::Collector { .. } => "collector",
-            Self::Translator { .. } => "translator",
             Self::Relay(_) => "relay",
-            Self::Ending { .. } => "ending",
             Self::NotEve(_) => "not-eve",
             Self::Eve(_) => "eve",
             Self::DriftNotWritten(..) => "drift-not-written",
-            Self::Warning(_) => "warning",
         }
     }
 
-    /// Whether something went wrong.
-    #[must_use]
-    pub fn is_warning(&self) -> bool {
-        matches!(
-            self,
-            Self::DriftNotWritten(..) | Self::Warning(_) | Self::Collector { away: Some(_), .. }
-        )
+    fn level(&self) -> Level {
+        match self {
+            Self::DriftNotWritten(..) => Level::Warning,
+            Self::NotReopened(_) | Self::NoSteering(_) | Self::NotEve(_) => Level::Happened,
+            // Nobody requested it, so somebody should look at it.
+            Self::Event(event) if journal::happened(event) => Level::Happened,
+            _ => Level::Info,
+        }
     }
 
-    /// Whether nobody requested the event, so that somebody should look at it.
-    #[must_use]
-    pub fn is_alert(&self) -> bool {
-        matches!(self, Self::Event(event) if journal::happened(event))
+    fn fields(&self) -> Vec<(&'static str, String)> {
+        match self {
+            Self::Event(event) => vec![
+                ("who", event.who.clone()),
+                ("what", event.what.clone()),
+                ("why", event.why.clone()),
+            ],
+            Self::Capturing { ways, snaplen } => {
+                vec![("ways", ways.clone()), ("snaplen", snaplen.to_string())]
+            }
+            _ => Vec::new(),
+        }
     }
 }
 
-impl Notice {
-    /// Those of roles that others connect to.
-    fn fmt_serving(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Serving { address, log } => write!(
-                f,
-                "relay on {address}, log in {}; Ctrl-C ends it",
-                log.display()
-            ),
-            Self::Collecting { address } => {
-                write!(f, "collecting on UDP {address}; Ctrl-C ends it")
-            }
-            Self::ServingStreams {
-                address,
-                dir,
-                stripes,
-            } => {
-                write!(f, "streams on TCP {address}")?;
-                if let Some(dir) = dir {
-                    write!(f, ", in {}", dir.display())?;
-                }
-                if !stripes.is_empty() {
-                    write!(f, ", stripes {}", stripes.join(" "))?;
-                }
-                f.write_str("; Ctrl-C ends it")
-            }
-            Self::Controlling { address, token } => write!(
-                f,
-                "agents on TCP {address}; hosts become agents with {}; Ctrl-C ends it",
-                token.display()
-            ),
-            _ => unreachable!("the caller has looked"),
-        }
-    }
-
-    /// Those of telemetry.
-    fn fmt_telemetry(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Telemetry {
-                address,
-                way,
-                int,
-                store,
-                continued,
-            } => {
-                write!(f, "reports on UDP {address}")?;
-                if let Some(way) = way {
-                    write!(f, " ({way})")?;
-                }
-                if let Some(int) = int {
-                    write!(f, ", of INT on UDP {int}")?;
-                }
-                let what = if *continued { "continues" } else { "new" };
-                let store = store.display();
-                write!(f, ", store in {store} ({what}); Ctrl-C ends it")
-            }
-            Self::Translating {
-                address,
-                way,
-                int,
-                collectors,
-                dir,
-            } => {
-                write!(f, "reports on UDP {address}")?;
-                if let Some(way) = way {
-                    write!(f, " ({way})")?;
-                }
-                if let Some(int) = int {
-                    write!(f, ", of INT on UDP {int}")?;
-                }
-                let collectors: Vec<_> = collectors.iter().map(ToString::to_string).collect();
-                write!(
-                    f,
-                    ", to {} by RoCEv2; counters in {}; Ctrl-C ends it",
-                    collectors.join(", "),
-                    dir.display()
-                )
-            }
-            Self::TelemetryCollecting {
-                address,
-                store,
-                continued,
-            } => {
-                let what = match continued {
-                    true => "continues",
-                    false => "made when a translator connects",
-                };
-                write!(
-                    f,
-                    "translators on TCP {address}, RoCEv2 on UDP {address}, store in {} ({what}); \
-                     Ctrl-C ends it",
-                    store.display()
-                )
-            }
-            Self::Collector { address, away } => match away {
-                None => write!(f, "collector {address}: connected"),
-                Some(why) => write!(
-                    f,
-                    "a collector is away, and its share of reports dropped: {}",
-                    Printable(why)
-                ),
-            },
-            Self::Translator { address, gone } => match gone {
-                None => write!(f, "translator {address}: connected"),
-                Some(why) => write!(f, "no translator any more: {}", Printable(why)),
-            },
-            _ => unreachable!("the caller has looked"),
+impl From<RecordNotice> for Notice {
+    fn from(notice: RecordNotice) -> Self {
+        Self {
+            kind: notice.kind(),
+            level: notice.level(),
+            fields: notice.fields(),
+            text: notice.to_string(),
         }
     }
 }
@@ -367,7 +151,7 @@ const AFTER_COPY: &str = "the filter is evaluated after the copy";
 const RING_EACH: &str = "each interface has a ring of its own, which needs more memory: one for all needs eBPF \
                          (CAP_BPF)";
 
-impl fmt::Display for Notice {
+impl fmt::Display for RecordNotice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::LogInUse(log) => write!(f, "{log}: another process is recording into it now"),
@@ -412,18 +196,6 @@ impl fmt::Display for Notice {
             }
             Self::FilterAfterCopy(why) => write!(f, "{AFTER_COPY}: {}", Printable(why)),
             Self::RingEach(why) => write!(f, "{RING_EACH}: {}", Printable(why)),
-            Self::NoSandbox(part, problem) => match part {
-                NoSandbox::Files => write!(f, "goes on without confining files: {problem}"),
-                NoSandbox::SystemCalls => {
-                    write!(f, "goes on without confining system calls: {problem}")
-                }
-                NoSandbox::Thread => {
-                    write!(
-                        f,
-                        "a thread goes on without confining system calls: {problem}"
-                    )
-                }
-            },
             Self::NoSteering(problem) => write!(f, "runs without steering: {problem}"),
             Self::Capturing { ways, snaplen } => write!(
                 f,
@@ -442,21 +214,8 @@ impl fmt::Display for Notice {
                      way"
                 )
             }
-            Self::AtController(address) => write!(f, "controller {address}: connected"),
-            Self::OfRecording(text) => write!(f, "recording: {}", Printable(text)),
             Self::Event(event) => f.write_str(&journal::line(event)),
-            Self::Telemetry { .. }
-            | Self::Translating { .. }
-            | Self::TelemetryCollecting { .. }
-            | Self::Collector { .. }
-            | Self::Translator { .. } => self.fmt_telemetry(f),
-            Self::Serving { .. }
-            | Self::Collecting { .. }
-            | Self::ServingStreams { .. }
-            | Self::Controlling { .. } => self.fmt_serving(f),
             Self::Relay(event) => write!(f, "{}", Printable(event)),
-            Self::Ending { failed: true } => f.write_str("ending: the log cannot be written"),
-            Self::Ending { failed: false } => f.write_str("ending; writing what is in memory"),
             Self::NotEve(problem) => {
                 write!(f, "--eve: a line is not an event of Suricata: {problem}")
             }
@@ -466,7 +225,6 @@ impl fmt::Display for Notice {
                 "how well the model fits is not recorded: {}: {error}",
                 path.display()
             ),
-            Self::Interfaces(text) | Self::Warning(text) => write!(f, "{}", Printable(text)),
         }
     }
 }

@@ -12,12 +12,13 @@ use strata_control::{
     CaptureWay, Controller, FlowTableStatus, LostStatus, Observed, ReceiveStatus,
 };
 use strata_policy::{ClassKept, DetailCounts, ShadowCounts};
+use strata_role::Tell;
 use strata_sketch::Pressure;
 use strata_wire::Ledger;
 
 use crate::drift::DriftWatch;
 use crate::error::{NodeError, Result};
-use crate::notice::{Notice, Tell};
+use crate::notice::RecordNotice;
 use crate::spec::DestinationSpec;
 
 /// How often a recording of files updates its status.
@@ -214,7 +215,7 @@ impl Ticker {
 fn tick(controller: &Controller, observer: &Observer, tell: &Tell) {
     controller.tick(Instant::now(), observer.take());
     for event in controller.take_events() {
-        tell(&Notice::Event(event));
+        tell(&RecordNotice::Event(event).into());
     }
 }
 

@@ -8,13 +8,14 @@ use strata_classify::{Drift, DriftReport};
 use strata_control::{ExportStatus, ReportStatus};
 use strata_pipeline::Worker;
 use strata_policy::{DetailCounts, ShadowCounts};
+use strata_role::{Notice, Tell};
 use strata_sketch::Pressure;
 use strata_store::{Disk as _, RealDisk, drift_name, seal_drift};
 use strata_wire::{DropReason, Ledger, LinkType};
 
 use crate::destination::{Closed, Recording};
 use crate::error::{At as _, NodeError, Result};
-use crate::notice::{Notice, Tell};
+use crate::notice::RecordNotice;
 use crate::setup::Setup;
 
 /// The outcome of a recording, complete or not.
@@ -126,7 +127,7 @@ pub(crate) fn finish(
         ));
     }
     for warning in &warnings {
-        tell(&Notice::Warning(warning.clone()));
+        tell(&Notice::warning(warning.clone()));
     }
     warnings.splice(..0, told);
     warnings.extend(
@@ -180,7 +181,7 @@ fn write_drift(log: &Path, recording: u32, report: &DriftReport, tell: &Tell) ->
                 ErrorKind::StorageFull | ErrorKind::QuotaExceeded
             ) =>
         {
-            tell(&Notice::DriftNotWritten(log.join(name), error));
+            tell(&RecordNotice::DriftNotWritten(log.join(name), error).into());
             Ok(())
         }
         written => written.at_with(|| format!("{}: cannot write", log.join(name).display())),

@@ -21,7 +21,7 @@ use strata_store::{Log, MANIFEST_NAME};
 use crate::error::{At as _, NodeError, Result, require};
 use crate::eve::is_named_socket;
 use crate::log_dir::refuse_foreign;
-use crate::notice::Notice;
+use crate::notice::RecordNotice;
 use crate::setup::Setup;
 use crate::spec::{DestinationSpec, InputSpec, InterfaceSpec, RecordSpec};
 use crate::{cpus, live};
@@ -55,7 +55,7 @@ pub(crate) fn check(setup: &Setup, purpose: Purpose) -> Result<()> {
         DestinationSpec::Relay(_) | DestinationSpec::Nowhere => Running::No,
     };
     if running == Running::Yes && purpose == Purpose::CheckOnly {
-        (setup.tell)(&Notice::LogInUse(spec.destination.name()));
+        (setup.tell)(&RecordNotice::LogInUse(spec.destination.name()).into());
     }
     match &spec.input {
         InputSpec::Interfaces(spec) => interfaces(setup, spec)?,

@@ -14,7 +14,6 @@ use strata_store::{Disk, RealDisk};
 use strata_wire::{grouped, human_bytes};
 
 use crate::error::{Result, require};
-use crate::sandbox;
 
 /// How long to wait before trying again.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
@@ -111,7 +110,7 @@ impl Reclaim {
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::at(&self.dir));
         let not_split = self.not_split.clone();
         let work = move || {
-            sandbox::thread(Role::Files);
+            strata_role::sandbox::thread(Role::Files);
             make_room_except(&disk, bytes, &not_split)
         };
         let thread = thread::Builder::new()

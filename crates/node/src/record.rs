@@ -1,20 +1,16 @@
-//! The role that records: starting it, and what its caller can ask and change meanwhile.
+//! The role that records: the order of its start.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
-use strata_control::{ControlError, Status};
-use strata_wire::Ledger;
+use strata_role::sandbox::unconfined;
+use strata_role::{Handle, Spec, Tell, warn_if_shared};
 
-use crate::error::Result;
-use crate::handle::{Handle, Spec};
-use crate::log_dir::{NewDirectory, warn_if_shared};
-use crate::notice::Tell;
-use crate::observer::Observer;
+use crate::error::{NodeError, Result};
+use crate::log_dir::NewDirectory;
 use crate::outcome::RecordOutcome;
 use crate::preflight::{self, Purpose};
-use crate::sandbox;
+use crate::recorded::Recorded;
 use crate::setup::Setup;
 use crate::spec::{InputSpec, RecordSpec};
 use crate::{files, live};
@@ -37,10 +33,11 @@ pub fn check(spec: RecordSpec, tell: &Tell) -> Result<()> {
 impl Spec for RecordSpec {
     type Running = Recorded;
     type Outcome = RecordOutcome;
+    type Error = NodeError;
 
     fn start(self, stop: Arc<AtomicBool>, tell: Tell) -> Result<Handle<Self>> {
         if self.interfaces().is_none_or(|live| live.sandbox.is_none()) {
-            sandbox::unconfined();
+            unconfined();
         }
         preflight::directory(&self)?;
         let setup = Setup::new(self, stop, tell)?;
@@ -56,74 +53,5 @@ impl Spec for RecordSpec {
         };
         // Threads started before the failure end too.
         started.inspect_err(|_| setup.stop.store(true, Ordering::Relaxed))
-    }
-}
-
-/// A recording, for its caller.
-pub struct Recorded {
-    setup: Arc<Setup>,
-    observer: Arc<Observer>,
-    started: Instant,
-}
-
-/// The counters of a recording so far.
-#[derive(Clone, Debug)]
-pub struct RecordCounts {
-    /// Time since its start.
-    pub elapsed: Duration,
-    /// Where packets ended.
-    pub ledger: Ledger,
-    /// Interfaces: name, packets received and dropped by the kernel.
-    pub rings: Vec<(String, u64, u64)>,
-}
-
-impl Handle<RecordSpec> {
-    /// Runs the rest of a recording in a thread of its own.
-    pub(crate) fn record(
-        setup: &Arc<Setup>,
-        observer: Arc<Observer>,
-        work: impl FnOnce() -> Result<RecordOutcome> + Send + 'static,
-    ) -> Result<Self> {
-        let running = Recorded {
-            setup: Arc::clone(setup),
-            observer,
-            started: Instant::now(),
-        };
-        Self::run(running, Arc::clone(&setup.stop), work)
-    }
-
-    /// The status, as its API returns it.
-    #[must_use]
-    pub fn status(&self) -> Status {
-        self.running.setup.controller.status()
-    }
-
-    /// The counters so far.
-    #[must_use]
-    pub fn counts(&self) -> RecordCounts {
-        let (ledger, rings) = self.running.observer.counted();
-        RecordCounts {
-            elapsed: self.running.started.elapsed(),
-            ledger,
-            rings,
-        }
-    }
-
-    /// Starts new files of the log, on behalf of `who`.
-    ///
-    /// # Errors
-    ///
-    /// If the log is not on this machine.
-    pub fn rotate(&self, who: &str) -> Result<(), ControlError> {
-        self.running.setup.controller.rotate(who)
-    }
-
-    /// Reloads the configuration files.
-    ///
-    /// # Errors
-    ///
-    /// What is wrong with them: then it continues as before.
-    pub fn reload(&self) -> Result<()> {
-        self.running.setup.reload().map_err(sandbox::explain)
     }
 }

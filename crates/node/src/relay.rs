@@ -17,19 +17,17 @@ use strata_control::elastic::{
 };
 use strata_relay::protocol::Shortage;
 use strata_relay::{DiskLoad, Relay, RelayOptions, Totals};
+use strata_role::sandbox::{Reach, give_up, unconfined};
+use strata_role::{FeedCounts, FeedSpec, Handle, Notice, Spec, Tell, warn_if_shared};
 use strata_store::DiskChoice;
-use strata_stream::StreamName;
 use strata_wire::exact;
 
-use crate::error::{At as _, Result};
-use crate::handle::{Handle, Spec};
-use crate::log_dir::{NewDirectory, log_directory, warn_if_shared};
-use crate::notice::{Notice, Tell};
+use crate::error::{At as _, NodeError, Result};
+use crate::log_dir::{NewDirectory, log_directory};
+use crate::notice::RecordNotice;
 use crate::observer::disk_use;
 use crate::reclaim::{Limit, Reclaim};
 use crate::relay_stream::RelayStreaming;
-use crate::sandbox::{Reach, give_up, unconfined};
-use crate::stream::{Fed, FeedCounts};
 
 /// How often the relay is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -49,8 +47,8 @@ pub struct RelaySpec {
     pub config: Option<PathBuf>,
     /// Bytes that the log is to stay below.
     pub bytes_max: Option<u64>,
-    /// The stream that packets are appended to as well: its directory and name.
-    pub to_stream: Option<(PathBuf, StreamName)>,
+    /// The stream that packets are appended to as well.
+    pub to_stream: Option<Box<dyn FeedSpec>>,
     /// Whether to drop what is not needed once the relay listens.
     pub sandboxed: bool,
 }
@@ -71,6 +69,7 @@ pub struct RelayOutcome {
 impl Spec for RelaySpec {
     type Running = ();
     type Outcome = RelayOutcome;
+    type Error = NodeError;
 
     fn start(self, stop: Arc<AtomicBool>, tell: Tell) -> Result<Handle<Self>> {
         let watched = RelayDisk::new(&self)?;
@@ -80,12 +79,15 @@ impl Spec for RelaySpec {
         let new = NewDirectory::at(&self.dir);
         let mut disk = log_directory(&self.dir, &owner)?;
         warn_if_shared(&self.dir, &tell);
-        let fed = self.to_stream.as_ref().map(Fed::open).transpose()?;
         if self.sandboxed {
             let reach = Reach {
-                log: Some(&self.dir),
-                streams: self.to_stream.as_ref().map(|(dir, _)| dir.as_path()),
-                socket_dirs: bound.socket_dirs(),
+                home: Some(self.dir.clone()),
+                write: self
+                    .to_stream
+                    .iter()
+                    .flat_map(|feed| feed.writes())
+                    .collect(),
+                delete: bound.socket_dirs().into_iter().flatten().collect(),
                 ..Reach::default()
             };
             give_up(&owner, &reach, CapabilitySet::empty(), &tell)?;
@@ -94,20 +96,19 @@ impl Spec for RelaySpec {
         }
         let chosen = disk.choose(self.disk);
         let chosen = chosen.at_with(|| format!("{}: --disk", self.dir.display()))?;
-        tell(&Notice::Disk(chosen));
-        let feed = fed.map(|fed| fed.feed(&tell)).transpose()?;
+        tell(&RecordNotice::Disk(chosen).into());
+        let feed = self.to_stream.map(|feed| feed.open(&tell)).transpose()?;
         let streaming = feed.map(|feed| RelayStreaming::start(feed, block_bytes));
         let streaming = streaming.transpose()?;
         let tap = streaming.as_ref().map(RelayStreaming::tap);
         let to_tell = Arc::clone(&tell);
         let relay = bound.start(Arc::new(disk), tap, move |event| {
-            to_tell(&Notice::Relay(event.to_owned()));
+            to_tell(&RecordNotice::Relay(event.to_owned()).into());
         })?;
         new.keep();
-        tell(&Notice::Serving {
-            address: relay.address(),
-            log: self.dir,
-        });
+        let address = relay.address();
+        let what = format!("relay on {address}, log in {}", self.dir.display());
+        tell(&Notice::serving(address, what));
         let stopped = Arc::clone(&stop);
         Handle::run((), stop, move || {
             serve(relay, watched, streaming, &stopped, &tell)
@@ -126,15 +127,13 @@ fn serve(
     while !stop.load(Ordering::Relaxed) && relay.failure().is_none() {
         thread::sleep(LOOK_EVERY);
         for event in disk.look(&relay) {
-            tell(&Notice::Relay(event));
+            tell(&RecordNotice::Relay(event).into());
         }
     }
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let connections = load(&relay.counters().connections);
     let failure = relay.failure();
-    tell(&Notice::Ending {
-        failed: failure.is_some(),
-    });
+    tell(&Notice::ending(failure.is_some()));
     let totals = relay.stop();
     let streamed = streaming.map(RelayStreaming::finish).transpose()?;
     Ok(RelayOutcome {

@@ -13,13 +13,13 @@ use strata_blocks::{
     assemble,
 };
 use strata_relay::BlockTap;
+use strata_role::sandbox::thread as restricted;
+use strata_role::{Feed, FeedCounts};
 use strata_sandbox::Role;
 use strata_sys::disk::Memory;
 use strata_wire::Meta;
 
 use crate::error::{At as _, Result};
-use crate::sandbox::thread as restricted;
-use crate::stream::{FeedCounts, StreamFeed};
 
 /// Bytes of blocks that wait for the thread, but two blocks at least.
 const WAITING_BYTES: usize = 64 << 20;
@@ -47,7 +47,7 @@ pub(crate) struct RelayStreaming {
 }
 
 impl RelayStreaming {
-    pub(crate) fn start(feed: StreamFeed, block_bytes: usize) -> Result<Self> {
+    pub(crate) fn start(feed: Box<dyn Feed>, block_bytes: usize) -> Result<Self> {
         let waiting = (WAITING_BYTES / block_bytes).max(2);
         let (sender, receiver) = mpsc::sync_channel(waiting);
         let shared = Arc::new(Shared {
@@ -107,7 +107,7 @@ fn header(block: &[u8]) -> Option<RelayedHeader> {
     RelayedHeader::parse(block.first_chunk::<RELAYED_HEADER_LEN>()?)
 }
 
-fn append_all(receiver: &Receiver<Block>, mut feed: StreamFeed) -> Result<FeedCounts> {
+fn append_all(receiver: &Receiver<Block>, mut feed: Box<dyn Feed>) -> Result<FeedCounts> {
     let mut record = Vec::new();
     for Block { bytes, known } in receiver {
         let Some(header) = header(&bytes) else {
@@ -120,18 +120,14 @@ fn append_all(receiver: &Receiver<Block>, mut feed: StreamFeed) -> Result<FeedCo
             record.clear();
             packet.emit(&mut record);
             // One that finds no room is counted there.
-            feed.put_by(&record, deadline).map(drop)
-        })?;
+            feed.put_by(&record, deadline);
+        });
     }
     Ok(feed.finish()?)
 }
 
 /// The packets of an ordinary block.
-fn each<E>(
-    header: &RelayedHeader,
-    body: &[u8],
-    mut take: impl FnMut(&Streamed<'_>) -> std::result::Result<(), E>,
-) -> std::result::Result<(), E> {
+fn each(header: &RelayedHeader, body: &[u8], mut take: impl FnMut(&Streamed<'_>)) {
     let mut classes: BTreeMap<u16, u8> = BTreeMap::new();
     let mut links: BTreeMap<u16, u16> = BTreeMap::new();
     for record in Records::new(body, header.first_seq) {
@@ -149,7 +145,7 @@ fn each<E>(
                 captured_len: packet.captured_len,
                 interface: packet.interface,
                 data: packet.data,
-            })?,
+            }),
             Ok(Record::Verdict(number, verdict)) => {
                 classes.insert(number, verdict.class);
             }
@@ -161,5 +157,4 @@ fn each<E>(
             Err(_) => break,
         }
     }
-    Ok(())
 }

@@ -24,12 +24,11 @@ use strata_dta::protocol::{Flags, Report};
 use strata_dta::reporter::{Reporter, ReporterOptions};
 use strata_gpv::agent::{Sequencer, SequencerOptions};
 use strata_gpv::{Column, Columns};
+use strata_role::{Notice, Tell};
 use strata_sandbox::Role;
 use strata_wire::exact;
 
 use crate::error::{At as _, NodeError, Result};
-use crate::notice::{Notice, Tell};
-use crate::sandbox;
 use flows::Flows;
 
 /// What is looked at of packets.
@@ -99,7 +98,7 @@ impl Reports {
         controller.set_reports(sender.status.clone());
         let anomalous = model.classes.iter().map(|class| class.anomalous).collect();
         let work = move || {
-            sandbox::thread(Role::Server);
+            strata_role::sandbox::thread(Role::Server);
             run(attached, sender, Flows::new(anomalous));
         };
         let thread = thread::Builder::new()
@@ -256,7 +255,7 @@ impl Sender {
     fn warn(&self, error: &std::io::Error) {
         if self.status.not_sent == 0 {
             let to = &self.status.to;
-            (self.tell)(&Notice::Warning(format!(
+            (self.tell)(&Notice::warning(format!(
                 "--report-to {to}: {error}; the recording goes on, and reports that cannot be sent \
                  are counted"
             )));

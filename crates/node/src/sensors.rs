@@ -15,7 +15,6 @@ use strata_sandbox::Role;
 use strata_wire::exact;
 
 use crate::error::{NodeError, Result};
-use crate::sandbox;
 
 /// How often sensors are read while packets arrive.
 const READ_EVERY: Duration = Duration::from_millis(1);
@@ -142,7 +141,7 @@ impl Sensors {
         let thread = thread::Builder::new()
             .name("strata-sensors".into())
             .spawn(move || {
-                sandbox::thread(Role::Worker);
+                strata_role::sandbox::thread(Role::Worker);
                 watch(&controller, &workers, blocks_bytes, &stopped);
             });
         Ok(Self {

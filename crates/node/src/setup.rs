@@ -14,6 +14,7 @@ use strata_pipeline::{
     Worker, WorkerOptions,
 };
 use strata_policy::{DetailLoads, Mode};
+use strata_role::{Notice, Tell};
 use strata_sketch::{Sketch, TableSize};
 use strata_store::About;
 use strata_wire::{Counters, FlowKey, exact};
@@ -24,7 +25,7 @@ use crate::error::{At as _, NodeError, Result, require};
 use crate::exports::own::without;
 use crate::exports::{ExportQueue, Exporting, Exports};
 use crate::memory::{self, Memory};
-use crate::notice::{Notice, Tell};
+use crate::notice::RecordNotice;
 use crate::reports::Reports;
 use crate::spec::{InputSpec, RecordSpec};
 use crate::vectors::VectorTap;
@@ -143,11 +144,11 @@ impl Setup {
             .saturating_add(spec.triggers.look_back_bytes);
         memory::room_for(blocks, "blocks (--block-size) and --look-back")?;
         for problem in configuration.doubts(&spec) {
-            tell(&Notice::Warning(problem));
+            tell(&Notice::warning(problem));
         }
         let (saved, problems) = spec.destination.dir().map(Saved::load).unzip();
         for problem in problems.into_iter().flatten() {
-            tell(&Notice::Warning(problem));
+            tell(&Notice::warning(problem));
         }
         let controller = Controller::with_saved(spec.model.model.clone(), settings, saved)?;
         let shadow = spec.shadow.as_ref().map(|shadow| shadow.model.name.clone());
@@ -261,7 +262,7 @@ impl Setup {
         if spec.model.is_built_in {
             let plan = self.controller.steering().plan();
             let budget = plan.detail().map(|detail| detail.budget);
-            (self.tell)(&Notice::BuiltInModel(budget));
+            (self.tell)(&RecordNotice::BuiltInModel(budget).into());
         }
         let about = self.about(&equipment);
         let workers = exact::<u16>(equipment.len());

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use strata_classify::Model;
 use strata_node::{
-    Closed, DestinationSpec, InputSpec, LogSpec, ModelSpec, NodeError, Notice, RecordSpec,
-    SteeringSpec, Tell, check, start,
+    Closed, DestinationSpec, InputSpec, LogSpec, ModelSpec, NodeError, RecordSpec, SteeringSpec,
+    check,
 };
+use strata_role::{Notice, Tell, start};
 use strata_store::{DiskChoice, Log, RecorderOptions};
 use strata_testkit::{data_dir, workspace_root};
 use strata_wire::TunnelKey;
@@ -124,20 +125,22 @@ fn a_running_recording_can_be_asked_steered_and_stopped() {
     spec.input = InputSpec::Files(vec![trace(); 200]);
     let (tell, _) = listen();
     let handle = start(spec, Arc::default(), tell).unwrap();
-    until("packets", || handle.counts().ledger.seen.packets > 0);
-    assert_eq!(handle.status().policies, 1);
+    until("packets", || {
+        handle.running().counts().ledger.seen.packets > 0
+    });
+    assert_eq!(handle.running().status().policies, 1);
 
     fs::write(
         &policies,
         "[[policy]]\nmatch = \"tcp\"\naction = \"whole\"\n",
     )
     .unwrap();
-    let error = format!("{:#}", handle.reload().unwrap_err());
+    let error = format!("{:#}", handle.running().reload().unwrap_err());
     assert!(error.contains("strata.toml: policy 1"), "{error}");
-    assert_eq!(handle.status().policies, 1);
+    assert_eq!(handle.running().status().policies, 1);
     fs::write(&policies, "mode = [\"log-minimum\"]\n").unwrap();
-    handle.reload().unwrap();
-    assert_eq!(handle.status().policies, 0);
+    handle.running().reload().unwrap();
+    assert_eq!(handle.running().status().policies, 0);
 
     handle.stop();
     until("the end", || handle.wait_timeout(Duration::from_millis(10)));
@@ -177,7 +180,9 @@ fn who_drops_a_recording_ends_it_properly() {
     spec.input = InputSpec::Files(vec![trace(); 200]);
     let (tell, _) = listen();
     let handle = start(spec, Arc::default(), tell).unwrap();
-    until("packets", || handle.counts().ledger.seen.packets > 0);
+    until("packets", || {
+        handle.running().counts().ledger.seen.packets > 0
+    });
     drop(handle);
     assert!(!Log::open(&log).unwrap().is_being_written());
 }

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use strata_node::{NodeError, Notice, RelaySpec, Tell, start};
+use strata_node::{NodeError, RelaySpec};
 use strata_relay::RelayOptions;
+use strata_role::{Notice, Tell, start};
 use strata_store::DiskChoice;
 
 fn spec(log: &Path, listen: SocketAddr) -> RelaySpec {
@@ -35,7 +36,7 @@ fn a_relay_serves_until_it_is_stopped() {
     let log = dir.path().join("log");
     let told: Arc<Mutex<Vec<&str>>> = Arc::default();
     let collected = Arc::clone(&told);
-    let tell: Tell = Arc::new(move |notice: &Notice| collected.lock().unwrap().push(notice.kind()));
+    let tell: Tell = Arc::new(move |notice: &Notice| collected.lock().unwrap().push(notice.kind));
     let handle = start(spec(&log, any_port()), Arc::default(), tell).unwrap();
     assert_eq!(*told.lock().unwrap(), ["disk", "serving"]);
     assert!(!handle.wait_timeout(Duration::ZERO));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use strata_gpv::marple::{Answer, Value, ValueKind};
-use strata_node::sandbox::Confined;
+use strata_role::sandbox::Reach;
 use strata_store::Sources;
 use strata_wire::{Printable, grouped};
 
@@ -144,8 +144,8 @@ impl Answers {
     }
 
     /// What is needed to write the answers.
-    pub(super) fn reach(&self) -> Confined {
-        let mut reach = Confined::default();
+    pub(super) fn reach(&self) -> Reach {
+        let mut reach = Reach::default();
         if self.write.as_os_str() != "-" {
             for path in self.paths() {
                 reach.makes(&path);

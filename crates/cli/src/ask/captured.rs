@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use strata_capture::PacketRef;
 use strata_filter::Filter;
 use strata_gpv::Column;
-use strata_node::sandbox::Confined;
+use strata_role::sandbox::Reach;
 use strata_wire::LinkType;
 
 use super::Args;
@@ -65,7 +65,7 @@ pub(super) struct Shown<'a> {
 }
 
 impl Take for Shown<'_> {
-    fn prepare(&mut self) -> Result<Confined> {
+    fn prepare(&mut self) -> Result<Reach> {
         Ok(self.answers.reach())
     }
 

@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use rustix::net::sockopt;
 use strata_gpv::agent::ReassemblyOptions;
 use strata_gpv::format::{FormatError, paper};
-use strata_node::sandbox::Confined;
+use strata_role::sandbox::Reach;
 use strata_store::Sources;
 use strata_sys::pause::backoff;
 use strata_wire::grouped;
@@ -266,7 +266,7 @@ impl<'a> Agent<'a> {
     /// Opens where records go, in the sandbox: what vectors come from is open.
     fn open(&self) -> Result<Outputs> {
         let args = self.args;
-        let mut reach = Confined::default();
+        let mut reach = Reach::default();
         if let Some(path) = &args.write {
             reach.makes(path);
         }

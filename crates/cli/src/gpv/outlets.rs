@@ -11,10 +11,10 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use strata_gpv::export::{FlowRule, FlowRules};
 use strata_gpv::format::control::FlushSlots;
-use strata_node::sandbox::Confined;
-use strata_node::{StreamDir, StreamError, StreamFeed, WhenFull};
+use strata_role::sandbox::Reach;
 use strata_store::Sources;
 use strata_stream::StreamName;
+use strata_stream_run::{StreamDir, StreamError, StreamFeed, WhenFull, paths_of};
 
 use super::form::To;
 use super::ring::RingWriter;
@@ -152,11 +152,11 @@ impl Outlets {
     }
 
     /// Opens what can be opened before the sandbox; returns what is needed in it.
-    pub(super) fn prepare(&mut self) -> Result<Confined> {
-        let mut reach = Confined::default();
+    pub(super) fn prepare(&mut self) -> Result<Reach> {
+        let mut reach = Reach::default();
         if let Some(stream) = &mut self.stream {
             stream.dir = Some(crate::stream::prepare(&stream.place.0)?);
-            reach.streams.push(stream.place.0.clone());
+            reach.write.extend(paths_of(&stream.place.0));
         }
         if let Some(ring) = &self.ring {
             reach.makes(&ring.spec.path);

@@ -11,8 +11,8 @@ use strata_filter::Filter;
 use strata_gpv::format::datagram::{LEN_MAX, LEN_MIN};
 use strata_gpv::format::paper;
 use strata_gpv::{CacheCounters, Column, Packet};
-use strata_node::WhenFull;
-use strata_node::sandbox::Confined;
+use strata_role::sandbox::Reach;
+use strata_stream_run::WhenFull;
 use strata_wire::{LinkType, grouped};
 use tracing::{info, warn};
 
@@ -424,7 +424,7 @@ fn each(tuples: u64, vectors: u64) -> String {
 }
 
 impl Take for Running {
-    fn prepare(&mut self) -> Result<Confined> {
+    fn prepare(&mut self) -> Result<Reach> {
         self.outlets.prepare()
     }
 

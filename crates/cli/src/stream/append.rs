@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use strata_node::sandbox::Confined;
-use strata_node::{StreamAppender, StreamClient, Upkeep};
+use strata_role::sandbox::Reach;
 use strata_stream::Cursor;
+use strata_stream_run::{StreamAppender, StreamClient, Upkeep};
 use strata_wire::{exact, grouped, human_bytes};
 
 use super::now_ns;
@@ -86,7 +86,7 @@ impl Output {
                 Self::Here(Box::new(appender), Upkeep::new(Instant::now()))
             }
             Place::There(server, name) => {
-                sandbox.confine(&Confined::default())?;
+                sandbox.confine(&Reach::default())?;
                 let client = StreamClient::append(&server.address, server.tls.as_ref(), &name)?;
                 Self::There(Box::new(client), None)
             }

@@ -5,7 +5,7 @@ use strata_blocks::Streamed;
 use strata_dta::listed::{Listed, ListedKind};
 use strata_gpv::format::datagram::Datagram;
 use strata_gpv::{Grouped as _, Reason, Vector};
-use strata_node::{EntryKind, shown};
+use strata_telemetry_run::{EntryKind, shown};
 use strata_wire::ip_addr;
 
 /// What a record says; `None` if it is something else, or damaged.

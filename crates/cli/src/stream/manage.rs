@@ -9,8 +9,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use strata_auth::tls::TlsFiles;
-use strata_node::{StreamCheck, StreamDir, StreamSpec, StreamStatus, StripeTls, check_streams};
 use strata_stream::{Form, Geometry, Retention};
+use strata_stream_run::{
+    StreamCheck, StreamDir, StreamSpec, StreamStatus, StripeTls, check_streams,
+};
 use strata_wire::{PrintableJson, grouped, human_bytes};
 
 use super::place::{ServerArgs, at_server, not_at_server};

@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use strata_node::sandbox::Confined;
-use strata_node::{StreamClient, StreamEvent, Unread};
+use strata_role::sandbox::Reach;
 use strata_stream::message::{From, UNCOUNTED};
 use strata_stream::{Cursor, StreamName};
+use strata_stream_run::{StreamClient, StreamEvent, Unread};
 
 use super::place::Server;
 use super::tail::{Args, LAST, say_what_is_after_the_end, say_what_is_missing, show, since_ns};
@@ -72,7 +72,7 @@ pub(super) fn tail(args: &Args, server: &Server, stream: &StreamName) -> Result<
     };
     let stop = stop_on_signal()?;
     let from = from(args)?;
-    args.sandbox.confine(&Confined::default())?;
+    args.sandbox.confine(&Reach::default())?;
     if let From::Cursor(cursor) = from
         && cursor > Cursor::START
         && let Some(end) = end(server, stream)?

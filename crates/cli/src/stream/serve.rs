@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use strata_auth::tls::{ServerTls, TlsFiles};
-use strata_node::{HostedSpec, STREAM_PORT, StreamServeSpec};
+use strata_stream_run::{HostedSpec, STREAM_PORT, StreamServeSpec};
 use strata_wire::grouped;
 
 use crate::address::address;
@@ -133,7 +133,7 @@ fn spec(args: &Args) -> Result<StreamServeSpec> {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    let handle = strata_node::start(spec(args)?, stop_on_signal()?, Arc::new(logging::notice))?;
+    let handle = strata_role::start(spec(args)?, stop_on_signal()?, Arc::new(logging::notice))?;
     let outcome = handle.wait()?;
     writeln!(
         standard(),

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use rustix::fs::{OFlags, fcntl_getfl, fstat};
 use serde_json::json;
-use strata_node::{Entry, SavedCursor, StreamDir, StreamError, StreamReader, Unread};
 use strata_stream::{Cursor, StreamName};
+use strata_stream_run::{Entry, SavedCursor, StreamDir, StreamError, StreamReader, Unread};
 use strata_wire::{Printable, PrintableJson, exact, grouped};
 
 use super::decode::decoded;

@@ -13,7 +13,7 @@ use serde_json::Value;
 use strata_control::metrics::Format;
 use strata_control::telemetry::{TelemetryCount, TelemetryTime, TelemetryValue, metrics};
 use strata_dta::key::{FiveTuple, Key};
-use strata_node::{EntryKind, TelemetryStore, shown};
+use strata_telemetry_run::{EntryKind, TelemetryStore, shown};
 use strata_wire::{Printable, exact, grouped};
 
 use super::shown::line;
@@ -376,7 +376,7 @@ fn generation_row(generations: &Value) -> String {
 }
 
 pub(super) fn status(args: &StatusArgs) -> Result<()> {
-    let status = strata_node::telemetry_status(&args.store)?
+    let status = strata_telemetry_run::telemetry_status(&args.store)?
         .context("the collector has not said anything yet")?;
     if args.json {
         return Ok(write!(standard(), "{status}")?);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use strata_auth::secret::Secret;
-use strata_node::{COLLECTOR_PORT, TelemetryCollectorSpec};
+use strata_telemetry_run::{COLLECTOR_PORT, TelemetryCollectorSpec};
 use strata_wire::grouped;
 
 use super::ApiArgs;
@@ -107,7 +107,7 @@ fn spec(args: &Args) -> Result<TelemetryCollectorSpec> {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    let handle = strata_node::start(spec(args)?, stop_on_signal()?, Arc::new(logging::notice))?;
+    let handle = strata_role::start(spec(args)?, stop_on_signal()?, Arc::new(logging::notice))?;
     let outcome = handle.wait()?;
     writeln!(
         standard(),

@@ -310,7 +310,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let port = if is_tree { INT_PORT } else { UDP_PORT };
     let to = args.to.as_deref().context("--to is required")?;
     let mut sender = Sender::new(address("--to", to, port)?)?;
-    crate::confined::SandboxArgs::default().confine(&strata_node::sandbox::Confined {
+    crate::confined::SandboxArgs::default().confine(&strata_role::sandbox::Reach {
         read: args.read.iter().cloned().collect(),
         keep: Some(crate::confined::to_read(args.read.as_slice())),
         ..Default::default()

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use strata_auth::secret::Secret;
 use strata_dta::protocol::UDP_PORT;
-use strata_node::{
+use strata_telemetry_run::{
     COLLECTOR_PORT, CollectorsSpec, Fade, FadeOptions, TELEMETRY_COLLECTORS_MAX, TelemetryLayout,
     TelemetrySpec,
 };
@@ -297,7 +297,7 @@ fn spec(args: &Args) -> Result<TelemetrySpec> {
         to_stream: args
             .to_stream
             .as_deref()
-            .map(crate::stream::place)
+            .map(crate::stream::fed)
             .transpose()?,
         owner: args.group.owner()?,
         sandboxed: !args.no_sandbox,
@@ -305,7 +305,7 @@ fn spec(args: &Args) -> Result<TelemetrySpec> {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    let handle = strata_node::start(spec(args)?, stop_on_signal()?, Arc::new(logging::notice))?;
+    let handle = strata_role::start(spec(args)?, stop_on_signal()?, Arc::new(logging::notice))?;
     let outcome = handle.wait()?;
     let totals = outcome.totals;
     writeln!(

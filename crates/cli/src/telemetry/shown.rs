@@ -34,8 +34,8 @@ pub(super) fn line(entry: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use strata_dta::flow_event::{FlowEvent, FlowEventKind};
-    use strata_node::EntryKind;
-    use strata_node::shown::entry;
+    use strata_telemetry_run::EntryKind;
+    use strata_telemetry_run::shown::entry;
 
     use super::*;
 

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::Value;
 use strata_dta::key::Key;
-use strata_node::{EntryKind, TelemetryStore, shown};
 use strata_store::Sources;
+use strata_telemetry_run::{EntryKind, TelemetryStore, shown};
 
 use crate::output::{Content, Output, refuse, standard};
 use crate::table::{Cell, ColumnSpec, Kind, Table};

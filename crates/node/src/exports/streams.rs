@@ -12,6 +12,7 @@ use strata_control::config::ExportPlan;
 use strata_exporter::{
     Announcement, Channel, Header, HeaderWriter, Label, Numbered, PacketWriter, Source, vxlan,
 };
+use strata_role::{Notice, Tell};
 use strata_sys::interface;
 use strata_wire::{LinkType, exact};
 
@@ -22,7 +23,6 @@ use super::own::OwnTraffic;
 use super::queue::{Chunk, Described, Entry, Spare, StreamKey};
 use super::target::Target;
 use crate::error::Result;
-use crate::notice::{Notice, Tell};
 
 /// Packets wait at most about this long for a datagram to become full.
 const FLUSH_EVERY: Duration = Duration::from_millis(100);
@@ -212,7 +212,7 @@ impl Streams {
         let identity = identity.filter(|_| !is_taken);
         if identity.is_none() {
             let name = described.name.as_deref().unwrap_or("without a name");
-            (self.tell)(&Notice::Warning(format!(
+            (self.tell)(&Notice::warning(format!(
                 "export: no identity is left for interface {name}: give it one in \
                  [export.identities]; its packets are not exported, and counted (unfit)"
             )));
@@ -336,7 +336,7 @@ impl Streams {
         if let (Some(identity), Some(keys)) = (identity, keys)
             && keys.to_seal(identity).is_none()
         {
-            (self.tell)(&Notice::Warning(format!(
+            (self.tell)(&Notice::warning(format!(
                 "export: export.key_file has no key for identity {identity}: its packets are not sent \
                  to collectors, and counted (unfit)"
             )));
@@ -453,13 +453,14 @@ impl Streams {
             let to = &outbox.status.to;
             match news {
                 None => {}
-                Some(News::Problem(error)) => (self.tell)(&Notice::Warning(format!(
+                Some(News::Problem(error)) => (self.tell)(&Notice::warning(format!(
                     "export to {to}: {error}; the recording goes on, and datagrams that are not sent \
                      are counted"
                 ))),
-                Some(News::Over) => (self.tell)(&Notice::Interfaces(format!(
-                    "export to {to}: nothing hinders it any more"
-                ))),
+                Some(News::Over) => (self.tell)(&Notice::info(
+                    "interfaces",
+                    format!("export to {to}: nothing hinders it any more"),
+                )),
             }
         }
         self.publish();

@@ -22,7 +22,6 @@ use crate::cpus::pin;
 use crate::error::{At as _, NodeError, Result};
 use crate::observer::Observation;
 use crate::outcome::WorkerOutcome;
-use crate::sandbox;
 use crate::sensors::Gauges;
 use crate::setup::Setup;
 
@@ -98,7 +97,7 @@ impl Running {
             if let Some(core) = core {
                 pin(core)?;
             }
-            sandbox::thread(Role::Worker);
+            strata_role::sandbox::thread(Role::Worker);
             // The kernel counts what it filters for all workers together.
             let mut in_kernel = (number == 0).then(InKernel::default);
             let mut last = Instant::now();

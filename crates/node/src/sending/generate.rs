@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use rustix::thread::CapabilitySet;
 use strata_capture::send::{Method, Run, Sender};
+use strata_role::sandbox::drop_the_rest;
 use strata_traffic::{FRAME_MAX, Generator, GeneratorOptions, Profile, SPACE};
 use strata_wire::exact;
 
 use super::{NO_LIMIT, SendOutcome, Sending};
 use crate::error::Result;
-use crate::sandbox::drop_the_rest;
 
 /// Which traffic to send, and how.
 #[derive(Clone, Debug)]

@@ -306,7 +306,7 @@ fn nothing_of_a_log_is_for_everyone() {
 }
 
 /// A command that runs until it is stopped.
-struct Confined {
+struct Reach {
     name: &'static str,
     child: Child,
     said: std::path::PathBuf,
@@ -315,14 +315,14 @@ struct Confined {
     permitted: u64,
 }
 
-impl Drop for Confined {
+impl Drop for Reach {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-impl Confined {
+impl Reach {
     fn said(&self) -> String {
         fs::read_to_string(&self.said).unwrap()
     }
@@ -380,7 +380,7 @@ impl Confined {
 struct Starter<'a> {
     namespace: &'a Namespace,
     dir: &'a Path,
-    all: Vec<Confined>,
+    all: Vec<Reach>,
 }
 
 impl Starter<'_> {
@@ -403,7 +403,7 @@ impl Starter<'_> {
             "agent" => 0xc0_0080_7004,
             _ => 0,
         };
-        let mut confined = Confined {
+        let mut confined = Reach {
             name,
             child: child.spawn().unwrap(),
             said,

@@ -1,0 +1,496 @@
+//! The role of a collector of exported packets: datagrams of many senders in, one pcapng stream out
+//! (`docs/export.md`).
+//!
+//! What comes from an address that is not on the list, cannot be read, or contradicts what came before
+//! costs a count and nothing else.
+
+mod choice;
+mod outlet;
+mod senders;
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use ipnet::IpNet;
+use rustix::thread::CapabilitySet;
+use strata_auth::keys::SealKeys;
+use strata_capture::{PacketRef, PcapNgWriter, WriteError};
+use strata_control::config::read_keys;
+use strata_exporter::{
+    Announcement, Datagram, FormatError, Header, HeaderReader, Kind, Label, Opener, PacketReader,
+    is_sealed,
+};
+use strata_filter::Filter;
+use strata_role::sandbox::{Reach, give_up, thread, unconfined};
+use strata_role::{At as _, Notice, Result, RoleError, Tell};
+use strata_sandbox::{Owner, Role};
+use strata_sys::socket::{self, Received, Receiver};
+use strata_wire::pcapng::options;
+
+use choice::Choice;
+use senders::Senders;
+
+pub use outlet::Outlet;
+pub use senders::{CollectedFrom, CollectorCounts};
+
+/// Datagrams, or runs of them, that are taken with one system call.
+const BATCH: usize = 32;
+/// Buffer of the socket: a burst of all senders.
+const BUFFER_BYTES: u32 = 32 << 20;
+/// System calls for what is left in the socket at the end: as much as its buffer holds of small datagrams.
+const LAST_ROUNDS: usize = 4096;
+/// Between looks at the stop flag; what was written is flushed as often.
+const IDLE: Duration = Duration::from_millis(100);
+
+/// A collector.
+#[derive(Clone, Debug)]
+pub struct CollectorSpec {
+    /// Where datagrams come in.
+    pub listen: SocketAddr,
+    /// Networks of senders that are listened to; anyone who reaches the address, if there is none.
+    pub allowed: Vec<IpNet>,
+    /// End after so many packets.
+    pub packets_max: Option<u64>,
+    /// Whether each packet has a comment with its policy, its class and how many it stands for.
+    pub comments: bool,
+    /// File with keys: datagrams have to be encrypted with one of them. They are in clear, if there is none.
+    pub key_file: Option<PathBuf>,
+    /// Only packets of this identity are taken.
+    pub only: Option<u32>,
+    /// Only packets that match this are written.
+    pub filter: Option<Filter>,
+    /// Drop what is not needed once it listens. Not if something else in this process needs it.
+    pub sandboxed: bool,
+}
+
+/// What a collector did.
+#[derive(Debug)]
+pub struct CollectorOutcome {
+    /// By sender and interface.
+    pub from: Vec<CollectedFrom>,
+    /// Of all senders together, and what was of none.
+    pub counts: CollectorCounts,
+    /// Why not all could be written.
+    pub failure: Option<RoleError>,
+}
+
+/// A collector that listens.
+pub struct Collector {
+    spec: CollectorSpec,
+    socket: UdpSocket,
+    address: SocketAddr,
+    opener: Option<Opener>,
+    tell: Tell,
+}
+
+impl Collector {
+    /// Listens.
+    ///
+    /// # Errors
+    ///
+    /// If the address is not of this host, or in use, or the keys cannot be used.
+    pub fn open(spec: CollectorSpec, tell: Tell) -> Result<Self> {
+        let named = || format!("--listen {}: cannot listen", spec.listen);
+        let socket = socket::udp(spec.listen, BUFFER_BYTES).at_with(named)?;
+        let address = socket.local_addr().at_with(named)?;
+        let keys = spec.key_file.as_deref().map(keys).transpose()?;
+        Ok(Self {
+            spec,
+            socket,
+            address,
+            opener: keys.map(Opener::new),
+            tell,
+        })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Writes what comes as pcapng, until `stop`, or as many packets as are wanted; `reload` asks to read
+    /// the keys again.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot give up its privileges, or not receive. Why it cannot write is in the outcome.
+    pub fn run(
+        self,
+        output: Outlet<'_>,
+        stop: &AtomicBool,
+        mut reload: impl FnMut() -> bool,
+    ) -> Result<CollectorOutcome> {
+        let output = Shared::new(output);
+        let mut intake = Intake {
+            allowed: self.spec.allowed,
+            opener: self.opener,
+            told: Told::default(),
+            tell: Arc::clone(&self.tell),
+            choice: Choice::new(self.spec.only, self.spec.filter, Arc::clone(&self.tell)),
+            headers: HeaderReader::new(),
+            packets: PacketReader::new(),
+            staged: Staged::new(self.spec.comments),
+            senders: Senders::new(self.tell.clone()),
+            writer: PcapNgWriter::new(output.clone(), &[]).map_err(cannot_write)?,
+            output,
+            failed: None,
+        };
+        if self.spec.sandboxed {
+            let reach = Reach {
+                again: self.spec.key_file.iter().cloned().collect(),
+                ..Reach::default()
+            };
+            let owner = Owner::default();
+            give_up(&owner, &reach, CapabilitySet::empty(), &self.tell)?;
+            thread(Role::Server);
+        } else {
+            unconfined();
+        }
+        let what = format!("collecting on UDP {}", self.address);
+        (self.tell)(&Notice::serving(self.address, what));
+        let key_file = self.spec.key_file.as_deref();
+        let mut look = |intake: &mut Intake<'_>| {
+            if reload() {
+                intake.read_keys(key_file);
+            }
+        };
+        let wanted = (stop, self.spec.packets_max);
+        collect(&self.socket, &mut intake, wanted, &mut look)?;
+        let mut output = intake.output.0.borrow_mut();
+        let mut counts = intake.senders.counts;
+        counts.not_written = counts.packets - output.packets();
+        counts.socket_drops = u64::from(socket::dropped(self.socket.as_fd())?);
+        let failed = intake.failed.take().map(cannot_write);
+        Ok(CollectorOutcome {
+            from: intake.senders.into_list(),
+            counts,
+            failure: output.take_failure().or(failed),
+        })
+    }
+}
+
+/// Writes what comes until it is to stop, or there are as many packets as are wanted.
+fn collect(
+    socket: &UdpSocket,
+    intake: &mut Intake<'_>,
+    (stop, most): (&AtomicBool, Option<u64>),
+    look: &mut dyn FnMut(&mut Intake<'_>),
+) -> Result<()> {
+    let mut receiver = Receiver::<BATCH>::default();
+    let is_enough = |packets| most.is_some_and(|most| packets >= most);
+    let mut flushed = Instant::now();
+    while !stop.load(Ordering::Relaxed)
+        && !is_enough(intake.senders.counts.packets)
+        && !intake.has_failed()
+    {
+        look(intake);
+        if socket::wait(socket.as_fd(), false, IDLE)? {
+            receiver.receive(socket.as_fd(), |received| intake.take(received))?;
+        }
+        // Also while datagrams keep coming: somebody may be looking.
+        if flushed.elapsed() >= IDLE {
+            flushed = Instant::now();
+            intake.output.flush()?;
+        }
+    }
+    // What had arrived by now, but no more than the socket holds: others may send for ever. It is counted also
+    // if it cannot be written.
+    for _ in 0..LAST_ROUNDS {
+        let has_all = is_enough(intake.senders.counts.packets);
+        let take = |received: &Received<'_>| intake.take(received);
+        if has_all || receiver.receive(socket.as_fd(), take)? == 0 {
+            break;
+        }
+    }
+    Ok(intake.output.flush()?)
+}
+
+/// The keys in a file.
+fn keys(file: &Path) -> Result<SealKeys> {
+    let keys = read_keys(file);
+    keys.map_err(|error| RoleError::Refused(format!("--key-file: {error}")))
+}
+
+fn cannot_write(error: WriteError) -> RoleError {
+    match error {
+        WriteError::Io(error) => error.into(),
+        other => RoleError::Refused(other.to_string()),
+    }
+}
+
+/// The output, which is looked at while a writer has it.
+#[derive(Clone)]
+struct Shared<'a>(Rc<RefCell<Outlet<'a>>>);
+
+impl<'a> Shared<'a> {
+    fn new(output: Outlet<'a>) -> Self {
+        Self(Rc::new(RefCell::new(output)))
+    }
+}
+
+impl Write for Shared<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.borrow_mut().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.borrow_mut().flush()
+    }
+}
+
+/// The packets of a datagram.
+struct Staged {
+    bytes: Vec<u8>,
+    entries: Vec<Entry>,
+    /// The comment of packets with this label, as an option; most have that of the packet before.
+    comment: Option<(Label, Vec<u8>)>,
+    comments: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    ts_ns: u64,
+    wire_len: u32,
+    /// Where its bytes end.
+    end: usize,
+    label: Label,
+}
+
+/// The class of packets that were not classified.
+const NO_CLASS: u8 = u8::MAX;
+
+/// What a sender says of a packet, as Wireshark shows it.
+fn comment(label: Label) -> String {
+    let mut text = format!("strata: policy={}", label.policy);
+    if label.class != NO_CLASS {
+        let _ = write!(text, " class={}", label.class);
+    }
+    if label.one_in > 1 {
+        let _ = write!(text, " one_in={}", label.one_in);
+    }
+    text
+}
+
+impl Staged {
+    fn new(comments: bool) -> Self {
+        Self {
+            bytes: Vec::new(),
+            entries: Vec::new(),
+            comment: None,
+            comments,
+        }
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.entries.clear();
+    }
+
+    fn push(&mut self, packet: &Header<'_>) {
+        self.bytes.extend_from_slice(packet.bytes);
+        self.entries.push(Entry {
+            ts_ns: packet.ts_ns,
+            wire_len: packet.wire_len,
+            end: self.bytes.len(),
+            label: packet.label,
+        });
+    }
+
+    /// The options of packets with this label.
+    fn options(comment_of: &mut Option<(Label, Vec<u8>)>, label: Label) -> &[u8] {
+        if comment_of.as_ref().is_none_or(|(of, _)| *of != label) {
+            let mut list = Vec::new();
+            options::push_comment(&mut list, &comment(label)).expect("it is short");
+            *comment_of = Some((label, list));
+        }
+        comment_of.as_ref().map_or(&[], |(_, list)| list)
+    }
+
+    /// Hands out the packets until one cannot be taken.
+    fn packets<E>(
+        &mut self,
+        interface: u16,
+        mut take: impl FnMut(&PacketRef<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut start = 0;
+        for entry in &self.entries {
+            let options = match self.comments {
+                true => Self::options(&mut self.comment, entry.label),
+                false => &[],
+            };
+            take(&PacketRef {
+                ts_ns: entry.ts_ns,
+                interface,
+                wire_len: entry.wire_len,
+                data: &self.bytes[start..entry.end],
+                options,
+                has_timestamp: true,
+            })?;
+            start = entry.end;
+        }
+        Ok(())
+    }
+}
+
+/// Why datagrams were not taken, as far as it was told.
+#[derive(Debug, Default)]
+struct Told(BTreeSet<String>);
+
+impl Told {
+    /// Each reason once.
+    fn once(&mut self, tell: &Tell, sender: IpAddr, why: &str) {
+        if self.0.insert(why.to_owned()) {
+            tell(&Notice::warning(format!(
+                "a datagram from {sender} is not taken: {why}; others like it are counted only"
+            )));
+        }
+    }
+}
+
+/// Seconds since 1970.
+fn now() -> u32 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let seconds = since.expect("the clock is after 1970").as_secs();
+    u32::try_from(seconds).expect("the clock is before 2106")
+}
+
+/// What becomes of datagrams.
+struct Intake<'a> {
+    allowed: Vec<IpNet>,
+    /// Of datagrams that have to be encrypted.
+    opener: Option<Opener>,
+    told: Told,
+    tell: Tell,
+    choice: Choice,
+    headers: HeaderReader,
+    packets: PacketReader,
+    staged: Staged,
+    senders: Senders,
+    writer: PcapNgWriter<Shared<'a>>,
+    /// What the writer writes to.
+    output: Shared<'a>,
+    /// Why something cannot be written, but for what its output says.
+    failed: Option<WriteError>,
+}
+
+impl Intake<'_> {
+    /// Whether nothing can be written any more.
+    fn has_failed(&self) -> bool {
+        self.failed.is_some() || self.output.0.borrow().has_failed()
+    }
+
+    /// Takes a datagram, or a run of them that the kernel has merged.
+    fn take(&mut self, received: &Received<'_>) {
+        let sender = received.source.ip().to_canonical();
+        let segment = received.segment.unwrap_or(received.bytes.len()).max(1);
+        if received.bytes.is_empty() {
+            self.senders.counts.unreadable += 1;
+        }
+        for datagram in received.bytes.chunks(segment) {
+            let is_allowed = self.allowed.is_empty()
+                || self.allowed.iter().any(|network| network.contains(&sender));
+            if !is_allowed {
+                self.senders.counts.strangers += 1;
+            } else {
+                self.opened(sender, datagram);
+            }
+        }
+    }
+
+    /// Uses the keys that are in the file now; those before, if they cannot be used.
+    fn read_keys(&mut self, file: Option<&Path>) {
+        let (Some(file), Some(opener)) = (file, &mut self.opener) else {
+            return;
+        };
+        match keys(file) {
+            Ok(keys) => {
+                opener.use_keys(keys);
+                self.told = Told::default();
+            }
+            Err(error) => (self.tell)(&Notice::warning(format!(
+                "{}; the keys before are still used",
+                error.chain()
+            ))),
+        }
+    }
+
+    /// Takes a datagram that may have to be decrypted.
+    fn opened(&mut self, sender: IpAddr, bytes: &[u8]) {
+        let Some(mut opener) = self.opener.take() else {
+            if self.datagram(sender, bytes).is_err() {
+                self.senders.counts.unreadable += 1;
+                if is_sealed(bytes) {
+                    let what = "encrypted: give their key (--key-file)";
+                    self.told.once(&self.tell, sender, what);
+                }
+            }
+            return;
+        };
+        match opener.open(bytes, now()) {
+            Ok(datagram) => {
+                if self.datagram(sender, datagram).is_err() {
+                    self.senders.counts.unreadable += 1;
+                }
+            }
+            Err(error) => {
+                self.senders.counts.sealed(error);
+                self.told.once(&self.tell, sender, &error.to_string());
+            }
+        }
+        self.opener = Some(opener);
+    }
+
+    fn datagram(&mut self, sender: IpAddr, bytes: &[u8]) -> std::result::Result<(), FormatError> {
+        let datagram = Datagram::read(bytes)?;
+        if !self.choice.has(datagram.source.identity) {
+            return Ok(());
+        }
+        if datagram.kind == Kind::Announcement {
+            self.senders.announced(sender, Announcement::read(bytes)?);
+            return Ok(());
+        }
+        let Some(interface) = self
+            .senders
+            .accept(sender, &datagram, &mut |id, interface| {
+                let written = self.writer.interface(id, interface);
+                self.failed = self.failed.take().or(written.err());
+            })
+        else {
+            return Ok(());
+        };
+        // Nothing of a datagram that turns out to be damaged is written.
+        let staged = &mut self.staged;
+        staged.clear();
+        let take = |_, packet: &Header<'_>| staged.push(packet);
+        match datagram.kind {
+            Kind::Headers => self.headers.read(bytes, take)?,
+            Kind::Packets | Kind::Announcement => self.packets.read(bytes, take)?,
+        };
+        let (writer, mut count) = (&mut self.writer, 0);
+        let is_chosen = self.choice.of(datagram.link);
+        let written = self.staged.packets(interface, |packet| {
+            if !is_chosen(packet.data, packet.wire_len) {
+                return Ok(());
+            }
+            count += 1;
+            writer.packet(packet)
+        });
+        self.failed = self.failed.take().or(written.err());
+        let taken = self.staged.entries.len() as u64;
+        self.senders.taken(sender, &datagram, taken);
+        self.senders.counts.packets += count;
+        let packets = self.senders.counts.packets;
+        self.output.0.borrow_mut().mark(packets);
+        Ok(())
+    }
+}

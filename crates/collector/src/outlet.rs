@@ -1,0 +1,219 @@
+//! Where a collector's stream goes: a file, or a pipe whose reader may not be there yet, or read no more.
+//!
+//! Whatever happens to it costs no counts: what cannot be written any more is taken all the same, and counted.
+
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use strata_role::{At as _, Notice, Result, RoleError, Tell};
+use strata_sys::{pause, socket};
+
+/// Of what is written.
+const BUFFER_BYTES: usize = 256 << 10;
+/// Between looks at the stop flag.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long a reader may do nothing, all in all, once the collector is to end.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// A pipe that can be written to has room for so many bytes at least (`PIPE_BUF`).
+const PIPE_BYTES: usize = 4096;
+
+/// Where a collector writes.
+#[derive(Debug)]
+pub struct Outlet<'a> {
+    name: String,
+    /// `None` if nobody opened the pipe for reading before the end.
+    file: Option<File>,
+    /// Whether it is waited for, so that a reader that stalls keeps nobody from ending.
+    waits: bool,
+    stop: &'a AtomicBool,
+    patience: Duration,
+    buffer: Vec<u8>,
+    /// Bytes that were given, and those that were written.
+    given: u64,
+    written: u64,
+    /// After how many bytes how many packets end, of those in the buffer.
+    marks: VecDeque<(u64, u64)>,
+    packets: u64,
+    failure: Option<io::Error>,
+}
+
+impl<'a> Outlet<'a> {
+    /// Creates a file, or opens a named pipe as soon as somebody reads it. Returns also when it is to stop.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be opened, with its name.
+    pub fn create(path: &Path, stop: &'a AtomicBool, tell: &Tell) -> Result<Self> {
+        let name = path.display().to_string();
+        let is_pipe = path
+            .metadata()
+            .is_ok_and(|found| found.file_type().is_fifo());
+        if !is_pipe {
+            let file = File::create(path).at_with(|| format!("{name}: cannot write"))?;
+            return Ok(Self::new(name, Some(file), false, stop));
+        }
+        let mut options = OpenOptions::new();
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        options.write(true).custom_flags(flags);
+        let mut has_told = false;
+        loop {
+            match options.open(path) {
+                Ok(file) => return Ok(Self::new(name, Some(file), true, stop)),
+                Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {
+                    if stop.load(Ordering::Relaxed) {
+                        return Ok(Self::new(name, None, true, stop));
+                    }
+                    if !std::mem::replace(&mut has_told, true) {
+                        let what = "waiting until somebody opens this pipe for reading";
+                        tell(&Notice::warning(format!("{name}: {what}")));
+                    }
+                    pause::backoff(LOOK);
+                }
+                Err(error) => return Err(error).at_with(|| format!("{name}: cannot write")),
+            }
+        }
+    }
+
+    /// Writes to what is open already: a pipe or a socket, or a file.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be examined.
+    pub fn open(name: &str, to: OwnedFd, stop: &'a AtomicBool) -> Result<Self> {
+        let file = File::from(to);
+        let waits = !file.metadata().at(name)?.is_file();
+        Ok(Self::new(name.to_owned(), Some(file), waits, stop))
+    }
+
+    /// Writes to a pipe that is read to its end whatever happens, so that it is waited for.
+    #[must_use]
+    pub fn own(to: OwnedFd, stop: &'a AtomicBool) -> Self {
+        Self::new("pipe".to_owned(), Some(File::from(to)), false, stop)
+    }
+
+    fn new(name: String, file: Option<File>, waits: bool, stop: &'a AtomicBool) -> Self {
+        Self {
+            name,
+            file,
+            waits,
+            stop,
+            patience: PATIENCE,
+            buffer: Vec::with_capacity(BUFFER_BYTES),
+            given: 0,
+            written: 0,
+            marks: VecDeque::new(),
+            packets: 0,
+            failure: None,
+        }
+    }
+
+    /// So many packets end here.
+    pub(super) fn mark(&mut self, packets: u64) {
+        if self.failure.is_none() {
+            // What is not to be written takes no mark of its own.
+            match self.marks.back_mut() {
+                Some((end, until)) if *end == self.given => *until = packets,
+                _ => self.marks.push_back((self.given, packets)),
+            }
+            self.look();
+        }
+    }
+
+    /// Packets that were written.
+    pub(super) fn packets(&self) -> u64 {
+        self.packets
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.failure.is_some()
+    }
+
+    /// Why not all was written; that a reader has closed its pipe is its choice.
+    pub(super) fn take_failure(&mut self) -> Option<RoleError> {
+        let failure = self.failure.take()?;
+        if failure.kind() == ErrorKind::BrokenPipe {
+            return None;
+        }
+        let named: Result<()> = Err(failure).at_with(|| format!("{}: cannot write", self.name));
+        named.err()
+    }
+
+    /// Writes what waits.
+    pub(super) fn deliver(&mut self) {
+        let mut at = 0;
+        while at < self.buffer.len() && self.failure.is_none() {
+            match self.push(at) {
+                Ok(len) => at += len,
+                Err(error) => self.failure = Some(error),
+            }
+        }
+        self.written += at as u64;
+        self.buffer.clear();
+        self.look();
+    }
+
+    /// Counts packets that are written to their last byte.
+    fn look(&mut self) {
+        while let Some(&(end, packets)) = self.marks.front()
+            && end <= self.written
+        {
+            self.packets = packets;
+            self.marks.pop_front();
+        }
+    }
+
+    /// Writes some of what is in the buffer from here on; returns how many bytes.
+    fn push(&mut self, at: usize) -> io::Result<usize> {
+        let nobody = |text| io::Error::new(ErrorKind::TimedOut, text);
+        let Some(file) = &mut self.file else {
+            return Err(nobody("nobody opened this pipe for reading"));
+        };
+        let mut part = &self.buffer[at..];
+        if self.waits {
+            if !socket::wait(file.as_fd(), true, LOOK)? {
+                if self.stop.load(Ordering::Relaxed) {
+                    let left = self.patience.checked_sub(LOOK);
+                    self.patience = left.ok_or_else(|| nobody("its reader does not read"))?;
+                }
+                return Ok(0);
+            }
+            part = &part[..part.len().min(PIPE_BYTES)];
+        }
+        match file.write(part) {
+            Ok(0) => Err(ErrorKind::WriteZero.into()),
+            Err(error)
+                if [ErrorKind::Interrupted, ErrorKind::WouldBlock].contains(&error.kind()) =>
+            {
+                Ok(0)
+            }
+            done => done,
+        }
+    }
+}
+
+impl Write for Outlet<'_> {
+    /// Takes everything; what becomes of it shows later.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.failure.is_none() {
+            self.given += bytes.len() as u64;
+            self.buffer.extend_from_slice(bytes);
+            if self.buffer.len() >= BUFFER_BYTES {
+                self.deliver();
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.deliver();
+        Ok(())
+    }
+}

@@ -1,0 +1,394 @@
+//! Who sends: what is known and counted of each interface of each sender.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use strata_exporter::{Announcement, Datagram, Kind, SealError, Sequence};
+use strata_role::{Notice, Tell};
+use strata_wire::pcapng::options::{self, code};
+use strata_wire::{Interface, LinkType};
+
+/// Interfaces of senders at most; of more, one that is silent is forgotten, or the new one refused.
+const SENDERS_MAX: usize = 4096;
+/// Interfaces that may be forgotten have been silent for so long.
+const SILENT: Duration = Duration::from_secs(60);
+/// And are looked for so often: strangers must not make it busy.
+const SEARCH_EVERY: Duration = Duration::from_millis(100);
+/// Sessions of an interface: the latest are remembered, for datagrams that come late.
+const SESSIONS_MAX: usize = 4;
+
+/// `if_MACaddr` (draft-ietf-opsawg-pcapng, section 4.2).
+const IF_MAC_ADDRESS: u16 = 6;
+
+/// What a collector counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CollectorCounts {
+    /// Packets that were to be written.
+    pub packets: u64,
+    /// Those of them that could not be.
+    pub not_written: u64,
+    /// Datagrams that say who sends, and are of nobody's numbers.
+    pub announcements: u64,
+    /// Datagrams of addresses that are not listened to.
+    pub strangers: u64,
+    /// Datagrams that are not of this format, or damaged.
+    pub unreadable: u64,
+    /// Datagrams in clear, or forged, where they have to be encrypted.
+    pub forged: u64,
+    /// Datagrams that were encrypted at another time than now.
+    pub old: u64,
+    /// Datagrams that came twice, too late, or contradict those before.
+    pub refused: u64,
+    /// Datagrams of interfaces beyond those that are remembered.
+    pub too_many: u64,
+    /// Datagrams, or runs of them, that found the socket's buffer full.
+    pub socket_drops: u64,
+}
+
+impl CollectorCounts {
+    /// Counts a datagram that could not be decrypted.
+    pub(super) fn sealed(&mut self, error: SealError) {
+        let count = match error {
+            SealError::Clear | SealError::NoKey | SealError::Forged => &mut self.forged,
+            SealError::Old => &mut self.old,
+            SealError::Repeated => &mut self.refused,
+            SealError::TooMany => &mut self.too_many,
+        };
+        *count += 1;
+    }
+}
+
+/// What came from an interface of a sender.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CollectedFrom {
+    /// Its address.
+    pub sender: IpAddr,
+    /// Identity of the interface.
+    pub identity: u32,
+    /// Names of host and interface, empty if they were not announced.
+    pub name: String,
+    /// Packets that arrived.
+    pub packets: u64,
+    /// Packets that were lost: on the way, or at the sender.
+    pub lost: u64,
+    /// Packets that were numbered before the first datagram arrived.
+    pub before: u64,
+    /// Datagrams that arrived.
+    pub datagrams: u64,
+    /// Datagrams that did not.
+    pub lost_datagrams: u64,
+    /// Packets that the sender's kernel dropped before they were looked at, as far as was announced.
+    pub dropped: u64,
+    /// Runs of the sender that were heard of.
+    pub sessions: u64,
+    /// Those of them that the next one came after without their end: what they captured and had not sent is in no
+    /// other count.
+    pub broken_off: u64,
+}
+
+/// A run of a sender: numbers begin at 0 in each.
+#[derive(Debug, Default)]
+struct Session {
+    number: u32,
+    headers: Sequence,
+    packets: Sequence,
+    /// Packets that were handed out.
+    taken: u64,
+    /// As last announced.
+    dropped: u64,
+    /// Whether its end was announced.
+    has_ended: bool,
+}
+
+/// An interface of a sender.
+#[derive(Debug)]
+struct Origin {
+    announced: Option<Announcement>,
+    /// Its number in what is written, with what it was written as.
+    written: Option<(u16, LinkType, String)>,
+    /// The latest last.
+    sessions: Vec<Session>,
+    /// Sums of sessions that are forgotten.
+    earlier: Sums,
+    heard: Instant,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    packets: u64,
+    lost: u64,
+    before: u64,
+    datagrams: u64,
+    lost_datagrams: u64,
+    dropped: u64,
+    sessions: u64,
+    broken_off: u64,
+}
+
+impl Sums {
+    /// Numbers are what senders say: sums of forged ones end at the largest there is.
+    fn add(&mut self, session: &Session) {
+        let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
+        self.sessions += 1;
+        self.broken_off += u64::from(!session.has_ended);
+        let mut arrived = 0;
+        for counters in [session.headers.counters(), session.packets.counters()] {
+            arrived += counters.packets;
+            add(&mut self.lost, counters.lost);
+            add(&mut self.before, counters.before);
+            add(&mut self.datagrams, counters.datagrams);
+            add(&mut self.lost_datagrams, counters.lost_datagrams);
+        }
+        add(&mut self.packets, session.taken);
+        add(&mut self.dropped, session.dropped);
+        // In datagrams that arrived: what was damaged, or of which other pieces did not arrive.
+        add(&mut self.lost, arrived.saturating_sub(session.taken));
+    }
+}
+
+/// All senders.
+pub(super) struct Senders {
+    known: HashMap<(IpAddr, u32), Origin>,
+    /// Interfaces that were forgotten.
+    gone: Vec<CollectedFrom>,
+    /// When one to be forgotten was last looked for.
+    searched: Instant,
+    next_interface: u16,
+    pub(super) counts: CollectorCounts,
+    tell: Tell,
+    has_told_collision: bool,
+}
+
+impl Senders {
+    pub(super) fn new(tell: Tell) -> Self {
+        Self {
+            known: HashMap::new(),
+            gone: Vec::new(),
+            searched: Instant::now(),
+            next_interface: 0,
+            counts: CollectorCounts::default(),
+            tell,
+            has_told_collision: false,
+        }
+    }
+
+    /// The interface of a sender, new or known; `None` if there are too many.
+    fn from(&mut self, sender: IpAddr, identity: u32) -> Option<&mut Origin> {
+        let key = (sender, identity);
+        if self.known.len() >= SENDERS_MAX && !self.known.contains_key(&key) && !self.forget() {
+            self.counts.too_many += 1;
+            return None;
+        }
+        let is_elsewhere = |&(other, number): &(IpAddr, u32)| number == identity && other != sender;
+        let from = match self.known.entry(key) {
+            Entry::Occupied(_) => self.known.get_mut(&key),
+            Entry::Vacant(_) => {
+                if !self.has_told_collision && self.known.keys().any(is_elsewhere) {
+                    self.has_told_collision = true;
+                    (self.tell)(&Notice::warning(format!(
+                        "identity {identity} comes from {sender} and from another address: its \
+                         packets are kept apart here, but not where VXLAN ends: give each host \
+                         numbers of its own (export.identity)"
+                    )));
+                }
+                self.known.insert(key, Origin::new());
+                self.known.get_mut(&key)
+            }
+        };
+        let from = from?;
+        from.heard = Instant::now();
+        Some(from)
+    }
+
+    /// Forgets the interface that has been silent for longest, if that is long enough.
+    fn forget(&mut self) -> bool {
+        if self.searched.elapsed() < SEARCH_EVERY {
+            return false;
+        }
+        self.searched = Instant::now();
+        let oldest = self.known.iter().min_by_key(|(_, from)| from.heard);
+        let oldest = oldest.filter(|(_, from)| from.heard.elapsed() >= SILENT);
+        let Some(key) = oldest.map(|(key, _)| *key) else {
+            return false;
+        };
+        if let Some(from) = self.known.remove(&key)
+            && self.gone.len() < SENDERS_MAX
+        {
+            self.gone.extend(from.report(key));
+        }
+        true
+    }
+
+    /// Remembers who an identity is.
+    pub(super) fn announced(&mut self, sender: IpAddr, announcement: Announcement) {
+        self.counts.announcements += 1;
+        if let Some(from) = self.from(sender, announcement.source.identity) {
+            let session = from.session(announcement.source.session);
+            // One that comes late says less.
+            session.dropped = session.dropped.max(announcement.dropped);
+            session.has_ended |= announcement.has_ended;
+            session.headers.announced(announcement.headers);
+            session.packets.announced(announcement.packets);
+            from.announced = Some(announcement);
+        }
+    }
+
+    /// The number of the interface that a datagram's packets are of; `None` if it is not to be read.
+    /// An interface that is new in what is written goes to `write` first.
+    pub(super) fn accept(
+        &mut self,
+        sender: IpAddr,
+        datagram: &Datagram,
+        write: &mut dyn FnMut(u16, &Interface),
+    ) -> Option<u16> {
+        let next = self.next_interface;
+        let from = self.from(sender, datagram.source.identity)?;
+        let session = from.session(datagram.source.session);
+        let accepted = session.accept(datagram);
+        if !accepted {
+            self.counts.refused += 1;
+            return None;
+        }
+        let name = from.name(sender, datagram.source.identity);
+        if let Some((number, link, as_name)) = &from.written
+            && *link == datagram.link
+            && *as_name == name
+        {
+            return Some(*number);
+        }
+        if next == u16::MAX {
+            self.counts.too_many += 1;
+            return None;
+        }
+        write(next, &from.interface(sender, datagram, &name));
+        from.written = Some((next, datagram.link, name));
+        self.next_interface = next + 1;
+        Some(next)
+    }
+
+    /// So many packets of a datagram that was accepted were handed out.
+    pub(super) fn taken(&mut self, sender: IpAddr, datagram: &Datagram, packets: u64) {
+        if let Some(from) = self.known.get_mut(&(sender, datagram.source.identity)) {
+            from.session(datagram.source.session).taken += packets;
+        }
+    }
+
+    /// By sender and identity.
+    pub(super) fn into_list(self) -> Vec<CollectedFrom> {
+        let mut list = self.gone;
+        let known = self.known.iter();
+        list.extend(known.filter_map(|(key, from)| from.report(*key)));
+        list.sort_by_key(|from| (from.sender, from.identity));
+        list
+    }
+}
+
+impl Session {
+    fn accept(&mut self, datagram: &Datagram) -> bool {
+        match datagram.kind {
+            Kind::Headers => self.headers.accept(datagram),
+            Kind::Packets | Kind::Announcement => self.packets.accept(datagram),
+        }
+    }
+}
+
+impl Origin {
+    fn new() -> Self {
+        Self {
+            announced: None,
+            written: None,
+            sessions: Vec::new(),
+            earlier: Sums::default(),
+            heard: Instant::now(),
+        }
+    }
+
+    fn session(&mut self, number: u32) -> &mut Session {
+        let place = match self
+            .sessions
+            .iter()
+            .position(|known| known.number == number)
+        {
+            Some(place) => place,
+            None => {
+                if self.sessions.len() >= SESSIONS_MAX {
+                    self.earlier.add(&self.sessions.remove(0));
+                }
+                self.sessions.push(Session {
+                    number,
+                    ..Session::default()
+                });
+                self.sessions.len() - 1
+            }
+        };
+        &mut self.sessions[place]
+    }
+
+    /// Names of host and interface, or what stands for them.
+    fn name(&self, sender: IpAddr, identity: u32) -> String {
+        match &self.announced {
+            Some(known) => shown(known),
+            None => format!("{sender}:{identity}"),
+        }
+    }
+
+    /// As it is written.
+    fn interface(&self, sender: IpAddr, datagram: &Datagram, name: &str) -> Interface {
+        let mut interface = Interface::new(datagram.link, 0);
+        let identity = datagram.source.identity;
+        let mut description = format!("identity {identity} from {sender}");
+        if let Some(known) = &self.announced {
+            if known.index > 0 {
+                description += &format!(", interface {}", known.index);
+            }
+            for name in [&known.alias, &known.behind] {
+                if !name.is_empty() {
+                    description += &format!(", {name}");
+                }
+            }
+        }
+        let list = &mut interface.options;
+        for (code, text) in [(code::IF_NAME, name), (code::IF_DESCRIPTION, &description)] {
+            options::push(list, code, text.as_bytes()).expect("names are short");
+        }
+        if let Some(known) = self.announced.as_ref().filter(|known| known.mac != [0; 6]) {
+            options::push_fixed(list, IF_MAC_ADDRESS, known.mac);
+        }
+        interface
+    }
+
+    /// `None` if nothing was exported.
+    fn report(&self, (sender, identity): (IpAddr, u32)) -> Option<CollectedFrom> {
+        let mut sums = self.earlier;
+        self.sessions.iter().for_each(|session| sums.add(session));
+        // The latest may go on.
+        let is_on = self.sessions.last().is_some_and(|last| !last.has_ended);
+        sums.broken_off -= u64::from(is_on);
+        (sums.datagrams > 0 || sums.lost > 0).then(|| CollectedFrom {
+            sender,
+            identity,
+            name: self.announced.as_ref().map_or_else(String::new, shown),
+            packets: sums.packets,
+            lost: sums.lost,
+            before: sums.before,
+            datagrams: sums.datagrams,
+            lost_datagrams: sums.lost_datagrams,
+            dropped: sums.dropped,
+            sessions: sums.sessions,
+            broken_off: sums.broken_off,
+        })
+    }
+}
+
+/// Host and interface; a capture file's interfaces often have no name.
+fn shown(announcement: &Announcement) -> String {
+    let Announcement {
+        host, interface, ..
+    } = announcement;
+    match interface.is_empty() {
+        true => host.clone(),
+        false => format!("{host}:{interface}"),
+    }
+}

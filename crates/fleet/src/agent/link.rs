@@ -1,0 +1,299 @@
+//! An agent's thread that asks its controller.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use strata_agent::{CpuUse, Enrol, ExportCount, Renew, Report};
+use strata_auth::authority::{Key, agent};
+use strata_control::agent_client::{AgentClient, AgentClientError, Interrupt};
+use strata_control::client::Client;
+use strata_control::{CpuStatus, Status};
+use strata_role::{Notice, Result, RoleError, Tell, Waker};
+use strata_sandbox::read_secret;
+
+use super::files::{Identity, State};
+use super::tally::{Counts, PROBLEM_CHARS_MAX};
+use super::{Desk, now_ns};
+use crate::controller::TOKEN_DIGITS;
+
+/// After a failure, and after further ones twice as long each time, up to the most.
+const AGAIN: Duration = Duration::from_millis(500);
+const AGAIN_MAX: Duration = Duration::from_secs(30);
+/// A controller notices within this time that a connection is gone.
+const BUSY: Duration = Duration::from_millis(100);
+/// The supervisor takes what was assigned within this time: it may be ending a recording.
+const TAKEN: Duration = Duration::from_secs(60);
+
+/// The last line of a certificate (RFC 7468, section 5.1).
+const LAST_LINE: &str = "-----END CERTIFICATE-----";
+
+pub(super) struct Link {
+    pub(super) address: String,
+    pub(super) token_file: Option<PathBuf>,
+    pub(super) name: String,
+    pub(super) state: State,
+    pub(super) desk: Desk,
+    pub(super) interrupt: Interrupt,
+    /// Wakes this: the supervisor has taken something, or the agent ends.
+    pub(super) waker: Waker,
+    /// Wakes the supervisor.
+    pub(super) supervisor: Waker,
+    pub(super) stop: Arc<AtomicBool>,
+    pub(super) tell: Tell,
+}
+
+fn refused(error: &impl std::fmt::Display) -> RoleError {
+    RoleError::Refused(error.to_string())
+}
+
+impl Link {
+    /// Starts to ask. A token that cannot be used is an error now, a controller that is away is not.
+    pub(super) fn start(self) -> Result<JoinHandle<()>> {
+        let identity = self.state.identity()?;
+        if identity.is_none() {
+            self.token()?;
+        }
+        let thread = thread::Builder::new().name("strata-agent".into());
+        thread
+            .spawn(move || self.run(identity))
+            .map_err(RoleError::Thread)
+    }
+
+    /// The token, and the certificate of the controller's authority.
+    fn token(&self) -> Result<(String, String)> {
+        let Some(path) = &self.token_file else {
+            return Err(RoleError::Refused(format!(
+                "this host is not enrolled at {}: copy enrol.token from the controller's directory, and \
+                 name it with --token-file",
+                self.address
+            )));
+        };
+        let text = read_secret(path).map_err(|error| refused(&error))?;
+        let whole = text.split_once('\n').filter(|(token, authority)| {
+            token.trim().len() == TOKEN_DIGITS && authority.trim_end().ends_with(LAST_LINE)
+        });
+        let usable = whole.filter(|(_, authority)| agent(authority, None).is_ok());
+        match usable {
+            Some((token, authority)) => Ok((token.trim().to_owned(), authority.to_owned())),
+            None => Err(RoleError::Refused(format!(
+                "{}: not the whole enrol.token of a controller, which is a line of {TOKEN_DIGITS} digits \
+                 and a certificate: copy it again",
+                path.display()
+            ))),
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Waits, but not beyond the end, or when `is_over`.
+    fn wait_until(&self, most: Duration, is_over: impl Fn() -> bool) {
+        let started = Instant::now();
+        while !self.is_stopped() && !is_over() {
+            let left = most.saturating_sub(started.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            self.waker.wait(Some(left));
+        }
+    }
+
+    fn wait(&self, most: Duration) {
+        self.wait_until(most, || false);
+    }
+
+    fn run(self, mut identity: Option<Identity>) {
+        let mut client = None;
+        let (mut wait, mut told) = (AGAIN, String::new());
+        let mut was_connected = false;
+        while !self.is_stopped() {
+            let (first, has_enrolled) = (!was_connected, identity.is_none());
+            match self.ask(&mut identity, &mut client, first) {
+                // Something has changed before there was an answer.
+                Ok(()) if !client.as_ref().is_some_and(AgentClient::is_connected) => {}
+                Ok(()) => {
+                    // It was said when it was given a certificate.
+                    if (first && !has_enrolled) || !told.is_empty() {
+                        told.clear();
+                        (self.tell)(&connected(&self.address));
+                    }
+                    was_connected = true;
+                    wait = AGAIN;
+                }
+                Err(error) => {
+                    let problem = error.chain();
+                    if problem != told {
+                        (self.tell)(&Notice::warning(format!(
+                            "{problem}; what was assigned before goes on"
+                        )));
+                        told = problem;
+                    }
+                    client = None;
+                    self.wait(wait);
+                    wait = (wait * 2).min(AGAIN_MAX);
+                }
+            }
+        }
+    }
+
+    /// Asks once: for a certificate, if need be, and for something to do. The first time, for what it may have
+    /// already: so there is an answer at once.
+    fn ask(
+        &self,
+        identity: &mut Option<Identity>,
+        client: &mut Option<AgentClient>,
+        is_first: bool,
+    ) -> Result<()> {
+        let known = match identity {
+            Some(known) => known,
+            None => identity.insert(self.enrol()?),
+        };
+        let asking = match client {
+            Some(client) => client,
+            None => client.insert(self.client(known)?),
+        };
+        if now_ns() / 1_000_000_000 >= known.renew_at {
+            let key = Key::generate().map_err(|error| refused(&error))?;
+            let public_key = key.public().to_vec();
+            let renewed = asking
+                .renew(&Renew { public_key })
+                .map_err(|error| refused(&error))?;
+            known.certificate = renewed.certificate;
+            known.key = key.pem();
+            known.renew_at = renewed.renew_at;
+            self.state.keep_identity(known)?;
+            asking.show(config(known)?);
+        }
+        let until = self.interrupt.follow();
+        let mut report = self.desk.lock().report.clone();
+        report.time_ns = now_ns();
+        report.has = report.has.filter(|_| !is_first);
+        self.add_counts(&mut report);
+        self.add_problems(&mut report);
+        let assigned = match asking.report(&report, until) {
+            Ok(assigned) => assigned,
+            Err(AgentClientError::Refused {
+                is_stranger: true,
+                why,
+                ..
+            }) => return Err(self.not_known(identity, &why)),
+            // It has not noticed yet that a wait was interrupted.
+            Err(AgentClientError::Refused { is_busy: true, .. }) => {
+                self.wait(BUSY);
+                return Ok(());
+            }
+            Err(error) => return Err(refused(&error)),
+        };
+        if let Some(assignment) = assigned {
+            let stamp = assignment.stamp;
+            self.desk.lock().inbox = Some(assignment);
+            self.supervisor.wake();
+            self.wait_until(TAKEN, || self.desk.lock().report.has == Some(stamp));
+        }
+        Ok(())
+    }
+
+    /// Adds what this agent's recordings have counted.
+    fn add_counts(&self, report: &mut Report) {
+        let (number, socket) = {
+            let shared = self.desk.lock();
+            (shared.tally.number(), shared.socket.clone())
+        };
+        let status = socket.as_deref().and_then(status);
+        let mut shared = self.desk.lock();
+        if let Some(status) = status {
+            shared.tally.saw(number, Counts::of(&status));
+            report.cpu = status.cpu.map(cpu_use);
+        }
+        let all = shared.tally.all();
+        (report.exports, report.dropped) = (all.exports, all.dropped);
+    }
+
+    /// Says which destinations cannot be looked up, also if nothing is recorded.
+    fn add_problems(&self, report: &mut Report) {
+        let problems = self.desk.lock().names.problems.clone();
+        for (name, why) in problems {
+            let problem = format!("its address is not known: {why}");
+            let problem = problem.chars().take(PROBLEM_CHARS_MAX).collect();
+            match report.exports.iter_mut().find(|to| to.name == name) {
+                Some(to) => to.problem = problem,
+                None => report.exports.push(ExportCount {
+                    name,
+                    problem,
+                    ..ExportCount::default()
+                }),
+            }
+        }
+    }
+
+    /// The controller does not know the certificate: it has forgotten this agent, or revoked it. With a
+    /// token it may enrol again.
+    fn not_known(&self, identity: &mut Option<Identity>, why: &str) -> RoleError {
+        if self.token().is_ok() && why.contains("enrol again") && !why.contains("revoked") {
+            *identity = None;
+        }
+        RoleError::Refused(format!("controller {} refuses: {why}", self.address))
+    }
+
+    fn enrol(&self) -> Result<Identity> {
+        let (token, authority) = self.token()?;
+        let key = Key::generate().map_err(|error| refused(&error))?;
+        let config = agent(&authority, None).map_err(|error| refused(&error))?;
+        let mut client = AgentClient::new(&self.address, config)?;
+        let enrolled = client.enrol(&Enrol {
+            name: self.name.clone(),
+            token,
+            public_key: key.public().to_vec(),
+        });
+        let enrolled = enrolled.map_err(|error| refused(&error))?;
+        let identity = Identity {
+            authority,
+            certificate: enrolled.certificate,
+            key: key.pem(),
+            renew_at: enrolled.renew_at,
+        };
+        self.state.keep_identity(&identity)?;
+        (self.tell)(&connected(&self.address));
+        Ok(identity)
+    }
+
+    fn client(&self, identity: &Identity) -> Result<AgentClient> {
+        Ok(AgentClient::new(&self.address, config(identity)?)?)
+    }
+}
+
+fn connected(address: &str) -> Notice {
+    Notice::info("controller", format!("controller {address}: connected"))
+}
+
+fn config(identity: &Identity) -> Result<Arc<rustls::ClientConfig>> {
+    let own = (identity.certificate.as_str(), identity.key.as_str());
+    agent(&identity.authority, Some(own)).map_err(|error| refused(&error))
+}
+
+/// What a recording says of itself; nothing if there is none.
+fn status(socket: &Path) -> Option<Status> {
+    fs::symlink_metadata(socket).ok()?;
+    Client::new(Some(socket)).ok()?.status().ok()
+}
+
+fn cpu_use(cpu: CpuStatus) -> CpuUse {
+    CpuUse {
+        budget: thousandths(cpu.budget),
+        left: thousandths(cpu.short.as_ref().map_or(cpu.budget, |short| short.budget)),
+        used: thousandths(cpu.used),
+        flows: thousandths(cpu.flow_share),
+        short: cpu.short.map_or_else(String::new, |short| short.why),
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+fn thousandths(share: f64) -> u32 {
+    // A conversion to integers stops at their bounds.
+    (share * 1000.0).round() as u32
+}

@@ -1,0 +1,133 @@
+//! What can go wrong with streams on disk.
+
+use std::io;
+
+use strata_role::RoleError;
+use strata_stream::{DescriptionError, GeometryError};
+
+/// Why streams cannot be created, appended to or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StreamError {
+    /// A file cannot be read or written.
+    #[error("{file}: {source}")]
+    File {
+        /// Its path.
+        file: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The directory has something else.
+    #[error(
+        "{dir}: not a directory of streams: name one that `strata stream create` has made, or, to \
+         create one, an empty or new one"
+    )]
+    NotStreams {
+        /// Its path.
+        dir: String,
+    },
+    /// It has a part of the pages of another.
+    #[error("{dir}: a stripe of a directory of streams: name that directory")]
+    IsStripe {
+        /// Its path.
+        dir: String,
+    },
+    /// There is no stream of that name.
+    #[error(
+        "{dir}: no stream {name}: `strata stream list` shows which there are, `strata stream create` makes one"
+    )]
+    Unknown {
+        /// The directory.
+        dir: String,
+        /// The name.
+        name: String,
+    },
+    /// There is one already.
+    #[error("{dir}: there is a stream {name} already")]
+    Exists {
+        /// The directory.
+        dir: String,
+        /// The name.
+        name: String,
+    },
+    /// Another process appends.
+    #[error(
+        "{dir}: another process appends to {name}: one at a time may; give each a stream of its own"
+    )]
+    InUse {
+        /// The directory.
+        dir: String,
+        /// The name.
+        name: String,
+    },
+    /// A file of the directory is damaged.
+    #[error("{file}: {problem}")]
+    Damaged {
+        /// Its path.
+        file: String,
+        /// What is wrong, and where.
+        problem: String,
+    },
+    /// A stream's description is damaged.
+    #[error("{file}: {source}")]
+    Description {
+        /// Its path.
+        file: String,
+        /// What is wrong.
+        source: DescriptionError,
+    },
+    /// Sizes of pages that cannot be.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// A record is too long for the stream.
+    #[error("{name}: a record of {len} bytes is too long: its records have at most {max} bytes")]
+    TooLong {
+        /// The stream.
+        name: String,
+        /// The record's bytes.
+        len: usize,
+        /// How many are allowed.
+        max: usize,
+    },
+    /// Stripes of the stream have failed, and these records with them.
+    #[error("{records} records were lost with a stripe that failed: append again, to the others")]
+    Lost {
+        /// How many.
+        records: u64,
+    },
+    /// A write has failed before, so nothing more is appended.
+    #[error("{file}: a write has failed before: open the stream again")]
+    Failed {
+        /// The file.
+        file: String,
+    },
+}
+
+impl StreamError {
+    /// Whether there is no more space.
+    pub(super) fn is_full(&self) -> bool {
+        matches!(self, Self::File { source, .. } if source.kind() == io::ErrorKind::StorageFull)
+    }
+}
+
+impl From<StreamError> for RoleError {
+    fn from(error: StreamError) -> Self {
+        Self::own(error)
+    }
+}
+
+pub(super) type Result<T> = std::result::Result<T, StreamError>;
+
+/// Names the file in an error of the operating system.
+pub(super) trait In<T> {
+    fn in_file(self, file: impl FnOnce() -> String) -> Result<T>;
+}
+
+impl<T> In<T> for io::Result<T> {
+    fn in_file(self, file: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|source| StreamError::File {
+            file: file(),
+            source,
+        })
+    }
+}

@@ -1,0 +1,14 @@
+//! A server of streams, with mutual TLS or without.
+//!
+//! ```text
+//! role     the role that serves a directory of streams: admission, a thread for each connection
+//! serving  one connection: appends, or reads
+//! hosted   stripes of other machines' directories that a server has: their pages are asked for
+//! ```
+
+mod hosted;
+mod role;
+mod serving;
+
+pub use hosted::{HostedSession, HostedStripe};
+pub use role::{HostedSpec, StreamServeOutcome, StreamServeSpec};

@@ -1,0 +1,65 @@
+//! Telemetry: a store in memory that switches' reports go to, and that is asked while they do.
+//!
+//! ```text
+//! notices      what the roles say
+//! plan         parameters of a store, and what lies where
+//! store        its directory: made, continued
+//! reader       the store as it is asked
+//! answers      what a store knows, as its API and `--json` say it
+//! api          where they are asked over HTTP
+//! candidates   keys that are added to often
+//! fading       counters that become smaller once in a period
+//! generations  values, paths and counters by time
+//! shown        keys and events as text
+//! sink         the translator's operations on mapped memory
+//! pushing      immediate reports for those who subscribe
+//! frames       datagrams of reporters past the host's network stack
+//! streaming    entries of lists as records of a stream
+//! target       where operations go: this memory, or collectors elsewhere
+//! ready        what a service begins with
+//! service      the role: UDP in, memory out
+//! share        which part of all keys and lists a store has
+//! status       what it counts
+//! status_file  that, on the disk, without waiting for it
+//! wire         collectors in other processes, written by RDMA
+//! witnesses    a sample of values, by which it knows how many can still be asked for
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod answers;
+mod api;
+mod candidates;
+mod fading;
+mod frames;
+mod generations;
+mod notices;
+mod plan;
+mod pushing;
+mod reader;
+mod ready;
+mod service;
+mod share;
+pub mod shown;
+mod sink;
+mod status;
+mod status_file;
+mod store;
+mod streaming;
+mod target;
+mod wire;
+mod witnesses;
+
+pub use api::TelemetryApiSpec;
+pub use fading::{Fade, FadeOptions};
+pub use frames::FrameCounts;
+pub use generations::GenerationTime;
+pub use plan::{EntryKind, NamedList, TelemetryLayout};
+pub use reader::{Counted, Found, FoundPath, Known, TelemetryCursor, TelemetryStore};
+pub use ready::CollectorsSpec;
+pub use service::{TelemetryOutcome, TelemetrySpec};
+pub use share::COLLECTORS_MAX as TELEMETRY_COLLECTORS_MAX;
+pub use store::telemetry_status;
+pub use wire::COLLECTOR_PORT;
+pub use wire::collector::{TelemetryCollectorOutcome, TelemetryCollectorSpec};
+pub use wire::message::CollectorError;

@@ -1,0 +1,604 @@
+//! What a telemetry store holds and where: from a few parameters, the same at whoever writes and
+//! whoever reads. The file `telemetry.json` of a store says it for other programs too.
+
+use serde::{Deserialize, Serialize};
+use strata_dta::KeyHasher;
+use strata_dta::append::{Append, BATCH_MAX};
+use strata_dta::generations::{GENERATIONS_MAX, Generations};
+use strata_dta::key_increment::KeyIncrement;
+use strata_dta::key_write::KeyWrite;
+use strata_dta::postcarding::{HOPS_MAX, Postcarding, Values};
+use strata_dta::protocol::DATA_LEN_MAX;
+use strata_role::{Result, RoleError, require};
+use strata_wire::exact;
+
+use super::share::Share;
+
+/// What the manifest says of itself.
+const FORMAT: &str = "strata-telemetry";
+/// Version of the layout without generations.
+const VERSION: u32 = 1;
+/// Version of the layout with generations, which programs that know version 1 only refuse.
+const VERSION_OF_GENERATIONS: u32 = 2;
+/// Bits of a checksum, and of a slot of a path.
+pub(super) const BITS: u32 = 32;
+/// Bytes of the table of keys that were added to often, at the front of the memory.
+pub(super) const CANDIDATES_BYTES: usize = 64 * 1024;
+/// Bytes of the table of generations, after it.
+const GENERATIONS_BYTES: usize = 4096;
+/// Period of a generation, in seconds.
+const PERIOD_S: std::ops::RangeInclusive<u64> = 1..=366 * 24 * 3600;
+/// The period, if none is given.
+const PERIOD_S_DEFAULT: u64 = 3600;
+/// Memory in all.
+const MEMORY_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=1 << 36;
+/// Largest value that hops may report, and the inverse table is made for.
+const VALUE_MAX: u32 = (1 << 24) - 1;
+
+/// The parameters of a store. What is not given is that of the store that exists, or a default.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TelemetryLayout {
+    /// Bytes of memory in all; by default 1 GiB.
+    pub memory_bytes: Option<u64>,
+    /// Bytes of a Key-Write value; 4.
+    pub data_bytes: Option<usize>,
+    /// Hops of a path; 5.
+    pub hops: Option<u8>,
+    /// Largest value that a hop reports; 65,535.
+    pub value_max: Option<u32>,
+    /// Lists; 64.
+    pub lists: Option<u32>,
+    /// Entries of a batch; 16.
+    pub batch: Option<usize>,
+    /// Bytes of an entry; 18.
+    pub entry_bytes: Option<usize>,
+    /// Copies of a path, counters of a key; 2.
+    pub redundancy: Option<u8>,
+    /// Generations of values, paths and counters; 1.
+    pub generations: Option<u8>,
+    /// The period of a generation in seconds; 3,600.
+    pub generation_period_s: Option<u64>,
+}
+
+/// The same, decided.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Parameters {
+    pub(super) memory_bytes: u64,
+    pub(super) data_bytes: usize,
+    pub(super) hops: u8,
+    pub(super) value_max: u32,
+    pub(super) lists: u32,
+    pub(super) batch: usize,
+    pub(super) entry_bytes: usize,
+    pub(super) redundancy: u8,
+    /// With one generation, it and its period are not written down, as in version 1.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub(super) generations: u8,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(super) generation_period_s: u64,
+}
+
+fn one() -> u8 {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_one(generations: &u8) -> bool {
+    *generations == 1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(period: &u64) -> bool {
+    *period == 0
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self {
+            memory_bytes: 1 << 30,
+            data_bytes: 4,
+            hops: 5,
+            value_max: 65_535,
+            lists: 64,
+            batch: 16,
+            entry_bytes: 18,
+            redundancy: 2,
+            generations: 1,
+            generation_period_s: 0,
+        }
+    }
+}
+
+impl TelemetryLayout {
+    /// With the defaults, for a store that does not exist yet.
+    pub(super) fn decided(&self) -> Parameters {
+        let or = Parameters::default();
+        let generations = self.generations.unwrap_or(or.generations);
+        Parameters {
+            generations,
+            generation_period_s: match generations {
+                1 => 0,
+                _ => self.generation_period_s.unwrap_or(PERIOD_S_DEFAULT),
+            },
+            memory_bytes: self.memory_bytes.unwrap_or(or.memory_bytes),
+            data_bytes: self.data_bytes.unwrap_or(or.data_bytes),
+            hops: self.hops.unwrap_or(or.hops),
+            value_max: self.value_max.unwrap_or(or.value_max),
+            lists: self.lists.unwrap_or(or.lists),
+            batch: self.batch.unwrap_or(or.batch),
+            entry_bytes: self.entry_bytes.unwrap_or(or.entry_bytes),
+            redundancy: self.redundancy.unwrap_or(or.redundancy),
+        }
+    }
+
+    /// The first parameter in which a store that exists differs: its name, what is wanted, what is
+    /// there.
+    pub(super) fn difference(&self, store: &Parameters) -> Option<(&'static str, u64, u64)> {
+        let pairs = [
+            ("--memory", self.memory_bytes, store.memory_bytes),
+            (
+                "--data-bytes",
+                self.data_bytes.map(|n| n as u64),
+                store.data_bytes as u64,
+            ),
+            ("--hops", self.hops.map(u64::from), u64::from(store.hops)),
+            (
+                "--value-max",
+                self.value_max.map(u64::from),
+                u64::from(store.value_max),
+            ),
+            ("--lists", self.lists.map(u64::from), u64::from(store.lists)),
+            ("--batch", self.batch.map(|n| n as u64), store.batch as u64),
+            (
+                "--entry-bytes",
+                self.entry_bytes.map(|n| n as u64),
+                store.entry_bytes as u64,
+            ),
+            (
+                "--redundancy",
+                self.redundancy.map(u64::from),
+                u64::from(store.redundancy),
+            ),
+            (
+                "--generations",
+                self.generations.map(u64::from),
+                u64::from(store.generations),
+            ),
+            (
+                "--generation-period, in seconds,",
+                self.generation_period_s,
+                store.generation_period_s,
+            ),
+        ];
+        pairs.into_iter().find_map(|(name, wanted, there)| {
+            let wanted = wanted.filter(|&wanted| wanted != there)?;
+            Some((name, wanted, there))
+        })
+    }
+}
+
+/// What the entries of a list are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EntryKind {
+    /// Events of a node, of 18 bytes.
+    NodeEvent,
+    /// Events of a flow, of 18 bytes, or 42 of IPv6.
+    FlowEvent,
+    /// Anything.
+    Bytes,
+}
+
+/// A list that has a name.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NamedList {
+    /// Its number.
+    pub number: u32,
+    /// Its name.
+    pub name: String,
+    /// What its entries are.
+    pub entries: EntryKind,
+}
+
+/// Where everything lies, in bytes from the front of the memory. It follows from the parameters,
+/// and is written down for other programs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Places {
+    pub(super) candidates_at: u64,
+    pub(super) key_write_at: u64,
+    pub(super) key_write_slots: u32,
+    pub(super) key_write_slot_bytes: u64,
+    pub(super) postcarding_at: u64,
+    pub(super) postcarding_chunks: u32,
+    pub(super) postcarding_chunk_bytes: u64,
+    pub(super) append_at: u64,
+    pub(super) append_slots: u32,
+    pub(super) append_slot_bytes: u64,
+    pub(super) key_increment_at: u64,
+    pub(super) key_increment_counters: u32,
+    /// Values, paths and counters above are those of the first generation, if there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) generations: Option<GenerationPlaces>,
+    pub(super) bytes: u64,
+}
+
+/// Where generations lie.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct GenerationPlaces {
+    /// Their table.
+    pub(super) table_at: u64,
+    /// Bytes from a store of one of them to the same store of the next.
+    pub(super) stride: u64,
+}
+
+/// `telemetry.json`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Manifest {
+    format: String,
+    version: u32,
+    /// The two halves of the hasher's seed, in hexadecimal digits.
+    seed: [String; 2],
+    pub(super) parameters: Parameters,
+    pub(super) places: Places,
+    pub(super) lists: Vec<NamedList>,
+    /// Of a store that a translator elsewhere writes: its part of all keys and lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) share: Option<Share>,
+}
+
+/// A store as both sides see it.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) hasher: KeyHasher,
+    pub(super) key_write: KeyWrite,
+    pub(super) postcarding: Postcarding,
+    pub(super) append: Append,
+    pub(super) key_increment: KeyIncrement,
+    pub(super) parameters: Parameters,
+    pub(super) places: Places,
+}
+
+impl Manifest {
+    pub(super) fn new(
+        seed: [u64; 2],
+        parameters: Parameters,
+        lists: Vec<NamedList>,
+    ) -> Result<Self> {
+        let plan = Plan::new(seed, parameters)?;
+        Ok(Self {
+            format: FORMAT.into(),
+            version: version(&parameters),
+            seed: seed.map(|half| format!("{half:016x}")),
+            parameters,
+            places: plan.places,
+            lists,
+            share: None,
+        })
+    }
+
+    /// What follows from it.
+    pub(super) fn plan(&self) -> Result<Plan> {
+        let half = |text: &String| u64::from_str_radix(text, 16);
+        let seed = match (half(&self.seed[0]), half(&self.seed[1])) {
+            (Ok(first), Ok(second)) => [first, second],
+            _ => return Err(damaged("its seed is no number")),
+        };
+        Plan::new(seed, self.parameters)
+    }
+
+    /// The same store, whose lists have these names, as that of a collector.
+    pub(super) fn of_collector(&self, lists: Vec<NamedList>, share: Share) -> Self {
+        Self {
+            lists,
+            share: Some(share),
+            ..self.clone()
+        }
+    }
+
+    /// Whether it describes the same store, whatever its lists are called and wherever it is.
+    pub(super) fn is_of(&self, other: &Self) -> bool {
+        (&self.seed, self.parameters) == (&other.seed, other.parameters)
+    }
+
+    /// As text.
+    pub(super) fn text(&self) -> String {
+        serde_json::to_string(self).expect("a description is plain data")
+    }
+
+    /// Reads it, and what follows from it.
+    pub(super) fn parse(text: &str) -> Result<(Self, Plan)> {
+        let manifest: Self = serde_json::from_str(text).map_err(|e| damaged(&e.to_string()))?;
+        if manifest.format != FORMAT {
+            return Err(damaged(&format!("its format is not {FORMAT}")));
+        }
+        let version = manifest.version;
+        require([VERSION, VERSION_OF_GENERATIONS].contains(&version), || {
+            format!("its version is {version}, and this program knows versions 1 and 2 only")
+        })?;
+        if version != self::version(&manifest.parameters) {
+            return Err(damaged(&format!(
+                "its version is {version}, and it has {} generations",
+                manifest.parameters.generations
+            )));
+        }
+        if manifest.share.is_some_and(|share| !share.is_possible()) {
+            return Err(damaged("there is no such collector as its share says"));
+        }
+        let plan = manifest.plan()?;
+        if plan.places != manifest.places {
+            return Err(damaged("its places do not follow from its parameters"));
+        }
+        Ok((manifest, plan))
+    }
+}
+
+/// The version of a store with these parameters.
+fn version(parameters: &Parameters) -> u32 {
+    match parameters.generations {
+        1 => VERSION,
+        _ => VERSION_OF_GENERATIONS,
+    }
+}
+
+fn damaged(why: &str) -> RoleError {
+    RoleError::Refused(format!(
+        "not the description of a telemetry store, or damaged: {why}"
+    ))
+}
+
+/// As many pieces as fit into a share, as a number of 32 bits.
+fn pieces(share: u64, piece: usize) -> u32 {
+    exact::<u32>((share / piece as u64).min(u64::from(u32::MAX)))
+}
+
+impl Plan {
+    /// A quarter of the memory for each primitive, after the tables of candidates and generations.
+    /// Of the quarters of values, paths and counters, each generation has the same share.
+    pub(super) fn new(seed: [u64; 2], parameters: Parameters) -> Result<Self> {
+        check(&parameters)?;
+        let p = parameters;
+        let hasher = KeyHasher::new(seed);
+        let has_generations = p.generations > 1;
+        let front = match has_generations {
+            true => CANDIDATES_BYTES + GENERATIONS_BYTES,
+            false => CANDIDATES_BYTES,
+        } as u64;
+        let quarter = (p.memory_bytes - front) / 4 / 64 * 64;
+        let at = |n: u64| front + n * quarter;
+        let share = quarter / u64::from(p.generations) / 64 * 64;
+        let generations = has_generations.then_some(GenerationPlaces {
+            table_at: CANDIDATES_BYTES as u64,
+            stride: share,
+        });
+
+        let one = KeyWrite::new(0, 1, p.data_bytes, BITS);
+        let slots = pieces(share, one.slot_len());
+        let key_write = KeyWrite::new(at(0), slots, p.data_bytes, BITS);
+
+        let one = Postcarding::new(0, 1, p.hops, BITS, p.redundancy, hasher);
+        let chunks = pieces(share, one.chunk_len());
+        let postcarding = Postcarding::new(at(1), chunks, p.hops, BITS, p.redundancy, hasher);
+
+        let one = Append::new(0, 1, 2, p.batch, p.entry_bytes);
+        let batches = pieces(quarter / u64::from(p.lists), one.slot_len());
+        require(batches >= 2, || {
+            format!(
+                "--lists {}: in a quarter of the memory each would have fewer than two batches of \
+                 {} bytes: ask for fewer lists or more --memory",
+                p.lists,
+                one.slot_len()
+            )
+        })?;
+        let append = Append::new(at(2), p.lists, batches, p.batch, p.entry_bytes);
+
+        let counters = pieces(share, 8);
+        let key_increment = KeyIncrement::new(at(3), counters, p.redundancy);
+        let places = Places {
+            candidates_at: 0,
+            key_write_at: at(0),
+            key_write_slots: slots,
+            key_write_slot_bytes: key_write.slot_len() as u64,
+            postcarding_at: at(1),
+            postcarding_chunks: chunks,
+            postcarding_chunk_bytes: postcarding.chunk_len() as u64,
+            append_at: at(2),
+            append_slots: batches,
+            append_slot_bytes: append.slot_len() as u64,
+            key_increment_at: at(3),
+            key_increment_counters: counters,
+            generations,
+            bytes: at(4),
+        };
+        Ok(Self {
+            hasher,
+            key_write,
+            postcarding,
+            append,
+            key_increment,
+            parameters,
+            places,
+        })
+    }
+
+    /// Its generations, if it has several.
+    pub(super) fn generations(&self) -> Option<Generations> {
+        let count = self.parameters.generations;
+        let places = self.places.generations?;
+        Some(Generations::new(places.table_at, count, places.stride))
+    }
+
+    /// The inverse table: all values that hops may report.
+    pub(super) fn values(&self) -> Values {
+        Values::new(&self.postcarding, 0..=self.parameters.value_max)
+    }
+}
+
+fn check(p: &Parameters) -> Result<()> {
+    let inside = |name: &str, given: u64, from: u64, to: u64| {
+        require((from..=to).contains(&given), || {
+            format!("{name} {given}: give a number from {from} to {to}")
+        })
+    };
+    require(MEMORY_BYTES.contains(&p.memory_bytes), || {
+        format!("--memory {}: give 1MiB to 64GiB", p.memory_bytes)
+    })?;
+    inside("--data-bytes", p.data_bytes as u64, 1, DATA_LEN_MAX as u64)?;
+    // A chunk of one hop would not be a whole word.
+    inside("--hops", u64::from(p.hops), 2, HOPS_MAX as u64)?;
+    inside(
+        "--value-max",
+        u64::from(p.value_max),
+        1,
+        u64::from(VALUE_MAX),
+    )?;
+    inside("--lists", u64::from(p.lists), 1, 1 << 20)?;
+    inside("--batch", p.batch as u64, 1, BATCH_MAX as u64)?;
+    inside(
+        "--entry-bytes",
+        p.entry_bytes as u64,
+        1,
+        DATA_LEN_MAX as u64,
+    )?;
+    inside("--redundancy", u64::from(p.redundancy), 1, 4)?;
+    inside(
+        "--generations",
+        u64::from(p.generations),
+        1,
+        u64::from(GENERATIONS_MAX),
+    )?;
+    let period = p.generation_period_s;
+    let is_period = match p.generations {
+        1 => period == 0,
+        _ => PERIOD_S.contains(&period),
+    };
+    require(is_period, || {
+        format!("--generation-period {period} s: give 1s to 366d, with --generations 2 to 4 only")
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_says_where_everything_is_and_is_believed_only_if_that_follows() {
+        let lists = vec![NamedList {
+            number: 1,
+            name: "drops".into(),
+            entries: EntryKind::NodeEvent,
+        }];
+        let manifest = Manifest::new([1, u64::MAX], Parameters::default(), lists).unwrap();
+        let text = serde_json::to_string(&manifest).unwrap();
+        let (read, plan) = Manifest::parse(&text).unwrap();
+        assert_eq!(read, manifest);
+        assert!(plan.places.bytes <= 1 << 30);
+        let stores = [
+            (plan.places.key_write_at, plan.key_write.memory_len()),
+            (plan.places.postcarding_at, plan.postcarding.memory_len()),
+            (plan.places.append_at, plan.append.memory_len()),
+            (
+                plan.places.key_increment_at,
+                plan.key_increment.memory_len(),
+            ),
+            (plan.places.bytes, 0),
+        ];
+        for pair in stores.windows(2) {
+            assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?}");
+        }
+        assert!(!text.contains("generation"), "as before there were any");
+        assert!(!text.contains("share"), "of a store that is written here");
+        let share = Share::new(1, 2);
+        let shared = manifest.of_collector(manifest.lists.clone(), share);
+        let (read, _) = Manifest::parse(&shared.text()).unwrap();
+        assert!(read.share == Some(share) && read.is_of(&manifest) && read != manifest);
+        for (from, to) in [
+            ("\"hops\":5", "\"hops\":4"),
+            ("\"hops\":5", "\"hops\":0"),
+            ("\"memory_bytes\":1073741824", "\"memory_bytes\":99"),
+            ("\"version\":1", "\"version\":2"),
+            ("\"version\":1", "\"version\":3"),
+            ("\"hops\":5", "\"hops\":5,\"generations\":2"),
+            ("strata-telemetry", "something"),
+            ("ffffffffffffffff", "x"),
+            ("\"lists\":64", "\"lists\":4294967295"),
+            (
+                "\"lists\":[",
+                "\"share\":{\"collector\":2,\"of\":2},\"lists\":[",
+            ),
+            (
+                "\"lists\":[",
+                "\"share\":{\"collector\":0,\"of\":65},\"lists\":[",
+            ),
+        ] {
+            assert!(text.contains(from), "{from}");
+            assert!(Manifest::parse(&text.replace(from, to)).is_err(), "{from}");
+        }
+    }
+
+    #[test]
+    fn generations_share_the_quarters_and_old_programs_refuse_them() {
+        let layout = TelemetryLayout {
+            generations: Some(3),
+            ..TelemetryLayout::default()
+        };
+        let manifest = Manifest::new([1, 2], layout.decided(), Vec::new()).unwrap();
+        let text = serde_json::to_string(&manifest).unwrap();
+        assert!(text.contains("\"version\":2") && text.contains("\"generation_period_s\":3600"));
+        let (_, plan) = Manifest::parse(&text).unwrap();
+        let places = plan.places;
+        let stride = places.generations.unwrap().stride;
+        let stores = [
+            (
+                places.key_write_at,
+                plan.key_write.memory_len(),
+                places.postcarding_at,
+            ),
+            (
+                places.postcarding_at,
+                plan.postcarding.memory_len(),
+                places.append_at,
+            ),
+            (
+                places.key_increment_at,
+                plan.key_increment.memory_len(),
+                places.bytes,
+            ),
+        ];
+        for (at, len, end) in stores {
+            assert!(len <= stride && at + 2 * stride + len <= end, "{places:?}");
+            assert!(len * 10 > stride * 9, "little is wasted: {places:?}");
+        }
+        for (from, to) in [
+            ("\"version\":2", "\"version\":1"),
+            ("\"generations\":3", "\"generations\":5"),
+            ("\"generations\":3", "\"generations\":1"),
+            ("\"generations\":3", "\"generations\":0"),
+            ("\"generation_period_s\":3600", "\"generation_period_s\":0"),
+        ] {
+            assert!(text.contains(from), "{from}");
+            assert!(Manifest::parse(&text.replace(from, to)).is_err(), "{from}");
+        }
+    }
+
+    #[test]
+    fn every_size_of_memory_that_is_allowed_has_a_plan_or_a_reason() {
+        for memory_bytes in [1 << 20, (1 << 20) + 1, 3 << 20, 1 << 36] {
+            for data_bytes in [1, 4, 5, 28, 64] {
+                let parameters = Parameters {
+                    memory_bytes,
+                    data_bytes,
+                    ..Parameters::default()
+                };
+                let plan = Plan::new([1, 2], parameters).unwrap();
+                assert!(plan.places.bytes <= memory_bytes);
+                assert!(plan.places.key_write_slot_bytes.is_multiple_of(8));
+            }
+        }
+    }
+}

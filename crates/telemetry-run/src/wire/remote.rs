@@ -1,0 +1,487 @@
+//! The collectors of a translator, at the other end of RDMA connections.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use strata_dta::protocol::{Datagram, Report};
+use strata_dta::{
+    KeyHash, Operation, Operations, Origin, Remote, RemoteCounters, Room, Sink, Translator,
+};
+use strata_rdma::Failure;
+use strata_roce::Port;
+use strata_roce::udp::UdpToPeer;
+use strata_role::{At as _, Result, RoleError, Tell};
+use strata_sys::socket;
+use strata_wire::{clamped, exact};
+
+use super::super::notices::collector;
+use super::super::plan::{Manifest, NamedList, Plan};
+use super::super::pushing::{Budget, count_of, each, is_immediate};
+use super::super::share::Share;
+use super::connector::{Connector, Event, Granted, Identity, MTU, Opened, WINDOW};
+use super::event::{self, Told};
+use super::frequent::Frequent;
+
+/// How long reports wait for operations to be acknowledged, before they are dropped.
+const ROOM_WAIT: Duration = Duration::from_millis(100);
+/// Between looks at connections meanwhile.
+const ROOM_LOOK: Duration = Duration::from_millis(1);
+/// Between looks at the stop flag while collectors connect.
+const STOP_LOOK: Duration = Duration::from_millis(50);
+/// Operations of a report at most: copies of a value, or of two paths.
+const OPERATIONS_MAX: usize = 8;
+/// Where the number of reports is in a datagram of version 2 (`docs/formats/dta.md`).
+const COUNT_AT: usize = 2;
+
+/// A collector.
+struct Link {
+    address: SocketAddr,
+    connector: Connector,
+    /// Where packets go, and our queue pair, while connected.
+    port: Option<(UdpToPeer, u32)>,
+    connections: u64,
+    /// Why it is away.
+    problem: Option<String>,
+    frequent: Frequent,
+    /// Writes of its table of them.
+    entries: u64,
+    /// Remote key of the ring that they go to, and how many have.
+    events: u32,
+    told: u32,
+    /// Those that there was no room for since the last one.
+    untold: u32,
+}
+
+impl Link {
+    /// Whether somebody there wants immediate reports, and can have them.
+    fn is_watched(&self) -> bool {
+        self.port.is_some() && self.connector.is_watched()
+    }
+}
+
+/// All collectors.
+pub(crate) struct Collectors {
+    remotes: Vec<Remote>,
+    links: Vec<Link>,
+    events: Receiver<(usize, Event)>,
+    /// Those whose connections have failed, and why, until that is said.
+    failed: Vec<(usize, String)>,
+    /// Immediate reports that are looked at.
+    budget: Budget,
+    told: u64,
+    untold: u64,
+    now_ns: u64,
+    started: Instant,
+}
+
+/// The lists of one of several collectors, under the numbers that they have there: list L of all is
+/// list L / C of collector L mod C.
+pub(crate) fn lists_of(lists: &[NamedList], collector: usize, collectors: usize) -> Vec<NamedList> {
+    let collectors = exact::<u32>(collectors);
+    let here = lists
+        .iter()
+        .filter(|list| list.number % collectors == exact::<u32>(collector));
+    here.map(|list| NamedList {
+        number: list.number / collectors,
+        ..list.clone()
+    })
+    .collect()
+}
+
+impl Collectors {
+    /// Connects to all of them, each of which has `opened` or is tried again.
+    pub(crate) fn start(
+        opened: Vec<(SocketAddr, Option<Opened>)>,
+        identity: &Identity,
+        (manifest, plan): (&Manifest, &Plan),
+        reporters: usize,
+        started: Instant,
+    ) -> Result<Self> {
+        let (sender, events) = mpsc::channel();
+        let count = opened.len();
+        let write_len_max = [
+            plan.key_write.slot_len(),
+            plan.postcarding.chunk_len(),
+            plan.append.slot_len(),
+        ];
+        let write_len_max = write_len_max.into_iter().fold(64, usize::max);
+        let link = |(index, (address, opened)): (usize, (SocketAddr, Option<Opened>))| {
+            let lists = lists_of(&manifest.lists, index, count);
+            let manifest = manifest
+                .of_collector(lists, Share::new(index, count))
+                .text();
+            let events = (index, sender.clone());
+            Ok(Link {
+                address,
+                connector: Connector::start(address, identity.clone(), manifest, opened, events)?,
+                port: None,
+                connections: 0,
+                problem: None,
+                frequent: Frequent::new(),
+                entries: 0,
+                events: 0,
+                told: 0,
+                untold: 0,
+            })
+        };
+        let links = opened.into_iter().enumerate().map(link);
+        Ok(Self {
+            links: links.collect::<Result<_>>()?,
+            remotes: (0..count)
+                .map(|_| Remote::unconnected(write_len_max, MTU, reporters))
+                .collect(),
+            events,
+            failed: Vec::new(),
+            budget: Budget::new(),
+            told: 0,
+            untold: 0,
+            now_ns: 0,
+            started,
+        })
+    }
+
+    /// One for each collector.
+    pub(crate) fn sinks(&mut self) -> &mut [Remote] {
+        &mut self.remotes
+    }
+
+    fn look_at_clock(&mut self) {
+        self.now_ns = exact::<u64>(self.started.elapsed().as_nanos());
+        for remote in &mut self.remotes {
+            remote.set_now(self.now_ns);
+        }
+    }
+
+    /// Waits a little, if this datagram may need more operations than its collectors can take now.
+    pub(crate) fn make_room(&mut self, datagram: &[u8]) {
+        let operation = match datagram.first() {
+            Some(0x03 | 0x23) => Operation::FetchAdd,
+            _ => Operation::Write,
+        };
+        let count = match (datagram.first(), datagram.get(COUNT_AT..COUNT_AT + 2)) {
+            (Some(0x21..=0x24), Some(count)) => {
+                usize::from(u16::from_be_bytes([count[0], count[1]]))
+            }
+            _ => 1,
+        };
+        // More than half a window is never waited for: the rest is dropped, and asked for again.
+        let needed = (count * OPERATIONS_MAX).min(WINDOW / 2);
+        if self.has_room(operation, needed) {
+            return;
+        }
+        let start = Instant::now();
+        loop {
+            self.look_at_clock();
+            self.exchange();
+            if self.has_room(operation, needed) || start.elapsed() > ROOM_WAIT {
+                return;
+            }
+            // An error of a socket is one of its connection, which the next exchange finds.
+            let _ = socket::wait_any(self.sockets(), ROOM_LOOK);
+        }
+    }
+
+    /// Whether every collector that is there can take so many operations.
+    fn has_room(&self, operation: Operation, needed: usize) -> bool {
+        self.remotes
+            .iter()
+            .all(|remote| match remote.room(operation) {
+                Room::Operations(room) => room >= needed,
+                Room::Gone => true,
+            })
+    }
+
+    /// Sends what waits, takes answers, connects and disconnects.
+    pub(crate) fn turn(&mut self, translator: &mut Translator, tell: &Tell) {
+        self.look_at_clock();
+        while let Ok((index, event)) = self.events.try_recv() {
+            self.happened(index, event, translator, tell);
+        }
+        self.exchange();
+        for (index, why) in std::mem::take(&mut self.failed) {
+            self.links[index].connector.again();
+            self.away(index, why, tell);
+        }
+    }
+
+    fn connected(
+        &mut self,
+        index: usize,
+        granted: Granted,
+        translator: &mut Translator,
+        tell: &Tell,
+    ) {
+        let Granted {
+            requester,
+            port,
+            qpn,
+            va,
+            rkey,
+            ends,
+            events,
+        } = granted;
+        let collectors = exact::<u32>(self.links.len());
+        for (list, end) in ends {
+            let list = list
+                .checked_mul(collectors)
+                .and_then(|list| list.checked_add(exact::<u32>(index)));
+            if let Some(list) = list {
+                translator.continue_list(list, end);
+            }
+        }
+        let link = &mut self.links[index];
+        link.port = Some((port, qpn));
+        link.connections += 1;
+        link.problem = None;
+        link.frequent.clear();
+        (link.events, link.told) = (events, 0);
+        self.remotes[index].reconnect(requester, va, rkey);
+        tell(&collector(link.address, None));
+    }
+
+    fn away(&mut self, index: usize, why: String, tell: &Tell) {
+        self.remotes[index].disconnect(Failure::Timeout);
+        let link = &mut self.links[index];
+        link.port = None;
+        // Not every second, as long as the reason is the same.
+        if link.problem.as_ref() != Some(&why) {
+            tell(&collector(link.address, Some(&why)));
+        }
+        link.problem = Some(why);
+    }
+
+    /// Sends what waits and takes answers.
+    fn exchange(&mut self) {
+        let both = self.links.iter_mut().zip(&mut self.remotes).enumerate();
+        for (index, (link, remote)) in both {
+            let Some((port, qpn)) = &mut link.port else {
+                continue;
+            };
+            let done = exchange(remote, port, *qpn, self.now_ns);
+            let why = match (done, remote.failure()) {
+                (Err(error), _) => error.to_string(),
+                (Ok(()), Some(failure)) => failure.to_string(),
+                (Ok(()), None) => continue,
+            };
+            remote.disconnect(Failure::Timeout);
+            link.port = None;
+            let why = format!("collector {}: {why}", link.address);
+            self.failed.push((index, why));
+        }
+    }
+
+    /// Whether nothing is in flight.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.remotes.iter().all(Remote::is_settled)
+    }
+
+    /// Waits until every collector is connected or has failed to.
+    ///
+    /// # Errors
+    ///
+    /// If one refuses: it would do so again and again.
+    pub(crate) fn wait_connected(
+        &mut self,
+        translator: &mut Translator,
+        stop: &AtomicBool,
+        tell: &Tell,
+    ) -> Result<()> {
+        let is_new = |link: &Link| link.connections == 0 && link.problem.is_none();
+        while self.links.iter().any(is_new) && !stop.load(Ordering::Relaxed) {
+            match self.events.recv_timeout(STOP_LOOK) {
+                Ok((_, Event::Away(error))) if !error.passes() => return Err(error.into()),
+                Ok((index, event)) => self.happened(index, event, translator, tell),
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn happened(&mut self, index: usize, event: Event, translator: &mut Translator, tell: &Tell) {
+        match event {
+            Event::Connected(granted) => self.connected(index, *granted, translator, tell),
+            Event::Away(error) => self.away(index, RoleError::from(error).chain(), tell),
+        }
+    }
+
+    /// Where answers come in.
+    pub(crate) fn sockets(&self) -> Vec<BorrowedFd<'_>> {
+        let ports = self.links.iter().filter_map(|link| link.port.as_ref());
+        ports.map(|(port, _)| port.as_fd()).collect()
+    }
+
+    /// Waits for answers.
+    pub(crate) fn wait(&self, limit: Duration) -> Result<()> {
+        socket::wait_any(self.sockets(), limit).at("waiting for answers of collectors")
+    }
+
+    /// A key was added to: its collector's table of keys that are added to often may change.
+    pub(crate) fn consider(&mut self, hash: KeyHash, key: &[u8], counter: u64) {
+        let index = hash.collector(self.links.len());
+        let remote = &mut self.remotes[index];
+        let Room::Operations(1..) = remote.room(Operation::Write) else {
+            return;
+        };
+        if let Some((at, entry)) = self.links[index].frequent.consider(hash, key, counter) {
+            remote.write(at, &entry, &[]);
+            self.links[index].entries += 1;
+        }
+    }
+
+    /// Whether somebody at a collector wants immediate reports, and this datagram has such.
+    #[inline]
+    pub(crate) fn wants(&self, datagram: &[u8]) -> bool {
+        self.links.iter().any(Link::is_watched) && is_immediate(datagram)
+    }
+
+    /// Tells those who want to know of the reports of a datagram, if all of them were `accepted`.
+    #[cold]
+    pub(crate) fn tell(
+        &mut self,
+        plan: &Plan,
+        reporter: SocketAddr,
+        time_ns: u64,
+        datagram: &[u8],
+        accepted: u64,
+    ) {
+        let Ok(datagram) = Datagram::new_checked(datagram) else {
+            return;
+        };
+        if !self.budget.takes(count_of(&datagram), accepted) {
+            self.untold += accepted;
+            for link in self.links.iter_mut().filter(|link| link.is_watched()) {
+                link.untold = link.untold.saturating_add(clamped::<u32>(accepted));
+            }
+            return;
+        }
+        let collectors = exact::<u32>(self.links.len());
+        each(&datagram, |report| {
+            let (index, report) = match report {
+                Report::Append { list, data } => {
+                    let list_there = list / collectors;
+                    let report = Report::Append {
+                        list: list_there,
+                        data,
+                    };
+                    (exact::<usize>(list % collectors), report)
+                }
+                Report::KeyWrite { key, .. }
+                | Report::KeyIncrement { key, .. }
+                | Report::Postcard { key, .. } => {
+                    (plan.hasher.hash(key).collector(self.links.len()), report)
+                }
+            };
+            let (link, remote) = (&mut self.links[index], &mut self.remotes[index]);
+            if !link.is_watched() {
+                return;
+            }
+            let told = Told {
+                time_ns,
+                reporter,
+                lost: link.untold,
+                datagram: &event::datagram(&report),
+            };
+            let at = exact::<u64>(event::slot_at(link.told));
+            if remote.tell(link.events, at, &told.emit(), link.told) {
+                link.told = link.told.wrapping_add(1);
+                link.untold = 0;
+                self.told += 1;
+            } else {
+                link.untold = link.untold.saturating_add(1);
+                self.untold += 1;
+            }
+        });
+    }
+
+    /// Immediate reports that collectors were told of, and those that they were not.
+    pub(crate) fn told(&self) -> (u64, u64) {
+        (self.told, self.untold)
+    }
+
+    /// Operations of reports at all of them.
+    pub(crate) fn operations(&self) -> Operations {
+        let mut all = Operations::default();
+        for (link, remote) in self.links.iter().zip(&self.remotes) {
+            let Operations { writes, additions } = remote.operations();
+            all.writes += writes - link.entries;
+            all.additions += additions;
+        }
+        all
+    }
+
+    /// What became of a reporter's reports.
+    pub(crate) fn counters(&self, origin: Origin) -> RemoteCounters {
+        let mut all = RemoteCounters::default();
+        for remote in &self.remotes {
+            let RemoteCounters { confirmed, lost } = remote.counters()[usize::from(origin.0)];
+            all.confirmed += confirmed;
+            all.lost += lost;
+        }
+        all
+    }
+
+    /// Of all reporters.
+    pub(crate) fn totals(&self) -> RemoteCounters {
+        let mut all = RemoteCounters::default();
+        for counters in self.remotes.iter().flat_map(Remote::counters) {
+            all.confirmed += counters.confirmed;
+            all.lost += counters.lost;
+        }
+        all
+    }
+
+    /// Each, for `status.json`.
+    pub(crate) fn json(&self) -> Value {
+        let each = self.links.iter().zip(&self.remotes).map(|(link, remote)| {
+            let counters = remote.requester_counters();
+            let reports = remote.counters().iter();
+            let (confirmed, lost) = reports.fold((0, 0), |(confirmed, lost), one| {
+                (confirmed + one.confirmed, lost + one.lost)
+            });
+            json!({
+                "address": link.address.to_string(),
+                "connected": link.port.is_some(),
+                "watched": link.is_watched(),
+                "connections": link.connections,
+                "problem": link.problem,
+                "confirmed": confirmed,
+                "lost": lost,
+                "in_flight": remote.in_flight(),
+                "writes": remote.operations().writes,
+                "additions": remote.operations().additions,
+                "packets": counters.posted,
+                "packets_resent": counters.resent,
+                "timeouts": counters.timeouts,
+            })
+        });
+        each.collect::<Vec<_>>().into()
+    }
+}
+
+/// Packets of one collector, in both directions.
+fn exchange(
+    remote: &mut Remote,
+    port: &mut UdpToPeer,
+    qpn: u32,
+    now_ns: u64,
+) -> std::io::Result<()> {
+    remote.finish_burst();
+    port.receive(&mut |packet| {
+        // One of an earlier connection is not for this one.
+        if packet.dest_qp() == qpn {
+            remote.receive(packet, now_ns);
+        }
+    })?;
+    remote.tick(now_ns);
+    let packets = remote.packets();
+    if packets.is_empty() {
+        return Ok(());
+    }
+    let sent = port.send(packets);
+    packets.clear();
+    sent
+}
