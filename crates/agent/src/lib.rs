@@ -1,7 +1,7 @@
 //! Captures on many hosts, steered from one place: the logic of the controller and of its agents.
 //!
 //! No I/O, no clock, no thread: reports, documents and times in; assignments, changes to store and
-//! things to do out. Sockets, certificates, SQLite and processes are of `node`; HTTP is of `control`.
+//! things to do out. Sockets, certificates, the database and processes are of `fleet`; HTTP is of `control`.
 //!
 //! Layers, top-down; each uses only those below it:
 //!

@@ -2,10 +2,10 @@
 //! state in a directory.
 //!
 //! ```text
-//! agents, administrators -> HTTP thread: registry -> store thread: SQLite -> answer
+//! agents, administrators -> HTTP thread: registry -> store thread: database -> answer
 //! ```
 //!
-//! The directory has `state.db`, `ca.crt` and `ca.key` (the authority of agents' certificates),
+//! The directory has `state.redb`, `ca.crt` and `ca.key` (the authority of agents' certificates),
 //! `enrol.token` for hosts that are to become agents, and `control.sock` for administrators.
 
 mod store;
@@ -336,7 +336,7 @@ pub fn run_controller(
     make_private_files();
     make_secret_dir(&spec.state)?;
     warn_if_shared(&spec.state, tell);
-    let (store, stored) = Store::open(&spec.state.join("state.db"))?;
+    let (store, stored) = Store::open(&spec.state.join("state.redb"))?;
     let authority = Authority::open(&spec.state)?;
     let token = enrol_token(&spec.state, &authority)?;
     let socket = SocketFile::bind(&spec.state.join(CONTROLLER_SOCKET), &owner)?;
@@ -397,7 +397,7 @@ pub fn run_controller(
     drop(server);
     drop(service);
     let _ = storing.join();
-    let db = spec.state.join("state.db");
+    let db = spec.state.join("state.redb");
     failed.map_or(Ok(()), |why| {
         Err(RoleError::Refused(format!("{}: {why}", db.display())))
     })

@@ -443,8 +443,8 @@ fn apply(lists: &[&[i64]]) -> Result<(), SystemCallError> {
     }
     // A process may signal itself, as an alarm does.
     rules.insert(libc::SYS_kill, vec![to_itself()?]);
-    // When memory is first given back, libc's allocator reads how the system overcommits memory; SQLite
-    // gives owner and mode to the files that it makes. They go on without. Of two filters the stricter
+    // When memory is first given back, libc's allocator reads how the system overcommits memory; a database
+    // may give owner and mode to files that it makes. They go on without. Of two filters the stricter
     // answer counts, so this one has to allow it.
     let silently = [libc::SYS_openat, libc::SYS_fchown, libc::SYS_fchmod];
     let silently: Vec<i64> = silently
