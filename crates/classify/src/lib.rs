@@ -19,7 +19,7 @@ mod model;
 mod verdict;
 
 pub use drift::{DRIFTED, Drift, DriftReport, SAMPLES_MIN};
-pub use forest::{Columns, Forest, Kernel, LANES, RowForest, Split};
+pub use forest::{Columns, Forest, Kernel, LANES, RankRows, RowForest, Split};
 pub use model::{
     Buckets, Class, Condition, Decision, Distribution, Distributions, FEATURES_MAX, FeatureUse,
     Known, Leaves, Model, ModelArithmetic, ModelError, Node, Rule, Tree, is_of_shadow,
