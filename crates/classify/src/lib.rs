@@ -11,7 +11,7 @@
 //!
 //! Uses `sketch` for the names and codings of features, `wire` for vector instructions; used by
 //! `pipeline`, and by `gpv` for its forests of flows.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod drift;
 mod forest;

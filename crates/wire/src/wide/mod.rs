@@ -33,10 +33,12 @@ mod lanes;
 mod look;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+mod rows;
 
 pub use bytes::{ByteLanes, ByteRow};
 pub use joined::joined;
 pub use lanes::{Kernel, Lanes};
+pub use rows::{RowCells, RowPlace, RowTable};
 
 use look::Look;
 
