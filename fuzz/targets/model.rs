@@ -7,7 +7,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};
-use strata_classify::{Columns, Forest, Kernel, LANES, Model, Tree, Verdicts};
+use strata_classify::{Columns, Forest, Kernel, LANES, Model, RankRows, Tree, Verdicts};
 use strata_fuzz::{Bounded, Chooser};
 use strata_sketch::{Feature, Level};
 
@@ -50,6 +50,7 @@ fn run(json: &[u8], mut choose: Chooser<'_>) {
         }
     }
     let mut verdicts = Verdicts::new(&model);
+    let mut ranks = RankRows::default();
     for level in [Level::Flow, Level::Packet] {
         let forest = Forest::new(&model, level);
         assert_eq!(forest.tree_count(), model.trees(level).len());
@@ -57,10 +58,11 @@ fn run(json: &[u8], mut choose: Chooser<'_>) {
             continue;
         }
         let mut leaves = vec![[0_u16; LANES]; forest.tree_count()];
-        forest.leaves(&columns, lanes, &mut leaves);
+        forest.leaves(&columns, lanes, &mut ranks, &mut leaves);
         for kernel in Kernel::available() {
             let mut other = vec![[u16::MAX; LANES]; forest.tree_count()];
-            Forest::with_kernel(&model, level, kernel).leaves(&columns, lanes, &mut other);
+            let forest = Forest::with_kernel(&model, level, kernel);
+            forest.leaves(&columns, lanes, &mut ranks, &mut other);
             for (row, other) in leaves.iter().zip(&other) {
                 let (row, other) = (&row[..lanes], &other[..lanes]);
                 assert_eq!(row, other, "the kernel of this machine and {kernel:?}");

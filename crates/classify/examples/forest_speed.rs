@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde_json::json;
-use strata_classify::{Columns, Forest, Kernel, LANES, Model};
+use strata_classify::{Columns, Forest, Kernel, LANES, Model, RankRows};
 use strata_sketch::{Feature, Level};
 
 /// Batches of different values; 64 of them with 22 features are 360 kB.
@@ -148,6 +148,7 @@ fn measure(model: &Model) -> Vec<(Kernel, f64)> {
     let kernels = Kernel::available();
     let forest = |&kernel: &Kernel| Forest::with_kernel(model, Level::Flow, kernel);
     let forests: Vec<Forest> = kernels.iter().map(forest).collect();
+    let mut ranks = RankRows::default();
     let mut leaves = vec![[0_u16; LANES]; model.flow_trees.len()];
     let mut times = vec![Vec::new(); kernels.len()];
     for _ in 0..ROUNDS {
@@ -155,7 +156,12 @@ fn measure(model: &Model) -> Vec<(Kernel, f64)> {
             let start = Instant::now();
             for _ in 0..REPEATS {
                 for columns in &batches {
-                    forest.leaves(black_box(columns), LANES, black_box(&mut leaves));
+                    forest.leaves(
+                        black_box(columns),
+                        LANES,
+                        &mut ranks,
+                        black_box(&mut leaves),
+                    );
                 }
             }
             let packets = (REPEATS * BATCHES * LANES) as f64;

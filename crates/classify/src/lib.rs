@@ -11,7 +11,7 @@
 //!
 //! Uses `sketch` for the names and codings of features, `wire` for vector instructions; used by
 //! `pipeline`, and by `gpv` for its forests of flows.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod drift;
 mod forest;
@@ -19,7 +19,7 @@ mod model;
 mod verdict;
 
 pub use drift::{DRIFTED, Drift, DriftReport, SAMPLES_MIN};
-pub use forest::{Columns, Forest, Kernel, LANES, RowForest, Split};
+pub use forest::{Columns, Forest, Kernel, LANES, RankRows, RowForest, Split};
 pub use model::{
     Buckets, Class, Condition, Decision, Distribution, Distributions, FEATURES_MAX, FeatureUse,
     Known, Leaves, Model, ModelArithmetic, ModelError, Node, Rule, Tree, is_of_shadow,

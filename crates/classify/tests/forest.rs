@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use strata_classify::{
     Class, Columns, Decision, FEATURES_MAX, FeatureUse, Forest, Kernel, Known, LANES, Model, Node,
-    RowForest, Rule, Split, Tree, Verdicts,
+    RankRows, RowForest, Rule, Split, Tree, Verdicts,
 };
 use strata_sketch::{Feature, Level};
 use strata_wire::wide::{Simd, WIDE};
@@ -201,12 +201,13 @@ proptest! {
             }
         }
         let mut verdicts = Verdicts::new(&model);
+        let mut ranks = RankRows::default();
         for level in [Level::Flow, Level::Packet] {
             let mut leaves = vec![[u16::MAX; LANES]; model.trees(level).len()];
             for kernel in Kernel::available() {
                 let mut of_kernel = vec![[u16::MAX; LANES]; leaves.len()];
                 let forest = Forest::with_kernel(&model, level, kernel);
-                forest.leaves(&columns, values.len(), &mut of_kernel);
+                forest.leaves(&columns, values.len(), &mut ranks, &mut of_kernel);
                 if kernel == Kernel::Portable {
                     leaves = of_kernel;
                     continue;
@@ -249,7 +250,8 @@ proptest! {
             }
         }
         let mut leaves = vec![[u16::MAX; LANES]; trees.len()];
-        Forest::of_trees(&trees).leaves(&columns, values.len(), &mut leaves);
+        let mut ranks = RankRows::default();
+        Forest::of_trees(&trees).leaves(&columns, values.len(), &mut ranks, &mut leaves);
         for (tree, leaves) in trees.iter().zip(&leaves) {
             for (values, leaf) in values.iter().zip(leaves) {
                 let mut at = 0;

@@ -4,7 +4,8 @@ mod shadow;
 mod wide;
 
 use strata_classify::{
-    ClassesAndSteps, Columns, Drift, Forest, Kernel, LANES, Model, Verdict, VerdictId, Verdicts,
+    ClassesAndSteps, Columns, Drift, Forest, Kernel, LANES, Model, RankRows, Verdict, VerdictId,
+    Verdicts,
 };
 use strata_sketch::{
     Arithmetic, BITS_DEFAULT, Bucket, Clock, Feature, Level, PacketFacts, Preparation, Pressure,
@@ -52,6 +53,7 @@ struct Side {
     forest: Forest,
     /// The features that are asked for, and their columns.
     asked: Vec<(usize, Feature)>,
+    ranks: RankRows,
     leaves: Vec<[u16; LANES]>,
     facts: [PacketFacts; LANES],
     /// The keys by which the packets' verdicts are found.
@@ -79,6 +81,7 @@ impl Side {
         Self {
             level,
             asked: features.filter(|(column, _)| is_asked[*column]).collect(),
+            ranks: RankRows::default(),
             leaves: vec![[0; LANES]; forest.tree_count()],
             forest,
             facts: [PacketFacts::default(); LANES],
@@ -116,8 +119,12 @@ impl Side {
                 averages,
             );
         }
-        self.forest
-            .leaves(&features.columns, self.count, &mut self.leaves);
+        self.forest.leaves(
+            &features.columns,
+            self.count,
+            &mut self.ranks,
+            &mut self.leaves,
+        );
         verdicts.keys(self.level, &self.leaves, &mut self.keys[..self.count]);
     }
 

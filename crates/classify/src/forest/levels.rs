@@ -6,10 +6,10 @@
 //! `rank > i`. So each feature of a batch is ranked once, and all trees compare bytes.
 //!
 //! Nodes are numbered within their level, and a leaf reached early is carried down to the last one.
-//! One step for 64 packets is three lookups in tables of up to 128 bytes (feature, threshold, left
+//! One step for 64 packets is three lookups in tables of up to 128 bytes (feature, threshold, right
 //! child), one compare and one masked move per feature that the level asks for, and one compare.
 
-use super::{LANES, Split};
+use super::Split;
 use crate::model::FEATURES_MAX;
 
 /// Nodes of a level that is looked up; the last level may have twice as many.
@@ -44,9 +44,9 @@ pub(super) struct Ranked {
 pub(super) enum Ranks {
     /// All thresholds are below 255: the value, or 255, serves as the rank.
     Value,
-    /// A binary search of `depth` steps in a tree laid out breadth first (Eytzinger): node `k`,
-    /// from 1 on, has the children `2k` and `2k + 1`, and after the last step `k - 2^depth` is the
-    /// rank. Unused nodes hold the largest value.
+    /// A binary search of `depth` steps in a tree laid out breadth first (Eytzinger): from node `k`,
+    /// 1 being the first, greater values go to `2k` and others to `2k + 1`, and after the last step
+    /// the rank is how far `k` is before `2^(depth + 1) - 1`. Unused nodes hold the largest value.
     Search { depth: u32, nodes: Box<[u32; 256]> },
 }
 
@@ -56,7 +56,7 @@ pub(super) struct LevelTree {
     /// Index in the forest.
     pub(super) index: usize,
     pub(super) levels: Vec<LevelTable>,
-    /// Low and high bytes of the leaves' node numbers in the file.
+    /// The leaves' node numbers in the file.
     pub(super) leaves: Box<LeafTable>,
 }
 
@@ -68,8 +68,8 @@ pub(super) struct LevelTable {
     pub(super) feature: [u8; WIDTH_MAX],
     /// Ranks up to this go left.
     pub(super) at_most: [u8; WIDTH_MAX],
-    /// Left child in the next level; the right one follows it.
-    pub(super) left: [u8; WIDTH_MAX],
+    /// Right child in the next level; the left one is before it.
+    pub(super) right: [u8; WIDTH_MAX],
     /// The features that occur, each once.
     pub(super) features: Vec<u8>,
     /// Nodes of this level.
@@ -80,10 +80,7 @@ pub(super) struct LevelTable {
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub(super) struct LeafTable {
-    /// Low and high bytes, for wide lookups.
-    pub(super) low: [u8; 2 * WIDTH_MAX],
-    pub(super) high: [u8; 2 * WIDTH_MAX],
-    nodes: [u16; 2 * WIDTH_MAX],
+    pub(super) nodes: [u16; 2 * WIDTH_MAX],
     pub(super) count: usize,
 }
 
@@ -234,26 +231,23 @@ impl Ranks {
     }
 
     /// The rank of one value: the naive twin of the kernels' searches.
-    #[inline]
-    #[cfg_attr(all(target_arch = "x86_64", not(test)), allow(dead_code))]
-    pub(super) fn rank(&self, value: u32) -> u8 {
+    #[cfg(test)]
+    fn rank(&self, value: u32) -> u8 {
         match self {
             Self::Value => u8::try_from(value.min(255)).expect("at most 255"),
             Self::Search { depth, nodes } => {
                 let mut k = 1_usize;
                 for _ in 0..*depth {
-                    k = 2 * k + usize::from(value > nodes[k % nodes.len()]);
+                    k = 2 * k + usize::from(value <= nodes[k % nodes.len()]);
                 }
-                // The highest bit of k counts steps; below it is the rank.
-                #[allow(clippy::cast_possible_truncation)]
-                let rank = (k - (1 << *depth)) as u8;
-                rank
+                u8::try_from((2 << *depth) - 1 - k).expect("as many as there are thresholds")
             }
         }
     }
 }
 
-/// An in-order traversal of the nodes below `end` gives the thresholds in ascending order.
+/// A traversal of the nodes below `end`, from the last to the first in their order, gives the
+/// thresholds in ascending order.
 fn fill_in_order(
     nodes: &mut [u32; 256],
     k: usize,
@@ -263,11 +257,11 @@ fn fill_in_order(
     if k >= end {
         return;
     }
-    fill_in_order(nodes, 2 * k, end, sorted);
+    fill_in_order(nodes, 2 * k + 1, end, sorted);
     if let Some(threshold) = sorted.next() {
         nodes[k] = threshold;
     }
-    fill_in_order(nodes, 2 * k + 1, end, sorted);
+    fill_in_order(nodes, 2 * k, end, sorted);
 }
 
 impl LevelTable {
@@ -275,12 +269,12 @@ impl LevelTable {
         let mut table = Self {
             feature: [0; WIDTH_MAX],
             at_most: [NEVER; WIDTH_MAX],
-            left: [0; WIDTH_MAX],
+            right: [0; WIDTH_MAX],
             features: Vec::new(),
             width: level.len(),
         };
         for (node, outline) in level.iter().enumerate() {
-            table.left[node] = byte(outline.left);
+            table.right[node] = byte(outline.left).wrapping_add(1);
             let Some((feature, at_most)) = outline.split else {
                 continue;
             };
@@ -298,24 +292,11 @@ impl LevelTable {
 impl LeafTable {
     fn new(leaves: &[u16]) -> Self {
         let mut table = Self {
-            low: [0; 2 * WIDTH_MAX],
-            high: [0; 2 * WIDTH_MAX],
             nodes: [0; 2 * WIDTH_MAX],
             count: leaves.len(),
         };
-        for (place, leaf) in leaves.iter().enumerate() {
-            [table.low[place], table.high[place]] = leaf.to_le_bytes();
-            table.nodes[place] = *leaf;
-        }
+        table.nodes[..leaves.len()].copy_from_slice(leaves);
         table
-    }
-
-    /// The leaves of a batch by their place, for machines without wide lookups.
-    #[inline(always)]
-    pub(super) fn file_nodes(&self, at: &[u8; LANES], row: &mut [u16; LANES]) {
-        for (leaf, &place) in row.iter_mut().zip(at) {
-            *leaf = self.nodes[usize::from(place)];
-        }
     }
 }
 

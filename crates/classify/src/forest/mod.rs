@@ -2,30 +2,22 @@
 //!
 //! - [`walk`]: from node to node, any tree, any machine: the portable form;
 //! - [`levels`]: trees of bounded width as tables of bytes, one per level;
-//! - [`bytes`]: the kernel over those tables, 64 packets at a time, generic over
-//! - [`avx512`], [`avx2`], [`neon`]: what each instruction set offers it;
+//! - [`bytes`]: the kernel over those tables, 64 packets at a time;
 //! - [`rows`]: trees of bounded height as operations on rows of bits, 256 packets at a time.
 //!
 //! All give the leaves of [`Model::leaves_naive`](crate::Model::leaves_naive).
 
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
-#[cfg_attr(
-    not(any(target_arch = "x86_64", target_arch = "aarch64")),
-    allow(dead_code)
-)]
 mod bytes;
 mod levels;
-#[cfg(target_arch = "aarch64")]
-mod neon;
 mod rows;
 mod walk;
 
 use strata_sketch::{Clock, Feature, Level};
+use strata_wire::wide::Simd;
 
 use crate::model::{FEATURES_MAX, Model, NODES_MAX, Tree};
+use bytes::LeavesOf;
+pub use bytes::RankRows;
 use levels::Group;
 pub use rows::RowForest;
 use walk::FlatTree;
@@ -43,7 +35,7 @@ pub enum Kernel {
     Portable,
     /// x86-64 with AVX2.
     Avx2,
-    /// x86-64 with AVX-512 F, BW and VBMI: Intel since Ice Lake, AMD since Zen 4.
+    /// x86-64 with the parts of AVX-512 of [`Simd::avx512`]: Intel since Ice Lake, AMD since Zen 4.
     Avx512,
     /// Arm with NEON: every 64-bit Arm.
     Neon,
@@ -53,28 +45,29 @@ impl Kernel {
     /// The kernels that this machine supports, best last.
     #[must_use]
     pub fn available() -> Vec<Self> {
-        let mut kernels = vec![Self::Portable];
-        #[cfg(target_arch = "x86_64")]
-        {
-            if avx2::is_available() {
-                kernels.push(Self::Avx2);
-            }
-            if avx512::is_available() {
-                kernels.push(Self::Avx512);
-            }
+        let all = [Self::Portable, Self::Neon, Self::Avx2, Self::Avx512];
+        let runs = |kernel: &Self| *kernel == Self::Portable || kernel.simd().is_some();
+        all.into_iter().filter(runs).collect()
+    }
+
+    /// The instructions of a kernel, if this machine has them; the portable one needs none.
+    fn simd(self) -> Option<Simd> {
+        match self {
+            Self::Portable => None,
+            Self::Avx2 => Simd::avx2(),
+            Self::Avx512 => Simd::avx512(),
+            Self::Neon => Simd::neon(),
         }
-        #[cfg(target_arch = "aarch64")]
-        kernels.push(Self::Neon);
-        kernels
     }
 }
 
 /// The trees of one level, ready for batches.
 #[derive(Clone, Debug)]
 pub struct Forest {
-    kernel: Kernel,
+    /// For the groups; none for [`Kernel::Portable`].
+    simd: Option<Simd>,
     tree_count: usize,
-    /// What the kernel evaluates; empty for [`Kernel::Portable`].
+    /// What is evaluated 64 packets at a time; empty without vector instructions.
     groups: Vec<Group>,
     /// Trees that are walked, by their index.
     walked: Vec<(usize, FlatTree)>,
@@ -185,14 +178,14 @@ impl Forest {
         tree: impl Fn(usize) -> N,
     ) -> Self {
         let mut forest = Self {
-            kernel,
+            simd: kernel.simd(),
             tree_count,
             groups: Vec::new(),
             walked: Vec::new(),
         };
         for index in 0..tree_count {
             let nodes = tree(index);
-            let fits = kernel != Kernel::Portable && forest.add_to_group(index, &nodes);
+            let fits = forest.simd.is_some() && forest.add_to_group(index, &nodes);
             if !fits {
                 let flat = FlatTree::new(nodes);
                 forest.walked.push((index, flat));
@@ -222,24 +215,31 @@ impl Forest {
     }
 
     /// The leaves, as node numbers of the file, that the first `packets` of a batch reach:
-    /// `leaves[tree][lane]`. What is written to the lanes after is meaningless.
+    /// `leaves[tree][lane]`. What is written to the lanes after is meaningless. `ranks` may be any
+    /// forest's.
     ///
     /// # Panics
     ///
     /// If there are fewer rows of leaves than trees, or more packets than [`LANES`].
     #[inline]
-    pub fn leaves(&self, columns: &Columns, packets: usize, leaves: &mut [[u16; LANES]]) {
+    pub fn leaves(
+        &self,
+        columns: &Columns,
+        packets: usize,
+        ranks: &mut RankRows,
+        leaves: &mut [[u16; LANES]],
+    ) {
         assert!(packets <= LANES);
         let leaves = &mut leaves[..self.tree_count];
-        for group in &self.groups {
-            match self.kernel {
-                #[cfg(target_arch = "x86_64")]
-                Kernel::Avx512 => avx512::leaves(group, columns, packets, leaves),
-                #[cfg(target_arch = "x86_64")]
-                Kernel::Avx2 => avx2::leaves(group, columns, packets, leaves),
-                #[cfg(target_arch = "aarch64")]
-                Kernel::Neon => neon::leaves(group, columns, packets, leaves),
-                _ => unreachable!("other kernels have no groups"),
+        if let Some(simd) = self.simd {
+            for group in &self.groups {
+                simd.run(LeavesOf {
+                    group,
+                    columns,
+                    packets,
+                    ranks,
+                    leaves,
+                });
             }
         }
         for (index, tree) in &self.walked {

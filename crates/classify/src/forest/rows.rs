@@ -10,10 +10,11 @@
 //! A packet costs about a quarter of an instruction per threshold with AVX2, a 30th per split, and
 //! 6 for the key, so this suits what [`levels`](super::levels) suits too, up to some hundred
 //! thresholds.
-#![allow(unsafe_code)]
+
+use std::cell::Cell;
 
 use strata_sketch::Level;
-use strata_wire::wide::{BitRow, Kernel, Lanes, Simd, WIDE};
+use strata_wire::wide::{BitRow, Kernel, Lanes, RowCells, RowPlace, RowTable, Simd, WIDE};
 
 use super::{Columns, LANES, Split, Splits};
 use crate::model::{Leaves, Model, Tree};
@@ -37,7 +38,7 @@ pub struct RowForest {
     compared: Vec<Compared>,
     trees: Vec<RowTree>,
     /// All packets; by threshold, those above it; then those that reach the splits of a tree.
-    rows: Vec<BitRow>,
+    rows: RowTable,
     /// Where the last of these begin.
     first_reach: usize,
     /// By bit of a key.
@@ -74,13 +75,12 @@ struct RowTree {
     nodes: Vec<Step>,
 }
 
-/// Offsets of rows in bytes: a multiplication less for each.
 #[derive(Clone, Copy, Debug)]
 struct RowSplit {
     /// The packets that reach it.
-    reach: u32,
+    reach: RowPlace,
     /// The packets above its threshold.
-    above: u32,
+    above: RowPlace,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -138,11 +138,17 @@ impl Outline {
         }
         (outline.heights[0] <= KEY_BITS).then_some(outline)
     }
+
+    /// Rows for the packets that reach its splits, other than the root.
+    fn reached(&self) -> usize {
+        // Splits of the least height lead to leaves, which need none.
+        2 * self.heights.iter().filter(|&&height| height > 1).count()
+    }
 }
 
 impl RowForest {
-    /// Lays out the trees of a checked model; `None` if they have too many thresholds, or need more
-    /// bits for a key than there are.
+    /// Lays out the trees of a checked model; `None` if they have too many thresholds or splits, or
+    /// need more bits for a key than there are.
     ///
     /// # Panics
     ///
@@ -165,14 +171,18 @@ impl RowForest {
             .collect();
         thresholds.sort_unstable();
         thresholds.dedup();
-        if bits > KEY_BITS || thresholds.len() > THRESHOLDS_MAX {
+        let most = outlines.iter().map(Outline::reached).fold(0, usize::max);
+        let first_reach = 1 + thresholds.len();
+        if bits > KEY_BITS
+            || thresholds.len() > THRESHOLDS_MAX
+            || first_reach + most > RowTable::ROWS
+        {
             return None;
         }
         let row_of = |feature: usize, at_most: u32| {
             let known = thresholds.binary_search(&(feature, at_most));
             1 + known.expect("all thresholds are there")
         };
-        let first_reach = 1 + thresholds.len();
         let mut first_bit = 0;
         let trees: Vec<RowTree> = outlines
             .iter()
@@ -182,9 +192,8 @@ impl RowForest {
                 tree
             })
             .collect();
-        let most = trees.iter().map(RowTree::reached).fold(0, usize::max);
-        let mut rows = vec![BitRow::default(); first_reach + most];
-        rows[0] = BitRow([u64::MAX; BLOCKS]);
+        let mut rows = RowTable::new();
+        rows.from_mut(0)[0] = BitRow([u64::MAX; BLOCKS]);
         Some(Self {
             simd,
             fours: simd.fours(),
@@ -282,8 +291,8 @@ impl RowTree {
                     continue;
                 };
                 splits.push(RowSplit {
-                    reach: offset(reach_of[node]),
-                    above: offset(row_of(*feature, *at_most)),
+                    reach: RowPlace::new(reach_of[node]),
+                    above: RowPlace::new(row_of(*feature, *at_most)),
                 });
                 if height > 1 {
                     for child in children {
@@ -307,13 +316,6 @@ impl RowTree {
         tree
     }
 
-    /// Rows for the packets that reach its splits.
-    fn reached(&self) -> usize {
-        // Splits of the last height lead to leaves, which need none.
-        let levels = self.heights.len().saturating_sub(1);
-        2 * self.heights[..levels].iter().map(Vec::len).sum::<usize>()
-    }
-
     fn leaf(&self, key: u64) -> u16 {
         let mut at = 0;
         loop {
@@ -325,10 +327,6 @@ impl RowTree {
             }
         }
     }
-}
-
-fn offset(row: usize) -> u32 {
-    u32::try_from(row * size_of::<BitRow>()).expect("some hundred rows")
 }
 
 /// Sorted thresholds by feature, and by the width that they need.
@@ -381,7 +379,7 @@ impl Thresholds {
 struct Compare<'a> {
     compared: &'a [Compared],
     columns: &'a Columns,
-    rows: &'a mut [BitRow],
+    rows: &'a mut RowTable,
     block: usize,
 }
 
@@ -394,7 +392,7 @@ impl Kernel for Compare<'_> {
         let columns = self.columns.as_chunks::<LANES>().0;
         for compared in self.compared {
             let values = &columns[compared.column];
-            let rows = self.rows[compared.first_row..].iter_mut();
+            let rows = self.rows.from_mut(compared.first_row).iter_mut();
             let rows = rows.map(|row| &mut row.0[block]);
             match &compared.thresholds {
                 Thresholds::Bytes(all) => {
@@ -423,7 +421,7 @@ impl Kernel for Compare<'_> {
 /// [`RowForest::find_keys`].
 struct Route<'a> {
     trees: &'a [RowTree],
-    rows: &'a mut [BitRow],
+    rows: &'a mut RowTable,
     first_reach: usize,
     key_bits: &'a mut Keys,
     keys: &'a mut Keys,
@@ -434,51 +432,62 @@ impl Kernel for Route<'_> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
+        let rows = self.rows.cells();
         for tree in self.trees {
-            // SAFETY: the rows are those that the tree was laid out for.
-            unsafe { route(l, tree, self.rows, self.first_reach, self.key_bits) };
+            let reached = rows.from(self.first_reach);
+            route(l, tree, rows, reached, self.key_bits);
         }
         transpose(l, self.key_bits, self.keys);
     }
 }
 
-/// The bits of a key by which the leaves of one tree are told apart.
-///
-/// # Safety
-///
-/// The offsets of the tree's splits are within `rows`, and from `first_reach` on there are two rows for
-/// each split of more than the least height.
+/// The bits of a key by which the leaves of one tree are told apart. From `reached` on are the
+/// packets that reach splits, two rows for each split of more than the least height.
 #[inline(always)]
-unsafe fn route<L: Lanes>(
+fn route<L: Lanes>(
     l: L,
     tree: &RowTree,
-    rows: &mut [BitRow],
-    first_reach: usize,
+    rows: RowCells<'_>,
+    reached: &[Cell<BitRow>],
     key_bits: &mut Keys,
 ) {
-    let start = rows.as_mut_ptr();
-    let last = tree.heights.len();
-    // SAFETY: the caller guarantees it.
-    unsafe {
-        let row = |offset: u32| l.row(&*start.byte_add(offset as usize));
-        let mut next = start.add(first_reach);
-        for (n, (splits, bit)) in
-            (1..).zip(tree.heights.iter().zip(&mut key_bits[tree.first_bit..]))
-        {
-            let mut right_anywhere = l.row(&BitRow::default());
-            for split in splits {
-                let (reach, above) = (row(split.reach), row(split.above));
-                let right = l.and_rows(reach, above);
-                right_anywhere = l.or_rows(right_anywhere, right);
-                if n < last {
-                    l.store_row(l.without(reach, above), &mut *next);
-                    l.store_row(right, &mut *next.add(1));
-                    next = next.add(2);
-                }
-            }
-            l.store_row(right_anywhere, bit);
+    // A tree of one leaf has none.
+    let Some((least, others)) = tree.heights.split_last() else {
+        return;
+    };
+    let bits = &mut key_bits[tree.first_bit..];
+    let mut children = reached.as_chunks::<2>().0;
+    for (splits, bit) in others.iter().zip(&mut *bits) {
+        let mut right_anywhere = l.row(&BitRow::default());
+        let (here, rest) = children.split_at(splits.len());
+        children = rest;
+        for (split, [to_left, to_right]) in splits.iter().zip(here) {
+            let (reach, above) = (get(l, rows, split.reach), get(l, rows, split.above));
+            let right = l.and_rows(reach, above);
+            right_anywhere = l.or_rows(right_anywhere, right);
+            set(l, to_left, l.without(reach, above));
+            set(l, to_right, right);
         }
+        l.store_row(right_anywhere, bit);
     }
+    let mut right_anywhere = l.row(&BitRow::default());
+    for split in least {
+        let right = l.and_rows(get(l, rows, split.reach), get(l, rows, split.above));
+        right_anywhere = l.or_rows(right_anywhere, right);
+    }
+    l.store_row(right_anywhere, &mut bits[others.len()]);
+}
+
+#[inline(always)]
+fn get<L: Lanes>(l: L, rows: RowCells<'_>, place: RowPlace) -> L::Row {
+    l.row(&rows.at(place).get())
+}
+
+#[inline(always)]
+fn set<L: Lanes>(l: L, cell: &Cell<BitRow>, row: L::Row) {
+    let mut bits = BitRow::default();
+    l.store_row(row, &mut bits);
+    cell.set(bits);
 }
 
 /// Rows of 64 bits, four next to each other, become columns.

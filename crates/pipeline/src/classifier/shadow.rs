@@ -1,7 +1,7 @@
 //! A second model that judges packets by the features of the first: it costs its forest, not another
 //! table of flows.
 
-use strata_classify::{Columns, Forest, Kernel, LANES, Model, VerdictId, Verdicts};
+use strata_classify::{Columns, Forest, Kernel, LANES, Model, RankRows, VerdictId, Verdicts};
 use strata_sketch::Level;
 use strata_wire::wide::WIDE;
 
@@ -32,6 +32,7 @@ pub enum ShadowError {
 pub(crate) struct Shadow {
     /// Those without a bucket, and with one.
     sides: [(Forest, Vec<[u16; LANES]>); 2],
+    ranks: RankRows,
     verdicts: Verdicts,
     /// By place in the batch.
     found: [VerdictId; WIDE],
@@ -76,6 +77,7 @@ impl Shadow {
         };
         Self {
             sides: [side(Level::Packet), side(Level::Flow)],
+            ranks: RankRows::default(),
             verdicts: Verdicts::new(shadow),
             found: [Verdicts::UNCLASSIFIED_ID; WIDE],
         }
@@ -91,7 +93,7 @@ impl Shadow {
     #[inline(never)]
     pub(super) fn judge(&mut self, level: Level, columns: &Columns, lanes: &[u8]) {
         let (forest, leaves) = &mut self.sides[usize::from(level == Level::Flow)];
-        forest.leaves(columns, lanes.len(), leaves);
+        forest.leaves(columns, lanes.len(), &mut self.ranks, leaves);
         let mut keys = [0; LANES];
         let keys = &mut keys[..lanes.len()];
         self.verdicts.keys(level, leaves, keys);

@@ -193,11 +193,11 @@ impl Classifier {
             }
             Found::Leaves(leaves) => {
                 let leaves = &mut leaves[side.blocks];
-                let forest = match side.level {
-                    Level::Packet => &self.packet.forest,
-                    Level::Flow => &self.flow.forest,
+                let Side { forest, ranks, .. } = match side.level {
+                    Level::Packet => &mut self.packet,
+                    Level::Flow => &mut self.flow,
                 };
-                forest.leaves(block, lanes.len(), leaves);
+                forest.leaves(block, lanes.len(), ranks, leaves);
                 let mut found = [0; LANES];
                 let (verdicts, level) = (&self.verdicts, side.level);
                 let wanted = &mut found[..lanes.len()];

@@ -236,6 +236,7 @@ impl Lanes for Avx2 {
 
     // Packing works by halves of registers.
     const FOURS: [u8; 16] = [0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15];
+    const AT_ONCE: usize = 2;
 
     methods! {
         fn set(self, value: u32) -> U32 { [_mm256_set1_epi32(value.cast_signed()); 2] }
@@ -308,6 +309,32 @@ impl Lanes for Avx2 {
                 }
             }
             columns
+        }
+        fn low_bytes(self, values: [U32; 4]) -> [__m256i; 2] {
+            let byte = [_mm256_set1_epi32(255); 2];
+            let pack = |values: U32| {
+                let [low, high] = two(values, byte, |half, byte| _mm256_and_si256(half, byte));
+                _mm256_packus_epi32(low, high)
+            };
+            let [a, b, c, d] = values;
+            let bytes =
+                [_mm256_packus_epi16(pack(a), pack(b)), _mm256_packus_epi16(pack(c), pack(d))];
+            // Packing works by halves of registers: what it gives is put in order.
+            let order = [_mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7); 2];
+            two(bytes, order, |bytes, order| _mm256_permutevar8x32_epi32(bytes, order))
+        }
+        fn look_up_step(self, table: &[u32; 256], step: u32, places: U32) -> U32 {
+            let start = table.as_ptr().cast::<i32>();
+            if step < 3 {
+                let first = _mm256_loadu_si256(start.cast());
+                return two(places, [first; 2], |places, first| {
+                    _mm256_permutevar8x32_epi32(first, places)
+                });
+            }
+            // All within the table.
+            two(places, [_mm256_set1_epi32(255); 2], |places, last| {
+                _mm256_i32gather_epi32::<4>(start, _mm256_and_si256(places, last))
+            })
         }
         fn eq(self, a: U32, b: U32) -> U32 { two(a, b, |a, b| _mm256_cmpeq_epi32(a, b)) }
         fn le(self, a: U32, b: U32) -> U32 {

@@ -44,6 +44,20 @@ static PLACES: [u8; 64] = {
     places
 };
 
+/// Places of the low bytes of 32 numbers, twice.
+static EVERY_FOURTH: [u8; 64] = {
+    let mut places = [0; 64];
+    let mut at = 0;
+    while at < places.len() {
+        #[allow(clippy::cast_possible_truncation, reason = "less than 128")]
+        {
+            places[at] = (4 * at % 128) as u8;
+        }
+        at += 1;
+    }
+    places
+};
+
 type U64 = [__m512i; 2];
 type F64 = [__m512d; 2];
 
@@ -95,6 +109,7 @@ impl Lanes for Avx512 {
     type Row = __m256i;
 
     const FOURS: [u8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+    const AT_ONCE: usize = 4;
 
     methods! {
         fn set(self, value: u32) -> __m512i { _mm512_set1_epi32(value.cast_signed()) }
@@ -153,6 +168,37 @@ impl Lanes for Avx512 {
                 columns[12 + at] = _mm512_shuffle_i32x4::<0xdd>(odd, odd_2);
             }
             columns
+        }
+        fn low_bytes(self, values: [__m512i; 4]) -> __m512i {
+            let [a, b, c, d] = values;
+            let places = _mm512_loadu_si512(EVERY_FOURTH.as_ptr().cast());
+            let first = _mm512_permutex2var_epi8(a, places, b);
+            let second = _mm512_permutex2var_epi8(c, places, d);
+            // Each holds its 32 bytes twice.
+            _mm512_mask_mov_epi64(first, 0xf0, second)
+        }
+        fn look_up_step(self, table: &[u32; 256], step: u32, places: __m512i) -> __m512i {
+            let pieces = table.as_chunks::<GROUP>().0;
+            let piece = |n: usize| self.load(&pieces[n % 16]);
+            // Permutations look at the low bits of places only.
+            let pair = |n: usize| _mm512_permutex2var_epi32(piece(n), places, piece(n + 1));
+            match step {
+                0..=3 => _mm512_permutexvar_epi32(places, piece(0)),
+                4 => _mm512_permutexvar_epi32(places, piece(1)),
+                5 => pair(2),
+                _ => {
+                    // Steps 6 and 7. Each pair of pieces is for the places that agree in the bits above.
+                    let first = 1_usize << (step % 4);
+                    let above = _mm512_srli_epi32::<5>(places);
+                    let mut found = pair(first);
+                    for later in 1..first / 2 {
+                        #[allow(clippy::cast_possible_truncation, reason = "less than 8")]
+                        let here = self.eq(above, self.set((first / 2 + later) as u32));
+                        found = self.choose(here, pair(first + 2 * later), found);
+                    }
+                    found
+                }
+            }
         }
         fn eq(self, a: __m512i, b: __m512i) -> u16 { _mm512_cmpeq_epi32_mask(a, b) }
         fn le(self, a: __m512i, b: __m512i) -> u16 { _mm512_cmple_epu32_mask(a, b) }

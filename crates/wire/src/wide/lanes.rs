@@ -2,11 +2,12 @@
 //!
 //! A kernel is written once, for any [`Lanes`], and compiled for each set of instructions:
 //! [`Simd::run`](super::Simd::run). Everything in it must be `#[inline(always)]`, since code is
-//! compiled for the instructions of the function that it ends up in. Own traits instead of a
+//! compiled for the instructions of the function that it ends up in; a closure that is called at
+//! several places, or handed to `map` of an array, may not end up there. Own traits instead of a
 //! library's: kernels live from masks, packing, byte permutations and repeated values, which
 //! those offer for none or one of the instruction sets.
 
-use super::{BitRow, GROUP};
+use super::{BitRow, ByteLanes, GROUP};
 
 /// What is done for any [`Lanes`].
 pub trait Kernel {
@@ -19,7 +20,7 @@ pub trait Kernel {
 
 /// Operations on 16 lanes. Implemented by proofs that this machine has the instructions, so that
 /// they are safe to call. Numbers are unsigned.
-pub trait Lanes: Copy {
+pub trait Lanes: ByteLanes {
     /// 16 numbers of 32 bits.
     type U32: Copy;
     /// 16 numbers of 64 bits.
@@ -41,6 +42,9 @@ pub trait Lanes: Copy {
 
     /// Which four of 64 numbers the bits of a comparison stand for, from the lowest four bits on.
     const FOURS: [u8; 16];
+    /// Groups of lanes that fit in registers, where steps that wait for each other are done for
+    /// several groups at once.
+    const AT_ONCE: usize;
 
     /// The same in all lanes.
     fn set(self, value: u32) -> Self::U32;
@@ -76,6 +80,17 @@ pub trait Lanes: Copy {
     fn min_halves(self, a: Self::U32, b: Self::U32) -> Self::U32;
     /// The larger 16-bit halves.
     fn max_halves(self, a: Self::U32, b: Self::U32) -> Self::U32;
+    /// The low bytes of 64 numbers in order.
+    fn low_bytes(self, values: [Self::U32; 4]) -> Self::U8;
+    /// What a table has at places from 2^`step` on that are less than 2^(`step` + 1), as the nodes of
+    /// a step of a binary search are; arbitrary for others.
+    #[inline(always)]
+    fn look_up_step(self, table: &[u32; 256], step: u32, places: Self::U32) -> Self::U32 {
+        let _ = step;
+        let mut numbers = [0; GROUP];
+        self.store(places, &mut numbers);
+        self.load(&numbers.map(|place| table[place as usize % table.len()]))
+    }
     /// Rows become columns.
     fn transpose(self, rows: [Self::U32; GROUP]) -> [Self::U32; GROUP];
 

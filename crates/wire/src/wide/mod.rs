@@ -2,7 +2,8 @@
 //!
 //! Plain packets are read as [`Plain::read`](crate::Plain::read) and
 //! [`Plain::flow`](crate::Plain::flow) read them. Vector code is written once, in [`Lanes`], and run
-//! with the instructions of the machine, [`Simd`]; those are in `avx512`, `avx2` and `neon` alone.
+//! with the instructions of the machine, [`Simd`]; those are in the modules `avx512`, `avx2` and
+//! `neon`, here and in `bytes`, alone.
 #![allow(
     clippy::arithmetic_side_effects,
     reason = "lane arithmetic wraps; the rest are indices of lanes, groups and columns, all constants"
@@ -26,14 +27,18 @@ macro_rules! methods {
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod bytes;
 mod joined;
 mod lanes;
 mod look;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+mod rows;
 
+pub use bytes::{ByteLanes, ByteRow};
 pub use joined::joined;
 pub use lanes::{Kernel, Lanes};
+pub use rows::{RowCells, RowPlace, RowTable};
 
 use look::Look;
 

@@ -111,7 +111,7 @@ fn narrow(values: U64) -> U32 {
     [pair(0), pair(1), pair(2), pair(3)]
 }
 
-/// Results of sixteen comparisons as bytes.
+/// The low bytes of sixteen numbers: all of the results of comparisons.
 #[inline]
 #[target_feature(enable = "neon")]
 fn as_bytes(found: U32) -> uint8x16_t {
@@ -202,6 +202,7 @@ impl Lanes for Neon {
     type Row = Row;
 
     const FOURS: [u8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+    const AT_ONCE: usize = 2;
 
     methods! {
         fn set(self, value: u32) -> U32 { [vdupq_n_u32(value); 4] }
@@ -255,6 +256,9 @@ impl Lanes for Neon {
         }
         fn max_halves(self, a: U32, b: U32) -> U32 {
             four(a, b, |a, b| vreinterpretq_u32_u16(vmaxq_u16(halves_of(a), halves_of(b))))
+        }
+        fn low_bytes(self, values: [U32; 4]) -> [uint8x16_t; 4] {
+            values.map(|values| as_bytes(values))
         }
         fn transpose(self, rows: [U32; GROUP]) -> [U32; GROUP] {
             let mut columns = rows;

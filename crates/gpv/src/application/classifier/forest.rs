@@ -2,7 +2,7 @@
 
 mod read;
 
-use strata_classify::{Columns, FEATURES_MAX, LANES, Split};
+use strata_classify::{Columns, FEATURES_MAX, LANES, RankRows, Split};
 
 use super::{FLOW_FEATURES, FlowFeatures};
 
@@ -120,6 +120,7 @@ pub struct Forest {
 pub(super) struct Scratch {
     /// [`ordered`]; those that are no features are zeros.
     pub(super) columns: Box<Columns>,
+    ranks: RankRows,
     leaves: Vec<[u16; LANES]>,
     /// Of trees that are walked.
     walked: Vec<[u32; LANES]>,
@@ -167,6 +168,7 @@ impl Forest {
         };
         Scratch {
             columns: Box::new([0; FEATURES_MAX * LANES]),
+            ranks: RankRows::default(),
             leaves: vec![[0; LANES]; batches],
             walked: vec![[0; LANES]; walked],
         }
@@ -181,11 +183,12 @@ impl Forest {
     ) {
         let Scratch {
             columns,
+            ranks,
             leaves,
             walked,
         } = scratch;
         if let Some(batches) = &self.batches {
-            batches.leaves(columns, flows, leaves);
+            batches.leaves(columns, flows, ranks, leaves);
             self.count_votes(leaves, flows, out);
         } else {
             self.walk(columns, flows, walked);
