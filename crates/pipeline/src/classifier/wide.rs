@@ -101,10 +101,10 @@ impl Wide {
 impl Classifier {
     /// Whether packets with these timestamps may be classified in columns.
     #[inline]
-    pub(crate) fn takes_columns(&self, packets: usize, ts_ns_min: u64, ts_ns_max: u64) -> bool {
+    pub(crate) fn takes_columns(&self, packets: usize, (earliest, latest): (u64, u64)) -> bool {
         self.wide.is_some()
             && self.flow.forest.tree_count() > 0
-            && self.sketch.stays(packets, ts_ns_min, ts_ns_max)
+            && self.sketch.stays(packets, earliest, latest)
     }
 
     /// Counts the packets of these groups, and evaluates them as soon as a block is full.
