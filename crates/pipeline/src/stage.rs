@@ -37,13 +37,13 @@ use crate::tap::TappedHeaders;
 use batch::{Batch, Chosen, Known, fetch};
 use budget::BudgetStage;
 use cut::CutStage;
-use deciding::{Decided, Deciding, decide};
+use deciding::{Decided, Deciding, decide, definitions};
 use export::ExportStage;
 use keep::KeepStage;
 use lanes::{Lane, Lanes};
 use parse::{ParseStage, Scanned};
 use police::PoliceStage;
-use record::{Definitions, Ends, RecordStage, Recording, ToRecord};
+use record::{Ends, RecordStage, Recording, ToRecord};
 use shadow::ShadowStage;
 use triggers::Triggers;
 
@@ -190,7 +190,9 @@ impl<S: Sink> Stages<S> {
                         classifier.prefetch(fingerprint);
                     }
                 }
-                parse.look_at_others(batch, chosen, group, classifier);
+                if batch.others_of(group) != 0 {
+                    parse.look_at_others(batch, chosen, group, classifier);
+                }
                 let fingerprints = &batch.columns.fingerprint.as_chunks::<GROUP>().0[group];
                 police.prefetch(fingerprints, number);
                 if let Some(triggers) = triggers {
@@ -233,31 +235,48 @@ impl<S: Sink> Stages<S> {
         if self.cut.is_some() {
             batch.classified = batch.verdicts;
         }
-        let mut deciding = Deciding {
-            known,
-            sources: self.parse.sources(),
-            budget: &mut self.budget,
-            keep: &mut self.keep,
-            record: &mut self.record,
-        };
-        let triggers = &mut self.triggers;
-        match triggers {
-            None if known.policing.is_none() => deciding.keep_columns_by_class(batch, count),
-            None => deciding.keep_columns(batch, count),
+        let (sources, is_policed) = (self.parse.sources(), !self.police.is_absent());
+        let Self {
+            budget,
+            keep,
+            record,
+            ..
+        } = self;
+        match &mut self.triggers {
             Some(triggers) => {
-                deciding.keep.demand_columns(batch, known, count);
+                keep.demand_columns(batch, known, count);
+                let mut deciding = Deciding {
+                    known,
+                    sources,
+                    budget,
+                    keep,
+                    record,
+                };
                 triggers.columns(batch, &mut recording, &mut deciding)?;
+            }
+            None if budget.is_alone() && !is_policed => {
+                budget.columns_alone(batch, known.classifier, keep, count);
+            }
+            None if keep.is_by_class() && !is_policed => {
+                keep.columns_by_class(batch, known.classifier, count);
+            }
+            None => {
+                keep.demand_columns(batch, known, count);
+                budget.columns(batch, known, keep);
+                keep.columns(batch, known, record);
+                budget.count_columns_outside(batch);
             }
         }
         if let Some(cut) = &mut self.cut {
             let interface = &self.parse.source(recording.interface).interface;
-            let number = deciding.keep.packet_number();
+            let number = keep.packet_number();
             cut.columns(batch, (number, interface.snaplen), known);
         }
         if let Some(shadow) = &mut self.shadow {
-            shadow.columns(batch, known, deciding.keep);
+            shadow.columns(batch, known, keep);
         }
-        deciding.record_columns(batch, &mut recording, count)
+        let definitions = definitions(known, sources, keep);
+        record.columns(batch, &mut recording, count, definitions)
     }
 }
 
@@ -347,11 +366,7 @@ impl<S: Sink> Stages<S> {
             shadow.packet(lane, (kept_len, is_asked), known, &self.keep);
         }
         let reason = self.keep.reason(&self.classifier, verdict, decider);
-        let definitions = Definitions {
-            sources: self.parse.sources(),
-            classifier: &self.classifier,
-            reasons: self.keep.reasons(),
-        };
+        let definitions = definitions(known, self.parse.sources(), &self.keep);
         let of = ToRecord {
             packet,
             class,

@@ -177,6 +177,12 @@ impl Batch {
         is_in(&self.columns.plain, at)
     }
 
+    /// The packets of a group that are not plain, while all are wanted.
+    #[inline(always)]
+    pub(crate) fn others_of(&self, group: usize) -> u16 {
+        !self.columns.plain[group] & self.wanted[group]
+    }
+
     /// `None` for a packet without a flow.
     pub(crate) fn key(&self, at: usize) -> Option<FlowKey> {
         if self.is_plain(at) {

@@ -1,5 +1,5 @@
-//! The stages from the budget of detail to records, for one packet at a time: what the flow of one asks for may
-//! have others written before it.
+//! The stages from the budget of detail to records as triggers use them, for one packet after another: what the
+//! flow of one asks for may have others written before it.
 
 use strata_blocks::{Sink, SinkError};
 use strata_capture::Packets;
@@ -30,6 +30,20 @@ pub(crate) fn decide(
     (decision, budget.is_on() && given.is_none())
 }
 
+/// What a block's definitions are made of.
+#[inline(always)]
+pub(crate) fn definitions<'a>(
+    known: Known<'a>,
+    sources: &'a [Source],
+    keep: &'a KeepStage,
+) -> Definitions<'a> {
+    Definitions {
+        sources,
+        classifier: known.classifier,
+        reasons: keep.reasons(),
+    }
+}
+
 /// These stages, and what those before have found out.
 pub(crate) struct Deciding<'a, S> {
     pub(crate) known: Known<'a>,
@@ -40,27 +54,6 @@ pub(crate) struct Deciding<'a, S> {
 }
 
 impl<S: Sink> Deciding<'_, S> {
-    /// How much is kept of each packet of a batch, as modes, policies and the budget decide.
-    pub(crate) fn keep_columns(&mut self, batch: &mut Batch, count: usize) {
-        self.keep.demand_columns(batch, self.known, count);
-        self.budget.columns(batch, self.known, self.keep);
-        self.keep.columns(batch, self.known, self.record);
-        self.budget.count_columns_outside(batch);
-    }
-
-    /// The same where there are no policies: mostly it is the same for all packets of a class.
-    pub(crate) fn keep_columns_by_class(&mut self, batch: &mut Batch, count: usize) {
-        let classifier = self.known.classifier;
-        if self.budget.is_alone() {
-            self.budget
-                .columns_alone(batch, classifier, self.keep, count);
-        } else if self.keep.is_by_class() {
-            self.keep.columns_by_class(batch, classifier, count);
-        } else {
-            self.keep_columns(batch, count);
-        }
-    }
-
     /// The number for a verdict and who decided.
     #[inline(always)]
     pub(crate) fn reason(&mut self, verdict: VerdictId, decider: DeciderId) -> u16 {
@@ -74,11 +67,7 @@ impl<S: Sink> Deciding<'_, S> {
         recording: &mut Recording<'_, P>,
         end: usize,
     ) -> Result<(), SinkError> {
-        let definitions = Definitions {
-            sources: self.sources,
-            classifier: self.known.classifier,
-            reasons: self.keep.reasons(),
-        };
+        let definitions = definitions(self.known, self.sources, self.keep);
         self.record.columns(batch, recording, end, definitions)
     }
 
@@ -94,11 +83,7 @@ impl<S: Sink> Deciding<'_, S> {
         let reason = self
             .keep
             .reason_to_promote(classifier, packet.verdict, trigger);
-        let definitions = Definitions {
-            sources: self.sources,
-            classifier,
-            reasons: self.keep.reasons(),
-        };
+        let definitions = definitions(self.known, self.sources, self.keep);
         self.record.promote(packet, reason, definitions);
         Ok(())
     }

@@ -283,7 +283,7 @@ impl ParseStage {
             }
         }
         let columns = &mut batch.columns;
-        columns.look(batch.simd, &self.flows.hasher(), group, &all[group]);
+        columns.look(batch.simd, self.flows.keyed(), group, &all[group]);
         let here = (chosen.len() - group * GROUP).min(GROUP);
         batch.wanted[group] = u16::MAX >> (GROUP - here);
         columns.plain[group] &= batch.wanted[group];
@@ -291,7 +291,7 @@ impl ParseStage {
     }
 
     /// Those of a group's other packets.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn look_at_others<P: Packets + ?Sized>(
         &mut self,
         batch: &mut Batch,
@@ -299,15 +299,14 @@ impl ParseStage {
         group: usize,
         classifier: &Classifier,
     ) {
-        let others = u64::from(!batch.columns.plain[group] & batch.wanted[group]);
-        for lane in bits(others) {
+        for lane in bits(batch.others_of(group).into()) {
             let at = group * GROUP + lane;
             self.look_at_other(batch, &chosen.get(at), at, classifier);
         }
     }
 
     /// Headers and flow of a packet that is not plain.
-    #[inline(never)]
+    #[inline(always)]
     fn look_at_other(
         &mut self,
         batch: &mut Batch,

@@ -243,7 +243,7 @@ impl<S: Sink> RecordStage<S> {
                 continue;
             }
             let keeps_all = batch.kinds[*at] >> 8 == u32::from(KeepKind::Full.code());
-            let kept = (!keeps_all).then_some(batch.kept_len[*at]);
+            let kept = (keeps_all, batch.kept_len[*at]);
             self.note_headers(headers, columns.fingerprint[*at], kept);
         }
         self.note_plain(batch, noted..lanes.end, is_whole);
@@ -266,13 +266,16 @@ impl<S: Sink> RecordStage<S> {
         }
     }
 
-    /// Stores the flow of a packet that is not plain; `kept` is how much of it is kept, if that is not all.
+    /// Stores the flow of a packet that is not plain, of which all is kept, or this many bytes.
     #[inline(always)]
-    fn note_headers(&mut self, headers: &Headers, fingerprint: u64, kept: Option<u32>) {
-        if headers.has_no_network()
-            && let Some(kept) = kept
-        {
-            self.ledger.header_fallback.add(u64::from(kept));
+    fn note_headers(
+        &mut self,
+        headers: &Headers,
+        fingerprint: u64,
+        (keeps_all, kept_len): (bool, u32),
+    ) {
+        if headers.has_no_network() && !keeps_all {
+            self.ledger.header_fallback.add(u64::from(kept_len));
         }
         self.block.note_headers(headers, fingerprint, &self.hasher);
     }
@@ -350,7 +353,7 @@ impl<S: Sink> RecordStage<S> {
         match of.ends {
             Ends::Plain(ends) => self.block.note_plain(of.fingerprint, ends),
             Ends::Other(headers) => {
-                let kept = (of.keep != KeepKind::Full).then_some(of.kept_len);
+                let kept = (of.keep == KeepKind::Full, of.kept_len);
                 self.note_headers(headers, of.fingerprint, kept);
             }
         }
