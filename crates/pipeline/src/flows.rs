@@ -31,6 +31,12 @@ impl FlowFinder {
         self.hasher
     }
 
+    /// The same, without a copy.
+    #[inline(always)]
+    pub(crate) fn keyed(&self) -> &FlowHasher {
+        &self.hasher
+    }
+
     /// The headers and facts of a plain packet, the same as from [`FlowFinder::find`]; `None` for
     /// any other packet, which needs that.
     #[inline(always)]

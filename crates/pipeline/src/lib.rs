@@ -1,12 +1,13 @@
 //! The data-plane loop: from a batch of packets to records in a block.
 //!
 //! ```text
-//! batch -> filter -> dissect -> fingerprint, prefetch -> policy -> sketch -> features
-//!       -> forest -> verdict -> granularity -> record
+//! batch -> parse -> police -> features -> class -> budget -> triggers -> keep -> record
+//!          filter   policies  sketch      forest                                   blocks
+//!          headers
 //! ```
 //!
-//! - [`Worker`]: one worker, run to completion, in batches of 64; it owns its
-//!   sketch, its counters and the block it fills, and knows neither sockets nor the kernel: made of
+//! - [`Worker`]: one worker, run to completion, in batches; it owns its stages (`stage`), which own the
+//!   sketch, the counters and the block that is filled, and knows neither sockets nor the kernel: made of
 //!   [`Parts`], it emits blocks into a [`Sink`](strata_blocks::Sink);
 //! - [`DataPath`]: which instructions it uses; logs do not depend on it;
 //! - [`FlowFinder`]: which flow a packet belongs to;
@@ -31,6 +32,7 @@ mod policing;
 mod reasons;
 mod run;
 mod samples;
+mod stage;
 mod tap;
 mod worker;
 
@@ -41,7 +43,8 @@ pub use exports::{ExportedPacket, Exports, PolicyExport};
 pub use flows::{FlowFinder, wire_bytes};
 pub use path::{DataPath, PathError};
 pub use run::{RunError, run};
+pub use stage::cut::EnoughOfFlows;
+pub use stage::police::Copies;
+pub use stage::triggers::{TriggerOptions, Triggers};
 pub use tap::{NO_CLASS, Tap, Tapped, TappedHeaders};
-pub use worker::{
-    Copies, EnoughOfFlows, Parts, Prepares, TriggerOptions, Triggers, Worker, WorkerOptions,
-};
+pub use worker::{Parts, Prepares, Worker, WorkerOptions};

@@ -1,53 +1,35 @@
 //! One worker: a batch of packets in, records in a block out.
 
-mod accounting;
-mod classes;
-mod cut;
-mod decide;
-mod detail;
-mod lanes;
 mod parts;
-mod record;
-mod shadow;
-mod show;
-mod sources;
-mod triggers;
-mod wide;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use strata_blocks::{BlockBuilder, BlockSink, Progress, Sink, SinkError};
+use strata_blocks::{BlockSink, Progress, Sink, SinkError};
 use strata_capture::Packets;
 use strata_classify::{LANES, Model};
-use strata_filter::{Filter, Program};
-use strata_policy::{Detail, DetailLoads, Follower, Mode, ModeError, Plan};
+use strata_filter::Filter;
+use strata_policy::{ClassKept, DetailCounts, Follower, Mode, ModeError, Plan, ShadowCounts};
 use strata_sketch::Pressure;
 use strata_wire::wide::WIDE;
-use strata_wire::{
-    Decider, DropReason, FlowHasher, FlowShare, Ledger, LinkType, TunnelKey, exact, mix64, prefetch,
-};
+use strata_wire::{Counters, DropReason, FlowShare, Ledger, LinkType, Meta, TunnelKey, exact};
 
 use crate::budget::Budget;
 use crate::classifier::Classifier;
-use crate::demand::Demands;
-use crate::exports::Exports;
-use crate::flows::FlowFinder;
 use crate::policing::Policing;
-use crate::reasons::Reasons;
-use crate::tap::Tap;
+use crate::stage::Stages;
+use crate::stage::batch::{Batch, Chosen, EVERY_PLACE, fetch};
+use crate::stage::budget::BudgetStage;
+use crate::stage::cut::CutStage;
+use crate::stage::export::ExportStage;
+use crate::stage::keep::KeepStage;
+use crate::stage::lanes::Lanes;
+use crate::stage::parse::ParseStage;
+use crate::stage::police::PoliceStage;
+use crate::stage::record::RecordStage;
+use crate::stage::shadow::ShadowStage;
+use crate::stage::triggers::Triggers;
 
-use classes::ByClass;
-use lanes::Lanes;
-pub use parts::{Copies, EnoughOfFlows, Parts, Prepares};
-use shadow::Shadowed;
-use sources::Source;
-pub use triggers::{TriggerOptions, Triggers};
-use wide::Wide;
-
-/// Space kept free in a block for definitions next to a packet: a verdict of 256 trees and a plain
-/// interface. Larger ones make their block grow.
-const DEFINITIONS_LEN: usize = 2048;
+pub use parts::{Parts, Prepares};
 
 /// How a worker works.
 #[derive(Clone, Debug)]
@@ -67,65 +49,18 @@ pub struct WorkerOptions {
 /// A worker. It owns everything it touches, and emits its records as blocks into a sink.
 #[derive(Debug)]
 pub struct Worker<S = BlockSink> {
-    options: WorkerOptions,
-    classifier: Classifier,
-    demands: Vec<Demands>,
-    reasons: Reasons,
-    /// For each class, who decides where only modes do.
-    class_deciders: Vec<Decider>,
-    /// `None` if policies change nothing.
-    policing: Option<Box<Policing>>,
-    /// `None` until a plan has a budget of detail.
-    detail: Option<Box<Detail>>,
-    /// Whether the plan has one.
-    has_detail: bool,
-    /// What a shadow model decides; `None` without one.
-    shadowed: Option<Box<Shadowed>>,
-    /// The load of all workers, and which of them this is.
-    loads: Option<(Arc<DetailLoads>, usize)>,
+    stages: Stages<S>,
+    /// What passes between them: packets in columns, where the path has them, ...
+    batch: Option<Box<Batch>>,
+    /// ... and packets one by one.
+    lanes: Box<Lanes>,
     follower: Option<Follower>,
-    sampling_hasher: FlowHasher,
-    /// Chooses which packets are sampled, as `sampling_hasher` which flows.
-    sampling_key: u64,
-    flows: FlowFinder,
-    sources: Vec<Source>,
-    /// What the filter means on the link types of `sources`.
-    filters: Vec<(LinkType, Arc<Result<Program, String>>)>,
-    context_json: Vec<u8>,
-    sink: S,
-    block: Box<BlockBuilder>,
-    /// Without the packets in `block`.
-    ledger: Ledger,
-    by_class: ByClass,
-    next_seq: u64,
-    packet_number: u64,
-    write_error: Option<SinkError>,
-    /// Why nothing more is written, if so.
-    ended_by: Option<DropReason>,
     /// How many packets are still wanted; `None` for all that come.
     budget: Option<Arc<Budget>>,
-    /// Is told how much of a flow's packets is enough.
-    enough: Option<Box<dyn EnoughOfFlows>>,
-    /// Takes copies of packets that a policy mirrors.
-    copies: Option<Box<dyn Copies>>,
     /// Prepares memory for more flows.
     memory: Option<Box<dyn Prepares>>,
-    /// Is shown packets, and whether it wants them now.
-    tap: Option<Box<dyn Tap>>,
-    is_tapped: bool,
-    /// Takes what policies export.
-    exports: Option<Box<dyn Exports>>,
-    /// The share of flows that is captured, where it may be less than all.
-    flow_share: Option<FlowShare>,
-    /// What else is kept whole; `None` for nothing else.
-    triggers: Option<Box<Triggers>>,
-    blocks_handed_over: u64,
-    /// The value of `blocks_handed_over` at the last [`Worker::flush_old`].
-    blocks_at_flush: u64,
-    lanes: Box<Lanes>,
-    /// For batches in columns, where the path has them.
-    wide: Option<Box<Wide>>,
-    packets_in_columns: u64,
+    /// Of policies' caches.
+    seed: u64,
 }
 
 impl<S: Sink> Worker<S> {
@@ -140,189 +75,36 @@ impl<S: Sink> Worker<S> {
     /// If the sink was used before, or the shadow needs features that the model has not
     /// ([`Classifier::check_shadow`]).
     pub fn new(model: &Model, parts: Parts<S>) -> Result<Self, ModeError> {
-        let Parts {
-            options,
-            path,
-            mut sink,
-            sketch,
-            memory,
-            steering,
-            triggers,
-            budget,
-            copies,
-            enough,
-            tap,
-            exports,
-            loads,
-            shadow,
-        } = parts;
+        let (options, path, shadow) = (parts.options, parts.path, parts.shadow);
         let plan = Plan::new(model, &options.modes)?;
-        let block = sink.take().expect("a new sink has free blocks");
-        let sketch = sketch.unwrap_or_else(|| Classifier::small(model));
-        let mut worker = Self {
+        let sketch = parts.sketch.unwrap_or_else(|| Classifier::small(model));
+        let parse = ParseStage::new(options.filter, options.hash_seed, options.tunnel_key);
+        let stages = Stages {
+            record: RecordStage::new(parts.sink, parse.hasher(), model.classes.len()),
+            parse,
+            police: PoliceStage::new(parts.copies),
             classifier: match &shadow {
                 None => Classifier::on(path, model, sketch),
                 Some(shadow) => Classifier::with_shadow(path, model, shadow, sketch),
             },
-            shadowed: shadow.map(|shadow| Box::new(Shadowed::new(path, model, shadow))),
-            demands: Vec::new(),
-            reasons: Reasons::new(),
-            class_deciders: Vec::new(),
-            policing: None,
-            detail: None,
-            has_detail: false,
-            loads,
-            follower: steering.map(Follower::new),
-            sampling_hasher: FlowHasher::new([options.sampling_seed, 0x5354_5241_5441]),
-            sampling_key: mix64(options.sampling_seed ^ 0x5354_5241),
-            flows: FlowFinder::new(options.hash_seed, options.tunnel_key),
-            sources: Vec::new(),
-            filters: Vec::new(),
-            context_json: Vec::new(),
-            sink,
-            block,
-            ledger: Ledger::default(),
-            by_class: ByClass::new(model.classes.len()),
-            next_seq: 0,
-            packet_number: 0,
-            write_error: None,
-            ended_by: None,
-            budget,
-            enough,
-            copies,
-            memory,
-            tap,
-            is_tapped: false,
-            exports,
-            flow_share: None,
-            triggers: triggers.filter(Triggers::is_asked).map(Box::new),
-            blocks_handed_over: 0,
-            blocks_at_flush: 0,
+            export: ExportStage::new(parts.tap, parts.exports),
+            budget: BudgetStage::new(parts.loads),
+            triggers: parts.triggers.filter(Triggers::is_asked).map(Box::new),
+            keep: KeepStage::new(options.sampling_seed),
+            cut: parts.enough.map(|enough| Box::new(CutStage::new(enough))),
+            shadow: shadow.map(|shadow| Box::new(ShadowStage::new(path, model, shadow))),
+        };
+        let mut worker = Self {
+            stages,
+            batch: path.simd().map(|simd| Box::new(Batch::new(simd))),
             lanes: Box::new(Lanes::new()),
-            wide: path.simd().map(|simd| Box::new(Wide::new(simd))),
-            packets_in_columns: 0,
-            options,
+            follower: parts.steering.map(Follower::new),
+            budget: parts.budget,
+            memory: parts.memory,
+            seed: options.hash_seed[0],
         };
         worker.adopt(&plan);
         Ok(worker)
-    }
-
-    /// Does what is due even when no packets come.
-    ///
-    /// # Errors
-    ///
-    /// If the log cannot be written.
-    pub fn idle(&mut self) -> Result<(), SinkError> {
-        self.switch_if_asked()?;
-        self.look_at_tap();
-        if let Some(exports) = &mut self.exports {
-            exports.batch_done();
-        }
-        self.apply_alerts()
-    }
-
-    /// Whether policies may export packets of a batch.
-    #[inline(always)]
-    fn is_exporting(&self) -> bool {
-        let policing = self.policing.as_ref();
-        self.exports.is_some() && policing.is_some_and(|policing| policing.has_exports())
-    }
-
-    /// Whether somebody wants to see packets, until this is called again.
-    fn look_at_tap(&mut self) {
-        self.is_tapped = self.tap.as_mut().is_some_and(|tap| tap.is_wanted());
-    }
-
-    /// Switches to the plan published last.
-    #[inline]
-    fn switch_if_asked(&mut self) -> Result<(), SinkError> {
-        if let Some(plan) = self.follower.as_mut().and_then(Follower::events) {
-            self.put_in_force(plan.is_of_shadow())?;
-            self.adopt(&plan);
-            if let Some(follower) = &mut self.follower {
-                follower.switched();
-            }
-        }
-        Ok(())
-    }
-
-    /// Switches to another plan.
-    fn adopt(&mut self, plan: &Plan) {
-        self.publish_hits();
-        let reasons = &mut self.reasons;
-        let demands = plan.demands().iter().enumerate();
-        self.demands = demands
-            .map(|(class, modes)| Demands::new(class, modes, plan.detail(), Vec::clone, reasons))
-            .collect();
-        if let Some(wide) = &mut self.wide {
-            wide.adopt(&self.demands, self.classifier.anomalous());
-        }
-        self.has_detail = plan.detail().is_some();
-        if let Some(plan) = plan.detail() {
-            match &mut self.detail {
-                Some(detail) => detail.set_budget(plan.budget),
-                none => *none = Some(Box::new(Detail::new(plan.budget, self.loads.clone()))),
-            }
-        }
-        if let Some(shadowed) = &mut self.shadowed {
-            let loads = self.loads.as_ref();
-            shadowed.adopt(plan, loads.map_or(1, |(loads, _)| loads.workers()));
-        }
-        self.class_deciders = plan.deciders();
-        self.reasons.forget_plan();
-        self.context_json = plan.context_json();
-        self.block.forget_context();
-        self.policing = plan.policies().cloned().map(|policies| {
-            let seed = self.options.hash_seed[0];
-            let takes_columns = self.wide.is_some();
-            let modes = (plan.demands().to_vec(), plan.detail().cloned());
-            Box::new(Policing::new(policies, modes, seed, takes_columns))
-        });
-        self.name_interfaces();
-    }
-
-    /// Adds the packets that policies were applied to since the last call to their hits.
-    pub fn publish_hits(&mut self) {
-        if let Some(policing) = &mut self.policing {
-            policing.publish();
-        }
-    }
-
-    /// Counters shared with the writer of its blocks.
-    #[must_use]
-    pub fn progress(&self) -> &Progress {
-        self.sink.progress()
-    }
-
-    /// Records in the log what share of flows the packets to come belong to.
-    pub fn captured(&mut self, share: FlowShare) {
-        self.flow_share = Some(share);
-        self.block.look_again();
-    }
-
-    /// Whether as many packets as were wanted have been taken.
-    #[must_use]
-    pub fn is_done(&self) -> bool {
-        self.budget.as_ref().is_some_and(|budget| budget.is_spent())
-    }
-
-    /// The classifier.
-    #[must_use]
-    pub fn classifier(&self) -> &Classifier {
-        &self.classifier
-    }
-
-    /// Pressure on the sketch's buckets so far.
-    #[must_use]
-    pub fn pressure(&self) -> Pressure {
-        self.classifier.pressure()
-    }
-
-    /// How many packets have gone through the vectorized stages so far, of those that passed the
-    /// filter; the others went through the loop that is their reference.
-    #[must_use]
-    pub fn packets_in_columns(&self) -> u64 {
-        self.packets_in_columns
     }
 
     /// Classifies and records a batch.
@@ -336,15 +118,10 @@ impl<S: Sink> Worker<S> {
             return self.batch_at_most(batch, u64::MAX);
         };
         let most = budget.draw(batch.len() as u64);
-        let before = self.passed();
+        let before = self.stages.parse.passed();
         let done = self.batch_at_most(batch, most);
-        budget.give_back(most - (self.passed() - before));
+        budget.give_back(most - (self.stages.parse.passed() - before));
         done
-    }
-
-    /// Packets that passed the filter.
-    fn passed(&self) -> u64 {
-        self.ledger.seen.packets - self.ledger.filtered.packets
     }
 
     /// As [`Worker::batch`], until this many packets have passed the filter: those after are not
@@ -354,65 +131,259 @@ impl<S: Sink> Worker<S> {
         batch: &(impl Packets + ?Sized),
         most: u64,
     ) -> Result<(), SinkError> {
-        self.switch_if_asked()?;
-        self.look_at_tap();
-        self.apply_alerts()?;
-        let end = self.passed().saturating_add(most);
+        self.begin()?;
+        let end = self.stages.parse.passed().saturating_add(most);
         let mut start = 0;
         for index in 0..batch.len().min(LANES) {
             fetch(batch, index, 0);
             fetch(batch, index, 1);
         }
-        while start < batch.len() && self.passed() < end {
-            let left = (batch.len() - start).min(WIDE);
-            let many = exact::<usize>((end - self.passed()).min(left as u64));
-            let mut places = EVERY_PLACE;
-            let wanted = self.choose(batch, start, &mut places[..many]);
-            let places = &places[..wanted];
-            if !self.columns(batch, (start, places))? {
-                for places in places.chunks(LANES) {
-                    self.lanes(batch, (start, places))?;
-                }
+        while start < batch.len() {
+            let wanted = end - self.stages.parse.passed();
+            if wanted == 0 {
+                break;
             }
+            let left = (batch.len() - start).min(WIDE);
+            let many = exact::<usize>(wanted.min(left as u64));
+            let mut places = EVERY_PLACE;
+            let chosen = self.stages.parse.choose(batch, start, &mut places[..many]);
+            self.pass(batch, (start, &places[..chosen]))?;
             start += many;
         }
-        if let Some(exports) = &mut self.exports {
-            exports.batch_done();
+        if let Some(export) = &mut self.stages.export {
+            export.batch_done();
         }
         if let Some(memory) = &mut self.memory
-            && let Some(preparation) = self.classifier.preparation()
+            && let Some(preparation) = self.stages.classifier.preparation()
         {
             memory.prepare(preparation);
         }
-        let progress = self.sink.progress();
-        progress.next_seq.store(self.next_seq, Ordering::Relaxed);
-        let seen = self.ledger.seen;
-        progress.seen_packets.store(seen.packets, Ordering::Relaxed);
-        progress.seen_bytes.store(seen.bytes, Ordering::Relaxed);
-        while let Some(written) = self.sink.poll() {
-            self.account(written);
+        let seen = self.stages.parse.seen();
+        self.stages.record.batch_done(seen)
+    }
+
+    /// Takes packets of a batch through the stages: in columns if they can be.
+    fn pass<P: Packets + ?Sized>(
+        &mut self,
+        batch: &P,
+        (start, places): (usize, &[u8]),
+    ) -> Result<(), SinkError> {
+        let chosen = |places| Chosen {
+            batch,
+            start,
+            places,
+        };
+        if let Some(columns) = &mut self.batch
+            && self.stages.columns(columns, chosen(places))?
+        {
+            return Ok(());
         }
-        self.write_error.take().map_or(Ok(()), Err)
+        for places in places.chunks(LANES) {
+            self.stages.lanes(&mut self.lanes, chosen(places))?;
+        }
+        Ok(())
+    }
+
+    /// Does what is due even when no packets come.
+    ///
+    /// # Errors
+    ///
+    /// If the log cannot be written.
+    pub fn idle(&mut self) -> Result<(), SinkError> {
+        self.begin()?;
+        if let Some(export) = &mut self.stages.export {
+            export.batch_done();
+        }
+        Ok(())
+    }
+
+    /// Does what is due before a batch: takes in the plan published last, who wants to be shown packets, and
+    /// alerts.
+    fn begin(&mut self) -> Result<(), SinkError> {
+        self.switch_if_asked()?;
+        if let Some(export) = &mut self.stages.export {
+            export.look_at_tap();
+        }
+        self.apply_alerts()
+    }
+
+    /// Switches to the plan published last.
+    #[inline]
+    fn switch_if_asked(&mut self) -> Result<(), SinkError> {
+        if let Some(plan) = self.follower.as_mut().and_then(Follower::events) {
+            self.stages.put_in_force(plan.is_of_shadow())?;
+            self.adopt(&plan);
+            if let Some(follower) = &mut self.follower {
+                follower.switched();
+            }
+        }
+        Ok(())
+    }
+
+    /// Switches to another plan.
+    fn adopt(&mut self, plan: &Plan) {
+        let takes_columns = self.batch.is_some();
+        let policing = plan.policies().cloned().map(|policies| {
+            let modes = (plan.demands().to_vec(), plan.detail().cloned());
+            Box::new(Policing::new(policies, modes, self.seed, takes_columns))
+        });
+        self.stages.adopt(plan, policing);
+    }
+
+    /// Takes in new alerts: what is remembered of their flows is promoted.
+    ///
+    /// # Errors
+    ///
+    /// If the log cannot be written.
+    pub fn apply_alerts(&mut self) -> Result<(), SinkError> {
+        self.stages.apply_alerts()
+    }
+
+    /// Records what an input says about itself.
+    ///
+    /// # Errors
+    ///
+    /// If the log cannot be written.
+    pub fn meta(&mut self, meta: Meta) -> Result<(), SinkError> {
+        let stages = &mut self.stages;
+        stages.record.meta(&meta)?;
+        if let Meta::Interface { id, interface } = meta {
+            if let Some(export) = &mut stages.export {
+                export.interface(id, &interface);
+            }
+            let policing = stages.police.policing();
+            stages.parse.interface(id, interface, policing);
+        }
+        Ok(())
+    }
+
+    /// Records in the log what share of flows the packets to come belong to.
+    pub fn captured(&mut self, share: FlowShare) {
+        self.stages.record.captured(share);
+        if let Some(export) = &mut self.stages.export {
+            export.captured(share);
+        }
+    }
+
+    /// Hands the block to the writer if it was started before the last call, so that packets do not
+    /// wait for more to come; and counts what has been written.
+    ///
+    /// # Errors
+    ///
+    /// If the log cannot be written.
+    pub fn flush_old(&mut self) -> Result<(), SinkError> {
+        self.stages.record.flush_old()
+    }
+
+    /// Writes what is left and waits until everything is in files. Afterwards
+    /// nothing is in flight.
+    ///
+    /// # Errors
+    ///
+    /// The first write error, unless [`Worker::batch`] has returned it.
+    pub fn finish(&mut self) -> Result<(), SinkError> {
+        if let Some(export) = &mut self.stages.export {
+            export.finish();
+        }
+        self.publish_hits();
+        self.apply_alerts()?;
+        self.stages.record.finish()
+    }
+
+    /// Whether as many packets as were wanted have been taken.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.budget.as_ref().is_some_and(|budget| budget.is_spent())
+    }
+
+    /// Adds the packets that policies were applied to since the last call to their hits.
+    pub fn publish_hits(&mut self) {
+        self.stages.police.publish_hits();
+    }
+
+    /// Counts packets that the kernel skipped because of the capture filter.
+    pub fn count_filtered(&mut self, filtered: Counters) {
+        self.stages.parse.count_filtered(filtered);
+    }
+
+    /// Counts packets that the kernel skipped to keep within the CPU budget.
+    pub fn count_sampled_out(&mut self, sampled_out: Counters) {
+        self.stages.parse.count_seen(sampled_out);
+        let record = &mut self.stages.record;
+        record.count_dropped(DropReason::CpuBudget, sampled_out);
     }
 }
 
-/// All places of a part of a batch.
-const EVERY_PLACE: [u8; WIDE] = {
-    let mut places = [0; WIDE];
-    let mut place = 0;
-    while place < WIDE {
-        #[allow(clippy::cast_possible_truncation, reason = "below 256")]
-        let number = place as u8;
-        places[place] = number;
-        place += 1;
+/// What can be asked about a worker.
+impl<S: Sink> Worker<S> {
+    /// The counters so far.
+    #[must_use]
+    pub fn ledger(&self) -> Ledger {
+        let mut ledger = self.stages.record.ledger();
+        self.stages.parse.add_to(&mut ledger);
+        self.stages.police.add_to(&mut ledger);
+        if let Some(cut) = &self.stages.cut {
+            cut.add_to(&mut ledger);
+        }
+        ledger
     }
-    places
-};
 
-/// Asks the CPU to fetch a cache line of an upcoming packet.
-#[inline(always)]
-fn fetch(batch: &(impl Packets + ?Sized), index: usize, line: usize) {
-    if index < batch.len() {
-        prefetch(batch.get(index).data, line * 64);
+    /// How much has been kept so far of the packets of each class, as first decided: what is
+    /// promoted later is not counted again. Packets that policies drop before classification are in
+    /// no class.
+    #[must_use]
+    pub fn kept(&self) -> Vec<ClassKept> {
+        self.stages.record.kept()
+    }
+
+    /// What became of payload while there was a budget of detail; `None` if there was none.
+    #[must_use]
+    pub fn detail(&self) -> Option<DetailCounts> {
+        self.stages.budget.counts()
+    }
+
+    /// What a shadow model would have kept differently so far; `None` without one.
+    #[must_use]
+    pub fn shadow(&self) -> Option<ShadowCounts> {
+        let shadow = self.stages.shadow.as_ref();
+        shadow.map(|shadow| shadow.counts().clone())
+    }
+
+    /// Counters shared with the writer of its blocks.
+    #[must_use]
+    pub fn progress(&self) -> &Progress {
+        self.stages.record.progress()
+    }
+
+    /// The classifier.
+    #[must_use]
+    pub fn classifier(&self) -> &Classifier {
+        &self.stages.classifier
+    }
+
+    /// Pressure on the sketch's buckets so far.
+    #[must_use]
+    pub fn pressure(&self) -> Pressure {
+        self.stages.classifier.pressure()
+    }
+
+    /// How many packets have gone through the vectorized stages so far, of those that passed the
+    /// filter; the others went through the loop that is their reference.
+    #[must_use]
+    pub fn packets_in_columns(&self) -> u64 {
+        self.batch.as_ref().map_or(0, |batch| batch.passed)
+    }
+
+    /// Link types on which the filter cannot be applied, and why.
+    #[must_use]
+    pub fn filter_problems(&self) -> Vec<(LinkType, String)> {
+        self.stages.parse.filter_problems()
+    }
+
+    /// Why the filter cannot be applied to any interface so far; `None` if it can
+    /// be applied to one, or there is no filter or interface.
+    #[must_use]
+    pub fn filter_fits_nowhere(&self) -> Option<String> {
+        self.stages.parse.filter_fits_nowhere()
     }
 }

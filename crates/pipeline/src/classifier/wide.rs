@@ -1,11 +1,13 @@
 //! The classifier for batches in columns: what [`Classifier::classify`] does, 16 and 64 packets
 //! at a time across a batch of 256.
 
-use strata_classify::{LANES, Model, RowForest, VerdictId, Verdicts};
-use strata_sketch::{Gathered, Level, PacketFacts};
+use strata_classify::{Forest, LANES, Model, RankRows, RowForest, VerdictId, Verdicts};
+use strata_sketch::{Gathered, Level, PacketFacts, Sketch};
 use strata_wire::wide::{GROUP, GROUPS, PacketColumns, Simd, WIDE};
 
+use super::shadow::Shadow;
 use super::{Classifier, Side, bits};
+use crate::samples::Samples;
 
 /// Blocks of a batch.
 const BLOCKS: usize = WIDE / LANES;
@@ -98,13 +100,22 @@ impl Wide {
     }
 }
 
+/// Who judges packets.
+struct Judges<'a> {
+    /// Those without a bucket, and those with one.
+    forests: [(&'a Forest, &'a mut RankRows); 2],
+    verdicts: &'a mut Verdicts,
+    samples: &'a mut Samples,
+    shadow: Option<&'a mut Shadow>,
+}
+
 impl Classifier {
     /// Whether packets with these timestamps may be classified in columns.
     #[inline]
-    pub(crate) fn takes_columns(&self, packets: usize, ts_ns_min: u64, ts_ns_max: u64) -> bool {
+    pub(crate) fn takes_columns(&self, packets: usize, (earliest, latest): (u64, u64)) -> bool {
         self.wide.is_some()
             && self.flow.forest.tree_count() > 0
-            && self.sketch.stays(packets, ts_ns_min, ts_ns_max)
+            && self.sketch.stays(packets, earliest, latest)
     }
 
     /// Counts the packets of these groups, and evaluates them as soon as a block is full.
@@ -113,30 +124,28 @@ impl Classifier {
         packets: &PacketColumns,
         groups: std::ops::Range<usize>,
     ) {
-        let Some(mut wide) = self.wide.take() else {
+        let (Some(wide), mut judges, sketch) = self.parts() else {
             return;
         };
-        if let Some(shadow) = self.shadow.as_mut().filter(|_| groups.start == 0) {
+        if let Some(shadow) = judges.shadow.as_mut().filter(|_| groups.start == 0) {
             shadow.begin();
         }
         // Those that policies discard have no business in the tables of flows, not even a look.
         let counted = groups.filter(|&group| packets.dissected[group] != 0);
         for group in counted.clone() {
-            self.sketch.prefetch_others(wide.simd, packets, group);
+            sketch.prefetch_others(wide.simd, packets, group);
         }
         for group in counted {
             let wanted = packets.dissected[group];
             let [packet, flow] = &mut wide.sides;
             let (flow, packet) = (&mut flow.gathered, &mut packet.gathered);
-            self.sketch
-                .count_group(wide.simd, packets, (group, wanted), flow, packet);
+            sketch.count_group(wide.simd, packets, (group, wanted), flow, packet);
             for side in 0..2 {
                 if wide.sides[side].gathered.is_full() {
-                    self.evaluate_block(&mut wide, side);
+                    wide.evaluate_block(side, &mut judges);
                 }
             }
         }
-        self.wide = Some(wide);
     }
 
     /// Counts and classifies packets of a batch in columns one by one, at whatever times: the first `count`,
@@ -165,20 +174,62 @@ impl Classifier {
         }
     }
 
+    /// Gives the packets of a batch their verdicts, in order.
+    pub(crate) fn finish_columns(&mut self, verdicts: &mut [VerdictId; WIDE]) {
+        let (Some(wide), mut judges, _) = self.parts() else {
+            return;
+        };
+        *verdicts = [Verdicts::UNCLASSIFIED_ID; WIDE];
+        for side in 0..2 {
+            if !wide.sides[side].gathered.block().1.is_empty() {
+                wide.evaluate_block(side, &mut judges);
+            }
+            wide.find_known(side, judges.verdicts, verdicts);
+        }
+        for group in 0..GROUPS {
+            let [packet, flow] = [0, 1].map(|side| wide.unknown.lanes[side][group]);
+            for lane in bits(u64::from(packet | flow)) {
+                let side = &wide.sides[usize::from(flow >> lane & 1)];
+                let at = group * GROUP + lane;
+                verdicts[at] = side.find_unknown(&wide.unknown, at, judges.verdicts);
+            }
+        }
+        wide.unknown.lanes = [[0; GROUPS]; 2];
+        wide.sides.iter_mut().for_each(|side| side.blocks = 0);
+        let known = &*judges.verdicts;
+        judges.samples.count(|lane| known.anomaly(verdicts[lane]));
+    }
+
+    /// What batches in columns need, who judges their packets, and where flows are counted.
+    fn parts(&mut self) -> (Option<&mut Wide>, Judges<'_>, &mut Sketch) {
+        let judges = Judges {
+            forests: [
+                (&self.packet.forest, &mut self.packet.ranks),
+                (&self.flow.forest, &mut self.flow.ranks),
+            ],
+            verdicts: &mut self.verdicts,
+            samples: &mut self.samples,
+            shadow: self.shadow.as_deref_mut(),
+        };
+        (self.wide.as_deref_mut(), judges, &mut self.sketch)
+    }
+}
+
+impl Wide {
     /// Evaluates the first block of a side.
-    fn evaluate_block(&mut self, wide: &mut Wide, side: usize) {
+    fn evaluate_block(&mut self, side: usize, judges: &mut Judges<'_>) {
         let Wide {
             simd,
             sides,
             unknown,
-        } = wide;
+        } = self;
         let number = side;
         let side = &mut sides[side];
         let (block, lanes) = side.gathered.block();
         if side.level == Level::Flow {
-            self.samples.take(block, lanes);
+            judges.samples.take(block, lanes);
         }
-        if let Some(shadow) = &mut self.shadow {
+        if let Some(shadow) = &mut judges.shadow {
             shadow.judge(side.level, block, lanes);
         }
         match &mut side.found {
@@ -193,13 +244,10 @@ impl Classifier {
             }
             Found::Leaves(leaves) => {
                 let leaves = &mut leaves[side.blocks];
-                let Side { forest, ranks, .. } = match side.level {
-                    Level::Packet => &mut self.packet,
-                    Level::Flow => &mut self.flow,
-                };
+                let (forest, ranks) = &mut judges.forests[number];
                 forest.leaves(block, lanes.len(), ranks, leaves);
                 let mut found = [0; LANES];
-                let (verdicts, level) = (&self.verdicts, side.level);
+                let (verdicts, level) = (&*judges.verdicts, side.level);
                 let wanted = &mut found[..lanes.len()];
                 simd.call(|| verdicts.keys(level, leaves, wanted));
                 let first = (side.blocks * LANES).to_le_bytes()[0];
@@ -212,37 +260,10 @@ impl Classifier {
         side.gathered.advance();
     }
 
-    /// Gives the packets of a batch their verdicts, in order.
-    pub(crate) fn finish_columns(&mut self, verdicts: &mut [VerdictId; WIDE]) {
-        let Some(mut wide) = self.wide.take() else {
-            return;
-        };
-        *verdicts = [Verdicts::UNCLASSIFIED_ID; WIDE];
-        for side in 0..2 {
-            if !wide.sides[side].gathered.block().1.is_empty() {
-                self.evaluate_block(&mut wide, side);
-            }
-            self.find_known(&mut wide, side, verdicts);
-        }
-        for group in 0..GROUPS {
-            let [packet, flow] = [0, 1].map(|side| wide.unknown.lanes[side][group]);
-            for lane in bits(u64::from(packet | flow)) {
-                let side = &wide.sides[usize::from(flow >> lane & 1)];
-                let at = group * GROUP + lane;
-                verdicts[at] = self.find_unknown(side, &wide.unknown, at);
-            }
-        }
-        wide.unknown.lanes = [[0; GROUPS]; 2];
-        wide.sides.iter_mut().for_each(|side| side.blocks = 0);
-        let known = &self.verdicts;
-        self.samples.count(|lane| known.anomaly(verdicts[lane]));
-        self.wide = Some(wide);
-    }
-
     /// The verdicts that are known by the keys of a side.
     #[inline]
-    fn find_known(&self, wide: &mut Wide, side: usize, verdicts: &mut [VerdictId; WIDE]) {
-        let Wide { sides, unknown, .. } = wide;
+    fn find_known(&mut self, side: usize, known: &Verdicts, verdicts: &mut [VerdictId; WIDE]) {
+        let Self { sides, unknown, .. } = self;
         let WideSide {
             level,
             found:
@@ -262,29 +283,31 @@ impl Classifier {
             let lanes = &lanes[block];
             let mut differences = 0;
             forest.each_key(block, counts[block], |place, key| {
-                let (verdict, difference) = self.verdicts.probe_key(*level, key);
+                let (verdict, difference) = known.probe_key(*level, key);
                 verdicts[usize::from(lanes[place % LANES])] = verdict;
                 differences |= difference;
             });
             if differences != 0 {
                 forest.each_key(block, counts[block], |place, key| {
-                    if self.verdicts.probe_key(*level, key).1 != 0 {
+                    if known.probe_key(*level, key).1 != 0 {
                         unknown.add(side, lanes[place % LANES], key, 0);
                     }
                 });
             }
         }
     }
+}
 
+impl WideSide {
     /// The verdict of a packet in [`Unknown`].
-    fn find_unknown(&mut self, side: &WideSide, unknown: &Unknown, at: usize) -> VerdictId {
+    fn find_unknown(&self, unknown: &Unknown, at: usize, known: &mut Verdicts) -> VerdictId {
         let key = unknown.keys[at];
-        match &side.found {
-            Found::Keys { forest, .. } => self.verdicts.learn_key(side.level, key, forest),
+        match &self.found {
+            Found::Keys { forest, .. } => known.learn_key(self.level, key, forest),
             Found::Leaves(leaves) => {
                 let place = usize::from(unknown.places[at]);
                 let leaves = &leaves[place / LANES];
-                self.verdicts.find(side.level, key, leaves, place % LANES)
+                known.find(self.level, key, leaves, place % LANES)
             }
         }
     }

@@ -7,37 +7,15 @@ use strata_blocks::{BlockSink, Sink};
 use strata_classify::Model;
 use strata_policy::{DetailLoads, Steering};
 use strata_sketch::{Preparation, Sketch};
-use strata_wire::{Counters, FlowKey};
 
-use super::{Triggers, WorkerOptions};
+use super::WorkerOptions;
 use crate::budget::Budget;
 use crate::exports::Exports;
 use crate::path::DataPath;
+use crate::stage::cut::EnoughOfFlows;
+use crate::stage::police::Copies;
+use crate::stage::triggers::Triggers;
 use crate::tap::Tap;
-
-/// Takes copies of packets that a policy mirrors, a batch at a time, without waiting.
-pub trait Copies: Debug + Send {
-    /// Sends frames on, in order.
-    fn send(&mut self, frames: &[&[u8]]);
-
-    /// What has been sent so far.
-    fn sent(&self) -> Counters;
-
-    /// What could not be sent so far.
-    fn lost(&self) -> Counters;
-}
-
-/// Is told how much of a flow's packets is enough, so that no more is copied.
-pub trait EnoughOfFlows: Debug + Send {
-    /// All of its packets are wanted whole.
-    fn keep_whole(&self, flow: &FlowKey);
-
-    /// This many bytes of a packet are enough, by its class: applied once several packets agree.
-    fn cut(&self, flow: &FlowKey, bytes: u16);
-
-    /// This many bytes of each of its packets are enough.
-    fn cut_at_once(&self, flow: &FlowKey, bytes: u16);
-}
 
 /// Prepares memory for more flows, in another thread.
 pub trait Prepares: Debug + Send {

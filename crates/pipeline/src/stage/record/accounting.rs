@@ -1,50 +1,53 @@
-//! A worker's blocks being written to files, and the accounting of their packets.
+//! Blocks on their way to files, and the accounting of their packets.
 
-use strata_blocks::{BlockCounters, Sink, SinkError, Written};
-use strata_policy::{ClassKept, DetailCounts};
-use strata_wire::{Counters, DropReason, Ledger};
+use std::sync::atomic::Ordering;
 
-use super::Worker;
+use strata_blocks::{BlockCounters, Progress, Sink, SinkError, Written};
+use strata_policy::ClassKept;
+use strata_wire::{Counters, DropReason, Ledger, Outcome};
 
-impl<S: Sink> Worker<S> {
-    /// Counts packets that the kernel skipped because of the capture filter.
-    pub fn count_filtered(&mut self, filtered: Counters) {
-        self.ledger.seen.merge(filtered);
-        self.ledger.filtered.merge(filtered);
+use super::RecordStage;
+
+impl<S: Sink> RecordStage<S> {
+    /// Counters shared with the writer of its blocks.
+    pub(crate) fn progress(&self) -> &Progress {
+        self.sink.progress()
     }
 
-    /// Counts packets that the kernel skipped to keep within the CPU budget.
-    pub fn count_sampled_out(&mut self, sampled_out: Counters) {
-        self.ledger.seen.merge(sampled_out);
-        self.ledger.dropped[DropReason::CpuBudget as usize].merge(sampled_out);
-    }
-
-    /// The counters so far.
-    #[must_use]
-    pub fn ledger(&self) -> Ledger {
+    /// The counters of this stage, and of packets that [`RecordStage::skip`] counted.
+    pub(crate) fn ledger(&self) -> Ledger {
         let mut ledger = self.ledger;
-        if let Some(copies) = &self.copies {
-            (ledger.mirrored, ledger.mirror_lost) = (copies.sent(), copies.lost());
-        }
         // The current block is added up when this is called or the block is handed over.
         in_flight(&mut ledger, &self.block.counters());
         ledger
     }
 
-    /// How much has been kept so far of the packets of each class, as first decided: what is
-    /// promoted later is not counted again. Packets that policies drop before classification are in
-    /// no class.
-    #[must_use]
-    pub fn kept(&self) -> Vec<ClassKept> {
+    /// How much has been kept of the packets of each class.
+    pub(crate) fn kept(&self) -> Vec<ClassKept> {
         let mut by_class = self.by_class.clone();
         by_class.merge(self.block.class_counts());
         by_class.list()
     }
 
-    /// What became of payload while there was a budget of detail; `None` if there was none.
-    #[must_use]
-    pub fn detail(&self) -> Option<DetailCounts> {
-        self.detail.as_ref().map(|detail| detail.counts())
+    /// Counts packets that were dropped before they came here.
+    pub(crate) fn count_dropped(&mut self, reason: DropReason, dropped: Counters) {
+        self.ledger.dropped[reason as usize].merge(dropped);
+    }
+
+    /// Counts a packet that is not recorded.
+    #[inline(always)]
+    pub(crate) fn skip(&mut self, outcome: Outcome, class: u8, bytes: u64) {
+        match outcome {
+            Outcome::Log(_) => unreachable!("what is kept is recorded"),
+            Outcome::SampledOut => {
+                self.ledger.sampled_out.add(bytes);
+                self.by_class.sampled_out(class, bytes);
+            }
+            Outcome::Discard => {
+                self.ledger.discarded.add(bytes);
+                self.by_class.dropped(class, bytes);
+            }
+        }
     }
 
     #[cold]
@@ -56,11 +59,17 @@ impl<S: Sink> Worker<S> {
         Ok(())
     }
 
+    /// Hands the block to the writer if it has packets; see [`RecordStage::next_block`].
+    pub(crate) fn end_block(&mut self) -> Result<(), SinkError> {
+        if self.block.is_empty() {
+            return Ok(());
+        }
+        self.next_block()
+    }
+
     /// Hands the block to the writer and waits for an empty one: a file can wait.
     pub(super) fn next_block(&mut self) -> Result<(), SinkError> {
-        while let Some(written) = self.sink.poll() {
-            self.account(written);
-        }
+        self.take_written();
         let empty = loop {
             if let Some(block) = self.sink.take() {
                 break block;
@@ -77,8 +86,15 @@ impl<S: Sink> Worker<S> {
         self.sink.submit(full)
     }
 
+    /// Counts what has been written by now.
+    fn take_written(&mut self) {
+        while let Some(written) = self.sink.poll() {
+            self.account(written);
+        }
+    }
+
     /// Moves a block's packets from `in_flight` to where they ended.
-    pub(super) fn account(&mut self, written: Written) {
+    fn account(&mut self, written: Written) {
         let counters = written.counters;
         let in_flight = &mut self.ledger.in_flight;
         in_flight.packets -= counters.packets;
@@ -123,41 +139,34 @@ impl<S: Sink> Worker<S> {
         }
     }
 
+    /// A batch is over, of all packets `seen` so far: says how far it came, and counts what has been written.
+    pub(crate) fn batch_done(&mut self, seen: Counters) -> Result<(), SinkError> {
+        let progress = self.sink.progress();
+        progress.next_seq.store(self.next_seq, Ordering::Relaxed);
+        progress.seen_packets.store(seen.packets, Ordering::Relaxed);
+        progress.seen_bytes.store(seen.bytes, Ordering::Relaxed);
+        self.take_written();
+        self.write_error.take().map_or(Ok(()), Err)
+    }
+
     /// Hands the block to the writer if it was started before the last call, so that packets do not
     /// wait for more to come; and counts what has been written.
-    ///
-    /// # Errors
-    ///
-    /// If the log cannot be written.
-    pub fn flush_old(&mut self) -> Result<(), SinkError> {
-        while let Some(written) = self.sink.poll() {
-            self.account(written);
-        }
-        if !self.block.is_empty() && self.blocks_handed_over == self.blocks_at_flush {
-            self.next_block()?;
+    pub(crate) fn flush_old(&mut self) -> Result<(), SinkError> {
+        self.take_written();
+        if self.blocks_handed_over == self.blocks_at_flush {
+            self.end_block()?;
         }
         self.blocks_at_flush = self.blocks_handed_over;
         self.write_error.take().map_or(Ok(()), Err)
     }
 
-    /// Writes what is left and waits until everything is in files. Afterwards
-    /// nothing is in flight.
+    /// Writes what is left and waits until everything is in files. Afterwards nothing is in flight.
     ///
     /// # Errors
     ///
-    /// The first write error, unless [`Worker::batch`] has returned it.
-    pub fn finish(&mut self) -> Result<(), SinkError> {
-        if let Some(tap) = &mut self.tap {
-            tap.finish();
-        }
-        if let Some(exports) = &mut self.exports {
-            exports.finish();
-        }
-        self.publish_hits();
-        self.apply_alerts()?;
-        if !self.block.is_empty() {
-            self.next_block()?;
-        }
+    /// The first write error that was not returned before.
+    pub(crate) fn finish(&mut self) -> Result<(), SinkError> {
+        self.end_block()?;
         while let Some(written) = self.sink.wait()? {
             self.account(written);
         }
@@ -166,7 +175,7 @@ impl<S: Sink> Worker<S> {
 }
 
 /// Counts the packets of a block as in flight.
-pub(super) fn in_flight(ledger: &mut Ledger, counters: &BlockCounters) {
+fn in_flight(ledger: &mut Ledger, counters: &BlockCounters) {
     ledger.in_flight.packets += counters.packets;
     ledger.in_flight.bytes += counters.logged_bytes;
     for (sum, bytes) in ledger.cut_bytes.iter_mut().zip(counters.cut_bytes) {

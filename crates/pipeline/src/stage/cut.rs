@@ -1,14 +1,14 @@
-//! What the kernel is told to cut: how much of a flow's packets is enough.
+//! The stage that tells the kernel how much of a flow's packets is enough, so that no more is copied.
 
-use strata_blocks::Sink;
-use strata_capture::PacketRef;
+use std::fmt::Debug;
+
 use strata_classify::VerdictId;
 use strata_sketch::Level;
 use strata_wire::wide::GROUP;
-use strata_wire::{FlowKey, Keep, KeepKind, exact};
+use strata_wire::{Counters, FlowKey, Keep, KeepKind, Ledger};
 
-use super::wide::Wide;
-use super::{EnoughOfFlows, Worker};
+use super::batch::{Batch, Known};
+use super::lanes::Lane;
 use crate::classifier::bits;
 
 /// Of packets that the kernel has cut, one in this many renews what is enough of its flow.
@@ -17,6 +17,25 @@ const RENEWED_EVERY: u64 = 4;
 const CUT_MAX: u16 = u16::MAX / 2;
 /// Bytes that headers of one flow may differ by: TCP options (RFC 9293, section 3.1), and some.
 const TCP_OPTIONS_MAX: u32 = 64;
+
+/// Is told how much of a flow's packets is enough, so that no more is copied.
+pub trait EnoughOfFlows: Debug + Send {
+    /// All of its packets are wanted whole.
+    fn keep_whole(&self, flow: &FlowKey);
+
+    /// This many bytes of a packet are enough, by its class: applied once several packets agree.
+    fn cut(&self, flow: &FlowKey, bytes: u16);
+
+    /// This many bytes of each of its packets are enough.
+    fn cut_at_once(&self, flow: &FlowKey, bytes: u16);
+}
+
+/// Says what is enough, and counts packets that were cut too short.
+#[derive(Debug)]
+pub(crate) struct CutStage {
+    enough: Box<dyn EnoughOfFlows>,
+    wanted_but_cut: Counters,
+}
 
 /// A packet that is recorded.
 struct Minded {
@@ -53,48 +72,64 @@ impl Enough {
     }
 }
 
-impl<S: Sink> Worker<S> {
-    /// Tells the kernel how much of a packet's flow is enough, and counts it if it was cut too short.
-    #[inline(never)]
-    pub(super) fn mind_the_cut(
-        &mut self,
-        lane: usize,
-        packet: &PacketRef<'_>,
-        keep: Keep,
-        verdict: VerdictId,
-    ) {
-        let whole_len = packet.wire_len.min(self.snaplen(packet.interface));
-        let minded = Minded {
-            place: self.lanes.policed[lane],
-            number: self.packet_number,
-            captured_len: exact::<u32>(packet.data.len()),
-            wire_len: packet.wire_len,
-            whole_len,
-            keep: keep.kind(),
-            wanted_len: keep.kept_len(self.lanes.header_len[lane], whole_len),
-            verdict,
-        };
-        if let Some(told) = self.enough_of(&minded)
-            && let (Some(enough), Some(key)) = (&self.enough, self.lanes.headers(lane).key)
-        {
-            told.tell(&**enough, &key);
+impl CutStage {
+    pub(crate) fn new(enough: Box<dyn EnoughOfFlows>) -> Self {
+        Self {
+            enough,
+            wanted_but_cut: Counters::default(),
         }
     }
 
-    /// The same for the packets of a batch in columns, all of which is decided; `verdicts` are theirs.
+    pub(crate) fn add_to(&self, ledger: &mut Ledger) {
+        ledger.wanted_but_cut.merge(self.wanted_but_cut);
+    }
+
+    /// Tells the kernel how much of a packet's flow is enough, and counts it if it was cut too short.
+    /// `number` is the packet's, `snaplen` what its interface captures at most.
     #[inline(never)]
-    pub(super) fn mind_columns(&mut self, wide: &Wide, interface: u16) {
-        let snaplen = self.snaplen(interface);
-        let columns = &wide.columns;
-        let wanted = wide.wanted.iter().map(|group| group.count_ones());
-        let mut before = self.packet_number - u64::from(wanted.sum::<u32>());
-        for (group, (&wanted, &recorded)) in wide.wanted.iter().zip(&wide.recorded).enumerate() {
+    pub(crate) fn packet(
+        &mut self,
+        lane: Lane<'_>,
+        (keep, number, snaplen): (Keep, u64, u32),
+        known: Known<'_>,
+    ) {
+        let whole_len = lane.packet.wire_len.min(snaplen);
+        let minded = Minded {
+            place: lane.place(),
+            number,
+            captured_len: lane.captured_len(),
+            wire_len: lane.packet.wire_len,
+            whole_len,
+            keep: keep.kind(),
+            wanted_len: keep.kept_len(lane.header_len(), whole_len),
+            verdict: lane.verdict,
+        };
+        if let Some(told) = self.enough_of(&minded, known)
+            && let Some(key) = lane.lanes.key(lane.lane)
+        {
+            told.tell(&*self.enough, &key);
+        }
+    }
+
+    /// The same for the packets of a batch in columns, all of which is decided; `number` is that of the
+    /// last packet.
+    #[inline(never)]
+    pub(crate) fn columns(
+        &mut self,
+        batch: &Batch,
+        (number, snaplen): (u64, u32),
+        known: Known<'_>,
+    ) {
+        let columns = &batch.columns;
+        let wanted = batch.wanted.iter().map(|group| group.count_ones());
+        let mut before = number - u64::from(wanted.sum::<u32>());
+        for (group, (&wanted, &recorded)) in batch.wanted.iter().zip(&batch.recorded).enumerate() {
             for lane in bits(recorded.into()) {
                 let at = group * GROUP + lane;
                 let so_far = wanted & (u16::MAX >> (GROUP - 1 - lane));
-                let [_, code, ..] = wide.kinds[at].to_le_bytes();
+                let [_, code, ..] = batch.kinds[at].to_le_bytes();
                 let whole_len = columns.wire_len[at].min(snaplen);
-                let wanted_len = wide.header_end[at].saturating_add(wide.wanted_payload[at]);
+                let wanted_len = batch.header_end[at].saturating_add(batch.wanted_payload[at]);
                 let minded = Minded {
                     place: at.to_le_bytes()[0],
                     number: before + u64::from(so_far.count_ones()),
@@ -103,30 +138,25 @@ impl<S: Sink> Worker<S> {
                     whole_len,
                     keep: KeepKind::of_flags(code),
                     wanted_len: wanted_len.min(whole_len),
-                    verdict: wide.classified[at],
+                    verdict: batch.classified[at],
                 };
-                if let Some(told) = self.enough_of(&minded)
-                    && let (Some(enough), Some(key)) = (&self.enough, wide.key(at))
+                if let Some(told) = self.enough_of(&minded, known)
+                    && let Some(key) = batch.key(at)
                 {
-                    told.tell(&**enough, &key);
+                    told.tell(&*self.enough, &key);
                 }
             }
             before += u64::from(wanted.count_ones());
         }
     }
 
-    /// Bytes of a packet that an interface captures at most.
-    fn snaplen(&self, interface: u16) -> u32 {
-        self.sources[usize::from(interface)].interface.snaplen
-    }
-
     /// What the kernel is to be told about a packet's flow, if anything; counts the packet if it was cut
     /// too short.
     #[inline(always)]
-    fn enough_of(&mut self, of: &Minded) -> Option<Enough> {
+    fn enough_of(&mut self, of: &Minded, known: Known<'_>) -> Option<Enough> {
         if of.captured_len < of.wanted_len {
             let bytes = of.wire_len.max(of.captured_len);
-            self.ledger.wanted_but_cut.add(bytes.into());
+            self.wanted_but_cut.add(bytes.into());
         }
         // For a packet that came cut, the kernel knows what is enough of its flow: it is told again
         // now and then, so that it does not forget.
@@ -135,7 +165,7 @@ impl<S: Sink> Worker<S> {
         if is_cut && !is_full && !of.number.is_multiple_of(RENEWED_EVERY) {
             return None;
         }
-        let policing = self.policing.as_deref();
+        let policing = known.policing;
         // A copy is sent on whole.
         if is_full || policing.is_some_and(|policing| policing.sends_whole(of.place)) {
             return Some(Enough::Whole);
@@ -145,7 +175,7 @@ impl<S: Sink> Worker<S> {
             None => Some(Enough::Whole),
             Some(bytes) if is_settled => Some(Enough::BytesAtOnce(bytes)),
             // A verdict on the packet alone is no verdict on its flow.
-            Some(_) if self.classifier.verdict(of.verdict).level != Some(Level::Flow) => None,
+            Some(_) if known.classifier.verdict(of.verdict).level != Some(Level::Flow) => None,
             Some(bytes) => Some(Enough::Bytes(bytes)),
         }
     }

@@ -17,27 +17,27 @@ struct Count {
 
 /// By class and granularity. Without the packets in the current block.
 #[derive(Clone, Debug)]
-pub(super) struct ByClass(Vec<[Count; COLUMNS]>);
+pub(crate) struct ByClass(Vec<[Count; COLUMNS]>);
 
 impl ByClass {
     /// For this many classes of a model.
-    pub(super) fn new(classes: usize) -> Self {
+    pub(crate) fn new(classes: usize) -> Self {
         Self(vec![[Count::default(); COLUMNS]; classes + 1])
     }
 
     #[inline]
-    pub(super) fn sampled_out(&mut self, class: u8, bytes: u64) {
+    pub(crate) fn sampled_out(&mut self, class: u8, bytes: u64) {
         self.0[usize::from(class)][SAMPLED_OUT].captured.add(bytes);
     }
 
     #[inline]
-    pub(super) fn dropped(&mut self, class: u8, bytes: u64) {
+    pub(crate) fn dropped(&mut self, class: u8, bytes: u64) {
         let nothing = usize::from(KeepKind::Nothing.code());
         self.0[usize::from(class)][nothing].captured.add(bytes);
     }
 
     /// Adds the packets of a block.
-    pub(super) fn merge(&mut self, block: impl Iterator<Item = ClassCount>) {
+    pub(crate) fn merge(&mut self, block: impl Iterator<Item = ClassCount>) {
         for block in block {
             let count = &mut self.0[usize::from(block.class)][usize::from(block.keep.code())];
             count.captured.packets += block.packets;
@@ -47,7 +47,7 @@ impl ByClass {
     }
 
     /// All that have packets.
-    pub(super) fn list(&self) -> Vec<ClassKept> {
+    pub(crate) fn list(&self) -> Vec<ClassKept> {
         let mut list = Vec::new();
         for (class, row) in (0..=u8::MAX).zip(&self.0) {
             for (code, count) in (0..).zip(row).filter(|(_, c)| c.captured.packets > 0) {
