@@ -207,7 +207,6 @@ impl Reach {
             write: self.written().cloned().collect(),
             delete: self.delete.clone(),
             read: self.read.clone(),
-            ..Files::default()
         };
         for file in &self.again {
             files.read_again(file);

@@ -68,6 +68,10 @@ impl Waker {
 }
 
 /// Waits until one of these can be read or has ended; returns whether that is so in time.
+///
+/// # Errors
+///
+/// If the system cannot wait for them.
 pub fn wait_for(of: &[BorrowedFd<'_>], most: Duration) -> io::Result<bool> {
     let mut all: Vec<PollFd<'_>> = of
         .iter()
