@@ -109,7 +109,7 @@ pub struct SandboxSpec {
     /// The user to change to.
     pub user: Option<String>,
     /// The arguments with which this program only runs
-    /// [`sandbox::open_sockets`](crate::sandbox::open_sockets). A process started with them reopens
+    /// [`sandbox::open_sockets`](strata_role::sandbox::open_sockets). A process started with them reopens
     /// an interface that comes back.
     pub helper: Vec<String>,
 }

@@ -31,7 +31,7 @@ pub struct GenerateSpec {
     /// Stop after this time.
     pub duration: Option<Duration>,
     /// Drop all capabilities once the interface is open. The process is confined before
-    /// ([`sandbox::confine`](crate::sandbox::confine)).
+    /// ([`sandbox::confine`](strata_role::sandbox::confine)).
     pub sandboxed: bool,
 }
 

@@ -32,7 +32,7 @@ pub struct ReplaySpec {
     /// Stop after this time.
     pub duration: Option<Duration>,
     /// What is kept of capabilities once the interface is open; `None` for all of them. The process is
-    /// confined before ([`sandbox::confine`](crate::sandbox::confine)), since files are read first.
+    /// confined before ([`sandbox::confine`](strata_role::sandbox::confine)), since files are read first.
     pub keep: Option<CapabilitySet>,
 }
 

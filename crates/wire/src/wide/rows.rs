@@ -14,7 +14,7 @@ const ROWS: usize = 4_096;
 #[derive(Clone, Debug)]
 pub struct RowTable(Box<[BitRow; ROWS]>);
 
-/// Where a row of a [`RowTable`] is, in bytes: less than [`ROWS`] rows.
+/// Where a row of a [`RowTable`] is, in bytes: less than 4,096 rows.
 #[derive(Clone, Copy, Debug)]
 pub struct RowPlace(u32);
 
