@@ -8,7 +8,7 @@ mod source;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use petgraph::algo::tarjan_scc;
 use petgraph::graphmap::DiGraphMap;
@@ -27,7 +27,23 @@ struct Rules {
     unsafe_files: BTreeSet<String>,
     /// Files that may sleep.
     sleep_files: BTreeSet<String>,
+    sizes: Sizes,
     debt: Debt,
+}
+
+/// How large things may be.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sizes {
+    /// Lines of a crate's source.
+    #[serde(rename = "crate")]
+    of_crate: usize,
+    /// Files of a folder.
+    folder: usize,
+    /// Lines of a file.
+    file: usize,
+    /// By path: what is larger, and its size at most.
+    larger: BTreeMap<String, usize>,
 }
 
 #[derive(Deserialize)]
@@ -274,6 +290,71 @@ fn modules_of_a_crate_do_not_need_each_other() {
 fn rooms_of_a_crate_do_not_need_each_other() {
     let owed = rules().debt.rooms;
     hold("rooms that need each other", &cycles(1), &owed, APART);
+}
+
+/// Lines of files, by path.
+fn lengths() -> BTreeMap<PathBuf, usize> {
+    let root = workspace_root();
+    let mut lengths = BTreeMap::new();
+    let names = crates()
+        .into_keys()
+        .filter(|name| !name.starts_with("testkit"));
+    let mut folders: Vec<PathBuf> = names
+        .map(|name| root.join("crates").join(name).join("src"))
+        .collect();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder of sources is readable") {
+            let path = entry.expect("a folder of sources is readable").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                let text = fs::read_to_string(&path).expect("a source is readable");
+                let path = path.strip_prefix(&root).expect("it is below the root");
+                lengths.insert(path.to_owned(), text.lines().count());
+            }
+        }
+    }
+    lengths
+}
+
+#[test]
+fn nothing_is_larger_than_a_reader_can_hold() {
+    let sizes = rules().sizes;
+    // By path: its size, and the limit.
+    let mut all: BTreeMap<String, (usize, usize)> = BTreeMap::new();
+    let mut add = |path: &Path, size: usize, limit: usize| {
+        let path = path.display().to_string();
+        all.entry(path).or_insert((0, limit)).0 += size;
+    };
+    for (path, lines) in lengths() {
+        add(&path, lines, sizes.file);
+        add(
+            path.parent().expect("a file is in a folder"),
+            1,
+            sizes.folder,
+        );
+        let of_crate: PathBuf = path.components().take(2).collect();
+        add(&of_crate, lines, sizes.of_crate);
+    }
+    let mut found = BTreeSet::new();
+    for (path, (size, limit)) in &all {
+        let most = sizes.larger.get(path);
+        if size > most.unwrap_or(limit) {
+            found.insert(format!("{path}: {size}"));
+        }
+        if most.is_some() && size <= limit {
+            found.insert(format!("{path}: {size}, so it needs no line any more"));
+        }
+    }
+    let gone = sizes.larger.keys().filter(|path| !all.contains_key(*path));
+    found.extend(gone.map(|path| format!("{path}: is not there")));
+    let advice = "split it by what it is about, or say in rules.toml why it is one";
+    hold(
+        "sizes beyond the limits of rules.toml",
+        &found,
+        &BTreeSet::new(),
+        advice,
+    );
 }
 
 #[test]
