@@ -258,7 +258,8 @@ pub(crate) fn notice(notice: &Notice) {
             }
         }
         "capturing" => {
-            let (ways, snaplen) = (field("ways"), field("snaplen"));
+            let ways = field("ways");
+            let snaplen = field("snaplen").and_then(|len| len.parse::<u32>().ok());
             info!(kind, ways, snaplen, "{notice}");
         }
         _ => match level {
