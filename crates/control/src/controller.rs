@@ -332,7 +332,7 @@ impl Controller {
             Ok(plan) => self.steering.publish(plan, requested),
             Err(error) => {
                 let what = format!("the mode cannot change: {error}");
-                inner.events.note("strata", what, "");
+                inner.events.alert(what, "");
             }
         }
     }
@@ -464,7 +464,7 @@ impl Controller {
                 String::from("the relay no longer asks for less")
             });
         }
-        inner.events.note("strata", what, &why.join("; "));
+        inner.events.alert(what, &why.join("; "));
         let first = steps.iter().map(|step| step.sensed.taken_ns).min();
         Some(first.map_or(now, |first| inner.started + Duration::from_nanos(first)))
     }
@@ -504,9 +504,7 @@ impl Controller {
             (Sampling::No, true) => {
                 let budget = cpu.as_ref().map_or(0.0, |cpu| cpu.budget) * 100.0;
                 let why = format!("the CPU budget of {budget:.0} % is used up");
-                inner
-                    .events
-                    .note("strata", String::from("flows are sampled"), &why);
+                inner.events.alert(String::from("flows are sampled"), &why);
                 Sampling::Yes
             }
             (Sampling::Yes, false) => Sampling::Ending(now),
@@ -515,7 +513,7 @@ impl Controller {
                 let why = "the CPU budget allows it";
                 inner
                     .events
-                    .note("strata", String::from("all flows are captured"), why);
+                    .alert(String::from("all flows are captured"), why);
                 Sampling::No
             }
             (same, _) => same,
@@ -546,7 +544,7 @@ impl Controller {
 
     /// Records an event that nobody requested.
     pub fn report(&self, what: String) {
-        self.lock().events.note("strata", what, "");
+        self.lock().events.alert(what, "");
     }
 
     /// New events since the last call.

@@ -17,9 +17,9 @@ pub(crate) fn line(event: &Event) -> String {
     }
 }
 
-/// Whether nobody requested it: then it is an alert.
+/// Whether nobody requested it.
 pub(crate) fn happened(event: &Event) -> bool {
-    event.who == "strata"
+    event.is_alert
 }
 
 /// Events for the log's manifest: the latest, bounded by number and by bytes.

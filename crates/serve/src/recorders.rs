@@ -331,7 +331,7 @@ impl State {
             let seen = seen.map(|(who, at)| json!({"who": who, "at": at}));
             json!({
                 "id": id, "at": event.at, "who": event.who, "what": event.what,
-                "why": event.why, "alert": event.who == "strata", "acknowledged": seen,
+                "why": event.why, "alert": event.is_alert, "acknowledged": seen,
             })
         });
         each.collect()
@@ -545,6 +545,7 @@ mod tests {
             who: String::from("strata"),
             what: format!("event {n}"),
             why: String::new(),
+            is_alert: true,
         }
     }
 

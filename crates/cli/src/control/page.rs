@@ -521,6 +521,7 @@ mod tests {
             who: "uid 0".into(),
             what: format!("event {number}"),
             why: if number == 6 { "a\nb" } else { "" }.into(),
+            is_alert: false,
         };
         (1..=6).map(event).collect()
     }

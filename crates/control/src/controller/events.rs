@@ -24,9 +24,15 @@ pub struct Event {
     pub what: String,
     /// Why, if given.
     pub why: String,
+    /// Whether nobody asked for it, so that somebody should look at it.
+    #[serde(default)]
+    pub is_alert: bool,
 }
 
 impl Event {
+    /// Strata itself, as the one who did something.
+    pub(super) const STRATA: &str = "strata";
+
     fn bytes(&self) -> usize {
         size_of::<Self>() + self.at.len() + self.who.len() + self.what.len() + self.why.len()
     }
@@ -62,12 +68,23 @@ pub(super) struct Events {
 }
 
 impl Events {
+    /// Somebody asked for this.
     pub(super) fn note(&mut self, who: &str, what: String, why: &str) {
+        self.push(who, what, why, false);
+    }
+
+    /// Nobody did.
+    pub(super) fn alert(&mut self, what: String, why: &str) {
+        self.push(Event::STRATA, what, why, true);
+    }
+
+    fn push(&mut self, who: &str, what: String, why: &str, is_alert: bool) {
         let event = Event {
             at: Timestamp::now().to_string(),
             who: who.to_owned(),
             what: bounded(what),
             why: bounded(why.to_owned()),
+            is_alert,
         };
         self.events.push(event.clone());
         self.latest.push(event);
@@ -99,14 +116,14 @@ mod tests {
     fn events_are_bounded_by_number_and_by_bytes() {
         let mut events = Events::default();
         for number in 0..3000 {
-            events.note("strata", format!("event {number}"), "");
+            events.alert(format!("event {number}"), "");
         }
         let latest = events.latest();
         assert_eq!(latest.len(), EVENTS_MAX);
         assert_eq!(latest[999].what, "event 2999");
         assert_eq!(events.take_events().len(), EVENTS_MAX);
         for _ in 0..1000 {
-            events.note("strata", "ü".repeat(1 << 20), &"x".repeat(1 << 20));
+            events.alert("ü".repeat(1 << 20), &"x".repeat(1 << 20));
         }
         for kept in [events.latest(), events.take_events()] {
             let bytes: usize = kept.iter().map(Event::bytes).sum();

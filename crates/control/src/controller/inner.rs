@@ -294,7 +294,7 @@ impl Inner {
         if acts {
             what += &format!(": {}", self.described(model));
         }
-        self.events.note("strata", what, &why);
+        self.events.alert(what, &why);
         acts
     }
 
@@ -311,8 +311,7 @@ impl Inner {
                         "--when-full drop",
                     ),
                 };
-                self.events
-                    .note("strata", format!("the disk is full: {what}"), why);
+                self.events.alert(format!("the disk is full: {what}"), why);
             }
         } else if let Some(since) = self.full_disk
             && now.saturating_duration_since(since) >= FULL_DISK_LASTS
@@ -322,7 +321,7 @@ impl Inner {
                 "the disk has room again: {} packets were dropped so far",
                 dropped.packets
             );
-            self.events.note("strata", what, "");
+            self.events.alert(what, "");
         }
     }
 

@@ -153,7 +153,7 @@ impl Inner {
         events: Vec<String>,
     ) {
         for what in events {
-            self.events.note("strata", what, "");
+            self.events.alert(what, "");
         }
         self.saved = saved;
         self.save(|saved| saved.remove(configured.into_iter()));
@@ -185,7 +185,7 @@ impl Inner {
             let what = format!(
                 "policies of run time cannot be saved, and would end with the recording: {error}"
             );
-            self.events.note("strata", what, "");
+            self.events.alert(what, "");
         }
     }
 }

@@ -47,6 +47,7 @@ fn event(what: &str) -> Event {
         who: String::from("strata"),
         what: what.to_owned(),
         why: String::from("disk_space is short: 96 % in use"),
+        is_alert: true,
     }
 }
 

@@ -76,7 +76,10 @@ fn a_shortage_is_answered_and_taken_back() {
     assert_eq!(mode_at(70.3, 10), "default");
     let events = controller.events();
     assert_eq!(events.len(), 6);
-    assert_eq!(events[0].who, "strata");
+    assert_eq!(
+        (events[0].who.as_str(), events[0].is_alert),
+        ("strata", true)
+    );
     assert_eq!(events[0].why, "blocks is short: 90 % in use");
 }
 
@@ -269,7 +272,7 @@ fn a_model_that_no_longer_fits_is_told_and_answered_as_configured() {
         let events = controller.events();
         let said: Vec<&str> = events
             .iter()
-            .filter(|event| event.who == "strata")
+            .filter(|event| event.is_alert)
             .map(|event| event.what.split(':').next().unwrap())
             .collect();
         let expected = [
