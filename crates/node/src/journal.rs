@@ -17,7 +17,7 @@ pub(crate) fn line(event: &Event) -> String {
     }
 }
 
-/// Whether nobody requested it.
+/// Whether it happened by itself.
 pub(crate) fn happened(event: &Event) -> bool {
     event.is_alert
 }

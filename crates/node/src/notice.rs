@@ -115,7 +115,7 @@ impl RecordNotice {
         match self {
             Self::DriftNotWritten(..) => Level::Warning,
             Self::NotReopened(_) | Self::NoSteering(_) | Self::NotEve(_) => Level::Happened,
-            // Nobody requested it, so somebody should look at it.
+            // It happened by itself, so an operator should look at it.
             Self::Event(event) if journal::happened(event) => Level::Happened,
             _ => Level::Info,
         }

@@ -56,7 +56,7 @@ pub(crate) struct Stages<S> {
     pub(crate) parse: ParseStage,
     pub(crate) police: PoliceStage,
     pub(crate) classifier: Classifier,
-    /// `None` if nobody is shown packets.
+    /// `None` if no module is shown packets.
     pub(crate) export: Option<Box<ExportStage>>,
     pub(crate) budget: BudgetStage,
     /// `None` if nothing is kept whole beyond what modes and policies ask for.

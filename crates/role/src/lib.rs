@@ -1,4 +1,4 @@
-//! What all long-running roles share, whatever they do.
+//! What all long-running roles share.
 //!
 //! ```text
 //! handle     a role, from its description to its outcome

@@ -13,7 +13,7 @@ pub type Tell = Arc<dyn Fn(&Notice) + Send + Sync>;
 pub enum Level {
     /// It runs as it should.
     Info,
-    /// Something happened that nobody asked for; a whole sentence about it.
+    /// Something happened by itself; a whole sentence about it.
     Happened,
     /// Something went wrong.
     Warning,

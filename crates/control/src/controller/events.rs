@@ -24,7 +24,7 @@ pub struct Event {
     pub what: String,
     /// Why, if given.
     pub why: String,
-    /// Whether nobody asked for it, so that somebody should look at it.
+    /// Whether it happened by itself, so that an operator should look at it.
     #[serde(default)]
     pub is_alert: bool,
 }
@@ -68,12 +68,12 @@ pub(super) struct Events {
 }
 
 impl Events {
-    /// Somebody asked for this.
+    /// A user or a timer asked for this.
     pub(super) fn note(&mut self, who: &str, what: String, why: &str) {
         self.push(who, what, why, false);
     }
 
-    /// Nobody did.
+    /// It happened by itself.
     pub(super) fn alert(&mut self, what: String, why: &str) {
         self.push(Event::STRATA, what, why, true);
     }

@@ -29,7 +29,7 @@ pub(super) struct Store(Database);
 type Done<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 impl Store {
-    /// Opens the database, made if there is none, and reads it.
+    /// Opens the database, which is made if it is missing, and reads it.
     pub(super) fn open(path: &Path) -> Result<(Self, Stored)> {
         let refuse = |what: &str| RoleError::Refused(format!("{}: {what}", path.display()));
         let database = Database::create(path).map_err(|error| match error {
@@ -159,7 +159,7 @@ fn save(write: &WriteTransaction, change: &Change) -> Done<()> {
     Ok(())
 }
 
-/// Nobody may have this agent's identities again.
+/// No agent may have this one's identities again.
 fn forget(spent: &mut Table<'_, u32, (u32, &str)>, name: &str) -> Done<()> {
     let mut of_it = Vec::new();
     for entry in spent.iter()? {
