@@ -30,7 +30,7 @@ use strata_control::client::CONTROLLER_SOCKET;
 use strata_control::config::read_keys;
 use strata_control::watch;
 use strata_role::sandbox::{Reach, give_up, make_private_files, unconfined};
-use strata_role::{At as _, Notice, Result, RoleError, Tell, Waker, warn_if_shared};
+use strata_role::{At as _, Notice, Result, RoleError, Tell, Waker, require, warn_if_shared};
 use strata_sandbox::{Owner, SocketFile, make_secret_dir, read_secret};
 
 use store::Store;
@@ -336,7 +336,15 @@ pub fn run_controller(
     make_private_files();
     make_secret_dir(&spec.state)?;
     warn_if_shared(&spec.state, tell);
-    let (store, stored) = Store::open(&spec.state.join("state.redb"))?;
+    let (database, earlier) = (spec.state.join("state.redb"), spec.state.join("state.db"));
+    require(database.exists() || !earlier.exists(), || {
+        format!(
+            "{}: the state of an earlier version, which this one does not read: identities that it has given would \
+             be given again; name another directory (--state), and let agents enrol there",
+            earlier.display()
+        )
+    })?;
+    let (store, stored) = Store::open(&database)?;
     let authority = Authority::open(&spec.state)?;
     let token = enrol_token(&spec.state, &authority)?;
     let socket = SocketFile::bind(&spec.state.join(CONTROLLER_SOCKET), &owner)?;
