@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use foldhash::fast::RandomState;
 use strata_sketch::Level;
 
 use crate::forest::{LANES, RowForest};
@@ -106,7 +107,7 @@ struct KeyCache {
     keys: Box<[u64; CACHE_SLOTS]>,
     verdicts: Box<[VerdictId; CACHE_SLOTS]>,
     /// All of them.
-    all: HashMap<u64, VerdictId>,
+    all: HashMap<u64, VerdictId, RandomState>,
 }
 
 impl KeyCache {
@@ -118,7 +119,7 @@ impl KeyCache {
         Self {
             keys,
             verdicts: Box::new([0; CACHE_SLOTS]),
-            all: HashMap::new(),
+            all: HashMap::default(),
         }
     }
 }
@@ -136,7 +137,7 @@ pub struct Verdicts {
     /// `classes_of[id]` is the class of `table[id]`, and its score's step, in few lines of cache; as
     /// long as there can be ids, so that none has to be checked.
     classes_of: Box<ClassesAndSteps>,
-    by_leaves: [HashMap<Leaves, VerdictId>; 2],
+    by_leaves: [HashMap<Leaves, VerdictId, RandomState>; 2],
     cache: Vec<(u64, VerdictId)>,
     /// By level, for keys of a [`RowForest`].
     by_key: [KeyCache; 2],
@@ -213,7 +214,7 @@ impl Verdicts {
                 level: None,
                 leaves: Leaves::new(),
             }],
-            by_leaves: [HashMap::new(), HashMap::new()],
+            by_leaves: Default::default(),
             cache: vec![(0, 0); CACHE_SLOTS],
             by_key: [KeyCache::new(), KeyCache::new()],
             sought: Leaves::new(),
