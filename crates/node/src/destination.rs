@@ -13,13 +13,13 @@ use strata_control::Controller;
 use strata_control::elastic::Degradation;
 use strata_policy::DetailCounts;
 use strata_relay::{Link, LinkOptions, LinkReport, OnNews, OnShortage, Transport};
-use strata_role::{Notice, Tell};
+use strata_role::{Notice, RoleError, Tell};
 use strata_sandbox::{Owner, Role, User};
 use strata_sketch::Pressure;
 use strata_store::{About, DetailKept, DiskChoice, FlowTable, Recorder, RecorderOptions, WhenFull};
 use strata_wire::{Ledger, Printable};
 
-use crate::error::{At as _, NodeError, Result};
+use crate::error::{At as _, Result};
 use crate::log_dir::log_directory;
 use crate::notice::RecordNotice;
 use crate::reclaim::Limit;
@@ -210,7 +210,7 @@ fn nowhere() -> Result<BlockSink> {
         }
     };
     let thread = thread::Builder::new().name("strata-nowhere".into());
-    thread.spawn(empty).map_err(NodeError::Thread)?;
+    thread.spawn(empty).map_err(RoleError::Thread)?;
     Ok(sink)
 }
 
@@ -352,7 +352,7 @@ impl Closed {
         match reports.iter().find_map(|report| report.failure.as_ref()) {
             Some(failure) => {
                 let failure = Printable(failure);
-                Err(NodeError::Refused(format!("{relay}: {failure}")))
+                Err(RoleError::Refused(format!("{relay}: {failure}")).into())
             }
             None => Ok(()),
         }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use strata_capture::{Input, InputOptions, Next};
 use strata_pipeline::{Worker, run as run_worker};
-use strata_role::Handle;
+use strata_role::{Handle, require};
 
-use crate::error::{NodeError, Result, require};
+use crate::error::{RecordError, Result};
 use crate::log_dir::NewDirectory;
 use crate::memory;
 use crate::observer::{Observation, Observer, Ticker, flow_table};
@@ -53,7 +53,7 @@ pub(crate) fn start(
         let _ticker = ticker;
         let ended = record(&shared, &paths, &observed, is_steered);
         if let (Some(new), Err(error)) = (&new, &ended)
-            && matches!(error, NodeError::FilterFitsNowhere(_))
+            && matches!(error, RecordError::FilterFitsNowhere(_))
         {
             new.take_back();
         }
@@ -145,7 +145,7 @@ fn record(
     if pressure.growths_refused > 0 {
         warnings.push(memory::refused(&pressure));
     }
-    let outcome = WorkerOutcome::of(&worker, ran.map_err(NodeError::from));
+    let outcome = WorkerOutcome::of(&worker, ran.map_err(RecordError::from));
     drop(reports);
     drop(worker);
     drop(exporting);

@@ -12,12 +12,12 @@ use strata_control::{
     CaptureWay, Controller, FlowTableStatus, LostStatus, Observed, ReceiveStatus,
 };
 use strata_policy::{ClassKept, DetailCounts, ShadowCounts};
-use strata_role::Tell;
+use strata_role::{RoleError, Tell};
 use strata_sketch::Pressure;
 use strata_wire::Ledger;
 
 use crate::drift::DriftWatch;
-use crate::error::{NodeError, Result};
+use crate::error::Result;
 use crate::notice::RecordNotice;
 use crate::spec::DestinationSpec;
 
@@ -207,7 +207,7 @@ impl Ticker {
             .spawn(work);
         Ok(Self {
             stop,
-            thread: Some(thread.map_err(NodeError::Thread)?),
+            thread: Some(thread.map_err(RoleError::Thread)?),
         })
     }
 }

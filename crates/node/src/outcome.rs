@@ -14,7 +14,7 @@ use strata_store::{Disk as _, RealDisk, drift_name, seal_drift};
 use strata_wire::{DropReason, Ledger, LinkType};
 
 use crate::destination::{Closed, Recording};
-use crate::error::{At as _, NodeError, Result};
+use crate::error::{At as _, RecordError, Result};
 use crate::notice::RecordNotice;
 use crate::setup::Setup;
 
@@ -40,7 +40,7 @@ pub struct RecordOutcome {
     /// The finished recording; `None` if it could not be closed.
     pub closed: Option<Closed>,
     /// The first failure. Packets recorded before it are in the log.
-    pub failure: Option<NodeError>,
+    pub failure: Option<RecordError>,
 }
 
 /// What a worker leaves behind.
@@ -73,7 +73,7 @@ impl WorkerOutcome {
     fn check_filter(&self) -> Result<()> {
         match &self.filter_fits_nowhere {
             Some(problem) if self.ledger.seen.packets > 0 => {
-                Err(NodeError::FilterFitsNowhere(problem.clone()))
+                Err(RecordError::FilterFitsNowhere(problem.clone()))
             }
             _ => Ok(()),
         }
@@ -152,7 +152,7 @@ pub(crate) fn finish(
         .and(not_closed)
         .and(stored)
         .and(noted)
-        .and(ledger.check().map_err(NodeError::from))
+        .and(ledger.check().map_err(RecordError::from))
         .err();
     Ok(RecordOutcome {
         ledger,

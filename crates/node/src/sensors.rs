@@ -10,11 +10,12 @@ use strata_capture::Packets;
 use strata_capture::live::Live;
 use strata_control::{Controller, Fast};
 use strata_pipeline::Worker;
+use strata_role::RoleError;
 use strata_sandbox::Role;
 
 use strata_wire::exact;
 
-use crate::error::{NodeError, Result};
+use crate::error::Result;
 
 /// How often sensors are read while packets arrive.
 const READ_EVERY: Duration = Duration::from_millis(1);
@@ -146,7 +147,7 @@ impl Sensors {
             });
         Ok(Self {
             stop,
-            thread: Some(thread.map_err(NodeError::Thread)?),
+            thread: Some(thread.map_err(RoleError::Thread)?),
         })
     }
 }

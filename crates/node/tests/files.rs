@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use strata_classify::Model;
 use strata_node::{
-    Closed, DestinationSpec, InputSpec, LogSpec, ModelSpec, NodeError, RecordSpec, SteeringSpec,
+    Closed, DestinationSpec, InputSpec, LogSpec, ModelSpec, RecordError, RecordSpec, SteeringSpec,
     check,
 };
-use strata_role::{Notice, Tell, start};
+use strata_role::{Notice, RoleError, Tell, start};
 use strata_store::{DiskChoice, Log, RecorderOptions};
 use strata_testkit::{data_dir, workspace_root};
 use strata_wire::TunnelKey;
@@ -199,19 +199,20 @@ fn errors_are_typed() {
         error
     };
     let error = fails(spec(dir.path().join("nosuch.pcap"), &log));
-    assert!(matches!(error, NodeError::Input(_)), "{error:?}");
+    assert!(matches!(error, RecordError::Input(_)), "{error:?}");
     let error = fails(RecordSpec {
         modes: vec![String::from("nosuch")],
         ..spec(trace(), &log)
     });
-    assert!(matches!(error, NodeError::Mode(_)), "{error:?}");
+    assert!(matches!(error, RecordError::Mode(_)), "{error:?}");
     let error = fails(RecordSpec {
         mirror_to: Some(String::from("nosuch0")),
         ..spec(trace(), &log)
     });
-    let NodeError::At { what, source } = &error else {
+    let RecordError::Role(RoleError::At { what, source }) = &error else {
         panic!("{error:?}");
     };
     assert_eq!(what, "--mirror-to");
-    assert!(matches!(**source, NodeError::Send(_)), "{error:?}");
+    let own = source.find::<RecordError>();
+    assert!(matches!(own, Some(RecordError::Send(_))), "{error:?}");
 }

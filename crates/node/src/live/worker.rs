@@ -13,13 +13,14 @@ use strata_classify::Drift;
 use strata_control::CaptureWay;
 use strata_pipeline::Worker;
 use strata_policy::{ClassKept, DetailCounts, ShadowCounts, merge_kept};
+use strata_role::RoleError;
 use strata_sandbox::Role;
 use strata_sketch::Pressure;
 use strata_wire::{Counters, Ledger};
 
 use super::run::run_live;
 use crate::cpus::pin;
-use crate::error::{At as _, NodeError, Result};
+use crate::error::{At as _, Result};
 use crate::observer::Observation;
 use crate::outcome::WorkerOutcome;
 use crate::sensors::Gauges;
@@ -121,7 +122,7 @@ impl Running {
         let thread = thread::Builder::new()
             .name(format!("strata-worker-{number}"))
             .spawn(work)
-            .map_err(NodeError::Thread)
+            .map_err(RoleError::Thread)
             .at("cannot start a worker")?;
         Ok(Self { thread, status })
     }
@@ -148,7 +149,7 @@ impl Running {
     /// Waits until it has ended.
     pub(super) fn join(self) -> Result<WorkerOutcome> {
         let joined = self.thread.join();
-        joined.map_err(|_| NodeError::Panicked("a worker failed; its counters are lost"))?
+        joined.map_err(|_| RoleError::Panicked("a worker failed; its counters are lost"))?
     }
 }
 
