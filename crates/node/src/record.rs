@@ -34,6 +34,7 @@ impl Spec for RecordSpec {
     type Running = Recorded;
     type Outcome = RecordOutcome;
     type Error = RecordError;
+    const THREAD: &'static str = "strata-record";
 
     fn start(self, stop: Arc<AtomicBool>, tell: Tell) -> Result<Handle<Self>> {
         if self.interfaces().is_none_or(|live| live.sandbox.is_none()) {

@@ -70,6 +70,7 @@ impl Spec for RelaySpec {
     type Running = ();
     type Outcome = RelayOutcome;
     type Error = RecordError;
+    const THREAD: &'static str = "strata-relay";
 
     fn start(self, stop: Arc<AtomicBool>, tell: Tell) -> Result<Handle<Self>> {
         let watched = RelayDisk::new(&self)?;

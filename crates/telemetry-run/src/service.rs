@@ -74,6 +74,7 @@ impl Spec for TelemetrySpec {
     type Running = ();
     type Outcome = TelemetryOutcome;
     type Error = RoleError;
+    const THREAD: &'static str = "telemetry";
 
     fn start(mut self, stop: Arc<AtomicBool>, tell: Tell) -> Result<Handle<Self>> {
         let table = self.table.as_deref().unwrap_or(DEFAULT);

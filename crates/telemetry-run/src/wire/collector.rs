@@ -91,6 +91,7 @@ impl Spec for TelemetryCollectorSpec {
     type Running = ();
     type Outcome = TelemetryCollectorOutcome;
     type Error = RoleError;
+    const THREAD: &'static str = "telem-collector";
 
     fn start(mut self, stop: Arc<AtomicBool>, tell: Tell) -> Result<Handle<Self>> {
         let named = || format!("--listen {}", self.listen);
