@@ -11,13 +11,12 @@ use rustix::thread::CapabilitySet;
 use strata_blocks::{BlockSink, Incoming, Written, block_channel, link_channel};
 use strata_control::Controller;
 use strata_control::elastic::Degradation;
-use strata_policy::DetailCounts;
+use strata_policy::WorkerCounts;
 use strata_relay::{Link, LinkOptions, LinkReport, OnNews, OnShortage, Transport};
 use strata_role::{Notice, RoleError, Tell};
 use strata_sandbox::{Owner, Role, User};
-use strata_sketch::Pressure;
 use strata_store::{About, DetailKept, DiskChoice, FlowTable, Recorder, RecorderOptions, WhenFull};
-use strata_wire::{Ledger, Printable};
+use strata_wire::Printable;
 
 use crate::error::{At as _, Result};
 use crate::log_dir::log_directory;
@@ -277,19 +276,21 @@ impl Recording {
     /// Ends it: everything is on disk, and the counters are closed.
     pub(crate) fn finish(
         self,
-        (ledger, pressure, detail): (&Ledger, &Pressure, Option<DetailCounts>),
+        counts: &WorkerCounts,
         warnings: Vec<String>,
         tell: &Tell,
     ) -> Result<Closed> {
         match self {
             Self::Log { dir, mut recorder } => {
                 let recording = recorder.id();
-                recorder.describe_flow_table(FlowTable {
-                    bytes: pressure.bytes(),
-                    packets: pressure.packets,
-                    without_entry: pressure.without_bucket,
-                });
-                if let Some(detail) = detail {
+                if let Some(pressure) = &counts.pressure {
+                    recorder.describe_flow_table(FlowTable {
+                        bytes: pressure.bytes(),
+                        packets: pressure.packets,
+                        without_entry: pressure.without_bucket,
+                    });
+                }
+                if let Some(detail) = &counts.detail {
                     recorder.describe_detail(DetailKept {
                         offered_packets: detail.offered.packets,
                         offered_bytes: detail.offered.bytes,
@@ -301,7 +302,7 @@ impl Recording {
                         outside_bytes: detail.outside.bytes,
                     });
                 }
-                recorder.finish(ledger, warnings)?;
+                recorder.finish(&counts.ledger, warnings)?;
                 Ok(Closed::Log { dir, recording })
             }
             Self::Relay { relay, mut links } => {
@@ -311,7 +312,7 @@ impl Recording {
                     .into_iter()
                     .map(|link| link.finish(None, Vec::new()))
                     .collect();
-                reports.push(last.finish(Some(ledger), warnings));
+                reports.push(last.finish(Some(&counts.ledger), warnings));
                 for problem in reports.iter().flat_map(|report| &report.problems) {
                     tell(&Notice::warning(problem.clone()));
                 }

@@ -13,7 +13,7 @@ use strata_role::{Handle, require};
 use crate::error::{RecordError, Result};
 use crate::log_dir::NewDirectory;
 use crate::memory;
-use crate::observer::{Observation, Observer, Ticker, flow_table};
+use crate::observer::{Observation, Observer, Ticker};
 use crate::outcome::{RecordOutcome, WorkerOutcome, finish};
 use crate::recorded;
 use crate::setup::{Setup, Started};
@@ -92,12 +92,8 @@ fn record(
         }
         let drift = worker.classifier().drift().filter(|_| is_due);
         observer.note(Observation {
+            counts: worker.counts(),
             drift: drift.cloned(),
-            ledger: worker.ledger(),
-            kept: worker.kept(),
-            detail: worker.detail(),
-            shadow: worker.shadow(),
-            flow_table: Some(flow_table(&worker.pressure())),
             ..Observation::default()
         });
     };

@@ -82,8 +82,8 @@ fn a_spec_becomes_a_log() {
     let outcome = handle.wait().unwrap();
     assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
     let capture = pcap_packets(&trace());
-    assert_eq!(outcome.ledger.seen.packets, capture);
-    assert_eq!(outcome.ledger.logged.packets, capture);
+    assert_eq!(outcome.counts.ledger.seen.packets, capture);
+    assert_eq!(outcome.counts.ledger.logged.packets, capture);
     let Some(Closed::Log { dir, recording }) = outcome.closed else {
         panic!("not a log: {:?}", outcome.closed);
     };
@@ -146,7 +146,7 @@ fn a_running_recording_can_be_asked_steered_and_stopped() {
     until("the end", || handle.wait_timeout(Duration::from_millis(10)));
     let outcome = handle.wait().unwrap();
     assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
-    assert!(outcome.ledger.seen.packets > 0);
+    assert!(outcome.counts.ledger.seen.packets > 0);
     assert!(!Log::open(&log).unwrap().is_being_written());
 }
 

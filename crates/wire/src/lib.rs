@@ -57,7 +57,7 @@ pub use fragments::FragmentTable;
 pub use granularity::{
     Granularity, Keep, KeepKind, Outcome, ParseGranularityError, SampleBy, Sampling, join,
 };
-pub use ledger::{Counters, CutWhere, DropReason, Imbalance, Ledger};
+pub use ledger::{Counters, CutWhere, DropReason, Imbalance, Kinds, Ledger, Summed, largest};
 pub use link::LinkType;
 pub use meta::{Interface, Meta};
 pub use number::{Largest, clamped, exact};

@@ -94,9 +94,9 @@ impl Controller {
     #[must_use]
     pub fn dropped(&self) -> Vec<(String, u64)> {
         let inner = self.lock();
-        let rings = inner.observed.rings.iter();
-        rings
-            .map(|(name, _, dropped)| (name.clone(), *dropped))
+        let interfaces = inner.observed.network.interfaces.iter();
+        interfaces
+            .map(|one| (one.name.clone(), one.dropped))
             .collect()
     }
 }

@@ -13,10 +13,11 @@ use strata_classify::{DriftReport, Model};
 use strata_control::config::PolicyConfig;
 use strata_control::metrics::{self, Format};
 use strata_control::{
-    CaptureWay, CompactionStatus, Controller, CpuStatus, DriftWindow, ExportStatus,
-    FlowTableStatus, LostStatus, Observed, ReceiveStatus, ReportStatus, Settings,
+    CompactionStatus, Controller, CpuStatus, DriftWindow, ExportStatus, InterfaceStatus,
+    LostStatus, NetworkObserved, Observed, ReceiveStatus, ReportStatus, Settings,
 };
-use strata_policy::{ClassKept, DetailCounts, Follower, ShadowCounts};
+use strata_policy::{ClassKept, DetailCounts, Follower, ShadowCounts, WorkerCounts};
+use strata_sketch::Pressure;
 use strata_testkit::{check_golden, workspace_root};
 use strata_wire::Counters;
 
@@ -60,32 +61,47 @@ fn observed() -> Observed {
         },
         kept_bytes: packets * 54,
     };
+    let interface = |name: &str, received, dropped| InterfaceStatus {
+        name: name.into(),
+        received,
+        dropped,
+        ..InterfaceStatus::default()
+    };
     Observed {
-        rings: vec![("eth\"0\\\n\u{1b}[2J".into(), 5, 0), ("lo".into(), 6, 1)],
-        kept: vec![
-            kept(0, "header", 7),
-            kept(1, "full", 8),
-            kept(2, "sampled_out", 9),
-        ],
-        lost: vec![LostStatus {
-            place: "kernel".into(),
-            counter: "eth0 ring".into(),
-            packets: 3,
-            advice: String::new(),
-        }],
-        receive: vec![ReceiveStatus {
-            cpu: 3,
-            packets_per_second: 1e6,
-            softirq: 0.75,
-            idle: 0.25,
-        }],
+        counts: WorkerCounts {
+            kept: vec![
+                kept(0, "header", 7),
+                kept(1, "full", 8),
+                kept(2, "sampled_out", 9),
+            ],
+            pressure: Some(Pressure {
+                buckets: 1 << 20,
+                packets: 1_000,
+                without_bucket: 12,
+                growths_refused: 1,
+                ..Pressure::default()
+            }),
+            ..WorkerCounts::default()
+        },
+        network: NetworkObserved {
+            interfaces: vec![
+                interface("eth\"0\\\n\u{1b}[2J", 5, 0),
+                interface("lo", 6, 1),
+            ],
+            lost: vec![LostStatus {
+                place: "kernel".into(),
+                counter: "eth0 ring".into(),
+                packets: 3,
+                advice: String::new(),
+            }],
+            receive: vec![ReceiveStatus {
+                cpu: 3,
+                packets_per_second: 1e6,
+                softirq: 0.75,
+                idle: 0.25,
+            }],
+        },
         disk_used: Some(0.5),
-        flow_table: Some(FlowTableStatus {
-            bytes: 128 << 20,
-            packets: 1_000,
-            packets_without_entry: 12,
-            growths_refused: 1,
-        }),
         ..Observed::default()
     }
 }
@@ -121,17 +137,12 @@ fn metrics_and_the_status_keep_their_names() {
         features: vec![(String::from("tcp_window"), 3.0)],
     };
     let is_whole = true;
-    let everything = Observed {
-        detail: Some(DetailCounts::default()),
-        shadow: Some(shadow),
+    let mut everything = Observed {
         drift: Some(DriftWindow { report, is_whole }),
-        ways: vec![CaptureWay {
-            interface: "lo".into(),
-            how: "AF_PACKET".into(),
-            exclusive: "no".into(),
-        }],
         ..observed()
     };
+    everything.counts.detail = Some(DetailCounts::default());
+    everything.counts.shadow = Some(shadow);
     controller.tick(Instant::now(), everything);
     controller.set_reports(ReportStatus::default());
     controller.set_exports(vec![ExportStatus {
