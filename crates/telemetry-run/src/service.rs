@@ -130,7 +130,7 @@ impl Spec for TelemetrySpec {
         if let Target::There(collectors) = &mut service.sink {
             collectors.wait_connected(&mut service.translator, &stop, &tell)?;
         }
-        let first = service.snapshot(true).json();
+        let first = service.snapshot(true).status().text();
         service.status_file.start(&first, &tell)?;
         let pushes = service.pushing.pushes();
         service.api = Api::serve(&service.dir, pushes, endpoints, &tell)?;
@@ -561,7 +561,7 @@ impl Service {
     }
 
     fn write_status(&mut self, running: bool) {
-        let text = self.snapshot(running).json();
+        let text = self.snapshot(running).status().text();
         match running {
             true => self.status_file.write(text),
             false => self.status_file.finish(text),
