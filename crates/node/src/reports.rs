@@ -15,7 +15,7 @@ use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use strata_classify::Model;
 use strata_control::vectors::{Attached, Subscriber, WhenFull};
@@ -26,7 +26,7 @@ use strata_gpv::agent::{Sequencer, SequencerOptions};
 use strata_gpv::{Column, Columns};
 use strata_role::{Notice, RoleError, Tell};
 use strata_sandbox::Role;
-use strata_wire::exact;
+use strata_wire::{exact, unix_ns};
 
 use crate::error::{At as _, Result};
 use flows::Flows;
@@ -130,11 +130,6 @@ fn connected(to: SocketAddr) -> std::io::Result<UdpSocket> {
     socket.connect(to)?;
     socket.set_nonblocking(true)?;
     Ok(socket)
-}
-
-fn unix_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    exact::<u64>(since.expect("the clock is after 1970").as_nanos())
 }
 
 /// Reports what comes until the recording is over.

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use strata_control::api::Connection;
-use strata_wire::clamped;
+use strata_wire::{clamped, unix_ns};
 use tokio::time::timeout;
 
 use crate::app::App;
@@ -142,7 +142,7 @@ fn session_of(app: &App, who: &Who) -> Value {
     let expires = who.expires.map(|end| {
         let left = end.saturating_duration_since(std::time::Instant::now());
         let left = clamped::<u64>(left.as_nanos());
-        times::text(times::now_ns().saturating_add(left))
+        times::text(unix_ns().saturating_add(left))
     });
     let logs = app.logs.iter();
     let logs = logs.map(|(id, dir)| json!({"id": id, "path": dir.display().to_string()}));

@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use strata_archive::{Piece, PieceKind, Retention, deletable, plan};
 use strata_classify::{Model, is_of_shadow};
 use strata_store::{Log, Recording, Select};
-use strata_wire::clamped;
+use strata_wire::{clamped, unix_ns};
 
 use crate::found::words;
 use crate::logs::{self, Logs};
 use crate::refused::Refused;
 use crate::search::{Asked, quoted, run};
-use crate::times::{SECOND_NS, now_ns, text};
+use crate::times::{SECOND_NS, text};
 use crate::why;
 use crate::work::Stop;
 
@@ -223,7 +223,7 @@ fn next(log: &Log, keep: &Keep, retention: &Retention, dir: &str) -> Result<Valu
         },
         false => retention.clone(),
     };
-    let planned = plan(&pieces, held, &retention, now_ns());
+    let planned = plan(&pieces, held, &retention, unix_ns());
     let bytes: u64 = planned.delete.iter().map(|&at| pieces[at].bytes).sum();
     let told = planned.delete.iter().take(PIECES_MAX);
     let told = told.map(|&at| piece(&pieces[at]));

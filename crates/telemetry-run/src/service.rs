@@ -28,7 +28,7 @@ use strata_role::{
 };
 use strata_sandbox::SocketFile;
 use strata_sys::socket::{self, Receiver};
-use strata_wire::exact;
+use strata_wire::{exact, unix_ns};
 
 use self::datagrams::Int;
 pub use self::spec::{TelemetryOutcome, TelemetrySpec};
@@ -43,7 +43,7 @@ use super::ready::{Ready, connect};
 use super::sink::{Done, Mapped};
 use super::status::{Received, Snapshot};
 use super::status_file::StatusFile;
-use super::store::{ends, unix_ns};
+use super::store::ends;
 use super::streaming::Streaming;
 use super::target::Target;
 use super::wire::remote::Collectors;

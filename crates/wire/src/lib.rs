@@ -59,7 +59,7 @@ pub use granularity::{
 };
 pub use ledger::{Counters, CutWhere, DropReason, Imbalance, Kinds, Ledger, Summed, largest};
 pub use link::LinkType;
-pub use meta::{Interface, Meta};
+pub use meta::{Interface, Meta, unix_ns, unix_seconds};
 pub use number::{Largest, clamped, exact};
 pub use plain::Plain;
 pub use prefetch::{prefetch, prefetch_whole};

@@ -36,6 +36,7 @@ use strata_role::{At as _, Handle, Notice, Result, RoleError, Spec, Tell, warn_i
 use strata_sandbox::{Owner, SocketFile};
 use strata_sys::socket;
 use strata_wire::roce::{Packet, icrc};
+use strata_wire::unix_ns;
 
 use self::memory::{Kept, Store};
 use self::preparing::Preparing;
@@ -46,7 +47,7 @@ use super::super::notices::collecting;
 use super::super::pushing::Pushing;
 use super::super::status::counted;
 use super::super::status_file::StatusFile;
-use super::super::store::{Locked, continued, unix_ns};
+use super::super::store::{Locked, continued};
 use super::event::{self, SLOT_LEN, Told};
 
 /// Runs of packets before connections are looked at again.
