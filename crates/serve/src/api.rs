@@ -1,6 +1,8 @@
 //! The paths of the API, as `openapi.yaml` describes them.
 
 mod change;
+#[cfg(test)]
+mod described;
 mod look;
 
 use std::net::SocketAddr;
@@ -21,6 +23,7 @@ use strata_wire::{clamped, unix_ns};
 use tokio::time::timeout;
 
 use crate::app::App;
+use crate::audit::AuditEvent;
 use crate::body::pushed;
 use crate::recorders::{self, Recorder};
 use crate::refused::Refused;
@@ -34,7 +37,7 @@ const BODY: Duration = Duration::from_secs(10);
 const TARGET_BYTES_MAX: usize = 16 << 10;
 
 type Shared = State<Arc<App>>;
-type Answer = Result<Json<Value>, Refused>;
+type Answer<T = Value> = Result<Json<T>, Refused>;
 
 /// Everything that is served.
 pub(crate) fn router(app: Arc<App>) -> Router {
@@ -197,8 +200,8 @@ async fn log_out(State(app): Shared, headers: HeaderMap) -> Response {
     (StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response()
 }
 
-async fn audit(State(app): Shared) -> Json<Value> {
-    Json(json!(app.audit.latest()))
+async fn audit(State(app): Shared) -> Json<Vec<AuditEvent>> {
+    Json(app.audit.latest())
 }
 
 async fn live(

@@ -241,7 +241,7 @@ impl Histogram {
 
     /// As `Series` in the API: a second.
     #[allow(clippy::cast_precision_loss, reason = "rates")]
-    pub(crate) fn json(&self, covered: &Value) -> Value {
+    pub(crate) fn json(&self, covered: &impl Serialize) -> Value {
         let step = self.step_ns.get() as f64 / SECOND_NS as f64;
         let times = (0..self.points).map(|at| seconds(self.span_of(at).start));
         let series = self.series.iter().map(|((class, granularity), points)| {
