@@ -19,7 +19,7 @@ mod tail;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use strata_role::sandbox::Reach;
 use strata_role::{FeedCounts, FeedSpec};
 use strata_stream::StreamName;

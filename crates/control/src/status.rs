@@ -170,11 +170,10 @@ pub struct FeatureDrift {
 }
 
 impl DriftStatus {
-    /// Features named.
-    const FEATURES: usize = 3;
-
-    pub(crate) fn of(report: &DriftReport) -> Self {
-        let features = report.features.iter().take(Self::FEATURES);
+    /// From a report, with this many features of those that differ most.
+    #[must_use]
+    pub fn of(report: &DriftReport, features: usize) -> Self {
+        let features = report.features.iter().take(features);
         Self {
             samples: report.samples,
             score_index: report.scores,

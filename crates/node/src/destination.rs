@@ -90,7 +90,7 @@ impl DestinationSpec {
     }
 
     /// Fails if this many workers cannot stay below the limit.
-    pub(crate) fn check_limit(&self, workers: u16) -> Result<()> {
+    pub(crate) fn check_limit(&self, workers: u16) -> strata_role::Result<()> {
         match (self, self.limit(workers)) {
             (Self::Log(log), Some(limit)) => limit.check(log.recorder.rotate_bytes, workers),
             _ => Ok(()),

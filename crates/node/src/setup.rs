@@ -194,11 +194,8 @@ impl Setup {
     pub(crate) fn live_filter(&self) -> Result<Option<Filter>> {
         let mut tests = self.spec.destination.own_traffic()?;
         tests.extend(self.exports.iter().flat_map(Exports::own_traffic));
-        without(
-            tests,
-            self.spec.filter.as_ref(),
-            self.spec.interface_names(),
-        )
+        let filter = self.spec.filter.as_ref();
+        Ok(without(tests, filter, self.spec.interface_names())?)
     }
 
     /// The full-capture triggers of each worker.

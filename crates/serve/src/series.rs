@@ -3,6 +3,7 @@
 use std::num::NonZeroU64;
 use std::ops::Range;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 use strata_query::FoundPacket;
 use strata_wire::{clamped, exact};

@@ -371,9 +371,8 @@ pub(crate) struct ReasonCost {
     first: String,
     /// The flow of its first packet.
     first_flow: String,
-    /// `id` of that flow, where it can be looked up.
-    #[schema(required)]
-    flow: Option<String>,
+    /// `id` of that flow.
+    flow: String,
     trees: Vec<WhyTree>,
     more_trees: usize,
 }

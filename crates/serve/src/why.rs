@@ -157,7 +157,7 @@ fn told(
                 .map(|one| condition(one, values, model.clock()));
             WhyTree {
                 tree,
-                share: share.into(),
+                share,
                 conditions: conditions.collect(),
             }
         });

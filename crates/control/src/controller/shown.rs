@@ -9,6 +9,9 @@ use crate::status::{
     classes, mirrored, of_logged, results,
 };
 
+/// Features named of those that differ most from training.
+const FEATURES: usize = 3;
+
 impl Controller {
     /// The mode in force; of several, their names with `+` between.
     #[must_use]
@@ -66,7 +69,7 @@ impl Controller {
                 .observed
                 .drift
                 .as_ref()
-                .map(|drift| DriftStatus::of(&drift.report)),
+                .map(|drift| DriftStatus::of(&drift.report, FEATURES)),
             shadow: counts.shadow.as_ref().map(|counts| ShadowStatus {
                 models: self.models(&inner),
                 ..ShadowStatus::of(counts, &self.model.class_names())

@@ -77,12 +77,11 @@ fn events(process: &ProcessStatus) -> Metric<u64> {
     )
 }
 
-/// What a translator has counted, of reports and of operations.
-fn of_run(run: &RunStatus) -> Vec<Metric<u64>> {
+/// What a translator has counted, of reports.
+fn of_reports(run: &RunStatus) -> Vec<Metric<u64>> {
     let totals = &run.totals;
     let frames = run.af_xdp.as_ref();
     let int = run.int.as_ref();
-    let postcarding = run.postcarding.as_ref();
     vec![
         Metric(
             "reports",
@@ -161,6 +160,14 @@ fn of_run(run: &RunStatus) -> Vec<Metric<u64>> {
             one(run.failed),
         ),
         events(&run.process),
+    ]
+}
+
+/// What a translator has counted, of operations.
+fn of_operations(run: &RunStatus) -> Vec<Metric<u64>> {
+    let int = run.int.as_ref();
+    let postcarding = run.postcarding.as_ref();
+    vec![
         Metric(
             "summed_packets",
             "Packets whose latencies were summed for queries known ahead",
@@ -343,7 +350,8 @@ impl Collector for Status {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
         let (counters, mut gauges) = match &self.0 {
             TelemetryStatus::Run(run) => {
-                let mut counters = of_run(run);
+                let mut counters = of_reports(run);
+                counters.extend(of_operations(run));
                 counters.extend(at_collectors(run));
                 (counters, gauges_of_run(run))
             }

@@ -9,6 +9,7 @@ use utoipa::OpenApi;
 use super::look::{PolicyCheck, VerifyEvent};
 use crate::audit::AuditEvent;
 use crate::filters::{Completions, FilterCheck};
+use crate::logs::LogSummary;
 use crate::refused::Refused;
 use crate::storage::{Reasons, Storage};
 
@@ -22,6 +23,7 @@ const MADE: &str =
     AuditEvent,
     Completions,
     FilterCheck,
+    LogSummary,
     PolicyCheck,
     Reasons,
     Refused,

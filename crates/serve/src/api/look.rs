@@ -11,7 +11,7 @@ use axum::extract::{Path, State};
 use axum::http::{Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 use strata_archive::{ArchiveError, Verified, verify_telling};
 use strata_control::api::Connection;
 use strata_query::{
@@ -26,6 +26,7 @@ use super::{Answer, Shared, body, query};
 use crate::body::{Sink, body as streamed_body};
 use crate::filters::{Completions, FilterCheck};
 use crate::found::{Covered, Totals};
+use crate::logs::{LogSummary, RecordingState, RecordingSummary};
 use crate::packet::{detail, look_up};
 use crate::packets;
 use crate::refused::Refused;
@@ -115,34 +116,38 @@ pub(super) async fn check_policy(State(app): Shared, given: Body) -> Answer<Poli
     }))
 }
 
-pub(super) async fn logs(State(app): Shared) -> Answer {
+pub(super) async fn logs(State(app): Shared) -> Answer<Vec<LogSummary>> {
     let shared = Arc::clone(&app);
     let all = app.work.short(move |stop| {
         let ids: Vec<String> = shared.logs.iter().map(|(id, _)| id).collect();
-        let all: Result<Vec<Value>, Refused> = ids
+        let all: Result<Vec<LogSummary>, Refused> = ids
             .iter()
             .map(|id| of_logs::summary(&shared.logs, id, stop))
             .collect();
         all
     });
-    Ok(Json(json!(all.await?)))
+    Ok(Json(all.await?))
 }
 
-pub(super) async fn models(State(app): Shared, Path(log): Path<String>) -> Answer {
+pub(super) async fn models(
+    State(app): Shared,
+    Path(log): Path<String>,
+) -> Answer<Vec<RecordingSummary>> {
     let shared = Arc::clone(&app);
     let all = app.work.short(move |_| {
         let opened = of_logs::open(&shared.logs, &log)?;
         let recordings = opened.recordings().iter();
         let recordings = recordings.map(|one| of_logs::recording(&shared.logs, &log, &opened, one));
-        let mut all: Vec<Value> = recordings.collect();
+        let mut all: Vec<RecordingSummary> = recordings.collect();
         // Whoever records makes the newest recording.
-        if let Some(newest) = all.last_mut().filter(|one| one["state"] == "recording") {
+        let newest = all.last_mut();
+        if let Some(newest) = newest.filter(|one| one.state == RecordingState::Recording) {
             let mut recorders = shared.recorders.iter();
-            newest["shadow"] = json!(recorders.find_map(|one| one.shadow(&log, &shared.logs)));
+            newest.shadow = recorders.find_map(|one| one.shadow(&log, &shared.logs));
         }
         Ok(all)
     });
-    Ok(Json(json!(all.await?)))
+    Ok(Json(all.await?))
 }
 
 pub(super) async fn series(State(app): Shared, Path(log): Path<String>, uri: Uri) -> Answer {

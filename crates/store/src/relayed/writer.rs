@@ -18,7 +18,7 @@ use crate::recorder::take_lock;
 use crate::relayed::resume::{Stored, StoredSince};
 use crate::writer::{
     CheckpointFile, Files, LogWriter, Next, OpenFile, PlacedAt, Presence, Rotation, Settled,
-    Written, now_ns,
+    Written,
 };
 
 /// The log that a relay writes: many recordings at a time.
