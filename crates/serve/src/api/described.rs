@@ -80,10 +80,11 @@ fn answers_are_described_as_they_are() {
     let path = workspace_root().join("crates/serve/openapi.yaml");
     let text = std::fs::read_to_string(&path).unwrap();
     let (written, found) = text.split_once(MADE).unwrap();
+    let (_, by_hand) = written.split_once("\n  schemas:\n").unwrap();
     let made = made();
     for line in made.lines() {
         let name = line.split_once(':').unwrap().0;
-        let twice = written
+        let twice = by_hand
             .lines()
             .any(|line| line.trim_end() == format!("{name}:"));
         assert!(!twice, "{name} is written by hand too");
