@@ -20,6 +20,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use strata_wire::unix_seconds;
 
 use crate::tls::{TlsError, private_key, problem, provider};
 
@@ -135,12 +136,16 @@ fn name(name: &str) -> DistinguishedName {
     all
 }
 
+fn now() -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(unix_seconds())
+}
+
 fn authority_params() -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = name("strata controller authority");
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    let now = SystemTime::now();
+    let now = now();
     params.not_before = (now - SLACK).into();
     params.not_after = (now + YEARS_20).into();
     params
@@ -195,10 +200,7 @@ impl Authority {
         if public_key.len() != POINT_BYTES || public_key[0] != UNCOMPRESSED {
             return Err(wrong("not an uncompressed point on P-256"));
         }
-        let now = SystemTime::now();
-        let seconds = now
-            .duration_since(UNIX_EPOCH)
-            .map_err(|_| wrong("the clock is before 1970"))?;
+        let (now, seconds) = (now(), unix_seconds());
         let mut params = CertificateParams::default();
         params.distinguished_name = name(agent);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
@@ -210,8 +212,8 @@ impl Authority {
         Ok(Issued {
             pem: made.pem(),
             fingerprint: fingerprint(made.der()),
-            until: seconds.as_secs() + AGENT_DAYS * DAY_SECONDS,
-            renew_at: seconds.as_secs() + RENEW_DAYS * DAY_SECONDS,
+            until: seconds + AGENT_DAYS * DAY_SECONDS,
+            renew_at: seconds + RENEW_DAYS * DAY_SECONDS,
         })
     }
 
@@ -228,7 +230,7 @@ impl Authority {
         params.distinguished_name = name(CONTROLLER);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        let now = SystemTime::now();
+        let now = now();
         params.not_before = (now - SLACK).into();
         params.not_after = (now + YEARS_20).into();
         let made = params

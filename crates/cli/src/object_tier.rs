@@ -4,13 +4,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
 use strata_archive::{Place, relocate_until};
 use strata_objects::ObjectDisk;
 use strata_store::{Disk, Log, RealDisk};
-use strata_wire::{grouped, human_bytes};
+use strata_wire::{grouped, human_bytes, unix_ns};
 use tracing::{error, info};
 
 use crate::output::{refuse, standard};
@@ -124,9 +123,7 @@ pub(crate) fn apply(
     always: bool,
     stop: &AtomicBool,
 ) -> Result<()> {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH)?;
-    let now_ns = u64::try_from(since.as_nanos())?;
-    let until_ns = now_ns.saturating_sub(age_ns);
+    let until_ns = unix_ns().saturating_sub(age_ns);
     let moved = relocate_until(disk, place, until_ns, stop, |_| ())?;
     if always || moved.parts > 0 {
         writeln!(

@@ -4,12 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use strata_archive::{PROTECTED, PruneOptions, Retention, prune_as, retention_class};
 use strata_store::{Disk, Log, RemovedBy};
-use strata_wire::{Printable, grouped, human_bytes};
+use strata_wire::{Printable, grouped, human_bytes, unix_ns};
 use tracing::{info, warn};
 
 use crate::object_tier;
@@ -150,9 +149,8 @@ pub(crate) fn apply(disk: &Arc<dyn Disk>, retention: &Retention, pruning: Prunin
         yes,
         always,
     } = pruning;
-    let since = SystemTime::now().duration_since(UNIX_EPOCH)?;
     let options = PruneOptions {
-        now_ns: u64::try_from(since.as_nanos())?,
+        now_ns: unix_ns(),
         dry_run,
         by,
         may_take_most: yes,

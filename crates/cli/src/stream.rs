@@ -18,9 +18,8 @@ mod tail;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use strata_role::sandbox::Reach;
 use strata_role::{FeedCounts, FeedSpec};
 use strata_stream::StreamName;
@@ -166,11 +165,4 @@ fn say_what_is_gone(stripes: &[String]) {
             "{stripe}: its records are missing while it is gone"
         ));
     }
-}
-
-/// ns since 1970.
-fn now_ns() -> Result<u64> {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let since = since.context("the clock is before 1970: set it")?;
-    u64::try_from(since.as_nanos()).context("the clock is after 2554: set it")
 }

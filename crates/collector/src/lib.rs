@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use rustix::thread::CapabilitySet;
@@ -35,6 +35,7 @@ use strata_role::{At as _, Notice, Result, RoleError, Tell};
 use strata_sandbox::{Owner, Role};
 use strata_sys::socket::{self, Received, Receiver};
 use strata_wire::pcapng::options;
+use strata_wire::{exact, unix_seconds};
 
 use choice::Choice;
 use senders::Senders;
@@ -357,13 +358,6 @@ impl Told {
     }
 }
 
-/// Seconds since 1970.
-fn now() -> u32 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let seconds = since.expect("the clock is after 1970").as_secs();
-    u32::try_from(seconds).expect("the clock is before 2106")
-}
-
 /// What becomes of datagrams.
 struct Intake<'a> {
     allowed: Vec<IpNet>,
@@ -436,7 +430,7 @@ impl Intake<'_> {
             }
             return;
         };
-        match opener.open(bytes, now()) {
+        match opener.open(bytes, exact(unix_seconds())) {
             Ok(datagram) => {
                 if self.datagram(sender, datagram).is_err() {
                     self.senders.counts.unreadable += 1;

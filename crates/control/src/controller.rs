@@ -23,7 +23,7 @@ pub use events::Event;
 use events::Events;
 pub use exports::ExportTimes;
 use inner::{Asked, Inner, Rate, Sampling, Ways};
-pub use observed::{CaptureWay, DriftWindow, Fast, Observed};
+pub use observed::{DriftWindow, Fast, NetworkObserved, Observed};
 pub use policies::MATCH_BYTES_MAX;
 pub use settings::Settings;
 

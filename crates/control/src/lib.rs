@@ -39,8 +39,8 @@ pub mod vectors;
 pub use tokio::sync::watch;
 
 pub use controller::{
-    CaptureWay, ControlError, Controller, DriftWindow, Event, ExportTimes, Fast, MATCH_BYTES_MAX,
-    MODE_PERIOD_MAX, Observed, Settings, WHY_BYTES_MAX,
+    ControlError, Controller, DriftWindow, Event, ExportTimes, Fast, MATCH_BYTES_MAX,
+    MODE_PERIOD_MAX, NetworkObserved, Observed, Settings, WHY_BYTES_MAX,
 };
 pub use request::{
     DetailRequest, ExportTimesRequest, InForce, ModeRequest, ModelRequest, PolicyAdded,

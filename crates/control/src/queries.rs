@@ -20,6 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use utoipa::ToSchema;
 
 use crate::request::QueryRequest;
+use crate::saved::now;
 use crate::vectors::{Attached, NotAttached, Subscriber, Subscribers, WhenFull};
 
 /// Queries at most.
@@ -351,7 +352,7 @@ impl Queries {
         let installed = Installed {
             name: name.clone(),
             text,
-            since: Timestamp::now(),
+            since: now(),
             query,
             lost_before: inner.lost,
         };

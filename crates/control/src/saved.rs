@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use strata_wire::Printable;
+use strata_wire::{Printable, unix_ns};
 
 use crate::config::PolicyConfig;
 
@@ -201,7 +201,7 @@ impl Saved {
             policy: policy.clone(),
             who: who.to_owned(),
             why: why.to_owned(),
-            at: Timestamp::now().to_string(),
+            at: now().to_string(),
         };
         self.number(id);
         self.known.insert(id, policy.clone());
@@ -281,6 +281,12 @@ impl Saved {
         self.is_stale = false;
         Ok(())
     }
+}
+
+/// Now, as it is kept and shown.
+pub(crate) fn now() -> Timestamp {
+    let now = Timestamp::from_nanosecond(unix_ns().into());
+    now.expect("64 bits of ns end before the year 9999")
 }
 
 #[cfg(test)]

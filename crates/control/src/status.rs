@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use strata_classify::{DRIFTED, DriftReport, UNCLASSIFIED};
 use strata_policy::{ClassKept, DetailCounts, ShadowClass, ShadowCounts};
+use strata_sketch::Pressure;
 use strata_wire::{Counters, DropReason, Ledger};
 use utoipa::ToSchema;
 
@@ -169,11 +170,10 @@ pub struct FeatureDrift {
 }
 
 impl DriftStatus {
-    /// Features named.
-    const FEATURES: usize = 3;
-
-    pub(crate) fn of(report: &DriftReport) -> Self {
-        let features = report.features.iter().take(Self::FEATURES);
+    /// From a report, with this many features of those that differ most.
+    #[must_use]
+    pub fn of(report: &DriftReport, features: usize) -> Self {
+        let features = report.features.iter().take(features);
         Self {
             samples: report.samples,
             score_index: report.scores,
@@ -299,16 +299,11 @@ impl ShadowStatus {
 }
 
 fn shadowed(counts: &ShadowClass) -> Vec<PacketStatus> {
-    vec![
-        ended("compared", "", counts.compared),
-        ended("of_shadow", "", counts.of_shadow),
-        ended("more", "", counts.more),
-        ended("less", "", counts.less),
-    ]
+    kinds(counts.by_name())
 }
 
 /// An interface.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct InterfaceStatus {
     /// Its name.
     pub name: String,
@@ -347,6 +342,17 @@ pub struct FlowTableStatus {
     pub packets_without_entry: u64,
     /// How often a table was to grow, but the system had no memory for it.
     pub growths_refused: u64,
+}
+
+impl From<&Pressure> for FlowTableStatus {
+    fn from(pressure: &Pressure) -> Self {
+        Self {
+            bytes: pressure.bytes(),
+            packets: pressure.packets,
+            packets_without_entry: pressure.without_bucket,
+            growths_refused: pressure.growths_refused,
+        }
+    }
 }
 
 /// A CPU that receives packets, over the last second: the kernel's work, before packets reach
@@ -468,29 +474,22 @@ fn class_name(names: &[String], class: usize) -> String {
 
 /// Details of logged packets, from the counters.
 pub(crate) fn of_logged(ledger: &Ledger) -> Vec<PacketStatus> {
-    vec![
-        ended("wanted_but_cut", "", ledger.wanted_but_cut),
-        ended("promoted", "", ledger.promoted),
-        ended("header_fallback", "", ledger.header_fallback),
-    ]
+    kinds(ledger.of_logged())
 }
 
 /// What became of payload under a budget of detail.
 pub(crate) fn detailed(counts: &DetailCounts) -> Vec<PacketStatus> {
-    vec![
-        ended("offered", "", counts.offered),
-        ended("given", "", counts.given),
-        ended("over_budget", "", counts.over_budget),
-        ended("outside", "", counts.outside),
-    ]
+    kinds(counts.by_name())
 }
 
 /// What became of mirrored copies.
 pub(crate) fn mirrored(ledger: &Ledger) -> Vec<PacketStatus> {
-    vec![
-        ended("sent", "", ledger.mirrored),
-        ended("lost", "", ledger.mirror_lost),
-    ]
+    kinds([("sent", ledger.mirrored), ("lost", ledger.mirror_lost)])
+}
+
+fn kinds(named: impl IntoIterator<Item = (&'static str, Counters)>) -> Vec<PacketStatus> {
+    let status = |(name, counters)| ended(name, "", counters);
+    named.into_iter().map(status).collect()
 }
 
 fn ended(result: &str, reason: &str, counters: Counters) -> PacketStatus {

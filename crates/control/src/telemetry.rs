@@ -4,6 +4,7 @@
 //! lost for this subscriber alone, who is told how much.
 
 pub mod metrics;
+pub mod status;
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use hyper::body::{Body, Bytes, Frame};
 use serde::{Deserialize, Serialize};
+use status::{TelemetryEntry, TelemetryStatus};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{self, Receiver, Sender};
@@ -184,14 +186,14 @@ pub trait TelemetryQueries: Send + Sync + 'static {
     /// # Errors
     ///
     /// If there is no such list.
-    fn list(&self, name: &str, last: usize) -> Result<Vec<serde_json::Value>, TelemetryRefused>;
+    fn list(&self, name: &str, last: usize) -> Result<Vec<TelemetryEntry>, TelemetryRefused>;
 
     /// What the collector has counted until a second ago.
     ///
     /// # Errors
     ///
     /// If it cannot be read.
-    fn status(&self) -> Result<serde_json::Value, TelemetryRefused>;
+    fn status(&self) -> Result<TelemetryStatus, TelemetryRefused>;
 }
 
 /// Why nobody else can subscribe.

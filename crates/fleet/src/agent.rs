@@ -24,7 +24,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use rustix::thread::CapabilitySet;
 use strata_agent::{Assignment, DocumentFile, Follower, Local, Registry, Report, Step};
@@ -33,7 +33,7 @@ use strata_control::agent_client::Interrupt;
 use strata_role::sandbox::{confine_starter, make_private_files, unconfined};
 use strata_role::{At as _, Notice, Result, RoleError, Tell, Waker, warn_if_shared};
 use strata_sandbox::{make_secret_dir, runtime_dir};
-use strata_wire::exact;
+use strata_wire::{exact, unix_ns};
 
 use child::{Child, NEVER, Recorder};
 use files::State;
@@ -123,12 +123,6 @@ impl Desk {
     fn lock(&self) -> MutexGuard<'_, Shared> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn now_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let ns = since.expect("the clock is after 1970").as_nanos();
-    u64::try_from(ns).expect("the clock is before 2554")
 }
 
 /// The same for a file of policies as a controller does.
@@ -381,7 +375,7 @@ impl Agent {
     }
 
     fn report(&self) -> Report {
-        self.follower.report(now_ns(), env!("CARGO_PKG_VERSION"))
+        self.follower.report(unix_ns(), env!("CARGO_PKG_VERSION"))
     }
 
     /// Does what there is to do.
@@ -477,14 +471,14 @@ impl Agent {
     fn hand_over(&self, old: &Child, new: &Child) -> Result<Duration> {
         let mut ahead = HANDOVER;
         loop {
-            let at = now_ns() + exact::<u64>(ahead.as_nanos());
+            let at = unix_ns() + exact::<u64>(ahead.as_nanos());
             let mut told = new.between(Some(at), None);
             if told.is_ok() {
                 told = old.between(None, Some(at));
                 if told.is_err() {
                     // Unless it is later than that, it has exported nothing yet.
                     new.between(Some(NEVER), None)?;
-                    if now_ns() >= at {
+                    if unix_ns() >= at {
                         let what = "this host was too busy to hand over in time: packets of some seconds \
                                     may be exported twice";
                         (self.tell)(&Notice::warning(what));

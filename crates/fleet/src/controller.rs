@@ -15,7 +15,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::thread::CapabilitySet;
 use strata_agent::{
@@ -32,6 +31,7 @@ use strata_control::watch;
 use strata_role::sandbox::{Reach, give_up, make_private_files, unconfined};
 use strata_role::{At as _, Notice, Result, RoleError, Tell, Waker, require, warn_if_shared};
 use strata_sandbox::{Owner, SocketFile, make_secret_dir, read_secret};
+use strata_wire::{unix_ns, unix_seconds};
 
 use store::Store;
 
@@ -70,14 +70,6 @@ struct Service {
     failed: Mutex<Option<String>>,
     /// Lets the main thread see that.
     waker: Waker,
-}
-
-/// Seconds and nanoseconds since 1970.
-fn now() -> (u64, u64) {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let since = since.expect("the clock is after 1970");
-    let ns = u64::try_from(since.as_nanos()).expect("the clock is before 2554");
-    (since.as_secs(), ns)
 }
 
 fn refused(error: &RegistryError) -> AgentsRefused {
@@ -160,7 +152,7 @@ impl AgentsService for Service {
             let what = "this token is not that of the controller's enrol.token";
             return Err(AgentsRefused::Stranger(what.to_owned()));
         }
-        let (seconds, _) = now();
+        let seconds = unix_seconds();
         let may = self.registry().may_enrol(&request.name, seconds);
         may.map_err(|error| refused(&error))?;
         let issued = self.issue(&request.name, &request.public_key)?;
@@ -202,7 +194,7 @@ impl AgentsService for Service {
         shown: &Fingerprint,
         report: Report,
     ) -> std::result::Result<Option<Assignment>, AgentsRefused> {
-        let (_, ns) = now();
+        let ns = unix_ns();
         self.change(|registry| registry.report(shown, report, ns))
     }
 
@@ -218,11 +210,11 @@ impl AgentsService for Service {
     }
 
     fn agents(&self) -> Vec<AgentStatus> {
-        self.registry().agents(now().1)
+        self.registry().agents(unix_ns())
     }
 
     fn rollout(&self) -> Rollout {
-        self.registry().rollout(now().1)
+        self.registry().rollout(unix_ns())
     }
 
     fn apply(
@@ -236,13 +228,13 @@ impl AgentsService for Service {
                 .map(|(_, applied)| applied)
                 .map_err(|error| refused(&error));
         }
-        let applied = self.change(|registry| registry.apply(files, now().0))?;
+        let applied = self.change(|registry| registry.apply(files, unix_seconds()))?;
         self.tell_agents();
         Ok(applied)
     }
 
     fn undo(&self) -> std::result::Result<Applied, AgentsRefused> {
-        let applied = self.change(|registry| registry.undo(now().0))?;
+        let applied = self.change(|registry| registry.undo(unix_seconds()))?;
         self.tell_agents();
         Ok(applied)
     }

@@ -13,14 +13,14 @@ use strata_control::config::{Config, ExportPlan, OnDrift};
 use strata_control::{Controller, Settings, client};
 use strata_exporter::Channel;
 use strata_policy::{DetailBudget, Mode, ModeConfig};
-use strata_role::Tell;
 use strata_role::sandbox::Reach;
+use strata_role::{RoleError, Tell, require};
 use strata_rules::{Action, Policy};
 use strata_sandbox::{Owner, SocketFile};
 use strata_wire::Keep;
 use strata_wire::tunnel::Tunnels;
 
-use crate::error::{At as _, NodeError, Result, require};
+use crate::error::{At as _, Result};
 use crate::lag::LAG_MAX;
 use crate::notice::RecordNotice;
 use crate::spec::{DetailSpec, RecordSpec, SteeringSpec};
@@ -107,7 +107,7 @@ impl Configuration {
         let mut named = spec.tunnel_ports.iter();
         let tunnels = named.try_fold(file.tunnels(path)?, |table, text| {
             let added = table.and_text(text);
-            added.map_err(|error| NodeError::Refused(format!("--tunnel-port: {error}")))
+            added.map_err(|error| RoleError::Refused(format!("--tunnel-port: {error}")))
         });
         Ok(Self {
             tunnels: tunnels?,

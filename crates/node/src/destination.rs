@@ -11,15 +11,14 @@ use rustix::thread::CapabilitySet;
 use strata_blocks::{BlockSink, Incoming, Written, block_channel, link_channel};
 use strata_control::Controller;
 use strata_control::elastic::Degradation;
-use strata_policy::DetailCounts;
+use strata_policy::WorkerCounts;
 use strata_relay::{Link, LinkOptions, LinkReport, OnNews, OnShortage, Transport};
-use strata_role::{Notice, Tell};
+use strata_role::{Notice, RoleError, Tell};
 use strata_sandbox::{Owner, Role, User};
-use strata_sketch::Pressure;
 use strata_store::{About, DetailKept, DiskChoice, FlowTable, Recorder, RecorderOptions, WhenFull};
-use strata_wire::{Ledger, Printable};
+use strata_wire::Printable;
 
-use crate::error::{At as _, NodeError, Result};
+use crate::error::{At as _, Result};
 use crate::log_dir::log_directory;
 use crate::notice::RecordNotice;
 use crate::reclaim::Limit;
@@ -91,7 +90,7 @@ impl DestinationSpec {
     }
 
     /// Fails if this many workers cannot stay below the limit.
-    pub(crate) fn check_limit(&self, workers: u16) -> Result<()> {
+    pub(crate) fn check_limit(&self, workers: u16) -> strata_role::Result<()> {
         match (self, self.limit(workers)) {
             (Self::Log(log), Some(limit)) => limit.check(log.recorder.rotate_bytes, workers),
             _ => Ok(()),
@@ -210,7 +209,7 @@ fn nowhere() -> Result<BlockSink> {
         }
     };
     let thread = thread::Builder::new().name("strata-nowhere".into());
-    thread.spawn(empty).map_err(NodeError::Thread)?;
+    thread.spawn(empty).map_err(RoleError::Thread)?;
     Ok(sink)
 }
 
@@ -277,19 +276,21 @@ impl Recording {
     /// Ends it: everything is on disk, and the counters are closed.
     pub(crate) fn finish(
         self,
-        (ledger, pressure, detail): (&Ledger, &Pressure, Option<DetailCounts>),
+        counts: &WorkerCounts,
         warnings: Vec<String>,
         tell: &Tell,
     ) -> Result<Closed> {
         match self {
             Self::Log { dir, mut recorder } => {
                 let recording = recorder.id();
-                recorder.describe_flow_table(FlowTable {
-                    bytes: pressure.bytes(),
-                    packets: pressure.packets,
-                    without_entry: pressure.without_bucket,
-                });
-                if let Some(detail) = detail {
+                if let Some(pressure) = &counts.pressure {
+                    recorder.describe_flow_table(FlowTable {
+                        bytes: pressure.bytes(),
+                        packets: pressure.packets,
+                        without_entry: pressure.without_bucket,
+                    });
+                }
+                if let Some(detail) = &counts.detail {
                     recorder.describe_detail(DetailKept {
                         offered_packets: detail.offered.packets,
                         offered_bytes: detail.offered.bytes,
@@ -301,7 +302,7 @@ impl Recording {
                         outside_bytes: detail.outside.bytes,
                     });
                 }
-                recorder.finish(ledger, warnings)?;
+                recorder.finish(&counts.ledger, warnings)?;
                 Ok(Closed::Log { dir, recording })
             }
             Self::Relay { relay, mut links } => {
@@ -311,7 +312,7 @@ impl Recording {
                     .into_iter()
                     .map(|link| link.finish(None, Vec::new()))
                     .collect();
-                reports.push(last.finish(Some(ledger), warnings));
+                reports.push(last.finish(Some(&counts.ledger), warnings));
                 for problem in reports.iter().flat_map(|report| &report.problems) {
                     tell(&Notice::warning(problem.clone()));
                 }
@@ -352,7 +353,7 @@ impl Closed {
         match reports.iter().find_map(|report| report.failure.as_ref()) {
             Some(failure) => {
                 let failure = Printable(failure);
-                Err(NodeError::Refused(format!("{relay}: {failure}")))
+                Err(RoleError::Refused(format!("{relay}: {failure}")).into())
             }
             None => Ok(()),
         }

@@ -1,4 +1,4 @@
-//! Why a role could not start, or failed.
+//! Why a recording or a relay could not start, or failed.
 
 use std::fmt::Display;
 use std::io;
@@ -19,21 +19,11 @@ use strata_sandbox::{OwnerError, PrivilegeError, SocketError};
 use strata_store::StoreError;
 use strata_wire::Imbalance;
 
-/// Why a role could not start, or failed.
+/// Why a recording or a relay could not start, or failed: what only they can say, and what can go wrong with
+/// any role. An error that has the name of an option, file or address is the latter, and holds the former.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum NodeError {
-    /// The option, file or address at fault; the source says what is wrong with it.
-    #[error("{what}")]
-    At {
-        /// Its name.
-        what: String,
-        /// What is wrong.
-        source: Box<Self>,
-    },
-    /// The spec asks for what cannot be done. The text says what to do instead.
-    #[error("{0}")]
-    Refused(String),
+pub enum RecordError {
     /// A configuration file is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -79,39 +69,34 @@ pub enum NodeError {
     /// What can go wrong with any role.
     #[error(transparent)]
     Role(#[from] RoleError),
-    /// A file or an address cannot be used.
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    /// A thread cannot be started.
-    #[error("cannot start a thread")]
-    Thread(#[source] io::Error),
-    /// A thread panicked: a fault of Strata's own.
-    #[error("{0}")]
-    Panicked(&'static str),
     /// The counters contradict each other: a fault of Strata's own.
     #[error(transparent)]
     Ledger(#[from] Imbalance),
 }
 
-impl From<PrivilegeError> for NodeError {
-    fn from(error: PrivilegeError) -> Self {
-        Self::Role(error.into())
+impl From<RecordError> for RoleError {
+    fn from(error: RecordError) -> Self {
+        match error {
+            RecordError::Role(error) => error,
+            own => Self::own(own),
+        }
     }
 }
 
-impl From<OwnerError> for NodeError {
-    fn from(error: OwnerError) -> Self {
-        Self::Role(error.into())
-    }
+/// What goes wrong with any role, by what it goes wrong with.
+macro_rules! of_any_role {
+    ($($error:ty),*) => {$(
+        impl From<$error> for RecordError {
+            fn from(error: $error) -> Self {
+                Self::Role(error.into())
+            }
+        }
+    )*};
 }
 
-impl From<SocketError> for NodeError {
-    fn from(error: SocketError) -> Self {
-        Self::Role(error.into())
-    }
-}
+of_any_role!(io::Error, PrivilegeError, OwnerError, SocketError);
 
-impl From<RunError> for NodeError {
+impl From<RunError> for RecordError {
     fn from(error: RunError) -> Self {
         match error {
             RunError::Capture(error) => Self::Input(error),
@@ -120,9 +105,9 @@ impl From<RunError> for NodeError {
     }
 }
 
-pub(crate) type Result<T, E = NodeError> = std::result::Result<T, E>;
+pub(crate) type Result<T, E = RecordError> = std::result::Result<T, E>;
 
-impl NodeError {
+impl RecordError {
     /// The error and its causes in one line, each stated once.
     #[must_use]
     pub fn chain(&self) -> String {
@@ -132,10 +117,8 @@ impl NodeError {
     /// Whether the system denied access.
     pub(crate) fn is_denied(&self) -> bool {
         match self {
-            Self::At { source, .. } => source.is_denied(),
             Self::Role(error) => error.is_denied(),
-            Self::Io(error) => error.kind() == io::ErrorKind::PermissionDenied,
-            other => cause_is_denied(other),
+            own => cause_is_denied(own),
         }
     }
 }
@@ -149,23 +132,13 @@ pub(crate) trait At<T> {
     fn at_with<D: Display>(self, what: impl FnOnce() -> D) -> Result<T>;
 }
 
-impl<T, E: Into<NodeError>> At<T> for std::result::Result<T, E> {
+impl<T, E: Into<RecordError>> At<T> for std::result::Result<T, E> {
     fn at(self, what: impl Display) -> Result<T> {
         self.at_with(|| what)
     }
 
     fn at_with<D: Display>(self, what: impl FnOnce() -> D) -> Result<T> {
-        self.map_err(|error| NodeError::At {
-            what: what().to_string(),
-            source: Box::new(error.into()),
-        })
-    }
-}
-
-/// Refuses unless a condition holds.
-pub(crate) fn require(holds: bool, problem: impl FnOnce() -> String) -> Result<()> {
-    match holds {
-        true => Ok(()),
-        false => Err(NodeError::Refused(problem())),
+        let known = self.map_err(|error| RoleError::from(error.into()));
+        Ok(strata_role::At::at_with(known, what)?)
     }
 }

@@ -11,10 +11,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use strata_pipeline::{Alerts, TriggerOptions, eve_alert};
-use strata_role::Tell;
+use strata_role::{RoleError, Tell};
 use strata_sandbox::{Owner, Role, SocketFile};
 
-use crate::error::{At as _, NodeError, Result};
+use crate::error::{At as _, Result};
 use crate::notice::{EveCounts, RecordNotice};
 use crate::spec::TriggerSpec;
 
@@ -34,7 +34,7 @@ impl TriggerSpec {
     /// The trigger options of each worker.
     pub(crate) fn options(&self, workers: u16, alerts: &Arc<Alerts>) -> Result<TriggerOptions> {
         let look_back = usize::try_from(self.look_back_bytes).map_err(|_| {
-            NodeError::Refused(String::from(
+            RoleError::Refused(String::from(
                 "--look-back: more memory than this machine addresses",
             ))
         })?;
@@ -100,7 +100,7 @@ impl EveSource {
         let thread = thread::Builder::new().name("strata-eve".into()).spawn(work);
         Ok(EveReader {
             stop,
-            thread: Some(thread.map_err(NodeError::Thread)?),
+            thread: Some(thread.map_err(RoleError::Thread)?),
         })
     }
 }

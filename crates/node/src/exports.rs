@@ -24,10 +24,10 @@ use rustix::system::uname;
 use strata_control::Controller;
 use strata_control::config::ExportPlan;
 use strata_exporter::Channel;
-use strata_role::Tell;
+use strata_role::{RoleError, Tell};
 use strata_sandbox::Role;
 
-use crate::error::{NodeError, Result};
+use crate::error::Result;
 use crate::notice::RecordNotice;
 use own::{Own, OwnTraffic};
 pub(crate) use queue::ExportQueue;
@@ -73,10 +73,11 @@ impl Exports {
         let has_keys = plan.is_some_and(|plan| plan.keys.is_some());
         match has_keys == self.plan.keys.is_some() {
             true => Ok(()),
-            false => Err(NodeError::Refused(String::from(
+            false => Err(RoleError::Refused(String::from(
                 "export.key_file: whether exports are encrypted is decided at the start of a \
                  recording: start it anew",
-            ))),
+            ))
+            .into()),
         }
     }
 
@@ -146,7 +147,7 @@ impl Exports {
         let thread = thread::Builder::new()
             .name("strata-export".into())
             .spawn(work)
-            .map_err(NodeError::Thread)?;
+            .map_err(RoleError::Thread)?;
         let thread = Some(thread);
         let end = Some(end);
         Ok((Exporting { end, thread }, queues))

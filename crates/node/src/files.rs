@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use strata_capture::{Input, InputOptions, Next};
 use strata_pipeline::{Worker, run as run_worker};
-use strata_role::Handle;
+use strata_role::{Handle, require};
 
-use crate::error::{NodeError, Result, require};
+use crate::error::{RecordError, Result};
 use crate::log_dir::NewDirectory;
 use crate::memory;
-use crate::observer::{Observation, Observer, Ticker, flow_table};
+use crate::observer::{Observation, Observer, Ticker};
 use crate::outcome::{RecordOutcome, WorkerOutcome, finish};
 use crate::recorded;
 use crate::setup::{Setup, Started};
@@ -53,7 +53,7 @@ pub(crate) fn start(
         let _ticker = ticker;
         let ended = record(&shared, &paths, &observed, is_steered);
         if let (Some(new), Err(error)) = (&new, &ended)
-            && matches!(error, NodeError::FilterFitsNowhere(_))
+            && matches!(error, RecordError::FilterFitsNowhere(_))
         {
             new.take_back();
         }
@@ -92,12 +92,8 @@ fn record(
         }
         let drift = worker.classifier().drift().filter(|_| is_due);
         observer.note(Observation {
+            counts: worker.counts(),
             drift: drift.cloned(),
-            ledger: worker.ledger(),
-            kept: worker.kept(),
-            detail: worker.detail(),
-            shadow: worker.shadow(),
-            flow_table: Some(flow_table(&worker.pressure())),
             ..Observation::default()
         });
     };
@@ -145,7 +141,7 @@ fn record(
     if pressure.growths_refused > 0 {
         warnings.push(memory::refused(&pressure));
     }
-    let outcome = WorkerOutcome::of(&worker, ran.map_err(NodeError::from));
+    let outcome = WorkerOutcome::of(&worker, ran.map_err(RecordError::from));
     drop(reports);
     drop(worker);
     drop(exporting);

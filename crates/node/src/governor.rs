@@ -1,13 +1,13 @@
 //! Keeps the CPU budget of a live recording.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use strata_capture::live::{CUT_BYTES_MIN, Contention, ContentionReading, FlowSampler};
 use strata_control::contention::{Cores, GivenWay};
 use strata_control::cpu::{CpuState, adjust};
 use strata_control::{Controller, CpuStatus, ShortStatus};
-use strata_wire::{FlowShare, exact};
+use strata_wire::{FlowShare, unix_ns};
 
 /// How often CPU use is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -77,9 +77,7 @@ impl Governor {
         let share = FlowShare::of(self.state.ratio);
         if share != before {
             // The kernel's clock begins in 1970 and ends in 2262.
-            let since = SystemTime::now().duration_since(UNIX_EPOCH);
-            let since = since.expect("the clock is after 1970");
-            sampler.set(share, exact::<u64>(since.as_nanos()));
+            sampler.set(share, unix_ns());
         }
         let status = budget.map(|budget| CpuStatus {
             budget,

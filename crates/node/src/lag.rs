@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use strata_archive::uncompacted;
 use strata_control::{CompactionStatus, Controller};
@@ -102,7 +102,7 @@ fn lag_of(dir: &Path) -> Option<CompactionStatus> {
 fn oldest(dir: &Path, names: &[String]) -> Option<Duration> {
     let ages = names.iter().filter_map(|name| {
         let written = fs::metadata(dir.join(name)).ok()?.modified().ok()?;
-        SystemTime::now().duration_since(written).ok()
+        written.elapsed().ok()
     });
     ages.max()
 }

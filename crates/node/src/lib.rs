@@ -58,7 +58,7 @@ mod vectors;
 mod watchdog;
 
 pub use destination::Closed;
-pub use error::NodeError;
+pub use error::RecordError;
 pub use log_dir::log_directory;
 pub use memory::{machine_bytes, room_for};
 pub use notice::EveCounts;

@@ -14,9 +14,9 @@ use sd_notify::NotifyState;
 use strata_capture::live::{
     DropCounts, Drops, Exclusive, Live, LiveOptions, ReceiveCpu, ReceiveCpus, SocketOpener, Way,
 };
-use strata_control::ReceiveStatus;
 use strata_control::alerts::AlertSender;
 use strata_control::api::Server;
+use strata_control::{NetworkObserved, ReceiveStatus};
 use strata_filter::Filter;
 use strata_role::sandbox::give_up;
 use strata_role::{Handle, Notice};
@@ -32,7 +32,7 @@ use crate::lag::CompactionLag;
 use crate::log_dir::{NewDirectory, log_directory};
 use crate::memory;
 use crate::notice::RecordNotice;
-use crate::observer::{Observation, Observer, flow_table};
+use crate::observer::{Observation, Observer};
 use crate::outcome::{RecordOutcome, finish};
 use crate::reclaim::Reclaim;
 use crate::recorded;
@@ -368,20 +368,21 @@ impl Supervisor {
             self.drops = DropCounts::now(names).since(&self.before);
         }
         let rings = worker::rings(&self.running);
-        let pressure = worker::pressure(&self.running);
-        if pressure.growths_refused > 0 && !self.told_refused {
+        let noted = worker::noted(&self.running, &mut self.drift_seen);
+        if let Some(pressure) = &noted.counts.pressure
+            && pressure.growths_refused > 0
+            && !self.told_refused
+        {
             self.told_refused = true;
-            self.setup.controller.report(memory::refused(&pressure));
+            self.setup.controller.report(memory::refused(pressure));
         }
         self.observer.note(Observation {
-            flow_table: Some(flow_table(&pressure)),
-            lost: lost::lost(&rings, &self.drops, &self.setup.controller.mode()),
-            receive: self.receive.clone(),
-            rings: rings
-                .into_iter()
-                .map(|(name, ring)| (name, ring.received, ring.dropped))
-                .collect(),
-            ..worker::noted(&self.running, &mut self.drift_seen)
+            network: NetworkObserved {
+                interfaces: worker::interfaces(&self.running, &rings),
+                lost: lost::lost(&rings, &self.drops, &self.setup.controller.mode()),
+                receive: self.receive.clone(),
+            },
+            ..noted
         });
         let observed = self.observer.take();
         self.setup.controller.tick(Instant::now(), observed);

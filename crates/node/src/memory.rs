@@ -9,12 +9,13 @@ use std::thread;
 use rustix::system::sysinfo;
 use strata_classify::Model;
 use strata_pipeline::Prepares;
+use strata_role::{RoleError, require};
 use strata_sandbox::Role;
 use strata_sketch::{Preparation, Pressure, Sketch, TableSize};
 use strata_wire::human_bytes;
 
 use crate::cpus;
-use crate::error::{At as _, NodeError, Result, require};
+use crate::error::{At as _, Result};
 
 /// Tables of flows take at most this part of the memory, unless a limit is given.
 const PART: u64 = 16;
@@ -42,7 +43,7 @@ pub fn machine_bytes() -> u64 {
 /// # Errors
 ///
 /// With the number of bytes, and for what they are.
-pub fn room_for(bytes: u64, what: &str) -> Result<()> {
+pub fn room_for(bytes: u64, what: &str) -> strata_role::Result<()> {
     let mut probe: Vec<u8> = Vec::new();
     let len = usize::try_from(bytes).ok();
     let reserved = len.and_then(|len| probe.try_reserve_exact(len).ok());
@@ -128,7 +129,7 @@ pub(crate) fn present(
             .collect();
         let joined = threads.into_iter().map(|thread| {
             let made = thread.join();
-            made.map_err(|_| NodeError::Panicked("a table of flows could not be made"))?
+            made.map_err(|_| RoleError::Panicked("a table of flows could not be made"))?
         });
         joined.collect()
     })
@@ -160,7 +161,7 @@ impl Memory {
             }
         };
         let thread = thread::Builder::new().name("strata-memory".into());
-        thread.spawn(work).map_err(NodeError::Thread)?;
+        thread.spawn(work).map_err(RoleError::Thread)?;
         Ok(Self(sender))
     }
 }

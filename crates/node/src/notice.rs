@@ -11,7 +11,7 @@ use strata_role::{Level, Notice};
 use strata_store::DiskReport;
 use strata_wire::{Printable, grouped};
 
-use crate::error::NodeError;
+use crate::error::RecordError;
 use crate::journal;
 
 /// Something that the user of a recording is told. Displayed as a sentence, in which parts that may come from
@@ -29,7 +29,7 @@ pub(crate) enum RecordNotice {
     /// Whether they are was to be decided: how this interface is captured, and why.
     Decided(Way),
     /// No process can reopen interfaces that come back.
-    NotReopened(NodeError),
+    NotReopened(RecordError),
     /// Why the kernel does not evaluate the filter.
     FilterAfterCopy(String),
     /// Why each interface has a ring of its own, though many should share one.

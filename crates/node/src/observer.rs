@@ -8,16 +8,13 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::statvfs;
 use strata_classify::Drift;
-use strata_control::{
-    CaptureWay, Controller, FlowTableStatus, LostStatus, Observed, ReceiveStatus,
-};
-use strata_policy::{ClassKept, DetailCounts, ShadowCounts};
-use strata_role::Tell;
-use strata_sketch::Pressure;
-use strata_wire::Ledger;
+use strata_control::{Controller, NetworkObserved, Observed};
+use strata_policy::WorkerCounts;
+use strata_role::{RoleError, Tell};
+use strata_wire::{Ledger, largest, summed};
 
 use crate::drift::DriftWatch;
-use crate::error::{NodeError, Result};
+use crate::error::Result;
 use crate::notice::RecordNotice;
 use crate::spec::DestinationSpec;
 
@@ -33,50 +30,42 @@ pub(crate) struct Observer {
     latest: Mutex<Latest>,
 }
 
-/// The workers' reports, combined per input.
+/// The workers' reports, combined per input, and what is known of the host.
 #[derive(Default)]
 pub(crate) struct Observation {
-    pub(crate) ledger: Ledger,
-    /// How much of each class was kept.
-    pub(crate) kept: Vec<ClassKept>,
-    /// What became of payload under the budget of detail, if there is or was one.
-    pub(crate) detail: Option<DetailCounts>,
-    /// What a shadow model would have kept differently, if there is one.
-    pub(crate) shadow: Option<ShadowCounts>,
+    /// What all workers have counted.
+    pub(crate) counts: WorkerCounts,
+    /// How busy they are; `None` for files.
+    pub(crate) load: Option<Load>,
     /// What is known about the traffic's distributions, if it was reported again.
     pub(crate) drift: Option<Drift>,
-    /// The tables of flows; `None` before they were first reported.
-    pub(crate) flow_table: Option<FlowTableStatus>,
-    /// Interfaces: name, packets received and dropped so far.
-    pub(crate) rings: Vec<(String, u64, u64)>,
-    /// How they are captured.
-    pub(crate) ways: Vec<CaptureWay>,
-    /// What was lost before it reached Strata.
-    pub(crate) lost: Vec<LostStatus>,
-    /// The CPUs that receive packets.
-    pub(crate) receive: Vec<ReceiveStatus>,
-    /// CPU time of the busiest worker so far.
-    pub(crate) cpu: Option<Duration>,
-    /// How long the busiest disk could not have taken more blocks, in total.
-    pub(crate) disk_busy: Option<Duration>,
-    /// Share of the fullest ring that waits for its worker.
-    pub(crate) ring_fill: Option<f64>,
-    /// RDMA packets sent and resent in total.
-    pub(crate) rdma: (u64, u64),
-    /// The longest time that a packet recently waited in a ring.
-    pub(crate) ring_wait: Option<Duration>,
-    /// When workers reported this.
-    pub(crate) taken: Option<Instant>,
+    /// Where packets come from.
+    pub(crate) network: NetworkObserved,
 }
 
-/// The tables of flows, as the status shows them.
-pub(crate) fn flow_table(pressure: &Pressure) -> FlowTableStatus {
-    FlowTableStatus {
-        bytes: pressure.bytes(),
-        packets: pressure.packets,
-        packets_without_entry: pressure.without_bucket,
-        growths_refused: pressure.growths_refused,
+summed! {
+    /// How busy a worker is, or the busiest of several.
+    #[derive(Clone, Debug, Default)]
+    pub(crate) struct Load {
+        /// CPU time of its thread so far.
+        pub(crate) cpu: Duration = largest,
+        /// How long its disk could not have taken more blocks, in total.
+        pub(crate) disk_busy: Duration = largest,
+        /// Share of the fullest ring that waits for its worker.
+        pub(crate) ring_fill: Option<f64> = largest,
+        /// RDMA packets sent in total.
+        pub(crate) rdma_sent: u64,
+        /// And of these, those that were sent again.
+        pub(crate) rdma_again: u64,
+        /// The longest time that a packet recently waited in a ring.
+        pub(crate) ring_wait: Option<Duration> = largest,
+        /// When this was measured: as old as the oldest report.
+        pub(crate) taken: Option<Instant> = oldest,
     }
+}
+
+fn oldest(all: &mut Option<Instant>, more: &Option<Instant>) {
+    *all = all.iter().chain(more).min().copied();
 }
 
 struct Latest {
@@ -116,35 +105,29 @@ impl Observer {
     pub(crate) fn note(&self, noted: Observation) {
         self.with(|latest| {
             let observed = &mut latest.observed;
-            observed.ledger = noted.ledger;
-            observed.kept = noted.kept;
-            observed.detail = noted.detail;
-            observed.shadow = noted.shadow;
+            observed.counts = noted.counts;
+            observed.network = noted.network;
             if let Some(drift) = &noted.drift {
                 observed.drift = Some(latest.drift.look(drift, Instant::now()));
             }
-            observed.flow_table = noted.flow_table;
-            observed.rings = noted.rings;
-            observed.ways = noted.ways;
-            observed.lost = noted.lost;
-            observed.receive = noted.receive;
-            observed.ring_fill = noted.ring_fill;
-            observed.ring_wait = noted.ring_wait;
-            observed.workers_taken = noted.taken;
-            observed.rdma = (noted.rdma.0 > 0).then_some(noted.rdma);
+            let Some(load) = noted.load else {
+                return;
+            };
+            observed.ring_fill = load.ring_fill;
+            observed.ring_wait = load.ring_wait;
+            observed.workers_taken = load.taken;
+            observed.rdma = (load.rdma_sent > 0).then_some((load.rdma_sent, load.rdma_again));
             let (cpu_before, disk_busy_before, since) = latest.busy;
             let elapsed = since.elapsed();
-            if let (Some(cpu), Some(disk_busy)) = (noted.cpu, noted.disk_busy)
-                && elapsed >= BUSY_INTERVAL
-            {
+            if elapsed >= BUSY_INTERVAL {
                 let share = |now: Duration, before: Duration| {
                     Some(now.saturating_sub(before).as_secs_f64() / elapsed.as_secs_f64())
                 };
-                observed.cpu_used = share(cpu, cpu_before);
-                observed.disk_rate = share(disk_busy, disk_busy_before);
+                observed.cpu_used = share(load.cpu, cpu_before);
+                observed.disk_rate = share(load.disk_busy, disk_busy_before);
                 let now = Instant::now();
                 observed.load_taken = Some(now);
-                latest.busy = (cpu, disk_busy, now);
+                latest.busy = (load.cpu, load.disk_busy, now);
             }
         });
     }
@@ -152,7 +135,11 @@ impl Observer {
     /// The counts of workers and interfaces: ledger, and per interface the packets received and
     /// dropped.
     pub(crate) fn counted(&self) -> (Ledger, Vec<(String, u64, u64)>) {
-        self.with(|latest| (latest.observed.ledger, latest.observed.rings.clone()))
+        self.with(|latest| {
+            let interfaces = latest.observed.network.interfaces.iter();
+            let rings = interfaces.map(|one| (one.name.clone(), one.received, one.dropped));
+            (latest.observed.counts.ledger, rings.collect())
+        })
     }
 
     /// The latest reports, and how full the disk is now.
@@ -207,7 +194,7 @@ impl Ticker {
             .spawn(work);
         Ok(Self {
             stop,
-            thread: Some(thread.map_err(NodeError::Thread)?),
+            thread: Some(thread.map_err(RoleError::Thread)?),
         })
     }
 }

@@ -7,28 +7,23 @@ use std::time::{Duration, Instant};
 use strata_classify::{Drift, DriftReport};
 use strata_control::{ExportStatus, ReportStatus};
 use strata_pipeline::Worker;
-use strata_policy::{DetailCounts, ShadowCounts};
+use strata_policy::WorkerCounts;
 use strata_role::{Notice, Tell};
-use strata_sketch::Pressure;
 use strata_store::{Disk as _, RealDisk, drift_name, seal_drift};
-use strata_wire::{DropReason, Ledger, LinkType};
+use strata_wire::{DropReason, LinkType, Summed as _};
 
 use crate::destination::{Closed, Recording};
-use crate::error::{At as _, NodeError, Result};
+use crate::error::{At as _, RecordError, Result};
 use crate::notice::RecordNotice;
 use crate::setup::Setup;
 
 /// The outcome of a recording, complete or not.
 #[derive(Debug)]
 pub struct RecordOutcome {
-    /// Where every packet ended.
-    pub ledger: Ledger,
-    /// Pressure on the sketch's buckets.
-    pub pressure: Pressure,
-    /// What became of payload under the budget of detail, if there was one.
-    pub detail: Option<DetailCounts>,
-    /// What the shadow model would have kept differently, if there was one, and the names of classes.
-    pub shadow: Option<(ShadowCounts, Vec<String>)>,
+    /// What workers counted: where every packet ended, and more.
+    pub counts: WorkerCounts,
+    /// Names of the model's classes.
+    pub classes: Vec<String>,
     /// How well the model fits the traffic, if its file says what it was trained on.
     pub drift: Option<DriftReport>,
     /// How long it took.
@@ -40,15 +35,12 @@ pub struct RecordOutcome {
     /// The finished recording; `None` if it could not be closed.
     pub closed: Option<Closed>,
     /// The first failure. Packets recorded before it are in the log.
-    pub failure: Option<NodeError>,
+    pub failure: Option<RecordError>,
 }
 
 /// What a worker leaves behind.
 pub(crate) struct WorkerOutcome {
-    ledger: Ledger,
-    pressure: Pressure,
-    detail: Option<DetailCounts>,
-    shadow: Option<ShadowCounts>,
+    counts: WorkerCounts,
     drift: Option<Drift>,
     filter_problems: Vec<(LinkType, String)>,
     filter_fits_nowhere: Option<String>,
@@ -58,10 +50,7 @@ pub(crate) struct WorkerOutcome {
 impl WorkerOutcome {
     pub(crate) fn of(worker: &Worker, ran: Result<()>) -> Self {
         Self {
-            ledger: worker.ledger(),
-            pressure: worker.pressure(),
-            detail: worker.detail(),
-            shadow: worker.shadow(),
+            counts: worker.counts(),
             drift: worker.classifier().drift().cloned(),
             filter_problems: worker.filter_problems(),
             filter_fits_nowhere: worker.filter_fits_nowhere(),
@@ -72,8 +61,8 @@ impl WorkerOutcome {
     /// An error if packets came and the filter could be applied to none of them.
     fn check_filter(&self) -> Result<()> {
         match &self.filter_fits_nowhere {
-            Some(problem) if self.ledger.seen.packets > 0 => {
-                Err(NodeError::FilterFitsNowhere(problem.clone()))
+            Some(problem) if self.counts.ledger.seen.packets > 0 => {
+                Err(RecordError::FilterFitsNowhere(problem.clone()))
             }
             _ => Ok(()),
         }
@@ -94,17 +83,12 @@ pub(crate) fn finish(
     // While the disk writes the last blocks, the rest is described.
     recording.end();
     let tell = &setup.tell;
-    let mut ledger = Ledger::default();
-    let mut pressure = Pressure::default();
-    let (mut detail, mut shadow) = (None, None);
+    let mut counts = WorkerCounts::default();
     let mut drift: Option<Drift> = None;
     let mut ran = Ok(());
     let mut unfiltered = Ok(());
     for mut outcome in outcomes {
-        ledger.merge(&outcome.ledger);
-        pressure.merge(outcome.pressure);
-        DetailCounts::merge_some(&mut detail, outcome.detail);
-        ShadowCounts::merge_some(&mut shadow, outcome.shadow.as_ref());
+        counts.merge(&outcome.counts);
         match (&mut drift, outcome.drift.take()) {
             (Some(all), Some(more)) => all.merge(&more),
             (all, more) => *all = all.take().or(more),
@@ -118,6 +102,7 @@ pub(crate) fn finish(
         }
         ran = ran.and(outcome.ran);
     }
+    let ledger = &counts.ledger;
     let dropped = ledger.dropped[DropReason::DiskFull as usize];
     // If it ended the recording, that is said.
     if dropped.packets > 0 && ran.is_ok() {
@@ -140,8 +125,7 @@ pub(crate) fn finish(
         (Some(report), Some((dir, id))) => write_drift(dir, id, report, tell),
         _ => Ok(()),
     };
-    let (closed, not_closed) = match recording.finish((&ledger, &pressure, detail), warnings, tell)
-    {
+    let (closed, not_closed) = match recording.finish(&counts, warnings, tell) {
         Ok(closed) => (Some(closed), Ok(())),
         Err(error) => (None, Err(error)),
     };
@@ -152,13 +136,11 @@ pub(crate) fn finish(
         .and(not_closed)
         .and(stored)
         .and(noted)
-        .and(ledger.check().map_err(NodeError::from))
+        .and(ledger.check().map_err(RecordError::from))
         .err();
     Ok(RecordOutcome {
-        ledger,
-        pressure,
-        detail,
-        shadow: shadow.map(|counts| (counts, setup.spec.model.model.class_names())),
+        counts,
+        classes: setup.spec.model.model.class_names(),
         drift,
         took: started.elapsed(),
         reports: setup.controller.reports(),

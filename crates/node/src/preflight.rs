@@ -15,10 +15,11 @@ use strata_capture::live::{ANY, Device, Exclusive};
 use strata_capture::send::Mirror;
 use strata_capture::{Input, InputOptions};
 use strata_control::api::TcpEndpoint;
+use strata_role::{RoleError, require};
 use strata_sandbox::User;
 use strata_store::{Log, MANIFEST_NAME};
 
-use crate::error::{At as _, NodeError, Result, require};
+use crate::error::{At as _, Result};
 use crate::eve::is_named_socket;
 use crate::log_dir::refuse_foreign;
 use crate::notice::RecordNotice;
@@ -124,7 +125,7 @@ fn interfaces(setup: &Setup, spec: &InterfaceSpec) -> Result<()> {
             Exclusive::Auto | Exclusive::No => None,
         };
         if let Some(problem) = problem {
-            return Err(NodeError::Refused(format!("{name}: {problem}")));
+            return Err(RoleError::Refused(format!("{name}: {problem}")).into());
         }
     }
     if let Some(user) = spec.sandbox.as_ref().and_then(|s| s.user.as_deref()) {
@@ -183,11 +184,11 @@ fn may_write(dir: &Path) -> io::Result<()> {
 
 const NO_SOCKET: &str = "this exists and is not a socket, so it stays as it is: name another path";
 
-fn refuse(problem: &str) -> Result<()> {
-    Err(NodeError::Refused(problem.to_owned()))
+fn refuse(problem: &str) -> strata_role::Result<()> {
+    Err(RoleError::Refused(problem.to_owned()))
 }
 
-fn eve(path: &Path) -> Result<()> {
+fn eve(path: &Path) -> strata_role::Result<()> {
     match fs::metadata(path) {
         Ok(found) if found.file_type().is_socket() => {
             let is_free = UnixStream::connect(path).is_err();
@@ -213,7 +214,7 @@ fn eve(path: &Path) -> Result<()> {
     }
 }
 
-fn socket(path: &Path, running: Running) -> Result<()> {
+fn socket(path: &Path, running: Running) -> strata_role::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => {
             let is_free = UnixStream::connect(path).is_err();

@@ -9,11 +9,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use strata_archive::{ArchiveError, Pruned, make_room_except};
+use strata_role::{Result, require};
 use strata_sandbox::Role;
 use strata_store::{Disk, RealDisk};
 use strata_wire::{grouped, human_bytes};
-
-use crate::error::{Result, require};
 
 /// How long to wait before trying again.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);

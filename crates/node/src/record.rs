@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use strata_role::sandbox::unconfined;
 use strata_role::{Handle, Spec, Tell, warn_if_shared};
 
-use crate::error::{NodeError, Result};
+use crate::error::{RecordError, Result};
 use crate::log_dir::NewDirectory;
 use crate::outcome::RecordOutcome;
 use crate::preflight::{self, Purpose};
@@ -33,7 +33,8 @@ pub fn check(spec: RecordSpec, tell: &Tell) -> Result<()> {
 impl Spec for RecordSpec {
     type Running = Recorded;
     type Outcome = RecordOutcome;
-    type Error = NodeError;
+    type Error = RecordError;
+    const THREAD: &'static str = "strata-record";
 
     fn start(self, stop: Arc<AtomicBool>, tell: Tell) -> Result<Handle<Self>> {
         if self.interfaces().is_none_or(|live| live.sandbox.is_none()) {

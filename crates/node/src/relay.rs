@@ -22,7 +22,7 @@ use strata_role::{FeedCounts, FeedSpec, Handle, Notice, Spec, Tell, warn_if_shar
 use strata_store::DiskChoice;
 use strata_wire::exact;
 
-use crate::error::{At as _, NodeError, Result};
+use crate::error::{At as _, RecordError, Result};
 use crate::log_dir::{NewDirectory, log_directory};
 use crate::notice::RecordNotice;
 use crate::observer::disk_use;
@@ -69,7 +69,8 @@ pub struct RelayOutcome {
 impl Spec for RelaySpec {
     type Running = ();
     type Outcome = RelayOutcome;
-    type Error = NodeError;
+    type Error = RecordError;
+    const THREAD: &'static str = "strata-relay";
 
     fn start(self, stop: Arc<AtomicBool>, tell: Tell) -> Result<Handle<Self>> {
         let watched = RelayDisk::new(&self)?;

@@ -15,7 +15,7 @@ use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use strata_classify::Model;
 use strata_control::vectors::{Attached, Subscriber, WhenFull};
@@ -24,11 +24,11 @@ use strata_dta::protocol::{Flags, Report};
 use strata_dta::reporter::{Reporter, ReporterOptions};
 use strata_gpv::agent::{Sequencer, SequencerOptions};
 use strata_gpv::{Column, Columns};
-use strata_role::{Notice, Tell};
+use strata_role::{Notice, RoleError, Tell};
 use strata_sandbox::Role;
-use strata_wire::exact;
+use strata_wire::{exact, unix_ns};
 
-use crate::error::{At as _, NodeError, Result};
+use crate::error::{At as _, Result};
 use flows::Flows;
 
 /// What is looked at of packets.
@@ -73,7 +73,7 @@ impl Reports {
         let attached = controller
             .subscribers()
             .attach_inside(COLUMNS.0, when_full)
-            .map_err(|error| NodeError::Refused(format!("--report-to {to}: {error}")))?;
+            .map_err(|error| RoleError::Refused(format!("--report-to {to}: {error}")))?;
         let feed = attached.subscriber();
         let session = getrandom::u32().map_err(std::io::Error::other)?;
         let sender = Sender {
@@ -106,7 +106,7 @@ impl Reports {
             .spawn(work);
         Ok(Self {
             feed,
-            thread: Some(thread.map_err(NodeError::Thread)?),
+            thread: Some(thread.map_err(RoleError::Thread)?),
         })
     }
 }
@@ -130,11 +130,6 @@ fn connected(to: SocketAddr) -> std::io::Result<UdpSocket> {
     socket.connect(to)?;
     socket.set_nonblocking(true)?;
     Ok(socket)
-}
-
-fn unix_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    exact::<u64>(since.expect("the clock is after 1970").as_nanos())
 }
 
 /// Reports what comes until the recording is over.

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use strata_capture::live::SocketOpener;
+use strata_role::RoleError;
 use strata_sandbox::Helper;
 
-use crate::error::{At as _, NodeError, Result};
+use crate::error::{At as _, RecordError, Result};
 use crate::spec::SandboxSpec;
 
 /// Starts the process that opens packet sockets for this one; returns the opener that uses it.
@@ -23,15 +24,15 @@ pub fn socket_opener(spec: &SandboxSpec) -> Result<SocketOpener> {
 }
 
 /// If the sandbox is why a file cannot be read, says so.
-pub(crate) fn explain(error: NodeError) -> NodeError {
+pub(crate) fn explain(error: RecordError) -> RecordError {
     if !error.is_denied() {
         return error;
     }
-    NodeError::At {
+    RecordError::Role(RoleError::At {
         what: String::from(
             "a recording reaches only its log, its socket and the directories of the files it \
              was started with; start it anew with other files, or with --no-sandbox",
         ),
-        source: Box::new(error),
-    }
+        source: Box::new(error.into()),
+    })
 }

@@ -15,8 +15,9 @@ use rustix::process::{Signal, getpid, kill_process};
 use signal_hook::consts::SIGALRM;
 use signal_hook::flag;
 use strata_capture::send::{Method, Run, Sender, Sent};
+use strata_role::RoleError;
 
-use crate::error::{NodeError, Result};
+use crate::error::Result;
 
 pub use generate::{GenerateSpec, generate};
 pub use replay::{Pace, ReplaySpec, replay};
@@ -56,7 +57,7 @@ impl Sending {
                 // A failure is impossible, and nothing could be done about it.
                 let _ = kill_process(getpid(), Signal::ALARM);
             });
-            alarm.map_err(NodeError::Thread)?;
+            alarm.map_err(RoleError::Thread)?;
         }
         Ok(Self {
             sender,

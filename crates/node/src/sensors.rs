@@ -4,17 +4,18 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use strata_capture::Packets;
 use strata_capture::live::Live;
 use strata_control::{Controller, Fast};
 use strata_pipeline::Worker;
+use strata_role::RoleError;
 use strata_sandbox::Role;
 
-use strata_wire::exact;
+use strata_wire::{exact, unix_ns};
 
-use crate::error::{NodeError, Result};
+use crate::error::Result;
 
 /// How often sensors are read while packets arrive.
 const READ_EVERY: Duration = Duration::from_millis(1);
@@ -72,13 +73,9 @@ impl Gauges {
         }
         let batch = live.batch();
         if !batch.is_empty() {
-            let stamped = UNIX_EPOCH + Duration::from_nanos(batch.get(0).ts_ns);
-            let waited = SystemTime::now().duration_since(stamped);
-            if let Ok(waited) = waited.as_ref()
-                && *waited < WAIT_MAX
-            {
-                self.ring_wait_ns
-                    .fetch_max(nanos(*waited), Ordering::Relaxed);
+            let waited_ns = unix_ns().checked_sub(batch.get(0).ts_ns);
+            if let Some(waited_ns) = waited_ns.filter(|&ns| ns < nanos(WAIT_MAX)) {
+                self.ring_wait_ns.fetch_max(waited_ns, Ordering::Relaxed);
             }
         }
         // Last, so that a reader who sees the time sees the matching values.
@@ -146,7 +143,7 @@ impl Sensors {
             });
         Ok(Self {
             stop,
-            thread: Some(thread.map_err(NodeError::Thread)?),
+            thread: Some(thread.map_err(RoleError::Thread)?),
         })
     }
 }

@@ -14,14 +14,14 @@ use strata_pipeline::{
     Worker, WorkerOptions,
 };
 use strata_policy::{DetailLoads, Mode};
-use strata_role::{Notice, Tell};
+use strata_role::{Notice, RoleError, Tell, require};
 use strata_sketch::{Sketch, TableSize};
 use strata_store::About;
 use strata_wire::{Counters, FlowKey, exact};
 
 use crate::configuration::{Addresses, Configuration};
 use crate::destination::Recording;
-use crate::error::{At as _, NodeError, Result, require};
+use crate::error::{At as _, Result};
 use crate::exports::own::without;
 use crate::exports::{ExportQueue, Exporting, Exports};
 use crate::memory::{self, Memory};
@@ -116,11 +116,11 @@ impl Setup {
         let configuration = Configuration::read(&spec)?;
         // Before anything looks at a packet.
         let tunnels = configuration.tunnels.clone().put_in_force();
-        tunnels.map_err(|error| NodeError::Refused(format!("[tunnels]: {error}")))?;
+        tunnels.map_err(|error| RoleError::Refused(format!("[tunnels]: {error}")))?;
         let settings = configuration.settings(&spec);
         if let Some(shadow) = &spec.shadow {
             Classifier::check_shadow(&spec.model.model, &shadow.model)
-                .map_err(|error| NodeError::Refused(format!("--shadow: {error}")))?;
+                .map_err(|error| RoleError::Refused(format!("--shadow: {error}")))?;
         }
         let modes: Result<Vec<Mode>, _> = settings
             .modes
@@ -194,11 +194,8 @@ impl Setup {
     pub(crate) fn live_filter(&self) -> Result<Option<Filter>> {
         let mut tests = self.spec.destination.own_traffic()?;
         tests.extend(self.exports.iter().flat_map(Exports::own_traffic));
-        without(
-            tests,
-            self.spec.filter.as_ref(),
-            self.spec.interface_names(),
-        )
+        let filter = self.spec.filter.as_ref();
+        Ok(without(tests, filter, self.spec.interface_names())?)
     }
 
     /// The full-capture triggers of each worker.
@@ -213,9 +210,8 @@ impl Setup {
         })?;
         let mirror = self.spec.mirror_to.as_deref();
         if let Some(name) = mirror.filter(|name| self.spec.captures(name)) {
-            return Err(NodeError::Refused(format!(
-                "--mirror-to {name}: copies that leave there would be captured again"
-            )));
+            let problem = "copies that leave there would be captured again";
+            return Err(RoleError::Refused(format!("--mirror-to {name}: {problem}")).into());
         }
         Ok(options)
     }
@@ -281,7 +277,7 @@ impl Setup {
         let memory = spec.interfaces().map(|_| Memory::start()).transpose()?;
         let budget = spec.packets_max.map(Budget::new).map(Arc::new);
         let loads = (workers > 1).then(|| DetailLoads::new(usize::from(workers)));
-        let seed = getrandom::u64().map_err(|error| NodeError::Refused(error.to_string()))?;
+        let seed = getrandom::u64().map_err(|error| RoleError::Refused(error.to_string()))?;
         let shadow = spec.shadow.as_ref();
         let shadow = shadow.map(|shadow| Arc::new(shadow.model.clone()));
         let waits = spec.interfaces().is_none();

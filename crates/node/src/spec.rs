@@ -9,12 +9,11 @@ use strata_classify::Model;
 use strata_filter::Filter;
 use strata_policy::DetailBudget;
 use strata_relay::LinkOptions;
+use strata_role::{Result, RoleError};
 use strata_rules::Action;
 use strata_sandbox::Group;
 use strata_store::{DiskChoice, RecorderOptions};
 use strata_wire::TunnelKey;
-
-use crate::error::{NodeError, Result};
 
 /// A recording: what to record, how to classify it and where to store it.
 #[derive(Clone, Debug)]
@@ -182,7 +181,7 @@ impl InterfaceSpec {
     pub(crate) fn workers(&self) -> Result<u16> {
         let count = self.cores.len();
         u16::try_from(count).map_err(|_| {
-            NodeError::Refused(format!(
+            RoleError::Refused(format!(
                 "--cores: {count} workers are too many, 65535 are the most"
             ))
         })
@@ -209,7 +208,7 @@ impl RecordSpec {
         ];
         match asked.into_iter().find(|(_, is_asked)| *is_asked) {
             None => Ok(()),
-            Some((option, _)) => Err(NodeError::Refused(format!(
+            Some((option, _)) => Err(RoleError::Refused(format!(
                 "{option} says what to keep in a log, and this recording has none: add -o DIR"
             ))),
         }

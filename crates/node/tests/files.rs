@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use strata_classify::Model;
 use strata_node::{
-    Closed, DestinationSpec, InputSpec, LogSpec, ModelSpec, NodeError, RecordSpec, SteeringSpec,
+    Closed, DestinationSpec, InputSpec, LogSpec, ModelSpec, RecordError, RecordSpec, SteeringSpec,
     check,
 };
-use strata_role::{Notice, Tell, start};
+use strata_role::{Notice, RoleError, Tell, start};
 use strata_store::{DiskChoice, Log, RecorderOptions};
 use strata_testkit::{data_dir, workspace_root};
 use strata_wire::TunnelKey;
@@ -82,8 +82,8 @@ fn a_spec_becomes_a_log() {
     let outcome = handle.wait().unwrap();
     assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
     let capture = pcap_packets(&trace());
-    assert_eq!(outcome.ledger.seen.packets, capture);
-    assert_eq!(outcome.ledger.logged.packets, capture);
+    assert_eq!(outcome.counts.ledger.seen.packets, capture);
+    assert_eq!(outcome.counts.ledger.logged.packets, capture);
     let Some(Closed::Log { dir, recording }) = outcome.closed else {
         panic!("not a log: {:?}", outcome.closed);
     };
@@ -146,7 +146,7 @@ fn a_running_recording_can_be_asked_steered_and_stopped() {
     until("the end", || handle.wait_timeout(Duration::from_millis(10)));
     let outcome = handle.wait().unwrap();
     assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
-    assert!(outcome.ledger.seen.packets > 0);
+    assert!(outcome.counts.ledger.seen.packets > 0);
     assert!(!Log::open(&log).unwrap().is_being_written());
 }
 
@@ -199,19 +199,20 @@ fn errors_are_typed() {
         error
     };
     let error = fails(spec(dir.path().join("nosuch.pcap"), &log));
-    assert!(matches!(error, NodeError::Input(_)), "{error:?}");
+    assert!(matches!(error, RecordError::Input(_)), "{error:?}");
     let error = fails(RecordSpec {
         modes: vec![String::from("nosuch")],
         ..spec(trace(), &log)
     });
-    assert!(matches!(error, NodeError::Mode(_)), "{error:?}");
+    assert!(matches!(error, RecordError::Mode(_)), "{error:?}");
     let error = fails(RecordSpec {
         mirror_to: Some(String::from("nosuch0")),
         ..spec(trace(), &log)
     });
-    let NodeError::At { what, source } = &error else {
+    let RecordError::Role(RoleError::At { what, source }) = &error else {
         panic!("{error:?}");
     };
     assert_eq!(what, "--mirror-to");
-    assert!(matches!(**source, NodeError::Send(_)), "{error:?}");
+    let own = source.find::<RecordError>();
+    assert!(matches!(own, Some(RecordError::Send(_))), "{error:?}");
 }

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use strata_node::{NodeError, RelaySpec};
+use strata_node::{RecordError, RelaySpec};
 use strata_relay::RelayOptions;
-use strata_role::{Notice, Tell, start};
+use strata_role::{Notice, RoleError, Tell, start};
 use strata_store::DiskChoice;
 
 fn spec(log: &Path, listen: SocketAddr) -> RelaySpec {
@@ -60,24 +60,24 @@ fn a_failed_start_leaves_nothing_behind_and_its_error_is_typed() {
     };
     let taken = TcpListener::bind(any_port()).unwrap();
     let error = fails(spec(&log, taken.local_addr().unwrap()));
-    assert!(matches!(error, NodeError::Relay(_)), "{error:?}");
+    assert!(matches!(error, RecordError::Relay(_)), "{error:?}");
     let error = fails(RelaySpec {
         config: Some(dir.path().join("nosuch.toml")),
         ..spec(&log, any_port())
     });
-    assert!(matches!(error, NodeError::Config(_)), "{error:?}");
+    assert!(matches!(error, RecordError::Config(_)), "{error:?}");
     assert!(error.to_string().contains("nosuch.toml"), "{error}");
     let error = fails(RelaySpec {
         bytes_max: Some(1),
         ..spec(&log, any_port())
     });
-    assert!(matches!(error, NodeError::Refused(_)), "{error:?}");
+    assert!(matches!(error, RecordError::Role(RoleError::Refused(_))), "{error:?}");
     // A place where no log can be is named together with what is wrong with it.
     let error = fails(RelaySpec {
         dir: PathBuf::from("/proc/log"),
         ..spec(&log, any_port())
     });
-    assert!(matches!(error, NodeError::At { .. }), "{error:?}");
+    assert!(matches!(error, RecordError::Role(RoleError::At { .. })), "{error:?}");
     assert!(
         error
             .chain()

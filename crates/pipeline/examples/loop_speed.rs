@@ -44,7 +44,7 @@ use strata_rules::{Action, Policies, Policy};
 use strata_sketch::{Pressure, TableSize};
 use strata_store::{About, Recorder, RecorderOptions};
 use strata_testkit_disk::NullDisk;
-use strata_wire::{FlowKey, Interface, Ledger, LinkType, Meta, TunnelKey};
+use strata_wire::{FlowKey, Interface, Ledger, LinkType, Meta, Summed as _, TunnelKey};
 
 const ROUNDS: usize = 7;
 const HASH_SEED: [u64; 2] = [1, 2];

@@ -8,7 +8,9 @@ use strata_blocks::{BlockSink, Progress, Sink, SinkError};
 use strata_capture::Packets;
 use strata_classify::{LANES, Model};
 use strata_filter::Filter;
-use strata_policy::{ClassKept, DetailCounts, Follower, Mode, ModeError, Plan, ShadowCounts};
+use strata_policy::{
+    ClassKept, DetailCounts, Follower, Mode, ModeError, Plan, ShadowCounts, WorkerCounts,
+};
 use strata_sketch::Pressure;
 use strata_wire::wide::WIDE;
 use strata_wire::{Counters, DropReason, FlowShare, Ledger, LinkType, Meta, TunnelKey, exact};
@@ -316,6 +318,18 @@ impl<S: Sink> Worker<S> {
 
 /// What can be asked about a worker.
 impl<S: Sink> Worker<S> {
+    /// All that it has counted so far.
+    #[must_use]
+    pub fn counts(&self) -> WorkerCounts {
+        WorkerCounts {
+            ledger: self.ledger(),
+            kept: self.kept(),
+            detail: self.detail(),
+            shadow: self.shadow(),
+            pressure: Some(self.pressure()),
+        }
+    }
+
     /// The counters so far.
     #[must_use]
     pub fn ledger(&self) -> Ledger {

@@ -1,6 +1,6 @@
 //! How much was kept of the packets of each class, as workers report it.
 
-use strata_wire::Counters;
+use strata_wire::{Counters, Kinds, Summed};
 
 /// Packets of one class that were kept alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,18 +15,15 @@ pub struct ClassKept {
     pub kept_bytes: u64,
 }
 
-/// Adds what another worker has kept.
-pub fn merge_kept(all: &mut Vec<ClassKept>, more: &[ClassKept]) {
-    for more in more {
-        let same = |known: &&mut ClassKept| {
-            known.class == more.class && known.granularity == more.granularity
-        };
-        match all.iter_mut().find(same) {
-            Some(known) => {
-                known.captured.merge(more.captured);
-                known.kept_bytes += more.kept_bytes;
-            }
-            None => all.push(more.clone()),
-        }
+impl Summed for ClassKept {
+    fn merge(&mut self, more: &Self) {
+        self.captured.merge(more.captured);
+        self.kept_bytes.merge(&more.kept_bytes);
+    }
+}
+
+impl Kinds for ClassKept {
+    fn is_alike(&self, other: &Self) -> bool {
+        self.class == other.class && self.granularity == other.granularity
     }
 }

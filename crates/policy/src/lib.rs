@@ -7,11 +7,13 @@
 //!   no packet is treated by half of a change, and none waits for one;
 //! - [`Steering`]: where plans are published; [`Follower`]: a worker's view of it;
 //! - [`Detail`]: the budget of detail, which goes to the start of each flow and to high scores;
-//! - [`ClassKept`]: what came of it; [`ShadowCounts`]: what another model would have kept.
+//! - [`ClassKept`]: what came of it; [`ShadowCounts`]: what another model would have kept;
+//!   [`WorkerCounts`]: all that workers count.
 //!
 //! Used by `control` and `pipeline`; no I/O, no threads.
 #![forbid(unsafe_code)]
 
+mod counts;
 mod detail;
 mod kept;
 mod mode;
@@ -19,8 +21,9 @@ mod plan;
 mod shadow;
 mod steering;
 
+pub use counts::WorkerCounts;
 pub use detail::{BudgetError, Detail, DetailBudget, DetailCounts, DetailLoads, DetailOffer};
-pub use kept::{ClassKept, merge_kept};
+pub use kept::ClassKept;
 pub use mode::{Mode, ModeConfig, ModeError};
 pub use plan::{DetailPlan, ModeDemands, Plan, demands};
 pub use shadow::{ShadowClass, ShadowCounts};

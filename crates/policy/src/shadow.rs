@@ -1,26 +1,19 @@
 //! What another model would have kept.
 
-use strata_wire::Counters;
+use strata_wire::{Summed, counters};
 
-/// What a shadow model would have kept differently of the packets of one class.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ShadowClass {
-    /// Packets that the model at work put in this class, and their bytes on the wire.
-    pub compared: Counters,
-    /// Packets that the shadow put in this class, and their bytes on the wire.
-    pub of_shadow: Counters,
-    /// Packets of `compared` of which the shadow would have kept more, and how many bytes more.
-    pub more: Counters,
-    /// Packets of `compared` of which it would have kept less, and how many bytes less.
-    pub less: Counters,
-}
-
-impl ShadowClass {
-    fn merge(&mut self, other: &Self) {
-        self.compared.merge(other.compared);
-        self.of_shadow.merge(other.of_shadow);
-        self.more.merge(other.more);
-        self.less.merge(other.less);
+counters! {
+    /// What a shadow model would have kept differently of the packets of one class.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct ShadowClass {
+        /// Packets that the model at work put in this class, and their bytes on the wire.
+        pub compared,
+        /// Packets that the shadow put in this class, and their bytes on the wire.
+        pub of_shadow,
+        /// Packets of `compared` of which the shadow would have kept more, and how many bytes more.
+        pub more,
+        /// Packets of `compared` of which it would have kept less, and how many bytes less.
+        pub less,
     }
 }
 
@@ -77,30 +70,24 @@ impl ShadowCounts {
             counts.less.add(u64::from(kept - would_keep));
         }
     }
+}
 
-    /// Adds those of another worker, of the same model.
-    ///
+/// Of workers with the same model.
+impl Summed for ShadowCounts {
     /// # Panics
     ///
     /// If that has other classes.
-    pub fn merge(&mut self, other: &Self) {
-        assert_eq!(self.by_class.len(), other.by_class.len(), "one model");
-        let classes = self.by_class.iter_mut().zip(&other.by_class);
+    fn merge(&mut self, more: &Self) {
+        assert_eq!(self.by_class.len(), more.by_class.len(), "one model");
+        let classes = self.by_class.iter_mut().zip(&more.by_class);
         classes.for_each(|(all, more)| all.merge(more));
-    }
-
-    /// Adds those of another worker, where there are any.
-    pub fn merge_some(all: &mut Option<Self>, other: Option<&Self>) {
-        match (all.as_mut(), other) {
-            (Some(all), Some(other)) => all.merge(other),
-            (None, other) => *all = other.cloned(),
-            (Some(_), None) => {}
-        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use strata_wire::Counters;
+
     use super::*;
 
     #[test]
@@ -123,8 +110,8 @@ mod tests {
         );
         assert_eq!((unknown.compared, unknown.of_shadow), (one(60), one(60)));
         let mut twice = Some(counts.clone());
-        ShadowCounts::merge_some(&mut twice, Some(&counts));
-        ShadowCounts::merge_some(&mut twice, None);
+        twice.merge(&Some(counts));
+        twice.merge(&None);
         assert_eq!(twice.unwrap().all().compared.packets, 6);
     }
 }

@@ -17,6 +17,8 @@ pub trait Spec: Sized {
     type Outcome: Send + 'static;
     /// Why it could not start, or failed.
     type Error: From<RoleError> + Send + 'static;
+    /// The name of its thread, for those who look at a process's threads: at most 15 bytes.
+    const THREAD: &'static str;
 
     /// Starts it: see [`start`].
     ///
@@ -59,13 +61,13 @@ impl<S: Spec> Handle<S> {
         stop: Arc<AtomicBool>,
         work: impl FnOnce() -> Result<S::Outcome, S::Error> + Send + 'static,
     ) -> Result<Self, S::Error> {
+        const { assert!(S::THREAD.len() <= 15, "Linux would cut it") };
         let (ending, ended): (Sender<()>, _) = mpsc::channel();
-        let thread = thread::Builder::new()
-            .name("strata-node".into())
-            .spawn(move || {
-                let _ending = ending;
-                work()
-            });
+        let thread = thread::Builder::new().name(S::THREAD.into());
+        let thread = thread.spawn(move || {
+            let _ending = ending;
+            work()
+        });
         Ok(Self {
             running,
             stop,

@@ -1,6 +1,8 @@
 //! The paths of the API, as `openapi.yaml` describes them.
 
 mod change;
+#[cfg(test)]
+mod described;
 mod look;
 
 use std::net::SocketAddr;
@@ -17,10 +19,11 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use strata_control::api::Connection;
-use strata_wire::clamped;
+use strata_wire::{clamped, unix_ns};
 use tokio::time::timeout;
 
 use crate::app::App;
+use crate::audit::AuditEvent;
 use crate::body::pushed;
 use crate::recorders::{self, Recorder};
 use crate::refused::Refused;
@@ -34,7 +37,7 @@ const BODY: Duration = Duration::from_secs(10);
 const TARGET_BYTES_MAX: usize = 16 << 10;
 
 type Shared = State<Arc<App>>;
-type Answer = Result<Json<Value>, Refused>;
+type Answer<T = Value> = Result<Json<T>, Refused>;
 
 /// Everything that is served.
 pub(crate) fn router(app: Arc<App>) -> Router {
@@ -142,7 +145,7 @@ fn session_of(app: &App, who: &Who) -> Value {
     let expires = who.expires.map(|end| {
         let left = end.saturating_duration_since(std::time::Instant::now());
         let left = clamped::<u64>(left.as_nanos());
-        times::text(times::now_ns().saturating_add(left))
+        times::text(unix_ns().saturating_add(left))
     });
     let logs = app.logs.iter();
     let logs = logs.map(|(id, dir)| json!({"id": id, "path": dir.display().to_string()}));
@@ -197,8 +200,8 @@ async fn log_out(State(app): Shared, headers: HeaderMap) -> Response {
     (StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response()
 }
 
-async fn audit(State(app): Shared) -> Json<Value> {
-    Json(json!(app.audit.latest()))
+async fn audit(State(app): Shared) -> Json<Vec<AuditEvent>> {
+    Json(app.audit.latest())
 }
 
 async fn live(

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 use strata_wire::start_of;
+use utoipa::ToSchema;
 
 use crate::times::now;
 
@@ -15,7 +16,11 @@ const FAILED_MAX: usize = 200;
 const TEXT_BYTES_MAX: usize = 4 << 10;
 
 /// A change, a look at payload, or a failed login.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(example = json!({
+    "at": "2026-01-31T13:05:00.120000000Z", "who": "local",
+    "what": "mode log-all for 600 s on recorder 0", "why": "incident 7",
+}))]
 pub struct AuditEvent {
     /// When, RFC 3339.
     pub at: String,

@@ -1,8 +1,8 @@
 //! Filters and policies as they are typed: what is wrong, and what may come next.
 
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 use strata_rules::Action;
+use utoipa::ToSchema;
 
 use crate::refused::{Refused, units};
 use crate::search;
@@ -46,13 +46,42 @@ const WORDS: [(&str, &str); 35] = [
     ("port 53", "DNS"),
 ];
 
-/// Whether a filter is one (`FilterCheck`).
-pub(crate) fn check(text: &str) -> Value {
-    json!({"error": search::filter("filter", text).err()})
+/// Whether a filter is one.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct FilterCheck {
+    #[schema(required)]
+    error: Option<Refused>,
 }
 
-/// What may stand at a place, in UTF-16 code units (`Completions`).
-pub(crate) fn complete(text: &str, at: usize) -> Value {
+pub(crate) fn check(text: &str) -> FilterCheck {
+    FilterCheck {
+        error: search::filter("filter", text).err(),
+    }
+}
+
+/// What may stand at a place of a filter.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(example = json!({
+    "start": 0, "end": 2, "items": [{"text": "host", "what": "an address, either end"}],
+}))]
+pub(crate) struct Completions {
+    /// Where the word begins that an item replaces, in UTF-16 code units.
+    start: usize,
+    /// And where it ends.
+    end: usize,
+    items: Vec<Completion>,
+}
+
+/// What may be written.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Completion {
+    text: &'static str,
+    /// A few words.
+    what: &'static str,
+}
+
+/// What may stand at a place, in UTF-16 code units.
+pub(crate) fn complete(text: &str, at: usize) -> Completions {
     let mut seen = 0;
     let mut end = text.len();
     for (place, c) in text.char_indices() {
@@ -80,12 +109,13 @@ pub(crate) fn complete(text: &str, at: usize) -> Value {
     let items = WORDS.iter().filter(|(known, _)| {
         !takes_value.contains(&last) && known.starts_with(&word) && *known != word
     });
-    let items = items.map(|(text, what)| json!({"text": text, "what": what}));
-    json!({
-        "start": units(text, start),
-        "end": units(text, end),
-        "items": items.collect::<Vec<_>>(),
-    })
+    Completions {
+        start: units(text, start),
+        end: units(text, end),
+        items: items
+            .map(|&(text, what)| Completion { text, what })
+            .collect(),
+    }
 }
 
 /// A policy to check.
@@ -140,25 +170,19 @@ mod tests {
                 _ => "",
             };
             let text = format!("{word}{value}");
-            assert_eq!(check(&text)["error"], Value::Null, "{text}");
+            assert!(check(&text).error.is_none(), "{text}");
         }
     }
 
     #[test]
     fn places_of_errors_and_words_are_those_of_the_browser() {
-        let checked = check("tcp port 70000");
-        assert_eq!(
-            (&checked["error"]["start"], &checked["error"]["end"]),
-            (&json!(9), &json!(14))
-        );
+        let checked = check("tcp port 70000").error.unwrap();
+        assert_eq!((checked.start, checked.end), (Some(9), Some(14)));
         let offered = complete("tcp and ho", 10);
-        assert_eq!(
-            (&offered["start"], &offered["end"]),
-            (&json!(8), &json!(10))
-        );
-        assert_eq!(offered["items"][0]["text"], "host");
-        assert_eq!(complete("host 10", 7)["items"], json!([]));
-        assert_eq!(complete("\u{1f600} ho", 5)["start"], json!(3));
+        assert_eq!((offered.start, offered.end), (8, 10));
+        assert_eq!(offered.items[0].text, "host");
+        assert!(complete("host 10", 7).items.is_empty());
+        assert_eq!(complete("\u{1f600} ho", 5).start, 3);
         complete("x", 1_000_000);
     }
 }

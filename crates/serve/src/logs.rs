@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde_json::{Value, json};
-use strata_classify::{DRIFTED, DriftReport};
+use serde::Serialize;
+use strata_classify::DriftReport;
+use strata_control::{DriftStatus, ShadowStatus};
 use strata_store::{Log, Recording, Select, State, StoreError, check_drift, drift_name};
 use strata_wire::{KeepKind, Ledger};
+use utoipa::ToSchema;
 
 use crate::OpenLog;
 use crate::refused::Refused;
@@ -100,16 +102,149 @@ struct Counted {
     kept_bytes: u64,
 }
 
-/// A log in a few numbers (`Log` in the API).
-pub(crate) fn summary(logs: &Logs, id: &str, stop: &Stop) -> Result<Value, Refused> {
+/// A log in a few numbers.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Log, example = json!({
+    "id": "0", "path": "/var/log/strata/edge", "state": "recording", "problem": null,
+    "first": "2026-01-31T12:00:00.000000001Z", "last": "2026-01-31T13:05:00.120000000Z",
+    "packets": 1000, "wire_bytes": 760_000, "kept_bytes": 64_000, "stored_bytes": 70_000,
+    "classes": [
+        {"class": "benign", "granularity": "header", "packets": 900, "wire_bytes": 700_000, "kept_bytes": 54_000},
+        {"class": "botnet", "granularity": "full", "packets": 100, "wire_bytes": 60_000, "kept_bytes": 60_000},
+    ],
+    "damaged": [], "encrypted_packets": 0, "recordings": [],
+}))]
+pub(crate) struct LogSummary {
+    id: String,
+    path: String,
+    state: LogState,
+    /// Why it cannot be read.
+    #[schema(required)]
+    problem: Option<String>,
+    #[schema(required)]
+    first: Option<String>,
+    #[schema(required)]
+    last: Option<String>,
+    packets: u64,
+    wire_bytes: u64,
+    kept_bytes: u64,
+    /// On disk.
+    stored_bytes: u64,
+    classes: Vec<ClassCount>,
+    /// Damaged places; at most 100.
+    damaged: Vec<String>,
+    /// Packets that cannot be read without a key (--key).
+    encrypted_packets: u64,
+    recordings: Vec<RecordingSummary>,
+}
+
+impl LogSummary {
+    fn unreadable(id: &str, path: String, problem: String) -> Self {
+        Self {
+            id: id.to_owned(),
+            path,
+            state: LogState::Unreadable,
+            problem: Some(problem),
+            first: None,
+            last: None,
+            packets: 0,
+            wire_bytes: 0,
+            kept_bytes: 0,
+            stored_bytes: 0,
+            classes: Vec::new(),
+            damaged: Vec::new(),
+            encrypted_packets: 0,
+            recordings: Vec::new(),
+        }
+    }
+}
+
+/// What becomes of a log.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LogState {
+    Recording,
+    Closed,
+    Interrupted,
+    Empty,
+    Unreadable,
+}
+
+/// What a log holds of a class and granularity.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ClassCount {
+    class: String,
+    granularity: &'static str,
+    packets: u64,
+    wire_bytes: u64,
+    kept_bytes: u64,
+}
+
+/// A recording of a log.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Recording, example = json!({
+    "id": 1, "state": "closed", "inputs": ["eth0"], "mode": "default", "model": "builtin", "filter": "",
+    "program": "strata 0.9.0", "captured_packets": 1012, "captured_bytes": 770_000, "lost_packets": 0,
+    "not_kept": [], "drift": null, "shadow": null, "warnings": [],
+}))]
+pub(crate) struct RecordingSummary {
+    id: u32,
+    pub(crate) state: RecordingState,
+    inputs: Vec<String>,
+    mode: String,
+    model: String,
+    filter: String,
+    program: String,
+    #[schema(required)]
+    captured_packets: Option<u64>,
+    #[schema(required)]
+    captured_bytes: Option<u64>,
+    /// Null while it runs; see its recorder.
+    #[schema(required)]
+    lost_packets: Option<u64>,
+    /// Of `captured_packets`, those of which nothing was to be kept; null while it runs, see its recorder, or where
+    /// it was interrupted.
+    #[schema(required)]
+    not_kept: Option<Vec<NotKeptCount>>,
+    #[schema(required)]
+    drift: Option<DriftStatus>,
+    /// What a shadow model would have kept differently, while the recording is under way and its recorder is
+    /// watched.
+    #[schema(required)]
+    pub(crate) shadow: Option<ShadowStatus>,
+    warnings: Vec<String>,
+}
+
+/// What becomes of a recording.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RecordingState {
+    Recording,
+    Closed,
+    Interrupted,
+}
+
+/// Packets of which nothing was to be kept.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct NotKeptCount {
+    how: HowNotKept,
+    packets: u64,
+    bytes: u64,
+}
+
+/// Why nothing was to be kept of packets.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum HowNotKept {
+    /// A mode or policy keeps one in N.
+    SampledOut,
+    /// Dropped by a mode or policy.
+    Discarded,
+}
+
+pub(crate) fn summary(logs: &Logs, id: &str, stop: &Stop) -> Result<LogSummary, Refused> {
     let path = logs.dir(id)?.display().to_string();
-    let unreadable = |problem: String| {
-        json!({
-            "id": id, "path": path, "state": "unreadable", "problem": problem, "first": null,
-            "last": null, "packets": 0, "wire_bytes": 0, "kept_bytes": 0, "stored_bytes": 0,
-            "classes": [], "damaged": [], "encrypted_packets": 0, "recordings": [],
-        })
-    };
+    let unreadable = |problem| LogSummary::unreadable(id, path.clone(), problem);
     let log = match open(logs, id) {
         Ok(log) => log,
         Err(refused) => return Ok(unreadable(refused.error)),
@@ -168,47 +303,53 @@ pub(crate) fn summary(logs: &Logs, id: &str, stop: &Stop) -> Result<Value, Refus
         let all = counts.values().map(of);
         all.fold(0, u64::saturating_add)
     };
-    let classes = counts.iter().map(|((class, keep), c)| {
-        json!({
-            "class": class, "granularity": keep.name(), "packets": c.packets,
-            "wire_bytes": c.wire_bytes, "kept_bytes": c.kept_bytes,
-        })
+    let classes = counts.iter().map(|((class, keep), c)| ClassCount {
+        class: class.clone(),
+        granularity: keep.name(),
+        packets: c.packets,
+        wire_bytes: c.wire_bytes,
+        kept_bytes: c.kept_bytes,
     });
     let is_live = log.being_written();
     let state = match log.recordings().last() {
-        None => "empty",
-        Some(last) if is_live(last) => "recording",
-        Some(_) if span.is_none() => "empty",
-        Some(last) if last.state == State::Running => "interrupted",
-        Some(_) => "closed",
+        None => LogState::Empty,
+        Some(last) if is_live(last) => LogState::Recording,
+        Some(_) if span.is_none() => LogState::Empty,
+        Some(last) if last.state == State::Running => LogState::Interrupted,
+        Some(_) => LogState::Closed,
     };
     let recordings = log.recordings().iter();
     let recordings = recordings.map(|one| recording(logs, id, &log, one));
-    Ok(json!({
-        "id": id,
-        "path": path,
-        "state": state,
-        "problem": null,
-        "first": span.map(|(first, _)| times::text(first)),
-        "last": span.map(|(_, last)| times::text(last)),
-        "packets": sum(|c| c.packets),
-        "wire_bytes": sum(|c| c.wire_bytes),
-        "kept_bytes": sum(|c| c.kept_bytes),
-        "stored_bytes": stored,
-        "classes": classes.collect::<Vec<_>>(),
-        "damaged": damaged,
-        "encrypted_packets": encrypted,
-        "recordings": recordings.collect::<Vec<_>>(),
-    }))
+    Ok(LogSummary {
+        id: id.to_owned(),
+        state,
+        problem: None,
+        first: span.map(|(first, _)| times::text(first)),
+        last: span.map(|(_, last)| times::text(last)),
+        packets: sum(|c| c.packets),
+        wire_bytes: sum(|c| c.wire_bytes),
+        kept_bytes: sum(|c| c.kept_bytes),
+        stored_bytes: stored,
+        classes: classes.collect(),
+        damaged,
+        encrypted_packets: encrypted,
+        recordings: recordings.collect(),
+        path,
+    })
 }
 
-/// A recording of a log (`Recording` in the API). What its shadow model would have kept is known to the
+/// A recording of a log. What its shadow model would have kept is known to the
 /// recorder alone.
-pub(crate) fn recording(logs: &Logs, id: &str, log: &Log, recording: &Recording) -> Value {
+pub(crate) fn recording(
+    logs: &Logs,
+    id: &str,
+    log: &Log,
+    recording: &Recording,
+) -> RecordingSummary {
     let state = match recording.state {
-        State::Closed => "closed",
-        State::Running if log.being_written()(recording) => "recording",
-        State::Running => "interrupted",
+        State::Closed => RecordingState::Closed,
+        State::Running if log.being_written()(recording) => RecordingState::Recording,
+        State::Running => RecordingState::Interrupted,
     };
     let ledger = recording.ledger.as_ref().map(Ledger::from);
     let captured = ledger.as_ref().map(|ledger| {
@@ -224,47 +365,37 @@ pub(crate) fn recording(logs: &Logs, id: &str, log: &Log, recording: &Recording)
     let mut warnings = recording.warnings.clone();
     let not_kept = ledger.as_ref().map(|ledger| {
         let each = [
-            ("sampled_out", ledger.sampled_out),
-            ("discarded", ledger.discarded),
+            (HowNotKept::SampledOut, ledger.sampled_out),
+            (HowNotKept::Discarded, ledger.discarded),
         ];
         let each = each.into_iter().filter(|(_, count)| count.packets > 0);
-        let each = each.map(
-            |(how, count)| json!({"how": how, "packets": count.packets, "bytes": count.bytes}),
-        );
-        each.collect::<Vec<_>>()
+        let each = each.map(|(how, count)| NotKeptCount {
+            how,
+            packets: count.packets,
+            bytes: count.bytes,
+        });
+        each.collect()
     });
     let drift = drift(logs, id, recording.id).unwrap_or_else(|problem| {
         warnings.push(problem);
         None
     });
-    json!({
-        "id": recording.id,
-        "state": state,
-        "inputs": recording.inputs,
-        "mode": recording.mode,
-        "model": recording.model,
-        "filter": recording.filter,
-        "program": recording.program,
-        "captured_packets": captured.map(|(packets, _)| packets),
-        "captured_bytes": captured.map(|(_, bytes)| bytes),
-        "lost_packets": lost,
-        "not_kept": not_kept,
-        "drift": drift.map(|report| drifted(&report)),
-        "shadow": null,
-        "warnings": warnings,
-    })
-}
-
-fn drifted(report: &DriftReport) -> Value {
-    let features = report.features.iter().take(FEATURES);
-    let features = features.map(|(name, index)| json!({"name": name, "index": index}));
-    json!({
-        "samples": report.samples,
-        "score_index": report.scores,
-        "bound": DRIFTED,
-        "fits": report.drifted().map(|drifted| !drifted),
-        "features": features.collect::<Vec<_>>(),
-    })
+    RecordingSummary {
+        id: recording.id,
+        state,
+        inputs: recording.inputs.clone(),
+        mode: recording.mode.clone(),
+        model: recording.model.clone(),
+        filter: recording.filter.clone(),
+        program: recording.program.clone(),
+        captured_packets: captured.map(|(packets, _)| packets),
+        captured_bytes: captured.map(|(_, bytes)| bytes),
+        lost_packets: lost,
+        not_kept,
+        drift: drift.map(|report| DriftStatus::of(&report, FEATURES)),
+        shadow: None,
+        warnings,
+    }
 }
 
 /// How well a recording's model fits its traffic, if that was saved.

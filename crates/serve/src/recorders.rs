@@ -13,13 +13,14 @@ use serde_json::{Value, json};
 use strata_control::client::{Client, ClientError};
 use strata_control::{Event, ShadowStatus, Status};
 use strata_policy::Mode;
+use strata_wire::unix_ns;
 use tokio::sync::broadcast;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use self::losses::{Losses, Lost, NotKept, dropped_advice, not_kept};
 use crate::logs::Logs;
 use crate::refused::Refused;
-use crate::times::{now_ns, seconds};
+use crate::times::seconds;
 
 /// How often recordings are asked.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -143,7 +144,7 @@ impl Recorder {
                 let lost = tick.lost.iter().map(|lost| lost.packets_per_second).sum();
                 if before.is_some() {
                     state.history.push_back(Point {
-                        at: seconds(now_ns()),
+                        at: seconds(unix_ns()),
                         classes: tick.classes.clone(),
                         lost,
                     });
@@ -490,7 +491,7 @@ pub(crate) fn watch(recorders: &[Arc<Recorder>], told: Ticks) {
             ticks.tick().await;
             if told.receiver_count() > 0 {
                 let recorders: Vec<Value> = recorders.iter().map(|one| one.now()).collect();
-                let tick = json!({"at": seconds(now_ns()), "recorders": recorders});
+                let tick = json!({"at": seconds(unix_ns()), "recorders": recorders});
                 let _ = told.send(Arc::from(tick.to_string()));
             }
         }

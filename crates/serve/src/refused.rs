@@ -11,19 +11,33 @@ use strata_control::client::ClientError;
 use strata_filter::ParseError;
 use strata_store::StoreError;
 use strata_wire::clamped;
+use utoipa::ToSchema;
 
 /// Seconds after which to try again when too much is asked at a time.
 const AGAIN_AFTER: u64 = 2;
 
-/// What went wrong (`Error` in the API).
-#[derive(Clone, Debug, Serialize)]
+/// What went wrong.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(
+    as = Error,
+    example = json!({
+        "error": "'hots' is no word of the filter language: host?",
+        "code": "invalid", "field": "filter", "start": 8, "end": 12,
+    })
+)]
 pub(crate) struct Refused {
     #[serde(skip)]
     pub(crate) status: StatusCode,
+    /// What is wrong and what to do, in plain English.
     pub(crate) error: String,
+    /// `login`, `wait`, `role`, `csrf`, `host`, `busy`, `expired`, `not_found`, `invalid`, `too_large`, `timeout`,
+    /// `recorder`, `missing_tool`, `damaged`, `read_only` or `internal`.
     pub(crate) code: &'static str,
+    /// The parameter or field that is wrong.
     pub(crate) field: Option<&'static str>,
+    /// Where in its text, in UTF-16 code units.
     pub(crate) start: Option<usize>,
+    /// And where that ends.
     pub(crate) end: Option<usize>,
     /// Seconds after which to try again.
     #[serde(skip)]

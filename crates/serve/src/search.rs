@@ -11,7 +11,7 @@ use strata_query::{ByLink, Find, Kept, Matches, Outline, Search, outline, search
 use strata_store::Log;
 
 use crate::body::Sink;
-use crate::found::Found;
+use crate::found::{Covered, Found, Totals};
 use crate::logs::{self, Logs};
 use crate::refused::Refused;
 use crate::results::Searches;
@@ -245,21 +245,17 @@ pub(crate) fn series(
     Ok(found.histogram(&covered))
 }
 
-/// What a policy would have matched (`matched` of `PolicyCheck`).
+/// What a policy would have matched.
 pub(crate) fn matched(
-    logs: &Logs,
-    log: &str,
+    log: &Log,
     sought: &Sought,
     stop: &Stop,
-) -> Result<Value, Refused> {
+) -> Result<(Totals, Covered), Refused> {
     let since = Instant::now();
-    let log = logs::open(logs, log)?;
-    let found = run(&log, sought, (10, true), stop, &mut |_, _| {
+    let found = run(log, sought, (10, true), stop, &mut |_, _| {
         ControlFlow::Continue(())
     })?;
-    let mut matched = found.totals();
-    matched["covered"] = found.covered(stop, since);
-    Ok(matched)
+    Ok((found.totals(), found.covered(stop, since)))
 }
 
 /// Searches, and sends what is found as lines of `SearchEvent`.
@@ -293,7 +289,7 @@ fn streamed(
         false => None,
     };
     if let Some(found) = &outlined {
-        let mut outline = found.totals();
+        let mut outline = json!(found.totals());
         outline["histogram"] = found.histogram(&found.covered(stop, since));
         outline["classes"] = found.classes().into();
         sink.line(&json!({"event": "outline", "outline": outline}))
@@ -331,7 +327,7 @@ fn streamed(
     }
     let covered = found.covered(stop, since);
     let dir = logs.dir(id)?;
-    let mut result = found.totals();
+    let mut result = json!(found.totals());
     result["histogram"] = found.histogram(&covered);
     result["classes"] = found.classes().into();
     result["reasons"] = found.reasons().into();
@@ -344,7 +340,7 @@ fn streamed(
         "flows_parquet": sought.command(dir, "flows.parquet"),
         "packets_parquet": sought.command(dir, "packets.parquet -F packets-parquet"),
     });
-    result["covered"] = covered;
+    result["covered"] = json!(covered);
     let flows = found.rows.len();
     searches.keep(search.clone(), found);
     sink.line(&json!({"event": "done", "search": search, "flows": flows, "result": result}))

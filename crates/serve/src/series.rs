@@ -3,6 +3,7 @@
 use std::num::NonZeroU64;
 use std::ops::Range;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 use strata_query::FoundPacket;
 use strata_wire::{clamped, exact};
@@ -241,7 +242,7 @@ impl Histogram {
 
     /// As `Series` in the API: a second.
     #[allow(clippy::cast_precision_loss, reason = "rates")]
-    pub(crate) fn json(&self, covered: &Value) -> Value {
+    pub(crate) fn json(&self, covered: &impl Serialize) -> Value {
         let step = self.step_ns.get() as f64 / SECOND_NS as f64;
         let times = (0..self.points).map(|at| seconds(self.span_of(at).start));
         let series = self.series.iter().map(|((class, granularity), points)| {

@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU128;
 use std::time::Instant;
 
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 use strata_archive::{Piece, PieceKind, Retention, deletable, plan};
 use strata_classify::{Model, is_of_shadow};
 use strata_store::{Log, Recording, Select};
-use strata_wire::clamped;
+use strata_wire::{clamped, unix_ns};
+use utoipa::ToSchema;
 
-use crate::found::words;
+use crate::found::{Covered, ReasonsTotal, words};
 use crate::logs::{self, Logs};
 use crate::refused::Refused;
 use crate::search::{Asked, quoted, run};
-use crate::times::{SECOND_NS, now_ns, text};
-use crate::why;
+use crate::times::{SECOND_NS, text};
+use crate::why::{self, WhyTree};
 use crate::work::Stop;
 
 /// Most hours by class and tier, and most pieces that are deleted next.
@@ -73,6 +73,108 @@ impl Keep {
     }
 }
 
+/// What a log holds, and what retention deletes next.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(example = json!({
+    "disk": {"total_bytes": 1_000_000_000_000_u64, "free_bytes": 290_000_000_000_u64, "seconds_to_full": 86400},
+    "stored_bytes": 70_000_000,
+    "hours": [
+        {"hour": "2026-01-31T13", "class": "all", "tier": "blocks", "packets": 1000, "bytes": 70000, "encrypted": false},
+        {"hour": "2026-01-31T12", "class": "botnet", "tier": "compacted", "packets": 5000, "bytes": 900_000, "encrypted": false},
+    ],
+    "hours_left_out": 0,
+    "held": [{
+        "class": "botnet", "oldest": "2026-01-24T12:00:00.000000000Z", "newest": "2026-01-31T13:00:00.000000000Z",
+        "days": 7.0, "bytes": 9_000_000, "bytes_per_day": 1_285_714,
+    }],
+    "next": {
+        "pieces": [{
+            "what": "part 3 of benign", "class": "benign", "from": "2026-01-24T12:00:00.000000000Z",
+            "to": "2026-01-24T13:00:00.000000000Z", "bytes": 100_000,
+        }],
+        "bytes": 100_000,
+        "command": "strata prune /var/log/strata/edge --dry-run --keep 168h",
+    },
+    "compacting": null,
+}))]
+pub(crate) struct Storage {
+    #[schema(required)]
+    disk: Option<StorageDisk>,
+    stored_bytes: u64,
+    /// By hour, class and tier; at most 20,000, newest first.
+    hours: Vec<StorageHour>,
+    /// Older ones than those listed.
+    hours_left_out: usize,
+    held: Vec<StorageClass>,
+    next: StorageNext,
+    /// If a compaction is at work: which.
+    #[schema(required)]
+    compacting: Option<String>,
+}
+
+/// The file system of a log.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct StorageDisk {
+    total_bytes: u64,
+    free_bytes: u64,
+    #[schema(required)]
+    seconds_to_full: Option<f64>,
+}
+
+/// What is held of an hour.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct StorageHour {
+    hour: String,
+    /// Retention class; `all` for block files.
+    class: String,
+    tier: Tier,
+    packets: u64,
+    bytes: u64,
+    encrypted: bool,
+}
+
+/// Where packets are.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Tier {
+    Blocks,
+    Compacted,
+    Moved,
+}
+
+/// What is held of a retention class.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct StorageClass {
+    class: String,
+    oldest: String,
+    newest: String,
+    days: f64,
+    bytes: u64,
+    bytes_per_day: f64,
+}
+
+/// What retention deletes next: with `max_age_days` and `max_bytes` as asked; without, in the order in which
+/// shortage of disk would.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct StorageNext {
+    /// At most 200.
+    pieces: Vec<StoragePiece>,
+    bytes: u64,
+    command: String,
+}
+
+/// A part of a log that is deleted as a whole.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct StoragePiece {
+    what: String,
+    class: String,
+    #[schema(required)]
+    from: Option<String>,
+    #[schema(required)]
+    to: Option<String>,
+    bytes: u64,
+}
+
 /// Packets and bytes of an hour, class and tier.
 #[derive(Default)]
 struct Held {
@@ -81,18 +183,20 @@ struct Held {
     encrypted: bool,
 }
 
-/// `Storage` in the API.
-pub(crate) fn storage(logs: &Logs, id: &str, keep: &Keep, stop: &Stop) -> Result<Value, Refused> {
+/// Of these hours, by name, class and tier.
+type Hours = BTreeMap<(String, String, Tier), Held>;
+
+pub(crate) fn storage(logs: &Logs, id: &str, keep: &Keep, stop: &Stop) -> Result<Storage, Refused> {
     let retention = keep.retention()?;
     let log = logs::open(logs, id)?;
     let dir = logs.dir(id)?;
-    let mut hours: BTreeMap<(String, String, &'static str), Held> = BTreeMap::new();
+    let mut hours = Hours::new();
     let mut classes: BTreeMap<String, (u64, u64, u64)> = BTreeMap::new();
     for part in &log.archive().parts {
         let tier = if part.is_remote() {
-            "moved"
+            Tier::Moved
         } else {
-            "compacted"
+            Tier::Compacted
         };
         let hour = (part.hour.clone(), part.retention.clone(), tier);
         let held = hours.entry(hour).or_default();
@@ -113,49 +217,45 @@ pub(crate) fn storage(logs: &Logs, id: &str, keep: &Keep, stop: &Stop) -> Result
         stored = stored.saturating_add(log.stored_bytes(recording)?);
         blocks(&log, recording, &mut hours, stop)?;
     }
-    let (mut all, disk) = (hours.len(), disk(dir));
-    let newest = hours.iter().rev().take(HOURS_MAX);
-    let hours: Vec<Value> = newest
-        .map(|((hour, class, tier), held)| {
-            json!({
-                "hour": hour, "class": class, "tier": tier, "packets": held.packets,
-                "bytes": held.bytes, "encrypted": held.encrypted,
-            })
+    let all = hours.len();
+    let newest = hours.into_iter().rev().take(HOURS_MAX);
+    let hours: Vec<StorageHour> = newest
+        .map(|((hour, class, tier), held)| StorageHour {
+            hour,
+            class,
+            tier,
+            packets: held.packets,
+            bytes: held.bytes,
+            encrypted: held.encrypted,
         })
         .collect();
-    all = all.saturating_sub(hours.len());
-    Ok(json!({
-        "disk": disk,
-        "stored_bytes": stored,
-        "hours": hours,
-        "hours_left_out": all,
-        "held": classes.iter().map(held).collect::<Vec<_>>(),
-        "next": next(&log, keep, &retention, &dir.display().to_string())?,
-        "compacting": null,
-    }))
-}
-
-#[allow(clippy::cast_precision_loss, reason = "days, and bytes of one")]
-fn held((class, &(oldest, newest, bytes)): (&String, &(u64, u64, u64))) -> Value {
-    let days = newest.saturating_sub(oldest) as f64 / DAY_NS as f64;
-    json!({
-        "class": class,
-        "oldest": text(oldest),
-        "newest": text(newest),
-        "days": days,
-        "bytes": bytes,
-        // Of less than an hour, a day's bytes would be a guess.
-        "bytes_per_day": bytes as f64 / days.max(1.0 / 24.0),
+    Ok(Storage {
+        disk: disk(dir),
+        stored_bytes: stored,
+        hours_left_out: all.saturating_sub(hours.len()),
+        hours,
+        held: classes.into_iter().map(held).collect(),
+        next: next(&log, keep, &retention, &dir.display().to_string())?,
+        compacting: None,
     })
 }
 
+#[allow(clippy::cast_precision_loss, reason = "days, and bytes of one")]
+fn held((class, (oldest, newest, bytes)): (String, (u64, u64, u64))) -> StorageClass {
+    let days = newest.saturating_sub(oldest) as f64 / DAY_NS as f64;
+    StorageClass {
+        class,
+        oldest: text(oldest),
+        newest: text(newest),
+        days,
+        bytes,
+        // Of less than an hour, a day's bytes would be a guess.
+        bytes_per_day: bytes as f64 / days.max(1.0 / 24.0),
+    }
+}
+
 /// Block files hold packets of all classes; a block is counted in the hour in which it begins.
-fn blocks(
-    log: &Log,
-    recording: &Recording,
-    hours: &mut BTreeMap<(String, String, &'static str), Held>,
-    stop: &Stop,
-) -> Result<(), Refused> {
+fn blocks(log: &Log, recording: &Recording, hours: &mut Hours, stop: &Stop) -> Result<(), Refused> {
     let headers = Select {
         without_records: true,
         ..Select::default()
@@ -189,7 +289,7 @@ fn blocks(
                 .take(13)
                 .collect();
             let held = hours
-                .entry((name, String::from("all"), "blocks"))
+                .entry((name, String::from("all"), Tier::Blocks))
                 .or_default();
             held.packets = held.packets.saturating_add(of_hour);
             // In proportion to its packets.
@@ -200,20 +300,20 @@ fn blocks(
     Ok(())
 }
 
-fn disk(dir: &std::path::Path) -> Option<Value> {
+fn disk(dir: &std::path::Path) -> Option<StorageDisk> {
     let about = rustix::fs::statvfs(dir).ok()?;
     let bytes = |blocks: u64| blocks.saturating_mul(about.f_frsize);
     // As in df, and for a recording's `disk_space`: what is reserved for root does not count.
     let used = about.f_blocks.saturating_sub(about.f_bfree);
-    Some(json!({
-        "total_bytes": bytes(used.saturating_add(about.f_bavail)),
-        "free_bytes": bytes(about.f_bavail),
-        "seconds_to_full": null,
-    }))
+    Some(StorageDisk {
+        total_bytes: bytes(used.saturating_add(about.f_bavail)),
+        free_bytes: bytes(about.f_bavail),
+        seconds_to_full: None,
+    })
 }
 
 /// What is deleted next: what is too old or too much, or else in the order in which it would be.
-fn next(log: &Log, keep: &Keep, retention: &Retention, dir: &str) -> Result<Value, Refused> {
+fn next(log: &Log, keep: &Keep, retention: &Retention, dir: &str) -> Result<StorageNext, Refused> {
     let (pieces, held) = deletable(log)?;
     let nothing_said = *retention == Retention::default();
     let retention = match nothing_said {
@@ -223,36 +323,68 @@ fn next(log: &Log, keep: &Keep, retention: &Retention, dir: &str) -> Result<Valu
         },
         false => retention.clone(),
     };
-    let planned = plan(&pieces, held, &retention, now_ns());
+    let planned = plan(&pieces, held, &retention, unix_ns());
     let bytes: u64 = planned.delete.iter().map(|&at| pieces[at].bytes).sum();
     let told = planned.delete.iter().take(PIECES_MAX);
     let told = told.map(|&at| piece(&pieces[at]));
-    Ok(json!({
-        "pieces": told.collect::<Vec<_>>(),
-        "bytes": bytes,
-        "command": keep.command(dir),
-    }))
+    Ok(StorageNext {
+        pieces: told.collect(),
+        bytes,
+        command: keep.command(dir),
+    })
 }
 
-fn piece(piece: &Piece) -> Value {
+fn piece(piece: &Piece) -> StoragePiece {
     let (what, class) = match &piece.what {
         PieceKind::Part { id, retention } => (format!("part {id}"), retention.clone()),
         PieceKind::Block { entry, .. } => (entry.name.clone(), String::from("all")),
     };
-    json!({
-        "what": what, "class": class, "from": null, "to": text(piece.last_ns),
-        "bytes": piece.bytes,
-    })
+    StoragePiece {
+        what,
+        class,
+        from: None,
+        to: Some(text(piece.last_ns)),
+        bytes: piece.bytes,
+    }
 }
 
-/// The most frequent reasons, those that keep most first (`Reasons`).
+/// Why packets were kept, those reasons first that keep most.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Reasons {
+    reasons: Vec<ReasonCost>,
+    total: ReasonsTotal,
+    covered: Covered,
+}
+
+/// A reason, and what it costs.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ReasonCost {
+    reason: String,
+    words: String,
+    class: String,
+    granularity: String,
+    #[schema(required)]
+    score: Option<f64>,
+    packets: u64,
+    /// What it costs.
+    kept_bytes: u64,
+    first: String,
+    /// The flow of its first packet.
+    first_flow: String,
+    /// `id` of that flow.
+    flow: String,
+    trees: Vec<WhyTree>,
+    more_trees: usize,
+}
+
+/// The most frequent reasons, those that keep most first.
 pub(crate) fn reasons(
     logs: &Logs,
     id: &str,
     asked: &Asked,
     limit: Option<usize>,
     stop: &Stop,
-) -> Result<Value, Refused> {
+) -> Result<Reasons, Refused> {
     let since = Instant::now();
     let sought = asked.sought()?;
     let log = logs::open(logs, id)?;
@@ -272,24 +404,24 @@ pub(crate) fn reasons(
         let (trees, more) = model.as_ref().map_or((Vec::new(), 0), |model| {
             why::trees(model, reason.class, reason.reason)
         });
-        json!({
-            "reason": reason.reason,
-            "words": words(reason.reason, reason.class),
-            "class": reason.class,
-            "granularity": reason.granularity,
-            "score": reason.score,
-            "packets": reason.packets,
-            "kept_bytes": reason.kept_bytes,
-            "first": text(reason.first_ns),
-            "first_flow": reason.first_flow.to_string(),
-            "flow": crate::flow_id::id(&reason.first_flow),
-            "trees": trees,
-            "more_trees": more,
-        })
+        ReasonCost {
+            reason: reason.reason.to_owned(),
+            words: words(reason.reason, reason.class),
+            class: reason.class.to_owned(),
+            granularity: reason.granularity.to_owned(),
+            score: reason.score.map(f64::from),
+            packets: reason.packets,
+            kept_bytes: reason.kept_bytes,
+            first: text(reason.first_ns),
+            first_flow: reason.first_flow.to_string(),
+            flow: crate::flow_id::id(&reason.first_flow),
+            trees,
+            more_trees: more,
+        }
     });
-    Ok(json!({
-        "reasons": reasons.collect::<Vec<_>>(),
-        "total": total,
-        "covered": found.covered(stop, since),
-    }))
+    Ok(Reasons {
+        reasons: reasons.collect(),
+        total,
+        covered: found.covered(stop, since),
+    })
 }

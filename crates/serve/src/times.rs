@@ -1,24 +1,16 @@
 //! Times as the API writes them.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use jiff::Timestamp;
-use strata_wire::clamped;
+use strata_wire::unix_ns;
 
 use crate::refused::Refused;
 
 /// Nanoseconds of a second.
 pub(crate) const SECOND_NS: u64 = 1_000_000_000;
 
-/// Now, ns since 1970.
-pub(crate) fn now_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    clamped(since.expect("the clock is after 1970").as_nanos())
-}
-
 /// Now, RFC 3339.
 pub(crate) fn now() -> String {
-    text(now_ns())
+    text(unix_ns())
 }
 
 /// A time in RFC 3339 with nanoseconds.

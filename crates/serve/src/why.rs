@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 use strata_classify::{Condition, Model, is_of_shadow, leaves_of_reason};
 use strata_sketch::{
@@ -9,6 +10,7 @@ use strata_sketch::{
 };
 use strata_store::{Log, Recording};
 use strata_wire::FlowKey;
+use utoipa::ToSchema;
 
 use crate::found::words;
 use crate::packets::{Packet, of_flow};
@@ -94,9 +96,41 @@ pub(crate) fn of(
     }))
 }
 
+/// A tree that votes for a class, and why.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct WhyTree {
+    tree: usize,
+    /// Share of the class in its leaf, 0 to 1.
+    share: f64,
+    conditions: Vec<WhyCondition>,
+}
+
+/// A condition of a tree, on the way to its leaf.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct WhyCondition {
+    feature: String,
+    /// The feature in words.
+    what: &'static str,
+    /// The condition.
+    words: String,
+    #[schema(required)]
+    above: Option<f64>,
+    #[schema(required)]
+    at_most: Option<f64>,
+    unit: String,
+    /// This packet's value; null if it cannot be told from the log.
+    #[schema(required)]
+    value: Option<f64>,
+    /// With its unit; empty without a value.
+    value_text: String,
+    /// Whether the condition holds for `value`: not if the log does not have all that the recorder saw.
+    #[schema(required)]
+    holds: Option<bool>,
+}
+
 /// The trees that vote most clearly for a class, with their conditions, and how many others there
 /// are.
-pub(crate) fn trees(model: &Model, class: &str, reason: &str) -> (Vec<Value>, usize) {
+pub(crate) fn trees(model: &Model, class: &str, reason: &str) -> (Vec<WhyTree>, usize) {
     match leaves_of_reason(reason) {
         Some((level, leaves)) => told(model, level, class, &leaves, None),
         None => (Vec::new(), 0),
@@ -109,7 +143,7 @@ fn told(
     class: &str,
     leaves: &[u16],
     values: Option<&Values>,
-) -> (Vec<Value>, usize) {
+) -> (Vec<WhyTree>, usize) {
     let clearest = model.clearest(level, class, leaves);
     let more = clearest.len().saturating_sub(TREES_TOLD);
     let trees = clearest
@@ -121,16 +155,16 @@ fn told(
                 .iter()
                 .flatten()
                 .map(|one| condition(one, values, model.clock()));
-            json!({
-                "tree": tree,
-                "share": share,
-                "conditions": conditions.collect::<Vec<_>>(),
-            })
+            WhyTree {
+                tree,
+                share,
+                conditions: conditions.collect(),
+            }
         });
     (trees.collect(), more)
 }
 
-fn condition(condition: &Condition, values: Option<&Values>, clock: Clock) -> Value {
+fn condition(condition: &Condition, values: Option<&Values>, clock: Clock) -> WhyCondition {
     let feature = condition.feature();
     let value = feature.and_then(|feature| values?.of(feature));
     let holds = feature.zip(value).map(|(feature, value)| {
@@ -146,17 +180,17 @@ fn condition(condition: &Condition, values: Option<&Values>, clock: Clock) -> Va
     let number = feature
         .zip(value)
         .map(|(feature, value)| feature.decode(value, clock));
-    json!({
-        "feature": condition.name,
-        "what": feature.map_or("", Feature::description),
-        "words": condition.to_string(),
-        "above": condition.above,
-        "at_most": condition.at_most,
-        "unit": condition.unit,
-        "value": number,
-        "value_text": number.map_or_else(String::new, |number| condition.quantity(number)),
-        "holds": holds,
-    })
+    WhyCondition {
+        feature: condition.name.clone(),
+        what: feature.map_or("", Feature::description),
+        words: condition.to_string(),
+        above: condition.above,
+        at_most: condition.at_most,
+        unit: condition.unit.clone(),
+        value: number,
+        value_text: number.map_or_else(String::new, |number| condition.quantity(number)),
+        holds,
+    }
 }
 
 /// A packet's values: of flows, by counting the flow's packets in the log again, as the recorder's

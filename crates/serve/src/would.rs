@@ -2,11 +2,12 @@
 
 use std::io;
 
-use serde_json::{Value, json};
+use serde::Serialize;
 use strata_archive::ArchiveError;
 use strata_query::{ByLink, ExportOptions, packets};
 use strata_rules::Action;
 use strata_store::Log;
+use utoipa::ToSchema;
 
 use crate::refused::Refused;
 use crate::search::Sought;
@@ -25,7 +26,20 @@ struct Sums {
     would_bytes: u64,
 }
 
-/// `would` of `PolicyCheck`; null if the action leaves open what is kept, or nothing matched.
+/// What would have been kept of packets with a policy. A packet that is in the log as one of N stands for N.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+pub(crate) struct Would {
+    /// That arrived.
+    packets: u64,
+    /// With the policy.
+    kept_bytes: u64,
+    /// Without.
+    now_bytes: u64,
+    /// Not estimated: nothing was sampled, and all were looked at.
+    exact: bool,
+}
+
+/// `None` if the action leaves open what is kept, or nothing matched.
 #[allow(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -37,9 +51,9 @@ pub(crate) fn would(
     (sought, action): (&Sought, Action),
     matched: u64,
     stop: &Stop,
-) -> Result<Value, Refused> {
+) -> Result<Option<Would>, Refused> {
     let Action::Keep(granularity) = action else {
-        return Ok(Value::Null);
+        return Ok(None);
     };
     let find = sought.find();
     let by_link = sought.filter.clone();
@@ -74,16 +88,16 @@ pub(crate) fn would(
         Err(error) => return Err(error.into()),
     }
     if sums.looked == 0 {
-        return Ok(Value::Null);
+        return Ok(None);
     }
     let all = matched.max(sums.looked) as f64 / sums.looked as f64;
     let one_in = granularity.sampling.map_or(1, |sampling| sampling.one_in);
     let told = |sum: u64, of: f64| (sum as f64 * of).round() as u64;
-    Ok(json!({
-        "packets": told(sums.arrived, all),
-        "kept_bytes": told(sums.would_bytes, all / f64::from(one_in.max(1))),
-        "now_bytes": told(sums.kept_bytes, all),
-        "exact": sums.looked >= matched && sums.arrived == sums.looked && one_in <= 1,
+    Ok(Some(Would {
+        packets: told(sums.arrived, all),
+        kept_bytes: told(sums.would_bytes, all / f64::from(one_in.max(1))),
+        now_bytes: told(sums.kept_bytes, all),
+        exact: sums.looked >= matched && sums.arrived == sums.looked && one_in <= 1,
     }))
 }
 

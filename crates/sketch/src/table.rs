@@ -9,7 +9,7 @@ use std::hint::select_unpredictable;
 use std::io;
 
 use strata_sys::Growing;
-use strata_wire::prefetch;
+use strata_wire::{largest, prefetch, summed};
 
 use crate::bucket::Bucket;
 use crate::clock::Clock;
@@ -33,24 +33,26 @@ const IDENTITY_MASK: u64 = (1 << 48) - 1;
 const SWEEP: usize = 1 << 12;
 const _: () = assert!(SWEEP + TableSize::BITS_LIMIT as usize * SWEEP / 2 < 1 << 16);
 
-/// Effects of the pressure on the buckets. A metric, never an input: the window belongs to the
-/// model.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pressure {
-    /// Packets offered.
-    pub packets: u64,
-    /// Buckets taken by a flow's first packet.
-    pub claimed: u64,
-    /// Of these, those taken from another flow of the same window by votes.
-    pub replaced: u64,
-    /// Packets whose flow got no bucket.
-    pub without_bucket: u64,
-    /// Windows started.
-    pub windows: u64,
-    /// Buckets that there are now.
-    pub buckets: u64,
-    /// How often there were to be more buckets, or the right to as many as asked, but no memory for them.
-    pub growths_refused: u64,
+summed! {
+    /// Effects of the pressure on the buckets. A metric, never an input: the window belongs to the
+    /// model.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Pressure {
+        /// Packets offered.
+        pub packets: u64,
+        /// Buckets taken by a flow's first packet.
+        pub claimed: u64,
+        /// Of these, those taken from another flow of the same window by votes.
+        pub replaced: u64,
+        /// Packets whose flow got no bucket.
+        pub without_bucket: u64,
+        /// Windows started: they depend on time, which is the same for all.
+        pub windows: u64 = largest,
+        /// Buckets that there are now.
+        pub buckets: u64,
+        /// How often there were to be more buckets, or the right to as many as asked, but no memory for them.
+        pub growths_refused: u64,
+    }
 }
 
 impl Pressure {
@@ -58,18 +60,6 @@ impl Pressure {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.buckets * size_of::<Bucket>() as u64
-    }
-
-    /// Adds what another sketch has counted.
-    pub fn merge(&mut self, other: Self) {
-        self.packets += other.packets;
-        self.claimed += other.claimed;
-        self.replaced += other.replaced;
-        self.without_bucket += other.without_bucket;
-        self.buckets += other.buckets;
-        self.growths_refused += other.growths_refused;
-        // Windows depend on time, which is the same for all.
-        self.windows = self.windows.max(other.windows);
     }
 }
 

@@ -318,38 +318,94 @@ pub struct BlockFile {
 /// Counters as packets and bytes.
 pub(crate) type Pair = (u64, u64);
 
-/// A [`Ledger`] as stored.
-#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct SavedLedger {
-    /// See [`Ledger`]; each is packets, bytes.
-    pub seen: Pair,
-    /// Not matched by the filter.
-    pub filtered: Pair,
-    /// Dropped by policy.
-    pub discarded: Pair,
-    /// Sampled out.
-    pub sampled_out: Pair,
-    /// In the log.
-    pub logged: Pair,
-    /// Lost, by reason.
-    pub dropped: Vec<(String, Pair)>,
-    /// Bytes cut, by place.
-    pub cut: Vec<(String, u64)>,
-    /// Part of `logged`: wanted with more bytes than the kernel had copied.
-    #[serde(default)]
-    pub wanted_but_cut: Pair,
-    /// Part of `logged`: as headers at first, and whole later; bytes are those added.
-    #[serde(default)]
-    pub promoted: Pair,
-    /// Part of `logged`: first bytes instead of unparsable headers; bytes are those kept.
-    #[serde(default)]
-    pub header_fallback: Pair,
-    /// In addition: forwarded copies.
-    #[serde(default)]
-    pub mirrored: Pair,
-    /// Copies that could not be forwarded.
-    #[serde(default)]
-    pub mirror_lost: Pair,
+/// A [`Ledger`] as stored: counters of the first versions, and those that came later, each declared once.
+macro_rules! saved_ledger {
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident {
+            first { $($(#[$help:meta])* $field:ident,)* }
+            later { $($(#[$later_help:meta])* $later:ident,)* }
+        }
+    ) => {
+        $(#[$meta])*
+        pub struct $name {
+            $($(#[$help])* pub $field: Pair,)*
+            /// Lost, by reason.
+            pub dropped: Vec<(String, Pair)>,
+            /// Bytes cut, by place.
+            pub cut: Vec<(String, u64)>,
+            $($(#[$later_help])* #[serde(default)] pub $later: Pair,)*
+        }
+
+        impl From<&Ledger> for $name {
+            fn from(ledger: &Ledger) -> Self {
+                let dropped = DropReason::ALL.iter();
+                let cut = CutWhere::ALL.iter();
+                Self {
+                    $($field: pair(ledger.$field),)*
+                    dropped: dropped
+                        .map(|&r| (r.name().to_owned(), pair(ledger.dropped[r as usize])))
+                        .collect(),
+                    cut: cut
+                        .map(|&w| (w.name().to_owned(), ledger.cut_bytes[w as usize]))
+                        .collect(),
+                    $($later: pair(ledger.$later),)*
+                }
+            }
+        }
+
+        impl From<&$name> for Ledger {
+            fn from(accounting: &$name) -> Self {
+                let mut ledger = Self {
+                    $($field: counters(accounting.$field),)*
+                    $($later: counters(accounting.$later),)*
+                    ..Self::default()
+                };
+                for (name, value) in &accounting.dropped {
+                    if let Some(reason) = DropReason::ALL.iter().find(|r| r.name() == name) {
+                        ledger.dropped[*reason as usize] = counters(*value);
+                    }
+                }
+                for (name, bytes) in &accounting.cut {
+                    if let Some(place) = CutWhere::ALL.iter().find(|w| w.name() == name) {
+                        ledger.cut_bytes[*place as usize] = *bytes;
+                    }
+                }
+                ledger
+            }
+        }
+    };
+}
+
+saved_ledger! {
+    /// A [`Ledger`] as stored.
+    #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+    pub struct SavedLedger {
+        first {
+            /// See [`Ledger`]; each is packets, bytes.
+            seen,
+            /// Not matched by the filter.
+            filtered,
+            /// Dropped by policy.
+            discarded,
+            /// Sampled out.
+            sampled_out,
+            /// In the log.
+            logged,
+        }
+        later {
+            /// Part of `logged`: wanted with more bytes than the kernel had copied.
+            wanted_but_cut,
+            /// Part of `logged`: as headers at first, and whole later; bytes are those added.
+            promoted,
+            /// Part of `logged`: first bytes instead of unparsable headers; bytes are those kept.
+            header_fallback,
+            /// In addition: forwarded copies.
+            mirrored,
+            /// Copies that could not be forwarded.
+            mirror_lost,
+        }
+    }
 }
 
 fn pair(counters: Counters) -> Pair {
@@ -358,58 +414,4 @@ fn pair(counters: Counters) -> Pair {
 
 fn counters((packets, bytes): Pair) -> Counters {
     Counters { packets, bytes }
-}
-
-impl From<&Ledger> for SavedLedger {
-    fn from(ledger: &Ledger) -> Self {
-        let dropped = DropReason::ALL.iter();
-        let cut = CutWhere::ALL.iter();
-        Self {
-            seen: pair(ledger.seen),
-            filtered: pair(ledger.filtered),
-            discarded: pair(ledger.discarded),
-            sampled_out: pair(ledger.sampled_out),
-            logged: pair(ledger.logged),
-            dropped: dropped
-                .map(|&r| (r.name().to_owned(), pair(ledger.dropped[r as usize])))
-                .collect(),
-            wanted_but_cut: pair(ledger.wanted_but_cut),
-            promoted: pair(ledger.promoted),
-            header_fallback: pair(ledger.header_fallback),
-            mirrored: pair(ledger.mirrored),
-            mirror_lost: pair(ledger.mirror_lost),
-            cut: cut
-                .map(|&w| (w.name().to_owned(), ledger.cut_bytes[w as usize]))
-                .collect(),
-        }
-    }
-}
-
-impl From<&SavedLedger> for Ledger {
-    fn from(accounting: &SavedLedger) -> Self {
-        let mut ledger = Self {
-            seen: counters(accounting.seen),
-            filtered: counters(accounting.filtered),
-            discarded: counters(accounting.discarded),
-            sampled_out: counters(accounting.sampled_out),
-            logged: counters(accounting.logged),
-            wanted_but_cut: counters(accounting.wanted_but_cut),
-            promoted: counters(accounting.promoted),
-            header_fallback: counters(accounting.header_fallback),
-            mirrored: counters(accounting.mirrored),
-            mirror_lost: counters(accounting.mirror_lost),
-            ..Self::default()
-        };
-        for (name, value) in &accounting.dropped {
-            if let Some(reason) = DropReason::ALL.iter().find(|r| r.name() == name) {
-                ledger.dropped[*reason as usize] = counters(*value);
-            }
-        }
-        for (name, bytes) in &accounting.cut {
-            if let Some(place) = CutWhere::ALL.iter().find(|w| w.name() == name) {
-                ledger.cut_bytes[*place as usize] = *bytes;
-            }
-        }
-        ledger
-    }
 }

@@ -16,12 +16,12 @@ use std::time::Duration;
 
 use strata_blocks::{BlockEnd, BlockSink, BlockSource, SinkError, block_channel};
 use strata_sys::pause;
-use strata_wire::Ledger;
+use strata_wire::{Ledger, unix_ns};
 
 use crate::disk::Disk;
 use crate::error::{StoreError, io_error, is_full};
 use crate::manifest::{About, DetailKept, FlowTable, MANIFEST_NAME, Recording, SavedLedger, State};
-use crate::writer::{LogWriter, Presence, now_ns};
+use crate::writer::{LogWriter, Presence};
 
 use writer::channel;
 
@@ -273,7 +273,7 @@ impl Recorder {
         loop {
             let closed = self.shared.update(|recording| {
                 recording.state = State::Closed;
-                recording.ended_ns = Some(now_ns());
+                recording.ended_ns = Some(unix_ns());
                 recording.ledger = Some(SavedLedger::from(ledger));
                 recording.warnings.clone_from(&warnings);
                 recording.flow_table = self.flow_table;

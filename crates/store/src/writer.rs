@@ -22,4 +22,4 @@ pub(crate) use checkpoint::CheckpointFile;
 pub(crate) use file::{OpenFile, PlacedAt, Settled, Written};
 pub(crate) use files::{Files, Next, Rotation};
 pub(crate) use in_flight::{InFlight, Landed};
-pub(crate) use log::{LogWriter, Presence, now_ns};
+pub(crate) use log::{LogWriter, Presence};

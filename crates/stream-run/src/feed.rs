@@ -5,11 +5,11 @@ use std::io;
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use strata_role::FeedCounts;
 use strata_stream::StreamName;
-use strata_wire::{clamped, exact};
+use strata_wire::{exact, unix_ns};
 
 use super::appender::StreamAppender;
 use super::dir::StreamDir;
@@ -79,12 +79,6 @@ impl std::fmt::Debug for StreamFeed {
             .field("when_full", &self.when_full)
             .finish_non_exhaustive()
     }
-}
-
-/// The time.
-pub(super) fn unix_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    clamped(since.expect("the clock is after 1970").as_nanos())
 }
 
 impl StreamFeed {

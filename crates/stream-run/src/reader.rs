@@ -11,13 +11,12 @@ use strata_stream::{
     StreamName, Walk,
 };
 use strata_sys::AlignedBytes;
-use strata_wire::exact;
+use strata_wire::{exact, unix_ns};
 
 use super::appender::{MARK_NS, recovered_pages};
 use super::changes::Changes;
 use super::dir::StreamDir;
 use super::error::{Result, StreamError};
-use super::feed::unix_ns;
 use super::file::{StreamFile, file_name};
 use super::footing::Footing;
 use super::pool::PAGES;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use serde_json::Value;
+use strata_control::telemetry::status::{TelemetryEntry, TelemetryStatus};
 use strata_control::telemetry::{
     TelemetryCount, TelemetryGeneration, TelemetryHop, TelemetryKey, TelemetryList, TelemetryPath,
     TelemetryQueries, TelemetryRefused, TelemetryTime, TelemetryTop, TelemetryValue,
@@ -237,7 +237,7 @@ impl TelemetryQueries for Answers {
         self.ask(|store| store.answer_lists())
     }
 
-    fn list(&self, name: &str, last: usize) -> Result<Vec<Value>, TelemetryRefused> {
+    fn list(&self, name: &str, last: usize) -> Result<Vec<TelemetryEntry>, TelemetryRefused> {
         let (kind, entries) = self.ask(|store| {
             let (list, kind) = store.find_list(name).map_err(TelemetryRefused::Unknown)?;
             let mut entries: VecDeque<Vec<u8>> = VecDeque::new();
@@ -253,7 +253,7 @@ impl TelemetryQueries for Answers {
         Ok(entries.collect())
     }
 
-    fn status(&self) -> Result<Value, TelemetryRefused> {
+    fn status(&self) -> Result<TelemetryStatus, TelemetryRefused> {
         let failed = |why: String| TelemetryRefused::Store(why);
         let text = telemetry_status(&self.dir).map_err(|error| failed(error.chain()))?;
         let text = text.ok_or_else(|| failed("the collector has not said anything yet".into()))?;

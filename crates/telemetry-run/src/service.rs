@@ -28,7 +28,7 @@ use strata_role::{
 };
 use strata_sandbox::SocketFile;
 use strata_sys::socket::{self, Receiver};
-use strata_wire::exact;
+use strata_wire::{exact, unix_ns};
 
 use self::datagrams::Int;
 pub use self::spec::{TelemetryOutcome, TelemetrySpec};
@@ -43,7 +43,7 @@ use super::ready::{Ready, connect};
 use super::sink::{Done, Mapped};
 use super::status::{Received, Snapshot};
 use super::status_file::StatusFile;
-use super::store::{ends, unix_ns};
+use super::store::ends;
 use super::streaming::Streaming;
 use super::target::Target;
 use super::wire::remote::Collectors;
@@ -74,6 +74,7 @@ impl Spec for TelemetrySpec {
     type Running = ();
     type Outcome = TelemetryOutcome;
     type Error = RoleError;
+    const THREAD: &'static str = "telemetry";
 
     fn start(mut self, stop: Arc<AtomicBool>, tell: Tell) -> Result<Handle<Self>> {
         let table = self.table.as_deref().unwrap_or(DEFAULT);
@@ -129,7 +130,7 @@ impl Spec for TelemetrySpec {
         if let Target::There(collectors) = &mut service.sink {
             collectors.wait_connected(&mut service.translator, &stop, &tell)?;
         }
-        let first = service.snapshot(true).json();
+        let first = service.snapshot(true).status().text();
         service.status_file.start(&first, &tell)?;
         let pushes = service.pushing.pushes();
         service.api = Api::serve(&service.dir, pushes, endpoints, &tell)?;
@@ -560,7 +561,7 @@ impl Service {
     }
 
     fn write_status(&mut self, running: bool) {
-        let text = self.snapshot(running).json();
+        let text = self.snapshot(running).status().text();
         match running {
             true => self.status_file.write(text),
             false => self.status_file.finish(text),

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use serde_json::{Value, json};
+use strata_control::telemetry::status::TelemetryEntry;
 use strata_dta::flow_event::{FlowEvent, FlowEventKind};
 use strata_dta::key::{FiveTuple, Key};
 
@@ -18,11 +18,8 @@ fn number(bytes: &[u8], at: usize) -> u32 {
 }
 
 /// A number that is not known if all bits are set.
-fn known(number: u32) -> Value {
-    match number {
-        u32::MAX => Value::Null,
-        number => number.into(),
-    }
+fn known(number: u32) -> Option<u32> {
+    Some(number).filter(|&number| number != u32::MAX)
 }
 
 /// A key by its length: keys do not say what they are. Four bytes are an address, unless that would
@@ -67,49 +64,46 @@ pub fn as_number(bytes: &[u8]) -> Option<u64> {
     })
 }
 
-/// An entry of a list, as an object.
+/// An entry of a list, as programs read it.
 #[must_use]
-pub fn entry(kind: EntryKind, bytes: &[u8]) -> Value {
+pub fn entry(kind: EntryKind, bytes: &[u8]) -> TelemetryEntry {
     match kind {
-        EntryKind::NodeEvent if bytes.len() >= 18 => {
-            let what = match bytes[9] {
+        EntryKind::NodeEvent if bytes.len() >= 18 => TelemetryEntry::Node {
+            node: number(bytes, 0),
+            port: known(number(bytes, 4)),
+            queue: Some(bytes[8]).filter(|&queue| queue != u8::MAX),
+            time: known(number(bytes, 14)),
+            value: known(number(bytes, 10)),
+            what: match bytes[9] {
                 1 => "dropped",
                 2 => "congested",
                 _ => "other",
-            };
-            let queue = match bytes[8] {
-                u8::MAX => Value::Null,
-                queue => queue.into(),
-            };
-            json!({
-                "what": what,
-                "node": number(bytes, 0),
-                "port": known(number(bytes, 4)),
-                "queue": queue,
-                "value": known(number(bytes, 10)),
-                "time": known(number(bytes, 14)),
-            })
-        }
+            },
+        },
         EntryKind::FlowEvent => FlowEvent::parse(bytes).map_or_else(
-            || json!({ "bytes": hex(bytes) }),
+            || other(bytes),
             |event| {
                 let is_least = event.kind == FlowEventKind::SlowAtLeast;
-                let what = match event.kind {
-                    FlowEventKind::Anomalous => "anomalous",
-                    FlowEventKind::Gap => "gap",
-                    FlowEventKind::Retransmission => "retransmission",
-                    FlowEventKind::Slow | FlowEventKind::SlowAtLeast => "slow",
-                };
-                let mut shown =
-                    json!({ "what": what, "flow": event.flow.to_string(), "value": event.value });
-                if is_least {
-                    shown["at_least"] = true.into();
+                TelemetryEntry::Flow {
+                    at_least: is_least.then_some(true),
+                    flow: event.flow.to_string(),
+                    value: event.value,
+                    what: match event.kind {
+                        FlowEventKind::Anomalous => "anomalous",
+                        FlowEventKind::Gap => "gap",
+                        FlowEventKind::Retransmission => "retransmission",
+                        FlowEventKind::Slow | FlowEventKind::SlowAtLeast => "slow",
+                    },
                 }
-                shown
             },
         ),
-        _ => json!({ "bytes": hex(bytes) }),
+        _ => other(bytes),
     }
+}
+
+fn other(bytes: &[u8]) -> TelemetryEntry {
+    let bytes = hex(bytes);
+    TelemetryEntry::Bytes { bytes }
 }
 
 #[cfg(test)]

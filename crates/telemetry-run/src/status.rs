@@ -1,14 +1,20 @@
-//! What the writer of a store counts, as JSON for `status.json`.
+//! What the writer of a store counts, for `status.json`.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use serde_json::{Map, Value, json};
+use strata_control::telemetry::status::{
+    AppendStatus, EventStatus, FrameStatus, GenerationStatus, GenerationsStatus, IntStatus,
+    KeyIncrementStatus, KeyWriteStatus, PostcardingStatus, ProcessStatus, ReporterStatus,
+    RunStatus, StreamStatus, TelemetryStatus,
+};
 use strata_dta::generations::Turning;
 use strata_dta::int::mapping::IntCounters;
 use strata_dta::protocol::{Refusal, Refusals};
 use strata_dta::translator::{OTHERS, ReporterCounters};
 use strata_dta::{RemoteCounters, Translator};
 use strata_role::FeedCounts;
+use strata_wire::Summed as _;
 
 use super::frames::Frames;
 use super::plan::Plan;
@@ -52,72 +58,63 @@ fn name(refusal: Refusal) -> &'static str {
 }
 
 /// Those that are not 0, by reason.
-fn refusals(refusals: &Refusals) -> Value {
+fn refusals(refusals: &Refusals) -> BTreeMap<String, u64> {
     let reasons = Refusal::ALL.into_iter();
     let some = reasons.filter(|&reason| refusals.get(reason) > 0);
-    let some = some.map(|reason| (name(reason).to_owned(), refusals.get(reason).into()));
-    Value::Object(some.collect::<Map<_, _>>())
+    some.map(|reason| (name(reason).to_owned(), refusals.get(reason)))
+        .collect()
 }
 
-fn reporter(counters: &ReporterCounters) -> Value {
-    json!({
-        "datagrams": counters.datagrams,
-        "datagrams_refused": refusals(&counters.refused_datagrams),
-        "reports": counters.reports,
-        "accepted": counters.accepted,
-        "superseded": counters.superseded,
-        "refused": refusals(&counters.refused),
-        "dropped_by_rate": counters.dropped_by_rate,
-        "dropped_without_room": counters.dropped_without_room,
-        "dropped_without_collector": counters.dropped_without_collector,
-        "nacked": counters.nacked,
-        "again": counters.again,
-        "missing": counters.missing,
-        "jumps": counters.jumps,
-    })
+/// A part of the status of counters that have the names of its fields, and of what else it says.
+macro_rules! counted {
+    ($from:expr => $part:ident { $($field:ident,)* } $($own:ident: $value:expr,)*) => {
+        $part { $($field: Some($from.$field),)* $($own: $value,)* }
+    };
+}
+pub(super) use counted;
+
+fn reporter(counters: &ReporterCounters) -> ReporterStatus {
+    counted! {
+        counters => ReporterStatus {
+            datagrams,
+            reports,
+            accepted,
+            superseded,
+            dropped_by_rate,
+            dropped_without_room,
+            dropped_without_collector,
+            nacked,
+            again,
+            missing,
+            jumps,
+        }
+        address: None,
+        datagrams_refused: refusals(&counters.refused_datagrams),
+        refused: refusals(&counters.refused),
+        confirmed: None,
+        lost: None,
+    }
 }
 
 /// What is taken past the host's network stack.
-fn frames(frames: &Frames) -> Value {
+fn frames(frames: &Frames) -> FrameStatus {
     let counts = frames.counts();
-    json!({
-        "interface": frames.interface(),
-        "how": frames.how(),
-        "taking": frames.is_taking(),
-        "datagrams": counts.datagrams,
-        "invalid": counts.invalid,
-        "dropped": counts.dropped,
-    })
-}
-
-/// What became of entries for a stream.
-fn stream(counts: FeedCounts) -> Value {
-    json!({ "written": counts.written, "lost": counts.lost })
+    counted! {
+        counts => FrameStatus {
+            datagrams,
+            invalid,
+            dropped,
+        }
+        interface: Some(frames.interface().to_owned()),
+        how: Some(frames.how().to_owned()),
+        taking: Some(frames.is_taking()),
+    }
 }
 
 /// What became of accepted reports at collectors elsewhere.
-fn put_remote(one: &mut Value, counters: RemoteCounters) {
-    one["confirmed"] = counters.confirmed.into();
-    one["lost"] = counters.lost.into();
-}
-
-fn sum(all: &mut ReporterCounters, one: &ReporterCounters) {
-    all.datagrams += one.datagrams;
-    all.reports += one.reports;
-    all.accepted += one.accepted;
-    all.superseded += one.superseded;
-    all.dropped_by_rate += one.dropped_by_rate;
-    all.dropped_without_room += one.dropped_without_room;
-    all.dropped_without_collector += one.dropped_without_collector;
-    all.nacked += one.nacked;
-    all.again += one.again;
-    all.missing += one.missing;
-    all.jumps += one.jumps;
-    for reason in Refusal::ALL {
-        all.refused.add(reason, one.refused.get(reason));
-        let datagrams = one.refused_datagrams.get(reason);
-        all.refused_datagrams.add(reason, datagrams);
-    }
+fn put_remote(one: &mut ReporterStatus, counters: RemoteCounters) {
+    one.confirmed = Some(counters.confirmed);
+    one.lost = Some(counters.lost);
 }
 
 /// Operations for each place.
@@ -169,118 +166,176 @@ impl Snapshot<'_> {
     pub(super) fn totals(&self) -> ReporterCounters {
         let mut all = ReporterCounters::default();
         for (_, counters) in self.translator.sources() {
-            sum(&mut all, &counters);
+            all.merge(&counters);
         }
         all
     }
 
-    /// What became of INT reports, if they are listened to.
-    fn int_json(&self) -> Option<Value> {
-        let (listen, counters, failed) = self.int?;
-        Some(json!({
-            "listen": listen.to_string(),
-            "datagrams": counters.datagrams,
-            "refused": counters.refused,
-            "reports": counters.reports,
-            "bad_stacks": counters.bad_stacks,
-            "mapped": counters.mapped,
-            "incomplete": counters.incomplete,
-            "missing": counters.missing,
-            "repeated": counters.repeated,
-            "jumps": counters.jumps,
-            "not_followed": counters.not_followed,
-            "failed": failed,
-            "summed": counters.summed,
-            "above": counters.above,
-            "undecided": counters.undecided,
-        }))
+    fn process(&self) -> ProcessStatus {
+        let (pushed, lost) = self.pushes;
+        ProcessStatus {
+            running: Some(self.running),
+            updated_ns: Some(self.now_ns),
+            pid: Some(std::process::id()),
+            listen: Some(self.listen.to_string()),
+            events: EventStatus {
+                pushed: Some(pushed),
+                lost: Some(lost),
+                invalid: None,
+            },
+        }
     }
 
-    pub(super) fn json(&self) -> String {
+    /// What became of INT reports, if they are listened to.
+    fn int(&self) -> Option<IntStatus> {
+        let (listen, counters, failed) = self.int?;
+        Some(counted! {
+            counters => IntStatus {
+                datagrams,
+                refused,
+                reports,
+                bad_stacks,
+                mapped,
+                incomplete,
+                missing,
+                repeated,
+                jumps,
+                not_followed,
+                summed,
+                above,
+                undecided,
+            }
+            listen: Some(listen.to_string()),
+            failed: Some(failed),
+        })
+    }
+
+    fn reporters(&self) -> Vec<ReporterStatus> {
         let mut sources: Vec<_> = self.translator.origins().collect();
         sources.sort_by_key(|(source, _)| *source);
-        let reporters = sources.iter().map(|&(source, origin)| {
+        let reporter = |(source, origin)| {
             let mut one = reporter(&self.translator.counters(origin));
-            one["address"] = address(source).into();
+            one.address = Some(address(source));
             if let Some(collectors) = self.collectors {
                 put_remote(&mut one, collectors.counters(origin));
             }
             one
+        };
+        sources.into_iter().map(reporter).collect()
+    }
+
+    fn key_write(&self) -> KeyWriteStatus {
+        let (writes, slots) = (self.done.key_write, self.plan.places.key_write_slots);
+        let estimate = &self.estimate;
+        counted! {
+            estimate => KeyWriteStatus {
+                sampled,
+                answered,
+                changed,
+            }
+            writes: Some(writes),
+            slots: Some(slots),
+            load: Some(per(writes - self.before.key_write, slots)),
+            answers_expected: Some(estimate.expected),
+        }
+    }
+
+    fn postcarding(&self) -> Option<PostcardingStatus> {
+        let cache = self.translator.cache()?.counters();
+        let (writes, chunks) = (self.done.postcarding, self.plan.places.postcarding_chunks);
+        Some(counted! {
+            cache => PostcardingStatus {
+                postcards,
+                complete,
+                collided,
+                aged,
+                superseded,
+                held,
+            }
+            writes: Some(writes),
+            chunks: Some(chunks),
+            load: Some(per(writes - self.before.postcarding, chunks)),
+        })
+    }
+
+    fn append(&self) -> Option<AppendStatus> {
+        let lists = self.translator.lists()?.counters();
+        Some(counted! {
+            lists => AppendStatus {
+                entries,
+                full,
+                aged,
+                held,
+            }
+            writes: Some(self.done.append),
+        })
+    }
+
+    fn key_increment(&self) -> KeyIncrementStatus {
+        let additions = self.done.key_increment;
+        let counters = self.plan.places.key_increment_counters;
+        KeyIncrementStatus {
+            additions: Some(additions),
+            counters: Some(counters),
+            load: Some(per(additions - self.before.key_increment, counters)),
+            faded: self.rounds,
+        }
+    }
+
+    fn generations(&self) -> Option<GenerationsStatus> {
+        let turning = self.turning?;
+        let present = turning.present().iter();
+        let present = present.map(|generation| {
+            counted! {
+                generation => GenerationStatus {
+                    number,
+                    begun_ns,
+                }
+            }
         });
+        Some(GenerationsStatus {
+            count: Some(self.plan.parameters.generations),
+            period_seconds: Some(self.plan.parameters.generation_period_s),
+            clearing: Some(turning.is_clearing()),
+            present: present.collect(),
+        })
+    }
+
+    pub(super) fn status(&self) -> TelemetryStatus {
+        let received = &self.received;
         let mut totals = reporter(&self.totals());
         if let Some(collectors) = self.collectors {
             put_remote(&mut totals, collectors.totals());
         }
-        let cache = self.translator.cache().map(|cache| cache.counters());
-        let lists = self.translator.lists().map(|lists| lists.counters());
-        let places = &self.plan.places;
-        let all = json!({
-            "running": self.running,
-            "updated_ns": self.now_ns,
-            "pid": std::process::id(),
-            "listen": self.listen.to_string(),
-            "not_allowed": self.received.not_allowed,
-            "reporters_refused": self.translator.strangers(),
-            "socket_drops": self.received.socket_drops,
-            "af_xdp": self.frames.map(frames),
-            "nacks_sent": self.received.nacks,
-            "nacks_failed": self.received.nacks_failed,
-            "failed": self.received.failed,
-            "events": { "pushed": self.pushes.0, "lost": self.pushes.1 },
-            "stream": self.streamed.map(stream),
-            "totals": totals,
-            "collectors": self.collectors.map(Collectors::json),
-            "int": self.int_json(),
-            "key_write": {
-                "writes": self.done.key_write,
-                "slots": places.key_write_slots,
-                "load": per(self.done.key_write - self.before.key_write, places.key_write_slots),
-                "sampled": self.estimate.sampled,
-                "answered": self.estimate.answered,
-                "changed": self.estimate.changed,
-                "answers_expected": self.estimate.expected,
-            },
-            "postcarding": cache.map(|cache| json!({
-                "writes": self.done.postcarding,
-                "chunks": places.postcarding_chunks,
-                "load": per(
-                    self.done.postcarding - self.before.postcarding,
-                    places.postcarding_chunks,
-                ),
-                "postcards": cache.postcards,
-                "complete": cache.complete,
-                "collided": cache.collided,
-                "aged": cache.aged,
-                "superseded": cache.superseded,
-                "held": cache.held,
-            })),
-            "append": lists.map(|lists| json!({
-                "writes": self.done.append,
-                "entries": lists.entries,
-                "full": lists.full,
-                "aged": lists.aged,
-                "held": lists.held,
-            })),
-            "key_increment": {
-                "additions": self.done.key_increment,
-                "counters": places.key_increment_counters,
-                "load": per(
-                    self.done.key_increment - self.before.key_increment,
-                    places.key_increment_counters,
-                ),
-                "faded": self.rounds,
-            },
-            "generations": self.turning.map(|turning| json!({
-                "count": self.plan.parameters.generations,
-                "period_seconds": self.plan.parameters.generation_period_s,
-                "clearing": turning.is_clearing(),
-                "present": turning.present().iter().map(|generation| json!({
-                    "number": generation.number,
-                    "begun_ns": generation.begun_ns,
-                })).collect::<Vec<_>>(),
-            })),
-            "reporters": reporters.collect::<Vec<_>>(),
-        });
-        format!("{all:#}\n")
+        let run = counted! {
+            received => RunStatus {
+                not_allowed,
+                socket_drops,
+                nacks_failed,
+                failed,
+            }
+            nacks_sent: Some(received.nacks),
+            process: self.process(),
+            reporters_refused: Some(self.translator.strangers()),
+            af_xdp: self.frames.map(frames),
+            stream: self.streamed.map(|counts| {
+                counted! {
+                    counts => StreamStatus {
+                        written,
+                        lost,
+                    }
+                }
+            }),
+            totals: totals,
+            collectors: self.collectors.map(Collectors::status),
+            int: self.int(),
+            key_write: self.key_write(),
+            postcarding: self.postcarding(),
+            append: self.append(),
+            key_increment: self.key_increment(),
+            generations: self.generations(),
+            reporters: self.reporters(),
+        };
+        TelemetryStatus::Run(Box::new(run))
     }
 }

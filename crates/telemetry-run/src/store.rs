@@ -11,7 +11,6 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FallocateFlags, fallocate};
 use strata_dta::append::End;
@@ -54,12 +53,6 @@ pub(super) fn replace(dir: &Path, name: &str, text: &str, durable: bool) -> Resu
     written.at_with(|| new.display().to_string())?;
     let path = dir.join(name);
     fs::rename(&new, &path).at_with(|| path.display().to_string())
-}
-
-/// The time since 1970.
-pub(super) fn unix_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    exact::<u64>(since.expect("the clock is after 1970").as_nanos())
 }
 
 /// A store that this process writes, alone as long as it has this.

@@ -9,7 +9,13 @@
 //! Bytes are bytes on the wire: the original length of a packet, or its
 //! captured length where a capture claims less than it holds.
 
+mod sums;
+
 use std::fmt;
+
+pub use sums::{Kinds, Summed, largest};
+
+use crate::summed;
 
 /// A number of packets and their bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -33,6 +39,12 @@ impl Counters {
     pub fn merge(&mut self, other: Self) {
         self.packets = self.packets.saturating_add(other.packets);
         self.bytes = self.bytes.saturating_add(other.bytes);
+    }
+}
+
+impl Summed for Counters {
+    fn merge(&mut self, more: &Self) {
+        Self::merge(self, *more);
     }
 }
 
@@ -98,60 +110,51 @@ impl CutWhere {
     }
 }
 
-/// The counters of one worker or one recording.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Ledger {
-    /// Every packet that arrived.
-    pub seen: Counters,
-    /// Not matched by the capture filter.
-    pub filtered: Counters,
-    /// Dropped by the granularity of its class or policy.
-    pub discarded: Counters,
-    /// Skipped by sampling.
-    pub sampled_out: Counters,
-    /// In the log; bytes are those kept.
-    pub logged: Counters,
-    /// Lost, by [`DropReason`].
-    pub dropped: [Counters; DropReason::ALL.len()],
-    /// In memory, not yet in a file; bytes are those kept.
-    pub in_flight: Counters,
-    /// Bytes of logged and in-flight packets that were not kept, by [`CutWhere`].
-    pub cut_bytes: [u64; CutWhere::ALL.len()],
-    /// Part of `logged`: more was wanted than the kernel had copied, because it cut the flow's
-    /// packets by an earlier verdict. Wire bytes.
-    pub wanted_but_cut: Counters,
-    /// Part of `logged`: partial at first, and whole once the flow was flagged. Bytes are those
-    /// that came back, which are no longer cut.
-    pub promoted: Counters,
-    /// Part of `logged`: without a readable network header, so that the first bytes stand for the
-    /// header ([`FALLBACK_LEN`](crate::dissect::FALLBACK_LEN)). Bytes are those kept.
-    pub header_fallback: Counters,
-    /// In addition: copies sent on because of a policy.
-    pub mirrored: Counters,
-    /// Copies that their outgoing interface did not take.
-    pub mirror_lost: Counters,
+summed! {
+    /// The counters of one worker or one recording.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct Ledger {
+        /// Every packet that arrived.
+        pub seen: Counters,
+        /// Not matched by the capture filter.
+        pub filtered: Counters,
+        /// Dropped by the granularity of its class or policy.
+        pub discarded: Counters,
+        /// Skipped by sampling.
+        pub sampled_out: Counters,
+        /// In the log; bytes are those kept.
+        pub logged: Counters,
+        /// Lost, by [`DropReason`].
+        pub dropped: [Counters; DropReason::ALL.len()],
+        /// In memory, not yet in a file; bytes are those kept.
+        pub in_flight: Counters,
+        /// Bytes of logged and in-flight packets that were not kept, by [`CutWhere`].
+        pub cut_bytes: [u64; CutWhere::ALL.len()],
+        /// Part of `logged`: more was wanted than the kernel had copied, because it cut the flow's
+        /// packets by an earlier verdict. Wire bytes.
+        pub wanted_but_cut: Counters,
+        /// Part of `logged`: partial at first, and whole once the flow was flagged. Bytes are those
+        /// that came back, which are no longer cut.
+        pub promoted: Counters,
+        /// Part of `logged`: without a readable network header, so that the first bytes stand for the
+        /// header ([`FALLBACK_LEN`](crate::dissect::FALLBACK_LEN)). Bytes are those kept.
+        pub header_fallback: Counters,
+        /// In addition: copies sent on because of a policy.
+        pub mirrored: Counters,
+        /// Copies that their outgoing interface did not take.
+        pub mirror_lost: Counters,
+    }
 }
 
 impl Ledger {
-    /// Adds the counters of another worker.
-    pub fn merge(&mut self, other: &Self) {
-        self.seen.merge(other.seen);
-        self.filtered.merge(other.filtered);
-        self.discarded.merge(other.discarded);
-        self.sampled_out.merge(other.sampled_out);
-        self.logged.merge(other.logged);
-        self.in_flight.merge(other.in_flight);
-        self.wanted_but_cut.merge(other.wanted_but_cut);
-        self.promoted.merge(other.promoted);
-        self.header_fallback.merge(other.header_fallback);
-        self.mirrored.merge(other.mirrored);
-        self.mirror_lost.merge(other.mirror_lost);
-        for (mine, theirs) in self.dropped.iter_mut().zip(other.dropped) {
-            mine.merge(theirs);
-        }
-        for (mine, theirs) in self.cut_bytes.iter_mut().zip(other.cut_bytes) {
-            *mine = mine.saturating_add(theirs);
-        }
+    /// Subsets of logged packets, by their names.
+    #[must_use]
+    pub fn of_logged(&self) -> [(&'static str, Counters); 3] {
+        [
+            ("wanted_but_cut", self.wanted_but_cut),
+            ("promoted", self.promoted),
+            ("header_fallback", self.header_fallback),
+        ]
     }
 
     /// The sum of all drop reasons.
@@ -249,14 +252,11 @@ impl fmt::Display for Ledger {
                 self.cut_bytes[place as usize]
             )?;
         }
-        let beside = [
-            ("wanted_but_cut", self.wanted_but_cut),
-            ("promoted", self.promoted),
-            ("header_fallback", self.header_fallback),
+        let copies = [
             ("mirrored", self.mirrored),
             ("mirror_lost", self.mirror_lost),
         ];
-        for (name, Counters { packets, bytes }) in beside {
+        for (name, Counters { packets, bytes }) in self.of_logged().into_iter().chain(copies) {
             if packets > 0 {
                 write!(f, "\n{name}: {packets} packets, {bytes} bytes")?;
             }

@@ -57,9 +57,9 @@ pub use fragments::FragmentTable;
 pub use granularity::{
     Granularity, Keep, KeepKind, Outcome, ParseGranularityError, SampleBy, Sampling, join,
 };
-pub use ledger::{Counters, CutWhere, DropReason, Imbalance, Ledger};
+pub use ledger::{Counters, CutWhere, DropReason, Imbalance, Kinds, Ledger, Summed, largest};
 pub use link::LinkType;
-pub use meta::{Interface, Meta};
+pub use meta::{Interface, Meta, unix_ns, unix_seconds};
 pub use number::{Largest, clamped, exact};
 pub use plain::Plain;
 pub use prefetch::{prefetch, prefetch_whole};

@@ -1,5 +1,9 @@
 //! What capture files hold in addition to their packets.
 
+mod clock;
+
+pub use clock::{unix_ns, unix_seconds};
+
 use crate::LinkType;
 use crate::pcapng::options::{self, code};
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use strata_archive::uncompacted;
@@ -159,7 +159,7 @@ pub(super) fn uncompacted_json(dir: &Path, log: &Log, recording: &Recording) -> 
 fn oldest(dir: &Path, names: &[String]) -> Option<Duration> {
     let ages = names.iter().filter_map(|name| {
         let written = fs::metadata(dir.join(name)).ok()?.modified().ok()?;
-        SystemTime::now().duration_since(written).ok()
+        written.elapsed().ok()
     });
     ages.max()
 }

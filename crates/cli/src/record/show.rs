@@ -27,7 +27,8 @@ pub(super) fn counts(counts: &RecordCounts) -> String {
 /// What became of a recording.
 pub(super) fn outcome(outcome: &RecordOutcome) -> Result<()> {
     let mut out = standard();
-    let (ledger, pressure) = (&outcome.ledger, &outcome.pressure);
+    let counts = &outcome.counts;
+    let ledger = &counts.ledger;
     write!(
         out,
         "{} ({}) in {:.2} s",
@@ -66,7 +67,7 @@ pub(super) fn outcome(outcome: &RecordOutcome) -> Result<()> {
             text::count_of(to.not_sent, "datagram"),
         )?;
     }
-    if let Some(detail) = &outcome.detail {
+    if let Some(detail) = &counts.detail {
         writeln!(
             out,
             "detail: {} of {} of payload kept; over budget: {} packets, {}",
@@ -76,7 +77,9 @@ pub(super) fn outcome(outcome: &RecordOutcome) -> Result<()> {
             human_bytes(detail.over_budget.bytes),
         )?;
     }
-    if pressure.packets > 0 {
+    if let Some(pressure) = &counts.pressure
+        && pressure.packets > 0
+    {
         writeln!(
             out,
             "sketch: {}, {} of memory, {} flow buckets taken, {} of them from another flow, {} packets without a bucket ({})",
@@ -88,8 +91,8 @@ pub(super) fn outcome(outcome: &RecordOutcome) -> Result<()> {
             text::percent(pressure.without_bucket, pressure.packets),
         )?;
     }
-    if let Some((counts, classes)) = &outcome.shadow {
-        shadow(&mut out, counts, classes)?;
+    if let Some(counts) = &counts.shadow {
+        shadow(&mut out, counts, &outcome.classes)?;
     }
     if let Some(report) = &outcome.drift {
         crate::drift::print(&mut out, report)?;

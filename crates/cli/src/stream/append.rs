@@ -9,9 +9,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use strata_role::sandbox::Reach;
 use strata_stream::Cursor;
 use strata_stream_run::{StreamAppender, StreamClient, Upkeep};
-use strata_wire::{exact, grouped, human_bytes};
+use strata_wire::{exact, grouped, human_bytes, unix_ns};
 
-use super::now_ns;
 use super::place::{Place, PlaceArgs};
 use crate::confined::SandboxArgs;
 use crate::output::standard;
@@ -81,7 +80,7 @@ impl Output {
             Place::Here(path, name) => {
                 let dir = super::prepare(&path)?;
                 sandbox.confine(&super::reach(&path))?;
-                let mut appender = dir.append(&name, now_ns()?)?;
+                let mut appender = dir.append(&name, unix_ns())?;
                 warn_of_stripes(&mut appender);
                 Self::Here(Box::new(appender), Upkeep::new(Instant::now()))
             }
@@ -134,7 +133,7 @@ impl Output {
         let now = Instant::now();
         match self {
             Self::Here(appender, upkeep) => {
-                upkeep.run(appender, now, now_ns()?)?;
+                upkeep.run(appender, now, unix_ns())?;
                 warn_of_stripes(appender);
             }
             Self::There(client, unsent) => {
@@ -151,7 +150,7 @@ impl Output {
     fn close(self) -> Result<Closed> {
         match self {
             Self::Here(mut appender, _) => {
-                let now_ns = now_ns()?;
+                let now_ns = unix_ns();
                 let synced = appender.sync(now_ns);
                 warn_of_stripes(&mut appender);
                 let (records, lost, end) = (appender.kept(), appender.lost(), appender.end());
@@ -214,7 +213,7 @@ struct Intake {
 impl Intake {
     /// Appends the whole records that have come; at the end of the input, all.
     fn append(&mut self, at_end: bool) -> Result<()> {
-        let now_ns = now_ns()?;
+        let now_ns = unix_ns();
         let held = std::mem::take(&mut self.held);
         let mut at = 0;
         while at < held.len() {

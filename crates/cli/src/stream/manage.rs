@@ -13,10 +13,10 @@ use strata_stream::{Form, Geometry, Retention};
 use strata_stream_run::{
     StreamCheck, StreamDir, StreamSpec, StreamStatus, StripeTls, check_streams,
 };
-use strata_wire::{PrintableJson, grouped, human_bytes};
+use strata_wire::{PrintableJson, grouped, human_bytes, unix_ns};
 
 use super::place::{ServerArgs, at_server, not_at_server};
-use super::{name, now_ns, say_what_is_gone};
+use super::{name, say_what_is_gone};
 use crate::listing::{ColumnForm, Reader, listing};
 use crate::output::{refuse, standard};
 use crate::text;
@@ -229,12 +229,12 @@ pub(super) fn create(args: &CreateArgs) -> Result<()> {
         return Err(refuse("--format: name the device, with --stripe"));
     }
     for (stripe, is_here, tls) in stripes {
-        dir.add_stripe(stripe, (args.format, now_ns()?), tls.as_ref())?;
+        dir.add_stripe(stripe, (args.format, unix_ns()), tls.as_ref())?;
         if is_here {
             say_if_on_one_disk(&args.dir, stripe);
         }
     }
-    dir.create_stream(&name, &StreamSpec { retention, form }, now_ns()?)?;
+    dir.create_stream(&name, &StreamSpec { retention, form }, unix_ns())?;
     Ok(())
 }
 

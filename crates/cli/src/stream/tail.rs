@@ -14,11 +14,11 @@ use rustix::fs::{OFlags, fcntl_getfl, fstat};
 use serde_json::json;
 use strata_stream::{Cursor, StreamName};
 use strata_stream_run::{Entry, SavedCursor, StreamDir, StreamError, StreamReader, Unread};
-use strata_wire::{Printable, PrintableJson, exact, grouped};
+use strata_wire::{Printable, PrintableJson, exact, grouped, unix_ns};
 
 use super::decode::decoded;
 use super::place::PlaceArgs;
-use super::{now_ns, say_what_is_gone};
+use super::say_what_is_gone;
 use crate::confined::SandboxArgs;
 use crate::output::{Standard, refuse, standard};
 use crate::signals::stop_on_signal;
@@ -178,7 +178,7 @@ impl Kept<'_> {
             next_seq: reader.next_seq(),
             missing: self.saved.missing + unread.missing.0,
             expired: self.saved.expired + unread.expired,
-            time_ns: now_ns()?,
+            time_ns: unix_ns(),
         };
         Ok(self.dir.save(self.stream, &self.consumer, &saved)?)
     }
@@ -214,7 +214,7 @@ fn is_closed(stdout: &io::Stdout) -> io::Result<bool> {
 
 /// A time to begin at, ns since 1970.
 pub(super) fn since_ns(since: &str, follow: bool) -> Result<u64> {
-    let now_ns = now_ns()?;
+    let now_ns = unix_ns();
     let since_ns =
         text::parse_time(since, now_ns).map_err(|error| refuse(format!("--since: {error}")))?;
     if since_ns > now_ns {

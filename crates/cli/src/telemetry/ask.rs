@@ -1,6 +1,6 @@
 //! `strata telemetry get`, `list`, `path`, `top`, `status`: queries of a store.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -11,6 +11,10 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use serde_json::Value;
 use strata_control::metrics::Format;
+use strata_control::telemetry::status::{
+    CollectorStatus, FrameStatus, GenerationsStatus, IntStatus, KeyWriteStatus, LinkStatus,
+    ProcessStatus, ReporterStatus, RunStatus, ShareStatus, TelemetryEntry, TelemetryStatus,
+};
 use strata_control::telemetry::{TelemetryCount, TelemetryTime, TelemetryValue, metrics};
 use strata_dta::key::{FiveTuple, Key};
 use strata_telemetry_run::{EntryKind, TelemetryStore, shown};
@@ -202,9 +206,9 @@ fn count_text(count: &TelemetryCount) -> String {
     )
 }
 
-fn print_entry(out: &mut Standard, entry: &Value, json: bool) -> Result<()> {
+fn print_entry(out: &mut Standard, entry: &TelemetryEntry, json: bool) -> Result<()> {
     Ok(match json {
-        true => writeln!(out, "{entry}"),
+        true => writeln!(out, "{}", serde_json::to_string(entry)?),
         false => writeln!(out, "{}", line(entry)),
     }?)
 }
@@ -323,33 +327,34 @@ pub(super) fn top(args: &TopArgs) -> Result<()> {
 }
 
 /// How many values can still be asked for, and how many the formula expects.
-fn estimate(values: &Value, has_generations: bool) -> String {
+#[allow(clippy::cast_precision_loss, reason = "a share need not be exact")]
+fn estimate(values: &KeyWriteStatus, has_generations: bool) -> String {
     let since = match has_generations {
         true => "this generation began",
         false => "the start",
     };
-    let number = |field: &str| values[field].as_f64();
-    let shares = number("sampled").filter(|&sampled| sampled > 0.0);
-    let shares = shares.zip(number("answered").zip(number("answers_expected")));
-    let load = number("load").map_or_else(|| "?".to_owned(), |load| format!("{load:.2}"));
+    let sampled = values.sampled.filter(|&sampled| sampled > 0);
+    let shares = sampled.zip(values.answered.zip(values.answers_expected));
+    let load = values.load;
+    let load = load.map_or_else(|| "?".to_owned(), |load| format!("{load:.2}"));
     match shares {
         Some((sampled, (answered, expected))) => format!(
             "{load} writes a slot; {:.1} % of those written since {since} can be asked for, {:.1} % \
              by the formula",
-            answered / sampled * 100.0,
-            expected / sampled * 100.0,
+            answered as f64 / sampled as f64 * 100.0,
+            expected / sampled as f64 * 100.0,
         ),
         None => format!("{load} writes a slot"),
     }
 }
 
 /// How many reporters there are, and what came of those for whom there was no place.
-fn reporters(all: &Value) -> String {
-    let all = all.as_array().map_or(&[][..], Vec::as_slice);
-    let others = all.iter().find(|reporter| reporter["address"] == "others");
-    let own = |reporter: &&Value| reporter["address"] != "others" && reporter["address"] != "int";
+fn reporters(all: &[ReporterStatus]) -> String {
+    let is = |reporter: &ReporterStatus, name| reporter.address.as_deref() == Some(name);
+    let others = all.iter().find(|&reporter| is(reporter, "others"));
+    let own = |reporter: &&ReporterStatus| !is(reporter, "others") && !is(reporter, "int");
     let count = all.iter().filter(own).count();
-    match others.and_then(|others| others["reports"].as_u64()) {
+    match others.and_then(|others| others.reports) {
         Some(reports) => format!(
             "{}, the most that are counted by themselves; {} reports of others",
             grouped(count as u64),
@@ -360,18 +365,17 @@ fn reporters(all: &Value) -> String {
 }
 
 /// How many generations there are, and since when the youngest fills.
-fn generation_row(generations: &Value) -> String {
-    let present = generations["present"].as_array();
-    let present = present.map_or(&[][..], Vec::as_slice);
-    let count = &generations["count"];
-    let period = &generations["period_seconds"];
-    let since = present.first().and_then(|one| one["begun_ns"].as_u64());
+fn generation_row(generations: &GenerationsStatus) -> String {
+    let said = |number: Option<u64>| number.map_or_else(|| "?".to_owned(), |n| n.to_string());
+    let count = said(generations.count.map(u64::from));
+    let period = said(generations.period_seconds);
+    let since = generations.present.first().and_then(|one| one.begun_ns);
     let since = since.map_or_else(|| "?".to_owned(), text::time);
-    let clearing = match generations["clearing"].as_bool() {
+    let clearing = match generations.clearing {
         Some(true) => "; the next is being cleared",
         _ => "",
     };
-    let there = present.len();
+    let there = generations.present.len();
     format!("{there} of {count}, of {period} s each; the youngest since {since}{clearing}")
 }
 
@@ -381,14 +385,15 @@ pub(super) fn status(args: &StatusArgs) -> Result<()> {
     if args.json {
         return Ok(write!(standard(), "{status}")?);
     }
-    let status: Value = serde_json::from_str(&status).context("status.json is damaged")?;
+    let status: TelemetryStatus =
+        serde_json::from_str(&status).context("status.json is damaged")?;
     if args.metrics {
         let page = metrics::page(&status, Format::Prometheus);
         return Ok(write!(standard(), "{page}")?);
     }
-    let rows = match status["role"].as_str() {
-        Some("collector") => rows_of_collector(&status)?,
-        _ => rows_of_run(&status)?,
+    let rows = match &status {
+        TelemetryStatus::Collector(collector) => rows_of_collector(collector)?,
+        TelemetryStatus::Run(run) => rows_of_run(run)?,
     };
     let rows = rows
         .into_iter()
@@ -401,167 +406,160 @@ pub(super) fn status(args: &StatusArgs) -> Result<()> {
 /// A row of the status: its name, its value.
 type Row = (&'static str, String);
 
-fn number(value: &Value) -> String {
-    value.as_u64().map_or_else(|| "?".to_owned(), grouped)
+fn number(value: Option<u64>) -> String {
+    value.map_or_else(|| "?".to_owned(), grouped)
 }
 
 /// When it was counted, and whether it still runs.
-fn as_of(status: &Value) -> Result<String> {
-    let updated = status["updated_ns"]
-        .as_u64()
-        .context("status.json is damaged")?;
-    let running = status["running"].as_bool() == Some(true);
-    let ended = if running { "" } else { ", ended" };
+fn as_of(process: &ProcessStatus) -> Result<String> {
+    let updated = process.updated_ns.context("status.json is damaged")?;
+    let ended = match process.running {
+        Some(true) => "",
+        _ => ", ended",
+    };
     Ok(format!("{}{ended}", text::time(updated)))
 }
 
-fn listening(status: &Value) -> String {
-    let listen = status["listen"].as_str();
-    listen.map_or_else(String::new, str::to_owned)
+fn listening(process: &ProcessStatus) -> String {
+    process.listen.iter().cloned().collect()
 }
 
 /// Which of its translator's collectors it is, counted from 1 as people count options.
-fn place(share: &Value) -> String {
-    let [collector, of] = ["collector", "of"].map(|field| share[field].as_u64());
-    match collector.zip(of) {
+fn place(share: Option<&ShareStatus>) -> String {
+    let share = share.and_then(|share| share.collector.zip(share.of));
+    match share {
         Some((collector, of)) => format!("{} of {of}", collector.saturating_add(1)),
         None => "?".to_owned(),
     }
 }
 
 /// Of `strata telemetry collect`.
-fn rows_of_collector(status: &Value) -> Result<Vec<Row>> {
-    let requests = &status["requests"];
-    let translator = status["translator"].as_str();
+fn rows_of_collector(status: &CollectorStatus) -> Result<Vec<Row>> {
+    let requests = &status.requests;
+    let translator = status.translator.as_deref();
     Ok(vec![
-        ("listening", listening(status)),
-        ("as of", as_of(status)?),
+        ("listening", listening(&status.process)),
+        ("as of", as_of(&status.process)?),
         (
             "translator",
             translator.map_or_else(|| "none".to_owned(), str::to_owned),
         ),
-        ("collector", place(&status["share"])),
-        ("connections", number(&status["connections"])),
-        ("  refused", number(&status["connections_refused"])),
-        ("requests", number(&requests["executed"])),
-        ("  bytes", number(&requests["bytes"])),
-        ("  repeated", number(&requests["duplicates"])),
-        ("  out of order", number(&requests["out_of_order"])),
-        ("  refused", number(&requests["refused"])),
-        ("bad packets", number(&requests["bad_packets"])),
+        ("collector", place(status.share.as_ref())),
+        ("connections", number(status.connections)),
+        ("  refused", number(status.connections_refused)),
+        ("requests", number(requests.executed)),
+        ("  bytes", number(requests.bytes)),
+        ("  repeated", number(requests.duplicates)),
+        ("  out of order", number(requests.out_of_order)),
+        ("  refused", number(requests.refused)),
+        ("bad packets", number(requests.bad_packets)),
     ])
 }
 
 /// A collector of a translator, in a line.
-fn collector(one: &Value) -> String {
-    let address = one["address"]
-        .as_str()
-        .map_or_else(String::new, str::to_owned);
-    let is_there = one["connected"].as_bool() == Some(true);
-    let state = match (is_there, one["problem"].as_str()) {
-        (true, _) => "connected".to_owned(),
-        (false, Some(problem)) => format!("away: {}", Printable(problem)),
-        (false, None) => "connecting".to_owned(),
+fn collector(one: &LinkStatus) -> String {
+    let address: String = one.address.iter().cloned().collect();
+    let state = match (one.connected, one.problem.as_deref()) {
+        (Some(true), _) => "connected".to_owned(),
+        (_, Some(problem)) => format!("away: {}", Printable(problem)),
+        (_, None) => "connecting".to_owned(),
     };
     format!(
         "{address} {state}; {} acknowledged, {} lost, {} packets, {} resent",
-        number(&one["confirmed"]),
-        number(&one["lost"]),
-        number(&one["packets"]),
-        number(&one["packets_resent"]),
+        number(one.confirmed),
+        number(one.lost),
+        number(one.packets),
+        number(one.packets_resent),
     )
 }
 
 /// What the queries known ahead have found.
-fn sums(int: &Value) -> String {
+fn sums(int: &IntStatus) -> String {
     format!(
         "{}; {} above a threshold, {} undecided since a hop's latency is not known",
-        number(&int["summed"]),
-        number(&int["above"]),
-        number(&int["undecided"]),
+        number(int.summed),
+        number(int.above),
+        number(int.undecided),
     )
 }
 
 /// The interface of AF_XDP, and how it is read.
-fn interface(frames: &Value) -> String {
-    let text = |field: &str| frames[field].as_str().unwrap_or("?");
-    let gone = match frames["taking"].as_bool() {
+fn interface(frames: &FrameStatus) -> String {
+    let text = |field: &Option<String>| field.clone().unwrap_or_else(|| "?".to_owned());
+    let gone = match frames.taking {
         Some(true) => "",
         _ => "; gone",
     };
-    format!("{} ({}){gone}", Printable(text("interface")), text("how"))
+    let (interface, how) = (text(&frames.interface), text(&frames.how));
+    format!("{} ({how}){gone}", Printable(&interface))
+}
+
+/// What was refused, by reason.
+fn reasons(of: &BTreeMap<String, u64>) -> String {
+    let reasons = of.iter();
+    let reasons = reasons.map(|(reason, &count)| format!("{reason} {}", grouped(count)));
+    let reasons: Vec<String> = reasons.collect();
+    match reasons.is_empty() {
+        true => "0".to_owned(),
+        false => reasons.join(", "),
+    }
 }
 
 /// Of `strata telemetry run`.
-fn rows_of_run(status: &Value) -> Result<Vec<Row>> {
-    let total = |field: &str| number(&status["totals"][field]);
-    let reasons = |of: &Value| -> String {
-        let reasons = of.as_object().into_iter().flatten();
-        let reasons = reasons.map(|(reason, count)| format!("{reason} {}", number(count)));
-        let reasons: Vec<String> = reasons.collect();
-        match reasons.is_empty() {
-            true => "0".to_owned(),
-            false => reasons.join(", "),
-        }
-    };
+fn rows_of_run(status: &RunStatus) -> Result<Vec<Row>> {
+    let totals = &status.totals;
     let dropped = [
-        "dropped_by_rate",
-        "dropped_without_room",
-        "dropped_without_collector",
+        totals.dropped_by_rate,
+        totals.dropped_without_room,
+        totals.dropped_without_collector,
     ];
-    let dropped: Option<u64> = dropped
-        .iter()
-        .map(|field| status["totals"][field].as_u64())
-        .sum();
+    let dropped: Option<u64> = dropped.into_iter().sum();
     let dropped = dropped.context("status.json is damaged")?;
     let mut rows = vec![
-        ("listening", listening(status)),
-        ("as of", as_of(status)?),
-        ("datagrams", total("datagrams")),
-        ("  refused", reasons(&status["totals"]["datagrams_refused"])),
-        ("  not allowed", number(&status["not_allowed"])),
-        ("  full socket", number(&status["socket_drops"])),
-        ("reports", total("reports")),
-        ("  accepted", total("accepted")),
-        ("  refused", reasons(&status["totals"]["refused"])),
+        ("listening", listening(&status.process)),
+        ("as of", as_of(&status.process)?),
+        ("datagrams", number(totals.datagrams)),
+        ("  refused", reasons(&totals.datagrams_refused)),
+        ("  not allowed", number(status.not_allowed)),
+        ("  full socket", number(status.socket_drops)),
+        ("reports", number(totals.reports)),
+        ("  accepted", number(totals.accepted)),
+        ("  refused", reasons(&totals.refused)),
         ("  dropped", grouped(dropped)),
-        ("  missing", total("missing")),
-        ("  number jumps", total("jumps")),
-        ("nacks", number(&status["nacks_sent"])),
-        ("reporters", reporters(&status["reporters"])),
+        ("  missing", number(totals.missing)),
+        ("  number jumps", number(totals.jumps)),
+        ("nacks", number(status.nacks_sent)),
+        ("reporters", reporters(&status.reporters)),
         (
             "values",
-            estimate(&status["key_write"], status["generations"].is_object()),
+            estimate(&status.key_write, status.generations.is_some()),
         ),
     ];
-    if status["failed"].as_u64().is_some_and(|failed| failed > 0) {
-        rows.push(("failed", number(&status["failed"])));
+    if status.failed.is_some_and(|failed| failed > 0) {
+        rows.push(("failed", number(status.failed)));
     }
-    let frames = &status["af_xdp"];
-    if frames.is_object() {
-        rows.push(("AF_XDP datagrams", number(&frames["datagrams"])));
+    if let Some(frames) = &status.af_xdp {
+        rows.push(("AF_XDP datagrams", number(frames.datagrams)));
         rows.push(("  interface", interface(frames)));
-        rows.push(("  invalid", number(&frames["invalid"])));
-        rows.push(("  without a frame", number(&frames["dropped"])));
+        rows.push(("  invalid", number(frames.invalid)));
+        rows.push(("  without a frame", number(frames.dropped)));
     }
-    let generations = &status["generations"];
-    if generations.is_object() {
+    if let Some(generations) = &status.generations {
         rows.push(("generations", generation_row(generations)));
     }
-    let int = &status["int"];
-    if int.is_object() {
-        rows.push(("INT datagrams", number(&int["datagrams"])));
-        rows.push(("  refused", number(&int["refused"])));
-        rows.push(("  missing", number(&int["missing"])));
-        rows.push(("  number jumps", number(&int["jumps"])));
-        rows.push(("  reports of them", number(&int["mapped"])));
-        if int["summed"].as_u64().is_some_and(|summed| summed > 0) {
+    if let Some(int) = &status.int {
+        rows.push(("INT datagrams", number(int.datagrams)));
+        rows.push(("  refused", number(int.refused)));
+        rows.push(("  missing", number(int.missing)));
+        rows.push(("  number jumps", number(int.jumps)));
+        rows.push(("  reports of them", number(int.mapped)));
+        if int.summed.is_some_and(|summed| summed > 0) {
             rows.push(("  packets summed", sums(int)));
         }
     }
-    if let Some(collectors) = status["collectors"].as_array() {
-        rows.push(("acknowledged", total("confirmed")));
-        rows.push(("lost", total("lost")));
+    if let Some(collectors) = &status.collectors {
+        rows.push(("acknowledged", number(totals.confirmed)));
+        rows.push(("lost", number(totals.lost)));
         rows.extend(collectors.iter().map(|one| ("collector", collector(one))));
     }
     Ok(rows)

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
@@ -15,7 +15,7 @@ use strata_dta::int::stack::{Inner, Marks};
 use strata_dta::key::{FiveTuple, Key};
 use strata_dta::protocol::{Flags, Report, UDP_PORT};
 use strata_dta::reporter::{Reporter, ReporterOptions};
-use strata_wire::{LinkType, Meta, exact, grouped, mix64};
+use strata_wire::{LinkType, Meta, exact, grouped, mix64, unix_ns};
 
 use super::fat_tree::FatTree;
 use crate::address::address;
@@ -416,8 +416,7 @@ fn mixed(args: &Args, keys: usize, sender: &mut Sender, pace: &Pace) -> Result<u
             None => break,
         };
         let now_ns = exact::<u64>(pace.started.elapsed().as_nanos());
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        let time_ns = exact::<u64>(since.context("the clock is before 1970")?.as_nanos());
+        let time_ns = unix_ns();
         let mut send = |bytes: &[u8]| full.push(bytes.to_vec());
         for _ in 0..due {
             let random = mix64(args.seed ^ mix64(mix.reports));

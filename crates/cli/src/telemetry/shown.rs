@@ -1,34 +1,48 @@
 //! Entries of lists as people read them.
 
-use serde_json::Value;
+use std::fmt::Display;
+
+use strata_control::telemetry::status::TelemetryEntry;
 
 /// An entry in one line.
-pub(super) fn line(entry: &Value) -> String {
-    if let Some(bytes) = entry["bytes"].as_str() {
-        return bytes.to_owned();
+pub(super) fn line(entry: &TelemetryEntry) -> String {
+    fn word(value: Option<impl Display>) -> String {
+        value.map_or_else(|| "?".to_owned(), |value| value.to_string())
     }
-    let word = |value: &Value| match value {
-        Value::Null => "?".to_owned(),
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
-    let what = word(&entry["what"]);
-    let value = word(&entry["value"]);
-    if let Some(flow) = entry["flow"].as_str() {
-        let unit = match &*what {
-            "anomalous" => "class",
-            "slow" => "latency",
-            _ => "bytes",
-        };
-        let least = match entry["at_least"].as_bool() {
-            Some(true) => "at least ",
-            _ => "",
-        };
-        return format!("{what} {flow} {unit} {least}{value}");
+    match entry {
+        TelemetryEntry::Bytes { bytes } => bytes.clone(),
+        TelemetryEntry::Flow {
+            at_least,
+            flow,
+            value,
+            what,
+        } => {
+            let unit = match *what {
+                "anomalous" => "class",
+                "slow" => "latency",
+                _ => "bytes",
+            };
+            let least = match at_least {
+                Some(true) => "at least ",
+                _ => "",
+            };
+            format!("{what} {flow} {unit} {least}{value}")
+        }
+        TelemetryEntry::Node {
+            node,
+            port,
+            queue,
+            time,
+            value,
+            what,
+        } => format!(
+            "{what} node {node} port {} queue {} value {} time {}",
+            word(*port),
+            word(*queue),
+            word(*value),
+            word(*time),
+        ),
     }
-    let [node, port, queue, time] =
-        ["node", "port", "queue", "time"].map(|field| word(&entry[field]));
-    format!("{what} node {node} port {port} queue {queue} value {value} time {time}")
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::io::{Read, Write as _, stdin};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use serde_json::Value;
+use strata_control::telemetry::status::TelemetryEntry;
 use strata_dta::key::Key;
 use strata_store::Sources;
 use strata_telemetry_run::{EntryKind, TelemetryStore, shown};
@@ -236,21 +236,44 @@ fn push_entry(
     kind: EntryKind,
     bytes: &[u8],
 ) -> Result<()> {
-    let event = shown::entry(kind, bytes);
-    let word = |field: &str| event[field].as_str();
-    let number = |field: &str| event.get(field).and_then(Value::as_u64);
+    let shown = shown::entry(kind, bytes);
+    let (mut what, mut flow, mut numbers) = (None, None, [None; 5]);
+    match &shown {
+        TelemetryEntry::Node {
+            node,
+            port,
+            queue,
+            time,
+            value,
+            what: of,
+        } => {
+            what = Some(*of);
+            numbers = [Some(*node), *port, queue.map(u32::from), *value, *time];
+        }
+        TelemetryEntry::Flow {
+            flow: of_flow,
+            value,
+            what: of,
+            ..
+        } => {
+            (what, flow) = (Some(*of), Some(of_flow.as_str()));
+            numbers[3] = Some(*value);
+        }
+        TelemetryEntry::Bytes { .. } => {}
+    }
+    let [node, port, queue, value, time] = numbers.map(|number| number.map(u64::from));
     let hex = shown::hex(bytes);
     table.push([
         Cell::U32(list),
         Cell::Word(name),
         Cell::U64(entry),
-        Cell::Word(word("what")),
-        Cell::Word(word("flow")),
-        Cell::Maybe(number("node")),
-        Cell::Maybe(number("port")),
-        Cell::Maybe(number("queue")),
-        Cell::Maybe(number("value")),
-        Cell::Maybe(number("time")),
+        Cell::Word(what),
+        Cell::Word(flow),
+        Cell::Maybe(node),
+        Cell::Maybe(port),
+        Cell::Maybe(queue),
+        Cell::Maybe(value),
+        Cell::Maybe(time),
         Cell::Text(&hex),
     ])
 }

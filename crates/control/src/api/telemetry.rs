@@ -23,6 +23,7 @@ use super::{
     BODY_BYTES, Endpoints, LAST_VECTORS, ListenError, Server, as_accepted, bounded, refused, run,
 };
 use crate::request::Refusal;
+use crate::telemetry::status::{TelemetryEntry, TelemetryStatus};
 use crate::telemetry::{
     Pushes, TelemetryKey, TelemetryList, TelemetryPath, TelemetryQueries, TelemetryRefused,
     TelemetryTop, metrics,
@@ -126,7 +127,7 @@ fn within(
     (status = 200, body = serde_json::Value), (status = 503, body = Refusal)))]
 async fn status(
     State(telemetry): State<Telemetry>,
-) -> Result<Json<serde_json::Value>, TelemetryRefused> {
+) -> Result<Json<TelemetryStatus>, TelemetryRefused> {
     telemetry.queries.status().map(Json)
 }
 
@@ -223,7 +224,7 @@ struct ListParams {
 async fn list(
     State(telemetry): State<Telemetry>,
     query: Result<Query<ListParams>, QueryRejection>,
-) -> Result<Json<Vec<serde_json::Value>>, TelemetryRefused> {
+) -> Result<Json<Vec<TelemetryEntry>>, TelemetryRefused> {
     let params = given(query)?;
     let last = within("last", params.last, ENTRIES, ENTRIES_MAX)?;
     telemetry.queries.list(&params.name, last).map(Json)

@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 
-use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use strata_wire::start_of;
 use utoipa::ToSchema;
+
+use crate::saved::now;
 
 /// The most events kept, and their bytes.
 const EVENTS_MAX: usize = 1000;
@@ -80,7 +81,7 @@ impl Events {
 
     fn push(&mut self, who: &str, what: String, why: &str, is_alert: bool) {
         let event = Event {
-            at: Timestamp::now().to_string(),
+            at: now().to_string(),
             who: who.to_owned(),
             what: bounded(what),
             why: bounded(why.to_owned()),

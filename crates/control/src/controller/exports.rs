@@ -4,9 +4,9 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use strata_wire::exact;
+use strata_wire::{exact, unix_ns};
 
 use super::{ControlError, Controller};
 use crate::config::ALWAYS;
@@ -74,9 +74,7 @@ impl Controller {
     ///
     /// If the clock is before 1970.
     pub fn set_export_times(&self, request: ExportTimesRequest) -> Result<(), ControlError> {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        let soon = since.expect("the clock is after 1970") + AHEAD;
-        let soon_ns = exact::<u64>(soon.as_nanos());
+        let soon_ns = unix_ns() + exact::<u64>(AHEAD.as_nanos());
         for (field, time) in [("from", request.from), ("until", request.until)] {
             if let Some(time) = time
                 && time < soon_ns
@@ -94,9 +92,9 @@ impl Controller {
     #[must_use]
     pub fn dropped(&self) -> Vec<(String, u64)> {
         let inner = self.lock();
-        let rings = inner.observed.rings.iter();
-        rings
-            .map(|(name, _, dropped)| (name.clone(), *dropped))
+        let interfaces = inner.observed.network.interfaces.iter();
+        interfaces
+            .map(|one| (one.name.clone(), one.dropped))
             .collect()
     }
 }

@@ -301,7 +301,7 @@ impl Inner {
     /// Reports when packets begin to be dropped on a full disk, and when they no longer are.
     fn note_full_disk(&mut self, now: Instant, ledger: &Ledger) {
         let of = |ledger: &Ledger| ledger.dropped[DropReason::DiskFull as usize];
-        let (dropped, before) = (of(ledger), of(&self.observed.ledger));
+        let (dropped, before) = (of(ledger), of(&self.observed.counts.ledger));
         if dropped.packets > before.packets {
             if self.full_disk.replace(now).is_none() {
                 let (what, why) = match self.asked.ends_when_full {
@@ -328,7 +328,7 @@ impl Inner {
     /// The budget of detail and what became of it, if there is or was one.
     pub(super) fn detail_status(&self) -> Option<DetailStatus> {
         let at_work = self.asked.detail_left(self.state.degradation());
-        if at_work.is_none() && self.observed.detail.is_none() {
+        if at_work.is_none() && self.observed.counts.detail.is_none() {
             return None;
         }
         Some(DetailStatus {
@@ -336,6 +336,7 @@ impl Inner {
             budget: DetailBudget::text(at_work),
             payload: self
                 .observed
+                .counts
                 .detail
                 .as_ref()
                 .map_or_else(Vec::new, detailed),
@@ -437,16 +438,17 @@ impl Inner {
 
     #[allow(clippy::cast_precision_loss)]
     pub(super) fn observe(&mut self, now: Instant, observed: Observed) {
-        self.note_full_disk(now, &observed.ledger);
+        self.note_full_disk(now, &observed.counts.ledger);
         let of_workers = observed.workers_taken.unwrap_or(now);
         let of_load = observed.load_taken.unwrap_or(now);
-        let dropped: u64 = observed.rings.iter().map(|ring| ring.2).sum();
-        let in_flight = observed.ledger.in_flight.bytes as f64;
+        let interfaces = &observed.network.interfaces;
+        let dropped: u64 = interfaces.iter().map(|one| one.dropped).sum();
+        let in_flight = observed.counts.ledger.in_flight.bytes as f64;
         let blocks = observed.blocks_bytes as f64;
         let blocks = (blocks > 0.0).then(|| in_flight / blocks);
         self.read(Resource::DiskSpace, observed.disk_used, now);
         self.read(Resource::Blocks, blocks, of_workers);
-        if !observed.rings.is_empty() {
+        if !interfaces.is_empty() {
             self.read_drops(dropped, of_workers);
         }
         self.read(Resource::Cpu, observed.cpu_used, of_load);
@@ -457,7 +459,7 @@ impl Inner {
         }
         let elapsed = now.saturating_duration_since(self.rate.since);
         if elapsed >= RATE_INTERVAL {
-            let (seconds, ledger) = (elapsed.as_secs_f64(), &observed.ledger);
+            let (seconds, ledger) = (elapsed.as_secs_f64(), &observed.counts.ledger);
             let logged_bytes = ledger.logged.bytes + ledger.in_flight.bytes;
             let per_second = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
             self.rate = Rate {

@@ -3,46 +3,31 @@
 use std::time::{Duration, Instant};
 
 use strata_classify::DriftReport;
-use strata_policy::{ClassKept, DetailCounts, ShadowCounts};
-use strata_wire::Ledger;
+use strata_policy::WorkerCounts;
 
-use crate::status::{FlowTableStatus, LostStatus, ReceiveStatus};
+use crate::status::{InterfaceStatus, LostStatus, ReceiveStatus};
 
-/// How an interface is captured, in words.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CaptureWay {
-    /// Its name.
-    pub interface: String,
-    /// `AF_PACKET`, or `AF_XDP` with details.
-    pub how: String,
-    /// Whether its packets are taken away from the host, or could be.
-    pub exclusive: String,
+/// Where packets come from.
+#[derive(Clone, Debug, Default)]
+pub struct NetworkObserved {
+    /// Interfaces, with what the kernel has counted in total.
+    pub interfaces: Vec<InterfaceStatus>,
+    /// What was lost before it reached Strata.
+    pub lost: Vec<LostStatus>,
+    /// The CPUs that receive packets.
+    pub receive: Vec<ReceiveStatus>,
 }
 
 /// What a recording regularly reports about itself.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
-    /// The counters of all workers.
-    pub ledger: Ledger,
-    /// How much of each class was kept.
-    pub kept: Vec<ClassKept>,
-    /// What became of payload under the budget of detail; `None` if there never was one.
-    pub detail: Option<DetailCounts>,
-    /// What a shadow model would have kept differently; `None` without one.
-    pub shadow: Option<ShadowCounts>,
+    /// What all workers have counted.
+    pub counts: WorkerCounts,
+    /// Where packets come from.
+    pub network: NetworkObserved,
     /// How well the model fits the traffic of the last minutes; `None` if its file does not say what
     /// it was trained on.
     pub drift: Option<DriftWindow>,
-    /// The tables of flows; `None` before workers have reported them.
-    pub flow_table: Option<FlowTableStatus>,
-    /// Interfaces: name, packets received and dropped by the kernel, in total.
-    pub rings: Vec<(String, u64, u64)>,
-    /// How they are captured.
-    pub ways: Vec<CaptureWay>,
-    /// What was lost before it reached Strata.
-    pub lost: Vec<LostStatus>,
-    /// The CPUs that receive packets.
-    pub receive: Vec<ReceiveStatus>,
     /// Bytes of all memory blocks.
     pub blocks_bytes: u64,
     /// Share of the log's file system in use, if known.

@@ -179,8 +179,8 @@ impl Inner {
         };
         self.save_at = Some(Instant::now() + SAVE_AGAIN_AFTER);
         // Without packets, a recording of files has no log yet.
-        let is_early =
-            error.kind() == io::ErrorKind::NotFound && self.observed.ledger.seen.packets == 0;
+        let is_early = error.kind() == io::ErrorKind::NotFound
+            && self.observed.counts.ledger.seen.packets == 0;
         if !is_early && !std::mem::replace(&mut self.save_told, true) {
             let what = format!(
                 "policies of run time cannot be saved, and would end with the recording: {error}"

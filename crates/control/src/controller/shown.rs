@@ -2,12 +2,15 @@
 
 use std::time::Instant;
 
-use super::{Controller, Observed};
+use super::Controller;
 use crate::elastic::Resource;
 use crate::status::{
-    ChangeStatus, DriftStatus, InterfaceStatus, ResourceStatus, ShadowStatus, Status, VectorStatus,
+    ChangeStatus, DriftStatus, FlowTableStatus, ResourceStatus, ShadowStatus, Status, VectorStatus,
     classes, mirrored, of_logged, results,
 };
+
+/// Features named of those that differ most from training.
+const FEATURES: usize = 3;
 
 impl Controller {
     /// The mode in force; of several, their names with `+` between.
@@ -37,6 +40,7 @@ impl Controller {
                 .map(|delay| delay.as_secs_f64() * 1e3)
         };
         let now = Instant::now();
+        let (counts, network) = (&inner.observed.counts, &inner.observed.network);
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -54,24 +58,24 @@ impl Controller {
             packets_per_second: inner.rate.packets_per_second,
             bytes_per_second: inner.rate.bytes_per_second,
             logged_bytes_per_second: inner.rate.logged_bytes_per_second,
-            packets: results(&inner.observed.ledger),
-            flow_table: inner.observed.flow_table.clone(),
-            interfaces: interfaces(&inner.observed),
-            lost: inner.observed.lost.clone(),
-            receive: inner.observed.receive.clone(),
-            classes: classes(&inner.observed.kept, &self.model.class_names()),
+            packets: results(&counts.ledger),
+            flow_table: counts.pressure.as_ref().map(FlowTableStatus::from),
+            interfaces: network.interfaces.clone(),
+            lost: network.lost.clone(),
+            receive: network.receive.clone(),
+            classes: classes(&counts.kept, &self.model.class_names()),
             detail: inner.detail_status(),
             drift: inner
                 .observed
                 .drift
                 .as_ref()
-                .map(|drift| DriftStatus::of(&drift.report)),
-            shadow: inner.observed.shadow.as_ref().map(|counts| ShadowStatus {
+                .map(|drift| DriftStatus::of(&drift.report, FEATURES)),
+            shadow: counts.shadow.as_ref().map(|counts| ShadowStatus {
                 models: self.models(&inner),
                 ..ShadowStatus::of(counts, &self.model.class_names())
             }),
-            of_logged: of_logged(&inner.observed.ledger),
-            mirrored: mirrored(&inner.observed.ledger),
+            of_logged: of_logged(&counts.ledger),
+            mirrored: mirrored(&counts.ledger),
             resources: resources.to_vec(),
             cpu: inner.cpu.clone(),
             vectors: VectorStatus {
@@ -93,19 +97,4 @@ impl Controller {
                 .map(|wait| wait.as_secs_f64() * 1e3),
         }
     }
-}
-
-fn interfaces(observed: &Observed) -> Vec<InterfaceStatus> {
-    let status = |(name, received, dropped): &(String, u64, u64)| {
-        let mut ways = observed.ways.iter();
-        let way = ways.find(|way| way.interface == *name);
-        InterfaceStatus {
-            name: name.clone(),
-            received: *received,
-            dropped: *dropped,
-            capture: way.map(|way| way.how.clone()),
-            exclusive: way.map(|way| way.exclusive.clone()),
-        }
-    };
-    observed.rings.iter().map(status).collect()
 }

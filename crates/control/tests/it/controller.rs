@@ -10,8 +10,8 @@ use strata_control::config::{OnDrift, PolicyConfig};
 use strata_control::elastic::ElasticOptions;
 use strata_control::saved::Saved;
 use strata_control::{
-    Controller, CpuStatus, DriftWindow, ExportTimesRequest, Fast, Observed, PolicyOrigin,
-    ReceiveStatus, Settings, metrics,
+    Controller, CpuStatus, DriftWindow, ExportTimesRequest, Fast, InterfaceStatus, NetworkObserved,
+    Observed, PolicyOrigin, ReceiveStatus, Settings, metrics,
 };
 use strata_filter::Filter;
 use strata_policy::{ClassKept, DetailBudget, DetailCounts, ModeConfig, ShadowCounts};
@@ -42,11 +42,18 @@ fn policy(filter: &str, action: &str) -> PolicyConfig {
 fn blocks(used: u64) -> Observed {
     let mut observed = Observed {
         blocks_bytes: 100,
-        rings: vec![("eth0".into(), 5, 0)],
+        network: NetworkObserved {
+            interfaces: vec![InterfaceStatus {
+                name: "eth0".into(),
+                received: 5,
+                ..InterfaceStatus::default()
+            }],
+            ..NetworkObserved::default()
+        },
         disk_used: Some(0.5),
         ..Observed::default()
     };
-    observed.ledger.in_flight = Counters {
+    observed.counts.ledger.in_flight = Counters {
         packets: 1,
         bytes: used,
     };
@@ -164,7 +171,7 @@ fn packets_dropped_on_a_full_disk_are_told_once_and_when_it_has_room_again() {
     let told_at = |seconds: u64, packets: u64| {
         let mut observed = blocks(1);
         let bytes = packets * 100;
-        observed.ledger.dropped[DropReason::DiskFull as usize] = Counters { packets, bytes };
+        observed.counts.ledger.dropped[DropReason::DiskFull as usize] = Counters { packets, bytes };
         controller.tick(start + Duration::from_secs(seconds), observed);
         let told = controller.events().into_iter().map(|event| event.what);
         told.filter(|what| what.contains("disk"))
@@ -201,7 +208,7 @@ fn a_full_disk_that_ends_the_recording_is_told_as_that() {
         let mut observed = blocks(1);
         let (packets, bytes) = (5, 500);
         controller.tick(Instant::now(), blocks(1));
-        observed.ledger.dropped[DropReason::DiskFull as usize] = Counters { packets, bytes };
+        observed.counts.ledger.dropped[DropReason::DiskFull as usize] = Counters { packets, bytes };
         controller.tick(Instant::now() + Duration::from_secs(1), observed);
         let told = controller.events().into_iter();
         let told: Vec<String> = told.map(|event| event.what).collect();
@@ -296,7 +303,7 @@ fn drops_are_answered_though_they_are_told_late() {
     let mut observed = blocks(0);
     for tick in 0..20_u32 {
         if tick.is_multiple_of(2) {
-            observed.rings[0].2 += 1;
+            observed.network.interfaces[0].dropped += 1;
         }
         controller.tick(start + Duration::from_millis(50) * tick, observed.clone());
     }
@@ -659,18 +666,18 @@ fn the_dashboard_finds_its_metrics() {
         .add_policy(&policy("tcp", "full"), "test", "")
         .unwrap();
     let mut observed = blocks(1);
-    observed.kept.push(ClassKept {
+    observed.counts.kept.push(ClassKept {
         class: 0,
         granularity: "full",
         captured: Counters::default(),
         kept_bytes: 0,
     });
-    observed.receive.push(ReceiveStatus::default());
+    observed.network.receive.push(ReceiveStatus::default());
     observed.drift = drifted(0.1, true).drift;
-    observed.detail = Some(DetailCounts::default());
+    observed.counts.detail = Some(DetailCounts::default());
     let mut shadow = ShadowCounts::new(2);
     shadow.add([0, 1], 1_000, [54, 1_000]);
-    observed.shadow = Some(shadow);
+    observed.counts.shadow = Some(shadow);
     controller.tick(Instant::now(), observed);
     let cpu = CpuStatus {
         budget: 0.1,
@@ -722,7 +729,7 @@ fn a_rate_that_is_too_high_once_is_one_step() {
     let mut modes = Vec::new();
     for tick in 0..120_u32 {
         let degraded = controller.status().mode != "default";
-        observed.ledger.logged.bytes += if degraded { 25_000 } else { 100_000 };
+        observed.counts.ledger.logged.bytes += if degraded { 25_000 } else { 100_000 };
         controller.tick(start + Duration::from_millis(50) * tick, observed.clone());
         let mode = controller.status().mode;
         if modes.last() != Some(&mode) {

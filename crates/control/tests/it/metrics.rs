@@ -1,19 +1,24 @@
 //! The metrics page, as read by Prometheus' own tool.
 #![allow(clippy::print_stderr, reason = "says why it did not run")]
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Instant;
 
-use strata_classify::Model;
+use serde_json::{Value, json};
+use strata_classify::{DriftReport, Model};
 use strata_control::config::PolicyConfig;
 use strata_control::metrics::{self, Format};
 use strata_control::{
-    Controller, CpuStatus, FlowTableStatus, LostStatus, Observed, ReceiveStatus, Settings,
+    CompactionStatus, Controller, CpuStatus, DriftWindow, ExportStatus, InterfaceStatus,
+    LostStatus, NetworkObserved, Observed, ReceiveStatus, ReportStatus, Settings,
 };
-use strata_policy::ClassKept;
-use strata_testkit::workspace_root;
+use strata_policy::{ClassKept, DetailCounts, Follower, ShadowCounts, WorkerCounts};
+use strata_sketch::Pressure;
+use strata_testkit::{check_golden, workspace_root};
 use strata_wire::Counters;
 
 /// A recording with every value set, and texts that need escaping.
@@ -34,6 +39,19 @@ fn controller(policies: u32) -> Controller {
         };
         controller.add_policy(&config, "test", "").unwrap();
     }
+    controller.tick(Instant::now(), observed());
+    let cpu = CpuStatus {
+        budget: 0.1,
+        used: 0.05,
+        flow_share: 1.0,
+        short: None,
+    };
+    controller.note_cpu(Instant::now(), Some(cpu));
+    controller
+}
+
+/// What workers and the host report of it.
+fn observed() -> Observed {
     let kept = |class: u8, granularity, packets: u64| ClassKept {
         class,
         granularity,
@@ -43,43 +61,121 @@ fn controller(policies: u32) -> Controller {
         },
         kept_bytes: packets * 54,
     };
-    let observed = Observed {
-        rings: vec![("eth\"0\\\n\u{1b}[2J".into(), 5, 0), ("lo".into(), 6, 1)],
-        kept: vec![
-            kept(0, "header", 7),
-            kept(1, "full", 8),
-            kept(2, "sampled_out", 9),
-        ],
-        lost: vec![LostStatus {
-            place: "kernel".into(),
-            counter: "eth0 ring".into(),
-            packets: 3,
-            advice: String::new(),
-        }],
-        receive: vec![ReceiveStatus {
-            cpu: 3,
-            packets_per_second: 1e6,
-            softirq: 0.75,
-            idle: 0.25,
-        }],
+    let interface = |name: &str, received, dropped| InterfaceStatus {
+        name: name.into(),
+        received,
+        dropped,
+        ..InterfaceStatus::default()
+    };
+    Observed {
+        counts: WorkerCounts {
+            kept: vec![
+                kept(0, "header", 7),
+                kept(1, "full", 8),
+                kept(2, "sampled_out", 9),
+            ],
+            pressure: Some(Pressure {
+                buckets: 1 << 20,
+                packets: 1_000,
+                without_bucket: 12,
+                growths_refused: 1,
+                ..Pressure::default()
+            }),
+            ..WorkerCounts::default()
+        },
+        network: NetworkObserved {
+            interfaces: vec![
+                interface("eth\"0\\\n\u{1b}[2J", 5, 0),
+                interface("lo", 6, 1),
+            ],
+            lost: vec![LostStatus {
+                place: "kernel".into(),
+                counter: "eth0 ring".into(),
+                packets: 3,
+                advice: String::new(),
+            }],
+            receive: vec![ReceiveStatus {
+                cpu: 3,
+                packets_per_second: 1e6,
+                softirq: 0.75,
+                idle: 0.25,
+            }],
+        },
         disk_used: Some(0.5),
-        flow_table: Some(FlowTableStatus {
-            bytes: 128 << 20,
-            packets: 1_000,
-            packets_without_entry: 12,
-            growths_refused: 1,
-        }),
         ..Observed::default()
+    }
+}
+
+/// Where each value of a status is.
+fn keys(value: &Value, at: &str, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                keys(value, &format!("{at}/{name}"), found);
+            }
+        }
+        Value::Array(items) => {
+            for item in items {
+                keys(item, &format!("{at}/*"), found);
+            }
+        }
+        _ => {
+            found.insert(at.to_owned());
+        }
+    }
+}
+
+/// Names, help texts and labels that dashboards and alerts are made of, and what scripts read.
+#[test]
+fn metrics_and_the_status_keep_their_names() {
+    let controller = controller(2);
+    let mut shadow = ShadowCounts::new(2);
+    shadow.add([0, 1], 1_000, [54, 1_000]);
+    let report = DriftReport {
+        samples: 2_000,
+        scores: 0.1,
+        features: vec![(String::from("tcp_window"), 3.0)],
     };
-    controller.tick(Instant::now(), observed);
-    let cpu = CpuStatus {
-        budget: 0.1,
-        used: 0.05,
-        flow_share: 1.0,
-        short: None,
+    let is_whole = true;
+    let mut everything = Observed {
+        drift: Some(DriftWindow { report, is_whole }),
+        ..observed()
     };
-    controller.note_cpu(Instant::now(), Some(cpu));
-    controller
+    everything.counts.detail = Some(DetailCounts::default());
+    everything.counts.shadow = Some(shadow);
+    controller.tick(Instant::now(), everything);
+    controller.set_reports(ReportStatus::default());
+    controller.set_exports(vec![ExportStatus {
+        problem: "the network is unreachable".into(),
+        ..ExportStatus::default()
+    }]);
+    controller.set_compaction(CompactionStatus {
+        oldest_seconds: Some(1.0),
+        ..CompactionStatus::default()
+    });
+    let mut worker = Follower::new(Arc::clone(controller.steering()));
+    worker.events();
+    controller.remove_policy(2, "test", "").unwrap();
+    worker.events();
+    worker.switched();
+    let page = metrics::text(&controller, Format::Prometheus);
+    let mut text = String::new();
+    for line in page.lines() {
+        let name = match line.starts_with('#') {
+            true => line,
+            false => line.rsplit_once(' ').unwrap().0,
+        };
+        text = format!("{text}{name}\n");
+    }
+    let mut found = BTreeSet::new();
+    keys(&json!(controller.status()), "", &mut found);
+    for key in found {
+        text = format!("{text}{key}\n");
+    }
+    check_golden(
+        &workspace_root().join("crates/control/tests/golden/names.txt"),
+        &text,
+    );
 }
 
 /// The output of promtool on a page, if installed: empty if all is well.

@@ -18,7 +18,7 @@ fn blocks() -> Observed {
         blocks_bytes: 100,
         ..Observed::default()
     };
-    observed.ledger.in_flight.bytes = 90;
+    observed.counts.ledger.in_flight.bytes = 90;
     observed
 }
 

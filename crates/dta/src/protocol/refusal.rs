@@ -1,5 +1,7 @@
 //! Why a datagram or a report is refused, and how many were.
 
+use strata_wire::Summed;
+
 use crate::tally;
 
 /// Why something was refused. What it was refused for is not stored, and is counted.
@@ -90,6 +92,12 @@ impl Refusals {
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
+    }
+}
+
+impl Summed for Refusals {
+    fn merge(&mut self, more: &Self) {
+        self.0.merge(&more.0);
     }
 }
 

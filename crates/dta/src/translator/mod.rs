@@ -28,6 +28,8 @@ mod sequence;
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+use strata_wire::summed;
+
 use crate::append::{Append, End, Lists};
 use crate::hash::{KeyHash, KeyHasher, REDUNDANCY_MAX};
 use crate::key_increment::KeyIncrement;
@@ -106,36 +108,38 @@ impl Options {
     }
 }
 
-/// What is counted of a reporter, in reports unless it says otherwise.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct ReporterCounters {
-    /// Datagrams.
-    pub datagrams: u64,
-    /// Datagrams that were refused whole, since what they hold cannot be told.
-    pub refused_datagrams: Refusals,
-    /// Reports in the others.
-    pub reports: u64,
-    /// Those that became operations, or will.
-    pub accepted: u64,
-    /// Of the accepted ones, postcards in the place of which a later one of the same hop came.
-    pub superseded: u64,
-    /// Refused.
-    pub refused: Refusals,
-    /// Dropped because of the rate limit.
-    pub dropped_by_rate: u64,
-    /// Dropped because the collector's connection had no room.
-    pub dropped_without_room: u64,
-    /// Dropped because their collector is gone.
-    pub dropped_without_collector: u64,
-    /// Of the dropped ones, those that the reporter was asked to send again.
-    pub nacked: u64,
-    /// Reports that came again because of that.
-    pub again: u64,
-    /// Numbered reports that have not come (yet).
-    pub missing: u64,
-    /// How often its numbers went on elsewhere, further than reports are lost: what was lost then is
-    /// not known, and not in `missing`.
-    pub jumps: u64,
+summed! {
+    /// What is counted of a reporter, in reports unless it says otherwise.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct ReporterCounters {
+        /// Datagrams.
+        pub datagrams: u64,
+        /// Datagrams that were refused whole, since what they hold cannot be told.
+        pub refused_datagrams: Refusals,
+        /// Reports in the others.
+        pub reports: u64,
+        /// Those that became operations, or will.
+        pub accepted: u64,
+        /// Of the accepted ones, postcards in the place of which a later one of the same hop came.
+        pub superseded: u64,
+        /// Refused.
+        pub refused: Refusals,
+        /// Dropped because of the rate limit.
+        pub dropped_by_rate: u64,
+        /// Dropped because the collector's connection had no room.
+        pub dropped_without_room: u64,
+        /// Dropped because their collector is gone.
+        pub dropped_without_collector: u64,
+        /// Of the dropped ones, those that the reporter was asked to send again.
+        pub nacked: u64,
+        /// Reports that came again because of that.
+        pub again: u64,
+        /// Numbered reports that have not come (yet).
+        pub missing: u64,
+        /// How often its numbers went on elsewhere, further than reports are lost: what was lost then is
+        /// not known, and not in `missing`.
+        pub jumps: u64,
+    }
 }
 
 impl ReporterCounters {

@@ -14,10 +14,11 @@ use strata_control::client::Client;
 use strata_control::{CpuStatus, Status};
 use strata_role::{Notice, Result, RoleError, Tell, Waker};
 use strata_sandbox::read_secret;
+use strata_wire::{unix_ns, unix_seconds};
 
+use super::Desk;
 use super::files::{Identity, State};
 use super::tally::{Counts, PROBLEM_CHARS_MAX};
-use super::{Desk, now_ns};
 use crate::controller::TOKEN_DIGITS;
 
 /// After a failure, and after further ones twice as long each time, up to the most.
@@ -157,7 +158,7 @@ impl Link {
             Some(client) => client,
             None => client.insert(self.client(known)?),
         };
-        if now_ns() / 1_000_000_000 >= known.renew_at {
+        if unix_seconds() >= known.renew_at {
             let key = Key::generate().map_err(|error| refused(&error))?;
             let public_key = key.public().to_vec();
             let renewed = asking
@@ -171,7 +172,7 @@ impl Link {
         }
         let until = self.interrupt.follow();
         let mut report = self.desk.lock().report.clone();
-        report.time_ns = now_ns();
+        report.time_ns = unix_ns();
         report.has = report.has.filter(|_| !is_first);
         self.add_counts(&mut report);
         self.add_problems(&mut report);

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use strata_auth::keys::{SALT_LEN, SealKeys};
 use strata_control::ExportStatus;
 use strata_exporter::{Channel, Destination, Sealer, identity_in};
 use strata_sys::socket::{self, Message, send_many};
-use strata_wire::exact;
+use strata_wire::{exact, unix_seconds};
 
 use super::own::Own;
 use super::target::{ROOM_MAX, Target};
@@ -61,7 +61,7 @@ impl Sealing {
     fn seal(&mut self, datagram: &[u8], out: &mut Vec<u8>) -> bool {
         let identity = identity_in(datagram);
         if let Some(sealer) = self.sealers.get_mut(&identity) {
-            sealer.seal(now(), datagram, out);
+            sealer.seal(exact(unix_seconds()), datagram, out);
             return true;
         }
         let Some(key) = self.keys.to_seal(identity) else {
@@ -69,16 +69,9 @@ impl Sealing {
         };
         let sealer = Sealer::new(&key, self.salt);
         let sealer = self.sealers.entry(identity).or_insert(sealer);
-        sealer.seal(now(), datagram, out);
+        sealer.seal(exact(unix_seconds()), datagram, out);
         true
     }
-}
-
-/// Seconds since 1970.
-fn now() -> u32 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let seconds = since.expect("the clock is after 1970").as_secs();
-    u32::try_from(seconds).expect("the clock is before 2106")
 }
 
 /// Where a datagram ends, and whether it is an announcement: collectors count those apart, since they have no

@@ -6,9 +6,8 @@ use std::sync::{Mutex, PoisonError};
 
 use strata_capture::live::Device;
 use strata_filter::Filter;
+use strata_role::{Result, RoleError};
 use strata_wire::LinkType;
-
-use crate::error::{NodeError, Result};
 
 /// The two ends of a socket that exports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -168,7 +167,7 @@ pub(crate) fn without(
 fn parsed(mut tests: Vec<String>, filter: Option<&Filter>) -> Result<Filter> {
     tests.extend(filter.map(|filter| format!("({filter})")));
     let text = tests.join(" and ");
-    Filter::parse(&text).map_err(|error| NodeError::Refused(error.to_string()))
+    Filter::parse(&text).map_err(|error| RoleError::Refused(error.to_string()))
 }
 
 #[cfg(test)]

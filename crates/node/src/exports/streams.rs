@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use strata_control::Controller;
 use strata_control::config::ExportPlan;
@@ -14,7 +14,7 @@ use strata_exporter::{
 };
 use strata_role::{Notice, Tell};
 use strata_sys::interface;
-use strata_wire::{LinkType, exact};
+use strata_wire::{LinkType, exact, unix_ns};
 
 use super::NewPlan;
 use super::dropped::Dropped;
@@ -369,7 +369,7 @@ impl Streams {
     /// Looks at how many packets the kernel has dropped.
     fn look_at_drops(&mut self) {
         let times = self.controller.export_times().now();
-        let is_exporting = now_ns() >= times.start;
+        let is_exporting = unix_ns() >= times.start;
         self.dropped.look(self.controller.dropped(), is_exporting);
     }
 
@@ -483,11 +483,6 @@ fn header<'a>(chunk: &'a Chunk, entry: &Entry) -> Header<'a> {
             one_in: entry.one_in,
         },
     }
-}
-
-fn now_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    exact::<u64>(since.expect("the clock is after 1970").as_nanos())
 }
 
 /// The writer of a stream; `None` if it cannot be exported.

@@ -10,7 +10,7 @@ use strata_rules::DestinationName;
 use strata_sys::socket::{self, never_fragment, path_mtu};
 
 use super::own::Own;
-use crate::error::{At as _, NodeError, Result};
+use crate::error::{At as _, RecordError, Result};
 
 /// Bytes of a datagram at most, however much the path carries: a loss then costs no more.
 pub(super) const ROOM_MAX: usize = 8952;
@@ -87,7 +87,7 @@ impl Target {
             true => {
                 let address = address.map_or_else(look_up, Ok);
                 let opened = address.and_then(|address| Ok((address, Connected::to(address)?)));
-                let (address, connected) = opened.map_err(NodeError::from).at_with(|| {
+                let (address, connected) = opened.map_err(RecordError::from).at_with(|| {
                     format!("export.destinations.{name}: {destination}: cannot be reached")
                 })?;
                 (Some(address), Some(connected))

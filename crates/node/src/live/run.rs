@@ -1,11 +1,12 @@
 //! Runs interfaces through a worker, until told to stop.
 
 use std::ops::ControlFlow;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use strata_capture::Packets;
 use strata_capture::live::{Live, LiveNext, RingBatch};
 use strata_pipeline::Worker;
+use strata_wire::unix_seconds;
 
 use crate::error::Result;
 
@@ -27,8 +28,9 @@ pub(super) fn run_live(
         let mut flushed = Instant::now();
         let cut = live.cut_table();
         let mut shares = live.sampler().map(|sampler| sampler.follow());
+        // Setting the clock makes entries of the table stale, which is harmless.
         if let Some(table) = &cut {
-            table.set_second(second_of(SystemTime::now()));
+            table.set_second(unix_seconds());
         }
         let mut take = |worker: &mut Worker, batch: &RingBatch<'_>| -> Result<()> {
             let first = batch.get(0).ts_ns;
@@ -47,7 +49,7 @@ pub(super) fn run_live(
                 flushed = Instant::now();
                 worker.flush_old()?;
                 if let Some(table) = &cut {
-                    table.set_second(second_of(SystemTime::now()));
+                    table.set_second(unix_seconds());
                 }
             }
             if worker.is_done() {
@@ -65,10 +67,4 @@ pub(super) fn run_live(
     let finished = worker.finish();
     ran?;
     Ok(finished?)
-}
-
-/// Setting the clock makes entries of the cut table stale, which is harmless.
-fn second_of(now: SystemTime) -> u64 {
-    let since = now.duration_since(UNIX_EPOCH);
-    since.expect("the clock is after 1970").as_secs()
 }

@@ -1,6 +1,6 @@
 //! A worker for interfaces: its thread, and its reports while it runs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 use strata_capture::live::{Live, RingCounts, Way};
 use strata_classify::Drift;
-use strata_control::CaptureWay;
+use strata_control::InterfaceStatus;
 use strata_pipeline::Worker;
-use strata_policy::{ClassKept, DetailCounts, ShadowCounts, merge_kept};
+use strata_policy::WorkerCounts;
+use strata_role::RoleError;
 use strata_sandbox::Role;
-use strata_sketch::Pressure;
-use strata_wire::{Counters, Ledger};
+use strata_wire::{Counters, Summed as _};
 
 use super::run::run_live;
 use crate::cpus::pin;
-use crate::error::{At as _, NodeError, Result};
-use crate::observer::Observation;
+use crate::error::{At as _, Result};
+use crate::observer::{Load, Observation};
 use crate::outcome::WorkerOutcome;
 use crate::sensors::Gauges;
 use crate::setup::Setup;
@@ -43,29 +43,15 @@ pub(super) struct Status {
 
 #[derive(Default)]
 struct Snapshot {
-    ledger: Ledger,
-    kept: Vec<ClassKept>,
-    detail: Option<DetailCounts>,
-    shadow: Option<ShadowCounts>,
+    counts: WorkerCounts,
+    load: Load,
     /// What is known about the traffic's distributions, and when that was reported.
     drift: Option<(Drift, Instant)>,
-    pressure: Pressure,
     rings: Vec<(String, RingCounts)>,
     /// How interfaces are captured.
     ways: Vec<Way>,
     /// Events on interfaces, in order; taken by whatever reports them.
     events: Vec<String>,
-    /// CPU time of the worker's thread.
-    cpu: Duration,
-    /// How long its disk could not have taken more blocks, in total.
-    disk_busy: Duration,
-    ring_fill: Option<f64>,
-    /// RDMA packets sent, and resent.
-    rdma: (u64, u64),
-    /// The longest time that a packet waited in a ring.
-    ring_wait: Option<Duration>,
-    /// When all this was measured.
-    taken: Option<Instant>,
 }
 
 impl Status {
@@ -121,7 +107,7 @@ impl Running {
         let thread = thread::Builder::new()
             .name(format!("strata-worker-{number}"))
             .spawn(work)
-            .map_err(NodeError::Thread)
+            .map_err(RoleError::Thread)
             .at("cannot start a worker")?;
         Ok(Self { thread, status })
     }
@@ -148,7 +134,7 @@ impl Running {
     /// Waits until it has ended.
     pub(super) fn join(self) -> Result<WorkerOutcome> {
         let joined = self.thread.join();
-        joined.map_err(|_| NodeError::Panicked("a worker failed; its counters are lost"))?
+        joined.map_err(|_| RoleError::Panicked("a worker failed; its counters are lost"))?
     }
 }
 
@@ -187,15 +173,17 @@ fn publish(
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let progress = worker.progress();
     status.with(|snapshot| {
-        snapshot.cpu = Duration::try_from(cpu).expect("no thread used less than no time");
-        snapshot.disk_busy = Duration::from_nanos(load(&progress.disk_busy_ns));
-        snapshot.rdma = (load(&progress.rdma_sent), load(&progress.rdma_again));
-        snapshot.ring_fill = live.ring_fill();
+        snapshot.counts = worker.counts();
+        snapshot.load = Load {
+            cpu: Duration::try_from(cpu).expect("no thread used less than no time"),
+            disk_busy: Duration::from_nanos(load(&progress.disk_busy_ns)),
+            ring_fill: live.ring_fill(),
+            rdma_sent: load(&progress.rdma_sent),
+            rdma_again: load(&progress.rdma_again),
+            ring_wait: status.gauges.take_ring_wait(),
+            taken: Some(Instant::now()),
+        };
         snapshot.ways = ways;
-        snapshot.ledger = worker.ledger();
-        snapshot.kept = worker.kept();
-        snapshot.detail = worker.detail();
-        snapshot.shadow = worker.shadow();
         let is_due = snapshot
             .drift
             .as_ref()
@@ -204,9 +192,6 @@ fn publish(
             let drift = worker.classifier().drift().cloned();
             snapshot.drift = drift.map(|drift| (drift, Instant::now()));
         }
-        snapshot.pressure = worker.pressure();
-        snapshot.ring_wait = status.gauges.take_ring_wait();
-        snapshot.taken = Some(Instant::now());
         snapshot
             .events
             .extend(events.iter().map(ToString::to_string));
@@ -221,7 +206,7 @@ fn publish(
 /// The reports of all workers, combined. Distributions are added up only if there are some since those that
 /// `drift_seen` is the time of: what follows from them takes longer than all the rest.
 pub(super) fn noted(running: &[Running], drift_seen: &mut Option<Instant>) -> Observation {
-    let (mut noted, mut ways) = (Observation::default(), BTreeSet::new());
+    let mut noted = Observation::default();
     let drift_taken = |worker: &Running| {
         let at = |snapshot: &mut Snapshot| snapshot.drift.as_ref().map(|(_, at)| *at);
         worker.status.with(at)
@@ -231,48 +216,46 @@ pub(super) fn noted(running: &[Running], drift_seen: &mut Option<Instant>) -> Ob
     *drift_seen = newest;
     for worker in running {
         worker.status.with(|snapshot| {
-            noted.ledger.merge(&snapshot.ledger);
-            merge_kept(&mut noted.kept, &snapshot.kept);
-            DetailCounts::merge_some(&mut noted.detail, snapshot.detail);
-            ShadowCounts::merge_some(&mut noted.shadow, snapshot.shadow.as_ref());
+            noted.counts.merge(&snapshot.counts);
+            noted.load.merge(&Some(snapshot.load.clone()));
             if let (true, Some((more, _))) = (has_drift, &snapshot.drift) {
                 match &mut noted.drift {
                     Some(all) => all.merge(more),
                     none => *none = Some(more.clone()),
                 }
             }
-            noted.cpu = noted.cpu.max(Some(snapshot.cpu));
-            noted.disk_busy = noted.disk_busy.max(Some(snapshot.disk_busy));
-            if let Some(fill) = snapshot.ring_fill {
-                noted.ring_fill = Some(noted.ring_fill.map_or(fill, |all| all.max(fill)));
-            }
-            for way in &snapshot.ways {
-                if ways.insert(way.interface.clone()) {
-                    noted.ways.push(CaptureWay {
-                        interface: way.interface.clone(),
-                        how: way.how.clone(),
-                        exclusive: way.exclusive.to_string(),
-                    });
-                }
-            }
-            noted.rdma.0 += snapshot.rdma.0;
-            noted.rdma.1 += snapshot.rdma.1;
-            noted.ring_wait = noted.ring_wait.max(snapshot.ring_wait);
-            // As old as the oldest report.
-            let taken = noted.taken.into_iter().chain(snapshot.taken);
-            noted.taken = taken.min();
         });
     }
+    // The tables are there from the start.
+    noted.counts.pressure.get_or_insert_default();
     noted
 }
 
-/// Pressure on the tables of flows, over all workers.
-pub(super) fn pressure(running: &[Running]) -> Pressure {
-    let mut all = Pressure::default();
+/// Interfaces with what was counted of them and how they are captured.
+pub(super) fn interfaces(
+    running: &[Running],
+    rings: &[(String, RingCounts)],
+) -> Vec<InterfaceStatus> {
+    let mut ways: BTreeMap<String, Way> = BTreeMap::new();
     for worker in running {
-        worker.status.with(|snapshot| all.merge(snapshot.pressure));
+        worker.status.with(|snapshot| {
+            for way in &snapshot.ways {
+                let known = ways.entry(way.interface.clone());
+                known.or_insert_with(|| way.clone());
+            }
+        });
     }
-    all
+    let status = |(name, ring): &(String, RingCounts)| {
+        let way = ways.get(name);
+        InterfaceStatus {
+            name: name.clone(),
+            received: ring.received,
+            dropped: ring.dropped,
+            capture: way.map(|way| way.how.clone()),
+            exclusive: way.map(|way| way.exclusive.to_string()),
+        }
+    };
+    rings.iter().map(status).collect()
 }
 
 /// By interface, over all workers.

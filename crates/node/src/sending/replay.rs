@@ -8,11 +8,12 @@ use std::time::Duration;
 use rustix::thread::CapabilitySet;
 use strata_capture::send::{Method, Run, Sender};
 use strata_capture::{Input, InputOptions, Next};
+use strata_role::require;
 use strata_role::sandbox::drop_the_rest;
 use strata_wire::{LinkType, Meta};
 
 use super::{NO_LIMIT, SendOutcome, Sending};
-use crate::error::{Result, require};
+use crate::error::Result;
 
 /// Which capture files to send, and how.
 #[derive(Clone, Debug)]

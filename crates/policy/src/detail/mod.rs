@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use strata_classify::{SCORE_STEPS, STEP_ANOMALOUS};
-use strata_wire::Counters;
+use strata_wire::counters;
 
 pub use budget::{BudgetError, DetailBudget};
 use flows::{Holders, Positions};
@@ -76,36 +76,19 @@ impl DetailBudget {
     }
 }
 
-/// What became of payload beyond headers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DetailCounts {
-    /// Packets that the budget decided about, and their payload on the wire.
-    pub offered: Counters,
-    /// Those of them that got detail, and the bytes kept beyond headers.
-    pub given: Counters,
-    /// Those of them that the modes wanted, but the budget did not give.
-    pub over_budget: Counters,
-    /// Packets that others decided about (policies, alerts, first bytes), and the bytes kept of them
-    /// beyond headers.
-    pub outside: Counters,
-}
-
-impl DetailCounts {
-    /// Adds those of another worker.
-    pub fn merge(&mut self, other: &Self) {
-        self.offered.merge(other.offered);
-        self.given.merge(other.given);
-        self.over_budget.merge(other.over_budget);
-        self.outside.merge(other.outside);
-    }
-
-    /// Adds those of another worker, where there are any.
-    pub fn merge_some(all: &mut Option<Self>, other: Option<Self>) {
-        match (all.as_mut(), other) {
-            (Some(all), Some(other)) => all.merge(&other),
-            (None, other) => *all = other,
-            (Some(_), None) => {}
-        }
+counters! {
+    /// What became of payload beyond headers.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct DetailCounts {
+        /// Packets that the budget decided about, and their payload on the wire.
+        pub offered,
+        /// Those of them that got detail, and the bytes kept beyond headers.
+        pub given,
+        /// Those of them that the modes wanted, but the budget did not give.
+        pub over_budget,
+        /// Packets that others decided about (policies, alerts, first bytes), and the bytes kept of them
+        /// beyond headers.
+        pub outside,
     }
 }
 

@@ -10,8 +10,8 @@ use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{Uri, header};
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 use strata_archive::{ArchiveError, Verified, verify_telling};
 use strata_control::api::Connection;
 use strata_query::{
@@ -20,17 +20,23 @@ use strata_query::{
 };
 use strata_rules::Action;
 use strata_store::{Damage, Log, Part};
+use utoipa::ToSchema;
 
 use super::{Answer, Shared, body, query};
 use crate::body::{Sink, body as streamed_body};
+use crate::filters::{Completions, FilterCheck};
+use crate::found::{Covered, Totals};
+use crate::logs::{LogSummary, RecordingState, RecordingSummary};
 use crate::packet::{detail, look_up};
 use crate::packets;
 use crate::refused::Refused;
 use crate::results::Page;
 use crate::search::{self, Asked, Sought};
+use crate::storage::{Reasons, Storage};
 use crate::trust::{Role, Who};
 use crate::work::{LONG, until};
-use crate::{child, filters, flow_id, logs as of_logs, storage as stored, tshark, would};
+use crate::would::{Would, would};
+use crate::{child, filters, flow_id, logs as of_logs, storage as stored, tshark};
 
 /// How long a download may take: it is bounded by whoever takes it.
 const DOWNLOAD: std::time::Duration = std::time::Duration::from_secs(6 * 3600);
@@ -45,23 +51,47 @@ struct Typed {
     at: usize,
 }
 
-pub(super) async fn check_filter(uri: Uri) -> Answer {
+pub(super) async fn check_filter(uri: Uri) -> Answer<FilterCheck> {
     let typed: Typed = query(&uri)?;
     Ok(Json(filters::check(&typed.filter)))
 }
 
-pub(super) async fn complete_filter(uri: Uri) -> Answer {
+pub(super) async fn complete_filter(uri: Uri) -> Answer<Completions> {
     let typed: Typed = query(&uri)?;
     Ok(Json(filters::complete(&typed.filter, typed.at)))
 }
 
-pub(super) async fn check_policy(State(app): Shared, given: Body) -> Answer {
+/// Whether a policy is one.
+#[derive(Debug, Default, Serialize, ToSchema)]
+pub(super) struct PolicyCheck {
+    #[schema(required)]
+    error: Option<Refused>,
+    /// What it would have matched, if a log was named.
+    #[schema(required)]
+    matched: Option<Matched>,
+}
+
+/// What a policy would have matched.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Matched {
+    #[serde(flatten)]
+    totals: Totals,
+    /// What would have been kept of them; null where the action leaves that open.
+    #[schema(required)]
+    would: Option<Would>,
+    covered: Covered,
+}
+
+pub(super) async fn check_policy(State(app): Shared, given: Body) -> Answer<PolicyCheck> {
     let asked: filters::PolicyAsked = body(given).await?;
     if let Some(error) = asked.error() {
-        return Ok(Json(json!({"error": error, "matched": null})));
+        return Ok(Json(PolicyCheck {
+            error: Some(error),
+            matched: None,
+        }));
     }
     let Some(log) = asked.log.clone().filter(|log| !log.is_empty()) else {
-        return Ok(Json(json!({"error": null, "matched": null})));
+        return Ok(Json(PolicyCheck::default()));
     };
     let sought = Sought {
         filter: search::filter("match", &asked.matches)?,
@@ -72,43 +102,52 @@ pub(super) async fn check_policy(State(app): Shared, given: Body) -> Answer {
     let action = asked.action.parse::<Action>();
     let action = action.map_err(|error| Refused::invalid("action", error.to_string()))?;
     let matched = app.work.long(move |stop| {
-        let mut matched = search::matched(&shared.logs, &log, &sought, stop)?;
-        let packets = matched["packets"].as_u64().expect("a count");
-        let opened = of_logs::open(&shared.logs, &log)?;
-        matched["would"] = would::would(&opened, (&sought, action), packets, stop)?;
-        Ok(matched)
+        let log = of_logs::open(&shared.logs, &log)?;
+        let (totals, covered) = search::matched(&log, &sought, stop)?;
+        Ok(Matched {
+            totals,
+            would: would(&log, (&sought, action), totals.packets, stop)?,
+            covered,
+        })
     });
-    Ok(Json(json!({"error": null, "matched": matched.await?})))
+    Ok(Json(PolicyCheck {
+        error: None,
+        matched: Some(matched.await?),
+    }))
 }
 
-pub(super) async fn logs(State(app): Shared) -> Answer {
+pub(super) async fn logs(State(app): Shared) -> Answer<Vec<LogSummary>> {
     let shared = Arc::clone(&app);
     let all = app.work.short(move |stop| {
         let ids: Vec<String> = shared.logs.iter().map(|(id, _)| id).collect();
-        let all: Result<Vec<Value>, Refused> = ids
+        let all: Result<Vec<LogSummary>, Refused> = ids
             .iter()
             .map(|id| of_logs::summary(&shared.logs, id, stop))
             .collect();
         all
     });
-    Ok(Json(json!(all.await?)))
+    Ok(Json(all.await?))
 }
 
-pub(super) async fn models(State(app): Shared, Path(log): Path<String>) -> Answer {
+pub(super) async fn models(
+    State(app): Shared,
+    Path(log): Path<String>,
+) -> Answer<Vec<RecordingSummary>> {
     let shared = Arc::clone(&app);
     let all = app.work.short(move |_| {
         let opened = of_logs::open(&shared.logs, &log)?;
         let recordings = opened.recordings().iter();
         let recordings = recordings.map(|one| of_logs::recording(&shared.logs, &log, &opened, one));
-        let mut all: Vec<Value> = recordings.collect();
+        let mut all: Vec<RecordingSummary> = recordings.collect();
         // Whoever records makes the newest recording.
-        if let Some(newest) = all.last_mut().filter(|one| one["state"] == "recording") {
+        let newest = all.last_mut();
+        if let Some(newest) = newest.filter(|one| one.state == RecordingState::Recording) {
             let mut recorders = shared.recorders.iter();
-            newest["shadow"] = json!(recorders.find_map(|one| one.shadow(&log, &shared.logs)));
+            newest.shadow = recorders.find_map(|one| one.shadow(&log, &shared.logs));
         }
         Ok(all)
     });
-    Ok(Json(json!(all.await?)))
+    Ok(Json(all.await?))
 }
 
 pub(super) async fn series(State(app): Shared, Path(log): Path<String>, uri: Uri) -> Answer {
@@ -418,7 +457,11 @@ struct Limited {
     limit: Option<usize>,
 }
 
-pub(super) async fn reasons(State(app): Shared, Path(log): Path<String>, uri: Uri) -> Answer {
+pub(super) async fn reasons(
+    State(app): Shared,
+    Path(log): Path<String>,
+    uri: Uri,
+) -> Answer<Reasons> {
     let (asked, limited): (Asked, Limited) = (query(&uri)?, query(&uri)?);
     let shared = Arc::clone(&app);
     let reasons = app
@@ -427,7 +470,11 @@ pub(super) async fn reasons(State(app): Shared, Path(log): Path<String>, uri: Ur
     Ok(Json(reasons.await?))
 }
 
-pub(super) async fn storage(State(app): Shared, Path(log): Path<String>, uri: Uri) -> Answer {
+pub(super) async fn storage(
+    State(app): Shared,
+    Path(log): Path<String>,
+    uri: Uri,
+) -> Answer<Storage> {
     let keep: stored::Keep = query(&uri)?;
     let shared = Arc::clone(&app);
     let storage = app
@@ -438,6 +485,51 @@ pub(super) async fn storage(State(app): Shared, Path(log): Path<String>, uri: Ur
 
 /// Most damaged places that are told.
 const DAMAGE_MAX: usize = 1000;
+
+/// A line of a check of a log.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct VerifyEvent {
+    event: VerifyStage,
+    /// How much of the log was looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    share: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    files: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    bytes: Option<u64>,
+    /// The first damaged places.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    damaged: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    problem: Option<Refused>,
+}
+
+/// What a line of a check says.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum VerifyStage {
+    Progress,
+    Done,
+    Error,
+}
+
+impl VerifyEvent {
+    fn new(event: VerifyStage) -> Self {
+        Self {
+            event,
+            share: None,
+            files: None,
+            bytes: None,
+            damaged: None,
+            problem: None,
+        }
+    }
+}
 
 pub(super) async fn verify(
     State(app): Shared,
@@ -457,13 +549,18 @@ pub(super) async fn verify(
             Ok(None) => return,
             Ok(Some(verified)) => {
                 let places = verified.damage.iter().take(DAMAGE_MAX);
-                let places: Vec<String> = places.map(ToString::to_string).collect();
-                json!({
-                    "event": "done", "share": 1.0, "files": verified.files,
-                    "bytes": verified.bytes, "damaged": places,
-                })
+                VerifyEvent {
+                    share: Some(1.0),
+                    files: Some(verified.files),
+                    bytes: Some(verified.bytes),
+                    damaged: Some(places.map(ToString::to_string).collect()),
+                    ..VerifyEvent::new(VerifyStage::Done)
+                }
             }
-            Err(refused) => json!({"event": "error", "problem": refused}),
+            Err(problem) => VerifyEvent {
+                problem: Some(problem),
+                ..VerifyEvent::new(VerifyStage::Error)
+            },
         };
         let _ = sink.line(&last);
     });
@@ -488,7 +585,11 @@ fn verified(log: &Log, sink: &mut Sink) -> Result<Option<Verified>, Refused> {
         } else {
             (bytes as f64 / all as f64).min(0.99)
         };
-        let news = json!({"event": "progress", "share": share, "bytes": bytes});
+        let news = VerifyEvent {
+            share: Some(share),
+            bytes: Some(bytes),
+            ..VerifyEvent::new(VerifyStage::Progress)
+        };
         is_left = sink.line(&news).is_err();
         match is_left {
             true => ControlFlow::Break(()),

@@ -3,8 +3,10 @@
 use std::collections::{BTreeSet, HashMap};
 
 use foldhash::fast::RandomState;
+use serde::Serialize;
 use serde_json::{Value, json};
 use strata_wire::{AddressFamily, FlowKey, in_words};
+use utoipa::ToSchema;
 
 use super::row::Row;
 use super::{FLOWS_MAX, Found, Label};
@@ -17,6 +19,49 @@ const REASONS_TOLD: usize = 50;
 const TOP_TOLD: usize = 20;
 /// Words of reasons that are told, all others as one.
 const WORDS_TOLD: usize = 12;
+
+/// What an answer was made from.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(example = json!({
+    "complete": false, "why": "stopped after 30 s: narrow the time or the filter",
+    "packets": 20_000_000, "from": null, "to": null, "damaged": 0, "encrypted_packets": 0, "seconds": 30.0,
+}))]
+pub(crate) struct Covered {
+    complete: bool,
+    /// If it is not complete: why, and what to do, in plain English.
+    #[schema(required)]
+    why: Option<String>,
+    /// Packets looked at.
+    packets: u64,
+    #[schema(required)]
+    from: Option<String>,
+    #[schema(required)]
+    to: Option<String>,
+    /// Damaged places skipped.
+    damaged: u64,
+    encrypted_packets: u64,
+    /// How long it took.
+    seconds: f64,
+}
+
+/// What was found in all.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+pub(crate) struct Totals {
+    flows: usize,
+    /// Of these, flows whose rows are kept.
+    listed: usize,
+    pub(crate) packets: u64,
+    wire_bytes: u64,
+    kept_bytes: u64,
+}
+
+/// What all reasons together keep.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+pub(crate) struct ReasonsTotal {
+    reasons: usize,
+    packets: u64,
+    kept_bytes: u64,
+}
 
 /// Why packets were kept, and what that costs.
 #[derive(Debug)]
@@ -34,8 +79,8 @@ pub(crate) struct Cost<'a> {
 }
 
 impl Found {
-    /// What it was made from (`Covered` in the API).
-    pub(crate) fn covered(&self, stop: &Stop, since: std::time::Instant) -> Value {
+    /// What it was made from.
+    pub(crate) fn covered(&self, stop: &Stop, since: std::time::Instant) -> Covered {
         let mut why: Vec<String> = stop.why().into_iter().collect();
         if self.unlisted_packets > 0 {
             why.push(format!(
@@ -57,42 +102,42 @@ impl Found {
             ));
         }
         let why = (!why.is_empty()).then(|| why.join("; "));
-        self.covered_but(why.as_deref(), since)
+        self.covered_but(why, since)
     }
 
     /// As [`Found::covered`], while the search is under way.
-    pub(crate) fn covered_so_far(&self, share: f64, since: std::time::Instant) -> Value {
+    pub(crate) fn covered_so_far(&self, share: f64, since: std::time::Instant) -> Covered {
         let why = format!("so far: {:.0} % of the log was searched", share * 100.0);
-        self.covered_but(Some(&why), since)
+        self.covered_but(Some(why), since)
     }
 
-    /// `Covered` in the API: all, unless it is said why not.
-    fn covered_but(&self, why: Option<&str>, since: std::time::Instant) -> Value {
-        json!({
-            "complete": why.is_none(),
-            "why": why,
-            "packets": self.packets,
-            "from": self.span.map(|(first, _)| times::text(first)),
-            "to": self.span.map(|(_, last)| times::text(last)),
-            "damaged": self.damaged,
-            "encrypted_packets": self.encrypted,
-            "seconds": since.elapsed().as_secs_f64(),
-        })
+    /// All, unless it is said why not.
+    fn covered_but(&self, why: Option<String>, since: std::time::Instant) -> Covered {
+        Covered {
+            complete: why.is_none(),
+            why,
+            packets: self.packets,
+            from: self.span.map(|(first, _)| times::text(first)),
+            to: self.span.map(|(_, last)| times::text(last)),
+            damaged: self.damaged,
+            encrypted_packets: self.encrypted,
+            seconds: since.elapsed().as_secs_f64(),
+        }
     }
 
-    pub(crate) fn histogram(&self, covered: &Value) -> Value {
+    pub(crate) fn histogram(&self, covered: &Covered) -> Value {
         self.histogram.json(covered)
     }
 
     /// Totals, flows and packets (parts of `SearchResult` and `PolicyCheck`).
-    pub(crate) fn totals(&self) -> Value {
-        json!({
-            "flows": self.rows.len(),
-            "listed": self.rows.len(),
-            "packets": self.packets,
-            "wire_bytes": self.wire_bytes,
-            "kept_bytes": self.kept_bytes,
-        })
+    pub(crate) fn totals(&self) -> Totals {
+        Totals {
+            flows: self.rows.len(),
+            listed: self.rows.len(),
+            packets: self.packets,
+            wire_bytes: self.wire_bytes,
+            kept_bytes: self.kept_bytes,
+        }
     }
 
     pub(crate) fn classes(&self) -> Vec<Value> {
@@ -178,16 +223,18 @@ impl Found {
     }
 
     /// Why packets were kept, what costs most first; and totals.
-    pub(crate) fn by_cost(&self, limit: usize) -> (Vec<Cost<'_>>, Value) {
+    pub(crate) fn by_cost(&self, limit: usize) -> (Vec<Cost<'_>>, ReasonsTotal) {
         let mut labels: Vec<&Label> = self
             .labels
             .iter()
             .filter(|label| label.packets > 0)
             .collect();
         labels.sort_by_key(|label| (std::cmp::Reverse(label.kept_bytes), &label.reason));
-        let total = json!({
-            "reasons": labels.len(), "packets": self.packets, "kept_bytes": self.kept_bytes,
-        });
+        let total = ReasonsTotal {
+            reasons: labels.len(),
+            packets: self.packets,
+            kept_bytes: self.kept_bytes,
+        };
         let costs = labels.into_iter().take(limit).filter_map(|label| {
             let (first_ns, first_flow) = label.first?;
             Some(Cost {

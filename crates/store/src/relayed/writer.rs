@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use strata_blocks::{BlockBuilder, Definitions, HEADER_LEN, SUMMARY_BYTES_MAX, align_up};
 use strata_sys::disk::OwnBlock;
-use strata_wire::Ledger;
+use strata_wire::{Ledger, unix_ns};
 
 use crate::disk::Disk;
 use crate::error::StoreError;
@@ -18,7 +18,7 @@ use crate::recorder::take_lock;
 use crate::relayed::resume::{Stored, StoredSince};
 use crate::writer::{
     CheckpointFile, Files, LogWriter, Next, OpenFile, PlacedAt, Presence, Rotation, Settled,
-    Written, now_ns,
+    Written,
 };
 
 /// The log that a relay writes: many recordings at a time.
@@ -370,7 +370,7 @@ impl RelayStream {
         };
         self.log.update(self.recording, |recording| {
             recording.state = State::Closed;
-            recording.ended_ns = Some(now_ns());
+            recording.ended_ns = Some(unix_ns());
             recording.ledger = Some(SavedLedger::from(ledger));
             recording.warnings = warnings;
         })

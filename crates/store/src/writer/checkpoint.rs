@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use strata_wire::unix_ns;
+
 use crate::checkpoint::{Checkpoint, checkpoint_name};
 use crate::disk::{Disk, DiskFile};
 use crate::error::{StoreError, io_error};
 use crate::stored::read_all;
-
-use super::now_ns;
 
 /// A checkpoint file being written.
 pub(crate) struct CheckpointFile {
@@ -99,7 +99,7 @@ impl CheckpointFile {
         }
         let checkpoint = Checkpoint {
             generation: 1 + self.last.map_or(0, |last| last.generation),
-            time_ns: now_ns(),
+            time_ns: unix_ns(),
             next_seq,
             durable_seq,
             seen_packets: seen.0,

@@ -3,7 +3,8 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+
+use strata_wire::unix_ns;
 
 use crate::disk::Disk;
 use crate::error::{StoreError, io_error};
@@ -114,7 +115,7 @@ impl LogWriter {
         };
         let model_file = format!("models/r{id:04}.json");
         store(&model_file, &about.model_json)?;
-        let mut recording = Recording::begun(id, about, model_file, now_ns());
+        let mut recording = Recording::begun(id, about, model_file, unix_ns());
         if let Some((model, json)) = &about.shadow {
             let model_file = format!("models/r{id:04}-shadow.json");
             store(&model_file, json)?;
@@ -179,10 +180,4 @@ fn read_or_begin(disk: &dyn Disk) -> Result<Manifest, StoreError> {
         Some(manifest) => Ok(manifest),
         None => Ok(Manifest::default()),
     }
-}
-
-pub(crate) fn now_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let since = since.expect("Linux refuses to set its clock before 1970");
-    u64::try_from(since.as_nanos()).expect("it is not 2554 yet")
 }

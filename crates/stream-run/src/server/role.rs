@@ -81,6 +81,7 @@ impl Spec for StreamServeSpec {
     type Running = ();
     type Outcome = StreamServeOutcome;
     type Error = RoleError;
+    const THREAD: &'static str = "strata-streams";
 
     fn start(self, stop: Arc<AtomicBool>, tell: Tell) -> Result<Handle<Self>> {
         let dir = self.dir.as_deref().map(StreamDir::open).transpose()?;

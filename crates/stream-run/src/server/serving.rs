@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use strata_role::{Notice, Tell};
 use strata_stream::StreamName;
 use strata_stream::message::{From, Message, UNCOUNTED};
-use strata_wire::exact;
+use strata_wire::{exact, unix_ns};
 
 use super::hosted::HostedStripe;
 use crate::peer::{Came, Peer, PeerError, Result};
@@ -143,10 +143,6 @@ fn ask(peer: &mut Peer) -> Result<std::result::Result<Asked, String>> {
         } => Some(named(name, &|name| Asked::Tail(name, from, max, follow))),
         _ => None,
     })
-}
-
-fn unix_ns() -> u64 {
-    crate::feed::unix_ns()
 }
 
 fn append(

@@ -1,7 +1,7 @@
 //! The controller of a disk: brought up, its namespace known, a queue pair created.
 
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use strata_stream::nvme::{
     Capabilities, Command, Content, Done, Enable, Expired, Label, ListPage, Memory, Page, Places,
@@ -9,7 +9,7 @@ use strata_stream::nvme::{
 };
 use strata_sys::pci::{Registers, bus_address};
 use strata_sys::shared::SharedMemory;
-use strata_wire::exact;
+use strata_wire::{exact, unix_ns};
 
 use crate::Result;
 
@@ -362,10 +362,10 @@ impl Disk {
             }
             Content::Foreign | Content::Nothing => {}
         }
-        let since = SystemTime::now().duration_since(UNIX_EPOCH)?;
+        let now_ns = unix_ns();
         let label = Label {
-            id: strata_wire::mix64(exact(since.as_nanos())),
-            created_ns: exact(since.as_nanos()),
+            id: strata_wire::mix64(now_ns),
+            created_ns: now_ns,
             blocks: self.blocks,
         };
         let mut block = vec![0; PAGE];

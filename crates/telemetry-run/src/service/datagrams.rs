@@ -10,10 +10,9 @@ use strata_dta::reporter::{Reporter, ReporterOptions};
 use strata_dta::{Origin, REDUNDANCY_MAX, Translator};
 use strata_role::{At as _, Notice, Result, Tell};
 use strata_sys::socket::Receiver;
-use strata_wire::exact;
+use strata_wire::{exact, unix_ns};
 
 use super::super::candidates;
-use super::super::store::unix_ns;
 use super::super::streaming::Streaming;
 use super::super::target::Target;
 use super::super::witnesses::{Found, Witness};

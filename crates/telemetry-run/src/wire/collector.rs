@@ -24,8 +24,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::thread::CapabilitySet;
-use serde_json::json;
 use strata_auth::secret::Secret;
+use strata_control::telemetry::status::{
+    CollectorStatus, EventStatus, ProcessStatus, RequestStatus, ShareStatus, TelemetryStatus,
+};
 use strata_rdma::{Replies, Responder, ResponderCounters};
 use strata_roce::icrc::IcrcCheck;
 use strata_roce::udp::UdpPort;
@@ -34,6 +36,7 @@ use strata_role::{At as _, Handle, Notice, Result, RoleError, Spec, Tell, warn_i
 use strata_sandbox::{Owner, SocketFile};
 use strata_sys::socket;
 use strata_wire::roce::{Packet, icrc};
+use strata_wire::unix_ns;
 
 use self::memory::{Kept, Store};
 use self::preparing::Preparing;
@@ -42,8 +45,9 @@ use super::super::api::{Api, TelemetryApiSpec};
 use super::super::fading::{FadeOptions, Fading};
 use super::super::notices::collecting;
 use super::super::pushing::Pushing;
+use super::super::status::counted;
 use super::super::status_file::StatusFile;
-use super::super::store::{Locked, continued, unix_ns};
+use super::super::store::{Locked, continued};
 use super::event::{self, SLOT_LEN, Told};
 
 /// Runs of packets before connections are looked at again.
@@ -91,6 +95,7 @@ impl Spec for TelemetryCollectorSpec {
     type Running = ();
     type Outcome = TelemetryCollectorOutcome;
     type Error = RoleError;
+    const THREAD: &'static str = "telem-collector";
 
     fn start(mut self, stop: Arc<AtomicBool>, tell: Tell) -> Result<Handle<Self>> {
         let named = || format!("--listen {}", self.listen);
@@ -355,34 +360,46 @@ impl Collector {
         let responder = self.responded();
         let places = self.store.as_ref().map(|store| store.plan.places);
         let (pushed, lost) = self.pushing.counts();
-        let all = json!({
-            "role": "collector",
-            "running": running,
-            "updated_ns": unix_ns(),
-            "pid": std::process::id(),
-            "listen": self.listen.to_string(),
-            "translator": self.active.as_ref().map(|active| active.peer.to_string()),
-            "connections": self.counters.connections,
-            "connections_refused": self.counters.refused,
-            "memory_bytes": places.map(|places| places.bytes),
-            "share": self.store.as_ref().and_then(|store| store.manifest.share),
-            "requests": {
-                "executed": responder.executed,
-                "bytes": responder.bytes,
-                "duplicates": responder.duplicates,
-                "out_of_order": responder.out_of_order,
-                "refused": responder.refused,
-                "answers": responder.answers,
-                "bad_packets": self.counters.bad_packets,
+        let share = self.store.as_ref().and_then(|store| store.manifest.share);
+        let status = CollectorStatus {
+            role: CollectorStatus::ROLE.to_owned(),
+            process: ProcessStatus {
+                running: Some(running),
+                updated_ns: Some(unix_ns()),
+                pid: Some(std::process::id()),
+                listen: Some(self.listen.to_string()),
+                events: EventStatus {
+                    pushed: Some(pushed),
+                    lost: Some(lost),
+                    invalid: Some(self.counters.invalid_events),
+                },
             },
-            "events": {
-                "pushed": pushed,
-                "lost": lost,
-                "invalid": self.counters.invalid_events,
+            translator: self.active.as_ref().map(|active| active.peer.to_string()),
+            connections: Some(self.counters.connections),
+            connections_refused: Some(self.counters.refused),
+            memory_bytes: places.map(|places| places.bytes),
+            share: share.map(|share| {
+                counted! {
+                    share => ShareStatus {
+                        collector,
+                        of,
+                    }
+                }
+            }),
+            requests: counted! {
+                responder => RequestStatus {
+                    executed,
+                    bytes,
+                    duplicates,
+                    out_of_order,
+                    refused,
+                    answers,
+                }
+                bad_packets: Some(self.counters.bad_packets),
             },
-            "faded": self.fading.as_ref().map(Fading::rounds),
-        });
-        format!("{all:#}\n")
+            faded: self.fading.as_ref().map(Fading::rounds),
+        };
+        TelemetryStatus::Collector(Box::new(status)).text()
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use strata_control::telemetry::status::LinkStatus;
 use strata_dta::protocol::{Datagram, Report};
 use strata_dta::{
     KeyHash, Operation, Operations, Origin, Remote, RemoteCounters, Room, Sink, Translator,
@@ -22,6 +22,7 @@ use super::super::notices::collector;
 use super::super::plan::{Manifest, NamedList, Plan};
 use super::super::pushing::{Budget, count_of, each, is_immediate};
 use super::super::share::Share;
+use super::super::status::counted;
 use super::connector::{Connector, Event, Granted, Identity, MTU, Opened, WINDOW};
 use super::event::{self, Told};
 use super::frequent::Frequent;
@@ -435,30 +436,33 @@ impl Collectors {
     }
 
     /// Each, for `status.json`.
-    pub(crate) fn json(&self) -> Value {
+    pub(crate) fn status(&self) -> Vec<LinkStatus> {
         let each = self.links.iter().zip(&self.remotes).map(|(link, remote)| {
-            let counters = remote.requester_counters();
+            let packets = remote.requester_counters();
+            let operations = remote.operations();
             let reports = remote.counters().iter();
             let (confirmed, lost) = reports.fold((0, 0), |(confirmed, lost), one| {
                 (confirmed + one.confirmed, lost + one.lost)
             });
-            json!({
-                "address": link.address.to_string(),
-                "connected": link.port.is_some(),
-                "watched": link.is_watched(),
-                "connections": link.connections,
-                "problem": link.problem,
-                "confirmed": confirmed,
-                "lost": lost,
-                "in_flight": remote.in_flight(),
-                "writes": remote.operations().writes,
-                "additions": remote.operations().additions,
-                "packets": counters.posted,
-                "packets_resent": counters.resent,
-                "timeouts": counters.timeouts,
-            })
+            counted! {
+                operations => LinkStatus {
+                    writes,
+                    additions,
+                }
+                address: Some(link.address.to_string()),
+                connected: Some(link.port.is_some()),
+                watched: Some(link.is_watched()),
+                connections: Some(link.connections),
+                problem: link.problem.clone(),
+                confirmed: Some(confirmed),
+                lost: Some(lost),
+                in_flight: Some(remote.in_flight()),
+                packets: Some(packets.posted),
+                packets_resent: Some(packets.resent),
+                timeouts: Some(packets.timeouts),
+            }
         });
-        each.collect::<Vec<_>>().into()
+        each.collect()
     }
 }
 

@@ -156,7 +156,7 @@ fn without_any_privilege_it_goes_on_recording() {
             "strata-api",
             "strata-eve",
             "strata-memory",
-            "strata-node",
+            "strata-record",
             "strata-sensors",
             "strata-worker-0",
             "strata-writer-0",

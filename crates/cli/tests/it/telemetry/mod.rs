@@ -5,6 +5,7 @@ mod api;
 mod hostile;
 mod push;
 mod reports;
+mod status;
 mod walk;
 mod wire;
 mod xdp;

@@ -1,0 +1,453 @@
+//! What a translator or a collector says of itself each second: `status.json`, which the API, the page of metrics and
+//! `strata telemetry status` are made of. A number that another version does not say is not there, so each may be
+//! missing.
+
+use std::collections::BTreeMap;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Value, json};
+
+/// Of one of the two.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum TelemetryStatus {
+    /// `strata telemetry run`: a store of its own, or a translator for collectors elsewhere.
+    Run(Box<RunStatus>),
+    /// `strata telemetry collect`: memory that a translator writes.
+    Collector(Box<CollectorStatus>),
+}
+
+/// Only a collector says what it is.
+impl<'de> Deserialize<'de> for TelemetryStatus {
+    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(source)?;
+        let read = match value["role"].as_str() {
+            Some(CollectorStatus::ROLE) => serde_json::from_value(value).map(Self::Collector),
+            _ => serde_json::from_value(value).map(Self::Run),
+        };
+        read.map_err(D::Error::custom)
+    }
+}
+
+impl TelemetryStatus {
+    /// As it is in `status.json`.
+    #[must_use]
+    pub fn text(&self) -> String {
+        format!("{:#}\n", json!(self))
+    }
+
+    /// The process.
+    #[must_use]
+    pub fn process(&self) -> &ProcessStatus {
+        match self {
+            Self::Run(run) => &run.process,
+            Self::Collector(collector) => &collector.process,
+        }
+    }
+}
+
+/// What both say.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProcessStatus {
+    /// Whether it had not ended.
+    pub running: Option<bool>,
+    /// When this was counted, ns since 1970.
+    pub updated_ns: Option<u64>,
+    /// Process ID.
+    pub pid: Option<u32>,
+    /// Where reports or translators come.
+    pub listen: Option<String>,
+    /// Immediate reports.
+    pub events: EventStatus,
+}
+
+/// What became of immediate reports.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EventStatus {
+    /// Put into queues of subscribers.
+    pub pushed: Option<u64>,
+    /// That subscribers lost.
+    pub lost: Option<u64>,
+    /// That a collector could not read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub invalid: Option<u64>,
+}
+
+/// Of `strata telemetry run`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunStatus {
+    /// The process.
+    #[serde(flatten)]
+    pub process: ProcessStatus,
+    /// Datagrams whose sender is not on the allow-list.
+    pub not_allowed: Option<u64>,
+    /// Reporters for whom there was no place.
+    pub reporters_refused: Option<u64>,
+    /// Datagrams that found the socket's buffer full.
+    pub socket_drops: Option<u64>,
+    /// What is taken past the host's network stack.
+    pub af_xdp: Option<FrameStatus>,
+    /// Negative acknowledgements sent.
+    pub nacks_sent: Option<u64>,
+    /// And those that the system did not send.
+    pub nacks_failed: Option<u64>,
+    /// Datagrams that ended in a fault of this program.
+    pub failed: Option<u64>,
+    /// What became of entries for a stream.
+    pub stream: Option<StreamStatus>,
+    /// All reporters together.
+    pub totals: ReporterStatus,
+    /// Collectors elsewhere.
+    pub collectors: Option<Vec<LinkStatus>>,
+    /// INT reports, if they are listened to.
+    pub int: Option<IntStatus>,
+    /// Values by key.
+    pub key_write: KeyWriteStatus,
+    /// Paths.
+    pub postcarding: Option<PostcardingStatus>,
+    /// Lists.
+    pub append: Option<AppendStatus>,
+    /// Counters by key.
+    pub key_increment: KeyIncrementStatus,
+    /// Generations, if there are any.
+    pub generations: Option<GenerationsStatus>,
+    /// Each reporter.
+    pub reporters: Vec<ReporterStatus>,
+}
+
+/// Datagrams by AF_XDP.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FrameStatus {
+    /// The interface.
+    pub interface: Option<String>,
+    /// How it is read, in words.
+    pub how: Option<String>,
+    /// Whether it still is.
+    pub taking: Option<bool>,
+    /// Datagrams taken.
+    pub datagrams: Option<u64>,
+    /// Datagrams that are none.
+    pub invalid: Option<u64>,
+    /// Datagrams for which there was no frame.
+    pub dropped: Option<u64>,
+}
+
+/// What became of entries for a stream.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StreamStatus {
+    /// In the stream's file.
+    pub written: Option<u64>,
+    /// Not in it.
+    pub lost: Option<u64>,
+}
+
+/// What is counted of a reporter, in reports unless it says otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReporterStatus {
+    /// Its address, `int` or `others`; totals have none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// Datagrams.
+    pub datagrams: Option<u64>,
+    /// Datagrams that were refused whole, by reason.
+    pub datagrams_refused: BTreeMap<String, u64>,
+    /// Reports in the others.
+    pub reports: Option<u64>,
+    /// Those that became operations, or will.
+    pub accepted: Option<u64>,
+    /// Of these, postcards in the place of which a later one came.
+    pub superseded: Option<u64>,
+    /// Refused, by reason.
+    pub refused: BTreeMap<String, u64>,
+    /// Dropped because of the rate limit.
+    pub dropped_by_rate: Option<u64>,
+    /// Dropped because the collector's connection had no room.
+    pub dropped_without_room: Option<u64>,
+    /// Dropped because their collector is gone.
+    pub dropped_without_collector: Option<u64>,
+    /// Of the dropped ones, those that the reporter was asked to send again.
+    pub nacked: Option<u64>,
+    /// Reports that came again because of that.
+    pub again: Option<u64>,
+    /// Numbered reports that have not come (yet).
+    pub missing: Option<u64>,
+    /// How often its numbers went on elsewhere.
+    pub jumps: Option<u64>,
+    /// Of the accepted ones, those that a collector elsewhere has acknowledged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub confirmed: Option<u64>,
+    /// And those whose connection to a collector was lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost: Option<u64>,
+}
+
+/// A collector elsewhere.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LinkStatus {
+    /// Its address.
+    pub address: Option<String>,
+    /// Whether it is connected.
+    pub connected: Option<bool>,
+    /// Whether somebody there subscribes to immediate reports.
+    pub watched: Option<bool>,
+    /// Connections so far.
+    pub connections: Option<u64>,
+    /// Why it is not connected, if that is known.
+    pub problem: Option<String>,
+    /// Reports that it has acknowledged.
+    pub confirmed: Option<u64>,
+    /// Accepted reports whose connection was lost.
+    pub lost: Option<u64>,
+    /// Operations that are not acknowledged yet.
+    pub in_flight: Option<usize>,
+    /// Writes.
+    pub writes: Option<u64>,
+    /// Additions.
+    pub additions: Option<u64>,
+    /// RDMA packets.
+    pub packets: Option<u64>,
+    /// And those that were sent again.
+    pub packets_resent: Option<u64>,
+    /// Timeouts.
+    pub timeouts: Option<u64>,
+}
+
+/// What became of INT reports.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct IntStatus {
+    /// Where they come.
+    pub listen: Option<String>,
+    /// Datagrams.
+    pub datagrams: Option<u64>,
+    /// Those that were not understood, or from some report on.
+    pub refused: Option<u64>,
+    /// Individual reports.
+    pub reports: Option<u64>,
+    /// Reports of packets whose INT-MD stack was not understood.
+    pub bad_stacks: Option<u64>,
+    /// DTA reports made of them.
+    pub mapped: Option<u64>,
+    /// DTA reports not made, since the node did not say what they need.
+    pub incomplete: Option<u64>,
+    /// Datagrams that did not come.
+    pub missing: Option<u64>,
+    /// Datagrams whose number had come before.
+    pub repeated: Option<u64>,
+    /// Sequence numbers that went on elsewhere.
+    pub jumps: Option<u64>,
+    /// Datagrams of nodes whose numbers are not followed.
+    pub not_followed: Option<u64>,
+    /// Datagrams that ended in a fault of this program.
+    pub failed: Option<u64>,
+    /// Packets whose latencies were summed for the queries known ahead.
+    pub summed: Option<u64>,
+    /// Those whose sum was above a threshold.
+    pub above: Option<u64>,
+    /// Those that may have been above one.
+    pub undecided: Option<u64>,
+}
+
+/// Values by key.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KeyWriteStatus {
+    /// Writes.
+    pub writes: Option<u64>,
+    /// Slots.
+    pub slots: Option<u32>,
+    /// Writes for each slot, since the youngest generation began.
+    pub load: Option<f64>,
+    /// Values of a sample.
+    pub sampled: Option<u64>,
+    /// Of these, values that can be asked for.
+    pub answered: Option<u64>,
+    /// Of these, values that have become others.
+    pub changed: Option<u64>,
+    /// How many of the sample can be asked for by the formula.
+    pub answers_expected: Option<f64>,
+}
+
+/// Paths.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PostcardingStatus {
+    /// Writes.
+    pub writes: Option<u64>,
+    /// Chunks.
+    pub chunks: Option<u32>,
+    /// Writes for each chunk, since the youngest generation began.
+    pub load: Option<f64>,
+    /// Postcards.
+    pub postcards: Option<u64>,
+    /// Paths that were complete.
+    pub complete: Option<u64>,
+    /// Paths that made way for another one.
+    pub collided: Option<u64>,
+    /// Paths that waited for too long.
+    pub aged: Option<u64>,
+    /// Postcards in the place of which a later one came.
+    pub superseded: Option<u64>,
+    /// Postcards that wait for others.
+    pub held: Option<u64>,
+}
+
+/// Lists.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AppendStatus {
+    /// Writes.
+    pub writes: Option<u64>,
+    /// Entries.
+    pub entries: Option<u64>,
+    /// Batches that were full.
+    pub full: Option<u64>,
+    /// Batches that waited for too long.
+    pub aged: Option<u64>,
+    /// Entries that wait for others.
+    pub held: Option<u64>,
+}
+
+/// Counters by key.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KeyIncrementStatus {
+    /// Additions.
+    pub additions: Option<u64>,
+    /// Counters.
+    pub counters: Option<u32>,
+    /// Additions for each counter, since the youngest generation began.
+    pub load: Option<f64>,
+    /// How often counters became smaller; null if they do not.
+    pub faded: Option<u64>,
+}
+
+/// Generations of a store.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GenerationsStatus {
+    /// How many there may be.
+    pub count: Option<u8>,
+    /// How long each of them lasts.
+    pub period_seconds: Option<u64>,
+    /// Whether the next is being cleared.
+    pub clearing: Option<bool>,
+    /// Those that there are, youngest first.
+    pub present: Vec<GenerationStatus>,
+}
+
+/// A generation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GenerationStatus {
+    /// Its number, never used again.
+    pub number: Option<u64>,
+    /// When it began, ns since 1970.
+    pub begun_ns: Option<u64>,
+}
+
+/// Of `strata telemetry collect`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CollectorStatus {
+    /// [`CollectorStatus::ROLE`].
+    pub role: String,
+    /// The process.
+    #[serde(flatten)]
+    pub process: ProcessStatus,
+    /// The address of its translator, if one is connected.
+    pub translator: Option<String>,
+    /// Connections of translators.
+    pub connections: Option<u64>,
+    /// Connections of others, and of translators that were refused.
+    pub connections_refused: Option<u64>,
+    /// Bytes of its memory, if there is a store.
+    pub memory_bytes: Option<u64>,
+    /// Which of its translator's collectors it is.
+    pub share: Option<ShareStatus>,
+    /// Requests of translators.
+    pub requests: RequestStatus,
+    /// How often counters became smaller; null if they do not.
+    pub faded: Option<u64>,
+}
+
+impl CollectorStatus {
+    /// What a collector says that it is.
+    pub const ROLE: &str = "collector";
+}
+
+/// Which of its translator's collectors one is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ShareStatus {
+    /// Its number, from 0.
+    pub collector: Option<u32>,
+    /// How many there are.
+    pub of: Option<u32>,
+}
+
+/// RDMA requests of translators.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RequestStatus {
+    /// Executed.
+    pub executed: Option<u64>,
+    /// Bytes that they wrote.
+    pub bytes: Option<u64>,
+    /// Those that had been executed before.
+    pub duplicates: Option<u64>,
+    /// Those before which another one was missing.
+    pub out_of_order: Option<u64>,
+    /// Refused.
+    pub refused: Option<u64>,
+    /// Answers sent.
+    pub answers: Option<u64>,
+    /// Packets that are none of them.
+    pub bad_packets: Option<u64>,
+}
+
+/// An entry of a list, as programs read it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum TelemetryEntry {
+    /// What happened at a node.
+    Node {
+        /// The node.
+        node: u32,
+        /// Its port, if it is known.
+        port: Option<u32>,
+        /// Its queue, if it is known.
+        queue: Option<u8>,
+        /// The node's time, if it is known.
+        time: Option<u32>,
+        /// How long or full the queue was, if that is known.
+        value: Option<u32>,
+        /// `dropped`, `congested` or `other`.
+        what: &'static str,
+    },
+    /// What happened to a flow.
+    Flow {
+        /// Whether the value is the least that it can be.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        at_least: Option<bool>,
+        /// The flow.
+        flow: String,
+        /// Its number: a class, a latency or bytes.
+        value: u32,
+        /// `anomalous`, `gap`, `retransmission` or `slow`.
+        what: &'static str,
+    },
+    /// Another one.
+    Bytes {
+        /// Its bytes in hexadecimal.
+        bytes: String,
+    },
+}
