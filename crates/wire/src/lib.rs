@@ -48,7 +48,7 @@ mod walk;
 pub mod wide;
 pub mod wlan;
 
-pub use amounts::{grouped, human_bytes, parse_bytes};
+pub use amounts::{count_of, grouped, human_bytes, parse_bytes};
 pub use context::Context;
 pub use decider::{Decider, in_words};
 pub use dissect::{Headers, TunnelKey};
