@@ -11,7 +11,7 @@ use strata_archive::{ArchiveError, encrypt_to};
 use strata_node::{
     CompactPlan, CompactSpec, CompactStep, Compacting, NotOpen, compact_log, log_directory,
 };
-use strata_role::Tell;
+use strata_role::{Notice, Tell};
 use strata_sandbox::Owner;
 use strata_store::{Disk, StoreError};
 use strata_wire::{Printable, grouped, human_bytes};
@@ -139,7 +139,7 @@ fn watch(args: &Args, owner: &Owner, spec: CompactSpec, stop: Arc<AtomicBool>) -
 
 /// Notices go where those of other roles go, in plain words.
 fn tell() -> Tell {
-    Arc::new(|notice| {
+    Arc::new(|notice: &Notice| {
         let mut notice = notice.clone();
         notice.text = plain::words(&notice.text);
         logging::notice(&notice);

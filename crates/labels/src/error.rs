@@ -61,7 +61,7 @@ pub enum ValueError {
 #[non_exhaustive]
 pub enum LineError {
     /// A value that cannot be read; why, if there is more to say than that.
-    #[error("'{text}' in {place}{}", because(.source.as_ref()))]
+    #[error("'{text}' in {place}{}", because(source.as_ref()))]
     Cell {
         /// As written.
         text: String,

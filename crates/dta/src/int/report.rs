@@ -71,9 +71,8 @@ impl Repr<'_> {
     /// Type INT, inner type IPv4.
     const TYPES: u8 = 1 << 4 | 4;
 
-    /// The payload of the UDP datagram.
-    #[must_use]
-    pub fn emit(&self) -> Vec<u8> {
+    /// Appends the payload of the UDP datagram to `out`.
+    pub fn emit(&self, out: &mut Vec<u8>) {
         const CONGESTED: u8 = 0b0100 << 4;
         const TRACKED: u8 = 0b0010 << 4;
         let packet_words = u8::MAX.wrapping_sub(Self::HEAD_WORDS);
@@ -81,7 +80,6 @@ impl Repr<'_> {
         let packet = packet.take(usize::from(packet_words));
         let words = Self::HEAD_WORDS.wrapping_add(exact::<u8>(packet.len()));
         let flags = TRACKED | if self.is_congested { CONGESTED } else { 0 };
-        let mut out = Vec::with_capacity(GROUP_LEN.wrapping_add(4).wrapping_add(bytes_of(words)));
         out.extend((2_u32 << 28 | self.sequence & SEQUENCE_MAX_V2).to_be_bytes());
         out.extend(self.node.to_be_bytes());
         out.extend([Self::TYPES, words, Self::METADATA_WORDS, flags]);
@@ -95,7 +93,6 @@ impl Repr<'_> {
         out.extend((self.queue_occupancy & 0xff_ffff).to_be_bytes());
         out.extend(self.ingress_time.to_be_bytes());
         out.extend(packet.flatten());
-        out
     }
 }
 

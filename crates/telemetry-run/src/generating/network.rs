@@ -51,7 +51,9 @@ impl Network {
                 ingress_time: passage.time_ns,
                 packet: &flow.headers(passage.ttl),
             };
-            report.emit()
+            let mut datagram = Vec::new();
+            report.emit(&mut datagram);
+            datagram
         };
         passages.iter().map(datagram).collect()
     }
