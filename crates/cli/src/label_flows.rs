@@ -6,7 +6,8 @@ use anyhow::{Result, bail, ensure};
 use strata_archive::parts::is_community_id;
 use strata_filter::Filter;
 use strata_labels::{
-    Changes, Choice, ChoiceError, ConnLog, ConnLogError, Flows, class_name, labelled, matching, whole,
+    Changes, Choice, ChoiceError, ConnLog, ConnLogError, Flows, class_name, labelled, matching,
+    whole,
 };
 use strata_query::{ByLink, Find};
 use strata_store::Log;

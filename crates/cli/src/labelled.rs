@@ -257,10 +257,7 @@ fn captures(read: &[PathBuf], key: &KeyArgs) -> Result<Captures> {
 }
 
 /// Calls `each` for every packet that has a flow.
-pub(crate) fn read(
-    args: &LabelledArgs,
-    each: impl FnMut(&Seen<'_>) -> Result<()>,
-) -> Result<Read> {
+pub(crate) fn read(args: &LabelledArgs, each: impl FnMut(&Seen<'_>) -> Result<()>) -> Result<Read> {
     if !(1e-6..=1e9).contains(&args.time_compression) {
         bail!(
             "--time-compression {} is not within 1e-6 and 1e9",

@@ -119,7 +119,6 @@ impl Flows {
             });
         }
     }
-
 }
 
 /// Flows with packets that match, and when these were. `by_link` is what packets have to match.
@@ -240,8 +239,7 @@ fn each_packet(
         each(key, packet.ts_ns, low_to_high)
     };
     let read = packets_until(log, find, by_link.as_mut(), |logged, packet| {
-        one(logged.link, packet)?;
-        Ok(ControlFlow::Continue(()))
+        one(logged.link, packet).map(ControlFlow::Continue)
     })?;
     if let Some(problem) = by_link.as_ref().and_then(ByLink::misfit) {
         return Err(ChoiceError::Misfit(problem.clone()));

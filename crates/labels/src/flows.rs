@@ -90,11 +90,7 @@ impl<'c> CicColumns<'c> {
 
 impl FlowLabels {
     /// CICFlowMeter's CSV, with old or new column names.
-    pub(crate) fn cic(
-        text: &str,
-        columns: &Columns,
-        offset_s: i64,
-    ) -> Result<Self, ContentError> {
+    pub(crate) fn cic(text: &str, columns: &Columns, offset_s: i64) -> Result<Self, ContentError> {
         let columns = CicColumns::of(columns)?;
         let mut labels = Self::default();
         for row in rows(text) {
@@ -366,6 +362,10 @@ mod tests {
     #[test]
     fn a_wrong_line_is_named() {
         let error = FlowLabels::zeek_json("{\"ts\":1}").unwrap_err();
-        assert!(error.to_string().starts_with("line 1: '-' in field 'id.orig_h'"));
+        assert!(
+            error
+                .to_string()
+                .starts_with("line 1: '-' in field 'id.orig_h'")
+        );
     }
 }

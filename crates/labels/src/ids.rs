@@ -272,12 +272,7 @@ impl Reader {
         Ok(())
     }
 
-    fn line(
-        &mut self,
-        text: &[u8],
-        format: Format,
-        fields: &[String],
-    ) -> Result<(), LineError> {
+    fn line(&mut self, text: &[u8], format: Format, fields: &[String]) -> Result<(), LineError> {
         match format {
             Format::Eve => self.eve(text),
             Format::NoticeJson | Format::ConnJson => {

@@ -41,7 +41,11 @@ enum Side {
 }
 
 /// The rules of a file, in order.
-pub(crate) fn read(text: &str, columns: &Columns, offset_s: i64) -> Result<Vec<Rule>, ContentError> {
+pub(crate) fn read(
+    text: &str,
+    columns: &Columns,
+    offset_s: i64,
+) -> Result<Vec<Rule>, ContentError> {
     let label = columns.need(&["label"])?;
     let mut rules = Vec::new();
     for row in rows(text) {

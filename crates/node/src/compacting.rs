@@ -11,8 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, SystemTimeError, UNIX_EPOCH};
 
 use strata_archive::{
-    ArchiveError, Compacted, Moved, Place, PruneOptions, Pruned, Retention, compact_until, prune_as,
-    relocate_until,
+    ArchiveError, Compacted, Moved, Place, PruneOptions, Pruned, Retention, compact_until,
+    prune_as, relocate_until,
 };
 use strata_role::{Notice, Tell, chain};
 use strata_store::{Disk, Log, RemovedBy};
@@ -124,11 +124,7 @@ impl CompactPlan {
     /// # Errors
     ///
     /// If the log cannot be read or changed, or `take` fails.
-    pub fn prune(
-        &self,
-        disk: &Arc<dyn Disk>,
-        take: &mut TakeStep<'_>,
-    ) -> Result<(), CompactError> {
+    pub fn prune(&self, disk: &Arc<dyn Disk>, take: &mut TakeStep<'_>) -> Result<(), CompactError> {
         let Some(retention) = &self.retention else {
             return Ok(());
         };

@@ -9,7 +9,9 @@ use strata_wire::ethernet::ethertype;
 use strata_wire::fields::{
     arp, behind_tags, ethernet, icmp, ipv4, ipv6, sll, stated_ip_len, tcp, udp, vlan,
 };
-use strata_wire::{AddressFamily, Headers, LinkType, ipv4 as v4_header, ipv6 as v6_header, transport};
+use strata_wire::{
+    AddressFamily, Headers, LinkType, ipv4 as v4_header, ipv6 as v6_header, transport,
+};
 
 /// VLAN tags that are looked through, and how many of them.
 const TAGS: [u16; 2] = [ethertype::VLAN, ethertype::SERVICE_VLAN];
@@ -109,12 +111,7 @@ struct Layer<'w, 'a> {
 
 impl Layer<'_, '_> {
     /// Adds a field of some bytes; nothing if they were not kept.
-    fn field(
-        &mut self,
-        name: &str,
-        place: Range<usize>,
-        label: impl FnOnce(&[u8]) -> String,
-    ) {
+    fn field(&mut self, name: &str, place: Range<usize>, label: impl FnOnce(&[u8]) -> String) {
         let start = self.walk.at.saturating_add(place.start);
         if let Some(bytes) = self.walk.left().get(place) {
             let length = bytes.len();
@@ -188,8 +185,12 @@ impl<'a> Walk<'a> {
     fn ethernet(&mut self) {
         let kind = self.word(ethernet::TYPE);
         self.layer("eth", "Ethernet", ethernet::TYPE.end, |layer| {
-            layer.field("eth.dst", ethernet::DESTINATION, |b| format!("Destination: {}", mac(b)));
-            layer.field("eth.src", ethernet::SOURCE, |b| format!("Source: {}", mac(b)));
+            layer.field("eth.dst", ethernet::DESTINATION, |b| {
+                format!("Destination: {}", mac(b))
+            });
+            layer.field("eth.src", ethernet::SOURCE, |b| {
+                format!("Source: {}", mac(b))
+            });
             layer.field("eth.type", ethernet::TYPE, |b| {
                 format!("EtherType: 0x{:04x}", number(b))
             });
@@ -261,7 +262,9 @@ impl<'a> Walk<'a> {
             layer.field("ip.dsfield", ipv4::TOS, |b| {
                 format!("DSCP {}, ECN {}", b[0] >> 2, b[0] & 3)
             });
-            layer.field("ip.len", ipv4::TOTAL_LEN, |b| format!("Total length: {}", number(b)));
+            layer.field("ip.len", ipv4::TOTAL_LEN, |b| {
+                format!("Total length: {}", number(b))
+            });
             layer.field("ip.id", ipv4::IDENTIFICATION, |b| {
                 format!("Identification: 0x{:04x}", number(b))
             });
@@ -278,15 +281,22 @@ impl<'a> Walk<'a> {
                     set(ipv4::DONT_FRAGMENT, " don't fragment"),
                     set(ipv4::MORE_FRAGMENTS, " more fragments"),
                 );
-                format!("Flags:{df}{mf}, fragment offset {}", (bits & u64::from(ipv4::OFFSET_MASK)) << 3)
+                format!(
+                    "Flags:{df}{mf}, fragment offset {}",
+                    (bits & u64::from(ipv4::OFFSET_MASK)) << 3
+                )
             });
             layer.field("ip.ttl", ipv4::TTL, |b| format!("Time to live: {}", b[0]));
-            layer.field("ip.proto", ipv4::PROTOCOL, |b| format!("Protocol: {}", b[0]));
+            layer.field("ip.proto", ipv4::PROTOCOL, |b| {
+                format!("Protocol: {}", b[0])
+            });
             layer.field("ip.checksum", ipv4::CHECKSUM, |b| {
                 format!("Header checksum: 0x{:04x}", number(b))
             });
             layer.field("ip.src", ipv4::SOURCE, |b| format!("Source: {}", v4(b)));
-            layer.field("ip.dst", ipv4::DESTINATION, |b| format!("Destination: {}", v4(b)));
+            layer.field("ip.dst", ipv4::DESTINATION, |b| {
+                format!("Destination: {}", v4(b))
+            });
             if length > least {
                 layer.field("ip.options", least..length, |b| {
                     format!("Options: {} bytes", b.len())
@@ -301,36 +311,52 @@ impl<'a> Walk<'a> {
     fn ipv6(&mut self) {
         self.networks = self.networks.saturating_add(1);
         let next = self.byte(ipv6::NEXT_HEADER).unwrap_or(protocol::NO_NEXT);
-        self.layer("ipv6", "Internet Protocol version 6", v6_header::HEADER_LEN, |layer| {
-            layer.field("ipv6.tclass", ipv6::VERSION_CLASS, |b| {
-                format!("Traffic class: 0x{:02x}", (number(b) >> 4) & 0xff)
-            });
-            layer.field("ipv6.plen", ipv6::PAYLOAD_LEN, |b| {
-                format!("Payload length: {}", number(b))
-            });
-            layer.field("ipv6.nxt", ipv6::NEXT_HEADER, |b| format!("Next header: {}", b[0]));
-            layer.field("ipv6.hlim", ipv6::HOP_LIMIT, |b| format!("Hop limit: {}", b[0]));
-            layer.field("ipv6.src", ipv6::SOURCE, |b| format!("Source: {}", v6(b)));
-            layer.field("ipv6.dst", ipv6::DESTINATION, |b| format!("Destination: {}", v6(b)));
-        });
+        self.layer(
+            "ipv6",
+            "Internet Protocol version 6",
+            v6_header::HEADER_LEN,
+            |layer| {
+                layer.field("ipv6.tclass", ipv6::VERSION_CLASS, |b| {
+                    format!("Traffic class: 0x{:02x}", (number(b) >> 4) & 0xff)
+                });
+                layer.field("ipv6.plen", ipv6::PAYLOAD_LEN, |b| {
+                    format!("Payload length: {}", number(b))
+                });
+                layer.field("ipv6.nxt", ipv6::NEXT_HEADER, |b| {
+                    format!("Next header: {}", b[0])
+                });
+                layer.field("ipv6.hlim", ipv6::HOP_LIMIT, |b| {
+                    format!("Hop limit: {}", b[0])
+                });
+                layer.field("ipv6.src", ipv6::SOURCE, |b| format!("Source: {}", v6(b)));
+                layer.field("ipv6.dst", ipv6::DESTINATION, |b| {
+                    format!("Destination: {}", v6(b))
+                });
+            },
+        );
         self.transport(next);
     }
 
     fn transport(&mut self, carried: u8) {
         match carried {
             protocol::TCP => self.tcp(),
-            protocol::UDP => self.layer("udp", "User Datagram Protocol", transport::UDP_HEADER_LEN, |layer| {
-                layer.field("udp.srcport", udp::SOURCE_PORT, |b| {
-                    format!("Source port: {}", number(b))
-                });
-                layer.field("udp.dstport", udp::DESTINATION_PORT, |b| {
-                    format!("Destination port: {}", number(b))
-                });
-                layer.field("udp.length", udp::LEN, |b| format!("Length: {}", number(b)));
-                layer.field("udp.checksum", udp::CHECKSUM, |b| {
-                    format!("Checksum: 0x{:04x}", number(b))
-                });
-            }),
+            protocol::UDP => self.layer(
+                "udp",
+                "User Datagram Protocol",
+                transport::UDP_HEADER_LEN,
+                |layer| {
+                    layer.field("udp.srcport", udp::SOURCE_PORT, |b| {
+                        format!("Source port: {}", number(b))
+                    });
+                    layer.field("udp.dstport", udp::DESTINATION_PORT, |b| {
+                        format!("Destination port: {}", number(b))
+                    });
+                    layer.field("udp.length", udp::LEN, |b| format!("Length: {}", number(b)));
+                    layer.field("udp.checksum", udp::CHECKSUM, |b| {
+                        format!("Checksum: 0x{:04x}", number(b))
+                    });
+                },
+            ),
             protocol::ICMP | protocol::ICMPV6 => {
                 let is_v4 = carried == protocol::ICMP;
                 let name = if is_v4 { "icmp" } else { "icmpv6" };
@@ -372,7 +398,9 @@ impl<'a> Walk<'a> {
             layer.field("tcp.hdr_len", tcp::DATA_OFFSET, |b| {
                 format!("Header length: {} bytes", tcp::header_len(b[0]))
             });
-            layer.field("tcp.flags", tcp::FLAGS, |b| format!("Flags: {}", flags(b[0])));
+            layer.field("tcp.flags", tcp::FLAGS, |b| {
+                format!("Flags: {}", flags(b[0]))
+            });
             layer.field("tcp.window_size_value", tcp::WINDOW, |b| {
                 format!("Window: {}", number(b))
             });
@@ -401,11 +429,9 @@ pub(crate) fn layers(link: LinkType, bytes: &[u8]) -> Vec<Value> {
     };
     match link {
         LinkType::ETHERNET => walk.ethernet(),
-        LinkType::RAW_12
-        | LinkType::RAW_14
-        | LinkType::RAW
-        | LinkType::IPV4
-        | LinkType::IPV6 => walk.ip(),
+        LinkType::RAW_12 | LinkType::RAW_14 | LinkType::RAW | LinkType::IPV4 | LinkType::IPV6 => {
+            walk.ip()
+        }
         LinkType::LINUX_SLL => {
             let kind = walk.word(sll::TYPE);
             walk.layer("sll", "Linux cooked capture", sll::LEN, |layer| {
@@ -510,7 +536,9 @@ mod tests {
                 show(link, &packet[..len]);
             }
             for at in 0..packet.len() {
-                for value in [0, 4, 6, 17, 41, 58, 0x1f, 0x45, 0x4f, 0x81, 0x86, 0x88, 0xf0, 0xff] {
+                for value in [
+                    0, 4, 6, 17, 41, 58, 0x1f, 0x45, 0x4f, 0x81, 0x86, 0x88, 0xf0, 0xff,
+                ] {
                     let mut odd = packet.clone();
                     odd[at] = value;
                     show(link, &odd);

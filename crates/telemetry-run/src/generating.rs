@@ -232,10 +232,11 @@ fn mixed(
         None => {
             let flow = |rank| five_tuple(&TcpFlow::ranked(spec.seed, rank));
             (0..spec.keys).map(flow).collect()
-        },
+        }
     };
     let zipf = Zipf::new(flows.len(), spec.zipf);
-    let session = getrandom::u32().map_err(|error| GenerateError::Random(io::Error::other(error)))?;
+    let session =
+        getrandom::u32().map_err(|error| GenerateError::Random(io::Error::other(error)))?;
     let mut reporter = Reporter::new(ReporterOptions::new(session.to_le_bytes()[0]));
     let flags = Flags {
         retransmittable: spec.retransmit,
@@ -284,4 +285,3 @@ fn mixed(
     }
     Ok(mix.reports())
 }
-

@@ -56,8 +56,8 @@ pub use api::TelemetryApiSpec;
 pub use fading::{Fade, FadeOptions};
 pub use frames::FrameCounts;
 pub use generating::{
-    GenerateError, GenerateReportsSpec, GeneratedReports, ReportProfile, ReportSender, generate_reports,
-    tree_paths,
+    GenerateError, GenerateReportsSpec, GeneratedReports, ReportProfile, ReportSender,
+    generate_reports, tree_paths,
 };
 pub use generations::GenerationTime;
 pub use plan::{EntryKind, NamedList, TelemetryLayout};

@@ -163,7 +163,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         redundancy: args.redundancy,
         retransmit: args.retransmit,
     };
-    let sent = generate_reports(&spec, sender, &stop_on_signal()?)?;
+    let sent = generate_reports(&spec, sender, stop_on_signal()?.as_ref())?;
     writeln!(
         standard(),
         "{} in {}, {:.2} s{}",

@@ -823,7 +823,15 @@ fn a_report_is_written_as_the_diagrams_have_it() {
     };
     let expected = |words: u64, packet: &[u8]| {
         let head = Bits::default().all(&[(4, 2), (6, 0), (22, 0x12_3456), (32, 0x0102_0304)]);
-        let report = head.all(&[(4, 1), (4, 4), (8, words), (8, 5), (2, 0b01), (2, 0b10), (4, 0)]);
+        let report = head.all(&[
+            (4, 1),
+            (4, 4),
+            (8, words),
+            (8, 5),
+            (2, 0b01),
+            (2, 0b10),
+            (4, 0),
+        ]);
         let bits = report.all(&[(5, 0b01111), (11, 0), (16, 0), (16, 0), (16, 0)]);
         let metadata = bits.all(&[(16, 5), (16, 6), (32, 0xa0b0_c0d0), (8, 0), (24, 0x01_0203)]);
         let all = metadata.put(64, 0x0102_0304_0506_0708);

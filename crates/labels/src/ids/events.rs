@@ -41,9 +41,7 @@ struct EveFlow {
 /// The Community ID of an alarm. Where its flow is known otherwise, nobody needs it.
 fn community_id(id: Option<String>, flow: Option<FlowKey>) -> Result<Option<String>, LineError> {
     match id {
-        Some(id) if flow.is_none() && !is_community_id(&id) => {
-            Err(LineError::CommunityId(id))
-        }
+        Some(id) if flow.is_none() && !is_community_id(&id) => Err(LineError::CommunityId(id)),
         id => Ok(id),
     }
 }

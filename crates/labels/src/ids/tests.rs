@@ -140,7 +140,11 @@ fn notices_of_zeek_take_their_times_from_connections() {
     assert_eq!(said(&mut ids, 890, &flow), "near");
     let scanner = headers(("10.0.0.9", 1), ("10.0.0.7", 2), 6);
     assert_eq!(said(&mut ids, 1_000, &scanner), "near");
-    assert!(ids.problems()[0].to_string().starts_with("1 alarm without a flow"));
+    assert!(
+        ids.problems()[0]
+            .to_string()
+            .starts_with("1 alarm without a flow")
+    );
 
     let notice = r#"{"ts":1000.5,"uid":"C1","id.orig_h":"10.0.0.1","id.orig_p":4000,"id.resp_h":"10.0.0.2","id.resp_p":22,"proto":"tcp","note":"SSH::Password_Guessing"}"#;
     let conn = r#"{"ts":"1970-01-01T00:15:00.000000Z","uid":"C1","id.orig_h":"10.0.0.1","id.orig_p":4000,"id.resp_h":"10.0.0.2","id.resp_p":22,"proto":"tcp","duration":500.0}"#;
@@ -189,7 +193,12 @@ fn invalid_lines_are_named_and_counted_and_do_not_fill_the_memory() {
         &[("{\"event_type\":\"dns\"}\n", Format::Eve)],
         Options::default(),
     );
-    assert!(quiet.unwrap_err().to_string().contains("no alarm in 1 line:"));
+    assert!(
+        quiet
+            .unwrap_err()
+            .to_string()
+            .contains("no alarm in 1 line:")
+    );
 }
 
 #[test]

@@ -36,7 +36,12 @@ impl Mix {
     }
 
     /// The next report, of this flow; a postcard may be of the flow before.
-    pub(super) fn report(&mut self, flow: &FiveTuple, rank: usize, each: &mut dyn FnMut(&Report<'_>)) {
+    pub(super) fn report(
+        &mut self,
+        flow: &FiveTuple,
+        rank: usize,
+        each: &mut dyn FnMut(&Report<'_>),
+    ) {
         let turn = self.reports % 4;
         self.reports += 1;
         let kind = match self.profile {
