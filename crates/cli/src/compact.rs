@@ -1,30 +1,31 @@
 //! `strata compact`: block files into Parquet and pcapng.
 
-mod watch;
-
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use strata_archive::{Compacted, Place, Retention, compact_until, encrypt_to};
-use strata_node::log_directory;
+use strata_archive::{ArchiveError, encrypt_to};
+use strata_node::{
+    CompactPlan, CompactSpec, CompactStep, Compacting, NotOpen, compact_log, log_directory,
+};
+use strata_role::{Notice, Tell};
 use strata_sandbox::Owner;
-use strata_store::{Disk, Log, RemovedBy};
+use strata_store::{Disk, StoreError};
 use strata_wire::{Printable, grouped, human_bytes};
-use tracing::{error, info, warn};
+use tracing::{error, info};
 
 use crate::confined::SandboxArgs;
-use crate::key;
-use crate::logging::LoggingArgs;
+use crate::logging::{self, LoggingArgs};
 use crate::object_tier::{self, MoveArgs};
 use crate::output::{refuse, standard};
-use crate::prune::{self, Pruning, RetentionArgs};
+use crate::prune::{self, RetentionArgs};
 use crate::record::GroupArgs;
 use crate::signals::{Interrupted, stop_on_signal};
-use crate::text::{count_of, duration_ns, percent};
+use crate::text::{chain, count_of, duration_ns, percent};
+use crate::{key, plain};
 
 /// Arguments of `strata compact`.
 #[derive(Debug, clap::Args)]
@@ -75,27 +76,32 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let owner = args.group.owner()?;
     let pause = args.watch.as_deref().map(pause).transpose()?;
-    let plan = Plan {
+    let plan = CompactPlan {
         retention: args.retention.parse()?,
-        yes: args.retention.yes,
+        may_take_most: args.retention.yes,
         moving: args.moving.parse(&args.log)?,
-        stop: stop_on_signal()?,
     };
+    let stop = stop_on_signal()?;
     if let Some(pause) = pause {
-        return watch::run(args, &owner, &plan, pause);
+        return watch(args, &owner, CompactSpec { plan, pause }, stop);
     }
     let disk = prepare(args, &owner)?;
-    let done = compacted(&disk, &plan.stop);
+    let done = compact_log(&disk, &stop, &tell(), &mut report);
     if let Ok(done) = &done {
-        say_damage(done);
+        let damage = done.damage.iter().chain(&done.unknown_models);
+        damage.for_each(|damage| say_damage(&damage.to_string()));
     }
-    plan.prune(&disk)?;
+    if !stop.load(Ordering::Relaxed) {
+        plan.prune(&disk, &mut report)?;
+    }
     let done = done?;
     if done.interrupted {
         info!("interrupted: what is compacted stays so, the rest comes with the next run");
         return Err(Interrupted.into());
     }
-    plan.move_parts(&disk)?;
+    if !plan.relocate(&disk, &stop, &mut report)? {
+        return Err(Interrupted.into());
+    }
     ensure!(
         done.damage.is_empty(),
         "{} left as it is because of damage",
@@ -107,6 +113,37 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         done.unknown_models.len()
     );
     Ok(())
+}
+
+/// Compacts every pause until told to stop.
+fn watch(args: &Args, owner: &Owner, spec: CompactSpec, stop: Arc<AtomicBool>) -> Result<()> {
+    let open = || {
+        prepare(args, owner).map_err(|problem| {
+            let is_missing = matches!(problem.downcast_ref(), Some(StoreError::Missing { .. }));
+            let is_busy = problem.downcast_ref().is_some_and(ArchiveError::is_busy);
+            match is_missing || is_busy {
+                true => NotOpen::Yet(chain(&problem)),
+                false => NotOpen::Ever(problem),
+            }
+        })
+    };
+    let Some(compacting) = Compacting::open(spec, open, stop, tell())? else {
+        return Ok(());
+    };
+    // What lies in the log is known now.
+    args.moving.parse(&args.log)?;
+    args.sandbox.to_log(&args.log, args.moving.url())?;
+    compacting.run(&mut report);
+    Ok(())
+}
+
+/// Notices go where those of other roles go, in plain words.
+fn tell() -> Tell {
+    Arc::new(|notice: &Notice| {
+        let mut notice = notice.clone();
+        notice.text = plain::words(&notice.text);
+        logging::notice(&notice);
+    })
 }
 
 /// Opens the log, and changes what the command line says of it.
@@ -123,43 +160,6 @@ fn prepare(args: &Args, owner: &Owner) -> Result<Arc<dyn Disk>> {
     Ok(disk)
 }
 
-/// What to do besides compacting, until told to stop.
-struct Plan {
-    retention: Option<Retention>,
-    /// Whether age may delete most of a log whose newest packet is old.
-    yes: bool,
-    moving: Option<(Place, u64)>,
-    stop: Arc<AtomicBool>,
-}
-
-impl Plan {
-    /// Deletes what has expired, which frees space even if compaction finds none.
-    fn prune(&self, disk: &Arc<dyn Disk>) -> Result<()> {
-        if self.is_stopped() {
-            return Ok(());
-        }
-        let pruning = Pruning {
-            by: RemovedBy::Compact,
-            dry_run: false,
-            yes: self.yes,
-            always: false,
-        };
-        let mut retention = self.retention.iter();
-        retention.try_for_each(|retention| prune::apply(disk, retention, pruning))
-    }
-
-    fn move_parts(&self, disk: &Arc<dyn Disk>) -> Result<()> {
-        match &self.moving {
-            Some((place, age_ns)) => object_tier::apply(disk, place, *age_ns, false, &self.stop),
-            None => Ok(()),
-        }
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
-    }
-}
-
 /// How long to wait between two turns.
 fn pause(text: &str) -> Result<Duration> {
     let pause = Duration::from_nanos(duration_ns(text)?);
@@ -169,29 +169,14 @@ fn pause(text: &str) -> Result<Duration> {
     Ok(pause)
 }
 
-/// Compacts, and says what came of it.
-fn compacted(disk: &Arc<dyn Disk>, stop: &AtomicBool) -> Result<Compacted> {
-    let started = Instant::now();
-    // So that flows are those that the recording saw. Whatever else is wrong, compaction says.
-    if let Ok(log) = Log::on(Arc::clone(disk))
-        && let Err(error) = log.look_into_its_tunnels()
-    {
-        warn!("recordings of the log have different tunnels on a UDP port: {error}");
-    }
-    let done = compact_until(disk, stop, |_| ())?;
-    report(&done, started.elapsed())?;
-    Ok(done)
+fn say_damage(damage: &str) {
+    error!("{}", Printable(damage));
 }
 
-fn say_damage(done: &Compacted) {
-    for damage in done.damage.iter().chain(&done.unknown_models) {
-        error!("{}", Printable(&damage.to_string()));
-    }
-}
-
-fn report(done: &Compacted, took: Duration) -> Result<()> {
-    if done.files > 0 {
-        writeln!(
+/// Prints what was done.
+fn report(step: CompactStep<'_>) -> io::Result<()> {
+    match step {
+        CompactStep::Compacted(done, took) if done.files > 0 => writeln!(
             standard(),
             "{} packets of {} compacted in {:.2} s: {} -> {} ({})",
             grouped(done.packets),
@@ -200,7 +185,13 @@ fn report(done: &Compacted, took: Duration) -> Result<()> {
             human_bytes(done.bytes_before),
             human_bytes(done.bytes_after),
             percent(done.bytes_after, done.bytes_before),
-        )?;
+        ),
+        CompactStep::Compacted(..) => Ok(()),
+        CompactStep::Damaged(damage) => {
+            say_damage(damage);
+            Ok(())
+        }
+        CompactStep::Pruned(pruned) => prune::report(pruned, false, false),
+        CompactStep::Moved(moved) => object_tier::report(moved, false),
     }
-    Ok(())
 }

@@ -1,24 +1,23 @@
 //! Reading labelled captures as the data path sees them.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use strata_capture::{Input, InputOptions, Next};
-use strata_pipeline::{FlowFinder, wire_bytes};
-use strata_query::{ExportOptions, FileFormat, Find, export};
-use strata_sketch::PacketFacts;
+use strata_labels::{
+    AlarmClass, AlarmOptions, Captures, How, LabelFile, Labels, OfLogs, ReadOptions, Usage,
+};
 use strata_store::Sources;
-use strata_wire::{Headers, Interface, Meta, TunnelKey, grouped};
+use strata_wire::grouped;
 use tracing::info;
 
 use crate::key::KeyArgs;
-use crate::labels::{AlarmClass, AlarmOptions, How, Label, LabelFile, Labels, Usage};
 use crate::table::{ColumnSpec, Kind};
-use crate::text;
+use crate::{plain, text};
+
+pub(crate) use strata_labels::Seen;
 
 // Columns of every table of labelled packets.
 pub(crate) const FRAME: ColumnSpec = (
@@ -171,8 +170,9 @@ impl LabelArgs {
             return Ok(None);
         }
         let files: Result<Vec<_>> = self.labels.iter().map(|path| label_file(path)).collect();
+        let files = files?;
         let how = How {
-            utc_offset: Some(&self.labels_utc_offset),
+            utc_offset_s: offset_s(&self.labels_utc_offset)?,
             otherwise: self.otherwise.as_deref(),
             alarms: AlarmOptions {
                 class: match self.alarm_class {
@@ -184,9 +184,9 @@ impl LabelArgs {
                 quarantine_ns: i128::from(self.alarm_quarantine) * 1_000_000_000,
             },
         };
-        let labels = Labels::read(files?, &how)?;
+        let labels = Labels::read(files, &how)?;
         for problem in labels.problems() {
-            text::warn(&problem);
+            text::warn(&plain::words(&problem.to_string()));
         }
         Ok(Some(labels))
     }
@@ -206,79 +206,27 @@ fn label_file(path: &Path) -> Result<LabelFile<'static>> {
     let Some(file) = opened.with_context(|| format!("{name}: cannot read"))? else {
         bail!("{name}: is a socket: let the IDS write its alarms to a file (filetype: regular)");
     };
-    Ok((name, Box::new(BufReader::new(file)) as Box<dyn BufRead>))
+    let content: Box<dyn BufRead> = Box::new(BufReader::new(file));
+    Ok(LabelFile { name, content })
 }
 
-/// What a log holds of the packets that it was shown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub(crate) struct OfLogs {
-    /// Packets in the logs, and those of them that are cut, mostly after the headers.
-    pub(crate) logged: u64,
-    pub(crate) cut: u64,
-    /// Packets that the recordings dropped, skipped or lost.
-    pub(crate) not_logged: u64,
-}
-
-/// Capture files to read; packets of logs are exported to temporary ones.
-struct Captures {
-    files: Vec<PathBuf>,
-    of_logs: Option<OfLogs>,
-    scratch: Vec<tempfile::TempDir>,
-}
-
-impl Captures {
-    fn open(read: &[PathBuf], key: &KeyArgs) -> Result<Self> {
-        let mut captures = Self {
-            files: Vec::new(),
-            of_logs: None,
-            scratch: Vec::new(),
-        };
-        for path in read {
-            if !path.is_dir() {
-                captures.files.push(path.clone());
-                continue;
-            }
-            let log = key.open(path)?;
-            let scratch = tempfile::tempdir().context("no room for temporary files")?;
-            let file = scratch.path().join("log.pcapng");
-            let target = File::create(&file).context("no room for temporary files")?;
-            let target = std::io::BufWriter::new(target);
-            let options = ExportOptions::default();
-            let done = export(&log, target, FileFormat::PcapNg, &Find::default(), options);
-            let done = done.with_context(|| path.display().to_string())?;
-            for damage in done.damage {
-                text::warn(&damage.to_string());
-            }
-            let of_logs = captures.of_logs.get_or_insert_default();
-            let ledgers = log
-                .recordings()
-                .iter()
-                .filter_map(|one| one.ledger.as_ref());
-            for ledger in ledgers {
-                let lost = ledger.dropped.iter().map(|(_, counters)| counters.0);
-                of_logs.not_logged += ledger.discarded.0 + ledger.sampled_out.0;
-                of_logs.not_logged += lost.sum::<u64>();
-            }
-            captures.files.push(file);
-            captures.scratch.push(scratch);
-        }
-        Ok(captures)
+/// `+HH:MM` in seconds.
+fn offset_s(text: &str) -> Result<i64> {
+    let wrong = || format!("--labels-utc-offset '{text}' is not +HH:MM or -HH:MM");
+    let (sign, rest) = match text.split_at_checked(1) {
+        Some(("+", rest)) => (1, rest),
+        Some(("-", rest)) => (-1, rest),
+        _ => bail!(wrong()),
+    };
+    let (hours, minutes) = rest.split_once(':').with_context(wrong)?;
+    let (hours, minutes): (u8, u8) = (
+        hours.parse().with_context(wrong)?,
+        minutes.parse().with_context(wrong)?,
+    );
+    if hours > 23 || minutes > 59 {
+        bail!(wrong());
     }
-}
-
-/// One packet that has a flow.
-pub(crate) struct Seen<'a> {
-    /// Number of the packet in the capture, from 1.
-    pub(crate) frame: u64,
-    /// Number of the packet in its flow, from 1, over all windows.
-    pub(crate) in_flow: u64,
-    pub(crate) headers: &'a Headers,
-    /// With sped-up time.
-    pub(crate) facts: PacketFacts,
-    pub(crate) label: Option<&'a Label>,
-    /// Bytes on the wire and captured.
-    pub(crate) wire_len: u64,
-    pub(crate) captured_len: u64,
+    Ok(sign * (i64::from(hours) * 3600 + i64::from(minutes) * 60))
 }
 
 /// What was read.
@@ -293,11 +241,23 @@ pub(crate) struct Read {
     pub(crate) of_logs: Option<OfLogs>,
 }
 
+/// The captures, and the packets of logs.
+fn captures(read: &[PathBuf], key: &KeyArgs) -> Result<Captures> {
+    let mut captures = Captures::default();
+    for path in read {
+        if !path.is_dir() {
+            captures.add_file(path);
+            continue;
+        }
+        for damage in captures.add_log(path, &key.open(path)?)? {
+            text::warn(&damage.to_string());
+        }
+    }
+    Ok(captures)
+}
+
 /// Calls `each` for every packet that has a flow.
-pub(crate) fn read(
-    args: &LabelledArgs,
-    mut each: impl FnMut(&Seen<'_>) -> Result<()>,
-) -> Result<Read> {
+pub(crate) fn read(args: &LabelledArgs, each: impl FnMut(&Seen<'_>) -> Result<()>) -> Result<Read> {
     if !(1e-6..=1e9).contains(&args.time_compression) {
         bail!(
             "--time-compression {} is not within 1e-6 and 1e9",
@@ -305,70 +265,34 @@ pub(crate) fn read(
         );
     }
     let mut labels = args.labels.open()?;
-    let mut captures = Captures::open(&args.read, &args.labels.key)?;
-    if captures.of_logs.is_some() && labels.as_ref().is_some_and(Labels::are_by_frame) {
+    let captures = captures(&args.read, &args.labels.key)?;
+    if captures.has_logs() && labels.as_ref().is_some_and(Labels::are_by_frame) {
         bail!(
             "{}: labels by frame number do not fit a log, which need not hold every packet: give \
              rules, flows or alarms",
             args.labels.named()
         );
     }
-    let mut input = Input::open(&captures.files, &InputOptions::default())?;
-    let mut flows = FlowFinder::new([args.hash_seed, 0], TunnelKey::Inner);
-    let mut interfaces: Vec<Interface> = Vec::new();
-    let mut packets_of: HashMap<u64, u64> = HashMap::new();
-    let (mut frame, mut without_flow) = (0, 0);
-    let mut first_ns = None;
-    loop {
-        match input.advance()? {
-            Next::End => break,
-            Next::Meta(Meta::Interface { interface, .. }) => interfaces.push(interface),
-            Next::Meta(_) => {}
-            Next::Packets => {
-                for packet in input.batch().iter() {
-                    frame += 1;
-                    if let Some(of_logs) = &mut captures.of_logs {
-                        of_logs.logged += 1;
-                        of_logs.cut += u64::from((packet.data.len() as u64) < wire_bytes(&packet));
-                    }
-                    let link = interfaces[usize::from(packet.interface)].link;
-                    let (headers, Some(mut facts)) = flows.find(link, &packet) else {
-                        without_flow += 1;
-                        continue;
-                    };
-                    let label = labels.as_mut();
-                    let label = label.and_then(|l| l.of(frame, packet.ts_ns, &headers));
-                    let first_ns = *first_ns.get_or_insert(packet.ts_ns);
-                    facts.ts_ns = compressed(first_ns, packet.ts_ns, args.time_compression);
-                    let in_flow = packets_of.entry(facts.fingerprint).or_default();
-                    *in_flow += 1;
-                    each(&Seen {
-                        frame,
-                        in_flow: *in_flow,
-                        headers: &headers,
-                        facts,
-                        label,
-                        wire_len: wire_bytes(&packet),
-                        captured_len: packet.data.len() as u64,
-                    })?;
-                }
-            }
-        }
-    }
-    for warning in input.take_warnings() {
+    let options = ReadOptions {
+        time_compression: args.time_compression,
+        hash_seed: args.hash_seed,
+    };
+    let counts = strata_labels::read(&captures, labels.as_mut(), options, each)?;
+    for warning in counts.warnings {
         text::warn(&warning.to_string());
     }
     let mut read = Read {
-        frames: frame,
-        without_flow,
+        frames: counts.frames,
+        without_flow: counts.without_flow,
         usage: None,
-        of_logs: captures.of_logs,
+        of_logs: counts.of_logs,
     };
-    if let Some(of_logs) = &captures.of_logs {
+    if let Some(of_logs) = &counts.of_logs {
         say_of_logs(of_logs);
     }
     if let Some(labels) = &labels {
-        let usage = labels.usage(frame).with_context(|| args.labels.named())?;
+        let usage = labels.usage(counts.frames);
+        let usage = usage.with_context(|| args.labels.named())?;
         say_usage(&usage);
         read.usage = Some(usage);
     }
@@ -432,19 +356,14 @@ fn say_usage(usage: &Usage) {
     info!("{said}");
 }
 
-/// A time whose distance from the first packet is divided by `factor`.
-#[allow(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss
-)]
-fn compressed(first_ns: u64, ts_ns: u64, factor: f64) -> u64 {
-    let scale = |ns: u64| (ns as f64 / factor) as u64;
-    if factor == 1.0 {
-        ts_ns
-    } else if ts_ns >= first_ns {
-        first_ns.saturating_add(scale(ts_ns - first_ns))
-    } else {
-        first_ns.saturating_sub(scale(first_ns - ts_ns))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_are_hours_and_minutes() {
+        assert_eq!(offset_s("-03:30").unwrap(), -12_600);
+        assert!(offset_s("3").is_err());
+        assert!(offset_s("+9223372036854775807:00").is_err());
     }
 }

@@ -27,7 +27,6 @@ mod interfaces;
 mod key;
 mod label_flows;
 mod labelled;
-mod labels;
 mod learn;
 mod listing;
 mod logging;

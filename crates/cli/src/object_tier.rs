@@ -1,12 +1,11 @@
 //! `strata move`: compacted files to an object store or another disk, and back.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use anyhow::{Result, bail};
-use strata_archive::{Place, relocate_until};
+use strata_archive::{Moved, Place, relocate_until};
 use strata_objects::ObjectDisk;
 use strata_store::{Disk, Log, RealDisk};
 use strata_wire::{grouped, human_bytes, unix_ns};
@@ -112,19 +111,23 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let age_ns = age(args.older_than.as_deref())?;
     let disk = disk(&args.log)?;
     let stop = stop_on_signal()?;
-    apply(&disk, &place, age_ns, true, &stop)
+    let until_ns = unix_ns().saturating_sub(age_ns);
+    let moved = relocate_until(&disk, &place, until_ns, &stop, |_| ())?;
+    report(&moved, true)?;
+    if !moved.damage.is_empty() {
+        bail!(
+            "{} damaged parts were left where they are",
+            moved.damage.len()
+        );
+    }
+    if moved.interrupted {
+        return Err(Interrupted.into());
+    }
+    Ok(())
 }
 
-/// Moves files until told to stop, and reports if anything was done, or `always`.
-pub(crate) fn apply(
-    disk: &Arc<dyn Disk>,
-    place: &Place,
-    age_ns: u64,
-    always: bool,
-    stop: &AtomicBool,
-) -> Result<()> {
-    let until_ns = unix_ns().saturating_sub(age_ns);
-    let moved = relocate_until(disk, place, until_ns, stop, |_| ())?;
+/// Reports what was moved; also if nothing was, if `always`.
+pub(crate) fn report(moved: &Moved, always: bool) -> io::Result<()> {
     if always || moved.parts > 0 {
         writeln!(
             standard(),
@@ -143,15 +146,8 @@ pub(crate) fn apply(
     for damage in &moved.damage {
         error!("{damage}");
     }
-    if !moved.damage.is_empty() {
-        bail!(
-            "{} damaged parts were left where they are",
-            moved.damage.len()
-        );
-    }
-    if moved.interrupted {
+    if moved.damage.is_empty() && moved.interrupted {
         info!("interrupted: what was moved stays there, the rest is where it was");
-        return Err(Interrupted.into());
     }
     Ok(())
 }

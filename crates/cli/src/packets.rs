@@ -1,6 +1,5 @@
 //! Packets of captures, interfaces and logs, one by one, for whoever computes something from them.
 
-use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +10,7 @@ use strata_archive::ArchiveError;
 use strata_capture::live::{Live, LiveNext, LiveOptions};
 use strata_capture::{Input, InputOptions, Next, PacketRef, Packets};
 use strata_filter::Filter;
-use strata_query::{ByLink, ExportOptions, Find, LoggedPacket, packets};
+use strata_query::{ByLink, Find, LoggedPacket, packets_until};
 use strata_role::sandbox::Reach;
 use strata_store::{Damage, Log};
 use strata_wire::{LinkType, Meta};
@@ -168,53 +167,8 @@ pub(crate) fn logged(
     take: impl FnMut(&LoggedPacket<'_>, &PacketRef<'_>) -> Result<ControlFlow<()>>,
 ) -> Result<Result<Vec<Damage>, ArchiveError>> {
     let filter = find.filter.cloned();
-    narrowed(
-        log,
-        find,
-        filter.map(|filter| ByLink::new(filter, say_no_match)),
-        take,
-    )
-}
-
-/// As [`logged`], but the filter of `find` only says where packets may be: those around them come too,
-/// unless `by_link` takes them away.
-pub(crate) fn narrowed(
-    log: &Log,
-    find: &Find<'_>,
-    mut by_link: Option<ByLink>,
-    mut take: impl FnMut(&LoggedPacket<'_>, &PacketRef<'_>) -> Result<ControlFlow<()>>,
-) -> Result<Result<Vec<Damage>, ArchiveError>> {
-    let options = ExportOptions {
-        select: find.select(),
-        matches: by_link.as_mut().map(ByLink::as_matches),
-        comments: false,
-        ..ExportOptions::default()
-    };
-    let (mut failure, mut has_broken) = (None, false);
-    let mut one = |logged: &LoggedPacket<'_>| {
-        let packet = PacketRef {
-            ts_ns: logged.ts_ns,
-            interface: logged.interface,
-            wire_len: logged.wire_len.max(logged.captured_len),
-            data: logged.data,
-            options: &[],
-            has_timestamp: logged.has_timestamp,
-        };
-        match take(logged, &packet) {
-            Ok(ControlFlow::Continue(())) => return Ok(()),
-            Ok(ControlFlow::Break(())) => has_broken = true,
-            Err(error) => failure = Some(error),
-        }
-        Err(io::Error::other("enough was read"))
-    };
-    let read = packets(log, find, options, &mut one);
-    match (failure, read) {
-        (Some(failure), _) => Err(failure),
-        // It was stopped here.
-        (None, Err(ArchiveError::Write(_))) if has_broken => Ok(Ok(Vec::new())),
-        (None, read) => {
-            check_fit(by_link.as_ref().and_then(ByLink::misfit))?;
-            Ok(read.map(|exported| exported.damage))
-        }
-    }
+    let mut by_link = filter.map(|filter| ByLink::new(filter, say_no_match));
+    let read = packets_until(log, find, by_link.as_mut(), take)?;
+    check_fit(by_link.as_ref().and_then(ByLink::misfit))?;
+    Ok(read)
 }

@@ -1,12 +1,12 @@
 //! `strata prune`: retention by age, class and size.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use strata_archive::{PROTECTED, PruneOptions, Retention, prune_as, retention_class};
+use strata_archive::{PROTECTED, PruneOptions, Pruned, Retention, prune_as, retention_class};
 use strata_store::{Disk, Log, RemovedBy};
 use strata_wire::{Printable, grouped, human_bytes, unix_ns};
 use tracing::{info, warn};
@@ -120,42 +120,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         ));
     };
     warn_of_unknown_classes(&disk, &retention)?;
-    let pruning = Pruning {
-        by: RemovedBy::Prune,
-        dry_run: args.dry_run,
-        yes: args.retention.yes,
-        always: true,
-    };
-    apply(&disk, &retention, pruning)
-}
-
-/// How to prune.
-#[derive(Clone, Copy)]
-pub(crate) struct Pruning {
-    /// What prunes, for the record.
-    pub(crate) by: RemovedBy,
-    pub(crate) dry_run: bool,
-    /// Whether age may delete most of a log whose newest packet is old.
-    pub(crate) yes: bool,
-    /// Report even if nothing was done.
-    pub(crate) always: bool,
-}
-
-/// Prunes, and reports.
-pub(crate) fn apply(disk: &Arc<dyn Disk>, retention: &Retention, pruning: Pruning) -> Result<()> {
-    let Pruning {
-        by,
-        dry_run,
-        yes,
-        always,
-    } = pruning;
     let options = PruneOptions {
         now_ns: unix_ns(),
-        dry_run,
-        by,
-        may_take_most: yes,
+        dry_run: args.dry_run,
+        by: RemovedBy::Prune,
+        may_take_most: args.retention.yes,
     };
-    let pruned = prune_as(disk, retention, &options)?;
+    let pruned = prune_as(&disk, &retention, &options)?;
+    Ok(report(&pruned, args.dry_run, true)?)
+}
+
+/// Reports what was deleted, or would be; also if nothing was, if `always`.
+pub(crate) fn report(pruned: &Pruned, dry_run: bool, always: bool) -> io::Result<()> {
     if let Some(most) = &pruned.would_take_most {
         warn!("it would be refused: {most}");
     }

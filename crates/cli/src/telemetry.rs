@@ -7,12 +7,10 @@
 //! shown      entries of lists as people read them
 //! snapshot   what a store knows, as Parquet
 //! generate   reports of all kinds, from a seed
-//! fat_tree   a simulated network of INT switches
 //! ```
 
 mod ask;
 mod collect;
-mod fat_tree;
 mod generate;
 mod run;
 mod shown;

@@ -8,7 +8,9 @@ use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use strata_filter::Filter;
-use strata_wire::{Printable, grouped};
+use strata_wire::Printable;
+
+pub(crate) use strata_wire::count_of;
 
 use crate::plain;
 
@@ -79,12 +81,6 @@ fn whole(digits: &str) -> Result<u64, ParseIntError> {
 /// The message for an invalid duration.
 pub(crate) fn not_a_duration(text: &str) -> String {
     format!("'{text}' is not a length of time: write one like 90s, 10m, 2h, 7d or 4w")
-}
-
-/// A number of things, as in `1 block file` and `2 block files`.
-pub(crate) fn count_of(number: u64, thing: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{} {thing}{plural}", grouped(number))
 }
 
 /// A share as a percentage.

@@ -15,13 +15,13 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
+use strata_wire::dissect::protocol;
 use strata_wire::exact;
 
 use crate::protocol::KEY_LEN_MAX;
 
-const TCP: u8 = 6;
-/// Protocols whose packets have ports: TCP, UDP, SCTP.
-const WITH_PORTS: [u8; 3] = [TCP, 17, 132];
+/// Protocols whose packets have ports.
+const WITH_PORTS: [u8; 3] = [protocol::TCP, protocol::UDP, protocol::SCTP];
 
 /// A flow, in one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -44,11 +44,11 @@ impl fmt::Display for FiveTuple {
         let destination = std::net::SocketAddr::new(self.destination, self.destination_port);
         write!(f, "{source} > {destination} ")?;
         match self.protocol {
-            1 => f.write_str("icmp"),
-            6 => f.write_str("tcp"),
-            17 => f.write_str("udp"),
-            58 => f.write_str("icmp6"),
-            132 => f.write_str("sctp"),
+            protocol::ICMP => f.write_str("icmp"),
+            protocol::TCP => f.write_str("tcp"),
+            protocol::UDP => f.write_str("udp"),
+            protocol::ICMPV6 => f.write_str("icmp6"),
+            protocol::SCTP => f.write_str("sctp"),
             other => write!(f, "proto {other}"),
         }
     }
@@ -235,16 +235,16 @@ fn endpoint(text: &str) -> Option<(IpAddr, Option<u16>)> {
 /// A protocol by its name.
 fn named_protocol(text: &str) -> Option<u8> {
     Some(match text.to_ascii_lowercase().as_str() {
-        "icmp" => 1,
-        "tcp" => 6,
-        "udp" => 17,
-        "icmp6" | "ipv6-icmp" => 58,
-        "sctp" => 132,
+        "icmp" => protocol::ICMP,
+        "tcp" => protocol::TCP,
+        "udp" => protocol::UDP,
+        "icmp6" | "ipv6-icmp" => protocol::ICMPV6,
+        "sctp" => protocol::SCTP,
         _ => return None,
     })
 }
 
-fn protocol(text: &str) -> Result<u8, KeyError> {
+fn protocol_of(text: &str) -> Result<u8, KeyError> {
     let named = named_protocol(text).or_else(|| text.parse().ok());
     named.ok_or_else(|| KeyError::Protocol(text.to_owned()))
 }
@@ -265,8 +265,8 @@ impl FromStr for FiveTuple {
         let (source, source_port) = words.next().and_then(endpoint).ok_or_else(form)?;
         let (destination, destination_port) = words.next().and_then(endpoint).ok_or_else(form)?;
         let protocol = match first.or_else(|| words.next()) {
-            Some(word) => protocol(word)?,
-            None => TCP,
+            Some(word) => protocol_of(word)?,
+            None => protocol::TCP,
         };
         if words.next().is_some() {
             return Err(form());

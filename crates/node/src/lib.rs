@@ -1,5 +1,5 @@
-//! Runs recordings, to a log or as a switch, and relays: [`RecordSpec`], [`RelaySpec`]; [`replay`] and
-//! [`generate`] send on the calling thread. How roles start and end, what they say and drop, is in `strata_role`.
+//! Runs recordings, to a log or as a switch, and relays: [`RecordSpec`], [`RelaySpec`]; [`Compacting`] compacts a
+//! log meanwhile, [`replay`] and [`generate`] send, all three on the calling thread. How roles start and end, what they say and drop, is in `strata_role`.
 //!
 //! ```text
 //! record           the role that records, to a log or as a switch to a relay: the order of its start
@@ -12,6 +12,7 @@
 //! exports          what policies export: a queue beside each worker, sockets, streams of datagrams
 //! sending          replay and generated traffic, on the calling thread
 //! relay            the role of a relay: memory for switches, and the response to a short disk
+//! compacting       the role that compacts a log while it is recorded, by whichever process
 //! destination      a log on this machine, or a relay
 //! configuration    the configuration file, read once per start and once per reload
 //! preflight        what is checked before anything is changed
@@ -25,6 +26,7 @@
 //! archive and relay know nothing of each other's threads.
 #![forbid(unsafe_code)]
 
+mod compacting;
 mod configuration;
 mod cpus;
 mod destination;
@@ -57,6 +59,9 @@ mod spec;
 mod vectors;
 mod watchdog;
 
+pub use compacting::{
+    CompactError, CompactPlan, CompactSpec, CompactStep, Compacting, NotOpen, TakeStep, compact_log,
+};
 pub use destination::Closed;
 pub use error::RecordError;
 pub use log_dir::log_directory;

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use strata_classify::Model;
 use strata_control::vectors::{Attached, Subscriber, WhenFull};
 use strata_control::{Controller, ReportStatus};
+use strata_dta::protocol::packed::stated_count;
 use strata_dta::protocol::{Flags, Report};
 use strata_dta::reporter::{Reporter, ReporterOptions};
 use strata_gpv::agent::{Sequencer, SequencerOptions};
@@ -47,8 +48,6 @@ const FLUSH_EVERY: Duration = Duration::from_millis(100);
 const REPORTS_MAX: u32 = 10_000;
 /// Caches that vectors come from, one of each worker: as many as there can be workers.
 const CACHES_MAX: usize = 1 << 16;
-/// Where the number of reports is in a datagram (`docs/formats/dta.md`).
-const COUNT_AT: usize = 2;
 
 /// The thread that reports. It ends when this is dropped, after what workers have given it.
 pub(crate) struct Reports {
@@ -223,8 +222,8 @@ impl Sender {
 
     /// Sends a datagram, or counts that it was not.
     fn send(&mut self, datagram: &[u8]) {
-        let count = datagram[COUNT_AT..].first_chunk();
-        let count = u64::from(u16::from_be_bytes(*count.expect("a datagram has a count")));
+        let count = stated_count(datagram).expect("a reporter's datagrams have a count");
+        let count = u64::from(count);
         let mut sent = self.socket.send(datagram);
         if let Err(error) = &sent
             && error.kind() == ErrorKind::ConnectionRefused

@@ -2,14 +2,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, ErrorKind, Write};
+use std::ops::ControlFlow;
 
 use strata_archive::ArchiveError;
 use strata_archive::parts::{self, Input};
 use strata_blocks::Record;
-use strata_capture::WriteError;
+use strata_capture::{PacketRef, WriteError};
 use strata_store::{BlockFile, Damage, FileKind, Log, Recording, Select, StoreError};
 use strata_wire::Meta;
 
+use crate::by_link::ByLink;
 use crate::by_time::MEMORY_BYTES;
 use crate::exporter::{
     ExportOptions, Exported, Exporter, FileFormat, LoggedPacket, Output, Sections, TakePacket,
@@ -107,6 +109,51 @@ pub fn packets<'a>(
         merge::write(log, recording, parts, &select, &mut exporter)?;
     }
     exporter.finish()
+}
+
+/// As [`packets`], until `take` breaks or fails: the damaged places, which were skipped, or why the log
+/// cannot be read to its end. The filter of `find` only says where packets may be: those around them come
+/// too, unless `by_link` takes them away.
+///
+/// # Errors
+///
+/// If `take` fails.
+pub fn packets_until<E>(
+    log: &Log,
+    find: &Find<'_>,
+    by_link: Option<&mut ByLink>,
+    mut take: impl FnMut(&LoggedPacket<'_>, &PacketRef<'_>) -> Result<ControlFlow<()>, E>,
+) -> Result<Result<Vec<Damage>, ArchiveError>, E> {
+    let options = ExportOptions {
+        select: find.select(),
+        matches: by_link.map(ByLink::as_matches),
+        comments: false,
+        ..ExportOptions::default()
+    };
+    let (mut failure, mut has_broken) = (None, false);
+    let mut one = |logged: &LoggedPacket<'_>| {
+        let packet = PacketRef {
+            ts_ns: logged.ts_ns,
+            interface: logged.interface,
+            wire_len: logged.wire_len.max(logged.captured_len),
+            data: logged.data,
+            options: &[],
+            has_timestamp: logged.has_timestamp,
+        };
+        match take(logged, &packet) {
+            Ok(ControlFlow::Continue(())) => return Ok(()),
+            Ok(ControlFlow::Break(())) => has_broken = true,
+            Err(error) => failure = Some(error),
+        }
+        Err(io::Error::other("enough was read"))
+    };
+    let read = packets(log, find, options, &mut one);
+    match (failure, read) {
+        (Some(failure), _) => Err(failure),
+        // It was stopped here.
+        (None, Err(ArchiveError::Write(_))) if has_broken => Ok(Ok(Vec::new())),
+        (None, read) => Ok(read.map(|exported| exported.damage)),
+    }
 }
 
 /// As [`export`], as a Parquet file: a row for each packet, with columns of the log's table `packets`.

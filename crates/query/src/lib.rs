@@ -2,7 +2,7 @@
 //!
 //! - [`export`]: packets into a capture file, in one order ([`Find`] selects them, a merge of parts
 //!   and of each worker's blocks orders them);
-//! - [`packets`]: the same packets, handed out one by one;
+//! - [`packets`], [`packets_until`]: the same packets, handed out one by one;
 //! - [`export_flows`], [`RecordWriter`]: flows as CSV, JSON, IPFIX;
 //! - [`reasons_of`]: why packets were kept;
 //! - [`search`]: which flows and packets there are, without putting packets together.
@@ -21,6 +21,7 @@
 //! row_writer packet_row   rows of flows and packets as Parquet
 //! find decided     which rows may be wanted
 //! record cells     a row of flows; values of rows, checked
+//! by_link          a filter, for packets of each link type
 //! left_out         packets whose definitions are missing, counted
 //! ```
 //!
@@ -47,7 +48,7 @@ mod row_writer;
 mod search;
 
 pub use by_link::ByLink;
-pub use export::{export, export_packet_table, export_within, packets};
+pub use export::{export, export_packet_table, export_within, packets, packets_until};
 pub use exporter::{
     ExportOptions, Exported, FileFormat, Judgement, Kept, LoggedPacket, TakePacket,
 };

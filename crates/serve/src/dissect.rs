@@ -1,10 +1,20 @@
 //! A packet's headers as a tree of fields, where tshark is not installed: Ethernet, VLAN, IP, TCP,
 //! UDP, ICMP. A field knows its bytes, which the page marks.
 
-use serde_json::{Value, json};
-use strata_wire::{AddressFamily, Headers, LinkType};
+use std::ops::Range;
 
-/// VLAN tags that are looked through.
+use serde_json::{Value, json};
+use strata_wire::dissect::protocol;
+use strata_wire::ethernet::ethertype;
+use strata_wire::fields::{
+    arp, behind_tags, ethernet, icmp, ipv4, ipv6, sll, stated_ip_len, tcp, udp, vlan,
+};
+use strata_wire::{
+    AddressFamily, Headers, LinkType, ipv4 as v4_header, ipv6 as v6_header, transport,
+};
+
+/// VLAN tags that are looked through, and how many of them.
+const TAGS: [u16; 2] = [ethertype::VLAN, ethertype::SERVICE_VLAN];
 const TAGS_MAX: usize = 4;
 /// IP headers within each other.
 const NETWORKS_MAX: usize = 8;
@@ -19,24 +29,11 @@ pub(crate) fn behind_ip(link: LinkType, bytes: &[u8], wire_len: u32) -> u32 {
     if link != LinkType::ETHERNET {
         return 0;
     }
-    let word = |at: usize| bytes.get(at..)?.get(..2).map(number);
-    let mut at = 12_usize;
-    for _ in 0..TAGS_MAX {
-        if !matches!(word(at), Some(0x8100 | 0x88a8)) {
-            break;
-        }
-        at = at.saturating_add(4);
-    }
-    let network = at.saturating_add(2);
-    // A length of 0 stands for one that is too large, or that is left to the card.
-    let length = match word(at) {
-        Some(0x0800) => word(network.saturating_add(2)).filter(|length| *length >= 20),
-        Some(0x86dd) => word(network.saturating_add(4))
-            .filter(|length| *length > 0)
-            .map(|length| length.saturating_add(40)),
-        _ => None,
-    };
-    let end = length.and_then(|length| u32::try_from((network as u64).saturating_add(length)).ok());
+    let network = behind_tags(bytes, ethernet::TYPE.start, &TAGS, TAGS_MAX);
+    let end = network.and_then(|(kind, at)| {
+        let length = stated_ip_len(bytes, kind, at)?;
+        u32::try_from(at).ok()?.checked_add(length)
+    });
     end.map_or(0, |end| wire_len.saturating_sub(end))
 }
 
@@ -64,13 +61,13 @@ pub(crate) fn summary(headers: &Headers, wire_len: u32, behind: u32) -> String {
             false => " fragment",
         });
     let name = match key.protocol {
-        1 => String::from("ICMP"),
-        6 => format!("TCP {}", flags(headers.tcp_flags)),
-        17 => String::from("UDP"),
-        58 => String::from("ICMPv6"),
-        33 => String::from("DCCP"),
-        132 => String::from("SCTP"),
-        136 => String::from("UDP-Lite"),
+        protocol::ICMP => String::from("ICMP"),
+        protocol::TCP => format!("TCP {}", flags(headers.tcp_flags)),
+        protocol::UDP => String::from("UDP"),
+        protocol::ICMPV6 => String::from("ICMPv6"),
+        protocol::DCCP => String::from("DCCP"),
+        protocol::SCTP => String::from("SCTP"),
+        protocol::UDP_LITE => String::from("UDP-Lite"),
         number => format!("IP protocol {number}"),
     };
     let behind = match behind {
@@ -114,15 +111,10 @@ struct Layer<'w, 'a> {
 
 impl Layer<'_, '_> {
     /// Adds a field of some bytes; nothing if they were not kept.
-    fn field(
-        &mut self,
-        name: &str,
-        (offset, length): (usize, usize),
-        label: impl FnOnce(&[u8]) -> String,
-    ) {
-        let start = self.walk.at.saturating_add(offset);
-        let bytes = self.walk.left().get(offset..);
-        if let Some(bytes) = bytes.and_then(|bytes| bytes.get(..length)) {
+    fn field(&mut self, name: &str, place: Range<usize>, label: impl FnOnce(&[u8]) -> String) {
+        let start = self.walk.at.saturating_add(place.start);
+        if let Some(bytes) = self.walk.left().get(place) {
+            let length = bytes.len();
             self.fields.push(json!({
                 "name": name, "label": label(bytes), "start": start, "length": length, "fields": [],
             }));
@@ -157,8 +149,15 @@ impl<'a> Walk<'a> {
         self.bytes.get(self.at..).unwrap_or(&[])
     }
 
-    fn byte(&self, offset: usize) -> Option<u8> {
-        self.left().get(offset).copied()
+    fn byte(&self, place: Range<usize>) -> Option<u8> {
+        self.left().get(place.start).copied()
+    }
+
+    /// A number of 16 bits; 0 if it is not there.
+    fn word(&self, place: Range<usize>) -> u16 {
+        let word = self.left().get(place.start..);
+        let word = word.and_then(|bytes| bytes.first_chunk());
+        word.map_or(0, |word| u16::from_be_bytes(*word))
     }
 
     /// Adds a layer of so many bytes, as far as they are there, and goes behind it.
@@ -184,51 +183,55 @@ impl<'a> Walk<'a> {
     }
 
     fn ethernet(&mut self) {
-        let kind = self.left().get(12..14).map_or(0, number);
-        self.layer("eth", "Ethernet", 14, |layer| {
-            layer.field("eth.dst", (0, 6), |b| format!("Destination: {}", mac(b)));
-            layer.field("eth.src", (6, 6), |b| format!("Source: {}", mac(b)));
-            layer.field("eth.type", (12, 2), |b| {
+        let kind = self.word(ethernet::TYPE);
+        self.layer("eth", "Ethernet", ethernet::TYPE.end, |layer| {
+            layer.field("eth.dst", ethernet::DESTINATION, |b| {
+                format!("Destination: {}", mac(b))
+            });
+            layer.field("eth.src", ethernet::SOURCE, |b| {
+                format!("Source: {}", mac(b))
+            });
+            layer.field("eth.type", ethernet::TYPE, |b| {
                 format!("EtherType: 0x{:04x}", number(b))
             });
         });
         self.by_type(kind);
     }
 
-    fn by_type(&mut self, mut kind: u64) {
+    fn by_type(&mut self, mut kind: u16) {
         for _ in 0..TAGS_MAX {
-            if !matches!(kind, 0x8100 | 0x88a8) {
+            if !TAGS.contains(&kind) {
                 break;
             }
-            kind = self.left().get(2..4).map_or(0, number);
-            self.layer("vlan", "VLAN tag (802.1Q)", 4, |layer| {
-                layer.field("vlan.id", (0, 2), |b| {
+            kind = self.word(vlan::TYPE);
+            self.layer("vlan", "VLAN tag (802.1Q)", vlan::LEN, |layer| {
+                layer.field("vlan.id", vlan::CONTROL, |b| {
                     format!("VLAN: {}", number(b) & 0xfff)
                 });
-                layer.field("vlan.etype", (2, 2), |b| {
+                layer.field("vlan.etype", vlan::TYPE, |b| {
                     format!("EtherType: 0x{:04x}", number(b))
                 });
             });
         }
         match kind {
-            0x0800 => self.ipv4(),
-            0x86dd => self.ipv6(),
-            0x0806 => self.layer("arp", "ARP", 28, |layer| {
-                layer.field("arp.opcode", (6, 2), |b| match number(b) {
+            ethertype::IPV4 => self.ipv4(),
+            ethertype::IPV6 => self.ipv6(),
+            ethertype::ARP => self.layer("arp", "ARP", arp::LEN, |layer| {
+                layer.field("arp.opcode", arp::OPERATION, |b| match number(b) {
                     1 => String::from("Operation: request (1)"),
                     2 => String::from("Operation: reply (2)"),
                     other => format!("Operation: {other}"),
                 });
-                layer.field("arp.src.hw_mac", (8, 6), |b| {
+                layer.field("arp.src.hw_mac", arp::SENDER_MAC, |b| {
                     format!("Sender MAC: {}", mac(b))
                 });
-                layer.field("arp.src.proto_ipv4", (14, 4), |b| {
+                layer.field("arp.src.proto_ipv4", arp::SENDER_IP, |b| {
                     format!("Sender IP: {}", v4(b))
                 });
-                layer.field("arp.dst.hw_mac", (18, 6), |b| {
+                layer.field("arp.dst.hw_mac", arp::TARGET_MAC, |b| {
                     format!("Target MAC: {}", mac(b))
                 });
-                layer.field("arp.dst.proto_ipv4", (24, 4), |b| {
+                layer.field("arp.dst.proto_ipv4", arp::TARGET_IP, |b| {
                     format!("Target IP: {}", v4(b))
                 });
             }),
@@ -237,7 +240,7 @@ impl<'a> Walk<'a> {
     }
 
     fn ip(&mut self) {
-        match self.byte(0).map(|byte| byte >> 4) {
+        match v4_header::version(self.left()) {
             Some(4) => self.ipv4(),
             Some(6) => self.ipv6(),
             _ => {}
@@ -246,47 +249,56 @@ impl<'a> Walk<'a> {
 
     fn ipv4(&mut self) {
         self.networks = self.networks.saturating_add(1);
-        let length = self
-            .byte(0)
-            .map_or(0, |byte| usize::from(byte & 15) << 2)
-            .max(20);
-        let protocol = self.byte(9).unwrap_or(NO_PROTOCOL);
-        let offset = self.left().get(6..8).map_or(0, number) & 0x1fff;
+        let least = v4_header::HEADER_LEN_MIN;
+        let stated = self.byte(ipv4::VERSION_LEN);
+        let length = stated.map_or(0, |first| usize::from(ipv4::header_len(first)));
+        let length = length.max(least);
+        let protocol = self.byte(ipv4::PROTOCOL).unwrap_or(NO_PROTOCOL);
+        let offset = self.word(ipv4::FLAGS_OFFSET) & ipv4::OFFSET_MASK;
         self.layer("ip", "Internet Protocol version 4", length, |layer| {
-            layer.field("ip.hdr_len", (0, 1), |b| {
-                format!("Header length: {} bytes", (b[0] & 15) << 2)
+            layer.field("ip.hdr_len", ipv4::VERSION_LEN, |b| {
+                format!("Header length: {} bytes", ipv4::header_len(b[0]))
             });
-            layer.field("ip.dsfield", (1, 1), |b| {
+            layer.field("ip.dsfield", ipv4::TOS, |b| {
                 format!("DSCP {}, ECN {}", b[0] >> 2, b[0] & 3)
             });
-            layer.field("ip.len", (2, 2), |b| format!("Total length: {}", number(b)));
-            layer.field("ip.id", (4, 2), |b| {
+            layer.field("ip.len", ipv4::TOTAL_LEN, |b| {
+                format!("Total length: {}", number(b))
+            });
+            layer.field("ip.id", ipv4::IDENTIFICATION, |b| {
                 format!("Identification: 0x{:04x}", number(b))
             });
-            layer.field("ip.flags", (6, 2), |b| {
+            layer.field("ip.flags", ipv4::FLAGS_OFFSET, |b| {
                 let bits = number(b);
-                let set = |bit: u64, name: &str| {
-                    if bits & bit != 0 {
+                let set = |bit: u16, name: &str| {
+                    if bits & u64::from(bit) != 0 {
                         name.to_owned()
                     } else {
                         String::new()
                     }
                 };
                 let (df, mf) = (
-                    set(0x4000, " don't fragment"),
-                    set(0x2000, " more fragments"),
+                    set(ipv4::DONT_FRAGMENT, " don't fragment"),
+                    set(ipv4::MORE_FRAGMENTS, " more fragments"),
                 );
-                format!("Flags:{df}{mf}, fragment offset {}", (bits & 0x1fff) << 3)
+                format!(
+                    "Flags:{df}{mf}, fragment offset {}",
+                    (bits & u64::from(ipv4::OFFSET_MASK)) << 3
+                )
             });
-            layer.field("ip.ttl", (8, 1), |b| format!("Time to live: {}", b[0]));
-            layer.field("ip.proto", (9, 1), |b| format!("Protocol: {}", b[0]));
-            layer.field("ip.checksum", (10, 2), |b| {
+            layer.field("ip.ttl", ipv4::TTL, |b| format!("Time to live: {}", b[0]));
+            layer.field("ip.proto", ipv4::PROTOCOL, |b| {
+                format!("Protocol: {}", b[0])
+            });
+            layer.field("ip.checksum", ipv4::CHECKSUM, |b| {
                 format!("Header checksum: 0x{:04x}", number(b))
             });
-            layer.field("ip.src", (12, 4), |b| format!("Source: {}", v4(b)));
-            layer.field("ip.dst", (16, 4), |b| format!("Destination: {}", v4(b)));
-            if length > 20 {
-                layer.field("ip.options", (20, length.saturating_sub(20)), |b| {
+            layer.field("ip.src", ipv4::SOURCE, |b| format!("Source: {}", v4(b)));
+            layer.field("ip.dst", ipv4::DESTINATION, |b| {
+                format!("Destination: {}", v4(b))
+            });
+            if length > least {
+                layer.field("ip.options", least..length, |b| {
                     format!("Options: {} bytes", b.len())
                 });
             }
@@ -298,89 +310,108 @@ impl<'a> Walk<'a> {
 
     fn ipv6(&mut self) {
         self.networks = self.networks.saturating_add(1);
-        let next = self.byte(6).unwrap_or(59);
-        self.layer("ipv6", "Internet Protocol version 6", 40, |layer| {
-            layer.field("ipv6.tclass", (0, 2), |b| {
-                format!("Traffic class: 0x{:02x}", (number(b) >> 4) & 0xff)
-            });
-            layer.field("ipv6.plen", (4, 2), |b| {
-                format!("Payload length: {}", number(b))
-            });
-            layer.field("ipv6.nxt", (6, 1), |b| format!("Next header: {}", b[0]));
-            layer.field("ipv6.hlim", (7, 1), |b| format!("Hop limit: {}", b[0]));
-            layer.field("ipv6.src", (8, 16), |b| format!("Source: {}", v6(b)));
-            layer.field("ipv6.dst", (24, 16), |b| format!("Destination: {}", v6(b)));
-        });
+        let next = self.byte(ipv6::NEXT_HEADER).unwrap_or(protocol::NO_NEXT);
+        self.layer(
+            "ipv6",
+            "Internet Protocol version 6",
+            v6_header::HEADER_LEN,
+            |layer| {
+                layer.field("ipv6.tclass", ipv6::VERSION_CLASS, |b| {
+                    format!("Traffic class: 0x{:02x}", (number(b) >> 4) & 0xff)
+                });
+                layer.field("ipv6.plen", ipv6::PAYLOAD_LEN, |b| {
+                    format!("Payload length: {}", number(b))
+                });
+                layer.field("ipv6.nxt", ipv6::NEXT_HEADER, |b| {
+                    format!("Next header: {}", b[0])
+                });
+                layer.field("ipv6.hlim", ipv6::HOP_LIMIT, |b| {
+                    format!("Hop limit: {}", b[0])
+                });
+                layer.field("ipv6.src", ipv6::SOURCE, |b| format!("Source: {}", v6(b)));
+                layer.field("ipv6.dst", ipv6::DESTINATION, |b| {
+                    format!("Destination: {}", v6(b))
+                });
+            },
+        );
         self.transport(next);
     }
 
-    fn transport(&mut self, protocol: u8) {
-        match protocol {
-            6 => self.tcp(),
-            17 => self.layer("udp", "User Datagram Protocol", 8, |layer| {
-                layer.field("udp.srcport", (0, 2), |b| {
-                    format!("Source port: {}", number(b))
-                });
-                layer.field("udp.dstport", (2, 2), |b| {
-                    format!("Destination port: {}", number(b))
-                });
-                layer.field("udp.length", (4, 2), |b| format!("Length: {}", number(b)));
-                layer.field("udp.checksum", (6, 2), |b| {
-                    format!("Checksum: 0x{:04x}", number(b))
-                });
-            }),
-            1 | 58 => {
-                let name = if protocol == 1 { "icmp" } else { "icmpv6" };
-                self.layer(name, &name.to_uppercase(), 8, |layer| {
-                    layer.field(&format!("{name}.type"), (0, 1), |b| {
+    fn transport(&mut self, carried: u8) {
+        match carried {
+            protocol::TCP => self.tcp(),
+            protocol::UDP => self.layer(
+                "udp",
+                "User Datagram Protocol",
+                transport::UDP_HEADER_LEN,
+                |layer| {
+                    layer.field("udp.srcport", udp::SOURCE_PORT, |b| {
+                        format!("Source port: {}", number(b))
+                    });
+                    layer.field("udp.dstport", udp::DESTINATION_PORT, |b| {
+                        format!("Destination port: {}", number(b))
+                    });
+                    layer.field("udp.length", udp::LEN, |b| format!("Length: {}", number(b)));
+                    layer.field("udp.checksum", udp::CHECKSUM, |b| {
+                        format!("Checksum: 0x{:04x}", number(b))
+                    });
+                },
+            ),
+            protocol::ICMP | protocol::ICMPV6 => {
+                let is_v4 = carried == protocol::ICMP;
+                let name = if is_v4 { "icmp" } else { "icmpv6" };
+                self.layer(name, &name.to_uppercase(), icmp::HEADER_LEN, |layer| {
+                    layer.field(&format!("{name}.type"), icmp::TYPE, |b| {
                         format!("Type: {}", b[0])
                     });
-                    layer.field(&format!("{name}.code"), (1, 1), |b| {
+                    layer.field(&format!("{name}.code"), icmp::CODE, |b| {
                         format!("Code: {}", b[0])
                     });
-                    layer.field(&format!("{name}.checksum"), (2, 2), |b| {
+                    layer.field(&format!("{name}.checksum"), icmp::CHECKSUM, |b| {
                         format!("Checksum: 0x{:04x}", number(b))
                     });
                 });
             }
-            4 | 41 if self.networks < NETWORKS_MAX => self.ip(),
+            protocol::IPV4 | protocol::IPV6 if self.networks < NETWORKS_MAX => self.ip(),
             _ => {}
         }
     }
 
     fn tcp(&mut self) {
-        let length = self
-            .byte(12)
-            .map_or(0, |byte| usize::from(byte >> 4) << 2)
-            .max(20);
+        let least = transport::TCP_HEADER_LEN_MIN;
+        let stated = self.byte(tcp::DATA_OFFSET);
+        let length = stated.map_or(0, |offset| usize::from(tcp::header_len(offset)));
+        let length = length.max(least);
         self.layer("tcp", "Transmission Control Protocol", length, |layer| {
-            layer.field("tcp.srcport", (0, 2), |b| {
+            layer.field("tcp.srcport", tcp::SOURCE_PORT, |b| {
                 format!("Source port: {}", number(b))
             });
-            layer.field("tcp.dstport", (2, 2), |b| {
+            layer.field("tcp.dstport", tcp::DESTINATION_PORT, |b| {
                 format!("Destination port: {}", number(b))
             });
-            layer.field("tcp.seq_raw", (4, 4), |b| {
+            layer.field("tcp.seq_raw", tcp::SEQUENCE, |b| {
                 format!("Sequence number: {}", number(b))
             });
-            layer.field("tcp.ack_raw", (8, 4), |b| {
+            layer.field("tcp.ack_raw", tcp::ACKNOWLEDGMENT, |b| {
                 format!("Acknowledgment number: {}", number(b))
             });
-            layer.field("tcp.hdr_len", (12, 1), |b| {
-                format!("Header length: {} bytes", (b[0] >> 4) << 2)
+            layer.field("tcp.hdr_len", tcp::DATA_OFFSET, |b| {
+                format!("Header length: {} bytes", tcp::header_len(b[0]))
             });
-            layer.field("tcp.flags", (13, 1), |b| format!("Flags: {}", flags(b[0])));
-            layer.field("tcp.window_size_value", (14, 2), |b| {
+            layer.field("tcp.flags", tcp::FLAGS, |b| {
+                format!("Flags: {}", flags(b[0]))
+            });
+            layer.field("tcp.window_size_value", tcp::WINDOW, |b| {
                 format!("Window: {}", number(b))
             });
-            layer.field("tcp.checksum", (16, 2), |b| {
+            layer.field("tcp.checksum", tcp::CHECKSUM, |b| {
                 format!("Checksum: 0x{:04x}", number(b))
             });
-            layer.field("tcp.urgent_pointer", (18, 2), |b| {
+            layer.field("tcp.urgent_pointer", tcp::URGENT_POINTER, |b| {
                 format!("Urgent pointer: {}", number(b))
             });
-            if length > 20 {
-                layer.field("tcp.options", (20, length.saturating_sub(20)), |b| {
+            if length > least {
+                layer.field("tcp.options", least..length, |b| {
                     format!("Options: {} bytes", b.len())
                 });
             }
@@ -396,13 +427,15 @@ pub(crate) fn layers(link: LinkType, bytes: &[u8]) -> Vec<Value> {
         networks: 0,
         layers: Vec::new(),
     };
-    match link.0 {
-        1 => walk.ethernet(),
-        12 | 14 | 101 | 228 | 229 => walk.ip(),
-        113 => {
-            let kind = bytes.get(14..16).map_or(0, number);
-            walk.layer("sll", "Linux cooked capture", 16, |layer| {
-                layer.field("sll.etype", (14, 2), |b| {
+    match link {
+        LinkType::ETHERNET => walk.ethernet(),
+        LinkType::RAW_12 | LinkType::RAW_14 | LinkType::RAW | LinkType::IPV4 | LinkType::IPV6 => {
+            walk.ip()
+        }
+        LinkType::LINUX_SLL => {
+            let kind = walk.word(sll::TYPE);
+            walk.layer("sll", "Linux cooked capture", sll::LEN, |layer| {
+                layer.field("sll.etype", sll::TYPE, |b| {
                     format!("EtherType: 0x{:04x}", number(b))
                 });
             });
@@ -456,6 +489,63 @@ mod tests {
         for cut in 0..34 {
             of(&v4(0, 40)[..cut], 60);
         }
+    }
+
+    /// Headers of every kind, each byte of them as others have it, and each length. The digest is that of all layers, which
+    /// must not depend on who parses.
+    #[test]
+    fn odd_packets_are_shown_as_ever() {
+        let ip = |protocol: u8| {
+            let mut ip = vec![
+                0x46, 0xb9, 0, 90, 1, 2, 0x60, 0, 64, protocol, 7, 8, 10, 0, 0, 1, 10, 0, 0, 2,
+            ];
+            ip.extend([1; 4]);
+            ip
+        };
+        let mut v6 = vec![0x6a, 0xbc, 0, 9, 0, 50, 6, 63];
+        v6.extend(1..=32);
+        let tcp: Vec<u8> = (0..12).chain([0x60, 0xd2]).chain(80..110).collect();
+        let v4 = [ip(6), tcp.clone()].concat();
+        let v6 = [v6, tcp.clone()].concat();
+        let within = [ip(4), ip(41), v6.clone()].concat();
+        let ethernet = |kind: &[u8], rest: &[u8]| [&[0x02; 12], kind, rest].concat();
+        let cooked = [&[0; 14], &[8, 0][..], &v4].concat();
+        let tagged: Vec<u8> = [0x81, 0, 0x2f, 7, 0x88, 0xa8, 0, 8, 0x08, 0x00].to_vec();
+        let packets = [
+            (1, ethernet(&[8, 0], &v4)),
+            (1, ethernet(&tagged, &[ip(17), tcp.clone()].concat())),
+            (1, ethernet(&[0x86, 0xdd], &v6)),
+            (1, ethernet(&[8, 6], &v6)),
+            (101, within),
+            (12, [ip(1), tcp.clone()].concat()),
+            (229, [ip(58), tcp].concat()),
+            (113, cooked),
+            (105, v6),
+        ];
+        let (mut digest, mut bytes) = (0_u64, 0_usize);
+        let mut show = |link: u16, packet: &[u8]| {
+            let behind = behind_ip(LinkType(link), packet, 80);
+            let text = Value::from(layers(LinkType(link), packet)).to_string();
+            bytes += text.len();
+            for byte in text.bytes().chain(behind.to_le_bytes()) {
+                digest = strata_wire::mix64(digest ^ u64::from(byte));
+            }
+        };
+        for (link, packet) in packets {
+            for len in 0..=packet.len() {
+                show(link, &packet[..len]);
+            }
+            for at in 0..packet.len() {
+                for value in [
+                    0, 4, 6, 17, 41, 58, 0x1f, 0x45, 0x4f, 0x81, 0x86, 0x88, 0xf0, 0xff,
+                ] {
+                    let mut odd = packet.clone();
+                    odd[at] = value;
+                    show(link, &odd);
+                }
+            }
+        }
+        assert_eq!((bytes, digest), (0, 0));
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! api          where they are asked over HTTP
 //! candidates   keys that are added to often
 //! fading       counters that become smaller once in a period
+//! generating   reports of all kinds, from a seed, for other collectors
 //! generations  values, paths and counters by time
 //! shown        keys and events as text
 //! sink         the translator's operations on mapped memory
@@ -32,6 +33,7 @@ mod api;
 mod candidates;
 mod fading;
 mod frames;
+mod generating;
 mod generations;
 mod notices;
 mod plan;
@@ -53,6 +55,10 @@ mod witnesses;
 pub use api::TelemetryApiSpec;
 pub use fading::{Fade, FadeOptions};
 pub use frames::FrameCounts;
+pub use generating::{
+    GenerateError, GenerateReportsSpec, GeneratedReports, ReportProfile, ReportSender,
+    generate_reports, tree_paths,
+};
 pub use generations::GenerationTime;
 pub use plan::{EntryKind, NamedList, TelemetryLayout};
 pub use reader::{Counted, Found, FoundPath, Known, TelemetryCursor, TelemetryStore};

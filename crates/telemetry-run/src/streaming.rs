@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use strata_dta::listed::{Listed, ListedKind};
-use strata_dta::protocol::{Datagram, Report};
+use strata_dta::protocol::{Datagram, Primitive, Report};
 use strata_role::{Feed, FeedCounts, Result};
 
 use super::plan::{EntryKind, NamedList};
@@ -37,7 +37,7 @@ impl Streaming {
     /// Whether a datagram has entries of lists.
     #[inline(always)]
     pub(super) fn wants(datagram: &[u8]) -> bool {
-        matches!(datagram.first(), Some(0x22 | 0x02))
+        Primitive::of(datagram) == Some(Primitive::Append)
     }
 
     /// Appends the entries of a datagram of which so many were accepted. If it cannot be told which

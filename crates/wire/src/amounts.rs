@@ -16,6 +16,13 @@ pub fn grouped(number: u64) -> String {
     out
 }
 
+/// A number of things, as in `1 block file` and `2 block files`.
+#[must_use]
+pub fn count_of(number: u64, thing: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {thing}{plural}", grouped(number))
+}
+
 /// Bytes in a unit that leaves at most three digits before the point.
 #[must_use]
 pub fn human_bytes(bytes: u64) -> String {

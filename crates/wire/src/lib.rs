@@ -6,6 +6,7 @@
 //! - formats: [`ethernet`], [`ipv4`], [`ipv6`], [`transport`], [`tunnel`],
 //!   [`roce`]: a view of the bytes, and a `Repr` that can be emitted; [`wlan`], which is only
 //!   read; [`segment`]: the form in which logged packets travel to a relay and lie in its blocks;
+//! - [`fields`]: where their fields are, of headers that may be cut or wrong;
 //! - [`checksum`]: the sum of the Internet checksum, over pieces;
 //! - [`dissect`]: the walk through all headers of a packet, and the one
 //!   definition of what "header" means; [`Plain`] is its fast path;
@@ -23,6 +24,7 @@ mod context;
 mod decider;
 pub mod dissect;
 pub mod ethernet;
+pub mod fields;
 mod flow;
 mod fragments;
 mod granularity;
@@ -48,7 +50,7 @@ mod walk;
 pub mod wide;
 pub mod wlan;
 
-pub use amounts::{grouped, human_bytes, parse_bytes};
+pub use amounts::{count_of, grouped, human_bytes, parse_bytes};
 pub use context::Context;
 pub use decider::{Decider, in_words};
 pub use dissect::{Headers, TunnelKey};

@@ -40,6 +40,62 @@ pub struct Report<'a> {
     pub packet: Option<(LinkType, &'a [u8])>,
 }
 
+/// A datagram of version 2.0 with one report of a packet of a tracked flow, as a node of INT-XD sends it
+/// (§3.2 to 3.4).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Repr<'a> {
+    /// Number of the datagram, of its node: 22 bits of it are sent.
+    pub sequence: u32,
+    /// The node.
+    pub node: u32,
+    /// The packet met a congested queue.
+    pub is_congested: bool,
+    /// Where the packet came in, and where it went out.
+    pub interfaces: [u16; 2],
+    /// Time within the node.
+    pub hop_latency: u32,
+    /// Occupancy of queue 0: 24 bits of it are sent.
+    pub queue_occupancy: u32,
+    /// When the packet came in.
+    pub ingress_time: u64,
+    /// Start of the packet, from IPv4 on: whole words of 4 bytes, 248 at most.
+    pub packet: &'a [u8],
+}
+
+impl Repr<'_> {
+    /// Interfaces, hop latency, queue, ingress time: bits 1 to 4.
+    const METADATA: u16 = 0b0111_1000 << 8;
+    const METADATA_WORDS: u8 = 1 + 1 + 1 + 2;
+    /// Words of a report before the packet.
+    const HEAD_WORDS: u8 = 2 + Self::METADATA_WORDS;
+    /// Type INT, inner type IPv4.
+    const TYPES: u8 = 1 << 4 | 4;
+
+    /// Appends the payload of the UDP datagram to `out`.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        const CONGESTED: u8 = 0b0100 << 4;
+        const TRACKED: u8 = 0b0010 << 4;
+        let packet_words = u8::MAX.wrapping_sub(Self::HEAD_WORDS);
+        let packet = self.packet.chunks_exact(4);
+        let packet = packet.take(usize::from(packet_words));
+        let words = Self::HEAD_WORDS.wrapping_add(exact::<u8>(packet.len()));
+        let flags = TRACKED | if self.is_congested { CONGESTED } else { 0 };
+        out.extend((2_u32 << 28 | self.sequence & SEQUENCE_MAX_V2).to_be_bytes());
+        out.extend(self.node.to_be_bytes());
+        out.extend([Self::TYPES, words, Self::METADATA_WORDS, flags]);
+        out.extend(Self::METADATA.to_be_bytes());
+        // No domain.
+        out.extend([0; 6]);
+        for interface in self.interfaces {
+            out.extend(interface.to_be_bytes());
+        }
+        out.extend(self.hop_latency.to_be_bytes());
+        out.extend((self.queue_occupancy & 0xff_ffff).to_be_bytes());
+        out.extend(self.ingress_time.to_be_bytes());
+        out.extend(packet.flatten());
+    }
+}
+
 /// A view of a datagram whose version and group header are there.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {

@@ -80,6 +80,14 @@ impl Primitive {
         Self::KeyIncrement,
         Self::Postcard,
     ];
+
+    /// The primitive that a datagram of either version is of, as far as its opcode says.
+    #[inline]
+    #[must_use]
+    pub fn of(datagram: &[u8]) -> Option<Self> {
+        let opcode = *datagram.first()?;
+        packed::primitive(opcode).or_else(|| published::primitive(opcode))
+    }
 }
 
 /// A report, of either version.

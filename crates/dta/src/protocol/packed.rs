@@ -42,6 +42,24 @@ pub fn primitive(opcode: u8) -> Option<Primitive> {
     Primitive::ALL.get(index).copied()
 }
 
+/// Whether a datagram is of this version, as far as its opcode says.
+#[inline]
+#[must_use]
+pub fn is_packed(datagram: &[u8]) -> bool {
+    datagram
+        .first()
+        .is_some_and(|&opcode| primitive(opcode).is_some())
+}
+
+/// How many reports a datagram of this version says that it holds, which nothing else was checked of; `None` if
+/// it is of another version, or ends before.
+#[inline]
+#[must_use]
+pub fn stated_count(datagram: &[u8]) -> Option<u16> {
+    let count = datagram.get(COUNT..)?.first_chunk()?;
+    is_packed(datagram).then(|| u16::from_be_bytes(*count))
+}
+
 /// The opcode of a primitive.
 #[must_use]
 pub fn opcode(primitive: Primitive) -> u8 {
@@ -410,6 +428,28 @@ mod tests {
         \x03\x05\x02\x07abchelloxyzworld";
     const POSTCARD: &[u8] = b"\x24\0\0\x01\0\0\0\x09\0\0\0\0\0\0\0\x01\
         \x02\x04\0\0ab\x04\x05\0\0\x12\x34";
+
+    #[test]
+    fn the_opcode_and_the_count_are_read_of_what_is_there() {
+        for opcode in 0..=u8::MAX {
+            let is_ours = (0x21..=0x24).contains(&opcode);
+            let datagram = [opcode, 0, 1, 2];
+            assert_eq!(is_packed(&datagram), is_ours);
+            assert_eq!(is_packed(&datagram[..1]), is_ours);
+            assert_eq!(stated_count(&datagram), is_ours.then_some(0x0102));
+            assert_eq!(stated_count(&datagram[..3]), None);
+            let primitive = match opcode {
+                0x01 | 0x21 => Some(Primitive::KeyWrite),
+                0x02 | 0x22 => Some(Primitive::Append),
+                0x03 | 0x23 => Some(Primitive::KeyIncrement),
+                0x04 | 0x24 => Some(Primitive::Postcard),
+                _ => None,
+            };
+            assert_eq!(Primitive::of(&datagram), primitive);
+        }
+        assert_eq!((is_packed(&[]), stated_count(&[])), (false, None));
+        assert_eq!(Primitive::of(&[]), None);
+    }
 
     #[test]
     fn golden_datagrams_read_and_write_the_same_bytes() {

@@ -46,6 +46,19 @@ pub fn opcode(primitive: Primitive) -> u8 {
     }
 }
 
+/// The primitive of an opcode.
+#[inline]
+#[must_use]
+pub fn primitive(opcode: u8) -> Option<Primitive> {
+    Some(match opcode {
+        0x01 => Primitive::KeyWrite,
+        0x02 => Primitive::Append,
+        0x03 => Primitive::KeyIncrement,
+        0x04 => Primitive::Postcard,
+        _ => return None,
+    })
+}
+
 /// Bytes after the base header.
 #[inline]
 fn body_len(primitive: Primitive) -> usize {
@@ -72,13 +85,8 @@ impl<'a> Packet<'a> {
     /// [`Refusal::Empty`], [`Refusal::Opcode`], [`Refusal::Length`].
     #[inline]
     pub fn new_checked(bytes: &'a [u8]) -> Result<Self, Refusal> {
-        let primitive = match *bytes.first().ok_or(Refusal::Empty)? {
-            0x01 => Primitive::KeyWrite,
-            0x02 => Primitive::Append,
-            0x03 => Primitive::KeyIncrement,
-            0x04 => Primitive::Postcard,
-            _ => return Err(Refusal::Opcode),
-        };
+        let opcode = *bytes.first().ok_or(Refusal::Empty)?;
+        let primitive = primitive(opcode).ok_or(Refusal::Opcode)?;
         let form = match bytes.len().checked_sub(body_len(primitive)) {
             Some(2) => Form::Switch,
             Some(3) => Form::Generator,

@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use strata_dta::int::IntError;
 use strata_dta::int::mapping::{DEFAULT, EVENT_LEN, Mapper, Table, TableError};
-use strata_dta::int::report::Packet;
+use strata_dta::int::report::{Packet, Repr};
 use strata_dta::int::stack::{Inner, Marks};
 use strata_dta::key::Key;
 use strata_dta::protocol::Report;
@@ -806,4 +806,47 @@ proptest! {
             repr.emit(&[*report], &mut out);
         });
     }
+}
+
+#[test]
+fn a_report_is_written_as_the_diagrams_have_it() {
+    let packet = [ipv4(6, [10, 0, 0, 1], [10, 0, 0, 2], 64), tcp(1024, 80)].concat();
+    let repr = Repr {
+        sequence: 7 << 22 | 0x12_3456,
+        node: 0x0102_0304,
+        is_congested: true,
+        interfaces: [5, 6],
+        hop_latency: 0xa0b0_c0d0,
+        queue_occupancy: 0xff01_0203,
+        ingress_time: 0x0102_0304_0506_0708,
+        packet: &packet,
+    };
+    let expected = |words: u64, packet: &[u8]| {
+        let head = Bits::default().all(&[(4, 2), (6, 0), (22, 0x12_3456), (32, 0x0102_0304)]);
+        let report = head.all(&[
+            (4, 1),
+            (4, 4),
+            (8, words),
+            (8, 5),
+            (2, 0b01),
+            (2, 0b10),
+            (4, 0),
+        ]);
+        let bits = report.all(&[(5, 0b01111), (11, 0), (16, 0), (16, 0), (16, 0)]);
+        let metadata = bits.all(&[(16, 5), (16, 6), (32, 0xa0b0_c0d0), (8, 0), (24, 0x01_0203)]);
+        let all = metadata.put(64, 0x0102_0304_0506_0708);
+        all.raw(packet).bytes
+    };
+    let emitted = |repr: Repr<'_>| {
+        let mut bytes = Vec::new();
+        repr.emit(&mut bytes);
+        bytes
+    };
+    assert_eq!(emitted(repr), expected(17, &packet));
+    let long = vec![1; 2000];
+    let long_repr = Repr {
+        packet: &long,
+        ..repr
+    };
+    assert_eq!(emitted(long_repr), expected(255, &long[..992]));
 }

@@ -5,7 +5,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use strata_dta::int::mapping::Mapper;
-use strata_dta::protocol::{Datagram, Flags, NACK_PORT, Report};
+use strata_dta::protocol::packed::is_packed;
+use strata_dta::protocol::{Datagram, Flags, NACK_PORT, Primitive, Report};
 use strata_dta::reporter::{Reporter, ReporterOptions};
 use strata_dta::{Origin, REDUNDANCY_MAX, Translator};
 use strata_role::{At as _, Notice, Result, Tell};
@@ -104,7 +105,7 @@ impl Service {
     fn after_fault(&mut self, fault: &Fault, source: SocketAddr, tell: &Tell) {
         self.say_fault(fault, source, tell);
         self.nacks.clear();
-        if let Some(origin) = self.origin(reporter_of(source, fault.first)) {
+        if let Some(origin) = self.origin(reporter_of(source, fault.is_packed)) {
             self.translator.after_fault(origin);
         }
     }
@@ -144,8 +145,8 @@ impl Service {
     }
 
     fn datagram(&mut self, source: SocketAddr, datagram: &[u8], now_ns: u64) {
-        let first = datagram.first().copied();
-        let reporter = reporter_of(source, first);
+        let is_numbered = is_packed(datagram);
+        let reporter = reporter_of(source, is_numbered);
         let origin = match self.latest {
             Some((known, origin)) if known == reporter => origin,
             _ => {
@@ -162,7 +163,7 @@ impl Service {
         };
         self.put(source, origin, datagram, now_ns);
         if !self.nacks.is_empty() {
-            self.answer(source, is_numbered(first));
+            self.answer(source, is_numbered);
         }
     }
 
@@ -216,9 +217,9 @@ impl Service {
             ..
         } = self;
         sink.put(translator, origin, datagram, now_ns, nacks);
-        match datagram.first() {
-            Some(0x23 | 0x03) => self.consider(datagram),
-            Some(0x21 | 0x01) => self.witness(datagram),
+        match Primitive::of(datagram) {
+            Some(Primitive::KeyIncrement) => self.consider(datagram),
+            Some(Primitive::KeyWrite) => self.witness(datagram),
             _ => {}
         }
     }
@@ -227,9 +228,7 @@ impl Service {
     fn consider(&mut self, datagram: &[u8]) {
         self.considered = self.considered.wrapping_add(1);
         let turn = self.considered;
-        if let Some(0x03) = datagram.first()
-            && !turn.is_multiple_of(CONSIDERED)
-        {
+        if !is_packed(datagram) && !turn.is_multiple_of(CONSIDERED) {
             return;
         }
         if let Some(Report::KeyIncrement { key, counter, .. }) = one_of(datagram, turn) {
@@ -361,14 +360,9 @@ fn one_of(datagram: &[u8], turn: u64) -> Option<Report<'_>> {
     }
 }
 
-/// Whether a datagram with this first byte is of version 2, whose reporters number their reports.
-fn is_numbered(first: Option<u8>) -> bool {
-    matches!(first, Some(0x21..=0x24))
-}
-
-/// Those that number their reports do so each from its own port.
-fn reporter_of(source: SocketAddr, first: Option<u8>) -> SocketAddr {
-    match is_numbered(first) {
+/// Those that number their reports, which are of version 2, do so each from its own port.
+fn reporter_of(source: SocketAddr, is_numbered: bool) -> SocketAddr {
+    match is_numbered {
         true => source,
         false => SocketAddr::new(source.ip(), 0),
     }

@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
+use strata_dta::protocol::packed::is_packed;
+
 /// First bytes of a datagram that are shown.
 const SHOWN_BYTES: usize = 256;
 
@@ -21,7 +23,8 @@ pub(super) struct Fault {
     pub(super) problem: String,
     /// Its first bytes, in hexadecimal.
     pub(super) start: String,
-    pub(super) first: Option<u8>,
+    /// Whether it is of version 2, as far as its opcode says.
+    pub(super) is_packed: bool,
 }
 
 /// Gives datagrams to `take`, and what is known of each that ended in a panic to `after`.
@@ -60,7 +63,7 @@ fn fault_of(datagram: &[u8]) -> Fault {
     Fault {
         problem,
         start,
-        first: datagram.first().copied(),
+        is_packed: is_packed(datagram),
     }
 }
 

@@ -7,7 +7,8 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use strata_control::telemetry::status::LinkStatus;
-use strata_dta::protocol::{Datagram, Report};
+use strata_dta::protocol::packed::stated_count;
+use strata_dta::protocol::{Datagram, Primitive, Report};
 use strata_dta::{
     KeyHash, Operation, Operations, Origin, Remote, RemoteCounters, Room, Sink, Translator,
 };
@@ -35,8 +36,6 @@ const ROOM_LOOK: Duration = Duration::from_millis(1);
 const STOP_LOOK: Duration = Duration::from_millis(50);
 /// Operations of a report at most: copies of a value, or of two paths.
 const OPERATIONS_MAX: usize = 8;
-/// Where the number of reports is in a datagram of version 2 (`docs/formats/dta.md`).
-const COUNT_AT: usize = 2;
 
 /// A collector.
 struct Link {
@@ -159,16 +158,11 @@ impl Collectors {
 
     /// Waits a little, if this datagram may need more operations than its collectors can take now.
     pub(crate) fn make_room(&mut self, datagram: &[u8]) {
-        let operation = match datagram.first() {
-            Some(0x03 | 0x23) => Operation::FetchAdd,
+        let operation = match Primitive::of(datagram) {
+            Some(Primitive::KeyIncrement) => Operation::FetchAdd,
             _ => Operation::Write,
         };
-        let count = match (datagram.first(), datagram.get(COUNT_AT..COUNT_AT + 2)) {
-            (Some(0x21..=0x24), Some(count)) => {
-                usize::from(u16::from_be_bytes([count[0], count[1]]))
-            }
-            _ => 1,
-        };
+        let count = stated_count(datagram).map_or(1, usize::from);
         // More than half a window is never waited for: the rest is dropped, and asked for again.
         let needed = (count * OPERATIONS_MAX).min(WINDOW / 2);
         if self.has_room(operation, needed) {

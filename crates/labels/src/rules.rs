@@ -2,15 +2,16 @@
 
 use std::net::IpAddr;
 
-use anyhow::{Context, Result, bail};
 use ipnet::IpNet;
 use strata_wire::{Endpoint, Headers, ip_addr};
 
-use super::{Columns, Label, rows, time_ns};
+use crate::cells::{Columns, protocol, rows, time_ns};
+use crate::error::{ContentError, ValueError};
+use crate::label::Label;
 
 /// One line: all its conditions must hold.
 #[derive(Debug)]
-pub(super) struct Rule {
+pub(crate) struct Rule {
     label: Label,
     conditions: Vec<Condition>,
     used: bool,
@@ -18,7 +19,7 @@ pub(super) struct Rule {
 
 impl Rule {
     /// Whether it was the first match for some packet.
-    pub(super) fn is_used(&self) -> bool {
+    pub(crate) fn is_used(&self) -> bool {
         self.used
     }
 }
@@ -40,18 +41,25 @@ enum Side {
 }
 
 /// The rules of a file, in order.
-pub(super) fn read(text: &str, columns: &Columns, offset_s: i64) -> Result<Vec<Rule>> {
+pub(crate) fn read(
+    text: &str,
+    columns: &Columns,
+    offset_s: i64,
+) -> Result<Vec<Rule>, ContentError> {
     let label = columns.need(&["label"])?;
     let mut rules = Vec::new();
     for row in rows(text) {
         let (line, row) = row?;
         let mut conditions = Vec::new();
-        for (column, name) in columns.0.iter().enumerate() {
+        for (column, name) in columns.names().iter().enumerate() {
             let value = row.get(column).unwrap_or("");
             if !value.is_empty() {
-                let condition = condition(name, value, offset_s)
-                    .with_context(|| format!("line {line}, column '{name}'"))?;
-                conditions.extend(condition);
+                let condition = condition(name, value, offset_s);
+                conditions.extend(condition.map_err(|source| ContentError::Condition {
+                    line,
+                    column: name.clone(),
+                    source,
+                })?);
             }
         }
         let mut label = Label::new(row.get(label).unwrap_or(""));
@@ -67,20 +75,25 @@ pub(super) fn read(text: &str, columns: &Columns, offset_s: i64) -> Result<Vec<R
     Ok(rules)
 }
 
-fn condition(name: &str, value: &str, offset_s: i64) -> Result<Option<Condition>> {
-    let network = || -> Result<IpNet> {
+fn condition(name: &str, value: &str, offset_s: i64) -> Result<Option<Condition>, ValueError> {
+    let text = || value.to_owned();
+    let network = || -> Result<IpNet, ValueError> {
         let host = value.parse::<IpAddr>().map(IpNet::from);
-        host.or_else(|_| value.parse())
-            .with_context(|| format!("'{value}' is no address or network"))
+        let network = host.or_else(|_| value.parse());
+        network.map_err(|source| ValueError::Network {
+            text: text(),
+            source,
+        })
     };
-    let port = || {
-        value
-            .parse()
-            .with_context(|| format!("'{value}' is no port"))
+    let port = || -> Result<u16, ValueError> {
+        value.parse().map_err(|source| ValueError::Port {
+            text: text(),
+            source,
+        })
     };
-    let time = || {
+    let time = || -> Result<i128, ValueError> {
         let time = time_ns(value, offset_s).map(|(ns, _)| ns);
-        time.with_context(|| format!("'{value}' is no time"))
+        time.ok_or_else(|| ValueError::Time(text()))
     };
     Ok(Some(match name {
         "label" | "source" => return Ok(None),
@@ -93,29 +106,12 @@ fn condition(name: &str, value: &str, offset_s: i64) -> Result<Option<Condition>
         "protocol" => Condition::Protocol(protocol(value)?),
         "from" => Condition::From(time()?),
         "to" => Condition::To(time()?),
-        _ => bail!(
-            "is none of label, source, address, source_address, destination_address, port, \
-             source_port, destination_port, protocol, from, to"
-        ),
+        _ => return Err(ValueError::Column),
     }))
 }
 
-/// A protocol by number or name.
-pub(super) fn protocol(value: &str) -> Result<u8> {
-    Ok(match value.to_ascii_lowercase().as_str() {
-        "icmp" => 1,
-        "tcp" => 6,
-        "udp" => 17,
-        "icmp6" | "ipv6-icmp" => 58,
-        "sctp" => 132,
-        number => number
-            .parse()
-            .with_context(|| format!("'{value}' is no IP protocol"))?,
-    })
-}
-
 /// The label of the first rule that matches.
-pub(super) fn first<'r>(rules: &'r mut [Rule], ts_ns: u64, headers: &Headers) -> Option<&'r Label> {
+pub(crate) fn first<'r>(rules: &'r mut [Rule], ts_ns: u64, headers: &Headers) -> Option<&'r Label> {
     let fits = |rule: &&mut Rule| rule.conditions.iter().all(|c| c.holds(ts_ns, headers));
     let rule = rules.iter_mut().find(fits)?;
     rule.used = true;
@@ -194,7 +190,7 @@ mod tests {
         let columns = Columns::of("label,port");
         let error = read("label,port\nscan,http\n", &columns, 0).unwrap_err();
         assert_eq!(
-            format!("{error:#}"),
+            error.to_string(),
             "line 2, column 'port': 'http' is no port: invalid digit found in string"
         );
     }

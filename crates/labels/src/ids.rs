@@ -10,17 +10,16 @@
 mod events;
 
 use std::collections::{HashMap, HashSet};
-use std::io::{BufRead, Read};
+use std::io::{self, BufRead, Read};
 use std::net::IpAddr;
 
-use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use strata_archive::parts::community_id_seeded;
 use strata_wire::{AddressFamily, FlowKey, Headers};
 
-use super::Label;
-use super::flows::SLACK_NS;
-use crate::text;
+use crate::error::{LabelError, LineError, Problem};
+use crate::flows::SLACK_NS;
+use crate::label::Label;
 
 /// A longer line is not an event.
 const LINE_MAX: u64 = 1 << 20;
@@ -29,7 +28,7 @@ const ALARMS_MAX: usize = 1 << 21;
 /// More different labels are more than a model tells apart.
 const LABELS_MAX: usize = 10_000;
 /// How many invalid lines are named.
-const NAMED_MAX: usize = 3;
+const NAMED_MAX: u64 = 3;
 /// How long before and after an alarm its flow is taken to be, if nothing says when it was.
 const FLOW_NS: i128 = 300 * 1_000_000_000;
 /// The seed of Community IDs unless an IDS is set to another.
@@ -41,13 +40,13 @@ const SEVERITY_NONE: u64 = 1;
 
 /// What becomes of alarms.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Options {
+pub struct Options {
     /// What the class of a flow is.
-    pub(crate) class: AlarmClass,
+    pub class: AlarmClass,
     /// Less severe alarms (larger numbers) label no flow.
-    pub(crate) severity_max: Option<u64>,
+    pub severity_max: Option<u64>,
     /// How long before and after an alarm other packets of its hosts have no label.
-    pub(crate) quarantine_ns: i128,
+    pub quarantine_ns: i128,
 }
 
 impl Default for Options {
@@ -62,7 +61,7 @@ impl Default for Options {
 
 /// What the class of a flow with an alarm is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum AlarmClass {
+pub enum AlarmClass {
     /// `anomalous`, whatever the alarm says.
     #[default]
     Any,
@@ -74,7 +73,7 @@ pub(crate) enum AlarmClass {
 
 /// Which of the formats a file has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Format {
+pub(crate) enum Format {
     Eve,
     NoticeJson,
     NoticeTsv,
@@ -85,7 +84,7 @@ pub(super) enum Format {
 
 impl Format {
     /// The format of a file that starts like this; `None` if it is not an IDS's.
-    pub(super) fn of(head: &str) -> Option<Self> {
+    pub(crate) fn of(head: &str) -> Option<Self> {
         let first = head.lines().next()?;
         if first.starts_with('{') {
             // The line may be cut.
@@ -132,7 +131,7 @@ struct Alarm {
 
 /// What is read, before it is put in order.
 #[derive(Debug, Default)]
-pub(super) struct Reader {
+pub(crate) struct Reader {
     options: Options,
     offset_s: i64,
     alarms: Vec<Alarm>,
@@ -142,8 +141,8 @@ pub(super) struct Reader {
     /// Start and end of flows with alarms.
     spans: HashMap<Link, (i128, i128)>,
     lines: u64,
-    invalid: u64,
-    problems: Vec<String>,
+    problems: Vec<Problem>,
+    files: Vec<String>,
 }
 
 /// Times with an alarm, apart from each other and in order.
@@ -161,7 +160,7 @@ struct Span {
 
 /// The alarms of an IDS.
 #[derive(Debug, Default)]
-pub(super) struct Ids {
+pub(crate) struct Ids {
     labels: Vec<Label>,
     flows: HashMap<FlowKey, Spans>,
     by_id: HashMap<String, Spans>,
@@ -171,15 +170,12 @@ pub(super) struct Ids {
     hosts: HashMap<IpAddr, Spans>,
     /// Packets without a label since an alarm is near.
     quarantined: u64,
-    /// Alarms that name no flow, and those that are not severe enough.
-    without_flow: u64,
-    mild: u64,
-    problems: Vec<String>,
+    problems: Vec<Problem>,
 }
 
 /// What an IDS says about a packet.
 #[derive(Debug)]
-pub(super) enum Said<'l> {
+pub(crate) enum Said<'l> {
     Alarm(&'l Label),
     /// Nothing, but there is an alarm near it.
     Near,
@@ -187,7 +183,7 @@ pub(super) enum Said<'l> {
 }
 
 impl Reader {
-    pub(super) fn new(options: Options, offset_s: i64) -> Self {
+    pub(crate) fn new(options: Options, offset_s: i64) -> Self {
         Self {
             options,
             offset_s,
@@ -201,19 +197,24 @@ impl Reader {
     /// # Errors
     ///
     /// If it cannot be read, has more alarms than fit, or not one valid line.
-    pub(super) fn read(
+    pub(crate) fn read(
         &mut self,
         mut from: impl BufRead,
         format: Format,
         name: &str,
-    ) -> Result<()> {
+    ) -> Result<(), LabelError> {
+        let file = || name.to_owned();
+        let cannot = |source: io::Error| LabelError::Read {
+            file: file(),
+            source,
+        };
         let (mut line, mut number) = (Vec::new(), 0_u64);
         let mut fields: Vec<String> = Vec::new();
         let (mut valid, mut invalid) = (0_u64, 0_u64);
         loop {
             line.clear();
             let read = from.by_ref().take(LINE_MAX).read_until(b'\n', &mut line);
-            if read.with_context(|| format!("{name}: cannot read"))? == 0 {
+            if read.map_err(cannot)? == 0 {
                 break;
             }
             number += 1;
@@ -224,9 +225,8 @@ impl Reader {
             }
             let done = match is_whole {
                 false => {
-                    from.skip_until(b'\n')
-                        .with_context(|| format!("{name}: cannot read"))?;
-                    Err(anyhow::anyhow!("longer than 1 MiB"))
+                    from.skip_until(b'\n').map_err(cannot)?;
+                    Err(LineError::Long)
                 }
                 true if text.starts_with(b"#") => {
                     let text = String::from_utf8_lossy(text);
@@ -239,34 +239,40 @@ impl Reader {
             };
             match done {
                 Ok(()) => valid += 1,
-                Err(problem) => {
-                    let problem = text::chain(&problem);
+                Err(source) => {
                     invalid += 1;
-                    if invalid <= NAMED_MAX as u64 {
-                        self.problems
-                            .push(format!("{name}: line {number}: {problem}"));
+                    if invalid <= NAMED_MAX {
+                        self.problems.push(Problem::Line {
+                            file: file(),
+                            line: number,
+                            source,
+                        });
                     }
                 }
             }
             if self.alarms.len() > ALARMS_MAX {
-                bail!(
-                    "{name}: line {number}: more than {ALARMS_MAX} alarms: give part of the file"
-                );
+                return Err(LabelError::Alarms {
+                    file: file(),
+                    line: number,
+                    most: ALARMS_MAX,
+                });
             }
         }
-        if invalid > NAMED_MAX as u64 {
-            let more = text::count_of(invalid - NAMED_MAX as u64, "other invalid line");
-            self.problems.push(format!("{name}: and {more}"));
+        if invalid > NAMED_MAX {
+            self.problems.push(Problem::More {
+                file: file(),
+                lines: invalid - NAMED_MAX,
+            });
         }
         if valid == 0 && invalid > 0 {
-            bail!("{}: no line is valid", self.problems.join("; "));
+            return Err(LabelError::Invalid(std::mem::take(&mut self.problems)));
         }
         self.lines += valid;
-        self.invalid += invalid;
+        self.files.push(file());
         Ok(())
     }
 
-    fn line(&mut self, text: &[u8], format: Format, fields: &[String]) -> Result<()> {
+    fn line(&mut self, text: &[u8], format: Format, fields: &[String]) -> Result<(), LineError> {
         match format {
             Format::Eve => self.eve(text),
             Format::NoticeJson | Format::ConnJson => {
@@ -288,7 +294,10 @@ impl Reader {
                 let text = String::from_utf8_lossy(text);
                 let cells: Vec<&str> = text.split('\t').collect();
                 if cells.len() != fields.len() {
-                    bail!("{} fields, not {}", cells.len(), fields.len());
+                    return Err(LineError::Fields {
+                        found: cells.len(),
+                        named: fields.len(),
+                    });
                 }
                 let cell = |name: &str| {
                     let at = fields.iter().position(|field| field == name)?;
@@ -305,7 +314,7 @@ impl Reader {
     }
 
     /// The label of alarms of a category: the source is the category in any case.
-    fn label(&mut self, category: &str, severity: u64) -> Result<usize> {
+    fn label(&mut self, category: &str, severity: u64) -> Result<usize, LineError> {
         let category: String = category.trim().chars().take(128).collect();
         let class = match self.options.class {
             AlarmClass::Any => String::from("anomalous"),
@@ -321,7 +330,7 @@ impl Reader {
             return Ok(known);
         }
         if self.labels.len() >= LABELS_MAX {
-            bail!("more than {LABELS_MAX} different categories");
+            return Err(LineError::Categories(LABELS_MAX));
         }
         self.labels.push(Label {
             class,
@@ -336,7 +345,7 @@ impl Reader {
     /// # Errors
     ///
     /// If there are none.
-    pub(super) fn finish(self) -> Result<Ids> {
+    pub(crate) fn finish(self) -> Result<Ids, LabelError> {
         let seed = self.seed();
         let mut ids = Ids {
             seed,
@@ -345,12 +354,13 @@ impl Reader {
             ..Ids::default()
         };
         if self.alarms.is_empty() {
-            bail!(
-                "no alarm in {}: give the IDS's alerts (eve.json) or notices (notice.log) of \
-                 the time of the packets",
-                text::count_of(self.lines, "line")
-            );
+            return Err(LabelError::NoAlarm {
+                files: self.files,
+                lines: self.lines,
+            });
         }
+        // Alarms that name no flow, and those that are not severe enough.
+        let (mut without_flow, mut mild) = (0, 0);
         for alarm in self.alarms {
             let known = alarm.link.as_ref().and_then(|link| self.spans.get(link));
             let (from_ns, to_ns) = match known {
@@ -381,13 +391,13 @@ impl Reader {
             }
             let is_mild = |most| alarm.severity > most;
             if self.options.severity_max.is_some_and(is_mild) {
-                ids.mild += 1;
+                mild += 1;
             } else if let Some(key) = alarm.key {
                 ids.flows.entry(key).or_default().0.push(span);
             } else if let Some(id) = alarm.community_id {
                 ids.by_id.entry(id).or_default().0.push(span);
             } else {
-                ids.without_flow += 1;
+                without_flow += 1;
             }
         }
         let tables = ids.flows.values_mut().chain(ids.by_id.values_mut());
@@ -396,6 +406,12 @@ impl Reader {
         }
         if self.options.quarantine_ns == 0 {
             ids.hosts.clear();
+        }
+        if without_flow > 0 {
+            ids.problems.push(Problem::WithoutFlow(without_flow));
+        }
+        if mild > 0 {
+            ids.problems.push(Problem::Mild(mild));
         }
         Ok(ids)
     }
@@ -453,7 +469,7 @@ impl Spans {
 
 impl Ids {
     /// What is said about a packet.
-    pub(super) fn of(&mut self, ts_ns: u64, headers: &Headers) -> Said<'_> {
+    pub(crate) fn of(&mut self, ts_ns: u64, headers: &Headers) -> Said<'_> {
         let Some(mut key) = headers.key else {
             return Said::Nothing;
         };
@@ -500,7 +516,7 @@ impl Ids {
     }
 
     /// The number of flows with an alarm, and of those that match no packet.
-    pub(super) fn unmatched(&self) -> (u64, u64) {
+    pub(crate) fn unmatched(&self) -> (u64, u64) {
         let all = self.flows.values().chain(self.by_id.values());
         all.flat_map(|spans| &spans.0)
             .fold((0, 0), |(all, unmatched), span| {
@@ -509,28 +525,13 @@ impl Ids {
     }
 
     /// Packets without a label since an alarm is near.
-    pub(super) fn quarantined(&self) -> u64 {
+    pub(crate) fn quarantined(&self) -> u64 {
         self.quarantined
     }
 
-    /// What a user is told: invalid lines, and alarms that label nothing.
-    pub(super) fn problems(&self) -> Vec<String> {
-        let mut said = self.problems.clone();
-        for (count, why) in [
-            (
-                self.without_flow,
-                "without a flow: only hosts near them are left out",
-            ),
-            (
-                self.mild,
-                "less severe than asked: flows near them are left out",
-            ),
-        ] {
-            if count > 0 {
-                said.push(format!("{} {why}", text::count_of(count, "alarm")));
-            }
-        }
-        said
+    /// Invalid lines, and alarms that label nothing.
+    pub(crate) fn problems(&self) -> &[Problem] {
+        &self.problems
     }
 }
 

@@ -1,16 +1,17 @@
 //! Events of Suricata and lines of Zeek's logs: what each says of an alarm, or of its flow.
 
-use std::net::IpAddr;
+use std::net::{AddrParseError, IpAddr};
+use std::num::{ParseFloatError, ParseIntError};
 
-use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use strata_archive::parts::is_community_id;
 use strata_pipeline::eve_alert;
 use strata_wire::FlowKey;
 
-use super::super::flows::key;
-use super::super::rules::protocol;
-use super::super::{duration_ns, time_ns};
+use crate::cells::{duration_ns, protocol, time_ns};
+use crate::error::{LineError, ValueError};
+use crate::flows::key;
+
 use super::{Alarm, Format, Link, Reader, SEVERITY_NONE};
 
 #[derive(Deserialize)]
@@ -38,18 +39,16 @@ struct EveFlow {
 }
 
 /// The Community ID of an alarm. Where its flow is known otherwise, nobody needs it.
-fn community_id(id: Option<String>, flow: Option<FlowKey>) -> Result<Option<String>> {
+fn community_id(id: Option<String>, flow: Option<FlowKey>) -> Result<Option<String>, LineError> {
     match id {
-        Some(id) if flow.is_none() && !is_community_id(&id) => {
-            bail!("'{id}' in 'community_id' is not a Community ID of version 1")
-        }
+        Some(id) if flow.is_none() && !is_community_id(&id) => Err(LineError::CommunityId(id)),
         id => Ok(id),
     }
 }
 
 impl Reader {
     /// An event of Suricata.
-    pub(super) fn eve(&mut self, text: &[u8]) -> Result<()> {
+    pub(super) fn eve(&mut self, text: &[u8]) -> Result<(), LineError> {
         let event: EveEvent = serde_json::from_slice(text)?;
         let link = event.flow_id.map(Link::Flow);
         let time = |text: &Option<String>| {
@@ -70,11 +69,11 @@ impl Reader {
                 return Ok(());
             }
             Some(_) => return Ok(()),
-            None => bail!("no event_type: not an event of Suricata"),
+            None => return Err(LineError::NoEvent),
         }
         let ts_ns = time(&event.timestamp);
-        let ts_ns = ts_ns.context("an alert without a valid timestamp")?;
-        let said = event.alert.context("an alert without an object 'alert'")?;
+        let ts_ns = ts_ns.ok_or(LineError::NoTimestamp)?;
+        let said = event.alert.ok_or(LineError::NoAlert)?;
         let category = said.category.filter(|text| !text.trim().is_empty());
         let severity = said.severity.unwrap_or(SEVERITY_NONE);
         let label = self.label(category.as_deref().unwrap_or("alert"), severity)?;
@@ -97,38 +96,41 @@ impl Reader {
         &mut self,
         format: Format,
         cell: impl Fn(&str) -> Option<&'c str>,
-    ) -> Result<()> {
+    ) -> Result<(), LineError> {
+        let wrong = |text: &str, name: &str, source: Option<ValueError>| {
+            LineError::cell(text, format!("'{name}'"), source)
+        };
         let cell = |name: &str| cell(name).filter(|text| !matches!(*text, "-" | "(empty)" | ""));
-        let ts = cell("ts").context("no 'ts'")?;
-        let (ts_ns, _) = time_ns(ts, self.offset_s).with_context(|| format!("'{ts}' in 'ts'"))?;
+        let ts = cell("ts").ok_or(LineError::Missing("ts"))?;
+        let (ts_ns, _) = time_ns(ts, self.offset_s).ok_or_else(|| wrong(ts, "ts", None))?;
         let link = cell("uid").map(|uid| Link::Uid(uid.to_owned()));
         if matches!(format, Format::ConnJson | Format::ConnTsv) {
             let seconds: f64 = match cell("duration") {
-                Some(text) => text
-                    .parse()
-                    .with_context(|| format!("'{text}' in 'duration'"))?,
+                Some(text) => text.parse().map_err(|error: ParseFloatError| {
+                    wrong(text, "duration", Some(error.into()))
+                })?,
                 // A flow of one packet has none.
                 None => 0.0,
             };
-            let link = link.context("no 'uid'")?;
+            let link = link.ok_or(LineError::Missing("uid"))?;
             if self.links.contains(&link) {
                 self.spans
                     .insert(link, (ts_ns, ts_ns + duration_ns(seconds)));
             }
             return Ok(());
         }
-        let note = cell("note").context("no 'note'")?;
-        let address = |name: &str| -> Result<Option<IpAddr>> {
+        let note = cell("note").ok_or(LineError::Missing("note"))?;
+        let address = |name: &str| -> Result<Option<IpAddr>, LineError> {
             let parse = |text: &str| {
-                text.parse()
-                    .with_context(|| format!("'{text}' in '{name}'"))
+                let address = text.parse();
+                address.map_err(|error: AddrParseError| wrong(text, name, Some(error.into())))
             };
             cell(name).map(parse).transpose()
         };
-        let port = |name: &str| -> Result<Option<u16>> {
+        let port = |name: &str| -> Result<Option<u16>, LineError> {
             let parse = |text: &str| {
-                text.parse()
-                    .with_context(|| format!("'{text}' in '{name}'"))
+                let port = text.parse();
+                port.map_err(|error: ParseIntError| wrong(text, name, Some(error.into())))
             };
             cell(name).map(parse).transpose()
         };

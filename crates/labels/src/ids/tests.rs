@@ -1,6 +1,7 @@
-use super::super::flows::key;
-use super::*;
 use std::io::Cursor;
+
+use super::*;
+use crate::flows::key;
 
 fn headers(source: (&str, u16), destination: (&str, u16), number: u8) -> Headers {
     let end = |(address, port): (&str, u16)| (address.parse().unwrap(), port);
@@ -10,7 +11,7 @@ fn headers(source: (&str, u16), destination: (&str, u16), number: u8) -> Headers
     }
 }
 
-fn read(files: &[(&str, Format)], options: Options) -> Result<Ids> {
+fn read(files: &[(&str, Format)], options: Options) -> Result<Ids, LabelError> {
     let mut reader = Reader::new(options, 0);
     for (text, format) in files {
         assert_eq!(Format::of(text), Some(*format), "{text}");
@@ -139,7 +140,11 @@ fn notices_of_zeek_take_their_times_from_connections() {
     assert_eq!(said(&mut ids, 890, &flow), "near");
     let scanner = headers(("10.0.0.9", 1), ("10.0.0.7", 2), 6);
     assert_eq!(said(&mut ids, 1_000, &scanner), "near");
-    assert!(ids.problems()[0].starts_with("1 alarm without a flow"));
+    assert!(
+        ids.problems()[0]
+            .to_string()
+            .starts_with("1 alarm without a flow")
+    );
 
     let notice = r#"{"ts":1000.5,"uid":"C1","id.orig_h":"10.0.0.1","id.orig_p":4000,"id.resp_h":"10.0.0.2","id.resp_p":22,"proto":"tcp","note":"SSH::Password_Guessing"}"#;
     let conn = r#"{"ts":"1970-01-01T00:15:00.000000Z","uid":"C1","id.orig_h":"10.0.0.1","id.orig_p":4000,"id.resp_h":"10.0.0.2","id.resp_p":22,"proto":"tcp","duration":500.0}"#;
@@ -157,11 +162,11 @@ fn invalid_lines_are_named_and_counted_and_do_not_fill_the_memory() {
         "{ALERT}\n{{\"event_type\":\"alert\"}}\n{{\"event_type\":\"alert\",\"tls\":{deep}\n{long}\nnoise\n{{\"event_type\":\"dns\"}}\n"
     );
     let ids = read(&[(&text, Format::Eve)], Options::default()).unwrap();
-    let problems = ids.problems();
+    let problems: Vec<String> = ids.problems().iter().map(ToString::to_string).collect();
     assert_eq!(problems.len(), 4, "{problems:?}");
     assert!(problems[0].starts_with("x.log: line 3: an alert without a valid timestamp"));
     assert!(
-        problems[1].starts_with("x.log: line 4: ends within"),
+        problems[1].starts_with("x.log: line 4: EOF while parsing"),
         "{problems:?}"
     );
     assert_eq!(problems[2], "x.log: line 5: longer than 1 MiB");
@@ -177,18 +182,23 @@ fn invalid_lines_are_named_and_counted_and_do_not_fill_the_memory() {
     .unwrap();
     let expected = "x.log: line 3: '1:LQU9qZlK' in 'community_id' is not a Community ID";
     assert!(
-        ids.problems()[0].starts_with(expected),
+        ids.problems()[0].to_string().starts_with(expected),
         "{:?}",
         ids.problems()
     );
 
     let none = read(&[("{\"event_type\":1}\n", Format::Eve)], Options::default());
-    assert!(format!("{:#}", none.unwrap_err()).contains("no line is valid"));
+    assert!(none.unwrap_err().to_string().contains("no line is valid"));
     let quiet = read(
         &[("{\"event_type\":\"dns\"}\n", Format::Eve)],
         Options::default(),
     );
-    assert!(format!("{:#}", quiet.unwrap_err()).contains("no alarm in 1 line:"));
+    assert!(
+        quiet
+            .unwrap_err()
+            .to_string()
+            .contains("no alarm in 1 line:")
+    );
 }
 
 #[test]

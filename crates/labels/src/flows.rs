@@ -2,21 +2,23 @@
 //! time.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::num::ParseFloatError;
 
-use anyhow::{Context, Result};
+use csv::StringRecord;
 use serde_json::Value;
 use strata_wire::{AddressFamily, Endpoint, FlowKey, Headers};
 
-use super::rules::protocol;
-use super::{Columns, Label, duration_ns, rows, time_ns};
+use crate::cells::{Columns, duration_ns, protocol, rows, time_ns};
+use crate::error::{ContentError, LineError, ValueError};
+use crate::label::Label;
 
 /// How much longer than stated a flow may last, in ns: clock skew and rounding.
 pub(crate) const SLACK_NS: i128 = 1_000_000_000;
 
 /// Flows by their direction-independent key.
 #[derive(Debug, Default)]
-pub(super) struct FlowLabels {
+pub(crate) struct FlowLabels {
     flows: HashMap<FlowKey, Vec<Flow>>,
 }
 
@@ -28,59 +30,87 @@ struct Flow {
     used: bool,
 }
 
+/// Places of the columns of CICFlowMeter.
+struct CicColumns<'c> {
+    all: &'c Columns,
+    /// Address and port.
+    source: (usize, usize),
+    destination: (usize, usize),
+    protocol: usize,
+    start: usize,
+    duration: usize,
+    label: usize,
+}
+
+impl<'c> CicColumns<'c> {
+    /// With old or new names.
+    fn of(all: &'c Columns) -> Result<Self, ContentError> {
+        Ok(Self {
+            all,
+            source: (
+                all.need(&["source ip", "src ip"])?,
+                all.need(&["source port", "src port"])?,
+            ),
+            destination: (
+                all.need(&["destination ip", "dst ip"])?,
+                all.need(&["destination port", "dst port"])?,
+            ),
+            protocol: all.need(&["protocol"])?,
+            start: all.need(&["timestamp"])?,
+            duration: all.need(&["flow duration"])?,
+            label: all.need(&["label"])?,
+        })
+    }
+
+    /// A row: the key of a flow, its start and its end.
+    fn flow(&self, row: &StringRecord, offset_s: i64) -> Result<(FlowKey, i128, i128), LineError> {
+        let cell = |column: usize| row.get(column).unwrap_or("");
+        let wrong = |column: usize, source: Option<ValueError>| {
+            let name = &self.all.names()[column];
+            LineError::cell(cell(column), format!("column '{name}'"), source)
+        };
+        let end = |(address, port): (usize, usize)| -> Result<(IpAddr, u16), LineError> {
+            let ip = cell(address).parse::<IpAddr>();
+            let ip = ip.map_err(|error| wrong(address, Some(error.into())))?;
+            let number = cell(port).parse::<u16>();
+            let number = number.map_err(|error| wrong(port, Some(error.into())))?;
+            Ok((ip, number))
+        };
+        let start = time_ns(cell(self.start), offset_s);
+        let (from_ns, step) = start.ok_or_else(|| wrong(self.start, None))?;
+        let micros = cell(self.duration).parse::<f64>();
+        let micros = micros.map_err(|error| wrong(self.duration, Some(error.into())))?;
+        let to_ns = from_ns + duration_ns(micros / 1e6) + step;
+        let ends = (end(self.source)?, end(self.destination)?);
+        let number = protocol(cell(self.protocol));
+        let number = number.map_err(|error| wrong(self.protocol, Some(error)))?;
+        Ok((key(ends.0, ends.1, number), from_ns, to_ns))
+    }
+}
+
 impl FlowLabels {
     /// CICFlowMeter's CSV, with old or new column names.
-    pub(super) fn cic(text: &str, columns: &Columns, offset_s: i64) -> Result<Self> {
-        let ends = [
-            (
-                columns.need(&["source ip", "src ip"])?,
-                columns.need(&["source port", "src port"])?,
-            ),
-            (
-                columns.need(&["destination ip", "dst ip"])?,
-                columns.need(&["destination port", "dst port"])?,
-            ),
-        ];
-        let proto = columns.need(&["protocol"])?;
-        let start = columns.need(&["timestamp"])?;
-        let duration = columns.need(&["flow duration"])?;
-        let label = columns.need(&["label"])?;
+    pub(crate) fn cic(text: &str, columns: &Columns, offset_s: i64) -> Result<Self, ContentError> {
+        let columns = CicColumns::of(columns)?;
         let mut labels = Self::default();
         for row in rows(text) {
             let (line, row) = row?;
-            let cell = |column: usize| row.get(column).unwrap_or("");
-            let wrong = |column: usize| {
-                format!(
-                    "line {line}: '{}' in column '{}'",
-                    cell(column),
-                    columns.0[column]
-                )
-            };
             if row.iter().all(str::is_empty) {
                 continue;
             }
-            let end = |(address, port): (usize, usize)| -> Result<_> {
-                let ip: IpAddr = cell(address).parse().with_context(|| wrong(address))?;
-                Ok((ip, cell(port).parse::<u16>().with_context(|| wrong(port))?))
-            };
-            let (from_ns, step) = time_ns(cell(start), offset_s).with_context(|| wrong(start))?;
-            let micros: f64 = cell(duration).parse().with_context(|| wrong(duration))?;
-            let to_ns = from_ns + duration_ns(micros / 1e6) + step;
-            let key = key(
-                end(ends[0])?,
-                end(ends[1])?,
-                protocol(cell(proto)).with_context(|| wrong(proto))?,
-            );
-            labels.add(key, from_ns, to_ns, Label::new(cell(label)));
+            let flow = columns.flow(&row, offset_s);
+            let (key, from_ns, to_ns) = flow.map_err(|error| error.at(line))?;
+            let label = Label::new(row.get(columns.label).unwrap_or(""));
+            labels.add(key, from_ns, to_ns, label);
         }
         Ok(labels)
     }
 
     /// Zeek's conn.log as tab-separated values, with a column `label`.
-    pub(super) fn zeek_tsv(text: &str) -> Result<Self> {
+    pub(crate) fn zeek_tsv(text: &str) -> Result<Self, ContentError> {
         let mut names: Vec<&str> = Vec::new();
         let mut labels = Self::default();
-        for (line, text) in text.lines().enumerate() {
+        for (line, text) in (1..).zip(text.lines()) {
             if let Some(fields) = text.strip_prefix("#fields") {
                 // Labelled logs separate their extra columns with spaces.
                 names = fields.split_whitespace().collect();
@@ -99,30 +129,31 @@ impl FlowLabels {
                     .and_then(|column| cells.get(column).copied())
                     .unwrap_or("-")
             };
-            labels
-                .add_zeek(cell)
-                .with_context(|| format!("line {}", line + 1))?;
+            labels.add_zeek(cell).map_err(|error| error.at(line))?;
         }
         Ok(labels)
     }
 
     /// Zeek's conn.log as a JSON object per line, with a member `label`.
-    pub(super) fn zeek_json(text: &str) -> Result<Self> {
+    pub(crate) fn zeek_json(text: &str) -> Result<Self, ContentError> {
         let mut labels = Self::default();
-        for (line, text) in text.lines().enumerate() {
+        for (line, text) in (1..).zip(text.lines()) {
             if text.trim().is_empty() {
                 continue;
             }
-            let named = || format!("line {}", line + 1);
-            let object: Value = serde_json::from_str(text).with_context(named)?;
-            let texts = texts_of(&object);
-            let cell = |name: &str| texts.get(name).map_or("-", String::as_str);
-            labels.add_zeek(cell).with_context(named)?;
+            let added = labels.add_json(text);
+            added.map_err(|error| error.at(line))?;
         }
         Ok(labels)
     }
 
-    fn add_zeek<'c>(&mut self, cell: impl Fn(&str) -> &'c str) -> Result<()> {
+    fn add_json(&mut self, text: &str) -> Result<(), LineError> {
+        let object: Value = serde_json::from_str(text)?;
+        let texts = texts_of(&object);
+        self.add_zeek(|name: &str| texts.get(name).map_or("-", String::as_str))
+    }
+
+    fn add_zeek<'c>(&mut self, cell: impl Fn(&str) -> &'c str) -> Result<(), LineError> {
         let (key, from_ns, to_ns) = zeek_flow(&cell)?;
         let label = match (cell("label"), cell("detailed-label")) {
             ("-" | "(empty)", _) => return Ok(()),
@@ -145,7 +176,7 @@ impl FlowLabels {
 
     /// The label of the flow that a packet belongs to: of those with its 5-tuple,
     /// the one whose time is nearest, if it is within the slack.
-    pub(super) fn of(&mut self, ts_ns: u64, headers: &Headers) -> Option<&Label> {
+    pub(crate) fn of(&mut self, ts_ns: u64, headers: &Headers) -> Option<&Label> {
         let key = labelled_key(headers)?;
         let now = i128::from(ts_ns);
         let distance = |flow: &Flow| (flow.from_ns - now).max(now - flow.to_ns).max(0);
@@ -159,7 +190,7 @@ impl FlowLabels {
     }
 
     /// The number of flows, and of those that match no packet.
-    pub(super) fn unmatched(&self) -> (u64, u64) {
+    pub(crate) fn unmatched(&self) -> (u64, u64) {
         let all = self.flows.values().flatten();
         all.fold((0, 0), |(all, unmatched), flow| {
             (all + 1, unmatched + u64::from(!flow.used))
@@ -180,24 +211,34 @@ pub(crate) fn texts_of(object: &Value) -> HashMap<&str, String> {
 }
 
 /// The key of a connection in Zeek's conn.log, its start and its end.
-pub(crate) fn zeek_flow<'c>(cell: &impl Fn(&str) -> &'c str) -> Result<(FlowKey, i128, i128)> {
-    let wrong = |name: &str| format!("'{}' in field '{name}'", cell(name));
-    let end = |address: &str, port: &str| -> Result<_> {
-        let ip: IpAddr = cell(address).parse().with_context(|| wrong(address))?;
-        Ok((ip, cell(port).parse::<u16>().with_context(|| wrong(port))?))
+pub(crate) fn zeek_flow<'c>(
+    cell: &impl Fn(&str) -> &'c str,
+) -> Result<(FlowKey, i128, i128), LineError> {
+    let wrong = |name: &str, source: Option<ValueError>| {
+        LineError::cell(cell(name), format!("field '{name}'"), source)
+    };
+    let end = |address: &str, port: &str| -> Result<(IpAddr, u16), LineError> {
+        let ip = cell(address).parse::<IpAddr>();
+        let ip = ip.map_err(|error| wrong(address, Some(error.into())))?;
+        let number = cell(port).parse::<u16>();
+        let number = number.map_err(|error| wrong(port, Some(error.into())))?;
+        Ok((ip, number))
     };
     let ends = (
         end("id.orig_h", "id.orig_p")?,
         end("id.resp_h", "id.resp_p")?,
     );
-    let (from_ns, step) = time_ns(cell("ts"), 0).with_context(|| wrong("ts"))?;
+    let (from_ns, step) = time_ns(cell("ts"), 0).ok_or_else(|| wrong("ts", None))?;
     // A flow of one packet has no duration.
     let seconds: f64 = match cell("duration") {
         "" | "-" => 0.0,
-        text => text.parse().with_context(|| wrong("duration"))?,
+        text => {
+            let seconds = text.parse();
+            seconds.map_err(|error: ParseFloatError| wrong("duration", Some(error.into())))?
+        }
     };
     let to_ns = from_ns + duration_ns(seconds) + step;
-    let proto = protocol(cell("proto")).with_context(|| wrong("proto"))?;
+    let proto = protocol(cell("proto")).map_err(|error| wrong("proto", Some(error)))?;
     Ok((key(ends.0, ends.1, proto), from_ns, to_ns))
 }
 
@@ -212,7 +253,7 @@ pub(crate) fn labelled_key(headers: &Headers) -> Option<FlowKey> {
 }
 
 /// The key of a flow as the data path has it, where ICMP has no ports.
-pub(super) fn key(source: (IpAddr, u16), destination: (IpAddr, u16), protocol: u8) -> FlowKey {
+pub(crate) fn key(source: (IpAddr, u16), destination: (IpAddr, u16), protocol: u8) -> FlowKey {
     let family = match source.0 {
         IpAddr::V4(_) => AddressFamily::Ipv4,
         IpAddr::V6(_) => AddressFamily::Ipv6,
@@ -226,6 +267,17 @@ pub(super) fn key(source: (IpAddr, u16), destination: (IpAddr, u16), protocol: u
         port: if has_ports { port } else { 0 },
     };
     FlowKey::new(family, protocol, end(source), end(destination)).0
+}
+
+/// An address of a flow's key.
+pub(crate) fn address(family: AddressFamily, end: Endpoint) -> IpAddr {
+    match family {
+        AddressFamily::Ipv4 => {
+            let [.., a, b, c, d] = end.address.to_be_bytes();
+            Ipv4Addr::new(a, b, c, d).into()
+        }
+        AddressFamily::Ipv6 | AddressFamily::Mac => Ipv6Addr::from_bits(end.address).into(),
+    }
 }
 
 #[cfg(test)]
@@ -303,13 +355,17 @@ mod tests {
     #[test]
     fn empty_lines_between_connections_say_nothing() {
         let error = FlowLabels::zeek_json("\n\n{\"ts\":1}\n\n").unwrap_err();
-        assert!(format!("{error:#}").starts_with("line 3: "));
+        assert!(error.to_string().starts_with("line 3: "));
         assert!(FlowLabels::zeek_json("\n \n").is_ok());
     }
 
     #[test]
     fn a_wrong_line_is_named() {
         let error = FlowLabels::zeek_json("{\"ts\":1}").unwrap_err();
-        assert!(format!("{error:#}").starts_with("line 1: '-' in field 'id.orig_h'"));
+        assert!(
+            error
+                .to_string()
+                .starts_with("line 1: '-' in field 'id.orig_h'")
+        );
     }
 }

@@ -1,0 +1,319 @@
+//! What is wrong with a label file: which one, where, and what.
+
+use std::io;
+use std::net::AddrParseError;
+use std::num::{ParseFloatError, ParseIntError};
+
+use strata_wire::count_of;
+
+use crate::label::Label;
+
+/// What is wrong with a value.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ValueError {
+    /// Not an address.
+    #[error(transparent)]
+    Address(#[from] AddrParseError),
+    /// Not a whole number in its range.
+    #[error(transparent)]
+    Whole(#[from] ParseIntError),
+    /// Not a number.
+    #[error(transparent)]
+    Number(#[from] ParseFloatError),
+    /// Neither an address nor a network.
+    #[error("'{text}' is no address or network: {source}")]
+    Network {
+        /// As written.
+        text: String,
+        /// What is wrong with it as a network.
+        source: ipnet::AddrParseError,
+    },
+    /// Not a port.
+    #[error("'{text}' is no port: {source}")]
+    Port {
+        /// As written.
+        text: String,
+        /// What is wrong with it.
+        source: ParseIntError,
+    },
+    /// Neither the name nor the number of a protocol.
+    #[error("'{text}' is no IP protocol: {source}")]
+    Protocol {
+        /// As written.
+        text: String,
+        /// What is wrong with it as a number.
+        source: ParseIntError,
+    },
+    /// Not a time in a known form.
+    #[error("'{0}' is no time")]
+    Time(String),
+    /// A column of conditions that is not known.
+    #[error(
+        "is none of label, source, address, source_address, destination_address, port, \
+         source_port, destination_port, protocol, from, to"
+    )]
+    Column,
+}
+
+/// What is wrong with a line.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LineError {
+    /// A value that cannot be read; why, if there is more to say than that.
+    #[error("'{text}' in {place}{}", because(source.as_ref()))]
+    Cell {
+        /// As written.
+        text: String,
+        /// Its column or field.
+        place: String,
+        /// What is wrong with it.
+        source: Option<ValueError>,
+    },
+    /// Not JSON, or not as it has to be.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    /// A number of a packet that is none.
+    #[error("frame '{text}' is not a number: {source}")]
+    Frame {
+        /// As written.
+        text: String,
+        /// What is wrong with it.
+        source: ParseIntError,
+    },
+    /// The number of a packet is 0.
+    #[error("frame 0: frames are numbered from 1")]
+    FrameZero,
+    /// Another line says something else of the same packet.
+    #[error(
+        "frame {frame} is '{}' ({}) here, but '{}' ({}) on a line before",
+        here.class, here.source, before.class, before.source
+    )]
+    FrameTwice {
+        /// The packet's number.
+        frame: u64,
+        /// What this line says.
+        here: Label,
+        /// What the other one says.
+        before: Label,
+    },
+    /// A line of Zeek's with another number of fields than its head names.
+    #[error("{found} fields, not {named}")]
+    Fields {
+        /// How many the line has.
+        found: usize,
+        /// How many the head names.
+        named: usize,
+    },
+    /// A line that is too long for an event.
+    #[error("longer than 1 MiB")]
+    Long,
+    /// A field that an event needs is missing, or empty.
+    #[error("no '{0}'")]
+    Missing(&'static str),
+    /// An object of JSON that has no type of event.
+    #[error("no event_type: not an event of Suricata")]
+    NoEvent,
+    /// An alert without a time, or with one that cannot be read.
+    #[error("an alert without a valid timestamp")]
+    NoTimestamp,
+    /// An alert that does not say of what.
+    #[error("an alert without an object 'alert'")]
+    NoAlert,
+    /// A Community ID of another form.
+    #[error("'{0}' in 'community_id' is not a Community ID of version 1")]
+    CommunityId(String),
+    /// More different labels than a model tells apart.
+    #[error("more than {0} different categories")]
+    Categories(usize),
+    /// A connection without a label, where each needs one.
+    #[error("no member 'label'")]
+    NoLabel,
+    /// JSON, but not an object.
+    #[error("not an object")]
+    NoObject,
+}
+
+impl LineError {
+    /// That what is written in a place cannot be read.
+    pub(crate) fn cell(text: &str, place: impl Into<String>, source: Option<ValueError>) -> Self {
+        Self::Cell {
+            text: text.to_owned(),
+            place: place.into(),
+            source,
+        }
+    }
+
+    /// At this line, from 1.
+    pub(crate) fn at(self, line: u64) -> ContentError {
+        ContentError::Line { line, source: self }
+    }
+}
+
+fn because(source: Option<&ValueError>) -> String {
+    source.map_or_else(String::new, |source| format!(": {source}"))
+}
+
+/// What is wrong with the text of a label file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ContentError {
+    /// It is no label file.
+    #[error("not a label file: no column 'label' in the first line '{0}'")]
+    NoLabels(String),
+    /// A column that it needs is missing.
+    #[error("line 1: no column '{0}'")]
+    NoColumn(&'static str),
+    /// It is no CSV.
+    #[error(transparent)]
+    Csv(#[from] csv::Error),
+    /// A line is wrong.
+    #[error("line {line}: {source}")]
+    Line {
+        /// Its number, from 1.
+        line: u64,
+        /// What is wrong with it.
+        source: LineError,
+    },
+    /// A condition cannot be read.
+    #[error("line {line}, column '{column}': {source}")]
+    Condition {
+        /// The line's number, from 1.
+        line: u64,
+        /// Its column.
+        column: String,
+        /// What is wrong with it.
+        source: ValueError,
+    },
+}
+
+/// Why label files cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LabelError {
+    /// A file cannot be read.
+    #[error("{file}: cannot read: {source}")]
+    Read {
+        /// The file.
+        file: String,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+    /// Several files, of which one is not of an IDS.
+    #[error(
+        "{file}: several label files have to be those of an IDS: Suricata's eve.json, \
+         Zeek's notice.log and conn.log without labels"
+    )]
+    Several {
+        /// That file.
+        file: String,
+    },
+    /// A file that does not fit into memory.
+    #[error("{file}: larger than 1 GiB: give the labels of part of the packets")]
+    Large {
+        /// The file.
+        file: String,
+    },
+    /// What is in a file.
+    #[error("{file}: {source}")]
+    Content {
+        /// The file.
+        file: String,
+        /// What is wrong with it.
+        source: ContentError,
+    },
+    /// More alarms than fit into memory.
+    #[error("{file}: line {line}: more than {most} alarms: give part of the file")]
+    Alarms {
+        /// The file.
+        file: String,
+        /// The line of the first one that is too many, from 1.
+        line: u64,
+        /// How many alarms fit.
+        most: usize,
+    },
+    /// No line of an IDS's file can be read: all problems so far.
+    #[error("{}: no line is valid", joined(.0))]
+    Invalid(Vec<Problem>),
+    /// Files of an IDS without an alarm.
+    #[error(
+        "{}: no alarm in {}: give the IDS's alerts (eve.json) or notices (notice.log) of \
+         the time of the packets",
+        files.join(", "), count_of(*lines, "line")
+    )]
+    NoAlarm {
+        /// The files.
+        files: Vec<String>,
+        /// Their valid lines.
+        lines: u64,
+    },
+}
+
+fn joined(problems: &[Problem]) -> String {
+    let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    problems.join("; ")
+}
+
+/// What is odd about label files that are used all the same.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Problem {
+    /// A line that was skipped.
+    #[error("{file}: line {line}: {source}")]
+    Line {
+        /// The file.
+        file: String,
+        /// The line's number, from 1.
+        line: u64,
+        /// What is wrong with it.
+        source: LineError,
+    },
+    /// Further lines that were skipped.
+    #[error("{file}: and {}", count_of(*lines, "other invalid line"))]
+    More {
+        /// The file.
+        file: String,
+        /// How many there are.
+        lines: u64,
+    },
+    /// Alarms that name no flow.
+    #[error("{} without a flow: only hosts near them are left out", count_of(*.0, "alarm"))]
+    WithoutFlow(u64),
+    /// Alarms that are not severe enough.
+    #[error("{} less severe than asked: flows near them are left out", count_of(*.0, "alarm"))]
+    Mild(u64),
+}
+
+/// Why labels do not belong to a capture.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UsageError {
+    /// Labels name packets beyond its end.
+    #[error(
+        "line {line}: frame {frame}, but the capture has {packets} packets; {beyond} of its {labels} \
+         labels are of frames that are not there: it belongs to another capture"
+    )]
+    Beyond {
+        /// The line of the highest number, from 1.
+        line: u64,
+        /// That number.
+        frame: u64,
+        /// Packets of the capture.
+        packets: u64,
+        /// Labels of packets that are not there.
+        beyond: usize,
+        /// All labels.
+        labels: usize,
+    },
+    /// No rule or flow matches a packet.
+    #[error(
+        "none of its {entries} rules or flows matches one of the {packets} packets: it belongs to \
+         another capture, or its clock differs (--labels-utc-offset)"
+    )]
+    NoneMatches {
+        /// Rules or flows.
+        entries: u64,
+        /// Packets of the capture.
+        packets: u64,
+    },
+}

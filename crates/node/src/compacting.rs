@@ -1,0 +1,277 @@
+//! The role that compacts a log while it is recorded: turn after turn, whatever fails meanwhile. Each turn also deletes
+//! what has expired, and moves what is old.
+
+mod said;
+
+use std::io;
+use std::num::TryFromIntError;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, SystemTimeError, UNIX_EPOCH};
+
+use strata_archive::{
+    ArchiveError, Compacted, Moved, Place, PruneOptions, Pruned, Retention, compact_until,
+    prune_as, relocate_until,
+};
+use strata_role::{Notice, Tell, chain};
+use strata_store::{Disk, Log, RemovedBy};
+
+use said::Said;
+
+/// How often it is looked whether it is to stop.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// What to do besides compacting.
+#[derive(Clone, Debug)]
+pub struct CompactPlan {
+    /// What expires; nothing, if `None`.
+    pub retention: Option<Retention>,
+    /// Whether age may delete most of a log whose newest packet is old.
+    pub may_take_most: bool,
+    /// Where parts go, and how old their packets are then, in ns.
+    pub moving: Option<(Place, u64)>,
+}
+
+/// Compaction of a log while it is recorded.
+#[derive(Clone, Debug)]
+pub struct CompactSpec {
+    /// What else is done in each turn.
+    pub plan: CompactPlan,
+    /// Between two turns.
+    pub pause: Duration,
+}
+
+/// What was done. It is reported on the thread that does it.
+#[derive(Clone, Copy, Debug)]
+pub enum CompactStep<'a> {
+    /// Block files became parts, in this time.
+    Compacted(&'a Compacted, Duration),
+    /// A block file is left as it is; said once.
+    Damaged(&'a str),
+    /// What has expired is gone.
+    Pruned(&'a Pruned),
+    /// Parts are elsewhere.
+    Moved(&'a Moved),
+}
+
+/// Takes what was done; an error is one of that work.
+pub type TakeStep<'a> = dyn FnMut(CompactStep<'_>) -> io::Result<()> + 'a;
+
+/// Why a part of a turn failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CompactError {
+    /// The log cannot be read or changed.
+    #[error(transparent)]
+    Log(#[from] ArchiveError),
+    /// What was done cannot be reported.
+    #[error("{0}")]
+    Report(#[from] io::Error),
+    /// The clock is before 1970.
+    #[error(transparent)]
+    Early(#[from] SystemTimeError),
+    /// The clock is after 2554.
+    #[error(transparent)]
+    Late(#[from] TryFromIntError),
+    /// So many parts are damaged, and not moved.
+    #[error("{0} damaged parts were left where they are")]
+    Damaged(usize),
+}
+
+/// Why a log is not open.
+#[derive(Clone, Debug)]
+pub enum NotOpen<E> {
+    /// It may be later: it is not there yet, or somebody else changes it.
+    Yet(String),
+    /// It cannot be opened.
+    Ever(E),
+}
+
+fn now_ns() -> Result<u64, CompactError> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    Ok(u64::try_from(since.as_nanos())?)
+}
+
+/// Compacts what is complete, until told to stop.
+///
+/// # Errors
+///
+/// If the log cannot be read or changed, or `take` fails.
+pub fn compact_log(
+    disk: &Arc<dyn Disk>,
+    stop: &AtomicBool,
+    tell: &Tell,
+    take: &mut TakeStep<'_>,
+) -> Result<Compacted, CompactError> {
+    let started = Instant::now();
+    // So that flows are those that the recording saw. Whatever else is wrong, compaction says.
+    if let Ok(log) = Log::on(Arc::clone(disk))
+        && let Err(error) = log.look_into_its_tunnels()
+    {
+        tell(&Notice::warning(format!(
+            "recordings of the log have different tunnels on a UDP port: {error}"
+        )));
+    }
+    let done = compact_until(disk, stop, |_| ())?;
+    take(CompactStep::Compacted(&done, started.elapsed()))?;
+    Ok(done)
+}
+
+impl CompactPlan {
+    /// Deletes what has expired, which frees space even if compaction finds none.
+    ///
+    /// # Errors
+    ///
+    /// If the log cannot be read or changed, or `take` fails.
+    pub fn prune(&self, disk: &Arc<dyn Disk>, take: &mut TakeStep<'_>) -> Result<(), CompactError> {
+        let Some(retention) = &self.retention else {
+            return Ok(());
+        };
+        let options = PruneOptions {
+            now_ns: now_ns()?,
+            dry_run: false,
+            by: RemovedBy::Compact,
+            may_take_most: self.may_take_most,
+        };
+        let pruned = prune_as(disk, retention, &options)?;
+        Ok(take(CompactStep::Pruned(&pruned))?)
+    }
+
+    /// Moves what is old; whether that is all of it, or it was told to stop before.
+    ///
+    /// # Errors
+    ///
+    /// If the log or its new place cannot be read or changed, parts are damaged, or `take` fails.
+    pub fn relocate(
+        &self,
+        disk: &Arc<dyn Disk>,
+        stop: &AtomicBool,
+        take: &mut TakeStep<'_>,
+    ) -> Result<bool, CompactError> {
+        let Some((place, age_ns)) = &self.moving else {
+            return Ok(true);
+        };
+        let until_ns = now_ns()?.saturating_sub(*age_ns);
+        let moved = relocate_until(disk, place, until_ns, stop, |_| ())?;
+        take(CompactStep::Moved(&moved))?;
+        match moved.damage.len() {
+            0 => Ok(!moved.interrupted),
+            parts => Err(CompactError::Damaged(parts)),
+        }
+    }
+}
+
+/// A log that is compacted while it is recorded.
+pub struct Compacting {
+    disk: Arc<dyn Disk>,
+    spec: CompactSpec,
+    stop: Arc<AtomicBool>,
+    said: Said,
+}
+
+impl Compacting {
+    /// Waits until the log can be opened; `None` if told to stop before. `open` opens it, or says why it cannot.
+    ///
+    /// # Errors
+    ///
+    /// If it can never be.
+    pub fn open<E>(
+        spec: CompactSpec,
+        mut open: impl FnMut() -> Result<Arc<dyn Disk>, NotOpen<E>>,
+        stop: Arc<AtomicBool>,
+        tell: Tell,
+    ) -> Result<Option<Self>, E> {
+        let mut said = Said::new(tell);
+        loop {
+            match open() {
+                Ok(disk) => {
+                    said.works("log", "the log is there");
+                    return Ok(Some(Self {
+                        disk,
+                        spec,
+                        stop,
+                        said,
+                    }));
+                }
+                Err(NotOpen::Ever(error)) => return Err(error),
+                Err(NotOpen::Yet(why)) => {
+                    said.problem("log", format!("waiting for the log: {why}"));
+                }
+            }
+            if !wait(&stop, spec.pause) {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Compacts every pause until told to stop. `take` gets what was done.
+    pub fn run(mut self, take: &mut TakeStep<'_>) {
+        loop {
+            self.turn(take);
+            if !wait(&self.stop, self.spec.pause) {
+                return;
+            }
+        }
+    }
+
+    /// Nothing that fails ends it: what is recorded meanwhile must be compacted, or the disk fills.
+    fn turn(&mut self, take: &mut TakeStep<'_>) {
+        let Self {
+            disk,
+            spec,
+            stop,
+            said,
+        } = self;
+        let tell: Tell = said.teller();
+        match compact_log(disk, stop, &tell, take) {
+            Ok(done) => {
+                said.works("compact", "compaction works again");
+                for damage in done.damage.iter().chain(&done.unknown_models) {
+                    let damage = damage.to_string();
+                    if said.is_news(&damage) {
+                        // Whoever takes it has said what else there is.
+                        let _ = take(CompactStep::Damaged(&damage));
+                    }
+                }
+                if done.interrupted {
+                    tell(&Notice::info(
+                        "interrupted",
+                        "interrupted: what is compacted stays so, the rest comes with the next run",
+                    ));
+                }
+            }
+            Err(error) => said.problem("compact", format!("not compacted: {}", chain(&error))),
+        }
+        let is_stopped = || stop.load(Ordering::Relaxed);
+        let pruned = match is_stopped() {
+            true => Ok(()),
+            false => spec.plan.prune(disk, take),
+        };
+        match pruned {
+            Ok(()) => said.works("prune", "retention works again"),
+            Err(error) => said.problem("prune", format!("nothing deleted: {}", chain(&error))),
+        }
+        if is_stopped() {
+            return;
+        }
+        match spec.plan.relocate(disk, stop, take) {
+            Ok(true) => said.works("move", "moving works again"),
+            Ok(false) => {}
+            Err(error) => said.problem("move", format!("not moved: {}", chain(&error))),
+        }
+    }
+}
+
+/// Waits for the next turn; false if told to stop.
+fn wait(stop: &AtomicBool, pause: Duration) -> bool {
+    let started = Instant::now();
+    while !stop.load(Ordering::Relaxed) {
+        let left = pause.saturating_sub(started.elapsed());
+        if left.is_zero() {
+            return true;
+        }
+        thread::sleep(left.min(LOOK_EVERY));
+    }
+    false
+}
