@@ -1,39 +1,32 @@
 //! `strata gpv`: grouped packet vectors (GPVs): making them, receiving them, keeping them, tuning
-//! the cache that makes them, and a classifier of flows over them.
+//! the cache that makes them, and a classifier of flows over them. What runs is in `strata_gpv_run`.
 //!
 //! ```text
-//! run export        packets into vectors: to UDP or a file, to Parquet
-//! agent outputs     vectors received, put together into records of longer intervals; where those go
-//! inbox             one state for each sender of vectors
-//! tune flows        the cache's parameters, the traffic classifier: with the Python package
-//! packets           packets of captures and interfaces
-//! target outlets    where vectors go
-//! ring              datagrams in memory that processes of one machine share
-//! rotate parts      files of limited size or time; files that can be read if the program is killed
-//! form rows         vectors as bytes; as rows of Parquet
+//! run export      packets into vectors: to UDP or a file, to Parquet
+//! agent           vectors received, put together into records of longer intervals
+//! tune flows      the cache's parameters, the traffic classifier: with the Python package
+//! target rotate   where vectors go; files of limited size or time
+//! counted         what is in no vector, or not whole
 //! ```
 
 mod agent;
+mod counted;
 mod export;
 mod flows;
-mod form;
-mod inbox;
-mod outlets;
-mod outputs;
-mod packets;
-mod parts;
-mod ring;
 mod rotate;
-mod rows;
 mod run;
 mod target;
 mod tune;
 
 use anyhow::Result;
+use strata_filter::Filter;
 use strata_gpv::format::datagram::LEN_USUAL;
-use strata_gpv::{Column, Columns, Parameters};
+use strata_gpv::{Column, Parameters};
+use strata_gpv_run::{CAPTURED_COLUMNS, COLUMN_NAMES, Form, Matches, VectorError};
+use strata_query::ByLink;
 
-use crate::output::refuse;
+use crate::export::say_no_match;
+use crate::output::{refuse, refused};
 
 /// Memory of a cache at most: far more than any of use, and less than machines have.
 const CACHE_BYTES_MAX: u64 = 4 << 30;
@@ -135,55 +128,40 @@ impl CacheArgs {
         strata_node::room_for(bytes, "the cache (--slots, --narrow, --wide, --blocks)")?;
         Ok(parameters)
     }
-
-    /// Packets of a vector at most.
-    fn length(&self) -> usize {
-        usize::from(self.narrow) + usize::from(self.wide)
-    }
 }
 
-/// Columns by the names that users write.
-const NAMES: [(&str, Column); 11] = [
-    ("time", Column::Time),
-    ("size", Column::Size),
-    ("high_queue", Column::HighQueue),
-    ("tcp_seq", Column::TcpSeq),
-    ("tcp_ack", Column::TcpAck),
-    ("tcp_flags", Column::TcpFlags),
-    ("tcp_window", Column::TcpWindow),
-    ("queue_depth", Column::QueueDepth),
-    ("ecn", Column::Ecn),
-    ("payload_len", Column::PayloadLen),
-    ("class", Column::Class),
-];
-
-/// What a capture says of a packet.
-const CAPTURED: Columns = Columns::of(&[
-    Column::Time,
-    Column::Size,
-    Column::TcpSeq,
-    Column::TcpAck,
-    Column::TcpFlags,
-    Column::TcpWindow,
-    Column::Ecn,
-    Column::PayloadLen,
-]);
-
+/// Names of what a capture says of a packet, but for the time.
 const CAPTURED_NAMES: &str = "size,tcp_seq,tcp_ack,tcp_flags,tcp_window,ecn,payload_len";
 
 /// Reads a column that packets of a capture have.
 fn column(text: &str) -> Result<Column, String> {
-    let found = NAMES.iter().find(|(name, _)| *name == text);
+    let found = COLUMN_NAMES.iter().find(|(name, _)| *name == text);
     match found {
-        Some(&(_, column)) if CAPTURED.has(column) => Ok(column),
+        Some(&(_, column)) if CAPTURED_COLUMNS.has(column) => Ok(column),
         Some(_) => Err(format!("packets of a capture have no {text}")),
         None => Err(format!("no column; columns are time,{CAPTURED_NAMES}")),
     }
 }
 
-/// These columns, and times.
-fn with_time(columns: &[Column]) -> Columns {
-    Columns(Columns::of(columns).0 | Columns::of(&[Column::Time]).0)
+/// How vectors are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum FormName {
+    /// Strata's form: numbered, so that lost vectors are counted; IPv4 and IPv6, ns.
+    Strata,
+    /// The form of the *Flow paper: IPv4, us, sizes up to 2047 bytes, not numbered.
+    Paper,
+    /// As paper, with the TCP sequence number of each packet.
+    PaperSeq,
+}
+
+impl From<FormName> for Form {
+    fn from(name: FormName) -> Self {
+        match name {
+            FormName::Strata => Self::Strata,
+            FormName::Paper => Self::Paper,
+            FormName::PaperSeq => Self::PaperSeq,
+        }
+    }
 }
 
 /// Bytes of a datagram by default.
@@ -191,7 +169,17 @@ const fn usual_datagram() -> usize {
     LEN_USUAL
 }
 
-/// A seed that strangers do not know, so that they cannot aim at a slot.
-fn seed() -> Result<u64> {
-    getrandom::u64().map_err(|error| anyhow::anyhow!("no randomness: {error}"))
+/// Whether a filter matches packets; says of which link types it cannot be tested on.
+fn matches(filter: Filter) -> Matches {
+    let mut by_link = ByLink::new(filter, say_no_match);
+    Box::new(move |link, packet, wire_len| by_link.matches(link, packet, wire_len))
+}
+
+/// An error of what runs: what was refused ends the program as an invalid option does.
+fn failed(error: VectorError) -> anyhow::Error {
+    match error {
+        VectorError::Refused(problem) => refuse(problem),
+        VectorError::Output(error) => refused(error),
+        other => other.into(),
+    }
 }

@@ -311,7 +311,8 @@ fn delete_unfinished() {
     }
 }
 
-fn refused(error: OutputError) -> anyhow::Error {
+/// An error for a file that is not written.
+pub(crate) fn refused(error: OutputError) -> anyhow::Error {
     match error {
         OutputError::Cannot { .. } => error.into(),
         OutputError::IsInput { .. } | OutputError::InLog { .. } => {

@@ -100,15 +100,22 @@ pub(crate) fn place(text: &str) -> Result<(PathBuf, StreamName)> {
     Ok((dir.into(), name(stream)?))
 }
 
-/// The stream that a role's records go to as well: before it is in its sandbox.
+/// The stream that a role's records go to as well, which does not wait for it: before it is in its sandbox.
 pub(crate) fn fed(text: &str) -> Result<Box<dyn FeedSpec>> {
-    let (dir, name) = place(text)?;
-    Ok(Box::new(FedStream::open(&dir, &name)?))
+    fed_when(&place(text)?, WhenFull::Lose)
+}
+
+/// As [`fed`], for records that can wait, or cannot.
+pub(crate) fn fed_when(
+    (dir, name): &(PathBuf, StreamName),
+    when_full: WhenFull,
+) -> Result<Box<dyn FeedSpec>> {
+    Ok(Box::new(FedStream::open(dir, name, when_full)?))
 }
 
 /// The directory of a stream, with what is needed of servers that have stripes of it: before a command is
 /// in its sandbox.
-pub(crate) fn prepare(dir: &Path) -> Result<StreamDir> {
+fn prepare(dir: &Path) -> Result<StreamDir> {
     let dir = StreamDir::open(dir)?;
     dir.meet_servers()?;
     Ok(dir)
@@ -123,17 +130,12 @@ fn reach(dir: &Path) -> Reach {
 }
 
 /// A stream that the records of a command go to, which waits for it if the records can wait.
-pub(crate) fn feed(place: &(PathBuf, StreamName), when_full: WhenFull) -> Result<StreamFeed> {
-    feed_in(StreamDir::open(&place.0)?, place, when_full)
-}
-
-/// As [`feed`], in a directory that is open.
-pub(crate) fn feed_in(
-    dir: StreamDir,
-    (named, stream): &(PathBuf, StreamName),
+pub(crate) fn feed(
+    (dir, stream): &(PathBuf, StreamName),
     when_full: WhenFull,
 ) -> Result<StreamFeed> {
-    let named = format!("{}/{stream}", named.display());
+    let named = format!("{}/{stream}", dir.display());
+    let dir = StreamDir::open(dir)?;
     let warn = move |said: &str| text::warn(&format!("stream {named}: {said}"));
     Ok(StreamFeed::open(
         dir,

@@ -8,7 +8,7 @@
 //! observer         the workers' reports, combined for the controller
 //! sensors, governor, watchdog, reclaim, lag, eve
 //!                  what is monitored during a live capture, and the response to it
-//! vectors, reports packets of workers as vectors; what is reported of them to a telemetry collector
+//! reports          what is reported of workers' packets to a telemetry collector, from their vectors
 //! exports          what policies export: a queue beside each worker, sockets, streams of datagrams
 //! sending          replay and generated traffic, on the calling thread
 //! relay            the role of a relay: memory for switches, and the response to a short disk
@@ -56,7 +56,6 @@ mod sending;
 mod sensors;
 mod setup;
 mod spec;
-mod vectors;
 mod watchdog;
 
 pub use compacting::{

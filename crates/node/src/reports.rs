@@ -5,7 +5,7 @@
 //! worker -> vectors of its packets -> bounded queue -> this thread -> UDP
 //! ```
 //!
-//! The vectors are those that queries get too (`vectors`). While interfaces are captured, workers
+//! The vectors are those that queries get too (`strata_gpv_run::VectorTap`). While interfaces are captured, workers
 //! never wait for this thread: what does not fit into its queue is lost and counted, as is what the
 //! network does not take. Reports are not kept, so what the collector drops is not sent again.
 

@@ -9,6 +9,7 @@ use strata_capture::send::Mirror;
 use strata_control::Controller;
 use strata_control::saved::Saved;
 use strata_filter::Filter;
+use strata_gpv_run::VectorTap;
 use strata_pipeline::{
     Alerts, Budget, Classifier, Copies, DataPath, EnoughOfFlows, Parts, TriggerOptions, Triggers,
     Worker, WorkerOptions,
@@ -28,7 +29,6 @@ use crate::memory::{self, Memory};
 use crate::notice::RecordNotice;
 use crate::reports::Reports;
 use crate::spec::{InputSpec, RecordSpec};
-use crate::vectors::VectorTap;
 
 /// What a worker has in addition to modes and policies.
 pub(crate) struct Equipment {

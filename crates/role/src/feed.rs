@@ -30,10 +30,14 @@ pub trait FeedSpec: Debug + Send {
     fn open(self: Box<Self>, tell: &Tell) -> Result<Box<dyn Feed>>;
 }
 
-/// Takes records that may be lost.
+/// Takes records, which may be lost unless it was made to wait for room.
 pub trait Feed: Debug + Send {
-    /// Gives it a record, which is lost, and counted, if there is no room now.
-    fn put(&mut self, record: &[u8]);
+    /// Gives it a record. One for which there is no room now is lost, and counted, or waited for.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written, and was made to wait.
+    fn put(&mut self, record: &[u8]) -> Result<()>;
 
     /// The same, but waits for room until then.
     fn put_by(&mut self, record: &[u8], deadline: Instant);

@@ -1,4 +1,4 @@
-//! A stream of this machine as the output of a role that must not wait for it.
+//! A stream of this machine as the output of a role.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -22,6 +22,7 @@ pub struct FedStream {
     path: PathBuf,
     /// Whether pages of it are at servers.
     has_servers: bool,
+    when_full: WhenFull,
 }
 
 impl fmt::Debug for FedStream {
@@ -32,12 +33,12 @@ impl fmt::Debug for FedStream {
 
 impl FedStream {
     /// Opens its directory: certificates, and names of servers, may have to be read, which a role in its sandbox
-    /// cannot.
+    /// cannot. Records for which there is no room are lost, or waited for.
     ///
     /// # Errors
     ///
     /// If there is none, or it is damaged.
-    pub fn open(dir: &Path, name: &StreamName) -> Result<Self> {
+    pub fn open(dir: &Path, name: &StreamName, when_full: WhenFull) -> Result<Self> {
         let path = dir.to_owned();
         let dir = StreamDir::open(dir)?;
         Ok(Self {
@@ -45,6 +46,7 @@ impl FedStream {
             dir,
             name: name.clone(),
             path,
+            when_full,
         })
     }
 }
@@ -60,6 +62,7 @@ impl FeedSpec for FedStream {
             name,
             path,
             has_servers,
+            when_full,
         } = *self;
         let named = format!("{}/{name}", path.display());
         let tell = Arc::clone(tell);
@@ -69,18 +72,19 @@ impl FeedSpec for FedStream {
             false => Role::Writer,
         };
         let begin = move || thread(role);
-        let feed = StreamFeed::open(dir, &name, WhenFull::Lose, Box::new(warn), begin)?;
+        let feed = StreamFeed::open(dir, &name, when_full, Box::new(warn), begin)?;
         Ok(Box::new(feed))
     }
 }
 
 impl Feed for StreamFeed {
-    fn put(&mut self, record: &[u8]) {
-        // One that loses what it cannot take does not fail.
-        let _ = Self::put(self, record);
+    fn put(&mut self, record: &[u8]) -> strata_role::Result<()> {
+        Self::put(self, record)?;
+        Ok(())
     }
 
     fn put_by(&mut self, record: &[u8], deadline: Instant) {
+        // One that loses what it cannot take does not fail.
         let _ = Self::put_by(self, record, deadline);
     }
 

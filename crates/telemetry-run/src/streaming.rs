@@ -96,7 +96,7 @@ impl Streaming {
         self.number += 1;
         // What cannot be taken is counted there, and leaves a gap in the numbers.
         if let Some(feed) = &mut self.feed {
-            feed.put(&self.record);
+            let _ = feed.put(&self.record);
         }
     }
 

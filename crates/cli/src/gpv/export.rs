@@ -6,22 +6,18 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use strata_capture::PacketRef;
 use strata_filter::Filter;
-use strata_gpv::{Cache, Column, Full, Packet, Vector};
+use strata_gpv::{Column, Columns};
+use strata_gpv_run::VectorTable;
 use strata_query::Find;
 use strata_store::Sources;
 use strata_wire::LinkType;
 use tracing::info;
 
-use super::packets::Features;
-use super::rows::{About, Rows};
-use super::{CAPTURED, CAPTURED_NAMES, CacheArgs};
+use super::{CAPTURED_NAMES, CacheArgs, counted, failed, matches};
 use crate::key::KeyArgs;
 use crate::output::{Content, Output, check, refuse};
 use crate::packets::{Take, captured, damaged, logged, open_log};
 use crate::text::{self, count_of};
-
-/// Packets that go through the cache together.
-const BATCH: usize = 256;
 
 /// Arguments of `strata gpv export`.
 #[derive(Debug, clap::Args)]
@@ -71,11 +67,11 @@ pub(super) fn run(args: &Args) -> Result<()> {
         (false, words) => {
             let filter = text::filter(words)?;
             let sources = Sources::default().files(&args.read);
-            let mut grouping = Grouping::new(args, sources)?;
+            let mut exporting = Exporting::new(args, sources)?;
             let never = std::sync::Arc::default();
-            let read = captured(&args.read, filter, &never, &mut grouping);
+            let read = captured(&args.read, filter, &never, &mut exporting);
             // What was read of a damaged capture is written.
-            let ended = grouping.finish();
+            let ended = exporting.finish();
             read.and(ended)
         }
         (true, [log, words @ ..]) => of_log(args, log, text::filter(words)?.as_ref()),
@@ -86,35 +82,32 @@ pub(super) fn run(args: &Args) -> Result<()> {
 fn of_log(args: &Args, dir: &str, filter: Option<&Filter>) -> Result<()> {
     let dir = Path::new(dir);
     let log = open_log(&args.key, dir, "reads")?;
-    let mut grouping = Grouping::new(args, args.key.sources(dir, &log))?;
-    grouping.begin(None)?;
+    let mut exporting = Exporting::new(args, args.key.sources(dir, &log))?;
+    exporting.begin(None)?;
     let find = Find {
         filter,
         ..Find::default()
     };
     let read = logged(&log, &find, |logged, packet| {
-        grouping.packet(logged.link, packet)?;
+        exporting.packet(logged.link, packet)?;
         Ok(ControlFlow::Continue(()))
     })?;
     let damage = read?;
-    grouping.finish()?;
+    exporting.finish()?;
     match damaged(&damage) {
         Some(places) => bail!("{places}: the vectors are of the rest"),
         None => Ok(()),
     }
 }
 
-/// Packets into vectors, and vectors into rows.
-struct Grouping<'a> {
+/// Packets into vectors, and those into a file.
+struct Exporting<'a> {
     args: &'a Args,
     sources: Sources,
-    features: Features,
-    cache: Cache<Full>,
-    batch: Vec<Packet>,
-    rows: Option<Rows<Output>>,
+    table: VectorTable<Output>,
 }
 
-impl<'a> Grouping<'a> {
+impl<'a> Exporting<'a> {
     fn new(args: &'a Args, sources: Sources) -> Result<Self> {
         if args.write.as_os_str() != "-" {
             check(&args.write, &sources)?;
@@ -122,70 +115,35 @@ impl<'a> Grouping<'a> {
         Ok(Self {
             args,
             sources,
-            features: Features::new()?,
-            cache: Cache::new(args.cache.parameters()?, super::seed()?)
-                .map_err(|error| refuse(error.to_string()))?,
-            batch: Vec::with_capacity(BATCH),
-            rows: None,
+            table: VectorTable::new(args.cache.parameters()?).map_err(failed)?,
         })
     }
 
-    fn push(&mut self) -> Result<()> {
-        let Some(rows) = &mut self.rows else {
+    /// Finishes the file, unless the input was never opened.
+    fn finish(self) -> Result<()> {
+        let Some((output, tabled)) = self.table.finish().map_err(failed)? else {
             return Ok(());
         };
-        let mut out = |vector: &Vector<'_, Full>| push(rows, vector);
-        self.cache.push(&self.batch, &mut out);
-        self.batch.clear();
-        rows.write()
-    }
-
-    fn finish(mut self) -> Result<()> {
-        self.push()?;
-        // Without rows the input was never opened.
-        let Some(mut rows) = self.rows else {
-            return Ok(());
-        };
-        self.cache
-            .flush(&mut |vector: &Vector<'_, Full>| push(&mut rows, vector));
-        let written = rows.written;
-        rows.finish()?.finish()?;
+        output.finish()?;
         info!(
             "{} of {} written",
-            count_of(written, "vector"),
-            count_of(self.cache.counters().packets, "packet")
+            count_of(tabled.vectors, "vector"),
+            count_of(tabled.packets, "packet")
         );
-        self.features.counted.say();
+        counted::say(&tabled.counted);
         Ok(())
     }
 }
 
-fn push(rows: &mut Rows<Output>, vector: &Vector<'_, Full>) {
-    let about = About {
-        exporter: None,
-        reason: Some(vector.reason),
-        saturated: Some(vector.saturated),
-        known: CAPTURED,
-    };
-    rows.push(vector, about);
-}
-
-impl Take for Grouping<'_> {
+impl Take for Exporting<'_> {
     fn begin(&mut self, filter: Option<Filter>) -> Result<()> {
-        self.features.filter(filter);
         let output = Output::create(&self.args.write, Content::Binary, &self.sources)?;
-        let columns = super::with_time(&self.args.columns);
-        self.rows = Some(Rows::new(output, columns)?);
-        Ok(())
+        let columns = Columns::of(&self.args.columns);
+        let begun = self.table.begin(filter.map(matches), output, columns);
+        begun.map_err(failed)
     }
 
     fn packet(&mut self, link: LinkType, packet: &PacketRef<'_>) -> Result<()> {
-        if let Some(features) = self.features.of(link, packet) {
-            self.batch.push(features);
-            if self.batch.len() >= BATCH {
-                self.push()?;
-            }
-        }
-        Ok(())
+        self.table.packet(link, packet).map_err(failed)
     }
 }

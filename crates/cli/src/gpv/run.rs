@@ -1,39 +1,38 @@
 //! `strata gpv run`: packets into vectors, and vectors to files and over UDP.
 
-use std::io::Write as _;
+use std::fs::File;
+use std::io::{IsTerminal as _, Write as _, stdout};
+use std::os::fd::AsFd as _;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result};
 use serde_json::json;
 use strata_capture::PacketRef;
 use strata_filter::Filter;
-use strata_gpv::format::datagram::{LEN_MAX, LEN_MIN};
-use strata_gpv::format::paper;
-use strata_gpv::{CacheCounters, Column, Packet};
-use strata_role::sandbox::Reach;
+use strata_gpv::{CacheCounters, Column, Columns};
+use strata_gpv_run::{
+    Counted, LiveVectors, OutletsSpec, RingSpec, Target, VectorFile, VectorRun, VectorRunOutcome,
+    VectorRunSpec, with_time,
+};
+use strata_role::FeedSpec;
+use strata_role::sandbox::{Reach, unconfined};
+use strata_store::Sources;
 use strata_stream_run::WhenFull;
 use strata_wire::{LinkType, grouped};
-use tracing::{info, warn};
+use tracing::warn;
 
-use super::form::{Form, Grouping};
-use super::outlets::{Outlet, Outlets, RingSpec};
-use super::packets::{Counted, Features};
 use super::rotate::RotateArgs;
-use super::target::Target;
-use super::{CAPTURED_NAMES, CacheArgs, usual_datagram};
+use super::target::target;
+use super::{CAPTURED_NAMES, CacheArgs, FormName, counted, failed, matches, usual_datagram};
 use crate::confined::SandboxArgs;
+use crate::logging;
 use crate::output::{refuse, standard};
 use crate::packets::{Take, captured, live};
 use crate::signals::stop_on_signal;
+use crate::stream::{fed_when, place};
 use crate::text::{self, count_of, percent};
-
-/// Packets that go through the cache together.
-const BATCH: usize = 256;
-/// How often control packets are read.
-const CONTROL_EVERY: Duration = Duration::from_millis(20);
-/// How often peers hear of the cache, also if it has nothing for them.
-const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
 
 /// Arguments of `strata gpv run`.
 #[derive(Debug, clap::Args)]
@@ -85,7 +84,7 @@ pub(super) struct Args {
     /// Send the vectors here by UDP; may be given several times, up to 32. Rules after commas
     /// choose flows: src= and dst= a network, sport= and dport= a port or a range such as
     /// 8000-8999, proto= tcp, udp, icmp, icmp6 or a number. All of them must match.
-    #[arg(long, value_name = "HOST:PORT[,RULE...]", value_parser = Target::parse)]
+    #[arg(long, value_name = "HOST:PORT[,RULE...]", value_parser = target)]
     to: Vec<Target>,
 
     /// Write the vectors to a ring buffer in this file, for agents on this machine. It never waits
@@ -104,8 +103,8 @@ pub(super) struct Args {
     to_stream: Option<String>,
 
     /// Set the form of vectors.
-    #[arg(short = 'F', long, value_enum, default_value_t = Form::Strata)]
-    format: Form,
+    #[arg(short = 'F', long, value_enum, default_value_t = FormName::Strata)]
+    format: FormName,
 
     /// Write these features of packets, in addition to times. For the form strata.
     #[arg(
@@ -160,258 +159,234 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     let filter = text::filter(&args.filter)?;
     let stop = stop_on_signal()?;
-    let mut running = Running::new(args, Features::new()?)?;
-    let read = match args.interfaces.is_empty() {
-        true => captured(&args.read, filter, &stop, &mut running),
-        false => live(
+    let run = VectorRun::open(spec(args)?, Arc::new(logging::notice)).map_err(failed)?;
+    let mut grouping = Grouping(run);
+    let read = match args.is_live() {
+        false => {
+            // It ends with its files.
+            unconfined();
+            captured(&args.read, filter, &stop, &mut grouping)
+        }
+        true => live(
             (&args.interfaces, &args.sandbox),
             filter,
             &stop,
-            &mut running,
+            &mut grouping,
         )
         .map(|lost| {
             for (name, packets) in lost {
                 warn!("{name}: {} lost", count_of(packets, "packet"));
-                running.features.counted.dropped += packets;
+                grouping.0.lost(packets);
             }
         }),
     };
+    let Grouping(run) = grouping;
     // What was read of a damaged capture is written.
-    let ended = match running.has_begun {
-        true => running.end(args),
+    let ended = match run.has_begun() {
+        true => run.finish().map_err(failed).and_then(|it| show(args, &it)),
         false => Ok(()),
     };
     read.and(ended)
 }
 
-/// Packets into the cache, and its vectors to where they go.
-struct Running {
-    features: Features,
-    grouping: Grouping,
-    outlets: Outlets,
-    batch: Vec<Packet>,
-    left: Option<u64>,
-    slots: Option<SlotsInTurn>,
-    /// Slots that agents asked to be flushed, and when they were last listened to.
-    asked: u64,
-    control_at: Instant,
-    announced_at: Instant,
-    cache_slots: u32,
-    /// Of interfaces: their names.
-    interfaces: String,
-    /// The source could be opened.
-    has_begun: bool,
+/// The run that the command line describes.
+fn spec(args: &Args) -> Result<VectorRunSpec> {
+    let parameters = args.cache.parameters()?;
+    let ring = args.ring.clone().map(|path| {
+        let bytes = text::bytes(&args.ring_size)?;
+        anyhow::Ok(RingSpec { path, bytes })
+    });
+    Ok(VectorRunSpec {
+        form: args.format.into(),
+        parameters,
+        columns: with_time(Columns::of(&args.columns)),
+        datagram_max: args.datagram_max,
+        outlets: OutletsSpec {
+            to: args.to.clone(),
+            ring: ring.transpose()?,
+            file: file(args)?,
+            stream: stream(args)?,
+            sources: Sources::default().files(&args.read),
+        },
+        packets_max: args.count,
+        live: args.is_live().then(|| LiveVectors {
+            interfaces: args.interfaces.join(", "),
+            flush_after: (args.flush_after > 0).then(|| Duration::from_nanos(args.flush_after)),
+        }),
+    })
 }
 
-impl Running {
-    fn new(args: &Args, features: Features) -> Result<Self> {
-        let parameters = args.cache.parameters()?;
-        let columns = super::with_time(&args.columns);
-        let room = args.datagram_max;
-        let longest = match args.format {
-            Form::Strata => 24 + 24 + 32 + args.cache.length() * columns.tuple_len(),
-            Form::Paper => paper::HEADER_LEN + args.cache.length() * 4,
-            Form::PaperSeq => paper::HEADER_LEN + args.cache.length() * 8,
-        };
-        if !(LEN_MIN..=LEN_MAX).contains(&room) || longest > room {
-            return Err(refuse(format!(
-                "--datagram-max {room}: from {} to {LEN_MAX} are possible with vectors of {} \
-                 packets; shorter vectors (--narrow, --wide) or fewer --columns need less",
-                longest.max(LEN_MIN),
-                args.cache.length(),
-            )));
-        }
-        ensure!(
-            args.to.len() <= 32,
-            "--to is given {} times; 32 are possible",
-            args.to.len()
+fn file(args: &Args) -> Result<Option<VectorFile>> {
+    let rotation = args.rotate.of(args.write.as_deref())?;
+    let Some(path) = &args.write else {
+        return Ok(None);
+    };
+    if path.as_os_str() != "-" {
+        return Ok(Some(VectorFile::Named(path.clone(), rotation)));
+    }
+    if stdout().is_terminal() {
+        return Err(refuse(
+            "standard output is a terminal, and vectors are not text: write to a file, or into \
+             another program",
+        ));
+    }
+    let name = String::from("standard output");
+    let file = stdout().as_fd().try_clone_to_owned();
+    let file = file.with_context(|| format!("{name}: cannot write"))?;
+    Ok(Some(VectorFile::Open(name, File::from(file))))
+}
+
+/// The stream that datagrams are appended to. Those of captures wait for it.
+fn stream(args: &Args) -> Result<Option<(String, Box<dyn FeedSpec>)>> {
+    let Some(text) = &args.to_stream else {
+        return Ok(None);
+    };
+    let when_full = match args.is_live() {
+        true => WhenFull::Lose,
+        false => WhenFull::Wait,
+    };
+    let place = place(text)?;
+    let name = format!("{}/{}", place.0.display(), place.1);
+    Ok(Some((name, fed_when(&place, when_full)?)))
+}
+
+/// Packets of captures or interfaces are given to a run.
+struct Grouping(VectorRun);
+
+impl Take for Grouping {
+    fn prepare(&mut self) -> Result<Reach> {
+        Ok(self.0.reach())
+    }
+
+    fn begin(&mut self, filter: Option<Filter>) -> Result<()> {
+        self.0.begin(filter.map(matches)).map_err(failed)
+    }
+
+    fn packet(&mut self, link: LinkType, packet: &PacketRef<'_>) -> Result<()> {
+        self.0.packet(link, packet).map_err(failed)
+    }
+
+    fn pause(&mut self) -> Result<()> {
+        self.0.pause().map_err(failed)
+    }
+
+    fn is_done(&self) -> bool {
+        self.0.is_done()
+    }
+}
+
+/// Says what was done: on standard error if vectors go to standard output.
+fn show(args: &Args, outcome: &VectorRunOutcome) -> Result<()> {
+    let said = match args.json {
+        true => format!("{:#}\n", as_json(outcome)),
+        false => as_text(outcome),
+    };
+    match args
+        .write
+        .as_ref()
+        .is_some_and(|path| path.as_os_str() == "-")
+    {
+        true => std::io::stderr().write_all(said.as_bytes())?,
+        false => standard().write_all(said.as_bytes())?,
+    }
+    counted::say(&outcome.counted);
+    for to in outcome.to.iter().filter(|to| to.unsent > 0) {
+        let why = to.error.as_ref().map(|error| format!(": {error}"));
+        warn!(
+            "{}: {} not sent{}",
+            to.name,
+            count_of(to.unsent, "datagram"),
+            why.as_deref().unwrap_or("")
         );
-        let ring = args.ring.clone().map(|path| {
-            let bytes = text::bytes(&args.ring_size)?;
-            anyhow::Ok(RingSpec {
-                path,
-                bytes,
-                datagram_max: room,
-            })
-        });
-        let ring = ring.transpose()?;
-        let rotation = args.rotate.of(args.write.as_deref())?;
-        let write = args.write.as_deref().map(|path| (path, rotation));
-        let when_full = match args.is_live() {
-            true => WhenFull::Lose,
-            false => WhenFull::Wait,
-        };
-        let to_stream = args.to_stream.as_deref().map(crate::stream::place);
-        let to_stream = to_stream.transpose()?.map(|place| (place, when_full));
-        let outlets = Outlets::open(&args.read, &args.to, write, ring, to_stream)?;
-        let to = outlets.to();
-        Ok(Self {
-            features,
-            grouping: Grouping::new(args.format, parameters, columns, room, to)?,
-            outlets,
-            batch: Vec::with_capacity(BATCH),
-            left: args.count,
-            slots: (!args.interfaces.is_empty() && args.flush_after > 0).then(|| SlotsInTurn {
-                slots: parameters.slots,
-                every: Duration::from_nanos(args.flush_after),
-                began: Instant::now(),
-                flushed: 0,
-            }),
-            asked: 0,
-            control_at: Instant::now(),
-            announced_at: Instant::now(),
-            cache_slots: parameters.slots,
-            interfaces: args.interfaces.join(", "),
-            has_begun: false,
-        })
     }
+    Ok(())
+}
 
-    /// Lets agents hear of the cache, which they may only ask for as much as comes from here.
-    fn announce_again(&mut self) {
-        if self.announced_at.elapsed() < ANNOUNCE_EVERY {
-            return;
-        }
-        self.announced_at = Instant::now();
-        let outlets = &mut self.outlets;
-        // What is begun goes everywhere; what says how many there were, to peers alone.
-        self.grouping
-            .send_begun(|id, bytes| outlets.send(id, bytes));
-        self.grouping
-            .announce(|id, bytes| outlets.announce(id, bytes));
-    }
-
-    fn push(&mut self) -> Result<()> {
-        let outlets = &mut self.outlets;
-        self.grouping
-            .push(&self.batch, |id, bytes| outlets.send(id, bytes));
-        self.batch.clear();
-        self.outlets.check()
-    }
-
-    fn end(mut self, args: &Args) -> Result<()> {
-        self.push()?;
-        let outlets = &mut self.outlets;
-        self.grouping.end(|id, bytes| outlets.send(id, bytes));
-        self.outlets.check()?;
-        self.outlets.finish()?;
-        self.report(args)
-    }
-
-    /// Says what was done: on standard error if vectors go to standard output.
-    fn report(&self, args: &Args) -> Result<()> {
-        let said = match args.json {
-            true => format!("{:#}\n", self.as_json()),
-            false => self.as_text(),
-        };
-        match self.outlets.is_stdout() {
-            true => std::io::stderr().write_all(said.as_bytes())?,
-            false => standard().write_all(said.as_bytes())?,
-        }
-        self.features.counted.say();
-        for to in self.outlets.targets() {
-            if to.unsent > 0 {
-                let why = to.error.as_ref().map(|error| format!(": {error}"));
-                warn!(
-                    "{}: {} not sent{}",
-                    to.name,
-                    count_of(to.unsent, "datagram"),
-                    why.as_deref().unwrap_or("")
-                );
-            }
-        }
-        Ok(())
-    }
-
-    fn as_text(&self) -> String {
-        let CacheCounters {
-            packets,
-            vectors: [full, collision, time, flushed],
-            tuples,
-            widened,
-            denied,
-        } = *self.grouping.counters();
-        let vectors = self.grouping.counters().vectors_total();
-        let mut said = format!(
-            "{} in {}: {} as many, {} packets each\n\
-             left the cache: {} full, {} for another flow, {} since a time did not fit, {} flushed\n",
-            count_of(packets, "packet"),
-            count_of(vectors, "vector"),
-            percent(vectors, packets),
-            each(tuples, vectors),
-            grouped(full),
-            grouped(collision),
-            grouped(time),
-            grouped(flushed),
+fn as_text(outcome: &VectorRunOutcome) -> String {
+    let CacheCounters {
+        packets,
+        vectors: [full, collision, time, flushed],
+        tuples,
+        widened,
+        denied,
+    } = outcome.cache;
+    let vectors = outcome.cache.vectors_total();
+    let mut said = format!(
+        "{} in {}: {} as many, {} packets each\n\
+         left the cache: {} full, {} for another flow, {} since a time did not fit, {} flushed\n",
+        count_of(packets, "packet"),
+        count_of(vectors, "vector"),
+        percent(vectors, packets),
+        each(tuples, vectors),
+        grouped(full),
+        grouped(collision),
+        grouped(time),
+        grouped(flushed),
+    );
+    if widened + denied > 0 {
+        said += &format!(
+            "wide buffers: {} taken, {} times none was free\n",
+            grouped(widened),
+            grouped(denied)
         );
-        if widened + denied > 0 {
-            said += &format!(
-                "wide buffers: {} taken, {} times none was free\n",
-                grouped(widened),
-                grouped(denied)
-            );
-        }
-        if self.asked > 0 {
-            said += &format!("{} asked for by agents\n", count_of(self.asked, "slot"));
-        }
-        for (to, given) in self.given() {
-            said += &format!(
-                "{}: {} in {}, {} bytes",
-                to.name,
-                count_of(given.sent, "vector"),
-                count_of(to.datagrams, "datagram"),
-                grouped(to.bytes)
-            );
-            if given.filtered > 0 {
-                said += &format!("; the rules do not choose {}", grouped(given.filtered));
-            }
-            if given.not_carried > 0 {
-                said += &format!("; the form cannot hold {}", grouped(given.not_carried));
-            }
-            said.push('\n');
-        }
-        said
     }
+    if outcome.slots_asked > 0 {
+        let slots = count_of(outcome.slots_asked, "slot");
+        said += &format!("{slots} asked for by agents\n");
+    }
+    for to in &outcome.to {
+        said += &format!(
+            "{}: {} in {}, {} bytes",
+            to.name,
+            count_of(to.vectors, "vector"),
+            count_of(to.datagrams, "datagram"),
+            grouped(to.bytes)
+        );
+        if to.not_chosen > 0 {
+            said += &format!("; the rules do not choose {}", grouped(to.not_chosen));
+        }
+        if to.not_carried > 0 {
+            said += &format!("; the form cannot hold {}", grouped(to.not_carried));
+        }
+        said.push('\n');
+    }
+    said
+}
 
-    fn as_json(&self) -> serde_json::Value {
-        let counters = self.grouping.counters();
-        let [full, collision, time, flushed] = counters.vectors;
-        let Counted {
-            packets: _,
-            filtered,
-            not_ip,
-            cut,
-            dropped,
-        } = self.features.counted;
-        let to = self.given().map(|(to, given)| {
-            json!({
-                "to": to.name,
-                "vectors": given.sent,
-                "datagrams": to.datagrams,
-                "bytes": to.bytes,
-                "not_chosen": given.filtered,
-                "not_carried": given.not_carried,
-                "datagrams_not_sent": to.unsent,
-            })
-        });
+fn as_json(outcome: &VectorRunOutcome) -> serde_json::Value {
+    let counters = &outcome.cache;
+    let [full, collision, time, flushed] = counters.vectors;
+    let Counted {
+        packets: _,
+        filtered,
+        not_ip,
+        cut,
+        dropped,
+    } = outcome.counted;
+    let to = outcome.to.iter().map(|to| {
         json!({
-            "packets": counters.packets,
-            "vectors": counters.vectors_total(),
-            "packets_in_vectors": counters.tuples,
-            "left": {"full": full, "collision": collision, "time": time, "flushed": flushed},
-            "wide_buffers": {"taken": counters.widened, "none_free": counters.denied},
-            "slots_asked_for": self.asked,
-            "not_matched": filtered,
-            "not_ip": not_ip,
-            "cut": cut,
-            "lost": dropped,
-            "destinations": to.collect::<Vec<_>>(),
+            "to": to.name,
+            "vectors": to.vectors,
+            "datagrams": to.datagrams,
+            "bytes": to.bytes,
+            "not_chosen": to.not_chosen,
+            "not_carried": to.not_carried,
+            "datagrams_not_sent": to.unsent,
         })
-    }
-
-    fn given(&self) -> impl Iterator<Item = (&Outlet, super::form::Given)> {
-        let targets = self.outlets.targets();
-        targets.filter_map(|to| Some((to, self.grouping.given(to.id)?)))
-    }
+    });
+    json!({
+        "packets": counters.packets,
+        "vectors": counters.vectors_total(),
+        "packets_in_vectors": counters.tuples,
+        "left": {"full": full, "collision": collision, "time": time, "flushed": flushed},
+        "wide_buffers": {"taken": counters.widened, "none_free": counters.denied},
+        "slots_asked_for": outcome.slots_asked,
+        "not_matched": filtered,
+        "not_ip": not_ip,
+        "cut": cut,
+        "lost": dropped,
+        "destinations": to.collect::<Vec<_>>(),
+    })
 }
 
 /// Packets of a vector on average.
@@ -420,100 +395,5 @@ fn each(tuples: u64, vectors: u64) -> String {
     match vectors {
         0 => String::from("0"),
         _ => format!("{:.1}", tuples as f64 / vectors as f64),
-    }
-}
-
-impl Take for Running {
-    fn prepare(&mut self) -> Result<Reach> {
-        self.outlets.prepare()
-    }
-
-    fn begin(&mut self, filter: Option<Filter>) -> Result<()> {
-        self.has_begun = true;
-        self.features.filter(filter);
-        self.outlets.create()?;
-        if !self.interfaces.is_empty() {
-            let outlets = &mut self.outlets;
-            self.grouping
-                .announce(|id, bytes| outlets.announce(id, bytes));
-            info!("grouping packets of {}", self.interfaces);
-        }
-        Ok(())
-    }
-
-    fn packet(&mut self, link: LinkType, packet: &PacketRef<'_>) -> Result<()> {
-        if self.is_done() {
-            return Ok(());
-        }
-        let before = self.features.counted.packets;
-        if let Some(features) = self.features.of(link, packet) {
-            self.batch.push(features);
-        }
-        let taken = self.features.counted.packets - before;
-        self.left = self.left.map(|left| left - taken);
-        if self.batch.len() >= BATCH {
-            self.push()?;
-        }
-        Ok(())
-    }
-
-    fn pause(&mut self) -> Result<()> {
-        if self.interfaces.is_empty() {
-            return Ok(());
-        }
-        let asked = match self.control_at.elapsed() >= CONTROL_EVERY {
-            true => {
-                self.control_at = Instant::now();
-                self.announce_again();
-                self.outlets.asked(self.cache_slots)
-            }
-            false => Vec::new(),
-        };
-        let outlets = &mut self.outlets;
-        let mut send = |id, bytes: &[u8]| outlets.send(id, bytes);
-        self.grouping.push(&self.batch, &mut send);
-        self.batch.clear();
-        let mut flushed = asked.len();
-        for slot in asked {
-            self.grouping.flush_slot(slot, &mut send);
-        }
-        self.asked += flushed as u64;
-        if let Some(turn) = &mut self.slots {
-            let (first, due) = turn.due();
-            for slot in first..first + due {
-                self.grouping.flush_slot(slot % turn.slots, &mut send);
-            }
-            flushed += due as usize;
-        }
-        if flushed > 0 {
-            self.grouping.send_begun(&mut send);
-        }
-        self.outlets.check()
-    }
-
-    fn is_done(&self) -> bool {
-        self.left == Some(0) || self.outlets.is_complete()
-    }
-}
-
-/// Slots of the cache that are flushed one after the other, all of them in a stated time.
-struct SlotsInTurn {
-    slots: u32,
-    every: Duration,
-    began: Instant,
-    flushed: u64,
-}
-
-impl SlotsInTurn {
-    /// The next slot, and how many from it on are due: each at most once.
-    fn due(&mut self) -> (u32, u32) {
-        let slots = u128::from(self.slots);
-        let all = self.began.elapsed().as_nanos() * slots / self.every.as_nanos();
-        let all: u64 = strata_wire::clamped(all);
-        let due = (all - self.flushed.min(all)).min(u64::from(self.slots));
-        let first = self.flushed % u64::from(self.slots);
-        // After a long break, what is overdue is flushed once.
-        self.flushed = all;
-        (strata_wire::exact(first), strata_wire::exact(due))
     }
 }

@@ -6,40 +6,32 @@ use std::ops::RangeInclusive;
 use anyhow::{Context, Result, anyhow, bail};
 use ipnet::IpNet;
 use strata_gpv::export::{FlowRule, Prefix};
+use strata_gpv_run::Target;
 use strata_wire::AddressFamily;
 
 /// Where vectors are sent, and which.
-#[derive(Clone, Debug)]
-pub(super) struct Target {
-    pub(super) name: String,
-    pub(super) address: SocketAddr,
-    pub(super) rule: FlowRule,
-}
-
-impl Target {
-    pub(super) fn parse(text: &str) -> Result<Self> {
-        let mut words = text.split(',');
-        let name = words.next().unwrap_or(text);
-        let mut rule = FlowRule::default();
-        for word in words {
-            let Some((what, value)) = word.split_once('=') else {
-                bail!("'{word}' is not a rule: write one like dport=443 or src=10.0.0.0/8");
-            };
-            match what {
-                "src" => rule.source = Some(prefix(value)?),
-                "dst" => rule.destination = Some(prefix(value)?),
-                "sport" => rule.source_ports = ports(value)?,
-                "dport" => rule.destination_ports = ports(value)?,
-                "proto" => rule.protocol = Some(protocol(value)?),
-                _ => bail!("'{what}' is not a rule: there are src, dst, sport, dport and proto"),
-            }
+pub(super) fn target(text: &str) -> Result<Target> {
+    let mut words = text.split(',');
+    let name = words.next().unwrap_or(text);
+    let mut rule = FlowRule::default();
+    for word in words {
+        let Some((what, value)) = word.split_once('=') else {
+            bail!("'{word}' is not a rule: write one like dport=443 or src=10.0.0.0/8");
+        };
+        match what {
+            "src" => rule.source = Some(prefix(value)?),
+            "dst" => rule.destination = Some(prefix(value)?),
+            "sport" => rule.source_ports = ports(value)?,
+            "dport" => rule.destination_ports = ports(value)?,
+            "proto" => rule.protocol = Some(protocol(value)?),
+            _ => bail!("'{what}' is not a rule: there are src, dst, sport, dport and proto"),
         }
-        Ok(Self {
-            name: text.to_owned(),
-            address: address(name)?,
-            rule,
-        })
     }
+    Ok(Target {
+        name: text.to_owned(),
+        address: address(name)?,
+        rule,
+    })
 }
 
 /// The address of `HOST:PORT`.

@@ -9,9 +9,10 @@ use anyhow::{Context as _, Result, bail};
 use strata_capture::PacketRef;
 use strata_filter::Filter;
 use strata_gpv::{Basic, Cache, Packet, Parameters, Vector};
+use strata_gpv_run::Features;
 use strata_wire::{LinkType, clamped};
 
-use super::packets::Features;
+use super::{failed, matches};
 use crate::output::standard;
 use crate::packets::{Take, captured};
 use crate::{python, text};
@@ -179,7 +180,7 @@ struct Arrivals {
 
 impl Take for Arrivals {
     fn begin(&mut self, filter: Option<Filter>) -> Result<()> {
-        self.features.filter(filter);
+        self.features.filter(filter.map(matches));
         Ok(())
     }
 
@@ -197,7 +198,7 @@ impl Take for Arrivals {
 
 fn packets(paths: &[PathBuf]) -> Result<Vec<Packet>> {
     let mut arrivals = Arrivals {
-        features: Features::new()?,
+        features: Features::new().map_err(failed)?,
         packets: Vec::new(),
     };
     captured(paths, None, &std::sync::Arc::default(), &mut arrivals)?;

@@ -3,7 +3,6 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use anyhow::Result;
 use arrow_array::builder::{BooleanBuilder, Int64Builder, StringBuilder, UInt32Builder};
 use arrow_array::types::{ArrowPrimitiveType, Int64Type, UInt8Type, UInt16Type, UInt32Type};
 use arrow_array::{ArrayRef, ListArray, PrimitiveArray, RecordBatch, StructArray};
@@ -15,7 +14,8 @@ use parquet::file::properties::WriterProperties;
 use strata_gpv::{Column, Columns, Full, Grouped, Reason, Tuple as _};
 use strata_wire::{exact, ip_addr};
 
-use super::NAMES;
+use crate::columns::{COLUMN_NAMES, with_time};
+use crate::error::Result;
 
 /// Rows that are handed to the writer at once.
 const ROWS_AT_ONCE: usize = 4096;
@@ -23,7 +23,7 @@ const ROWS_AT_ONCE: usize = 4096;
 const GROUP_BYTES: usize = 16 << 20;
 
 /// Writes rows.
-pub(super) struct Rows<W: Write + Send> {
+pub(crate) struct Rows<W: Write + Send> {
     writer: ArrowWriter<W>,
     columns: Columns,
     schema: Arc<Schema>,
@@ -42,25 +42,25 @@ pub(super) struct Rows<W: Write + Send> {
     time_ns: Vec<i64>,
     values: Vec<(Column, UInt32Builder)>,
     /// Rows so far.
-    pub(super) written: u64,
+    pub(crate) written: u64,
 }
 
 /// What a row says in addition to key and packets.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct About<'a> {
+pub(crate) struct About<'a> {
     /// Which cache it is from, if vectors of several were received.
-    pub(super) exporter: Option<&'a str>,
+    pub(crate) exporter: Option<&'a str>,
     /// Why it left the cache; `None` for records of the agent.
-    pub(super) reason: Option<Reason>,
-    pub(super) saturated: Option<bool>,
+    pub(crate) reason: Option<Reason>,
+    pub(crate) saturated: Option<bool>,
     /// What is known of its packets: other columns are null.
-    pub(super) known: Columns,
+    pub(crate) known: Columns,
 }
 
 impl<W: Write + Send> Rows<W> {
     /// A file with these columns of packets.
-    pub(super) fn new(output: W, columns: Columns) -> Result<Self> {
-        let columns = super::with_time(&columns.iter().collect::<Vec<_>>());
+    pub(crate) fn new(output: W, columns: Columns) -> Result<Self> {
+        let columns = with_time(columns);
         let schema = schema(columns);
         let properties = WriterProperties::builder()
             .set_compression(Compression::ZSTD(ZstdLevel::default()))
@@ -88,7 +88,7 @@ impl<W: Write + Send> Rows<W> {
     }
 
     /// A row. Call [`Rows::write`] now and then.
-    pub(super) fn push<G: Grouped<Full>>(&mut self, group: &G, about: About<'_>) {
+    pub(crate) fn push<G: Grouped<Full>>(&mut self, group: &G, about: About<'_>) {
         let key = group.key();
         self.exporter.append_option(about.exporter);
         let ends = [key.source(), key.destination()];
@@ -123,7 +123,7 @@ impl<W: Write + Send> Rows<W> {
     }
 
     /// Writes rows, if there are many.
-    pub(super) fn write(&mut self) -> Result<()> {
+    pub(crate) fn write(&mut self) -> Result<()> {
         if self.ends.len() >= ROWS_AT_ONCE {
             self.write_all()?;
         }
@@ -141,7 +141,7 @@ impl<W: Write + Send> Rows<W> {
 
     /// Bytes of the file so far, about; 0 if it has no row. Rows that wait to be written together
     /// count as 8 bytes a packet.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         let given = self.writer.bytes_written() + self.writer.in_progress_size();
         match self.written {
             0 => 0,
@@ -150,7 +150,7 @@ impl<W: Write + Send> Rows<W> {
     }
 
     /// Writes what is left, and the end of the file.
-    pub(super) fn finish(mut self) -> Result<W> {
+    pub(crate) fn finish(mut self) -> Result<W> {
         self.write_all()?;
         Ok(self.writer.into_inner()?)
     }
@@ -198,7 +198,7 @@ fn tuple_fields(columns: Columns) -> Fields {
     let fields = columns.iter().map(|column| match column {
         Column::Time => Field::new("time_ns", DataType::Int64, false),
         other => {
-            let name = NAMES.iter().find(|(_, of)| *of == other);
+            let name = COLUMN_NAMES.iter().find(|(_, of)| *of == other);
             let name = name.map_or("other", |(name, _)| name);
             Field::new(name, DataType::UInt32, true)
         }

@@ -16,7 +16,7 @@ use strata_gpv::format::datagram::Datagram;
 use strata_gpv::format::paper::{self, PaperTuple};
 use strata_gpv::{Basic, Column, Columns, Full, Parameters, Sequenced, Tuple as _, Vector};
 
-use super::form::Form;
+use crate::form::Form;
 
 /// Datagrams of a sender that wait for one that is missing.
 const WAITING_MAX: usize = 16;
@@ -67,26 +67,31 @@ impl fmt::Display for Sender {
     }
 }
 
-/// What was received.
+/// What an agent received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub(super) struct Received {
-    pub(super) datagrams: u64,
-    pub(super) vectors: u64,
-    pub(super) packets: u64,
+pub struct Received {
+    /// Datagrams of senders that are listened to, whatever became of them.
+    pub datagrams: u64,
+    /// Vectors that were put together.
+    pub vectors: u64,
+    /// Packets in them.
+    pub packets: u64,
     /// Vectors with numbers that never came, or that were in damaged datagrams.
-    pub(super) lost: u64,
+    pub lost: u64,
     /// Vectors that were sent before the agent listened.
-    pub(super) before: u64,
+    pub before: u64,
     /// Datagrams that came twice or too late.
-    pub(super) stale: u64,
+    pub stale: u64,
     /// Datagrams that cannot be read, all of them or from some place on.
-    pub(super) damaged: u64,
+    pub damaged: u64,
     /// Datagrams of more senders than are listened to.
-    pub(super) refused: u64,
-    pub(super) senders: u64,
-    pub(super) records: u64,
+    pub refused: u64,
+    /// Caches that were heard.
+    pub senders: u64,
+    /// Records that they were put together into.
+    pub records: u64,
     /// Records that were given early, since another flow needed their place.
-    pub(super) early: u64,
+    pub early: u64,
 }
 
 impl Received {
@@ -183,7 +188,7 @@ impl Heard {
         }
     }
 
-    fn end(&mut self, cache: Option<u32>, out: &mut impl FnMut(&Given<'_>)) {
+    fn end(&mut self, cache: Option<u32>, out: &mut impl FnMut(&GivenRecord<'_>)) {
         let Self {
             name,
             sequencer,
@@ -192,7 +197,7 @@ impl Heard {
             end,
             ..
         } = self;
-        let mut out = |record: &Record<'_, Full>| out(&Given::new(name, *columns, record));
+        let mut out = |record: &Record<'_, Full>| out(&GivenRecord::new(name, *columns, record));
         if let Some(cache) = cache {
             // What is damaged is counted.
             let _ = sequencer.finish(cache, *end, |_, vector| reassembly.take(vector, &mut out));
@@ -202,13 +207,13 @@ impl Heard {
 }
 
 /// A record, and whose.
-pub(super) struct Given<'a> {
+pub(super) struct GivenRecord<'a> {
     pub(super) sender: &'a str,
     pub(super) known: Columns,
     pub(super) record: &'a Record<'a, Full>,
 }
 
-impl<'a> Given<'a> {
+impl<'a> GivenRecord<'a> {
     fn new(sender: &'a str, known: Columns, record: &'a Record<'a, Full>) -> Self {
         Self {
             sender,
@@ -231,10 +236,11 @@ pub(super) struct Inbox {
 
 /// Control packets to caches.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Requests {
-    pub(super) sent: u64,
+pub struct Requests {
+    /// Those that were sent.
+    pub sent: u64,
     /// Those that were not sent: more bytes than came from there, or to one that is not heard.
-    pub(super) withheld: u64,
+    pub withheld: u64,
 }
 
 /// Where vectors of the paper's form are unpacked.
@@ -309,7 +315,7 @@ impl Inbox {
         &mut self,
         from: Option<SocketAddr>,
         bytes: &[u8],
-        out: &mut impl FnMut(&Given<'_>),
+        out: &mut impl FnMut(&GivenRecord<'_>),
     ) -> Result<(), FormatError> {
         self.received.datagrams += 1;
         match self.options.form {
@@ -322,7 +328,7 @@ impl Inbox {
         &mut self,
         from: Option<SocketAddr>,
         bytes: &[u8],
-        out: &mut impl FnMut(&Given<'_>),
+        out: &mut impl FnMut(&GivenRecord<'_>),
     ) -> Result<(), FormatError> {
         let datagram = Datagram::new_checked(bytes).inspect_err(|_| self.received.damaged += 1)?;
         let (cache, first) = (datagram.cache, datagram.first_seq);
@@ -375,7 +381,7 @@ impl Inbox {
             idle,
             ..
         } = heard;
-        let mut out = |record: &Record<'_, Full>| out(&Given::new(name, *columns, record));
+        let mut out = |record: &Record<'_, Full>| out(&GivenRecord::new(name, *columns, record));
         sequencer.datagram_at_once(bytes, |_, vectors| {
             if let Some(last) = vectors.last() {
                 *latest = (last.start_ns, Instant::now());
@@ -396,7 +402,7 @@ impl Inbox {
         &mut self,
         from: Option<SocketAddr>,
         bytes: &[u8],
-        out: &mut impl FnMut(&Given<'_>),
+        out: &mut impl FnMut(&GivenRecord<'_>),
     ) -> Result<(), FormatError> {
         let sender = Sender {
             address: from,
@@ -424,7 +430,7 @@ impl Inbox {
             Form::PaperSeq => Sequenced::COLUMNS,
             _ => Basic::COLUMNS,
         };
-        let mut out = |record: &Record<'_, Full>| out(&Given::new(name, *columns, record));
+        let mut out = |record: &Record<'_, Full>| out(&GivenRecord::new(name, *columns, record));
         let mut rest = bytes;
         while !rest.is_empty() {
             let taken = paper_vector(form, rest, &mut self.paper, |vector| {
@@ -443,20 +449,20 @@ impl Inbox {
     }
 
     /// Gives records whose interval is over: looks at a part of them in each call.
-    pub(super) fn expire(&mut self, part: usize, out: &mut impl FnMut(&Given<'_>)) {
+    pub(super) fn expire(&mut self, part: usize, out: &mut impl FnMut(&GivenRecord<'_>)) {
         for heard in self.senders.values_mut() {
             // A cache that has no vectors to send says so all the time, and its clock goes on.
             let (latest_ns, came) = heard.latest;
             let silent: u64 = strata_wire::clamped(came.elapsed().as_nanos());
             let now_ns = latest_ns.saturating_add(silent);
             let (name, columns) = (&heard.name, heard.columns);
-            let mut out = |record: &Record<'_, Full>| out(&Given::new(name, columns, record));
+            let mut out = |record: &Record<'_, Full>| out(&GivenRecord::new(name, columns, record));
             heard.reassembly.expire(now_ns, part, &mut out);
         }
     }
 
     /// Gives everything, in the order of senders.
-    pub(super) fn finish(&mut self, out: &mut impl FnMut(&Given<'_>)) {
+    pub(super) fn finish(&mut self, out: &mut impl FnMut(&GivenRecord<'_>)) {
         let mut senders: Vec<_> = self.senders.drain().collect();
         senders.sort_by_key(|(sender, _)| *sender);
         for (sender, mut heard) in senders {
@@ -480,7 +486,7 @@ fn heard<'a>(
     options: &InboxOptions,
     sender: Sender,
     now_ns: u64,
-    out: &mut impl FnMut(&Given<'_>),
+    out: &mut impl FnMut(&GivenRecord<'_>),
 ) -> Option<&'a mut Heard> {
     if !senders.contains_key(&sender) {
         if senders.len() >= options.senders_max {

@@ -2,27 +2,50 @@
 
 use std::fs::File;
 use std::net::{SocketAddr, UdpSocket};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
 use strata_gpv::format::datagram::{DatagramWriter, LEN_USUAL};
 use strata_gpv::{Columns, Full, Grouped as _, Key, Reason, Tuple as _, Vector};
+use strata_role::Tell;
 use strata_store::Sources;
 
-use super::inbox::Given;
+use super::inbox::GivenRecord;
 use super::parts::Parts;
-use super::rotate::{RotateArgs, Rotation};
-use super::rows::{About, Rows};
-use super::target::address;
-use crate::output::check;
+use crate::error::{At as _, Result, VectorError};
+use crate::rotation::{Rotation, RotationSpec};
+use crate::rows::{About, Rows};
+
+/// Where records go.
+#[derive(Clone, Debug, Default)]
+pub struct RecordsSpec {
+    /// A Parquet file, and others after it.
+    pub file: Option<RecordFileSpec>,
+    /// Another agent, by UDP: as the user named it, and where it is.
+    pub to: Option<(String, SocketAddr)>,
+}
+
+/// A Parquet file of records.
+#[derive(Clone, Debug)]
+pub struct RecordFileSpec {
+    /// Its name. What is there stays until the file is complete.
+    pub path: PathBuf,
+    /// When another one begins.
+    pub rotation: Option<RotationSpec>,
+    /// After this time a part of it is complete, beside it: what a kill may lose.
+    pub save_every: Duration,
+}
 
 /// What was sent on.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sent {
-    pub(super) vectors: u64,
-    pub(super) datagrams: u64,
-    pub(super) unsent: u64,
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sent {
+    /// Vectors that records became.
+    pub vectors: u64,
+    /// Datagrams of them.
+    pub datagrams: u64,
+    /// Datagrams that could not be sent.
+    pub unsent: u64,
 }
 
 /// A file of records.
@@ -33,17 +56,18 @@ enum Records {
 }
 
 impl Records {
-    fn create(path: &Path, sources: &Sources, save_every: Duration) -> Result<Self> {
+    fn create(path: &Path, sources: &Sources, save_every: Duration, tell: &Tell) -> Result<Self> {
         let other = path.metadata().ok().filter(|found| !found.is_file());
         if other.is_none() {
-            return Ok(Self::File(Parts::create(path, sources, save_every)?));
+            let parts = Parts::create(path, sources, save_every, tell)?;
+            return Ok(Self::File(parts));
         }
-        check(path, sources)?;
+        sources.check(path)?;
         let rows = Rows::new(sources.create(path)?, Columns::ALL)?;
         Ok(Self::Other(path.display().to_string(), rows))
     }
 
-    fn put(&mut self, given: &Given<'_>) -> Result<()> {
+    fn put(&mut self, given: &GivenRecord<'_>) -> Result<()> {
         let about = About {
             exporter: Some(given.sender),
             reason: None,
@@ -54,8 +78,7 @@ impl Records {
             Self::File(parts) => parts.push(given.record, about),
             Self::Other(name, rows) => {
                 rows.push(given.record, about);
-                rows.write()
-                    .with_context(|| format!("{name}: cannot write"))
+                rows.write().at_with(|| format!("{name}: cannot write"))
             }
         }
     }
@@ -79,49 +102,114 @@ impl Records {
             Self::File(parts) => parts.finish(),
             Self::Other(name, rows) => {
                 let written = rows.finish().map(drop);
-                written.with_context(|| format!("{name}: cannot write"))
+                written.at_with(|| format!("{name}: cannot write"))
             }
         }
     }
 }
 
-/// Where records go.
-pub(super) struct Outputs {
-    records: Option<Records>,
+/// Files of records, one after the other.
+struct Files {
+    current: Option<Records>,
     save_every: Duration,
     rotation: Option<Rotation>,
     sources: Sources,
-    /// As many files as wanted are complete.
-    pub(super) is_complete: bool,
+    tell: Tell,
+    /// As many as wanted are complete.
+    are_complete: bool,
+}
+
+impl Files {
+    /// Opens the first one.
+    fn open(
+        spec: &RecordFileSpec,
+        mut rotation: Option<Rotation>,
+        sources: &Sources,
+        tell: &Tell,
+    ) -> Result<Self> {
+        let first = rotation.as_mut().map(Rotation::first).transpose()?;
+        let mut files = Self {
+            current: None,
+            save_every: spec.save_every,
+            rotation,
+            sources: sources.clone(),
+            tell: Arc::clone(tell),
+            are_complete: false,
+        };
+        files.begin(first.as_ref().unwrap_or(&spec.path))?;
+        Ok(files)
+    }
+
+    fn begin(&mut self, path: &Path) -> Result<()> {
+        let records = Records::create(path, &self.sources, self.save_every, &self.tell)?;
+        self.current = Some(records);
+        Ok(())
+    }
+
+    fn put(&mut self, given: &GivenRecord<'_>) -> Result<()> {
+        let current = self.current.as_mut();
+        current.map_or(Ok(()), |records| records.put(given))
+    }
+
+    /// Completes what is due: a part of the file, or the file, after which another one begins.
+    fn keep_up(&mut self) -> Result<()> {
+        let Some(records) = &mut self.current else {
+            return Ok(());
+        };
+        records.keep_up()?;
+        let bytes = records.bytes();
+        let Some(rotation) = &mut self.rotation else {
+            return Ok(());
+        };
+        if self.are_complete || !rotation.is_due(bytes) {
+            return Ok(());
+        }
+        if rotation.is_last() {
+            self.are_complete = true;
+            return Ok(());
+        }
+        let next = rotation.next()?;
+        self.end()?;
+        self.begin(&next)
+    }
+
+    /// Writes the end of the file.
+    fn end(&mut self) -> Result<()> {
+        self.current.take().map_or(Ok(()), Records::finish)
+    }
+}
+
+/// Where records go, once that is open.
+pub(super) struct Outputs {
+    files: Option<Files>,
     forward: Option<Forward>,
-    failure: Option<anyhow::Error>,
+    failure: Option<VectorError>,
 }
 
 impl Outputs {
-    /// Opens the first file, whose parts are complete after `save_every`, and a socket to the next agent.
+    /// Opens the first file, of which `rotation` says which others follow, and a socket to the next agent.
     pub(super) fn open(
-        (write, rotate, save_every): (Option<&Path>, &RotateArgs, Duration),
-        to: Option<&str>,
+        spec: &RecordsSpec,
+        rotation: Option<Rotation>,
         sources: &Sources,
+        tell: &Tell,
     ) -> Result<Self> {
-        let mut rotation = rotate.of(write)?;
-        let first = rotation.as_mut().map(Rotation::first).transpose()?;
-        let records = first.as_deref().or(write);
-        let records = records.map(|path| Records::create(path, sources, save_every));
+        let files = spec.file.as_ref();
+        let files = files.map(|file| Files::open(file, rotation, sources, tell));
         Ok(Self {
-            records: records.transpose()?,
-            save_every,
-            rotation,
-            sources: sources.clone(),
-            is_complete: false,
-            forward: to.map(Forward::open).transpose()?,
+            files: files.transpose()?,
+            forward: spec
+                .to
+                .as_ref()
+                .map(|(name, peer)| Forward::open(name, *peer))
+                .transpose()?,
             failure: None,
         })
     }
 
-    pub(super) fn put(&mut self, given: &Given<'_>) {
-        if let Some(records) = &mut self.records
-            && let Err(error) = records.put(given)
+    pub(super) fn put(&mut self, given: &GivenRecord<'_>) {
+        if let Some(files) = &mut self.files
+            && let Err(error) = files.put(given)
         {
             self.failure.get_or_insert(error);
         }
@@ -130,37 +218,17 @@ impl Outputs {
         }
     }
 
+    /// Fails if a record could not be written; completes what is due.
     pub(super) fn check(&mut self) -> Result<()> {
         if let Some(error) = self.failure.take() {
             return Err(error);
         }
-        if let Some(records) = &mut self.records {
-            records.keep_up()?;
-        }
-        self.rotate()
+        self.files.as_mut().map_or(Ok(()), Files::keep_up)
     }
 
-    /// Begins another file if this one is complete.
-    fn rotate(&mut self) -> Result<()> {
-        let (Some(rotation), Some(records)) = (&mut self.rotation, &self.records) else {
-            return Ok(());
-        };
-        if self.is_complete || !rotation.is_due(records.bytes()) {
-            return Ok(());
-        }
-        if rotation.is_last() {
-            self.is_complete = true;
-            return Ok(());
-        }
-        let next = rotation.next()?;
-        self.end_records()?;
-        self.records = Some(Records::create(&next, &self.sources, self.save_every)?);
-        Ok(())
-    }
-
-    /// Writes the end of the file.
-    fn end_records(&mut self) -> Result<()> {
-        self.records.take().map_or(Ok(()), Records::finish)
+    /// Whether as many files as wanted are complete.
+    pub(super) fn is_complete(&self) -> bool {
+        self.files.as_ref().is_some_and(|files| files.are_complete)
     }
 
     pub(super) fn send_begun(&mut self) {
@@ -171,7 +239,9 @@ impl Outputs {
 
     pub(super) fn finish(mut self) -> Result<Option<Sent>> {
         self.check()?;
-        self.end_records()?;
+        if let Some(files) = &mut self.files {
+            files.end()?;
+        }
         Ok(self.forward.map(Forward::finish))
     }
 }
@@ -186,16 +256,16 @@ struct Forward {
 }
 
 impl Forward {
-    fn open(to: &str) -> Result<Self> {
-        let peer = address(to)?;
+    fn open(name: &str, peer: SocketAddr) -> Result<Self> {
         let local = match peer {
             SocketAddr::V4(_) => "0.0.0.0:0",
             SocketAddr::V6(_) => "[::]:0",
         };
-        let socket = UdpSocket::bind(local).context("cannot open a UDP socket")?;
+        let socket = UdpSocket::bind(local);
+        let socket = socket.at_with(|| "cannot open a UDP socket".to_owned())?;
         socket
             .connect(peer)
-            .with_context(|| format!("{to}: cannot send there"))?;
+            .at_with(|| format!("{name}: cannot send there"))?;
         Ok(Self {
             socket,
             writer: DatagramWriter::new(0, Columns::ALL, LEN_USUAL),
@@ -206,7 +276,7 @@ impl Forward {
     }
 
     /// A record is as many vectors as its times, and datagrams, need.
-    fn put(&mut self, given: &Given<'_>) {
+    fn put(&mut self, given: &GivenRecord<'_>) {
         if self.columns != given.known {
             self.columns = given.known;
             let (socket, sent) = (&self.socket, &mut self.sent);

@@ -8,11 +8,10 @@ use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
 use strata_sys::words::{Words, WordsMut};
 
-use crate::output::refuse;
+use crate::error::{At as _, Result, VectorError};
 
 const MAGIC: [u8; 8] = *b"SGPVRING";
 const VERSION: u32 = 1;
@@ -33,7 +32,7 @@ const BYTES_MIN: u64 = 1 << 16;
 const BYTES_MAX: u64 = 64 << 30;
 
 /// The end that writes. Its file is locked as long as it lives.
-pub(super) struct RingWriter {
+pub(crate) struct RingWriter {
     words: WordsMut,
     slot_len: usize,
     slots: u64,
@@ -46,42 +45,41 @@ pub(super) struct RingWriter {
 impl RingWriter {
     /// A new ring of about so many bytes, for datagrams of at most `datagram_max` bytes, in place of
     /// one that nobody writes.
-    pub(super) fn create(path: &Path, bytes: u64, datagram_max: usize) -> Result<Self> {
+    pub(crate) fn create(path: &Path, bytes: u64, datagram_max: usize) -> Result<Self> {
         let name = path.display();
         if !(BYTES_MIN..=BYTES_MAX).contains(&bytes) {
-            return Err(refuse(format!(
+            return Err(VectorError::Refused(format!(
                 "--ring-size: a ring has from 64 KiB to 64 GiB, not {bytes} bytes"
             )));
         }
         replaceable(path)?;
         let slot_len = datagram_max.next_multiple_of(8) + AROUND;
         let slots = (bytes - HEADER as u64) / slot_len as u64;
-        ensure!(
-            slots >= 2,
-            "{name}: a ring of {bytes} bytes has no room for two datagrams"
-        );
+        if slots < 2 {
+            let problem = format!("a ring of {bytes} bytes has no room for two datagrams");
+            return Err(broken(path, problem));
+        }
         let len: usize = strata_wire::exact(HEADER as u64 + slots * slot_len as u64);
         let folder = path
             .parent()
             .filter(|folder| !folder.as_os_str().is_empty());
         // Nobody sees it before it is whole.
         let created = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")));
-        let created = created.with_context(|| format!("{name}: cannot create a ring"))?;
+        let created = created.at_with(|| format!("{name}: cannot create a ring"))?;
         let file = created.as_file().try_clone()?;
         // All of it at once: a page for which there is no room later would end the program.
         fallocate(&file, FallocateFlags::empty(), 0, len as u64)
-            .with_context(|| format!("{name}: no room for a ring of {len} bytes"))?;
+            .at_with(|| format!("{name}: no room for a ring of {len} bytes"))?;
         file.try_lock()
-            .with_context(|| format!("{name}: cannot lock it"))?;
-        let mut words =
-            WordsMut::map(&file, len).with_context(|| format!("{name}: cannot map it"))?;
+            .at_with(|| format!("{name}: cannot lock it"))?;
+        let mut words = WordsMut::map(&file, len).at_with(|| format!("{name}: cannot map it"))?;
         let shape = u64::from(VERSION) | (slot_len as u64) << 32;
         words.store(SHAPE, shape.to_le());
         words.store(SLOTS, slots.to_le());
         words.write(0, &MAGIC);
         created
             .persist(path)
-            .with_context(|| format!("{name}: cannot create a ring"))?;
+            .at_with(|| format!("{name}: cannot create a ring"))?;
         Ok(Self {
             words,
             slot_len,
@@ -97,7 +95,7 @@ impl RingWriter {
     /// # Panics
     ///
     /// If it is longer than said.
-    pub(super) fn put(&mut self, datagram: &[u8]) {
+    pub(crate) fn put(&mut self, datagram: &[u8]) {
         assert!(datagram.len() + AROUND <= self.slot_len, "fits into a slot");
         let (number, at) = slot_of(self.written, self.slots, self.slot_len);
         self.slot.clear();
@@ -113,8 +111,15 @@ impl RingWriter {
     }
 
     /// Says that no more will come.
-    pub(super) fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         self.words.store(ENDED, 1_u64.to_le());
+    }
+}
+
+fn broken(ring: &Path, problem: impl Into<String>) -> VectorError {
+    VectorError::Ring {
+        ring: ring.display().to_string(),
+        problem: problem.into(),
     }
 }
 
@@ -124,17 +129,17 @@ fn replaceable(path: &Path) -> Result<()> {
     let mut file = match open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error).with_context(|| format!("{name}: cannot open it")),
+        Err(error) => return Err(error).at_with(|| format!("{name}: cannot open it")),
     };
     let mut magic = [0; MAGIC.len()];
     let is_ring = file.metadata()?.is_file() && file.read_exact(&mut magic).is_ok();
     if !is_ring || magic != MAGIC {
-        return Err(refuse(format!(
+        return Err(VectorError::Refused(format!(
             "{name} is there, and not a ring of vectors: name another file with --ring, or remove it"
         )));
     }
     if is_written(&file)? {
-        return Err(refuse(format!(
+        return Err(VectorError::Refused(format!(
             "{name}: another strata gpv run writes to this ring: name another file with --ring"
         )));
     }
@@ -167,7 +172,7 @@ fn slot_of(before: u64, slots: u64, slot_len: usize) -> (u64, usize) {
 
 /// What a reader finds.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(crate) enum Found {
     /// A datagram, in the reader's buffer.
     Datagram,
     /// Nothing yet.
@@ -179,49 +184,50 @@ pub(super) enum Found {
 }
 
 /// An end that reads, from the oldest datagram on.
-pub(super) struct RingReader {
+pub(crate) struct RingReader {
     words: Words,
     file: File,
     slot_len: usize,
     slots: u64,
     next: u64,
     /// Datagrams that were written over before they were read.
-    pub(super) overwritten: u64,
+    pub(crate) overwritten: u64,
     buffer: Vec<u8>,
     len: usize,
 }
 
 impl RingReader {
-    pub(super) fn open(path: &Path) -> Result<Self> {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
         let name = path.display();
-        let file = open(path).with_context(|| {
+        let file = open(path).at_with(|| {
             format!("{name}: cannot open the ring, which strata gpv run --ring makes")
         })?;
         let len = file.metadata()?.len();
         let mut magic = [0; MAGIC.len()];
         let read = (&file).read_exact(&mut magic);
-        ensure!(
-            read.is_ok() && magic == MAGIC && len >= HEADER as u64,
-            "{name}: not a ring of vectors"
-        );
+        if read.is_err() || magic != MAGIC || len < HEADER as u64 {
+            return Err(broken(path, "not a ring of vectors"));
+        }
         let words = Words::map(&file, strata_wire::exact(len))
-            .with_context(|| format!("{name}: cannot map it"))?;
+            .at_with(|| format!("{name}: cannot map it"))?;
         let word = |at| u64::from_le_bytes(words.word(at));
         let (shape, slots) = (word(SHAPE), word(SLOTS));
         let [version, slot_len] = [shape & 0xffff_ffff, shape >> 32];
         if version != u64::from(VERSION) {
-            bail!("{name}: a ring of version {version}, this Strata reads {VERSION}");
+            let problem = format!("a ring of version {version}, this Strata reads {VERSION}");
+            return Err(broken(path, problem));
         }
         let slot_len: usize = strata_wire::exact(slot_len);
         let needed = slots.checked_mul(slot_len as u64);
         let needed = needed.and_then(|bytes| bytes.checked_add(HEADER as u64));
-        ensure!(
-            slot_len.is_multiple_of(8)
-                && (AROUND + 8..=SLOT_MAX).contains(&slot_len)
-                && slots > 0
-                && needed.is_some_and(|needed| needed <= len),
-            "{name}: damaged: byte 8: {slots} slots of {slot_len} bytes in a file of {len}"
-        );
+        let is_whole = slot_len.is_multiple_of(8)
+            && (AROUND + 8..=SLOT_MAX).contains(&slot_len)
+            && slots > 0
+            && needed.is_some_and(|needed| needed <= len);
+        if !is_whole {
+            let shape = format!("{slots} slots of {slot_len} bytes in a file of {len}");
+            return Err(broken(path, format!("damaged: byte 8: {shape}")));
+        }
         let written = word(WRITTEN);
         Ok(Self {
             words,
@@ -236,12 +242,12 @@ impl RingReader {
     }
 
     /// The datagram found last.
-    pub(super) fn datagram(&self) -> &[u8] {
+    pub(crate) fn datagram(&self) -> &[u8] {
         &self.buffer[16..16 + self.len]
     }
 
     /// Reads the next datagram.
-    pub(super) fn read(&mut self) -> Result<Found> {
+    pub(crate) fn read(&mut self) -> Result<Found> {
         loop {
             // Before the count: what was written until then is read.
             let has_ended = self.word(ENDED) != 0;

@@ -18,7 +18,7 @@ const FLUSH_EVERY: Duration = Duration::from_millis(500);
 /// A worker's cache, which exists only while somebody is attached.
 ///
 /// Memory meanwhile: 6 MB for the cache, 16 KiB for each subscriber.
-pub(crate) struct VectorTap {
+pub struct VectorTap {
     subscribers: Arc<Subscribers>,
     /// Number of the worker.
     number: u32,
@@ -48,7 +48,7 @@ impl fmt::Debug for VectorTap {
 
 impl VectorTap {
     /// The one of the worker with this number.
-    pub(crate) fn new(subscribers: &Arc<Subscribers>, number: u32, seed: u64) -> Self {
+    pub fn new(subscribers: &Arc<Subscribers>, number: u32, seed: u64) -> Self {
         Self {
             subscribers: Arc::clone(subscribers),
             number,

@@ -12,18 +12,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
 use parquet::column::writer::ColumnCloseResult;
 use parquet::file::metadata::ParquetMetaDataReader;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use strata_gpv::{Columns, Full, Grouped};
+use strata_role::{Notice, Tell};
 use strata_store::Sources;
-use tracing::warn;
 
-use super::rotate::numbered;
-use super::rows::{About, Rows};
-use crate::output::check;
+use crate::error::{At as _, Result, VectorError};
+use crate::rotation::numbered;
+use crate::rows::{About, Rows};
 
 /// A part is complete at this size, about, even before its time.
 const PART_BYTES: u64 = 64 << 20;
@@ -57,8 +56,13 @@ struct Part {
 impl Parts {
     /// A file of rows at this path, whose parts are complete after so long. What is there stays until the
     /// end.
-    pub(super) fn create(path: &Path, sources: &Sources, every: Duration) -> Result<Self> {
-        check(path, sources)?;
+    pub(super) fn create(
+        path: &Path,
+        sources: &Sources,
+        every: Duration,
+        tell: &Tell,
+    ) -> Result<Self> {
+        sources.check(path)?;
         let name = path.display().to_string();
         // A link stays one.
         let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
@@ -77,11 +81,11 @@ impl Parts {
             others += 1;
         }
         if others > 0 {
-            warn!(
+            tell(&Notice::warning(format!(
                 "{}: {others} parts of an earlier run are beside it, which did not come to its end: they \
                  are whole, and stay as they are",
                 parts.name
-            );
+            )));
         }
         Ok(parts)
     }
@@ -99,27 +103,31 @@ impl Parts {
     }
 
     fn begin(&mut self) -> Result<&mut Part> {
-        if self.current.is_none() {
-            let path = self.path_of(self.next);
-            self.next += 1;
-            if self.next >= PARTS_MAX {
-                return Err(anyhow!(
-                    "{}: has {PARTS_MAX} parts: rotate files (-G, -C)",
-                    self.name
-                ));
-            }
-            let hidden = Hidden(self.hidden(&path));
-            let file = File::create(&hidden.0).with_context(|| self.cannot(&hidden.0))?;
-            self.current = Some(Part {
-                rows: Rows::new(file, Columns::ALL)?,
-                hidden,
-                path,
-                began: Instant::now(),
+        let part = match self.current.take() {
+            Some(part) => part,
+            None => self.part()?,
+        };
+        Ok(self.current.insert(part))
+    }
+
+    /// Another part.
+    fn part(&mut self) -> Result<Part> {
+        let path = self.path_of(self.next);
+        self.next += 1;
+        if self.next >= PARTS_MAX {
+            return Err(VectorError::TooManyParts {
+                file: self.name.clone(),
+                parts: PARTS_MAX,
             });
         }
-        self.current
-            .as_mut()
-            .ok_or_else(|| anyhow!("{}: no part is open", self.name))
+        let hidden = Hidden(self.hidden(&path));
+        let file = File::create(&hidden.0).at_with(|| self.cannot(&hidden.0))?;
+        Ok(Part {
+            rows: Rows::new(file, Columns::ALL)?,
+            hidden,
+            path,
+            began: Instant::now(),
+        })
     }
 
     fn cannot(&self, path: &Path) -> String {
@@ -166,7 +174,7 @@ impl Parts {
             fs::rename(&part.hidden.0, &part.path)?;
             Ok(bytes)
         });
-        let bytes = written.context(named)?;
+        let bytes = written.at_with(|| named)?;
         self.complete_bytes = self.complete_bytes.saturating_add(bytes);
         self.complete.push(part.path);
         Ok(())
@@ -180,12 +188,12 @@ impl Parts {
         }
         self.complete()?;
         let merged = match &self.complete[..] {
-            [only] => fs::rename(only, &self.target).map_err(anyhow::Error::from),
+            [only] => fs::rename(only, &self.target).map_err(VectorError::from),
             _ => self.merge(),
         };
         merged
             .and_then(|()| Ok(File::open(folder(&self.target))?.sync_all()?))
-            .with_context(|| {
+            .at_with(|| {
                 format!(
                     "{}: cannot write: what came is in its parts, such as {}",
                     self.name,
@@ -236,10 +244,11 @@ fn one_of(parts: &[PathBuf], to: File) -> Result<()> {
         for group in metadata.row_groups() {
             let mut out = writer.next_row_group()?;
             for column in group.columns() {
-                let rows = u64::try_from(group.num_rows()).context("a negative number of rows")?;
+                let rows = u64::try_from(group.num_rows());
+                let rows = rows.at_with(|| "a negative number of rows".to_owned())?;
                 let bytes = u64::try_from(column.compressed_size());
                 let closed = ColumnCloseResult {
-                    bytes_written: bytes.context("a negative number of bytes")?,
+                    bytes_written: bytes.at_with(|| "a negative number of bytes".to_owned())?,
                     rows_written: rows,
                     metadata: column.clone(),
                     bloom_filter: None,

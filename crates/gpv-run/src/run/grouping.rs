@@ -2,26 +2,17 @@
 
 use std::sync::Arc;
 
-use anyhow::Result;
 use strata_gpv::export::{Destination, Exporter, FlowRules, Rules, RulesHandle};
 use strata_gpv::format::paper::{self, PaperTuple};
 use strata_gpv::{
     Basic, Cache, CacheCounters, Columns, Grouped as _, Packet, Parameters, ParametersError,
     Sequenced, Vector,
 };
+use strata_role::RoleError;
 
-use crate::output::refuse;
-
-/// How vectors are written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub(super) enum Form {
-    /// Strata's form: numbered, so that lost vectors are counted; IPv4 and IPv6, ns.
-    Strata,
-    /// The form of the *Flow paper: IPv4, us, sizes up to 2047 bytes, not numbered.
-    Paper,
-    /// As paper, with the TCP sequence number of each packet.
-    PaperSeq,
-}
+use crate::error::{Result, VectorError};
+use crate::form::Form;
+use crate::seed::seed;
 
 /// Who gets vectors.
 pub(super) struct To {
@@ -53,8 +44,8 @@ impl Grouping {
         room: usize,
         to: Vec<To>,
     ) -> Result<Self> {
-        let seed = super::seed()?;
-        let refused = |error: ParametersError| refuse(error.to_string());
+        let seed = seed()?;
+        let refused = |error: ParametersError| VectorError::Refused(error.to_string());
         Ok(match form {
             Form::Strata => {
                 let destinations = to.into_iter().map(|to| Destination {
@@ -63,7 +54,8 @@ impl Grouping {
                     datagram_len: room,
                     admit: Arc::new(to.flows),
                 });
-                let rules = Rules::new(FlowRules::all(), destinations.collect())?;
+                let rules = Rules::new(FlowRules::all(), destinations.collect());
+                let rules = rules.map_err(RoleError::own)?;
                 let handle = RulesHandle::new(rules);
                 Self::Strata(Box::new(
                     Exporter::new(parameters, seed, handle).map_err(refused)?,

@@ -1,26 +1,66 @@
 //! Where datagrams of vectors go: peers, a file, a ring in shared memory, and a stream.
 
 use std::fs::File;
-use std::io::{BufWriter, IsTerminal as _, Write, stdout};
+use std::io::{self, BufWriter, Write};
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use strata_gpv::export::{FlowRule, FlowRules};
 use strata_gpv::format::control::FlushSlots;
 use strata_role::sandbox::Reach;
+use strata_role::{Feed, FeedSpec, RoleError, Tell};
 use strata_store::Sources;
-use strata_stream::StreamName;
-use strata_stream_run::{StreamDir, StreamError, StreamFeed, WhenFull, paths_of};
 
-use super::form::To;
-use super::ring::RingWriter;
-use super::rotate::Rotation;
-use super::target::Target;
-use crate::output::{check, refuse};
+use super::grouping::To;
+use crate::error::{At as _, Result, VectorError};
+use crate::ring::RingWriter;
+use crate::rotation::{Rotation, RotationSpec};
+
+/// Where vectors go.
+#[derive(Debug, Default)]
+pub struct OutletsSpec {
+    /// By UDP.
+    pub to: Vec<Target>,
+    /// To a file.
+    pub file: Option<VectorFile>,
+    /// To a ring in shared memory.
+    pub ring: Option<RingSpec>,
+    /// To a stream, whose name the outcome has.
+    pub stream: Option<(String, Box<dyn FeedSpec>)>,
+    /// What is read, and must not be overwritten.
+    pub sources: Sources,
+}
+
+/// Where vectors are sent, and which.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// As the user wrote it.
+    pub name: String,
+    /// Where it is.
+    pub address: SocketAddr,
+    /// Which flows it gets.
+    pub rule: FlowRule,
+}
+
+/// A file of vectors. If the program is interrupted, those in it are whole.
+#[derive(Debug)]
+pub enum VectorFile {
+    /// One of this name, and others after it.
+    Named(PathBuf, Option<RotationSpec>),
+    /// One that is open, under this name.
+    Open(String, File),
+}
+
+/// A ring that is to be made.
+#[derive(Clone, Debug)]
+pub struct RingSpec {
+    /// Its file, in memory at best.
+    pub path: PathBuf,
+    /// About how large it is.
+    pub bytes: u64,
+}
 
 /// A file or a peer, and what went there.
 pub(super) struct Outlet {
@@ -30,7 +70,7 @@ pub(super) struct Outlet {
     pub(super) bytes: u64,
     pub(super) unsent: u64,
     /// Why the first datagram that could not be sent was not.
-    pub(super) error: Option<std::io::Error>,
+    pub(super) error: Option<io::Error>,
 }
 
 impl Outlet {
@@ -46,42 +86,43 @@ impl Outlet {
     }
 }
 
-/// A file of vectors. If the program is interrupted, those in it are whole.
+/// A file of vectors.
 struct Written {
     outlet: Outlet,
-    path: PathBuf,
+    to: Place,
     sources: Sources,
     writer: Option<BufWriter<File>>,
-    is_stdout: bool,
-    rotation: Option<Rotation>,
     /// Bytes in the file.
     bytes: u64,
     /// As many files as wanted are complete: what is left goes to the last one.
     is_complete: bool,
 }
 
-/// A ring that is to be made.
-#[derive(Clone, Debug)]
-pub(super) struct RingSpec {
-    pub(super) path: PathBuf,
-    pub(super) bytes: u64,
-    pub(super) datagram_max: usize,
+enum Place {
+    Named(PathBuf, Option<Rotation>),
+    /// `None` once the writer has it.
+    Open(Option<File>),
 }
 
 /// A ring, once it is made.
 struct Ring {
     outlet: Outlet,
     spec: RingSpec,
+    /// Bytes of a datagram at most.
+    datagram_max: usize,
     writer: Option<RingWriter>,
 }
 
-/// A stream, once it is open.
+/// A stream.
 struct Streamed {
     outlet: Outlet,
-    place: (PathBuf, StreamName),
-    when_full: WhenFull,
-    dir: Option<StreamDir>,
-    feed: Option<StreamFeed>,
+    state: Streaming,
+}
+
+enum Streaming {
+    Planned(Box<dyn FeedSpec>),
+    Open(Box<dyn Feed>),
+    Ended,
 }
 
 /// Control packets that are read of a peer at once: others wait.
@@ -96,50 +137,45 @@ pub(super) struct Outlets {
     ring: Option<Ring>,
     stream: Option<Streamed>,
     /// A write to the file that failed ends the run.
-    failure: Option<std::io::Error>,
-    /// As does one to a stream, unless packets are live.
-    stream_failure: Option<StreamError>,
+    failure: Option<io::Error>,
+    /// As does one to a stream that is waited for.
+    stream_failure: Option<RoleError>,
 }
 
 impl Outlets {
-    pub(super) fn open(
-        read: &[PathBuf],
-        to: &[Target],
-        write: Option<(&Path, Option<Rotation>)>,
-        ring: Option<RingSpec>,
-        to_stream: Option<((PathBuf, StreamName), WhenFull)>,
-    ) -> Result<Self> {
+    /// Where datagrams of at most so many bytes go. Files are not yet made.
+    pub(super) fn open(spec: OutletsSpec, datagram_max: usize) -> Result<Self> {
+        let file = spec.file.map(Place::of).transpose()?;
         let mut peers = Vec::new();
-        for (id, target) in to.iter().enumerate() {
+        for (id, target) in spec.to.into_iter().enumerate() {
             let local = match target.address {
                 SocketAddr::V4(_) => "0.0.0.0:0",
                 SocketAddr::V6(_) => "[::]:0",
             };
-            let name = &target.name;
-            let socket = UdpSocket::bind(local).context("cannot open a UDP socket")?;
+            let name = target.name;
+            let socket = UdpSocket::bind(local);
+            let socket = socket.at_with(|| "cannot open a UDP socket".to_owned())?;
             socket
                 .connect(target.address)
-                .with_context(|| format!("{name}: cannot send there"))?;
-            peers.push((socket, Outlet::new(id, name.clone()), target.rule.clone()));
+                .at_with(|| format!("{name}: cannot send there"))?;
+            peers.push((socket, Outlet::new(id, name), target.rule));
         }
-        let sources = Sources::default().files(read);
-        let has_file = write.is_some();
-        let before = peers.len() + usize::from(has_file) + usize::from(ring.is_some());
-        let stream = to_stream.map(|(place, when_full)| Streamed {
-            outlet: Outlet::new(before, format!("{}/{}", place.0.display(), place.1)),
-            place,
-            when_full,
-            dir: None,
-            feed: None,
-        });
-        let file = write.map(|(path, rotation)| Written::new(path, rotation, sources, peers.len()));
-        let ring = ring.map(|spec| Ring {
-            outlet: Outlet::new(
-                peers.len() + usize::from(has_file),
-                spec.path.display().to_string(),
-            ),
+        let mut id = peers.len();
+        let mut outlet = |name| {
+            id += 1;
+            Outlet::new(id - 1, name)
+        };
+        let sources = spec.sources;
+        let file = file.map(|(name, to)| Written::new(outlet(name), to, sources));
+        let ring = spec.ring.map(|spec| Ring {
+            outlet: outlet(spec.path.display().to_string()),
             spec,
+            datagram_max,
             writer: None,
+        });
+        let stream = spec.stream.map(|(name, feed)| Streamed {
+            outlet: outlet(name),
+            state: Streaming::Planned(feed),
         });
         Ok(Self {
             file: file.transpose()?,
@@ -151,37 +187,30 @@ impl Outlets {
         })
     }
 
-    /// Opens what can be opened before the sandbox; returns what is needed in it.
-    pub(super) fn prepare(&mut self) -> Result<Reach> {
+    /// What is needed in the sandbox.
+    pub(super) fn reach(&self) -> Reach {
         let mut reach = Reach::default();
-        if let Some(stream) = &mut self.stream {
-            stream.dir = Some(crate::stream::prepare(&stream.place.0)?);
-            reach.write.extend(paths_of(&stream.place.0));
+        if let Some(Streaming::Planned(feed)) = self.stream.as_ref().map(|stream| &stream.state) {
+            reach.write.extend(feed.writes());
         }
         if let Some(ring) = &self.ring {
             reach.makes(&ring.spec.path);
         }
-        if let Some(file) = self.file.as_ref().filter(|file| !file.is_stdout) {
-            reach.makes(&file.path);
+        if let Some(Place::Named(path, _)) = self.file.as_ref().map(|file| &file.to) {
+            reach.makes(path);
         }
-        Ok(reach)
+        reach
     }
 
     /// Creates the file and the ring, and opens the stream.
-    pub(super) fn create(&mut self) -> Result<()> {
+    pub(super) fn create(&mut self, tell: &Tell) -> Result<()> {
         if let Some(stream) = &mut self.stream {
-            let dir = stream.dir.take();
-            let dir = dir.map_or_else(|| crate::stream::prepare(&stream.place.0), Ok)?;
-            let feed = crate::stream::feed_in(dir, &stream.place, stream.when_full)?;
-            stream.feed = Some(feed);
+            stream.open(tell)?;
         }
         if let Some(ring) = &mut self.ring {
-            let RingSpec {
-                path,
-                bytes,
-                datagram_max,
-            } = &ring.spec;
-            ring.writer = Some(RingWriter::create(path, *bytes, *datagram_max)?);
+            let RingSpec { path, bytes } = &ring.spec;
+            let writer = RingWriter::create(path, *bytes, ring.datagram_max)?;
+            ring.writer = Some(writer);
         }
         self.file.as_mut().map_or(Ok(()), Written::create)
     }
@@ -237,13 +266,12 @@ impl Outlets {
     }
 
     /// Where vectors went.
-    pub(super) fn targets(&self) -> impl Iterator<Item = &Outlet> {
-        let peers = self.peers.iter().map(|(_, outlet, _)| outlet);
-        let file = self.file.iter().map(|file| &file.outlet);
-        peers
-            .chain(file)
-            .chain(self.ring.iter().map(|ring| &ring.outlet))
-            .chain(self.stream.iter().map(|stream| &stream.outlet))
+    pub(super) fn into_targets(self) -> impl Iterator<Item = Outlet> {
+        let peers = self.peers.into_iter().map(|(_, outlet, _)| outlet);
+        let file = self.file.map(|file| file.outlet);
+        let ring = self.ring.map(|ring| ring.outlet);
+        let stream = self.stream.map(|stream| stream.outlet);
+        peers.chain(file).chain(ring).chain(stream)
     }
 
     /// Whether as many files as wanted are complete.
@@ -304,43 +332,41 @@ impl Outlets {
             return Err(failure.into());
         }
         match (self.failure.take(), &self.file) {
-            (Some(error), Some(file)) => {
-                Err(error).with_context(|| format!("{}: cannot write", file.outlet.name))
-            }
+            (Some(error), Some(file)) => Err(file.cannot_write(error)),
             _ => Ok(()),
         }
     }
 
-    /// Whether vectors go to standard output.
-    pub(super) fn is_stdout(&self) -> bool {
-        self.file.as_ref().is_some_and(|file| file.is_stdout)
-    }
-
     /// Writes what is buffered, and says in the ring that this was all.
     pub(super) fn finish(&mut self) -> Result<()> {
-        if let Some(stream) = &mut self.stream
-            && let Some(feed) = stream.feed.take()
-        {
-            stream.outlet.unsent = feed.finish()?.lost;
-            stream.outlet.datagrams -= stream.outlet.unsent.min(stream.outlet.datagrams);
+        if let Some(stream) = &mut self.stream {
+            stream.finish()?;
         }
         if let Some(writer) = self.ring.as_mut().and_then(|ring| ring.writer.as_mut()) {
             writer.end();
         }
         if let Some(file) = &mut self.file
             && let Some(writer) = &mut file.writer
+            && let Err(error) = writer.flush()
         {
-            let flushed = writer.flush();
-            flushed.with_context(|| format!("{}: cannot write", file.outlet.name))?;
+            return Err(file.cannot_write(error));
         }
         Ok(())
     }
 }
 
 impl Streamed {
+    fn open(&mut self, tell: &Tell) -> Result<()> {
+        match std::mem::replace(&mut self.state, Streaming::Ended) {
+            Streaming::Planned(feed) => self.state = Streaming::Open(feed.open(tell)?),
+            other => self.state = other,
+        }
+        Ok(())
+    }
+
     /// Appends a datagram. Those that the stream cannot take are counted by it.
-    fn put(&mut self, bytes: &[u8]) -> Result<(), StreamError> {
-        let Some(feed) = &mut self.feed else {
+    fn put(&mut self, bytes: &[u8]) -> Result<(), RoleError> {
+        let Streaming::Open(feed) = &mut self.state else {
             return Ok(());
         };
         feed.put(bytes)?;
@@ -348,56 +374,68 @@ impl Streamed {
         self.outlet.bytes += bytes.len() as u64;
         Ok(())
     }
+
+    fn finish(&mut self) -> Result<(), RoleError> {
+        if let Streaming::Open(feed) = std::mem::replace(&mut self.state, Streaming::Ended) {
+            self.outlet.unsent = feed.finish()?.lost;
+            self.outlet.datagrams -= self.outlet.unsent.min(self.outlet.datagrams);
+        }
+        Ok(())
+    }
+}
+
+impl Place {
+    /// The name of a file, and where it is to be.
+    fn of(file: VectorFile) -> Result<(String, Self)> {
+        Ok(match file {
+            VectorFile::Named(path, rotation) => {
+                let name = path.display().to_string();
+                let rotation = rotation.map(|spec| Rotation::new(&path, spec));
+                (name, Self::Named(path, rotation.transpose()?))
+            }
+            VectorFile::Open(name, file) => (name, Self::Open(Some(file))),
+        })
+    }
 }
 
 impl Written {
-    fn new(path: &Path, rotation: Option<Rotation>, sources: Sources, id: usize) -> Result<Self> {
-        let is_stdout = path.as_os_str() == "-";
-        if is_stdout && stdout().is_terminal() {
-            return Err(refuse(
-                "standard output is a terminal, and vectors are not text: write to a file, or into \
-                 another program",
-            ));
+    fn new(outlet: Outlet, to: Place, sources: Sources) -> Result<Self> {
+        if let Place::Named(path, None) = &to {
+            sources.check(path)?;
         }
-        if !is_stdout && rotation.is_none() {
-            check(path, &sources)?;
-        }
-        let name = match is_stdout {
-            true => String::from("standard output"),
-            false => path.display().to_string(),
-        };
         Ok(Self {
-            outlet: Outlet::new(id, name),
-            path: path.to_owned(),
+            outlet,
+            to,
             sources,
             writer: None,
-            is_stdout,
-            rotation,
             bytes: 0,
             is_complete: false,
         })
     }
 
     fn create(&mut self) -> Result<()> {
-        let file = match self.is_stdout {
-            true => {
-                let file = stdout().as_fd().try_clone_to_owned();
-                File::from(file.context("standard output: cannot write")?)
+        let file = match &mut self.to {
+            Place::Named(path, None) => Some(self.sources.create(path)?),
+            Place::Named(_, Some(rotation)) => {
+                let path = rotation.first()?;
+                self.sources.check(&path)?;
+                Some(self.sources.create(&path)?)
             }
-            false => {
-                if let Some(rotation) = &mut self.rotation {
-                    self.path = rotation.first()?;
-                    check(&self.path, &self.sources)?;
-                }
-                self.sources.create(&self.path)?
-            }
+            Place::Open(file) => file.take(),
         };
-        self.writer = Some(BufWriter::new(file));
+        self.writer = file.map(BufWriter::new);
         Ok(())
     }
 
+    fn cannot_write(&self, error: io::Error) -> VectorError {
+        VectorError::At {
+            what: format!("{}: cannot write", self.outlet.name),
+            source: error.into(),
+        }
+    }
+
     /// Writes a datagram, into another file if this one is complete.
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.rotate()?;
         match &mut self.writer {
             Some(writer) => writer.write_all(bytes)?,
@@ -407,8 +445,8 @@ impl Written {
         Ok(())
     }
 
-    fn rotate(&mut self) -> std::io::Result<()> {
-        let Some(rotation) = &mut self.rotation else {
+    fn rotate(&mut self) -> io::Result<()> {
+        let Place::Named(_, Some(rotation)) = &mut self.to else {
             return Ok(());
         };
         if self.is_complete || !rotation.is_due(self.bytes) {
@@ -421,10 +459,10 @@ impl Written {
         if let Some(writer) = &mut self.writer {
             writer.flush()?;
         }
-        let path = rotation.next().map_err(std::io::Error::other)?;
-        let file = self.sources.create(&path).map_err(std::io::Error::other)?;
+        let path = rotation.next().map_err(io::Error::other)?;
+        let file = self.sources.create(&path).map_err(io::Error::other)?;
         self.writer = Some(BufWriter::new(file));
-        (self.path, self.bytes) = (path, 0);
+        self.bytes = 0;
         Ok(())
     }
 }

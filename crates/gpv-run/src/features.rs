@@ -1,74 +1,47 @@
 //! Packets as the cache takes them.
 
-use anyhow::Result;
 use strata_capture::PacketRef;
-use strata_filter::Filter;
 use strata_gpv::{Packet, Seen};
 use strata_pipeline::{FlowFinder, wire_bytes};
-use strata_query::ByLink;
 use strata_wire::dissect::protocol;
 use strata_wire::{AddressFamily, Headers, LinkType, TunnelKey, exact};
-use tracing::{info, warn};
 
-use super::seed;
-use crate::export::say_no_match;
-use crate::text::count_of;
+use crate::error::Result;
+use crate::seed::seed;
+
+/// Whether a filter matches a packet: of this link type, these bytes, and so many on the wire.
+pub type Matches = Box<dyn FnMut(LinkType, &[u8], u32) -> bool>;
 
 /// What became of packets.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counted {
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counted {
     /// Matched by the filter; of these some have no IP header.
-    pub(super) packets: u64,
+    pub packets: u64,
     /// Not matched.
-    pub(super) filtered: u64,
+    pub filtered: u64,
     /// Without an IP header that can be read.
-    pub(super) not_ip: u64,
+    pub not_ip: u64,
     /// Cut within the transport header: fields that were not captured are 0.
-    pub(super) cut: u64,
+    pub cut: u64,
     /// Lost by the kernel.
-    pub(super) dropped: u64,
-}
-
-impl Counted {
-    /// Says what is in no vector, or not whole.
-    pub(super) fn say(&self) {
-        if self.filtered > 0 {
-            info!("the filter does not match {}", packets_of(self.filtered));
-        }
-        if self.not_ip > 0 {
-            info!(
-                "{} without an IP header, and in no vector",
-                packets_of(self.not_ip)
-            );
-        }
-        if self.cut > 0 {
-            warn!(
-                "{} cut within the transport header: fields that were not captured are 0",
-                packets_of(self.cut)
-            );
-        }
-        if self.dropped > 0 {
-            warn!(
-                "{} lost: they came faster than they were processed",
-                packets_of(self.dropped)
-            );
-        }
-    }
-}
-
-fn packets_of(number: u64) -> String {
-    count_of(number, "packet")
+    pub dropped: u64,
 }
 
 /// Headers into what the cache takes.
-pub(super) struct Features {
+pub struct Features {
     finder: FlowFinder,
-    filter: Option<ByLink>,
-    pub(super) counted: Counted,
+    filter: Option<Matches>,
+    /// What became of packets so far.
+    pub counted: Counted,
 }
 
 impl Features {
-    pub(super) fn new() -> Result<Self> {
+    /// Of all packets.
+    ///
+    /// # Errors
+    ///
+    /// If the system has no randomness.
+    pub fn new() -> Result<Self> {
         let seed = seed()?;
         Ok(Self {
             finder: FlowFinder::new([seed, !seed], TunnelKey::Inner),
@@ -77,15 +50,15 @@ impl Features {
         })
     }
 
-    /// Only packets that match this are taken.
-    pub(super) fn filter(&mut self, filter: Option<Filter>) {
-        self.filter = filter.map(|filter| ByLink::new(filter, say_no_match));
+    /// Only packets that match this are taken, if it is given.
+    pub fn filter(&mut self, filter: Option<Matches>) {
+        self.filter = filter;
     }
 
     /// The features of a packet; `None` if the filter does not match it, or it has no IP header.
-    pub(super) fn of(&mut self, link: LinkType, packet: &PacketRef<'_>) -> Option<Packet> {
+    pub fn of(&mut self, link: LinkType, packet: &PacketRef<'_>) -> Option<Packet> {
         if let Some(filter) = &mut self.filter
-            && !filter.matches(link, packet.data, packet.wire_len)
+            && !filter(link, packet.data, packet.wire_len)
         {
             self.counted.filtered += 1;
             return None;

@@ -1,0 +1,32 @@
+//! What is said of packets that are in no vector, or not whole.
+
+use strata_gpv_run::Counted;
+use tracing::{info, warn};
+
+use crate::text::count_of;
+
+/// Says how many there were of each kind.
+pub(super) fn say(counted: &Counted) {
+    let packets = |number| count_of(number, "packet");
+    if counted.filtered > 0 {
+        info!("the filter does not match {}", packets(counted.filtered));
+    }
+    if counted.not_ip > 0 {
+        info!(
+            "{} without an IP header, and in no vector",
+            packets(counted.not_ip)
+        );
+    }
+    if counted.cut > 0 {
+        warn!(
+            "{} cut within the transport header: fields that were not captured are 0",
+            packets(counted.cut)
+        );
+    }
+    if counted.dropped > 0 {
+        warn!(
+            "{} lost: they came faster than they were processed",
+            packets(counted.dropped)
+        );
+    }
+}

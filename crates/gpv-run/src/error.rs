@@ -1,0 +1,97 @@
+//! What can go wrong with vectors at work.
+
+use std::error::Error;
+use std::io;
+
+use arrow_schema::ArrowError;
+use parquet::errors::ParquetError;
+use strata_gpv::format::FormatError;
+use strata_role::RoleError;
+use strata_store::OutputError;
+
+use crate::form::Form;
+
+/// Why vectors cannot be made, received or kept.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VectorError {
+    /// It cannot be done as it was asked for. The text says what to do instead.
+    #[error("{0}")]
+    Refused(String),
+    /// A file is not written.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// The file or address at fault, and what was to be done with it; the source says why it failed.
+    #[error("{what}")]
+    At {
+        /// Its name, and what was to be done.
+        what: String,
+        /// What is wrong.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// A file has something else than vectors of this form.
+    #[error("{file}: from byte {at} on no vectors of the form {form}: {source}")]
+    NoVectors {
+        /// The file.
+        file: String,
+        /// Where what cannot be read begins.
+        at: u64,
+        /// The form that was expected.
+        form: Form,
+        /// What is wrong with it.
+        source: FormatError,
+    },
+    /// A file is no ring that can be read, or has no room for one.
+    #[error("{ring}: {problem}")]
+    Ring {
+        /// The file.
+        ring: String,
+        /// What is wrong, and where.
+        problem: String,
+    },
+    /// Vectors are to go to too many destinations.
+    #[error("--to is given {targets} times; {most} are possible")]
+    TooManyTargets {
+        /// How many.
+        targets: usize,
+        /// How many are possible.
+        most: usize,
+    },
+    /// A file of records has too many parts.
+    #[error("{file}: has {parts} parts: rotate files (-G, -C)")]
+    TooManyParts {
+        /// The file.
+        file: String,
+        /// How many there are.
+        parts: u32,
+    },
+    /// A file or a socket cannot be used.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// Rows cannot be written.
+    #[error(transparent)]
+    Parquet(#[from] ParquetError),
+    /// Rows cannot be put together.
+    #[error(transparent)]
+    Arrow(#[from] ArrowError),
+    /// What can go wrong with any role.
+    #[error(transparent)]
+    Role(#[from] RoleError),
+}
+
+pub(crate) type Result<T, E = VectorError> = std::result::Result<T, E>;
+
+/// Names what went wrong.
+pub(crate) trait At<T> {
+    /// With this file or address, and what was to be done with it.
+    fn at_with(self, what: impl FnOnce() -> String) -> Result<T>;
+}
+
+impl<T, E: Into<Box<dyn Error + Send + Sync>>> At<T> for std::result::Result<T, E> {
+    fn at_with(self, what: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|error| VectorError::At {
+            what: what(),
+            source: error.into(),
+        })
+    }
+}

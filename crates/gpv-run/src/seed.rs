@@ -1,0 +1,12 @@
+//! What strangers cannot know.
+
+use std::io;
+
+use crate::error::{At as _, Result};
+
+/// A seed that strangers do not know, so that they cannot aim at a slot.
+pub(crate) fn seed() -> Result<u64> {
+    getrandom::u64()
+        .map_err(io::Error::other)
+        .at_with(|| "no randomness".to_owned())
+}
