@@ -58,9 +58,9 @@ $(PAGE_PACKAGES): page/package.json page/package-lock.json
 	cd page && npm ci --ignore-scripts --silent
 	@touch $@
 
-$(PAGE): $(PAGE_PACKAGES) page/build.mjs crates/serve/openapi.yaml $(shell find page/src -type f ! -name schema.d.ts)
+$(PAGE): $(PAGE_PACKAGES) page/build.mjs crates/run/serve/openapi.yaml $(shell find page/src -type f ! -name schema.d.ts)
 	cd page && npm run --silent build
-	@touch crates/serve/build.rs # which cannot watch a folder that was missing
+	@touch crates/run/serve/build.rs # which cannot watch a folder that was missing
 
 # The page in a real browser, with the program as it was built last. In CI nothing of it may be missing.
 # No make within it: `make -n` would run that.
@@ -249,7 +249,7 @@ NEON_TEST := CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 neon:
 	@for tool in qemu-aarch64-static aarch64-linux-gnu-gcc; do command -v $$tool >/dev/null || \
 	    { echo "missing: $$tool; on Debian: apt-get install qemu-user-static gcc-aarch64-linux-gnu"; exit 1; }; done
-	@echo "not run, since the emulator ignores limits on memory: crates/sketch/tests/refused.rs"
+	@echo "not run, since the emulator ignores limits on memory: crates/path/sketch/tests/refused.rs"
 	$(NEON_TEST) -p strata-classify -p strata-sketch -p strata-wire -- --skip without_memory_it_stays
 	$(NEON_TEST) -p strata-pipeline --test paths
 

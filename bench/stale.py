@@ -15,12 +15,12 @@ RESULTS = ROOT / "bench" / "results"
 
 # Crates that a packet goes through on its way into a log.
 PATH = ["capture", "pipeline", "blocks", "store", "sketch", "classify", "filter", "policy", "rules",
-        "node", "wire", "sys"]
+        "record", "wire", "sys"]
 MODELS = ["sketch", "classify", "policy", "pipeline", "wire"]
 # Of each result the crates that it measures; of others, all.
 MEASURED = {
     "budget": [*PATH, "control", "bpf"],
-    "dta": ["dta", "node", "rdma", "wire", "sys"],
+    "dta": ["dta", "record", "rdma", "wire", "sys"],
     "encapsulation": ["rdma"],
     "export": ["exporter", "wire"],
     "features": MODELS, "frontier": MODELS, "kept": MODELS, "links": MODELS, "model": MODELS,
@@ -32,7 +32,7 @@ MEASURED = {
     "rest": ["archive", "query", "store", "wire"],
     "rules": ["rules", "filter", "wire"],
     "sketch": ["sketch", "wire"],
-    "stream": ["stream", "node", "sys"],
+    "stream": ["stream", "record", "sys"],
     "trident": ["exporter", "agent", *PATH],
     "wire": [*PATH, "relay", "roce", "rdma"],
 }
@@ -64,7 +64,7 @@ def sources(name):
     """The paths that a result depends on."""
     topic = topic_of(name)
     crates = MEASURED.get(topic)
-    code = [f"crates/{crate}/src" for crate in crates] if crates else ["crates/*/src"]
+    code = [f"crates/*/{crate}/src" for crate in crates or ["*"]]
     return [*code, f"bench/topics/{topic}.py"]
 
 

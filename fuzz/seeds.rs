@@ -473,7 +473,7 @@ fn of_sections(corpus: &Path) -> io::Result<()> {
 
 /// The expressions that the filter's own tests use, each with some packet.
 fn of_filters(source: &Path, packets: &[Vec<u8>], corpus: &Path) -> io::Result<()> {
-    let tests = source.join("crates/filter/tests/it/support/expressions.rs");
+    let tests = source.join("crates/path/filter/tests/it/support/expressions.rs");
     let tests = fs::read_to_string(tests)?;
     let lines = tests.lines().filter_map(|line| {
         let quoted = line.strip_prefix("    \"")?.strip_suffix("\",")?;

@@ -10,7 +10,7 @@ const here = new URL("./", import.meta.url);
 const at = (path) => new URL(path, here);
 
 /** The contract between `strata serve` and the page. */
-const CONTRACT = at("../crates/serve/openapi.yaml");
+const CONTRACT = at("../crates/run/serve/openapi.yaml");
 /** Bound of the whole page as it is sent, in bytes. */
 const BOUND = 300_000;
 

@@ -5,13 +5,13 @@
 
 // The readers belong to the program, which is no library; the target does not count.
 #[allow(dead_code)]
-#[path = "../../crates/cli/src/labels/mod.rs"]
+#[path = "../../crates/run/cli/src/labels/mod.rs"]
 mod labels;
 #[allow(dead_code)]
-#[path = "../../crates/cli/src/plain.rs"]
+#[path = "../../crates/run/cli/src/plain.rs"]
 mod plain;
 #[allow(dead_code)]
-#[path = "../../crates/cli/src/text.rs"]
+#[path = "../../crates/run/cli/src/text.rs"]
 mod text;
 
 use libfuzzer_sys::fuzz_target;

@@ -4,7 +4,7 @@
 //! made while the query runs (`tiers`).
 #![forbid(unsafe_code)]
 
-#[path = "../../crates/cli/src/query/args.rs"]
+#[path = "../../crates/run/cli/src/query/args.rs"]
 mod args;
 mod files;
 mod tiers;

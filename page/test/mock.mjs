@@ -5,7 +5,7 @@ import { createServer } from "node:http";
 import { parse } from "yaml";
 
 const here = new URL("../", import.meta.url);
-const contract = parse(readFileSync(new URL("../crates/serve/openapi.yaml", here), "utf8"));
+const contract = parse(readFileSync(new URL("../crates/run/serve/openapi.yaml", here), "utf8"));
 
 /** What `strata serve` allows its page. */
 export const CSP =

@@ -1,6 +1,6 @@
 """What a forest was trained on: the leaves that packets in training reached together.
 
-As crates/classify/src/model/known.rs reads it; the format is in docs/formats/model.md.
+As crates/path/classify/src/model/known.rs reads it; the format is in docs/formats/model.md.
 """
 
 from itertools import combinations

@@ -54,7 +54,7 @@ GROUPS = {
 }
 # Bytes that keeping a packet costs besides its payload.
 PACKET_COST = 10.0
-# The least score per doubt: as in crates/classify/src/verdict.rs.
+# The least score per doubt: as in crates/path/classify/src/verdict.rs.
 DOUBT_WEIGHT = 0.5
 # Trees and leaves per tree that are tried, from cheap to expensive, and how deep they may be: as
 # much as the batch evaluation can do at line rate. Shallow trees are also better on flows they have

@@ -1,0 +1,76 @@
+//! Control options of `strata record`.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use strata_control::config::Config;
+use strata_record::SteeringSpec;
+
+/// Control options of `strata record`.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Steering")]
+pub(super) struct SteerArgs {
+    /// Read this configuration file (TOML): modes, policies, thresholds. `strata config-reference`
+    /// describes it.
+    #[arg(long, value_name = "FILE", env = "STRATA_CONFIG")]
+    config: Option<PathBuf>,
+
+    /// Read policies from this file, in the format of the configuration file; they are added after
+    /// those of that file.
+    #[arg(long, value_name = "FILE", env = "STRATA_POLICY")]
+    policy: Option<PathBuf>,
+
+    /// Set the action for packets that no policy matches: full, header, partial N, drop, classify
+    /// (let the model decide), mirror (and classify), or header -> NAME or payload -> NAME (export to a
+    /// destination of the configuration, and classify).
+    #[arg(long, value_name = "ACTION", env = "STRATA_DEFAULT")]
+    default: Option<String>,
+
+    /// Look for a tunnel in datagrams of this UDP port too, as in vxlan=8473: vxlan, vxlan-gpe, geneve,
+    /// gtp-u, gre-udp, mpls-udp or teredo; may be given several times. The configuration file says
+    /// under `[tunnels]` which other ports they have. The log notes the ports for those who read it.
+    #[arg(
+        long,
+        value_name = "NAME=PORT",
+        env = "STRATA_TUNNEL_PORT",
+        value_delimiter = ','
+    )]
+    tunnel_port: Vec<String>,
+
+    /// Listen on this Unix socket for `strata status`, `mode`, `policy` and `rotate`. By default, a
+    /// live capture listens on one in /run/strata or $XDG_RUNTIME_DIR/strata.
+    #[arg(long, value_name = "PATH", env = "STRATA_SOCKET")]
+    socket: Option<PathBuf>,
+
+    /// Check everything needed to start, and exit: command line, configuration, policies, model,
+    /// files, interfaces, addresses. Nothing is created or sent.
+    #[arg(long)]
+    pub(super) check: bool,
+}
+
+impl SteerArgs {
+    /// Where it was asked to listen, on the command line or in the configuration file.
+    pub(super) fn socket(&self) -> Result<Option<PathBuf>> {
+        match (&self.socket, &self.config) {
+            (Some(socket), _) => Ok(Some(socket.clone())),
+            (None, Some(config)) => Ok(Config::read(config)?.control.socket),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// Whether there are files that can be reloaded.
+    pub(super) fn has_files(&self) -> bool {
+        self.config.is_some() || self.policy.is_some()
+    }
+
+    pub(super) fn spec(&self) -> Result<SteeringSpec> {
+        let default = self.default.as_deref().map(str::parse).transpose();
+        Ok(SteeringSpec {
+            config: self.config.clone(),
+            policy: self.policy.clone(),
+            default: default.context("--default")?,
+            socket: self.socket.clone(),
+            tunnel_ports: self.tunnel_port.clone(),
+        })
+    }
+}

@@ -1,0 +1,62 @@
+//! Shared by `replay` and `generate -i`: how to send, and what was sent.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use strata_capture::send;
+use strata_record::SendOutcome;
+use strata_wire::grouped;
+use tracing::warn;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Method {
+    /// A packet socket: works on every interface.
+    Sendmmsg,
+    /// XDP frames generated in the kernel: several times as fast, on veth.
+    LiveFrames,
+}
+
+impl From<Method> for send::Method {
+    fn from(method: Method) -> Self {
+        match method {
+            Method::Sendmmsg => Self::Sendmmsg,
+            Method::LiveFrames => Self::LiveFrames,
+        }
+    }
+}
+
+/// The time after which to stop.
+pub(crate) fn duration(seconds: Option<f64>) -> Result<Option<Duration>> {
+    let duration = seconds.map(Duration::try_from_secs_f64).transpose();
+    duration.context("--duration")
+}
+
+/// What was sent and how fast, in tcpreplay's words.
+#[allow(clippy::cast_precision_loss)]
+pub(crate) fn print(outcome: &SendOutcome, interface: &str) {
+    let seconds = outcome.took.as_secs_f64().max(1e-9);
+    let sent = outcome.sent;
+    eprintln!(
+        "Actual: {} packets ({} bytes) sent in {seconds:.2} seconds by {} on {interface}\n\
+         Rated: {:.1} Mbps, {:.0} pps",
+        grouped(sent.frames),
+        grouped(sent.bytes),
+        outcome.method,
+        sent.bytes as f64 * 8.0 / seconds / 1e6,
+        sent.frames as f64 / seconds,
+    );
+    if sent.sending_ns > 0 {
+        let sending = sent.sending_ns as f64 / 1e9;
+        eprintln!(
+            "Sending: {sending:.3} seconds, {:.1} % of the time",
+            100.0 * sending / seconds
+        );
+    }
+    if sent.dropped > 0 {
+        warn!(
+            "{interface} dropped {} of them: the other end had no room for them",
+            grouped(sent.dropped)
+        );
+    }
+}

@@ -1,0 +1,533 @@
+//! The role that receives vectors: by UDP, from a ring in shared memory, or from a file, put together into
+//! records of longer intervals.
+
+mod inbox;
+mod outputs;
+mod parts;
+
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{self, BufReader, ErrorKind, Read};
+use std::net::{SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use rustix::net::sockopt;
+use strata_gpv::agent::ReassemblyOptions;
+use strata_gpv::format::FormatError;
+use strata_role::sandbox::{Reach, confine, unconfined};
+use strata_role::{Handle, Notice, Spec, Tell};
+use strata_store::Sources;
+use strata_sys::pause::backoff;
+
+use self::inbox::{Inbox, InboxOptions};
+use self::outputs::Outputs;
+use crate::error::{At as _, Result, VectorError};
+use crate::form::Form;
+use crate::ring::{Found, RingReader};
+use crate::rotation::Rotation;
+use crate::seed::seed;
+
+pub use self::inbox::{Received, Requests};
+pub use self::outputs::{RecordFileSpec, RecordsSpec, Sent};
+
+/// What the kernel keeps of datagrams until they are read.
+const SOCKET_BYTES: usize = 16 << 20;
+/// How long to wait for datagrams before the stop flag and expired records are looked at.
+const WAIT: Duration = Duration::from_millis(100);
+/// How long to wait before an empty ring is looked at again.
+const RING_WAIT: Duration = Duration::from_millis(2);
+/// How often slots of caches are looked at.
+const ASK_EVERY: Duration = Duration::from_millis(500);
+/// Records are looked at for their age in so many parts, one every [`WAIT`].
+const PARTS: usize = 10;
+/// Any datagram fits.
+const DATAGRAM_BYTES: usize = 65_536;
+
+/// An agent. Memory: for each sender, 329 bytes a flow and 28 for each packet of its record.
+#[derive(Clone, Debug)]
+pub struct VectorAgentSpec {
+    /// Where vectors come from.
+    pub source: VectorSource,
+    /// The form that they have.
+    pub form: Form,
+    /// How large records are, and how many flows of a sender are put together at once.
+    pub reassembly: ReassemblyOptions,
+    /// Senders that are listened to at once.
+    pub senders_max: usize,
+    /// End after so many datagrams.
+    pub datagrams_max: Option<u64>,
+    /// Where records go.
+    pub records: RecordsSpec,
+    /// Whether to drop what is not needed once the source is open.
+    pub sandboxed: bool,
+}
+
+/// Where vectors come from.
+#[derive(Clone, Debug)]
+pub enum VectorSource {
+    /// Datagrams by UDP.
+    Listen(ListenSpec),
+    /// A ring in this file, from its oldest datagram until its writer ends.
+    Ring(PathBuf),
+    /// This file, to its end; `-` is standard input.
+    File(PathBuf),
+}
+
+/// Datagrams by UDP.
+#[derive(Clone, Debug)]
+pub struct ListenSpec {
+    /// The address as the user wrote it.
+    pub name: String,
+    /// Where datagrams come in.
+    pub address: SocketAddr,
+    /// Networks of senders that are listened to; anyone who reaches the address, if there is none.
+    pub allowed: Vec<IpNet>,
+    /// Caches are asked for their slots that gave nothing for so long. For the form strata.
+    pub flush_idle: Option<Duration>,
+}
+
+/// What an agent did.
+#[derive(Debug)]
+pub struct VectorAgentOutcome {
+    /// What it received.
+    pub received: Received,
+    /// Datagrams from elsewhere than it listens to.
+    pub foreign: u64,
+    /// Datagrams of the ring that were written over before they were read.
+    pub overwritten: u64,
+    /// Control packets to caches.
+    pub requests: Requests,
+    /// What was sent on, if anything was to be.
+    pub sent: Option<Sent>,
+    /// Why it ended before its source did, if it did. What came until then is written.
+    pub failure: Option<VectorError>,
+}
+
+impl Spec for VectorAgentSpec {
+    type Running = ();
+    type Outcome = VectorAgentOutcome;
+    type Error = VectorError;
+    const THREAD: &'static str = "vectors";
+
+    fn start(self, stop: Arc<AtomicBool>, tell: Tell) -> Result<Handle<Self>> {
+        let sources = match &self.source {
+            VectorSource::Listen(_) => Sources::default(),
+            VectorSource::Ring(path) | VectorSource::File(path) => Sources::default().file(path),
+        };
+        let rotation = self.rotation()?;
+        if let (Some(file), None) = (&self.records.file, &rotation) {
+            // The names of files that follow each other are known later.
+            sources.check(&file.path)?;
+        }
+        let inbox = Inbox::new(InboxOptions {
+            form: self.form,
+            senders_max: self.senders_max,
+            reassembly: self.reassembly,
+            seed: seed()?,
+            flush_idle: self.source.flush_idle(),
+        });
+        let input = Input::open(&self.source)?;
+        self.confine(&tell)?;
+        let outputs = Outputs::open(&self.records, rotation, &sources, &tell)?;
+        if let Some(notice) = input.notice()? {
+            tell(&notice);
+        }
+        let mut agent = Agent {
+            inbox,
+            outputs,
+            form: self.form,
+            datagrams_max: self.datagrams_max,
+            expired_at_once: (self.reassembly.flows as usize).div_ceil(PARTS),
+            tell,
+            foreign: 0,
+            overwritten: 0,
+            has_warned: false,
+        };
+        let stopped = Arc::clone(&stop);
+        Handle::run((), stop, move || {
+            let ended = agent.take_all(input, &stopped);
+            agent.finish(ended)
+        })
+    }
+}
+
+impl VectorAgentSpec {
+    fn rotation(&self) -> Result<Option<Rotation>> {
+        let Some(file) = &self.records.file else {
+            return Ok(None);
+        };
+        let rotation = file.rotation.map(|spec| Rotation::new(&file.path, spec));
+        rotation.transpose()
+    }
+
+    /// Drops what is not needed any more: what vectors come from is open.
+    fn confine(&self, tell: &Tell) -> Result<()> {
+        if !self.sandboxed {
+            unconfined();
+            return Ok(());
+        }
+        let mut reach = Reach::default();
+        if let Some(file) = &self.records.file {
+            reach.makes(&file.path);
+        }
+        Ok(confine(&reach, tell)?)
+    }
+}
+
+impl VectorSource {
+    fn flush_idle(&self) -> Option<Duration> {
+        match self {
+            Self::Listen(listen) => listen.flush_idle,
+            Self::Ring(_) | Self::File(_) => None,
+        }
+    }
+}
+
+/// A source that is open.
+enum Input {
+    Socket {
+        name: String,
+        socket: UdpSocket,
+        allowed: Vec<IpNet>,
+    },
+    Ring {
+        name: String,
+        ring: RingReader,
+    },
+    File {
+        name: String,
+        file: Box<dyn Read + Send>,
+    },
+}
+
+impl Input {
+    fn open(source: &VectorSource) -> Result<Self> {
+        Ok(match source {
+            VectorSource::Listen(listen) => Self::Socket {
+                name: listen.name.clone(),
+                socket: bind(listen)?,
+                allowed: listen.allowed.clone(),
+            },
+            VectorSource::Ring(path) => Self::Ring {
+                name: path.display().to_string(),
+                ring: RingReader::open(path)?,
+            },
+            VectorSource::File(path) => Self::File {
+                name: path.display().to_string(),
+                file: file(path)?,
+            },
+        })
+    }
+
+    /// What the user is told of it.
+    fn notice(&self) -> Result<Option<Notice>> {
+        Ok(match self {
+            Self::Socket { socket, .. } => {
+                let address = socket.local_addr()?;
+                let said = Notice::info("listening", format!("listening on {address}"));
+                Some(said.with("address", address))
+            }
+            Self::Ring { name, .. } => {
+                Some(Notice::info("ring", format!("reading the ring {name}")))
+            }
+            Self::File { .. } => None,
+        })
+    }
+}
+
+fn bind(listen: &ListenSpec) -> Result<UdpSocket> {
+    let socket = UdpSocket::bind(listen.address);
+    let socket = socket.at_with(|| format!("{}: cannot listen", listen.name))?;
+    // Without the right to, as large as allowed.
+    if sockopt::set_socket_recv_buffer_size_force(&socket, SOCKET_BYTES).is_err() {
+        sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BYTES).map_err(io::Error::from)?;
+    }
+    socket.set_read_timeout(Some(WAIT))?;
+    Ok(socket)
+}
+
+fn file(path: &Path) -> Result<Box<dyn Read + Send>> {
+    if path.as_os_str() == "-" {
+        return Ok(Box::new(io::stdin()));
+    }
+    let file = File::open(path).at_with(|| format!("{}: cannot read", path.display()))?;
+    Ok(Box::new(BufReader::new(file)))
+}
+
+/// What becomes of datagrams.
+struct Agent {
+    inbox: Inbox,
+    outputs: Outputs,
+    form: Form,
+    datagrams_max: Option<u64>,
+    /// Flows of a sender that are looked at for their age at once.
+    expired_at_once: usize,
+    tell: Tell,
+    foreign: u64,
+    overwritten: u64,
+    /// The first datagram that could not be read was said.
+    has_warned: bool,
+}
+
+impl Agent {
+    /// Takes what comes until the source ends, it is to stop, or enough came.
+    fn take_all(&mut self, input: Input, stop: &AtomicBool) -> Result<()> {
+        match input {
+            Input::Socket {
+                name,
+                socket,
+                allowed,
+            } => self.listen(&name, &socket, &allowed, stop),
+            Input::Ring { name, ring } => self.follow(&name, ring, stop),
+            Input::File { name, file } => self.read(&name, file, stop),
+        }
+    }
+
+    fn listen(
+        &mut self,
+        name: &str,
+        socket: &UdpSocket,
+        allowed: &[IpNet],
+        stop: &AtomicBool,
+    ) -> Result<()> {
+        let mut bytes = vec![0; DATAGRAM_BYTES];
+        let (mut expired, mut asked) = (Instant::now(), Instant::now());
+        while !stop.load(Ordering::Relaxed) && !self.is_done() {
+            match socket.recv_from(&mut bytes) {
+                Ok((len, from)) => self.received(from, &bytes[..len], allowed)?,
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => {}
+                    _ => return Err(error).at_with(|| format!("{name}: cannot receive")),
+                },
+            }
+            if expired.elapsed() >= WAIT {
+                expired = Instant::now();
+                self.expire()?;
+            }
+            if asked.elapsed() >= ASK_EVERY {
+                asked = Instant::now();
+                // What is not sent is asked for again.
+                self.inbox.idle(|address, bytes| {
+                    let _ = socket.send_to(bytes, address);
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a ring until its writer ends.
+    fn follow(&mut self, name: &str, mut ring: RingReader, stop: &AtomicBool) -> Result<()> {
+        let mut expired = Instant::now();
+        while !stop.load(Ordering::Relaxed) && !self.is_done() {
+            let found = ring.read()?;
+            self.overwritten = ring.overwritten;
+            match found {
+                Found::Datagram => {
+                    let read = self.datagram(None, ring.datagram());
+                    self.warn_once(&name, read);
+                    self.outputs.check()?;
+                }
+                Found::Nothing => backoff(RING_WAIT),
+                Found::End => break,
+                Found::Abandoned => {
+                    let what = "who wrote it is gone without saying that this was all";
+                    (self.tell)(&Notice::warning(format!("{name}: {what}")));
+                    break;
+                }
+            }
+            if expired.elapsed() >= WAIT {
+                expired = Instant::now();
+                self.expire()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says which the first datagram is that cannot be read.
+    fn warn_once(&mut self, from: &dyn Display, read: Result<(), FormatError>) {
+        if let Err(error) = read
+            && !self.has_warned
+        {
+            self.has_warned = true;
+            (self.tell)(&Notice::warning(format!(
+                "{from}: {error}; further ones that cannot be read are counted"
+            )));
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        let most = self.datagrams_max;
+        self.outputs.is_complete()
+            || most.is_some_and(|most| self.inbox.received().datagrams >= most)
+    }
+
+    fn received(&mut self, from: SocketAddr, bytes: &[u8], allowed: &[IpNet]) -> Result<()> {
+        let address = from.ip().to_canonical();
+        if !allowed.is_empty() && !allowed.iter().any(|network| network.contains(&address)) {
+            self.foreign += 1;
+            return Ok(());
+        }
+        let read = self.datagram(Some(from), bytes);
+        self.warn_once(&from, read);
+        self.outputs.check()
+    }
+
+    fn datagram(&mut self, from: Option<SocketAddr>, bytes: &[u8]) -> Result<(), FormatError> {
+        let outputs = &mut self.outputs;
+        let inbox = &mut self.inbox;
+        inbox.datagram(from, bytes, &mut |given| outputs.put(given))
+    }
+
+    fn expire(&mut self) -> Result<()> {
+        let outputs = &mut self.outputs;
+        let inbox = &mut self.inbox;
+        inbox.expire(self.expired_at_once, &mut |given| outputs.put(given));
+        outputs.send_begun();
+        outputs.check()
+    }
+
+    /// Reads a file of datagrams, or of vectors one after the other.
+    fn read(&mut self, name: &str, mut file: impl Read, stop: &AtomicBool) -> Result<()> {
+        let (mut bytes, mut at) = (Vec::new(), 0_u64);
+        let mut more = |bytes: &mut Vec<u8>, len| {
+            let read = file.by_ref().take(len).read_to_end(bytes);
+            read.at_with(|| format!("{name}: cannot read"))
+        };
+        while !stop.load(Ordering::Relaxed) && !self.is_done() {
+            bytes.clear();
+            more(&mut bytes, self.form.header_len() as u64)?;
+            if bytes.is_empty() {
+                break;
+            }
+            let rest = self.form.rest_len(&bytes);
+            more(&mut bytes, rest)?;
+            self.datagram(None, &bytes)
+                .map_err(|source| VectorError::NoVectors {
+                    file: name.to_owned(),
+                    at,
+                    form: self.form,
+                    source,
+                })?;
+            at += bytes.len() as u64;
+            self.outputs.check()?;
+        }
+        Ok(())
+    }
+
+    /// Writes what was put together, however it ended.
+    fn finish(mut self, ended: Result<()>) -> Result<VectorAgentOutcome> {
+        let outputs = &mut self.outputs;
+        self.inbox.finish(&mut |given| outputs.put(given));
+        let (sent, failure) = match (self.outputs.finish(), ended) {
+            (Ok(sent), ended) => (sent, ended.err()),
+            (Err(error), Ok(())) | (Err(_), Err(error)) => return Err(error),
+        };
+        Ok(VectorAgentOutcome {
+            received: self.inbox.received(),
+            foreign: self.foreign,
+            overwritten: self.overwritten,
+            requests: self.inbox.requests,
+            sent,
+            failure,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use strata_gpv::format::datagram::{DatagramWriter, LEN_USUAL};
+    use strata_gpv::{Columns, Full, Key, Reason, Vector};
+    use strata_wire::{AddressFamily, Endpoint};
+
+    use super::*;
+
+    /// Datagrams of so many vectors of 3 packets, and the one that says how many there were.
+    fn datagrams(vectors: u16) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut writer = DatagramWriter::new(7, Columns::ALL, LEN_USUAL);
+        let tuples = [Full {
+            size: 60,
+            ..Full::default()
+        }; 3];
+        for port in 0..vectors {
+            let end = |address| Endpoint { address, port };
+            let vector = Vector {
+                key: Key::new(AddressFamily::Ipv4, 17, end(1), end(2), 0),
+                start_ns: u64::from(port),
+                pieces: [&tuples, &[]],
+                reason: Reason::Full,
+                saturated: false,
+                slot: u32::from(port),
+            };
+            let put = writer.put(&vector, |datagram| bytes.extend_from_slice(datagram));
+            put.unwrap();
+        }
+        writer.finish(|datagram| bytes.extend_from_slice(datagram));
+        writer.end(|datagram| bytes.extend_from_slice(datagram));
+        bytes
+    }
+
+    fn outcome(dir: &Path, source: PathBuf) -> Result<VectorAgentOutcome> {
+        let spec = VectorAgentSpec {
+            source: VectorSource::File(source),
+            form: Form::Strata,
+            reassembly: ReassemblyOptions::default(),
+            senders_max: 1,
+            datagrams_max: None,
+            records: RecordsSpec {
+                file: Some(RecordFileSpec {
+                    path: dir.join("records.parquet"),
+                    rotation: None,
+                    save_every: Duration::from_secs(10),
+                }),
+                to: None,
+            },
+            sandboxed: false,
+        };
+        strata_role::start(spec, Arc::default(), Arc::new(|_: &Notice| ()))?.wait()
+    }
+
+    #[test]
+    fn what_came_before_something_unreadable_is_kept_and_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let source = dir.path().join("vectors.gpv");
+        let whole = datagrams(40);
+        for (bytes, is_whole) in [
+            (whole.clone(), true),
+            ([&whole[..], &[7; 30]].concat(), false),
+        ] {
+            std::fs::write(&source, bytes).unwrap();
+            let outcome = outcome(dir.path(), source.clone()).unwrap();
+            let received = outcome.received;
+            assert_eq!((received.vectors, received.packets), (40, 120));
+            assert_eq!((received.records, received.lost), (40, 0));
+            match outcome.failure {
+                None => assert!(is_whole),
+                Some(VectorError::NoVectors { at, .. }) => {
+                    assert!(!is_whole && at == whole.len() as u64, "{at}");
+                }
+                Some(other) => panic!("{other}"),
+            }
+            std::fs::remove_file(dir.path().join("records.parquet")).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_source_that_is_not_there_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = dir.path().join("missing");
+        let error = outcome(dir.path(), missing.clone()).unwrap_err();
+        assert!(matches!(error, VectorError::At { .. }), "{error:?}");
+        assert!(error.to_string().contains("cannot read"), "{error}");
+        // Its own input is not written over.
+        let records = dir.path().join("records.parquet");
+        assert!(!records.exists());
+        std::fs::write(&records, datagrams(1)).unwrap();
+        let error = outcome(dir.path(), records).unwrap_err();
+        assert!(matches!(error, VectorError::Output(_)), "{error:?}");
+    }
+}

@@ -1,0 +1,257 @@
+//! The paths of the API, as `openapi.yaml` describes them.
+
+mod change;
+#[cfg(test)]
+mod described;
+mod look;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use axum::extract::{Path, Query, Request, State};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, post, put};
+use axum::{Extension, Json, Router, middleware};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use strata_control::api::Connection;
+use strata_wire::{clamped, unix_ns};
+use tokio::time::timeout;
+
+use crate::app::App;
+use crate::audit::AuditEvent;
+use crate::body::pushed;
+use crate::recorders::{self, Recorder};
+use crate::refused::Refused;
+use crate::trust::{self, Login, Role, Who, admit};
+use crate::{ask, assets, child, times};
+
+/// Most bytes of a request's body, and how long it may take.
+const BODY_BYTES: usize = 64 << 10;
+const BODY: Duration = Duration::from_secs(10);
+/// Most bytes of a request's target.
+const TARGET_BYTES_MAX: usize = 16 << 10;
+
+type Shared = State<Arc<App>>;
+type Answer<T = Value> = Result<Json<T>, Refused>;
+
+/// Everything that is served.
+pub(crate) fn router(app: Arc<App>) -> Router {
+    let api = Router::new()
+        .route("/session", get(session).post(log_in).delete(log_out))
+        .route("/audit", get(audit))
+        .route("/live", get(live))
+        .route("/recorders", get(all_recorders))
+        .route("/recorders/{recorder}/history", get(history))
+        .route("/recorders/{recorder}/events", get(events))
+        .route(
+            "/recorders/{recorder}/events/{event}/acknowledge",
+            post(change::acknowledge),
+        )
+        .route("/recorders/{recorder}/mode", put(change::mode))
+        .route("/recorders/{recorder}/detail", put(change::detail))
+        .route("/recorders/{recorder}/rotate", post(change::rotate))
+        .route(
+            "/recorders/{recorder}/policies",
+            get(change::policies).post(change::add_policy),
+        )
+        .route(
+            "/recorders/{recorder}/policies/{policy}",
+            delete(change::remove_policy),
+        )
+        .route("/policies/check", post(look::check_policy))
+        .route("/filter/check", get(look::check_filter))
+        .route("/filter/complete", get(look::complete_filter))
+        .route("/logs", get(look::logs))
+        .route("/logs/{log}/series", get(look::series))
+        .route("/logs/{log}/search", get(look::search))
+        .route("/searches/{search}/flows", get(look::flows))
+        .route("/logs/{log}/flows/{flow}/packets", get(look::flow_packets))
+        .route("/logs/{log}/packets/{packet}", get(look::packet))
+        .route("/logs/{log}/export", get(look::export))
+        .route("/logs/{log}/reasons", get(look::reasons))
+        .route("/logs/{log}/storage", get(look::storage))
+        .route("/logs/{log}/models", get(look::models))
+        .route("/logs/{log}/verify", get(look::verify))
+        .route("/logs/{log}/labels", post(change::label))
+        .route("/ask", get(askable).post(question))
+        .route("/questions", get(questions).post(change::keep_question))
+        .route("/questions/{name}", delete(change::forget_question))
+        .method_not_allowed_fallback(not_allowed);
+    Router::new()
+        .nest("/api/v1", api)
+        .fallback(assets::asset)
+        .layer(middleware::from_fn(bounded))
+        .layer(middleware::from_fn_with_state(Arc::clone(&app.gate), admit))
+        .with_state(app)
+}
+
+async fn not_allowed() -> Refused {
+    let error = "this path is not asked so: crates/run/serve/openapi.yaml says how";
+    Refused::new(StatusCode::METHOD_NOT_ALLOWED, "invalid", error)
+}
+
+/// Refuses what is too long before anything looks at it.
+async fn bounded(request: Request, next: middleware::Next) -> Response {
+    let target = request.uri().path_and_query();
+    if target.is_some_and(|target| target.as_str().len() > TARGET_BYTES_MAX) {
+        let error = format!("an address has at most {TARGET_BYTES_MAX} bytes");
+        return Refused::new(StatusCode::URI_TOO_LONG, "too_large", error).into_response();
+    }
+    next.run(request).await
+}
+
+/// The parameters of a request.
+fn query<T: DeserializeOwned>(uri: &Uri) -> Result<T, Refused> {
+    let query = Query::try_from_uri(uri);
+    let query = query.map_err(|error| Refused::invalid("query", error.to_string()))?;
+    Ok(query.0)
+}
+
+/// A request's body, whole and in time.
+async fn bytes(body: Body) -> Result<Vec<u8>, Refused> {
+    let read = timeout(BODY, to_bytes(body, BODY_BYTES)).await;
+    let late = |_| {
+        let error = "the request was not complete in time";
+        Refused::new(StatusCode::REQUEST_TIMEOUT, "timeout", error)
+    };
+    let read = read.map_err(late)?;
+    let read = read.map_err(|_| {
+        let error = format!("a request's body has at most {BODY_BYTES} bytes");
+        Refused::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", error)
+    })?;
+    Ok(read.into())
+}
+
+async fn body<T: DeserializeOwned>(body: Body) -> Result<T, Refused> {
+    let read = bytes(body).await?;
+    serde_json::from_slice(&read).map_err(|error| Refused::invalid("body", error.to_string()))
+}
+
+fn recorder(app: &App, id: &str) -> Result<Arc<Recorder>, Refused> {
+    let found = app.recorders.iter().find(|recorder| recorder.id == id);
+    let missing = || Refused::not_found(format!("there is no recorder '{id}' here"));
+    found.cloned().ok_or_else(missing)
+}
+
+fn session_of(app: &App, who: &Who) -> Value {
+    let mut roles = Role::ALL.to_vec();
+    roles.retain(|role| who.may(*role, app.spec.read_only).is_ok());
+    let roles: Vec<&str> = roles.into_iter().map(Role::name).collect();
+    let expires = who.expires.map(|end| {
+        let left = end.saturating_duration_since(std::time::Instant::now());
+        let left = clamped::<u64>(left.as_nanos());
+        times::text(unix_ns().saturating_add(left))
+    });
+    let logs = app.logs.iter();
+    let logs = logs.map(|(id, dir)| json!({"id": id, "path": dir.display().to_string()}));
+    let recorders = app.recorders.iter().map(|recorder| {
+        let log = recorder.log().and_then(|log| app.logs.id_of(&log));
+        let socket = recorder.socket.display().to_string();
+        json!({"id": recorder.id, "socket": socket, "log": log})
+    });
+    json!({
+        "user": who.name,
+        "roles": roles,
+        "read_only": app.spec.read_only,
+        "keeps": app.saved.keeps(),
+        "login": match app.gate.login {
+            Login::None => "none",
+            Login::Tokens(_) => "token",
+            Login::Certificate(_) => "certificate",
+            Login::Proxy { .. } => "proxy",
+        },
+        "expires": expires,
+        "version": env!("CARGO_PKG_VERSION"),
+        "logs": logs.collect::<Vec<_>>(),
+        "recorders": recorders.collect::<Vec<_>>(),
+        "tshark": child::find("tshark", None).is_some(),
+        "sql": ask::has_sql(app),
+    })
+}
+
+async fn session(State(app): Shared, Extension(who): Extension<Who>) -> Json<Value> {
+    Json(session_of(&app, &who))
+}
+
+#[derive(Deserialize)]
+struct LogIn {
+    token: String,
+}
+
+async fn log_in(
+    State(app): Shared,
+    peer: Option<Extension<SocketAddr>>,
+    given: Body,
+) -> Result<Response, Refused> {
+    let given: LogIn = body(given).await?;
+    let peer = peer.map(|Extension(peer)| peer.ip());
+    let (cookie, who) = trust::log_in(&app.gate, peer, &given.token)?;
+    app.audit.note(&who.name, "logged in", "");
+    Ok(([(header::SET_COOKIE, cookie)], Json(session_of(&app, &who))).into_response())
+}
+
+async fn log_out(State(app): Shared, headers: HeaderMap) -> Response {
+    let cookie = trust::log_out(&app.gate, &headers);
+    (StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response()
+}
+
+async fn audit(State(app): Shared) -> Json<Vec<AuditEvent>> {
+    Json(app.audit.latest())
+}
+
+async fn live(
+    State(app): Shared,
+    Extension(who): Extension<Who>,
+    connection: Option<Extension<Connection>>,
+) -> Response {
+    let connection = connection.map(|Extension(connection)| connection);
+    if let Some(connection) = &connection {
+        connection.lasts();
+    }
+    let (pieces, body) = pushed();
+    let ticks = app.ticks.subscribe();
+    tokio::spawn(recorders::feed(ticks, pieces, (who.expires, connection)));
+    let kind = [(header::CONTENT_TYPE, "text/event-stream")];
+    (kind, Body::new(body)).into_response()
+}
+
+async fn all_recorders(State(app): Shared) -> Json<Value> {
+    let recorders: Vec<Value> = app
+        .recorders
+        .iter()
+        .map(|one| one.json(&app.logs))
+        .collect();
+    Json(json!(recorders))
+}
+
+async fn history(State(app): Shared, Path(id): Path<String>) -> Answer {
+    Ok(Json(recorder(&app, &id)?.history()))
+}
+
+async fn events(State(app): Shared, Path(id): Path<String>) -> Answer {
+    Ok(Json(json!(recorder(&app, &id)?.events())))
+}
+
+async fn askable(State(app): Shared) -> Json<Value> {
+    Json(ask::askable(&app))
+}
+
+async fn questions(State(app): Shared) -> Answer {
+    let shared = Arc::clone(&app);
+    let questions = app.work.short(move |_| shared.saved.questions());
+    Ok(Json(json!(questions.await?)))
+}
+
+/// SQL may read payload, and an answer may be of any bytes.
+async fn question(State(app): Shared, Extension(who): Extension<Who>, given: Body) -> Answer {
+    who.may(Role::Payload, app.spec.read_only)?;
+    let asked: ask::Question = body(given).await?;
+    app.audit
+        .note(&who.name, &format!("asked: {}", asked.text), "");
+    Ok(Json(ask::ask(&app, &asked).await?))
+}
