@@ -1,5 +1,5 @@
-//! Where the records of a role go as well, without it waiting for them: a stream, in practice. Roles know no
-//! more of it than this.
+//! Where the records of a role go as well: a stream, in practice. Roles know no more of it than this; live ones do
+//! not wait for it.
 
 use std::fmt::Debug;
 use std::path::PathBuf;

@@ -12,7 +12,7 @@
 
 use std::net::Ipv4Addr;
 
-use strata_wire::mix64;
+use strata_wire::{exact, mix64};
 
 use crate::tcp_flow::TcpFlow;
 
@@ -79,7 +79,7 @@ impl FatTree {
             TcpFlow {
                 source: host(from),
                 destination: host((from + step) % 16),
-                source_port: u16::try_from(port).expect("below 60,000"),
+                source_port: exact::<u16>(port),
                 destination_port: 80,
             }
         };
@@ -103,7 +103,7 @@ impl FatTree {
             (flow.source.octets(), flow.destination.octets());
         let random = mix64(self.seed ^ u64::from(flow.source_port) << 16);
         let (up, core) = (random % 2, random / 2 % 2);
-        let [up, core] = [up, core].map(|n| u8::try_from(n).expect("0 or 1"));
+        let [up, core] = [up, core].map(|n| exact::<u8>(n));
         let hop = |node: u32, ingress: u8, egress: u8| Hop {
             node,
             ingress: u16::from(ingress),
@@ -154,7 +154,7 @@ impl FatTree {
         for (place, hop) in (0_u8..).zip(self.path(&flow)) {
             let random = mix64(self.seed ^ mix64(self.packets << 8 | u64::from(place)));
             let is_congested = congested == Some((hop.node, hop.egress));
-            let mut depth = u32::try_from(random % QUEUE).expect("small");
+            let mut depth = exact::<u32>(random % QUEUE);
             if is_congested {
                 depth += CONGESTED;
             }

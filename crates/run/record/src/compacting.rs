@@ -4,11 +4,10 @@
 mod said;
 
 use std::io;
-use std::num::TryFromIntError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, SystemTimeError, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use strata_archive::{
     ArchiveError, Compacted, Moved, Place, PruneOptions, Pruned, Retention, compact_until,
@@ -16,6 +15,7 @@ use strata_archive::{
 };
 use strata_role::{Notice, Tell, chain};
 use strata_store::{Disk, Log, RemovedBy};
+use strata_wire::unix_ns;
 
 use said::Said;
 
@@ -68,12 +68,6 @@ pub enum CompactError {
     /// What was done cannot be reported.
     #[error("{0}")]
     Report(#[from] io::Error),
-    /// The clock is before 1970.
-    #[error(transparent)]
-    Early(#[from] SystemTimeError),
-    /// The clock is after 2554.
-    #[error(transparent)]
-    Late(#[from] TryFromIntError),
     /// So many parts are damaged, and not moved.
     #[error("{0} damaged parts were left where they are")]
     Damaged(usize),
@@ -86,11 +80,6 @@ pub enum NotOpen<E> {
     Yet(String),
     /// It cannot be opened.
     Ever(E),
-}
-
-fn now_ns() -> Result<u64, CompactError> {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH)?;
-    Ok(u64::try_from(since.as_nanos())?)
 }
 
 /// Compacts what is complete, until told to stop.
@@ -129,7 +118,7 @@ impl CompactPlan {
             return Ok(());
         };
         let options = PruneOptions {
-            now_ns: now_ns()?,
+            now_ns: unix_ns(),
             dry_run: false,
             by: RemovedBy::Compact,
             may_take_most: self.may_take_most,
@@ -152,7 +141,7 @@ impl CompactPlan {
         let Some((place, age_ns)) = &self.moving else {
             return Ok(true);
         };
-        let until_ns = now_ns()?.saturating_sub(*age_ns);
+        let until_ns = unix_ns().saturating_sub(*age_ns);
         let moved = relocate_until(disk, place, until_ns, stop, |_| ())?;
         take(CompactStep::Moved(&moved))?;
         match moved.damage.len() {
@@ -230,7 +219,7 @@ impl Compacting {
                 for damage in done.damage.iter().chain(&done.unknown_models) {
                     let damage = damage.to_string();
                     if said.is_news(&damage) {
-                        // Whoever takes it has said what else there is.
+                        // What cannot be written was said with the rest.
                         let _ = take(CompactStep::Damaged(&damage));
                     }
                 }

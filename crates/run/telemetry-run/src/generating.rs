@@ -16,7 +16,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, SystemTimeError, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use strata_capture::{CaptureError, Input, InputOptions, Next};
 use strata_dta::int::stack::{Inner, Marks};
@@ -24,7 +24,7 @@ use strata_dta::key::FiveTuple;
 use strata_dta::protocol::Flags;
 use strata_dta::reporter::{Reporter, ReporterOptions};
 use strata_traffic::{TcpFlow, Zipf};
-use strata_wire::{LinkType, Meta, exact, mix64};
+use strata_wire::{LinkType, Meta, exact, mix64, unix_ns};
 
 use mix::Mix;
 use network::Network;
@@ -115,9 +115,6 @@ pub enum GenerateError {
     /// The capture has no flows.
     #[error("{}: no packet of it has a flow", .0.display())]
     NoFlow(PathBuf),
-    /// Reports have times, and the clock has none.
-    #[error("the clock is before 1970: {0}")]
-    Clock(#[from] SystemTimeError),
     /// The operating system gives no random number.
     #[error(transparent)]
     Random(io::Error),
@@ -260,8 +257,7 @@ fn mixed(
             None => break,
         };
         let now_ns = exact::<u64>(pace.started.elapsed().as_nanos());
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        let time_ns = exact::<u64>(since?.as_nanos());
+        let time_ns = unix_ns();
         let mut send = |bytes: &[u8]| full.push(bytes.to_vec());
         for _ in 0..due {
             let random = mix64(spec.seed ^ mix64(mix.reports()));
