@@ -55,7 +55,7 @@ pub enum ConnLogError {
         /// The line's number, from 1.
         line: u64,
         /// What is wrong with it.
-        source: LineError,
+        source: Box<LineError>,
     },
     /// It cannot be written.
     #[error("{file}: cannot write: {source}")]
@@ -130,7 +130,7 @@ impl ConnLog {
             added.map_err(|source| ConnLogError::Line {
                 file: file.name.clone(),
                 line: number,
-                source,
+                source: Box::new(source),
             })?;
         }
         Ok(file)

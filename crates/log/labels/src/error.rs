@@ -220,7 +220,7 @@ pub enum LabelError {
         /// The file.
         file: String,
         /// What is wrong with it.
-        source: ContentError,
+        source: Box<ContentError>,
     },
     /// More alarms than fit into memory.
     #[error("{file}: line {line}: more than {most} alarms: give part of the file")]

@@ -133,7 +133,10 @@ impl Labels {
         let text = String::from_utf8_lossy(&bytes);
         let form = Form::read(&text, how.utc_offset_s);
         Ok(Self {
-            form: form.map_err(|source| LabelError::Content { file, source })?,
+            form: form.map_err(|source| LabelError::Content {
+                file,
+                source: Box::new(source),
+            })?,
             otherwise: how.otherwise.map(Label::new),
             may_match_none: how.otherwise.is_some(),
             usage: Usage::default(),

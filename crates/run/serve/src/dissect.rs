@@ -430,7 +430,7 @@ pub(crate) fn layers(link: LinkType, bytes: &[u8]) -> Vec<Value> {
     match link {
         LinkType::ETHERNET => walk.ethernet(),
         LinkType::RAW_12 | LinkType::RAW_14 | LinkType::RAW | LinkType::IPV4 | LinkType::IPV6 => {
-            walk.ip()
+            walk.ip();
         }
         LinkType::LINUX_SLL => {
             let kind = walk.word(sll::TYPE);

@@ -8,6 +8,7 @@
 //! answers      what a store knows, as its API and `--json` say it
 //! api          where they are asked over HTTP
 //! candidates   keys that are added to often
+//! counted      counters as a part of the status
 //! fading       counters that become smaller once in a period
 //! generating   reports of all kinds, from a seed, for other collectors
 //! generations  values, paths and counters by time
@@ -31,6 +32,7 @@
 mod answers;
 mod api;
 mod candidates;
+mod counted;
 mod fading;
 mod frames;
 mod generating;

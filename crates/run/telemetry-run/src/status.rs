@@ -16,6 +16,7 @@ use strata_dta::{RemoteCounters, Translator};
 use strata_role::FeedCounts;
 use strata_wire::Summed as _;
 
+use super::counted::counted;
 use super::frames::Frames;
 use super::plan::Plan;
 use super::sink::Done;
@@ -64,14 +65,6 @@ fn refusals(refusals: &Refusals) -> BTreeMap<String, u64> {
     some.map(|reason| (name(reason).to_owned(), refusals.get(reason)))
         .collect()
 }
-
-/// A part of the status of counters that have the names of its fields, and of what else it says.
-macro_rules! counted {
-    ($from:expr => $part:ident { $($field:ident,)* } $($own:ident: $value:expr,)*) => {
-        $part { $($field: Some($from.$field),)* $($own: $value,)* }
-    };
-}
-pub(super) use counted;
 
 fn reporter(counters: &ReporterCounters) -> ReporterStatus {
     counted! {

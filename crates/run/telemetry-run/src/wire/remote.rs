@@ -19,11 +19,11 @@ use strata_role::{At as _, Result, RoleError, Tell};
 use strata_sys::socket;
 use strata_wire::{clamped, exact};
 
+use super::super::counted::counted;
 use super::super::notices::collector;
 use super::super::plan::{Manifest, NamedList, Plan};
 use super::super::pushing::{Budget, count_of, each, is_immediate};
 use super::super::share::Share;
-use super::super::status::counted;
 use super::connector::{Connector, Event, Granted, Identity, MTU, Opened, WINDOW};
 use super::event::{self, Told};
 use super::frequent::Frequent;
