@@ -87,7 +87,7 @@ macro_rules! summed {
     };
 }
 
-/// Declares a struct of [`Counters`] that are added up, and listed by their names.
+/// Declares a struct of `Counters` that are added up, and listed by their names.
 #[macro_export]
 macro_rules! counters {
     (
