@@ -3,27 +3,16 @@
 //! Input: 9 bytes that choose the packet, then the file.
 #![no_main]
 
-// The readers belong to the program, which is no library; the target does not count.
-#[allow(dead_code)]
-#[path = "../../crates/run/cli/src/labels/mod.rs"]
-mod labels;
-#[allow(dead_code)]
-#[path = "../../crates/run/cli/src/plain.rs"]
-mod plain;
-#[allow(dead_code)]
-#[path = "../../crates/run/cli/src/text.rs"]
-mod text;
-
 use libfuzzer_sys::fuzz_target;
 use strata_fuzz::{Bounded, Chooser};
+use strata_labels::{AlarmClass, AlarmOptions, How, Label, LabelError, LabelFile, Labels};
 use strata_wire::{AddressFamily, Endpoint, FlowKey, Headers};
-
-use labels::{AlarmClass, AlarmOptions, How, Label, Labels};
 
 #[global_allocator]
 static MEMORY: Bounded = Bounded::new();
 
-const OFFSETS: [&str; 3] = ["+00:00", "-03:30", "+14:00"];
+/// East of UTC, in seconds.
+const OFFSETS: [i64; 3] = [0, -12_600, 50_400];
 
 fuzz_target!(|bytes: &[u8]| {
     let mut choose = Chooser::new(bytes);
@@ -55,16 +44,22 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-fn read_labels(file: &[u8], offset: &str, otherwise: Option<&str>) -> anyhow::Result<Labels> {
+fn read_labels(
+    file: &[u8],
+    utc_offset_s: i64,
+    otherwise: Option<&str>,
+) -> Result<Labels, LabelError> {
     let how = How {
-        utc_offset: Some(offset),
+        utc_offset_s,
         otherwise,
         alarms: AlarmOptions {
             class: AlarmClass::Category,
             ..AlarmOptions::default()
         },
     };
-    Labels::read(vec![(String::from("labels"), Box::new(file))], &how)
+    let name = String::from("labels");
+    let content = Box::new(file);
+    Labels::read(vec![LabelFile { name, content }], &how)
 }
 
 /// Packets between the hosts of the seeds.

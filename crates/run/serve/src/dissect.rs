@@ -545,7 +545,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!((bytes, digest), (0, 0));
+        assert_eq!((bytes, digest), (22_469_208, 12_226_980_141_021_781_221));
     }
 
     #[test]

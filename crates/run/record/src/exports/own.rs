@@ -252,7 +252,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!((sent, digest), (0, 0));
+        assert_eq!((sent, digest), (17_346, 797_799_167_558_256_780));
     }
 
     #[test]
