@@ -1,4 +1,4 @@
-//! Where the fields of headers are, for whoever looks at a header that may be cut or wrong: byte ranges, and lengths as
+//! Where the fields of headers are, for code that looks at a header that may be cut or wrong: byte ranges, and lengths as
 //! they are stated. The views of [`ethernet`](crate::ethernet), [`ipv4`](crate::ipv4), [`ipv6`](crate::ipv6) and
 //! [`transport`](crate::transport) are for headers that are whole.
 
@@ -204,7 +204,7 @@ pub fn stated_ip_len(bytes: &[u8], ethertype: u16, at: usize) -> Option<u32> {
 }
 
 /// The ends of a datagram or segment, of the outermost IP header, whose version its type and not its first nibble says;
-/// as far as they are there, whatever the header is worth otherwise.
+/// as far as they are there, even if the rest of the header is wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IpEnds<'a> {
     /// Where it comes from.

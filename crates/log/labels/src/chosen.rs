@@ -27,7 +27,7 @@ const PAUSE_NS: u64 = 300 * 1_000_000_000;
 pub struct Choice<'a> {
     /// The times of packets, and a filter that says where they may be.
     pub find: Find<'a>,
-    /// Community IDs of flows; all flows, if there is none.
+    /// Community IDs of flows; all flows, if empty.
     pub community_ids: &'a [String],
     /// The seed of these.
     pub community_id_seed: u16,

@@ -100,7 +100,7 @@ impl ConnLog {
     ///
     /// # Errors
     ///
-    /// If it cannot be read, or is none that labels can be added to.
+    /// If it cannot be read, or labels cannot be added to it.
     pub fn read(path: &Path) -> Result<Self, ConnLogError> {
         let name = path.display().to_string();
         let mut file = Self {

@@ -73,7 +73,7 @@ pub enum LineError {
     /// Not JSON, or not as it has to be.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
-    /// A number of a packet that is none.
+    /// Not the number of a packet.
     #[error("frame '{text}' is not a number: {source}")]
     Frame {
         /// As written.

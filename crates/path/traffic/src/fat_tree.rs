@@ -69,7 +69,7 @@ fn host(n: u64) -> Ipv4Addr {
 }
 
 impl FatTree {
-    /// So many flows between random hosts, at least one.
+    /// This number of flows between random hosts, at least one.
     #[must_use]
     pub fn new(seed: u64, flows: usize) -> Self {
         let flow = |n: u64| {

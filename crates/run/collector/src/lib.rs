@@ -57,7 +57,7 @@ const IDLE: Duration = Duration::from_millis(100);
 pub struct CollectorSpec {
     /// Where datagrams come in.
     pub listen: SocketAddr,
-    /// Networks of senders that are listened to; anyone who reaches the address, if there is none.
+    /// Networks of senders that are listened to; any that reaches the address, if empty.
     pub allowed: Vec<IpNet>,
     /// End after so many packets.
     pub packets_max: Option<u64>,

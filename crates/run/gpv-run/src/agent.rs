@@ -58,7 +58,7 @@ pub struct VectorAgentSpec {
     pub reassembly: ReassemblyOptions,
     /// Senders that are listened to at once.
     pub senders_max: usize,
-    /// End after so many datagrams.
+    /// End after this number of datagrams.
     pub datagrams_max: Option<u64>,
     /// Where records go.
     pub records: RecordsSpec,
@@ -84,7 +84,7 @@ pub struct ListenSpec {
     pub name: String,
     /// Where datagrams come in.
     pub address: SocketAddr,
-    /// Networks of senders that are listened to; anyone who reaches the address, if there is none.
+    /// Networks of senders that are listened to; any that reaches the address, if empty.
     pub allowed: Vec<IpNet>,
     /// Caches are asked for their slots that gave nothing for so long. For the form strata.
     pub flush_idle: Option<Duration>,

@@ -33,7 +33,7 @@ const DATAGRAM_HEADER_LEN: usize = 24;
 const VECTOR_HEADER_LEN: usize = 24 + 32;
 
 impl Form {
-    /// Bytes of a datagram with one vector of so many packets.
+    /// Bytes of a datagram with one vector of this number of packets.
     pub(crate) fn longest(self, packets: usize, columns: Columns) -> usize {
         match self {
             Self::Strata => DATAGRAM_HEADER_LEN + VECTOR_HEADER_LEN + packets * columns.tuple_len(),

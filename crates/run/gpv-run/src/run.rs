@@ -43,7 +43,7 @@ pub struct VectorRunSpec {
     pub datagram_max: usize,
     /// Where they go.
     pub outlets: OutletsSpec,
-    /// Group so many packets.
+    /// Group this number of packets.
     pub packets_max: Option<u64>,
     /// Of interfaces; `None` of captures, whose packets can wait.
     pub live: Option<LiveVectors>,
@@ -54,7 +54,7 @@ pub struct VectorRunSpec {
 pub struct LiveVectors {
     /// Names of the interfaces.
     pub interfaces: String,
-    /// No packet waits longer in the cache; as long as it takes, if there is none.
+    /// No packet waits longer in the cache; without limit, if `None`.
     pub flush_after: Option<Duration>,
 }
 

@@ -1,4 +1,4 @@
-//! The role that compacts a log while it is recorded: turn after turn, whatever fails meanwhile. Each turn also deletes
+//! The role that compacts a log while it is recorded: turn after turn, even if one fails. Each turn also deletes
 //! what has expired, and moves what is old.
 
 mod said;
@@ -68,7 +68,7 @@ pub enum CompactError {
     /// What was done cannot be reported.
     #[error("{0}")]
     Report(#[from] io::Error),
-    /// So many parts are damaged, and not moved.
+    /// This number of parts are damaged, and not moved.
     #[error("{0} damaged parts were left where they are")]
     Damaged(usize),
 }

@@ -85,7 +85,7 @@ pub struct GeneratedReports {
     pub reports: u64,
     /// Datagrams that they were in.
     pub datagrams: u64,
-    /// How often nobody listened.
+    /// How often there was no listener.
     pub refused: u64,
     /// How long it took.
     pub took: Duration,

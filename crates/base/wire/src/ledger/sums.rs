@@ -1,4 +1,4 @@
-//! Counters that are kept side by side, by several workers: a counter is named where it is declared, and whoever
+//! Counters that are kept side by side, by several workers: a counter is named where it is declared, and the code that
 //! adds those of workers up, or lists them, learns of it from there.
 
 /// What several workers have each of their own, and can be added up.

@@ -137,7 +137,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let handle = strata_role::start(spec, stop, Arc::new(logging::notice)).map_err(failed)?;
     let outcome = handle.wait().map_err(failed)?;
     let shown = show(args, &outcome);
-    // Why it ended is returned even where nobody reads what came.
+    // Why it ended is returned even if no caller reads what came.
     outcome
         .failure
         .map_or(shown, |failure| Err(failed(failure)))

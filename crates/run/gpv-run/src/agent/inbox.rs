@@ -70,7 +70,7 @@ impl fmt::Display for Sender {
 /// What an agent received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Received {
-    /// Datagrams of senders that are listened to, whatever became of them.
+    /// Datagrams of senders that are listened to, refused ones included.
     pub datagrams: u64,
     /// Vectors that were put together.
     pub vectors: u64,

@@ -143,7 +143,7 @@ pub(super) struct Outlets {
 }
 
 impl Outlets {
-    /// Where datagrams of at most so many bytes go. Files are not yet made.
+    /// Where datagrams of at most this number of bytes go. Files are not yet made.
     pub(super) fn open(spec: OutletsSpec, datagram_max: usize) -> Result<Self> {
         let file = spec.file.map(Place::of).transpose()?;
         let mut peers = Vec::new();

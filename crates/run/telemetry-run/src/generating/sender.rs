@@ -46,7 +46,7 @@ impl ReportSender {
         self.datagrams
     }
 
-    /// How often nobody listened.
+    /// How often there was no listener.
     pub(super) fn refused(&self) -> u64 {
         self.refused
     }

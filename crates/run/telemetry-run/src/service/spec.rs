@@ -33,7 +33,7 @@ pub struct TelemetrySpec {
     pub int: Option<SocketAddr>,
     /// The text of the table that says what becomes of them; the built-in one if there is none.
     pub table: Option<String>,
-    /// Networks of reporters that are listened to; anyone who reaches the address, if there is none.
+    /// Networks of reporters that are listened to; any that reaches the address, if empty.
     pub allowed: Vec<IpNet>,
     /// Operations on memory per second at most.
     pub rate: Option<u32>,
