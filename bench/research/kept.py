@@ -4,9 +4,7 @@ The attacks and sites of `unseen`, but recorded: packets of the attack are merge
 ordinary traffic, and the program records them with a budget of detail. The attack comes at its own
 pace, or its flows are spread over the time of the site. Others get as many bytes of payload as the
 built-in model: packets by lot, the first bytes of each flow, and what the built-in model keeps
-whole without a budget. These know the whole capture beforehand and may keep all of a minute; a
-recording decides at once, and gives what was earned. So a model without scores is recorded too:
-what it keeps is what the start of each flow gets of the same budget.
+whole without a budget.
 """
 
 import gzip
@@ -29,9 +27,9 @@ from . import cases as cases_module
 from .cases import BUDGET, FIRST, RANDOM, RELATED, TRAINED_ON
 
 BUILT_IN, TRAINED, LEARNT = "built-in", "trained by bytes", "learnt and trained"
-ALONE, DEFAULT = "no scores", "built-in, no budget"
+DEFAULT = "built-in, no budget"
 AT_ONCE, SPREAD = "at its own pace", "spread over the time"
-WITH_BUDGET = (ALONE, BUILT_IN, TRAINED, LEARNT)
+WITH_BUDGET = (BUILT_IN, TRAINED, LEARNT)
 NAMES = (RANDOM, FIRST, DEFAULT, *WITH_BUDGET)
 # Where in a site's time an attack begins.
 BEGINS = 0.25
@@ -118,7 +116,6 @@ class Bench:
                 attack[int(frame) - 1] = label != "0"
             self.captures[name] = Capture(ts_ns, packets, wire_len, attack, data)
         self.models: dict[tuple[str, ...], Path] = {}
-        self.without_scores = scratch / "without-scores.json"
 
     def judge(self) -> dict[str, Any]:
         """The figures, for each pace."""
@@ -201,11 +198,9 @@ class Bench:
         self, names: Sequence[str], related: Sequence[str]
     ) -> dict[str, Sequence[str | Path]]:
         """Options of recordings with a budget, at a site, without what is related to the attack."""
-        trained = self._trained(related)
         return {
-            ALONE: ["-m", self._without_scores(trained)],
             BUILT_IN: [],
-            TRAINED: ["-m", trained],
+            TRAINED: ["-m", self._trained(related)],
             LEARNT: ["-m", self._learnt(names, related)],
         }
 
@@ -248,18 +243,6 @@ class Bench:
         detail = recording.get("detail")
         share = detail["given_bytes"] / detail["offered_bytes"] if detail else 1.0
         return np.array([len(packet) for packet in data]), share
-
-    def _without_scores(self, model: Path) -> Path:
-        """A model in which all packets are alike."""
-        if not self.without_scores.exists():
-            alike = json.loads(model.read_text())
-            ordinary = [float(not c["anomalous"]) for c in alike["classes"]]
-            leaf = [share / sum(ordinary) for share in ordinary]
-            tree = {"nodes": [{"classes": leaf}]}
-            alike = {k: alike[k] for k in alike if k not in ("known", "distributions")}
-            alike |= {"flow_trees": [tree], "packet_trees": [tree]}
-            learning.write(alike, self.without_scores)
-        return self.without_scores
 
     def _trained(self, related: Sequence[str]) -> Path:
         """The options of the built-in model, by bytes, without these sources."""
@@ -318,13 +301,12 @@ def in_markdown(figures: dict[str, Any]) -> str:
     """The figures as tables."""
     about = (
         "`make kept`. Share of attack packets / of attack flows of which payload "
-        f"is kept, in percent, by `strata record --detail {figures['budget']:.0%}` with a model "
-        f"that finds all packets alike (*{ALONE}*), with the built-in model, "
-        "with one trained by bytes without the attack, and with one learnt from the first half of "
-        f"the site next to half of that. *{RANDOM}*, *{FIRST}* and *{DEFAULT}* (what the mode "
-        "keeps whole, by lot if it is more) have as many bytes as the built-in model kept, know "
-        "the whole capture, and may keep all of a minute. The last columns are what was given of "
-        "the payload that the budget decided about. Where there "
+        f"is kept, in percent, by `strata record --detail {figures['budget']:.0%}` with the "
+        "built-in model, whose scores have no part in it, with one trained by bytes without the "
+        "attack, and with one learnt from the first half of the site next to half of that. "
+        f"*{RANDOM}*, *{FIRST}* and *{DEFAULT}* (what the mode keeps whole, by lot if it is "
+        "more) have as many bytes as the built-in model kept. The last columns are what was "
+        "given of the payload that the budget decided about. Where there "
         "is too little traffic to learn from, the learnt model is the trained one. The built-in "
         "model has seen mix-test, and some of cic2019 and westermo; the others only mix-test's "
         "kinds."

@@ -15,9 +15,9 @@ from tqdm import tqdm
 from . import cases as cases_module
 from . import kept
 from .cases import BUDGET, OFFICE, RELATED, SITES, TRAINED_ON
-from .kept import ALONE, BUILT_IN, DEFAULT, LEARNT, TRAINED
+from .kept import BUILT_IN, DEFAULT, LEARNT, TRAINED
 
-NAMES = (DEFAULT, BUILT_IN, ALONE, TRAINED, LEARNT)
+NAMES = (DEFAULT, BUILT_IN, TRAINED, LEARNT)
 ORDINARY, ATTACK = "ordinary", "attacks"
 
 
@@ -81,12 +81,12 @@ def in_markdown(figures: dict[str, Any]) -> str:
         "",
         "`make sets`. Of packets with payload, the share of which payload is kept / of payload "
         "bytes, in percent: by the built-in model without a budget, and with "
-        f"{budget} by it, by a model that finds all packets alike (*{ALONE}*), by one trained by "
-        "bytes without the set, and by one learnt from the first half of the set's ordinary flows "
-        "next to half of that. Sets are recorded by themselves, at their own pace; of ordinary "
-        "flows, those that were not learnt from. Sets that are attacks alone are recorded with "
-        "what was learnt in the office. Shares are of the packets of the row: a budget that has "
-        "ordinary traffic to save from gives attacks more than a tenth.",
+        f"{budget} by it, by one trained by bytes without the set, and by one learnt from the "
+        "first half of the set's ordinary flows next to half of that. Sets are recorded by "
+        "themselves, at their own pace; of ordinary flows, those that were not learnt from. Sets "
+        "that are attacks alone are recorded with what was learnt in the office. Shares are of "
+        "the packets of the row: a budget that has ordinary traffic to save from gives attacks "
+        "more than a tenth.",
         "",
         "| set | packets | with payload | " + " | ".join(NAMES) + " |",
         "|---|---|---:|" + "---:|" * len(NAMES),

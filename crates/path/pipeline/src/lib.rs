@@ -33,6 +33,7 @@ mod reasons;
 mod run;
 mod samples;
 mod stage;
+mod survey;
 mod tap;
 mod worker;
 
@@ -46,5 +47,6 @@ pub use run::{RunError, run};
 pub use stage::cut::EnoughOfFlows;
 pub use stage::police::Copies;
 pub use stage::triggers::{TriggerOptions, Triggers};
+pub use survey::survey;
 pub use tap::{NO_CLASS, Tap, Tapped, TappedHeaders};
 pub use worker::{Parts, Prepares, Worker, WorkerOptions};

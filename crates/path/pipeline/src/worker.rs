@@ -79,6 +79,7 @@ impl<S: Sink> Worker<S> {
     pub fn new(model: &Model, parts: Parts<S>) -> Result<Self, ModeError> {
         let (options, path, shadow) = (parts.options, parts.path, parts.shadow);
         let plan = Plan::new(model, &options.modes)?;
+        let survey = shadow.as_ref().and_then(|_| parts.detail.survey.clone());
         let sketch = parts.sketch.unwrap_or_else(|| Classifier::small(model));
         let parse = ParseStage::new(options.filter, options.hash_seed, options.tunnel_key);
         let stages = Stages {
@@ -90,11 +91,11 @@ impl<S: Sink> Worker<S> {
                 Some(shadow) => Classifier::with_shadow(path, model, shadow, sketch),
             },
             export: ExportStage::new(parts.tap, parts.exports),
-            budget: BudgetStage::new(parts.loads),
+            budget: BudgetStage::new(parts.detail),
             triggers: parts.triggers.filter(Triggers::is_asked).map(Box::new),
             keep: KeepStage::new(options.sampling_seed),
             cut: parts.enough.map(|enough| Box::new(CutStage::new(enough))),
-            shadow: shadow.map(|shadow| Box::new(ShadowStage::new(path, model, shadow))),
+            shadow: shadow.map(|shadow| Box::new(ShadowStage::new(path, model, shadow, survey))),
         };
         let mut worker = Self {
             stages,

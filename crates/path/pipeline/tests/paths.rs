@@ -22,7 +22,7 @@ use strata_pipeline::{
     WorkerOptions, run,
 };
 use strata_policy::{
-    ClassKept, DetailBudget, DetailCounts, Mode, ModeConfig, Plan, ShadowCounts, Steering,
+    ClassKept, DetailBudget, DetailCounts, Mode, ModeConfig, Over, Plan, ShadowCounts, Steering,
 };
 use strata_rules::{Policies, Policy};
 use strata_sketch::{BITS_DEFAULT, Pressure, TableSize};
@@ -138,7 +138,7 @@ const DETAIL: [Option<DetailBudget>; 5] = [
     None,
     Some(DetailBudget::Share(0.1)),
     Some(DetailBudget::Share(0.6)),
-    Some(DetailBudget::Rate(2e5)),
+    Some(DetailBudget::Rate(2e5, Over::Minute)),
     Some(DetailBudget::Share(0.0)),
 ];
 
@@ -810,7 +810,12 @@ fn a_shadow_changes_nothing_and_says_what_it_would_keep() {
         ("log-partial", None, None, 1_000),
         ("log-sampled", None, None, 0),
         ("default", Some(DetailBudget::Share(0.1)), None, 0),
-        ("default", Some(DetailBudget::Rate(2e5)), None, 1_000),
+        (
+            "default",
+            Some(DetailBudget::Rate(2e5, Over::Minute)),
+            None,
+            1_000,
+        ),
         ("default", Some(DetailBudget::Share(0.1)), rules, 0),
     ] {
         let alone = Setup {

@@ -22,7 +22,10 @@ mod shadow;
 mod steering;
 
 pub use counts::WorkerCounts;
-pub use detail::{BudgetError, Detail, DetailBudget, DetailCounts, DetailLoads, DetailOffer};
+pub use detail::{
+    BudgetError, Detail, DetailBudget, DetailCounts, DetailLoads, DetailOffer, DetailSite, Over,
+    Survey, Surveyor,
+};
 pub use kept::ClassKept;
 pub use mode::{Mode, ModeConfig, ModeError};
 pub use plan::{DetailPlan, ModeDemands, Plan, demands};

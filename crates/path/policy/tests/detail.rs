@@ -1,5 +1,5 @@
-//! The budget of detail is kept for any stream of scores, and goes to the start of each flow and to the
-//! highest scores.
+//! The budget of detail is kept for any stream of packets, and goes to the start of each flow and to short
+//! flows.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 #![allow(
     clippy::cast_precision_loss,
@@ -9,7 +9,7 @@
 )]
 
 use proptest::prelude::*;
-use strata_policy::{Detail, DetailBudget, DetailLoads};
+use strata_policy::{Detail, DetailBudget, DetailLoads, DetailSite, Over, Survey, Surveyor};
 
 /// The modes want it.
 const WANTED: u8 = 128;
@@ -193,6 +193,32 @@ impl Stream {
     }
 }
 
+/// A controller that knows nothing beforehand.
+fn alone(budget: DetailBudget) -> Detail {
+    Detail::new(budget, DetailSite::default())
+}
+
+/// One that knows what is to come.
+fn surveyed(budget: DetailBudget, survey: Survey) -> Detail {
+    let site = DetailSite {
+        survey: Some(survey),
+        ..DetailSite::default()
+    };
+    Detail::new(budget, site)
+}
+
+impl Stream {
+    /// Surveys minutes of packets; nothing of a stream may depend on what is given, then.
+    fn survey(&self, minutes: u64) -> Survey {
+        let mut surveyor = Surveyor::default();
+        self.run(minutes, |packet| {
+            surveyor.packet(packet.ts_ns, fingerprint(packet.flow), packet.payload);
+            false
+        });
+        surveyor.end()
+    }
+}
+
 fn offer(detail: &mut Detail, packet: Packet) -> bool {
     let lens = (packet.payload, packet.payload);
     detail.packet(packet.ts_ns, packet.step, fingerprint(packet.flow), lens)
@@ -224,22 +250,60 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn a_share_is_kept_to_within_a_tenth_in_each_minute_after_the_first(
+    fn of_a_share_nothing_is_given_before_it_is_earned_and_three_quarters_are_soon(
         stream in streams(),
         percent in prop::sample::select(vec![5_u32, 10, 30, 80]),
     ) {
         let share = f64::from(percent) / 100.0;
-        let mut detail = Detail::new(DetailBudget::Share(share), None);
-        let minutes = stream.run(4, |packet| offer(&mut detail, packet));
-        for (number, minute) in minutes.iter().enumerate().skip(1) {
-            let budget = minute.offered as f64 * share;
-            let kept = minute.given as f64 / budget;
-            prop_assert!((0.9..=1.1).contains(&kept), "minute {number}: {kept} of {budget}");
-        }
+        let mut detail = alone(DetailBudget::Share(share));
+        let minutes = stream.run(4, |packet| {
+            let gives = offer(&mut detail, packet);
+            let counts = detail.counts();
+            // 4 KiB are there at the start, and the last packet is given whole.
+            let earned = counts.offered.bytes as f64 * share + 4_096.0 + 1_400.0;
+            let given = counts.given.bytes as f64;
+            assert!(given <= earned, "{given} of {earned}");
+            gives
+        });
         // All that was offered is counted, and nothing that was given is missing.
         let counts = detail.counts();
         prop_assert_eq!(counts.offered.bytes, minutes.iter().map(|m| m.offered).sum::<u64>());
         prop_assert_eq!(counts.given.bytes, minutes.iter().map(|m| m.given).sum::<u64>());
+        let kept = counts.given.bytes as f64 / (counts.offered.bytes as f64 * share);
+        prop_assert!(kept > 0.6, "{kept}");
+    }
+
+    #[test]
+    fn a_share_of_what_was_surveyed_is_given_to_within_a_hundredth(
+        stream in streams(),
+        percent in prop::sample::select(vec![1_u32, 10, 30, 80]),
+    ) {
+        let share = f64::from(percent) / 100.0;
+        let stream = match stream.scores {
+            // Follows what is given, which nothing does that is in a file.
+            Scores::Chasing => Stream { scores: Scores::Same, ..stream },
+            _ => stream,
+        };
+        let mut detail = surveyed(DetailBudget::Share(share), stream.survey(3));
+        stream.run(3, |packet| offer(&mut detail, packet));
+        let counts = detail.counts();
+        let kept = counts.given.bytes as f64 / (counts.offered.bytes as f64 * share);
+        prop_assert!((0.99..1.01).contains(&kept), "{kept}");
+    }
+
+    /// A file that was longer when it was surveyed, or is longer now.
+    #[test]
+    fn a_survey_that_is_wrong_costs_no_more_than_the_budget_of_what_it_says(
+        stream in streams(),
+        minutes in 1_u64..5,
+    ) {
+        let mut detail = surveyed(DetailBudget::Share(0.1), stream.survey(minutes));
+        stream.run(2, |packet| offer(&mut detail, packet));
+        let counts = detail.counts();
+        let budget = counts.offered.bytes as f64 * 0.1;
+        let kept = counts.given.bytes as f64 / budget;
+        let most = (minutes as f64 / 2.0).max(1.0) * 1.3;
+        prop_assert!(kept <= most, "{kept} of {most}");
     }
 
     #[test]
@@ -257,7 +321,11 @@ proptest! {
         let loads = DetailLoads::new(workers as usize);
         let mut all: Vec<Detail> = (0..workers as usize)
             .map(|number| {
-                Detail::new(DetailBudget::Rate(rate), Some((loads.clone(), number)))
+                {
+                    let load = Some((loads.clone(), number));
+                    let site = DetailSite { load, ..DetailSite::default() };
+                    Detail::new(DetailBudget::Rate(rate, Over::Minute), site)
+                }
             })
             .collect();
         // Half of the flows go to the first worker.
@@ -271,10 +339,10 @@ proptest! {
         let is_shared_well = stream.flows > 3 && !matches!(stream.scores, Scores::Elephant);
         for (number, minute) in minutes.iter().enumerate().skip(1) {
             let kept = minute.given as f64 / (rate * 60.0);
-            prop_assert!(kept <= 1.1, "minute {number}: {kept}");
-            // Bursts of a second in three are as much as a bucket holds.
+            prop_assert!(kept <= 1.12, "minute {number}: {kept}");
+            // Of a burst, no more is given than was saved.
             if is_shared_well && !matches!(stream.arrivals, Arrivals::Bursty) {
-                prop_assert!(kept >= 0.9, "minute {number}: {kept}");
+                prop_assert!(kept >= 0.85, "minute {number}: {kept}");
             }
         }
     }
@@ -285,7 +353,7 @@ proptest! {
         chunks in prop::collection::vec(1_usize..300, 1..20),
     ) {
         let budget = DetailBudget::Share(0.1);
-        let (mut one, mut many) = (Detail::new(budget, None), Detail::new(budget, None));
+        let (mut one, mut many) = (alone(budget), alone(budget));
         let mut packets = Vec::new();
         let mut expected = Vec::new();
         let stream = Stream { packets: 1_000, ..stream };
@@ -312,7 +380,7 @@ proptest! {
                 let least = many.candidate();
                 for (offer, packet) in offers.into_iter().zip(chunk) {
                     let gives = offer.0 >= least
-                        && many.decide(offer, hash(packet), packet.payload, packet.payload);
+                        && many.decide(offer, packet.payload, packet.payload);
                     given.push(gives);
                 }
                 let payload = chunk.iter().map(|packet| u64::from(packet.payload)).sum();
@@ -335,44 +403,10 @@ fn by_flow() -> Stream {
     }
 }
 
-/// Of flows that are equally long, those with the highest scores get nearly all of it, and none flickers.
-#[test]
-fn detail_goes_to_the_highest_scores_and_flows_do_not_flicker() {
-    let mut detail = Detail::new(DetailBudget::Share(0.1), None);
-    let mut flows = vec![(0_u64, 0_u64, 0_u64, false); 500];
-    let mut seen = 0;
-    by_flow().run(4, |packet| {
-        let gives = offer(&mut detail, packet);
-        seen += 1;
-        if seen > 3_000 * 60 && packet.payload > 0 {
-            let (packets, given, changes, before) = &mut flows[packet.flow as usize];
-            *changes += u64::from(gives != *before);
-            (*packets, *given, *before) = (*packets + 1, *given + u64::from(gives), gives);
-        }
-        gives
-    });
-    let own = |flow: usize| fingerprint(flow as u64) >> 57;
-    let mut order: Vec<usize> = (0..500).collect();
-    order.sort_by_key(|&flow| std::cmp::Reverse(own(flow)));
-    let share = |flows_: &[usize]| {
-        let sum = |f: fn(&(u64, u64, u64, bool)) -> u64| -> u64 {
-            flows_.iter().map(|&flow| f(&flows[flow])).sum()
-        };
-        sum(|f| f.1) as f64 / sum(|f| f.0) as f64
-    };
-    // A tenth of them is wanted: 50 flows.
-    assert!(share(&order[..35]) > 0.9, "{}", share(&order[..35]));
-    assert!(share(&order[80..]) < 0.02, "{}", share(&order[80..]));
-    let changes: u64 = flows.iter().map(|flow| flow.2).sum();
-    let packets: u64 = flows.iter().map(|flow| flow.0).sum();
-    // Drawing a tenth of the packets at random changes 18 % of the time, thresholds alone 2.4 %.
-    assert!(changes * 48 < packets, "{changes} of {packets}");
-}
-
 /// An attack that the modes want whole is more than the budget: each of its flows keeps its start.
 #[test]
 fn of_an_attack_that_exceeds_the_budget_the_start_of_each_flow_is_kept() {
-    let mut detail = Detail::new(DetailBudget::Share(0.05), None);
+    let mut detail = alone(DetailBudget::Share(0.05));
     let mut random = Random(3);
     let (mut flows, mut kept) = (0, 0);
     for second in 0..120_u64 {
@@ -401,7 +435,8 @@ fn of_an_attack_that_exceeds_the_budget_the_start_of_each_flow_is_kept() {
     }
     let counts = detail.counts();
     let share = counts.given.bytes as f64 / counts.offered.bytes as f64;
-    assert!((0.045..0.055).contains(&share), "{share}");
+    // A quarter is saved at first.
+    assert!((0.035..0.055).contains(&share), "{share}");
     assert!(counts.over_budget.packets > 80_000, "{counts:?}");
     assert!(kept * 100 >= flows * 97, "{kept} of {flows} flows");
 }
@@ -409,7 +444,7 @@ fn of_an_attack_that_exceeds_the_budget_the_start_of_each_flow_is_kept() {
 /// Whatever has come far in its flow waits until all that begins has had its share.
 #[test]
 fn the_start_of_each_flow_goes_before_the_rest_of_any() {
-    let mut detail = Detail::new(DetailBudget::Share(0.05), None);
+    let mut detail = alone(DetailBudget::Share(0.05));
     let mut random = Random(11);
     let (mut short, mut kept) = (0, 0);
     for second in 0..120_u64 {
@@ -431,14 +466,15 @@ fn the_start_of_each_flow_goes_before_the_rest_of_any() {
     assert!(kept * 100 >= short * 99, "{kept} of {short} packets");
     let counts = detail.counts();
     let share = counts.given.bytes as f64 / counts.offered.bytes as f64;
-    assert!((0.045..0.055).contains(&share), "{share}");
+    // A quarter is saved at first.
+    assert!((0.035..0.055).contains(&share), "{share}");
 }
 
 /// On a quiet link, an attack is most of its minute and would get a tenth of itself. What was not given
 /// before is there for it, and still nothing is given that was not earned.
 #[test]
 fn what_a_quiet_link_has_saved_is_there_for_an_attack() {
-    let mut detail = Detail::new(DetailBudget::Share(0.1), None);
+    let mut detail = alone(DetailBudget::Share(0.1));
     let mut random = Random(13);
     let mut offer = |second: u64, flow: u64, payload: u32| {
         let gives = detail.packet(
@@ -469,8 +505,11 @@ fn what_a_quiet_link_has_saved_is_there_for_an_attack() {
 /// Times of captures are not to be trusted.
 #[test]
 fn times_that_jump_neither_stop_the_budget_nor_overdraw_it() {
-    for budget in [DetailBudget::Share(0.1), DetailBudget::Rate(70_000.0)] {
-        let mut detail = Detail::new(budget, None);
+    for budget in [
+        DetailBudget::Share(0.1),
+        DetailBudget::Rate(70_000.0, Over::Minute),
+    ] {
+        let mut detail = alone(budget);
         let mut random = Random(5);
         let mut given = [0_u64; 6];
         for (part, given) in given.iter_mut().enumerate() {
@@ -484,9 +523,9 @@ fn times_that_jump_neither_stop_the_budget_nor_overdraw_it() {
             }
         }
         for given in given {
-            // 4.2 MB of 42.
+            // 4.2 MB of 42, of which a quarter is saved at first.
             assert!(
-                (3_600_000..4_800_000).contains(&given),
+                (3_000_000..4_800_000).contains(&given),
                 "{budget:?}: {given}"
             );
         }
@@ -496,7 +535,7 @@ fn times_that_jump_neither_stop_the_budget_nor_overdraw_it() {
 #[test]
 fn nothing_is_given_of_nothing_and_all_of_all() {
     for (budget, all) in [(0.0, false), (1.0, true)] {
-        let mut detail = Detail::new(DetailBudget::Share(budget), None);
+        let mut detail = alone(DetailBudget::Share(budget));
         let minutes = by_flow().run(2, |packet| offer(&mut detail, packet));
         for minute in minutes {
             let given = if all { minute.offered } else { 0 };
@@ -512,7 +551,7 @@ fn nothing_is_given_of_nothing_and_all_of_all() {
 /// Another budget applies from the next chunk on.
 #[test]
 fn the_budget_changes_at_run_time() {
-    let mut detail = Detail::new(DetailBudget::Share(0.5), None);
+    let mut detail = alone(DetailBudget::Share(0.5));
     let mut seen = 0_u64;
     let minutes = by_flow().run(4, |packet| {
         seen += 1;
@@ -525,7 +564,8 @@ fn the_budget_changes_at_run_time() {
         .iter()
         .map(|m| m.given as f64 / m.offered as f64)
         .collect();
-    assert!((0.45..0.55).contains(&shares[1]), "{shares:?}");
-    assert!((0.045..0.055).contains(&shares[3]), "{shares:?}");
+    // A quarter is saved at first.
+    assert!((0.35..0.55).contains(&shares[1]), "{shares:?}");
+    assert!((0.035..0.055).contains(&shares[3]), "{shares:?}");
     assert!(shares[2] < 0.06, "{shares:?}");
 }

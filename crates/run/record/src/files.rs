@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use strata_capture::{Input, InputOptions, Next};
-use strata_pipeline::{Worker, run as run_worker};
+use strata_pipeline::{Worker, run as run_worker, survey};
+use strata_policy::Survey;
 use strata_role::{Handle, require};
 
 use crate::error::{RecordError, Result};
@@ -23,6 +24,8 @@ use crate::spec::RecordSpec;
 const READ_AHEAD_MAX: usize = 4;
 /// Bytes read ahead at a time: each read costs two threads a turn of the CPU.
 const READ_AHEAD_BYTES: usize = 512 << 10;
+/// Files that are larger together are not read twice.
+const SURVEYED_BYTES_MAX: u64 = 16 << 30;
 /// How often the progress is reported while nobody controls the recording.
 const SAY_EVERY: Duration = Duration::from_millis(100);
 
@@ -74,13 +77,14 @@ fn record(
         || String::from("interrupted before the first packet: nothing is recorded"),
     )?;
     let mut input = opened?;
+    let survey = surveyed(setup, paths)?;
     let equipment = setup.equip()?;
     let Started {
         recording,
         mut workers,
         reports,
         exporting,
-    } = setup.start(setup.spec.filter.clone(), equipment)?;
+    } = setup.start(setup.spec.filter.clone(), equipment, survey.as_ref())?;
     let mut worker = workers.pop().expect("a recording has a worker");
     let started = Instant::now();
     let mut said = started;
@@ -153,6 +157,27 @@ fn record(
         started,
         setup,
     )
+}
+
+/// What payload there is, if there is a budget of detail and all of the files can be read twice.
+fn surveyed(setup: &Setup, paths: &[PathBuf]) -> Result<Option<Survey>> {
+    if setup.controller.steering().plan().detail().is_none() {
+        return Ok(None);
+    }
+    let mut bytes = 0_u64;
+    for path in paths {
+        match path.metadata() {
+            Ok(about) if about.is_file() => bytes = bytes.saturating_add(about.len()),
+            _ => return Ok(None),
+        }
+    }
+    if bytes > SURVEYED_BYTES_MAX {
+        return Ok(None);
+    }
+    let options = setup.options(setup.spec.filter.clone());
+    let mut input = open(setup, paths)?;
+    let most = setup.spec.packets_max;
+    Ok(Some(survey(&mut input, &options, most, &setup.stop)))
 }
 
 fn open(setup: &Setup, paths: &[PathBuf]) -> Result<Input> {

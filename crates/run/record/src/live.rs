@@ -176,7 +176,7 @@ pub(crate) fn start(
         workers,
         reports,
         exporting,
-    } = setup.start(opened.filter, equipment)?;
+    } = setup.start(opened.filter, equipment, None)?;
     tell(
         &RecordNotice::Capturing {
             ways: in_words(&ways),

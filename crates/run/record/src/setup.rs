@@ -14,7 +14,7 @@ use strata_pipeline::{
     Alerts, Budget, Classifier, Copies, DataPath, EnoughOfFlows, Parts, TriggerOptions, Triggers,
     Worker, WorkerOptions,
 };
-use strata_policy::{DetailLoads, Mode};
+use strata_policy::{DetailLoads, DetailSite, Mode, Survey};
 use strata_role::{Notice, RoleError, Tell, require};
 use strata_sketch::{Sketch, TableSize};
 use strata_store::About;
@@ -246,12 +246,25 @@ impl Setup {
         sketches.into_iter().map(equipment).collect()
     }
 
+    /// How workers work that must evaluate this filter.
+    pub(crate) fn options(&self, filter: Option<Filter>) -> WorkerOptions {
+        let spec = &self.spec;
+        WorkerOptions {
+            modes: self.modes.clone(),
+            filter,
+            tunnel_key: spec.tunnel_key,
+            hash_seed: spec.hash_seed,
+            sampling_seed: spec.sampling_seed,
+        }
+    }
+
     /// Starts the recording with a worker for each of `equipment`; `filter` is what they must
-    /// evaluate.
+    /// evaluate, and `survey` what is to come, if that is known.
     pub(crate) fn start(
         &self,
         filter: Option<Filter>,
         equipment: Vec<Equipment>,
+        survey: Option<&Survey>,
     ) -> Result<Started> {
         let spec = &self.spec;
         let path = DataPath::chosen()?;
@@ -266,13 +279,7 @@ impl Setup {
             spec.destination
                 .start(&about, workers, &self.controller, &self.stop, &self.tell);
         let (recording, sinks) = started?;
-        let options = WorkerOptions {
-            modes: self.modes.clone(),
-            filter,
-            tunnel_key: spec.tunnel_key,
-            hash_seed: spec.hash_seed,
-            sampling_seed: spec.sampling_seed,
-        };
+        let options = self.options(filter);
         // While interfaces are captured, nobody waits for memory.
         let memory = spec.interfaces().map(|_| Memory::start()).transpose()?;
         let budget = spec.packets_max.map(Budget::new).map(Arc::new);
@@ -303,7 +310,11 @@ impl Setup {
                 enough: equipment.enough,
                 tap: Some(Box::new(tap)),
                 exports: queues.next().map(|queue: ExportQueue| Box::new(queue) as _),
-                loads: loads.clone().map(|loads| (loads, exact::<usize>(number))),
+                detail: DetailSite {
+                    load: loads.clone().map(|loads| (loads, exact::<usize>(number))),
+                    survey: survey.cloned(),
+                    trusts_scores: !spec.model.is_built_in,
+                },
                 shadow: shadow.clone(),
             };
             Ok(Worker::new(&spec.model.model, parts)?)

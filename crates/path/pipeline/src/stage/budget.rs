@@ -1,9 +1,7 @@
 //! The stage of the budget of detail: which packets are offered to it, and whether they get some.
 
-use std::sync::Arc;
-
 use strata_classify::{ClassesAndSteps, VerdictId};
-use strata_policy::{Detail, DetailCounts, DetailLoads, DetailOffer, Plan};
+use strata_policy::{Detail, DetailCounts, DetailOffer, DetailSite, Plan};
 use strata_wire::wide::{GROUP, Kernel, Lanes, PacketColumns, WIDE};
 
 use super::batch::{Batch, Known};
@@ -24,8 +22,10 @@ pub(crate) struct BudgetStage {
     detail: Option<Box<Detail>>,
     /// Whether the current plan has one.
     is_on: bool,
-    /// The load of all workers, and which of them this is.
-    loads: Option<(Arc<DetailLoads>, usize)>,
+    /// What is known beforehand, until then.
+    site: DetailSite,
+    /// How many workers share it.
+    workers: usize,
     /// For batches in columns: what it decides, by class.
     by_class: Vec<Budgeted>,
     /// Or where it and the class alone say what is kept.
@@ -33,11 +33,13 @@ pub(crate) struct BudgetStage {
 }
 
 impl BudgetStage {
-    pub(crate) fn new(loads: Option<(Arc<DetailLoads>, usize)>) -> Self {
+    pub(crate) fn new(site: DetailSite) -> Self {
+        let load = site.load.as_ref();
         Self {
             detail: None,
             is_on: false,
-            loads,
+            workers: load.map_or(1, |(loads, _)| loads.workers()),
+            site,
             by_class: Vec::new(),
             alone: None,
         }
@@ -58,15 +60,17 @@ impl BudgetStage {
         if let Some(plan) = plan.detail() {
             match &mut self.detail {
                 Some(detail) => detail.set_budget(plan.budget),
-                none => *none = Some(Box::new(Detail::new(plan.budget, self.loads.clone()))),
+                none => {
+                    let site = std::mem::take(&mut self.site);
+                    *none = Some(Box::new(Detail::new(plan.budget, site)));
+                }
             }
         }
     }
 
     /// How many workers share the budget.
     pub(crate) fn workers(&self) -> usize {
-        let loads = self.loads.as_ref();
-        loads.map_or(1, |(loads, _)| loads.workers())
+        self.workers
     }
 
     /// Whether the plan has a budget.
@@ -93,11 +97,11 @@ impl BudgetStage {
         Some(is_given(detail, demands, step, of))
     }
 
-    /// Counts what is kept beyond headers of a packet that the budget did not decide about.
+    /// Counts a packet that the budget did not decide about, of which so much beyond headers is kept.
     #[inline]
-    pub(crate) fn count_outside(&mut self, kept: u32) {
+    pub(crate) fn count_outside(&mut self, of: &Offered, kept: u32) {
         if let Some(detail) = &mut self.detail {
-            detail.outside(kept);
+            detail.outside(of.payload(), kept);
         }
     }
 
@@ -227,9 +231,7 @@ impl BudgetStage {
                 let captured_len = batch.columns.captured_len[at];
                 let captured = captured_len - batch.header_end[at].min(captured_len);
                 let captured = captured.min(kept[1].payload);
-                let (payload, fingerprint) = (batch.payload[at], batch.columns.fingerprint[at]);
-                let gives =
-                    offer.0 >= least && detail.decide(offer, fingerprint, payload, captured);
+                let gives = offer.0 >= least && detail.decide(offer, batch.payload[at], captured);
                 let kept = kept[usize::from(gives)];
                 (batch.kept_len[at], batch.demands[at]) = (kept.payload, kept.kind);
                 batch.offered[at / GROUP] |= 1 << (at % GROUP);
@@ -280,7 +282,8 @@ impl BudgetStage {
         let groups = batch.recorded.iter().zip(&batch.offered).enumerate();
         for (group, (recorded, offered)) in groups {
             for lane in bits((recorded & !offered).into()) {
-                detail.outside(batch.payload_kept(group * GROUP + lane));
+                let at = group * GROUP + lane;
+                detail.outside(Offered::column(batch, at).payload(), batch.payload_kept(at));
             }
         }
     }
@@ -295,7 +298,7 @@ fn offer_in(column: u32) -> DetailOffer {
 
 /// The payload on the wire of a packet whose headers end here.
 #[inline]
-fn payload_of(header_end: u32, captured_len: u32, wire_len: u32) -> u32 {
+pub(crate) fn payload_of(header_end: u32, captured_len: u32, wire_len: u32) -> u32 {
     wire_len.min(WIRE_LEN_MAX).max(captured_len) - header_end.min(captured_len)
 }
 
@@ -311,6 +314,12 @@ pub(crate) struct Offered {
 }
 
 impl Offered {
+    /// Its payload on the wire.
+    #[inline]
+    fn payload(&self) -> u32 {
+        payload_of(self.header_end, self.captured_len, self.wire_len)
+    }
+
     pub(crate) fn column(batch: &Batch, at: usize) -> Self {
         Self {
             ts_ns: batch.columns.ts_ns[at],
@@ -343,7 +352,7 @@ pub(crate) fn is_given(detail: &mut Detail, demands: &Demands, step: u8, of: &Of
     };
     let header = of.header_end.min(of.captured_len);
     let most = given.keeps().kept_len(of.header_end, of.captured_len);
-    let payload = payload_of(of.header_end, of.captured_len, of.wire_len);
+    let payload = of.payload();
     let step = Detail::step(step, demands.wants_detail());
     detail.packet(of.ts_ns, step, of.fingerprint, (payload, most - header))
 }
@@ -442,8 +451,7 @@ impl<F: FnMut(VerdictId, DeciderId) -> VerdictId> Offers<'_, F> {
         let header = self.kept_len[at];
         let captured = (self.columns.captured_len[at] - header).min(self.kept.payload);
         let offer = offer_in(self.steps[at]);
-        let (payload, fingerprint) = (self.payload[at], self.columns.fingerprint[at]);
-        let gives = self.detail.decide(offer, fingerprint, payload, captured);
+        let gives = self.detail.decide(offer, self.payload[at], captured);
         let class = self.kinds[at] & u32::from(u8::MAX);
         if gives {
             self.kinds[at] = class | self.kept.given;

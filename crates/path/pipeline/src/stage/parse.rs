@@ -349,6 +349,18 @@ impl ParseStage {
 
 /// Packet by packet.
 impl ParseStage {
+    /// Where a packet's headers end, as far as they were captured, and the fingerprint of its flow, 0
+    /// without one.
+    pub(crate) fn flow_of(&mut self, packet: &PacketRef<'_>) -> (u32, u64) {
+        let link = self.source(packet.interface).interface.link;
+        if let Some((plain, facts)) = self.flows.find_plain(link, packet) {
+            return (plain.header_len().into(), facts.fingerprint);
+        }
+        let (headers, facts) = self.flows.find(link, packet);
+        let header_len = headers.kept_header_len(exact::<u32>(packet.data.len()));
+        (header_len, facts.map_or(0, |facts| facts.fingerprint))
+    }
+
     /// Headers and flow of one packet.
     #[inline(always)]
     pub(crate) fn look(

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use strata_classify::Model;
-use strata_policy::{Detail, Plan, ShadowCounts};
+use strata_policy::{Detail, DetailSite, Plan, ShadowCounts, Survey};
 use strata_wire::wide::{GROUP, WIDE};
 use strata_wire::{FlowKey, Outcome};
 
@@ -28,10 +28,17 @@ pub(crate) struct ShadowStage {
     models: [Arc<Model>; 2],
     /// Whether they have changed places.
     is_promoted: bool,
+    /// What is to come, if that is known, until the first plan with a budget.
+    survey: Option<Survey>,
 }
 
 impl ShadowStage {
-    pub(crate) fn new(path: DataPath, model: &Model, shadow: Arc<Model>) -> Self {
+    pub(crate) fn new(
+        path: DataPath,
+        model: &Model,
+        shadow: Arc<Model>,
+        survey: Option<Survey>,
+    ) -> Self {
         Self {
             detail: None,
             is_budget_on: false,
@@ -39,6 +46,7 @@ impl ShadowStage {
             path,
             models: [Arc::new(model.clone()), shadow],
             is_promoted: false,
+            survey,
         }
     }
 
@@ -52,7 +60,14 @@ impl ShadowStage {
         let budget = plan.budget.of_one(workers as f64);
         match &mut self.detail {
             Some(detail) => detail.set_budget(budget),
-            none => *none = Some(Box::new(Detail::new(budget, None))),
+            none => {
+                let site = DetailSite {
+                    survey: self.survey.take(),
+                    trusts_scores: true,
+                    ..DetailSite::default()
+                };
+                *none = Some(Box::new(Detail::new(budget, site)));
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use strata_blocks::{BlockSink, Sink};
 use strata_classify::Model;
-use strata_policy::{DetailLoads, Steering};
+use strata_policy::{DetailSite, Steering};
 use strata_sketch::{Preparation, Sketch};
 
 use super::WorkerOptions;
@@ -50,9 +50,8 @@ pub struct Parts<S = BlockSink> {
     pub tap: Option<Box<dyn Tap>>,
     /// Takes what policies export.
     pub exports: Option<Box<dyn Exports>>,
-    /// The load of all workers and which of them this is, if there are several: they share a budget of
-    /// detail.
-    pub loads: Option<(Arc<DetailLoads>, usize)>,
+    /// What its budget of detail, if it has one, knows beforehand.
+    pub detail: DetailSite,
     /// A second model: what it would have kept is compared, and changes nothing.
     pub shadow: Option<Arc<Model>>,
 }
@@ -74,7 +73,7 @@ impl<S: Sink> Parts<S> {
             enough: None,
             tap: None,
             exports: None,
-            loads: None,
+            detail: DetailSite::default(),
             shadow: None,
         }
     }

@@ -10,8 +10,31 @@ use strata_wire::{Printable, human_bytes, parse_bytes};
 pub enum DetailBudget {
     /// This share of it, from 0 to 1.
     Share(f64),
-    /// This many bytes of it per second of packet time, by all workers together.
-    Rate(f64),
+    /// This many bytes of it per second of packet time, by all workers together, over such a time.
+    Rate(f64, Over),
+}
+
+/// Over what time a rate is kept: what is not spent may be spent later within a tenth of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// A rate per second or minute.
+    Minute,
+    /// A rate per hour.
+    Hour,
+    /// A rate per day.
+    Day,
+}
+
+impl Over {
+    /// Seconds of it.
+    #[must_use]
+    pub fn seconds(self) -> f64 {
+        match self {
+            Self::Minute => 60.0,
+            Self::Hour => 3_600.0,
+            Self::Day => 86_400.0,
+        }
+    }
 }
 
 /// Largest rate: a day at it is less than 2^63 bytes.
@@ -31,6 +54,15 @@ impl DetailBudget {
     /// That of a recording with the built-in model, unless another is named: a tenth of the payload.
     /// How much a model wants to keep of traffic that it does not fit says nothing.
     pub const OF_BUILT_IN_MODEL: Self = Self::Share(0.1);
+
+    /// Over what time it is kept, in seconds: a share, over a day.
+    #[must_use]
+    pub fn period(self) -> f64 {
+        match self {
+            Self::Share(_) => Over::Day.seconds(),
+            Self::Rate(_, over) => over.seconds(),
+        }
+    }
 
     /// A budget, or `none`.
     ///
@@ -55,7 +87,7 @@ impl DetailBudget {
     pub fn of_one(self, workers: f64) -> Self {
         match self {
             Self::Share(share) => Self::Share(share),
-            Self::Rate(rate) => Self::Rate(rate / workers),
+            Self::Rate(rate, over) => Self::Rate(rate / workers, over),
         }
     }
 
@@ -64,7 +96,7 @@ impl DetailBudget {
     pub fn part(self, part: f64) -> Self {
         match self {
             Self::Share(share) => Self::Share(share * part),
-            Self::Rate(rate) => Self::Rate(rate * part),
+            Self::Rate(rate, over) => Self::Rate(rate * part, over),
         }
     }
 }
@@ -85,17 +117,17 @@ impl FromStr for DetailBudget {
             return share.map(|p| Self::Share(p / 100.0)).ok_or_else(refused);
         }
         let (bytes, per) = text.split_once('/').ok_or_else(refused)?;
-        let seconds = match per.trim() {
-            "s" | "second" => 1.0,
-            "min" | "minute" => 60.0,
-            "h" | "hour" => 3_600.0,
-            "d" | "day" => 86_400.0,
+        let (seconds, over) = match per.trim() {
+            "s" | "second" => (1.0, Over::Minute),
+            "min" | "minute" => (60.0, Over::Minute),
+            "h" | "hour" => (3_600.0, Over::Hour),
+            "d" | "day" => (86_400.0, Over::Day),
             _ => return Err(refused()),
         };
         let bytes = parse_bytes(bytes.trim()).map_err(|_| refused())?;
         let rate = bytes as f64 / seconds;
         (rate <= RATE_MAX)
-            .then_some(Self::Rate(rate))
+            .then_some(Self::Rate(rate, over))
             .ok_or_else(refused)
     }
 }
@@ -110,10 +142,16 @@ impl fmt::Display for DetailBudget {
         match self {
             // As many digits as were given: 0.07 * 100 is not 7.
             Self::Share(share) => write!(f, "{}%", (share * 1e8).round() / 1e6),
-            Self::Rate(rate) if *rate < 1_000.0 => {
-                write!(f, "{}/day", human_bytes((rate * 86_400.0).round() as u64))
+            Self::Rate(rate, over) => {
+                let (seconds, unit) = match over {
+                    Over::Minute if *rate >= 1_000.0 => (1.0, "s"),
+                    Over::Minute => (60.0, "min"),
+                    Over::Hour => (3_600.0, "h"),
+                    Over::Day => (86_400.0, "day"),
+                };
+                let bytes = (rate * seconds).round() as u64;
+                write!(f, "{}/{unit}", human_bytes(bytes))
             }
-            Self::Rate(rate) => write!(f, "{}/s", human_bytes(rate.round() as u64)),
         }
     }
 }
@@ -129,17 +167,45 @@ mod tests {
             ("7 %", Some(DetailBudget::Share(0.07)), "7%"),
             ("0.5%", Some(DetailBudget::Share(0.005)), "0.5%"),
             ("0%", Some(DetailBudget::Share(0.0)), "0%"),
-            ("50MB/s", Some(DetailBudget::Rate(5e7)), "50.0 MB/s"),
-            ("864MB/day", Some(DetailBudget::Rate(1e4)), "10.0 kB/s"),
-            ("6GB/min", Some(DetailBudget::Rate(1e8)), "100.0 MB/s"),
-            ("86400/d", Some(DetailBudget::Rate(1.0)), "86.4 kB/day"),
+            (
+                "50MB/s",
+                Some(DetailBudget::Rate(5e7, Over::Minute)),
+                "50.0 MB/s",
+            ),
+            (
+                "864MB/day",
+                Some(DetailBudget::Rate(1e4, Over::Day)),
+                "864.0 MB/day",
+            ),
+            (
+                "6GB/min",
+                Some(DetailBudget::Rate(1e8, Over::Minute)),
+                "100.0 MB/s",
+            ),
+            (
+                "86400/d",
+                Some(DetailBudget::Rate(1.0, Over::Day)),
+                "86.4 kB/day",
+            ),
+            (
+                "36MB/h",
+                Some(DetailBudget::Rate(1e4, Over::Hour)),
+                "36.0 MB/h",
+            ),
+            (
+                "600/min",
+                Some(DetailBudget::Rate(10.0, Over::Minute)),
+                "600 B/min",
+            ),
             ("none", None, "none"),
         ] {
             let parsed = DetailBudget::parse(text).unwrap();
             match (parsed, budget) {
-                (Some(DetailBudget::Share(a)), Some(DetailBudget::Share(b)))
-                | (Some(DetailBudget::Rate(a)), Some(DetailBudget::Rate(b))) => {
+                (Some(DetailBudget::Share(a)), Some(DetailBudget::Share(b))) => {
                     assert!((a - b).abs() < 1e-9 * b.max(1.0), "{text}");
+                }
+                (Some(DetailBudget::Rate(a, over)), Some(DetailBudget::Rate(b, other))) => {
+                    assert!((a - b).abs() < 1e-9 * b.max(1.0) && over == other, "{text}");
                 }
                 other => assert_eq!(other, (None, None), "{text}"),
             }

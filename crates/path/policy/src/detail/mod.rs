@@ -1,18 +1,18 @@
-//! The budget of detail: so much payload beyond headers is kept, of the start of each flow first, and
-//! more of what is unusual.
+//! The budget of detail: so much payload beyond headers is kept, of the start of each flow and of short
+//! flows first.
 //!
 //! [`Detail`] is the controller of one worker, without a clock: packets and their times in, decisions
-//! out. It is a token bucket that earns what the budget is worth, and a threshold on ranks (`ranks`),
-//! which follow from how early a packet is in its flow and from its score. The threshold follows from the
-//! running distribution of ranks and from how full the bucket is: while it is low, fewer packets get
-//! detail than the distribution suggests, while it is high, more, and once it is full, any.
+//! out. Each packet has a rank (`ranks`), and those of a least rank get detail.
 //!
-//! The bucket is filled to a few seconds of the budget at most, so what is kept in a minute is the
-//! budget to within that, whatever the scores are. Where the budget of a minute is less than
-//! `SAVED_BYTES`, it holds that much, but no more than there was so far: on a quiet link an attack
-//! comes in minutes that are mostly its own, and would get a tenth of itself.
+//! Where the payload to come was surveyed ([`Survey`]), as for captures that are files, the least rank is
+//! that from which on the budget of all of them lasts. It is found anew as packets come, from what is left
+//! of the budget and of the payload.
 //!
-//! A flow that got detail keeps it until its rank is clearly lower, or the bucket is low.
+//! Otherwise it follows from the ranks of what came lately, and from what was saved: what is not given
+//! may be given later, up to a tenth of what the budget is worth in its period. So what is kept in a period
+//! is the budget to within a tenth. While less than a quarter of that is saved, the
+//! least rank is higher than what came lately suggests; then it is lower, and once all is saved, anything
+//! gets detail.
 //!
 //! With several workers, a share is kept of each worker's packets. A rate is divided among them in
 //! proportion to their payload of the last seconds ([`DetailLoads`]).
@@ -20,61 +20,43 @@
 mod budget;
 mod flows;
 mod ranks;
+mod survey;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use strata_classify::{SCORE_STEPS, STEP_ANOMALOUS};
+use strata_classify::STEP_ANOMALOUS;
 use strata_wire::counters;
 
-pub use budget::{BudgetError, DetailBudget};
-use flows::{Holders, Positions};
+pub use budget::{BudgetError, DetailBudget, Over};
 pub use ranks::DetailOffer;
-use ranks::{NO_RANK, RANK_BITS, RANK_FIRST, Ranks, WANTED};
+use ranks::{NO_RANK, Order, RANK_FIRST, Ranks, Seen, WANTED};
+pub use survey::{Survey, Surveyor};
 
 /// The budget is kept to within a chunk of packets.
 const CHUNK: usize = 32;
-/// The bucket holds this share of what the budget was worth in the last minute, ...
-const BUCKET_SHARE: f64 = 0.04;
-/// ... and at least this many bytes, of all workers together.
-const BUCKET_BYTES_MIN: f64 = 16_384.0;
-/// Where the budget of a minute is less than this, it holds as much, ...
-const SAVED_BYTES: f64 = 262_144.0;
-/// ... and from this many times as much on, nothing of it: steeply, but without a step.
-const SAVED_UNTIL: f64 = 1.25;
-/// It holds a little more for a short time.
-const OVERFLOW: f64 = 1.25;
-/// A minute's budget is estimated from no less than this time.
+/// What may be given before anything was earned, in bytes of all workers together.
+const FIRST_CREDIT: f64 = 4_096.0;
+/// This part of what the budget is worth in its period may be saved, ...
+const SAVED_PART: f64 = 0.1;
+/// ... and so much of that is, if what comes does not change.
+const SAVED_AIM: f64 = 0.25;
+/// A budget of this part of the payload is enough for all, sums being rounded.
+const ENOUGH: f64 = 0.999_999;
+/// Levels between nothing and all that may be saved.
+const LEVELS: usize = 8;
+/// A period's worth is estimated from no less than this time.
 const ESTIMATED_SECONDS_MIN: f64 = 5.0;
-/// Thresholds are renewed this often in packet time, ...
+/// The least rank is renewed this often in packet time, ...
 const INTERVAL_NS: u64 = 250_000_000;
 /// ... and after so many packets, fewer at the start.
 const INTERVAL_PACKETS_MIN: u64 = 64;
 const INTERVAL_PACKETS_MAX: u64 = 1 << 16;
-/// A flow keeps its detail until its rank is this much below the threshold: a quarter of a doubling.
-const CLEARLY: u16 = 1 << RANK_BITS;
 /// Time that runs backwards by more than this has been set.
 const SET_BACK_NS: u64 = 1_000_000_000;
 
 // The step of a verdict can be offered as it is, where modes want what is anomalous.
-const _: () = assert!(STEP_ANOMALOUS == WANTED && SCORE_STEPS == WANTED);
-
-/// Levels of the bucket between empty and full.
-const LEVELS: usize = 4;
-/// For what part of the budget the distribution is asked, by level.
-const PARTS: [f64; LEVELS] = [0.7, 1.0, 1.0, 2.0];
-
-impl DetailBudget {
-    /// What may be given before anything was earned.
-    fn first_credit(self) -> f64 {
-        let (Self::Share(worth) | Self::Rate(worth)) = self;
-        if worth > 0.0 {
-            BUCKET_BYTES_MIN / 4.0
-        } else {
-            0.0
-        }
-    }
-}
+const _: () = assert!(STEP_ANOMALOUS == WANTED);
 
 counters! {
     /// What became of payload beyond headers.
@@ -138,22 +120,35 @@ impl Load {
     }
 }
 
-/// The least rank that gets detail.
-#[derive(Clone, Copy, Debug)]
-struct Least {
-    /// By whether the flow has some already.
-    by_held: [u16; 2],
-    /// Packets below get none, whatever their flow.
-    candidate: u16,
+/// What is still to come of what was surveyed.
+#[derive(Debug)]
+struct Ahead {
+    ranks: Ranks,
+    payload: f64,
+    /// Of all of it.
+    seconds: f64,
 }
 
-impl Least {
-    fn new(new: u16, held: u16) -> Self {
+impl From<Survey> for Ahead {
+    fn from(survey: Survey) -> Self {
         Self {
-            by_held: [new, held],
-            candidate: new.min(held),
+            ranks: survey.ranks,
+            payload: survey.payload,
+            seconds: survey.seconds,
         }
     }
+}
+
+/// Where a controller works.
+#[derive(Debug, Default)]
+pub struct DetailSite {
+    /// Which of several workers it is of.
+    pub load: Option<(Arc<DetailLoads>, usize)>,
+    /// What is to come, if that is known.
+    pub survey: Option<Survey>,
+    /// Whether what the modes want counts as earlier: not by the scores of a model that was trained
+    /// elsewhere.
+    pub trusts_scores: bool,
 }
 
 /// The controller of one worker.
@@ -163,31 +158,46 @@ pub struct Detail {
     load: Option<Load>,
     /// This worker's share of a rate.
     load_share: f64,
-    ranks: Ranks,
-    positions: Positions,
-    holders: Holders,
-    /// By level of the bucket.
-    levels: [Least; LEVELS],
-    least: Least,
+    order: Order,
+    ahead: Option<Ahead>,
+    /// Payload that came in this interval, and lately, with less weight the longer ago.
+    seen: Seen,
+    recent: Ranks,
+    /// What the budget was worth meanwhile.
+    recent_worth: f64,
+    /// The least rank that gets detail, by how much is saved, ...
+    levels: [u16; LEVELS],
+    /// ... and now.
+    least: u16,
     /// Packets left of the chunk.
     left: usize,
-    /// Payload offered since the last chunk began.
+    /// Payload offered and decided by others since the last chunk began.
     offered: u64,
+    others: u64,
     /// What may be given now, in bytes.
     credit: f64,
-    /// What the budget was worth in the last minute, ...
-    per_minute: f64,
-    /// ... of which there were so many seconds.
+    /// What this budget was worth in the last period, of which there were so many seconds.
+    worth: f64,
     seconds: f64,
-    /// What this budget was worth so far, of which no more can be left.
-    earned: f64,
+    /// What was offered, decided by others and given under this budget.
+    under_it: Amounts,
     /// The latest packet time, once there is one.
     clock_ns: Option<u64>,
     interval: Interval,
     counts: DetailCounts,
 }
 
-/// The interval after which thresholds are renewed.
+/// Payload in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Amounts {
+    offered: f64,
+    others: f64,
+    given: f64,
+    /// What the budget was worth.
+    earned: f64,
+}
+
+/// The interval after which the least rank is renewed.
 #[derive(Clone, Copy, Debug)]
 struct Interval {
     started_ns: u64,
@@ -198,14 +208,14 @@ struct Interval {
 }
 
 impl Detail {
-    /// A controller that knows nothing yet; `load` says which of several workers it is.
+    /// A controller that has seen no packet yet.
     ///
     /// # Panics
     ///
-    /// If there are fewer workers than its number says.
+    /// If there are fewer workers than the number of its own says.
     #[must_use]
-    pub fn new(budget: DetailBudget, load: Option<(Arc<DetailLoads>, usize)>) -> Self {
-        let load = load.map(|(all, number)| {
+    pub fn new(budget: DetailBudget, site: DetailSite) -> Self {
+        let load = site.load.map(|(all, number)| {
             assert!(number < all.0.len(), "one of the workers");
             let latest = all.0.iter().map(|now| (now.load(Ordering::Relaxed), 0.0));
             let latest = latest.collect();
@@ -215,25 +225,27 @@ impl Detail {
                 latest,
             }
         });
-        let least = Least::new(RANK_FIRST, RANK_FIRST);
         let workers = load.as_ref().map_or(1, |load| load.latest.len());
         #[allow(clippy::cast_precision_loss)]
         let load_share = 1.0 / workers as f64;
-        Self {
+        let mut new = Self {
             budget,
             load,
             load_share,
-            ranks: Ranks::new(),
-            positions: Positions::new(),
-            holders: Holders::new(),
-            levels: [least; LEVELS],
-            least,
+            order: Order::new(site.trusts_scores),
+            ahead: site.survey.map(Ahead::from),
+            seen: Seen::new(),
+            recent: Ranks::new(),
+            recent_worth: 0.0,
+            levels: [RANK_FIRST; LEVELS],
+            least: RANK_FIRST,
             left: 0,
             offered: 0,
-            credit: budget.first_credit(),
-            per_minute: 0.0,
+            others: 0,
+            credit: 0.0,
+            worth: 0.0,
             seconds: 0.0,
-            earned: 0.0,
+            under_it: Amounts::default(),
             clock_ns: None,
             interval: Interval {
                 started_ns: 0,
@@ -243,15 +255,30 @@ impl Detail {
                 payload: 0,
             },
             counts: DetailCounts::default(),
-        }
+        };
+        new.credit = new.first_credit();
+        new.find_levels();
+        new
     }
 
     /// Continues with another budget.
     pub fn set_budget(&mut self, budget: DetailBudget) {
         if self.budget != budget {
             self.budget = budget;
-            (self.per_minute, self.seconds, self.earned) = (0.0, 0.0, 0.0);
-            self.credit = self.credit.min(budget.first_credit());
+            (self.worth, self.seconds, self.recent_worth) = (0.0, 0.0, 0.0);
+            self.recent = Ranks::new();
+            self.under_it = Amounts::default();
+            self.credit = self.credit.min(self.first_credit());
+        }
+    }
+
+    /// What may be given before anything was earned.
+    fn first_credit(&self) -> f64 {
+        let (DetailBudget::Share(worth) | DetailBudget::Rate(worth, _)) = self.budget;
+        if worth > 0.0 {
+            FIRST_CREDIT * self.load_share
+        } else {
+            0.0
         }
     }
 
@@ -286,10 +313,11 @@ impl Detail {
     #[inline(always)]
     pub fn count(&mut self, step: u8, fingerprint: u64, payload: u32) -> DetailOffer {
         if payload == 0 {
-            return DetailOffer::of_nothing(step);
+            return DetailOffer::new(0, step);
         }
-        let end = self.positions.end(fingerprint, payload);
-        self.ranks.add(step, end, payload)
+        let rank = self.order.rank(step, fingerprint, payload);
+        self.seen.add(rank, payload);
+        DetailOffer::new(rank, step)
     }
 
     /// [`Detail::decide`] has to be asked about those packets of a chunk whose offer is this or more:
@@ -297,7 +325,7 @@ impl Detail {
     #[inline(always)]
     #[must_use]
     pub fn candidate(&self) -> u16 {
-        self.least.candidate
+        self.least
     }
 
     /// Counts the packets of a chunk that were offered, and their payload.
@@ -311,27 +339,18 @@ impl Detail {
     /// Whether a packet gets detail: `payload` bytes beyond headers on the wire, of which `captured`
     /// can be kept. The offer is that of [`Detail::count`].
     #[inline]
-    pub fn decide(
-        &mut self,
-        offer: DetailOffer,
-        fingerprint: u64,
-        payload: u32,
-        captured: u32,
-    ) -> bool {
+    pub fn decide(&mut self, offer: DetailOffer, payload: u32, captured: u32) -> bool {
         if payload == 0 {
             // There is nothing to give.
             return offer.is_wanted();
         }
-        let holds = self.holders.holds(fingerprint);
-        let gives = offer.rank() >= self.least.by_held[usize::from(holds)];
-        if gives != holds {
-            self.holders.note(fingerprint, gives);
-        }
+        let gives = offer.rank() >= self.least;
         if gives {
             self.counts.given.add(u64::from(captured));
             self.credit -= f64::from(captured);
+            self.under_it.given += f64::from(captured);
             if self.credit <= 0.0 {
-                self.least.by_held = [NO_RANK; 2];
+                self.least = NO_RANK;
             }
         } else if offer.is_wanted() {
             self.counts.over_budget.add(u64::from(payload));
@@ -350,37 +369,28 @@ impl Detail {
         self.chunk(ts_ns, 1);
         self.offered(1, u64::from(payload));
         let offer = self.count(step, fingerprint, payload);
-        offer.0 >= self.candidate() && self.decide(offer, fingerprint, payload, captured)
+        offer.0 >= self.candidate() && self.decide(offer, payload, captured)
     }
 
-    /// Counts a packet that others decided about, of which these bytes beyond headers are kept.
+    /// Counts a packet that others decided about: its payload on the wire, of which so much is kept.
     #[inline]
-    pub fn outside(&mut self, kept: u32) {
+    pub fn outside(&mut self, payload: u32, kept: u32) {
+        self.others += u64::from(payload);
         if kept > 0 {
             self.counts.outside.add(u64::from(kept));
         }
     }
 
-    #[allow(clippy::cast_precision_loss)]
-    fn workers(&self) -> f64 {
-        self.load
-            .as_ref()
-            .map_or(1.0, |load| load.latest.len() as f64)
+    /// What may be saved.
+    fn saved_max(&self) -> f64 {
+        let period = self.budget.period();
+        // The part of a period that there was, if older time has less weight.
+        let part = -(-self.seconds.max(ESTIMATED_SECONDS_MIN) / period).exp_m1();
+        let saved = self.worth / part * SAVED_PART;
+        saved.min(self.under_it.earned).max(self.first_credit())
     }
 
-    /// What the bucket holds at most.
-    fn bucket_bytes(&self) -> f64 {
-        let workers = self.workers();
-        let least = (self.per_minute * BUCKET_SHARE).max(BUCKET_BYTES_MIN / workers);
-        // Before there was a minute.
-        let per_minute = self.per_minute * 60.0 / self.seconds.max(ESTIMATED_SECONDS_MIN);
-        let of_saved = per_minute * workers / SAVED_BYTES;
-        let part = (SAVED_UNTIL - of_saved) / (SAVED_UNTIL - 1.0);
-        let saved = SAVED_BYTES / workers * part.min(1.0);
-        least.max(saved.min(self.earned))
-    }
-
-    /// Adds what the budget is worth to the bucket, and renews the thresholds.
+    /// Adds what the budget is worth to the credit, and renews the least rank when that is due.
     #[cold]
     #[inline(never)]
     #[allow(clippy::cast_precision_loss)]
@@ -395,23 +405,33 @@ impl Detail {
         };
         let now = ts_ns.max(before);
         self.clock_ns = Some(now);
+        self.order.at(now);
         let seconds = (now - before) as f64 / 1e9;
         let payload = std::mem::take(&mut self.offered);
+        let others = std::mem::take(&mut self.others);
+        let period = self.budget.period();
         let earned = match self.budget {
             DetailBudget::Share(share) => payload as f64 * share,
-            // A pause earns no more than fits.
-            DetailBudget::Rate(rate) => rate * self.load_share * seconds.min(60.0),
+            // A pause earns no more than a period.
+            DetailBudget::Rate(rate, _) => rate * self.load_share * seconds.min(period),
         };
-        let lasting = 1.0 / (1.0 + seconds / 60.0);
-        self.per_minute = self.per_minute * lasting + earned;
-        self.seconds = self.seconds * lasting + seconds;
-        self.earned += earned;
-        // It overflows later than it is full, so that nothing is lost before it is given.
-        let most = self.bucket_bytes() * OVERFLOW + earned * 2.0;
-        self.credit = (self.credit + earned).min(most);
+        let lasting = (-seconds / period).exp();
+        self.worth = self.worth * lasting + earned;
+        self.seconds += seconds.min(period);
+        self.under_it.offered += payload as f64;
+        self.under_it.others += others as f64;
+        self.under_it.earned += earned;
         self.interval.packets += CHUNK as u64;
         self.interval.payload += payload;
         self.interval.earned += earned;
+        if let Some(ahead) = &mut self.ahead {
+            ahead.payload = (ahead.payload - (payload + others) as f64).max(0.0);
+            self.credit = self.credit_ahead();
+        } else {
+            // It overflows later than all is saved, so that nothing is lost before it is given.
+            let most = self.saved_max() + earned * 2.0;
+            self.credit = (self.credit + earned).min(most);
+        }
         let is_over = now - self.interval.started_ns >= INTERVAL_NS;
         if is_over || self.interval.packets > self.interval.packets_max {
             self.end_interval(now);
@@ -434,32 +454,86 @@ impl Detail {
             earned: 0.0,
             payload: 0,
         };
-        if ended.payload == 0 {
-            return;
-        }
-        self.ranks.end_interval(ended.earned);
-        let margins = PARTS.map(|part| self.ranks.margin(part));
-        let held = margins[1].saturating_sub(CLEARLY);
-        for (level, (least, new)) in self.levels.iter_mut().zip(margins).enumerate() {
-            // Low: whoever is not above gives up.
-            *least = Least::new(new, if level == 0 { new } else { new.min(held) });
+        if ended.payload > 0 {
+            match &mut self.ahead {
+                Some(ahead) => ahead.ranks.take_away(&self.seen),
+                None => {
+                    self.recent.add_recent(&self.seen);
+                    self.recent_worth = self.recent_worth * (1.0 - ranks::FORGOTTEN) + ended.earned;
+                }
+            }
+            self.seen.clear();
+            self.find_levels();
         }
     }
 
-    /// What the level of the bucket allows.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    fn level(&self) -> Least {
-        let fill = self.credit / self.bucket_bytes();
-        let least = |level: usize| self.levels[level];
-        if fill <= 0.0 {
-            return Least {
-                by_held: [NO_RANK; 2],
-                ..least(0)
-            };
+    /// What is left of the budget of all that was surveyed.
+    fn credit_ahead(&self) -> f64 {
+        let under = self.under_it;
+        let worth = match (self.budget, &self.ahead) {
+            (DetailBudget::Share(share), _) => share * (under.offered + self.offered_ahead()),
+            (DetailBudget::Rate(rate, _), Some(ahead)) => {
+                rate * self.load_share * ahead.seconds.max(self.seconds)
+            }
+            (DetailBudget::Rate(..), None) => 0.0,
+        };
+        worth + self.first_credit() - under.given
+    }
+
+    /// How much of what is to come others will not decide about, if they do as before.
+    fn offered_ahead(&self) -> f64 {
+        let left = self.ahead.as_ref().map_or(0.0, |ahead| ahead.payload);
+        let Amounts {
+            offered, others, ..
+        } = self.under_it;
+        if offered + others > 0.0 {
+            left * offered / (offered + others)
+        } else {
+            left
         }
-        if fill >= 1.0 {
-            return Least::new(0, 0);
+    }
+
+    /// Finds the least ranks anew.
+    #[allow(clippy::cast_precision_loss)]
+    fn find_levels(&mut self) {
+        match &self.ahead {
+            Some(ahead) => {
+                let part = self.credit_ahead() / self.offered_ahead();
+                self.levels = [ahead.ranks.least(part); LEVELS];
+            }
+            None => {
+                let part = self.recent_worth / self.recent.sum();
+                let level = |n| match part < ENOUGH {
+                    true => self
+                        .recent
+                        .least(part / SAVED_AIM * (n as f64 + 0.5) / LEVELS as f64),
+                    // There is enough for all.
+                    false => 0,
+                };
+                if part.is_finite() {
+                    self.levels = std::array::from_fn(level);
+                }
+            }
         }
-        least((fill * LEVELS as f64) as usize)
+    }
+
+    /// The least rank at what is saved now.
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss
+    )]
+    fn level(&self) -> u16 {
+        if self.credit <= 0.0 {
+            return NO_RANK;
+        }
+        if self.ahead.is_some() {
+            return self.levels[0];
+        }
+        let saved = self.credit / self.saved_max();
+        match self.levels.get((saved * LEVELS as f64) as usize) {
+            Some(&least) => least,
+            None => 0,
+        }
     }
 }

@@ -1,51 +1,51 @@
-//! In what order packets get detail, the running distribution of that, and where the budget ends
-//! in it.
+//! In what order packets get detail, and how much payload comes where in that order.
 //!
-//! A packet's place is where its payload ends in its flow, in quarters of a doubling: what is early
-//! comes first, and a short packet before a long one. How unusual its score is makes it count as
-//! earlier: a packet among the highest scores that have a half, a quarter, ... of the payload counts as
-//! two, four, ... times as early. That has two bounds, so that scores alone do not decide: sixteen
-//! times, and nothing comes before the first KiB of a flow because of its score. Of packets with the
-//! same place, higher scores come first.
+//! A packet's place is where its payload ends in its flow, its own counted twice, in quarters of a
+//! doubling: what is early comes first, and a short packet before a long one. So flows that are short
+//! are kept whole, and what comes late in long ones pays for it. What is late has a lot: a packet counts
+//! as no later than its length times a number drawn from 0 to 512, so that standing connections are
+//! sampled too, by packets rather than by bytes. Of the same place, some flows come before others.
+//!
+//! Scores have no part in it, but for packets that the modes of a model of the user's want: see
+//! [`Order`].
 
-/// Steps of scores, and as many again for those that the modes want.
-pub(super) const STEPS: usize = 256;
+use super::flows::Positions;
+
 /// This bit of a step says that the modes want the packet's detail.
 pub(super) const WANTED: u8 = 128;
-/// Steps of scores.
-const SCORES: usize = 128;
 /// This bit of an offer says the same.
 const WANTED_OFFER: u16 = 1 << 15;
 
-/// Places are quarters of a doubling, from 64 bytes, which is this one, to 4 MiB.
+/// Payload is counted in units of 16 bytes.
+const UNIT_BITS: u32 = 4;
+/// The largest number of a lot is this power of two.
+const LOT_BITS: u32 = 9;
+/// Places are quarters of a doubling, from 16 bytes, which is this one, to 1 MiB.
 const PLACE_MAX: u16 = 63;
 /// Ranks within a place.
-pub(super) const RANK_BITS: u32 = 4;
+const RANK_BITS: u32 = 4;
 /// Above all ranks.
 pub(super) const NO_RANK: u16 = (PLACE_MAX + 1) << RANK_BITS;
 const RANKS: usize = NO_RANK as usize;
-
-/// How much earlier a score makes a packet count at most, in quarters of a doubling.
-const BOOST_MAX: u16 = 16;
-/// The place of what ends with the first KiB of its flow: scores alone lift nothing above.
-const PLACE_BOOSTED_MAX: u16 = PLACE_MAX - 16;
 /// The rank of what ends with the first KiB of its flow.
-pub(super) const RANK_FIRST: u16 = PLACE_BOOSTED_MAX << RANK_BITS;
-
-/// A share of this of the ranks is forgotten at the end of an interval, ...
-const RANKS_FORGOTTEN: f64 = 1.0 / 64.0;
-/// ... and this of the scores: an attack shall not be what is usual within seconds.
-const SCORES_FORGOTTEN: f64 = 1.0 / 2048.0;
+pub(super) const RANK_FIRST: u16 = (PLACE_MAX - 24) << RANK_BITS;
+/// What the modes want counts as four times as early, where scores are trusted.
+const BOOST: u16 = 8 << RANK_BITS;
+/// How often flows are taken to have come half as far, in packet time: one that lives for days begins
+/// anew, a little at a time.
+const HALVED_NS: u64 = 3_600_000_000_000;
+/// This much of the known ranks is forgotten at the end of an interval.
+pub(super) const FORGOTTEN: f64 = 1.0 / 64.0;
 
 /// What a packet is offered with: its rank, and above all ranks whether the modes want its detail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DetailOffer(pub u16);
 
 impl DetailOffer {
-    /// A packet without payload.
+    /// A packet with this rank and step.
     #[inline(always)]
-    pub(super) fn of_nothing(step: u8) -> Self {
-        Self(u16::from(step & WANTED) << 8)
+    pub(super) fn new(rank: u16, step: u8) -> Self {
+        Self(rank | u16::from(step & WANTED) << 8)
     }
 
     #[inline(always)]
@@ -59,87 +59,101 @@ impl DetailOffer {
     }
 }
 
-/// Bytes of payload by score and by rank.
+/// Gives each packet its rank.
 #[derive(Debug)]
-pub(super) struct Ranks {
-    /// In the current interval.
-    scores: [u64; STEPS],
-    ranks: Box<[u64; RANKS]>,
-    /// Before, with less weight the longer ago.
-    known_scores: [f64; SCORES],
-    known_ranks: Box<[f64; RANKS]>,
-    /// What the budget was worth meanwhile.
-    known_earned: f64,
-    /// By step: how much earlier it counts.
-    boosts: [u8; STEPS],
+pub(super) struct Order {
+    positions: Positions,
+    /// Changes with each packet.
+    drawn: u64,
+    halved_ns: Option<u64>,
+    /// By whether the modes want it: added to the rank.
+    boosts: [u16; 2],
 }
 
-impl Ranks {
-    /// Nothing is known yet, so what is early goes first.
-    pub(super) fn new() -> Self {
+impl Order {
+    /// What the modes want counts as earlier if `trusts_scores`. A score that was learnt elsewhere is as
+    /// likely to rank an attack last as first.
+    pub(super) fn new(trusts_scores: bool) -> Self {
         Self {
-            scores: [0; STEPS],
-            ranks: Box::new([0; RANKS]),
-            known_scores: [0.0; SCORES],
-            known_ranks: Box::new([0.0; RANKS]),
-            known_earned: 0.0,
-            boosts: [0; STEPS],
+            positions: Positions::new(),
+            drawn: 0,
+            halved_ns: None,
+            boosts: [0, if trusts_scores { BOOST } else { 0 }],
         }
     }
 
-    /// Counts payload with this step of its score, which ends at this unit of its flow.
+    /// Takes in that it is as late as this.
+    pub(super) fn at(&mut self, now_ns: u64) {
+        let halved_ns = *self.halved_ns.get_or_insert(now_ns);
+        if now_ns < halved_ns {
+            self.halved_ns = Some(now_ns);
+        } else if now_ns - halved_ns >= HALVED_NS {
+            self.halved_ns = Some(now_ns);
+            self.positions.halve();
+        }
+    }
+
+    /// The rank of a packet with so much payload, at least 1; 0 is the fingerprint of what has no flow.
     #[inline(always)]
-    pub(super) fn add(&mut self, step: u8, end: u16, payload: u32) -> DetailOffer {
-        let boost = u16::from(self.boosts[usize::from(step)]);
-        let rank = rank(end, boost);
-        self.scores[usize::from(step)] += u64::from(payload);
-        self.ranks[usize::from(rank) % RANKS] += u64::from(payload);
-        DetailOffer(rank | u16::from(step & WANTED) << 8)
+    #[allow(clippy::cast_possible_truncation, reason = "bounded or cut on purpose")]
+    pub(super) fn rank(&mut self, step: u8, fingerprint: u64, payload: u32) -> u16 {
+        let units = payload >> UNIT_BITS;
+        let end = u32::from(self.positions.end(fingerprint, units + 1)) + units;
+        self.drawn = self.drawn.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let number = (fingerprint ^ self.drawn).wrapping_mul(0xd6e8_feb8_6659_fd93) >> 48;
+        let lot = (u64::from(payload) * number) >> (16 + UNIT_BITS - LOT_BITS);
+        let units = u64::from(end).min(lot + 1).min(u64::from(u16::MAX)) as u16;
+        let of_flow = (fingerprint >> 32) as u16 & ((1 << RANK_BITS) - 1);
+        let rank = place(units) << RANK_BITS | of_flow;
+        let boost = self.boosts[usize::from(step >> 7)];
+        (rank + boost).min(NO_RANK - 1)
+    }
+}
+
+/// The place of a packet that counts as this far in its flow: the exponent of 16 bits, and two bits of
+/// the mantissa.
+#[inline(always)]
+#[allow(clippy::cast_possible_truncation, reason = "from 0 to 63")]
+fn place(units: u16) -> u16 {
+    // Four times the logarithm to base two, with a straight line between powers.
+    let quarters = (f32::from(units).to_bits() >> (f32::MANTISSA_DIGITS - 3)) as u16 - (127 << 2);
+    PLACE_MAX - quarters
+}
+
+/// Bytes of payload by rank.
+#[derive(Clone, Debug)]
+pub(super) struct Ranks(Box<[f64; RANKS]>);
+
+impl Ranks {
+    pub(super) fn new() -> Self {
+        Self(Box::new([0.0; RANKS]))
     }
 
-    /// Ends an interval in which the budget was worth `earned`.
-    #[allow(clippy::cast_precision_loss)]
-    pub(super) fn end_interval(&mut self, earned: f64) {
-        let (wanted, others) = (usize::from(WANTED).., ..usize::from(WANTED));
-        let new = self.scores[others].iter().zip(&self.scores[wanted]);
-        for (known, (other, wanted)) in self.known_scores.iter_mut().zip(new) {
-            *known = *known * (1.0 - SCORES_FORGOTTEN) + (other + wanted) as f64;
-        }
-        self.scores.fill(0);
-        for (known, new) in self.known_ranks.iter_mut().zip(self.ranks.iter_mut()) {
-            *known = *known * (1.0 - RANKS_FORGOTTEN) + std::mem::take(new) as f64;
-        }
-        self.known_earned = self.known_earned * (1.0 - RANKS_FORGOTTEN) + earned;
-        self.find_boosts();
+    pub(super) fn sum(&self) -> f64 {
+        self.0.iter().sum()
     }
 
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "from 0 to 16"
-    )]
-    fn find_boosts(&mut self) {
-        let all: f64 = self.known_scores.iter().sum();
-        let mut from_here = 0.0;
-        for (score, known) in self.known_scores.iter().enumerate().rev() {
-            from_here += known;
-            // What nobody has had is as unusual as anything.
-            let doublings = if from_here > 0.0 {
-                (all / from_here).log2()
-            } else {
-                f64::INFINITY
-            };
-            let boost = (4.0 * doublings).round().min(f64::from(BOOST_MAX)) as u8;
-            self.boosts[score] = boost;
-            self.boosts[score | usize::from(WANTED)] = boost;
+    /// Adds what came in an interval; what came before has less weight.
+    pub(super) fn add_recent(&mut self, seen: &Seen) {
+        #[allow(clippy::cast_precision_loss)]
+        for (known, &new) in self.0.iter_mut().zip(seen.0.iter()) {
+            *known = *known * (1.0 - FORGOTTEN) + new as f64;
         }
     }
 
-    /// The rank in which `part` of the budget ends.
-    pub(super) fn margin(&self, part: f64) -> u16 {
-        let mut left = self.known_earned * part;
-        for (rank, known) in (0..NO_RANK).zip(self.known_ranks.iter()).rev() {
-            left -= known;
+    /// Takes away what came of what was to come.
+    pub(super) fn take_away(&mut self, seen: &Seen) {
+        #[allow(clippy::cast_precision_loss)]
+        for (left, &new) in self.0.iter_mut().zip(seen.0.iter()) {
+            *left = (*left - new as f64).max(0.0);
+        }
+    }
+
+    /// The least rank of those that have this part of it, which the last of them may exceed.
+    pub(super) fn least(&self, part: f64) -> u16 {
+        let mut left = self.sum() * part.max(0.0);
+        for (rank, bytes) in (0..NO_RANK).zip(self.0.iter()).rev() {
+            left -= bytes;
             if left < 0.0 {
                 return rank;
             }
@@ -148,18 +162,34 @@ impl Ranks {
     }
 }
 
-/// The rank of a packet whose payload ends at this unit of its flow.
-#[inline(always)]
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "the exponent of 16 bits and two bits of the mantissa"
-)]
-fn rank(end: u16, boost: u16) -> u16 {
-    // Four times the logarithm to base two, with a straight line between powers.
-    let quarters = (f32::from(end).to_bits() >> (f32::MANTISSA_DIGITS - 3)) as u16 - (127 << 2);
-    let place = PLACE_MAX - quarters;
-    let boosted = (place + boost).min(PLACE_BOOSTED_MAX).max(place);
-    boosted << RANK_BITS | boost.min((1 << RANK_BITS) - 1)
+impl From<&Seen> for Ranks {
+    #[allow(clippy::cast_precision_loss)]
+    fn from(seen: &Seen) -> Self {
+        let mut ranks = Self::new();
+        for (rank, &bytes) in ranks.0.iter_mut().zip(seen.0.iter()) {
+            *rank = bytes as f64;
+        }
+        ranks
+    }
+}
+
+/// Bytes of payload by rank, counted.
+#[derive(Debug)]
+pub(super) struct Seen(Box<[u64; RANKS]>);
+
+impl Seen {
+    pub(super) fn new() -> Self {
+        Self(Box::new([0; RANKS]))
+    }
+
+    #[inline(always)]
+    pub(super) fn add(&mut self, rank: u16, payload: u32) {
+        self.0[usize::from(rank) % RANKS] += u64::from(payload);
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.fill(0);
+    }
 }
 
 #[cfg(test)]
@@ -167,50 +197,90 @@ mod tests {
     use super::*;
 
     #[test]
-    fn early_comes_first_and_unusual_counts_as_earlier() {
-        let place = |end, boost| rank(end, boost) >> RANK_BITS;
-        assert_eq!(place(1, 0), PLACE_MAX);
-        assert_eq!(place(16, 0), PLACE_BOOSTED_MAX);
-        assert_eq!(place(u16::MAX, 0), 0);
-        for end in 1..u16::MAX {
-            assert!(rank(end, 0) >= rank(end + 1, 0), "{end}");
-            let four_times = place(end.saturating_mul(4), 8);
-            assert!(four_times <= place(end, 0).max(PLACE_BOOSTED_MAX), "{end}");
-            if (16..1 << 14).contains(&end) {
-                assert_eq!(four_times, place(end, 0), "{end}");
+    fn early_comes_first_and_a_short_packet_before_a_long_one() {
+        assert_eq!(place(1), PLACE_MAX);
+        assert_eq!(place(u16::MAX), 0);
+        assert_eq!(place(1 << (10 - UNIT_BITS)) << RANK_BITS, RANK_FIRST);
+        assert!((1..u16::MAX).all(|units| place(units) >= place(units + 1)));
+        let of = |payloads: &[u32]| {
+            let mut order = Order::new(false);
+            let ranks = payloads
+                .iter()
+                .map(|&payload| order.rank(0, 7 << 48, payload));
+            ranks.last().unwrap() >> RANK_BITS
+        };
+        // Ends at 256 bytes, 256 of them its own: as what ends at 512.
+        assert!(of(&[40]) > of(&[256]));
+        assert!(of(&[256]) > of(&[1_000, 256]).min(of(&[256, 256, 256, 256])));
+    }
+
+    /// Of what is late, as many of the short packets as of the long ones would be a lot by bytes.
+    #[test]
+    fn late_packets_have_a_lot_in_which_short_ones_count_more() {
+        let mut order = Order::new(false);
+        let mut early = |payload: u32| {
+            let flow = 9 << 48;
+            for _ in 0..100 {
+                order.rank(0, flow, 65_000);
             }
-        }
-        // Whatever its score, nothing passes the first bytes of another flow.
-        assert!(rank(17, BOOST_MAX) < rank(15, 0));
-        // Of the same place, the higher score.
-        assert!(rank(1, 3) > rank(1, 2));
-        assert!(rank(1, BOOST_MAX) < NO_RANK);
+            let ranks = (0..20_000).map(|_| order.rank(0, flow, payload));
+            // As what ends with the first 4 KiB.
+            ranks
+                .filter(|&rank| rank >= RANK_FIRST - (8 << RANK_BITS))
+                .count()
+        };
+        let [short, long] = [100, 1_400].map(&mut early);
+        assert!((1_300..2_100).contains(&short), "{short} of 20,000");
+        assert!((110..190).contains(&long), "{long} of 20,000");
     }
 
     #[test]
-    fn scores_of_half_the_payload_count_for_a_doubling() {
-        let mut ranks = Ranks::new();
-        for (step, payload) in [(10, 500), (20, 250), (30 | WANTED, 125), (40, 125)] {
-            ranks.add(step, 1, payload);
+    fn what_is_wanted_counts_as_earlier_where_scores_are_trusted() {
+        for (trusts, places) in [(false, 0), (true, 8)] {
+            let ranks = [0, WANTED].map(|step| Order::new(trusts).rank(step, 3 << 48, 9_000));
+            assert_eq!((ranks[1] - ranks[0]) >> RANK_BITS, places);
         }
-        ranks.end_interval(100.0);
-        let boost = |step: u8| ranks.boosts[usize::from(step)];
+    }
+
+    #[test]
+    fn flows_that_live_for_hours_come_nearer_to_their_beginning() {
+        let mut order = Order::new(false);
+        let mut end = |now_ns: u64| {
+            order.at(now_ns);
+            order.positions.end(5 << 48, 0)
+        };
+        assert_eq!(end(0), 0);
+        order.positions.end(5 << 48, 800);
+        let mut end = |now_ns: u64| {
+            order.at(now_ns);
+            order.positions.end(5 << 48, 0)
+        };
         assert_eq!(
-            [boost(0), boost(10), boost(20), boost(30), boost(40)],
-            [0, 0, 4, 8, 12]
+            [end(HALVED_NS - 1), end(HALVED_NS), end(HALVED_NS + 1)],
+            [800, 400, 400]
         );
-        assert_eq!(boost(30), boost(30 | WANTED));
-        assert_eq!(u16::from(boost(41)), BOOST_MAX);
+        // A clock that was set back starts anew.
+        assert_eq!(
+            [end(5), end(HALVED_NS + 4), end(HALVED_NS + 5)],
+            [400, 400, 200]
+        );
     }
 
     #[test]
-    fn the_budget_ends_where_the_ranks_above_have_cost_it() {
-        let mut ranks = Ranks::new();
-        let offers = [1, 4, 16, 64].map(|end| ranks.add(0, end, 100).rank());
-        ranks.end_interval(250.0);
-        assert_eq!(ranks.margin(0.2), offers[0]);
-        assert_eq!(ranks.margin(0.5), offers[1]);
-        assert_eq!(ranks.margin(1.0), offers[2]);
-        assert_eq!(ranks.margin(2.0), 0);
+    fn a_part_ends_where_the_ranks_above_have_used_it_up() {
+        let mut seen = Seen::new();
+        for rank in [1_000, 900, 800, 700] {
+            seen.add(rank, 100);
+        }
+        let mut ranks = Ranks::from(&seen);
+        assert_eq!(
+            [0.2, 0.3, 0.6, 2.0].map(|part| ranks.least(part)),
+            [1_000, 900, 800, 0]
+        );
+        seen.clear();
+        seen.add(1_000, 300);
+        ranks.take_away(&seen);
+        assert_eq!(ranks.least(0.2), 900);
+        assert!((ranks.sum() - 300.0).abs() < 1e-9);
     }
 }
