@@ -287,9 +287,7 @@ pub fn in_words(reason: &str) -> Option<String> {
         "mode" => format!("mode {rest}, which keeps the same of every class"),
         "sampling" => format!("in the sample of {}", rest.replace('-', " of all ")),
         "first-bytes" => "among the first bytes of the flow (--first-bytes)".to_owned(),
-        "detail" => {
-            "early enough in its flow for the budget of detail (--detail)".to_owned()
-        }
+        "detail" => "early enough in its flow for the budget of detail (--detail)".to_owned(),
         "over-budget" => {
             "over budget: its class is kept in more detail, but --detail did not suffice".to_owned()
         }

@@ -40,6 +40,16 @@ pub mod sll {
     pub const TYPE: Range<usize> = 14..16;
 }
 
+/// Linux's cooked capture, version 2 (LINKTYPE_LINUX_SLL2).
+pub mod sll2 {
+    use super::Range;
+
+    /// Bytes of it.
+    pub const LEN: usize = 20;
+    /// The type of what follows.
+    pub const TYPE: Range<usize> = 0..2;
+}
+
 /// ARP of IPv4 over Ethernet (RFC 826).
 pub mod arp {
     use super::Range;

@@ -20,33 +20,31 @@
 #![forbid(unsafe_code)]
 
 mod alerts;
-mod budget;
 mod classifier;
 mod demand;
 mod exports;
+mod finite;
 mod first_bytes;
 mod flows;
 mod lookback;
+mod packet_limit;
 mod path;
 mod policing;
 mod reasons;
-mod run;
 mod samples;
 mod stage;
-mod survey;
 mod tap;
 mod worker;
 
 pub use alerts::{Alert, Alerts, eve_alert};
-pub use budget::Budget;
 pub use classifier::{Classified, Classifier, ShadowError};
 pub use exports::{ExportedPacket, Exports, PolicyExport};
+pub use finite::{RunError, run, survey};
 pub use flows::{FlowFinder, wire_bytes};
+pub use packet_limit::PacketLimit;
 pub use path::{DataPath, PathError};
-pub use run::{RunError, run};
 pub use stage::cut::EnoughOfFlows;
 pub use stage::police::Copies;
 pub use stage::triggers::{TriggerOptions, Triggers};
-pub use survey::survey;
 pub use tap::{NO_CLASS, Tap, Tapped, TappedHeaders};
 pub use worker::{Parts, Prepares, Worker, WorkerOptions};

@@ -10,6 +10,7 @@ use strata_classify::LANES;
 use strata_policy::{DetailPlan, ModeDemands, demands};
 use strata_rules::{Action, AnswerId, BATCH, PacketFields, Policies, RuleClassifier, UNTAGGED};
 use strata_wire::ethernet::{self, ethertype};
+use strata_wire::fields::{self, sll, sll2};
 use strata_wire::wide::{GROUP, PacketColumns, Simd, WIDE};
 use strata_wire::{AddressFamily, Counters, Headers, Keep, LinkType, Outcome, Plain, exact};
 
@@ -509,24 +510,51 @@ pub(crate) fn fields(
 
 /// The VLAN identifier of the outermost IEEE 802.1Q tag.
 pub(crate) fn outer_vlan(link: LinkType, data: &[u8]) -> u16 {
-    // Where the link-layer header has its EtherType.
-    let at = match link {
-        LinkType::ETHERNET => ethernet::HEADER_LEN - 2,
-        LinkType::LINUX_SLL => 14,
+    // Where the link-layer header has its EtherType, and where it ends.
+    let (kind, end) = match link {
+        LinkType::ETHERNET => (fields::ethernet::TYPE, ethernet::HEADER_LEN),
+        LinkType::LINUX_SLL => (sll::TYPE, sll::LEN),
+        LinkType::LINUX_SLL2 => (sll2::TYPE, sll2::LEN),
         _ => return UNTAGGED,
     };
-    let Some(&[kind_high, kind_low, tag_high, tag_low]) =
-        data.get(at..).and_then(|d| d.first_chunk())
-    else {
+    let word = |at: usize| data.get(at..).and_then(|d| d.first_chunk());
+    let (Some(&kind), Some(&tag)) = (word(kind.start), word(end)) else {
         return UNTAGGED;
     };
-    let kind = u16::from_be_bytes([kind_high, kind_low]);
+    let kind = u16::from_be_bytes(kind);
     let is_tag = kind == ethertype::VLAN
         || kind == ethertype::SERVICE_VLAN
         || ethertype::QINQ_OLD.contains(&kind);
     if is_tag {
-        u16::from_be_bytes([tag_high, tag_low]) & 0x0fff
+        u16::from_be_bytes(tag) & 0x0fff
     } else {
         UNTAGGED
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A tag is found behind each link-layer header that tcpdump writes, and no other bytes are taken for one.
+    #[test]
+    fn the_outermost_tag_is_behind_the_link_layer_header() {
+        let tagged = |len: usize, kind: usize| {
+            let mut data = vec![0_u8; len];
+            data[kind..kind + 2].copy_from_slice(&[0x81, 0x00]);
+            data.extend([0x20, 7, 0x08, 0x00]);
+            data
+        };
+        for (link, len, kind) in [
+            (LinkType::ETHERNET, 14, 12),
+            (LinkType::LINUX_SLL, 16, 14),
+            (LinkType::LINUX_SLL2, 20, 0),
+        ] {
+            let data = tagged(len, kind);
+            assert_eq!(outer_vlan(link, &data), 7, "{link:?}");
+            assert_eq!(outer_vlan(link, &data[..len + 1]), UNTAGGED, "{link:?}");
+            assert_eq!(outer_vlan(link, &vec![0; len + 4]), UNTAGGED, "{link:?}");
+        }
+        assert_eq!(outer_vlan(LinkType::RAW, &tagged(14, 12)), UNTAGGED);
     }
 }

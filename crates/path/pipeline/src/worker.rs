@@ -15,8 +15,8 @@ use strata_sketch::Pressure;
 use strata_wire::wide::WIDE;
 use strata_wire::{Counters, DropReason, FlowShare, Ledger, LinkType, Meta, TunnelKey, exact};
 
-use crate::budget::Budget;
 use crate::classifier::Classifier;
+use crate::packet_limit::PacketLimit;
 use crate::policing::Policing;
 use crate::stage::Stages;
 use crate::stage::batch::{Batch, Chosen, EVERY_PLACE, fetch};
@@ -58,7 +58,7 @@ pub struct Worker<S = BlockSink> {
     lanes: Box<Lanes>,
     follower: Option<Follower>,
     /// How many packets are still wanted; `None` for all that come.
-    budget: Option<Arc<Budget>>,
+    limit: Option<Arc<PacketLimit>>,
     /// Prepares memory for more flows.
     memory: Option<Box<dyn Prepares>>,
     /// Of policies' caches.
@@ -102,7 +102,7 @@ impl<S: Sink> Worker<S> {
             batch: path.simd().map(|simd| Box::new(Batch::new(simd))),
             lanes: Box::new(Lanes::new()),
             follower: parts.steering.map(Follower::new),
-            budget: parts.budget,
+            limit: parts.limit,
             memory: parts.memory,
             seed: options.hash_seed[0],
         };
@@ -117,13 +117,13 @@ impl<S: Sink> Worker<S> {
     /// If the log cannot be written. The counters include every packet of the batch, unless the
     /// writer thread itself is gone.
     pub fn batch(&mut self, batch: &(impl Packets + ?Sized)) -> Result<(), SinkError> {
-        let Some(budget) = self.budget.clone() else {
+        let Some(limit) = self.limit.clone() else {
             return self.batch_at_most(batch, u64::MAX);
         };
-        let most = budget.draw(batch.len() as u64);
+        let most = limit.draw(batch.len() as u64);
         let before = self.stages.parse.passed();
         let done = self.batch_at_most(batch, most);
-        budget.give_back(most - (self.stages.parse.passed() - before));
+        limit.give_back(most - (self.stages.parse.passed() - before));
         done
     }
 
@@ -296,7 +296,7 @@ impl<S: Sink> Worker<S> {
     /// Whether as many packets as were wanted have been taken.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.budget.as_ref().is_some_and(|budget| budget.is_spent())
+        self.limit.as_ref().is_some_and(|limit| limit.is_spent())
     }
 
     /// Adds the packets that policies were applied to since the last call to their hits.

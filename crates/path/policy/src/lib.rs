@@ -6,7 +6,7 @@
 //!   another is published in its place, and each worker continues with that from its next batch. So
 //!   no packet is treated by half of a change, and none waits for one;
 //! - [`Steering`]: where plans are published; [`Follower`]: a worker's view of it;
-//! - [`Detail`]: the budget of detail, which goes to the start of each flow and to high scores;
+//! - [`Detail`]: the budget of detail, which goes to short flows and to the start of the others;
 //! - [`ClassKept`]: what came of it; [`ShadowCounts`]: what another model would have kept;
 //!   [`WorkerCounts`]: all that workers count.
 //!

@@ -55,9 +55,9 @@ pub struct Config {
     /// `--tunnel-port NAME=PORT` adds one.
     pub tunnels: TunnelsConfig,
     /// Budget of detail, as `--detail`, which overrides it: a share of the payload beyond headers, as
-    /// in `10%`, or a rate of it, as in `50MB/s` or `20GB/day`; it goes to the start of each flow and
-    /// to high scores, instead of all packets of the classes that the mode keeps in more detail.
-    /// `none` for no budget. By default `10%` with the built-in model, `none` with another.
+    /// in `10%`, or a rate of it, as in `50MB/s` or `20GB/day`; it goes to short flows and
+    /// to the start of the others, instead of all packets of the classes that the mode keeps in more
+    /// detail. `none` for no budget. By default `10%` with the built-in model, `none` with another.
     pub detail: Option<String>,
     /// What a recording of interfaces does while the model does not fit the traffic of the last
     /// minutes (the stability index of its scores is above 0.25): `warn` says so; `budget` also keeps

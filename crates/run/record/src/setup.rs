@@ -11,8 +11,8 @@ use strata_control::saved::Saved;
 use strata_filter::Filter;
 use strata_gpv_run::VectorTap;
 use strata_pipeline::{
-    Alerts, Budget, Classifier, Copies, DataPath, EnoughOfFlows, Parts, TriggerOptions, Triggers,
-    Worker, WorkerOptions,
+    Alerts, Classifier, Copies, DataPath, EnoughOfFlows, PacketLimit, Parts, TriggerOptions,
+    Triggers, Worker, WorkerOptions,
 };
 use strata_policy::{DetailLoads, DetailSite, Mode, Survey};
 use strata_role::{Notice, RoleError, Tell, require};
@@ -282,7 +282,7 @@ impl Setup {
         let options = self.options(filter);
         // While interfaces are captured, nobody waits for memory.
         let memory = spec.interfaces().map(|_| Memory::start()).transpose()?;
-        let budget = spec.packets_max.map(Budget::new).map(Arc::new);
+        let limit = spec.packets_max.map(PacketLimit::new).map(Arc::new);
         let loads = (workers > 1).then(|| DetailLoads::new(usize::from(workers)));
         let seed = getrandom::u64().map_err(|error| RoleError::Refused(error.to_string()))?;
         let shadow = spec.shadow.as_ref();
@@ -305,7 +305,7 @@ impl Setup {
                 memory: memory.clone().map(|memory| Box::new(memory) as _),
                 steering: Some(Arc::clone(self.controller.steering())),
                 triggers: Some(equipment.triggers),
-                budget: budget.clone(),
+                limit: limit.clone(),
                 copies: equipment.copies,
                 enough: equipment.enough,
                 tap: Some(Box::new(tap)),

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use strata_wire::dissect::protocol;
 use strata_wire::ethernet::ethertype;
 use strata_wire::fields::{
-    arp, behind_tags, ethernet, icmp, ipv4, ipv6, sll, stated_ip_len, tcp, udp, vlan,
+    arp, behind_tags, ethernet, icmp, ipv4, ipv6, sll, sll2, stated_ip_len, tcp, udp, vlan,
 };
 use strata_wire::{
     AddressFamily, Headers, LinkType, ipv4 as v4_header, ipv6 as v6_header, transport,
@@ -436,6 +436,15 @@ pub(crate) fn layers(link: LinkType, bytes: &[u8]) -> Vec<Value> {
             let kind = walk.word(sll::TYPE);
             walk.layer("sll", "Linux cooked capture", sll::LEN, |layer| {
                 layer.field("sll.etype", sll::TYPE, |b| {
+                    format!("EtherType: 0x{:04x}", number(b))
+                });
+            });
+            walk.by_type(kind);
+        }
+        LinkType::LINUX_SLL2 => {
+            let kind = walk.word(sll2::TYPE);
+            walk.layer("sll2", "Linux cooked capture v2", sll2::LEN, |layer| {
+                layer.field("sll.etype", sll2::TYPE, |b| {
                     format!("EtherType: 0x{:04x}", number(b))
                 });
             });

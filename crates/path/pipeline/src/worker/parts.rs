@@ -9,8 +9,8 @@ use strata_policy::{DetailSite, Steering};
 use strata_sketch::{Preparation, Sketch};
 
 use super::WorkerOptions;
-use crate::budget::Budget;
 use crate::exports::Exports;
+use crate::packet_limit::PacketLimit;
 use crate::path::DataPath;
 use crate::stage::cut::EnoughOfFlows;
 use crate::stage::police::Copies;
@@ -41,7 +41,7 @@ pub struct Parts<S = BlockSink> {
     /// What it keeps whole in addition to what modes and policies ask for.
     pub triggers: Option<Triggers>,
     /// How many packets it may take, perhaps together with others; `None` for all that come.
-    pub budget: Option<Arc<Budget>>,
+    pub limit: Option<Arc<PacketLimit>>,
     /// Takes copies of packets that a policy mirrors.
     pub copies: Option<Box<dyn Copies>>,
     /// Is told how much of a flow's packets is enough.
@@ -68,7 +68,7 @@ impl<S: Sink> Parts<S> {
             memory: None,
             steering: None,
             triggers: None,
-            budget: None,
+            limit: None,
             copies: None,
             enough: None,
             tap: None,

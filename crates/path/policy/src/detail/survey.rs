@@ -50,11 +50,14 @@ impl Surveyor {
     #[must_use]
     #[allow(clippy::cast_precision_loss)]
     pub fn end(self) -> Survey {
-        let [first, last] = self.times_ns.unwrap_or_default();
+        let seconds = match self.times_ns {
+            Some([first, last]) => (last - first) as f64 / 1e9,
+            None => 0.0,
+        };
         Survey {
             ranks: Ranks::from(&self.seen),
             payload: self.payload as f64,
-            seconds: (last - first) as f64 / 1e9,
+            seconds,
         }
     }
 }

@@ -24,8 +24,9 @@ pub fn survey(
     let filter = options.filter.clone();
     let mut parse = ParseStage::new(filter, options.hash_seed, options.tunnel_key);
     let mut surveyor = Surveyor::default();
-    let mut left = most.unwrap_or(u64::MAX);
-    while left > 0 && !stop.load(Ordering::Relaxed) {
+    let mut taken = 0;
+    let is_enough = |taken| most.is_some_and(|most| taken >= most);
+    while !is_enough(taken) && !stop.load(Ordering::Relaxed) {
         match input.advance() {
             Ok(Next::Packets) => {}
             Ok(Next::Meta(Meta::Interface { id, interface })) => {
@@ -40,8 +41,11 @@ pub fn survey(
             let many = (batch.len() - start).min(WIDE);
             let mut places = EVERY_PLACE;
             let chosen = parse.choose(&batch, start, &mut places[..many]);
-            for &place in &places[..chosen.min(usize::try_from(left).unwrap_or(usize::MAX))] {
-                left -= 1;
+            for &place in &places[..chosen] {
+                if is_enough(taken) {
+                    break;
+                }
+                taken += 1;
                 let packet = batch.get(start + usize::from(place));
                 let (header_end, fingerprint) = parse.flow_of(&packet);
                 let captured_len = exact::<u32>(packet.data.len());

@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A number of packets that workers share: tcpdump's `-c`.
 #[derive(Debug)]
-pub struct Budget {
+pub struct PacketLimit {
     left: AtomicU64,
     /// Drawn, but neither used nor given back.
     drawn: AtomicU64,
 }
 
-impl Budget {
-    /// A budget of this many packets.
+impl PacketLimit {
+    /// A limit of this many packets.
     #[must_use]
     pub fn new(packets: u64) -> Self {
         Self {

@@ -1,4 +1,6 @@
-//! Runs a finite input through a worker.
+//! Inputs that end: a worker records them, after a survey of what they hold.
+
+mod survey;
 
 use std::ops::ControlFlow;
 
@@ -6,6 +8,8 @@ use strata_blocks::{Sink, SinkError};
 use strata_capture::{CaptureError, Input, Next};
 
 use crate::worker::Worker;
+
+pub use survey::survey;
 
 /// Why recording ended early. What was recorded before is in the log.
 #[derive(Debug, thiserror::Error)]
