@@ -25,7 +25,7 @@ def parser() -> argparse.ArgumentParser:
     for name, what in [
         ("ablate", "show the value of each group of features, by training without it"),
         ("unseen", "show what models spend a budget of detail on, of attacks they have not seen"),
-        ("kept", "show what recordings with a budget of detail keep of attacks not seen before"),
+        ("kept", "show what recordings with a budget of detail keep of attacks"),
         ("sets", "show what recordings keep of each labelled capture by itself"),
         ("frontier", "show what trees of other kinds would be worth at the same price"),
         ("links", "show how sketches and presets do on links of 100, 200 and 400 Gb/s"),
@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
             metavar="NAME",
             help="of NAME.json and NAME.md",
         )
-    for name in ("ablate", "unseen", "kept", "sets", "links"):
+    for name in ("ablate", "unseen", "links"):
         asked[name].add_argument(
             "--jobs", type=int, default=2, metavar="N", help="number of threads"
         )
@@ -73,13 +73,13 @@ def _unseen(args: argparse.Namespace) -> None:
 def _kept(args: argparse.Namespace) -> None:
     from .kept import in_markdown, run
 
-    print(in_markdown(run(args.folder, args.output, args.jobs, args.only)))
+    print(in_markdown(run(args.folder, args.output, args.only)))
 
 
 def _sets(args: argparse.Namespace) -> None:
     from .sets import in_markdown, run
 
-    print(in_markdown(run(args.folder, args.output, args.jobs)))
+    print(in_markdown(run(args.folder, args.output)))
 
 
 def _frontier(args: argparse.Namespace) -> None:

@@ -1,10 +1,9 @@
-"""What `strata record --detail` keeps of attacks that its model has not seen.
+"""What `strata record --detail` keeps of attacks.
 
-The attacks and sites of `unseen`, but recorded: packets of the attack are merged into the site's
-ordinary traffic, and the program records them with a budget of detail. The attack comes at its own
-pace, or its flows are spread over the time of the site. Others get as many bytes of payload as the
-built-in model: packets by lot, the first bytes of each flow, and what the built-in model keeps
-whole without a budget.
+Packets of the attack are merged into a site's ordinary traffic, and the program records them with
+a budget of detail. The attack comes at its own pace, or its flows are spread over the time of the
+site. Others get as many bytes of payload: packets by lot, the first bytes of each flow, and what
+the built-in model keeps whole without a budget.
 """
 
 import gzip
@@ -19,18 +18,15 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from strata import learning, program
-from strata.snapshots import SnapshotError, Snapshots
-from strata.training import Options, Trainer
+from strata import program
+from strata.snapshots import Snapshots
 
 from . import cases as cases_module
-from .cases import BUDGET, FIRST, RANDOM, RELATED, TRAINED_ON
+from .cases import BUDGET, FIRST, RANDOM
 
-BUILT_IN, TRAINED, LEARNT = "built-in", "trained by bytes", "learnt and trained"
-DEFAULT = "built-in, no budget"
+BUDGETED, DEFAULT = "--detail 10%", "no budget"
 AT_ONCE, SPREAD = "at its own pace", "spread over the time"
-WITH_BUDGET = (BUILT_IN, TRAINED, LEARNT)
-NAMES = (RANDOM, FIRST, DEFAULT, *WITH_BUDGET)
+NAMES = (RANDOM, FIRST, DEFAULT, BUDGETED)
 # Where in a site's time an attack begins.
 BEGINS = 0.25
 # Between captures that follow each other.
@@ -56,15 +52,15 @@ class Case:
     payload: np.ndarray
     flow: np.ndarray
     kept: dict[str, np.ndarray]
-    share: dict[str, float]
-    """Of the payload that a budget decided about, what it gave."""
+    share: float
+    """Of the payload that the budget decided about, what it gave."""
 
 
-def run(folder: Path, output: Path, jobs: int = 2, only: Sequence[str] = ()) -> dict[str, Any]:
+def run(folder: Path, output: Path, only: Sequence[str] = ()) -> dict[str, Any]:
     """Writes figures to `output` with the endings .json and .md; of these captures only, if names
     are given."""
     with tempfile.TemporaryDirectory(prefix="strata-") as scratch:
-        bench = Bench(folder, Path(scratch), jobs, only)
+        bench = Bench(folder, Path(scratch), only)
         figures = bench.judge()
     output.with_suffix(".json").write_text(json.dumps(figures, indent=1) + "\n")
     output.with_suffix(".md").write_text(in_markdown(figures))
@@ -103,10 +99,10 @@ def write(path: Path, ts_ns: np.ndarray, data: Sequence[bytes], wire_len: np.nda
 
 
 class Bench:
-    """Captures, models and recordings."""
+    """Captures and recordings."""
 
-    def __init__(self, folder: Path, scratch: Path, jobs: int, only: Sequence[str] = ()):
-        self.scratch, self.jobs = scratch, jobs
+    def __init__(self, folder: Path, scratch: Path, only: Sequence[str] = ()):
+        self.scratch = scratch
         self.captures: dict[str, Capture] = {}
         for name, trace, labels, data in cases_module.captures(folder, scratch, only):
             ts_ns, packets, wire_len = packets_of(trace)
@@ -115,7 +111,6 @@ class Bench:
                 frame, label = line.split(",")[:2]
                 attack[int(frame) - 1] = label != "0"
             self.captures[name] = Capture(ts_ns, packets, wire_len, attack, data)
-        self.models: dict[tuple[str, ...], Path] = {}
 
     def judge(self) -> dict[str, Any]:
         """The figures, for each pace."""
@@ -136,7 +131,7 @@ class Bench:
                         "site": site,
                         "flows": len(of[0]),
                         "kept": cases_module.shares(of),
-                        **{f"given {n}": round(s, 4) for n, s in case.share.items()},
+                        "given": round(case.share, 4),
                     }
                 )
                 repeated.append(cases_module.bootstrap(of))
@@ -146,7 +141,7 @@ class Bench:
                 "rows": rows,
                 "macro": cases_module.macro(rows),
                 "differences": cases_module.differences(
-                    repeated, WITH_BUDGET[::-1], (RANDOM, FIRST, DEFAULT, *WITH_BUDGET)
+                    repeated, (BUDGETED,), (RANDOM, FIRST, DEFAULT)
                 ),
             }
         return figures
@@ -174,17 +169,15 @@ class Bench:
             parts.append((capture, rows, ts_ns))
         trace, labels = self.merged(parts)
         data = cases_module.features(trace, labels, self.scratch)
-        models = self.models_of(names, RELATED.get(name, ()))
         payload = data.columns["payload_len"].astype(np.int64)
         header = data.columns["wire_len"].astype(np.int64) - payload
-        recorded, share = {}, {}
-        for how, model in models.items():
-            recorded[how], share[how] = self.recorded(trace, f"{BUDGET:.0%}", model)
-        recorded[DEFAULT], _ = self.recorded(trace, "none", [])
+        recorded = {}
+        recorded[BUDGETED], share = self.recorded(trace, f"{BUDGET:.0%}")
+        recorded[DEFAULT], _ = self.recorded(trace, "none")
         frames = data.columns["frame"].astype(np.int64) - 1
         beyond = {how: np.clip(k[frames] - header, 0, None) for how, k in recorded.items()}
         chosen = {how: k > 0 for how, k in beyond.items()}
-        budget = float(beyond[BUILT_IN].sum() / payload.sum())
+        budget = float(beyond[BUDGETED].sum() / payload.sum())
         flow = data.columns["flow"]
         chosen[RANDOM] = cases_module.kept(np.zeros(len(data)), payload, budget)
         first = cases_module.first_bytes(flow, data.columns["in_flow"], payload)
@@ -193,16 +186,6 @@ class Bench:
             chosen[DEFAULT] &= cases_module.kept(chosen[DEFAULT].astype(float), payload, budget)
         chosen = {how: chosen[how] for how in NAMES}
         return Case(data.attack, payload, flow, chosen, share)
-
-    def models_of(
-        self, names: Sequence[str], related: Sequence[str]
-    ) -> dict[str, Sequence[str | Path]]:
-        """Options of recordings with a budget, at a site, without what is related to the attack."""
-        return {
-            BUILT_IN: [],
-            TRAINED: ["-m", self._trained(related)],
-            LEARNT: ["-m", self._learnt(names, related)],
-        }
 
     def halves(self, capture: Capture) -> tuple[np.ndarray, np.ndarray]:
         """Packets of a site to learn from, and those to record: the later half of its flows, and
@@ -228,14 +211,12 @@ class Bench:
         labels.write_text("\n".join(["frame,label", *lines]) + "\n")
         return trace, labels
 
-    def recorded(
-        self, trace: Path, budget: str, model: Sequence[str | Path]
-    ) -> tuple[np.ndarray, float]:
+    def recorded(self, trace: Path, budget: str) -> tuple[np.ndarray, float]:
         """Bytes of each packet that a recording keeps, and what share of the payload that its
         budget decided about was given."""
         with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
             log, out = Path(folder) / "log", Path(folder) / "out.pcap"
-            arguments = ["--detail", budget, *model, "--hash-seed", "1"]
+            arguments = ["--detail", budget, "--hash-seed", "1"]
             program.run("record", "-r", trace, "-o", log, *arguments)
             program.run("export", log, "-w", out)
             _, data, _ = packets_of(out)
@@ -243,39 +224,6 @@ class Bench:
         detail = recording.get("detail")
         share = detail["given_bytes"] / detail["offered_bytes"] if detail else 1.0
         return np.array([len(packet) for packet in data]), share
-
-    def _trained(self, related: Sequence[str]) -> Path:
-        """The options of the built-in model, by bytes, without these sources."""
-        key = tuple(related)
-        if key not in self.models:
-            data = cases_module.without(self.captures[TRAINED_ON].snapshots, related)
-            options = Options(
-                by_bytes=True, min_leaf=5, shapes=[(8, 64)], jobs=self.jobs, progress=False
-            )
-            model = Trainer(data, options).train("unseen", "")
-            self.models[key] = self.scratch / f"trained-{len(self.models)}.json"
-            learning.write(model, self.models[key])
-        return self.models[key]
-
-    def _learnt(self, names: Sequence[str], related: Sequence[str]) -> Path:
-        """Learnt from the first half of the site, next to half of that model."""
-        key = (*names, "", *related)
-        if key not in self.models:
-            beside = json.loads(self._trained(related).read_text())
-            parts = []
-            for name in names:
-                data = self.captures[name].snapshots
-                parts.append(data.where(self.halves(self.captures[name])[0][_frames(data)]))
-            data = cases_module.at_most(cases_module.joined(parts))
-            known = learning.attacks(related)
-            try:
-                model = learning.learn(data, beside, jobs=self.jobs, progress=False, known=known)
-            except SnapshotError:
-                # Too little to learn from: users have the other model then.
-                model = beside
-            self.models[key] = self.scratch / f"learnt-{len(self.models)}.json"
-            learning.write(model, self.models[key])
-        return self.models[key]
 
 
 def _spread(capture: Capture, rows: np.ndarray, ts_ns: np.ndarray, within: int) -> np.ndarray:
@@ -300,19 +248,14 @@ def _by_flow(case: Case) -> cases_module.Kept:
 def in_markdown(figures: dict[str, Any]) -> str:
     """The figures as tables."""
     about = (
-        "`make kept`. Share of attack packets / of attack flows of which payload "
-        f"is kept, in percent, by `strata record --detail {figures['budget']:.0%}` with the "
-        "built-in model, whose scores have no part in it, with one trained by bytes without the "
-        "attack, and with one learnt from the first half of the site next to half of that. "
-        f"*{RANDOM}*, *{FIRST}* and *{DEFAULT}* (what the mode keeps whole, by lot if it is "
-        "more) have as many bytes as the built-in model kept. The last columns are what was "
-        "given of the payload that the budget decided about. Where there "
-        "is too little traffic to learn from, the learnt model is the trained one. The built-in "
-        "model has seen mix-test, and some of cic2019 and westermo; the others only mix-test's "
-        "kinds."
+        "`make kept`. Share of attack packets / of attack flows of which payload is kept, in "
+        f"percent, by `strata record` with *{BUDGETED}*. *{RANDOM}*, *{FIRST}* and *{DEFAULT}* "
+        "(what the mode keeps whole of the classes of the built-in model, by lot if it is more) "
+        "have as many bytes. The last column is what was given of the payload that the budget "
+        "decided about. The built-in model has seen mix-test, and some of cic2019 and westermo."
     )
-    lines = ["# What a recording keeps of attacks that its model has not seen", "", about]
-    more = {f"given {name}": f"{name}: given" for name in WITH_BUDGET}
+    lines = ["# What a recording keeps of attacks", "", about]
+    more = {"given": "given"}
     for pace, found in figures["paces"].items():
         lines += ["", f"## The attack {pace}", "", *cases_module.table(found, more)]
     return "\n".join(lines) + "\n"

@@ -1,7 +1,7 @@
 """What recordings keep of each labelled capture, recorded by itself, in its own time.
 
-Where a capture has ordinary traffic, models learn from the first half of its flows, and the rest is
-recorded; captures of attacks alone are recorded whole, with what was learnt in an office.
+Where a capture has ordinary traffic, the later half of its flows is recorded; captures of attacks
+alone are recorded whole.
 """
 
 import json
@@ -14,17 +14,17 @@ from tqdm import tqdm
 
 from . import cases as cases_module
 from . import kept
-from .cases import BUDGET, OFFICE, RELATED, SITES, TRAINED_ON
-from .kept import BUILT_IN, DEFAULT, LEARNT, TRAINED
+from .cases import BUDGET, TRAINED_ON
+from .kept import BUDGETED, DEFAULT
 
-NAMES = (DEFAULT, BUILT_IN, TRAINED, LEARNT)
+NAMES = (DEFAULT, BUDGETED)
 ORDINARY, ATTACK = "ordinary", "attacks"
 
 
-def run(folder: Path, output: Path, jobs: int = 2) -> dict[str, Any]:
+def run(folder: Path, output: Path) -> dict[str, Any]:
     """Writes figures to `output` with the endings .json and .md."""
     with tempfile.TemporaryDirectory(prefix="strata-") as scratch:
-        bench = kept.Bench(folder, Path(scratch), jobs)
+        bench = kept.Bench(folder, Path(scratch))
         rows = []
         for name in tqdm(bench.captures, desc="sets", disable=None):
             if name != TRAINED_ON:
@@ -44,14 +44,12 @@ def _rows(bench: kept.Bench, name: str) -> list[dict[str, Any]]:
     rows = np.flatnonzero(here)
     trace, labels = bench.merged([(capture, rows, capture.ts_ns[rows] - capture.ts_ns[rows].min())])
     data = cases_module.features(trace, labels, bench.scratch)
-    models = bench.models_of((name,) if has_ordinary else SITES[OFFICE], RELATED.get(name, ()))
     payload = data.columns["payload_len"].astype(np.int64)
     header = data.columns["wire_len"].astype(np.int64) - payload
     frames = data.columns["frame"].astype(np.int64) - 1
     share: dict[str, np.ndarray] = {}
-    for how, model in {DEFAULT: models[BUILT_IN], **models}.items():
-        budget = "none" if how == DEFAULT else f"{BUDGET:.0%}"
-        recorded, _ = bench.recorded(trace, budget, model)
+    for how, budget in {DEFAULT: "none", BUDGETED: f"{BUDGET:.0%}"}.items():
+        recorded, _ = bench.recorded(trace, budget)
         share[how] = np.clip(recorded[frames] - header, 0, None) > 0
     found = []
     for kind, side in ((ORDINARY, ~data.attack), (ATTACK, data.attack)):
@@ -75,18 +73,14 @@ def _rows(bench: kept.Bench, name: str) -> list[dict[str, Any]]:
 
 def in_markdown(figures: dict[str, Any]) -> str:
     """The figures as a table."""
-    budget = f"`--detail {figures['budget']:.0%}`"
     lines = [
         "# What recordings keep of each set",
         "",
         "`make sets`. Of packets with payload, the share of which payload is kept / of payload "
-        "bytes, in percent: by the built-in model without a budget, and with "
-        f"{budget} by it, by one trained by bytes without the set, and by one learnt from the "
-        "first half of the set's ordinary flows next to half of that. Sets are recorded by "
-        "themselves, at their own pace; of ordinary flows, those that were not learnt from. Sets "
-        "that are attacks alone are recorded with what was learnt in the office. Shares are of "
-        "the packets of the row: a budget that has ordinary traffic to save from gives attacks "
-        "more than a tenth.",
+        f"bytes, in percent: by the built-in model without a budget, and with *{BUDGETED}*. Sets "
+        "are recorded by themselves, at their own pace; of ordinary flows, the later half. Shares "
+        "are of the packets of the row: a budget that has ordinary traffic to save from gives "
+        "attacks more than a tenth.",
         "",
         "| set | packets | with payload | " + " | ".join(NAMES) + " |",
         "|---|---|---:|" + "---:|" * len(NAMES),

@@ -32,16 +32,16 @@ def test_shares_and_differences_are_of_flows_with_payload():
         payload=np.array([10, 10, 10, 0, 10]),
         flow=np.array([1, 1, 2, 2, 3]),
         kept={name: np.array([True, False, False, False, True]) for name in kept.NAMES},
-        share=dict.fromkeys(kept.NAMES, 0.1),
+        share=0.1,
     )
     of = kept._by_flow(case)
     assert of[0].tolist() == [2, 1]
-    assert cases.shares(of)[kept.BUILT_IN] == [0.3333, 0.5]
-    names = (kept.BUILT_IN, kept.TRAINED)
+    assert cases.shares(of)[kept.BUDGETED] == [0.3333, 0.5]
+    names = (kept.BUDGETED, kept.DEFAULT)
     found = cases.differences([cases.bootstrap(of)], names, (*names, kept.RANDOM))
-    assert found[f"{kept.BUILT_IN} - {kept.RANDOM}"]["packets"] == [0.0, 0.0, 0.0]
-    assert f"{kept.BUILT_IN} - {kept.TRAINED}" in found
-    assert f"{kept.TRAINED} - {kept.BUILT_IN}" not in found
+    assert found[f"{kept.BUDGETED} - {kept.RANDOM}"]["packets"] == [0.0, 0.0, 0.0]
+    assert f"{kept.BUDGETED} - {kept.DEFAULT}" in found
+    assert f"{kept.DEFAULT} - {kept.BUDGETED}" not in found
 
 
 def test_a_capture_without_a_trace_is_named(tmp_path):

@@ -313,7 +313,6 @@ impl Setup {
                 detail: DetailSite {
                     load: loads.clone().map(|loads| (loads, exact::<usize>(number))),
                     survey: survey.cloned(),
-                    trusts_scores: !spec.model.is_built_in,
                 },
                 shadow: shadow.clone(),
             };

@@ -63,7 +63,6 @@ impl ShadowStage {
             none => {
                 let site = DetailSite {
                     survey: self.survey.take(),
-                    trusts_scores: true,
                     ..DetailSite::default()
                 };
                 *none = Some(Box::new(Detail::new(budget, site)));

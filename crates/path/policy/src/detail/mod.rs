@@ -146,9 +146,6 @@ pub struct DetailSite {
     pub load: Option<(Arc<DetailLoads>, usize)>,
     /// What is to come, if that is known.
     pub survey: Option<Survey>,
-    /// Whether what the modes want counts as earlier: not by the scores of a model that was trained
-    /// elsewhere.
-    pub trusts_scores: bool,
 }
 
 /// The controller of one worker.
@@ -232,7 +229,7 @@ impl Detail {
             budget,
             load,
             load_share,
-            order: Order::new(site.trusts_scores),
+            order: Order::new(),
             ahead: site.survey.map(Ahead::from),
             seen: Seen::new(),
             recent: Ranks::new(),
@@ -315,7 +312,7 @@ impl Detail {
         if payload == 0 {
             return DetailOffer::new(0, step);
         }
-        let rank = self.order.rank(step, fingerprint, payload);
+        let rank = self.order.rank(fingerprint, payload);
         self.seen.add(rank, payload);
         DetailOffer::new(rank, step)
     }

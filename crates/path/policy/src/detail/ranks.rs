@@ -6,8 +6,8 @@
 //! as no later than its length times a number drawn from 0 to 512, so that standing connections are
 //! sampled too, by packets rather than by bytes. Of the same place, some flows come before others.
 //!
-//! Scores have no part in it, but for packets that the modes of a model of the user's want: see
-//! [`Order`].
+//! Scores have no part in it. A model does not know whether its scores are right where it is used: an
+//! order by them kept fewer attacks that no model had seen, of whichever model (docs/choosing-a-model.md).
 
 use super::flows::Positions;
 
@@ -29,8 +29,6 @@ pub(super) const NO_RANK: u16 = (PLACE_MAX + 1) << RANK_BITS;
 const RANKS: usize = NO_RANK as usize;
 /// The rank of what ends with the first KiB of its flow.
 pub(super) const RANK_FIRST: u16 = (PLACE_MAX - 24) << RANK_BITS;
-/// What the modes want counts as four times as early, where scores are trusted.
-const BOOST: u16 = 8 << RANK_BITS;
 /// How often flows are taken to have come half as far, in packet time: one that lives for days begins
 /// anew, a little at a time.
 const HALVED_NS: u64 = 3_600_000_000_000;
@@ -66,19 +64,14 @@ pub(super) struct Order {
     /// Changes with each packet.
     drawn: u64,
     halved_ns: Option<u64>,
-    /// By whether the modes want it: added to the rank.
-    boosts: [u16; 2],
 }
 
 impl Order {
-    /// What the modes want counts as earlier if `trusts_scores`. A score that was learnt elsewhere is as
-    /// likely to rank an attack last as first.
-    pub(super) fn new(trusts_scores: bool) -> Self {
+    pub(super) fn new() -> Self {
         Self {
             positions: Positions::new(),
             drawn: 0,
             halved_ns: None,
-            boosts: [0, if trusts_scores { BOOST } else { 0 }],
         }
     }
 
@@ -96,7 +89,7 @@ impl Order {
     /// The rank of a packet with so much payload, at least 1; 0 is the fingerprint of what has no flow.
     #[inline(always)]
     #[allow(clippy::cast_possible_truncation, reason = "bounded or cut on purpose")]
-    pub(super) fn rank(&mut self, step: u8, fingerprint: u64, payload: u32) -> u16 {
+    pub(super) fn rank(&mut self, fingerprint: u64, payload: u32) -> u16 {
         let units = payload >> UNIT_BITS;
         let end = u32::from(self.positions.end(fingerprint, units + 1)) + units;
         self.drawn = self.drawn.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -104,9 +97,7 @@ impl Order {
         let lot = (u64::from(payload) * number) >> (16 + UNIT_BITS - LOT_BITS);
         let units = u64::from(end).min(lot + 1).min(u64::from(u16::MAX)) as u16;
         let of_flow = (fingerprint >> 32) as u16 & ((1 << RANK_BITS) - 1);
-        let rank = place(units) << RANK_BITS | of_flow;
-        let boost = self.boosts[usize::from(step >> 7)];
-        (rank + boost).min(NO_RANK - 1)
+        place(units) << RANK_BITS | of_flow
     }
 }
 
@@ -203,10 +194,8 @@ mod tests {
         assert_eq!(place(1 << (10 - UNIT_BITS)) << RANK_BITS, RANK_FIRST);
         assert!((1..u16::MAX).all(|units| place(units) >= place(units + 1)));
         let of = |payloads: &[u32]| {
-            let mut order = Order::new(false);
-            let ranks = payloads
-                .iter()
-                .map(|&payload| order.rank(0, 7 << 48, payload));
+            let mut order = Order::new();
+            let ranks = payloads.iter().map(|&payload| order.rank(7 << 48, payload));
             ranks.last().unwrap() >> RANK_BITS
         };
         // Ends at 256 bytes, 256 of them its own: as what ends at 512.
@@ -217,13 +206,13 @@ mod tests {
     /// Of what is late, as many of the short packets as of the long ones would be a lot by bytes.
     #[test]
     fn late_packets_have_a_lot_in_which_short_ones_count_more() {
-        let mut order = Order::new(false);
+        let mut order = Order::new();
         let mut early = |payload: u32| {
             let flow = 9 << 48;
             for _ in 0..100 {
-                order.rank(0, flow, 65_000);
+                order.rank(flow, 65_000);
             }
-            let ranks = (0..20_000).map(|_| order.rank(0, flow, payload));
+            let ranks = (0..20_000).map(|_| order.rank(flow, payload));
             // As what ends with the first 4 KiB.
             ranks
                 .filter(|&rank| rank >= RANK_FIRST - (8 << RANK_BITS))
@@ -235,26 +224,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_counts_as_earlier_where_scores_are_trusted() {
-        for (trusts, places) in [(false, 0), (true, 8)] {
-            let ranks = [0, WANTED].map(|step| Order::new(trusts).rank(step, 3 << 48, 9_000));
-            assert_eq!((ranks[1] - ranks[0]) >> RANK_BITS, places);
-        }
-    }
-
-    #[test]
     fn flows_that_live_for_hours_come_nearer_to_their_beginning() {
-        let mut order = Order::new(false);
-        let mut end = |now_ns: u64| {
-            order.at(now_ns);
-            order.positions.end(5 << 48, 0)
-        };
-        assert_eq!(end(0), 0);
+        let mut order = Order::new();
         order.positions.end(5 << 48, 800);
         let mut end = |now_ns: u64| {
             order.at(now_ns);
             order.positions.end(5 << 48, 0)
         };
+        assert_eq!(end(0), 800);
         assert_eq!(
             [end(HALVED_NS - 1), end(HALVED_NS), end(HALVED_NS + 1)],
             [800, 400, 400]

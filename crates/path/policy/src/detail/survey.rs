@@ -24,7 +24,7 @@ pub struct Surveyor {
 impl Default for Surveyor {
     fn default() -> Self {
         Self {
-            order: Order::new(false),
+            order: Order::new(),
             seen: Seen::new(),
             payload: 0,
             times_ns: None,
@@ -40,7 +40,7 @@ impl Surveyor {
         self.times_ns = Some([first.min(ts_ns), last.max(ts_ns)]);
         if payload > 0 {
             self.order.at(ts_ns);
-            let rank = self.order.rank(0, fingerprint, payload);
+            let rank = self.order.rank(fingerprint, payload);
             self.seen.add(rank, payload);
             self.payload += u64::from(payload);
         }
