@@ -250,7 +250,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn of_a_share_nothing_is_given_before_it_is_earned_and_three_quarters_are_soon(
+    fn of_a_share_nothing_is_given_before_it_is_earned_and_most_is_soon(
         stream in streams(),
         percent in prop::sample::select(vec![5_u32, 10, 30, 80]),
     ) {
@@ -270,7 +270,7 @@ proptest! {
         prop_assert_eq!(counts.offered.bytes, minutes.iter().map(|m| m.offered).sum::<u64>());
         prop_assert_eq!(counts.given.bytes, minutes.iter().map(|m| m.given).sum::<u64>());
         let kept = counts.given.bytes as f64 / (counts.offered.bytes as f64 * share);
-        prop_assert!(kept > 0.6, "{kept}");
+        prop_assert!(kept > 0.5, "{kept}");
     }
 
     #[test]

@@ -47,9 +47,10 @@ const ENOUGH: f64 = 0.999_999;
 const LEVELS: usize = 8;
 /// A period's worth is estimated from no less than this time.
 const ESTIMATED_SECONDS_MIN: f64 = 5.0;
-/// The least rank is renewed this often in packet time, ...
+/// The least rank is renewed this often in packet time, once there were so many packets, ...
 const INTERVAL_NS: u64 = 250_000_000;
-/// ... and after so many packets, fewer at the start.
+const INTERVAL_PACKETS: u64 = 2_048;
+/// ... and after so many, fewer at the start.
 const INTERVAL_PACKETS_MIN: u64 = 64;
 const INTERVAL_PACKETS_MAX: u64 = 1 << 16;
 /// Time that runs backwards by more than this has been set.
@@ -429,7 +430,8 @@ impl Detail {
             let most = self.saved_max() + earned * 2.0;
             self.credit = (self.credit + earned).min(most);
         }
-        let is_over = now - self.interval.started_ns >= INTERVAL_NS;
+        let is_over = self.interval.packets >= INTERVAL_PACKETS
+            && now - self.interval.started_ns >= INTERVAL_NS;
         if is_over || self.interval.packets > self.interval.packets_max {
             self.end_interval(now);
         }
@@ -496,19 +498,17 @@ impl Detail {
         match &self.ahead {
             Some(ahead) => {
                 let part = self.credit_ahead() / self.offered_ahead();
-                self.levels = [ahead.ranks.least(part); LEVELS];
+                let [least] = ahead.ranks.least([part]);
+                self.levels = [least; LEVELS];
             }
             None => {
                 let part = self.recent_worth / self.recent.sum();
-                let level = |n| match part < ENOUGH {
-                    true => self
-                        .recent
-                        .least(part / SAVED_AIM * (n as f64 + 0.5) / LEVELS as f64),
-                    // There is enough for all.
-                    false => 0,
-                };
-                if part.is_finite() {
-                    self.levels = std::array::from_fn(level);
+                if part >= ENOUGH {
+                    self.levels = [0; LEVELS];
+                } else if part.is_finite() {
+                    let level = part / SAVED_AIM / LEVELS as f64;
+                    let parts = std::array::from_fn(|n| level * (n as f64 + 0.5));
+                    self.levels = self.recent.least(parts);
                 }
             }
         }

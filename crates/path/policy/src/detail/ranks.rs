@@ -140,16 +140,20 @@ impl Ranks {
         }
     }
 
-    /// The least rank of those that have this part of it, which the last of them may exceed.
-    pub(super) fn least(&self, part: f64) -> u16 {
-        let mut left = self.sum() * part.max(0.0);
+    /// For each of these parts of it, ascending: the least rank of those that have it, which the last of
+    /// them may exceed.
+    pub(super) fn least<const N: usize>(&self, parts: [f64; N]) -> [u16; N] {
+        let sum = self.sum();
+        let mut found = [0; N];
+        let mut open = found.iter_mut().zip(parts).peekable();
+        let mut above = 0.0;
         for (rank, bytes) in (0..NO_RANK).zip(self.0.iter()).rev() {
-            left -= bytes;
-            if left < 0.0 {
-                return rank;
+            above += bytes;
+            while let Some((least, _)) = open.next_if(|(_, part)| above > sum * part.max(0.0)) {
+                *least = rank;
             }
         }
-        0
+        found
     }
 }
 
@@ -250,14 +254,11 @@ mod tests {
             seen.add(rank, 100);
         }
         let mut ranks = Ranks::from(&seen);
-        assert_eq!(
-            [0.2, 0.3, 0.6, 2.0].map(|part| ranks.least(part)),
-            [1_000, 900, 800, 0]
-        );
+        assert_eq!(ranks.least([0.2, 0.3, 0.6, 2.0]), [1_000, 900, 800, 0]);
         seen.clear();
         seen.add(1_000, 300);
         ranks.take_away(&seen);
-        assert_eq!(ranks.least(0.2), 900);
+        assert_eq!(ranks.least([0.2]), [900]);
         assert!((ranks.sum() - 300.0).abs() < 1e-9);
     }
 }
