@@ -22,6 +22,13 @@ say "3. The log as a capture file again; each packet has a comment that says why
 run "$strata" export "$out/log" -w "$out/all.pcapng"
 run "$strata" export "$out/log" -w "$out/web.pcapng" tcp port 80
 
+say "4. What was kept of its attacks over TCP: an HTTP flood and SQL injection (demo/README.md)"
+with_payload='tcp and ip[2:2] - ((ip[0] & 0xf) << 2) - ((tcp[12] & 0xf0) >> 2) != 0'
+run "$strata" export "$out/log" -w "$out/attacks.pcapng" \
+    "(host 172.16.0.5 or host 172.16.0.1) and $with_payload"
+count() { grep -a -o "granularity=$1" "$out/attacks.pcapng" | wc -l; }
+echo "$(count full) of $(count '[a-z]*') packets with payload have it in the log, and all have their headers."
+
 captured=$(wc -c <"$capture")
 logged=$(cat "$out"/log/blocks/* | wc -c)
 say "The capture has $captured bytes, the log $logged."

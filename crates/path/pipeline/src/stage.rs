@@ -48,7 +48,7 @@ use shadow::ShadowStage;
 use triggers::Triggers;
 
 /// Fewer packets than this are faster one by one.
-const FEW: usize = 16;
+pub(crate) const FEW: usize = 16;
 
 /// A worker's stages; those that its configuration does not use are absent.
 #[derive(Debug)]

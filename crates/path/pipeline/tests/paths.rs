@@ -10,6 +10,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
@@ -19,7 +20,7 @@ use strata_filter::Filter;
 use strata_pipeline::{
     Alert, Alerts, Classifier, Copies, DataPath, EnoughOfFlows, ExportedPacket, Exports, Parts,
     PolicyExport, RunError, ShadowError, Tap, Tapped, TriggerOptions, Triggers, Worker,
-    WorkerOptions, run,
+    WorkerOptions, run, survey,
 };
 use strata_policy::{
     ClassKept, DetailBudget, DetailCounts, Mode, ModeConfig, Over, Plan, ShadowCounts, Steering,
@@ -922,6 +923,40 @@ fn record_file_in_batches(model: &Model, path: DataPath, file: &Path, size: usiz
     }
     worker.finish().unwrap();
     recording.left()
+}
+
+/// What a budget of detail is told beforehand does not depend on the path.
+#[test]
+fn surveys_of_all_paths_are_equal_on_every_capture() {
+    let options = WorkerOptions {
+        modes: Vec::new(),
+        filter: None,
+        tunnel_key: TunnelKey::Inner,
+        hash_seed: [1, 2],
+        sampling_seed: 0,
+    };
+    let stop = AtomicBool::new(false);
+    let survey = |path: DataPath, file: &Path| {
+        let input = Input::open(&[file.to_path_buf()], &InputOptions::default());
+        Some(survey(&mut input.ok()?, (&options, path), None, &stop))
+    };
+    let mut compared = 0;
+    for file in format_captures().into_iter().chain(labelled_captures()) {
+        let Some(expected) = survey(DataPath::Reference, &file) else {
+            continue;
+        };
+        for path in paths() {
+            let found = survey(path, &file);
+            assert!(
+                found.as_ref() == Some(&expected),
+                "{}: {}",
+                path.name(),
+                file.display()
+            );
+            compared += 1;
+        }
+    }
+    assert!(compared > 1_500, "{compared}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use strata_capture::{Input, InputOptions, Next};
-use strata_pipeline::{Worker, run as run_worker, survey};
+use strata_pipeline::{DataPath, Worker, run as run_worker, survey};
 use strata_policy::Survey;
 use strata_role::{Handle, require};
 
@@ -177,7 +177,12 @@ fn surveyed(setup: &Setup, paths: &[PathBuf]) -> Result<Option<Survey>> {
     let options = setup.options(setup.spec.filter.clone());
     let mut input = open(setup, paths)?;
     let most = setup.spec.packets_max;
-    Ok(Some(survey(&mut input, &options, most, &setup.stop)))
+    Ok(Some(survey(
+        &mut input,
+        (&options, DataPath::chosen()?),
+        most,
+        &setup.stop,
+    )))
 }
 
 fn open(setup: &Setup, paths: &[PathBuf]) -> Result<Input> {

@@ -10,9 +10,8 @@
 //!
 //! Otherwise it follows from the ranks of what came lately, and from what was saved: what is not given
 //! may be given later, up to a tenth of what the budget is worth in its period. So what is kept in a period
-//! is the budget to within a tenth. While less than a quarter of that is saved, the
-//! least rank is higher than what came lately suggests; then it is lower, and once all is saved, anything
-//! gets detail.
+//! is the budget to within a tenth. While less than a quarter of what may be saved is, the least rank is
+//! higher than what came lately suggests; then it is lower, and once all is saved, anything gets detail.
 //!
 //! With several workers, a share is kept of each worker's packets. A rate is divided among them in
 //! proportion to their payload of the last seconds ([`DetailLoads`]).

@@ -112,7 +112,7 @@ fn place(units: u16) -> u16 {
 }
 
 /// Bytes of payload by rank.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Ranks(Box<[f64; RANKS]>);
 
 impl Ranks {

@@ -4,7 +4,7 @@ use super::ranks::{Order, Ranks, Seen};
 
 /// The payload of captures that will be recorded: how much comes where in the order in which detail is
 /// given.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Survey {
     pub(super) ranks: Ranks,
     pub(super) payload: f64,
