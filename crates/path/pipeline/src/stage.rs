@@ -35,7 +35,7 @@ use crate::flows::wire_bytes;
 use crate::policing::Policing;
 use crate::tap::TappedHeaders;
 use batch::{Batch, Chosen, Known, fetch};
-use budget::{BudgetStage, Offered};
+use budget::BudgetStage;
 use cut::CutStage;
 use deciding::{Decided, Deciding, decide, definitions};
 use export::ExportStage;
@@ -360,7 +360,7 @@ impl<S: Sink> Stages<S> {
         let kept_len = keep.kept_len(lane.header_len(), lane.captured_len());
         if is_outside {
             let kept = kept_len.saturating_sub(lane.header_len());
-            self.budget.count_outside(&Offered::lane(lane), kept);
+            self.budget.count_outside(kept);
         }
         if let Some(shadow) = &mut self.shadow {
             shadow.packet(lane, (kept_len, is_asked), known, &self.keep);

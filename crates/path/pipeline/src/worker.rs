@@ -161,8 +161,9 @@ impl<S: Sink> Worker<S> {
         {
             memory.prepare(preparation);
         }
-        let seen = self.stages.parse.seen();
-        self.stages.record.batch_done(seen)
+        let stages = &mut self.stages;
+        stages.budget.batch_done(stages.parse.passed());
+        stages.record.batch_done(stages.parse.seen())
     }
 
     /// Takes packets of a batch through the stages: in columns if they can be.

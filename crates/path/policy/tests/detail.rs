@@ -291,6 +291,30 @@ proptest! {
         prop_assert!((0.99..1.01).contains(&kept), "{kept}");
     }
 
+    /// Policies decide about most packets, first few of them and then nearly all.
+    #[test]
+    fn what_others_decide_about_is_not_budget_for_the_rest(
+        stream in streams(),
+        others in 2_u64..20,
+    ) {
+        let stream = match stream.scores {
+            Scores::Chasing => Stream { scores: Scores::Same, ..stream },
+            _ => stream,
+        };
+        let mut detail = surveyed(DetailBudget::Share(0.1), stream.survey(4));
+        let mut number = 0;
+        stream.run(4, |packet| {
+            number += 1;
+            if number % 100 == 0 {
+                detail.came(number);
+            }
+            number % others == 0 && offer(&mut detail, packet)
+        });
+        let counts = detail.counts();
+        let kept = counts.given.bytes as f64 / (counts.offered.bytes as f64 * 0.1);
+        prop_assert!((0.8..1.05).contains(&kept), "{kept}");
+    }
+
     /// A file that was longer when it was surveyed, or is longer now.
     #[test]
     fn a_survey_that_is_wrong_costs_no_more_than_the_budget_of_what_it_says(

@@ -97,11 +97,18 @@ impl BudgetStage {
         Some(is_given(detail, demands, step, of))
     }
 
-    /// Counts a packet that the budget did not decide about, of which so much beyond headers is kept.
+    /// Counts what is kept beyond headers of a packet that the budget did not decide about.
     #[inline]
-    pub(crate) fn count_outside(&mut self, of: &Offered, kept: u32) {
+    pub(crate) fn count_outside(&mut self, kept: u32) {
         if let Some(detail) = &mut self.detail {
-            detail.outside(of.payload(), kept);
+            detail.outside(kept);
+        }
+    }
+
+    /// Takes in how many packets have passed the filter so far.
+    pub(crate) fn batch_done(&mut self, passed: u64) {
+        if let Some(detail) = &mut self.detail {
+            detail.came(passed);
         }
     }
 
@@ -282,8 +289,7 @@ impl BudgetStage {
         let groups = batch.recorded.iter().zip(&batch.offered).enumerate();
         for (group, (recorded, offered)) in groups {
             for lane in bits((recorded & !offered).into()) {
-                let at = group * GROUP + lane;
-                detail.outside(Offered::column(batch, at).payload(), batch.payload_kept(at));
+                detail.outside(batch.payload_kept(group * GROUP + lane));
             }
         }
     }
@@ -314,12 +320,6 @@ pub(crate) struct Offered {
 }
 
 impl Offered {
-    /// Its payload on the wire.
-    #[inline]
-    fn payload(&self) -> u32 {
-        payload_of(self.header_end, self.captured_len, self.wire_len)
-    }
-
     pub(crate) fn column(batch: &Batch, at: usize) -> Self {
         Self {
             ts_ns: batch.columns.ts_ns[at],
@@ -352,7 +352,7 @@ pub(crate) fn is_given(detail: &mut Detail, demands: &Demands, step: u8, of: &Of
     };
     let header = of.header_end.min(of.captured_len);
     let most = given.keeps().kept_len(of.header_end, of.captured_len);
-    let payload = of.payload();
+    let payload = payload_of(of.header_end, of.captured_len, of.wire_len);
     let step = Detail::step(step, demands.wants_detail());
     detail.packet(of.ts_ns, step, of.fingerprint, (payload, most - header))
 }

@@ -9,7 +9,6 @@ use strata_wire::wide::GROUP;
 use strata_wire::{Decider, FlowHasher, Keep, KeepKind, Outcome, exact};
 
 use super::batch::Batch;
-use super::budget::Offered;
 use super::deciding::{Decided, Deciding, decide};
 use super::keep::{skip, split_demands};
 use super::lanes::{Lane, Lanes};
@@ -339,8 +338,7 @@ impl Triggers {
             }
         }
         if deciding.budget.is_on() && given.is_none() && decided.is_ok() {
-            let of = Offered::column(batch, at);
-            deciding.budget.count_outside(&of, batch.payload_kept(at));
+            deciding.budget.count_outside(batch.payload_kept(at));
         }
         Ok(decided)
     }

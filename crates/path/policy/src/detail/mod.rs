@@ -30,6 +30,7 @@ use strata_wire::counters;
 pub use budget::{BudgetError, DetailBudget, Over};
 pub use ranks::DetailOffer;
 use ranks::{NO_RANK, Order, RANK_FIRST, Ranks, Seen, WANTED};
+use survey::Course;
 pub use survey::{Survey, Surveyor};
 
 /// The budget is kept to within a chunk of packets.
@@ -124,9 +125,12 @@ impl Load {
 #[derive(Debug)]
 struct Ahead {
     ranks: Ranks,
-    payload: f64,
     /// Of all of it.
+    payload: f64,
+    course: Course,
     seconds: f64,
+    /// How much of it came.
+    seen: f64,
 }
 
 impl From<Survey> for Ahead {
@@ -134,7 +138,9 @@ impl From<Survey> for Ahead {
         Self {
             ranks: survey.ranks,
             payload: survey.payload,
+            course: survey.course,
             seconds: survey.seconds,
+            seen: 0.0,
         }
     }
 }
@@ -168,15 +174,14 @@ pub struct Detail {
     least: u16,
     /// Packets left of the chunk.
     left: usize,
-    /// Payload offered and decided by others since the last chunk began.
+    /// Payload offered since the last chunk began.
     offered: u64,
-    others: u64,
     /// What may be given now, in bytes.
     credit: f64,
     /// What this budget was worth in the last period, of which there were so many seconds.
     worth: f64,
     seconds: f64,
-    /// What was offered, decided by others and given under this budget.
+    /// What was offered and given under this budget.
     under_it: Amounts,
     /// The latest packet time, once there is one.
     clock_ns: Option<u64>,
@@ -188,7 +193,6 @@ pub struct Detail {
 #[derive(Clone, Copy, Debug, Default)]
 struct Amounts {
     offered: f64,
-    others: f64,
     given: f64,
     /// What the budget was worth.
     earned: f64,
@@ -238,7 +242,6 @@ impl Detail {
             least: RANK_FIRST,
             left: 0,
             offered: 0,
-            others: 0,
             credit: 0.0,
             worth: 0.0,
             seconds: 0.0,
@@ -369,10 +372,18 @@ impl Detail {
         offer.0 >= self.candidate() && self.decide(offer, payload, captured)
     }
 
-    /// Counts a packet that others decided about: its payload on the wire, of which so much is kept.
+    /// Takes in that so many packets came so far, whoever decided about them.
     #[inline]
-    pub fn outside(&mut self, payload: u32, kept: u32) {
-        self.others += u64::from(payload);
+    #[allow(clippy::cast_precision_loss)]
+    pub fn came(&mut self, packets: u64) {
+        if let Some(ahead) = &mut self.ahead {
+            ahead.seen = ahead.seen.max(ahead.course.payload_of(packets) as f64);
+        }
+    }
+
+    /// Counts a packet that others decided about, of which these bytes beyond headers are kept.
+    #[inline]
+    pub fn outside(&mut self, kept: u32) {
         if kept > 0 {
             self.counts.outside.add(u64::from(kept));
         }
@@ -405,7 +416,6 @@ impl Detail {
         self.order.at(now);
         let seconds = (now - before) as f64 / 1e9;
         let payload = std::mem::take(&mut self.offered);
-        let others = std::mem::take(&mut self.others);
         let period = self.budget.period();
         let earned = match self.budget {
             DetailBudget::Share(share) => payload as f64 * share,
@@ -416,13 +426,12 @@ impl Detail {
         self.worth = self.worth * lasting + earned;
         self.seconds += seconds.min(period);
         self.under_it.offered += payload as f64;
-        self.under_it.others += others as f64;
         self.under_it.earned += earned;
         self.interval.packets += CHUNK as u64;
         self.interval.payload += payload;
         self.interval.earned += earned;
         if let Some(ahead) = &mut self.ahead {
-            ahead.payload = (ahead.payload - (payload + others) as f64).max(0.0);
+            ahead.seen = ahead.seen.max(self.counts.offered.bytes as f64);
             self.credit = self.credit_ahead();
         } else {
             // It overflows later than all is saved, so that nothing is lost before it is given.
@@ -478,16 +487,16 @@ impl Detail {
         worth + self.first_credit() - under.given
     }
 
-    /// How much of what is to come others will not decide about, if they do as before.
+    /// How much of what is to come will be offered, if as much of it is as before.
+    #[allow(clippy::cast_precision_loss)]
     fn offered_ahead(&self) -> f64 {
-        let left = self.ahead.as_ref().map_or(0.0, |ahead| ahead.payload);
-        let Amounts {
-            offered, others, ..
-        } = self.under_it;
-        if offered + others > 0.0 {
-            left * offered / (offered + others)
-        } else {
-            left
+        let Some(ahead) = &self.ahead else {
+            return 0.0;
+        };
+        let left = (ahead.payload - ahead.seen).max(0.0);
+        match ahead.seen > 0.0 {
+            true => left * (self.counts.offered.bytes as f64 / ahead.seen).min(1.0),
+            false => left,
         }
     }
 

@@ -8,6 +8,7 @@ use super::ranks::{Order, Ranks, Seen};
 pub struct Survey {
     pub(super) ranks: Ranks,
     pub(super) payload: f64,
+    pub(super) course: Course,
     /// From the earliest packet to the latest.
     pub(super) seconds: f64,
 }
@@ -18,7 +19,54 @@ pub struct Surveyor {
     order: Order,
     seen: Seen,
     payload: u64,
+    course: Course,
     times_ns: Option<[u64; 2]>,
+}
+
+/// Most places of a [`Course`].
+const COURSE_MAX: usize = 1_024;
+
+/// How much payload there was after each so many packets.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Course {
+    /// Packets from one place to the next.
+    step: u64,
+    /// At the places, the first of which is before all packets.
+    payload: Vec<u64>,
+    packets: u64,
+}
+
+impl Default for Course {
+    fn default() -> Self {
+        Self {
+            step: 1,
+            payload: vec![0],
+            packets: 0,
+        }
+    }
+}
+
+impl Course {
+    /// Takes in a packet, with which there is so much payload.
+    fn add(&mut self, payload: u64) {
+        self.packets += 1;
+        if self.packets % self.step == 0 {
+            self.payload.push(payload);
+            if self.payload.len() > COURSE_MAX {
+                // Every other place stays; the last is at an even number of steps.
+                let kept = self.payload.iter().copied().step_by(2);
+                self.payload = kept.collect();
+                self.step *= 2;
+            }
+        }
+    }
+
+    /// How much payload so many packets have, as far as is known: at the place before.
+    pub(super) fn payload_of(&self, packets: u64) -> u64 {
+        let place = usize::try_from(packets / self.step);
+        let known = place.ok().and_then(|place| self.payload.get(place));
+        *known.unwrap_or(&self.payload[self.payload.len() - 1])
+    }
 }
 
 impl Default for Surveyor {
@@ -27,6 +75,7 @@ impl Default for Surveyor {
             order: Order::new(),
             seen: Seen::new(),
             payload: 0,
+            course: Course::default(),
             times_ns: None,
         }
     }
@@ -44,6 +93,7 @@ impl Surveyor {
             self.seen.add(rank, payload);
             self.payload += u64::from(payload);
         }
+        self.course.add(self.payload);
     }
 
     /// What was found.
@@ -57,7 +107,32 @@ impl Surveyor {
         Survey {
             ranks: Ranks::from(&self.seen),
             payload: self.payload as f64,
+            course: self.course,
             seconds,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_course_is_known_to_within_a_step_however_long_it_is() {
+        for packets in [0_u64, 1, 1_000, 1_023, 1_024, 5_000, 1_000_000] {
+            let mut course = Course::default();
+            (1..=packets).for_each(|number| course.add(number * 10));
+            assert!(course.payload.len() <= COURSE_MAX);
+            let step = packets.div_ceil(COURSE_MAX as u64 / 2).max(1);
+            for asked in [0, 1, packets / 3, packets] {
+                let asked = asked.min(packets);
+                let (found, exact) = (course.payload_of(asked), asked * 10);
+                assert!(
+                    found <= exact && exact - found <= 20 * step,
+                    "{packets}: {found} of {exact}"
+                );
+            }
+            assert!(course.payload_of(u64::MAX) <= packets * 10);
         }
     }
 }
