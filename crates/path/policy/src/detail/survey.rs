@@ -50,7 +50,7 @@ impl Course {
     /// Takes in a packet, with which there is so much payload.
     fn add(&mut self, payload: u64) {
         self.packets += 1;
-        if self.packets % self.step == 0 {
+        if self.packets.is_multiple_of(self.step) {
             self.payload.push(payload);
             if self.payload.len() > COURSE_MAX {
                 // Every other place stays; the last is at an even number of steps.
