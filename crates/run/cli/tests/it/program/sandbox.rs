@@ -551,10 +551,9 @@ fn every_long_running_command_is_confined() {
         // Threads that began later, too.
         one.is_confined("");
     }
-    for one in starter.all.iter().rev() {
-        signal(&one.child, "INT");
-    }
+    // The last first, each once it has ended: what needs another command ends before that does.
     for mut one in starter.all.into_iter().rev() {
+        signal(&one.child, "INT");
         let status = one.child.wait().unwrap();
         let said = one.said();
         // It is not told when to end.
