@@ -1,5 +1,5 @@
-//! The budget of detail: so much payload beyond headers is kept, of the start of each flow and of short
-//! flows first.
+//! The budget of detail: a limit on the payload beyond headers, which goes to the start of each flow and
+//! to short flows first.
 //!
 //! [`Detail`] is the controller of one worker, without a clock: packets and their times in, decisions
 //! out. Each packet has a rank (`ranks`), and those of a least rank get detail.
@@ -39,7 +39,7 @@ const CHUNK: usize = 32;
 const FIRST_CREDIT: f64 = 4_096.0;
 /// This part of what the budget is worth in its period may be saved, ...
 const SAVED_PART: f64 = 0.1;
-/// ... and so much of that is, if what comes does not change.
+/// ... and this part of that is saved while what comes does not change.
 const SAVED_AIM: f64 = 0.25;
 /// A budget of this part of the payload is enough for all, sums being rounded.
 const ENOUGH: f64 = 0.999_999;
@@ -47,10 +47,10 @@ const ENOUGH: f64 = 0.999_999;
 const LEVELS: usize = 8;
 /// A period's worth is estimated from no less than this time.
 const ESTIMATED_SECONDS_MIN: f64 = 5.0;
-/// The least rank is renewed this often in packet time, once there were so many packets, ...
+/// The least rank is renewed this often in packet time, after at least these packets, ...
 const INTERVAL_NS: u64 = 250_000_000;
 const INTERVAL_PACKETS: u64 = 2_048;
-/// ... and after so many, fewer at the start.
+/// ... and at the latest after these, fewer at the start.
 const INTERVAL_PACKETS_MIN: u64 = 64;
 const INTERVAL_PACKETS_MAX: u64 = 1 << 16;
 /// Time that runs backwards by more than this has been set.
@@ -178,7 +178,7 @@ pub struct Detail {
     offered: u64,
     /// What may be given now, in bytes.
     credit: f64,
-    /// What this budget was worth in the last period, of which there were so many seconds.
+    /// What this budget was worth in the last period, and for how many seconds it was in force.
     worth: f64,
     seconds: f64,
     /// What was offered and given under this budget.
@@ -372,7 +372,7 @@ impl Detail {
         offer.0 >= self.candidate() && self.decide(offer, payload, captured)
     }
 
-    /// Takes in that so many packets came so far, whoever decided about them.
+    /// Takes in the number of packets that came so far, with those that others decided about.
     #[inline]
     #[allow(clippy::cast_precision_loss)]
     pub fn came(&mut self, packets: u64) {

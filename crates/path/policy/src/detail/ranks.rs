@@ -86,7 +86,7 @@ impl Order {
         }
     }
 
-    /// The rank of a packet with so much payload, at least 1; 0 is the fingerprint of what has no flow.
+    /// The rank of a packet with this payload, at least 1 byte; 0 is the fingerprint of what has no flow.
     #[inline(always)]
     #[allow(clippy::cast_possible_truncation, reason = "bounded or cut on purpose")]
     pub(super) fn rank(&mut self, fingerprint: u64, payload: u32) -> u16 {

@@ -27,7 +27,7 @@ pub struct Surveyor {
 /// Most places of a [`Course`].
 const COURSE_MAX: usize = 1_024;
 
-/// How much payload there was after each so many packets.
+/// The payload so far, noted every few packets.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Course {
     /// Packets from one place to the next.
@@ -48,7 +48,7 @@ impl Default for Course {
 }
 
 impl Course {
-    /// Takes in a packet, with which there is so much payload.
+    /// Takes in a packet; `payload` is the sum with it.
     fn add(&mut self, payload: u64) {
         self.packets += 1;
         if self.packets.is_multiple_of(self.step) {
@@ -62,7 +62,7 @@ impl Course {
         }
     }
 
-    /// How much payload so many packets have, as far as is known: at the place before.
+    /// The payload of the first `packets`, as far as is known: at the place before.
     pub(super) fn payload_of(&self, packets: u64) -> u64 {
         let place = usize::try_from(packets / self.step);
         let known = place.ok().and_then(|place| self.payload.get(place));
