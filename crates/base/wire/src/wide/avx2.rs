@@ -510,6 +510,9 @@ impl Lanes for Avx2 {
                 _mm256_castps_si256(_mm256_set_m128(d, c)),
             ]
         }
+        fn bits_of_short(self, values: U32) -> U32 {
+            values.map(|part| _mm256_castps_si256(_mm256_cvtepi32_ps(part)))
+        }
         fn words(self, values: &[u32; 64]) -> [__m256i; 8] {
             let values = values.as_chunks::<8>().0;
             let part = |n: usize| {

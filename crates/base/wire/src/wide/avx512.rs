@@ -301,6 +301,9 @@ impl Lanes for Avx512 {
             let [low, high] = values.map(|half| _mm256_castps_si256(_mm512_cvtpd_ps(half)));
             join(low, high)
         }
+        fn bits_of_short(self, values: __m512i) -> __m512i {
+            _mm512_castps_si512(_mm512_cvtepi32_ps(values))
+        }
         fn words(self, values: &[u32; 64]) -> [__m512i; 4] {
             let values = values.as_chunks::<GROUP>().0;
             let top = _mm512_set1_epi32(i32::MIN);

@@ -183,6 +183,8 @@ pub trait Lanes: ByteLanes {
     fn whole(self, values: Self::F64) -> Self::U32;
     /// The bits of the nearest 32-bit floating-point numbers.
     fn short_bits(self, values: Self::F64) -> Self::U32;
+    /// The same of numbers below 2^24, which are exact.
+    fn bits_of_short(self, values: Self::U32) -> Self::U32;
 
     /// 64 numbers to compare; their comparisons are in the order of [`Lanes::FOURS`]. What they are
     /// compared with has its top bit inverted, since most machines compare signed numbers.

@@ -410,6 +410,9 @@ impl Lanes for Neon {
             };
             [pair(0), pair(1), pair(2), pair(3)]
         }
+        fn bits_of_short(self, values: U32) -> U32 {
+            values.map(|part| vreinterpretq_u32_f32(vcvtq_f32_u32(part)))
+        }
         fn words(self, values: &[u32; 64]) -> [int32x4_t; 16] {
             let top = vdupq_n_u32(1 << 31);
             let mut words = [vdupq_n_s32(0); 16];

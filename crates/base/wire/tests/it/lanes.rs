@@ -274,6 +274,9 @@ impl Kernel for Floats {
             from_fn(|n| (f(f64::from(a[n]), f64::from(b[n])) as f32).to_bits())
         };
         assert_eq!(bits(x), each(&|a, _| a));
+        let mut short = [0; GROUP];
+        l.store(l.bits_of_short(l.shr(l.load(&a), 8)), &mut short);
+        assert_eq!(short, a.map(|a| ((a >> 8) as f32).to_bits()));
         assert_eq!(bits(l.set_float(0.1)), [0.1_f32.to_bits(); GROUP]);
         assert_eq!(bits(l.add_floats(x, y)), each(&|a, b| a + b));
         assert_eq!(bits(l.sub_floats(x, y)), each(&|a, b| a - b));

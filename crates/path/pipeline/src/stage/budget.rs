@@ -395,22 +395,21 @@ impl<F: FnMut(VerdictId, DeciderId) -> VerdictId> Kernel for Offers<'_, F> {
             let ts_ns = self.columns.ts_ns[from];
             let chunk = self.detail.chunk(ts_ns, self.count - from);
             let lanes = from..from + chunk;
-            let mut sum = 0;
-            let offered = self.steps[lanes.clone()].iter_mut();
-            let flows = &self.columns.fingerprint[lanes.clone()];
-            for ((step, &payload), &flow) in offered.zip(&self.payload[lanes.clone()]).zip(flows) {
-                let offer = self.detail.count(step.to_le_bytes()[0], flow, payload);
-                *step = offer.0.into();
-                sum += u64::from(payload);
-            }
+            let payload = self.payload[lanes.clone()].iter();
+            let sum = payload.map(|&payload| u64::from(payload)).sum();
             self.detail.offered(chunk as u64, sum);
-            let least = l.set(self.detail.candidate().into());
             for group in from / GROUP..lanes.end.div_ceil(GROUP) {
-                let steps = &self.steps.as_chunks().0[group];
                 let first = from.saturating_sub(group * GROUP);
                 let end = (lanes.end - group * GROUP).min(GROUP);
+                let flows = &self.columns.fingerprint.as_chunks().0[group];
+                let payload = &self.payload.as_chunks().0[group];
                 let here = (u16::MAX << first) & (u16::MAX >> (GROUP - end));
-                let candidates = l.bits(l.le(least, l.load(steps))) & here;
+                let of = &mut self.steps.as_chunks_mut().0[group];
+                let steps = l.load(of);
+                let offers = self.detail.count_lanes(l, (flows, payload), here, steps);
+                l.store(l.choose(l.mask(here), offers, steps), of);
+                let least = l.set(self.detail.candidate().into());
+                let candidates = l.bits(l.le(least, offers)) & here;
                 for lane in bits(candidates.into()) {
                     self.decide(group * GROUP + lane);
                 }

@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use strata_classify::STEP_ANOMALOUS;
 use strata_wire::counters;
+use strata_wire::wide::{GROUP, Lanes};
 
 pub use budget::{BudgetError, DetailBudget, Over};
 pub use ranks::DetailOffer;
@@ -178,8 +179,10 @@ pub struct Detail {
     offered: u64,
     /// What may be given now, in bytes.
     credit: f64,
-    /// What this budget was worth in the last period, and for how many seconds it was in force.
+    /// What this budget was worth in the last period, the part of a period's weight that was before it,
+    /// and for how many seconds it was in force.
     worth: f64,
+    before_it: f64,
     seconds: f64,
     /// What was offered and given under this budget.
     under_it: Amounts,
@@ -244,6 +247,7 @@ impl Detail {
             offered: 0,
             credit: 0.0,
             worth: 0.0,
+            before_it: 1.0,
             seconds: 0.0,
             under_it: Amounts::default(),
             clock_ns: None,
@@ -266,6 +270,7 @@ impl Detail {
         if self.budget != budget {
             self.budget = budget;
             (self.worth, self.seconds, self.recent_worth) = (0.0, 0.0, 0.0);
+            self.before_it = 1.0;
             self.recent = Ranks::new();
             self.under_it = Amounts::default();
             self.credit = self.credit.min(self.first_credit());
@@ -312,12 +317,30 @@ impl Detail {
     /// flow. The step is that of [`Detail::step`].
     #[inline(always)]
     pub fn count(&mut self, step: u8, fingerprint: u64, payload: u32) -> DetailOffer {
-        if payload == 0 {
-            return DetailOffer::new(0, step);
-        }
         let rank = self.order.rank(fingerprint, payload);
         self.seen.add(rank, payload);
         DetailOffer::new(rank, step)
+    }
+
+    /// As [`Detail::count`], for the packets of a group in these lanes, which are next to each other: their
+    /// steps become what they are offered with; the others' become arbitrary.
+    #[inline(always)]
+    pub fn count_lanes<L: Lanes>(
+        &mut self,
+        l: L,
+        (flows, payload): (&[u64; GROUP], &[u32; GROUP]),
+        lanes: u16,
+        steps: L::U32,
+    ) -> L::U32 {
+        let payload = l.only(l.mask(lanes), l.load(payload));
+        let ranks = self.order.ranks(l, (flows, payload), lanes);
+        let (mut to, mut bytes) = ([0; GROUP], [0; GROUP]);
+        l.store(ranks, &mut to);
+        l.store(payload, &mut bytes);
+        for (&rank, &bytes) in to.iter().zip(&bytes) {
+            self.seen.add(rank, bytes);
+        }
+        l.or(ranks, l.shl(l.and(steps, l.set(WANTED.into())), 8))
     }
 
     /// [`Detail::decide`] has to be asked about those packets of a chunk whose offer is this or more:
@@ -391,9 +414,9 @@ impl Detail {
 
     /// What may be saved.
     fn saved_max(&self) -> f64 {
-        let period = self.budget.period();
         // The part of a period that there was, if older time has less weight.
-        let part = -(-self.seconds.max(ESTIMATED_SECONDS_MIN) / period).exp_m1();
+        let part_min = ESTIMATED_SECONDS_MIN / self.budget.period();
+        let part = (1.0 - self.before_it).max(part_min);
         let saved = self.worth / part * SAVED_PART;
         saved.min(self.under_it.earned).max(self.first_credit())
     }
@@ -422,7 +445,8 @@ impl Detail {
             // A pause earns no more than a period.
             DetailBudget::Rate(rate, _) => rate * self.load_share * seconds.min(period),
         };
-        let lasting = (-seconds / period).exp();
+        let lasting = lasting(seconds / period);
+        self.before_it *= lasting;
         self.worth = self.worth * lasting + earned;
         self.seconds += seconds.min(period);
         self.under_it.offered += payload as f64;
@@ -540,5 +564,15 @@ impl Detail {
             Some(&least) => least,
             None => 0,
         }
+    }
+}
+
+/// The weight of what was this many periods ago.
+#[inline]
+fn lasting(periods: f64) -> f64 {
+    match periods < 1e-3 {
+        // To nine digits, in a fraction of the time.
+        true => 1.0 - periods * (1.0 - periods / 2.0),
+        false => (-periods).exp(),
     }
 }

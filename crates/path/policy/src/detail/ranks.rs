@@ -9,7 +9,9 @@
 //! Scores have no part in it. A model does not know whether its scores are right where it is used: an
 //! order by them kept fewer attacks that no model had seen, of whichever model (docs/choosing-a-model.md).
 
-use super::flows::Positions;
+use strata_wire::wide::{GROUP, Lanes};
+
+use super::flows::{Positions, UNITS_MAX};
 
 /// This bit of a step says that the modes want the packet's detail.
 pub(super) const WANTED: u8 = 128;
@@ -18,17 +20,32 @@ const WANTED_OFFER: u16 = 1 << 15;
 
 /// Payload is counted in units of 16 bytes.
 const UNIT_BITS: u32 = 4;
-/// The largest number of a lot is this power of two.
+/// The largest number of a lot is this power of two, ...
 const LOT_BITS: u32 = 9;
+/// ... and has this many bits: with those of a length, no more than 32.
+const NUMBER_BITS: u32 = 14;
+/// The longest payload that has a lot of its own.
+const LOT_LEN_MAX: u32 = (1 << (32 - NUMBER_BITS)) - 1;
+/// Odd numbers without a pattern, by which counts become random.
+const STEP: u32 = 0x9e37_79b9;
+const MIXED: u32 = 0xd6e8_feb9;
+/// From the product of length and number to units.
+const LOT_SHIFT: u32 = NUMBER_BITS + UNIT_BITS - LOT_BITS;
 /// Places are quarters of a doubling, from 16 bytes, which is this one, to 1 MiB.
-const PLACE_MAX: u16 = 63;
-/// Ranks within a place.
+const PLACE_MAX: u32 = 63;
+/// A floating-point number without what is below the quarters of its exponent; such is 1.
+const FLOAT_SHIFT: u32 = f32::MANTISSA_DIGITS - 3;
+const FLOAT_ONE: u32 = 127 << 2;
+/// Ranks within a place, by flow.
 const RANK_BITS: u32 = 4;
+const OF_FLOW: u32 = (1 << RANK_BITS) - 1;
 /// Above all ranks.
-pub(super) const NO_RANK: u16 = (PLACE_MAX + 1) << RANK_BITS;
+pub(super) const NO_RANK: u16 = ((PLACE_MAX + 1) << RANK_BITS) as u16;
 const RANKS: usize = NO_RANK as usize;
 /// The rank of what ends with the first KiB of its flow.
-pub(super) const RANK_FIRST: u16 = (PLACE_MAX - 24) << RANK_BITS;
+pub(super) const RANK_FIRST: u16 = ((PLACE_MAX - 24) << RANK_BITS) as u16;
+/// The lanes of a group.
+const IN_ORDER: [u32; GROUP] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
 /// How often flows are taken to have come half as far, in packet time: one that lives for days begins
 /// anew, a little at a time.
 const HALVED_NS: u64 = 3_600_000_000_000;
@@ -42,8 +59,8 @@ pub struct DetailOffer(pub u16);
 impl DetailOffer {
     /// A packet with this rank and step.
     #[inline(always)]
-    pub(super) fn new(rank: u16, step: u8) -> Self {
-        Self(rank | u16::from(step & WANTED) << 8)
+    pub(super) fn new(rank: u32, step: u8) -> Self {
+        Self(rank as u16 | u16::from(step & WANTED) << 8)
     }
 
     #[inline(always)]
@@ -61,8 +78,8 @@ impl DetailOffer {
 #[derive(Debug)]
 pub(super) struct Order {
     positions: Positions,
-    /// Changes with each packet.
-    drawn: u64,
+    /// Packets so far, wrapping.
+    drawn: u32,
     halved_ns: Option<u64>,
 }
 
@@ -86,29 +103,60 @@ impl Order {
         }
     }
 
-    /// The rank of a packet with this payload, at least 1 byte; 0 is the fingerprint of what has no flow.
+    /// The rank of a packet with this payload, 0 if it has none; 0 is the fingerprint of what has no flow.
     #[inline(always)]
     #[allow(clippy::cast_possible_truncation, reason = "bounded or cut on purpose")]
-    pub(super) fn rank(&mut self, fingerprint: u64, payload: u32) -> u16 {
+    pub(super) fn rank(&mut self, fingerprint: u64, payload: u32) -> u32 {
+        let number = self.drawn.wrapping_mul(STEP);
+        self.drawn = self.drawn.wrapping_add(1);
+        if payload == 0 {
+            return 0;
+        }
         let units = payload >> UNIT_BITS;
-        let end = u32::from(self.positions.end(fingerprint, units + 1)) + units;
-        self.drawn = self.drawn.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let number = (fingerprint ^ self.drawn).wrapping_mul(0xd6e8_feb8_6659_fd93) >> 48;
-        let lot = (u64::from(payload) * number) >> (16 + UNIT_BITS - LOT_BITS);
-        let units = u64::from(end).min(lot + 1).min(u64::from(u16::MAX)) as u16;
-        let of_flow = (fingerprint >> 32) as u16 & ((1 << RANK_BITS) - 1);
-        place(units) << RANK_BITS | of_flow
+        let end = self.positions.end(fingerprint, (units + 1).min(UNITS_MAX)) + units;
+        let flow = (fingerprint >> 32) as u32;
+        let mixed = flow.wrapping_add(number);
+        let mixed = mixed.wrapping_add(mixed >> 15).wrapping_mul(MIXED);
+        let lot = payload.min(LOT_LEN_MAX) * (mixed >> (32 - NUMBER_BITS)) >> LOT_SHIFT;
+        let units = end.min(lot + 1).min(UNITS_MAX);
+        place(units) << RANK_BITS | flow & OF_FLOW
+    }
+
+    /// The ranks of packets of a group, as [`Order::rank`] has them one by one; of those in other than
+    /// these lanes, which are next to each other, no payload is handed over, and nothing is counted.
+    #[inline(always)]
+    pub(super) fn ranks<L: Lanes>(
+        &mut self,
+        l: L,
+        (flows, payload): (&[u64; GROUP], L::U32),
+        lanes: u16,
+    ) -> L::U32 {
+        let one = l.set(1);
+        let is_any = l.le(one, payload);
+        let units = l.shr(payload, UNIT_BITS);
+        let flow = l.narrow(l.shr_64(l.load_64(flows), 32));
+        let counted = l.only(is_any, l.min(l.add(units, one), l.set(UNITS_MAX)));
+        let end = l.add(self.positions.ends(l, (flows, flow), counted), units);
+        let before_all = self.drawn.wrapping_sub(lanes.trailing_zeros());
+        let drawn = l.add(l.set(before_all), l.load(&IN_ORDER));
+        self.drawn = self.drawn.wrapping_add(lanes.count_ones());
+        let mixed = l.add(flow, l.mul(drawn, l.set(STEP)));
+        let mixed = l.mul(l.add(mixed, l.shr(mixed, 15)), l.set(MIXED));
+        let number = l.shr(mixed, 32 - NUMBER_BITS);
+        let lot = l.shr(l.mul(l.min(payload, l.set(LOT_LEN_MAX)), number), LOT_SHIFT);
+        let end = l.min(l.min(end, l.add(lot, one)), l.set(UNITS_MAX));
+        let quarters = l.shr(l.bits_of_short(end), FLOAT_SHIFT);
+        let place = l.shl(l.sub(l.set(PLACE_MAX + FLOAT_ONE), quarters), RANK_BITS);
+        l.only(is_any, l.or(place, l.and(flow, l.set(OF_FLOW))))
     }
 }
 
-/// The place of a packet that counts as this far in its flow: the exponent of 16 bits, and two bits of
-/// the mantissa.
+/// The place of a packet that counts as this far in its flow, from 1 to 65,535 units: four times the
+/// logarithm to base two, with a straight line between powers, from the end.
 #[inline(always)]
-#[allow(clippy::cast_possible_truncation, reason = "from 0 to 63")]
-fn place(units: u16) -> u16 {
-    // Four times the logarithm to base two, with a straight line between powers.
-    let quarters = (f32::from(units).to_bits() >> (f32::MANTISSA_DIGITS - 3)) as u16 - (127 << 2);
-    PLACE_MAX - quarters
+#[allow(clippy::cast_precision_loss, reason = "it is exact")]
+fn place(units: u32) -> u32 {
+    PLACE_MAX + FLOAT_ONE - ((units as f32).to_bits() >> FLOAT_SHIFT)
 }
 
 /// Bytes of payload by rank.
@@ -152,6 +200,9 @@ impl Ranks {
             while let Some((least, _)) = open.next_if(|(_, part)| above > sum * part.max(0.0)) {
                 *least = rank;
             }
+            if open.peek().is_none() {
+                break;
+            }
         }
         found
     }
@@ -178,8 +229,8 @@ impl Seen {
     }
 
     #[inline(always)]
-    pub(super) fn add(&mut self, rank: u16, payload: u32) {
-        self.0[usize::from(rank) % RANKS] += u64::from(payload);
+    pub(super) fn add(&mut self, rank: u32, payload: u32) {
+        self.0[rank as usize % RANKS] += u64::from(payload);
     }
 
     pub(super) fn clear(&mut self) {
@@ -189,14 +240,20 @@ impl Seen {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use strata_wire::wide::{Kernel, Simd};
+
     use super::*;
 
     #[test]
     fn early_comes_first_and_a_short_packet_before_a_long_one() {
         assert_eq!(place(1), PLACE_MAX);
-        assert_eq!(place(u16::MAX), 0);
-        assert_eq!(place(1 << (10 - UNIT_BITS)) << RANK_BITS, RANK_FIRST);
-        assert!((1..u16::MAX).all(|units| place(units) >= place(units + 1)));
+        assert_eq!(place(UNITS_MAX), 0);
+        assert_eq!(
+            place(1 << (10 - UNIT_BITS)) << RANK_BITS,
+            u32::from(RANK_FIRST)
+        );
+        assert!((1..UNITS_MAX).all(|units| place(units) >= place(units + 1)));
         let of = |payloads: &[u32]| {
             let mut order = Order::new();
             let ranks = payloads.iter().map(|&payload| order.rank(7 << 48, payload));
@@ -219,7 +276,7 @@ mod tests {
             let ranks = (0..20_000).map(|_| order.rank(flow, payload));
             // As what ends with the first 4 KiB.
             ranks
-                .filter(|&rank| rank >= RANK_FIRST - (8 << RANK_BITS))
+                .filter(|&rank| rank >= u32::from(RANK_FIRST) - (8 << RANK_BITS))
                 .count()
         };
         let [short, long] = [100, 1_400].map(&mut early);
@@ -231,19 +288,20 @@ mod tests {
     fn flows_that_live_for_hours_come_nearer_to_their_beginning() {
         let mut order = Order::new();
         order.positions.end(5 << 48, 800);
+        // One more each time.
         let mut end = |now_ns: u64| {
             order.at(now_ns);
-            order.positions.end(5 << 48, 0)
+            order.positions.end(5 << 48, 1)
         };
-        assert_eq!(end(0), 800);
+        assert_eq!(end(0), 801);
         assert_eq!(
             [end(HALVED_NS - 1), end(HALVED_NS), end(HALVED_NS + 1)],
-            [800, 400, 400]
+            [802, 402, 403]
         );
         // A clock that was set back starts anew.
         assert_eq!(
             [end(5), end(HALVED_NS + 4), end(HALVED_NS + 5)],
-            [400, 400, 200]
+            [404, 405, 203]
         );
     }
 
@@ -260,5 +318,61 @@ mod tests {
         ranks.take_away(&seen);
         assert_eq!(ranks.least([0.2]), [900]);
         assert!((ranks.sum() - 300.0).abs() < 1e-9);
+    }
+
+    /// Offers packets by groups, in lanes from the first to those that are left.
+    struct InLanes<'a> {
+        order: &'a mut Order,
+        packets: &'a [(u64, u32)],
+        first: usize,
+    }
+
+    impl Kernel for InLanes<'_> {
+        type Output = Vec<u32>;
+
+        fn run<L: Lanes>(self, l: L) -> Vec<u32> {
+            let mut all = Vec::new();
+            let mut left = self.packets;
+            let mut first = self.first;
+            while !left.is_empty() {
+                let (here, others) = left.split_at(left.len().min(GROUP - first));
+                let (mut flows, mut lens) = ([77; GROUP], [0; GROUP]);
+                for (lane, &(flow, len)) in (first..).zip(here) {
+                    (flows[lane], lens[lane]) = (flow, len);
+                }
+                let lanes = (u16::MAX >> (GROUP - here.len())) << first;
+                let mut ranks = [0; GROUP];
+                l.store(
+                    self.order.ranks(l, (&flows, l.load(&lens)), lanes),
+                    &mut ranks,
+                );
+                all.extend_from_slice(&ranks[first..first + here.len()]);
+                (left, first) = (others, 0);
+            }
+            all
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn lanes_have_the_ranks_of_packets_one_by_one(
+            packets in prop::collection::vec(
+                (
+                    prop_oneof![0..4_u64, any::<u64>()].prop_map(|flow| flow << 16 | flow << 32 | flow << 48),
+                    prop_oneof![Just(0), 1..2_000_u32, Just(1 << 18), any::<u32>()],
+                ),
+                0..200,
+            ),
+            first in 0..GROUP,
+        ) {
+            let mut one = Order::new();
+            let ranks: Vec<_> = packets.iter().map(|&(flow, len)| one.rank(flow, len)).collect();
+            for simd in Simd::available() {
+                let mut order = Order::new();
+                let packets = &packets;
+                prop_assert_eq!(&simd.run(InLanes { order: &mut order, packets, first }), &ranks);
+                prop_assert_eq!(order.drawn, one.drawn);
+            }
+        }
     }
 }

@@ -92,11 +92,9 @@ impl Surveyor {
         if self.course.packets.is_multiple_of(CHUNK as u64) {
             self.order.at(ts_ns);
         }
-        if payload > 0 {
-            let rank = self.order.rank(fingerprint, payload);
-            self.seen.add(rank, payload);
-            self.payload += u64::from(payload);
-        }
+        let rank = self.order.rank(fingerprint, payload);
+        self.seen.add(rank, payload);
+        self.payload += u64::from(payload);
         self.course.add(self.payload);
     }
 
