@@ -150,7 +150,10 @@ impl Decider {
             Self::Sampling(Sampling { one_in, by }) => {
                 out.push(3);
                 out.extend_from_slice(&one_in.to_le_bytes());
-                out.push(u8::from(*by == SampleBy::Flow));
+                out.push(match by {
+                    SampleBy::Packet => 0,
+                    SampleBy::Flow => 1,
+                });
             }
             Self::Policy { number, matches } => {
                 out.push(4);
@@ -200,7 +203,8 @@ impl Decider {
                 one_in: number()?,
                 by: match rest[4] {
                     0 => SampleBy::Packet,
-                    _ => SampleBy::Flow,
+                    1 => SampleBy::Flow,
+                    _ => return Err("what is sampled is of unknown kind"),
                 },
             }),
             4 => Self::policy(number()?, &text(4)?),

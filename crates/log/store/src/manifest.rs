@@ -339,17 +339,20 @@ macro_rules! saved_ledger {
 
         impl From<&Ledger> for $name {
             fn from(ledger: &Ledger) -> Self {
-                let dropped = DropReason::ALL.iter();
-                let cut = CutWhere::ALL.iter();
+                // All fields of it, so that a new one cannot be forgotten here. Nothing is in flight once
+                // it is stored.
+                let Ledger { $($field,)* $($later,)* dropped, cut_bytes, in_flight: _ } = *ledger;
+                let by_reason = DropReason::ALL.iter();
+                let by_place = CutWhere::ALL.iter();
                 Self {
-                    $($field: pair(ledger.$field),)*
-                    dropped: dropped
-                        .map(|&r| (r.name().to_owned(), pair(ledger.dropped[r as usize])))
+                    $($field: pair($field),)*
+                    dropped: by_reason
+                        .map(|&r| (r.name().to_owned(), pair(dropped[r as usize])))
                         .collect(),
-                    cut: cut
-                        .map(|&w| (w.name().to_owned(), ledger.cut_bytes[w as usize]))
+                    cut: by_place
+                        .map(|&w| (w.name().to_owned(), cut_bytes[w as usize]))
                         .collect(),
-                    $($later: pair(ledger.$later),)*
+                    $($later: pair($later),)*
                 }
             }
         }

@@ -394,11 +394,12 @@ impl Trees {
         }
     }
 
-    pub(crate) const fn of_code(code: u8) -> Self {
+    pub(crate) const fn of_code(code: u8) -> Option<Self> {
         match code {
-            0 => Self::None,
-            1 => Self::Packet,
-            _ => Self::Flow,
+            0 => Some(Self::None),
+            1 => Some(Self::Packet),
+            2 => Some(Self::Flow),
+            _ => None,
         }
     }
 }

@@ -320,7 +320,7 @@ fn verdict(flags: u8, body: &[u8]) -> Result<VerdictRecord, &'static str> {
     Ok(VerdictRecord {
         class,
         score,
-        trees: Trees::of_code(level),
+        trees: Trees::of_code(level).ok_or("the trees of a verdict are of unknown kind")?,
         leaves: leaves.collect(),
         decider,
     })
