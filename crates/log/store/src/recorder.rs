@@ -5,7 +5,7 @@
 //! written. A block is not handed out again before that, so nothing is overwritten too early.
 
 mod past;
-mod writer;
+mod writing;
 
 use std::any::Any;
 use std::panic::resume_unwind;
@@ -23,7 +23,7 @@ use crate::error::{StoreError, io_error, is_full};
 use crate::manifest::{About, DetailKept, FlowTable, MANIFEST_NAME, Recording, SavedLedger, State};
 use crate::writer::{LogWriter, Presence};
 
-use writer::channel;
+use writing::channel;
 
 /// Descriptors reserved for each worker: for a file, its index and its directory, and as many again
 /// for what others take meanwhile.

@@ -17,7 +17,7 @@ use crate::disk::DiskFile;
 use crate::error::{StoreError, io_error};
 use crate::writer::{InFlight, OpenFile, PlacedAt};
 
-use super::writer::{Placed, settle};
+use super::log::{Placed, settle};
 
 /// Blocks that a thread writes and syncs together, at most.
 const TOGETHER: usize = 8;

@@ -20,7 +20,7 @@ use crate::classifier::Classifier;
 use crate::lookback::Cut;
 use crate::reasons::Reasons;
 
-mod accounting;
+mod handover;
 
 /// Space kept free in a block for definitions next to a packet: a verdict of 256 trees and a plain
 /// interface. Larger ones make their block grow.
