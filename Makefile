@@ -42,6 +42,8 @@ help:
 	@echo "make sets    what recordings keep of each labelled capture by itself"
 	@echo "make model   train models/default.json again"
 
+# `strata --version` says what it was built from.
+build: export STRATA_COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null)
 build: page
 	$(CARGO) build --release --locked -p strata-cli
 

@@ -22,6 +22,7 @@ mod extcap;
 mod features;
 mod generate;
 mod gpv;
+mod help;
 mod info;
 mod interfaces;
 mod key;
@@ -56,18 +57,15 @@ mod verify;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{FromArgMatches as _, Parser, Subcommand};
 
-/// Record network traffic hierarchically: classify every packet as it arrives, and keep as much of
-/// it as its class calls for.
+/// Log network traffic: all headers, and of the payload as much as there is room for.
 #[derive(Debug, Parser)]
 #[command(
     name = "strata",
     version,
     max_term_width = 100,
-    after_help = "\
-Exit status: 0 on success; 1 if something failed or was damaged (standard error says what); 2 if
-the command line is refused; 130 if compact or move was interrupted before it was done."
+    help_template = help::PAGE
 )]
 struct Cli {
     #[command(subcommand)]
@@ -196,7 +194,9 @@ fn main() -> ExitCode {
         logging::begin(None);
         return extcap::main().unwrap_or_else(|error| failed(&error));
     }
-    let command = Cli::try_parse()
+    let command = help::command()
+        .try_get_matches()
+        .and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches))
         .unwrap_or_else(|error| refused(&error))
         .command;
     logging::begin(command.logging());
