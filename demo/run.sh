@@ -24,10 +24,14 @@ run "$strata" export "$out/log" -w "$out/web.pcapng" tcp port 80
 
 say "4. What was kept of its attacks over TCP: an HTTP flood and SQL injection (demo/README.md)"
 with_payload='tcp and ip[2:2] - ((ip[0] & 0xf) << 2) - ((tcp[12] & 0xf0) >> 2) != 0'
-run "$strata" export "$out/log" -w "$out/attacks.pcapng" \
-    "(host 172.16.0.5 or host 172.16.0.1) and $with_payload"
-count() { grep -a -o "granularity=$1" "$out/attacks.pcapng" | wc -l; }
-echo "$(count full) of $(count '[a-z]*') packets with payload have it in the log, and all have their headers."
+attacks="(host 172.16.0.5 or host 172.16.0.1) and $with_payload"
+run "$strata" export "$out/log" -w "$out/attacks.pcapng" "$attacks"
+# The first bytes of each flow, as many of them as have the same size.
+"$strata" record -r "$capture" -o "$out/first" --default header --detail none --first-bytes 650 >/dev/null 2>&1
+"$strata" export "$out/first" -w "$out/first.pcapng" "$attacks" 2>/dev/null
+count() { grep -a -o "granularity=$1" "$out/$2.pcapng" | wc -l; }
+echo "$(count full attacks) of $(count '[a-z]*' attacks) packets with payload have it in the log, and all have their headers."
+echo "With as many bytes, the first 650 of each flow would have it of $(count full first); one packet in ten, of 1 or 2."
 
 captured=$(wc -c <"$capture")
 logged=$(cat "$out"/log/blocks/* | wc -c)
