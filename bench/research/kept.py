@@ -3,7 +3,8 @@
 Packets of the attack are merged into a site's ordinary traffic, and the program records them with
 a budget of detail. The attack comes at its own pace, or its flows are spread over the time of the
 site. Others get as many bytes of payload: packets by lot, the first bytes of each flow, and what
-the built-in model keeps whole without a budget.
+the built-in model keeps whole without a budget. The program also records them from a pipe, as it
+records an interface: without knowing what is to come.
 """
 
 import gzip
@@ -25,8 +26,9 @@ from . import cases as cases_module
 from .cases import BUDGET, FIRST, RANDOM
 
 BUDGETED, DEFAULT = "--detail 10%", "no budget"
+PIPED = "--detail 10%, from a pipe"
 AT_ONCE, SPREAD = "at its own pace", "spread over the time"
-NAMES = (RANDOM, FIRST, DEFAULT, BUDGETED)
+NAMES = (RANDOM, FIRST, DEFAULT, BUDGETED, PIPED)
 # Where in a site's time an attack begins.
 BEGINS = 0.25
 # Between captures that follow each other.
@@ -54,6 +56,8 @@ class Case:
     kept: dict[str, np.ndarray]
     share: float
     """Of the payload that the budget decided about, what it gave."""
+    share_piped: float
+    """The same from a pipe."""
 
 
 def run(folder: Path, output: Path, only: Sequence[str] = ()) -> dict[str, Any]:
@@ -132,6 +136,7 @@ class Bench:
                         "flows": len(of[0]),
                         "kept": cases_module.shares(of),
                         "given": round(case.share, 4),
+                        "given_piped": round(case.share_piped, 4),
                     }
                 )
                 repeated.append(cases_module.bootstrap(of))
@@ -173,6 +178,7 @@ class Bench:
         header = data.columns["wire_len"].astype(np.int64) - payload
         recorded = {}
         recorded[BUDGETED], share = self.recorded(trace, f"{BUDGET:.0%}")
+        recorded[PIPED], share_piped = self.recorded(trace, f"{BUDGET:.0%}", is_piped=True)
         recorded[DEFAULT], _ = self.recorded(trace, "none")
         frames = data.columns["frame"].astype(np.int64) - 1
         beyond = {how: np.clip(k[frames] - header, 0, None) for how, k in recorded.items()}
@@ -185,7 +191,7 @@ class Bench:
         if beyond[DEFAULT].sum() > budget * payload.sum():
             chosen[DEFAULT] &= cases_module.kept(chosen[DEFAULT].astype(float), payload, budget)
         chosen = {how: chosen[how] for how in NAMES}
-        return Case(data.attack, payload, flow, chosen, share)
+        return Case(data.attack, payload, flow, chosen, share, share_piped)
 
     def halves(self, capture: Capture) -> tuple[np.ndarray, np.ndarray]:
         """Packets of a site to learn from, and those to record: the later half of its flows, and
@@ -211,13 +217,18 @@ class Bench:
         labels.write_text("\n".join(["frame,label", *lines]) + "\n")
         return trace, labels
 
-    def recorded(self, trace: Path, budget: str) -> tuple[np.ndarray, float]:
+    def recorded(
+        self, trace: Path, budget: str, is_piped: bool = False
+    ) -> tuple[np.ndarray, float]:
         """Bytes of each packet that a recording keeps, and what share of the payload that its
         budget decided about was given."""
         with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
             log, out = Path(folder) / "log", Path(folder) / "out.pcap"
             arguments = ["--detail", budget, "--hash-seed", "1"]
-            program.run("record", "-r", trace, "-o", log, *arguments)
+            piped = trace.read_bytes() if is_piped else None
+            program.run(
+                "record", "-r", "-" if is_piped else trace, "-o", log, *arguments, piped=piped
+            )
             program.run("export", log, "-w", out)
             _, data, _ = packets_of(out)
             [recording] = json.loads((log / "manifest.json").read_text())["recordings"]
@@ -251,11 +262,12 @@ def in_markdown(figures: dict[str, Any]) -> str:
         "`make kept`. Share of attack packets / of attack flows of which payload is kept, in "
         f"percent, by `strata record` with *{BUDGETED}*. *{RANDOM}*, *{FIRST}* and *{DEFAULT}* "
         "(what the mode keeps whole of the classes of the built-in model, by lot if it is more) "
-        "have as many bytes. The last column is what was given of the payload that the budget "
-        "decided about. The built-in model has seen mix-test, and some of cic2019 and westermo."
+        "have as many bytes. The last columns are what was given of the payload that the budget "
+        "decided about. From a pipe, as from an interface, what is to come is not known: it begins with "
+        "nothing saved, and gives less. The built-in model has seen mix-test, and some of cic2019 and westermo."
     )
     lines = ["# What a recording keeps of attacks", "", about]
-    more = {"given": "given"}
+    more = {"given": "given", "given_piped": "given, from a pipe"}
     for pace, found in figures["paces"].items():
         lines += ["", f"## The attack {pace}", "", *cases_module.table(found, more)]
     return "\n".join(lines) + "\n"

@@ -28,11 +28,11 @@ def find() -> str:
     )
 
 
-def run(*arguments: str | Path) -> None:
-    """Runs the program. Raises `ProgramError` with its message if it fails."""
+def run(*arguments: str | Path, piped: bytes | None = None) -> None:
+    """Runs the program, with these bytes in a pipe as its standard input. Raises `ProgramError` with
+    its message if it fails."""
     command = [find(), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, input=piped, check=False)
     if done.returncode != 0:
-        raise ProgramError(
-            done.stderr.strip().removeprefix("strata: ") or f"{' '.join(command)} failed"
-        )
+        message = done.stderr.decode(errors="replace").strip()
+        raise ProgramError(message.removeprefix("strata: ") or f"{' '.join(command)} failed")
