@@ -20,7 +20,7 @@ MODELS = ["sketch", "classify", "policy", "pipeline", "wire"]
 # Of each result the crates that it measures; of others, all.
 MEASURED = {
     "budget": [*PATH, "control", "bpf"],
-    "dta": ["dta", "record", "rdma", "wire", "sys"],
+    "dta": ["dta", "telemetry-run", "rdma", "wire", "sys"],
     "encapsulation": ["rdma"],
     "export": ["exporter", "wire"],
     "features": MODELS, "frontier": MODELS, "kept": MODELS, "links": MODELS, "model": MODELS,
@@ -28,11 +28,11 @@ MEASURED = {
     "flows": PATH, "instructions": PATH, "live": [*PATH, "bpf"], "memory": PATH, "offline": PATH,
     "soak": [*PATH, "bpf"],
     "forest": ["classify", "sketch"],
-    "gpv": ["gpv", "classify", "wire"],
+    "gpv": ["gpv", "gpv-run", "classify", "wire"],
     "rest": ["archive", "query", "store", "wire"],
     "rules": ["rules", "filter", "wire"],
     "sketch": ["sketch", "wire"],
-    "stream": ["stream", "record", "sys"],
+    "stream": ["stream", "stream-run", "sys"],
     "trident": ["exporter", "agent", *PATH],
     "wire": [*PATH, "relay", "roce", "rdma"],
 }

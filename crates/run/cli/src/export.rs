@@ -12,7 +12,7 @@ use strata_query::{
 };
 use strata_store::{Damage, Log, Select};
 use strata_stream_run::{LineRecords, WhenFull};
-use strata_wire::LinkType;
+use strata_wire::{LinkType, Printable};
 use tracing::{error, info, warn};
 
 use crate::key::KeyArgs;
@@ -51,7 +51,8 @@ pub(crate) struct Args {
     to_stream: Option<String>,
 
     /// Set the file format. By default the file's name decides: pcap for .pcap and .cap; csv for
-    /// .csv, json for .json, ipfix for .ipfix, flows-parquet for .parquet; pcapng for all others.
+    /// .csv, json for .json, ipfix for .ipfix, flows-parquet for .parquet; pcapng for .pcapng and names
+    /// without a suffix. Other suffixes are refused.
     #[arg(short = 'F', long, value_enum)]
     format: Option<Format>,
 
@@ -103,16 +104,24 @@ enum Format {
 }
 
 impl Format {
-    /// The format for a file of this name.
-    fn of(path: &Path) -> Self {
-        match suffix(path).as_str() {
-            "pcap" | "cap" => Self::Pcap,
+    /// The format for a file of this name: pcapng, if the name has no suffix.
+    fn of(path: &Path) -> Result<Self> {
+        Ok(match suffix(path).as_str() {
+            "" | "pcapng" | "ntar" => Self::Pcapng,
+            "pcap" | "cap" | "dmp" => Self::Pcap,
             "csv" => Self::Csv,
             "json" | "jsonl" | "ndjson" => Self::Json,
             "ipfix" => Self::Ipfix,
             "parquet" => Self::FlowsParquet,
-            _ => Self::Pcapng,
-        }
+            other => {
+                let other = Printable(other);
+                return Err(refuse(format!(
+                    "{}: the suffix '.{other}' names no format: write .pcapng, .pcap, .csv, .json, .ipfix \
+                     or .parquet, or name the format with -F",
+                    path.display()
+                )));
+            }
+        })
     }
 
     fn is_packets(self) -> bool {
@@ -294,7 +303,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     let format = match args.to_stream {
         Some(_) => Format::Json,
-        None => args.format.unwrap_or_else(|| Format::of(write)),
+        None => match args.format {
+            Some(format) => format,
+            None => Format::of(write)?,
+        },
     };
     check_options(args, format)?;
     if let Some(place) = &args.to_stream {

@@ -91,6 +91,20 @@ fn the_files_name_decides_its_format_unless_an_option_does() {
         assert!(bytes.starts_with(magic), "{name}: {:?}", &bytes[..8]);
         assert!(bytes.len() < 1 << 20, "{name}");
     }
+    // A mistyped suffix is no format, unless one is named.
+    let odd = dir.path().join("x.pcpng");
+    let said = refused(strata().arg("export").arg(&log).arg("-w").arg(&odd));
+    assert!(
+        said.contains("'.pcpng' names no format") && said.contains("-F"),
+        "{said}"
+    );
+    assert!(!odd.exists());
+    ok(strata()
+        .arg("export")
+        .arg(&log)
+        .args(["-F", "pcap", "-w"])
+        .arg(&odd));
+    assert!(fs::read(&odd).unwrap().starts_with(pcap));
     let packets = |name: &str| {
         let read = Command::new("tshark")
             .arg("-r")
