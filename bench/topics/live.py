@@ -139,11 +139,11 @@ def sent_by(context, trace, pps, seconds, method="live-frames"):
                "-r", trace, *rate, "--duration", str(seconds), "--method", method),
         capture_output=True, text=True, check=False,
     ).stderr
-    found = re.search(r"Actual: ([\d ]+) packets .* sent in ([\d.]+) seconds", said)
+    found = re.search(r"Actual: ([\d,]+) packets .* sent in ([\d.]+) seconds", said)
     if not found:
         raise RuntimeError(f"no packets were sent: {said.strip()}")
     sending = re.search(r"Sending: ([\d.]+) seconds", said)
-    return int(found[1].replace(" ", "")), float(found[2]), sending and float(sending[1])
+    return int(found[1].replace(",", "")), float(found[2]), sending and float(sending[1])
 
 
 def ceiling(context, trace, seconds):
@@ -162,7 +162,7 @@ def ceiling(context, trace, seconds):
 def captures(strata, directory):
     """{name: (command, outputs, the pattern of its count)}"""
     log, file = directory / "live-log", directory / "live.pcap"
-    counted = r"([\d ]+) packets \("
+    counted = r"([\d,]+) packets \("
     typed = [strata, "record", "-i", RECEIVING, "-o", log]
     record = [*typed, "--detail", "none"]
     tcpdump, captured = ["tcpdump", "-i", RECEIVING], r"(\d+) packets captured"
@@ -231,7 +231,7 @@ def run_receiver(context, capture, trace, pps, seconds, moved):
     found = re.search(pattern, said)
     if not found:
         raise RuntimeError(f"{command[0]} does not report how many packets it captured: {said[-300:]}")
-    captured = int(found[1].replace(" ", ""))
+    captured = int(found[1].replace(",", ""))
     return max(0.0, 1 - captured / offered), offered / took, share
 
 

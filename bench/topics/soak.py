@@ -68,8 +68,8 @@ def measure(context):
             for process in (record, send):
                 process.kill()
                 process.wait()
-    offered = int(re.search(r"Actual: ([\d ]+) packets", sent)[1].replace(" ", ""))
-    seen = int(re.search(r"([\d ]+) packets \(", said)[1].replace(" ", ""))
+    offered = int(re.search(r"Actual: ([\d,]+) packets", sent)[1].replace(",", ""))
+    seen = int(re.search(r"([\d,]+) packets \(", said)[1].replace(",", ""))
     logged = int(re.search(r"\+ logged (\d+)", said)[1])
     verified = subprocess.run(
         [context.strata, "verify", log], capture_output=True, text=True, check=False

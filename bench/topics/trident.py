@@ -136,8 +136,8 @@ def run(context, command, trace, seconds):
         if process is None:
             return 0, 100 * sending / took, packets / took, 0
         own = used(process.pid) - own
-    found = re.search(r"([\d ]+) packets captured|\): ([\d ]+) packets in", process.said)
-    taken = int((found[1] or found[2]).replace(" ", "")) if found else 0
+    found = re.search(r"([\d,]+) packets captured|\): ([\d,]+) packets in", process.said)
+    taken = int((found[1] or found[2]).replace(",", "")) if found else 0
     return 100 * own / wall, 100 * sending / took, packets / took, 100 * taken / packets
 
 

@@ -169,15 +169,15 @@ def from_interface(context, name, trace, pps, seconds, log):
             switch.kill()
             switch.wait()
         end()
-    actual = re.search(r"Actual: ([\d ]+) packets", sent)
+    actual = re.search(r"Actual: ([\d,]+) packets", sent)
     if not actual:
         raise RuntimeError(f"no packets were sent: {sent.strip()}")
-    offered = int(actual[1].replace(" ", ""))
+    offered = int(actual[1].replace(",", ""))
     arrived = subprocess.run(
         [context.strata, "export", log, "-F", "pcap", "-w", "-"],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True,
     ).stderr
-    got = int(re.search(r"([\d ]+) packets exported", arrived)[1].replace(" ", ""))
+    got = int(re.search(r"([\d,]+) packets exported", arrived)[1].replace(",", ""))
     return max(0.0, 1 - got / offered), offered / seconds, share
 
 

@@ -40,7 +40,7 @@ export function count(value: number): string {
 
 /** Every digit, in groups of three. */
 export function grouped(value: number): string {
-  return String(Math.round(value)).replace(/\B(?=(\d{3})+$)/g, "\u202f");
+  return String(Math.round(value)).replace(/\B(?=(\d{3})+$)/g, ",");
 }
 
 export function rate(perSecond: number): string {

@@ -91,7 +91,7 @@ pub enum Condition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label(usize);
 
-/// A jump that does not fit an instruction: at most 32 767 instructions.
+/// A jump that does not fit an instruction: at most 32,767 instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the program is too large: a jump over {0} instructions")]
 pub struct TooLarge(usize);

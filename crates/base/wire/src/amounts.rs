@@ -9,7 +9,7 @@ pub fn grouped(number: u64) -> String {
     let mut out = String::new();
     for (index, digit) in digits.chars().enumerate() {
         if index > 0 && digits.len().abs_diff(index).is_multiple_of(3) {
-            out.push(' ');
+            out.push(',');
         }
         out.push(digit);
     }
@@ -91,7 +91,7 @@ mod tests {
     fn amounts_are_short() {
         assert_eq!(human_bytes(999), "999 B");
         assert_eq!(human_bytes(1_234_567), "1.2 MB");
-        assert_eq!(grouped(1_234_567), "1 234 567");
+        assert_eq!(grouped(1_234_567), "1,234,567");
         assert_eq!(grouped(123), "123");
     }
 

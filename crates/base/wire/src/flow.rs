@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn buckets_fill_evenly() {
-        // 65 536 sequential IPv4 flows over 256 buckets by the top and by the
+        // 65,536 sequential IPv4 flows over 256 buckets by the top and by the
         // bottom byte: chi-square with 255 degrees of freedom stays below 350
         // with probability 0.9999.
         let hasher = FlowHasher::new([7, 9]);

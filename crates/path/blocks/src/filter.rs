@@ -291,7 +291,7 @@ mod tests {
             assert!(keys.iter().all(|&key| filter.may_hold(key)));
             let others = (1 << 40..(1 << 40) + 10_000).map(mix64);
             let wrong = others.filter(|&key| filter.may_hold(key)).count();
-            assert!((5..150).contains(&wrong), "{wrong} of 10 000");
+            assert!((5..150).contains(&wrong), "{wrong} of 10,000");
         }
     }
 }

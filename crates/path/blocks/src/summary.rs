@@ -85,7 +85,7 @@ impl Summary {
     ///
     /// # Panics
     ///
-    /// If a block has over 65 535 classes or 2^32 packets, which its header cannot have.
+    /// If a block has over 65,535 classes or 2^32 packets, which its header cannot have.
     pub fn emit(&self, out: &mut Vec<u8>) {
         emit(&self.counts, Bloom::new(self.kind, &self.bloom), |bytes| {
             out.extend_from_slice(bytes);
@@ -209,7 +209,7 @@ mod tests {
             let wrong = (0..10_000)
                 .filter(|n| summary.may_hold(mix64(n + (1 << 40))))
                 .count();
-            assert!(wrong < 300, "{wrong} of 10 000 with {keys} keys");
+            assert!(wrong < 300, "{wrong} of 10,000 with {keys} keys");
         }
     }
 

@@ -535,7 +535,7 @@ fn a_summary_holds_every_flow_and_address_of_its_block() {
         let wrong = (0..10_000_u64)
             .filter(|n| summary.may_hold(mix64(n + (1 << 50))))
             .count();
-        assert!(wrong < 200, "{wrong} of 10 000");
+        assert!(wrong < 200, "{wrong} of 10,000");
         // Some 7,500 keys of 12 bits.
         assert!(
             (8_000..14_000).contains(&header.summary_len),

@@ -131,7 +131,7 @@ fn cache_slot(key: u64) -> usize {
     (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 51) as usize % CACHE_SLOTS
 }
 
-/// All verdicts of a run. Memory: at most 36 000 combinations of leaves.
+/// All verdicts of a run. Memory: at most 36,000 combinations of leaves.
 pub struct Verdicts {
     table: Vec<Verdict>,
     /// `classes_of[id]` is the class of `table[id]`, and its score's step, in few lines of cache; as

@@ -155,7 +155,7 @@ impl Bucket {
 
     /// One vote of another flow for this bucket. Returns whether the vote succeeds: once `lambda`
     /// votes have come for every packet of the owner (Elastic Sketch's replacement, which TitanLog
-    /// §IV-A leaves open). Votes stop counting at 32 767, so a flow of more packets than that over
+    /// §IV-A leaves open). Votes stop counting at 32,767, so a flow of more packets than that over
     /// `lambda` stays for the rest of the window.
     #[inline]
     pub(crate) fn vote(&mut self, lambda: u32) -> bool {

@@ -29,9 +29,9 @@ Profiles:
   cic-w1 … cic-w5   the five days of CIC-IDS2017 as TitanLog's Table IV counts them at
                     100 Gb/s: active flows, packet rate, mean size, share of attacks
   core-2015         one direction of a 10 Gb/s core link, as CAIDA's traces of 2015 are described:
-                    417 000 packets and under 20 000 new flows a second, a heavy tail
+                    417,000 packets and under 20,000 new flows a second, a heavy tail
   imix              UDP frames of 64, 594 and 1518 bytes, 7 : 4 : 1
-  flood64           UDP flood of 64-byte frames, 300 000 flows; any size up to flood1518
+  flood64           UDP flood of 64-byte frames, 300,000 flows; any size up to flood1518
   syn-flood         TCP SYNs from forged addresses
 
 Addresses are private (10/8, 172.16/12) or reserved for tests (198.18/15, 2001:db8::/32).

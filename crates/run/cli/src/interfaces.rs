@@ -4,7 +4,7 @@ use std::io::Write;
 
 use anyhow::Result;
 use strata_capture::live::{ANY, Device, HostUses};
-use strata_wire::Printable;
+use strata_wire::{Printable, PrintableJson};
 
 use crate::output::standard;
 
@@ -17,6 +17,57 @@ pub(crate) struct Args {
     /// List these interfaces only.
     #[arg(value_name = "NAME")]
     names: Vec<String>,
+
+    /// Print a JSON array with an object for each interface.
+    #[arg(long)]
+    json: bool,
+}
+
+/// An interface as JSON. A problem is null where there is none.
+#[derive(serde::Serialize)]
+struct Answer {
+    name: String,
+    link: String,
+    loopback: bool,
+    up: bool,
+    carrier: bool,
+    /// In Mb/s, if the driver says so.
+    speed_mbps: Option<u32>,
+    mtu: u32,
+    driver: Option<String>,
+    /// Why it cannot be captured.
+    af_packet_problem: Option<String>,
+    /// Why AF_XDP (--exclusive) cannot be used.
+    af_xdp_problem: Option<String>,
+    receive_queues: u32,
+    /// Whether the host uses it, as text: what exclusive capture would take away.
+    exclusive: String,
+    /// Packets of a flow are merged on receiving (GRO, LRO), so sizes are not those on the wire.
+    merges: bool,
+    /// The card can give its own times to all packets.
+    stamps: bool,
+}
+
+impl Answer {
+    fn new(device: &Device, exclusive: String) -> Self {
+        let offers = device.offers();
+        Self {
+            name: device.name.clone(),
+            link: device.link.to_string(),
+            loopback: device.is_loopback,
+            up: device.is_up,
+            carrier: device.is_running,
+            speed_mbps: device.speed_mbps,
+            mtu: device.mtu,
+            driver: offers.driver,
+            af_packet_problem: offers.packet_problem,
+            af_xdp_problem: offers.xdp_problem,
+            receive_queues: offers.queues,
+            exclusive,
+            merges: offers.merges,
+            stamps: offers.stamps,
+        }
+    }
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -31,12 +82,20 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         _ => HostUses::now(),
     };
     let mut out = standard();
+    let exclusive = |device: &Device| match &uses {
+        Ok(uses) => device.exclusivity(uses).to_string(),
+        Err(error) => format!("cannot tell what uses it: {error}"),
+    };
+    if args.json {
+        let answers = devices
+            .iter()
+            .map(|device| Answer::new(device, exclusive(device)));
+        let answers: Vec<Answer> = answers.collect();
+        writeln!(out, "{}", PrintableJson(&serde_json::to_string(&answers)?))?;
+        return Ok(());
+    }
     for device in devices {
-        let exclusive = match &uses {
-            Ok(uses) => device.exclusivity(uses).to_string(),
-            Err(error) => format!("cannot tell what uses it: {error}"),
-        };
-        write!(out, "{}", text(&device, &exclusive))?;
+        write!(out, "{}", text(&device, &exclusive(&device)))?;
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use strata_archive::{PROTECTED, PruneOptions, Pruned, Retention, prune_as, retention_class};
 use strata_store::{Disk, Log, RemovedBy};
-use strata_wire::{Printable, grouped, human_bytes, unix_ns};
+use strata_wire::{Printable, PrintableJson, grouped, human_bytes, unix_ns};
 use tracing::{info, warn};
 
 use crate::object_tier;
@@ -109,6 +109,57 @@ pub(crate) struct Args {
     /// Show what would be deleted, but delete nothing.
     #[arg(long)]
     dry_run: bool,
+
+    /// Print the result as a JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The result as JSON.
+#[derive(serde::Serialize)]
+struct Answer {
+    dry_run: bool,
+    /// Whether more would go than is deleted without --yes.
+    needs_yes: bool,
+    parts: u64,
+    block_files: u64,
+    /// Block files of which only what policies protect is left. In a dry run, packets and bytes are
+    /// upper bounds if there are any.
+    split: u64,
+    packets: u64,
+    bytes: u64,
+    bytes_left: u64,
+    /// Block files that are old enough, and still being written.
+    being_written: u64,
+    waits_for_readers: bool,
+    still_too_large: bool,
+    /// Block files left as they are, because what policies protect cannot be taken out of them.
+    not_split: Vec<String>,
+    unknown_models: Vec<String>,
+}
+
+impl Answer {
+    fn new(pruned: &Pruned, dry_run: bool) -> Self {
+        let left = pruned.not_split.iter();
+        let models = pruned.unknown_models.iter();
+        Self {
+            dry_run,
+            needs_yes: pruned.would_take_most.is_some(),
+            parts: pruned.parts,
+            block_files: pruned.block_files,
+            split: pruned.split,
+            packets: pruned.packets,
+            bytes: pruned.bytes,
+            bytes_left: pruned.bytes_left,
+            being_written: pruned.being_written,
+            waits_for_readers: pruned.waits_for_readers,
+            still_too_large: pruned.still_too_large,
+            not_split: left
+                .map(|one| format!("{}: {}", one.file, one.why))
+                .collect(),
+            unknown_models: models.map(ToString::to_string).collect(),
+        }
+    }
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -127,6 +178,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         may_take_most: args.retention.yes,
     };
     let pruned = prune_as(&disk, &retention, &options)?;
+    if args.json {
+        let answer = Answer::new(&pruned, args.dry_run);
+        writeln!(
+            standard(),
+            "{}",
+            PrintableJson(&serde_json::to_string(&answer)?)
+        )?;
+        return Ok(());
+    }
     Ok(report(&pruned, args.dry_run, true)?)
 }
 

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use strata_archive::verify;
-use strata_store::Log;
-use strata_wire::{Printable, grouped, human_bytes};
+use strata_store::{Damage, Log};
+use strata_wire::{Printable, PrintableJson, grouped, human_bytes};
 use tracing::{error, warn};
 
 use crate::key::KeyArgs;
@@ -23,11 +23,43 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     key: KeyArgs,
+
+    /// Print the result as a JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The result as JSON.
+#[derive(serde::Serialize)]
+struct Answer {
+    files: u64,
+    packets: u64,
+    bytes: u64,
+    /// Encrypted files of which only the stored bytes were checked.
+    not_decrypted: u64,
+    warnings: Vec<String>,
+    damage: Vec<String>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let log = Log::on(object_tier::disk(&args.log)?)?;
     let verified = verify(&log, args.key.read()?.as_ref())?;
+    if args.json {
+        let texts = |all: &[Damage]| all.iter().map(Damage::to_string).collect();
+        let answer = Answer {
+            files: verified.files,
+            packets: verified.packets,
+            bytes: verified.bytes,
+            not_decrypted: verified.not_decrypted,
+            warnings: texts(&verified.warnings),
+            damage: texts(&verified.damage),
+        };
+        writeln!(
+            standard(),
+            "{}",
+            PrintableJson(&serde_json::to_string(&answer)?)
+        )?;
+    }
     for warning in &verified.warnings {
         warn!("{}", Printable(&warning.to_string()));
     }
@@ -40,6 +72,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             count_of(verified.damage.len() as u64, "damaged place"),
             args.log.display()
         );
+    }
+    if args.json {
+        return Ok(());
     }
     let but = match verified.warnings.len() {
         0 => String::new(),

@@ -130,7 +130,7 @@ fn epochs_that_start_again_do_not_revive_old_flows() {
     for n in 0..5 {
         sketch.insert(&packet(0, n, 100, true));
     }
-    // Every 65 535 windows the 16-bit number repeats.
+    // Every 65,535 windows the 16-bit number repeats.
     for window in 1..=65_535_u64 * 2 {
         sketch.insert(&PacketFacts {
             ts_ns: window * 1_000,

@@ -530,17 +530,17 @@ mod tests {
 strata 0.1.0, process 7, log log/\\u{1b}[2J, for 12 s
 mode     log-minimum (asked for: default), for 59 s more
 policies 2, default classify
-rates    1 234 packets/s, 2.0 MB/s in, 1.0 kB/s kept
+rates    1,234 packets/s, 2.0 MB/s in, 1.0 kB/s kept
 packets  discarded (policy): 3, 300 B
-packets  logged: 12 345, 1.2 MB
+packets  logged: 12,345, 1.2 MB
 of them  promoted: 4
 mirrored sent: 5
-eth0     12 348 packets received, 1 dropped by kernel
+eth0     12,348 packets received, 1 dropped by kernel
 eth0     AF_PACKET; exclusive capture: no: has address 192.0.2.1/24
 lost     device (rx_missed_errors): 6 packets; make the receive ring of the network interface longer
 flows    table of 134.2 MB, 1.20 % of packets without an entry; 2 growths refused by the system
 resource disk: 95 %, short: 2 steps of degradation
-receive  CPU 0: 95 % of its time in the kernel's receive work (softirq), 1 % idle; 812 345 packets/s; the kernel is the limit, not Strata: spread interrupts over more CPUs
+receive  CPU 0: 95 % of its time in the kernel's receive work (softirq), 1 % idle; 812,345 packets/s; the kernel is the limit, not Strata: spread interrupts over more CPUs
 receive  CPU 12: 5 % of its time in the kernel's receive work (softirq), 90 % idle
 cpu      25.0 % of a core, budget 50.0 %; 100.0 % of flows are captured
 changes  2, from request to packet 1.50 ms (median), 3.00 ms (p99)
@@ -592,8 +592,8 @@ lost     device (rx_missed_errors): 6 packets; make the
             policy(2, "udp port 53", PolicyOrigin::RunTime),
         ];
         let plain = "  id priority        packets      bytes  from      action           match
-   1      100      1 000 000    64.0 MB  file      full             arp
-   2      100      1 000 000    64.0 MB  run time  full             udp port 53 (on eth0) (protected)
+   1      100      1,000,000    64.0 MB  file      full             arp
+   2      100      1,000,000    64.0 MB  run time  full             udp port 53 (on eth0) (protected)
 ";
         assert_eq!(policies(&all, Reader::Program), plain);
         let page = policies(&all, Reader::Terminal(80));

@@ -98,7 +98,7 @@ impl Site for Switch {
             accounting.unwrap_or_else(|| panic!("no accounting of {sent} packets: {printed}"));
         let words = accounting.split_once("seen ").unwrap().1;
         let (seen, ended) = words.split_once(" = ").unwrap();
-        let number = |text: &str| text.replace(' ', "").parse::<u64>().ok();
+        let number = |text: &str| text.replace(',', "").parse::<u64>().ok();
         let ended: u64 = ended
             .split(" + ")
             .filter_map(|part| number(part.rsplit_once(' ')?.1))

@@ -92,13 +92,14 @@ fn numbers(file: &Path) -> Vec<u32> {
     text.lines().map(number).collect()
 }
 
-/// The number before these words, of digits with spaces between groups of three.
+/// The number before these words, of digits with commas between groups of three.
 fn count(line: &str, words: &str) -> u64 {
     let (before, _) = line
         .split_once(words)
         .unwrap_or_else(|| panic!("{line}: no {words}"));
-    let digits = before.rsplit([';', ',', ':']).next().unwrap();
-    digits.replace(' ', "").parse().unwrap()
+    let is_other = |letter: char| !letter.is_ascii_digit() && letter != ',';
+    let digits = before.trim_end().rsplit(is_other).next().unwrap();
+    digits.replace(',', "").parse().unwrap()
 }
 
 /// A packet of each of these interfaces.

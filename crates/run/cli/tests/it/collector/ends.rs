@@ -226,7 +226,7 @@ fn a_reader_that_stalls_does_not_keep_it_from_ending() {
     sender.announce(false);
     collector.interrupt();
     let said = collector.ended_with(1);
-    let expected = ": 2 000 packets in 2 000 datagrams; 0 packets lost, in 0 lost datagrams";
+    let expected = ": 2,000 packets in 2,000 datagrams; 0 packets lost, in 0 lost datagrams";
     assert!(line_of(&said).contains(expected), "{said}");
     assert!(
         said.contains("cannot write: its reader does not read"),

@@ -526,8 +526,7 @@ fn under_loss_every_packet_arrives_exact_or_is_counted() {
 
 /// The number that a text begins with, in groups of digits.
 fn number(text: &str) -> u64 {
-    let is_part =
-        |letter: &char| letter.is_ascii_digit() || letter.is_whitespace() || *letter == '\u{202f}';
+    let is_part = |letter: &char| letter.is_ascii_digit() || *letter == ',';
     let digits: String = text
         .chars()
         .take_while(is_part)

@@ -152,7 +152,7 @@ fn a_log_in_an_object_store_is_used_as_before() {
     let moved = |to: &[&str]| ok(server.ask().arg("move").arg(&log).args(to));
     assert!(moved(&["--to", &url, "--older-than", "9999w"]).starts_with("moved 0 parts"));
     let text = moved(&["--to", &url]);
-    assert!(text.contains("67 690 packets"), "{text}");
+    assert!(text.contains("67,690 packets"), "{text}");
     assert_eq!(files_of_parts(&log), 0, "nothing is left here");
     let largest = server
         .objects()
@@ -166,9 +166,9 @@ fn a_log_in_an_object_store_is_used_as_before() {
 
     assert!(export(server.ask(), &log, &[]) == before);
     assert!(export(server.ask(), &log, &filter) == found);
-    assert!(ok(server.ask().arg("verify").arg(&log)).contains("67 690 packets"));
+    assert!(ok(server.ask().arg("verify").arg(&log)).contains("67,690 packets"));
     let info = ok(server.ask().arg("info").arg(&log));
-    assert!(info.contains("67 690 of them moved elsewhere"), "{info}");
+    assert!(info.contains("67,690 of them moved elsewhere"), "{info}");
 
     // Denied access and damage are reported.
     let denied = failed(server.strata("wrong").args(["export", "-w", "-"]).arg(&log));
@@ -195,7 +195,7 @@ fn a_log_in_an_object_store_is_used_as_before() {
     std::fs::write(&object, &bytes).unwrap();
 
     let text = moved(&["--back"]);
-    assert!(text.contains("67 690 packets"), "{text}");
+    assert!(text.contains("67,690 packets"), "{text}");
     assert!(server.objects().is_empty(), "{:?}", server.objects());
     assert!(export(strata(), &log, &[]) == before);
 

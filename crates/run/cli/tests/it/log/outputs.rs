@@ -267,6 +267,17 @@ fn standard_output_may_be_full_or_closed() {
 
 /// A signal leaves no file that would pass for a whole one.
 #[test]
+fn interfaces_are_listed_as_json_too() {
+    let listed = strata().args(["interfaces", "--json", "lo"]).output();
+    let listed: Value = serde_json::from_slice(&listed.unwrap().stdout).unwrap();
+    assert_eq!(listed.as_array().unwrap().len(), 1);
+    assert_eq!(
+        (&listed[0]["name"], &listed[0]["loopback"]),
+        (&"lo".into(), &true.into())
+    );
+}
+
+#[test]
 fn an_interrupted_output_is_removed() {
     let dir = tempfile::tempdir().unwrap();
     let (fifo, file) = (dir.path().join("fifo"), dir.path().join("x.parquet"));

@@ -23,7 +23,7 @@ fn compacted(dir: &Path) -> PathBuf {
     assert_eq!(watch.status().unwrap().code(), Some(2));
     let text = ok(strata().arg("compact").arg(&log));
     assert!(
-        text.contains("67 690 packets of 1 block file compacted"),
+        text.contains("67,690 packets of 1 block file compacted"),
         "{text}"
     );
     log
@@ -50,9 +50,15 @@ fn a_compacted_log_is_exported_described_verified_and_pruned() {
     let log = compacted(dir.path());
     assert!(files(&log.join("blocks"), ".strata").is_empty());
     let info = ok(strata().arg("info").arg(&log));
-    assert!(info.contains("67 690 packets are compacted"), "{info}");
+    assert!(info.contains("67,690 packets are compacted"), "{info}");
     let verified = ok(strata().arg("verify").arg(&log));
-    assert!(verified.contains("67 690 packets"), "{verified}");
+    assert!(verified.contains("67,690 packets"), "{verified}");
+    let verified = ok(strata().args(["verify", "--json"]).arg(&log));
+    let verified: Value = serde_json::from_str(&verified).unwrap();
+    assert_eq!(
+        (&verified["packets"], &verified["damage"]),
+        (&json!(67_690), &json!([]))
+    );
     let out = dir.path().join("out.pcapng");
     let export = |filter: &str| {
         ok(strata()
@@ -87,6 +93,12 @@ fn a_compacted_log_is_exported_described_verified_and_pruned() {
         .args(["prune", "--keep", "1d", "--dry-run"])
         .arg(&log));
     assert!(would.contains("would delete 2 parts"), "{would}");
+    let would = ok(strata()
+        .args(["prune", "--keep", "1d", "--dry-run", "--json"])
+        .arg(&log));
+    let would: Value = serde_json::from_str(&would).unwrap();
+    let found = [&would["parts"], &would["packets"], &would["needs_yes"]];
+    assert_eq!(found, [&json!(2), &json!(67_690), &json!(true)]);
     let done = ok(strata()
         .args(["prune", "--keep", "1d", "--keep-class", "anomalous:36500d"])
         .arg("--yes")
@@ -100,7 +112,7 @@ fn a_compacted_log_is_exported_described_verified_and_pruned() {
     assert!(done.contains("deleted 1 part "), "the newest too: {done}");
     assert_eq!(files(&log, ".parquet"), [] as [PathBuf; 0]);
     let info = ok(strata().arg("info").arg(&log));
-    let closes = "logged 67 690 packets = 0 in the log + 67 690 deleted\n";
+    let closes = "logged 67,690 packets = 0 in the log + 67,690 deleted\n";
     assert!(info.contains(closes), "{info}");
     let json = ok(strata().args(["info", "--json"]).arg(&log));
     let json: Value = serde_json::from_str(&json).unwrap();
@@ -143,7 +155,7 @@ fn what_is_too_old_is_deleted_from_block_files_too_and_a_misspelt_class_is_said(
     assert!(warning.contains("--yes"), "{warning}");
     assert!(!files(&log.join("blocks"), ".strata").is_empty());
     let (done, _) = prune(&["--keep", "1d", "--yes"]);
-    assert!(done.contains("1 block file, 67 690 packets"), "{done}");
+    assert!(done.contains("1 block file, 67,690 packets"), "{done}");
     assert!(files(&log.join("blocks"), ".strata").is_empty());
     assert!(files(&log.join("blocks"), ".index").is_empty());
     ok(strata().arg("verify").arg(&log));
@@ -269,7 +281,7 @@ fn compaction_that_is_interrupted_ends_at_once_and_leaves_nothing_behind() {
     assert_eq!(files(&staging, ""), [] as [PathBuf; 0]);
     assert_eq!(files(&log.join("blocks"), ".strata").len(), 1);
     let verified = ok(strata().arg("verify").arg(&log));
-    assert!(verified.contains("67 690 packets"), "{verified}");
+    assert!(verified.contains("67,690 packets"), "{verified}");
     assert!(compact().wait().unwrap().success());
     ok(strata().arg("verify").arg(&log));
 }

@@ -273,7 +273,7 @@ fn what_is_recorded_is_reported_weighed_and_exported() {
     assert!(weighed < 19_270_570 * 7 / 10, "{weighed} bytes");
     let text = ok(strata().arg("info").arg(&log));
     assert!(
-        text.contains(&format!("{} of 19 270 570 bytes", spaced(weighed))),
+        text.contains(&format!("{} of 19,270,570 bytes", grouped(weighed))),
         "{text}"
     );
 
@@ -298,7 +298,7 @@ fn what_is_recorded_is_reported_weighed_and_exported() {
     assert!(lengths[1].parse::<u32>().unwrap() >= lengths[2].parse::<u32>().unwrap());
 }
 
-fn spaced(number: u64) -> String {
+fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let groups: Vec<&str> = digits
         .as_bytes()
@@ -306,7 +306,7 @@ fn spaced(number: u64) -> String {
         .rev()
         .map(|g| std::str::from_utf8(g).unwrap())
         .collect();
-    groups.join(" ")
+    groups.join(",")
 }
 
 #[test]

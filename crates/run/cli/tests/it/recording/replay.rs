@@ -155,7 +155,7 @@ fn arrives_whole(name: &str, traffic: &[&str]) {
         let said = namespace.run(STRATA, &arguments);
         let received = finish(tcpdump, &file, 6_000);
         assert!(
-            said.contains("6 000 packets") && said.contains(name),
+            said.contains("6,000 packets") && said.contains(name),
             "{said}"
         );
         assert_eq!(received.len(), 6_000, "{method}");
@@ -178,7 +178,7 @@ fn arrives_whole(name: &str, traffic: &[&str]) {
         &["replay", "-i", SENDING, "-r", trace, "--pps", "20k"],
     );
     assert!(
-        said.contains("3 000 packets") && said.contains("sendmmsg"),
+        said.contains("3,000 packets") && said.contains("sendmmsg"),
         "{said}"
     );
     assert!(finish(tcpdump, &file, 3_000) == sent);
@@ -253,7 +253,7 @@ fn generated_traffic_is_sent_at_its_rate_until_the_time_is_over() {
             .split(" packets")
             .next()
             .unwrap();
-        let packets: u64 = packets.replace(' ', "").parse().unwrap();
+        let packets: u64 = packets.replace(',', "").parse().unwrap();
         // Fewer on a busy machine, but not more.
         assert!((5_000..=21_000).contains(&packets), "{method}: {said}");
     }

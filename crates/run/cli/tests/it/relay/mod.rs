@@ -344,7 +344,7 @@ fn a_relayed_log_is_found_in_verified_compacted_and_pruned() {
         }
         assert_eq!(counted(&relayed), counted(&local), "{state}");
         let (text, whole) = says(&["verify"], &relayed);
-        assert!(whole && text.contains("67 690 packets"), "{state}: {text}");
+        assert!(whole && text.contains("67,690 packets"), "{state}: {text}");
     };
     same("as it came");
     assert!(found(&local, &export, "udp port 53").len() > 10_000);
@@ -374,7 +374,7 @@ fn a_relayed_log_is_found_in_verified_compacted_and_pruned() {
 
     for log in [&local, &relayed] {
         let (text, done) = says(&["compact"], log);
-        assert!(done && text.contains("67 690 packets"), "{text}");
+        assert!(done && text.contains("67,690 packets"), "{text}");
     }
     assert_eq!(block_files(&relayed), Vec::<PathBuf>::new());
     same("compacted");

@@ -144,7 +144,7 @@ fn a_client_is_told_that_records_after_its_cursor_were_deleted() {
 fn what_is_appended_elsewhere_is_read_elsewhere() {
     let server = Server::start(&[]);
     let said = succeeded(&server.append(&[], lines(0..10_000).as_bytes()));
-    assert!(said.starts_with("10 000 records appended; "), "{said}");
+    assert!(said.starts_with("10,000 records appended; "), "{said}");
     let all = ok(server.tail(&["--cursor", "0.0"]).arg("--json"));
     assert_eq!(all, ok(server.local().arg("--json")));
     assert_eq!(all.lines().count(), 10_000);
@@ -180,7 +180,7 @@ fn what_is_appended_elsewhere_is_read_elsewhere() {
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(ok(&mut server.tail(&["-n", "1"])), "last\n");
     let said = server.end();
-    assert!(said.contains("11 002 records appended"), "{said}");
+    assert!(said.contains("11,002 records appended"), "{said}");
 }
 
 #[test]
@@ -357,7 +357,7 @@ fn strangers_cost_little_and_stop_nobody() {
     drop(lazy);
     // With the record of the client that was disconnected.
     let said = server.end();
-    assert!(said.contains("50 011 records appended"), "{said}");
+    assert!(said.contains("50,011 records appended"), "{said}");
 }
 
 #[test]

@@ -229,7 +229,7 @@ fn published_and_packed_reports_are_found_by_other_processes() {
     );
     let text = ok(telemetry(&store, &["get", "192.0.2.1"]).env("TZ", "UTC"));
     assert!(
-        text.starts_with("value 42 (0x0000002a), 2 copies\ncount 2 000 000 000 000,"),
+        text.starts_with("value 42 (0x0000002a), 2 copies\ncount 2,000,000,000,000,"),
         "{text}"
     );
 
@@ -788,7 +788,7 @@ fn generated_reports_are_found_and_a_list_is_followed() {
     ]);
     generate.args(["--keys", "50", "--seed", "9", "--retransmit"]);
     let said = ok(&mut generate);
-    assert!(said.starts_with("8 000 reports in "), "{said}");
+    assert!(said.starts_with("8,000 reports in "), "{said}");
     let status = wait_for(&store, &["status"], |status| {
         number(&status["totals"]["reports"]) + number(&status["socket_drops"]) >= 8000
     });
@@ -1077,7 +1077,7 @@ fn addresses_that_somebody_made_up_keep_no_reporter_out() {
     assert_eq!(page["reporters_refused"], 0);
     let text = ok(&mut telemetry(&store, &["status"]));
     assert!(
-        text.contains("1 022, the most that are counted by themselves; "),
+        text.contains("1,022, the most that are counted by themselves; "),
         "{text}"
     );
     collector.end();

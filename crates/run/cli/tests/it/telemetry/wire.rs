@@ -112,7 +112,7 @@ fn generate_so_many(link: &Link, seed: &str, port: u16, reports: &str) -> u64 {
     command.args(["telemetry", "generate", "--to", &to, "--seed", seed]);
     let said = ok(command.args(["--rate", "20k", "--reports", reports]));
     let (count, _) = said.split_once(" reports").unwrap();
-    count.replace(' ', "").parse().unwrap()
+    count.replace(',', "").parse().unwrap()
 }
 
 /// Every report is counted, and as long as no connection broke, all are in memory.
