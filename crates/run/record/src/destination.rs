@@ -232,6 +232,10 @@ fn start_log(
         ..log.recorder.clone()
     };
     let (recorder, sinks) = Recorder::start_workers(Arc::new(disk), options, about, workers)?;
+    if recorder.id() > 1 {
+        let name = Printable(&log.dir.display().to_string()).to_string();
+        tell(&RecordNotice::AddedTo(name, recorder.id()).into());
+    }
     let dir = log.dir.clone();
     Ok((Recording::Log { dir, recorder }, sinks))
 }

@@ -9,7 +9,7 @@ use strata_exporter::Destination;
 use strata_policy::DetailBudget;
 use strata_role::{Level, Notice};
 use strata_store::DiskReport;
-use strata_wire::{Printable, grouped};
+use strata_wire::{Printable, count_of, grouped};
 
 use crate::error::RecordError;
 use crate::journal;
@@ -22,6 +22,8 @@ pub(crate) enum RecordNotice {
     LogInUse(String),
     /// No model was chosen; with this budget of detail at the start.
     BuiltInModel(Option<DetailBudget>),
+    /// The log has recordings already: its name, and the number of the new one.
+    AddedTo(String, u32),
     /// How blocks go to the disk.
     Disk(DiskReport),
     /// Packets are taken away from the host.
@@ -95,6 +97,7 @@ impl RecordNotice {
         match self {
             Self::LogInUse(_) => "log-in-use",
             Self::BuiltInModel(_) => "built-in-model",
+            Self::AddedTo(..) => "added-to",
             Self::Disk(_) => "disk",
             Self::Exclusive(_) | Self::Decided(_) => "exclusive",
             Self::NotReopened(_) => "not-reopened",
@@ -160,9 +163,13 @@ impl fmt::Display for RecordNotice {
             ),
             Self::BuiltInModel(Some(budget)) => write!(
                 f,
-                "no model given (-m): the built-in one chooses which {budget} of payload is kept \
-                 (--detail)"
+                "no model given (-m): classes are those of the built-in one; of the payload, {budget} \
+                 is kept, short flows and the start of the others first (--detail)"
             ),
+            Self::AddedTo(log, number) => {
+                let before = count_of(u64::from(number.saturating_sub(1)), "recording");
+                write!(f, "{log} has {before} already; this is recording {number}")
+            }
             Self::Disk(report) => write!(f, "{report}"),
             Self::Exclusive(names) => write!(
                 f,
