@@ -6,6 +6,7 @@
 
 #[path = "../../crates/run/cli/src/query/args.rs"]
 mod args;
+mod arrays;
 mod files;
 mod tiers;
 

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
-use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::array::{RecordBatch, RecordBatchOptions};
 use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::error::ArrowError;
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::{DataFusionError, ScalarValue};
 use datafusion::datasource::TableType;
@@ -25,11 +26,12 @@ use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::prelude::SessionContext;
 use strata_archive::parts::name_of;
-use strata_archive::{Narrows, Rows, Table, TakeRows, rows_of_blocks};
+use strata_archive::{Column, Narrows, Rows, Table, TakeRows, rows_of_blocks};
 use strata_store::{Damage, Disk, FileKind, Log, Part, PartFile, Select};
 use strata_wire::AddressFamily;
 use tokio::sync::mpsc::Sender;
 
+use crate::arrays::{array, schema};
 use crate::files::Files;
 
 /// Rows of a batch, at most.
@@ -151,7 +153,7 @@ impl Tiers {
     ) -> Result<Self> {
         let mut tiers = Self {
             table,
-            schema: table.schema(),
+            schema: schema(table),
             compacted: None,
             blocks: Arc::clone(blocks),
         };
@@ -267,11 +269,13 @@ impl PartitionStream for Stream {
     fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
         let mut builder =
             RecordBatchReceiverStream::builder(Arc::clone(&self.schema), BATCHES_WAITING);
+        let (blocks, rows) = (Arc::clone(&self.blocks), Arc::clone(&self.rows));
         let mut output = Output {
             sender: builder.tx(),
+            rows: Arc::clone(&rows),
+            schema: Arc::clone(&self.schema),
             open: true,
         };
-        let (blocks, rows) = (Arc::clone(&self.blocks), Arc::clone(&self.rows));
         let files = self.files.clone();
         builder.spawn_blocking(move || {
             for file in files {
@@ -297,14 +301,37 @@ impl PartitionStream for Stream {
 /// Where rows go.
 struct Output {
     sender: Sender<Result<RecordBatch, DataFusionError>>,
+    rows: Arc<Rows>,
+    schema: SchemaRef,
     /// Whether the query wants more.
     open: bool,
 }
 
+impl Output {
+    fn batch(&self, columns: Vec<Column>, count: usize) -> Result<RecordBatch, ArrowError> {
+        let specs = self.rows.columns.iter();
+        let specs = specs.map(|&column| &self.rows.table.specs()[column]);
+        let arrays = specs.zip(columns).map(|(spec, column)| array(spec, column));
+        let options = RecordBatchOptions::new().with_row_count(Some(count));
+        let arrays = arrays.collect::<Result<_, _>>()?;
+        RecordBatch::try_new_with_options(Arc::clone(&self.schema), arrays, &options)
+    }
+}
+
 impl TakeRows for Output {
-    fn rows(&mut self, batch: RecordBatch) -> bool {
-        for start in (0..batch.num_rows()).step_by(BATCH_ROWS) {
-            let rows = BATCH_ROWS.min(batch.num_rows() - start);
+    fn rows(&mut self, columns: Vec<Column>, count: usize) -> bool {
+        let batch = match self.batch(columns, count) {
+            Ok(batch) => batch,
+            Err(error) => {
+                let error = DataFusionError::ArrowError(Box::new(error), None);
+                // Without a receiver, nobody waits for it.
+                let _ = self.sender.blocking_send(Err(error));
+                self.open = false;
+                return false;
+            }
+        };
+        for start in (0..count).step_by(BATCH_ROWS) {
+            let rows = BATCH_ROWS.min(count - start);
             let sent = self.sender.blocking_send(Ok(batch.slice(start, rows)));
             self.open &= sent.is_ok();
             if !self.open {

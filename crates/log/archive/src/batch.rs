@@ -1,32 +1,30 @@
-//! Columns as Arrow reads them: texts stay numbers of dictionary entries, so whoever looks at millions
-//! of rows compares numbers. Elsewhere, [`Column`](crate::table::Column) is simpler.
+//! Columns as a search looks at them: values by row, and texts as numbers of dictionary entries, so that
+//! millions of rows are compared as numbers. Elsewhere, [`Column`] is simpler.
 
 use std::ops::Range;
-use std::sync::Arc;
 
-use arrow_array::cast::AsArray;
-use arrow_array::types::{Float32Type, Int32Type, Int64Type, TimestampNanosecondType};
-use arrow_array::{Array, ArrayRef, DictionaryArray, StringArray};
-use arrow_buffer::NullBuffer;
-use arrow_schema::{DataType, Field, Schema};
-use arrow_select::concat::concat_batches;
-use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::{
-    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder, RowSelection,
-};
-use parquet::file::metadata::ParquetMetaData;
 use parquet::file::reader::FileReader;
 
 use crate::ahead::{self, TableInput};
 use crate::error::{ArchiveError, Source};
-use crate::table::TableReader;
+use crate::spec::Kind;
+use crate::table::texts::{self, Texts};
+use crate::table::{Column, TableReader, Values};
 
 /// Some columns of some rows of a row group, in the order in which they were asked for.
 #[derive(Debug)]
 pub struct Batch {
-    /// `None` for a column that an earlier version did not write.
-    columns: Vec<Option<ArrayRef>>,
+    columns: Vec<BatchColumn>,
     rows: usize,
+}
+
+#[derive(Debug)]
+enum BatchColumn {
+    /// An earlier version did not write it.
+    Missing,
+    /// Each value is at its row; where there is none, any.
+    Values(Column),
+    Texts(Texts),
 }
 
 impl Batch {
@@ -43,19 +41,19 @@ impl Batch {
     /// If the column is of another kind: the caller knows which it is.
     #[must_use]
     pub fn ints(&self, column: usize) -> IntCells<'_> {
-        let Some(array) = &self.columns[column] else {
-            return IntCells {
-                values: IntValues::Missing,
-                nulls: None,
-            };
+        let (values, levels) = match &self.columns[column] {
+            BatchColumn::Missing => (IntValues::Missing, &[][..]),
+            BatchColumn::Values(Column {
+                values: Values::Int32(values),
+                levels,
+            }) => (IntValues::Short(values), &levels[..]),
+            BatchColumn::Values(Column {
+                values: Values::Int64(values),
+                levels,
+            }) => (IntValues::Long(values), &levels[..]),
+            other => panic!("not a column of integers: {other:?}"),
         };
-        let values = match array.data_type() {
-            DataType::Int32 => IntValues::Short(array.as_primitive::<Int32Type>().values()),
-            DataType::Int64 => IntValues::Long(array.as_primitive::<Int64Type>().values()),
-            _ => IntValues::Long(array.as_primitive::<TimestampNanosecondType>().values()),
-        };
-        let nulls = array.nulls();
-        IntCells { values, nulls }
+        IntCells { values, levels }
     }
 
     /// A column of floats.
@@ -65,12 +63,15 @@ impl Batch {
     /// As [`Batch::ints`].
     #[must_use]
     pub fn floats(&self, column: usize) -> FloatCells<'_> {
-        let array = self.columns[column].as_ref();
-        let array = array.map(|array| array.as_primitive::<Float32Type>());
-        FloatCells {
-            values: array.map(|array| &array.values()[..]),
-            nulls: array.and_then(Array::nulls),
-        }
+        let (values, levels) = match &self.columns[column] {
+            BatchColumn::Missing => (None, &[][..]),
+            BatchColumn::Values(Column {
+                values: Values::Float(values),
+                levels,
+            }) => (Some(&values[..]), &levels[..]),
+            other => panic!("not a column of floats: {other:?}"),
+        };
+        FloatCells { values, levels }
     }
 
     /// The boolean of a row, if it has one.
@@ -80,8 +81,14 @@ impl Batch {
     /// As [`Batch::ints`].
     #[must_use]
     pub fn bool(&self, column: usize, row: usize) -> Option<bool> {
-        let array = self.columns[column].as_ref()?.as_boolean();
-        array.is_valid(row).then(|| array.value(row))
+        match &self.columns[column] {
+            BatchColumn::Missing => None,
+            BatchColumn::Values(Column {
+                values: Values::Bool(values),
+                levels,
+            }) => is_there(levels, row).then(|| values[row]),
+            other => panic!("not a column of booleans: {other:?}"),
+        }
     }
 
     /// A column of texts; `None` if an earlier version did not write it.
@@ -91,17 +98,25 @@ impl Batch {
     /// As [`Batch::ints`].
     #[must_use]
     pub fn texts(&self, column: usize) -> Option<TextCells<'_>> {
-        let array = self.columns[column].as_ref()?.as_dictionary::<Int32Type>();
-        let entries = array.values().as_string();
-        Some(TextCells { array, entries })
+        match &self.columns[column] {
+            BatchColumn::Missing => None,
+            BatchColumn::Texts(texts) => Some(TextCells(texts)),
+            other @ BatchColumn::Values(_) => panic!("not a column of texts: {other:?}"),
+        }
     }
+}
+
+/// Whether a row has a value.
+#[inline]
+fn is_there(levels: &[i16], row: usize) -> bool {
+    levels.get(row).is_none_or(|level| *level == 1)
 }
 
 /// Integers by row.
 #[derive(Clone, Copy, Debug)]
 pub struct IntCells<'a> {
     values: IntValues<'a>,
-    nulls: Option<&'a NullBuffer>,
+    levels: &'a [i16],
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -116,7 +131,7 @@ impl IntCells<'_> {
     #[inline]
     #[must_use]
     pub fn get(&self, row: usize) -> Option<i64> {
-        if self.nulls.is_some_and(|nulls| nulls.is_null(row)) {
+        if !is_there(self.levels, row) {
             return None;
         }
         match self.values {
@@ -132,7 +147,7 @@ impl IntCells<'_> {
 pub struct FloatCells<'a> {
     /// `None` for a column that an earlier version did not write.
     values: Option<&'a [f32]>,
-    nulls: Option<&'a NullBuffer>,
+    levels: &'a [i16],
 }
 
 impl FloatCells<'_> {
@@ -140,7 +155,7 @@ impl FloatCells<'_> {
     #[inline]
     #[must_use]
     pub fn get(&self, row: usize) -> Option<f32> {
-        if self.nulls.is_some_and(|nulls| nulls.is_null(row)) {
+        if !is_there(self.levels, row) {
             return None;
         }
         self.values.map(|values| values[row])
@@ -149,29 +164,26 @@ impl FloatCells<'_> {
 
 /// Texts by row, as numbers of entries.
 #[derive(Clone, Copy, Debug)]
-pub struct TextCells<'a> {
-    array: &'a DictionaryArray<Int32Type>,
-    entries: &'a StringArray,
-}
+pub struct TextCells<'a>(&'a Texts);
 
 impl<'a> TextCells<'a> {
     /// The number of a row's text, if it has one.
     #[inline]
     #[must_use]
     pub fn code(&self, row: usize) -> Option<usize> {
-        self.array.key(row)
+        self.0.code(row)
     }
 
     /// How many entries there are: more than the numbers of these rows, perhaps.
     #[must_use]
     pub fn entries(&self) -> usize {
-        self.entries.len()
+        self.0.entries()
     }
 
     /// The text with a number.
     #[must_use]
     pub fn entry(&self, code: usize) -> &'a str {
-        self.entries.value(code)
+        self.0.entry(code)
     }
 
     /// A row's text, if it has one.
@@ -193,86 +205,29 @@ impl<R: TableInput> TableReader<R> {
         columns: &[usize],
         rows: &[Range<usize>],
     ) -> Result<Batch, ArchiveError> {
-        let places: Vec<Option<usize>> = columns.iter().map(|&of| self.places[of]).collect();
-        let metadata = self.reader.metadata();
-        ahead::pages(
-            metadata,
-            group,
-            places.iter().flatten().copied(),
-            rows,
-            &self.input,
-        );
-        let batch = || -> Result<Batch, Source> {
-            let how = match self.arrow.get() {
-                Some(how) => how.clone(),
-                None => {
-                    let how = how_to_read(&Arc::new(metadata.clone()))?;
-                    self.arrow.get_or_init(|| how).clone()
-                }
+        let places = columns.iter().filter_map(|&column| self.places[column]);
+        ahead::pages(self.reader.metadata(), group, places, rows, &self.input);
+        let one = |&index: &usize| -> Result<BatchColumn, Source> {
+            let spec = &self.specs[index];
+            let Some(place) = self.places[index] else {
+                return Ok(BatchColumn::Missing);
             };
-            read_columns(self.input.clone(), how, group, &places, rows)
-        };
-        batch().map_err(|source| ArchiveError::table(&self.named, source))
-    }
-}
-
-/// How Arrow is to read a table.
-fn how_to_read(metadata: &Arc<ParquetMetaData>) -> Result<ArrowReaderMetadata, Source> {
-    let options = || ArrowReaderOptions::new().with_skip_arrow_metadata(true);
-    let plain = ArrowReaderMetadata::try_new(Arc::clone(metadata), options())?;
-    let fields = plain.schema().fields().iter().map(|field| {
-        let kind = match field.data_type() {
-            DataType::Utf8 => {
-                DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8))
+            if spec.kind == Kind::Text {
+                let coded = texts::coded(&self.reader, (group, place), spec, rows)?;
+                if let Some(texts) = coded {
+                    return Ok(BatchColumn::Texts(texts));
+                }
+                let column = self.column(group, index, rows)?;
+                return Ok(BatchColumn::Texts(Texts::numbered(spec, &column)?));
             }
-            other => other.clone(),
+            let mut column = self.column(group, index, rows)?;
+            column.spread();
+            Ok(BatchColumn::Values(column))
         };
-        Field::new(field.name(), kind, field.is_nullable())
-    });
-    let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
-    let coded = options().with_schema(schema);
-    Ok(ArrowReaderMetadata::try_new(Arc::clone(metadata), coded)?)
-}
-
-/// Reads columns, by their places in the file, of some rows of a row group.
-fn read_columns<R: TableInput>(
-    input: R,
-    how: ArrowReaderMetadata,
-    group: usize,
-    places: &[Option<usize>],
-    rows: &[Range<usize>],
-) -> Result<Batch, Source> {
-    let of_group = usize::try_from(how.metadata().row_group(group).num_rows())?;
-    let wanted: usize = rows.iter().map(ExactSizeIterator::len).sum();
-    let mut read: Vec<usize> = places.iter().flatten().copied().collect();
-    read.sort_unstable();
-    let mask = ProjectionMask::roots(how.parquet_schema(), read.iter().copied());
-    let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(input, how);
-    let mut builder = builder
-        .with_row_groups(vec![group])
-        .with_projection(mask)
-        .with_batch_size(wanted.max(1));
-    if wanted < of_group {
-        let ranges = rows.iter().cloned();
-        builder =
-            builder.with_row_selection(RowSelection::from_consecutive_ranges(ranges, of_group));
+        let columns: Result<_, Source> = columns.iter().map(one).collect();
+        Ok(Batch {
+            columns: columns.map_err(|source| ArchiveError::table(&self.named, source))?,
+            rows: rows.iter().map(ExactSizeIterator::len).sum(),
+        })
     }
-    let reader = builder.build()?;
-    let schema = arrow_array::RecordBatchReader::schema(&reader);
-    let mut batches: Vec<_> = reader.collect::<Result<_, _>>()?;
-    let batch = match batches.len() {
-        1 => batches.remove(0),
-        _ => concat_batches(&schema, &batches)?,
-    };
-    if batch.num_rows() != wanted {
-        return Err("columns have too few rows".into());
-    }
-    let columns = places.iter().map(|place| {
-        let at = place.and_then(|place| read.binary_search(&place).ok());
-        at.map(|at| Arc::clone(batch.column(at)))
-    });
-    Ok(Batch {
-        columns: columns.collect(),
-        rows: wanted,
-    })
 }

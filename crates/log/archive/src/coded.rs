@@ -16,16 +16,16 @@ use parquet::data_type::ByteArray;
 use parquet::file::metadata::{ColumnChunkMetaData, OffsetIndexBuilder};
 use parquet::file::statistics::{Statistics, ValueStatistics};
 use parquet::schema::types::ColumnDescPtr;
+use strata_columnar::{Pages, rle};
 use zstd::bulk::Compressor;
 
 use crate::error::Source;
-use crate::pages::Pages;
 
 /// The number for a missing value.
 pub(crate) const NULL: u32 = u32::MAX;
 
 /// One column of some rows, as numbers of dictionary entries.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(crate) struct Coded {
     /// By row; [`NULL`] where there is no value.
     pub(crate) codes: Vec<u32>,
@@ -44,7 +44,7 @@ impl Default for Coded {
 }
 
 /// Values of a dictionary.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(crate) enum Entries {
     /// For an INT32 or INT64 column.
     Int(Vec<i64>),
@@ -251,13 +251,13 @@ impl ChunkWriter {
         if form.is_optional {
             self.page.extend_from_slice(&[0; 4]);
             match form.values {
-                Present::All => repeated(1, codes.len(), 1, &mut self.page),
-                Present::None => repeated(0, codes.len(), 1, &mut self.page),
+                Present::All => rle::repeated(1, codes.len(), 1, &mut self.page),
+                Present::None => rle::repeated(0, codes.len(), 1, &mut self.page),
                 Present::Some => {
                     let levels = codes.iter().map(|code| u32::from(*code != NULL));
                     self.levels.clear();
                     self.levels.extend(levels);
-                    hybrid(&self.levels, 1, &mut self.page);
+                    rle::write(&self.levels, 1, &mut self.page);
                 }
             }
             let len = u32::try_from(self.page.len() - 4)?;
@@ -265,12 +265,12 @@ impl ChunkWriter {
         }
         self.page.push(form.width);
         if let Present::All = form.values {
-            hybrid(codes, form.width, &mut self.page);
+            rle::write(codes, form.width, &mut self.page);
         } else {
             let there = codes.iter().copied().filter(|code| *code != NULL);
             self.there.clear();
             self.there.extend(there);
-            hybrid(&self.there, form.width, &mut self.page);
+            rle::write(&self.there, form.width, &mut self.page);
         }
         let page = Page::DataPage {
             buf: self.zstd.compress(&self.page)?.into(),
@@ -417,140 +417,6 @@ fn statistics(column: &ColumnDescPtr, entries: &Entries, used: &[u32], nulls: u6
     }
 }
 
-/// Equal values that are worth a run of their own.
-const RUN_MIN: usize = 8;
-
-/// The RLE and bit-packing hybrid (Encodings.md): runs of 8 or more equal values as count and
-/// value, all else packed in groups of 8.
-fn hybrid(values: &[u32], width: u8, out: &mut Vec<u8>) {
-    let mut packer = Packer::new(width, out);
-    let mut at = 0;
-    while at < values.len() {
-        let start = next_run(values, at);
-        packer.packed(&values[at..start]);
-        let count = equal(&values[start..]);
-        if count > 0 {
-            packer.run(values[start], count);
-        }
-        at = start + count;
-    }
-    packer.literals();
-}
-
-/// Where the next [`RUN_MIN`] equal values start, from `at` on, where others end; or the end.
-fn next_run(values: &[u32], mut at: usize) -> usize {
-    while let Some(run) = values.get(at..at + RUN_MIN) {
-        // None starts before the last value that differs from the one before it: usually the last
-        // of these, so that most values are not looked at.
-        match (1..RUN_MIN).rev().find(|&n| run[n] != run[n - 1]) {
-            Some(n) => at += n,
-            None => return at,
-        }
-    }
-    values.len()
-}
-
-/// How many values from the start are equal.
-fn equal(values: &[u32]) -> usize {
-    let Some(&first) = values.first() else {
-        return 0;
-    };
-    // The compiler compares several at a time.
-    let same = |values: &&[u32; 16]| values.iter().fold(0, |bits, v| bits | (v ^ first)) == 0;
-    let (wide, _) = values.as_chunks::<16>();
-    let start = 16 * wide.iter().take_while(same).count();
-    let others = values[start..].iter().take_while(|value| **value == first);
-    start + others.count()
-}
-
-/// As [`hybrid`], for one value repeated `count` times.
-fn repeated(value: u32, count: usize, width: u8, out: &mut Vec<u8>) {
-    let mut packer = Packer::new(width, out);
-    packer.run(value, count);
-    packer.literals();
-}
-
-/// Values packed together, at most; a multiple of 8.
-const LITERALS_MAX: usize = 504;
-
-struct Packer<'a> {
-    width: u32,
-    /// Values waiting to be packed.
-    literals: Vec<u32>,
-    out: &'a mut Vec<u8>,
-}
-
-impl<'a> Packer<'a> {
-    fn new(width: u8, out: &'a mut Vec<u8>) -> Self {
-        Self {
-            width: u32::from(width),
-            literals: Vec::with_capacity(LITERALS_MAX),
-            out,
-        }
-    }
-
-    /// Adds `value`, `count` times.
-    fn run(&mut self, value: u32, mut count: usize) {
-        // Only whole groups can be packed, except for the last.
-        let missing = (8 - self.literals.len() % 8) % 8;
-        let same = [value; 2 * RUN_MIN];
-        if count < RUN_MIN + missing {
-            return self.packed(&same[..count]);
-        }
-        self.packed(&same[..missing]);
-        count -= missing;
-        self.literals();
-        self.varint((count as u64) << 1);
-        let bytes = self.width.div_ceil(8) as usize;
-        self.out.extend_from_slice(&value.to_le_bytes()[..bytes]);
-    }
-
-    /// Adds values that are packed.
-    fn packed(&mut self, mut values: &[u32]) {
-        while !values.is_empty() {
-            let room = LITERALS_MAX - self.literals.len();
-            let (now, later) = values.split_at(room.min(values.len()));
-            self.literals.extend_from_slice(now);
-            if self.literals.len() == LITERALS_MAX {
-                self.literals();
-            }
-            values = later;
-        }
-    }
-
-    /// Packs the waiting values, padded with zeros to a whole group.
-    fn literals(&mut self) {
-        if self.literals.is_empty() {
-            return;
-        }
-        let groups = self.literals.len().div_ceil(8);
-        self.literals.resize(groups * 8, 0);
-        self.varint((groups as u64) << 1 | 1);
-        let (mut bits, mut held) = (0_u64, 0);
-        for value in &self.literals {
-            bits |= u64::from(*value) << held;
-            held += self.width;
-            if held >= 32 {
-                self.out.extend_from_slice(&bits.to_le_bytes()[..4]);
-                bits >>= 32;
-                held -= 32;
-            }
-        }
-        // Groups of 8 take whole bytes.
-        let left = held as usize / 8;
-        self.out.extend_from_slice(&bits.to_le_bytes()[..left]);
-        self.literals.clear();
-    }
-
-    fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.out.push(value.to_le_bytes()[0] | 0x80);
-            value >>= 7;
-        }
-        self.out.push(value.to_le_bytes()[0]);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -564,27 +430,6 @@ mod tests {
         Spec::new("text", Kind::Text, Coding::Codes, "").or_null(),
         Spec::new("float", Kind::Float, Coding::Codes, "").or_null(),
     ];
-
-    proptest! {
-        /// The naive twin looks at one value after the other.
-        #[test]
-        fn runs_are_those_that_a_look_at_every_value_finds(
-            runs in proptest::collection::vec((0_u32..4, prop_oneof![8 => 1_usize..4, 3 => 1_usize..40, 1 => 1_usize..1200]), 0..200),
-        ) {
-            let values: Vec<u32> = runs
-                .into_iter()
-                .flat_map(|(value, count)| std::iter::repeat_n(value, count))
-                .collect();
-            let (mut found, mut expected) = (Vec::new(), Vec::new());
-            hybrid(&values, 2, &mut found);
-            let mut packer = Packer::new(2, &mut expected);
-            for run in values.chunk_by(|a, b| a == b) {
-                packer.run(run[0], run.len());
-            }
-            packer.literals();
-            prop_assert_eq!(found, expected);
-        }
-    }
 
     fn file(rows: &[(u32, Option<i64>, Option<u32>)]) -> Vec<u8> {
         let texts: Vec<ByteArray> = (0..300)

@@ -5,7 +5,7 @@
 //! - [`verify`]: every byte is what was written; [`prune`]: retention by age, class and size;
 //! - [`encrypt_to`], [`rotate`], [`ClearDisk`]: encryption at rest; [`relocate`]: the object tier.
 //! - [`Metering`]: flow records made from packets, with timeouts;
-//! - [`Table`], [`rows_of_blocks`]: the tables as Arrow, for SQL;
+//! - [`Table`], [`rows_of_blocks`]: rows of block files, for SQL;
 //! - [`parts`]: what it takes to read a part, for `query`, which finds and exports.
 //!
 //! `docs/formats/archive.md` describes the files. Above `store`, so that recording does not depend
@@ -41,7 +41,6 @@ mod metering;
 mod moving;
 mod names;
 mod packets;
-mod pages;
 mod part;
 mod payload;
 mod pending;
@@ -77,6 +76,7 @@ pub use plan::{Importance, Piece, PieceKind, PrunePlan, Retention, plan, retenti
 pub use prune::{NotSplit, PruneOptions, Pruned, make_room, make_room_except, prune, prune_as};
 pub use retention::PROTECTED;
 pub use spec::{Coding, Element, ElementForm, Kind, Narrows, Spec, Unit};
+pub use table::Column;
 pub use tables::{Rows, Table, TakeRows, rows_of_blocks};
 pub use verify::{Verified, verify, verify_telling};
 

@@ -1,6 +1,7 @@
 //! Parquet tables: columns in, columns out.
 
 mod reader;
+pub(crate) mod texts;
 mod writer;
 
 use parquet::data_type::ByteArray;
@@ -8,11 +9,11 @@ use parquet::data_type::ByteArray;
 pub use reader::TableReader;
 pub(crate) use writer::TableWriter;
 
-use crate::coded::Coded;
+use crate::coded::{Coded, Entries, NULL};
 use crate::spec::Kind;
 
 /// Values of one column, without nulls.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(crate) enum Values {
     Int32(Vec<i32>),
     Int64(Vec<i64>),
@@ -24,7 +25,7 @@ pub(crate) enum Values {
 }
 
 /// One column of some rows.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub struct Column {
     pub(crate) values: Values,
     /// Per row 1 or 0: whether it has a value. Empty for a column without nulls.
@@ -58,6 +59,18 @@ impl Column {
         }
     }
 
+    /// Moves each value to its row, so that any value stands where there is none; texts stay.
+    pub(crate) fn spread(&mut self) {
+        let levels = &self.levels;
+        match &mut self.values {
+            Values::Int32(values) => spread(values, levels),
+            Values::Int64(values) => spread(values, levels),
+            Values::Float(values) => spread(values, levels),
+            Values::Bool(values) => spread(values, levels),
+            Values::Bytes(_) | Values::Coded(_) => {}
+        }
+    }
+
     /// Whether it has rows, but no value in any.
     fn has_no_values(&self) -> bool {
         let empty = match &self.values {
@@ -68,6 +81,28 @@ impl Column {
             Values::Bool(_) | Values::Coded(_) => false,
         };
         empty && !self.levels.is_empty()
+    }
+
+    /// The values of a column that has numbered ones, of this kind, and the number of each row's; `None` for
+    /// null. Otherwise the column itself.
+    #[must_use]
+    pub fn numbered(self, kind: Kind) -> (Self, Option<impl Iterator<Item = Option<u32>>>) {
+        let Values::Coded(Coded { codes, entries }) = self.values else {
+            return (self, None);
+        };
+        let mut column = Self::of(kind);
+        match entries {
+            // Without values, only the column's kind tells the type.
+            Entries::Int(entries) if entries.is_empty() => {}
+            Entries::Int(entries) => column.values = Values::Int64(entries),
+            Entries::Float(entries) => column.values = Values::Float(entries),
+            Entries::Bytes(entries) => column.values = Values::Bytes(entries),
+        }
+        let codes = codes.into_iter();
+        (
+            column,
+            Some(codes.map(|code| (code != NULL).then_some(code))),
+        )
     }
 
     /// Integers by row; `None` for null.
@@ -122,6 +157,20 @@ impl Column {
     }
 }
 
+fn spread<T: Copy + Default>(values: &mut Vec<T>, levels: &[i16]) {
+    let mut left = values.len();
+    if left == levels.len() || levels.is_empty() {
+        return;
+    }
+    values.resize(levels.len(), T::default());
+    for (row, level) in levels.iter().enumerate().rev() {
+        if *level == 1 {
+            left = left.checked_sub(1).expect("a value for each level");
+            values[row] = values[left];
+        }
+    }
+}
+
 /// Rows of a page: the least that is read of a column when looking for a flow.
 pub const PAGE_ROWS: usize = 8_192;
 
@@ -171,7 +220,7 @@ mod tests {
     const D: Spec = Spec::new("d", Kind::Time, Coding::Delta, "");
     const F: Spec = Spec::new("f", Kind::Float, Coding::Plain, "").or_null();
 
-    /// What Arrow reads is what column readers read, over many pages.
+    /// What a batch has is what column readers read, over many pages.
     #[test]
     #[allow(
         clippy::cast_possible_truncation,

@@ -1,27 +1,19 @@
-//! The tables as Arrow, and rows made from what is still in block files: by the same code as
-//! compaction, a run at a time, with only the columns that are wanted.
+//! The tables, and rows made from what is still in block files: by the same code as compaction, a run at a
+//! time, with only the columns that are wanted.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
-use arrow_array::{
-    ArrayRef, BinaryViewArray, BooleanArray, Float32Array, Int32Array, Int64Array, RecordBatch,
-    RecordBatchOptions, StringViewArray, TimestampNanosecondArray, UInt32Array,
-};
-use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef, TimeUnit};
-use arrow_select::take::take;
-use parquet::data_type::ByteArray;
 use strata_store::{BlockFile, Damage, Log, Recording, Select, StoreError};
 
 use crate::addresses::addresses;
-use crate::coded::{Coded, Entries, NULL};
+use crate::coded::Coded;
 use crate::error::ArchiveError;
 use crate::filler::{Filler, Filling, keeps};
 use crate::flows::{self, FlowColumn};
 use crate::intake::{Intake, Runs};
 use crate::packets::{self, PacketColumn};
 use crate::run::{RUN_PACKETS, u32_of};
-use crate::spec::{Coding, Kind, Spec};
+use crate::spec::{Coding, Spec};
 use crate::table::{Column, Values};
 
 /// A table of a log.
@@ -57,24 +49,6 @@ impl Table {
     pub fn column(self, name: &str) -> Option<&'static Spec> {
         self.specs().iter().find(|spec| spec.name == name)
     }
-
-    /// Its columns, as in its Parquet files.
-    #[must_use]
-    pub fn schema(self) -> SchemaRef {
-        let fields = self.specs().iter().map(|spec| {
-            let kind = match spec.kind {
-                Kind::Time => DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into())),
-                Kind::Int32 => DataType::Int32,
-                Kind::Int64 => DataType::Int64,
-                Kind::Float => DataType::Float32,
-                Kind::Bool => DataType::Boolean,
-                Kind::Text => DataType::Utf8View,
-                Kind::Bytes => DataType::BinaryView,
-            };
-            Field::new(spec.name, kind, spec.optional)
-        });
-        Arc::new(Schema::new(fields.collect::<Vec<_>>()))
-    }
 }
 
 /// Which rows of block files are wanted.
@@ -90,8 +64,8 @@ pub struct Rows {
 
 /// Receives rows.
 pub trait TakeRows {
-    /// Takes some rows; false if no more are wanted.
-    fn rows(&mut self, batch: RecordBatch) -> bool;
+    /// Takes some rows, the columns as in [`Rows::columns`]; false if no more are wanted.
+    fn rows(&mut self, columns: Vec<Column>, count: usize) -> bool;
 
     /// Reports a block that is skipped, or packets whose definitions are missing.
     fn damage(&mut self, damage: Damage);
@@ -176,14 +150,13 @@ struct Batches<'a, T> {
 
 impl<T: TakeRows> Runs for Batches<'_, T> {
     fn run(&mut self, intake: &Intake) -> Result<(), ArchiveError> {
-        let batch = match self.rows.table {
+        let (columns, count) = match self.rows.table {
             Table::Packets => self.packets(intake),
             Table::Flows => self.flows(intake),
         };
         self.runs += 1;
         if self.wants_more {
-            let batch = batch.map_err(|error| ArchiveError::table("a run", error.into()))?;
-            self.wants_more = self.take.rows(batch);
+            self.wants_more = self.take.rows(columns, count);
         }
         Ok(())
     }
@@ -202,7 +175,7 @@ impl<T> Batches<'_, T> {
         (first..).take(intake.run.flows.len()).collect()
     }
 
-    fn packets(&self, intake: &Intake) -> Result<RecordBatch, ArrowError> {
+    fn packets(&self, intake: &Intake) -> (Vec<Column>, usize) {
         let run = &intake.run;
         let rows: Vec<u32> = (0..u32_of(run.len())).collect();
         let (addresses, keeps) = (addresses(run), keeps());
@@ -217,12 +190,11 @@ impl<T> Batches<'_, T> {
             addresses: &addresses,
             keeps: &keeps,
         });
-        self.batch(run.len(), |index, column| {
-            packets::fill(index, &mut filler, column);
-        })
+        let columns = self.columns(|index, column| packets::fill(index, &mut filler, column));
+        (columns, run.len())
     }
 
-    fn flows(&self, intake: &Intake) -> Result<RecordBatch, ArrowError> {
+    fn flows(&self, intake: &Intake) -> (Vec<Column>, usize) {
         let run = &intake.run;
         let addresses = addresses(run);
         let ids = self.flow_ids(intake);
@@ -234,95 +206,20 @@ impl<T> Batches<'_, T> {
             group: 0,
         };
         let rows = flows::flow_rows(run, &numbers, &addresses, names, &place);
-        self.batch(rows.len(), |index, column| {
-            flows::fill(index, &rows, column);
-        })
+        let columns = self.columns(|index, column| flows::fill(index, &rows, column));
+        (columns, rows.len())
     }
 
-    fn batch(
-        &self,
-        count: usize,
-        mut fill: impl FnMut(usize, &mut Column),
-    ) -> Result<RecordBatch, ArrowError> {
-        let schema = self.rows.table.schema().project(&self.rows.columns)?;
-        let mut arrays = Vec::with_capacity(self.rows.columns.len());
-        for &index in &self.rows.columns {
+    fn columns(&self, mut fill: impl FnMut(usize, &mut Column)) -> Vec<Column> {
+        let filled = self.rows.columns.iter().map(|&index| {
             let spec = &self.rows.table.specs()[index];
             let mut column = Column::of(spec.kind);
             if spec.coding == Coding::Codes {
                 column.values = Values::Coded(Coded::default());
             }
             fill(index, &mut column);
-            arrays.push(array(spec, column)?);
-        }
-        let options = RecordBatchOptions::new().with_row_count(Some(count));
-        RecordBatch::try_new_with_options(Arc::new(schema), arrays, &options)
+            column
+        });
+        filled.collect()
     }
-}
-
-/// A column as an array.
-fn array(spec: &Spec, column: Column) -> Result<ArrayRef, ArrowError> {
-    let Column { values, levels } = column;
-    Ok(match values {
-        Values::Coded(Coded { codes, entries }) => {
-            let entries = entries_array(spec.kind, entries)?;
-            let codes = codes.into_iter().map(|code| (code != NULL).then_some(code));
-            take(&entries, &UInt32Array::from_iter(codes), None)?
-        }
-        Values::Int32(values) => Arc::new(by_row(values, &levels).collect::<Int32Array>()),
-        Values::Int64(values) if spec.kind == Kind::Time => {
-            Arc::new(TimestampNanosecondArray::from(values).with_timezone("UTC"))
-        }
-        Values::Int64(values) => Arc::new(by_row(values, &levels).collect::<Int64Array>()),
-        Values::Float(values) => Arc::new(by_row(values, &levels).collect::<Float32Array>()),
-        Values::Bool(values) => Arc::new(BooleanArray::from(values)),
-        Values::Bytes(values) => bytes_array(spec.kind, by_row(values, &levels)),
-    })
-}
-
-fn entries_array(kind: Kind, entries: Entries) -> Result<ArrayRef, ArrowError> {
-    Ok(match entries {
-        // Without values, only the column's kind tells the type.
-        Entries::Int(entries) if entries.is_empty() => match kind {
-            Kind::Text | Kind::Bytes => bytes_array(kind, std::iter::empty()),
-            Kind::Float => Arc::new(Float32Array::from(Vec::<f32>::new())),
-            Kind::Int32 => Arc::new(Int32Array::from(Vec::<i32>::new())),
-            _ => Arc::new(Int64Array::from(Vec::<i64>::new())),
-        },
-        Entries::Int(entries) if kind == Kind::Int32 => {
-            let narrow: Result<Vec<i32>, _> = entries.into_iter().map(i32::try_from).collect();
-            let narrow = narrow.map_err(|error| ArrowError::CastError(error.to_string()))?;
-            Arc::new(Int32Array::from(narrow))
-        }
-        Entries::Int(entries) => Arc::new(Int64Array::from(entries)),
-        Entries::Float(entries) => Arc::new(Float32Array::from(entries)),
-        Entries::Bytes(entries) => bytes_array(kind, entries.into_iter().map(Some)),
-    })
-}
-
-fn bytes_array(kind: Kind, values: impl Iterator<Item = Option<ByteArray>>) -> ArrayRef {
-    if kind == Kind::Text {
-        let text = |value: ByteArray| String::from_utf8_lossy(value.data()).into_owned();
-        return Arc::new(
-            values
-                .map(|value| value.map(text))
-                .collect::<StringViewArray>(),
-        );
-    }
-    let bytes = values.map(|value| value.map(|value| value.data().to_vec()));
-    Arc::new(bytes.collect::<BinaryViewArray>())
-}
-
-/// Values by row, with `None` for null.
-fn by_row<T>(values: Vec<T>, levels: &[i16]) -> impl Iterator<Item = Option<T>> {
-    let rows = if levels.is_empty() {
-        values.len()
-    } else {
-        levels.len()
-    };
-    let mut values = values.into_iter();
-    (0..rows).map(move |row| match levels.get(row) {
-        Some(0) => None,
-        _ => values.next(),
-    })
 }

@@ -1,18 +1,10 @@
 //! Rows into a Parquet file that is made for somebody, rather than for a log: as any writer makes it.
 
 use std::io::{self, Write};
-use std::sync::Arc;
 
-use arrow_array::{
-    ArrayRef, BooleanArray, Float32Array, Int32Array, Int64Array, RecordBatch, StringArray,
-    TimestampNanosecondArray,
-};
-use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
-use parquet::arrow::ArrowWriter;
-use parquet::basic::{Compression, ZstdLevel};
-use parquet::file::properties::WriterProperties;
 use serde_json::Value;
 use strata_archive::{Kind, Spec};
+use strata_columnar::{Cell, CellKind, Leaf, ParquetFile};
 
 /// Rows that are held until they are written.
 const ROWS: usize = 16_384;
@@ -20,10 +12,10 @@ const ROWS: usize = 16_384;
 /// Writes rows of a table's columns.
 pub(crate) struct RowWriter<W: Write + Send> {
     specs: Vec<&'static Spec>,
-    schema: SchemaRef,
-    /// Of the rows that are held, by column.
-    held: Vec<Vec<Value>>,
-    writer: ArrowWriter<W>,
+    /// The rows that are held.
+    leaves: Vec<Leaf>,
+    held: usize,
+    file: ParquetFile<W>,
     written: u64,
 }
 
@@ -34,96 +26,81 @@ impl<W: Write + Send> RowWriter<W> {
         specs: impl Iterator<Item = &'static Spec>,
     ) -> io::Result<Self> {
         let specs: Vec<&Spec> = specs.collect();
-        let fields = specs.iter().map(|spec| {
+        let columns = specs.iter().map(|spec| {
             let kind = match spec.kind {
-                Kind::Time => DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into())),
-                Kind::Int32 => DataType::Int32,
-                Kind::Int64 => DataType::Int64,
-                Kind::Float => DataType::Float32,
-                Kind::Bool => DataType::Boolean,
-                Kind::Text | Kind::Bytes => DataType::Utf8,
+                Kind::Time => CellKind::Time,
+                Kind::Int32 => CellKind::Int,
+                Kind::Int64 => CellKind::Long,
+                Kind::Float => CellKind::Float,
+                Kind::Bool => CellKind::Bool,
+                Kind::Text | Kind::Bytes => CellKind::Text,
             };
-            Field::new(spec.name, kind, spec.optional)
+            kind.column(spec.name, spec.optional)
         });
-        let about = [(String::from("strata.table"), table.to_owned())];
-        let schema = Schema::new(fields.collect::<Vec<_>>()).with_metadata(about.into());
-        let schema = Arc::new(schema);
-        let properties = WriterProperties::builder()
-            .set_compression(Compression::ZSTD(ZstdLevel::default()))
-            .set_max_row_group_row_count(Some(ROWS * 16))
-            .build();
+        let about = vec![(String::from("strata.table"), table.to_owned())];
+        let columns = columns.collect::<Result<_, _>>()?;
+        let (file, leaves) = ParquetFile::new(output, columns, about, ROWS * 16)?;
         Ok(Self {
-            held: specs.iter().map(|_| Vec::with_capacity(ROWS)).collect(),
-            writer: ArrowWriter::try_new(output, Arc::clone(&schema), Some(properties))?,
             specs,
-            schema,
+            leaves,
+            held: 0,
+            file,
             written: 0,
         })
     }
 
     pub(crate) fn row(&mut self, values: impl IntoIterator<Item = Value>) -> io::Result<()> {
-        for (held, value) in self.held.iter_mut().zip(values) {
-            held.push(value);
+        let columns = self.specs.iter().zip(&mut self.leaves);
+        for ((spec, leaf), value) in columns.zip(values) {
+            let cell = cell(spec.kind, &value);
+            if matches!(cell, Cell::Null) && !spec.optional {
+                let problem = format!("column {}: {value} is no {}", spec.name, spec.kind);
+                return Err(io::Error::other(problem));
+            }
+            leaf.push(cell);
         }
+        self.held += 1;
         self.written += 1;
-        match self.held.first().is_some_and(|held| held.len() >= ROWS) {
+        match self.held >= ROWS {
             true => self.write(),
             false => Ok(()),
         }
     }
 
     fn write(&mut self) -> io::Result<()> {
-        let columns = self.specs.iter().zip(&mut self.held);
-        let columns = columns.map(|(spec, held)| {
-            let array = array(spec.kind, held);
-            held.clear();
-            array
-        });
-        let batch = RecordBatch::try_new(Arc::clone(&self.schema), columns.collect());
-        let batch = batch.map_err(io::Error::other)?;
-        self.writer.write(&batch)?;
+        self.file.write(&mut self.leaves, self.held)?;
+        self.held = 0;
         Ok(())
     }
 
     /// Ends the file; returns how many rows it has.
     pub(crate) fn finish(mut self) -> io::Result<u64> {
         self.write()?;
-        self.writer.close()?;
+        self.file.finish()?;
         Ok(self.written)
     }
 }
 
-fn array(kind: Kind, values: &[Value]) -> ArrayRef {
-    let ints = || values.iter().map(Value::as_i64);
-    match kind {
+/// A value for a column of this kind; null if it is another.
+fn cell(kind: Kind, value: &Value) -> Cell<'_> {
+    let cell = match kind {
         Kind::Time => {
             // Beyond 2262, only a crafted capture's.
-            let times = values.iter().map(|value| {
-                let time = value.as_i64();
-                time.or_else(|| value.as_u64().map(u64::cast_signed))
-            });
-            let times: TimestampNanosecondArray = times.collect();
-            Arc::new(times.with_timezone("UTC"))
+            let time = value.as_i64();
+            let time = time.or_else(|| value.as_u64().map(u64::cast_signed));
+            time.map(Cell::Long)
         }
         Kind::Int32 => {
-            let ints = ints().map(|value| value.and_then(|value| i32::try_from(value).ok()));
-            Arc::new(ints.collect::<Int32Array>())
+            let int = value.as_i64().and_then(|value| i32::try_from(value).ok());
+            int.map(Cell::Int)
         }
-        Kind::Int64 => Arc::new(ints().collect::<Int64Array>()),
+        Kind::Int64 => value.as_i64().map(Cell::Long),
         #[allow(clippy::cast_possible_truncation, reason = "the column's type")]
-        Kind::Float => {
-            let floats = values.iter().map(|value| value.as_f64().map(|v| v as f32));
-            Arc::new(floats.collect::<Float32Array>())
-        }
-        Kind::Bool => {
-            let bools = values.iter().map(Value::as_bool);
-            Arc::new(bools.collect::<BooleanArray>())
-        }
-        Kind::Text | Kind::Bytes => {
-            let texts = values.iter().map(Value::as_str);
-            Arc::new(texts.collect::<StringArray>())
-        }
-    }
+        Kind::Float => value.as_f64().map(|value| Cell::Float(value as f32)),
+        Kind::Bool => value.as_bool().map(Cell::Bool),
+        Kind::Text | Kind::Bytes => value.as_str().map(Cell::Text),
+    };
+    cell.unwrap_or(Cell::Null)
 }
 
 #[cfg(test)]

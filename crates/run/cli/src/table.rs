@@ -1,25 +1,17 @@
 //! Writes rows to a Parquet file.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use anyhow::Result;
-use arrow_array::builder::{
-    BooleanBuilder, Float64Builder, StringBuilder, StringDictionaryBuilder, UInt32Builder,
-    UInt64Builder,
-};
-use arrow_array::types::Int32Type;
-use arrow_array::{ArrayRef, RecordBatch};
-use arrow_schema::{DataType, Field, Schema};
-use parquet::arrow::ArrowWriter;
-use parquet::basic::Compression;
-use parquet::file::metadata::KeyValue;
-use parquet::file::properties::WriterProperties;
+use strata_columnar::arrow::{self, DataType, Field};
+use strata_columnar::{Cell as Value, CellKind, Leaf, ParquetFile};
 
 use crate::output::Output;
 
 /// Rows buffered before they are written.
 const ROWS_HELD: usize = 65_536;
+/// Rows of a row group.
+const GROUP_ROWS: usize = 1 << 20;
 
 /// What a column holds.
 #[derive(Clone, Copy, Debug)]
@@ -41,45 +33,25 @@ pub(crate) type ColumnSpec = (&'static str, Kind, &'static str, &'static str);
 
 /// A table being written, row by row.
 pub(crate) struct Table {
-    writer: ArrowWriter<Output>,
-    schema: Arc<Schema>,
-    columns: Vec<Column>,
+    file: ParquetFile<Output>,
+    leaves: Vec<Leaf>,
     rows: usize,
 }
 
-enum Column {
-    Flag(BooleanBuilder),
-    U32(UInt32Builder),
-    U64(UInt64Builder),
-    F64(Float64Builder),
-    Word(StringDictionaryBuilder<Int32Type>),
-    Text(StringBuilder),
-    Maybe(UInt64Builder),
-}
-
-impl Column {
-    fn new(kind: Kind) -> (Self, DataType) {
-        let word = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
-        match kind {
-            Kind::Flag => (Self::Flag(BooleanBuilder::new()), DataType::Boolean),
-            Kind::U32 => (Self::U32(UInt32Builder::new()), DataType::UInt32),
-            Kind::U64 => (Self::U64(UInt64Builder::new()), DataType::UInt64),
-            Kind::F64 => (Self::F64(Float64Builder::new()), DataType::Float64),
-            Kind::Word => (Self::Word(StringDictionaryBuilder::new()), word),
-            Kind::Text => (Self::Text(StringBuilder::new()), DataType::Utf8),
-            Kind::Maybe => (Self::Maybe(UInt64Builder::new()), DataType::UInt64),
-        }
+impl Kind {
+    fn is_optional(self) -> bool {
+        matches!(self, Self::Word | Self::Maybe)
     }
 
-    fn finish(&mut self) -> ArrayRef {
+    /// In Parquet, and in Arrow.
+    fn types(self) -> (CellKind, DataType) {
         match self {
-            Self::Flag(builder) => Arc::new(builder.finish()),
-            Self::U32(builder) => Arc::new(builder.finish()),
-            Self::U64(builder) => Arc::new(builder.finish()),
-            Self::F64(builder) => Arc::new(builder.finish()),
-            Self::Word(builder) => Arc::new(builder.finish()),
-            Self::Text(builder) => Arc::new(builder.finish()),
-            Self::Maybe(builder) => Arc::new(builder.finish()),
+            Self::Flag => (CellKind::Bool, DataType::Bool),
+            Self::U32 => (CellKind::U32, DataType::U32),
+            Self::U64 | Self::Maybe => (CellKind::U64, DataType::U64),
+            Self::F64 => (CellKind::Double, DataType::F64),
+            Self::Word => (CellKind::Text, DataType::Dictionary),
+            Self::Text => (CellKind::Text, DataType::Text),
         }
     }
 }
@@ -104,25 +76,33 @@ impl Table {
         columns: &[ColumnSpec],
         about: HashMap<String, String>,
     ) -> Result<Self> {
-        let mut fields = Vec::new();
-        let mut builders = Vec::new();
-        for &(name, kind, unit, description) in columns {
-            let (builder, data_type) = Column::new(kind);
-            let texts = [("unit", unit), ("description", description)];
-            let texts = texts.map(|(key, text)| (key.to_owned(), text.to_owned()));
-            let nullable = matches!(kind, Kind::Word | Kind::Maybe);
-            fields.push(Field::new(name, data_type, nullable).with_metadata(texts.into()));
-            builders.push(builder);
-        }
-        let schema = Arc::new(Schema::new(fields).with_metadata(about));
-        let properties = WriterProperties::builder()
-            .set_compression(Compression::ZSTD(parquet::basic::ZstdLevel::default()))
-            .build();
-        let writer = ArrowWriter::try_new(output, Arc::clone(&schema), Some(properties))?;
+        let texts = columns.iter();
+        let texts: Vec<_> = texts
+            .map(|&(_, _, unit, description)| [("unit", unit), ("description", description)])
+            .collect();
+        let fields = columns.iter().zip(&texts);
+        let fields: Vec<_> = fields
+            .map(|(&(name, kind, ..), metadata)| Field {
+                name,
+                data_type: kind.types().1,
+                nullable: kind.is_optional(),
+                metadata,
+            })
+            .collect();
+        let mut about: Vec<_> = about.into_iter().collect();
+        about.sort();
+        let metadata = about.iter();
+        let metadata = metadata.map(|(key, value)| (key.as_str(), value.as_str()));
+        let schema = arrow::in_parquet(&fields, &metadata.collect::<Vec<_>>());
+        about.push(schema);
+        let columns = columns.iter();
+        let columns =
+            columns.map(|&(name, kind, ..)| kind.types().0.column(name, kind.is_optional()));
+        let columns = columns.collect::<Result<_, _>>()?;
+        let (file, leaves) = ParquetFile::new(output, columns, about, GROUP_ROWS)?;
         Ok(Self {
-            writer,
-            schema,
-            columns: builders,
+            file,
+            leaves,
             rows: 0,
         })
     }
@@ -134,20 +114,18 @@ impl Table {
     /// If the cells do not match the columns.
     pub(crate) fn push<'a>(&mut self, cells: impl IntoIterator<Item = Cell<'a>>) -> Result<()> {
         let mut count = 0;
-        for (column, cell) in self.columns.iter_mut().zip(cells) {
+        for (leaf, cell) in self.leaves.iter_mut().zip(cells) {
             count += 1;
-            match (column, cell) {
-                (Column::Flag(builder), Cell::Flag(value)) => builder.append_value(value),
-                (Column::U32(builder), Cell::U32(value)) => builder.append_value(value),
-                (Column::U64(builder), Cell::U64(value)) => builder.append_value(value),
-                (Column::F64(builder), Cell::F64(value)) => builder.append_value(value),
-                (Column::Word(builder), Cell::Word(value)) => builder.append_option(value),
-                (Column::Text(builder), Cell::Text(value)) => builder.append_value(value),
-                (Column::Maybe(builder), Cell::Maybe(value)) => builder.append_option(value),
-                (_, cell) => panic!("cell {count} is {cell:?}"),
-            }
+            leaf.push(match cell {
+                Cell::Flag(value) => Value::Bool(value),
+                Cell::U32(value) => Value::Int(value.cast_signed()),
+                Cell::U64(value) | Cell::Maybe(Some(value)) => Value::Long(value.cast_signed()),
+                Cell::F64(value) => Value::Double(value),
+                Cell::Text(value) | Cell::Word(Some(value)) => Value::Text(value),
+                Cell::Word(None) | Cell::Maybe(None) => Value::Null,
+            });
         }
-        assert_eq!(count, self.columns.len(), "a cell for each column");
+        assert_eq!(count, self.leaves.len(), "a cell for each column");
         self.rows += 1;
         if self.rows == ROWS_HELD {
             self.flush()?;
@@ -156,22 +134,19 @@ impl Table {
     }
 
     fn flush(&mut self) -> Result<()> {
-        let arrays = self.columns.iter_mut().map(Column::finish).collect();
-        let batch = RecordBatch::try_new(Arc::clone(&self.schema), arrays)?;
-        self.writer.write(&batch)?;
+        self.file.write(&mut self.leaves, self.rows)?;
         self.rows = 0;
         Ok(())
     }
 
     /// Adds metadata that is known only at the end of the file.
     pub(crate) fn about(&mut self, key: &str, value: String) {
-        self.writer
-            .append_key_value_metadata(KeyValue::new(key.to_owned(), value));
+        self.file.about(key, value);
     }
 
     /// Writes what is buffered and closes the file.
     pub(crate) fn close(mut self) -> Result<()> {
         self.flush()?;
-        self.writer.into_inner()?.finish()
+        self.file.finish()?.finish()
     }
 }

@@ -3,7 +3,6 @@
 use std::error::Error;
 use std::io;
 
-use arrow_schema::ArrowError;
 use parquet::errors::ParquetError;
 use strata_gpv::format::FormatError;
 use strata_role::RoleError;
@@ -71,9 +70,6 @@ pub enum VectorError {
     /// Rows cannot be written.
     #[error(transparent)]
     Parquet(#[from] ParquetError),
-    /// Rows cannot be put together.
-    #[error(transparent)]
-    Arrow(#[from] ArrowError),
     /// What can go wrong with any role.
     #[error(transparent)]
     Role(#[from] RoleError),

@@ -2,18 +2,17 @@
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 use std::ops::Range;
-use std::sync::OnceLock;
 
-use parquet::arrow::arrow_reader::ArrowReaderMetadata;
 use parquet::basic::Encoding;
 use parquet::bloom_filter::Sbbf;
 use parquet::column::page::Page;
-use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
 use parquet::data_type::DataType;
 use parquet::file::reader::FileReader;
 use parquet::file::serialized_reader::{ReadOptionsBuilder, SerializedFileReader};
 use parquet::file::statistics::Statistics;
 use parquet::schema::types::ColumnDescPtr;
+use strata_columnar::{checked, has_places};
 
 use super::{Column, Values};
 use crate::ahead::{self, TableInput};
@@ -21,13 +20,11 @@ use crate::error::{ArchiveError, Source};
 use crate::spec::Spec;
 /// Reads a table, some rows and columns at a time.
 pub struct TableReader<R: TableInput> {
-    specs: &'static [Spec],
+    pub(crate) specs: &'static [Spec],
     /// Each column's position in the file; `None` where an earlier version did not write it.
     pub(crate) places: Vec<Option<usize>>,
     pub(crate) input: R,
     pub(crate) reader: SerializedFileReader<R>,
-    /// Its metadata, for Arrow.
-    pub(crate) arrow: OnceLock<ArrowReaderMetadata>,
     pub(crate) named: String,
 }
 
@@ -58,12 +55,14 @@ impl<R: TableInput> TableReader<R> {
         if groups.any(|group| usize::try_from(group.num_rows()).is_err()) {
             return Err(wrong("a row group has fewer rows than none".into()));
         }
+        if !has_places(reader.metadata()) {
+            return Err(wrong("a column is where none can be".into()));
+        }
         Ok(Self {
             specs,
             places,
             input,
             reader,
-            arrow: OnceLock::new(),
             named,
         })
     }
@@ -215,42 +214,50 @@ impl<R: TableInput> TableReader<R> {
     ) -> Result<Vec<Column>, ArchiveError> {
         let places = columns.iter().filter_map(|&column| self.places[column]);
         ahead::pages(self.reader.metadata(), group, places, rows, &self.input);
-        let read = || -> Result<Vec<Column>, Source> {
-            let group = self.reader.get_row_group(group)?;
-            let mut out = Vec::with_capacity(columns.len());
-            for &index in columns {
-                let spec = &self.specs[index];
-                let mut column = Column::of(spec.kind);
-                let Some(place) = self.places[index] else {
-                    let wanted = rows.iter().map(ExactSizeIterator::len).sum();
-                    column.levels = vec![0; wanted];
-                    out.push(column);
-                    continue;
-                };
-                let reader = group.get_column_reader(place)?;
-                match (reader, &mut column.values) {
-                    (ColumnReader::Int32ColumnReader(reader), Values::Int32(values)) => {
-                        read_rows(reader, rows, spec, values, &mut column.levels)?;
-                    }
-                    (ColumnReader::Int64ColumnReader(reader), Values::Int64(values)) => {
-                        read_rows(reader, rows, spec, values, &mut column.levels)?;
-                    }
-                    (ColumnReader::FloatColumnReader(reader), Values::Float(values)) => {
-                        read_rows(reader, rows, spec, values, &mut column.levels)?;
-                    }
-                    (ColumnReader::BoolColumnReader(reader), Values::Bool(values)) => {
-                        read_rows(reader, rows, spec, values, &mut column.levels)?;
-                    }
-                    (ColumnReader::ByteArrayColumnReader(reader), Values::Bytes(values)) => {
-                        read_rows(reader, rows, spec, values, &mut column.levels)?;
-                    }
-                    _ => return Err(format!("column {} has another type", spec.name).into()),
-                }
-                out.push(column);
-            }
-            Ok(out)
+        let read = columns.iter().map(|&index| self.column(group, index, rows));
+        let read: Result<_, Source> = read.collect();
+        read.map_err(|source| ArchiveError::table(&self.named, source))
+    }
+
+    /// One of [`TableReader::read`].
+    pub(crate) fn column(
+        &self,
+        group: usize,
+        index: usize,
+        rows: &[Range<usize>],
+    ) -> Result<Column, Source> {
+        let spec = &self.specs[index];
+        let mut column = Column::of(spec.kind);
+        let Some(place) = self.places[index] else {
+            let wanted = rows.iter().map(ExactSizeIterator::len).sum();
+            column.levels = vec![0; wanted];
+            return Ok(column);
         };
-        read().map_err(|source| ArchiveError::table(&self.named, source))
+        let group = self.reader.get_row_group(group)?;
+        let of_file = self.reader.metadata().file_metadata().schema_descr();
+        let of_file = of_file.column(place);
+        let pages = checked(group.get_column_page_reader(place)?, &of_file);
+        let reader = get_column_reader(of_file, pages);
+        let levels = &mut column.levels;
+        match (reader, &mut column.values) {
+            (ColumnReader::Int32ColumnReader(reader), Values::Int32(values)) => {
+                read_rows(reader, rows, spec, values, levels)?;
+            }
+            (ColumnReader::Int64ColumnReader(reader), Values::Int64(values)) => {
+                read_rows(reader, rows, spec, values, levels)?;
+            }
+            (ColumnReader::FloatColumnReader(reader), Values::Float(values)) => {
+                read_rows(reader, rows, spec, values, levels)?;
+            }
+            (ColumnReader::BoolColumnReader(reader), Values::Bool(values)) => {
+                read_rows(reader, rows, spec, values, levels)?;
+            }
+            (ColumnReader::ByteArrayColumnReader(reader), Values::Bytes(values)) => {
+                read_rows(reader, rows, spec, values, levels)?;
+            }
+            _ => return Err(format!("column {} has another type", spec.name).into()),
+        }
+        Ok(column)
     }
 }
 

@@ -15,11 +15,11 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPrope
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::{ColumnDescPtr, ColumnPath};
+use strata_columnar::Pages;
 
 use super::{Column, PAGE_ROWS, Values};
 use crate::coded::{ChunkWriter, Coded, Entries, NULL};
 use crate::error::{Interrupted, Source};
-use crate::pages::Pages;
 use crate::spec::{Coding, Kind, Spec};
 /// Writes a table.
 pub(crate) struct TableWriter<W: Write + Send> {

@@ -4,12 +4,9 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use arrow_array::cast::AsArray as _;
-use arrow_array::types::Int32Type;
-use arrow_array::{ArrayRef, RecordBatch};
 use strata_archive::{
-    ArchiveError, Coding, ElementForm, FlowColumn, PacketColumn, Rows, Spec, Table, TakeRows,
-    compact, rows_of_blocks,
+    ArchiveError, Coding, Column, ElementForm, FlowColumn, PacketColumn, Rows, Spec, Table,
+    TakeRows, compact, rows_of_blocks,
 };
 use strata_query::{Find, FlowRecord, flow_records};
 use strata_store::{Damage, Disk, Log, Select};
@@ -103,11 +100,11 @@ fn a_column_of_the_other_direction_is_of_the_same_form() {
 }
 
 #[derive(Default)]
-struct Taken(Vec<RecordBatch>);
+struct Taken(Vec<Vec<Column>>);
 
 impl TakeRows for Taken {
-    fn rows(&mut self, batch: RecordBatch) -> bool {
-        self.0.push(batch);
+    fn rows(&mut self, columns: Vec<Column>, _: usize) -> bool {
+        self.0.push(columns);
         true
     }
 
@@ -142,6 +139,7 @@ fn fragments_are_rows_of_the_flow_of_their_first_one() {
     let log = Log::on(Arc::clone(&disk)).unwrap();
     let recording = &log.recordings()[0];
     let column = PacketColumn::SrcPort.index();
+    let spec = PacketColumn::SrcPort.spec();
     let rows = Rows {
         table: Table::Packets,
         columns: vec![column],
@@ -149,8 +147,11 @@ fn fragments_are_rows_of_the_flow_of_their_first_one() {
     };
     let mut taken = Taken::default();
     rows_of_blocks(&log, recording, &recording.files[0], 7, &rows, &mut taken).unwrap();
-    let ports = taken.0[0].column(0).as_primitive::<Int32Type>();
-    let ports: Vec<Option<i32>> = ports.iter().collect();
+    let (values, codes) = taken.0.remove(0).remove(0).numbered(spec.kind);
+    let values: Vec<Option<i64>> = values.ints().collect();
+    let ports = codes.unwrap();
+    let ports = ports.map(|code| code.and_then(|code| values[code as usize]));
+    let ports: Vec<Option<i64>> = ports.collect();
     assert_eq!(ports, [Some(5300), Some(5300), None]);
     compact(&disk, |_| ()).unwrap();
     let log = Log::on(Arc::clone(&disk)).unwrap();
@@ -197,13 +198,10 @@ fn a_column_of_block_files_needs_no_other_column() {
         };
         let all = rows((0..table.specs().len()).collect());
         for (index, spec) in table.specs().iter().enumerate() {
-            let of = |batches: &[RecordBatch], column: usize| -> Vec<ArrayRef> {
-                let arrays = batches.iter().map(|batch| batch.column(column));
-                arrays.map(Arc::clone).collect()
-            };
             let alone = rows(vec![index]);
             // Their contents are too long to print.
-            let same = of(&alone, 0) == of(&all, index);
+            let alone = alone.iter().map(|columns| &columns[0]);
+            let same = alone.eq(all.iter().map(|columns| &columns[index]));
             assert!(same, "{} of {}", spec.name, table.name());
         }
         assert!(!all.is_empty());

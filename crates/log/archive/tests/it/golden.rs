@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parquet::file::reader::{FileReader, SerializedFileReader};
-use strata_archive::{Table, compact};
+use strata_archive::compact;
 use strata_query::{Find, FlowRecord, RecordFormat, RecordWriter, flow_records};
 use strata_store::{Disk, FileKind, Log};
 use strata_testkit::{check_golden, data_dir, format_captures};
@@ -104,13 +104,6 @@ fn columns_at_rest_and_in_exports_stay_as_they_are() {
     for kind in [FileKind::Packets, FileKind::Flows] {
         text += &forms(&sim, &log, kind);
         text += &rows(&sim, &log, kind);
-    }
-    for table in [Table::Packets, Table::Flows] {
-        let _ = writeln!(text, "SQL {table:?}");
-        for field in table.schema().fields() {
-            let null = if field.is_nullable() { " null" } else { "" };
-            let _ = writeln!(text, "  {} {}{null}", field.name(), field.data_type());
-        }
     }
     for format in [RecordFormat::Csv, RecordFormat::Json, RecordFormat::Ipfix] {
         let bytes = flows(&log, format);

@@ -1,18 +1,11 @@
 //! Answers for programs.
 
-use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::Write;
-use std::sync::Arc;
 
 use anyhow::Result;
-use arrow_array::builder::{BooleanBuilder, Float64Builder, Int64Builder, StringBuilder};
-use arrow_array::{ArrayRef, RecordBatch};
-use arrow_ipc::writer::StreamWriter;
-use arrow_schema::{DataType, Field, Schema};
-use parquet::arrow::ArrowWriter;
-use parquet::basic::Compression;
-use parquet::file::properties::WriterProperties;
+use strata_columnar::arrow::{Array, DataType, Field, StreamWriter};
+use strata_columnar::{Cell, CellKind, ParquetFile};
 use strata_gpv::marple::{Value, ValueKind};
 use strata_query::not_formula;
 
@@ -21,6 +14,8 @@ use crate::output::Output;
 
 /// Rows of a batch.
 const ROWS_AT_ONCE: usize = 65_536;
+/// Rows of a row group.
+const GROUP_ROWS: usize = 1 << 20;
 
 /// With a header line. No cell begins like a formula: names are letters, values numbers.
 pub(super) fn csv(output: &mut Output, answered: &Answered) -> Result<()> {
@@ -63,86 +58,101 @@ pub(super) fn json(output: &mut Output, answered: &[Answered]) -> Result<()> {
 
 /// An Arrow IPC stream.
 pub(super) fn arrow(output: &mut Output, answered: &Answered) -> Result<()> {
-    let schema = schema(answered);
-    let mut writer = StreamWriter::try_new(output, &schema)?;
+    let fields = answered.answer.names.iter().zip(&answered.kinds);
+    let fields = fields.map(|(name, kind)| Field {
+        name,
+        data_type: match kind {
+            ValueKind::Int | ValueKind::Time => DataType::I64,
+            ValueKind::Real => DataType::F64,
+            ValueKind::Bool => DataType::Bool,
+            ValueKind::Address => DataType::Text,
+        },
+        nullable: false,
+        metadata: &[],
+    });
+    let about = about(answered);
+    let about = about
+        .iter()
+        .map(|(key, value)| (key.as_str(), value.as_str()));
+    let (fields, about) = (fields.collect::<Vec<_>>(), about.collect::<Vec<_>>());
+    let mut writer = StreamWriter::new(output, &fields, &about)?;
     for rows in answered.answer.rows.chunks(ROWS_AT_ONCE) {
-        writer.write(&batch(&schema, answered, rows)?)?;
+        let columns = answered.kinds.iter().enumerate();
+        let columns = columns.map(|(at, kind)| array(*kind, rows.iter().map(|row| &row[at])));
+        writer.write(rows.len(), &columns.collect::<Result<Vec<_>>>()?)?;
     }
     Ok(writer.finish()?)
 }
 
+/// A column's values. Those of another kind are left out, which the writer refuses, since it counts them.
+fn array<'a>(kind: ValueKind, values: impl Iterator<Item = &'a Value>) -> Result<Array> {
+    /// Values of one kind.
+    macro_rules! of {
+        ($value:ident) => {
+            values
+                .filter_map(|value| match value {
+                    Value::$value(value) => Some(*value),
+                    _ => None,
+                })
+                .collect()
+        };
+    }
+    Ok(match kind {
+        ValueKind::Int | ValueKind::Time => Array::I64(of!(Int)),
+        ValueKind::Real => Array::F64(of!(Real)),
+        ValueKind::Bool => Array::Bool(of!(Bool)),
+        ValueKind::Address => {
+            let (mut texts, mut ends) = (String::new(), Vec::new());
+            for value in values {
+                texts.push_str(&text(value));
+                ends.push(i32::try_from(texts.len())?);
+            }
+            Array::Text(texts, ends)
+        }
+    })
+}
+
 /// A Parquet file.
 pub(super) fn parquet(output: &mut Output, answered: &Answered) -> Result<()> {
-    let schema = schema(answered);
-    let properties = WriterProperties::builder()
-        .set_compression(Compression::ZSTD(parquet::basic::ZstdLevel::default()))
-        .build();
-    let mut writer = ArrowWriter::try_new(output, Arc::clone(&schema), Some(properties))?;
+    let columns = answered.answer.names.iter().zip(&answered.kinds);
+    let columns = columns.map(|(name, kind)| {
+        let kind = match kind {
+            ValueKind::Int | ValueKind::Time => CellKind::Long,
+            ValueKind::Real => CellKind::Double,
+            ValueKind::Bool => CellKind::Bool,
+            ValueKind::Address => CellKind::Text,
+        };
+        kind.column(name, false)
+    });
+    let columns = columns.collect::<Result<_, _>>()?;
+    let (mut file, mut leaves) = ParquetFile::new(output, columns, about(answered), GROUP_ROWS)?;
     for rows in answered.answer.rows.chunks(ROWS_AT_ONCE) {
-        writer.write(&batch(&schema, answered, rows)?)?;
+        for row in rows {
+            for (leaf, value) in leaves.iter_mut().zip(row) {
+                match value {
+                    Value::Int(value) => leaf.push(Cell::Long(*value)),
+                    Value::Real(value) => leaf.push(Cell::Double(*value)),
+                    Value::Bool(value) => leaf.push(Cell::Bool(*value)),
+                    Value::Address(_) => leaf.push(Cell::Text(&text(value))),
+                }
+            }
+        }
+        file.write(&mut leaves, rows.len())?;
     }
-    writer.close()?;
+    file.finish()?;
     Ok(())
 }
 
-/// The columns; what was asked, and what was said about it, as metadata.
-fn schema(answered: &Answered) -> Arc<Schema> {
-    let fields = answered.answer.names.iter().zip(&answered.kinds);
-    let fields: Vec<Field> = fields
-        .map(|(name, kind)| {
-            let of = match kind {
-                ValueKind::Int | ValueKind::Time => DataType::Int64,
-                ValueKind::Real => DataType::Float64,
-                ValueKind::Bool => DataType::Boolean,
-                ValueKind::Address => DataType::Utf8,
-            };
-            Field::new(name, of, false)
-        })
-        .collect();
-    let mut about = HashMap::from([
+/// What was asked, and what was said about it.
+fn about(answered: &Answered) -> Vec<(String, String)> {
+    let mut about = vec![
         ("strata.query".to_owned(), answered.text.clone()),
         ("strata.query_name".to_owned(), answered.name.clone()),
-    ]);
+    ];
     if !answered.remarks.is_empty() {
-        about.insert("strata.remarks".to_owned(), answered.remarks.join("\n"));
+        about.push(("strata.remarks".to_owned(), answered.remarks.join("\n")));
     }
-    Arc::new(Schema::new(fields).with_metadata(about))
-}
-
-fn batch(schema: &Arc<Schema>, answered: &Answered, rows: &[Vec<Value>]) -> Result<RecordBatch> {
-    let columns = answered.kinds.iter().enumerate();
-    let columns = columns.map(|(at, kind)| {
-        let values = rows.iter().map(|row| &row[at]);
-        column(*kind, values)
-    });
-    Ok(RecordBatch::try_new(Arc::clone(schema), columns.collect())?)
-}
-
-fn column<'a>(kind: ValueKind, values: impl Iterator<Item = &'a Value>) -> ArrayRef {
-    /// Values of one kind.
-    macro_rules! built {
-        ($builder:expr, $value:ident) => {{
-            let mut builder = $builder;
-            for value in values {
-                if let Value::$value(value) = value {
-                    builder.append_value(*value);
-                }
-            }
-            Arc::new(builder.finish())
-        }};
-    }
-    match kind {
-        ValueKind::Int | ValueKind::Time => built!(Int64Builder::new(), Int),
-        ValueKind::Real => built!(Float64Builder::new(), Real),
-        ValueKind::Bool => built!(BooleanBuilder::new(), Bool),
-        ValueKind::Address => {
-            let mut builder = StringBuilder::new();
-            for value in values {
-                builder.append_value(text(value));
-            }
-            Arc::new(builder.finish())
-        }
-    }
+    about
 }
 
 fn text(value: &Value) -> String {

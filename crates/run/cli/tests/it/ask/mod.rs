@@ -9,11 +9,12 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use arrow_array::RecordBatch;
 use arrow_array::cast::AsArray;
-use arrow_array::types::Int64Type;
+use arrow_array::types::{Float64Type, Int64Type};
+use arrow_array::{Array as _, ArrayRef};
 use arrow_ipc::reader::StreamReader;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::Field;
 use serde_json::Value;
 use strata_testkit::data_dir;
 
@@ -165,9 +166,11 @@ fn an_answer_of_samples_says_so() {
         said.contains("were sampled out") && said.contains("not scaled up"),
         "{said}"
     );
-    let builder = ParquetRecordBatchReaderBuilder::try_new(File::open(&file).unwrap()).unwrap();
-    let about = builder.schema().metadata();
-    assert!(about["strata.remarks"].contains("sampled out"), "{about:?}");
+    let reader = SerializedFileReader::new(File::open(&file).unwrap()).unwrap();
+    let about = reader.metadata().file_metadata().key_value_metadata();
+    let mut about = about.unwrap().iter();
+    let remarks = about.find(|about| about.key == "strata.remarks").unwrap();
+    assert!(remarks.value.as_ref().unwrap().contains("sampled out"));
     let whole = dir.path().join("whole");
     ok(&mut record(labelled("ad-attacks"), &whole));
     let said = says(
@@ -219,25 +222,57 @@ fn every_format_has_the_same_rows() {
         of_json.collect::<Vec<_>>(),
         csv.lines().skip(1).collect::<Vec<_>>()
     );
+    // Numbers as CSV has them.
+    let lines = |cells: &[Vec<String>]| -> Vec<String> {
+        let rows = 0..cells[0].len();
+        let row = rows.map(|row| cells.iter().map(move |column| column[row].as_str()));
+        row.map(|row| row.collect::<Vec<_>>().join(",")).collect()
+    };
+    let expected: Vec<&str> = csv.lines().skip(1).collect();
     let stream = StreamReader::try_new(File::open(path("a.arrow")).unwrap(), None).unwrap();
-    let stream: Vec<RecordBatch> = stream.map(Result::unwrap).collect();
-    let file = ParquetRecordBatchReaderBuilder::try_new(File::open(path("a.parquet")).unwrap());
-    let file: Vec<RecordBatch> = file.unwrap().build().unwrap().map(Result::unwrap).collect();
-    for batches in [stream, file] {
-        let times = batches.iter().flat_map(|batch| {
-            let times = batch
-                .column_by_name("tin")
-                .unwrap()
-                .as_primitive::<Int64Type>()
-                .clone();
-            times.values().to_vec()
+    assert_eq!(stream.schema().metadata()["strata.query"], question);
+    let names = stream.schema();
+    let names: Vec<&str> = names.fields().iter().map(|f| f.name().as_str()).collect();
+    assert_eq!(names.join(","), head);
+    let mut rows = Vec::new();
+    for batch in stream.map(Result::unwrap) {
+        let cells = batch.columns().iter().map(of_arrow).collect::<Vec<_>>();
+        rows.extend(lines(&cells));
+    }
+    assert_eq!(rows, expected);
+    let file = SerializedFileReader::new(File::open(path("a.parquet")).unwrap()).unwrap();
+    let rows = file.into_iter().map(|row| {
+        let row = row.unwrap();
+        let cells = row.get_column_iter().map(|(_, cell)| match cell {
+            Field::Str(text) => text.clone(),
+            Field::Double(real) => real.to_string(),
+            other => other.to_string(),
         });
-        let expected = csv
-            .lines()
-            .skip(1)
-            .map(|row| row.split(',').nth(5).unwrap());
-        let times: Vec<String> = times.map(|time| time.to_string()).collect();
-        assert_eq!(times, expected.collect::<Vec<_>>());
+        cells.collect::<Vec<_>>().join(",")
+    });
+    assert_eq!(rows.collect::<Vec<_>>(), expected);
+}
+
+/// A column's values as text.
+fn of_arrow(column: &ArrayRef) -> Vec<String> {
+    assert_eq!(column.null_count(), 0);
+    match column.data_type().to_string().as_str() {
+        "Int64" => {
+            let values = column.as_primitive::<Int64Type>().values();
+            values.iter().map(ToString::to_string).collect()
+        }
+        "Float64" => {
+            let values = column.as_primitive::<Float64Type>().values();
+            values.iter().map(ToString::to_string).collect()
+        }
+        "Boolean" => {
+            let values = column.as_boolean().iter();
+            values.map(|value| value.unwrap().to_string()).collect()
+        }
+        _ => {
+            let values = column.as_string::<i32>().iter();
+            values.map(|value| value.unwrap().to_owned()).collect()
+        }
     }
 }
 

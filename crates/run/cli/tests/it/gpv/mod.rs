@@ -11,10 +11,8 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use arrow_array::cast::AsArray;
-use arrow_array::types::{Int64Type, UInt8Type, UInt16Type, UInt32Type};
-use arrow_array::{Array as _, RecordBatch};
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::file::reader::SerializedFileReader;
+use parquet::record::{Field, Row};
 use serde_json::Value;
 use strata_testkit::{data_dir, workspace_root};
 
@@ -40,26 +38,33 @@ pub(crate) fn expected(trace: &Path) -> Flows {
 
 /// Unnests a file of vectors or records; also how many there are.
 pub(crate) fn unnested(file: &Path) -> (Flows, usize) {
-    let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(file).unwrap());
+    let reader = SerializedFileReader::new(File::open(file).unwrap()).unwrap();
     let (mut flows, mut rows) = (Flows::new(), 0);
-    for batch in reader.unwrap().build().unwrap().map(Result::unwrap) {
-        rows += batch.num_rows();
-        for row in 0..batch.num_rows() {
-            let packets = packets_of(&batch, row);
-            flows
-                .entry(flow_of(&batch, row))
-                .or_default()
-                .extend(packets);
-        }
+    for row in reader.into_iter().map(Result::unwrap) {
+        rows += 1;
+        let packets = packets_of(&row);
+        flows.entry(flow_of(&row)).or_default().extend(packets);
     }
     (flows, rows)
 }
 
-fn flow_of(batch: &RecordBatch, row: usize) -> String {
-    let column = |name| batch.column_by_name(name).unwrap();
-    let text = |name| column(name).as_string::<i32>().value(row);
-    let port = |name| column(name).as_primitive::<UInt16Type>().value(row);
-    let protocol = column("protocol").as_primitive::<UInt8Type>().value(row);
+fn cell<'a>(row: &'a Row, name: &str) -> &'a Field {
+    let mut columns = row.get_column_iter();
+    columns.find(|(of, _)| *of == name).unwrap().1
+}
+
+fn flow_of(row: &Row) -> String {
+    let text = |name| match cell(row, name) {
+        Field::Str(text) => text,
+        other => panic!("{name}: {other:?}"),
+    };
+    let port = |name| match cell(row, name) {
+        Field::UShort(port) => *port,
+        other => panic!("{name}: {other:?}"),
+    };
+    let Field::UByte(protocol) = cell(row, "protocol") else {
+        panic!("{row:?}");
+    };
     let (from, to) = (text("src"), text("dst"));
     format!(
         "{from},{to},{},{},{protocol}",
@@ -68,25 +73,26 @@ fn flow_of(batch: &RecordBatch, row: usize) -> String {
     )
 }
 
-fn packets_of(batch: &RecordBatch, row: usize) -> Vec<(u64, u64, u64)> {
-    let tuples = batch.column_by_name("tuples").unwrap();
-    let tuples = tuples.as_list::<i32>().value(row);
-    let tuples = tuples.as_struct();
-    let field = |name| tuples.column_by_name(name).unwrap();
-    let times = field("time_ns").as_primitive::<Int64Type>();
-    let number = |name, at| {
-        let values = field(name).as_primitive::<UInt32Type>();
-        u64::from(values.value(at))
+fn packets_of(row: &Row) -> Vec<(u64, u64, u64)> {
+    let number = |row: &Row, name| match cell(row, name) {
+        Field::UInt(number) => u64::from(*number),
+        Field::Long(number) => number.cast_unsigned(),
+        // Not in every form of vectors.
+        Field::Null => 0,
+        other => panic!("{name}: {other:?}"),
     };
-    let stated = batch.column_by_name("packets").unwrap();
-    let stated = stated.as_primitive::<UInt32Type>().value(row);
-    assert_eq!(usize::try_from(stated).unwrap(), tuples.len());
-    (0..tuples.len())
-        .map(|at| {
-            let ns = times.value(at).cast_unsigned();
-            (ns, number("size", at), number("tcp_seq", at))
-        })
-        .collect()
+    let Field::ListInternal(tuples) = cell(row, "tuples") else {
+        panic!("{row:?}");
+    };
+    assert_eq!(number(row, "packets"), tuples.len() as u64);
+    let packets = tuples.elements().iter().map(|tuple| match tuple {
+        Field::Group(tuple) => {
+            let [ns, size, seq] = ["time_ns", "size", "tcp_seq"].map(|name| number(tuple, name));
+            (ns, size, seq)
+        }
+        other => panic!("{other:?}"),
+    });
+    packets.collect()
 }
 
 /// Runs it; what it says if it ends with this status.

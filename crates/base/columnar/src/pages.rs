@@ -6,7 +6,8 @@ use parquet::column::page::{CompressedPage, Page, PageWriteSpec, PageWriter};
 use parquet::errors::{ParquetError, Result};
 
 /// Writes the pages of a column chunk, each after its header.
-pub(crate) struct Pages<'a>(pub(crate) &'a mut Vec<u8>);
+#[derive(Debug)]
+pub struct Pages<'a>(pub &'a mut Vec<u8>);
 
 impl PageWriter for Pages<'_> {
     fn write_page(&mut self, page: CompressedPage) -> Result<PageWriteSpec> {
