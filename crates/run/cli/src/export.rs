@@ -150,6 +150,15 @@ impl Format {
     }
 }
 
+/// The format of this export.
+fn format(args: &Args, write: &Path) -> Result<Format> {
+    match (&args.to_stream, args.format) {
+        (Some(_), _) => Ok(Format::Json),
+        (None, Some(format)) => Ok(format),
+        (None, None) => Format::of(write),
+    }
+}
+
 /// What is written.
 enum Written {
     Packets(FileFormat),
@@ -301,13 +310,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         comments: !args.no_comments,
         kept: args.kept.kept(),
     };
-    let format = match args.to_stream {
-        Some(_) => Format::Json,
-        None => match args.format {
-            Some(format) => format,
-            None => Format::of(write)?,
-        },
-    };
+    let format = format(args, write)?;
     check_options(args, format)?;
     if let Some(place) = &args.to_stream {
         let exported = to_stream(place, &log, &find, &of_flows)?;

@@ -16,6 +16,9 @@ const FLOWS: usize = 1 << 16;
 #[derive(Debug)]
 pub(super) struct Positions(Box<[u32; FLOWS + 1]>);
 
+/// The place of packets without payload.
+#[allow(clippy::cast_possible_truncation, reason = "65,536")]
+const NO_PLACE: u32 = FLOWS as u32;
 /// The units of a place.
 pub(super) const UNITS_MAX: u32 = u16::MAX as u32;
 
@@ -31,8 +34,8 @@ impl Positions {
     #[allow(clippy::cast_possible_truncation, reason = "cut on purpose")]
     pub(super) fn end(&mut self, fingerprint: u64, units: u32) -> u32 {
         let place = match units {
-            0 => FLOWS as u32,
-            _ => (fingerprint >> 16) as u16 as u32,
+            0 => NO_PLACE,
+            _ => u32::from((fingerprint >> 16) as u16),
         };
         self.at(place, (fingerprint >> 32) as u32 & !UNITS_MAX, units)
     }
@@ -52,7 +55,7 @@ impl Positions {
             l.set(u16::MAX.into()),
         );
         let is_any = l.le(l.set(1), units);
-        l.store(l.choose(is_any, place, l.set(FLOWS as u32)), &mut places);
+        l.store(l.choose(is_any, place, l.set(NO_PLACE)), &mut places);
         l.store(l.and(high, l.set(!UNITS_MAX)), &mut tags);
         l.store(units, &mut ends);
         for lane in 0..GROUP {
@@ -76,7 +79,7 @@ impl Positions {
     #[cold]
     pub(super) fn halve(&mut self) {
         for place in self.0.iter_mut() {
-            *place = (*place & !UNITS_MAX) | (*place & UNITS_MAX) / 2;
+            *place = (*place & !UNITS_MAX) | ((*place & UNITS_MAX) / 2);
         }
     }
 }

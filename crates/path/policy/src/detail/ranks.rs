@@ -40,9 +40,11 @@ const FLOAT_ONE: u32 = 127 << 2;
 const RANK_BITS: u32 = 4;
 const OF_FLOW: u32 = (1 << RANK_BITS) - 1;
 /// Above all ranks.
+#[allow(clippy::cast_possible_truncation, reason = "1,024")]
 pub(super) const NO_RANK: u16 = ((PLACE_MAX + 1) << RANK_BITS) as u16;
 const RANKS: usize = NO_RANK as usize;
 /// The rank of what ends with the first KiB of its flow.
+#[allow(clippy::cast_possible_truncation, reason = "less than all ranks")]
 pub(super) const RANK_FIRST: u16 = ((PLACE_MAX - 24) << RANK_BITS) as u16;
 /// The lanes of a group.
 const IN_ORDER: [u32; GROUP] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
@@ -59,6 +61,7 @@ pub struct DetailOffer(pub u16);
 impl DetailOffer {
     /// A packet with this rank and step.
     #[inline(always)]
+    #[allow(clippy::cast_possible_truncation, reason = "less than all ranks")]
     pub(super) fn new(rank: u32, step: u8) -> Self {
         Self(rank as u16 | u16::from(step & WANTED) << 8)
     }
@@ -117,9 +120,9 @@ impl Order {
         let flow = (fingerprint >> 32) as u32;
         let mixed = flow.wrapping_add(number);
         let mixed = mixed.wrapping_add(mixed >> 15).wrapping_mul(MIXED);
-        let lot = payload.min(LOT_LEN_MAX) * (mixed >> (32 - NUMBER_BITS)) >> LOT_SHIFT;
+        let lot = (payload.min(LOT_LEN_MAX) * (mixed >> (32 - NUMBER_BITS))) >> LOT_SHIFT;
         let units = end.min(lot + 1).min(UNITS_MAX);
-        place(units) << RANK_BITS | flow & OF_FLOW
+        place(units) << RANK_BITS | (flow & OF_FLOW)
     }
 
     /// The ranks of packets of a group, as [`Order::rank`] has them one by one; of those in other than
