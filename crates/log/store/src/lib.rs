@@ -10,7 +10,8 @@
 //! - [`Disk`]: the directory underneath, real or virtual.
 //!
 //! The files are described in `docs/formats/`; what is in a block is for `blocks`. Uses `blocks`,
-//! `sys` and `wire`; used by `archive`, `query`, `objects`, `relay`, `node` and the command line.
+//! `sys` and `wire`; used by `archive`, `labels`, `query`, `objects`, `pipeline`, `relay`, `record`,
+//! `serve`, `gpv-run`, `stream-run` and the command line.
 #![deny(unsafe_code)]
 
 mod archive;

@@ -16,7 +16,7 @@
 //!   gone by;
 //! - [`Tap`]: is shown packets while they are recorded;
 //! - [`Exports`]: takes those that policies export;
-//! - [`run`]: an [`Input`](strata_capture::Input) through a worker; `node` runs interfaces.
+//! - [`run`]: an [`Input`](strata_capture::Input) through a worker; `record` runs interfaces.
 #![forbid(unsafe_code)]
 
 mod alerts;

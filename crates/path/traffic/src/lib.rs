@@ -14,8 +14,8 @@
 //! tcp_flow      a flow that is reported of;  zipf: ranks of which few are frequent
 //! ```
 //!
-//! Pure computation: no I/O, no clock. Uses `wire` for constants and hashes; used by `node`, `telemetry-run`,
-//! `cli`, benchmarks and tests.
+//! Pure computation: no I/O, no clock. Uses `wire` for constants and hashes; used by `archive`, `exporter`,
+//! `gpv`, `record`, `telemetry-run`, `cli`, benchmarks and tests.
 #![forbid(unsafe_code)]
 
 mod bytes;

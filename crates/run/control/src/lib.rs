@@ -11,8 +11,8 @@
 //! - [`agents`]: what a controller of agents does for those who ask it; [`agent_client`]: an agent that asks;
 //! - [`api`]: HTTP; [`metrics`]: Prometheus; [`client`]: queries a running recording.
 //!
-//! Threads and asynchronous code are in [`agent_client`], [`alerts`], [`api`], [`client`] and [`queries`] only. `node` and `cli`
-//! use this; it uses `policy` and `rules`.
+//! Threads and asynchronous code are in [`agent_client`], [`alerts`], [`api`], [`client`] and [`queries`]
+//! only. `record`, the other crates of `run` and `relay` use this; it uses `policy` and `rules`.
 #![forbid(unsafe_code)]
 
 pub mod agent_client;

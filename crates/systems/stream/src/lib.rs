@@ -23,7 +23,7 @@
 //!
 //! Nothing here does I/O, reads a clock or waits. `docs/formats/stream.md` has the bytes.
 //!
-//! Uses `wire`; `node` joins it to files, locks and clocks.
+//! Uses `wire`; `stream-run` joins it to files, locks and clocks.
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
