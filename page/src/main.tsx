@@ -106,7 +106,7 @@ function App() {
         <Side session={session} />
       </header>
       <main id="main" tabIndex={-1}>
-        {session.read_only && <p class="quiet">Read-only: nothing can be changed from here.</p>}
+        {session.read_only && <p class="quiet">Read-only: no changes can be made here.</p>}
         {Shown ? (
           <Shown key={path} place={place} session={session} />
         ) : (

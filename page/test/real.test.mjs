@@ -321,7 +321,7 @@ test("a page that is read-only changes nothing, whoever asks", async (t) => {
   const { address } = await serve(t, ...more, "--read-only", "--token-file", tokens);
   for (const role of ROLES) {
     const page = await login(address, each[role]);
-    await page.getByText("Read-only: nothing can be changed from here.").waitFor();
+    await page.getByText("Read-only: no changes can be made here.").waitFor();
     assert.deepEqual(await answers(page), allowed(role, true), role);
     await isOfferedNoChange(page, address);
     clean(page);
@@ -351,7 +351,7 @@ test("the server goes and comes back, and the page goes on where it was", async 
     first.child.kill("SIGKILL");
     await first.child.ended;
     await page.getByText("reconnecting …").waitFor();
-    await page.getByText("What is shown is old").waitFor();
+    await page.getByText("The values shown are old").waitFor();
     await served(t, [...args, ...more], { port });
     // Logins end with the server that gave them.
     if (more.length > 0) await logsIn();
@@ -438,11 +438,11 @@ test("a flow is labelled for training, and a question kept for everybody", async
   const text = page.getByRole("textbox", { name: /Marple/ });
   await text.fill("heavy_hitters");
   await page.getByRole("button", { name: "Keep this question" }).click();
-  await page.getByRole("heading", { name: "Kept for everybody" }).waitFor();
+  await page.getByRole("heading", { name: "Kept for all users" }).waitFor();
   const other = await open(browser, `${address}/ask?language=marple`);
   await other.getByRole("button", { name: "Forget heavy_hitters" }).waitFor();
   await other.getByRole("button", { name: "Forget heavy_hitters" }).click();
-  await other.getByRole("heading", { name: "Kept for everybody" }).waitFor({ state: "detached" });
+  await other.getByRole("heading", { name: "Kept for all users" }).waitFor({ state: "detached" });
   await page.goto(`${address}/storage`);
   await page.getByText("kept the question 'heavy_hitters'").waitFor();
   clean(page);

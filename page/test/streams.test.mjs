@@ -92,7 +92,7 @@ test("a flow has its sums when all of it was counted, and before that only what 
 
 test("a flow that no search finds is said to be without sums", async () => {
   await served({ at: FLOW, over: { search: [begin, done], flows: { total: 0, offset: 0, rows: [] } } }, async (page) => {
-    await page.getByText("No search finds this flow: its sums are not known.").waitFor();
+    await page.getByText("The search does not find this flow: its sums are not known.").waitFor();
     assert.equal(await page.locator(".figures").count(), 0);
   });
 });
@@ -140,10 +140,10 @@ test("a search without an end never looks like one at its end", async () => {
       await page.getByText(/so far/i).first().waitFor();
       await onlySoFar(page, "35");
       await onlySoFar(page, "94");
-      assert.equal(await page.getByText(/^(No flow matches|No search finds|Whole)/).count(), 0);
+      assert.equal(await page.getByText(/^(No flow matches|The search does not find|Whole)/).count(), 0);
       assert.equal(await page.locator(".figures").count(), 0);
       // The packets of a flow are their own answer, at its end.
-      if (at === "/search") assert.equal(await page.getByText(/^Download$|looked at in/).count(), 0);
+      if (at === "/search") assert.equal(await page.getByText(/^Download$|searched in/).count(), 0);
     });
   }
 });
@@ -169,9 +169,9 @@ const failed = { event: "error", problem: { ...ofSchema("Error"), error: "the lo
 /** Ends of an answer that is not whole, and what is said of them. */
 const ENDS = [
   ["fails", [failed], "the log went away"],
-  ["loses its connection", [BREAK], "the answer broke off"],
-  ["ends without its last event", [], "the answer broke off"],
-  ["ends within an event", [JSON.stringify(done).slice(0, 99)], "the answer broke off"],
+  ["loses its connection", [BREAK], "the answer was cut off"],
+  ["ends without its last event", [], "the answer was cut off"],
+  ["ends within an event", [JSON.stringify(done).slice(0, 99)], "the answer was cut off"],
 ];
 
 for (const [what, end, said] of ENDS) {
@@ -180,7 +180,7 @@ for (const [what, end, said] of ENDS) {
     await served({ at: "/search", over: { search, flows } }, async (page) => {
       await page.getByRole("alert").getByText(said).waitFor();
       // Of what came before the connection broke, a browser may have read nothing yet.
-      await page.getByText(/^(The search did not reach its end|Nothing was searched)/).waitFor();
+      await page.getByText(/^(The search did not finish|The log was not searched)/).waitFor();
       assert.equal(await page.getByRole("grid").count(), 0);
       await onlySoFar(page, "35");
       await onlySoFar(page, "94");
@@ -188,7 +188,7 @@ for (const [what, end, said] of ENDS) {
     await served({ at: FLOW, over: { search, flows } }, async (page) => {
       await page.getByRole("alert").getByText(said).waitFor();
       assert.equal(await page.locator(".figures").count(), 0);
-      assert.equal(await page.getByText("No search finds").count(), 0);
+      assert.equal(await page.getByText("The search does not find").count(), 0);
     });
     const session = ofSchema("Session");
     const recorders = [{ ...session.recorders[0], log: session.logs[0].id }];

@@ -269,9 +269,9 @@ test("a flow says that only a part of it is shown, and which policy is for it al
   };
   const at = `/flow?log=0&flow=${flow.id}&from=1769864400&to=1769864460`;
   await served({ at, over }, async (page) => {
-    await page.getByText("A policy for exactly this flow is at work: header").waitFor();
+    await page.getByText("A policy for exactly this flow is in force: header").waitFor();
     await page.getByText("from 2026-01-31 13:00:00 UTC to 2026-01-31 13:01:00 UTC").waitFor();
-    await page.getByRole("link", { name: "all of it" }).click();
+    await page.getByRole("link", { name: "show the whole flow" }).click();
     await page.waitForURL((url) => !url.searchParams.has("from") && !url.searchParams.has("to"));
   });
 });
@@ -318,10 +318,10 @@ test("a stream that breaks is said, and goes on when the server is back", async 
   await page.getByText("live", { exact: true }).waitFor();
   server.close();
   await page.getByText("reconnecting …").waitFor();
-  await page.getByText("What is shown is old").waitFor();
+  await page.getByText("The values shown are old").waitFor();
   const again = await mock({ port });
   await page.getByText("live", { exact: true }).waitFor();
-  assert.equal(await page.getByText("What is shown is old").count(), 0);
+  assert.equal(await page.getByText("The values shown are old").count(), 0);
   again.close();
   await page.context().close();
 });
@@ -478,7 +478,7 @@ test("who may only look is offered no change", async () => {
     ["/why", READY.why],
     ["/packet?log=0&packet=x", READY.packet],
     [`${VIEWS.flow}&label=1`, "text=strata labels add"],
-    ["/ask", "text=Kept for everybody"],
+    ["/ask", "text=Kept for all users"],
   ]) {
     await served({ at, over: { session } }, async (page) => {
       await page.locator(ready).first().waitFor();
@@ -503,7 +503,7 @@ test("a search that was refused lists nothing, and does not say that nothing mat
   const late = [{ event: "begin", search: "1" }, { event: "error", problem: { error: "the log went away", code: "internal" } }];
   for (const search of [{ status: 400, body: error }, late]) {
     await served({ at: "/search?filter=hots", over: { search, checkFilter: { error } } }, async (page) => {
-      await page.getByText("Nothing was searched").waitFor();
+      await page.getByText("The log was not searched").waitFor();
       assert.equal(await page.getByText("No flow matches.").count(), 0);
       assert.equal(await page.getByText("Download", { exact: true }).count(), 0);
       const { width } = await page.getByRole("region", { name: "Flows" }).boundingBox();
@@ -516,7 +516,7 @@ test("a packet of which all bytes are there lacks nothing, whatever was asked to
   const detail = ofSchema("PacketDetail");
   const packet = { ...detail.packet, granularity: "partial", wire_bytes: 60, kept_bytes: 60 };
   await served({ at: VIEWS.packet, over: { packet: { ...detail, packet, missing: null } } }, async (page) => {
-    await page.getByText("Nothing of it is missing: all 60 bytes are in the log.").waitFor();
+    await page.getByText("Complete: all 60 bytes are in the log.").waitFor();
   });
 });
 

@@ -42,7 +42,7 @@ export class Refused extends Error {
 /** A stream that ended before the server said that it is at its end. */
 export function brokenOff(): Refused {
   return new Refused(0, {
-    error: "the answer broke off before its end: what came of it is not all of it",
+    error: "the answer was cut off: its end is missing",
     code: "internal",
   });
 }
@@ -202,7 +202,7 @@ export async function* lines<T>(url: string, signal: AbortSignal): AsyncGenerato
       if (line !== "") yield JSON.parse(line) as T;
       end = rest.indexOf("\n");
     }
-    if (rest.length > LINE_LONGEST) throw new Error("the server sent a line without end");
+    if (rest.length > LINE_LONGEST) throw new Error("the server sent a line that is too long");
     if (done) break;
   }
   // Each line ends with its line feed: what is left was cut off.

@@ -55,7 +55,7 @@ export function CoveredNote(props: { of: Covered | null | undefined }) {
   const covered = props.of;
   if (!covered) return null;
   const parts: string[] = [];
-  if (!covered.complete) parts.push(covered.why ?? "not everything was looked at");
+  if (!covered.complete) parts.push(covered.why ?? "not everything was searched");
   if (covered.damaged > 0) parts.push(`${plural(covered.damaged, "damaged place")} skipped`);
   if (covered.encrypted_packets > 0 && !covered.why) {
     parts.push(`${plural(covered.encrypted_packets, "packet")} encrypted: start strata serve with the key`);
@@ -63,7 +63,7 @@ export function CoveredNote(props: { of: Covered | null | undefined }) {
   if (parts.length > 0) return <Notice kind="warn">{parts.join("; ")}</Notice>;
   return (
     <p class="quiet">
-      {plural(covered.packets, "packet")} looked at in {duration(covered.seconds)}
+      {plural(covered.packets, "packet")} searched in {duration(covered.seconds)}
     </p>
   );
 }

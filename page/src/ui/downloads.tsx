@@ -46,7 +46,7 @@ export function Downloads(props: {
       <summary>Download</summary>
       <div class="menu-body wide">
         {props.children}
-        {!props.payload && <p>Packets with their bytes are for those who may look at payload.</p>}
+        {!props.payload && <p>Only users who may view payload can download packets with their bytes.</p>}
         {props.command && <p class="quiet">Beside each, the command line that writes the same file.</p>}
         <ul class="downloads">
           {offered.map(([format, name]) => {

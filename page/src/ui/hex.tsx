@@ -18,7 +18,7 @@ export function Hex({ hex, chosen, headers }: Props) {
     const inside = chosen !== null && at >= chosen.start && at < chosen.start + chosen.length;
     return `${inside ? "in " : ""}${at < headers ? "head" : "pay"}`;
   };
-  if (bytes.length === 0) return <p>No bytes of it are in the log.</p>;
+  if (bytes.length === 0) return <p>The log has no bytes of this packet.</p>;
   return (
     <>
       <pre class="hex" tabIndex={0} role="group" aria-label="Bytes in hexadecimal">

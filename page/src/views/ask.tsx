@@ -53,7 +53,7 @@ function useKeeping(session: Session): Keeping {
   };
   const may = session.roles.includes("payload") && !session.read_only;
   return {
-    where: "Kept for everybody",
+    where: "Kept for all users",
     questions: shared.data ?? [],
     problem: problem ?? shared.problem,
     ...(may && {
@@ -103,7 +103,7 @@ export function Ask({ place, session }: View) {
     setParams(Object.fromEntries((shipped?.params ?? []).map(({ name, default: value }) => [name, value ?? ""])));
     go(changed(place, { language: one.language, text: null }), true);
   };
-  if (session.logs.length === 0) return <Notice kind="info">No log is looked at: there is nothing to ask.</Notice>;
+  if (session.logs.length === 0) return <Notice kind="info">No log is open, so there are no packets to query.</Notice>;
   const availability = can?.[language];
   const may = session.roles.includes("payload");
   return (
@@ -133,7 +133,7 @@ export function Ask({ place, session }: View) {
                 />
               )}
             </header>
-            {!may && <Notice kind="warn">Answers may hold payload: asking is for those who may look at it.</Notice>}
+            {!may && <Notice kind="warn">Answers may contain payload: only users who may view payload can ask.</Notice>}
             {availability && !availability.available && <Notice kind="warn">{availability.problem}</Notice>}
             <label class="labelled">
               <span>{language === "sql" ? "SQL" : "Marple's language, or the name of a question"}</span>

@@ -67,7 +67,7 @@ export function FlowView({ place, session }: View) {
         <p>
           Only its packets {from !== "" && `from ${said(from)} `}
           {to !== "" && `to ${said(to)} `}are counted and listed here:{" "}
-          <a href={changed(place, { from: null, to: null })}>all of it</a>.
+          <a href={changed(place, { from: null, to: null })}>show the whole flow</a>.
         </p>
       )}
       <Loading when={counting && filter !== ""}>
@@ -78,11 +78,11 @@ export function FlowView({ place, session }: View) {
       {found && <Facts {...found} log={log} session={session} from={from} to={to} opened={place.query.has("label")} />}
       {found && session.recorders.length === 0 && (
         <p class="quiet">
-          What is kept of such flows is changed at a running recording: start strata serve with its --socket.
+          To change the granularity of such flows, start strata serve with the --socket of a running recording.
         </p>
       )}
       {!found && !counting && !counted.problem && filter !== "" && (
-        <p>No search finds this flow{from !== "" || to !== "" ? " in this time" : ""}: its sums are not known.</p>
+        <p>The search does not find this flow{from !== "" || to !== "" ? " in this time" : ""}: its sums are not known.</p>
       )}
       <Problem of={packets.problem} again={packets.again} />
       <section class="card" aria-label="Packets">
@@ -95,12 +95,12 @@ export function FlowView({ place, session }: View) {
           />
         </header>
         <Loading when={packets.rows.length === 0 && packets.loading} />
-        {!packets.loading && packets.rows.length === 0 && !packets.problem && <p>No packets of it are in this time.</p>}
+        {!packets.loading && packets.rows.length === 0 && !packets.problem && <p>The flow has no packets in this time.</p>}
         {packets.rows.length > 0 && <Table packets={packets} open={(id) => go(packetLink(log, id, place.query))} />}
         {packets.rows.length >= PACKETS_MOST && packets.more && (
           <p class="quiet">
             The first {count(PACKETS_MOST)} packets are shown;{" "}
-            <a href={changed(place, { from: packets.rows.at(-1)?.at ?? null })}>go on from there</a>.
+            <a href={changed(place, { from: packets.rows.at(-1)?.at ?? null })}>continue from there</a>.
           </p>
         )}
         <CoveredNote of={packets.covered} />
@@ -168,7 +168,7 @@ function Facts(props: FactsProps) {
       )}
       {policies.map(({ id, action, priority, packets }) => (
         <p key={id}>
-          A policy for exactly this flow is at work: <b>{action}</b>, priority {priority}, applied to{" "}
+          A policy for exactly this flow is in force: <b>{action}</b>, priority {priority}, applied to{" "}
           {plural(packets, "packet")}. <a href="/policies">Policies</a>
         </p>
       ))}
@@ -258,15 +258,15 @@ function LabelFlow(props: FactsProps) {
       <Problem of={state.problem} />
       <Done of={state.done} undone={() => setState(UNLABELLED)} />
       {may ? (
-        <p class="quiet">Another label replaces this one. strata train {path} --labels FILE makes a model that knows it.</p>
+        <p class="quiet">Another label replaces this one. strata train {path} --labels FILE trains a model with it.</p>
       ) : (
         <>
           <Command text={`strata labels add ${quoted(path)} ${options}`} />
           <p class="quiet">
             {session.keeps
-              ? "Labelling here is for those who may change recordings."
+              ? "Only users with the role change can label flows here."
               : "To label here, start strata serve with --state DIR."}{" "}
-            Then strata train {path} --labels labels.json -o model.json makes a model that knows it.
+            Then strata train {path} --labels labels.json -o model.json trains a model with it.
           </p>
         </>
       )}

@@ -52,7 +52,7 @@ export function ModeDialog(props: { recorder: string; now: string; close: () => 
           choose={setMode}
         />
         <Select label="For" is={seconds} of={TIMES} choose={setSeconds} />
-        <Labelled label="Why" hint="It is kept with the event.">
+        <Labelled label="Why" hint="Stored with the event.">
           <input required maxLength={200} value={why} onInput={(event) => setWhy(event.currentTarget.value)} />
         </Labelled>
         <button type="submit" class="main" disabled={chosen === ""}>

@@ -51,8 +51,8 @@ export function SampledNote(props: { of: Sampled | null }) {
   const { packets, captured } = props.of;
   return (
     <Notice kind="info">
-      {plural(packets, "packet")} ({percent(packets / captured)} of all captured for this log, at whatever time) were
-      sampled out by a mode or policy: neither lists nor downloads have them, and counts are of the others.
+      {plural(packets, "packet")} ({percent(packets / captured)} of all captured for this log, at any time) were
+      sampled out by a mode or policy: lists, downloads and counts include only the others.
     </Notice>
   );
 }

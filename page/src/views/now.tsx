@@ -39,8 +39,8 @@ export function Now({ place, session }: View) {
       <>
         <h1>Now</h1>
         <Notice kind="info">
-          No recorder is watched. Start strata serve with --socket, or with the log of a running recording; what logs
-          hold is under <a href="/search">Search</a>.
+          No recorder is connected. Start strata serve with --socket, or with the log of a running recording; the
+          contents of logs are under <a href="/search">Search</a>.
         </Notice>
       </>
     );
@@ -50,7 +50,7 @@ export function Now({ place, session }: View) {
     <>
       <h1 class="unseen">Now</h1>
       {!live.connected && live.tick && (
-        <Notice kind="warn">The connection to strata serve is interrupted; trying again. What is shown is old.</Notice>
+        <Notice kind="warn">The connection to strata serve is interrupted; trying again. The values shown are old.</Notice>
       )}
       {ids.length > 1 && (
         <Choice
@@ -281,14 +281,14 @@ function Figures({ tick }: { tick: RecorderTick }) {
 
 /** When losses grew, as far as somebody watched. */
 function when({ first, last }: RecorderTick["lost"][number]): string {
-  if (last === null) return "before strata serve watched";
+  if (last === null) return "before strata serve connected";
   const at = time(nanoseconds(last), 0);
   if (first === null) return `last at ${at}`;
   return first === last ? `at ${at}` : `${time(nanoseconds(first), 0)} to ${at}`;
 }
 
 const NOT_KEPT: Record<string, string> = {
-  sampled_out: "sampled out: a mode or policy keeps one in so many",
+  sampled_out: "sampled out: a mode or policy keeps only a sample",
   discarded: "dropped by a mode or policy",
 };
 
@@ -302,7 +302,7 @@ function NotKept({ tick }: { tick: RecorderTick }) {
           {percent(tick.captured_packets > 0 ? packets / tick.captured_packets : 0)} of those captured, {bytes(size)}),{" "}
           {NOT_KEPT[how] ?? how}
           {packets_per_second > 0 ? `; now ${rate(packets_per_second)}, in mode ${tick.mode}` : "; none now"}. Search and
-          downloads have the others.
+          downloads have only the other packets.
         </p>
       ))}
     </>
@@ -317,7 +317,7 @@ function Losses({ tick }: { tick: RecorderTick }) {
   return (
     <Card title="Losses">
       {places.length === 0 ? (
-        <p>Nothing is lost.</p>
+        <p>No packets were lost.</p>
       ) : (
         <Rows
           label="Losses"
@@ -347,10 +347,10 @@ function Losses({ tick }: { tick: RecorderTick }) {
 const RESOURCES: Record<string, string> = {
   disk_space: "used of the log's file system, as in df",
   blocks: "memory blocks that wait for the disk",
-  ring: "whether the kernel dropped packets since the last look, for want of room in the ring",
+  ring: "drops by the kernel since the last reading, because the ring was full",
   cpu: "of a core, by the busiest worker",
   ring_fill: "of the fullest ring, waiting for its worker",
-  disk_rate: "how busy the disk is that is written to",
+  disk_rate: "share of the time that the disk is busy",
   rdma: "of RDMA messages, lost on the way: sent again, skipped or missing at the relay",
   bandwidth: "of the rate allowed to the disk or the relay",
 };
@@ -465,14 +465,14 @@ function Fit(props: { recorder: string; up: boolean }) {
   const offered = detail?.payload.find(({ result }) => result === "offered")?.bytes;
   return (
     <Card title="Model">
-      {!drift && <p>How well the model fits is not known: its file does not say what it was trained on.</p>}
+      {!drift && <p>The fit of the model is not known: its file has no statistics of its training data.</p>}
       {drift && (
         <p>
           {drift.fits === null
-            ? `Too few packets to tell whether the model fits: ${count(drift.samples)} looked at.`
+            ? `Too few packets to judge the fit of the model: ${count(drift.samples)} evaluated.`
             : drift.fits
               ? "The model fits this traffic."
-              : "The traffic is unlike what the model was trained on: train it again, or let it learn (strata learn)."}{" "}
+              : "The traffic is unlike the training data of the model: train it again, or let it learn (strata learn)."}{" "}
           <small>
             drift {drift.score_index.toFixed(2)}, bound {drift.bound.toFixed(2)}
           </small>

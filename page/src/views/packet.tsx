@@ -89,16 +89,16 @@ function Kept({ of: one }: { of: PacketDetail }) {
     <>
       <p>
         {kept_bytes >= wire_bytes
-          ? `Nothing of it is missing: ${wire_bytes === 1 ? "its byte is" : `all ${plural(wire_bytes, "byte")} are`} in the log.`
+          ? `Complete: ${wire_bytes === 1 ? "its byte is" : `all ${plural(wire_bytes, "byte")} are`} in the log.`
           : `Kept ${keptAs(granularity)}: ${plural(kept_bytes, "byte")} of ${plural(wire_bytes, "byte")}.`}
       </p>
       {one.missing && (
         <Notice kind="info">
-          {bytes(one.missing.bytes)} of it are not in the log: {one.missing.why}
+          {bytes(one.missing.bytes)} of the packet are not in the log: {one.missing.why}
         </Notice>
       )}
       {one.payload_hidden && (
-        <Notice kind="info">Its payload is in the log but not shown: you look at headers only.</Notice>
+        <Notice kind="info">Its payload is in the log but not shown: you are viewing headers only.</Notice>
       )}
     </>
   );

@@ -39,7 +39,7 @@ export function Policies({ place, session }: View) {
       <>
         <h1>Policies</h1>
         <Notice kind="info">
-          No recorder is watched: policies belong to a running recording. Start strata serve with --socket.
+          No recorder is connected: policies belong to a running recording. Start strata serve with --socket.
         </Notice>
       </>
     );
@@ -58,7 +58,7 @@ export function Policies({ place, session }: View) {
   return (
     <>
       <h1>Policies</h1>
-      <p>What is kept of certain packets, whatever their class. Of those that match, the highest priority decides.</p>
+      <p>A policy sets the granularity of certain packets, whatever their class. Of several that match, the one with the highest priority decides.</p>
       {session.recorders.length > 1 && (
         <Choice
           label="Recorder"
@@ -88,7 +88,7 @@ export function Policies({ place, session }: View) {
         }}
       />
       <Problem of={problem} />
-      <Card title="At work">
+      <Card title="In force">
         <Problem of={policies.problem} again={again} />
         <Loading when={policies.loading && !policies.data} />
         {policies.data?.length === 0 && <p>None: the mode decides about every packet.</p>}
@@ -208,7 +208,7 @@ function NewPolicy(props: NewProps) {
         {tried && (
           <div class="tried" role="status">
             {tried === "looking" ? (
-              <p class="quiet">Looking what it would have matched …</p>
+              <p class="quiet">Searching the log for packets that match …</p>
             ) : (
               <>
                 {shown(covered(tried), (tried) => (
@@ -240,7 +240,7 @@ function Would(props: { of: NonNullable<Matched["would"]>; packets: number }) {
       With this policy {exact ? "" : "about "}
       <b>{bytes(kept_bytes)}</b> of them would have been kept{more ? ", more than without it" : ""}.
       {sampled &&
-        ` They are a sample of about ${plural(packets, "packet")}: a policy keeps all that match, also those that the mode samples out.`}
+        ` They are a sample of about ${plural(packets, "packet")}: a policy keeps all packets that match, also those that the mode samples out.`}
     </>
   );
   return more ? <Notice kind="warn">{text}</Notice> : <p>{text}</p>;

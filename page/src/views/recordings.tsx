@@ -75,7 +75,7 @@ function fit(one: Recording): string {
   if (one.drift.fits === null) return "too few packets to tell";
   if (one.drift.fits) return `fits (${index})`;
   const worst = one.drift.features[0];
-  return `no longer fits (${index}${worst ? `, most of all ${worst.name}` : ""})`;
+  return `no longer fits (${index}${worst ? `, most different: ${worst.name}` : ""})`;
 }
 
 type ShadowOf = NonNullable<Recording["shadow"]>;
@@ -93,7 +93,7 @@ function Shadow(props: { id: number; of: ShadowOf }) {
         <p>The shadow model was promoted: it decides now, and the recording's own model is compared with it.</p>
       )}
       <Rows
-        label={`What ${shadow} would have kept`}
+        label={`Packets that ${shadow} would have kept`}
         head={[
           "Class",
           { text: "Packets", number: true },

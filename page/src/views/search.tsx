@@ -83,7 +83,7 @@ export function Search({ place, session }: View) {
     return () => control.abort();
   }, [key, turn]);
   if (session.logs.length === 0) {
-    return <Notice kind="info">No log is looked at: start strata serve with the directory of a log.</Notice>;
+    return <Notice kind="info">No log is open: start strata serve with the directory of a log.</Notice>;
   }
   // Drawn once before the effect has run.
   const mine = found.of === key ? found : BEGUN;
@@ -138,8 +138,8 @@ function Unsearched(props: { filter: boolean; begun: boolean }) {
         <h2>Flows</h2>
       </header>
       <p>
-        {props.begun ? "The search did not reach its end, and what it had found is not listed: " : "Nothing was searched: "}
-        {props.filter ? "the filter has an error, shown where it is." : "what is wrong is said above."}
+        {props.begun ? "The search did not finish, and its results are not listed: " : "The log was not searched: "}
+        {props.filter ? "the filter has an error, marked in the filter." : "see the error above."}
       </p>
     </section>
   );
@@ -217,7 +217,7 @@ function Form({ place, session, what, log, again, found }: FormProps) {
             {(["class", "granularity", "reason"] as const).map(
               (name) =>
                 what[name] && (
-                  <a key={name} class="chip" href={changed(place, { [name]: null })} title="Take away">
+                  <a key={name} class="chip" href={changed(place, { [name]: null })} title="Remove">
                     {name}: {what[name]} ✕
                   </a>
                 ),
@@ -281,7 +281,7 @@ function Histogram({ place, over }: { place: Place; over: Series }) {
 /** What one mostly wants to see first. */
 const ORDERS = [
   ["first asc", "By time"],
-  ["kept_bytes desc", "Most disk"],
+  ["kept_bytes desc", "Most disk space"],
   ["wire_bytes desc", "Most traffic"],
 ] as const;
 

@@ -32,7 +32,7 @@ export function Storage({ place, session }: View) {
   );
   const logs = useLoad<Log[]>((signal) => call("logs", { signal }), []);
   if (session.logs.length === 0) {
-    return <Notice kind="info">No log is looked at: start strata serve with the directory of a log.</Notice>;
+    return <Notice kind="info">No log is open: start strata serve with the directory of a log.</Notice>;
   }
   const known = logs.data?.find(({ id }) => id === log);
   const held = storage.data;
@@ -129,7 +129,7 @@ function HeldByClass({ of: held, log }: { of: Held; log: string }) {
   return (
     <Card title="Held by class">
       {held.held.length === 0 ? (
-        <p>Nothing yet: strata compact sorts a log by class, so that each can be held for its own time.</p>
+        <p>Nothing yet: strata compact sorts a log by class, so that each class can have its own retention time.</p>
       ) : (
         <Rows
           label="Held by class"
@@ -147,7 +147,7 @@ function HeldByClass({ of: held, log }: { of: Held; log: string }) {
         </Rows>
       )}
       <p>
-        <a href={link("/search", { log, sort: "kept_bytes", order: "desc" })}>Flows that take most disk</a>
+        <a href={link("/search", { log, sort: "kept_bytes", order: "desc" })}>Flows that use most disk space</a>
       </p>
     </Card>
   );
@@ -210,12 +210,12 @@ function Next({ of: held, place }: { of: Held; place: Place }) {
   const set = (name: string) => (event: Event) =>
     go(changed(place, { [name]: (event.currentTarget as HTMLInputElement).value }), true);
   return (
-    <Card title="What deletion would take next">
+    <Card title="Next to be deleted">
       <div class="row">
-        <Labelled label="Older than, days">
+        <Labelled label="Older than (days)">
           <input type="number" min={0} step="any" value={place.query.get("days") ?? ""} onChange={set("days")} />
         </Labelled>
-        <Labelled label="Beyond, GB">
+        <Labelled label="Log larger than (GB)">
           <input type="number" min={0} step="any" value={place.query.get("size") ?? ""} onChange={set("size")} />
         </Labelled>
       </div>
@@ -267,7 +267,7 @@ function Verify({ log }: { log: string }) {
     }
   };
   return (
-    <Card title="Every byte against its checksum">
+    <Card title="Verify all checksums">
       <p class="actions">
         <button type="button" disabled={running} onClick={begin}>
           Verify
@@ -307,9 +307,9 @@ function Audit() {
   const audit = useLoad((signal) => call("audit", { signal }), []);
   const events = audit.data ?? [];
   return (
-    <Card title="Changes and looks at payload" side={<button type="button" onClick={audit.again}>Refresh</button>}>
+    <Card title="Changes and views of payload" side={<button type="button" onClick={audit.again}>Refresh</button>}>
       <Problem of={audit.problem} again={audit.again} />
-      {events.length === 0 && !audit.loading && !audit.problem && <p>None since strata serve runs.</p>}
+      {events.length === 0 && !audit.loading && !audit.problem && <p>None since strata serve was started.</p>}
       <ol class="events">
         {events.slice(0, 50).map((event, index) => (
           <li key={index}>

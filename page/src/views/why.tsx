@@ -22,7 +22,7 @@ export function WhyView({ place, session }: View) {
     [log, from, to],
   );
   if (session.logs.length === 0) {
-    return <Notice kind="info">No log is looked at: start strata serve with the directory of a log.</Notice>;
+    return <Notice kind="info">No log is open: start strata serve with the directory of a log.</Notice>;
   }
   const data = reasons.data;
   return (
