@@ -46,29 +46,29 @@ pub struct Config {
     pub elastic: ElasticConfig,
     /// Control of a running recording.
     pub control: ControlConfig,
-    /// Where policies may export headers and packets to (`header -> NAME`), and as whom. Read at the
-    /// start only.
+    /// Destinations to which policies may export headers and packets (`header -> NAME`), and
+    /// identities of the sender. Read at the start only.
     pub export: ExportConfig,
-    /// UDP ports of the tunnels that packets are looked into, so that headers end and flows are found
-    /// inside them. A list replaces the usual ports of its tunnel; with an empty one it is not looked
-    /// into. Read at the start only, and noted in the log for those who read it, except by a relay.
-    /// `--tunnel-port NAME=PORT` adds one.
+    /// UDP ports of tunnels: headers and flows of packets to them are those inside the tunnel. A
+    /// list replaces the usual ports of its tunnel; an empty list disables it. Read at the start
+    /// only, and recorded in the log for commands that read it, except by a relay. `--tunnel-port
+    /// NAME=PORT` adds one.
     pub tunnels: TunnelsConfig,
     /// Budget of detail, as `--detail`, which overrides it: a share of the payload beyond headers, as
     /// in `10%`, or a rate of it, as in `50MB/s` or `20GB/day`; it goes to short flows and
     /// to the start of the others, instead of all packets of the classes that the mode keeps in more
     /// detail. `none` for no budget. By default `10%` with the built-in model, `none` with another.
     pub detail: Option<String>,
-    /// What a recording of interfaces does while the model does not fit the traffic of the last
-    /// minutes (the stability index of its scores is above 0.25): `warn` says so; `budget` also keeps
-    /// a tenth of the payload, as a budget of detail does, if there is none; `keep` keeps
-    /// every packet whole, as mode `log-all`. By default `warn`.
+    /// Response of a recording of interfaces while the model does not fit the traffic of the last
+    /// minutes (the stability index of its scores is above 0.25): `warn` logs a warning; `budget`
+    /// also keeps a tenth of the payload, as a budget of detail does, if there is none; `keep`
+    /// keeps every packet whole, as mode `log-all`. By default `warn`.
     pub on_drift: OnDrift,
-    /// Most memory for flow tables, of all workers together, as in `2GB`; `--memory` overrides it.
-    /// Read at the start only. By default a sixteenth of the machine's memory.
+    /// Limit on the memory of flow tables, of all workers together, as in `2GB`; `--memory`
+    /// overrides it. Read at the start only. By default a sixteenth of the machine's memory.
     pub memory: Option<String>,
-    /// Alerts about events that nobody requested: shortages, the response to them, interfaces that
-    /// disappear.
+    /// Alerts about events that were not requested: shortages, the response to them, interfaces
+    /// that disappear.
     pub alerts: AlertsConfig,
 }
 
@@ -79,7 +79,7 @@ pub enum OnDrift {
     /// Says so.
     #[default]
     Warn,
-    /// Has a budget of detail: which scores are higher is known, which thresholds fit is not.
+    /// Has a budget of detail, which does not depend on scores.
     Budget,
     /// Keeps every packet whole.
     Keep,
@@ -195,7 +195,10 @@ impl ControlConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
     /// Anybody could send requests.
-    #[error("control.listen needs control.token_file or control.tls_ca: anybody could ask")]
+    #[error(
+        "control.listen needs control.token_file or control.tls_ca: without them, anyone \
+    could use it"
+    )]
     Open,
     /// A part is missing.
     #[error("TLS needs control.tls_cert and control.tls_key")]
@@ -230,8 +233,8 @@ pub struct AlertsConfig {
     /// File with the certificate authority (PEM) of the webhook's server, instead of the public
     /// ones.
     pub ca_file: Option<PathBuf>,
-    /// After how many seconds a complete block file that is not compacted is reported, in a log of which
-    /// something was compacted before. By default 86400, a day.
+    /// Seconds after which a complete block file that is not compacted is reported, in a log with
+    /// some compacted files. By default 86400, a day.
     pub compaction_lag_seconds: Option<u64>,
 }
 
@@ -451,7 +454,7 @@ mod tests {
             ),
             (
                 "[export]\nidentity = 5\n[export.destinations]\n'a b' = 'udp://192.0.2.1:4740'",
-                "export.destinations.a b: 'a b' is no name",
+                "export.destinations.a b: 'a b' is not a name",
             ),
             (
                 "[export]\nidentity = 5\n[export.identities]\na = 7\nb = 7\n[export.destinations]\n\

@@ -34,13 +34,14 @@ pub struct ElasticConfig {
     pub cpu_budget_percent: Option<f64>,
     /// Delete the least important data of the log when this share of the file system is in use, in
     /// percent: whole files of classes that are not anomalous first, the oldest of these first;
-    /// never the newest files, and never what a policy protects. Without it, nothing is deleted.
+    /// never the newest files, and never packets that a policy protects. Without it, nothing is
+    /// deleted.
     pub remove_percent: Option<f64>,
-    /// How long a resource must be short before Strata steps down to a mode that keeps less, in
-    /// seconds.
+    /// Time for which a resource must be short before Strata steps down to a mode that keeps less,
+    /// in seconds.
     pub confirm_seconds: f64,
-    /// How long a shortage must be over before a step is undone, in seconds, initially; doubled
-    /// when the shortage returns.
+    /// Time for which a shortage must be over before a step is undone, in seconds, initially;
+    /// doubled when the shortage returns.
     pub hold_seconds: f64,
     /// Upper limit of `hold_seconds` as it doubles, in seconds.
     pub hold_seconds_max: f64,

@@ -25,31 +25,32 @@ pub(crate) const ALWAYS: Range<u64> = 0..u64::MAX;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ExportConfig {
-    /// Where packets may be sent, by the names that policies use, and nowhere else:
+    /// Destinations, by the names that policies use; packets are sent to no others:
     /// `udp://HOST:PORT` for a `strata collector`, `vxlan://HOST` for a VXLAN decapsulator (packets
     /// only, not headers). Neither is encrypted, but `key_file` encrypts the first.
     pub destinations: BTreeMap<String, String>,
     /// Identity of the first captured interface, 1 to 16777215; the others have the numbers after it.
     /// Give each host a range of its own. It is the network identifier in VXLAN.
     pub identity: Option<u32>,
-    /// Identities of single interfaces, by name, instead of those.
+    /// Identities of single interfaces, by name, instead of the numbers from `identity`.
     pub identities: BTreeMap<String, u32>,
-    /// What is at the other end of single interfaces, by name, as collectors are told: a virtual machine, a
-    /// container.
+    /// Description of the other end of single interfaces, by name, for collectors: a virtual
+    /// machine, a container.
     pub behind: BTreeMap<String, String>,
-    /// Export only what is captured from this time on, ns since 1970: a recording that takes over from another
-    /// begins where that ends.
+    /// Export only packets captured from this time on, ns since 1970: a recording that takes over
+    /// from another begins where that one ends.
     pub from: Option<u64>,
     /// Name of this host for collectors. By default its host name.
     pub host: Option<String>,
-    /// File with a key of 64 hexadecimal digits, which only its owner may read (mode 0600): what goes to
-    /// `udp://` destinations is encrypted and authenticated with it. Collectors have the same
-    /// (`strata collector --key-file`). Read again when the configuration is.
+    /// File with a key of 64 hexadecimal digits, which only its owner may read (mode 0600):
+    /// datagrams to `udp://` destinations are encrypted and authenticated with it. Collectors have
+    /// the same key (`strata collector --key-file`). Read again when the configuration is.
     pub key_file: Option<PathBuf>,
-    /// Addresses of destinations that are names, as in `analyser = "192.0.2.7:4740"`, since somebody else looks
-    /// them up: an agent does for its recording. Read again when the configuration is. If this is given, even
-    /// empty, a destination that cannot be reached is no error: it is tried again every second, and what is not
-    /// sent meanwhile is counted. Not with a log, which would have what is sent to an address that is new.
+    /// Addresses of destinations whose hosts are names, as in `analyser = "192.0.2.7:4740"`, if
+    /// another program looks them up: an agent does so for its recording. Read again when the
+    /// configuration is. If this is given, even empty, a destination that cannot be reached is not
+    /// an error: it is tried again every second, and datagrams that are not sent are counted. Not
+    /// with a log, because it would contain the packets sent to a new address.
     pub addresses: Option<BTreeMap<String, SocketAddr>>,
 }
 
@@ -136,14 +137,14 @@ impl ExportConfig {
         }
         if destinations.len() > DESTINATIONS_MAX {
             let problem = format!(
-                "{} are too many, {DESTINATIONS_MAX} are the most",
+                "{} are too many: at most {DESTINATIONS_MAX} are possible",
                 destinations.len()
             );
             return Err(("destinations".into(), problem));
         }
         let identity = self.identity.ok_or_else(|| {
-            let problem = "is missing: give this host the first of its own numbers, from 1 to \
-                           16777215, by which collectors tell its interfaces from others";
+            let problem = "is missing: give this host the first number, from 1 to 16777215, of \
+            its own range, by which collectors identify its interfaces";
             ("identity".into(), problem.into())
         })?;
         let keys = self.key_file.as_deref().map(read_keys).transpose();
@@ -221,7 +222,7 @@ impl ExportPlan {
         let found = destinations.iter().find(|known| known.name == export.to);
         match found {
             None => Some(format!(
-                "'{action}': the configuration names no destination {}: write it under \
+                "'{action}': the configuration has no destination {}: add it under \
                  [export.destinations], which is read at the start of a recording",
                 export.to
             )),
