@@ -81,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument(
         "--by-bytes",
         action="store_true",
-        help="count benign packets by their payload, which is what keeping them costs",
+        help="count benign packets by their payload, where a packet costs its bytes",
     )
     train.add_argument(
         "--miss-cost", type=float, default=1.0, metavar="N", help="cost of a missed attack packet"

@@ -35,10 +35,10 @@ Examples:
       --to analyser=udp://192.0.2.10:4740
   strata agent --policy policies.toml -i eth0 --to analyser=udp://192.0.2.10:4740 --identity 4096
 
-What is captured is said by the controller (`strata controller`), or by a file with the same
-contents as one of a controller's directory; where it may be sent is said here only (--to), and so is
-which interfaces may be captured (-i). Without its controller, the agent goes on with what it was
-told last. HUP reads the file of --policy again. See docs/agents.md.")]
+The controller (`strata controller`) decides which packets are exported, or a file in the format of
+a controller's directory (--policy). Only this command line permits destinations (--to) and
+interfaces (-i). If the controller cannot be reached, the agent continues with the policies that it
+received last. HUP reads the file of --policy again. See docs/agents.md.")]
 #[command(group = clap::ArgGroup::new("source").required(true))]
 pub(crate) struct Args {
     /// Follow the controller on this host: TCP port 4741 or the one given.
@@ -54,17 +54,17 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", group = "source")]
     policy: Option<PathBuf>,
 
-    /// With --policy, give the first interface this identity, and others those after it.
+    /// With --policy, give the first interface this identity, and the others the numbers after it.
     #[arg(long, value_name = "N", requires = "policy",
         value_parser = clap::value_parser!(u32).range(1..=i64::from(strata_agent::IDENTITY_MAX)))]
     identity: Option<u32>,
 
-    /// Keep certificate and assignment in this directory, created if need be.
+    /// Keep the certificate and the assignment in this directory, created if missing.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/strata/agent")]
     state: PathBuf,
 
-    /// Permit capturing of interfaces with this name, with * and ?, as in 'tap*'; may be given several
-    /// times. Interfaces that appear later are picked up.
+    /// Permit the capture of interfaces with this name, with * and ?, as in 'tap*'; may be given
+    /// several times. Interfaces that appear later are picked up.
     #[arg(
         short = 'i',
         long = "interface",
@@ -73,13 +73,13 @@ pub(crate) struct Args {
     )]
     interface: Vec<String>,
 
-    /// Export a packet that crosses a bridge from each captured interface that it passes. By default only
-    /// from where it comes in, if the same policies hold for both ports.
+    /// Export a packet that crosses a bridge from each captured interface that it passes. By
+    /// default, only from the one where it enters, if the same policies apply to both ports.
     #[arg(long)]
     all_copies: bool,
 
-    /// Use a ring for each interface (each), or one for all together (one). By default, one from 128
-    /// interfaces on; without the right to use eBPF, each has its own.
+    /// Use one ring per interface (each), or one for all interfaces together (one). By default, one
+    /// with 128 interfaces or more; without permission to use eBPF, each.
     #[arg(long, value_enum, value_name = "WHICH", default_value_t = RingsArg::Auto)]
     rings: RingsArg,
 
@@ -88,8 +88,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME=URL", required = true)]
     to: Vec<String>,
 
-    /// Encrypt what is sent to collectors with the key in this file, 64 hexadecimal digits that only
-    /// their owner may read, instead of keys from the controller.
+    /// Encrypt data sent to collectors with the key in this file (64 hexadecimal digits, readable
+    /// by its owner only) instead of keys from the controller.
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
 
@@ -101,9 +101,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 
-    /// Limit the CPU use of the recording, as in 10%; 100% is one core. While the CPUs that it shares
-    /// with others are short, such as for forwarding, it uses less: first by copying headers only, then by
-    /// capturing fewer flows.
+    /// Limit the CPU use of the recording, as in 10%; 100% is one core. When CPUs are short for
+    /// other work on this host, such as forwarding, it uses less: it first copies headers only,
+    /// then captures fewer flows.
     #[arg(long, value_name = "PERCENT", value_parser = cpu)]
     cpu: Option<String>,
 
@@ -124,9 +124,7 @@ fn pairs(option: &str, texts: &[String]) -> Result<BTreeMap<String, String>> {
     for text in texts {
         let pair = text.split_once('=').filter(|(name, _)| !name.is_empty());
         let Some((name, value)) = pair else {
-            return Err(refuse(format!(
-                "{option} {text}: write a name, =, and a value"
-            )));
+            return Err(refuse(format!("{option} {text}: write NAME=VALUE")));
         };
         if all.insert(name.to_owned(), value.to_owned()).is_some() {
             return Err(refuse(format!("{option} {text}: {name} is given twice")));
@@ -186,7 +184,7 @@ fn memory(text: &str) -> Result<String, String> {
     match (MEMORY_MIN..=most).contains(&bytes) {
         true => Ok(text.to_owned()),
         false => Err(format!(
-            "from {} to {}, the memory of this machine or its control group",
+            "write a size from {} to {}, the memory of this machine or its control group",
             human_bytes(MEMORY_MIN),
             human_bytes(most)
         )),
@@ -198,8 +196,8 @@ impl Args {
         if let Some(path) = &self.policy {
             let Some(first_identity) = self.identity else {
                 return Err(refuse(
-                    "--policy needs --identity: the first of this host's own numbers, from 1 to \
-                     16777215, by which collectors tell its interfaces from others",
+                    "--policy needs --identity: the first number, from 1 to 16777215, of this \
+                     host's own range, by which collectors identify its interfaces",
                 ));
             };
             return Ok(AgentSource::File {

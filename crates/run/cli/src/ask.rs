@@ -48,7 +48,7 @@ strata ask -r FILE QUERY [FILTER]
        strata ask --list [NAME]",
     after_help = "\
 QUERY is the name of a query that comes with Strata, or a query in Marple's language. FILTER is a
-tcpdump filter, and selects the packets that are asked of.
+tcpdump filter that selects the packets on which the query runs.
 
 Examples:
   strata ask --list
@@ -62,17 +62,17 @@ Examples:
   strata ask --running --install timeouts tcp-timeouts --param low=100ms
   strata ask --running --installed timeouts --sort -count --top 20
 
-Exit status: 0 if the answer is complete; 1 if it is not, or the input is damaged (standard error
-says what); 2 if the command line or the query is refused."
+Exit status: 0 if the answer is complete; 1 if it is not, or the input is damaged (details are on
+standard error); 2 if the command line or the query is refused."
 )]
 pub(crate) struct Args {
-    /// Ask of this capture file, in any format that `strata record` reads; - is standard input.
-    /// Several are merged in time order.
+    /// Run the query on this capture file, in any format that `strata record` reads; - is standard
+    /// input. Several are merged in time order.
     #[arg(short = 'r', long = "read", value_name = "FILE", group = "source")]
     read: Vec<PathBuf>,
 
-    /// Ask of packets on this interface, until Ctrl-C; several are separated by commas; any means
-    /// all of them. On a terminal, the answer so far is shown every second.
+    /// Run the query on packets of this interface, until Ctrl-C; separate several with commas; any
+    /// means all of them. On a terminal, the answer so far is shown every second.
     #[arg(
         short = 'i',
         long = "interface",
@@ -82,24 +82,24 @@ pub(crate) struct Args {
     )]
     interfaces: Vec<String>,
 
-    /// Ask of what the recording that listens on this socket (`strata record --socket`) records,
-    /// from now on, until it ends or Ctrl-C. It does not wait: what is not taken in time is lost
-    /// here alone, and counted.
+    /// Run the query on the packets that the recording with this socket (`strata record --socket`)
+    /// captures from now on, until it ends or Ctrl-C. The recording does not wait: data that is not
+    /// read in time is lost for the query only, and counted.
     #[arg(long, value_name = "PATH", group = "source")]
     socket: Option<PathBuf>,
 
-    /// As --socket, of the only recording that runs.
+    /// As --socket, with the only running recording.
     #[arg(long, group = "source")]
     running: bool,
 
-    /// Put the query into the running recording itself, under this name: it is asked of all packets
-    /// from now on, until it is removed or the recording ends, whether or not somebody is attached.
-    /// At most 16 queries run there, each with at most 100,000 groups, as many rows and 16 MiB.
+    /// Install the query in the running recording, under this name: it runs on all packets from now
+    /// on, until it is removed or the recording ends, with or without a client attached. At most 16
+    /// queries run there, each with at most 100,000 groups, 100,000 rows and 16 MiB.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["read", "interfaces", "write", "format", "sort", "top", "count", "skip_incomplete"])]
     install: Option<String>,
 
-    /// Give the answer so far of this query that is installed in the running recording; without a
-    /// NAME, list those that are.
+    /// Show the answer so far of this query, which is installed in the running recording; without a
+    /// NAME, list the installed queries.
     #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "", group = "lists",
           conflicts_with_all = ["read", "interfaces", "install", "queries", "files", "words"])]
     installed: Option<String>,
@@ -112,12 +112,12 @@ pub(crate) struct Args {
     #[arg(value_name = "LOG|QUERY|FILTER")]
     words: Vec<String>,
 
-    /// Ask this query: a name, or a text. May be given several times: all are asked of the same
+    /// Run this query: a name, or a text. May be given several times: all queries run on the same
     /// packets, which are read once.
     #[arg(short = 'q', long = "query", value_name = "QUERY")]
     queries: Vec<String>,
 
-    /// Ask the query in this file; may be given several times.
+    /// Run the query in this file; may be given several times.
     #[arg(short = 'f', long = "file", value_name = "FILE")]
     files: Vec<PathBuf>,
 
@@ -136,12 +136,12 @@ pub(crate) struct Args {
     #[arg(short = 'F', long, value_enum)]
     format: Option<answer::Format>,
 
-    /// Sort the answer by this column; with a minus before its name, largest first. By default
-    /// groups are in the order of their keys, packets in that of their times.
+    /// Sort the answer by this column; with a minus before its name, largest first. By default,
+    /// groups are in the order of their keys, and packets in time order.
     #[arg(long, value_name = "COLUMN", allow_hyphen_values = true)]
     sort: Option<String>,
 
-    /// Give only this many rows of the answer, the first ones.
+    /// Show at most this many rows of the answer, from its start.
     #[arg(long, value_name = "N", value_parser = text::number)]
     top: Option<u64>,
 
@@ -149,8 +149,8 @@ pub(crate) struct Args {
     #[arg(short = 'c', long = "count", value_name = "N", value_parser = text::number)]
     count: Option<u64>,
 
-    /// Skip packets of which bytes that a query needs were not captured or not kept, and count
-    /// them. By default the first such packet ends the asking.
+    /// Skip and count packets that lack bytes that a query needs, because they were not captured or
+    /// not kept. By default, the first such packet ends the query.
     #[arg(long)]
     skip_incomplete: bool,
 
@@ -176,11 +176,11 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Logs")]
 struct OfLogs {
-    /// Ask of packets from this time on, written as for `strata export`.
+    /// Select packets from this time on, written as for `strata export`.
     #[arg(long, value_name = "TIME")]
     from: Option<String>,
 
-    /// Ask of packets before this time.
+    /// Select packets before this time.
     #[arg(long, value_name = "TIME")]
     to: Option<String>,
 
@@ -190,10 +190,10 @@ struct OfLogs {
 
 /// How much each query may use.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Bounds of each query")]
+#[command(next_help_heading = "Limits of each query")]
 struct Bounds {
-    /// Keep at most this many groups of each groupby. Packets of further groups are not counted in
-    /// the answer, and reported. [default: 100k]
+    /// Keep at most this many groups of each groupby. Packets of further groups are left out of the
+    /// answer, and reported. [default: 100k]
     #[arg(long, value_name = "N", value_parser = text::number)]
     groups_max: Option<u64>,
 
@@ -207,7 +207,7 @@ struct Bounds {
     #[arg(long, value_name = "BYTES", value_parser = text::bytes)]
     memory_max: Option<u64>,
 
-    /// Refuse a query that takes more instructions than this for a packet; at most 4096.
+    /// Refuse a query that takes more than this many instructions per packet; at most 4096.
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u16).range(1..=4096))]
     instructions_max: u16,
 }
@@ -258,8 +258,8 @@ impl Args {
             }
             (false, []) => {
                 return Err(refuse(
-                    "nothing to ask: name a log, -r FILE, -i INTERFACE or --running, and a query; \
-                     `strata ask --list` lists queries, --help has examples",
+                    "no input and no query: name a log, -r FILE, -i INTERFACE or --running, and a \
+                     query; `strata ask --list` lists queries, --help has examples",
                 ));
             }
         };
@@ -268,8 +268,8 @@ impl Args {
             let [first, rest @ ..] = words else {
                 return Err(refuse(match log {
                     Some(log) if questions::is_query(log) => format!(
-                        "'{log}' is a query: say of what it is asked, with a log before it, \
-                         -r FILE, -i INTERFACE or --running"
+                        "'{log}' is a query without input: name a log before it, or give -r FILE, \
+                         -i INTERFACE or --running"
                     ),
                     _ => "no query: `strata ask --list` lists those that come with Strata, --help \
                           has examples"

@@ -38,28 +38,29 @@ Examples:
   strata collector -w - | strata record -r - -o log/ --mode log-all
 
 Recordings export headers and packets by policies such as `header -> NAME`, to destinations such
-as udp://192.0.2.10:4740 in their configuration (docs/export.md). Each interface of each sender is
-an interface of what is written: its name is HOST:INTERFACE, its description has its identity.
-Packets of different senders are in the order of their arrival. What is lost is counted for each
-interface, and printed at the end (Ctrl-C).
+as udp://192.0.2.10:4740 in their configuration (docs/export.md). Each interface of each sender
+becomes an interface of the output: its name is HOST:INTERFACE, its description has its identity.
+Packets of different senders are in order of arrival. Losses are counted for each interface, and
+printed at the end (Ctrl-C).
 
-Without --key-file, nothing is encrypted or authenticated: whoever can send from an address that is
-listened to can forge packets. Without --listen, only this machine reaches the collector.")]
+Without --key-file, nothing is encrypted or authenticated: anyone who can send from an allowed
+address can forge packets. Without --listen, only this machine can reach the collector.")]
 #[command(group = clap::ArgGroup::new("to").required(true))]
 pub(crate) struct Args {
-    /// Take datagrams on this address: UDP port 4740 or the one given. An address other than loopback
-    /// needs --allow or --key-file.
+    /// Receive datagrams at this address: UDP port 4740 or the one given. An address other than
+    /// loopback needs --allow or --key-file.
     #[arg(long, value_name = "ADDR[:PORT]", default_value = "127.0.0.1:4740")]
     listen: String,
 
-    /// Listen to senders of this network only; may be given several times. 0.0.0.0/0 and ::/0 are
+    /// Accept only senders of this network; may be given several times. 0.0.0.0/0 and ::/0 mean
     /// everyone.
     #[arg(long, value_name = "CIDR")]
     allow: Vec<String>,
 
-    /// Take only datagrams that are encrypted with a key of this file, 64 hexadecimal digits that only
-    /// their owner may read: senders have the same as export.key_file, and a controller makes its own
-    /// (export.key in its directory). Several lines are several keys. HUP reads it again.
+    /// Accept only datagrams that are encrypted with a key of this file, readable by its owner
+    /// only, with a key of 64 hexadecimal digits on each line: senders have the same key in
+    /// export.key_file, and a controller makes its own (export.key in its directory). HUP reads the
+    /// file again.
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
 
@@ -67,8 +68,8 @@ pub(crate) struct Args {
     #[arg(short = 'w', long = "write", value_name = "FILE", group = "to")]
     write: Option<PathBuf>,
 
-    /// Record into a log in this directory, as `strata record -r` would: every packet is classified,
-    /// and kept as its class calls for.
+    /// Record into a log in this directory, as `strata record -r` would: every packet is
+    /// classified, and kept as the mode says for its class.
     #[arg(short = 'o', long = "output", value_name = "DIR", group = "to")]
     output: Option<PathBuf>,
 
@@ -80,7 +81,7 @@ pub(crate) struct Args {
     #[arg(short = 'm', long = "model", value_name = "FILE")]
     model: Option<PathBuf>,
 
-    /// Exit after this many packets, or a few more that came together with the last.
+    /// Exit after this many packets, or a few more that arrived together with the last.
     #[arg(short = 'c', long, value_name = "PACKETS")]
     count: Option<u64>,
 
@@ -103,9 +104,9 @@ pub(crate) fn listens_to(
 ) -> Result<Vec<IpNet>> {
     if !listen.ip().is_loopback() && allowed.is_empty() && key_file.is_none() {
         return Err(refuse(format!(
-            "--listen {listen}: others reach this address, and anyone can forge packets: say whom to \
-             listen to, such as --allow 192.0.2.0/24 (0.0.0.0/0 is everyone), or have them encrypted \
-             (--key-file)"
+            "--listen {listen}: other machines can reach this address, and anyone can forge \
+             packets: name the accepted senders, such as --allow 192.0.2.0/24 (0.0.0.0/0 is \
+             everyone), or require encryption (--key-file)"
         )));
     }
     Ok(allowed)
@@ -174,7 +175,7 @@ fn recorded(
     log: &Path,
     (stop, reload): (&AtomicBool, impl FnMut() -> bool + Send),
 ) -> Result<(CollectorOutcome, Result<()>)> {
-    let (reader, writer) = pipe().context("cannot make a pipe")?;
+    let (reader, writer) = pipe().context("cannot create a pipe")?;
     if !log.exists() {
         log_directory(log, &Owner::default())?;
     }
@@ -200,7 +201,7 @@ fn recorded(
         let collected = collecting
             .join()
             .map_err(|_| anyhow!("the collector failed; its counters are lost"))?;
-        let named = || format!("{}: the log cannot be recorded", log.display());
+        let named = || format!("{}: cannot record the log", log.display());
         match collected {
             Ok(collected) => Ok((collected, recorded.with_context(named))),
             Err(error) => recorded.with_context(named).and(Err(error.into())),
@@ -237,8 +238,9 @@ fn show(outcome: &CollectorOutcome) -> Result<()> {
     let counts = &outcome.counts;
     writeln!(
         out,
-        "{}; {}; datagrams not read: {} of others than --allow, {} in clear or forged, {} older than 60 s, \
-         {} unreadable, {} repeated or contradicting, {} of too many interfaces; {} dropped by the socket",
+        "{}; {}; datagrams not accepted: {} from senders outside --allow, {} unencrypted or \
+         forged, {} older than 60 s, {} unreadable, {} repeated or contradictory, {} of too many \
+         interfaces; {} dropped by the socket",
         count_of(counts.packets - counts.not_written, "packet"),
         count_of(counts.announcements, "announcement"),
         grouped(counts.strangers),

@@ -36,19 +36,19 @@ Examples:
   strata compact log/ --watch 10s --keep 30d --max-size 2T    # alongside a recording
   duckdb -c \"SELECT * FROM 'log/flows/**/*.parquet' LIMIT 5\"  # no Strata needed
 
-What was compacted stays readable by export, query and info. A block file that is
-still being written, or that is damaged, is left as it is. Ctrl-C ends within a
-second: what is complete stays compacted, and the exit status is 130.
+Compacted packets stay readable by export, query and info. A block file that is
+still being written, or that is damaged, is left as it is. Ctrl-C ends the command
+within a second: finished files stay compacted, and the exit status is 130.
 
-With --watch it waits for the log if that is not there yet, and goes on after
-whatever fails (a lock that somebody else holds, a full disk, a file that cannot be
-read): it says so, and tries again after the next pause.")]
+With --watch it waits for the log if that does not exist yet, and continues after
+errors (a lock held by another process, a full disk, a file that cannot be read):
+it reports them, and tries again after the next pause.")]
 pub(crate) struct Args {
     /// Read the log in this directory.
     #[arg(value_name = "LOG")]
     log: PathBuf,
 
-    /// Keep running, and compact newly completed block files each time this long has passed: 10s.
+    /// Keep running, and compact newly completed block files at this interval, as in 10s.
     #[arg(long, value_name = "TIME")]
     watch: Option<String>,
 
@@ -96,7 +96,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let done = done?;
     if done.interrupted {
-        info!("interrupted: what is compacted stays so, the rest comes with the next run");
+        info!("interrupted: files that are compacted stay so, and the next run compacts the rest");
         return Err(Interrupted.into());
     }
     if !plan.relocate(&disk, &stop, &mut report)? {

@@ -19,8 +19,8 @@ use crate::logging;
 /// The option of commands that run until they are stopped.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct SandboxArgs {
-    /// Keep all privileges and access to all files, instead of dropping what is not needed once
-    /// everything is open.
+    /// Keep all privileges and access to all files, instead of dropping those that are not needed
+    /// once everything is open.
     #[arg(long)]
     no_sandbox: bool,
 }
@@ -73,7 +73,10 @@ impl SandboxArgs {
         let opener = socket_opener(&SandboxSpec { user: None, helper });
         opener
             .inspect_err(|error| {
-                warn!("an interface that goes and comes back is not captured again: {error}");
+                warn!(
+                    "an interface that disappears is not captured again when it is back: \
+                {error}"
+                );
             })
             .ok()
     }

@@ -22,8 +22,8 @@ use page::word;
 /// Which recording to talk to.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RecordingArgs {
-    /// Talk to the recording that listens on this socket (`strata record --socket`). Without it, to
-    /// the only one running.
+    /// Use the recording that listens on this socket (`strata record --socket`); by default, the
+    /// only running one.
     #[arg(long, value_name = "PATH", env = "STRATA_SOCKET")]
     socket: Option<PathBuf>,
 }
@@ -158,7 +158,7 @@ Examples:
 /// Arguments of `strata rotate`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Writes what is in memory, closes the current files and starts new ones. The closed files
+Writes the packets in memory, closes the current files and starts new ones. The closed files
 can then be moved.")]
 pub(crate) struct RotateArgs {
     #[command(flatten)]
@@ -187,7 +187,7 @@ pub(crate) fn mode(args: &ModeArgs) -> Result<()> {
     writeln!(out, "mode {}", word(&status.asked_mode))?;
     if status.mode != status.asked_mode {
         let mode = word(&status.mode);
-        writeln!(out, "until nothing is short, mode {mode} is active")?;
+        writeln!(out, "mode {mode} is active until the shortage is over")?;
     }
     Ok(())
 }
@@ -205,7 +205,7 @@ pub(crate) fn detail(args: &DetailArgs) -> Result<()> {
     writeln!(out, "detail {}", word(&detail.asked))?;
     if detail.budget != detail.asked {
         let budget = word(&detail.budget);
-        writeln!(out, "until nothing is short, it is {budget}")?;
+        writeln!(out, "{budget} applies until the shortage is over")?;
     }
     Ok(())
 }

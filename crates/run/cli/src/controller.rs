@@ -64,9 +64,9 @@ enum Command {
         #[arg(long, value_name = "ADDR[:PORT]", default_value = "127.0.0.1:4741")]
         listen: String,
 
-        /// Have agents encrypt what they send to collectors: with keys that come from the first line of
-        /// export.key in the controller's directory, made if there is none. Collectors need a copy
-        /// (`strata collector --key-file`). HUP reads it again.
+        /// Have agents encrypt the data that they send to collectors, with keys derived from the
+        /// first line of export.key in the controller's directory, which is created if missing.
+        /// Collectors need a copy (`strata collector --key-file`). HUP reads it again.
         #[arg(long)]
         encrypt: bool,
 
@@ -76,13 +76,13 @@ enum Command {
         #[command(flatten)]
         logging: LoggingArgs,
     },
-    /// Apply the policies of a directory: all its files that end in .toml, or nothing if one of them is
-    /// wrong. What it does not contain is removed.
+    /// Apply the policies of a directory: all its files that end in .toml, or nothing if one of
+    /// them is wrong. Policies that it does not contain are removed.
     Apply {
         /// The directory.
         dir: PathBuf,
 
-        /// Say what would change, and change nothing.
+        /// Show the changes without making them.
         #[arg(long)]
         dry_run: bool,
 
@@ -98,7 +98,7 @@ enum Command {
         #[command(flatten)]
         state: StateArgs,
     },
-    /// Show how far the policies that were applied last are, or return to those before.
+    /// Show the progress of the policies that were applied last, or return to the previous ones.
     Rollout {
         #[command(subcommand)]
         command: RolloutCommand,
@@ -123,7 +123,7 @@ enum Command {
 
 #[derive(Debug, clap::Subcommand)]
 enum RolloutCommand {
-    /// Show which agents run the version that holds, and why others do not.
+    /// Show which agents run the current version, and why others do not.
     Status {
         /// Write JSON.
         #[arg(long)]
@@ -132,7 +132,7 @@ enum RolloutCommand {
         #[command(flatten)]
         state: StateArgs,
     },
-    /// Return to the version before.
+    /// Return to the previous version.
     Undo {
         #[command(flatten)]
         state: StateArgs,
@@ -205,8 +205,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             state.client().revoke(name)?;
             Ok(writeln!(
                 standard(),
-                "agent {name} is refused from now on; with a copy of enrol.token, its host can enrol \
-                 under another name: to end that, remove {} and start the controller again",
+                "agent {name} is refused from now on; with a copy of enrol.token, its host can \
+                 enrol under another name: to prevent that, remove {} and restart the controller",
                 state.state.join(ENROL_TOKEN).display()
             )?)
         }
@@ -233,7 +233,8 @@ fn files(dir: &Path) -> Result<Vec<DocumentFile>> {
     paths.sort();
     if paths.is_empty() {
         return Err(refuse(format!(
-            "{}: no file ends in .toml, and all policies would be removed: for that, write an empty one",
+            "{}: no file ends in .toml, so all policies would be removed: to remove them, add an \
+             empty one",
             dir.display()
         )));
     }
@@ -333,7 +334,7 @@ fn agents(agents: &[AgentStatus], json: bool) -> Result<()> {
             let dropped = count_of(agent.dropped, "packet");
             writeln!(
                 out,
-                "    {dropped} dropped by its kernel, the rings being full"
+                "    {dropped} dropped by its kernel because the rings were full"
             )?;
         }
         if let Some(cpu) = &agent.cpu {

@@ -37,7 +37,7 @@ pub(crate) fn print(out: &mut impl Write, report: &DriftReport) -> Result<()> {
             let seen = report.samples;
             writeln!(
                 out,
-                "fit of the model: {seen} packets looked at, {SAMPLES_MIN} needed to tell"
+                "fit of the model: {seen} packets evaluated, {SAMPLES_MIN} needed for a result"
             )?;
             return Ok(());
         }

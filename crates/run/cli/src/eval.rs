@@ -40,8 +40,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=WINDOW_MS_MAX))]
     window_ms: Option<u64>,
 
-    /// Give the table of flows this much memory, as in 128MiB, with which a recording starts. The
-    /// default is what models are trained with.
+    /// Give the flow table this much memory: a recording starts with 128MiB, and the default is the
+    /// size that models are trained with.
     #[arg(long, value_name = "SIZE", default_value = "8MiB")]
     memory: String,
 

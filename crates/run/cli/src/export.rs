@@ -32,9 +32,9 @@ Examples:
   strata export log/ -F json -w - | jq .dst
   strata export log/ --to-stream streams/flows 'port 443'
 
-Exit status: 0 if all that was asked for is written; 1 if not: packets are damaged, or lack a
-definition, or the filter cannot be tested on any interface of the log (standard error says which);
-2 if the command line is refused.")]
+Exit status: 0 if everything selected was written; 1 if packets are damaged, or lack a definition,
+or the filter cannot be tested on any interface of the log (details are on standard error); 2 if the
+command line is refused.")]
 pub(crate) struct Args {
     /// Read the log in this directory.
     #[arg(value_name = "LOG")]
@@ -174,11 +174,11 @@ struct KeptArgs {
     #[arg(long, value_name = "CLASS")]
     class: Option<String>,
 
-    /// Select packets that were kept so: full, partial or header.
+    /// Select packets of this granularity: full, partial or header.
     #[arg(long, value_name = "GRANULARITY", value_parser = ["full", "partial", "header"])]
     granularity: Option<String>,
 
-    /// Select packets that were kept for this reason, as in their comments.
+    /// Select packets that were kept for this reason, written as in packet comments.
     #[arg(long, value_name = "REASON")]
     reason: Option<String>,
 }
@@ -186,8 +186,8 @@ struct KeptArgs {
 /// When a flow record ends, though its flow goes on.
 #[derive(Debug, clap::Args)]
 struct TimeoutArgs {
-    /// End the record of a flow that goes on for longer than TIME; its further packets are in the next one.
-    /// Like --idle-timeout, usually as nfpcapd of nfdump has it. [default: 300s]
+    /// End the record of a flow that lasts longer than TIME; its further packets go to the next
+    /// record. The defaults of both timeouts are those of nfpcapd (nfdump). [default: 300s]
     #[arg(long, value_name = "TIME")]
     active_timeout: Option<String>,
 
@@ -234,7 +234,7 @@ impl Args {
     fn write(&self) -> Result<&Path> {
         let problem = match self.filter.iter().any(|word| text::is_option(word)) {
             true => "options go before the filter: strata export LOG -w FILE FILTER",
-            false => "where to write is missing: -w FILE, or -w - for standard output",
+            false => "no output: give -w FILE, or -w - for standard output",
         };
         self.write.as_deref().ok_or_else(|| refuse(problem))
     }
@@ -258,7 +258,7 @@ fn to_stream(
     let counts = lines.into_feed().finish()?;
     if counts.lost > 0 {
         let lost = text::count_of(counts.lost, "flow");
-        bail!("{lost} longer than the stream's records may be, and not in it");
+        bail!("{lost} too long for the stream, and not in it");
     }
     Ok(ExportedFlows {
         flows: counts.written,
@@ -369,14 +369,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn check_options(args: &Args, format: Format) -> Result<()> {
     if !format.is_packets() && (args.kept.granularity.is_some() || args.kept.reason.is_some()) {
         return Err(refuse(
-            "--granularity and --reason select packets, and flows have no single one: write pcapng, \
-             or packets-parquet, or leave them out",
+            "--granularity and --reason select packets, and those of a flow may differ in both: \
+             write pcapng or packets-parquet, or leave these options out",
         ));
     }
     if format.is_packets() && args.timeouts.any() {
         return Err(refuse(
             "--active-timeout and --idle-timeout end records of flows: write csv, json, ipfix or \
-             flows-parquet, or leave them out",
+             flows-parquet, or leave these options out",
         ));
     }
     Ok(())
@@ -404,8 +404,8 @@ fn said_flows(exported: &ExportedFlows) -> String {
 fn say_crowded(exported: &ExportedFlows) {
     if exported.crowded_out > 0 {
         warn!(
-            "{} ended before a timeout, since there were too many at a time: their end_reason is 5, and their \
-             further packets are in records of their own",
+            "{} ended before a timeout, because too many flows were active: their end_reason is \
+             5, and their further packets are in separate records",
             text::count_of(exported.crowded_out, "flow")
         );
     }
@@ -438,7 +438,7 @@ fn say_span(log: &Log, find: &Find<'_>) {
     let is_after = find.from_ns.is_some_and(|from| from > last_ns);
     if is_before || is_after {
         info!(
-            "the log has nothing of that time: its packets are from {} to {}",
+            "the log has no packets of that time: its packets are from {} to {}",
             text::time(first_ns),
             text::time(last_ns)
         );

@@ -37,7 +37,7 @@ const KNOWN_BYTES: u64 = 1 << 20;
 
 /// The arguments of extcap(4) that are used, and what can be set.
 #[derive(Debug, Parser)]
-#[command(name = NAME, version, about = "Lists what agents export among Wireshark's interfaces")]
+#[command(name = NAME, version, about = "Lists the exports of agents among Wireshark's interfaces")]
 struct Args {
     /// List the interfaces.
     #[arg(long)]
@@ -91,7 +91,7 @@ pub(crate) fn main() -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let name = args.extcap_interface.as_deref();
-    let name = name.ok_or_else(|| refuse("which interface? --extcap-interfaces lists them"))?;
+    let name = name.ok_or_else(|| refuse("no interface named: --extcap-interfaces lists them"))?;
     let only = identity(name)?;
     let mut out = standard();
     if args.extcap_dlts {
@@ -124,7 +124,7 @@ fn within(text: &str) -> String {
 fn interfaces() -> Result<()> {
     let mut out = standard();
     let version = env!("CARGO_PKG_VERSION");
-    let what = "{display=Strata: what agents export}";
+    let what = "{display=Strata: exports of agents}";
     writeln!(out, "extcap {{version={version}}}{what}")?;
     let all = "{display=Strata: all agents and recordings}";
     writeln!(out, "interface {{value={ALL}}}{all}")?;
@@ -230,7 +230,7 @@ fn config(out: &mut impl Write) -> Result<()> {
     let allow = "{display=Senders}{tooltip=Networks of senders, separated by commas; needed without a \
                  key, unless this is a loopback address}";
     writeln!(out, "arg {{number=1}}{{call=--allow}}{allow}{text}")?;
-    let key = "{display=Key file}{tooltip=Take only what is encrypted with a key of this file}";
+    let key = "{display=Key file}{tooltip=Accept only datagrams that are encrypted with a key of this file}";
     writeln!(
         out,
         "arg {{number=2}}{{call=--key-file}}{key}{{type=fileselect}}{{mustexist=true}}"

@@ -341,7 +341,7 @@ impl Labels {
         {
             let (name, capture) = (path.display(), capture.display());
             return Err(refuse(format!(
-                "--labels {name}: packets go there too (-o {capture}): name another file"
+                "--labels {name}: the packets (-o {capture}) go to the same file: name another one"
             )));
         }
         let output = Output::create(path, Content::Text, &Sources::default())?;

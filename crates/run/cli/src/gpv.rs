@@ -50,7 +50,7 @@ enum Command {
     Tune(tune::Args),
     /// Write the features of each flow, to train the traffic classifier on.
     Features(flows::FeaturesArgs),
-    /// Train a classifier of flows, and judge it against what flow records can measure.
+    /// Train a classifier of flows, and compare it with the features of flow records.
     Train(flows::TrainArgs),
     /// Count the vectors of a cache for each line of parameters on standard input.
     #[command(hide = true)]

@@ -21,14 +21,14 @@ Read a log
   info         Show what a log contains, and why
   export       Write packets as pcapng or pcap, or flow records
   serve        Show logs and recordings in a browser
-  query, ask   Query a log with SQL; ask what happens within flows
+  query, ask   Query a log with SQL; query packets in the order of their flows
 Keep a log
   compact      Turn its files into Parquet and pcapng, which all tools read
   verify       Check every byte against its checksum
   prune, move  Delete by age or size; move to an object store or another disk
   key          Make keys for encrypted logs, and replace those of a log
 Models
-  learn        Learn what is ordinary at a site, without labels
+  learn        Learn the ordinary traffic of a site, without labels
   train, eval  Train a model on labels; judge it on a labelled capture
   model, compare, features, labels
                Put a model in force; compare presets; write features; label flows

@@ -32,7 +32,7 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Explain why packets were kept as they were, for the N (10) reasons that cost most bytes, of each
+    /// Explain why packets were kept, by the N (10) reasons with the most bytes of each
     /// granularity. Reads and checks the whole log, not just block headers and summaries.
     #[arg(
         long,
@@ -203,7 +203,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             if loss.packets > 0 || loss.incomplete > 0 {
                 writeln!(
                     out,
-                    "on the way to the relay {} packets were lost, and {} end where a part was lost",
+                    "on the way to the relay, {} packets were lost, and {} are cut where a part \
+                     was lost",
                     grouped(loss.packets),
                     grouped(loss.incomplete),
                 )?;
@@ -343,7 +344,7 @@ fn table(contents: &Contents, stored: u64, ledger: Option<&Ledger>) -> String {
         };
         let elsewhere = match contents.elsewhere {
             0 => String::new(),
-            moved => format!(", {} of them moved elsewhere", grouped(moved)),
+            moved => format!(", {} of them moved to other storage", grouped(moved)),
         };
         let packets = grouped(contents.compacted);
         let _ = writeln!(
@@ -357,7 +358,7 @@ fn table(contents: &Contents, stored: u64, ledger: Option<&Ledger>) -> String {
         if is_whole {
             "captured"
         } else {
-            "of what was captured, still here:"
+            "captured, and still in the log:"
         },
         human_bytes(captured),
         if contents.compacted == 0 {
@@ -386,11 +387,11 @@ fn loss_text(loss: Loss, live: bool) -> String {
         );
     }
     let since = loss.checkpoint_ns.map_or_else(
-        || String::from("whatever was not written yet"),
-        |ns| format!("whatever arrived after {}", time(ns)),
+        || String::from("all packets that were not written yet"),
+        |ns| format!("all that arrived after {}", time(ns)),
     );
     format!(
-        "not closed: {} packets are lost for certain, and {since}",
+        "not closed: {} packets are known to be lost, and {since}",
         grouped(loss.packets)
     )
 }

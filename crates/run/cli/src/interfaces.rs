@@ -84,7 +84,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut out = standard();
     let exclusive = |device: &Device| match &uses {
         Ok(uses) => device.exclusivity(uses).to_string(),
-        Err(error) => format!("cannot tell what uses it: {error}"),
+        Err(error) => format!("cannot determine whether it is in use: {error}"),
     };
     if args.json {
         let answers = devices
@@ -150,7 +150,7 @@ fn text(device: &Device, exclusive: &str) -> String {
         );
     }
     if offers.stamps {
-        text += "    the card can give times of its own to all packets\n";
+        text += "    the card can timestamp all packets\n";
     }
     text
 }

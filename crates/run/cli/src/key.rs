@@ -93,7 +93,7 @@ pub(crate) fn recipients(keys: &[String]) -> Result<Recipients> {
         } else {
             let content = fs::read_to_string(key);
             let content = content.with_context(|| {
-                format!("{key}: cannot read it as a file, and it is no public key (age1...)")
+                format!("{key}: cannot read it as a file, and it is not a public key (age1...)")
             })?;
             Recipients::of_file(key, &content)?
         };

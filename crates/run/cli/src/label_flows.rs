@@ -55,8 +55,8 @@ struct AddArgs {
     #[arg(long, value_name = "LABEL")]
     label: String,
 
-    /// Add the flows to this file: Zeek's conn.log as JSON lines, with labels. A flow in it that is
-    /// labelled again has the new label.
+    /// Add the flows to this file: Zeek's conn.log as JSON lines, with labels. A flow that is
+    /// labelled again gets the new label.
     #[arg(short = 'o', long, value_name = "FILE")]
     output: PathBuf,
 

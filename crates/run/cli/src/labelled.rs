@@ -150,7 +150,8 @@ pub(crate) struct LabelArgs {
     alarm_severity: Option<u64>,
 
     /// Leave out packets of hosts that have an alarm within this many seconds before or after: an
-    /// IDS does not alert on all of an attack. 0 takes as benign whatever has no alarm itself.
+    /// IDS does not alert on all of an attack. With 0, every flow without an alarm of its own is
+    /// benign.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     alarm_quarantine: u32,
 
@@ -336,12 +337,15 @@ fn say_usage(usage: &Usage) {
     let mut said = format!("{} {have} a label", text::count_of(*labelled, "packet"));
     if *unlabelled > 0 {
         said += &format!(
-            ", {} have none and are neither trained on nor judged",
+            ", {} have none and are used neither for training nor for evaluation",
             grouped(*unlabelled)
         );
     }
     if *near_alarm > 0 {
-        said += &format!(" ({} since an alarm is near)", grouped(*near_alarm));
+        said += &format!(
+            " ({} because they are close to an alarm)",
+            grouped(*near_alarm)
+        );
     }
     if *repeated > 0 {
         said += &format!("; {} lines repeat another", grouped(*repeated));

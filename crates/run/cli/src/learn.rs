@@ -22,9 +22,10 @@ Examples:
   strata learn log/ --labels /var/log/suricata/eve.json -o new.json
   strata learn -r monday.pcap -r tuesday.pcap -o model.json
 
-Says what was learnt, and whether it was enough. Exit status: 0 if it was, 3 if it was too little or the
-traffic changed too much (the model is written all the same), 1 if there is no model. With --labels,
-only what they call benign is learnt from: nothing that has an alarm of an IDS or is near one.
+Reports what the model learnt, and whether the traffic was sufficient. Exit status: 0 if it was, 3 if
+there was too little or it changed too much (the model is written anyway), 1 if there is no model.
+With --labels, the model learns only from traffic that they call benign: from no flow that has an
+alarm of an IDS or is close to one.
 
 Needs the Python package, which `make python` installs.")]
 pub(crate) struct Args {
@@ -45,7 +46,7 @@ pub(crate) struct Args {
     #[arg(short = 'i', long, value_name = "NAME", conflicts_with_all = ["inputs", "read"])]
     interface: Option<String>,
 
-    /// Record the interface for so long, at least 10s; an interrupt ends it early.
+    /// Record the interface for this long, at least 10s; an interrupt ends it early.
     #[arg(
         long = "for",
         value_name = "TIME",
@@ -135,7 +136,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn seconds_of(length: &str) -> Result<u64> {
     let seconds = text::duration_ns(length).context("--for")? / 1_000_000_000;
     if seconds < 10 {
-        bail!("--for {length}: too short to learn anything from: 10s at least, better an hour");
+        bail!("--for {length}: too short to learn from: give at least 10s, better an hour");
     }
     Ok(seconds)
 }
@@ -157,7 +158,7 @@ fn record_headers(interface: &str, seconds: u64, log: &Path) -> Result<()> {
         .status()
         .context("cannot run this program to record")?;
     if !status.success() {
-        bail!("{interface}: could not be recorded, so there is nothing to learn from");
+        bail!("{interface}: cannot record it, so there is nothing to learn from");
     }
     Ok(())
 }

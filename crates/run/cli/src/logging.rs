@@ -79,7 +79,7 @@ impl FromStr for Wanted {
             // Left empty, the library would take it as `error`.
             let wanted = level.parse::<LevelFilter>().ok();
             wanted.filter(|_| !level.is_empty()).ok_or_else(|| {
-                format!("'{level}' is no level: write error, warn, info, debug, trace or off")
+                format!("'{level}' is not a level: write error, warn, info, debug, trace or off")
             })
         };
         let mut targets = Targets::new();

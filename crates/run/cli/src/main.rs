@@ -59,7 +59,7 @@ use std::process::ExitCode;
 
 use clap::{FromArgMatches as _, Parser, Subcommand};
 
-/// Log network traffic: all headers, and of the payload as much as there is room for.
+/// Log network traffic: all headers, and as much payload as there is room for.
 #[derive(Debug, Parser)]
 #[command(
     name = "strata",
@@ -99,13 +99,13 @@ enum Command {
     Telemetry(telemetry::Args),
     /// Receive headers and packets that recordings export, as pcapng or into a log.
     Collector(collector::Args),
-    /// Capture this host's interfaces and export, as a controller or a file says.
+    /// Capture this host's interfaces and export packets, as a controller or a file directs.
     Agent(Box<agent::Args>),
     /// Steer agents of many hosts: policies by selector, identities, certificates.
     Controller(controller::Args),
     /// Append records to named streams on disk, and read them from any place.
     Stream(stream::Args),
-    /// Serve a page for browsers: what is recorded now, what logs hold, and why.
+    /// Serve a web page that shows running recordings and the contents of logs.
     Serve(Box<serve::Args>),
     /// Show what a log contains.
     Info(info::Args),
@@ -115,7 +115,7 @@ enum Command {
     Compact(compact::Args),
     /// Query a log with SQL; needs strata-sql, which `make sql` builds.
     Query(query::Args),
-    /// Ask a question of packets: of a capture, a log, an interface or a running recording.
+    /// Query the packets of a capture, a log, an interface or a running recording.
     Ask(Box<ask::Args>),
     /// Check every byte of a log against its checksums.
     Verify(verify::Args),
@@ -136,7 +136,7 @@ enum Command {
     Labels(label_flows::Args),
     /// Train a model on labelled features.
     Train(Box<train::TrainArgs>),
-    /// Learn what is ordinary at a site from its traffic, without labels.
+    /// Learn the ordinary traffic of a site, without labels.
     Learn(Box<learn::Args>),
     /// Evaluate a model on a labelled capture; write a page and JSON.
     Eval(eval::Args),

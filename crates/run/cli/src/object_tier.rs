@@ -82,8 +82,8 @@ Examples:
   strata move log/ --back
   strata compact log/ --watch 10s --move-to s3://traffic/sensor-7 --move-after 7d
 
-A log is used as before wherever its files are: export, query, verify and prune read what they
-need from the object store. The store and the credentials come from the usual variables:
+Commands work as before wherever the files of a log are: export, query, verify and prune read them
+from the object store. The store and the credentials come from the usual variables:
 AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN.")]
 pub(crate) struct Args {
     /// Move files of the log in this directory.
@@ -139,15 +139,15 @@ pub(crate) fn report(moved: &Moved, always: bool) -> io::Result<()> {
     }
     if moved.waits_for_readers {
         info!(
-            "somebody reads the log, or a store does not answer: old files go with the \
-             next move, prune or compact"
+            "another process is reading the log, or a store does not answer: the next move, prune \
+             or compact deletes the old files"
         );
     }
     for damage in &moved.damage {
         error!("{damage}");
     }
     if moved.damage.is_empty() && moved.interrupted {
-        info!("interrupted: what was moved stays there, the rest is where it was");
+        info!("interrupted: parts that were moved stay there, the others are unchanged");
     }
     Ok(())
 }

@@ -153,8 +153,8 @@ impl Output {
         };
         if content == Content::Binary && file.is_terminal() {
             return Err(Refused(format!(
-                "{name} is a terminal, and what is to be written is not text: write to a file, or \
-                 into another program"
+                "{name} is a terminal, and the output is not text: write to a file, or into \
+                 another program"
             ))
             .into());
         }

@@ -19,8 +19,8 @@ use crate::text::{bytes, count_of, duration_ns};
 #[derive(Debug, clap::Args)]
 pub(crate) struct RetentionArgs {
     /// Delete packets that arrived longer ago than this: 12h, 30d, 8w. A file is deleted once its
-    /// last packet is that old, even the newest file. What a policy protects is kept for ever unless
-    /// it is given an age of its own (--keep-class protected:TIME).
+    /// last packet is that old, even the newest file. Packets that a policy protects are kept for
+    /// ever unless they have an age of their own (--keep-class protected:TIME).
     #[arg(long, value_name = "TIME")]
     keep: Option<String>,
 
@@ -30,14 +30,15 @@ pub(crate) struct RetentionArgs {
     keep_class: Vec<String>,
 
     /// Delete the least important data while the log is larger than this: 500G, 2T. The oldest data
-    /// of classes that are not anomalous goes first, then the oldest of all. The newest file, what a
-    /// policy protects and what was moved elsewhere are never deleted for space.
+    /// of classes that are not anomalous goes first, then the oldest of all. The newest file,
+    /// packets that a policy protects and files that were moved elsewhere are never deleted for
+    /// space.
     #[arg(long, value_name = "SIZE")]
     max_size: Option<String>,
 
-    /// Let age delete more than half of the log although its newest packet is more than an hour old.
-    /// Without this such a deletion is refused, since a clock that is far ahead looks the same; while
-    /// packets are recorded it is not needed.
+    /// Let age delete more than half of the log although its newest packet is more than an hour
+    /// old. Without this option such a deletion is refused, because a clock that is far ahead would
+    /// cause it too; it is not needed while packets are recorded.
     #[arg(long)]
     pub(crate) yes: bool,
 }
@@ -74,7 +75,7 @@ fn warn_of_unknown_classes(disk: &Arc<dyn Disk>, retention: &Retention) -> Resul
         if !known.contains(class) {
             let known: Vec<String> = known.into_iter().collect();
             warn!(
-                "nothing in the log is of a class '{}'; it has: {}",
+                "the log has no packets of class '{}'; it has: {}",
                 Printable(class),
                 Printable(&known.join(", "))
             );
@@ -92,12 +93,12 @@ Examples:
   strata prune log/ --max-size 500G --dry-run
 
 Compacted files are deleted by hour and class. A block file holds packets of all classes
-and stays as long as the class that is kept longest; but of one with some of what a policy
-protects, that is compacted and kept, and the rest deleted. `strata info` counts what was
-deleted, by recording, class and reason. A file that is still being written
-stays until it is complete: `strata record -G 3600` completes one every hour. What remains of
-a recording is its entry in manifest.json (counts and names), its model, and statistics
-without packets or addresses (checkpoint, drift).")]
+and stays as long as the class that is kept longest; but from one with packets that a policy
+protects, these are compacted and kept, and the rest is deleted. `strata info` counts deleted
+packets by recording, class and reason. A file that is still being written stays until it is
+complete: `strata record -G 3600` completes one every hour. A recording leaves behind its entry
+in manifest.json (counts and names), its model, and statistics without packets or addresses
+(checkpoint, drift).")]
 pub(crate) struct Args {
     /// Prune the log in this directory.
     #[arg(value_name = "LOG")]
@@ -167,7 +168,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let retention = args.retention.parse()?;
     let Some(retention) = retention else {
         return Err(refuse(
-            "say what to keep: --keep, --keep-class or --max-size",
+            "no limit given: use --keep, --keep-class or --max-size",
         ));
     };
     warn_of_unknown_classes(&disk, &retention)?;
@@ -193,11 +194,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// Reports what was deleted, or would be; also if nothing was, if `always`.
 pub(crate) fn report(pruned: &Pruned, dry_run: bool, always: bool) -> io::Result<()> {
     if let Some(most) = &pruned.would_take_most {
-        warn!("it would be refused: {most}");
+        warn!("the deletion would be refused: {most}");
     }
     for problem in pruned.not_split.iter().filter(|_| always) {
         warn!(
-            "left as it is, with what policies protect: {}",
+            "left as it is, with packets that policies protect: {}",
             Printable(&problem.why)
         );
     }
@@ -223,28 +224,28 @@ pub(crate) fn report(pruned: &Pruned, dry_run: bool, always: bool) -> io::Result
     }
     if pruned.split > 0 {
         info!(
-            "of {} more, what policies protect {} kept and compacted",
+            "of {} more, packets that policies protect {} kept and compacted",
             count_of(pruned.split, "block file"),
-            if dry_run { "would be" } else { "is" },
+            if dry_run { "would be" } else { "are" },
         );
     }
     if always && pruned.being_written > 0 {
         info!(
-            "{} block files with packets that are too old are still being written: they \
-             go once they are complete (record -G SECONDS or -C MB begins new ones)",
+            "{} block files with packets that are too old are still being written: they are \
+             deleted once they are complete (record -G SECONDS or -C MB begins new ones)",
             grouped(pruned.being_written)
         );
     }
     if pruned.waits_for_readers {
         info!(
-            "somebody reads the log, or a store does not answer: the files go with the \
-             next prune or compact"
+            "another process is reading the log, or a store does not answer: the next prune or \
+             compact deletes the files"
         );
     }
     if pruned.still_too_large {
         warn!(
-            "only the newest and what policies protect is left, and it is \
-             larger than --max-size"
+            "only the newest file and packets that policies protect are left, and they are larger \
+             than --max-size"
         );
     }
     Ok(())

@@ -54,8 +54,8 @@ Examples:
   strata record -i eth0 -o log/ --serve
 
 While interfaces are captured: INT (Ctrl-C) and TERM finish the log and print the
-accounting, USR1 prints counters, HUP reloads the configuration. Meanwhile `strata status`,
-`mode`, `policy` and `rotate` control it.")]
+accounting, USR1 prints counters, HUP reloads the configuration. `strata status`, `mode`,
+`policy` and `rotate` control a running recording.")]
 pub(crate) struct Args {
     #[command(flatten)]
     road: DataPathArgs,
@@ -91,9 +91,10 @@ pub(crate) struct DataPathArgs {
     #[arg(short = 'm', long = "model", value_name = "FILE", help_heading = CLASSIFICATION)]
     model: Option<PathBuf>,
 
-    /// Compare with this model: what it would have kept of each packet, more or less, is counted, in the
-    /// summary, `strata status` and metrics; the log stays as it is. Costs its trees: it is given the
-    /// same features, so it has to have the classes, features and window of the model at work.
+    /// Compare with this model: the summary, `strata status` and metrics count the packets of which
+    /// it would have kept more or less; the log is unchanged. It adds the CPU time of its trees. It
+    /// gets the same features, so it must have the classes, features and window of the model in
+    /// force.
     #[arg(long, value_name = "FILE", help_heading = CLASSIFICATION)]
     shadow: Option<PathBuf>,
 
@@ -104,22 +105,23 @@ pub(crate) struct DataPathArgs {
         help_heading = CLASSIFICATION)]
     mode: Vec<String>,
 
-    /// Keep this much payload beyond headers, of the start of each flow first, and more of a flow the
-    /// higher its score: a share of the payload as in 10%, a rate of it in packet time as in 50MB/s or
-    /// 20GB/day, or none for all of what the mode keeps of each class. What policies, alerts and --first-bytes keep comes
-    /// on top. Applies in modes that keep some classes in more detail than others. By default what the
-    /// configuration file says, else 10% with the built-in model and none with --model.
+    /// Keep this much payload beyond headers, of short flows and of the start of the others: a
+    /// share of the payload as in 10%, a rate of it in packet time as in 50MB/s or 20GB/day, or
+    /// none to keep everything that the mode keeps of each class. Payload that policies, alerts and
+    /// --first-bytes keep comes on top. Applies in modes that keep some classes in more detail than
+    /// others. By default the value in the configuration file, else 10% with the built-in model and
+    /// none with --model.
     #[arg(long, value_name = "BUDGET", env = "STRATA_DETAIL", help_heading = CLASSIFICATION)]
     detail: Option<String>,
 
     #[command(flatten)]
     triggers: triggers::TriggerArgs,
 
-    /// Use at most this much memory for flow tables, of all workers together, as in 2GB. In its
-    /// table a worker counts the packets of each flow, by which they are classified. It starts with
-    /// at most 128 MiB (for about a million flows in a window of the model), of which a recording of
-    /// files takes as much as its flows need, and doubles, up to 512 MiB, while more than 1 % of the
-    /// packets find no entry. By default a sixteenth of the
+    /// Use at most this much memory for the flow tables of all workers together, as in 2GB. A
+    /// worker counts the packets of each flow in its table, and classifies packets by these
+    /// counters. The table starts with at most 128 MiB (for about a million flows in a window of
+    /// the model; a recording of files takes only as much as its flows need), and doubles, up to
+    /// 512 MiB, while more than 1 % of the packets find no entry. By default a sixteenth of the
     /// memory of this machine, or of its control group.
     #[arg(long, value_name = "SIZE", value_parser = strata_wire::parse_bytes,
         help_heading = CLASSIFICATION)]
@@ -134,8 +136,8 @@ pub(crate) struct DataPathArgs {
 
     /// Report to the telemetry collector on this host (`strata telemetry run`), UDP port 40040 or
     /// the one given: bytes sent by each host, the class of each flow, and lists of anomalous flows
-    /// (anomalies) and of gaps and retransmissions of TCP (losses). What a worker has no time for,
-    /// or the network does not take, is not reported, and counted.
+    /// (anomalies) and of gaps and retransmissions of TCP (losses). Reports for which a worker has
+    /// no time, or that the network does not accept, are not sent, and counted.
     #[arg(long, value_name = "HOST[:PORT]", help_heading = "Steering")]
     report_to: Option<String>,
 
@@ -154,9 +156,10 @@ pub(crate) struct DataPathArgs {
     #[arg(long = "nano", hide = true)]
     nano: bool,
 
-    /// Set the key of flow fingerprints, for repeatable runs: the same files, with the same key, give the
-    /// same blocks, however busy the machine is. Random by default, so that nobody can make flows collide
-    /// on purpose: then a few packets of flows that share memory by chance may be kept differently.
+    /// Set the key of flow fingerprints, for repeatable runs: the same files, with the same key,
+    /// give the same blocks, however busy the machine is. Random by default, so that an attacker
+    /// cannot make flows collide on purpose; packets of the few flows that share memory by chance
+    /// may then be kept differently.
     #[arg(long, value_name = "N", help_heading = CLASSIFICATION)]
     hash_seed: Option<u64>,
 
@@ -335,7 +338,7 @@ fn run_with(
             "{}",
             match args.has_input() {
                 true => "configuration OK",
-                false => "configuration OK; no input is named, so no more was checked",
+                false => "configuration OK; no input is named, so nothing else was checked",
             }
         )?;
         return Ok(());

@@ -37,12 +37,12 @@ and the control connection is encrypted. Packets themselves travel unencrypted.
 Switches (`strata switch --relay`) connect by TCP, and write packets into the
 relay's memory by RDMA, RoCEv2 on UDP port 4791. Full blocks go to disk as they
 are; `strata info` and `strata export` put the packets together. Ctrl-C writes
-what is in memory and exits.
+the packets in memory and exits.
 
 While the disk is nearly full or too slow, switches that capture interfaces are asked
 to keep less; afterwards they return to their modes.")]
 pub(crate) struct Args {
-    /// Write the log to this directory, created if need be.
+    /// Write the log to this directory, created if missing.
     #[arg(short = 'o', long = "output", value_name = "DIR")]
     output: PathBuf,
 
@@ -107,14 +107,14 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["secret_file", "tls_cert"])]
     insecure: bool,
 
-    /// Append the packets of each block, once it is on disk, to this stream as well, which `strata stream
-    /// create` has made: other programs follow it (`strata stream tail`). What it cannot take in time is
-    /// lost for the stream, and counted.
+    /// Append the packets of each block, once it is on disk, to this stream as well, which `strata
+    /// stream create` has made: other programs follow it (`strata stream tail`). Packets that it
+    /// cannot take in time are lost for the stream, and counted.
     #[arg(long, value_name = "DIR/NAME")]
     to_stream: Option<String>,
 
-    /// Keep all privileges and access to all files, instead of dropping what is not needed once the
-    /// relay listens.
+    /// Keep all privileges and access to all files, instead of dropping those that are not needed
+    /// once the relay listens.
     #[arg(long)]
     no_sandbox: bool,
 
@@ -199,9 +199,9 @@ fn options(args: &Args) -> Result<RelayOptions> {
     let is_open = options.tls.is_none() && options.secret.is_none() && !args.insecure;
     ensure!(
         !is_open || options.listen.ip().is_loopback(),
-        "--listen {}: others reach this address, and could write into the log and fill the \
-         disk: give --secret-file, or --tls-cert, --tls-key and --tls-ca, so that only your \
-         switches can; or --insecure to take packets from whoever connects",
+        "--listen {}: other machines can reach this address, and could write into the log and \
+         fill the disk: give --secret-file, or --tls-cert, --tls-key and --tls-ca, so that only \
+         your switches can; or --insecure to accept packets from anyone",
         args.listen
     );
     #[cfg(feature = "verbs")]
@@ -229,7 +229,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     )?;
     crate::stream::say_fed(outcome.streamed)?;
     if let Some(failure) = outcome.failure {
-        bail!("{failure}; what switches were told is stored is in the log");
+        bail!("{failure}; all packets that the relay had confirmed to switches are in the log");
     }
     Ok(())
 }

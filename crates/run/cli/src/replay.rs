@@ -120,8 +120,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let outcome = strata_record::replay(&spec, stop)?;
     if outcome.cut > 0 {
         warn!(
-            "{} packets are cut short in the file: only what was captured of them \
-             was sent",
+            "{} packets are cut short in the file: only their captured bytes were sent",
             grouped(outcome.cut)
         );
     }

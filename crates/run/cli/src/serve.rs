@@ -37,15 +37,15 @@ Examples:
   strata serve log/ --listen 192.0.2.10:9470 --token-file tokens --tls-cert s.crt --tls-key s.key
   strata serve log/ --listen 192.0.2.10:9470 --trust-proxy 192.0.2.1/32 --user-header X-Forwarded-User
 
-Without --token-file, --tls-ca and --trust-proxy the page is for this machine alone: whoever may open a
-connection to the address may do everything. A file of tokens has one a line, as in
+Without --token-file, --tls-ca and --trust-proxy the page is for this machine only: anyone who can open
+a connection to the address may do everything. A file of tokens has one token per line, as in
 
   change 4f2a...
   look 91c0...
 
-with the role before it: look (everything but payload), payload (also payload) or change (also what
-recordings do). HTTP is not encrypted: give --tls-cert, or put a proxy with TLS before it, where others
-share the network.")]
+with the role before it: look (everything but payload), payload (also payload) or change (also changes
+to recordings). HTTP is not encrypted: on a shared network, give --tls-cert, or put a proxy with TLS in
+front.")]
 pub(crate) struct Args {
     /// Show the logs in these directories.
     #[arg(value_name = "LOG", required_unless_present = "socket")]
@@ -60,7 +60,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9470")]
     listen: String,
 
-    /// Admit those who have a token of this file, which only its owner can read (mode 0600).
+    /// Admit users with a token of this file, which only its owner can read (mode 0600).
     #[arg(long, value_name = "FILE", conflicts_with = "trust_proxy")]
     token_file: Option<PathBuf>,
 
@@ -72,35 +72,35 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
 
-    /// Admit only browsers that show a certificate of these authorities (PEM). With --token-file they
-    /// log in besides.
+    /// Admit only browsers that show a certificate of these authorities (PEM). With --token-file,
+    /// users must also log in.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_ca: Option<PathBuf>,
 
-    /// What those with a certificate may do, without --token-file.
+    /// Give users with a certificate this role, without --token-file.
     #[arg(long, value_enum, default_value = "look", requires = "tls_ca")]
     tls_role: UserRole,
 
-    /// Admit those whom a proxy in this network has logged in; may be given several times.
+    /// Admit users that a proxy in this network has logged in; may be given several times.
     #[arg(long, value_name = "CIDR", requires = "user_header")]
     trust_proxy: Vec<String>,
 
-    /// The header in which that proxy names the user. It must remove this header from what users
-    /// send.
+    /// Read the name of the user from this header of the proxy, which must remove it from requests
+    /// of users.
     #[arg(long, value_name = "NAME", requires = "trust_proxy")]
     user_header: Option<String>,
 
-    /// What users of the proxy may do.
+    /// Give users of the proxy this role.
     #[arg(long, value_enum, default_value = "look", requires = "trust_proxy")]
     proxy_role: UserRole,
 
-    /// Change nothing, whoever asks.
+    /// Permit no changes, whatever the role of the user.
     #[arg(long)]
     read_only: bool,
 
-    /// Keep questions (Ask) and labels of flows in this directory, for everybody who uses the page;
-    /// `strata train LOG --labels DIR/labels.json` reads the labels. Made if it is missing. Without
-    /// it questions stay in the browser, and the page names the command line that labels.
+    /// Keep questions (Ask) and labels of flows in this directory, for all users of the page;
+    /// `strata train LOG --labels DIR/labels.json` reads the labels. Created if missing. Without
+    /// it, questions stay in the browser, and the page shows the command that labels a flow.
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 
@@ -128,7 +128,7 @@ enum UserRole {
     Look,
     /// Also payload.
     Payload,
-    /// Also change what recordings do.
+    /// Also change running recordings.
     Change,
 }
 
@@ -182,7 +182,7 @@ impl Args {
             return Err(refuse([missing, silent].concat().join("; ")));
         }
         for absent in missing.iter().chain(&silent) {
-            warn!("{}; it is shown once it is there", Printable(absent));
+            warn!("{}; it will be shown once it exists", Printable(absent));
         }
         Ok(())
     }
@@ -244,7 +244,7 @@ impl Args {
             open_stored: Arc::new(|dir| {
                 words(object_tier::disk(dir).and_then(|disk| Ok(Log::on(disk)?)))
             }),
-            program: std::env::current_exe().context("where is this program?")?,
+            program: std::env::current_exe().context("cannot find this program")?,
             key: self.key.file().filter(|_| unlocked),
             audit: Arc::new(|event| {
                 let (who, what) = (Printable(&event.who), Printable(&event.what));
@@ -269,7 +269,7 @@ fn not_a_log(dir: &Path) -> Option<String> {
             format!("no log is in this directory ({MANIFEST_NAME} is missing)")
         }
         Err(_) if dir.exists() => String::from("a file, not the directory of a log"),
-        Err(_) => String::from("there is no such directory"),
+        Err(_) => String::from("this directory does not exist"),
     };
     Some(format!("{named}: {what}: strata record -o DIR makes a log"))
 }
@@ -329,7 +329,7 @@ fn tokens(file: &Path) -> Result<Vec<(Role, String)>> {
         tokens.push((role, token.to_owned()));
     }
     if tokens.is_empty() {
-        return Err(refuse(format!("{named}: there is no token in it")));
+        return Err(refuse(format!("{named}: contains no token")));
     }
     Ok(tokens)
 }

@@ -56,7 +56,7 @@ pub(crate) fn stop_on_signal() -> Result<Arc<AtomicBool>> {
 pub(crate) fn end_with_parent(parent: i32) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::TERM)).context("cannot follow the parent")?;
     if getppid().is_none_or(|now| now.as_raw_nonzero().get() != parent) {
-        bail!("the process that started this one ({parent}) has ended, and so does this one");
+        bail!("the process that started this one ({parent}) has ended: ending too");
     }
     Ok(())
 }

@@ -40,7 +40,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Create a stream, and its directory if need be.
+    /// Create a stream, and its directory if missing.
     Create(manage::CreateArgs),
     /// Append records from standard input to a stream.
     Append(append::Args),
@@ -48,9 +48,9 @@ enum Command {
     Tail(tail::Args),
     /// Let others append to streams of a directory, and read them, over TCP.
     Serve(Box<serve::Args>),
-    /// List the streams of a directory: sizes, rates, who reads them and how far behind.
+    /// List the streams of a directory: sizes, rates, consumers and their lag.
     List(manage::ListArgs),
-    /// Read every record of every stream of a directory; report what is missing or damaged.
+    /// Read every record of every stream of a directory; report missing and damaged ones.
     Check(manage::CheckArgs),
 }
 

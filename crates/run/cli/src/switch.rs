@@ -31,9 +31,9 @@ Examples:
 
 The relay is `strata relay` on the machine with the disks. Packets go to it as
 RoCEv2 RDMA WRITEs (UDP port 4791), everything else over TCP. If the relay is lost, the
-switch reconnects by itself and reports what was lost meanwhile; reading files, it waits for the
-relay and sends again what it had not confirmed, or ends with an error (--relay-timeout). What it
-sends to the relay, and what comes back, is not captured.")]
+switch reconnects by itself and reports the packets lost in between; when it reads files, it waits
+for the relay and sends unconfirmed packets again, or ends with an error (--relay-timeout). Its own
+traffic with the relay is not captured.")]
 pub(crate) struct Args {
     #[command(flatten)]
     link: LinkArgs,
@@ -72,14 +72,14 @@ struct LinkArgs {
     #[arg(long, value_name = "USER")]
     relay_user: Option<String>,
 
-    /// Choose the RDMA service: rc is acknowledged; uc is not, so what the network loses is lost,
-    /// and counted when the log is read.
+    /// Choose the RDMA service: rc is acknowledged; uc is not, so packets that the network loses
+    /// are lost, and counted when the log is read.
     #[arg(long, value_enum, default_value_t = Connection::Rc)]
     service: Connection,
 
     /// Choose what rc does about loss: resend, or skip and count it, as a switch that keeps no
-    /// copies must. With resend, a switch that reads files also sends again what a relay that was lost
-    /// had not confirmed.
+    /// copies must. With resend, a switch that reads files also sends again the packets that a lost
+    /// relay had not confirmed.
     #[arg(long, value_enum, default_value_t = Loss::Resend)]
     on_loss: Loss,
 
@@ -92,9 +92,9 @@ struct LinkArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = flush_seconds)]
     flush: f64,
 
-    /// Wait this many seconds for a relay that is lost, then give up and end with an error: while files
-    /// are read (60 by default), and at the end of a capture of interfaces (10 by default), which
-    /// otherwise goes on and counts what is dropped.
+    /// Wait this many seconds for a relay that is lost, then give up and end with an error: while
+    /// files are read (60 by default), and at the end of a capture of interfaces (10 by default),
+    /// which otherwise continues and counts dropped packets.
     #[arg(long, value_name = "SECONDS", value_parser = timeout_seconds)]
     relay_timeout: Option<f64>,
 
@@ -103,7 +103,7 @@ struct LinkArgs {
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
 
-    /// Send packets to another machine without proof that it is the relay.
+    /// Send packets to another machine without authenticating it as the relay.
     #[arg(long, conflicts_with_all = ["secret_file", "tls_cert"])]
     insecure: bool,
 

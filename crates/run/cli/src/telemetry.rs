@@ -39,8 +39,8 @@ struct ApiArgs {
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 
-    /// Answer queries over HTTP as the section `control` of this configuration file says: on a
-    /// socket, and over TCP for those with a token or a certificate (docs/configuration.md).
+    /// Answer queries over HTTP as section `control` of this configuration file says: on a socket,
+    /// and over TCP for clients with a token or a certificate (docs/configuration.md).
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -53,8 +53,8 @@ impl ApiArgs {
         let socket = self.socket.clone().or(control.socket);
         if self.config.is_some() && socket.is_none() && tcp.is_none() {
             return Err(refuse(
-                "--config: the file has no control.socket and no control.listen, and nothing else of \
-                 it is for telemetry",
+                "--config: the file has neither control.socket nor control.listen, and telemetry \
+                 uses nothing else of it",
             ));
         }
         Ok(TelemetryApiSpec { socket, tcp })
@@ -63,11 +63,13 @@ impl ApiArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Take reports and keep them in memory that can be queried meanwhile: here, or elsewhere by RDMA.
+    /// Receive reports and keep them in memory that can be queried at any time: here, or by RDMA
+    /// elsewhere.
     Run(Box<run::Args>),
-    /// Have the memory of a translator that runs elsewhere (`run --collector`), which writes it by RDMA.
+    /// Provide the memory for a translator on another machine (`run --collector`), which writes by
+    /// RDMA.
     Collect(collect::Args),
-    /// Show what a store knows of a key: its value and its counter.
+    /// Show the value and the counter of a key.
     Get(ask::GetArgs),
     /// Show the entries of a list; without a name, the lists.
     List(ask::ListArgs),
@@ -75,9 +77,9 @@ enum Command {
     Path(ask::PathArgs),
     /// Show the keys with the largest counters.
     Top(ask::TopArgs),
-    /// Show what the collector has counted: reports, refusals, losses.
+    /// Show the counters of the collector: reports, refusals, losses.
     Status(ask::StatusArgs),
-    /// Write what a store knows to Parquet files, while it is written.
+    /// Write the contents of a store to Parquet files, even while it is written.
     Snapshot(snapshot::Args),
     /// Send reports of all kinds, or those of a simulated network.
     Generate(Box<generate::Args>),

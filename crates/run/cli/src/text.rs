@@ -103,8 +103,8 @@ pub(crate) fn zone() -> Result<TimeZone> {
         (Ok(zone), _) => Ok(zone),
         (Err(_), None) => Ok(TimeZone::UTC),
         (Err(_), Some(said)) => bail!(
-            "TZ={}: no such time zone is known here: write a name that /usr/share/zoneinfo has (package \
-             tzdata), such as Europe/Berlin, or a rule such as CET-1CEST,M3.5.0,M10.5.0/3",
+            "TZ={}: unknown time zone: write a name from /usr/share/zoneinfo (package tzdata), \
+             such as Europe/Berlin, or a rule such as CET-1CEST,M3.5.0,M10.5.0/3",
             Printable(&said.to_string_lossy())
         ),
     }

@@ -24,8 +24,8 @@ Examples:
   strata train log/ --labels /var/log/suricata/eve.json -o model.json
 
 Prints the labels by class, recall, precision and F1 of each source on flows that the forests have
-not seen, and a verdict. Exit status: 0 if the model does what was asked and is of use, 3 if not
-(it is written all the same), 1 if there is no model.
+not seen, and a verdict. Exit status: 0 if the model meets its targets and is useful, 3 if not (it is
+written anyway), 1 if there is no model.
 
 Needs the Python package, which `make python` installs.")]
 pub(crate) struct TrainArgs {
@@ -50,7 +50,7 @@ pub(crate) struct TrainArgs {
     #[arg(long, default_value = "strata")]
     name: String,
 
-    /// Describe what the model is for.
+    /// Set the description of the model.
     #[arg(long, value_name = "TEXT", default_value = "")]
     description: String,
 
@@ -86,8 +86,7 @@ pub(crate) struct TrainArgs {
     #[arg(long)]
     even_sources: bool,
 
-    /// Count benign packets by their payload, which is what keeping them costs: for a model whose
-    /// scores a budget of detail is spent on.
+    /// Count benign packets by their payload, where the cost of keeping a packet is its bytes.
     #[arg(long)]
     by_bytes: bool,
 

@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if verified.not_decrypted > 0 {
         writeln!(
             standard(),
-            "{} of them are encrypted: with --key what they hold is checked too",
+            "{} of them are encrypted: with --key, their contents are checked too",
             grouped(verified.not_decrypted),
         )?;
     }

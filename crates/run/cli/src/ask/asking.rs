@@ -228,8 +228,8 @@ impl Asking {
             Some((&asked.name, fields.into_iter().find(|field| lacks(field))?))
         })?;
         Some(Incomplete(format!(
-            "{name} needs {field}, but of packet {} ({}) only {} of {} bytes are here, which do \
-             not include its whole transport header: --skip-incomplete skips such packets",
+            "{name} needs {field}, but packet {} ({}) has only {} of its {} bytes, without the \
+             whole transport header: --skip-incomplete skips incomplete packets",
             grouped(self.counted.packets),
             time(packet.ts_ns),
             grouped(packet.data.len() as u64),
@@ -296,7 +296,7 @@ impl Asking {
             incomplete,
             no_time,
         } = self.counted;
-        let mut said = format!("{} asked of", count_of(packets, "packet"));
+        let mut said = format!("{} processed", count_of(packets, "packet"));
         if filtered > 0 {
             said += &format!("; the filter does not match {}", grouped(filtered));
         }
@@ -309,13 +309,13 @@ impl Asking {
         info!("{said}");
         if incomplete > 0 {
             warn!(
-                "{} skipped: not all bytes that queries need were captured or kept",
+                "{} skipped: bytes that queries need were not captured or not kept",
                 count_of(incomplete, "packet")
             );
         }
         if no_time > 0 {
             warn!(
-                "{} without a time: asked of as if they had arrived in 1970",
+                "{} without a timestamp: processed as if they had arrived in 1970",
                 count_of(no_time, "packet")
             );
         }

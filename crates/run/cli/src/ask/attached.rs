@@ -17,7 +17,7 @@ use crate::output::refuse;
 use crate::signals::stop_on_signal;
 use crate::text::count_of;
 
-const NO_QUEUE: &str = "a recording does not know how long the queue was that a packet waited in";
+const NO_QUEUE: &str = "a recording does not know the length of the queue in which a packet waited";
 
 pub(super) const LACKS: [Lack; 2] = [
     Lack {
@@ -68,7 +68,7 @@ pub(super) fn ask(
                 if let Err(error) = read {
                     damaged += 1;
                     if damaged == 1 {
-                        warn!("vectors that cannot be read: {error}");
+                        warn!("received vectors that cannot be read: {error}");
                     }
                 }
             }
@@ -84,8 +84,8 @@ pub(super) fn ask(
             }
             Ok(VectorsNext::Gone) => {
                 break Err(anyhow!(
-                    "the recording ended without saying how much it sent: its last vectors may be \
-                     missing"
+                    "the recording ended without reporting the number of vectors that it sent: \
+                     the last ones may be missing"
                 ));
             }
             Err(error) => break Err(error.into()),
@@ -95,8 +95,8 @@ pub(super) fn ask(
     let lost = sequencer.counters().lost;
     if lost > 0 {
         asking.incomplete.push(format!(
-            "{} lost on the way from the recording, since they came faster than they were asked \
-             of: their packets are in no answer",
+            "{} lost on the way from the recording, because they arrived faster than the queries \
+             processed them: their packets are in no answer",
             count_of(lost, "vector")
         ));
     }

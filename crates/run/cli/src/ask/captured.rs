@@ -17,7 +17,7 @@ use super::questions::Lack;
 use crate::packets::{Take, captured};
 use crate::signals::stop_on_signal;
 
-const NO_QUEUE: &str = "a capture does not say how long the queue was that a packet waited in";
+const NO_QUEUE: &str = "a capture does not say the length of the queue in which a packet waited";
 
 /// What packets of a capture, or of an interface, do not have.
 pub(super) const LACKS: [Lack; 3] = [
@@ -31,7 +31,7 @@ pub(super) const LACKS: [Lack; 3] = [
     },
     Lack {
         column: Column::Class,
-        why: "packets have a class once they are recorded: ask a log",
+        why: "packets have a class only once they are recorded: query a log",
     },
 ];
 
@@ -52,7 +52,7 @@ pub(super) fn ask(
     };
     captured(&args.read, filter, &stop, &mut shown)?;
     if stop.load(Ordering::Relaxed) && !is_piped {
-        bail!("interrupted: the answer is of the packets before");
+        bail!("interrupted: the answer covers the packets read so far");
     }
     Ok(())
 }

@@ -47,7 +47,7 @@ pub(super) fn install(args: &Args, name: &str, questions: Questions) -> Result<(
     };
     let installed = client(args)?.install_query(&request)?;
     info!(
-        "{} is installed, and asked of all packets from now on until the recording ends: `strata \
+        "{} is installed, and runs on all packets from now on until the recording ends: `strata \
          ask --installed {}` shows its answer",
         installed.name, installed.name
     );
@@ -67,7 +67,7 @@ pub(super) fn list(args: &Args) -> Result<()> {
         return Ok(writeln!(out, "{all:#}")?);
     }
     if all.is_empty() {
-        info!("no query is installed: `strata ask --install NAME QUERY` does that");
+        info!("no query is installed: `strata ask --install NAME QUERY` installs one");
         return Ok(());
     }
     let head = ["query", "since", "packets", "rows", "answer"].map(str::to_owned);
@@ -115,7 +115,8 @@ pub(super) fn answer_of_word(args: &Args, word: &str) -> Result<()> {
 fn give(args: &Args, answer: QueryAnswer) -> Result<()> {
     if args.count.is_some() || args.skip_incomplete {
         return Err(refuse(
-            "an installed query has been asked already: -c and --skip-incomplete do not apply",
+            "an installed query already runs in the recording: -c and --skip-incomplete do not \
+             apply",
         ));
     }
     let QueryAnswer {
@@ -140,8 +141,8 @@ fn give(args: &Args, answer: QueryAnswer) -> Result<()> {
     });
     let rows: Option<Vec<_>> = rows.collect();
     let rows = rows.context(
-        "the answer has values of another kind than its columns: is the recording of another \
-         version of Strata?",
+        "the values of the answer do not have the types of its columns: does the recording run \
+         another version of Strata?",
     )?;
     let names = shape.columns.clone();
     let mut answers = Answers::new(args, vec![shape])?;
@@ -150,7 +151,7 @@ fn give(args: &Args, answer: QueryAnswer) -> Result<()> {
     let remarks: Vec<String> = status.incomplete.iter().cloned().collect();
     answers.write_all(vec![(status.query, remarks, Answer { names, rows })])?;
     info!(
-        "{} asked of since {}",
+        "{} processed since {}",
         count_of(status.packets, "packet"),
         Printable(&status.since)
     );

@@ -22,7 +22,7 @@ use crate::packets::{damaged, logged, open_log};
 use crate::signals::stop_on_signal;
 use crate::text::{parse_time, percent};
 
-const NO_QUEUE: &str = "a log does not say how long the queue was that a packet waited in";
+const NO_QUEUE: &str = "a log does not say the length of the queue in which a packet waited";
 
 const LACKS: [Lack; 2] = [
     Lack {
@@ -50,11 +50,11 @@ pub(super) fn ask(
     let dir = Path::new(dir);
     if !dir.exists() && is_query(&dir.to_string_lossy()) {
         return Err(refuse(
-            "say of what the query is asked, with a log before it, -r FILE, -i INTERFACE or \
+            "the query has no input: name a log before it, or give -r FILE, -i INTERFACE or \
              --running",
         ));
     }
-    let log = open_log(&args.of_logs.key, dir, "asks of")?;
+    let log = open_log(&args.of_logs.key, dir, "queries")?;
     answers.reads(args.of_logs.key.sources(dir, &log).files(&args.files));
     answers.open()?;
     let reference = first_packet_ns(&log)?;
@@ -85,12 +85,12 @@ pub(super) fn ask(
         Ok(ControlFlow::Continue(()))
     })?;
     asking.remarks.extend(sampling(&log, least_share));
-    let damage = read.context("the answer is of what could be read before")?;
+    let damage = read.context("the answer covers the packets read before")?;
     if let Some(places) = damaged(&damage) {
-        bail!("{places}: the answer is of the rest");
+        bail!("{places}: the answer covers the rest");
     }
     if interrupted {
-        bail!("interrupted: the answer is of the packets before");
+        bail!("interrupted: the answer covers the packets read so far");
     }
     Ok(())
 }
@@ -129,7 +129,7 @@ fn sampling(log: &Log, least_share: f64) -> Vec<String> {
     }
     if !remarks.is_empty() {
         remarks.push(
-            "the answer is of the packets in the log, and is not scaled up to those seen"
+            "the answer covers the packets in the log, and is not scaled up to all packets seen"
                 .to_owned(),
         );
     }

@@ -129,7 +129,7 @@ impl Questions {
         }
         if all.len() > QUERIES_MAX {
             return Err(refuse(format!(
-                "{} queries: at most {QUERIES_MAX} are asked at once",
+                "{} queries: at most {QUERIES_MAX} run at once",
                 all.len()
             )));
         }
@@ -202,7 +202,7 @@ impl Questions {
             let instructions = program.instructions();
             if instructions > self.instructions_max {
                 return Err(refuse(format!(
-                    "{}: {instructions} instructions for a packet; --instructions-max allows {}",
+                    "{}: {instructions} instructions per packet; --instructions-max allows {}",
                     question.name, self.instructions_max
                 )));
             }
@@ -253,7 +253,7 @@ pub(super) fn check<'a>(
         let lack = lacks
             .iter()
             .find(|lack| lack.column == unanswerable.missing[0]);
-        let why = lack.map_or("it is not there", |lack| lack.why);
+        let why = lack.map_or("it is not available", |lack| lack.why);
         let message = format!("{field} cannot be answered here: {why}");
         let error = QueryError::new(text, place(text, field), message);
         return Err(wrong(name, &error));

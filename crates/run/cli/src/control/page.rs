@@ -177,7 +177,7 @@ fn drift(drift: &DriftStatus) -> Row {
     let Some(fits) = drift.fits else {
         return row(
             "model",
-            format!("fit not known yet: {seen} packets looked at"),
+            format!("fit not known yet: {seen} packets evaluated"),
         );
     };
     let fit = match fits {
@@ -185,7 +185,7 @@ fn drift(drift: &DriftStatus) -> Row {
         false => "NO LONGER FITS the traffic of the last minutes",
     };
     let mut text = format!(
-        "{fit} (stability index of the score {:.2}, bound {}, {seen} packets looked at)",
+        "{fit} (stability index of the score {:.2}, bound {}, {seen} packets evaluated)",
         drift.score_index, drift.bound
     );
     let moved = drift
@@ -228,7 +228,7 @@ fn arrivals(status: &Status) -> impl Iterator<Item = Row> {
         row(
             "asked",
             format!(
-                "by {}; {} datagrams sent, {} lost for want of reading",
+                "by {}; {} datagrams sent, {} lost because they were not read in time",
                 vectors.attached,
                 grouped(vectors.datagrams_sent),
                 grouped(vectors.datagrams_lost)
@@ -344,7 +344,7 @@ fn cpu(cpu: &CpuStatus) -> Row {
     if let Some(short) = &cpu.short {
         let left = short.budget * 100.0;
         text += &format!(
-            "; {left:.1} % and headers only, giving way: {}",
+            "; reduced to {left:.1} % and headers only: {}",
             Printable(&short.why)
         );
     }

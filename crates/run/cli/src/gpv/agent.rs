@@ -32,9 +32,9 @@ strata gpv agent --listen ADDRESS:PORT [-w FILE] [--to HOST:PORT]
        strata gpv agent --ring FILE [-w FILE] [--to HOST:PORT]
        strata gpv agent -r FILE [-w FILE] [--to HOST:PORT]",
     after_help = "\
-Runs until Ctrl-C, and then prints what came, what was lost and what could not be read. Vectors of
-the form strata have numbers, so each one that is missing is counted. Senders are not
-authenticated: listen on an address that only they reach, or name their networks with --allow.
+Runs until Ctrl-C, and then prints the numbers of vectors received, lost and unreadable. Vectors of
+the form strata are numbered, so each missing one is counted. Senders are not authenticated: listen
+on an address that only they can reach, or name their networks with --allow.
 
 Examples:
   strata gpv agent --listen 127.0.0.1:4739 -w records.parquet
@@ -48,8 +48,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "ADDRESS:PORT", group = "source")]
     listen: Option<String>,
 
-    /// Read the vectors in this ring buffer, which `strata gpv run --ring` writes, until it ends. It
-    /// must be a file that only whom you trust may write.
+    /// Read the vectors in this ring buffer, which `strata gpv run --ring` writes, until it ends.
+    /// Only users that you trust may have write access to it.
     #[arg(long, value_name = "FILE", group = "source")]
     ring: Option<PathBuf>,
 
@@ -57,26 +57,27 @@ pub(super) struct Args {
     #[arg(short = 'r', long = "read", value_name = "FILE", group = "source")]
     read: Option<PathBuf>,
 
-    /// Set the form of vectors that are received.
+    /// Set the form of the received vectors.
     #[arg(short = 'F', long, value_enum, default_value_t = FormName::Strata)]
     format: FormName,
 
-    /// Listen to senders of this network only; may be given several times. 0.0.0.0/0 and ::/0 are
+    /// Accept only senders of this network; may be given several times. 0.0.0.0/0 and ::/0 mean
     /// everyone.
     #[arg(long, alias = "from", value_name = "CIDR", value_parser = network)]
     allow: Vec<IpNet>,
 
-    /// Listen to whoever reaches the address, and can forge vectors.
+    /// Accept vectors from any sender that reaches the address, although anyone can forge them.
     #[arg(long, conflicts_with = "allow", requires = "listen")]
     insecure: bool,
 
-    /// Write records to this Parquet file. It takes the place of one of that name once it is complete:
-    /// when the agent ends, or begins the next file (-G, -C). Until then, what came is in parts beside
-    /// it, such as records.part0000.parquet, which can be read as they are.
+    /// Write records to this Parquet file. It replaces a file of that name once it is complete:
+    /// when the agent ends, or begins the next file (-G, -C). Until then, the records are in parts
+    /// beside it, such as records.part0000.parquet, which can be read as they are.
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     write: Option<PathBuf>,
 
-    /// Complete a part of the file after this time: what an agent that is killed may lose.
+    /// Complete a part of the file at this interval: an agent that is killed loses the records
+    /// since the last complete part.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = text::duration_ns)]
     save_every: u64,
 
@@ -87,26 +88,27 @@ pub(super) struct Args {
     #[arg(long, value_name = "HOST:PORT")]
     to: Option<String>,
 
-    /// Let a record have at most the packets of this time.
+    /// Limit a record to the packets of this time.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = text::duration_ns)]
     interval: u64,
 
-    /// Let a record have at most this many packets.
+    /// Limit a record to this many packets.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
     packets_max: u16,
 
-    /// Put together at most this many flows of a sender at once. Each takes 329 bytes, and 28 for
-    /// each packet of a record; if there are more flows, their records are shorter.
+    /// Assemble at most this many flows per sender at once. Each takes 329 bytes, plus 28 for each
+    /// packet of a record; with more flows, records are shorter.
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     flows: u32,
 
-    /// Listen to at most this many senders at once. One that was silent for a minute makes room.
+    /// Accept at most this many senders at once. A sender that is silent for a minute makes room
+    /// for another.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     senders: u16,
 
-    /// Ask each cache to flush its slots that gave no vector for this long, at least 1s, by
-    /// control packets to where its vectors come from. No address is sent more bytes than came from
-    /// it, since senders can be forged. For the form strata.
+    /// Ask each cache, by control packets to the source of its vectors, to flush slots that gave no
+    /// vector for this long (at least 1s). An address is never sent more bytes than came from it,
+    /// because sources can be forged. For the form strata.
     #[arg(long, value_name = "TIME", value_parser = text::duration_ns)]
     flush_idle: Option<u64>,
 
@@ -242,9 +244,9 @@ fn listens_to(args: &Args, listen: SocketAddr) -> Result<()> {
     match listen.ip().is_loopback() || args.insecure || !args.allow.is_empty() {
         true => Ok(()),
         false => Err(refuse(format!(
-            "--listen {listen}: others reach this address, and anyone can forge vectors: say whom to \
-             listen to, such as --allow 192.0.2.0/24 (0.0.0.0/0 is everyone), or --insecure to listen to \
-             whoever sends"
+            "--listen {listen}: other machines can reach this address, and anyone can forge \
+             vectors: name the accepted senders, such as --allow 192.0.2.0/24 (0.0.0.0/0 is \
+             everyone), or give --insecure to accept any sender"
         ))),
     }
 }
@@ -295,7 +297,7 @@ fn as_text(outcome: &VectorAgentOutcome) -> String {
     );
     if received.early > 0 {
         said += &format!(
-            ", {} of them short since more flows came than --flows",
+            ", {} of them shortened because there were more flows than --flows",
             grouped(received.early)
         );
     }
@@ -303,17 +305,17 @@ fn as_text(outcome: &VectorAgentOutcome) -> String {
         (received.lost, "vectors lost"),
         (received.before, "vectors sent before the agent listened"),
         (received.damaged, "datagrams that cannot be read"),
-        (received.stale, "datagrams that came twice or too late"),
+        (received.stale, "datagrams that arrived twice or too late"),
         (received.refused, "datagrams of more senders than --senders"),
-        (outcome.foreign, "datagrams from elsewhere than --allow"),
+        (outcome.foreign, "datagrams from senders outside --allow"),
         (
             outcome.overwritten,
-            "datagrams of the ring written over before they were read",
+            "datagrams of the ring overwritten before they were read",
         ),
         (outcome.requests.sent, "requests to flush slots"),
         (
             outcome.requests.withheld,
-            "requests not sent, since too little came from there",
+            "requests not sent, because too few bytes came from the sender",
         ),
     ];
     for (count, what) in counts.into_iter().filter(|(count, _)| *count > 0) {

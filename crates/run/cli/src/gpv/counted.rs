@@ -13,7 +13,7 @@ pub(super) fn say(counted: &Counted) {
     }
     if counted.not_ip > 0 {
         info!(
-            "{} without an IP header, and in no vector",
+            "{} without an IP header, in no vector",
             packets(counted.not_ip)
         );
     }
@@ -25,7 +25,7 @@ pub(super) fn say(counted: &Counted) {
     }
     if counted.dropped > 0 {
         warn!(
-            "{} lost: they came faster than they were processed",
+            "{} lost: they arrived faster than they were processed",
             packets(counted.dropped)
         );
     }

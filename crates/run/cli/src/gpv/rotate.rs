@@ -22,12 +22,13 @@ pub(super) struct RotateArgs {
     rotate_size: Option<String>,
 
     /// Rotate: begin another file once one is this many seconds old. The name needs a time as
-    /// strftime(3) writes it, such as %Y%m%d-%H%M%S. What is in no file yet makes none.
+    /// strftime(3) writes it, such as %Y%m%d-%H%M%S. A new file begins only once there are vectors
+    /// for it.
     #[arg(short = 'G', long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=604_800))]
     rotate_seconds: Option<u64>,
 
-    /// Limit the number of files: with -C, the oldest is written over once there are N, and all names
-    /// have numbers from 0; with -G, end once N files are complete.
+    /// Limit the number of files: with -C, the oldest is overwritten once there are N, and all
+    /// names have numbers from 0; with -G, end once N files are complete.
     #[arg(short = 'W', long, value_name = "N")]
     filecount: Option<NonZeroU32>,
 }

@@ -41,8 +41,8 @@ use crate::text::{self, count_of, percent};
 strata gpv run -r FILE [-w FILE] [--to HOST:PORT] [--ring FILE] [--to-stream DIR/NAME] [FILTER]
        strata gpv run -i IF [-w FILE] [--to HOST:PORT] [--ring FILE] [--to-stream DIR/NAME] [FILTER]",
     after_help = "\
-Prints how many vectors there were for so many packets, how long they were and why they left the
-cache. Without -w, --to, --ring and --to-stream, that is all it does.
+Prints the numbers of packets and vectors, the mean length of vectors, and the reasons why they
+left the cache. Without -w, --to, --ring and --to-stream, that is all it does.
 
 Examples:
   strata gpv run -r trace.pcap
@@ -54,7 +54,7 @@ Examples:
   strata gpv run -i eth0 --to-stream streams/vectors
   strata stream tail streams/ vectors --follow --raw | strata gpv agent -r - -w records.parquet
 
-`strata gpv agent` reads what this writes."
+`strata gpv agent` reads the output."
 )]
 pub(super) struct Args {
     /// Group the packets of this capture file; - is standard input. Several are merged in time
@@ -97,8 +97,9 @@ pub(super) struct Args {
     #[arg(long, value_name = "SIZE", default_value = "64MiB", requires = "ring")]
     ring_size: String,
 
-    /// Append the datagrams of vectors to this stream, which `strata stream create` has made. Of
-    /// interfaces, it never waits for the disk: what the stream cannot take is lost, and counted.
+    /// Append the datagrams of vectors to this stream, which `strata stream create` has made.
+    /// Vectors of interfaces never wait for the disk: those that the stream cannot take are lost,
+    /// and counted.
     #[arg(long, value_name = "DIR/NAME")]
     to_stream: Option<String>,
 
@@ -120,9 +121,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "BYTES", default_value_t = usual_datagram())]
     datagram_max: usize,
 
-    /// Of interfaces: let no packet wait in the cache for longer than this. 0s lets packets wait
-    /// until another flow needs their place, or an agent asks for them (strata gpv agent
-    /// --flush-idle).
+    /// Limit the time that a packet of an interface waits in the cache. With 0s, packets wait until
+    /// another flow needs their slot, or an agent asks for them (strata gpv agent --flush-idle).
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = text::duration_ns)]
     flush_after: u64,
 
@@ -313,7 +313,7 @@ fn as_text(outcome: &VectorRunOutcome) -> String {
     let vectors = outcome.cache.vectors_total();
     let mut said = format!(
         "{} in {}: {} as many, {} packets each\n\
-         left the cache: {} full, {} for another flow, {} since a time did not fit, {} flushed\n",
+         left the cache: {} full, {} for another flow, {} because a time did not fit, {} flushed\n",
         count_of(packets, "packet"),
         count_of(vectors, "vector"),
         percent(vectors, packets),

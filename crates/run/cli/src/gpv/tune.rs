@@ -37,7 +37,7 @@ the *Flow paper. It writes curves.csv, curves.svg, rates.csv and rates.svg.
 
 Needs the Python package, which `make python` installs.")]
 pub(super) struct Args {
-    /// Try them on the packets of these capture files; the first 8 million.
+    /// Try parameters on the packets of these capture files, at most the first 8 million.
     #[arg(short = 'r', long = "read", value_name = "FILE", required = true)]
     read: Vec<PathBuf>,
 
@@ -65,7 +65,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u32,
 
-    /// Draw the figures into this folder, which is made if it is missing.
+    /// Draw the figures into this directory, created if missing.
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["ways", "is_static", "json"])]
     figures: Option<PathBuf>,
 

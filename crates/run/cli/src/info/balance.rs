@@ -106,7 +106,8 @@ impl Contents {
             text += &match unaccounted {
                 0 => String::from("\n"),
                 1.. => format!(
-                    " + {packets} gone without a note: damaged, or deleted by an older version\n"
+                    " + {packets} missing without a record: damaged, or deleted by an older \
+                     version\n"
                 ),
                 _ => format!(" - {packets} that were not counted as logged\n"),
             };

@@ -247,7 +247,7 @@ impl Reasons {
             rows.sort_by(|(a, x), (b, y)| y.bytes.cmp(&x.bytes).then_with(|| a.cmp(b)));
             let _ = writeln!(
                 text,
-                "why {}, {} reasons, those that cost most first:",
+                "why {}, {} reasons, those with the most bytes first:",
                 keep.name(),
                 rows.len()
             );
@@ -281,7 +281,8 @@ fn one(text: &mut String, model: &Model, (_, class, reason, _): &Key, counted: &
     if let Some((unmet, all)) = model.unmet(level, &leaves).filter(|(unmet, _)| *unmet > 0) {
         let _ = writeln!(
             text,
-            "    unsure, not like the training: {unmet} of {all} pairs of these leaves never met there"
+            "    unsure, unlike the training data, where {unmet} of {all} pairs of these leaves \
+             never occurred"
         );
     }
     let trees = model.clearest(level, class, &leaves);
@@ -294,7 +295,7 @@ fn one(text: &mut String, model: &Model, (_, class, reason, _): &Key, counted: &
     }
     if trees.len() > TREES_TOLD {
         let others = trees.len() - TREES_TOLD;
-        let _ = writeln!(text, "    and {others} trees less sure of it");
+        let _ = writeln!(text, "    and {others} less certain trees");
     }
 }
 

@@ -30,8 +30,8 @@ Examples:
   strata model promote --back model.json
 
 Without files, the shadow model of a running recording (strata record --shadow) decides from the next
-packet on, and the model that it was started with is compared in its place. The recording goes on: flows
-keep their counters, and the log says of each packet which model has decided. A new recording starts
+packet on, and the model that it was started with is compared in its place. The recording continues: flows
+keep their counters, and the log says for each packet which model decided. A new recording starts
 with the files that it is given.
 
 With files, NEW takes the place of FILE, which is kept as FILE.before. A recording reads its model
@@ -45,7 +45,7 @@ pub(crate) struct Args {
     #[arg(long)]
     back: bool,
 
-    /// Promote a file whose training did not do what was asked of it.
+    /// Promote a file even if its training missed its targets.
     #[arg(long)]
     force: bool,
 
@@ -113,7 +113,7 @@ fn replace(new: &Path, file: &Path, force: bool) -> Result<()> {
     let findings = missed(&serde_json::from_slice(&json)?);
     if !findings.is_empty() && !force {
         bail!(
-            "{}: its training did not do what was asked: {}; --force promotes it all the same",
+            "{}: its training missed its targets: {}; --force promotes it anyway",
             new.display(),
             Printable(&findings.join("; "))
         );
@@ -121,7 +121,7 @@ fn replace(new: &Path, file: &Path, force: bool) -> Result<()> {
     let file = real(file)?;
     let replaced = match fs::read(&file) {
         Ok(old) if old == json => {
-            writeln!(standard(), "{}: is this model already", file.display())?;
+            writeln!(standard(), "{}: is already this model", file.display())?;
             return Ok(());
         }
         Ok(old) => Some(old),
@@ -148,7 +148,7 @@ fn replace(new: &Path, file: &Path, force: bool) -> Result<()> {
         && earlier != classes
     {
         let (classes, earlier) = (classes.join(", "), earlier.join(", "));
-        let text = format!("its classes are {classes}, before they were {earlier}");
+        let text = format!("its classes are {classes}, previously {earlier}");
         writeln!(
             out,
             "{}: modes that name classes may not fit",
@@ -197,7 +197,8 @@ fn back_to(file: &Path) -> Result<()> {
     let json = match fs::read(&kept) {
         Ok(json) => json,
         Err(error) if error.kind() == ErrorKind::NotFound => bail!(
-            "{}: there is none, so nothing to go back to: `strata model promote NEW {}` makes it",
+            "{}: does not exist, so there is no earlier model to go back to: `strata model \
+             promote NEW {}` makes one",
             kept.display(),
             file.display()
         ),

@@ -19,8 +19,7 @@ pub(crate) struct Line {
     #[arg(value_name = "LOG")]
     pub(crate) log: PathBuf,
 
-    /// Run this one statement, which only reads, in DataFusion's dialect, which is close to
-    /// PostgreSQL's.
+    /// Run this read-only statement, in DataFusion's dialect, which is close to PostgreSQL's.
     #[arg(value_name = "SQL", allow_hyphen_values = true)]
     pub(crate) sql: String,
 
@@ -33,8 +32,8 @@ pub(crate) struct Line {
     #[arg(long, value_name = "FILE", env = "STRATA_KEY")]
     pub(crate) key: Option<PathBuf>,
 
-    /// Take about this much memory for sorting and grouping; what needs more goes through temporary
-    /// files, or the query ends with an error.
+    /// Use about this much memory for sorting and grouping; larger operations use temporary files,
+    /// or the query ends with an error.
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = strata_wire::parse_bytes)]
     pub(crate) memory: u64,
 

@@ -47,9 +47,10 @@ pub(super) struct InterfaceArgs {
     #[arg(short = 'B', long = "buffer-size", value_name = "KIB")]
     buffer_size: Option<String>,
 
-    /// Use a ring for each interface (each), or one for all together (one), of what -B says for each, up to
-    /// 64 MiB. By default, one from 128 interfaces on. Interfaces without Ethernet header, the loopback and
-    /// those with times of the NIC have their own in any case.
+    /// Use one ring per interface (each), or one for all interfaces together (one), with the memory
+    /// of -B for each interface, up to 64 MiB. By default, one with 128 interfaces or more.
+    /// Interfaces without Ethernet header, the loopback interface and those with timestamps of the
+    /// NIC always have their own ring.
     #[arg(long, value_enum, value_name = "WHICH", default_value_t = RingsArg::Auto)]
     rings: RingsArg,
 
@@ -75,8 +76,8 @@ pub(super) struct InterfaceArgs {
     /// receives packets that pass the filter, not even your own remote session. For mirror ports
     /// and taps. Sees received packets only. With =auto, only from interfaces that nothing else on
     /// this host uses when the recording starts: without address, route, bridge or bond, VLAN or
-    /// macvlan on top, XDP or tc program and packet socket, and with XDP in the driver; what begins
-    /// to use one later receives nothing. Others are captured as usual.
+    /// macvlan on top, XDP or tc program and packet socket, and with XDP in the driver; a program
+    /// that begins to use one later receives nothing. Others are captured as usual.
     #[arg(
         long,
         value_name = "WHEN",
@@ -87,8 +88,8 @@ pub(super) struct InterfaceArgs {
     )]
     exclusive: Option<ExclusiveArg>,
 
-    /// These interfaces are ports of one bridge: capture a packet that goes from one of them to another
-    /// where it comes in, and not again where it leaves. Separated by commas; once for each bridge.
+    /// Name the ports of one bridge: a packet that goes from one of them to another is captured
+    /// where it enters, and not again where it leaves. Separated by commas; once for each bridge.
     #[arg(long, value_name = "NAMES")]
     bridge_ports: Vec<String>,
 
@@ -101,8 +102,8 @@ pub(super) struct InterfaceArgs {
     )]
     user: Option<String>,
 
-    /// Keep all privileges and access to all files, instead of dropping what is not needed once the
-    /// interfaces are open.
+    /// Keep all privileges and access to all files, instead of dropping those that are not needed
+    /// once the interfaces are open.
     #[arg(long)]
     no_sandbox: bool,
 
@@ -112,9 +113,9 @@ pub(super) struct InterfaceArgs {
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     cpu: Option<f64>,
 
-    /// Use less than --cpu while the CPUs on which this process may run are short for others, such as
-    /// forwarding: first copy at most 256 bytes of each packet, then lower the budget step by step, down
-    /// to a sixteenth. It returns when there is room.
+    /// Use less than --cpu when the CPUs on which this process may run are short for other work,
+    /// such as forwarding: first copy at most 256 bytes of each packet, then lower the budget step
+    /// by step, down to a sixteenth. The budget is restored when CPU time is free again.
     #[arg(long, requires = "cpu")]
     give_way: bool,
 
@@ -303,7 +304,7 @@ fn cores(text: &str) -> Result<Vec<usize>> {
         let number = |text: &str| {
             let parsed = text.trim().parse::<usize>().ok();
             let parsed = parsed.filter(|&core| core < CpuSet::MAX_CPU);
-            parsed.with_context(|| format!("--cores: '{text}' is no CPU: write 1,2 or 2-5"))
+            parsed.with_context(|| format!("--cores: '{text}' is not a CPU: write 1,2 or 2-5"))
         };
         cores.extend(number(from)?..=number(to)?);
     }

@@ -20,7 +20,7 @@ use crate::{bounded, text};
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Log")]
 pub(super) struct LogArgs {
-    /// Write the log to this directory, created if need be. Recording into an existing log adds to
+    /// Write the log to this directory, created if missing. Recording into an existing log adds to
     /// it. Without it, nothing is kept: packets are only exported, to destinations of the
     /// configuration (--config).
     #[arg(
@@ -58,8 +58,9 @@ pub(super) struct LogArgs {
     #[arg(long, value_name = "SIZE", default_value = "1MiB")]
     block_size: String,
 
-    /// Choose what to do when the disk is full: stop, or drop (continue, count what does not fit,
-    /// and write again once it does). Before that, live captures degrade to modes that keep less.
+    /// Choose what to do when the disk is full: stop, or drop (continue, count packets that do not
+    /// fit, and write again once there is room). Before that, live captures degrade to modes that
+    /// keep less.
     #[arg(long, value_enum, default_value_t = WhenFullArg::Stop)]
     when_full: WhenFullArg,
 
@@ -171,7 +172,7 @@ impl LogArgs {
         ];
         match given.into_iter().find(|(_, is_given)| *is_given) {
             None => Ok(()),
-            Some((option, _)) => Err(refuse(format!("{option} is about a log: add -o DIR"))),
+            Some((option, _)) => Err(refuse(format!("{option} applies to a log: add -o DIR"))),
         }
     }
 

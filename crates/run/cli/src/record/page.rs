@@ -17,9 +17,9 @@ const ADDRESS: &str = "127.0.0.1:9470";
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Steering")]
 pub(super) struct PageArgs {
-    /// Serve the operator's page beside the recording, on 127.0.0.1:9470 or this address of loopback:
-    /// `strata serve` with this log and this recording, as a process of its own that ends with it.
-    /// For others than this machine's users, run `strata serve --token-file` by itself.
+    /// Serve the operator's page beside the recording, on 127.0.0.1:9470 or this address of
+    /// loopback: `strata serve` with this log and this recording, as a process of its own that ends
+    /// with it. For users of other machines, run `strata serve --token-file` separately.
     #[arg(
         long,
         value_name = "ADDR:PORT",
@@ -54,12 +54,12 @@ impl PageArgs {
         })?;
         if !listen.ip().is_loopback() {
             return Err(refuse(format!(
-                "--serve={address}: others reach this address: run `strata serve LOG --socket SOCKET \
-                 --listen {address} --token-file FILE` by itself"
+                "--serve={address}: other machines can reach this address: run `strata serve LOG \
+                 --socket SOCKET --listen {address} --token-file FILE` separately"
             )));
         }
         let log = log.ok_or_else(|| refuse("--serve shows a log: add -o DIR"))?;
-        let program = std::env::current_exe().context("where is this program?")?;
+        let program = std::env::current_exe().context("cannot find this program")?;
         let mut command = Command::new(program);
         command
             .args(["serve", "--listen", address, "--end-with-parent"])
@@ -91,7 +91,7 @@ impl Page {
         };
         if let Ok(Some(status)) = process.try_wait() {
             self.process = None;
-            warn!("--serve: the page has ended ({status}); the recording goes on without it");
+            warn!("--serve: the page has ended ({status}); the recording continues without it");
         }
     }
 }

@@ -44,7 +44,8 @@ pub(super) fn outcome(outcome: &RecordOutcome) -> Result<()> {
     if let Some(reports) = &outcome.reports {
         writeln!(
             out,
-            "reported to {}: {} in {}; {} not sent, {} over the limit; {} of packets came too fast",
+            "reported to {}: {} in {}; {} not sent, {} over the limit; {} of packets arrived too \
+             fast",
             reports.to,
             text::count_of(reports.reports, "report"),
             text::count_of(reports.datagrams, "datagram"),

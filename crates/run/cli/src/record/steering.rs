@@ -26,9 +26,10 @@ pub(super) struct SteerArgs {
     #[arg(long, value_name = "ACTION", env = "STRATA_DEFAULT")]
     default: Option<String>,
 
-    /// Look for a tunnel in datagrams of this UDP port too, as in vxlan=8473: vxlan, vxlan-gpe, geneve,
-    /// gtp-u, gre-udp, mpls-udp or teredo; may be given several times. The configuration file says
-    /// under `[tunnels]` which other ports they have. The log notes the ports for those who read it.
+    /// Look for a tunnel in datagrams of this UDP port too, as in vxlan=8473: vxlan, vxlan-gpe,
+    /// geneve, gtp-u, gre-udp, mpls-udp or teredo; may be given several times. Other ports of
+    /// tunnels are under `[tunnels]` in the configuration file. The log records the ports for
+    /// commands that read it.
     #[arg(
         long,
         value_name = "NAME=PORT",

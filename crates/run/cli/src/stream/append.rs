@@ -31,18 +31,18 @@ Examples:
   strata stream append streams/ events --framed < records.bin
   dmesg --follow | strata stream append localhost:4793/kernel     to a server (strata stream serve)
 
-A line is a record, without its newline; with --framed, so is what follows a length of 4 bytes
+A line is a record, without its newline; with --framed, a record follows its length in 4 bytes
 (little-endian). Records have at most 1 MiB (less if the stream's pages are smaller): longer lines
 are skipped and counted, and the exit status is then 1.
 
-Readers see a record 0.1 s after it came, at the latest; after 1 s it survives a loss of power. What
-came before survives this process being killed once readers can see it. At the end of the input, and
-on Ctrl-C, everything is synced, a line without its newline too.
+Readers see a record at most 0.1 s after it arrived; after 1 s it survives a loss of power. If this
+process is killed, records that readers can see are kept. At the end of the input, and on Ctrl-C,
+everything is synced, including a last line without a newline.
 
-What is on its way to a stripe (strata stream create --stripe) that fails is lost, and said; the exit status is then 1,
-and all other records are in the stream.
+Records on their way to a stripe (strata stream create --stripe) that fails are lost, and reported; the
+exit status is then 1, and all other records are in the stream.
 
-One process at a time may append to a stream: give each producer a stream of its own.")]
+Only one process at a time can append to a stream: give each producer its own stream.")]
 pub(super) struct Args {
     #[command(flatten)]
     place: PlaceArgs,
@@ -277,7 +277,7 @@ impl Intake {
             }
             None if at_end => bail!(
                 "standard input: the record at byte {} is cut short: {} of its bytes are missing; \
-                 what came before it is in the stream",
+                 the records before it are in the stream",
                 self.taken,
                 len.map_or(4, |len| 4 + exact::<usize>(len)) - rest.len()
             ),

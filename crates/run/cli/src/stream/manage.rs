@@ -34,33 +34,34 @@ Examples:
   strata stream create streams/ events --stripe /dev/disk/by-id/nvme-SERIAL
   strata stream create streams/ events --stripe 192.0.2.10:4793/disk1 --tls-cert c.crt --tls-key c.key --tls-ca ca.crt
 
-Streams of a directory share its disk space, in pages of 4 MiB. A stream that has as much as it may
-keep writes over its own oldest page. Names have 1 to 64 letters, digits, '.', '_' and '-'.
+Streams of a directory share its disk space, in pages of 4 MiB. A stream that has reached its
+limit overwrites its own oldest page. Names have 1 to 64 letters, digits, '.', '_' and '-'.
 
 With --stripe, the pages of all streams of the directory go in turn to it, to directories on other
 disks, and to whole disks, partitions or volumes, which must be empty unless --format is given.
 A disk that is full, fails or is unmounted costs the records on it: readers count them as missing,
 and new ones go to the other disks until it is back. The directory itself, which says where pages
 are, has to stay. A stripe HOST:PORT/NAME is at a server (strata stream serve --stripe NAME=DIR),
-which is asked with the certificate given here from now on: its files have to stay where they are.")]
+which is contacted with the certificate given here from now on: its files must stay in place.")]
 pub(super) struct CreateArgs {
-    /// The directory of streams: made if need be.
+    /// The directory of streams, created if missing.
     dir: PathBuf,
     /// The name.
     name: String,
-    /// Keep at most this size, or records up to this age, or, with a comma, both: 10GB, 7d, 10GB,7d. Whole
-    /// pages go: by age, once the next one is as old, while somebody appends [default: 10GB]
+    /// Keep at most this size, or records up to this age, or, with a comma, both: 10GB, 7d,
+    /// 10GB,7d. Whole pages are deleted: by age, once the next page is that old too, while a
+    /// process appends [default: 10GB]
     #[arg(long, value_name = "SIZE|AGE", value_delimiter = ',')]
     retain: Vec<String>,
     /// Set the sizes of page directory, page tables and data pages, for a new directory.
     #[arg(long, value_name = "SIZES", default_value = "4KiB-4KiB-4MiB")]
     pages: String,
-    /// Spread pages over this too: a directory on another disk, made if need be, or a block device, without a file
-    /// system, or a stripe that a server offers. Can be given several times, also for a directory of streams that
-    /// exists.
+    /// Spread pages over this too: a directory on another disk, created if missing, a block device
+    /// without a file system, or a stripe that a server offers. Can be given several times, also
+    /// for a directory of streams that exists.
     #[arg(long, value_name = "DIR|DEVICE|HOST:PORT/NAME")]
     stripe: Vec<PathBuf>,
-    /// Make a block device a stripe although it holds something else, which is lost.
+    /// Make a block device a stripe although it holds other data, which is lost.
     #[arg(long)]
     format: bool,
     #[command(flatten)]
@@ -75,9 +76,9 @@ pub(super) struct CreateArgs {
 /// Arguments of `strata stream list`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Rates are those of the last minute or so, as the process that appends last said. The lag of a
-consumer (tail --cursor @NAME) is how many records it has not read; what was missing or deleted
-before it could read it is counted since its cursor was first saved.")]
+Rates are averages of about the last minute, as last reported by the process that appends. The
+lag of a consumer (tail --cursor @NAME) is the number of records that it has not read; records that
+were missing, or deleted before it could read them, are counted since its cursor was first saved.")]
 pub(super) struct ListArgs {
     /// The directory of streams.
     dir: PathBuf,
@@ -89,8 +90,8 @@ pub(super) struct ListArgs {
 /// Arguments of `strata stream check`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Exit status: 1 if records are missing or anything is damaged. Records that were given up as --retain
-asks are not missing.")]
+Exit status: 1 if records are missing or anything is damaged. Records that were deleted because
+of --retain do not count as missing.")]
 pub(super) struct CheckArgs {
     /// The directory of streams.
     dir: PathBuf,
@@ -206,7 +207,7 @@ pub(super) fn create(args: &CreateArgs) -> Result<()> {
         retention.bytes = Some(RETAIN_BYTES.min(kept_max));
         if kept_max < RETAIN_BYTES {
             text::warn(&format!(
-                "keeps {}: a stream has no more pages of this size",
+                "keeps {}: a stream has at most this many pages of this size",
                 human_bytes(kept_max)
             ));
         }

@@ -26,7 +26,7 @@ pub(super) struct PlaceArgs {
 /// How a server is asked.
 #[derive(Debug, clap::Args)]
 pub(super) struct ServerArgs {
-    /// Of a server: show it this certificate (PEM).
+    /// Show a server this certificate (PEM).
     #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_ca"])]
     tls_cert: Option<PathBuf>,
 
@@ -38,7 +38,7 @@ pub(super) struct ServerArgs {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_ca: Option<PathBuf>,
 
-    /// Trust a server on another machine without proof of who it is, unencrypted.
+    /// Use a server on another machine without authentication or encryption.
     #[arg(long, conflicts_with = "tls_cert")]
     insecure: bool,
 }
@@ -130,8 +130,8 @@ impl ServerArgs {
         let is_here = addresses.all(|address| address.ip().is_loopback());
         if files.is_none() && !self.insecure && !is_here {
             return Err(refuse(format!(
-                "{address} is another machine: give --tls-cert, --tls-key and --tls-ca, so that both \
-                 ends know each other; or --insecure to trust whoever answers there"
+                "{address} is another machine: give --tls-cert, --tls-key and --tls-ca, so that \
+                 both ends authenticate each other; or --insecure to use it without authentication"
             )));
         }
         Ok(files)

@@ -29,8 +29,8 @@ fn from(args: &Args) -> Result<From> {
     match &args.cursor {
         None => Ok(From::Last(args.records.unwrap_or(LAST))),
         Some(cursor) if cursor.starts_with('@') => Err(refuse(format!(
-            "--cursor {cursor}: a server keeps no cursors: keep that of the last record yourself \
-             (--json)"
+            "--cursor {cursor}: a server keeps no cursors: keep the cursor of the last record \
+             yourself (--json)"
         ))),
         Some(cursor) => {
             let cursor = cursor.parse::<Cursor>();

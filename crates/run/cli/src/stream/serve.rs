@@ -28,26 +28,27 @@ Examples:
 Without --listen, only this machine reaches the server. On another address, clients need a certificate
 from the authorities of --tls-ca; each such client may append to every stream of the directory, and
 read it. Streams are created here (`strata stream create`). At most 64 clients are served at a time;
-one that does not read what it asked for is disconnected after 30 s.
+one that does not read its answers is disconnected after 30 s.
 
-With --stripe, directories here take pages of streams that other machines have (strata stream create --stripe
-HOST:PORT/NAME): one is for the streams of one directory. Whoever has a certificate may write and read those pages.")]
+With --stripe, directories here hold pages of streams of other machines (strata stream create --stripe
+HOST:PORT/NAME); each is for the streams of one directory. Any client with a certificate may write and
+read these pages.")]
 pub(super) struct Args {
     /// The directory of streams; without it, there are stripes only.
     #[arg(required_unless_present = "stripe")]
     dir: Option<PathBuf>,
 
-    /// Offer this directory as a stripe for the streams of another machine, under a name; made if need be. Can be
-    /// given several times.
+    /// Offer this directory as a stripe for the streams of another machine, under a name; created
+    /// if missing. May be given several times.
     #[arg(long, value_name = "NAME=DIR")]
     stripe: Vec<String>,
 
-    /// Give each of these stripes at most this much space.
+    /// Limit each of these stripes to this much space.
     #[arg(long, value_name = "SIZE", default_value = "100GB", requires = "stripe", value_parser = text::bytes)]
     stripe_max: u64,
 
-    /// Take clients on this address: TCP port 4793 or the one given. An address other than loopback
-    /// needs --tls-cert or --insecure.
+    /// Accept clients at this address: TCP port 4793 or the one given. An address other than
+    /// loopback needs --tls-cert or --insecure.
     #[arg(long, value_name = "ADDR[:PORT]", default_value = "127.0.0.1:4793")]
     listen: String,
 
@@ -63,15 +64,15 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_ca: Option<PathBuf>,
 
-    /// Let whoever connects append and read.
+    /// Let any client append and read.
     #[arg(long, conflicts_with = "tls_cert")]
     insecure: bool,
 
     #[command(flatten)]
     group: GroupArgs,
 
-    /// Keep all privileges and access to all files, instead of dropping what is not needed once the
-    /// server listens.
+    /// Keep all privileges and access to all files, instead of dropping those that are not needed
+    /// once the server listens.
     #[arg(long)]
     no_sandbox: bool,
 
@@ -93,7 +94,7 @@ fn stripes(args: &Args) -> Result<Vec<HostedSpec>> {
             })?;
         let name = super::name(name)?;
         if stripes.iter().any(|stripe| stripe.name == name) {
-            return Err(refuse(format!("--stripe {text}: {name} is there already")));
+            return Err(refuse(format!("--stripe {text}: {name} is given twice")));
         }
         stripes.push(HostedSpec {
             name,
@@ -108,9 +109,9 @@ fn spec(args: &Args) -> Result<StreamServeSpec> {
     let listen = address("--listen", &args.listen, STREAM_PORT)?;
     if args.tls_cert.is_none() && !args.insecure && !listen.ip().is_loopback() {
         return Err(refuse(format!(
-            "--listen {}: others reach this address, and could fill the disk and read all streams: give \
-             --tls-cert, --tls-key and --tls-ca, so that only your clients can; or --insecure to serve \
-             whoever connects",
+            "--listen {}: other machines can reach this address, and could fill the disk and read \
+             all streams: give --tls-cert, --tls-key and --tls-ca, so that only your clients can; \
+             or --insecure to serve anyone",
             args.listen
         )));
     }

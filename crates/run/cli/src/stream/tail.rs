@@ -39,7 +39,7 @@ const AT_ONCE: u64 = 10_000;
 #[command(after_help = "\
 Examples:
   strata stream tail streams/ kernel                      the last 10 records
-  strata stream tail streams/ kernel -f --cursor @alerts  all that 'alerts' has not had yet
+  strata stream tail streams/ kernel -f --cursor @alerts  records that 'alerts' has not read yet
   strata stream tail streams/ kernel --since 13:05 --json
   strata stream tail localhost:4793/kernel -f             of a server (strata stream serve)
 
@@ -47,14 +47,14 @@ A cursor is a place between two records, such as 17.40960: --json prints with ea
 cursor after it. It stays valid when the stream is appended to, when its old records are deleted and
 after a crash; 0.0 is the oldest record. A name with an @ is a cursor that is kept in the directory:
 it begins at the oldest record, and is saved every second and at the end. If this process is killed,
-the records of the last second come again.
+the records of the last second are printed again.
 
 Records are printed as lines, as they are; in a terminal, control characters are escaped. With
 --json, an object per line: cursor, seq (the record's number), time, and text, or hex if it is not
-UTF-8; decoded says what is in records that Strata has written with --to-stream (grouped packet
-vectors, entries of telemetry lists, packets of a relay), as a terminal shows them. How many records
-are missing, and how many were deleted before they were read, is said on standard error; how many were
-deleted after a cursor such as 17.40960 is not known, only that they were.")]
+UTF-8; decoded has the contents of records that Strata wrote with --to-stream (grouped packet
+vectors, entries of telemetry lists, packets of a relay), as a terminal shows them. The number
+of records that are missing, or were deleted before they were read, goes to standard error; after a
+cursor such as 17.40960, it is known that records were deleted, but not their number.")]
 pub(super) struct Args {
     #[command(flatten)]
     pub(super) place: PlaceArgs,
@@ -64,11 +64,11 @@ pub(super) struct Args {
     /// Begin with the records since this time: 13:05, 2026-01-31T13:05:00Z, seconds since 1970.
     #[arg(long, value_name = "T")]
     pub(super) since: Option<String>,
-    /// Print so many records at most: the last ones, or with --cursor or --since, the first ones.
-    /// With --follow, begin with the last so many.
+    /// Print at most this many records: the last ones, or with --cursor or --since, the first ones.
+    /// With --follow, begin with this many of the last records.
     #[arg(short = 'n', long, value_name = "N", value_parser = text::number)]
     pub(super) records: Option<u64>,
-    /// Go on with new records as they come, until Ctrl-C.
+    /// Continue with new records as they arrive, until Ctrl-C.
     #[arg(short, long)]
     pub(super) follow: bool,
     /// Print JSON, an object per line.
@@ -195,8 +195,8 @@ fn consumer_name(consumer: &str) -> Result<StreamName> {
     }
     if is_closed(&io::stdout())? {
         bail!(
-            "--cursor @{consumer}: standard output is closed, so the records would go nowhere, and not \
-             come again: redirect it, to a file or with > /dev/null"
+            "--cursor @{consumer}: standard output is closed, so the records would be lost, and \
+             not printed again: redirect it, to a file or with > /dev/null"
         );
     }
     consumer
@@ -219,8 +219,8 @@ pub(super) fn since_ns(since: &str, follow: bool) -> Result<u64> {
         text::parse_time(since, now_ns).map_err(|error| refuse(format!("--since: {error}")))?;
     if since_ns > now_ns {
         let then = match follow {
-            true => "waiting for records from then on",
-            false => "nothing is there yet",
+            true => "waiting for records from that time on",
+            false => "there are no records yet",
         };
         text::warn(&format!("--since {since}: is in the future: {then}"));
     }
@@ -315,11 +315,12 @@ impl Failed {
 pub(super) fn say_what_is_after_the_end(cursor: Cursor, end: Cursor, follow: bool) {
     if cursor > end {
         let then = match follow {
-            true => "; waiting until it goes so far",
+            true => "; waiting until the stream reaches it",
             false => "",
         };
         text::warn(&format!(
-            "--cursor {cursor}: is after the end of the stream, {end}: nothing is there yet{then}"
+            "--cursor {cursor}: is after the end of the stream, {end}: there are no records \
+             yet{then}"
         ));
     }
 }
@@ -345,8 +346,9 @@ pub(super) fn say_what_is_missing(unread: Unread, cursor: Option<&str>) {
     if unread.expired_uncounted {
         let cursor = cursor.map(|cursor| format!("--cursor {cursor}: "));
         text::warn(&format!(
-            "{}the page there was deleted before it was read, and perhaps others after it: how many records \
-             that were is not known (a cursor that is kept, --cursor @NAME, counts them)",
+            "{}the page there was deleted before it was read, and perhaps others after it: the \
+             number of lost records is not known (a cursor that is kept, --cursor @NAME, counts \
+             them)",
             cursor.as_deref().unwrap_or("")
         ));
     }

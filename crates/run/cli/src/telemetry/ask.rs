@@ -45,10 +45,12 @@ pub(super) struct GetArgs {
     /// The key, in one word or several.
     #[arg(required = true)]
     key: Vec<String>,
-    /// Look at so many copies of the value; as many as reports asked for, if that is known.
+    /// Read this many copies of the value; by default as many as its reports asked for, if that is
+    /// known.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=4))]
     redundancy: u8,
-    /// Answer only if so many copies agree; fewer than two may, rarely, be another key's.
+    /// Answer only if this many copies agree; with fewer than two, the value may, rarely, be
+    /// another key's.
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=4))]
     agree: u8,
     /// Print JSON.
@@ -63,10 +65,10 @@ pub(super) struct ListArgs {
     store: PathBuf,
     /// The list: its name or its number.
     name: Option<String>,
-    /// Go on with new entries as they come, until Ctrl-C.
+    /// Continue with new entries as they arrive, until Ctrl-C.
     #[arg(short, long, requires = "name")]
     follow: bool,
-    /// Begin with the last so many entries; with --follow, 0 are new ones only.
+    /// Begin with this many of the last entries; with --follow, 0 prints new ones only.
     #[arg(short = 'n', long, value_name = "N", requires = "name", value_parser = text::number)]
     last: Option<u64>,
     /// Print JSON, an object per line.
@@ -79,7 +81,7 @@ pub(super) struct ListArgs {
 #[command(after_help = "\
 A flow has a direction: 10.0.0.1:1024 > 10.0.0.2:80 tcp. Quote it, or write - for >.
 
-Hops are known if they sent postcards of the flow; latencies if they sent it with Key-Write for the
+Hops are known if they sent postcards of the flow; latencies if they sent them with Key-Write for the
 key `node N FLOW`, as the built-in table of INT does.
 
 Exit status: 1 if the path is not known.")]
@@ -97,8 +99,8 @@ pub(super) struct PathArgs {
 /// Arguments of `strata telemetry top`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Counters have no keys: shown are those that the collector has met often. A count is never too
-small; `strata telemetry get` says by how much it may be too large.")]
+Counters do not store keys: the keys shown are those that the collector has seen often. A count is
+never too small; `strata telemetry get` shows by how much it may be too large.")]
 pub(super) struct TopArgs {
     /// The store.
     store: PathBuf,
@@ -141,7 +143,7 @@ pub(super) fn get(args: &GetArgs) -> Result<()> {
     let key = parse_key(&args.key)?;
     if args.agree > args.redundancy {
         return Err(refuse(format!(
-            "--agree {}: no more copies can agree than --redundancy {} looks at",
+            "--agree {}: more copies than --redundancy {} reads",
             args.agree, args.redundancy
         )));
     }
@@ -339,7 +341,7 @@ fn estimate(values: &KeyWriteStatus, has_generations: bool) -> String {
     let load = load.map_or_else(|| "?".to_owned(), |load| format!("{load:.2}"));
     match shares {
         Some((sampled, (answered, expected))) => format!(
-            "{load} writes a slot; {:.1} % of those written since {since} can be asked for, {:.1} % \
+            "{load} writes a slot; {:.1} % of those written since {since} can be queried, {:.1} % \
              by the formula",
             answered as f64 / sampled as f64 * 100.0,
             expected / sampled as f64 * 100.0,
@@ -356,7 +358,7 @@ fn reporters(all: &[ReporterStatus]) -> String {
     let count = all.iter().filter(own).count();
     match others.and_then(|others| others.reports) {
         Some(reports) => format!(
-            "{}, the most that are counted by themselves; {} reports of others",
+            "{}, the most that are counted separately; {} reports of others",
             grouped(count as u64),
             grouped(reports)
         ),
@@ -381,7 +383,7 @@ fn generation_row(generations: &GenerationsStatus) -> String {
 
 pub(super) fn status(args: &StatusArgs) -> Result<()> {
     let status = strata_telemetry_run::telemetry_status(&args.store)?
-        .context("the collector has not said anything yet")?;
+        .context("the collector has not reported its status yet")?;
     if args.json {
         return Ok(write!(standard(), "{status}")?);
     }

@@ -26,21 +26,21 @@ Examples:
   strata telemetry run -o counters/ --collector 192.0.2.11 --secret-file telemetry.secret
   strata telemetry get /dev/shm/telemetry '10.0.0.1:1024 > 10.0.0.2:80 tcp'
 
-The translator (`strata telemetry run --collector`) takes reports and writes this memory by RDMA
-(RoCEv2): no report is parsed here. The store is made as the first translator wants it (--memory,
---lists and so on there), and belongs to one translator at a time. It is asked here, while it is
-written: `strata telemetry get`, `list`, `path`, `top`. Of several collectors, each knows its share of
-the keys and lists only.
+The translator (`strata telemetry run --collector`) receives reports and writes this memory by RDMA
+(RoCEv2): no report is parsed here. The store is created with the options of the first translator
+(--memory, --lists and so on), and belongs to one translator at a time. Queries go to this machine,
+even while the store is written: `strata telemetry get`, `list`, `path`, `top`. With several
+collectors, each has only its share of the keys and lists.
 
 Both ends prove that they know the secret of --secret-file (`umask 077; openssl rand -hex 32
 >telemetry.secret`). Reports are not encrypted: use a network that you trust.")]
 pub(super) struct Args {
-    /// Keep the store in this directory, made if need be.
+    /// Keep the store in this directory, created if missing.
     #[arg(short = 'o', long = "output", value_name = "STORE")]
     output: PathBuf,
 
-    /// Take translators on this address: TCP port 4791 or the one given, and RoCEv2 packets at the same
-    /// UDP port. An address other than loopback needs --secret-file or --insecure.
+    /// Accept translators at this address: TCP port 4791 or the one given, and RoCEv2 packets at
+    /// the same UDP port. An address other than loopback needs --secret-file or --insecure.
     #[arg(long, value_name = "ADDR[:PORT]", default_value = "127.0.0.1:4791")]
     listen: String,
 
@@ -49,20 +49,20 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
 
-    /// Let whoever connects write the store.
+    /// Let any client write to the store.
     #[arg(long, conflicts_with = "secret_file")]
     insecure: bool,
 
-    /// Give a translator no more memory than this.
+    /// Limit the memory of a translator to this size.
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     memory: String,
 
-    /// Set all counters to 0 once in this time, as in 90s, 10m or 1h, so that they say what was added
-    /// since. By default they only grow.
+    /// Set all counters to 0 at this interval, as in 90s, 10m or 1h, so that they count from then
+    /// on. By default they only grow.
     #[arg(long, value_name = "TIME", value_parser = text::duration_ns)]
     reset_counters: Option<u64>,
 
-    /// Halve all counters once in this time, so that what was added long ago counts less.
+    /// Halve all counters at this interval, so that older additions count less.
     #[arg(long, value_name = "TIME", value_parser = text::duration_ns, conflicts_with = "reset_counters")]
     halve_counters: Option<u64>,
 
@@ -72,8 +72,8 @@ pub(super) struct Args {
     #[command(flatten)]
     group: GroupArgs,
 
-    /// Keep all privileges and access to all files, instead of dropping what is not needed once the
-    /// collector listens.
+    /// Keep all privileges and access to all files, instead of dropping those that are not needed
+    /// once the collector listens.
     #[arg(long)]
     no_sandbox: bool,
 
@@ -86,9 +86,9 @@ fn spec(args: &Args) -> Result<TelemetryCollectorSpec> {
     let is_open = args.secret_file.is_none() && !args.insecure;
     if is_open && !listen.ip().is_loopback() {
         return Err(refuse(format!(
-            "--listen {}: others reach this address, and could write into the store: give \
-             --secret-file, so that only your translator can; or --insecure to take reports from \
-             whoever connects",
+            "--listen {}: other machines can reach this address, and could write into the store: \
+             give --secret-file, so that only your translator can; or --insecure to accept \
+             reports from anyone",
             args.listen
         )));
     }

@@ -39,7 +39,7 @@ Examples:
   strata telemetry generate --to 127.0.0.1 --profile fat-tree --duration 10
   strata telemetry generate --profile fat-tree --list-flows")]
 pub(super) struct Args {
-    /// Send to this collector: UDP port 40040, of fat-tree 32766, or the one given.
+    /// Send to this collector: UDP port 40040 (with fat-tree 32766) or the one given.
     #[arg(
         long,
         value_name = "HOST[:PORT]",
@@ -47,11 +47,11 @@ pub(super) struct Args {
     )]
     to: Option<String>,
 
-    /// Choose what is reported; see below.
+    /// Choose the profile of the reports; see below.
     #[arg(long, value_enum, default_value_t = Profile::Mix)]
     profile: Profile,
 
-    /// Send so many reports per second, with k or M; 0 is as many as possible.
+    /// Send this many reports per second, with k or M; 0 means as many as possible.
     #[arg(long, value_name = "N", default_value = "10k", value_parser = text::number)]
     rate: u64,
 
@@ -59,16 +59,16 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
-    /// Stop after so many reports, with k or M; of fat-tree, once all reports of the last packet are
-    /// sent.
+    /// Stop after this many reports, with k or M; with fat-tree, once all reports of the last
+    /// packet are sent.
     #[arg(short = 'c', long, value_name = "N", value_parser = text::number)]
     reports: Option<u64>,
 
-    /// Stop after so many seconds.
+    /// Stop after this many seconds.
     #[arg(long, value_name = "SECONDS", value_parser = bounded::seconds)]
     duration: Option<f64>,
 
-    /// Use so many keys, with k or M; by default 100k, of fat-tree 200 flows.
+    /// Use this many keys, with k or M; by default 100k, with fat-tree 200 flows.
     #[arg(long, value_name = "N", value_parser = text::number)]
     keys: Option<u64>,
 
@@ -76,7 +76,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = zipf)]
     zipf: f64,
 
-    /// Take the flows of this capture as keys, the first ones.
+    /// Use the first flows of this capture as keys.
     #[arg(
         short = 'r',
         long = "read",
@@ -85,11 +85,12 @@ pub(super) struct Args {
     )]
     read: Option<PathBuf>,
 
-    /// Ask for values and counters to be kept in so many copies.
+    /// Ask the collector to keep this many copies of values and counters.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=4))]
     redundancy: u8,
 
-    /// Keep reports until they would have been asked for again, and send those again.
+    /// Keep reports for as long as the collector may request them again, and resend those that it
+    /// requests.
     #[arg(long)]
     retransmit: bool,
 
@@ -172,7 +173,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         sent.took.as_secs_f64(),
         match sent.refused {
             0 => String::new(),
-            refused => format!("; nobody listened {} times", grouped(refused)),
+            refused => format!("; {} times, no collector was listening", grouped(refused)),
         }
     )?;
     Ok(())

@@ -39,26 +39,26 @@ Examples:
   strata telemetry get store/ '10.0.0.1:1024 > 10.0.0.2:80 tcp'
 
 Reporters send DTA reports to UDP port 40040, as its authors publish them or as Strata's own
-version 2. Reports go to places in memory that follow from their keys, and nothing is parsed
+version 2. Reports go to places in memory that are computed from their keys, and are not parsed
 again: `strata telemetry get`, `list`, `path` and `top` read that memory while it is written.
 
 The size of the memory is fixed when the store is made; old values are overwritten by new ones.
 On a disk, all of it is written to the disk again and again: a store in /dev/shm is faster, and
-lasts until the machine is restarted. A store that exists is continued if the options agree with
-it. Without --listen, only this machine reaches the collector.
+lasts until the machine is restarted. An existing store is continued if the options match it.
+Without --listen, only this machine can reach the collector.
 
 With --collector, this process only translates: it writes the memory of `strata telemetry collect`
-on other machines by RDMA (RoCEv2, UDP port 4791), and queries are asked of the stores there.")]
+on other machines by RDMA (RoCEv2, UDP port 4791), and queries go to the stores there.")]
 pub(super) struct Args {
-    /// Keep the store in this directory, made if need be. With --collector, keep only what is counted
-    /// there, for `strata telemetry status`.
+    /// Keep the store in this directory, created if missing. With --collector, keep only the
+    /// counters there, for `strata telemetry status`.
     #[arg(short = 'o', long = "output", value_name = "STORE")]
     output: PathBuf,
 
-    /// Write the memory of `strata telemetry collect` at this address instead: TCP port 4791 or the one
-    /// given. May be given several times: keys are spread over the collectors by their hash, and list L
-    /// of all is list L / N of the one with number L mod N, from 0, of N. What is for a collector that
-    /// is gone is dropped and counted until it is back.
+    /// Write the memory of `strata telemetry collect` at this address instead: TCP port 4791 or the
+    /// one given. May be given several times: with N collectors, keys are spread over them by their
+    /// hash, and list L is list L / N of collector L mod N, counted from 0. Reports for a collector
+    /// that is gone are dropped and counted until it is back.
     #[arg(long, value_name = "HOST[:PORT]")]
     collector: Vec<String>,
 
@@ -67,23 +67,23 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE", requires = "collector")]
     secret_file: Option<PathBuf>,
 
-    /// Write to collectors on other machines without proof of who they are.
+    /// Write to collectors on other machines without authenticating them.
     #[arg(long, requires = "collector", conflicts_with = "secret_file")]
     insecure: bool,
 
-    /// Take reports on this address: UDP port 40040 or the one given. An address other than
+    /// Receive reports at this address: UDP port 40040 or the one given. An address other than
     /// loopback needs --allow.
     #[arg(long, value_name = "ADDR[:PORT]", default_value = "127.0.0.1:40040")]
     listen: String,
 
-    /// Take the datagrams for the address and port of --listen from this interface by AF_XDP, past the
-    /// host's network stack, so also past its firewall; whatever else comes there goes on to the host. The
+    /// Receive the datagrams for the address and port of --listen from this interface by AF_XDP,
+    /// bypassing the host's network stack and its firewall; all other packets go to the host. The
     /// interface's driver has to run XDP programs. (--int is always a socket.)
     #[arg(long, value_name = "IF")]
     interface: Option<String>,
 
-    /// Take telemetry reports of INT (1.0 and 2.x) on this address too: UDP port 32766 or the one
-    /// given.
+    /// Receive telemetry reports of INT (1.0 and 2.x) at this address too: UDP port 32766 or the
+    /// one given.
     #[arg(long, value_name = "ADDR[:PORT]")]
     int: Option<String>,
 
@@ -93,7 +93,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE")]
     table: Option<PathBuf>,
 
-    /// Listen to reporters of this network only; may be given several times. 0.0.0.0/0 and ::/0 are
+    /// Accept only reporters of this network; may be given several times. 0.0.0.0/0 and ::/0 mean
     /// everyone.
     #[arg(long, value_name = "CIDR")]
     allow: Vec<String>,
@@ -130,40 +130,39 @@ pub(super) struct Args {
     #[arg(long, value_name = "BYTES", value_parser = bounded::count::<1, 64>)]
     entry_bytes: Option<usize>,
 
-    /// Keep so many copies of a path, and so many counters of a key; 2 by default. Values have as
-    /// many copies as their reports ask for, at most 4.
+    /// Keep this many copies of each path and this many counters of each key; 2 by default. Values
+    /// have as many copies as their reports ask for, at most 4.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4))]
     redundancy: Option<u8>,
 
-    /// Write to memory at most so often a second, with k or M; reports beyond are counted, and the
-    /// reporter is asked to send those again that it keeps.
+    /// Limit the writes to memory per second, with k or M; reports beyond the limit are counted,
+    /// and the reporter is asked to send again those that it still has.
     #[arg(long, value_name = "N", value_parser = text::number)]
     rate: Option<u64>,
 
-    /// Set all counters to 0 once in this time, as in 90s, 10m or 1h, so that they say what was added
-    /// since. By default they only grow.
+    /// Set all counters to 0 at this interval, as in 90s, 10m or 1h, so that they count from then
+    /// on. By default they only grow.
     #[arg(long, value_name = "TIME", value_parser = text::duration_ns)]
     reset_counters: Option<u64>,
 
-    /// Halve all counters once in this time, so that what was added long ago counts less.
+    /// Halve all counters at this interval, so that older additions count less.
     #[arg(long, value_name = "TIME", value_parser = text::duration_ns, conflicts_with = "reset_counters")]
     halve_counters: Option<u64>,
 
-    /// Keep values, paths and counters by time, in so many generations (2 to 4): answers say of which
-    /// time they are, and the oldest generation is cleared once in a period. Each has that share of the
-    /// memory, and a query reads the lines of each.
+    /// Keep values, paths and counters by time, in this many generations (2 to 4): answers state
+    /// their period, and the oldest generation is cleared once in a period. The generations share
+    /// the memory equally, and a query reads the lines of each.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4),
           conflicts_with_all = ["reset_counters", "halve_counters"])]
     generations: Option<u8>,
 
-    /// Begin another generation once in this time, as in 10m, 1h or 1d, at full hours or the like of
-    /// UTC; 1h by default.
+    /// Begin a new generation at this interval, as in 10m, 1h or 1d, aligned to UTC; 1h by default.
     #[arg(long, value_name = "TIME", value_parser = text::duration_ns, requires = "generations")]
     generation_period: Option<u64>,
 
-    /// Append the entries of lists, as they come, to this stream as well, which `strata stream create`
-    /// has made: other programs follow it (`strata stream tail`). What it cannot take in time is lost
-    /// for the stream, and counted.
+    /// Append the entries of lists, as they come, to this stream as well, which `strata stream
+    /// create` has made: other programs follow it (`strata stream tail`). Entries that it cannot
+    /// take in time are lost for the stream, and counted.
     #[arg(long, value_name = "DIR/NAME")]
     to_stream: Option<String>,
 
@@ -173,8 +172,8 @@ pub(super) struct Args {
     #[command(flatten)]
     group: GroupArgs,
 
-    /// Keep all privileges and access to all files, instead of dropping what is not needed once the
-    /// collector listens.
+    /// Keep all privileges and access to all files, instead of dropping those that are not needed
+    /// once the collector listens.
     #[arg(long)]
     no_sandbox: bool,
 
@@ -223,7 +222,9 @@ fn collectors(args: &Args) -> Result<Option<CollectorsSpec>> {
     }
     let count = args.collector.len();
     if count > TELEMETRY_COLLECTORS_MAX {
-        let most = format!("{count} times --collector: {TELEMETRY_COLLECTORS_MAX} is the most");
+        let most = format!(
+            "--collector is given {count} times: at most {TELEMETRY_COLLECTORS_MAX} are possible"
+        );
         return Err(refuse(most));
     }
     let mut addresses = Vec::with_capacity(count);
@@ -235,8 +236,9 @@ fn collectors(args: &Args) -> Result<Option<CollectorsSpec>> {
         let is_proved = args.secret_file.is_some() || args.insecure;
         if !is_proved && !address.ip().is_loopback() {
             return Err(refuse(format!(
-                "--collector {text}: is another machine, and nothing proves that it is your collector: \
-                 give --secret-file, or --insecure to send reports to whoever answers there"
+                "--collector {text}: is another machine, which is not authenticated as your \
+                 collector: give --secret-file, or --insecure to send reports without \
+                 authentication"
             )));
         }
         addresses.push(address);
@@ -254,8 +256,9 @@ fn spec(args: &Args) -> Result<TelemetrySpec> {
         let open = address.filter(|address| !address.ip().is_loopback() && allowed.is_empty());
         if let Some(address) = open {
             return Err(refuse(format!(
-                "{option} {address}: others reach this address, and anyone can forge reports: say \
-                 whom to listen to, such as --allow 192.0.2.0/24 (0.0.0.0/0 is everyone)"
+                "{option} {address}: other machines can reach this address, and anyone can forge \
+                 reports: name the accepted reporters, such as --allow 192.0.2.0/24 (0.0.0.0/0 is \
+                 everyone)"
             )));
         }
     }
@@ -310,8 +313,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let totals = outcome.totals;
     writeln!(
         standard(),
-        "{} accepted, {} refused, {} dropped, {} missing; {} refused, {} of others, {} \
-         dropped by a full socket",
+        "{} accepted, {} refused, {} dropped, {} missing; {} refused, {} from senders outside \
+         --allow, {} dropped by a full socket",
         text::count_of(totals.accepted, "report"),
         grouped(totals.refused.total()),
         grouped(totals.dropped()),

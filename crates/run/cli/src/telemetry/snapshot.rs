@@ -27,19 +27,19 @@ Examples:
   duckdb -c \"select what, flow, count(*) from 'now/lists.parquet' group by all\"
 
 keys.parquet has a row for each key: its value, its counter, and for flows the hops of its path.
-lists.parquet has a row for each entry that is still there, oldest first. A collector goes on
-meanwhile: rows are of different moments, each is whole.")]
+lists.parquet has a row for each entry that is still there, oldest first. The collector
+keeps running: rows are of different moments, but each is consistent.")]
 pub(super) struct Args {
     /// The store.
     store: PathBuf,
 
-    /// Write keys.parquet and lists.parquet into this directory, made if need be.
+    /// Write keys.parquet and lists.parquet into this directory, created if missing.
     #[arg(short = 'o', long = "output", value_name = "DIR")]
     output: PathBuf,
 
-    /// Ask for the keys in this file, one a line, as `strata telemetry get` reads them; - is standard
-    /// input. A store does not hold keys: without this, those with large counters that the collector
-    /// has met.
+    /// Look up the keys in this file, one per line, as `strata telemetry get` reads them; - is
+    /// standard input. A store does not hold keys: without this option, those with large counters
+    /// that the collector has seen.
     #[arg(long, value_name = "FILE")]
     keys: Option<PathBuf>,
 }

@@ -292,7 +292,7 @@ fn what_cannot_be_asked_is_refused_at_its_place() {
     let cases: &[(&[&str], &str)] = &[
         (
             &["R = filter(T, class == 1);"],
-            "packets have a class once they are recorded",
+            "packets have a class only once they are recorded",
         ),
         (
             &["R = filter(T, tout > 1);"],
@@ -319,7 +319,7 @@ fn what_cannot_be_asked_is_refused_at_its_place() {
         ),
         (
             &["tcp-timeouts", "--instructions-max", "5"],
-            "instructions for a packet",
+            "instructions per packet",
         ),
         (
             &["-q", "tcp-timeouts", "-q", "tcp-timeouts", "-F", "csv"],
@@ -335,11 +335,11 @@ fn what_cannot_be_asked_is_refused_at_its_place() {
         assert!(said.contains(expected), "{rest:?}: {said}");
     }
     let said = says(strata().arg("ask").arg(&trace).arg("tcp-timeouts"), 2);
-    assert!(said.contains("asks of a capture file"), "{said}");
+    assert!(said.contains("queries a capture file"), "{said}");
     let said = says(strata().args(["ask", "tcp-timeouts"]), 2);
-    assert!(said.contains("say of what it is asked"), "{said}");
+    assert!(said.contains("is a query without input"), "{said}");
     let said = says(strata().arg("ask"), 2);
-    assert!(said.contains("nothing to ask"), "{said}");
+    assert!(said.contains("no input and no query"), "{said}");
 }
 
 #[test]

@@ -123,7 +123,7 @@ fn the_answer_so_far_fits_the_terminal_and_gives_way_to_the_last_one() {
     terminal.press(3);
     let said = asking.ended(0);
     assert!(
-        said.contains("asked of") && !said.contains('\x1b'),
+        said.contains("processed") && !said.contains('\x1b'),
         "{said}"
     );
     // The answer is there once: what was shown before is gone.

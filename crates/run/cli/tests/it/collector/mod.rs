@@ -189,10 +189,10 @@ fn strangers_and_damaged_datagrams_cost_a_count() {
         .arg(&config));
     let said = collector.stopped();
     assert!(
-        said.contains("0 packets; 0 announcements; datagrams not read: "),
+        said.contains("0 packets; 0 announcements; datagrams not accepted: "),
         "{said}"
     );
-    assert!(!said.contains("datagrams not read: 0 "), "{said}");
+    assert!(!said.contains("datagrams not accepted: 0 "), "{said}");
     assert_eq!(headers(Path::new(out), &[]), Vec::<String>::new());
 
     let count = PACKETS.to_string();
@@ -250,7 +250,7 @@ fn an_address_that_others_reach_needs_a_list_of_senders() {
     for (arguments, what) in [
         (
             &["--listen", "0.0.0.0", "-w", "x"][..],
-            "say whom to listen to",
+            "name the accepted senders",
         ),
         (&["--listen", "127.0.0.1"], "required"),
         (&["-w", "x", "-o", "y"], "cannot be used with"),
@@ -360,7 +360,7 @@ fn only_what_is_encrypted_with_the_key_gets_in_and_once() {
     ] {
         assert!(said.contains(what), "{what}: {said}");
     }
-    let (_, counts) = said.split_once("of others than --allow, ").unwrap();
+    let (_, counts) = said.split_once("from senders outside --allow, ").unwrap();
     assert!(number(counts) > 10 * sent, "{said}");
     let (_, repeated) = counts.split_once(" unreadable, ").unwrap();
     assert_eq!(number(repeated), sent, "{said}");
@@ -384,7 +384,7 @@ fn what_is_encrypted_needs_the_key() {
     ok(command.arg("--config").arg(&config));
     let said = collector.stopped();
     assert!(
-        said.contains("encrypted: give their key (--key-file)"),
+        said.contains("encrypted: give the key (--key-file)"),
         "{said}"
     );
     assert!(said.contains("\n0 packets; "), "{said}");

@@ -473,7 +473,7 @@ fn a_model_file_takes_the_place_of_another_and_gives_it_back() {
     let read = |name: &str| std::fs::read_to_string(name).unwrap();
 
     let none = fails(&["model", "promote", "--back", &file], 1);
-    assert!(none.contains("model.json.before: there is none"), "{none}");
+    assert!(none.contains("model.json.before: does not exist"), "{none}");
     let said = succeeds(&["model", "promote", &new, &link]);
     assert!(
         said.contains("model.json: model second") && said.contains("model.json.before"),
@@ -484,7 +484,7 @@ fn a_model_file_takes_the_place_of_another_and_gives_it_back() {
         (second.clone(), first.clone(), second.clone())
     );
     assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
-    assert!(succeeds(&["model", "promote", &new, &file]).contains("is this model already"));
+    assert!(succeeds(&["model", "promote", &new, &file]).contains("is already this model"));
     assert_eq!(read(&kept), first, "the one before stays");
     // There and back again.
     assert!(succeeds(&["model", "promote", "--back", &link]).contains("model first"));

@@ -168,7 +168,10 @@ fn a_log_in_an_object_store_is_used_as_before() {
     assert!(export(server.ask(), &log, &filter) == found);
     assert!(ok(server.ask().arg("verify").arg(&log)).contains("67,690 packets"));
     let info = ok(server.ask().arg("info").arg(&log));
-    assert!(info.contains("67,690 of them moved elsewhere"), "{info}");
+    assert!(
+        info.contains("67,690 of them moved to other storage"),
+        "{info}"
+    );
 
     // Denied access and damage are reported.
     let denied = failed(server.strata("wrong").args(["export", "-w", "-"]).arg(&log));

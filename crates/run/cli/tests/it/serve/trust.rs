@@ -309,10 +309,10 @@ fn what_would_show_nothing_does_not_start() {
     fs::write(&file, "").unwrap();
     fs::create_dir(&empty).unwrap();
     for (arguments, said) in [
-        (&[none.as_str()][..], "there is no such directory"),
+        (&[none.as_str()][..], "this directory does not exist"),
         (&[&file], "a file, not the directory"),
         (&[&empty], "no log is in this directory"),
-        (&[&log, &none], "there is no such directory"),
+        (&[&log, &none], "this directory does not exist"),
         (&["--socket", &socket], "no recording listens there"),
         (&[&none, "--socket", &socket], "no recording listens there"),
         (&[], "LOG"),

@@ -105,7 +105,9 @@ fn a_time_to_come_is_waited_for() {
         let begin = UNIX_EPOCH + Duration::from_secs(since);
         let since = since.to_string();
         let (records, errors) = said(&mut streams.command("tail", &["--since", &since]), 0);
-        assert!(records.is_empty() && errors.contains("is in the future: nothing is there yet"));
+        assert!(
+            records.is_empty() && errors.contains("is in the future: there are no records yet")
+        );
         let mut follower = streams.command("tail", &["--follow", "--since", &since]);
         let mut follower = follower
             .stdout(Stdio::piped())
@@ -118,7 +120,7 @@ fn a_time_to_come_is_waited_for() {
                 .next()
                 .unwrap()
                 .unwrap()
-                .contains("waiting for records from then on")
+                .contains("waiting for records from that time on")
         );
         let mut appender = streams.appender(&[]);
         let mut stdin = appender.stdin.take().unwrap();

@@ -1077,7 +1077,7 @@ fn addresses_that_somebody_made_up_keep_no_reporter_out() {
     assert_eq!(page["reporters_refused"], 0);
     let text = ok(&mut telemetry(&store, &["status"]));
     assert!(
-        text.contains("1,022, the most that are counted by themselves; "),
+        text.contains("1,022, the most that are counted separately; "),
         "{text}"
     );
     collector.end();

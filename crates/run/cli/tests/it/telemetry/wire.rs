@@ -397,7 +397,7 @@ fn what_cannot_work_is_refused_and_says_why() {
     let to_proved = [&to[..], &["--secret-file", &secret]].concat();
     let says = |text: &str, part: &str| assert!(text.contains(part), "{text}");
 
-    says(&refused(0, &to), "nothing proves that it is your collector");
+    says(&refused(0, &to), "is not authenticated as your collector");
     let twice = [&to_proved[..], &["--collector", COLLECTOR]].concat();
     says(&refused(0, &twice), "is given twice");
     says(
@@ -405,7 +405,7 @@ fn what_cannot_work_is_refused_and_says_why() {
         "is `strata telemetry collect` running there?",
     );
     let open = ["collect", "-o", counters, "--listen", COLLECTOR];
-    says(&refused(1, &open), "others reach this address");
+    says(&refused(1, &open), "other machines can reach this address");
 
     let collector = collect(&link, &path("store"), 4791, &secret);
     let insecure = [&to[..], &["--insecure"]].concat();
