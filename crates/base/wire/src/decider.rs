@@ -298,10 +298,10 @@ pub fn in_words(reason: &str) -> Option<String> {
         "class" => format!("a later packet of class {rest}"),
         "look-back" => {
             let trigger = in_words(rest).unwrap_or_else(|| rest.to_owned());
-            format!("look-back, since the flow was then kept whole: {trigger}")
+            format!("look-back, because the flow was kept whole afterwards: {trigger}")
         }
-        "not-dissected" => "not dissected, which is kept as what is anomalous".to_owned(),
-        "not-recorded" => "not recorded: the block that says it is lost".to_owned(),
+        "not-dissected" => "not dissected, and kept like anomalous packets".to_owned(),
+        "not-recorded" => "not recorded: the block with the reason is lost".to_owned(),
         _ => return None,
     })
 }

@@ -244,7 +244,7 @@ impl ReadOnlyFile for ClearFile {
         if wanted > 0 {
             read().map_err(|error| {
                 let at = chunk_offset(offset.saturating_add(done as u64), self.len, self.stored);
-                let problem = format!("what stands at offset {at} cannot be decrypted: {error}");
+                let problem = format!("the data at offset {at} cannot be decrypted: {error}");
                 io::Error::new(error.kind(), problem)
             })?;
         }

@@ -44,7 +44,7 @@ pub enum KeyError {
         problem: &'static str,
     },
     /// A key file has no keys.
-    #[error("{file}: there is no {wanted} key in it")]
+    #[error("{file}: contains no {wanted} key")]
     Empty {
         /// The file.
         file: String,

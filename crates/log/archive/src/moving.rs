@@ -202,7 +202,7 @@ fn copy_all(
         let written = Input::open(disk, to)?.sums();
         let written = written.map_err(ArchiveError::io(disk.display(to), "read back"))?;
         if !is_right(&written) {
-            let problem = io::Error::other("what comes back is not what was written");
+            let problem = io::Error::other("the data read back differs from the data written");
             return Err(ArchiveError::io(disk.display(to), "read back")(problem));
         }
     }

@@ -361,7 +361,7 @@ impl Pruner<'_> {
             let missing = Damage {
                 file: entry.name.clone(),
                 offset: 0,
-                problem: String::from("the recording has deleted the file meanwhile"),
+                problem: String::from("the recording has deleted the file in the meantime"),
             };
             return Ok(Outcome::Damaged(missing, entry.name.clone()));
         };

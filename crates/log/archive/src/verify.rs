@@ -374,8 +374,8 @@ impl Verified {
     }
 }
 
-const CHANGED: &str = "what stands here cannot be decrypted, though its checksum is right: it \
-                       was changed by someone, not by accident";
+const CHANGED: &str = "the data here cannot be decrypted, although its checksum is right: it was \
+changed on purpose, not by accident";
 
 /// The first chunk of an encrypted file that cannot be decrypted, if any.
 fn undecryptable(input: &Input) -> Option<u64> {

@@ -39,7 +39,7 @@ pub struct Choice<'a> {
 pub enum ChoiceError {
     /// They do not fit into memory.
     #[error(
-        "more than {} flows match: give a filter or times that name fewer",
+        "more than {} flows match: narrow the filter or the times",
         grouped(FLOWS_MAX as u64)
     )]
     Many,
@@ -51,7 +51,7 @@ pub enum ChoiceError {
     Log(#[from] ArchiveError),
     /// Packets of the flows may be among what is damaged.
     #[error(
-        "{} in the log: no flow is labelled by half",
+        "{} in the log: flows are not labelled in part",
         count_of(.0.len() as u64, "damaged place")
     )]
     Damaged(Vec<Damage>),

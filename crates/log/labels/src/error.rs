@@ -22,7 +22,7 @@ pub enum ValueError {
     #[error(transparent)]
     Number(#[from] ParseFloatError),
     /// Neither an address nor a network.
-    #[error("'{text}' is no address or network: {source}")]
+    #[error("'{text}' is not an address or network: {source}")]
     Network {
         /// As written.
         text: String,
@@ -30,7 +30,7 @@ pub enum ValueError {
         source: ipnet::AddrParseError,
     },
     /// Not a port.
-    #[error("'{text}' is no port: {source}")]
+    #[error("'{text}' is not a port: {source}")]
     Port {
         /// As written.
         text: String,
@@ -38,7 +38,7 @@ pub enum ValueError {
         source: ParseIntError,
     },
     /// Neither the name nor the number of a protocol.
-    #[error("'{text}' is no IP protocol: {source}")]
+    #[error("'{text}' is not an IP protocol: {source}")]
     Protocol {
         /// As written.
         text: String,
@@ -46,11 +46,11 @@ pub enum ValueError {
         source: ParseIntError,
     },
     /// Not a time in a known form.
-    #[error("'{0}' is no time")]
+    #[error("'{0}' is not a time")]
     Time(String),
     /// A column of conditions that is not known.
     #[error(
-        "is none of label, source, address, source_address, destination_address, port, \
+        "is not one of label, source, address, source_address, destination_address, port, \
          source_port, destination_port, protocol, from, to"
     )]
     Column,
@@ -277,10 +277,10 @@ pub enum Problem {
         lines: u64,
     },
     /// Alarms that name no flow.
-    #[error("{} without a flow: only hosts near them are left out", count_of(*.0, "alarm"))]
+    #[error("{} without a flow: only packets of their hosts at about that time are left out", count_of(*.0, "alarm"))]
     WithoutFlow(u64),
     /// Alarms that are not severe enough.
-    #[error("{} less severe than asked: flows near them are left out", count_of(*.0, "alarm"))]
+    #[error("{} less severe than the limit: flows close to them are left out", count_of(*.0, "alarm"))]
     Mild(u64),
 }
 

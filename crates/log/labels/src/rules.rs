@@ -191,7 +191,7 @@ mod tests {
         let error = read("label,port\nscan,http\n", &columns, 0).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "line 2, column 'port': 'http' is no port: invalid digit found in string"
+            "line 2, column 'port': 'http' is not a port: invalid digit found in string"
         );
     }
 }

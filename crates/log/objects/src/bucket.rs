@@ -75,7 +75,7 @@ fn to_io_error(error: &Error) -> io::Error {
         Error::NotFound { .. } => (io::ErrorKind::NotFound, ""),
         Error::Unauthenticated { .. } | Error::PermissionDenied { .. } => (
             io::ErrorKind::PermissionDenied,
-            "; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what they permit",
+            "; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and their permissions",
         ),
         _ => (
             io::ErrorKind::Other,

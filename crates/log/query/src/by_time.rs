@@ -302,7 +302,12 @@ impl Spill {
         let opened = self
             .cipher
             .decrypt_in_place_detached(&nonce, &[], &mut from.chunk, &tag);
-        opened.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it was changed meanwhile"))
+        opened.map_err(|_| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                "it was changed while it was read",
+            )
+        })
     }
 }
 

@@ -39,7 +39,7 @@ impl fmt::Display for Missing {
         match self {
             Self::Interface(id) => write!(f, "the definition of their interface {id} is missing"),
             Self::Verdict => f.write_str(
-                "the definition of their verdict is missing, which says their class and why they were kept",
+                "the definition of their verdict, with their class and reason, is missing",
             ),
         }
     }

@@ -349,7 +349,7 @@ impl RealDisk {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
         }
         if is_remote(name) {
-            let problem = "it lies elsewhere, which is not reached from here";
+            let problem = "it is stored in a place that this command cannot reach";
             return Err(io::Error::new(io::ErrorKind::Unsupported, problem));
         }
         Ok(())

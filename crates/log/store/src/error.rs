@@ -20,10 +20,10 @@ pub enum StoreError {
     },
     /// No space is left for the log.
     #[error(
-        "{file}: the disk is full{}; what was written before is in the log, the rest is counted as \
-         dropped (disk_full): make room (`strata prune`){}",
+        "{file}: the disk is full{}; packets written before are in the log, the others are \
+         counted as dropped (disk_full): make room (`strata prune`){}",
         if *.goes_on { "" } else { ": the recording ends" },
-        if *.goes_on { "" } else { ", or go on and count what is lost (--when-full drop)" }
+        if *.goes_on { "" } else { ", or continue and count lost packets (--when-full drop)" }
     )]
     DiskFull {
         /// The file.

@@ -281,8 +281,8 @@ pub fn verify_index(
         // A block that is damaged itself is not among them.
         let is = blocks.get(&block.offset);
         if is.is_some_and(|is| says.as_ref() != Some(is)) {
-            let problem = "the index says something else of a block than the block does, so searches \
-                           may miss packets; nothing is lost: delete the index";
+            let problem = "the index does not match the block, so searches may miss packets; \
+            nothing is lost: delete the index";
             return Ok(Some(IndexProblem {
                 offset: at,
                 problem,

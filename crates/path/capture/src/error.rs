@@ -69,7 +69,8 @@ pub enum CaptureError {
     },
     /// Reading or decompressing failed.
     #[error(
-        "{place}: cannot read on: {source}; what stands before was read; check the file itself (gzip -t or zstd -t for a compressed one)"
+        "{place}: cannot read further: {source}; the packets before this place were read; check \
+         the file itself (gzip -t or zstd -t for a compressed one)"
     )]
     Read {
         /// Where reading stopped.
@@ -79,7 +80,8 @@ pub enum CaptureError {
     },
     /// Reading panicked: a fault of Strata's own.
     #[error(
-        "{place}: cannot read on, by a fault of Strata's own: please report it, with the file if that is possible; the packets before this place were read"
+        "{place}: cannot read further because of a bug in Strata; the packets before this place \
+         were read: please report it, with the file if possible"
     )]
     Fault {
         /// Where reading stopped.
@@ -117,7 +119,7 @@ pub enum CaptureError {
     },
     /// The file contradicts itself; everything before this place was delivered.
     #[error(
-        "{place}: the file is damaged here: {what}; the packets before this place are readable, what follows is not"
+        "{place}: the file is damaged here: {what}; only the packets before this place are readable"
     )]
     Damaged {
         /// Start of the faulty packet or block.

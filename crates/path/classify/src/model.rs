@@ -434,7 +434,7 @@ impl Model {
                 ));
             }
             if !names.insert(name) {
-                return Err(field(path, format!("'{name}' stands twice")));
+                return Err(field(path, format!("'{name}' is listed twice")));
             }
         }
         Ok(())
@@ -448,7 +448,7 @@ impl Model {
         for (index, used) in self.features.iter().enumerate() {
             let Some(feature) = Feature::by_name(&used.name) else {
                 let known: Vec<_> = Feature::ALL.iter().map(|f| f.name()).collect();
-                let problem = format!("'{}' is none of: {}", used.name, known.join(", "));
+                let problem = format!("'{}' is not one of: {}", used.name, known.join(", "));
                 return Err(field(format!("features[{index}].name"), problem));
             };
             if used.unit != feature.unit() {
@@ -461,7 +461,7 @@ impl Model {
                 return Err(field(format!("features[{index}].unit"), problem));
             }
             if !names.insert(feature.name()) {
-                let problem = format!("'{}' stands twice", used.name);
+                let problem = format!("'{}' is listed twice", used.name);
                 return Err(field(format!("features[{index}].name"), problem));
             }
         }
@@ -496,7 +496,7 @@ impl Model {
         for (index, of) in known.features.iter().enumerate() {
             let path = format!("distributions.features[{index}]");
             if !self.features.iter().any(|used| used.name == of.name) {
-                let problem = format!("'{}' is no feature of this model", of.name);
+                let problem = format!("'{}' is not a feature of this model", of.name);
                 return Err(field(format!("{path}.name"), problem));
             }
             if of.edges.len() > 100 || of.shares.len() != of.edges.len() + 1 {

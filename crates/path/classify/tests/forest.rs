@@ -320,15 +320,15 @@ fn every_fault_is_refused_and_named() {
         ("/window_ns", json!(0), "`window_ns`"),
         ("/arithmetic", json!({"switch": {"delta": 0.0}}), "delta"),
         ("/classes", json!([]), "`classes`"),
-        ("/classes/1/name", json!("benign"), "stands twice"),
+        ("/classes/1/name", json!("benign"), "is listed twice"),
         ("/classes/1/name", json!("unclassified"), "reserved"),
         ("/classes/1/name", json!("a b"), "letters"),
-        ("/features/0/name", json!("colour"), "none of: size"),
+        ("/features/0/name", json!("colour"), "not one of: size"),
         ("/features/0/unit", json!("bits"), "is in bytes"),
         (
             "/features/1",
             json!({"name": "size", "unit": "bytes"}),
-            "stands twice",
+            "is listed twice",
         ),
         ("/decision/otherwise", json!("x"), "not one of the classes"),
         (
@@ -513,7 +513,7 @@ fn doubt_decides_where_the_model_says_so() {
 fn a_text_of_another_forest_is_refused() {
     for (text, expected) in [
         ("3", "1 digits, but 2 leaves by 3 are 2"),
-        ("3g", "'g' at 1 is no hexadecimal digit"),
+        ("3g", "'g' at 1 is not a hexadecimal digit"),
         ("38", "digit 1 names leaf 3 of 3"),
     ] {
         let error = of_two_trees(text, false).unwrap_err().to_string();

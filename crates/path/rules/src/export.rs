@@ -78,18 +78,21 @@ pub struct Export {
 pub enum ParseExportError {
     /// What is exported is not understood.
     #[error(
-        "'{0} ->': what is exported is header, payload (the whole packet) or payload N (its headers \
-         and N bytes after them), of one packet in N if 1/N follows (for example: header 1/10)"
+        "'{0} ->': write header, payload (the whole packet) or payload N (its headers and N bytes \
+         after them), with 1/N for one packet in N (for example: header 1/10)"
     )]
     What(String),
     /// An address instead of a name.
     #[error(
-        "'{0}': packets go to destinations that the configuration names only: write it under \
-         [export.destinations], and its name here"
+        "'{0}': packets go only to destinations of the configuration: add it under \
+         [export.destinations], and write its name here"
     )]
     Address(String),
     /// Not a name.
-    #[error("'{0}' is no name of a destination: 1 to {NAME_MAX} letters, digits, '-', '_' and '.'")]
+    #[error(
+        "'{0}' is not a name of a destination: use 1 to {NAME_MAX} letters, digits, '-', '_' and \
+         '.'"
+    )]
     Name(String),
 }
 

@@ -95,8 +95,8 @@ pub enum ParseActionError {
     Export(#[from] ParseExportError),
     /// The destination does not belong here.
     #[error(
-        "'mirror {after}': write mirror alone; `strata record --mirror-to INTERFACE` says where \
-         packets are sent"
+        "'mirror {after}': write mirror alone; `strata record --mirror-to INTERFACE` names the \
+         interface for copies"
     )]
     Mirror {
         /// What follows `mirror`.
@@ -254,12 +254,12 @@ mod tests {
             ("header 1/10 flows -> x", "payload N"),
             ("1/10 -> x", "payload N"),
             ("-> x", "payload N"),
-            ("header ->", "no name of a destination"),
-            ("header -> a b", "no name of a destination"),
-            ("header -> a -> b", "no name of a destination"),
+            ("header ->", "not a name of a destination"),
+            ("header -> a b", "not a name of a destination"),
+            ("header -> a -> b", "not a name of a destination"),
             (
                 "header -> aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
-                "no name of a destination",
+                "not a name of a destination",
             ),
         ] {
             let error = text.parse::<Action>().unwrap_err().to_string();

@@ -191,7 +191,7 @@ fn supported(test: &Test) -> Result<Vec<Region>, &'static str> {
             return Err("name the interface with --interface instead");
         }
         Test::Mac { .. } | Test::EtherBroadcast | Test::EtherMulticast => {
-            return Err("policies do not look at MAC addresses");
+            return Err("policies do not test MAC addresses");
         }
         Test::ProtoChain { .. } => {
             return Err("policies look through extension headers already; write 'proto'");

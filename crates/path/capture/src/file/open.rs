@@ -400,6 +400,7 @@ fn unknown(start: &[u8], notes: &Notes) -> CaptureError {
             "this is not a known capture format (it starts with {})",
             hex.join(" ")
         ),
-        advice: "if Wireshark opens it (Endace ERF, for one, has nothing to know it by), convert it with editcap -F pcapng IN OUT",
+        advice: "if Wireshark opens it (Endace ERF, for one, has no signature), convert it with \
+        editcap -F pcapng IN OUT",
     }
 }

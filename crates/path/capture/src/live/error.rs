@@ -10,7 +10,10 @@ pub enum LiveError {
     #[error("no interface given: name one or more with -i; `strata interfaces` lists them")]
     NoInterface,
     /// Without a key that nobody knows, a sender could choose which worker gets its flows.
-    #[error("the system gives no random numbers, which spread flows among workers: {why}")]
+    #[error(
+        "the system gives no random numbers, which are needed to spread flows among workers: \
+    {why}"
+    )]
     NoRandomness {
         /// What the operating system says.
         why: String,
@@ -70,8 +73,8 @@ pub enum LiveError {
     },
     /// The card provides no timestamps.
     #[error(
-        "{interface}: the card gives no times to received packets (`ethtool -T {interface}`): \
-         leave out -j, and they are the kernel's"
+        "{interface}: the card does not timestamp received packets (`ethtool -T {interface}`): \
+         leave out -j to use the kernel's timestamps"
     )]
     NoCardTimes {
         /// The interface.
@@ -79,7 +82,7 @@ pub enum LiveError {
     },
     /// The ring could not be created.
     #[error(
-        "{interface}: no ring of {} MiB: {source}; a smaller one may do (-B, in KiB)",
+        "{interface}: cannot create a ring of {} MiB: {source}; try a smaller one (-B, in KiB)",
         .bytes >> 20
     )]
     Ring {

@@ -124,7 +124,8 @@ pub(super) fn take_unused<T>(
     mut look: impl FnMut() -> Result<Exclusivity, LiveError>,
     take: impl FnOnce() -> Result<T, LiveError>,
 ) -> Result<T, String> {
-    let unknown = |error: LiveError| format!("what uses it cannot be determined ({error})");
+    let unknown =
+        |error: LiveError| format!("it cannot be determined whether it is in use ({error})");
     if let Exclusivity::No(why) = look().map_err(unknown)? {
         return Err(why);
     }

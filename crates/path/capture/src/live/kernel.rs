@@ -91,8 +91,8 @@ const NETWORK: i32 = -0x10_0000;
 const LINK: i32 = -0x20_0000;
 
 /// How to do without eBPF on ports of bridges.
-const EACH_PORT: &str = "; or let it be captured at each port that it passes: agents do with --all-copies, \
-                         recordings without --bridge-ports";
+const EACH_PORT: &str = "; or capture packets at each port that they pass: agents with \
+--all-copies, recordings without --bridge-ports";
 
 /// What the rings of a capture share.
 #[derive(Debug)]
@@ -213,7 +213,7 @@ impl Kernel {
         let fail = |call: &'static str| device.error(call);
         let wanted = match &self.filter {
             _ if self.sample => "sampling by a CPU budget",
-            _ if self.bridge_ports.is_some() => "capturing what crosses a bridge once",
+            _ if self.bridge_ports.is_some() => "capturing packets that cross a bridge once",
             Some(_) => "filter",
             None => "cut",
         };

@@ -40,7 +40,7 @@ impl fmt::Display for LiveEvent {
             Self::Back(name) => write!(f, "{name}: the interface is back"),
             Self::BackShared(name) => write!(
                 f,
-                "{name}: the interface is back, captured through AF_PACKET from now on: start anew \
+                "{name}: the interface is back, captured through AF_PACKET from now on: restart \
                  to take its packets away from this host again"
             ),
             Self::CardTimes(name, ClockEvent { off_ns, taken }) => {
@@ -49,9 +49,10 @@ impl fmt::Display for LiveEvent {
                     "{name}: the card's clock is {} s off this host's; {}",
                     off_ns / 1_000_000_000,
                     if *taken {
-                        "its times are taken as asked for"
+                        "its times are used, as -j adapter says"
                     } else {
-                        "times are the host's (phc2sys sets it; -j adapter takes them as they are)"
+                        "the host's times are used (phc2sys sets the card's clock; -j adapter \
+                         uses its times as they are)"
                     }
                 )
             }

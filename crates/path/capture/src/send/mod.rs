@@ -83,7 +83,7 @@ pub enum SendError {
     /// The requested method does not work here.
     #[error(
         "{0}: live frames do not arrive: the driver does not transmit XDP frames, or the other end \
-         of the veth pair takes none: `ethtool -K` it `gro on`; or take `--method sendmmsg`"
+         of the veth pair takes none: `ethtool -K` it `gro on`; or use `--method sendmmsg`"
     )]
     NoLiveFrames(String),
     /// A system call failed.

@@ -155,7 +155,7 @@ fn decoded(text: &str, rows: usize, row_bits: usize) -> Result<Vec<u64>, String>
     let mut words = vec![0_u64; (rows * row_bits).div_ceil(64)];
     for (at, digit) in text.chars().enumerate() {
         let Some(digit) = digit.to_digit(16) else {
-            return Err(format!("'{digit}' at {at} is no hexadecimal digit"));
+            return Err(format!("'{digit}' at {at} is not a hexadecimal digit"));
         };
         for n in (0..4).filter(|n| digit >> n & 1 != 0) {
             let column = at % row_digits * 4 + n;

@@ -192,7 +192,7 @@ fn policies_alerts_first_bytes_and_look_back_are_named_by_what_they_kept() {
         "packets: policy 1 \"udp port 53\"; their class is",
         "packets: an alert on the flow, signature 2001219 \"ET SCAN x",
         "packets: among the first bytes of the flow",
-        "packets: look-back, since the flow was then kept whole: a later packet of class ",
+        "packets: look-back, because the flow was kept whole afterwards: a later packet of class ",
     ] {
         assert!(words.contains(expected), "{expected} in {words}");
     }
