@@ -352,7 +352,7 @@ impl Told {
     fn once(&mut self, tell: &Tell, sender: IpAddr, why: &str) {
         if self.0.insert(why.to_owned()) {
             tell(&Notice::warning(format!(
-                "a datagram from {sender} is not taken: {why}; others like it are counted only"
+                "a datagram from {sender} is not accepted: {why}; further ones are only counted"
             )));
         }
     }
@@ -412,7 +412,7 @@ impl Intake<'_> {
                 self.told = Told::default();
             }
             Err(error) => (self.tell)(&Notice::warning(format!(
-                "{}; the keys before are still used",
+                "{}; the previous keys are still used",
                 error.chain()
             ))),
         }
@@ -424,7 +424,7 @@ impl Intake<'_> {
             if self.datagram(sender, bytes).is_err() {
                 self.senders.counts.unreadable += 1;
                 if is_sealed(bytes) {
-                    let what = "encrypted: give their key (--key-file)";
+                    let what = "it is encrypted: give the key (--key-file)";
                     self.told.once(&self.tell, sender, what);
                 }
             }

@@ -72,7 +72,7 @@ impl<'a> Outlet<'a> {
                         return Ok(Self::new(name, None, true, stop));
                     }
                     if !std::mem::replace(&mut has_told, true) {
-                        let what = "waiting until somebody opens this pipe for reading";
+                        let what = "waiting until a program opens this pipe for reading";
                         tell(&Notice::warning(format!("{name}: {what}")));
                     }
                     pause::backoff(LOOK);
@@ -174,7 +174,7 @@ impl<'a> Outlet<'a> {
     fn push(&mut self, at: usize) -> io::Result<usize> {
         let nobody = |text| io::Error::new(ErrorKind::TimedOut, text);
         let Some(file) = &mut self.file else {
-            return Err(nobody("nobody opened this pipe for reading"));
+            return Err(nobody("no program opened this pipe for reading"));
         };
         let mut part = &self.buffer[at..];
         if self.waits {

@@ -188,9 +188,9 @@ impl Senders {
                 if !self.has_told_collision && self.known.keys().any(is_elsewhere) {
                     self.has_told_collision = true;
                     (self.tell)(&Notice::warning(format!(
-                        "identity {identity} comes from {sender} and from another address: its \
-                         packets are kept apart here, but not where VXLAN ends: give each host \
-                         numbers of its own (export.identity)"
+                        "identity {identity} comes from {sender} and from another address: their \
+                         packets are kept apart here, but not by a VXLAN receiver: give each host \
+                         its own range of numbers (export.identity)"
                     )));
                 }
                 self.known.insert(key, Origin::new());

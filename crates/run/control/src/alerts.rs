@@ -115,7 +115,7 @@ pub enum WebhookError {
         path: PathBuf,
     },
     /// The address is invalid.
-    #[error("'{url}' is no address for alerts: write http://... or https://...")]
+    #[error("'{url}' is not an address for alerts: write http://... or https://...")]
     Address {
         /// What was given.
         url: String,

@@ -245,9 +245,9 @@ async fn refuses_alike(request: Request, next: Next) -> Response {
     let said = said.map(|said| String::from_utf8_lossy(&said).trim().to_owned());
     let said = said.ok().filter(|said| !said.is_empty());
     let message = said.as_deref().unwrap_or(match status {
-        StatusCode::NOT_FOUND => "there is no such path: GET /api/v1/openapi.json lists them",
+        StatusCode::NOT_FOUND => "unknown path: GET /api/v1/openapi.json lists the paths",
         StatusCode::METHOD_NOT_ALLOWED => {
-            "this path is asked otherwise: GET /api/v1/openapi.json says how"
+            "this path does not support the method: see GET /api/v1/openapi.json"
         }
         status => status.canonical_reason().unwrap_or("refused"),
     });

@@ -61,7 +61,7 @@ pub enum ClientError {
     /// It cannot be reached.
     #[error(
         "{}: {source}: is this the control socket of a running recording? `strata record` makes \
-         one (--socket); without --socket, the recording that runs is found", socket.display()
+         one (--socket); without --socket, the running recording is found", socket.display()
     )]
     Connect {
         /// The socket.
@@ -81,7 +81,7 @@ pub enum ClientError {
         after: Duration,
     },
     /// The request cannot be made.
-    #[error("cannot ask the recording: {0}")]
+    #[error("cannot send a request to the recording: {0}")]
     Runtime(io::Error),
     /// The exchange failed.
     #[error("the recording does not answer as expected: {0}")]
@@ -94,7 +94,7 @@ pub enum ClientError {
     },
     /// The answer is not what this version of Strata expects.
     #[error(
-        "{}: the answer to {path} is not understood ({source}): is the recording of another \
+        "{}: the answer to {path} cannot be parsed ({source}): does the recording run another \
          version of Strata?", socket.display()
     )]
     Answer {
@@ -449,7 +449,7 @@ impl Client {
             Err(_) => String::from_utf8_lossy(&body).into_owned(),
         };
         ClientError::Refused(match message.is_empty() {
-            true if status == StatusCode::NOT_FOUND => format!("{path}: not known there"),
+            true if status == StatusCode::NOT_FOUND => format!("{path}: unknown to the recording"),
             true => format!("{path}: {status}"),
             false => message,
         })

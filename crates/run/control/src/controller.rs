@@ -59,13 +59,13 @@ pub enum ControlError {
     #[error("detail: {0}")]
     Detail(#[from] BudgetError),
     /// There is no policy with that number.
-    #[error("no policy {0}: `strata policy list` shows those there are")]
+    #[error("no policy {0}: `strata policy list` lists the policies")]
     NoSuchPolicy(u32),
     /// The time for a mode is zero or too long.
     #[error("seconds: {0} is not above 0 and at most 31536000 (365 days)")]
     Period(f64),
     /// A text is too long.
-    #[error("{field}: {bytes} bytes are too many, {most} are the most")]
+    #[error("{field}: {bytes} bytes are too many: at most {most} are possible")]
     TooLong {
         /// The field of the request.
         field: &'static str,
@@ -81,7 +81,7 @@ pub enum ControlError {
     #[error("no mode is named")]
     NoMode,
     /// New files are started by the relay.
-    #[error("the log is at a relay, which begins its files by itself (strata relay -C)")]
+    #[error("the log is at a relay, which starts its files by itself (strata relay -C)")]
     NoFiles,
     /// There is nothing to promote.
     #[error("no shadow model to promote: start with `strata record --shadow FILE`")]
@@ -92,13 +92,19 @@ pub enum ControlError {
     )]
     ShadowNotStored,
     /// There is no interface for the copies.
-    #[error("a policy mirrors, but to nowhere: start with `strata record --mirror-to INTERFACE`")]
+    #[error(
+        "a policy mirrors packets, but there is no interface for copies: start with `strata \
+         record --mirror-to INTERFACE`"
+    )]
     NoMirror,
     /// A policy exports to where it may not.
     #[error("{0}")]
     NoDestination(String),
     /// A time from or until which packets are exported came too soon.
-    #[error("{field}: {time} ns since 1970 is past, or less than 0.1 s ahead: name a later time")]
+    #[error(
+        "{field}: {time} ns since 1970 is in the past, or less than 0.1 s ahead: give a later \
+    time"
+    )]
     Past {
         /// The field of the request.
         field: &'static str,
@@ -417,7 +423,7 @@ impl Controller {
             inner.asked.modes = before;
             inner
                 .events
-                .note("timer", what, "the time of the mode before is over");
+                .note("timer", what, "the time of the previous mode is over");
             changed = true;
         }
         changed |= inner.judge_drift(&self.model);
@@ -459,9 +465,9 @@ impl Controller {
         let (asked, asked_before) = (inner.state.asked(), before.asked());
         if asked != asked_before {
             why.push(if asked == asked.and(asked_before) {
-                format!("the relay asks for it: {}", inner.relay_why)
+                format!("requested by the relay: {}", inner.relay_why)
             } else {
-                String::from("the relay no longer asks for less")
+                String::from("the relay no longer requests less")
             });
         }
         inner.events.alert(what, &why.join("; "));

@@ -152,17 +152,17 @@ const fn metric(name: &'static str, help: &'static str, samples: Samples) -> Met
 const METRICS: [Metric; 42] = [
     metric(
         "packets",
-        "Packets by where they ended",
+        "Packets by outcome",
         Counter(|moment| results(moment, |ended| ended.packets)),
     ),
     metric(
         "bytes",
-        "Bytes by where they ended: on the wire, or kept for logged",
+        "Bytes by outcome: on the wire, or kept for logged",
         Counter(|moment| results(moment, |ended| ended.bytes)),
     ),
     metric(
         "class_packets",
-        "Packets by class and by how much of each is kept",
+        "Packets by class and granularity",
         Counter(|moment| classes(moment, |class| class.packets)),
     ),
     metric(
@@ -193,17 +193,17 @@ const METRICS: [Metric; 42] = [
     ),
     metric(
         "mirrored_packets",
-        "Copies of packets that policies send on, by what became of them",
+        "Copies of packets that policies send on, by outcome",
         Counter(|moment| kinds("result", &moment.status.mirrored)),
     ),
     metric(
         "telemetry_reports",
-        "Reports to a telemetry collector, by what became of them",
+        "Reports to a telemetry collector, by outcome",
         Counter(reports),
     ),
     metric(
         "exported_packets",
-        "Packets that policies export, by destination and by what became of them",
+        "Packets that policies export, by destination and outcome",
         Counter(|moment| {
             exports(moment, |to| {
                 vec![
@@ -217,7 +217,7 @@ const METRICS: [Metric; 42] = [
     ),
     metric(
         "export_datagrams",
-        "Datagrams of exported packets, by destination and by what became of them",
+        "Datagrams of exported packets, by destination and outcome",
         Counter(|moment| {
             exports(moment, |to| {
                 vec![
@@ -240,7 +240,7 @@ const METRICS: [Metric; 42] = [
     ),
     metric(
         "flow_table_growths_refused",
-        "How often a table of flows was to grow, but the system had no memory for it",
+        "Times that a table of flows could not grow because the system had no memory",
         Counter(|moment| flow_table(moment, |table| table.growths_refused)),
     ),
     metric(
@@ -283,7 +283,7 @@ const METRICS: [Metric; 42] = [
         "Memory of the tables of flows",
         Gauge(|moment| flow_table(moment, |table| amount(table.bytes))),
     ),
-    metric("mode", "1 for the mode at work", Gauge(mode)),
+    metric("mode", "1 for the mode in force", Gauge(mode)),
     metric(
         "uncompacted_files",
         "Complete block files of the log that are not compacted",
@@ -296,27 +296,29 @@ const METRICS: [Metric; 42] = [
     ),
     metric(
         "uncompacted_age_seconds",
-        "How long ago the oldest of them was complete",
+        "Time since the oldest of them was complete",
         Gauge(|moment| compaction(moment, |lag| lag.oldest_seconds)),
     ),
     metric(
         "detail_packets",
-        "Packets under the budget of detail, by what became of their payload",
+        "Packets under the budget of detail, by the outcome for their payload",
         Counter(|moment| detail(moment, |payload| payload.packets)),
     ),
     metric(
         "detail_payload_bytes",
-        "Payload beyond headers under the budget of detail, by what became of it",
+        "Payload beyond headers under the budget of detail, by outcome",
         Counter(|moment| detail(moment, |payload| payload.bytes)),
     ),
     metric(
         "shadow_packets",
-        "Packets that a shadow model judged too, and those of which it would have kept more or less, by class",
+        "Packets that a shadow model judged too, and those that it would have kept in more or \
+         less detail, by class",
         Counter(|moment| shadow(moment, |packets| packets.packets)),
     ),
     metric(
         "shadow_bytes",
-        "Bytes of the packets that were compared, and how many more or less it would have kept, by class",
+        "Bytes of the packets that were compared, and bytes that it would have kept more or less, \
+         by class",
         Counter(|moment| shadow(moment, |packets| packets.bytes)),
     ),
     metric(
@@ -360,7 +362,7 @@ const METRICS: [Metric; 42] = [
     ),
     metric(
         "receive_cpu_idle_ratio",
-        "Share of its time without anything to do",
+        "Share of its time that it is idle",
         Gauge(|moment| receive(moment, |cpu| cpu.idle)),
     ),
     metric(

@@ -47,20 +47,20 @@ pub const LACKED: [Column; 2] = [Column::QueueDepth, Column::HighQueue];
 pub enum QueryRefused {
     /// The name is unusable.
     #[error(
-        "'{0}' is no name for a query: letters, digits, '.', '_' and '-' are, at most {NAME_MAX}, \
-         and '-' and '.' not first"
+        "'{0}' is not a name for a query: use at most {NAME_MAX} letters, digits, '.', '_' and \
+         '-', and do not begin with '-' or '.'"
     )]
     Name(String),
     /// There is one of that name.
     #[error("a query with the name '{0}' is installed already: remove it first")]
     Taken(String),
     /// There are enough.
-    #[error("{QUERIES_MAX} queries are installed, the most that may be: remove one first")]
+    #[error("{QUERIES_MAX} queries are installed, the maximum: remove one first")]
     TooMany,
     /// It is too expensive.
     #[error(
-        "{needed} instructions for a packet; {left} are left of the {INSTRUCTIONS_MAX} that all \
-         installed queries may take"
+        "{needed} instructions per packet; {left} are left of the {INSTRUCTIONS_MAX} for all \
+         installed queries"
     )]
     Instructions {
         /// What it takes.
@@ -69,7 +69,7 @@ pub enum QueryRefused {
         left: usize,
     },
     /// A limit is larger than allowed.
-    #[error("{field}: {given} is more than {most}, the most of an installed query")]
+    #[error("{field}: {given} is more than {most}, the maximum for an installed query")]
     Limit {
         /// The field of the request.
         field: &'static str,
@@ -252,8 +252,8 @@ impl Installed {
         }
         if vectors_lost > 0 {
             why.push(format!(
-                "{} vectors came faster than they were asked of, and their packets are not in the \
-                 answer",
+                "{} vectors arrived faster than the query processed them, and their packets are \
+                 not in the answer",
                 grouped(vectors_lost)
             ));
         }

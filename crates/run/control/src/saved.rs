@@ -119,7 +119,7 @@ impl Saved {
             Err(error) => return vec![self.put_aside(&format!("line 1: {error}"))],
         };
         if header.strata != "policies" || header.version != 1 {
-            let problem = format!("version {} is not known here", header.version);
+            let problem = format!("unknown version {}", header.version);
             return vec![self.put_aside(&problem)];
         }
         (self.first_id, self.next_id) = (header.first_id, header.next_id);

@@ -201,7 +201,7 @@ pub trait TelemetryQueries: Send + Sync + 'static {
 pub enum NotSubscribed {
     /// There are enough.
     #[error(
-        "{SUBSCRIBERS_MAX} get the immediate reports of this collector already, the most that may"
+        "{SUBSCRIBERS_MAX} clients get the immediate reports of this collector already, the maximum"
     )]
     TooMany,
     /// The collector ends.

@@ -62,7 +62,7 @@ pub enum WhenFull {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAttached {
     /// There are enough.
-    #[error("{SUBSCRIBERS_MAX} are attached to this recording already, the most that may be")]
+    #[error("{SUBSCRIBERS_MAX} clients are attached to this recording already, the maximum")]
     TooMany,
     /// The recording is over.
     #[error("the recording ends")]

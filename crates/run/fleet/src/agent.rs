@@ -285,7 +285,7 @@ pub fn run_agent(
     };
     agent.look_for_interfaces();
     for pattern in agent.follower.unmatched() {
-        let what = format!("-i {pattern}: there is no such interface yet; it is waited for");
+        let what = format!("-i {pattern}: there is no such interface yet; waiting for it");
         tell(&Notice::info("interfaces", what));
     }
     agent.publish();
@@ -479,8 +479,8 @@ impl Agent {
                     // Unless it is later than that, it has exported nothing yet.
                     new.between(Some(NEVER), None)?;
                     if unix_ns() >= at {
-                        let what = "this host was too busy to hand over in time: packets of some seconds \
-                                    may be exported twice";
+                        let what = "this host was too busy for a handover in time: packets of \
+                        some seconds may be exported twice";
                         (self.tell)(&Notice::warning(what));
                     }
                 }

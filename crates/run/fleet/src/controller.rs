@@ -130,7 +130,7 @@ impl Service {
                 self.tell_agents();
             }
             Err(error) => tell(&Notice::warning(format!(
-                "{}; agents keep the keys that they have",
+                "{}; agents keep their present keys",
                 error.chain()
             ))),
         }
@@ -149,7 +149,7 @@ impl Service {
 impl AgentsService for Service {
     fn enrol(&self, request: &Enrol) -> std::result::Result<Enrolled, AgentsRefused> {
         if !strata_control::same_secret(&request.token, &self.token) {
-            let what = "this token is not that of the controller's enrol.token";
+            let what = "this token is not the one in the controller's enrol.token";
             return Err(AgentsRefused::Stranger(what.to_owned()));
         }
         let seconds = unix_seconds();
@@ -288,7 +288,7 @@ fn export_key(spec: &ControllerSpec) -> Result<Option<MasterKey>> {
     match keys.master() {
         Some(master) => Ok(Some(master.clone())),
         None => Err(RoleError::Refused(format!(
-            "{}: has keys of single identities only: those of agents come from a line of 64 \
+            "{}: has only keys of single identities: keys of agents are derived from a line of 64 \
              hexadecimal digits",
             path.display()
         ))),
@@ -331,8 +331,8 @@ pub fn run_controller(
     let (database, earlier) = (spec.state.join("state.redb"), spec.state.join("state.db"));
     require(database.exists() || !earlier.exists(), || {
         format!(
-            "{}: the state of an earlier version, which this one does not read: identities that it has given would \
-             be given again; name another directory (--state), and let agents enrol there",
+            "{}: written by an earlier version, which this one cannot read: identities would be \
+             assigned twice; name another directory (--state), and enrol the agents there",
             earlier.display()
         )
     })?;

@@ -334,7 +334,7 @@ impl Agent {
                 Found::Nothing => backoff(RING_WAIT),
                 Found::End => break,
                 Found::Abandoned => {
-                    let what = "who wrote it is gone without saying that this was all";
+                    let what = "the program that wrote it is gone without marking its end";
                     (self.tell)(&Notice::warning(format!("{name}: {what}")));
                     break;
                 }
@@ -354,7 +354,7 @@ impl Agent {
         {
             self.has_warned = true;
             (self.tell)(&Notice::warning(format!(
-                "{from}: {error}; further ones that cannot be read are counted"
+                "{from}: {error}; further unreadable datagrams are only counted"
             )));
         }
     }

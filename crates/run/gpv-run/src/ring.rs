@@ -135,7 +135,8 @@ fn replaceable(path: &Path) -> Result<()> {
     let is_ring = file.metadata()?.is_file() && file.read_exact(&mut magic).is_ok();
     if !is_ring || magic != MAGIC {
         return Err(VectorError::Refused(format!(
-            "{name} is there, and not a ring of vectors: name another file with --ring, or remove it"
+            "{name} exists, but is not a ring of vectors: name another file with --ring, or \
+             remove it"
         )));
     }
     if is_written(&file)? {

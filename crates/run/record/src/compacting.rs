@@ -226,7 +226,8 @@ impl Compacting {
                 if done.interrupted {
                     tell(&Notice::info(
                         "interrupted",
-                        "interrupted: what is compacted stays so, the rest comes with the next run",
+                        "interrupted: files that are compacted stay so, and the next run compacts \
+                         the rest",
                     ));
                 }
             }

@@ -68,16 +68,17 @@ impl Configuration {
             !of.destination.is_nowhere() || read.export.is_some(),
             || {
                 String::from(
-                    "nowhere to record to: name a directory for the log (-o DIR), or destinations that \
-                 policies export to, under [export.destinations] of the configuration (--config)",
+                    "no destination: name a directory for the log (-o DIR), or destinations for \
+                     exports of policies, under [export.destinations] of the configuration \
+                     (--config)",
                 )
             },
         )?;
         let must_reach = read.export.as_ref().is_none_or(|plan| plan.must_reach);
         require(of.destination.is_nowhere() || must_reach, || {
             String::from(
-                "export.addresses: only for a recording without a log, which would have what is sent to an \
-                 address that is new: leave it out, or record without -o",
+                "export.addresses: only for a recording without a log, because a log would \
+                 contain the packets sent to a new address: leave it out, or record without -o",
             )
         })?;
         Ok(read)
@@ -184,8 +185,8 @@ impl Configuration {
         });
         used.map(|to| {
             format!(
-                "policies send payload to {}, {}, in clear: VXLAN is never encrypted; use a network that \
-                 only you can read, or a tunnel such as WireGuard",
+                "policies send payload to {}, {}, unencrypted: VXLAN is never encrypted; use a \
+                 network that only you can read, or a tunnel such as WireGuard",
                 to.name, to.destination
             )
         })

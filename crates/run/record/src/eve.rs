@@ -35,7 +35,7 @@ impl TriggerSpec {
     pub(crate) fn options(&self, workers: u16, alerts: &Arc<Alerts>) -> Result<TriggerOptions> {
         let look_back = usize::try_from(self.look_back_bytes).map_err(|_| {
             RoleError::Refused(String::from(
-                "--look-back: more memory than this machine addresses",
+                "--look-back: more memory than this machine can address",
             ))
         })?;
         Ok(TriggerOptions {

@@ -74,8 +74,8 @@ impl Exports {
         match has_keys == self.plan.keys.is_some() {
             true => Ok(()),
             false => Err(RoleError::Refused(String::from(
-                "export.key_file: whether exports are encrypted is decided at the start of a \
-                 recording: start it anew",
+                "export.key_file: encryption of exports can only be changed at the start of a \
+                 recording: restart it",
             ))
             .into()),
         }

@@ -58,7 +58,7 @@ impl Governor {
             self.warned = true;
             let percent = events * 100.0;
             return Some(format!(
-                "the CPU budget of {percent:.0} % will be kept when the recording is started anew"
+                "the CPU budget of {percent:.0} % takes effect when the recording is restarted"
             ));
         };
         let (used, problem) = used(Some(sampler));
@@ -89,7 +89,7 @@ impl Governor {
         let problem = problem.filter(|_| !self.warned)?;
         self.warned = true;
         Some(format!(
-            "the CPU budget leaves out what the kernel's programs take: {problem}"
+            "the CPU budget does not include the programs in the kernel: {problem}"
         ))
     }
 }

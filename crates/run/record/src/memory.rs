@@ -92,8 +92,8 @@ pub(crate) fn table_size(limit: Option<u64>, machine: u64, workers: u16) -> Resu
     require(limit <= machine, || {
         let [limit, machine] = [limit, machine].map(human_bytes);
         format!(
-            "memory for flow tables (--memory): {limit} is more than this machine or its control \
-             group has, {machine}"
+            "memory for flow tables (--memory): {limit} is more than the {machine} of this \
+             machine or its control group"
         )
     })?;
     let least = TableSize::BYTES_MIN * workers;
@@ -139,8 +139,8 @@ pub(crate) fn present(
 pub(crate) fn refused(pressure: &Pressure) -> String {
     let bytes = human_bytes(pressure.bytes());
     format!(
-        "the system has too little memory for the table of flows, which has {bytes} now: packets of \
-         flows that find no place are classified by their own headers alone"
+        "the system has too little memory to enlarge the table of flows beyond {bytes}: packets \
+         of flows without an entry are classified by their own headers alone"
     )
 }
 
@@ -235,7 +235,7 @@ mod tests {
             error.to_string()
         };
         assert!(refused(MIB - 1, 2).contains("at least 1024KiB"));
-        assert!(refused(4001 * MIB, 2).contains("more than this machine"));
+        assert!(refused(4001 * MIB, 2).contains("of this machine or its control group"));
     }
 
     #[test]

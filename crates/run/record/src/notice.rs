@@ -83,7 +83,7 @@ impl fmt::Display for EveCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} lines read, {} of them alerts and {} no events of Suricata; {} rotations",
+            "{} lines read, {} of them alerts and {} not events of Suricata; {} rotations",
             grouped(self.lines),
             grouped(self.alerts),
             grouped(self.invalid),
@@ -159,7 +159,8 @@ impl fmt::Display for RecordNotice {
         match self {
             Self::LogInUse(log) => write!(f, "{log}: another process is recording into it now"),
             Self::BuiltInModel(None) => f.write_str(
-                "no model given (-m): the built-in one says what is ordinary, the mode what is kept",
+                "no model given (-m): the built-in one classifies packets, and the mode decides \
+                 about their granularity",
             ),
             Self::BuiltInModel(Some(budget)) => write!(
                 f,
@@ -173,7 +174,7 @@ impl fmt::Display for RecordNotice {
             Self::Disk(report) => write!(f, "{report}"),
             Self::Exclusive(names) => write!(
                 f,
-                "--exclusive: what passes the filter on {} is taken away from this host",
+                "--exclusive: packets that pass the filter on {} are taken away from this host",
                 names.join(", ")
             ),
             // Worded as an event that somebody asked for, which it is in the log.
@@ -187,8 +188,8 @@ impl fmt::Display for RecordNotice {
                     ),
                     _ => write!(
                         f,
-                        "{name}: what passes the filter is taken away from this host, where \
-                         nothing else uses it"
+                        "{name}: packets that pass the filter are taken away from this host, \
+                         where nothing else uses it"
                     ),
                 }?;
                 f.write_str(" (by --exclusive=auto)")
@@ -198,7 +199,7 @@ impl fmt::Display for RecordNotice {
                 let error = Printable(&error);
                 write!(
                     f,
-                    "an interface that goes will not be captured when it is back: {error}"
+                    "an interface that disappears will not be captured when it is back: {error}"
                 )
             }
             Self::FilterAfterCopy(why) => write!(f, "{AFTER_COPY}: {}", Printable(why)),
@@ -217,8 +218,7 @@ impl fmt::Display for RecordNotice {
                 let not = if *is_encrypted { "" } else { "not " };
                 write!(
                     f,
-                    "policies may export to {name}, {to}: what they export is {not}encrypted on its \
-                     way"
+                    "policies may export to {name}, {to}: exports are {not}encrypted on the way"
                 )
             }
             Self::Event(event) => f.write_str(&journal::line(event)),
@@ -229,7 +229,7 @@ impl fmt::Display for RecordNotice {
             Self::Eve(counts) => write!(f, "--eve: {counts}"),
             Self::DriftNotWritten(path, error) => write!(
                 f,
-                "how well the model fits is not recorded: {}: {error}",
+                "the fit of the model is not recorded: {}: {error}",
                 path.display()
             ),
         }

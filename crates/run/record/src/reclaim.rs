@@ -151,7 +151,10 @@ impl Reclaim {
             Ok(pruned) if pruned.parts + pruned.block_files + pruned.split > 0 => {
                 let kept = match pruned.split {
                     0 => String::new(),
-                    split => format!(" (of {split} of them, what policies protect is kept)"),
+                    split => format!(
+                        " (packets that policies protect in {split} of them are \
+                    kept)"
+                    ),
                 };
                 let text = format!(
                     "deleted {} block files{kept} and {} compacted parts with {} packets, {}, to make \
@@ -165,13 +168,13 @@ impl Reclaim {
             }
             Ok(pruned) => {
                 let mut text = String::from(
-                    "nothing of the log may be deleted to make room: what is left is its \
-                     newest files (-C makes smaller ones), or protected by policies",
+                    "nothing in the log may be deleted to make room: only its newest files (-C \
+                     makes smaller ones) and packets that policies protect are left",
                 );
                 if let Some(first) = pruned.not_split.first() {
                     let files = pruned.not_split.len();
                     text += &format!(
-                        "; what policies protect cannot be taken out of {files} files: {}",
+                        "; packets that policies protect cannot be taken out of {files} files: {}",
                         first.why
                     );
                 }

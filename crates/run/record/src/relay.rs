@@ -243,8 +243,8 @@ impl RelayDisk {
         let why: Vec<String> = steps.iter().map(Step::to_string).collect();
         let why = why.join("; ");
         let what = match degradation.mode() {
-            Some(mode) => format!("switches are asked for mode {mode}: {why}"),
-            None => format!("switches are asked for their own modes again: {why}"),
+            Some(mode) => format!("switches are asked to use mode {mode}: {why}"),
+            None => format!("switches are asked to return to their own modes: {why}"),
         };
         relay.ask(Shortage {
             partial: degradation.partial,

@@ -250,8 +250,8 @@ impl Sender {
         if self.status.not_sent == 0 {
             let to = &self.status.to;
             (self.tell)(&Notice::warning(format!(
-                "--report-to {to}: {error}; the recording goes on, and reports that cannot be sent \
-                 are counted"
+                "--report-to {to}: {error}; the recording continues, and reports that cannot be \
+                 sent are counted"
             )));
         }
     }

@@ -31,7 +31,7 @@ pub(crate) fn explain(error: RecordError) -> RecordError {
     RecordError::Role(RoleError::At {
         what: String::from(
             "a recording reaches only its log, its socket and the directories of the files it \
-             was started with; start it anew with other files, or with --no-sandbox",
+             was started with; restart it with other files, or with --no-sandbox",
         ),
         source: Box::new(error.into()),
     })

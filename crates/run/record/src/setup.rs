@@ -204,8 +204,8 @@ impl Setup {
         let has_log = self.spec.destination.dir().is_some();
         require(options.look_back_bytes == 0 || has_log, || {
             String::from(
-                "--look-back needs a log on this machine: what is at a relay is not changed any \
-                 more",
+                "--look-back needs a log on this machine: packets at a relay cannot be changed \
+                 any more",
             )
         })?;
         let mirror = self.spec.mirror_to.as_deref();

@@ -182,7 +182,7 @@ impl InterfaceSpec {
         let count = self.cores.len();
         u16::try_from(count).map_err(|_| {
             RoleError::Refused(format!(
-                "--cores: {count} workers are too many, 65535 are the most"
+                "--cores: {count} workers are too many: at most 65535 are possible"
             ))
         })
     }
@@ -209,7 +209,7 @@ impl RecordSpec {
         match asked.into_iter().find(|(_, is_asked)| *is_asked) {
             None => Ok(()),
             Some((option, _)) => Err(RoleError::Refused(format!(
-                "{option} says what to keep in a log, and this recording has none: add -o DIR"
+                "{option} applies to a log, and this recording has none: add -o DIR"
             ))),
         }
     }

@@ -42,7 +42,7 @@ impl Watchdog {
             if steps != seen.steps {
                 if seen.is_stuck {
                     let still = seen.at.elapsed().as_secs();
-                    reports.push(format!("worker {number} goes on after {still} s"));
+                    reports.push(format!("worker {number} continues after {still} s"));
                 }
                 *seen = Seen {
                     steps,

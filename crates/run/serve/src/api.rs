@@ -91,7 +91,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
 }
 
 async fn not_allowed() -> Refused {
-    let error = "this path is not asked so: crates/run/serve/openapi.yaml says how";
+    let error = "this path does not support the method: see crates/run/serve/openapi.yaml";
     Refused::new(StatusCode::METHOD_NOT_ALLOWED, "invalid", error)
 }
 
@@ -134,7 +134,7 @@ async fn body<T: DeserializeOwned>(body: Body) -> Result<T, Refused> {
 
 fn recorder(app: &App, id: &str) -> Result<Arc<Recorder>, Refused> {
     let found = app.recorders.iter().find(|recorder| recorder.id == id);
-    let missing = || Refused::not_found(format!("there is no recorder '{id}' here"));
+    let missing = || Refused::not_found(format!("unknown recorder '{id}'"));
     found.cloned().ok_or_else(missing)
 }
 

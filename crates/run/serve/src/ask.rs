@@ -80,7 +80,7 @@ pub(crate) fn askable(app: &App) -> Value {
     let sqls = [
         (
             "kept-by-class",
-            "what each class keeps",
+            "kept bytes by class",
             "SELECT class, granularity, count(*) AS packets, sum(header_bytes + payload_bytes) AS kept \
              FROM packets GROUP BY class, granularity ORDER BY kept DESC",
         ),
@@ -190,7 +190,7 @@ pub(crate) async fn ask(app: &App, asked: &Question) -> Result<Value, Refused> {
             Refused::new(StatusCode::NOT_IMPLEMENTED, "missing_tool", error)
         }
         NoAnswer::Late(after) => {
-            let error = format!("no answer after {} s: ask for less", after.as_secs());
+            let error = format!("no answer after {} s: narrow the question", after.as_secs());
             Refused::new(StatusCode::GATEWAY_TIMEOUT, "timeout", error)
         }
     })?;
@@ -213,7 +213,7 @@ pub(crate) async fn ask(app: &App, asked: &Question) -> Result<Value, Refused> {
 /// largest first.
 fn table(answered: &Answered, rows_max: usize, shape: &Shape) -> Result<Value, Refused> {
     let wrong =
-        |error: csv::Error| Refused::internal(format!("the answer is not understood: {error}"));
+        |error: csv::Error| Refused::internal(format!("the answer cannot be parsed: {error}"));
     let mut whole = &answered.output[..];
     if answered.is_cut {
         let end = whole.iter().rposition(|byte| *byte == b'\n');
@@ -232,14 +232,15 @@ fn table(answered: &Answered, rows_max: usize, shape: &Shape) -> Result<Value, R
     let mut rows: Vec<csv::StringRecord> = Vec::new();
     let mut truncated = answered.is_cut.then(|| {
         format!(
-            "the answer has more than {} MiB: ask for less",
+            "the answer has more than {} MiB: narrow the question",
             BYTES_MAX >> 20
         )
     });
     for record in reader.records() {
         if rows.len() == rows_max {
             truncated = Some(format!(
-                "there are more than {rows_max} rows: ask for less, or for more rows"
+                "there are more than {rows_max} rows: narrow the question, or raise the limit of \
+                 rows"
             ));
             break;
         }

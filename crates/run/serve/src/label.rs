@@ -34,10 +34,10 @@ pub(crate) struct Labelling {
 impl Labelling {
     fn key(&self) -> Result<FlowKey, Refused> {
         let key = flow_id::parse(&self.flow);
-        let key = key.ok_or_else(|| Refused::invalid("flow", "this is no flow"))?;
+        let key = key.ok_or_else(|| Refused::invalid("flow", "this is not a flow"))?;
         match key.family {
             AddressFamily::Mac => {
-                let error = "flows are labelled by their IP addresses, which this one has not";
+                let error = "flows are labelled by their IP addresses, and this one has none";
                 Err(Refused::invalid("flow", error))
             }
             AddressFamily::Ipv4 | AddressFamily::Ipv6 => Ok(key),

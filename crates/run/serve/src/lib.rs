@@ -136,8 +136,8 @@ impl std::fmt::Debug for Spec {
 pub enum ServeError {
     /// Anybody could look.
     #[error(
-        "--listen {0}: others reach this address, and anybody could look: give --token-file, --tls-ca, \
-         or --trust-proxy with --user-header"
+        "--listen {0}: other machines can reach this address, and anyone could view the logs: \
+         give --token-file, --tls-ca, or --trust-proxy with --user-header"
     )]
     Open(SocketAddr),
     /// The address cannot be used.

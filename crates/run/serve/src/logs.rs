@@ -47,7 +47,7 @@ impl Logs {
     /// The directory with this ID.
     pub(crate) fn dir(&self, id: &str) -> Result<&Path, Refused> {
         let dir = id.parse::<usize>().ok().and_then(|id| self.dirs.get(id));
-        let missing = || Refused::not_found(format!("there is no log '{id}' here"));
+        let missing = || Refused::not_found(format!("unknown log '{id}'"));
         dir.map(PathBuf::as_path).ok_or_else(missing)
     }
 
@@ -408,7 +408,7 @@ fn drift(logs: &Logs, id: &str, recording: u32) -> Result<Option<DriftReport>, S
     match std::fs::metadata(&path) {
         Err(_) => return Ok(None),
         Ok(about) if about.len() > DRIFT_BYTES_MAX => {
-            return Err(problem("too large for what is known of a model's fit"));
+            return Err(problem("too large for a file of drift"));
         }
         Ok(_) => {}
     }

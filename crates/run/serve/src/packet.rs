@@ -117,7 +117,7 @@ fn missing(packet: &Packet) -> Option<Value> {
         let reason = words(&packet.reason, packet.class.as_deref().unwrap_or("unknown"));
         let granularity = &packet.granularity;
         let what = match bytes <= u64::from(packet.behind_ip()) {
-            true => format!(", {} behind the IP packet", padding(packet.wire_len)),
+            true => format!(", {} after the IP packet", padding(packet.wire_len)),
             false => String::new(),
         };
         why.push(format!(

@@ -68,7 +68,7 @@ impl Saved {
 
     fn dir(&self) -> Result<&Path, Refused> {
         let missing = || {
-            let error = "nothing is kept here: start strata serve with --state DIR";
+            let error = "questions cannot be kept: start strata serve with --state DIR";
             Refused::new(StatusCode::NOT_FOUND, "not_found", error)
         };
         self.dir.as_deref().ok_or_else(missing)
@@ -123,7 +123,7 @@ impl Saved {
             all.retain(|known| known.name != name);
             match all.len() == before {
                 true => Err(Refused::not_found(format!(
-                    "no question is kept by the name '{name}'"
+                    "there is no kept question '{name}'"
                 ))),
                 false => Ok(()),
             }
@@ -148,7 +148,7 @@ impl Saved {
 
 fn read(file: &Path) -> Result<Vec<KeptQuestion>, Refused> {
     let wrong = |what: String| {
-        let error = format!("{}: {what}: mend it or remove it", file.display());
+        let error = format!("{}: {what}: repair it or remove it", file.display());
         Refused::internal(error)
     };
     match fs::metadata(file) {

@@ -102,7 +102,10 @@ impl Asked {
         if let (Some(from), Some(to)) = (sought.from_ns, sought.to_ns)
             && from >= to
         {
-            return Err(Refused::invalid("to", "the time ends before it begins"));
+            return Err(Refused::invalid(
+                "to",
+                "the end of the time is before its start",
+            ));
         }
         Ok(sought)
     }

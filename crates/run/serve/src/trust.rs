@@ -90,7 +90,7 @@ impl Who {
     /// Refuses those who may not.
     pub(crate) fn may(&self, role: Role, read_only: bool) -> Result<(), Refused> {
         if role == Role::Change && read_only {
-            let error = "this page was started with --read-only: it changes nothing";
+            let error = "strata serve was started with --read-only: nothing can be changed";
             return Err(Refused::new(StatusCode::FORBIDDEN, "read_only", error));
         }
         if self.role >= role {
@@ -161,19 +161,19 @@ impl Gate {
 
 /// What is told of a failed login.
 fn in_words(told: &Told) -> String {
-    let mut words = format!("failure {} from there", told.count);
+    let mut words = format!("failure {} from this address", told.count);
     if let Some(wait) = told.wait {
         words.push_str(&format!(", which waits {} s", wait.as_secs()));
     }
     if told.unseen > 0 {
         words.push_str(&format!(
-            "; {} attempts before were not looked at",
+            "; {} earlier attempts were not checked",
             told.unseen
         ));
     }
     if told.untold > 0 {
         words.push_str(&format!(
-            "; {} other failures before are not listed",
+            "; {} other earlier failures are not listed",
             told.untold
         ));
     }
@@ -236,7 +236,7 @@ pub(crate) fn log_in(
     token: &str,
 ) -> Result<(HeaderValue, Who), Refused> {
     let Login::Tokens(tokens) = &gate.login else {
-        let error = "nobody logs in here with a token (--token-file)";
+        let error = "login with a token is not enabled (--token-file)";
         return Err(Refused::invalid("token", error));
     };
     let role = gate.attempt(peer, WRONG, || role_of(tokens, token.trim().as_bytes()))?;
@@ -260,7 +260,7 @@ pub(crate) fn log_out(gate: &Gate, headers: &HeaderMap) -> HeaderValue {
 
 /// Why a login failed.
 const WRONG: &str = "wrong token";
-const ELSEWHERE: &str = "only the proxy of --trust-proxy may ask";
+const ELSEWHERE: &str = "only the proxy of --trust-proxy may send requests";
 
 fn role_of(tokens: &[(Role, String)], given: &[u8]) -> Option<Role> {
     // All are compared, so that the time says nothing of which.
@@ -372,14 +372,14 @@ fn place_of(request: &Request) -> Result<&str, Refused> {
     if let Some(scheme) = target.scheme_str()
         && !matches!(scheme, "http" | "https")
     {
-        return Err(Refused::host(format!("this is no place of {scheme}:")));
+        return Err(Refused::host(format!("not an address of {scheme}:")));
     }
     match target.authority() {
         Some(place) if !is_place(place.as_str()) => {
             Err(Refused::host("the request's target names no host"))
         }
         Some(place) if host.is_some() && !place.as_str().eq_ignore_ascii_case(named) => {
-            let error = "the request's target and its Host header name different places";
+            let error = "the request's target and its Host header name different hosts";
             Err(Refused::host(error))
         }
         Some(place) => Ok(place.as_str()),
@@ -456,7 +456,7 @@ fn let_in(gate: &Gate, request: &mut Request) -> Result<(), Refused> {
     check_coding(request.headers())?;
     if matches!(gate.login, Login::None) && !is_own_place(gate, place) {
         let error = format!(
-            "this page is at {}://{}: the request names another place",
+            "this page is at {}://{}: the request names another host",
             if gate.is_secure { "https" } else { "http" },
             gate.address
         );

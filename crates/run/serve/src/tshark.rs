@@ -79,7 +79,7 @@ fn parse(pdml: &[u8]) -> Result<Vec<Value>, String> {
     loop {
         let event = reader.read_event();
         let event =
-            event.map_err(|error| format!("tshark's dissection is not understood: {error}"))?;
+            event.map_err(|error| format!("tshark's dissection cannot be parsed: {error}"))?;
         match event {
             Event::Start(start) if is_field(&start) => {
                 count = count.saturating_add(1);

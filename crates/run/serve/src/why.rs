@@ -246,7 +246,7 @@ fn values(
 fn unsure_words(model: &Model, level: Level, leaves: &[u16]) -> Option<String> {
     let (unmet, all) = model.unmet(level, leaves).filter(|(unmet, _)| *unmet > 0)?;
     Some(format!(
-        "not like the training: {unmet} of {all} pairs of these leaves never met there"
+        "unlike the training data, where {unmet} of {all} pairs of these leaves never occurred"
     ))
 }
 
@@ -277,9 +277,9 @@ fn sentence(packet: &Packet, class: &str, forest: Option<(Level, usize)>) -> Str
         ("full", true) => "Kept whole",
         ("full", false) => "Kept as captured",
         ("partial", false) => "Kept in part",
-        ("partial", true) => "Kept in part, and the part is all of it",
+        ("partial", true) => "Kept in part, which includes all of it",
         ("header", false) => "Headers kept",
-        ("header", true) => "Headers kept, which are all of it",
+        ("header", true) => "Headers kept, and there is no payload",
         _ => "Kept",
     };
     let Some((level, trees)) = forest else {
@@ -290,11 +290,11 @@ fn sentence(packet: &Packet, class: &str, forest: Option<(Level, usize)>) -> Str
         Level::Packet => "packet",
     };
     let share = packet.score.map_or_else(String::new, |score| {
-        format!(", whose mean share in its {trees} trees is {score:.3}")
+        format!(", with a mean share of {score:.3} in its {trees} trees")
     });
     let mode = match packet.mode.as_str() {
         "" => String::new(),
-        mode => format!(" In mode {mode}, packets of that class are kept so."),
+        mode => format!(" Mode {mode} keeps packets of that class this way."),
     };
-    format!("{kept}: the forest takes this {what} for {class}{share}.{mode}")
+    format!("{kept}: the forest classifies this {what} as {class}{share}.{mode}")
 }

@@ -116,7 +116,7 @@ impl Work {
 
 async fn of(turns: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Refused> {
     let turn = timeout(TURN, Arc::clone(turns).acquire_owned()).await;
-    let busy = || Refused::busy("too much is being asked at a time: try again in a moment");
+    let busy = || Refused::busy("too many requests at a time: try again in a moment");
     turn.map_err(|_| busy())?.map_err(|_| busy())
 }
 

@@ -52,14 +52,14 @@ pub(crate) fn explained(error: PeerError) -> PeerError {
         PeerError::Message { peer, source } => PeerError::Tls {
             peer,
             problem: format!(
-                "what answers is no server of streams, or one that asks for certificates \
-                 (--tls-cert): {source}"
+                "this is not a server of streams, or one that requires certificates (--tls-cert): \
+                 {source}"
             ),
         },
         PeerError::Closed { peer } => PeerError::Tls {
             peer,
-            problem: "the connection was closed: perhaps the server asks for certificates \
-                      (--tls-cert), or has too many connections"
+            problem: "the connection was closed: the server may require certificates \
+            (--tls-cert), or have too many connections"
                 .to_owned(),
         },
         error => error,

@@ -163,7 +163,8 @@ fn stripe_on(raw: &Raw) -> Result<(u64, Layout)> {
         file: named(),
         problem: problem.to_owned(),
     };
-    let label = label.ok_or_else(|| refuse("no stripe: its first block has no label of Strata"))?;
+    let label =
+        label.ok_or_else(|| refuse("not a stripe: its first block has no label of Strata"))?;
     let layout = read_layout(file.as_ref()).in_file(named)?;
     if file.size().in_file(named)? < layout.pages_at + layout.room() {
         return Err(refuse("smaller than it was when it was made a stripe"));

@@ -34,7 +34,8 @@ pub enum StreamError {
     },
     /// There is no stream of that name.
     #[error(
-        "{dir}: no stream {name}: `strata stream list` shows which there are, `strata stream create` makes one"
+        "{dir}: no stream {name}: `strata stream list` lists the streams, `strata stream create` \
+         creates one"
     )]
     Unknown {
         /// The directory.
@@ -43,7 +44,7 @@ pub enum StreamError {
         name: String,
     },
     /// There is one already.
-    #[error("{dir}: there is a stream {name} already")]
+    #[error("{dir}: a stream {name} exists already")]
     Exists {
         /// The directory.
         dir: String,
@@ -52,7 +53,8 @@ pub enum StreamError {
     },
     /// Another process appends.
     #[error(
-        "{dir}: another process appends to {name}: one at a time may; give each a stream of its own"
+        "{dir}: another process is appending to {name}, and only one may: give each process a \
+         stream of its own"
     )]
     InUse {
         /// The directory.

@@ -45,7 +45,7 @@ pub enum PeerError {
         limit: Duration,
     },
     /// The other end does not say what it should.
-    #[error("{peer}: nothing came in time")]
+    #[error("{peer}: no answer in time")]
     Silent {
         /// The other end.
         peer: String,

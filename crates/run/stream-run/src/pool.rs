@@ -24,8 +24,8 @@ pub(super) const USERS_LOCK: &str = "users.lock";
 const MAGIC: [u8; 8] = *b"STRAPOOL";
 const STRIPE_MAGIC: [u8; 8] = *b"STRIPED1";
 /// The map of a new directory says the same, but for owners, which are found anew.
-pub(super) const MEND_MAP: &str = ": to mend it, end who appends, and put here the pages.map of a new directory that \
-                                   `strata stream create` makes with the same --pages";
+pub(super) const MEND_MAP: &str = ": to repair it, stop the processes that append, and copy the \
+pages.map of a new directory that `strata stream create` makes with the same --pages";
 const MAP_HEADER: u64 = 4096;
 const ENTRY: u64 = 8;
 /// Pages of a directory, or of a stripe: their numbers have 28 bits (`stripes`), and a page table stores them plus 1.

@@ -85,7 +85,7 @@ struct Conversation {
 fn unexpected() -> io::Error {
     io::Error::new(
         ErrorKind::InvalidData,
-        "the server answers something else than it was asked",
+        "the server's answer does not match the request",
     )
 }
 

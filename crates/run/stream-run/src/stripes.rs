@@ -207,7 +207,7 @@ impl Stripes {
         stripe.retry_ns = now_ns.saturating_add(stripe.wait_ns);
         stripe.wait_ns = (2 * stripe.wait_ns).min(RETRY_NS_MAX);
         self.said.push(format!(
-            "stripe {}: {problem}: what is on it cannot be read; records go to the other stripes",
+            "stripe {}: {problem}: its records cannot be read; new ones go to the other stripes",
             stripe.path
         ));
     }

@@ -89,7 +89,7 @@ async fn only_agents(
     request: Request,
     next: Next,
 ) -> Result<Response, AgentsRefused> {
-    let what = "only agents may ask this, by their certificate: enrol first";
+    let what = "only agents may request this, with their certificate: enrol first";
     let shown = shown.ok_or_else(|| AgentsRefused::Stranger(what.to_owned()))?;
     asking.service.knows(&shown)?;
     let is_first = asking
@@ -98,7 +98,8 @@ async fn only_agents(
         .unwrap_or_else(PoisonError::into_inner)
         .insert(shown);
     if !is_first {
-        let what = "this agent is asking something already: is another one running with its state?";
+        let what =
+            "a request of this agent is still open: is another agent running with its state?";
         return Err(AgentsRefused::Busy(what.to_owned()));
     }
     let _place = Place(asking.now, shown);
@@ -142,7 +143,7 @@ impl IntoResponse for AgentsRefused {
 }
 
 fn shown(shown: Shown) -> Result<Fingerprint, AgentsRefused> {
-    let what = "only agents may ask this, by their certificate: enrol first";
+    let what = "only agents may request this, with their certificate: enrol first";
     shown
         .0
         .ok_or_else(|| AgentsRefused::Stranger(what.to_owned()))

@@ -78,7 +78,7 @@ fn router(queries: Arc<dyn TelemetryQueries>, pushes: Arc<Pushes>) -> Router {
             get(|| async { Json(Description::openapi()) }),
         )
         .fallback(|| async {
-            let message = "there is no such page: GET /api/v1/openapi.json lists them";
+            let message = "unknown path: GET /api/v1/openapi.json lists the paths";
             refused(StatusCode::NOT_FOUND, message)
         })
         .with_state(Telemetry { queries, pushes })

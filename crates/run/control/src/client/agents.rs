@@ -29,12 +29,12 @@ pub enum ControllerError {
     Killed(PathBuf),
     /// This user may not ask it.
     #[error(
-        "{}: permission denied: only the user as whom the controller runs, and root, may ask it",
+        "{}: permission denied: only root and the user of the controller may use it",
         .0.display()
     )]
     Denied(PathBuf),
     /// It does not answer as it should.
-    #[error("{}: the controller cannot be asked: {problem}", dir.display())]
+    #[error("{}: cannot send a request to the controller: {problem}", dir.display())]
     Odd {
         /// Its directory.
         dir: PathBuf,
@@ -149,7 +149,8 @@ impl ControllerClient {
                 after.as_secs()
             ),
             Err(ClientError::Answer { path, source, .. }) => format!(
-                "the answer to {path} is not understood ({source}): is it of another version of Strata?"
+                "the answer to {path} cannot be parsed ({source}): does it run another version of \
+                 Strata?"
             ),
             Err(ClientError::Runtime(source)) => source.to_string(),
             Err(ClientError::Http(source)) => source.to_string(),

@@ -307,7 +307,7 @@ impl Inner {
                 let (what, why) = match self.asked.ends_when_full {
                     true => ("the recording ends", "--when-full stop"),
                     false => (
-                        "packets are dropped until it has room again",
+                        "packets are dropped until there is room again",
                         "--when-full drop",
                     ),
                 };

@@ -83,7 +83,8 @@ pub(super) fn first(
         });
         let problem = added.unwrap_or_else(|error| Some(error.to_string()));
         if let Some(problem) = problem {
-            let what = format!("policy {id} of run time is not in force: {text}: {problem}");
+            let what =
+                format!("policy {id}, added at run time, is not in force: {text}: {problem}");
             first.events.push(what);
         }
     }
@@ -183,7 +184,8 @@ impl Inner {
             && self.observed.counts.ledger.seen.packets == 0;
         if !is_early && !std::mem::replace(&mut self.save_told, true) {
             let what = format!(
-                "policies of run time cannot be saved, and would end with the recording: {error}"
+                "policies added at run time cannot be saved, and would end with the recording: \
+                 {error}"
             );
             self.events.alert(what, "");
         }

@@ -129,7 +129,7 @@ fn what_cannot_be_installed_is_refused_with_the_reason() {
     let refused = |request: &QueryRequest| queries.install(request).unwrap_err().to_string();
     for name in ["", "-w", "../x", "a b", &"x".repeat(65)] {
         assert!(
-            refused(&request(name, "tcp-timeouts")).contains("no name"),
+            refused(&request(name, "tcp-timeouts")).contains("is not a name"),
             "{name}"
         );
     }

@@ -85,7 +85,7 @@ fn of_reports(run: &RunStatus) -> Vec<Metric<u64>> {
     vec![
         Metric(
             "reports",
-            "Reports by what became of them; see refused_reports",
+            "Reports by outcome; see refused_reports",
             labelled(
                 "result",
                 [
@@ -127,7 +127,7 @@ fn of_reports(run: &RunStatus) -> Vec<Metric<u64>> {
         ),
         Metric(
             "af_xdp_datagrams",
-            "Datagrams past the host's network stack, by what became of them",
+            "Datagrams that bypass the host's network stack, by outcome",
             labelled(
                 "result",
                 [
@@ -144,8 +144,7 @@ fn of_reports(run: &RunStatus) -> Vec<Metric<u64>> {
         ),
         Metric(
             "sequence_jumps",
-            "How often the numbers of a reporter or of a node of INT went on elsewhere, further \
-             than datagrams are lost",
+            "Jumps in the numbers of a reporter or of a node of INT, larger than by lost datagrams",
             labelled(
                 "protocol",
                 [
@@ -238,7 +237,7 @@ fn requests(collector: &CollectorStatus) -> Vec<Metric<u64>> {
     vec![
         Metric(
             "rdma_requests",
-            "RDMA requests of a translator, by what became of them",
+            "RDMA requests of a translator, by outcome",
             labelled(
                 "result",
                 [
@@ -302,8 +301,8 @@ fn gauges_of_run(run: &RunStatus) -> Vec<Metric<f64>> {
         ),
         Metric(
             "answered_ratio",
-            "Share of the values written since the start, or since the youngest generation \
-             began, that can be asked for: of a sample, and by the formula",
+            "Share of the values written since the start, or since the youngest generation began, \
+             that can be queried: of a sample, and by the formula",
             shares(run),
         ),
         Metric(

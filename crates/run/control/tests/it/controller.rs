@@ -196,7 +196,7 @@ fn a_full_disk_that_ends_the_recording_is_told_as_that() {
         (true, "the disk is full: the recording ends"),
         (
             false,
-            "the disk is full: packets are dropped until it has room again",
+            "the disk is full: packets are dropped until there is room again",
         ),
     ] {
         let beginning = Settings {
@@ -585,7 +585,7 @@ fn policies_of_run_time_are_there_again() {
     let told = third.take_events().iter().any(|event| {
         event
             .what
-            .contains("policy 7 of run time is not in force: icmp: a policy mirrors")
+            .contains("policy 7, added at run time, is not in force: icmp: a policy mirrors")
     });
     assert!(told);
     third
@@ -622,8 +622,14 @@ fn texts_of_requests_are_bounded() {
             .unwrap_err(),
     ];
     let said = refused.map(|error| error.to_string());
-    assert_eq!(said[0], "why: 1025 bytes are too many, 1024 are the most");
-    assert_eq!(said[2], "match: 4099 bytes are too many, 4096 are the most");
+    assert_eq!(
+        said[0],
+        "why: 1025 bytes are too many: at most 1024 are possible"
+    );
+    assert_eq!(
+        said[2],
+        "match: 4099 bytes are too many: at most 4096 are possible"
+    );
     assert!(controller.events().is_empty());
     assert!(
         controller

@@ -123,7 +123,7 @@ impl Recorder {
             Some(_) => Err(RoleError::Refused(process.messages.last)),
             None => {
                 process.kill();
-                let what = "the check of policies does not end";
+                let what = "the check of the policies does not finish";
                 Err(RoleError::Refused(what.into()))
             }
         }

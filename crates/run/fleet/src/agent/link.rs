@@ -81,8 +81,8 @@ impl Link {
         match usable {
             Some((token, authority)) => Ok((token.trim().to_owned(), authority.to_owned())),
             None => Err(RoleError::Refused(format!(
-                "{}: not the whole enrol.token of a controller, which is a line of {TOKEN_DIGITS} digits \
-                 and a certificate: copy it again",
+                "{}: not a complete enrol.token of a controller (a line of {TOKEN_DIGITS} digits \
+                 and a certificate): copy it again",
                 path.display()
             ))),
         }
@@ -130,7 +130,7 @@ impl Link {
                     let problem = error.chain();
                     if problem != told {
                         (self.tell)(&Notice::warning(format!(
-                            "{problem}; what was assigned before goes on"
+                            "{problem}; the previous assignment stays in force"
                         )));
                         told = problem;
                     }

@@ -126,8 +126,8 @@ impl Name {
         }
         why.clone_into(&mut self.problem);
         let what = format!(
-            "--to {}: {}: its address is not known: {why}; it is looked up again, and what is for it is not sent \
-             until then",
+            "--to {}: {}: its address is not known: {why}; it will be looked up again, and \
+             nothing is sent to it until then",
             self.name, self.at.destination
         );
         (self.tell)(&Notice::warning(what));

@@ -44,7 +44,7 @@ impl Store {
         match stored.map_err(|error| refuse(&error.to_string()))? {
             Some(stored) => Ok((store, stored)),
             None => Err(refuse(
-                "written by another version of Strata, which this one does not read",
+                "written by another version of Strata, which this one cannot read",
             )),
         }
     }

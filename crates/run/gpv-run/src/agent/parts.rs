@@ -82,8 +82,8 @@ impl Parts {
         }
         if others > 0 {
             tell(&Notice::warning(format!(
-                "{}: {others} parts of an earlier run are beside it, which did not come to its end: they \
-                 are whole, and stay as they are",
+                "{}: {others} parts of an earlier run that did not finish are beside it: they are \
+                 complete, and stay unchanged",
                 parts.name
             )));
         }
@@ -195,7 +195,7 @@ impl Parts {
             .and_then(|()| Ok(File::open(folder(&self.target))?.sync_all()?))
             .at_with(|| {
                 format!(
-                    "{}: cannot write: what came is in its parts, such as {}",
+                    "{}: cannot write: the records are in its parts, such as {}",
                     self.name,
                     self.complete[0].display()
                 )

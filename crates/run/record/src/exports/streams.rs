@@ -454,12 +454,12 @@ impl Streams {
             match news {
                 None => {}
                 Some(News::Problem(error)) => (self.tell)(&Notice::warning(format!(
-                    "export to {to}: {error}; the recording goes on, and datagrams that are not sent \
-                     are counted"
+                    "export to {to}: {error}; the recording continues, and datagrams that are not \
+                     sent are counted"
                 ))),
                 Some(News::Over) => (self.tell)(&Notice::info(
                     "interfaces",
-                    format!("export to {to}: nothing hinders it any more"),
+                    format!("export to {to}: works again"),
                 )),
             }
         }

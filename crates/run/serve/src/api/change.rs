@@ -251,7 +251,7 @@ pub(super) async fn remove_policy(
 ) -> Answer {
     let recorder = changed(&app, &who, &id)?;
     let reason: Reason = query(&uri)?;
-    let missing = || Refused::not_found(format!("there is no policy '{policy}'"));
+    let missing = || Refused::not_found(format!("unknown policy '{policy}'"));
     let number: u32 = policy.parse().map_err(|_| missing())?;
     let removed = told(&app, &recorder, move |client| {
         let policies = client.policies()?;
@@ -299,7 +299,7 @@ pub(super) async fn acknowledge(
             .map_err(|error| Refused::invalid("body", error.to_string()))?,
     };
     if !recorder.acknowledge(&event, &who.name, &times::now()) {
-        return Err(Refused::not_found(format!("there is no event '{event}'")));
+        return Err(Refused::not_found(format!("unknown event '{event}'")));
     }
     let what = format!("event {event} of recorder {id} acknowledged");
     app.audit.note(&who.name, &what, &reason.why);

@@ -241,7 +241,7 @@ pub(super) async fn packet(
     if shows_payload && packet.data.len() > packet.header_bytes() {
         app.audit.note(
             &who.name,
-            &format!("looked at payload: log {log}, packet {id}"),
+            &format!("viewed payload: log {log}, packet {id}"),
             "",
         );
     }
@@ -331,7 +331,7 @@ pub(super) async fn export(
     let format = format.ok_or_else(unknown)?;
     if let Some(flow) = &asked.flow {
         let key = flow_id::parse(flow).and_then(|key| flow_id::filter(&key));
-        let of_flow = key.ok_or_else(|| Refused::invalid("flow", "this is no flow"))?;
+        let of_flow = key.ok_or_else(|| Refused::invalid("flow", "this is not a flow"))?;
         let whole = match sought.text.is_empty() {
             true => of_flow,
             false => format!("({of_flow}) and ({})", sought.text),
@@ -346,8 +346,8 @@ pub(super) async fn export(
     } else if !matches!(format.holds, Holds::PacketTable)
         && (sought.kept.granularity.is_some() || sought.kept.reason.is_some())
     {
-        let error =
-            "flows have no single reason or granularity: download packets, or leave them out";
+        let error = "the packets of a flow may differ in reason and granularity: download packets, or \
+             leave these filters out";
         return Err(Refused::invalid("format", error));
     }
     app.logs.dir(&log)?;

@@ -84,8 +84,8 @@ impl Found {
         let mut why: Vec<String> = stop.why().into_iter().collect();
         if self.unlisted_packets > 0 {
             why.push(format!(
-                "more than {FLOWS_MAX} flows: {} packets of others are counted, not listed; narrow \
-                 the time or the filter",
+                "more than {FLOWS_MAX} flows: {} packets of the others are counted but not \
+                 listed; narrow the time or the filter",
                 self.unlisted_packets
             ));
         }
@@ -107,7 +107,7 @@ impl Found {
 
     /// As [`Found::covered`], while the search is under way.
     pub(crate) fn covered_so_far(&self, share: f64, since: std::time::Instant) -> Covered {
-        let why = format!("so far: {:.0} % of the log was searched", share * 100.0);
+        let why = format!("so far, {:.0} % of the log was searched", share * 100.0);
         self.covered_but(Some(why), since)
     }
 
@@ -382,10 +382,10 @@ fn told(all: impl Iterator<Item = (String, Top)>) -> Vec<Value> {
 pub(crate) fn words(reason: &str, class: &str) -> String {
     in_words(reason).unwrap_or_else(|| match reason.split(':').next() {
         Some("flow-trees" | "shadow-flow-trees") => {
-            format!("the forest takes the flow for {class}")
+            format!("the forest classifies the flow as {class}")
         }
         Some("packet-trees" | "shadow-packet-trees") => {
-            format!("the forest takes the packet for {class}")
+            format!("the forest classifies the packet as {class}")
         }
         _ => reason.to_owned(),
     })

@@ -97,10 +97,13 @@ pub(super) fn dropped_advice(reason: &str) -> String {
         "disk_full" => {
             "the disk is full: prune the log (strata prune), or set elastic.remove_percent"
         }
-        "write_error" => "the disk does not write: the events and the kernel's log say why",
-        "relay_lost" => "the relay was not reachable: look at the network between",
+        "write_error" => {
+            "writing to the disk failed: see the events and the kernel's log for the \
+         cause"
+        }
+        "relay_lost" => "the relay was not reachable: check the network to it",
         "cpu_budget" => "skipped to stay within the CPU budget: raise elastic.cpu_budget_percent",
-        _ => "`strata status` and the events say more",
+        _ => "see `strata status` and the events",
     };
     what.to_owned()
 }

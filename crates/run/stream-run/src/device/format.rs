@@ -61,9 +61,9 @@ pub(crate) fn holds(raw: &Raw, logical_block: u32) -> Result<Holds> {
     let blocks = size / u64::from(logical_block);
     Ok(match Content::of(blocks, &first, &last) {
         Content::Nothing => Holds::Nothing,
-        Content::Ours(_) => Holds::Other("what Strata wrote there, but no stripe".to_owned()),
+        Content::Ours(_) => Holds::Other("data of Strata that is not a stripe".to_owned()),
         Content::Foreign if Label::parse(&first).is_some() => {
-            Holds::Other("what Strata wrote on a device of another size".to_owned())
+            Holds::Other("data of Strata for a device of another size".to_owned())
         }
         Content::Foreign => Holds::Other(what(&first, &last).to_owned()),
     })

@@ -358,7 +358,7 @@ impl HostedSession {
         }
         drop(user);
         if self.claimed.is_some() {
-            return refused("it appends to a stream already");
+            return refused("this connection appends to a stream already");
         }
         let mut claims = locked(&self.stripe.claims);
         let claim = Arc::clone(claims.entry(stream).or_default());
@@ -380,7 +380,7 @@ fn claimed(claimed: Option<&(u64, Claim)>, number: u64) -> Answered<u64> {
 }
 
 /// Said to who only reads, and to who was replaced.
-const NONE: &str = "it appends to no stream";
+const NONE: &str = "this connection does not append to a stream";
 const FENCED: &str = "another connection appends to the stream since";
 
 /// Writes, unless another session has taken the stream over; until then, that one waits.

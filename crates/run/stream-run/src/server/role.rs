@@ -231,9 +231,7 @@ impl Server {
         let address = address.ip().to_canonical();
         let Some(place) = self.place(address) else {
             self.refused.fetch_add(1, Ordering::Relaxed);
-            self.warn(&format!(
-                "too many connections: one of {address} is refused"
-            ));
+            self.warn(&format!("too many connections: refused one from {address}"));
             return;
         };
         let spawned = thread::Builder::new()

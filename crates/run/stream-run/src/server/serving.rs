@@ -118,7 +118,7 @@ fn said(error: &StreamError) -> String {
     match error {
         StreamError::Unknown { name, .. } => format!("no stream {name} here"),
         StreamError::InUse { name, .. } => {
-            format!("somebody else appends to {name}: one at a time may")
+            format!("another process is appending to {name}, and only one may")
         }
         StreamError::TooLong { .. } | StreamError::Lost { .. } => error.to_string(),
         StreamError::File { source, .. } => format!("the stream's disk: {source}"),

@@ -24,8 +24,8 @@ pub(super) enum Open {
     Server(Remote),
 }
 
-const DAMAGED_STREAM: &str = "the description of a stream of this directory is damaged, so which pages are in use \
-                              is not known; mend or delete that stream";
+const DAMAGED_STREAM: &str = "the description of a stream of this directory is damaged, so the \
+pages in use are not known; repair or delete that stream";
 
 /// What an error of a server is one of.
 fn server() -> String {

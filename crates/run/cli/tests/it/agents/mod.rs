@@ -71,12 +71,12 @@ fn strangers_and_agents_that_are_revoked_get_nothing() {
     };
     refused(
         &stranger.report(&report(), interrupt.follow()).unwrap_err(),
-        "only agents may ask",
+        "only agents may request",
     );
     let public_key = key.public().to_vec();
     refused(
         &stranger.renew(&Renew { public_key }).unwrap_err(),
-        "only agents may ask",
+        "only agents may request",
     );
     let wrong = "0".repeat(token.len());
     refused(

@@ -251,14 +251,14 @@ fn a_pipe_that_nobody_reads_does_not_keep_it_from_ending() {
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut errors = BufReader::new(child.stderr.take().unwrap());
     let mut said = String::new();
-    while !said.contains("waiting until somebody opens this pipe") {
+    while !said.contains("waiting until a program opens this pipe") {
         assert!(errors.read_line(&mut said).unwrap() > 0, "{said}");
     }
     signal(&child, "TERM");
     errors.read_to_string(&mut said).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(1), "{said}");
     assert!(
-        said.contains("ff: cannot write: nobody opened this pipe"),
+        said.contains("ff: cannot write: no program opened this pipe"),
         "{said}"
     );
 }

@@ -200,13 +200,16 @@ fn headers_and_packets_of_a_file_arrive_exact() {
 fn a_destination_that_the_configuration_does_not_name_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     for (action, what) in [
-        ("header -> elsewhere", "names no destination elsewhere"),
+        ("header -> elsewhere", "has no destination elsewhere"),
         (
             "header -> udp://192.0.2.1:4740",
             "under [export.destinations]",
         ),
         ("header -> here", "write 'payload -> here'"),
-        ("headers -> here", "what is exported is header"),
+        (
+            "headers -> here",
+            "write header, payload (the whole packet)",
+        ),
     ] {
         let policy = format!("[[policy]]\nmatch = 'tcp'\naction = '{action}'\n");
         let config = configured(dir.path(), "vxlan://127.0.0.1", &policy);
@@ -259,15 +262,11 @@ fn a_recording_without_log_and_exports_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let keep = "[[policy]]\nmatch = 'tcp'\naction = 'full'\n";
     let cases: [(&str, &[&str], &str); 5] = [
-        (
-            "",
-            &["--mode", "log-all"],
-            "--mode says what to keep in a log",
-        ),
+        ("", &["--mode", "log-all"], "--mode applies to a log"),
         (
             "",
             &["--first-bytes", "4k"],
-            "--first-bytes says what to keep",
+            "--first-bytes applies to a log",
         ),
         ("", &["--disk-limit", "1GB"], "--disk-limit"),
         (

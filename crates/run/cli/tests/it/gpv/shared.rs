@@ -99,7 +99,7 @@ fn an_agent_takes_vectors_from_a_ring_while_they_are_written() {
         if is_killed {
             run.kill().unwrap();
             run.wait().unwrap();
-            until_it_says(&mut errors, "is gone without saying");
+            until_it_says(&mut errors, "is gone without marking its end");
             counts(agent);
             continue;
         }

@@ -142,10 +142,10 @@ fn the_check_finds_what_a_start_fails_on() {
         case("", &["--socket", "file"], "file"),
         case("", &["--look-back", "1k"], "--look-back"),
         case("", &["--memory", "1k"], "at least 512KiB"),
-        case("", &["--memory", "900T"], "more than this machine"),
+        case("", &["--memory", "900T"], "of this machine"),
         case("", &["--memory", "lots"], "'lots' is not a size"),
         case("memory = '-1G'\n", &[], "memory: '-1G' is not a size"),
-        case("memory = '9000TiB'\n", &[], "more than this machine"),
+        case("memory = '9000TiB'\n", &[], "of this machine"),
         case("", &["tcp", "prot", "80"], "prot"),
     ] {
         refused(dir.path(), &input, &case);

@@ -575,7 +575,7 @@ fn a_disk_limit_holds_all_the_time() {
     let text = recording.ended_well();
     let largest = largest.get().max(bytes_below(&log));
     assert!(largest > LIMIT / 2 && largest <= LIMIT, "{largest}: {text}");
-    assert!(text.contains("what policies protect is kept"), "{text}");
+    assert!(text.contains("packets that policies protect"), "{text}");
     assert!(text.contains("+ dropped 0 + in_flight 0"), "{text}");
     let verify = Command::new(STRATA).arg("verify").arg(&log).output();
     assert!(verify.unwrap().status.success());
@@ -723,17 +723,17 @@ fn a_relays_disk_that_fills_is_answered_by_its_switch() {
     let text = switch.ended_well();
     assert!(text.contains("+ dropped 0 + in_flight 0"), "{text}");
     assert!(
-        text.contains("mode log-sampled, detail 10%: the relay asks for it: disk_space is short"),
+        text.contains("mode log-sampled, detail 10%: requested by the relay: disk_space is short"),
         "{text}"
     );
     assert!(
-        text.contains("mode log-all: the relay no longer asks for less"),
+        text.contains("mode log-all: the relay no longer requests less"),
         "{text}"
     );
     let text = relay.ended_well();
-    let asked = "switches are asked for mode log-sampled: disk_space is short";
+    let asked = "switches are asked to use mode log-sampled: disk_space is short";
     assert!(text.contains(asked), "{text}");
-    assert!(text.contains("for their own modes again"), "{text}");
+    assert!(text.contains("to return to their own modes"), "{text}");
     let verify = Command::new(STRATA).arg("verify").arg(&log).output();
     assert!(verify.unwrap().status.success());
 }

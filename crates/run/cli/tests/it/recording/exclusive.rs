@@ -162,7 +162,7 @@ fn an_unused_interface_is_taken_and_shared_once_it_was_replaced() {
         interface(&status, "exclusive"),
         "no: the interface was replaced"
     );
-    assert!(events().contains("captured through AF_PACKET from now on: start anew"));
+    assert!(events().contains("captured through AF_PACKET from now on: restart"));
     // The filter is still the kernel's.
     send(&namespace, 10);
     let all = before + 5;
@@ -174,7 +174,8 @@ fn an_unused_interface_is_taken_and_shared_once_it_was_replaced() {
     assert_eq!(filtered[0]["packets"], all, "of both ways: {status}");
     let said = recording.ended();
     let decision = format!(
-        "{FAR}: what passes the filter is taken away from this host, where nothing else uses it \
+        "{FAR}: packets that pass the filter are taken away from this host, where nothing else \
+         uses it \
          (by --exclusive=auto)"
     );
     assert!(said.contains(&decision), "{said}");

@@ -129,14 +129,14 @@ fn failed_logins_wait_longer_each_time_and_are_told() {
         .map(|event| event["why"].as_str().unwrap())
         .collect();
     assert!(
-        whys[0].starts_with("failure 7 from there, which waits 4 s; "),
+        whys[0].starts_with("failure 7 from this address, which waits 4 s; "),
         "{whys:?}"
     );
     assert!(
-        whys[0].ends_with(" attempts before were not looked at"),
+        whys[0].ends_with(" earlier attempts were not checked"),
         "{whys:?}"
     );
-    assert_eq!(whys[FREE + 1], "failure 1 from there");
+    assert_eq!(whys[FREE + 1], "failure 1 from this address");
     let who = if is_elsewhere { "::1" } else { "127.0.0.1" };
     assert!(failed.iter().all(|event| event["who"] == who), "{audit:#}");
     // Newest first, with what was done by others in its place.

@@ -296,7 +296,7 @@ fn a_map_of_pages_is_mended_as_its_error_says() {
         let said = failed(&mut streams.command("check", &[]));
         assert!(said.contains("pages.map: "), "{said}");
         assert!(
-            said.contains("put here the pages.map of a new directory"),
+            said.contains("copy the pages.map of a new directory"),
             "{said}"
         );
         fs::copy(other.path("pages.map"), &map).unwrap();

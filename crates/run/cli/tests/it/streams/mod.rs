@@ -271,7 +271,10 @@ fn a_second_appender_is_refused_and_other_streams_are_not() {
     streams.wait_for(1);
     assert_eq!(streams.json("list", &[])[0]["writer"], "appending");
     let said = failed(&mut streams.command("append", &[]));
-    assert!(said.contains("another process appends to events"), "{said}");
+    assert!(
+        said.contains("another process is appending to events"),
+        "{said}"
+    );
     let mut other = strata();
     other
         .args(["stream", "append"])
@@ -340,7 +343,7 @@ fn names_and_directories_that_are_none_are_refused() {
             .arg(&streams.dir)
             .arg("events"),
     );
-    assert!(said.contains("there is a stream events already"), "{said}");
+    assert!(said.contains("a stream events exists already"), "{said}");
     let said = failed(
         strata()
             .args(["stream", "tail"])

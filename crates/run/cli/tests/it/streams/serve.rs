@@ -228,7 +228,10 @@ fn what_cannot_be_is_refused_in_words() {
         assert!(start.elapsed() < PATIENCE);
     }
     let said = failed(&mut of("append", server.place()));
-    assert!(said.contains("somebody else appends to events"), "{said}");
+    assert!(
+        said.contains("another process is appending to events"),
+        "{said}"
+    );
     // The stream is free again when its appender is gone without a word.
     first.kill().unwrap();
     first.wait().unwrap();

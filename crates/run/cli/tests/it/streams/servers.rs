@@ -415,8 +415,16 @@ fn a_client_writes_pages_of_its_stream_and_nothing_else() {
             .ask(Request::Make { id: 6, sizes })
             .contains("already")
     );
-    assert!(first.ask(Request::Take).contains("to no stream"));
-    assert!(first.ask(write(0, 0)).contains("to no stream"));
+    assert!(
+        first
+            .ask(Request::Take)
+            .contains("does not append to a stream")
+    );
+    assert!(
+        first
+            .ask(write(0, 0))
+            .contains("does not append to a stream")
+    );
     let streams = &[1_u64.to_le_bytes(), 2_u64.to_le_bytes()];
     assert_eq!(first.ask(Request::Join { stream: 1, streams }), done);
     assert!(first.ask(Request::Take).contains("Number(0)"));

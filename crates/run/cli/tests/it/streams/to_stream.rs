@@ -279,7 +279,7 @@ fn places_that_are_no_streams_are_refused() {
         assert!(start.elapsed() < PATIENCE);
     }
     let said = failed(&mut run(&streams.place().display().to_string()));
-    assert!(said.contains("another process appends to s"), "{said}");
+    assert!(said.contains("another process is appending to s"), "{said}");
     drop(appender.stdin.take());
     assert!(appender.wait().unwrap().success());
 }

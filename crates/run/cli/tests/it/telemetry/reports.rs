@@ -324,7 +324,7 @@ fn a_recording_goes_on_without_a_collector_and_says_what_was_not_sent() {
     assert!(output.status.success(), "{output:?}");
     let warned = String::from_utf8(output.stderr).unwrap();
     assert!(
-        warned.contains("refused") && warned.contains("the recording goes on"),
+        warned.contains("refused") && warned.contains("the recording continues"),
         "{warned}"
     );
     let summary = String::from_utf8(output.stdout).unwrap();
