@@ -145,10 +145,10 @@ pub struct ReportStatus {
     pub vectors_lost: u64,
 }
 
-/// How well the model fits the traffic.
+/// Fit of the model to the traffic.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DriftStatus {
-    /// Packets that were looked at; below 200 they are too few to tell.
+    /// Packets that were evaluated; fewer than 200 are too few for a result.
     pub samples: u64,
     /// Population stability index of the anomaly score, against training.
     pub score_index: f64,
@@ -160,7 +160,7 @@ pub struct DriftStatus {
     pub features: Vec<FeatureDrift>,
 }
 
-/// How far a feature is from training.
+/// Distance of a feature from its values in training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FeatureDrift {
     /// Its name.
@@ -245,7 +245,7 @@ pub struct ClassStatus {
     pub kept_bytes: u64,
 }
 
-/// What a shadow model would have kept differently.
+/// Packets that a shadow model would have kept differently.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ShadowStatus {
     /// Which model is which; absent in older versions.
@@ -268,7 +268,7 @@ pub struct ModelsStatus {
     pub promoted: bool,
 }
 
-/// What a shadow model would have kept differently of the packets of one class.
+/// Packets of one class that a shadow model would have kept differently.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ShadowClassStatus {
     /// The class.

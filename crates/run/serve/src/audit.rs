@@ -24,9 +24,9 @@ const TEXT_BYTES_MAX: usize = 4 << 10;
 pub struct AuditEvent {
     /// When, RFC 3339.
     pub at: String,
-    /// Who.
+    /// The user.
     pub who: String,
-    /// What.
+    /// The change.
     pub what: String,
     /// Why, as they said.
     pub why: String,

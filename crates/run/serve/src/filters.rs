@@ -59,7 +59,7 @@ pub(crate) fn check(text: &str) -> FilterCheck {
     }
 }
 
-/// What may stand at a place of a filter.
+/// Words that are possible at a place of a filter.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(example = json!({
     "start": 0, "end": 2, "items": [{"text": "host", "what": "an address, either end"}],
@@ -72,7 +72,7 @@ pub(crate) struct Completions {
     items: Vec<Completion>,
 }
 
-/// What may be written.
+/// A word that is possible.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Completion {
     text: &'static str,

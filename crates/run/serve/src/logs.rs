@@ -159,7 +159,7 @@ impl LogSummary {
     }
 }
 
-/// What becomes of a log.
+/// State of a log.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum LogState {
@@ -170,7 +170,7 @@ pub(crate) enum LogState {
     Unreadable,
 }
 
-/// What a log holds of a class and granularity.
+/// Packets of a class and granularity in a log.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ClassCount {
     class: String,
@@ -215,7 +215,7 @@ pub(crate) struct RecordingSummary {
     warnings: Vec<String>,
 }
 
-/// What becomes of a recording.
+/// State of a recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RecordingState {

@@ -28,7 +28,7 @@ const AGAIN_AFTER: u64 = 2;
 pub(crate) struct Refused {
     #[serde(skip)]
     pub(crate) status: StatusCode,
-    /// What is wrong and what to do, in plain English.
+    /// The error and the remedy, in plain English.
     pub(crate) error: String,
     /// `login`, `wait`, `role`, `csrf`, `host`, `busy`, `expired`, `not_found`, `invalid`, `too_large`, `timeout`,
     /// `recorder`, `missing_tool`, `damaged`, `read_only` or `internal`.

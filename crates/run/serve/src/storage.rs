@@ -73,7 +73,7 @@ impl Keep {
     }
 }
 
-/// What a log holds, and what retention deletes next.
+/// Contents of a log, and the files that retention deletes next.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(example = json!({
     "disk": {"total_bytes": 1_000_000_000_000_u64, "free_bytes": 290_000_000_000_u64, "seconds_to_full": 86400},
@@ -121,7 +121,7 @@ pub(crate) struct StorageDisk {
     seconds_to_full: Option<f64>,
 }
 
-/// What is held of an hour.
+/// Contents of an hour.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct StorageHour {
     hour: String,
@@ -142,7 +142,7 @@ pub(crate) enum Tier {
     Moved,
 }
 
-/// What is held of a retention class.
+/// Contents of a retention class.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct StorageClass {
     class: String,
@@ -356,7 +356,7 @@ pub(crate) struct Reasons {
     covered: Covered,
 }
 
-/// A reason, and what it costs.
+/// A reason, and the bytes kept for it.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ReasonCost {
     reason: String,
@@ -366,7 +366,7 @@ pub(crate) struct ReasonCost {
     #[schema(required)]
     score: Option<f64>,
     packets: u64,
-    /// What it costs.
+    /// Bytes kept for it.
     kept_bytes: u64,
     first: String,
     /// The flow of its first packet.

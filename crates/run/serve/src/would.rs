@@ -26,7 +26,7 @@ struct Sums {
     would_bytes: u64,
 }
 
-/// What would have been kept of packets with a policy. A packet that is in the log as one of N stands for N.
+/// Result of a policy for packets in the log. A packet that is in the log as one of N stands for N.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub(crate) struct Would {
     /// That arrived.
@@ -35,7 +35,7 @@ pub(crate) struct Would {
     kept_bytes: u64,
     /// Without.
     now_bytes: u64,
-    /// Not estimated: nothing was sampled, and all were looked at.
+    /// Not estimated: nothing was sampled, and all packets were read.
     exact: bool,
 }
 

@@ -66,17 +66,17 @@ pub(super) async fn complete_filter(uri: Uri) -> Answer<Completions> {
 pub(super) struct PolicyCheck {
     #[schema(required)]
     error: Option<Refused>,
-    /// What it would have matched, if a log was named.
+    /// Packets that it would have matched, if a log was named.
     #[schema(required)]
     matched: Option<Matched>,
 }
 
-/// What a policy would have matched.
+/// Packets that a policy would have matched.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Matched {
     #[serde(flatten)]
     totals: Totals,
-    /// What would have been kept of them; null where the action leaves that open.
+    /// Their size if the policy had applied; null where the action leaves that open.
     #[schema(required)]
     would: Option<Would>,
     covered: Covered,
@@ -490,7 +490,7 @@ const DAMAGE_MAX: usize = 1000;
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct VerifyEvent {
     event: VerifyStage,
-    /// How much of the log was looked at.
+    /// Share of the log that was searched.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     share: Option<f64>,
@@ -509,7 +509,7 @@ pub(super) struct VerifyEvent {
     problem: Option<Refused>,
 }
 
-/// What a line of a check says.
+/// Kind of a line of a check.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum VerifyStage {

@@ -20,7 +20,7 @@ const TOP_TOLD: usize = 20;
 /// Words of reasons that are told, all others as one.
 const WORDS_TOLD: usize = 12;
 
-/// What an answer was made from.
+/// Coverage of an answer.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(example = json!({
     "complete": false, "why": "stopped after 30 s: narrow the time or the filter",
@@ -31,7 +31,7 @@ pub(crate) struct Covered {
     /// If it is not complete: why, and what to do, in plain English.
     #[schema(required)]
     why: Option<String>,
-    /// Packets looked at.
+    /// Packets searched.
     packets: u64,
     #[schema(required)]
     from: Option<String>,
@@ -40,11 +40,11 @@ pub(crate) struct Covered {
     /// Damaged places skipped.
     damaged: u64,
     encrypted_packets: u64,
-    /// How long it took.
+    /// Time that it took.
     seconds: f64,
 }
 
-/// What was found in all.
+/// Totals of all packets found.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub(crate) struct Totals {
     flows: usize,
@@ -55,7 +55,7 @@ pub(crate) struct Totals {
     kept_bytes: u64,
 }
 
-/// What all reasons together keep.
+/// Totals of all reasons.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub(crate) struct ReasonsTotal {
     reasons: usize,
