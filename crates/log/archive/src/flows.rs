@@ -104,7 +104,7 @@ columns! {
                 "src",
                 Kind::Text,
                 Dictionary,
-                "who sent the run's first packet",
+                "sender of the run's first packet",
             )
             .element(SOURCE)
             .narrows(Narrows::Address),
@@ -139,7 +139,7 @@ columns! {
                 "ether_type",
                 Int32,
                 Dictionary,
-                "of what is not IP; NULL of IP, and where the frame has a length instead; files of earlier versions lack it",
+                "of packets that are not IP; NULL for IP, and if the frame has a length instead; files of earlier versions lack it",
             )
             .element(Element::unsigned(256, "ethernetType", 2)),
             IntOrNull(|row| row.flow.ether_type().map(i64::from)),
@@ -228,7 +228,7 @@ columns! {
                 "logged_bytes",
                 Int64,
                 Delta,
-                "what was kept, of both directions",
+                "kept bytes of both directions",
             )
             .unit(Unit::Bytes),
             Int(|row| row.stats().logged_bytes.cast_signed()),
@@ -238,7 +238,7 @@ columns! {
                 "tcp_flags",
                 Int32,
                 Dictionary,
-                "all that packets from `src` had; NULL if not TCP",
+                "all flags of packets from `src`; NULL if not TCP",
             )
             .element(Element::unsigned(6, "tcpControlBits", 2)),
             IntOrNull(|row| row.tcp_flags(row.there())),
@@ -248,7 +248,7 @@ columns! {
                 "reverse_tcp_flags",
                 Int32,
                 Dictionary,
-                "all that packets from `dst` had; NULL if not TCP",
+                "all flags of packets from `dst`; NULL if not TCP",
             )
             .element(Element::unsigned(6, "tcpControlBits", 2)),
             IntOrNull(|row| row.tcp_flags(row.back())),
@@ -258,7 +258,7 @@ columns! {
                 "end_reason",
                 Int32,
                 Dictionary,
-                "1: no packet for the idle timeout, 2: went on for the active timeout, 3: FIN of both sides or RST, 4: what is exported ends here, 5: too many flows at once; the log's own table has 3 or NULL; files of earlier versions lack it",
+                "1: no packet for the idle timeout, 2: lasted for the active timeout, 3: FIN of both sides or RST, 4: end of the exported packets, 5: too many flows at once; the log's own table has 3 or NULL; files of earlier versions lack it",
             )
             .element(Element::unsigned(136, "flowEndReason", 1)),
             IntOrNull(|row| row.end_reason().map(|reason| i64::from(reason as u8))),
@@ -358,7 +358,7 @@ columns! {
                 "flow_share",
                 Kind::Float,
                 Dictionary,
-                "the largest that a packet of it has",
+                "the largest of its packets",
             ),
             Float(|row| float(row.stats().share_max.ratio())),
         ),

@@ -128,7 +128,7 @@ columns! {
                 "late_ns",
                 Int64,
                 Delta,
-                "how much later the latest packet before it was; 0 in order",
+                "time by which the latest packet before it is later; 0 if in order",
             )
             .unit(Unit::Nanoseconds)
             .of_run(),
@@ -175,7 +175,7 @@ columns! {
                 "src",
                 Text,
                 Codes,
-                "innermost source address of IP; MAC address of what is not IP",
+                "innermost source address of IP; MAC address if not IP",
             )
             .narrows(Narrows::Address)
             .or_null(),
@@ -250,7 +250,7 @@ columns! {
                 "captured_bytes",
                 Int64,
                 Codes,
-                "what the capture held; NULL: as `wire_bytes`",
+                "length in the capture; NULL: as `wire_bytes`",
             )
             .unit(Unit::Bytes)
             .or_null(),
@@ -273,7 +273,7 @@ columns! {
                 "payload_bytes",
                 Int32,
                 Codes,
-                "what is kept beyond the headers",
+                "kept bytes beyond the headers",
             )
             .unit(Unit::Bytes),
             |f, c| f.ints(c, |of, at| Some(of.run.payload_len[at.row()].into())),
@@ -529,7 +529,7 @@ columns! {
                 "checksum",
                 Int32,
                 Delta,
-                "TCP or UDP; NULL: right over what was kept",
+                "TCP or UDP; NULL: correct for the kept bytes",
             )
             .or_null()
             .of_headers(),
