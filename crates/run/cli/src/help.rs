@@ -46,7 +46,7 @@ Tools
 ";
 
 /// Options of `record` in `record -h`, by their long names; `record --help` has all.
-const OF_RECORD: [&str; 15] = [
+const OF_RECORD: [&str; 13] = [
     "read",
     "interface",
     "output",
@@ -54,10 +54,8 @@ const OF_RECORD: [&str; 15] = [
     "mode",
     "detail",
     "model",
-    "policy",
     "config",
     "cores",
-    "snapshot-length",
     "look-back",
     "first-bytes",
     "rotate-size",

@@ -43,7 +43,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Arguments of `strata record`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(
+    after_help = "\
+Examples:
+  strata record -r trace.pcapng -o log/
+  strata record -i eth0 -o log/ 'not port 22'
+  strata record -i eth0 -o log/ --serve",
+    after_long_help = "\
 Examples:
   strata record -r trace.pcapng -o log/
   strata record -r - -o log/ --mode log-all 'tcp port 443'
@@ -55,7 +61,8 @@ Examples:
 
 While interfaces are captured: INT (Ctrl-C) and TERM finish the log and print the
 accounting, USR1 prints counters, HUP reloads the configuration. `strata status`, `mode`,
-`policy` and `rotate` control a running recording.")]
+`policy` and `rotate` control a running recording."
+)]
 pub(crate) struct Args {
     #[command(flatten)]
     road: DataPathArgs,
