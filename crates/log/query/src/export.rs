@@ -95,8 +95,17 @@ pub fn packets<'a>(
     options: ExportOptions<'a>,
     take: &'a mut TakePacket<'a>,
 ) -> Result<Exported, ArchiveError> {
-    let select = options.select.clone();
-    let mut exporter = Exporter::<'_, io::Sink>::to(Output::Packets(take), options);
+    let mut exporter = Exporter::to(Output::Packets(take), options);
+    hand_out(log, find, &mut exporter)?;
+    exporter.finish()
+}
+
+fn hand_out(
+    log: &Log,
+    find: &Find<'_>,
+    exporter: &mut Exporter<'_, io::Sink>,
+) -> Result<(), ArchiveError> {
+    let select = exporter.select().clone();
     for recording in log.recordings() {
         let mut damage = Vec::new();
         for meta in metas_of(log, recording, &mut damage)? {
@@ -106,9 +115,42 @@ pub fn packets<'a>(
             exporter.damage(problem);
         }
         let parts = Parts::new(log, recording, find, MEMORY_BYTES);
-        merge::write(log, recording, parts, &select, &mut exporter)?;
+        merge::write(log, recording, parts, &select, exporter)?;
     }
-    exporter.finish()
+    Ok(())
+}
+
+/// As [`packets`], until `take` breaks or fails: what was handed out until then, or why the log cannot be
+/// read to its end.
+///
+/// # Errors
+///
+/// If `take` fails.
+pub fn packets_while<E>(
+    log: &Log,
+    find: &Find<'_>,
+    options: ExportOptions<'_>,
+    mut take: impl FnMut(&LoggedPacket<'_>) -> Result<ControlFlow<()>, E>,
+) -> Result<Result<Exported, ArchiveError>, E> {
+    let (mut failure, mut has_broken) = (None, false);
+    let mut one = |logged: &LoggedPacket<'_>| {
+        match take(logged) {
+            Ok(ControlFlow::Continue(())) => return Ok(()),
+            Ok(ControlFlow::Break(())) => has_broken = true,
+            Err(error) => failure = Some(error),
+        }
+        Err(io::Error::other("enough was read"))
+    };
+    let mut exporter = Exporter::to(Output::Packets(&mut one), options);
+    let read = hand_out(log, find, &mut exporter);
+    let exported = exporter.finish();
+    match (failure, read) {
+        (Some(failure), _) => Err(failure),
+        // It was stopped here.
+        (None, Err(ArchiveError::Write(_))) if has_broken => Ok(exported),
+        (None, Err(error)) => Ok(Err(error)),
+        (None, Ok(())) => Ok(exported),
+    }
 }
 
 /// As [`packets`], until `take` breaks or fails: the damaged places, which were skipped, or why the log
@@ -130,8 +172,8 @@ pub fn packets_until<E>(
         comments: false,
         ..ExportOptions::default()
     };
-    let (mut failure, mut has_broken) = (None, false);
-    let mut one = |logged: &LoggedPacket<'_>| {
+    let mut has_broken = false;
+    let read = packets_while(log, find, options, |logged| {
         let packet = PacketRef {
             ts_ns: logged.ts_ns,
             interface: logged.interface,
@@ -140,20 +182,14 @@ pub fn packets_until<E>(
             options: &[],
             has_timestamp: logged.has_timestamp,
         };
-        match take(logged, &packet) {
-            Ok(ControlFlow::Continue(())) => return Ok(()),
-            Ok(ControlFlow::Break(())) => has_broken = true,
-            Err(error) => failure = Some(error),
-        }
-        Err(io::Error::other("enough was read"))
-    };
-    let read = packets(log, find, options, &mut one);
-    match (failure, read) {
-        (Some(failure), _) => Err(failure),
-        // It was stopped here.
-        (None, Err(ArchiveError::Write(_))) if has_broken => Ok(Ok(Vec::new())),
-        (None, read) => Ok(read.map(|exported| exported.damage)),
-    }
+        let flow = take(logged, &packet)?;
+        has_broken = flow.is_break();
+        Ok(flow)
+    })?;
+    Ok(read.map(|exported| match has_broken {
+        true => Vec::new(),
+        false => exported.damage,
+    }))
 }
 
 /// As [`export`], as a Parquet file: a row for each packet, with columns of the log's table `packets`.

@@ -269,6 +269,11 @@ impl<'a, W: Write> Exporter<'a, W> {
         }
     }
 
+    /// Which blocks may hold wanted packets.
+    pub(crate) fn select(&self) -> &Select {
+        &self.options.select
+    }
+
     /// Records a damaged place that was skipped.
     pub(crate) fn damage(&mut self, damage: Damage) {
         self.exported.damage.push(damage);

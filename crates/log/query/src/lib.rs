@@ -2,7 +2,8 @@
 //!
 //! - [`export`]: packets into a capture file, in one order ([`Find`] selects them, a merge of parts
 //!   and of each worker's blocks orders them);
-//! - [`packets`], [`packets_until`]: the same packets, handed out one by one;
+//! - [`packets`], [`packets_until`], [`packets_while`]: the same packets, handed out one by one;
+//!   [`PacketRows`] has their headers, [`packet_json`] what is said of them;
 //! - [`export_flows`], [`RecordWriter`]: flows as CSV, JSON, IPFIX;
 //! - [`reasons_of`]: why packets were kept;
 //! - [`search`]: which flows and packets there are, without putting packets together.
@@ -16,9 +17,10 @@
 //! parts            the packets of its parts
 //! by_time          a merge sort in memory and on disk
 //! exporter         the capture file, or whoever takes packets
+//! packet_row       a packet as a row
 //! records reasons search  rows of the tables
 //! ipfix            rows of flows as IPFIX messages
-//! row_writer packet_row   rows of flows and packets as Parquet
+//! row_writer       rows of flows and packets as Parquet
 //! find decided     which rows may be wanted
 //! record cells     a row of flows; values of rows, checked
 //! by_link          a filter, for packets of each link type
@@ -48,12 +50,15 @@ mod row_writer;
 mod search;
 
 pub use by_link::ByLink;
-pub use export::{export, export_packet_table, export_within, packets, packets_until};
+pub use export::{
+    export, export_packet_table, export_within, packets, packets_until, packets_while,
+};
 pub use exporter::{
     ExportOptions, Exported, FileFormat, Judgement, Kept, LoggedPacket, TakePacket,
 };
 pub use find::Find;
 pub use flows::{ExportedFlows, FlowOptions, export_flow_table, export_flows};
+pub use packet_row::{PacketRows, address_text, packet_json};
 pub use reasons::{ReasonCount, reasons_of};
 pub use record::FlowRecord;
 pub use records::{RecordFormat, RecordWriter, flow_records, not_formula};

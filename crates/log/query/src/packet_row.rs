@@ -1,6 +1,6 @@
 //! A packet as a row of the table `packets`, as far as the packet itself tells.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use strata_archive::PacketColumn;
 use strata_wire::dissect::dissect;
 use strata_wire::{
@@ -8,6 +8,7 @@ use strata_wire::{
 };
 
 use crate::exporter::LoggedPacket;
+use crate::records::json_value;
 
 /// The columns of a row.
 pub(crate) const COLUMNS: [PacketColumn; 15] = [
@@ -28,17 +29,18 @@ pub(crate) const COLUMNS: [PacketColumn; 15] = [
     PacketColumn::Reason,
 ];
 
-/// Packets as rows, one after another: later fragments have the ports of their first one.
+/// Packets, one after another, as rows, and by their headers: later fragments have the ports of their
+/// first one, as in the log's tables.
 #[derive(Debug, Default)]
-pub(crate) struct PacketRows {
+pub struct PacketRows {
     /// Of one recording.
     fragments: FragmentTable,
     recording: u32,
 }
 
 impl PacketRows {
-    /// The values of a packet, in the order of [`COLUMNS`].
-    pub(crate) fn of(&mut self, packet: &LoggedPacket<'_>) -> [Value; 15] {
+    /// A packet's headers.
+    pub fn headers(&mut self, packet: &LoggedPacket<'_>) -> Headers {
         if packet.recording != self.recording {
             *self = Self {
                 recording: packet.recording,
@@ -51,8 +53,32 @@ impl PacketRows {
             self.fragments
                 .resolve(&mut headers, fragment, &hasher, packet.ts_ns);
         }
+        headers
+    }
+
+    /// The values of a packet, in the order of [`COLUMNS`].
+    pub(crate) fn of(&mut self, packet: &LoggedPacket<'_>) -> [Value; 15] {
+        let headers = self.headers(packet);
         row(packet, &headers)
     }
+}
+
+/// A packet with these headers as a JSON object: columns of the table `packets` as [`RecordFormat::Json`]
+/// has those of flows, without those that are NULL; no `time` if the packet has none.
+///
+/// [`RecordFormat::Json`]: crate::RecordFormat::Json
+#[must_use]
+pub fn packet_json(packet: &LoggedPacket<'_>, headers: &Headers) -> Map<String, Value> {
+    let values = COLUMNS.iter().zip(row(packet, headers));
+    let there = values.filter(|(column, value)| {
+        let is_time = matches!(column, PacketColumn::Time);
+        !value.is_null() && (packet.has_timestamp || !is_time)
+    });
+    let named = there.map(|(column, value)| {
+        let spec = column.spec();
+        (spec.name.to_owned(), json_value(spec, &value))
+    });
+    named.collect()
 }
 
 /// Who knows it can make fragments that replace each other in the table, as who sends more than it holds.
@@ -66,7 +92,7 @@ fn row(packet: &LoggedPacket<'_>, headers: &Headers) -> [Value; 15] {
     let (source, destination) = headers.endpoints();
     let address = |address| match headers.key {
         None => Value::Null,
-        Some(_) => text(key.family, address).into(),
+        Some(_) => address_text(key.family, address).into(),
     };
     let port = |port: u16| if has_ports { port.into() } else { Value::Null };
     let header_bytes = u32::from(packet.header_len).min(kept);
@@ -97,8 +123,9 @@ fn row(packet: &LoggedPacket<'_>, headers: &Headers) -> [Value; 15] {
     ]
 }
 
-/// An address as in the tables.
-fn text(family: AddressFamily, address: u128) -> String {
+/// An address as in the log's tables: of a MAC, six bytes with colons.
+#[must_use]
+pub fn address_text(family: AddressFamily, address: u128) -> String {
     ip_addr(family, address).map_or_else(
         || {
             let bytes = &address.to_be_bytes()[10..];

@@ -244,7 +244,7 @@ fn unwritten(error: csv::Error) -> io::Error {
 const JSON_INTEGER_MAX: u64 = 1 << 53;
 
 /// A value with its type, for programs.
-fn json_value(spec: &Spec, value: &Value) -> Value {
+pub(crate) fn json_value(spec: &Spec, value: &Value) -> Value {
     match (spec.kind, value) {
         (Kind::Time, Value::Number(ns)) => {
             let ns = ns.as_i64().map(i64::cast_unsigned).map(i128::from);

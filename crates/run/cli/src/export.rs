@@ -2,21 +2,21 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 use strata_archive::Timeouts;
-use strata_filter::CompileError;
 use strata_query::{
-    ByLink, ExportOptions, ExportedFlows, FileFormat, Find, FlowOptions, Kept, RecordFormat,
-    export, export_flow_table, export_flows, export_packet_table,
+    ByLink, ExportOptions, ExportedFlows, FileFormat, Find, FlowOptions, RecordFormat, export,
+    export_flow_table, export_flows, export_packet_table,
 };
-use strata_store::{Damage, Log, Select};
+use strata_store::Log;
 use strata_stream_run::{LineRecords, WhenFull};
-use strata_wire::{LinkType, Printable};
-use tracing::{error, info, warn};
+use strata_wire::Printable;
+use tracing::{info, warn};
 
 use crate::key::KeyArgs;
 use crate::output::{Content, Output, refuse, suffix};
+use crate::selection::{KeptArgs, SpanArgs, check_fit, report, say_no_match, say_span};
 use crate::text;
 
 /// Arguments of `strata export`.
@@ -56,15 +56,8 @@ pub(crate) struct Args {
     #[arg(short = 'F', long, value_enum)]
     format: Option<Format>,
 
-    /// Select packets from this time on: 13:05, 2026-01-31T13:05 (both local time),
-    /// 2026-01-31T13:05:00Z, or seconds since 1970. A time without a date is on the day of the log's
-    /// first packet.
-    #[arg(long, value_name = "TIME")]
-    from: Option<String>,
-
-    /// Select packets before this time, written in the same way.
-    #[arg(long, value_name = "TIME")]
-    to: Option<String>,
+    #[command(flatten)]
+    span: SpanArgs,
 
     /// Omit class, score, granularity and reason from packet comments.
     #[arg(long)]
@@ -167,22 +160,6 @@ enum Written {
     FlowTable,
 }
 
-/// How and why packets were kept.
-#[derive(Debug, clap::Args)]
-struct KeptArgs {
-    /// Select packets of this class, or flows with such packets.
-    #[arg(long, value_name = "CLASS")]
-    class: Option<String>,
-
-    /// Select packets of this granularity: full, partial or header.
-    #[arg(long, value_name = "GRANULARITY", value_parser = ["full", "partial", "header"])]
-    granularity: Option<String>,
-
-    /// Select packets that were kept for this reason, written as in packet comments.
-    #[arg(long, value_name = "REASON")]
-    reason: Option<String>,
-}
-
 /// When a flow record ends, though its flow goes on.
 #[derive(Debug, clap::Args)]
 struct TimeoutArgs {
@@ -219,16 +196,6 @@ impl TimeoutArgs {
     }
 }
 
-impl KeptArgs {
-    fn kept(&self) -> Kept {
-        Kept {
-            class: self.class.clone(),
-            granularity: self.granularity.clone(),
-            reason: self.reason.clone(),
-        }
-    }
-}
-
 impl Args {
     /// Where to write. Required, but checked here: a filter before it takes it as its own.
     fn write(&self) -> Result<&Path> {
@@ -238,11 +205,6 @@ impl Args {
         };
         self.write.as_deref().ok_or_else(|| refuse(problem))
     }
-}
-
-/// Warns that a filter matches nothing on a link type.
-pub(crate) fn say_no_match(link: LinkType, problem: &CompileError) {
-    warn!("the filter matches no packet of {link}: {problem}");
 }
 
 /// Writes flows to a stream.
@@ -279,23 +241,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     let filter = text::filter(&args.filter)?;
     let log = args.key.open(&args.log)?;
-    let reference = first_packet_ns(&log)?;
-    let time = |text: &Option<String>| {
-        text.as_deref()
-            .map(|text| text::parse_time(text, reference))
-            .transpose()
-    };
-    let find = Find {
-        from_ns: time(&args.from)?,
-        to_ns: time(&args.to)?,
-        filter: filter.as_ref(),
-    };
-    if let (Some(from), Some(to)) = (find.from_ns, find.to_ns) {
-        anyhow::ensure!(
-            from < to,
-            "--from is not before --to: give dates with the times"
-        );
-    }
+    let find = args.span.find(&log, filter.as_ref())?;
     let mut by_link = filter
         .clone()
         .map(|filter| ByLink::new(filter, say_no_match));
@@ -382,16 +328,6 @@ fn check_options(args: &Args, format: Format) -> Result<()> {
     Ok(())
 }
 
-/// An error if packets came, and the filter could be tested on the link of none.
-pub(crate) fn check_fit(misfit: Option<&CompileError>) -> Result<()> {
-    match misfit {
-        Some(problem) => Err(anyhow!(
-            "the filter cannot be applied to any interface of the log: {problem}"
-        )),
-        None => Ok(()),
-    }
-}
-
 /// The number of flows, and of records if each has several.
 fn said_flows(exported: &ExportedFlows) -> String {
     let flows = text::count_of(exported.flows, "flow");
@@ -409,78 +345,4 @@ fn say_crowded(exported: &ExportedFlows) {
             text::count_of(exported.crowded_out, "flow")
         );
     }
-}
-
-fn report(damaged: &[Damage], left_out: u64) -> Result<()> {
-    for damage in damaged {
-        error!("{damage}");
-    }
-    if damaged.is_empty() {
-        return Ok(());
-    }
-    let places = text::count_of(damaged.len() as u64, "damaged place");
-    match left_out {
-        0 => bail!("{places} in the log"),
-        packets => bail!(
-            "{places} in the log; {} left out",
-            text::count_of(packets, "packet")
-        ),
-    }
-}
-
-/// If an export is empty, says when the log's packets arrived.
-fn say_span(log: &Log, find: &Find<'_>) {
-    let Some((first_ns, last_ns)) = span_ns(log) else {
-        info!("the log has no packets");
-        return;
-    };
-    let is_before = find.to_ns.is_some_and(|to| to <= first_ns);
-    let is_after = find.from_ns.is_some_and(|from| from > last_ns);
-    if is_before || is_after {
-        info!(
-            "the log has no packets of that time: its packets are from {} to {}",
-            text::time(first_ns),
-            text::time(last_ns)
-        );
-    }
-}
-
-/// When the first and the last packet of a log arrived, as far as it is readable.
-fn span_ns(log: &Log) -> Option<(u64, u64)> {
-    let parts = log.archive().parts.iter().filter(|part| part.packets > 0);
-    let mut spans: Vec<(u64, u64)> = parts.map(|part| (part.ts_min_ns, part.ts_max_ns)).collect();
-    let headers = Select {
-        without_records: true,
-        ..Select::default()
-    };
-    for recording in log.recordings() {
-        // The export has already reported damage.
-        for block in log.blocks(recording, &headers).flatten() {
-            if block.header.packets > 0 {
-                spans.push((block.header.ts_min_ns, block.header.ts_max_ns));
-            }
-        }
-    }
-    let together = |a: (u64, u64), b: (u64, u64)| (a.0.min(b.0), a.1.max(b.1));
-    spans.into_iter().reduce(together)
-}
-
-/// When the log's first packet arrived: the date for times without one.
-pub(crate) fn first_packet_ns(log: &Log) -> Result<u64> {
-    let parts = log.archive().parts.iter().filter(|part| part.packets > 0);
-    if let Some(first) = parts.map(|part| part.ts_min_ns).min() {
-        return Ok(first);
-    }
-    let everything = Select {
-        without_records: true,
-        ..Select::default()
-    };
-    for recording in log.recordings() {
-        for block in log.blocks(recording, &everything).flatten() {
-            if block.header.packets > 0 {
-                return Ok(block.header.ts_min_ns);
-            }
-        }
-    }
-    Ok(0)
 }

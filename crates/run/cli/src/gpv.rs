@@ -25,8 +25,8 @@ use strata_gpv::{Column, Parameters};
 use strata_gpv_run::{CAPTURED_COLUMNS, COLUMN_NAMES, Form, Matches, VectorError};
 use strata_query::ByLink;
 
-use crate::export::say_no_match;
 use crate::output::{refuse, refused};
+use crate::selection::say_no_match;
 
 /// Memory of a cache at most: far more than any of use, and less than machines have.
 const CACHE_BYTES_MAX: u64 = 4 << 30;

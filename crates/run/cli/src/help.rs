@@ -19,6 +19,7 @@ Record
                Change a running recording
 Read a log
   info         Show what a log contains, and why
+  read, top    Print packets as tcpdump does; the largest flows, hosts, ports
   export       Write packets as pcapng or pcap, or flow records
   serve        Show logs and recordings in a browser
   query, ask   Query a log with SQL; query packets in the order of their flows

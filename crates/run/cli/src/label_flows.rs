@@ -14,10 +14,10 @@ use strata_store::Log;
 use strata_wire::{Printable, grouped};
 use tracing::info;
 
-use crate::export::{first_packet_ns, say_no_match};
 use crate::key::KeyArgs;
 use crate::output::{self, refuse};
 use crate::packets::{damaged, open_log};
+use crate::selection::{first_packet_ns, say_no_match};
 use crate::text::{self, count_of, parse_time};
 
 /// A longer label is a mistake.

@@ -40,9 +40,11 @@ mod plain;
 mod prune;
 mod python;
 mod query;
+mod read;
 mod record;
 mod relay;
 mod replay;
+mod selection;
 mod sending;
 mod serve;
 mod signals;
@@ -51,6 +53,7 @@ mod switch;
 mod table;
 mod telemetry;
 mod text;
+mod top;
 mod train;
 mod verify;
 
@@ -109,6 +112,10 @@ enum Command {
     Serve(Box<serve::Args>),
     /// Show what a log contains.
     Info(info::Args),
+    /// Print the packets of a log, a line each.
+    Read(read::Args),
+    /// Count the packets of a log by flow, host, port, protocol, class or reason: the largest of them.
+    Top(top::Args),
     /// Export packets of a log to a pcapng or pcap file.
     Export(export::Args),
     /// Compact block files into Parquet and pcapng files, readable by all tools.
@@ -225,6 +232,8 @@ fn main() -> ExitCode {
         Command::Stream(args) => stream::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Info(args) => info::run(&args),
+        Command::Read(args) => read::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Compact(args) => compact::run(&args),
         Command::Query(args) => query::run(&args),

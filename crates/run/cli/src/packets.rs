@@ -17,9 +17,9 @@ use strata_wire::{LinkType, Meta};
 use tracing::{error, warn};
 
 use crate::confined::SandboxArgs;
-use crate::export::{check_fit, say_no_match};
 use crate::key::KeyArgs;
 use crate::output::refuse;
+use crate::selection::{check_fit, say_no_match};
 use crate::text::{self, count_of};
 
 /// Enough for the headers of any packet, tunnels included.

@@ -112,7 +112,7 @@ pub(crate) fn zone() -> Result<TimeZone> {
 
 /// As [`zone`], to show times in; UTC, which is said once and by each time's offset, if TZ says one that is
 /// not known.
-fn zone_to_show() -> TimeZone {
+pub(crate) fn zone_to_show() -> TimeZone {
     static SAID: Once = Once::new();
     zone().unwrap_or_else(|error| {
         SAID.call_once(|| warn(&format!("{error}; times are shown as UTC")));

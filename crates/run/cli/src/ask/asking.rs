@@ -15,7 +15,7 @@ use strata_wire::{AddressFamily, Headers, LinkType, TunnelKey, exact, grouped};
 use tracing::{info, warn};
 
 use super::questions::{self, Compiled, Lack, Shape};
-use crate::export::say_no_match;
+use crate::selection::say_no_match;
 use crate::text::{count_of, time};
 
 /// Packets that go through the cache together.

@@ -16,9 +16,9 @@ use super::Args;
 use super::answer::Answers;
 use super::asking::Asking;
 use super::questions::{Lack, is_query};
-use crate::export::first_packet_ns;
 use crate::output::refuse;
 use crate::packets::{damaged, logged, open_log};
+use crate::selection::first_packet_ns;
 use crate::signals::stop_on_signal;
 use crate::text::{parse_time, percent};
 

@@ -72,6 +72,7 @@ pub(crate) const ENDING: &[&str] = &[
     "policy remove",
     "prune",
     "query",
+    "read",
     "rotate",
     "stream check",
     "stream create",
@@ -81,6 +82,7 @@ pub(crate) const ENDING: &[&str] = &[
     "telemetry snapshot",
     "telemetry status",
     "telemetry top",
+    "top",
     "train",
     "verify",
 ];

@@ -4,5 +4,6 @@ mod ids;
 mod model;
 mod object_tier;
 mod outputs;
+mod read;
 mod reasons;
 mod rest;

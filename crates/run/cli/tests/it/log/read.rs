@@ -1,0 +1,367 @@
+//! `strata read` and `strata top`, compared with tcpdump, an export and naive counts, in both tiers.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use strata_capture::{Input, InputOptions, Next};
+use strata_testkit::data_dir;
+use strata_wire::grouped;
+
+use crate::common::program::{failed, ok, record, strata};
+
+fn mix() -> PathBuf {
+    data_dir().join("labelled/mix-test/trace.pcap")
+}
+
+/// A log with every packet whole.
+fn whole(trace: &Path, dir: &Path) -> PathBuf {
+    let log = dir.join("log");
+    ok(record(trace, &log).args(["--mode", "log-all", "--detail", "none"]));
+    log
+}
+
+fn lines(command: &str, log: &Path, arguments: &[&str]) -> Vec<String> {
+    let text = ok(strata().arg(command).arg(log).args(arguments));
+    text.lines().map(str::to_owned).collect()
+}
+
+/// What tcpdump prints, one line a packet: those with its further layers and bytes have no time.
+fn tcpdump(trace: &Path, arguments: &[&str]) -> Vec<String> {
+    let mut command = Command::new("tcpdump");
+    let command = command.arg("-n").arg("-r").arg(trace).args(arguments);
+    let output = command.env("TZ", "UTC").output().unwrap();
+    assert!(output.status.success(), "{command:?}");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let is_packet = |line: &&str| {
+        let time = line.as_bytes().get(..9);
+        time.is_some_and(|time| [time[2], time[5], time[8]] == *b"::.")
+    };
+    text.lines().filter(is_packet).map(str::to_owned).collect()
+}
+
+/// A TCP or UDP packet as `read` has to show it, from a line of `tcpdump -q` and one without `-q`.
+fn expected(quiet: &str, full: &str) -> Option<String> {
+    let (ends, rest) = quiet.split_once(": ")?;
+    if let Some(length) = rest.strip_prefix("UDP, length ") {
+        return Some(format!("{ends}: UDP, length {length}"));
+    }
+    let length: u32 = rest.strip_prefix("tcp ")?.parse().ok()?;
+    let (_, flags) = full.split_once(": Flags [")?;
+    let (flags, _) = flags.split_once(']')?;
+    Some(format!("{ends}: Flags [{flags}], length {length}"))
+}
+
+/// Compares each packet with tcpdump's line for it; how many were compared, by their protocol.
+fn compare(log: &Path) -> BTreeMap<String, usize> {
+    let shown = lines("read", log, &["--utc"]);
+    let (quiet, full) = (tcpdump(&mix(), &["-q"]), tcpdump(&mix(), &[]));
+    assert_eq!([shown.len(), full.len()], [67_690; 2]);
+    assert_eq!(quiet.len(), full.len());
+    let mut compared = BTreeMap::new();
+    for (shown, (quiet, full)) in shown.iter().zip(quiet.iter().zip(&full)) {
+        let (packet, why) = shown.split_once("  class=").unwrap();
+        assert!(why.contains(" reason="), "{shown}");
+        let time = |line: &str| line.split(' ').next().map(str::to_owned);
+        assert_eq!(time(packet), time(full));
+        // tcpdump's line shows the outermost packet, this one the innermost.
+        if packet.contains(", in tunnel ") {
+            continue;
+        }
+        if let Some(expected) = expected(quiet, full) {
+            assert_eq!(packet, expected);
+            let version = expected.split(' ').nth(1).unwrap();
+            let kind = if expected.contains(": UDP") {
+                "UDP"
+            } else {
+                "TCP"
+            };
+            *compared.entry(format!("{version} {kind}")).or_default() += 1;
+        }
+        let arp = full.split_once(" ARP, Reply ");
+        if let Some((_, reply)) = arp {
+            let (_, ours) = packet.split_once(" ARP, Reply ").unwrap();
+            assert_eq!(ours, reply);
+            *compared.entry("ARP".into()).or_default() += 1;
+        }
+    }
+    compared
+}
+
+#[test]
+fn packets_are_shown_as_tcpdump_shows_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = whole(&mix(), dir.path());
+    let check = || {
+        let compared = compare(&log);
+        for (kind, least) in [
+            ("IP TCP", 45_000),
+            ("IP UDP", 14_000),
+            ("IP6 TCP", 3_000),
+            ("IP6 UDP", 400),
+            ("ARP", 10),
+        ] {
+            let count = compared.get(kind).copied();
+            assert!(count.is_some_and(|count| count >= least), "{compared:?}");
+        }
+        for filter in ["tcp port 443", "udp port 53", "ip6", "arp", "greater 1000"] {
+            let shown = lines("read", &log, &[filter]).len();
+            assert_eq!(shown, tcpdump(&mix(), &[filter]).len(), "{filter}");
+            assert!(shown > 100, "{filter}");
+        }
+        lines("read", &log, &["--date"])
+    };
+    let before = check();
+    ok(strata().arg("compact").arg(&log));
+    assert!(check() == before, "compaction changes a line");
+    let first = lines("read", &log, &["--date", "-c", "100"]);
+    assert_eq!(first, before[..100]);
+    let none = lines("read", &log, &["--from", "2038-01-01T00:00Z"]);
+    assert!(none.is_empty());
+}
+
+#[test]
+fn json_has_the_columns_of_the_table_and_selections_are_those_of_an_export() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    ok(&mut record(mix(), &log));
+    let parse = |arguments: &[&str]| -> Vec<Value> {
+        let text = lines("read", &log, &[&["--json"], arguments].concat());
+        text.iter()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    };
+    let check = || {
+        let all = parse(&[]);
+        assert_eq!(all.len(), 67_690);
+        let is_of_ip = |packet: &&Value| packet["protocol"] == 6;
+        let tcp = all.iter().find(is_of_ip).unwrap();
+        assert_eq!(tcp["time"], "2023-11-14T22:13:20.248353313Z");
+        assert_eq!(tcp["src"], "10.10.10.30");
+        assert_eq!(tcp["dst_port"], 80);
+        for name in [
+            "wire_bytes",
+            "payload_bytes",
+            "tcp_flags",
+            "length",
+            "reason",
+        ] {
+            assert!(!tcp[name].is_null(), "{name}: {tcp}");
+        }
+        for granularity in ["full", "partial", "header"] {
+            let wanted = all.iter().filter(|one| one["granularity"] == granularity);
+            let wanted: Vec<&Value> = wanted.collect();
+            let there = parse(&["--granularity", granularity]);
+            assert!(there.iter().eq(wanted), "{granularity}");
+        }
+        let (class, reason) = (&tcp["class"], &tcp["reason"]);
+        let wanted = all
+            .iter()
+            .filter(|one| one["class"] == *class && one["reason"] == *reason);
+        let [class, reason] = [class, reason].map(|text| text.as_str().unwrap());
+        assert!(
+            parse(&["--class", class, "--reason", reason])
+                .iter()
+                .eq(wanted)
+        );
+        all
+    };
+    let before = check();
+    ok(strata().arg("compact").arg(&log));
+    assert!(check() == before, "compaction changes an object");
+}
+
+#[test]
+fn a_reader_that_goes_is_no_failure() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = whole(&mix(), dir.path());
+    for options in [&[][..], &["--json"]] {
+        let mut read = strata();
+        let read = read.arg("read").arg(&log).args(options);
+        let piped = read.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = piped.spawn().unwrap();
+        let mut first = [0];
+        let mut stdout = child.stdout.take().unwrap();
+        stdout.read_exact(&mut first).unwrap();
+        drop(stdout);
+        let ended = child.wait_with_output().unwrap();
+        assert!(ended.status.success());
+        assert_eq!(String::from_utf8(ended.stderr).unwrap(), "");
+    }
+}
+
+/// Packets, wire bytes and kept bytes.
+type Sums = [u64; 3];
+
+fn sums(value: &Value) -> Sums {
+    ["packets", "wire_bytes", "kept_bytes"].map(|name| value[name].as_u64().unwrap())
+}
+
+fn plus(a: Sums, b: Sums) -> Sums {
+    [a[0] + b[0], a[1] + b[1], a[2] + b[2]]
+}
+
+fn top(log: &Path, arguments: &[&str]) -> Value {
+    let text = ok(strata().args(["top", "--json"]).arg(log).args(arguments));
+    serde_json::from_str(&text).unwrap()
+}
+
+/// Checks that an answer's parts add up to its total, which it returns.
+fn closed(answer: &Value) -> Sums {
+    let rows = answer["largest"].as_array().unwrap().iter();
+    let parts = rows.chain([&answer["others"], &answer["beyond"]]);
+    let parts = parts.filter(|part| !part.is_null()).map(sums);
+    let total = sums(&answer["total"]);
+    let twice = match &answer["counted_twice"] {
+        Value::Null => [0; 3],
+        twice => sums(twice),
+    };
+    assert_eq!(parts.fold([0; 3], plus), plus(total, twice));
+    total
+}
+
+/// TCP packets and their bytes by address, by a program that knows Ethernet, IPv4 and IPv6 and no more.
+fn naive_hosts(trace: &Path) -> BTreeMap<String, Sums> {
+    let mut input = Input::open(&[trace.to_path_buf()], &InputOptions::default()).unwrap();
+    let mut hosts = BTreeMap::new();
+    let v4 = |bytes: &[u8]| Ipv4Addr::from(<[u8; 4]>::try_from(bytes).unwrap()).to_string();
+    let v6 = |bytes: &[u8]| Ipv6Addr::from(<[u8; 16]>::try_from(bytes).unwrap()).to_string();
+    loop {
+        match input.advance().unwrap() {
+            Next::End => return hosts,
+            Next::Meta(_) => {}
+            Next::Packets => {
+                for packet in input.batch().iter() {
+                    let data = packet.data;
+                    let [source, destination] = match data[12..14] {
+                        [0x08, 0x00] if data[23] == 6 => [v4(&data[26..30]), v4(&data[30..34])],
+                        [0x86, 0xdd] if data[20] == 6 => [v6(&data[22..38]), v6(&data[38..54])],
+                        _ => continue,
+                    };
+                    let one = [1, packet.wire_len.into(), data.len() as u64];
+                    if source != destination {
+                        let sums = hosts.entry(destination).or_insert([0; 3]);
+                        *sums = plus(*sums, one);
+                    }
+                    let sums = hosts.entry(source).or_insert([0; 3]);
+                    *sums = plus(*sums, one);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn hosts_are_counted_as_a_naive_program_counts_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = whole(&mix(), dir.path());
+    let naive = naive_hosts(&mix());
+    assert!(naive.len() > 300, "{}", naive.len());
+    let check = || {
+        let answer = top(&log, &["--by", "host", "-n", "1000000", "tcp"]);
+        closed(&answer);
+        let rows = answer["largest"].as_array().unwrap();
+        let counted = rows.iter().map(|row| {
+            let host = row["host"].as_str().unwrap().to_owned();
+            (host, sums(row))
+        });
+        assert_eq!(counted.collect::<BTreeMap<_, _>>(), naive);
+    };
+    check();
+    ok(strata().arg("compact").arg(&log));
+    check();
+    let text = ok(strata().arg("top").arg(&log).args(["--by", "host"]));
+    assert!(text.lines().next().unwrap().contains("200 %"), "{text}");
+}
+
+#[test]
+fn every_answer_closes_and_is_the_same_in_both_tiers() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    ok(&mut record(mix(), &log));
+    let answers = || {
+        let mut answers = Vec::new();
+        let mut totals = Vec::new();
+        for by in ["flow", "host", "port", "protocol", "class", "reason"] {
+            for of in ["packets", "wire", "kept"] {
+                let answer = top(&log, &["--by", by, "--of", of, "-n", "5"]);
+                totals.push(closed(&answer));
+                let name = if of == "packets" {
+                    "packets"
+                } else {
+                    &format!("{of}_bytes")
+                };
+                let rows = answer["largest"].as_array().unwrap().iter();
+                let order: Vec<u64> = rows.map(|row| row[name].as_u64().unwrap()).collect();
+                assert!(order.is_sorted_by(|a, b| a >= b), "{answer}");
+                answers.push(answer);
+            }
+        }
+        assert!(totals.iter().all(|total| *total == totals[0]));
+        assert_eq!(totals[0][0], 67_690);
+        answers
+    };
+    let before = answers();
+    ok(strata().arg("compact").arg(&log));
+    assert_eq!(answers(), before);
+    let filtered = top(&log, &["--by", "protocol", "udp port 53"]);
+    let [packets, ..] = closed(&filtered);
+    assert_eq!(packets, lines("read", &log, &["udp port 53"]).len() as u64);
+    let one = lines("top", &log, &["--by", "port", "-n", "1"]);
+    let last = one.last().unwrap();
+    assert_eq!(one.len(), 5, "{one:#?}");
+    assert!(
+        last.contains(&grouped(67_690)) && last.ends_with("total"),
+        "{last}"
+    );
+}
+
+#[test]
+fn numbers_out_of_bounds_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    for number in ["0", "1000001", "-1", "many"] {
+        let number = format!("-n={number}");
+        let output = strata().arg("top").arg(dir.path()).arg(number).output();
+        assert_eq!(output.unwrap().status.code(), Some(2));
+    }
+    let output = strata().arg("read").arg(dir.path()).arg("-c=0").output();
+    assert_eq!(output.unwrap().status.code(), Some(2));
+    let mut both = strata();
+    both.arg("read").arg(dir.path()).args(["--json", "--utc"]);
+    assert_eq!(both.output().unwrap().status.code(), Some(2));
+}
+
+#[test]
+fn damage_is_said_as_an_export_says_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = whole(&mix(), dir.path());
+    let files = std::fs::read_dir(log.join("blocks")).unwrap();
+    let mut files = files.map(|entry| entry.unwrap().path());
+    let file = files
+        .find(|path| path.extension().is_some_and(|suffix| suffix == "strata"))
+        .unwrap();
+    let mut bytes = std::fs::read(&file).unwrap();
+    let at = bytes.len() / 2;
+    bytes[at] ^= 4;
+    std::fs::write(&file, &bytes).unwrap();
+    let out = dir.path().join("out.pcapng");
+    let export = failed(strata().arg("export").arg(&log).arg("-w").arg(&out));
+    let about = |said: &str| -> Vec<String> {
+        let lines = said.lines().filter(|line| !line.contains("exported"));
+        lines.map(str::to_owned).collect()
+    };
+    assert!(export.contains("damaged place"), "{export}");
+    let file = file.to_str().unwrap();
+    for command in ["read", "top"] {
+        let said = failed(strata().arg(command).arg(&log));
+        assert!(said.contains(file), "{said}");
+        assert_eq!(about(&said), about(&export));
+    }
+    // The rest is there.
+    let output = strata().arg("read").arg(&log).output().unwrap();
+    let shown = String::from_utf8(output.stdout).unwrap().lines().count();
+    assert!(shown > 60_000 && shown < 67_690, "{shown}");
+}
