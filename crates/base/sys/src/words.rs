@@ -166,17 +166,19 @@ impl WordsMut {
         self.words.at(at).store(word, Ordering::Release);
     }
 
-    /// Adds to the word at `at`, a multiple of 8, modulo 2^64, in the byte order of this CPU.
+    /// Adds to the word at `at`, a multiple of 8, modulo 2^64, in the byte order of this CPU. Returns
+    /// the sum.
     ///
     /// # Panics
     ///
     /// If it is beyond the mapping.
     #[inline(always)]
-    pub fn add(&mut self, at: usize, add: u64) {
+    pub fn add(&mut self, at: usize, add: u64) -> u64 {
         // A load and a store suffice: nobody else writes.
         let place = self.words.at(at);
         let sum = place.load(Ordering::Relaxed).wrapping_add(add);
         place.store(sum, Ordering::Release);
+        sum
     }
 }
 

@@ -115,9 +115,19 @@ pub struct TelemetryPath {
     pub time: Option<TelemetryTime>,
 }
 
-/// A key with a large counter.
+/// The keys with the largest counts.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct TelemetryTop {
+    /// The keys, the one with the largest count first.
+    pub keys: Vec<TelemetryTopKey>,
+    /// Keys with a count below this may be missing; 0: none is. Null if it is not known, since an
+    /// earlier version has written the store.
+    pub missing_below: Option<u64>,
+}
+
+/// A key with a large count.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct TelemetryTopKey {
     /// The key, as people write it.
     pub key: String,
     /// Its bytes in hexadecimal.
@@ -167,12 +177,12 @@ pub trait TelemetryQueries: Send + Sync + 'static {
     /// If it is no flow, or its path is not known.
     fn path(&self, flow: &str) -> Result<TelemetryPath, TelemetryRefused>;
 
-    /// Keys with the largest counters.
+    /// Keys with the largest counts, `number` of them at most.
     ///
     /// # Errors
     ///
     /// If there is no store.
-    fn top(&self, number: usize) -> Result<Vec<TelemetryTop>, TelemetryRefused>;
+    fn top(&self, number: usize) -> Result<TelemetryTop, TelemetryRefused>;
 
     /// Lists that have names.
     ///

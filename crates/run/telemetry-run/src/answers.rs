@@ -7,7 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use strata_control::telemetry::status::{TelemetryEntry, TelemetryStatus};
 use strata_control::telemetry::{
     TelemetryCount, TelemetryGeneration, TelemetryHop, TelemetryKey, TelemetryList, TelemetryPath,
-    TelemetryQueries, TelemetryRefused, TelemetryTime, TelemetryTop, TelemetryValue,
+    TelemetryQueries, TelemetryRefused, TelemetryTime, TelemetryTop, TelemetryTopKey,
+    TelemetryValue,
 };
 use strata_dta::key::{FiveTuple, Key};
 
@@ -109,16 +110,18 @@ impl TelemetryStore {
         })
     }
 
-    /// Keys with the largest counters.
-    #[must_use]
-    pub fn answer_top(&self, number: usize) -> Vec<TelemetryTop> {
-        let top = self.top(number).into_iter();
-        let row = |(key, count): (Key, u64)| TelemetryTop {
+    /// Keys with the largest counts, and which may be missing.
+    pub fn answer_top(&mut self, number: usize) -> TelemetryTop {
+        let top = self.top(number);
+        let row = |(key, count): (Key, u64)| TelemetryTopKey {
             key: shown::key(&key),
             key_bytes: format!("{key:?}"),
             count,
         };
-        top.map(row).collect()
+        TelemetryTop {
+            keys: top.keys.into_iter().map(row).collect(),
+            missing_below: top.missing_below,
+        }
     }
 
     /// Lists that have names.
@@ -229,7 +232,7 @@ impl TelemetryQueries for Answers {
         })?
     }
 
-    fn top(&self, number: usize) -> Result<Vec<TelemetryTop>, TelemetryRefused> {
+    fn top(&self, number: usize) -> Result<TelemetryTop, TelemetryRefused> {
         self.ask(|store| store.answer_top(number))
     }
 

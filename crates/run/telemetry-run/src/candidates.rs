@@ -1,18 +1,25 @@
-//! Keys that are added to often: a sketch has counters, but no keys, and somebody has to say which to
-//! ask for. One key of each datagram of Key-Increment is considered; it takes the place of the one
-//! with the smallest count of those that share its bucket.
+//! Keys with large counts: a sketch has counters, but no keys, so the writer keeps the keys with the largest
+//! counts ([`Largest`]) and writes each that it begins to keep into a table at the front of the memory.
 //!
 //! ```text
-//! entry, of 64 bytes; 4 are a bucket
+//! entry, of 64 bytes
 //!  0 tag u64, native: length in the lowest byte, above it how often the entry was written; a length
 //!    of 0: empty, or being written
 //!  8 key, padded with zeros
 //! 48 the tag again: an entry whose two tags differ is not read
+//! 56 of the first entry of a generation: 1 + the largest count that a key of it may have that is not in
+//!    its entries; 0: not known, since an earlier version of this program wrote the entries
 //! ```
+//!
+//! Each generation has the same share of the 1,024 entries. A key may be in those of several, and one that
+//! is not kept any more stays until another takes its place.
 
+use std::ops::Range;
+
+use strata_dta::KeyHash;
 use strata_dta::key::Key;
+use strata_dta::key_increment::largest::{Kept, Largest};
 use strata_dta::protocol::KEY_LEN_MAX;
-use strata_dta::{KeyHash, KeyHasher};
 use strata_sys::words::{Words, WordsMut};
 use strata_wire::exact;
 
@@ -20,14 +27,12 @@ use super::plan::{CANDIDATES_BYTES, Plan};
 
 const ENTRY: usize = 64;
 const ENTRIES: usize = CANDIDATES_BYTES / ENTRY;
-/// Entries of a bucket.
-pub(super) const WAYS: usize = 4;
-/// Buckets.
-pub(super) const BUCKETS: usize = ENTRIES / WAYS;
 /// Bytes of an entry that are used.
 pub(super) const ENTRY_LEN: usize = TAG_AGAIN + 8;
 const TAG_AGAIN: usize = 48;
-const _: () = assert!(8 + KEY_LEN_MAX == TAG_AGAIN);
+/// Where the largest count of the others is, in the first entry of a generation.
+const OTHERS: usize = 56;
+const _: () = assert!(8 + KEY_LEN_MAX == TAG_AGAIN && ENTRY_LEN == OTHERS);
 
 /// The smallest counter of a key, in the generation whose stores lie so far from the first one's.
 pub(super) fn count_at(plan: &Plan, words: &Words, key: KeyHash, offset: u64) -> u64 {
@@ -38,14 +43,6 @@ pub(super) fn count_at(plan: &Plan, words: &Words, key: KeyHash, offset: u64) ->
         u64::from_ne_bytes(words.word(at))
     });
     counters.min().expect("a key has a counter")
-}
-
-/// The sum of that over generations.
-pub(super) fn count(plan: &Plan, words: &Words, key: KeyHash, offsets: &[u64]) -> u64 {
-    let counts = offsets
-        .iter()
-        .map(|&offset| count_at(plan, words, key, offset));
-    counts.fold(0, u64::saturating_add)
 }
 
 /// The key of an entry, if it is whole.
@@ -59,19 +56,26 @@ fn key_of(words: &Words, at: usize) -> Option<Key> {
     is_whole.then(|| Key::new(&front[8..8 + len]))
 }
 
-/// All keys, in no order.
+/// All keys, in no order; one may come several times.
 pub(super) fn keys(words: &Words) -> impl Iterator<Item = Key> + '_ {
     (0..ENTRIES).filter_map(|entry| key_of(words, entry * ENTRY))
 }
 
-/// The bucket of a key.
-pub(super) fn bucket(hash: KeyHash) -> usize {
-    exact::<usize>(hash.place(0, exact::<u32>(BUCKETS)))
+/// The entries of a generation, by its place; all of a store without generations, with place 0.
+pub(super) fn entries(plan: &Plan, generation: u8) -> Range<usize> {
+    let len = ENTRIES / usize::from(plan.parameters.generations);
+    let first = usize::from(generation) * len;
+    first..first + len
+}
+
+/// How often an entry was written.
+pub(super) fn written(words: &Words, entry: usize) -> u64 {
+    u64::from_ne_bytes(words.word(entry * ENTRY)) >> 8
 }
 
 /// Where an entry lies in the memory.
-pub(super) fn entry_at(index: usize) -> u64 {
-    (index * ENTRY) as u64
+pub(super) fn entry_at(entry: usize) -> u64 {
+    exact::<u64>(entry * ENTRY)
 }
 
 /// An entry that was written so often, as it is in memory.
@@ -84,30 +88,60 @@ pub(super) fn entry(written: u64, key: &[u8]) -> [u8; ENTRY_LEN] {
     entry
 }
 
-/// Considers a key, by its counts in these generations.
-pub(super) fn consider(plan: &Plan, memory: &mut WordsMut, key: &[u8], offsets: &[u64]) {
-    let hasher: &KeyHasher = &plan.hasher;
-    let hash = hasher.hash(key);
-    let first = bucket(hash) * WAYS;
-    let places = (0..WAYS).map(|way| (first + way) * ENTRY);
-    let mut smallest = (u64::MAX, 0);
-    for at in places {
-        let Some(there) = key_of(memory.words(), at) else {
-            smallest = (0, at);
-            continue;
+/// Where it is said how large the counts of keys without an entry may be.
+pub(super) fn others_at(entries: &Range<usize>) -> u64 {
+    entry_at(entries.start) + OTHERS as u64
+}
+
+/// How it is said.
+pub(super) fn others(max: Option<u64>) -> u64 {
+    max.map_or(0, |max| max.saturating_add(1))
+}
+
+/// The largest count in a generation that a key without an entry there may have; `None` if it is not known.
+pub(super) fn others_max(plan: &Plan, words: &Words, generation: u8) -> Option<u64> {
+    let at = others_at(&entries(plan, generation));
+    u64::from_ne_bytes(words.word(exact::<usize>(at))).checked_sub(1)
+}
+
+/// The table of a generation, whose stores lie so far from the first one's, as it is in memory.
+pub(super) fn largest(plan: &Plan, words: &Words, generation: u8, offset: u64) -> Largest {
+    let rows = rows(plan, words, generation, offset).map(|(kept, _)| kept);
+    let max = others_max(plan, words, generation);
+    Largest::continued(entries(plan, generation).len(), max, rows)
+}
+
+/// The rows of that, and how often each was written.
+pub(super) fn rows<'a>(
+    plan: &'a Plan,
+    words: &'a Words,
+    generation: u8,
+    offset: u64,
+) -> impl Iterator<Item = (Kept, u64)> + 'a {
+    let all = entries(plan, generation).enumerate();
+    all.filter_map(move |(row, entry)| {
+        let key = key_of(words, entry * ENTRY)?;
+        let hash = plan.hasher.hash(key.bytes());
+        let kept = Kept {
+            row,
+            key,
+            place: place(plan, hash, offset),
+            count: count_at(plan, words, hash, offset),
         };
-        if there.bytes() == key {
-            return;
-        }
-        let count = count(plan, memory.words(), hasher.hash(there.bytes()), offsets);
-        if count < smallest.0 {
-            smallest = (count, at);
-        }
+        Some((kept, written(words, entry)))
+    })
+}
+
+/// Where the first counter of a key lies, in the generation whose stores lie so far from the first one's.
+pub(super) fn place(plan: &Plan, key: KeyHash, offset: u64) -> u64 {
+    plan.key_increment.shifted(offset).place_of(key)
+}
+
+/// Empties the entries of a generation, which holds nothing yet.
+pub(super) fn empty(plan: &Plan, memory: &mut WordsMut, generation: u8) {
+    let entries = entries(plan, generation);
+    for at in entries.clone().map(|entry| entry * ENTRY) {
+        memory.write(at, &[0; ENTRY_LEN]);
     }
-    let (least, at) = smallest;
-    if least == 0 || count(plan, memory.words(), hash, offsets) > least {
-        let before = u64::from_ne_bytes(memory.words().word(at)) >> 8;
-        // From the first word to the last, while readers go from the last to the first.
-        memory.write(at, &entry(before.wrapping_add(1), key));
-    }
+    memory.store(exact(others_at(&entries)), others(Some(0)));
 }

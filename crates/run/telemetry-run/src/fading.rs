@@ -19,6 +19,16 @@ pub enum Fade {
     Halve,
 }
 
+impl Fade {
+    /// What is left of a counter.
+    pub(super) fn left_of(self, count: u64) -> u64 {
+        match self {
+            Self::Reset => 0,
+            Self::Halve => count / 2,
+        }
+    }
+}
+
 /// How, and how often.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FadeOptions {
@@ -50,6 +60,11 @@ impl Fading {
         }
     }
 
+    /// How counters become smaller.
+    pub(super) fn fade(&self) -> Fade {
+        self.options.fade
+    }
+
     /// How often it has gone through the counters.
     pub(super) fn rounds(&self) -> u64 {
         self.rounds
@@ -60,8 +75,14 @@ impl Fading {
         self.at.is_some()
     }
 
-    /// Makes some of the counters smaller, if it is time. Additions do not wait meanwhile.
-    pub(super) fn step(&mut self, plan: &Plan, memory: &mut WordsMut, now: Instant) {
+    /// Makes some of the counters smaller, if it is time. Additions do not wait meanwhile. Returns how, if
+    /// all of them were made smaller by that.
+    pub(super) fn step(
+        &mut self,
+        plan: &Plan,
+        memory: &mut WordsMut,
+        now: Instant,
+    ) -> Option<Fade> {
         let from = match self.at {
             Some(at) => at,
             None if now >= self.next => {
@@ -69,22 +90,20 @@ impl Fading {
                 self.next = (self.next + self.options.every).max(now);
                 0
             }
-            None => return,
+            None => return None,
         };
         let counters = plan.places.key_increment_counters;
         let to = from.saturating_add(PIECE).min(counters);
         for n in from..to {
             let at = exact::<usize>(plan.places.key_increment_at + u64::from(n) * 8);
             let value = u64::from_ne_bytes(memory.words().word(at));
-            let less = match self.options.fade {
-                Fade::Reset => value,
-                Fade::Halve => value.div_ceil(2),
-            };
+            let less = value.wrapping_sub(self.options.fade.left_of(value));
             if less > 0 {
                 memory.add(at, less.wrapping_neg());
             }
         }
         self.at = (to < counters).then_some(to);
         self.rounds += u64::from(self.at.is_none());
+        self.at.is_none().then_some(self.options.fade)
     }
 }

@@ -22,6 +22,8 @@ pub struct GenerationTime {
 /// A generation that a query looks into.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Span {
+    /// Its place among them, from 0.
+    pub(super) index: u8,
     /// Where its stores lie, in bytes from those of the first generation.
     pub(super) offset: u64,
     /// Its number; 0 in a store without generations.
@@ -34,6 +36,7 @@ pub(super) struct Span {
 pub(super) fn spans(plan: &Plan, words: &Words) -> Vec<Span> {
     let Some(generations) = plan.generations() else {
         return vec![Span {
+            index: 0,
             offset: 0,
             number: 0,
             time: None,
@@ -44,6 +47,7 @@ pub(super) fn spans(plan: &Plan, words: &Words) -> Vec<Span> {
     let ends = present.iter().map(|younger| Some(younger.begun_ns));
     let ends = std::iter::once(None).chain(ends);
     let span = |(generation, ended_ns): (&strata_dta::generations::Generation, _)| Span {
+        index: generation.index,
         offset: generations.offset(generation.index),
         number: generation.number,
         time: Some(GenerationTime {
@@ -57,7 +61,7 @@ pub(super) fn spans(plan: &Plan, words: &Words) -> Vec<Span> {
 /// The writer's half, if the store has generations.
 pub(super) fn turning(plan: &Plan, memory: &mut Mapped, now_ns: u64) -> Option<Turning> {
     let generations = plan.generations()?;
-    let words = memory.0.words();
+    let words = memory.words.words();
     let present = generations.read(|at| u64::from_le_bytes(words.word(exact(at))));
     let places = &plan.places;
     let regions = [

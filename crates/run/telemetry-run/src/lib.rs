@@ -7,7 +7,7 @@
 //! reader       the store as it is asked
 //! answers      what a store knows, as its API and `--json` say it
 //! api          where they are asked over HTTP
-//! candidates   keys that are added to often
+//! candidates   keys with the largest counts
 //! counted      counters as a part of the status
 //! fading       counters that become smaller once in a period
 //! generating   reports of all kinds, from a seed, for other collectors
@@ -63,7 +63,7 @@ pub use generating::{
 };
 pub use generations::GenerationTime;
 pub use plan::{EntryKind, NamedList, TelemetryLayout};
-pub use reader::{Counted, Found, FoundPath, Known, TelemetryCursor, TelemetryStore};
+pub use reader::{Counted, Found, FoundPath, Known, TelemetryCursor, TelemetryStore, Top};
 pub use ready::CollectorsSpec;
 pub use service::{TelemetryOutcome, TelemetrySpec};
 pub use share::COLLECTORS_MAX as TELEMETRY_COLLECTORS_MAX;

@@ -1,5 +1,6 @@
 //! A telemetry store as it is asked, by this process or another than the one that writes it.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -74,6 +75,16 @@ impl Counted {
             doubt: (sum.doubt + one.doubt).min(1.0),
         })
     }
+}
+
+/// Keys with the largest counts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Top {
+    /// The keys and their counts, of all generations together.
+    pub keys: Vec<(Key, u64)>,
+    /// Keys with a count below this may be missing; 0: none is. `None`: not known, since an earlier
+    /// version of this program wrote the store.
+    pub missing_below: Option<u64>,
 }
 
 /// A store that is read, whether a process writes it or not.
@@ -242,17 +253,15 @@ impl TelemetryStore {
     /// What was added for a key, in all generations together.
     #[must_use]
     pub fn count(&self, key: &Key) -> u64 {
-        self.count_in(key, &self.offsets())
+        self.count_in(key, &spans(&self.plan, &self.words))
     }
 
-    fn offsets(&self) -> Vec<u64> {
-        let spans = spans(&self.plan, &self.words);
-        spans.iter().map(|span| span.offset).collect()
-    }
-
-    fn count_in(&self, key: &Key, offsets: &[u64]) -> u64 {
+    fn count_in(&self, key: &Key, spans: &[Span]) -> u64 {
         let hash = self.plan.hasher.hash(key.bytes());
-        candidates::count(&self.plan, &self.words, hash, offsets)
+        let counts = spans
+            .iter()
+            .map(|span| candidates::count_at(&self.plan, &self.words, hash, span.offset));
+        counts.fold(0, u64::saturating_add)
     }
 
     /// By how much counts, of all generations together, may be too large.
@@ -323,18 +332,30 @@ impl TelemetryStore {
         store.get(&self.copied.bytes, hash, values)
     }
 
-    /// Keys of Key-Increment with the largest counts, of those that the writer has met often.
-    #[must_use]
-    pub fn top(&self, count: usize) -> Vec<(Key, u64)> {
-        let offsets = self.offsets();
-        let keys = candidates::keys(&self.words);
-        let mut all: Vec<_> = keys
-            .map(|key| (key, self.count_in(&key, &offsets)))
-            .filter(|(_, count)| *count > 0)
-            .collect();
-        all.sort_by(|(a, m), (b, n)| n.cmp(m).then_with(|| a.bytes().cmp(b.bytes())));
-        all.truncate(count);
-        all
+    /// Keys of Key-Increment with the largest counts, at most `count` of them, the largest first.
+    pub fn top(&mut self, count: usize) -> Top {
+        self.steadily(|store, spans| {
+            // A key may have an entry of several generations.
+            let keys: HashSet<Key> = candidates::keys(&store.words).collect();
+            let counted = keys
+                .into_iter()
+                .map(|key| (key, store.count_in(&key, spans)));
+            let mut all: Vec<_> = counted.filter(|(_, count)| *count > 0).collect();
+            all.sort_by(|(a, m), (b, n)| n.cmp(m).then_with(|| a.bytes().cmp(b.bytes())));
+            all.truncate(count);
+            // After the keys: it is written before one of them is given up.
+            let mut others = spans
+                .iter()
+                .map(|span| candidates::others_max(&store.plan, &store.words, span.index));
+            let others = others.try_fold(0, |sum: u64, one| Some(sum.saturating_add(one?)));
+            Top {
+                keys: all,
+                missing_below: others.map(|max| match max {
+                    0 => 0,
+                    max => max.saturating_add(1),
+                }),
+            }
+        })
     }
 
     /// Lists that have names.

@@ -35,7 +35,6 @@ pub use self::spec::{TelemetryOutcome, TelemetrySpec};
 use super::api::Api;
 use super::fading::Fading;
 use super::frames::Frames;
-use super::generations::{PIECE_BYTES, turning};
 use super::notices::Reports;
 use super::plan::{EntryKind, NamedList, Plan};
 use super::pushing::Pushing;
@@ -227,7 +226,6 @@ struct Service {
     frames: Option<Frames>,
     int: Option<Int>,
     received: Received,
-    considered: u64,
     witnesses: Witnesses,
     fading: Option<Fading>,
     turning: Option<Turning>,
@@ -270,8 +268,7 @@ impl Service {
                 let ends = ends(&spec.store, &writing.plan)?;
                 let end = |list: u32| ends[list as usize];
                 let translator = Translator::new::<Local<Mapped>>(options, end);
-                let mut memory = Mapped(writing.memory);
-                let turning = turning(&plan, &mut memory, unix_ns());
+                let (memory, turning) = Mapped::open(writing.memory, &plan, unix_ns());
                 let sink = Target::Here(Local::over(memory));
                 (translator, sink, turning, writing.lock)
             }
@@ -320,7 +317,6 @@ impl Service {
             frames: None,
             int,
             received: Received::default(),
-            considered: 0,
             witnesses: Witnesses::default(),
             fading: spec.fade.map(|fade| Fading::new(fade, Instant::now())),
             turning,
@@ -376,8 +372,8 @@ impl Service {
         let Some(sink) = self.sink.here() else {
             return;
         };
-        let turned = turning.step(unix_ns(), PIECE_BYTES, sink.unflushed());
-        self.look_at_generations(turned.is_some());
+        let has_turned = sink.unflushed().turn(turning, &self.plan, unix_ns());
+        self.look_at_generations(has_turned);
     }
 
     fn now_ns(&self) -> u64 {
@@ -418,7 +414,7 @@ impl Service {
             self.sink.flush(&mut self.translator, tell);
             self.turn();
             if let (Some(fading), Some(sink)) = (&mut self.fading, self.sink.here()) {
-                fading.step(&self.plan, &mut sink.unflushed().0, now);
+                sink.unflushed().fade(fading, &self.plan, now);
             }
             if now - described >= STATUS_EVERY {
                 described = now;
@@ -509,7 +505,7 @@ impl Service {
         let Target::Here(sink) = &self.sink else {
             return Estimate::default();
         };
-        let words = sink.memory_as_is().0.words();
+        let words = sink.memory_as_is().words.words();
         let read = |at, out: &mut [u8]| words.read(exact(at), out);
         self.witnesses
             .ask(&self.slots(), self.done().key_write, read)

@@ -20,6 +20,7 @@ use strata_sys::Growing;
 use strata_sys::words::{Words, WordsMut};
 use strata_wire::exact;
 
+use super::candidates;
 use super::plan::{Manifest, NamedList, Plan, TelemetryLayout};
 
 /// The description.
@@ -217,7 +218,10 @@ pub(super) fn made(dir: &Path, manifest: &Manifest, plan: &Plan) -> Result<Words
         .open(&path)
         .at_with(|| path.display().to_string())?;
     let made = reserve(&path, &file, plan).and_then(|()| {
-        let memory = map(&path, &file, plan, WordsMut::map)?;
+        let mut memory = map(&path, &file, plan, WordsMut::map)?;
+        for generation in 0..plan.parameters.generations {
+            candidates::empty(plan, &mut memory, generation);
+        }
         replace(dir, MANIFEST, &pretty(manifest), true)?;
         Ok(memory)
     });

@@ -8,14 +8,12 @@
 //! connector   a thread of the translator for each collector: connects, again and again
 //! remote      the translator's operations, as RDMA packets to the collectors
 //! event       immediate reports, by WRITE with immediate data
-//! frequent    keys that are added to often, as the translator knows them
 //! collector   the role of a collector
 //! ```
 
 pub(super) mod collector;
 pub(super) mod connector;
 mod event;
-mod frequent;
 pub(super) mod message;
 pub(super) mod remote;
 

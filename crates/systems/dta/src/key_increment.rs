@@ -12,7 +12,9 @@ use strata_wire::exact;
 
 use crate::hash::{KeyHash, KeyHasher, REDUNDANCY_MAX};
 use crate::protocol::{Refusal, packed};
-use crate::sink::{Origin, Sink};
+use crate::sink::{Addition, Origin, Sink};
+
+pub mod largest;
 
 const COUNTER_LEN: u64 = 8;
 
@@ -92,8 +94,14 @@ impl KeyIncrement {
         self.place(key.place(n, self.counters))
     }
 
-    /// The operations of a report: an addition to each of the key's counters. A report with a
-    /// smaller redundancy than the sketch's is raised to it, since a counter that some reports
+    /// Where the first counter of a key lies.
+    #[must_use]
+    pub fn place_of(&self, key: KeyHash) -> u64 {
+        self.at(key, 0)
+    }
+
+    /// The operations of a report: an addition to each of the key's counters; the key is said by its
+    /// bytes and their hash. A report with a smaller redundancy than the sketch's is raised to it, since a counter that some reports
     /// leave out would be too small; where two of a key's counters are the same one, it is added
     /// to once.
     ///
@@ -103,7 +111,7 @@ impl KeyIncrement {
     #[inline(always)]
     pub fn add<S: Sink>(
         &self,
-        key: KeyHash,
+        key: (&[u8], KeyHash),
         redundancy: u8,
         counter: u64,
         origin: Origin,
@@ -112,24 +120,64 @@ impl KeyIncrement {
         if redundancy == 0 {
             return Err(Refusal::Redundancy);
         }
-        let count = self.operations(redundancy);
-        if let 1 = count {
-            sink.fetch_add(self.at(key, 0), counter, &[origin]);
-            return Ok(());
+        match (self.redundancy, self.operations(redundancy)) {
+            (1, 1) => sink.count(&self.one(key, counter), origin),
+            (2, 2) => sink.count(&self.two(key, counter), origin),
+            (_, copies) => self.add_copies(key, copies, counter, origin, sink),
         }
-        let mut places = [u64::MAX; REDUNDANCY_MAX as usize];
-        // From the last to the first: the first is never left out, so it names the report.
-        for n in (1..count).rev() {
-            places[usize::from(n)] = self.at(key, n);
+        Ok(())
+    }
+
+    /// The addition of a report with one copy, to a sketch with one.
+    #[inline(always)]
+    fn one<'a>(&self, (bytes, key): (&'a [u8], KeyHash), counter: u64) -> Addition<'a> {
+        Addition {
+            key: bytes,
+            places: [self.at(key, 0); REDUNDANCY_MAX as usize],
+            places_len: 1,
+            add: counter,
         }
-        places[0] = self.at(key, 0);
-        for n in (1..usize::from(count)).rev() {
-            if !places[..n].contains(&places[n]) {
-                sink.fetch_add(places[n], counter, &[]);
+    }
+
+    /// That of a report with two copies, to a sketch with two.
+    #[inline(always)]
+    fn two<'a>(&self, (bytes, key): (&'a [u8], KeyHash), counter: u64) -> Addition<'a> {
+        let [first, second] = [self.at(key, 0), self.at(key, 1)];
+        Addition {
+            key: bytes,
+            places: [first, second, first, first],
+            places_len: if first == second { 1 } else { 2 },
+            add: counter,
+        }
+    }
+
+    /// The operations of a report with any number of copies, to a sketch with any number.
+    #[inline(never)]
+    fn add_copies<S: Sink>(
+        &self,
+        (bytes, key): (&[u8], KeyHash),
+        copies: u8,
+        counter: u64,
+        origin: Origin,
+        sink: &mut S,
+    ) {
+        let mut addition = self.one((bytes, key), counter);
+        let mut all: usize = 1;
+        for n in 1..copies {
+            let at = self.at(key, n);
+            if addition.places[..all].contains(&at) {
+                continue;
+            }
+            addition.places[all] = at;
+            all = all.wrapping_add(1);
+            if n < self.redundancy {
+                addition.places_len = addition.places_len.wrapping_add(1);
+            } else {
+                // A counter that a query does not ask.
+                sink.fetch_add(at, counter, &[]);
             }
         }
-        sink.fetch_add(places[0], counter, &[origin]);
-        Ok(())
+        sink.count(&addition, origin);
     }
 
     /// [`KeyIncrement::add`] of each report of a datagram, to a sink that has room for them.
@@ -146,17 +194,29 @@ impl KeyIncrement {
         sink: &mut S,
     ) -> Result<(), Refusal> {
         let (redundancy, key_len) = (packet.redundancy(), packet.key_len());
-        if key_len == 4 {
-            for &[a, b, c, d, counter @ ..] in packet.body().as_chunks::<12>().0 {
-                let key = hasher.hash4([a, b, c, d]);
-                self.add(key, redundancy, u64::from_be_bytes(counter), origin, sink)?;
+        if key_len == 4 && redundancy > 0 {
+            let reports = packet.body().as_chunks::<12>().0;
+            let reports = reports.iter().map(|&[a, b, c, d, counter @ ..]| {
+                let key = [a, b, c, d];
+                (key, hasher.hash4(key), u64::from_be_bytes(counter))
+            });
+            // What depends on the copies is decided once.
+            match (self.redundancy, self.operations(redundancy)) {
+                (1, 1) => reports
+                    .for_each(|(key, hash, add)| sink.count(&self.one((&key, hash), add), origin)),
+                (2, 2) => reports
+                    .for_each(|(key, hash, add)| sink.count(&self.two((&key, hash), add), origin)),
+                (_, copies) => reports.for_each(|(key, hash, add)| {
+                    self.add_copies((&key, hash), copies, add, origin, sink);
+                }),
             }
             return Ok(());
         }
         for report in packet.body().chunks_exact(packet.report_len()) {
             let (key, counter) = report.split_last_chunk().expect("a report has a counter");
             let counter = u64::from_be_bytes(*counter);
-            self.add(hasher.hash(key), redundancy, counter, origin, sink)?;
+            let key = (key, hasher.hash(key));
+            self.add(key, redundancy, counter, origin, sink)?;
         }
         Ok(())
     }
@@ -253,12 +313,17 @@ mod tests {
         KeyHasher::new([5, 6]).hash(&n.to_be_bytes())
     }
 
+    fn add(sketch: &KeyIncrement, n: u32, copies: u8, add: u64, local: &mut impl Sink) -> bool {
+        let key = (&n.to_be_bytes()[..], key(n));
+        sketch.add(key, copies, add, Origin(0), local).is_ok()
+    }
+
     #[test]
     fn a_key_whose_counters_coincide_is_counted_once() {
         let sketch = KeyIncrement::new(0, 2, 4);
         let mut memory = vec![0; 16];
         let mut local = Local::new(&mut memory);
-        sketch.add(key(1), 1, 10, Origin(0), &mut local).unwrap();
+        assert!(add(&sketch, 1, 1, 10, &mut local));
         drop(local);
         assert_eq!(sketch.get(&memory, key(1)), 10);
     }
@@ -268,11 +333,11 @@ mod tests {
         let sketch = KeyIncrement::new(0, 100, 2);
         let mut memory = vec![0; 800];
         let mut local = Local::new(&mut memory);
-        sketch.add(key(1), 2, 101, Origin(0), &mut local).unwrap();
+        assert!(add(&sketch, 1, 2, 101, &mut local));
         drop(local);
         let seen = memory.clone();
         let mut local = Local::new(&mut memory);
-        sketch.add(key(1), 2, 7, Origin(0), &mut local).unwrap();
+        assert!(add(&sketch, 1, 2, 7, &mut local));
         sketch.fade(&seen, 0..100, true, &mut local);
         drop(local);
         assert_eq!(sketch.get(&memory, key(1)), 50 + 7);
@@ -294,11 +359,11 @@ mod tests {
             let mut memory = vec![0; 4096];
             let mut local = Local::new(&mut memory);
             let mut exact = HashMap::<u32, u64>::new();
-            for &(n, copies, add) in &reports {
-                let added = sketch.add(key(n), copies, add, Origin(0), &mut local);
-                prop_assert_eq!(added.is_err(), copies == 0);
+            for &(n, copies, more) in &reports {
+                let added = add(&sketch, n, copies, more, &mut local);
+                prop_assert_eq!(added, copies > 0);
                 if copies > 0 {
-                    *exact.entry(n).or_default() += add;
+                    *exact.entry(n).or_default() += more;
                 }
             }
             drop(local);

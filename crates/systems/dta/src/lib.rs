@@ -54,5 +54,5 @@ pub mod translator;
 pub use hash::{KeyHash, KeyHasher, REDUNDANCY_MAX};
 pub use remote::{Remote, RemoteCounters};
 pub use reporter::Reporter;
-pub use sink::{Local, Memory, Operation, Operations, Origin, Room, Sink};
+pub use sink::{Addition, Local, Memory, Operation, Operations, Origin, Room, Sink};
 pub use translator::Translator;

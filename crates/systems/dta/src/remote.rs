@@ -1,11 +1,13 @@
 //! A collector at the other end of an RDMA connection.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use strata_rdma::{Event, Failure, PacketBatch, PostError, Requester, RequesterCounters};
 use strata_wire::roce::Packet;
 
-use crate::sink::{Operation, Operations, Origin, Room, Sink};
+use crate::key::Key;
+use crate::key_increment::largest::Largest;
+use crate::sink::{Addition, Operation, Operations, Origin, Room, Sink};
 use crate::tally;
 
 /// Operations that are left to reports when the collector's CPU is told of one.
@@ -27,6 +29,22 @@ struct InFlight {
     reports: usize,
 }
 
+/// Additions of a report whose answers say how large the key's counters are.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    key: Key,
+    /// Where the first of the key's counters lies.
+    place: u64,
+    add: u64,
+    /// Number of the first packet, and after the last one.
+    first: u64,
+    end: u64,
+    /// Answers that have not come.
+    left: u64,
+    /// The smallest counter of those that have.
+    least: u64,
+}
+
 /// A collector behind a requester. Packets to be sent gather in [`Remote::packets`].
 #[derive(Debug)]
 pub struct Remote {
@@ -44,6 +62,14 @@ pub struct Remote {
     operations: Operations,
     /// Of the connections before this one.
     before: RequesterCounters,
+    /// The keys with the largest counts, if they are kept.
+    largest: Option<Box<Largest>>,
+    /// By their packets; as many as may be in flight.
+    asked: VecDeque<Asked>,
+    /// Rows of keys that have got one, until the caller has written them.
+    taken: BTreeSet<usize>,
+    /// What was added on connections that broke before it was answered, saturating.
+    overlooked: u64,
 }
 
 impl Remote {
@@ -63,6 +89,10 @@ impl Remote {
             counters: vec![RemoteCounters::default(); reporters],
             operations: Operations::default(),
             before: RequesterCounters::default(),
+            largest: None,
+            asked: VecDeque::new(),
+            taken: BTreeSet::new(),
+            overlooked: 0,
         }
     }
 
@@ -97,10 +127,37 @@ impl Remote {
         self.origins.len()
     }
 
-    /// Whether no operation is in flight, also of those that complete no report.
+    /// Whether no operation is in flight, also of those that complete no report, and no row waits to be
+    /// written.
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        self.in_flight.is_empty()
+        let is_gone = self.requester.is_err();
+        self.in_flight.is_empty() && (self.taken.is_empty() || is_gone)
+    }
+
+    /// Keeps the keys with the largest counts from now on, as their additions are answered. The table is
+    /// that of the collector; what was added without an answer until now may be missing in it.
+    pub fn keep_largest(&mut self, mut largest: Largest) {
+        largest.overlook(std::mem::take(&mut self.overlooked));
+        self.taken.clear();
+        self.largest = Some(Box::new(largest));
+    }
+
+    /// The keys with the largest counts, if they are kept.
+    pub fn largest(&mut self) -> Option<&mut Largest> {
+        self.largest.as_deref_mut()
+    }
+
+    /// A row of theirs that a key has got, and that was not returned since.
+    pub fn next_taken(&mut self) -> Option<(usize, Key)> {
+        let largest = self.largest.as_ref()?;
+        while let Some(row) = self.taken.pop_first() {
+            // One that was given up meanwhile has no key.
+            if let Some(key) = largest.key(row) {
+                return Some((row, key));
+            }
+        }
+        None
     }
 
     /// What it was asked for, whether it could be sent or not.
@@ -210,6 +267,9 @@ impl Remote {
             }
             Some(Event::Failed(failure)) => self.fail(failure),
             Some(Event::AtomicDone { .. } | Event::ReadDone { .. }) | None => {
+                if let Some(Event::AtomicDone { number, original }) = event {
+                    self.counted(number, original);
+                }
                 let settled = self.requester.as_ref().map(Requester::settled);
                 if let Ok(settled) = settled {
                     self.settle(settled, true);
@@ -218,7 +278,33 @@ impl Remote {
         }
     }
 
+    /// An addition was done, to a counter that was `original` before.
+    fn counted(&mut self, number: u64, original: u64) {
+        let at = self.asked.partition_point(|asked| asked.end <= number);
+        let Some(asked) = self.asked.get_mut(at) else {
+            return;
+        };
+        if asked.first > number {
+            return;
+        }
+        asked.least = asked.least.min(original.wrapping_add(asked.add));
+        asked.left = asked.left.saturating_sub(1);
+        if asked.left == 0
+            && let Some(largest) = &mut self.largest
+            && asked.least > largest.floor()
+        {
+            let row = largest.offer(asked.key.bytes(), asked.place, asked.least);
+            self.taken.extend(row);
+        }
+        while self.asked.front().is_some_and(|asked| asked.left == 0) {
+            self.asked.pop_front();
+        }
+    }
+
     fn fail(&mut self, failure: Failure) {
+        for asked in self.asked.drain(..).filter(|asked| asked.left > 0) {
+            self.overlooked = self.overlooked.saturating_add(asked.add);
+        }
         let settled = self.requester.as_ref().map(Requester::settled);
         if let Ok(settled) = settled {
             self.settle(settled, true);
@@ -307,6 +393,37 @@ impl Sink for Remote {
         };
         tally::one(&mut self.operations.writes);
         self.posted(result, origins);
+    }
+
+    fn count(&mut self, addition: &Addition<'_>, origin: Origin) {
+        let Addition { key, add, .. } = *addition;
+        let (place, others) = addition.split();
+        let next = |remote: &Self| remote.requester.as_ref().ok().map(Requester::next);
+        let before = next(self);
+        for &at in others.iter().rev() {
+            self.fetch_add(at, add, &[]);
+        }
+        self.fetch_add(place, add, &[origin]);
+        let (Some(first), Some(end)) = (before, next(self)) else {
+            return;
+        };
+        // A packet each, unless there was no room for one.
+        let left = end.saturating_sub(first);
+        if self.largest.is_some() && left == u64::from(addition.places_len) {
+            self.asked.push_back(Asked {
+                key: Key::new(key),
+                place,
+                add,
+                first,
+                end,
+                left,
+                least: u64::MAX,
+            });
+        } else if let Some(largest) = &mut self.largest
+            && left > 0
+        {
+            largest.overlook(add);
+        }
     }
 
     fn fetch_add(&mut self, at: u64, add: u64, origins: &[Origin]) {

@@ -99,8 +99,13 @@ pub(super) struct PathArgs {
 /// Arguments of `strata telemetry top`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Counters do not store keys: the keys shown are those that the collector has seen often. A count is
-never too small; `strata telemetry get` shows by how much it may be too large.")]
+Counters have no keys: the collector keeps the keys with the largest counts, 512 at least (of a store
+with G generations, 512 / G of each). If others were reported, the last line says below which count
+keys may be missing.
+
+A count is never too small; `strata telemetry get` says by how much it may be too large.
+
+Of several collectors, each has its own keys: ask each.")]
 pub(super) struct TopArgs {
     /// The store.
     store: PathBuf,
@@ -317,15 +322,32 @@ pub(super) fn path(args: &PathArgs) -> Result<()> {
 }
 
 pub(super) fn top(args: &TopArgs) -> Result<()> {
-    let store = TelemetryStore::open(&args.store)?;
+    let mut store = TelemetryStore::open(&args.store)?;
     let top = store.answer_top(args.number);
     if args.json {
         return json_of(&top);
     }
-    let rows = top.into_iter().map(|row| [grouped(row.count), row.key]);
+    let rows = top
+        .keys
+        .into_iter()
+        .map(|row| [grouped(row.count), row.key]);
     let columns = [ColumnForm::numbers(12), ColumnForm::words(1).apart()];
     let page = listing(Reader::of_stdout(), columns, rows);
-    Ok(write!(standard(), "{page}")?)
+    let mut out = standard();
+    write!(out, "{page}")?;
+    match top.missing_below {
+        Some(0) => {}
+        Some(below) => writeln!(
+            out,
+            "keys below a count of {} may be missing",
+            grouped(below)
+        )?,
+        None => writeln!(
+            out,
+            "keys of any count may be missing: an earlier version of Strata has written this store"
+        )?,
+    }
+    Ok(())
 }
 
 /// How many values can still be asked for, and how many the formula expects.

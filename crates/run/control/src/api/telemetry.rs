@@ -187,13 +187,13 @@ struct TopParams {
     number: Option<usize>,
 }
 
-/// Returns the keys with the largest counters, of those that the collector has met often.
+/// Returns the keys with the largest counts, and below which count keys may be missing.
 #[utoipa::path(get, path = "/api/v1/telemetry/top", params(TopParams), responses(
-    (status = 200, body = Vec<TelemetryTop>), (status = 400, body = Refusal)))]
+    (status = 200, body = TelemetryTop), (status = 400, body = Refusal)))]
 async fn top(
     State(telemetry): State<Telemetry>,
     query: Result<Query<TopParams>, QueryRejection>,
-) -> Result<Json<Vec<TelemetryTop>>, TelemetryRefused> {
+) -> Result<Json<TelemetryTop>, TelemetryRefused> {
     let number = within("number", given(query)?.number, TOP, TOP_MAX)?;
     telemetry.queries.top(number).map(Json)
 }

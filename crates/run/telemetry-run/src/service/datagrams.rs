@@ -13,7 +13,6 @@ use strata_role::{At as _, Notice, Result, Tell};
 use strata_sys::socket::Receiver;
 use strata_wire::{exact, unix_ns};
 
-use super::super::candidates;
 use super::super::streaming::Streaming;
 use super::super::target::Target;
 use super::super::witnesses::{Found, Witness};
@@ -22,8 +21,6 @@ use super::{BATCH, NOBODY, Service};
 
 /// Between answers of queries known ahead about packets of which hops may still report.
 const SETTLE_NS: u64 = 100_000_000;
-/// Of datagrams with one report, one in so many is considered for the keys that are added to often.
-const CONSIDERED: u64 = 16;
 
 /// Telemetry reports of INT, on their way to the translator.
 pub(super) struct Int {
@@ -217,31 +214,8 @@ impl Service {
             ..
         } = self;
         sink.put(translator, origin, datagram, now_ns, nacks);
-        match Primitive::of(datagram) {
-            Some(Primitive::KeyIncrement) => self.consider(datagram),
-            Some(Primitive::KeyWrite) => self.witness(datagram),
-            _ => {}
-        }
-    }
-
-    /// One key of a datagram of Key-Increment may be one of those that are added to often.
-    fn consider(&mut self, datagram: &[u8]) {
-        self.considered = self.considered.wrapping_add(1);
-        let turn = self.considered;
-        if !is_packed(datagram) && !turn.is_multiple_of(CONSIDERED) {
-            return;
-        }
-        if let Some(Report::KeyIncrement { key, counter, .. }) = one_of(datagram, turn) {
-            match &mut self.sink {
-                // Its count may lack the additions of this datagram.
-                Target::Here(sink) => {
-                    let memory = &mut sink.unflushed().0;
-                    candidates::consider(&self.plan, memory, key, &self.offsets);
-                }
-                Target::There(collectors) => {
-                    collectors.consider(self.plan.hasher.hash(key), key, counter);
-                }
-            }
+        if Primitive::of(datagram) == Some(Primitive::KeyWrite) {
+            self.witness(datagram);
         }
     }
 
@@ -271,7 +245,7 @@ impl Service {
             return;
         };
         sink.flush();
-        let words = sink.memory_as_is().0.words();
+        let words = sink.memory_as_is().words.words();
         let read = &mut |at, out: &mut [u8]| words.read(exact(at), out);
         // One that was refused or dropped is not there.
         if witness.find(&slots, read) == Some(Found::Same) {

@@ -334,6 +334,7 @@ impl Collector {
             (None, None) => None,
         };
         if let Some(memory) = written {
+            // The translator is told.
             fading.step(&store.plan, memory, now);
         }
     }

@@ -10,11 +10,13 @@ use std::time::{Duration, Instant};
 
 use strata_auth::secret::Secret;
 use strata_dta::append::End;
+use strata_dta::key::Key;
 use strata_rdma::{Psn, Requester, RequesterOptions};
 use strata_roce::udp::{UdpPort, UdpToPeer};
 use strata_role::{Result, RoleError};
 use strata_wire::roce::{MASK_24, Service, UDP_PORT};
 
+use super::super::fading::Fade;
 use super::message::{
     ALIVE_EVERY, Begin, CollectorError, FIRST_LEN_MAX, Hello, LEN_MAX, Lines, MESSAGES_AT_ONCE,
     Message, Prover, SILENT_MAX, VERSION, is_proof, nonce, proof,
@@ -70,6 +72,10 @@ pub(crate) struct Granted {
     pub(super) ends: Vec<(u32, End)>,
     /// Remote key of the ring of immediate reports.
     pub(super) events: u32,
+    /// Keys with large counts: entry, how often it was written, key, count.
+    pub(super) largest: Vec<(usize, u64, Key, u64)>,
+    /// The largest count that any other key may have, if that is known.
+    pub(super) others: Option<u64>,
 }
 
 /// What a connector says.
@@ -77,6 +83,8 @@ pub(super) enum Event {
     Connected(Box<Granted>),
     /// It could not connect, or has lost the connection, for this reason.
     Away(CollectorError),
+    /// Counters there were made smaller.
+    Faded(Fade),
 }
 
 enum Order {
@@ -179,6 +187,16 @@ impl Opened {
                 .lines
                 .not_understood("an impossible number of atomic operations"));
         }
+        let largest = welcome
+            .largest
+            .into_iter()
+            .map(|(entry, written, key, count)| {
+                let key = format!("0x{key}").parse::<Key>().ok()?;
+                Some((entry, written, key, count))
+            });
+        let Some(largest) = largest.collect() else {
+            return Err(self.lines.not_understood("a key that is none"));
+        };
         let mut options = RequesterOptions::new(Service::Rc, welcome.qpn, Psn::new(psn), MTU);
         options.window = WINDOW;
         options.atomics_max = welcome.atomics;
@@ -196,6 +214,8 @@ impl Opened {
                 .map(|(list, batches, entries)| (list, End { batches, entries }))
                 .collect(),
             events: welcome.events,
+            largest,
+            others: welcome.others,
         })
     }
 }
@@ -335,40 +355,49 @@ impl Work {
                 }
                 Err(TryRecvError::Empty) => {}
             }
-            if let Err(error) = look(lines, &mut said, &self.watched) {
-                return Over::Lost(error);
+            match self.look(lines, &mut said) {
+                Ok(()) => {}
+                Err(error) => return Over::Lost(error),
             }
         }
     }
-}
 
-/// Says that we are there, and hears whether the collector is, and wants immediate reports.
-fn look(
-    lines: &mut Lines,
-    said: &mut Instant,
-    watched: &AtomicBool,
-) -> std::result::Result<(), CollectorError> {
-    if said.elapsed() >= ALIVE_EVERY {
-        *said = Instant::now();
-        lines.send(&Message::Alive)?;
-    }
-    for _ in 0..MESSAGES_AT_ONCE {
-        match lines.poll()? {
-            None => break,
-            Some(Message::Alive) => {}
-            Some(Message::Watched(is_watched)) => watched.store(is_watched, Ordering::Relaxed),
-            Some(Message::Refused(reason)) => {
-                let peer = lines.peer().to_owned();
-                return Err(CollectorError::Refused { peer, reason });
-            }
-            Some(_) => return Err(lines.not_understood("a message out of turn")),
+    /// Says that we are there, and hears whether the collector is, wants immediate reports, and has made
+    /// its counters smaller.
+    fn look(
+        &self,
+        lines: &mut Lines,
+        said: &mut Instant,
+    ) -> std::result::Result<(), CollectorError> {
+        if said.elapsed() >= ALIVE_EVERY {
+            *said = Instant::now();
+            lines.send(&Message::Alive)?;
         }
+        for _ in 0..MESSAGES_AT_ONCE {
+            match lines.poll()? {
+                None => break,
+                Some(Message::Alive) => {}
+                Some(Message::Watched(is_watched)) => {
+                    self.watched.store(is_watched, Ordering::Relaxed);
+                }
+                Some(Message::Faded { halved }) => {
+                    let fade = if halved { Fade::Halve } else { Fade::Reset };
+                    // When no one listens, the next order is to end.
+                    drop(self.events.send((self.index, Event::Faded(fade))));
+                }
+                Some(Message::Refused(reason)) => {
+                    let peer = lines.peer().to_owned();
+                    return Err(CollectorError::Refused { peer, reason });
+                }
+                Some(_) => return Err(lines.not_understood("a message out of turn")),
+            }
+        }
+        if lines.heard().elapsed() > SILENT_MAX {
+            return Err(CollectorError::Silent {
+                peer: lines.peer().to_owned(),
+                limit: SILENT_MAX,
+            });
+        }
+        lines.wait_ready(LOOK_EVERY)
     }
-    if lines.heard().elapsed() > SILENT_MAX {
-        return Err(CollectorError::Silent {
-            peer: lines.peer().to_owned(),
-            limit: SILENT_MAX,
-        });
-    }
-    lines.wait_ready(LOOK_EVERY)
 }

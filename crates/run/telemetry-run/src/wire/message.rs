@@ -8,9 +8,10 @@
 //! proof                    -->
 //!                          <--  store: proof, its description if there is one
 //! begin: description, QP   -->
-//!                          <--  welcome: QP, region, ends of lists
+//!                          <--  welcome: QP, region, ends of lists, keys with large counts
 //! alive                    <->  alive, every second
 //!                          <--  watched: whether immediate reports are wanted
+//!                          <--  faded: all counters were made smaller
 //! end                      -->
 //! ```
 
@@ -26,7 +27,7 @@ use strata_sys::socket;
 use strata_wire::Printable;
 
 /// Of these messages.
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 4;
 /// Bytes of a message before its sender has proved who it is.
 pub(super) const FIRST_LEN_MAX: usize = 4 << 10;
 /// Bytes of what a translator says after that: the description of a store.
@@ -184,6 +185,11 @@ pub(super) struct Welcome {
     pub(super) ends: Vec<(u32, u64, u64)>,
     /// Remote key of the ring of immediate reports, at virtual address 0.
     pub(super) events: u32,
+    /// The table of keys with large counts: entry, how often it was written, key in hexadecimal
+    /// digits, count.
+    pub(super) largest: Vec<(usize, u64, String, u64)>,
+    /// The largest count that any other key may have, if that is known.
+    pub(super) others: Option<u64>,
 }
 
 /// A message.
@@ -203,6 +209,10 @@ pub(super) enum Message {
     Alive,
     /// Whether somebody at the collector wants immediate reports.
     Watched(bool),
+    /// All counters were set to 0, or halved.
+    Faded {
+        halved: bool,
+    },
     End,
     /// No, for this reason.
     Refused(String),

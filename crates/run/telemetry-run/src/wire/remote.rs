@@ -7,11 +7,10 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use strata_control::telemetry::status::LinkStatus;
+use strata_dta::key_increment::largest::{Kept, Largest};
 use strata_dta::protocol::packed::stated_count;
 use strata_dta::protocol::{Datagram, Primitive, Report};
-use strata_dta::{
-    KeyHash, Operation, Operations, Origin, Remote, RemoteCounters, Room, Sink, Translator,
-};
+use strata_dta::{Operation, Operations, Origin, Remote, RemoteCounters, Room, Sink, Translator};
 use strata_rdma::Failure;
 use strata_roce::Port;
 use strata_roce::udp::UdpToPeer;
@@ -19,6 +18,7 @@ use strata_role::{At as _, Result, RoleError, Tell};
 use strata_sys::socket;
 use strata_wire::{clamped, exact};
 
+use super::super::candidates;
 use super::super::counted::counted;
 use super::super::notices::collector;
 use super::super::plan::{Manifest, NamedList, Plan};
@@ -26,7 +26,6 @@ use super::super::pushing::{Budget, count_of, each, is_immediate};
 use super::super::share::Share;
 use super::connector::{Connector, Event, Granted, Identity, MTU, Opened, WINDOW};
 use super::event::{self, Told};
-use super::frequent::Frequent;
 
 /// How long reports wait for operations to be acknowledged, before they are dropped.
 const ROOM_WAIT: Duration = Duration::from_millis(100);
@@ -46,8 +45,11 @@ struct Link {
     connections: u64,
     /// Why it is away.
     problem: Option<String>,
-    frequent: Frequent,
-    /// Writes of its table of them.
+    /// How often each entry of its table of keys with large counts was written.
+    written: Vec<u64>,
+    /// What its memory says of the counts of other keys.
+    others: u64,
+    /// Writes of both.
     entries: u64,
     /// Remote key of the ring that they go to, and how many have.
     events: u32,
@@ -76,6 +78,7 @@ pub(crate) struct Collectors {
     untold: u64,
     now_ns: u64,
     started: Instant,
+    plan: Plan,
 }
 
 /// The lists of one of several collectors, under the numbers that they have there: list L of all is
@@ -121,7 +124,8 @@ impl Collectors {
                 port: None,
                 connections: 0,
                 problem: None,
-                frequent: Frequent::new(),
+                written: Vec::new(),
+                others: 0,
                 entries: 0,
                 events: 0,
                 told: 0,
@@ -141,6 +145,7 @@ impl Collectors {
             untold: 0,
             now_ns: 0,
             started,
+            plan: plan.clone(),
         })
     }
 
@@ -218,6 +223,8 @@ impl Collectors {
             rkey,
             ends,
             events,
+            largest,
+            others,
         } = granted;
         let collectors = exact::<u32>(self.links.len());
         for (list, end) in ends {
@@ -232,9 +239,25 @@ impl Collectors {
         link.port = Some((port, qpn));
         link.connections += 1;
         link.problem = None;
-        link.frequent.clear();
         (link.events, link.told) = (events, 0);
-        self.remotes[index].reconnect(requester, va, rkey);
+        let remote = &mut self.remotes[index];
+        remote.reconnect(requester, va, rkey);
+        let rows = candidates::entries(&self.plan, 0).len();
+        link.others = candidates::others(others);
+        link.written = vec![0; rows];
+        for (row, written, ..) in &largest {
+            // A collector may say what it likes.
+            if let Some(known) = link.written.get_mut(*row) {
+                *known = *written;
+            }
+        }
+        let kept = largest.into_iter().map(|(row, _, key, count)| Kept {
+            row,
+            key,
+            place: candidates::place(&self.plan, self.plan.hasher.hash(key.bytes()), 0),
+            count,
+        });
+        remote.keep_largest(Largest::continued(rows, others, kept));
         tell(&collector(link.address, None));
     }
 
@@ -256,6 +279,12 @@ impl Collectors {
             let Some((port, qpn)) = &mut link.port else {
                 continue;
             };
+            write_largest(
+                remote,
+                &self.plan,
+                (&mut link.written, &mut link.others),
+                &mut link.entries,
+            );
             let done = exchange(remote, port, *qpn, self.now_ns);
             let why = match (done, remote.failure()) {
                 (Err(error), _) => error.to_string(),
@@ -300,6 +329,11 @@ impl Collectors {
         match event {
             Event::Connected(granted) => self.connected(index, *granted, translator, tell),
             Event::Away(error) => self.away(index, RoleError::from(error).chain(), tell),
+            Event::Faded(fade) => {
+                if let Some(largest) = self.remotes[index].largest() {
+                    largest.fade(|count| fade.left_of(count));
+                }
+            }
         }
     }
 
@@ -312,19 +346,6 @@ impl Collectors {
     /// Waits for answers.
     pub(crate) fn wait(&self, limit: Duration) -> Result<()> {
         socket::wait_any(self.sockets(), limit).at("waiting for answers of collectors")
-    }
-
-    /// A key was added to: its collector's table of keys that are added to often may change.
-    pub(crate) fn consider(&mut self, hash: KeyHash, key: &[u8], counter: u64) {
-        let index = hash.collector(self.links.len());
-        let remote = &mut self.remotes[index];
-        let Room::Operations(1..) = remote.room(Operation::Write) else {
-            return;
-        };
-        if let Some((at, entry)) = self.links[index].frequent.consider(hash, key, counter) {
-            remote.write(at, &entry, &[]);
-            self.links[index].entries += 1;
-        }
     }
 
     /// Whether somebody at a collector wants immediate reports, and this datagram has such.
@@ -457,6 +478,42 @@ impl Collectors {
             }
         });
         each.collect()
+    }
+}
+
+/// Writes the keys that have got a row, as far as there is room beside reports, and before them what is
+/// known of the counts of other keys.
+fn write_largest(
+    remote: &mut Remote,
+    plan: &Plan,
+    (written, others): (&mut [u64], &mut u64),
+    entries: &mut u64,
+) {
+    let table = candidates::entries(plan, 0);
+    let mut room = match remote.room(Operation::Write) {
+        Room::Operations(room) => room / 2,
+        Room::Gone => return,
+    };
+    let Some(largest) = remote.largest() else {
+        return;
+    };
+    let max = candidates::others(largest.without_row_max());
+    if room == 0 {
+        return;
+    }
+    if max != *others {
+        *others = max;
+        *entries = entries.wrapping_add(1);
+        remote.write(candidates::others_at(&table), &max.to_ne_bytes(), &[]);
+    }
+    while room > 0
+        && let Some((row, key)) = remote.next_taken()
+    {
+        written[row] = written[row].wrapping_add(1);
+        *entries = entries.wrapping_add(1);
+        let bytes = candidates::entry(written[row], key.bytes());
+        remote.write(candidates::entry_at(table.start + row), &bytes, &[]);
+        room -= 1;
     }
 }
 

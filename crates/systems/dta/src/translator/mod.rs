@@ -554,10 +554,10 @@ impl Translator {
             } => {
                 let store = self.options.key_increment.as_ref();
                 let store = store.ok_or(Refusal::NotServed)?;
-                let key = self.options.hasher.hash(key);
+                let hash = self.options.hasher.hash(key);
                 let additions = store.operations(redundancy);
-                let sink = of_key(sinks, key, Operation::FetchAdd, usize::from(additions))?;
-                store.add(key, redundancy, counter, origin, sink)?;
+                let sink = of_key(sinks, hash, Operation::FetchAdd, usize::from(additions))?;
+                store.add((key, hash), redundancy, counter, origin, sink)?;
                 u64::from(additions)
             }
             Report::Append { list, data } => {

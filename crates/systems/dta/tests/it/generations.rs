@@ -165,7 +165,8 @@ proptest! {
                 }
                 Event::Add(n, add) => {
                     let store = layout.key_increment.shifted(offset);
-                    store.add(key(n), 2, add, Origin(0), &mut local).unwrap();
+                    let bytes = n.to_be_bytes();
+                    store.add((&bytes, key(n)), 2, add, Origin(0), &mut local).unwrap();
                     *youngest.counts.entry(n).or_default() += add;
                 }
                 Event::Path(n, node) => {

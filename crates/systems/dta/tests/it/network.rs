@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use strata_dta::append::{Append, Cursor, End};
+use strata_dta::key::Key;
 use strata_dta::key_increment::KeyIncrement;
+use strata_dta::key_increment::largest::{Kept as Row, Largest};
 use strata_dta::key_write::{Agreement, KeyWrite};
 use strata_dta::postcarding::{Postcarding, Values};
 use strata_dta::protocol::{Flags, Primitive, Refusal, Report};
@@ -22,6 +24,8 @@ const REPORTERS: usize = 3;
 const COLLECTORS: usize = 2;
 const DATAGRAMS: u64 = 150;
 const KEYS: u64 = 300;
+/// Rows of the table of keys with large counts: fewer than keys.
+const ROWS: usize = 64;
 /// About ten times as many as it usually takes.
 const EVENTS_MAX: u64 = 200_000;
 const FLAGS: Flags = Flags {
@@ -162,7 +166,10 @@ impl World {
             assert_eq!(translator.reporter(address(reporter)), Some(Origin(number)));
         }
         let connect = |_| Self::connect(end, append.slot_len());
-        let (remotes, collectors) = (0..COLLECTORS).map(connect).unzip();
+        let (mut remotes, collectors): (Vec<Remote>, _) = (0..COLLECTORS).map(connect).unzip();
+        for remote in &mut remotes {
+            remote.keep_largest(Largest::new(ROWS));
+        }
         let dies_at = if rng.chance(300_000) {
             50 * MS
         } else {
@@ -243,6 +250,22 @@ impl World {
         self.pairs[1] = number;
         self.collectors[1].connect(Self::pair(number));
         self.remotes[1].reconnect(Self::requester(number), VA, RKEY);
+        // The table is the collector's: what the old connection has not written is not in it.
+        let table = self.remotes[1].largest().unwrap().clone();
+        let (hasher, key_increment) = (self.hasher, self.key_increment);
+        let memory = self.memory(1);
+        let rows = (0..ROWS).filter_map(|row| {
+            let key = table.key(row)?;
+            let hash = hasher.hash(key.bytes());
+            Some(Row {
+                row,
+                key,
+                place: key_increment.place_of(hash),
+                count: key_increment.get(memory, hash),
+            })
+        });
+        let table = Largest::continued(ROWS, table.without_row_max(), rows);
+        self.remotes[1].keep_largest(table);
         let append = self.append;
         for list in 0..append.lists() {
             let end = append.end(self.memory(1), list);
@@ -451,6 +474,36 @@ impl World {
         lost_in_all
     }
 
+    /// A key without a row has no larger count than the table says.
+    fn the_largest_counts_are_kept(&mut self) {
+        let (hasher, key_increment) = (self.hasher, self.key_increment);
+        for collector in 0..COLLECTORS {
+            if collector == 1 && self.dies_at < self.returns_at && self.returns_at == u64::MAX {
+                continue;
+            }
+            let table = self.remotes[collector].largest().unwrap().clone();
+            let rows = (0..ROWS).filter_map(|row| table.key(row));
+            let rows: BTreeSet<Vec<u8>> = rows.map(|key| key.bytes().to_vec()).collect();
+            assert!(!rows.is_empty());
+            let max = table.without_row_max().unwrap();
+            let keys = (0..u32::try_from(KEYS).unwrap()).map(u32::to_be_bytes);
+            let keys: Vec<_> = keys.map(|key| (key, hasher.hash(&key))).collect();
+            let mut by_place = BTreeMap::<u64, usize>::new();
+            for &(_, hash) in &keys {
+                *by_place.entry(key_increment.place_of(hash)).or_default() += 1;
+            }
+            let memory = self.memory(collector);
+            for (key, hash) in keys {
+                // The counter of several keys says what others have added.
+                if by_place[&key_increment.place_of(hash)] == 1 {
+                    let count = key_increment.get(memory, hash);
+                    let is_kept = rows.contains(Key::new(&key).bytes());
+                    assert!(is_kept || count <= max, "{key:?}: {count}, {max}");
+                }
+            }
+        }
+    }
+
     fn nothing_is_answered_that_nobody_sent(&mut self, lost: u64) {
         let mut values = BTreeMap::<[u8; 4], BTreeSet<[u8; 4]>>::new();
         for kept in &self.sent[0] {
@@ -525,6 +578,7 @@ fn every_report_is_in_memory_or_counted() {
             assert_eq!(lost, 0, "what is resent arrives");
         }
         world.nothing_is_answered_that_nobody_sent(lost);
+        world.the_largest_counts_are_kept();
     });
 }
 

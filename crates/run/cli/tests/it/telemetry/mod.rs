@@ -359,10 +359,13 @@ fn a_table_of_ones_own_counts_packets_and_answers_a_query_known_ahead() {
     wait_for(&other, &["get", "10.0.0.1"], |answer| {
         answer["count"]["at_most"] == 20
     });
-    let top = wait_for(&other, &["top"], |top| !top.as_array().unwrap().is_empty());
+    let top = wait_for(&other, &["top"], |top| {
+        !top["keys"].as_array().unwrap().is_empty()
+    });
+    let first = &top["keys"][0];
     assert_eq!(
-        (&top[0]["key"], &top[0]["count"]),
-        (&"10.0.0.1".into(), &20.into())
+        (&first["key"], &first["count"], &top["missing_below"]),
+        (&"10.0.0.1".into(), &20.into(), &0.into())
     );
     collector.end();
 
@@ -794,7 +797,7 @@ fn generated_reports_are_found_and_a_list_is_followed() {
     });
     assert_eq!(status["totals"]["accepted"], 8000, "{status:#}");
     let top = answer(&store, &["top", "-n", "3"]).unwrap();
-    let counts: Vec<u64> = top
+    let counts: Vec<u64> = top["keys"]
         .as_array()
         .unwrap()
         .iter()
@@ -972,8 +975,7 @@ fn generations_answer_by_time_and_the_oldest_makes_way() {
     }
     assert!(answer(&store, &["path", FLOW_TEXT]).is_none());
     assert!(
-        answer(&store, &["top"])
-            .unwrap()
+        answer(&store, &["top"]).unwrap()["keys"]
             .as_array()
             .unwrap()
             .is_empty()

@@ -182,6 +182,56 @@ fn a_recording_reports_what_tshark_sees() {
     snapshot_is_what_queries_say(&dir, &collector, flows.keys());
 }
 
+/// The largest senders of a capture are those of the packets themselves, with their bytes; none of them is
+/// missing.
+#[test]
+fn the_largest_senders_are_those_of_the_capture() {
+    for name in [
+        "mix-test",
+        "westermo-right",
+        "lateral-movement",
+        "ddos-real",
+    ] {
+        let dir = TempDir::new().unwrap();
+        let collector = Collector::start(dir.path().join("store"), "127.0.0.1:0");
+        let file = capture(name);
+        let mut command = record(&file, dir.path().join("log"));
+        command.args(["--report-to", &collector.address, "-c", PACKETS]);
+        let summary = ok(&mut command);
+        let line = summary.lines().find(|line| line.contains("reported to"));
+        let line = line.unwrap_or_else(|| panic!("{summary}"));
+        assert!(line.contains("; 0 not sent, 0 over the limit;"), "{line}");
+        collector.wait_for(said(line.split_once(": ").unwrap().1, " reports"));
+
+        let mut bytes = BTreeMap::<String, u64>::new();
+        for (filter, source) in [("ip", "ip.src"), ("ipv6 and not ip", "ipv6.src")] {
+            for row in tshark(&file, filter, &[source, "frame.len"]) {
+                *bytes.entry(row[0].clone()).or_default() += row[1].parse::<u64>().unwrap();
+            }
+        }
+        let mut largest: Vec<(u64, String)> = bytes.into_iter().map(|(key, n)| (n, key)).collect();
+        largest.sort_unstable_by(|a, b| b.cmp(a));
+        let top = collector.answer(&["top", "-n", "20"]);
+        let shown: Vec<(u64, &str)> = top["keys"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|row| (row["count"].as_u64().unwrap(), row["key"].as_str().unwrap()))
+            .collect();
+        assert_eq!(shown.len(), largest.len().min(20), "{name}: {top}");
+        // Of keys with the same count as the last one, others may be shown.
+        let last = shown.last().unwrap().0;
+        for (count, host) in largest.iter().take(20).filter(|(count, _)| *count > last) {
+            assert!(
+                shown.contains(&(*count, host)),
+                "{name}: {host} {count}: {shown:?}"
+            );
+        }
+        let below = top["missing_below"].as_u64().unwrap();
+        assert!(below <= last, "{name}: {below}, {last}");
+    }
+}
+
 /// The rows of a Parquet file.
 fn parquet(file: &Path) -> Vec<Value> {
     let value = |field: &Field| match field {

@@ -15,6 +15,8 @@ use strata_sandbox::Role;
 use strata_wire::exact;
 use strata_wire::roce::{MASK_24, Service, icrc};
 
+use super::super::super::candidates;
+use super::super::super::fading::{Fade, Fading};
 use super::super::super::notices::translator;
 use super::super::super::plan::Manifest;
 use super::super::connector::WINDOW;
@@ -65,6 +67,8 @@ pub(super) struct Connection {
     said: Instant,
     /// What it was told of that.
     is_watched: bool,
+    /// How often all counters had been made smaller when it was told so.
+    rounds: u64,
 }
 
 impl AsFd for Connection {
@@ -220,6 +224,13 @@ impl Collector {
         if matches!(connection.stage, Stage::Active) && connection.is_watched != is_watched {
             connection.is_watched = is_watched;
             connection.lines.send(&Message::Watched(is_watched))?;
+        }
+        if let (Stage::Active, Some(fading)) = (&connection.stage, &self.fading)
+            && connection.rounds < fading.rounds()
+        {
+            connection.rounds = fading.rounds();
+            let halved = fading.fade() == Fade::Halve;
+            connection.lines.send(&Message::Faded { halved })?;
         }
         Ok(true)
     }
@@ -381,6 +392,7 @@ impl Collector {
         let welcome = prepared.and_then(|ends| self.connect(connection, &hello, &begin, ends));
         connection.stage = match welcome {
             Ok(welcome) => {
+                connection.rounds = self.fading.as_ref().map_or(0, Fading::rounds);
                 connection.lines.send(&Message::Welcome(welcome))?;
                 // To make a large store on a slow disk takes longer than anybody may be silent.
                 connection.lines.listen_again();
@@ -464,6 +476,14 @@ impl Collector {
         let memory = store.memory.as_ref().expect("nobody else writes");
         let ends = (0_u32..).zip(all).filter(|(_, end)| end.batches > 0);
         let ends = ends.map(|(list, end)| (list, end.batches, end.entries));
+        let (plan, words) = (&store.plan, memory.0.words());
+        let largest = candidates::rows(plan, words, 0, 0).map(|(kept, written)| {
+            let digits = kept.key.bytes().iter();
+            let digits = digits.map(|byte| format!("{byte:02x}")).collect();
+            (kept.row, written, digits, kept.count)
+        });
+        let largest = largest.collect();
+        let others = candidates::others_max(plan, words, 0);
         let [numbers, rkeys] = nonce().map_err(RoleError::from)?;
         let low = |word: u64| u32::try_from(word & u64::from(u32::MAX)).expect("32 bits");
         let (qpn, rkey) = ((low(numbers) & MASK_24).max(2), low(rkeys));
@@ -480,6 +500,8 @@ impl Collector {
             atomics: WINDOW,
             ends: ends.collect(),
             events,
+            largest,
+            others,
         };
         self.responder.register(Region {
             rkey,
@@ -539,5 +561,6 @@ fn connection(stream: TcpStream, peer: SocketAddr) -> io::Result<Connection> {
         began: now,
         said: now,
         is_watched: false,
+        rounds: 0,
     })
 }
