@@ -12,6 +12,11 @@
 //! memory, with nothing else to do.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "prints a table")]
 #![allow(clippy::cast_precision_loss, reason = "rates")]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a rank among keys"
+)]
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -19,11 +24,12 @@ use std::time::Instant;
 
 use strata_dta::append::{Append, End};
 use strata_dta::key_increment::KeyIncrement;
+use strata_dta::key_increment::largest::Largest;
 use strata_dta::key_write::{Agreement, KeyWrite};
 use strata_dta::postcarding::Postcarding;
 use strata_dta::protocol::{Flags, Report, packed, published};
 use strata_dta::translator::{Options, Translator};
-use strata_dta::{KeyHasher, Local, Origin};
+use strata_dta::{KeyHasher, Local, Memory, Origin};
 use strata_sys::Growing;
 use strata_wire::{mix64, prefetch};
 
@@ -107,12 +113,15 @@ impl Datagrams {
         if !wanted(what) {
             return;
         }
-        let mut translator =
-            Translator::new::<Local<&mut [u8]>>(options.clone(), |_| End::default());
+        self.run_over(what, bar, options, memory, limit);
+    }
+
+    /// The same into any memory.
+    fn run_over<M: Memory>(&self, what: &str, bar: f64, options: &Options, memory: M, limit: f64) {
+        let mut translator = Translator::new::<Local<M>>(options.clone(), |_| End::default());
         let origin = translator.reporter([127, 0, 0, 1].into()).unwrap();
-        let mut sinks = [Local::new(memory)];
+        let mut sinks = [Local::over(memory)];
         let seconds = seconds(|| translate(self, &mut translator, origin, &mut sinks));
-        assert!(sinks[0].memory().len() >= 64);
         assert_eq!(translator.counters(origin).accepted, self.reports as u64);
         line(what, self.reports, seconds, Some(bar), limit);
     }
@@ -120,16 +129,54 @@ impl Datagrams {
 
 /// What is measured: a function of its own, so that its instructions can be counted.
 #[inline(never)]
-fn translate(
+fn translate<M: Memory>(
     datagrams: &Datagrams,
     translator: &mut Translator,
     origin: Origin,
-    sinks: &mut [Local<&mut [u8]>; 1],
+    sinks: &mut [Local<M>; 1],
 ) {
     let mut nacks = Vec::new();
     datagrams.each(|bytes| translator.receive_from(origin, bytes, 1, sinks, &mut nacks));
     translator.finish(sinks);
     sinks[0].flush();
+}
+
+/// Memory beside which the keys with the largest counts are kept, as a collector does.
+struct Keeping<'a> {
+    memory: &'a mut [u8],
+    largest: Largest,
+}
+
+impl Memory for Keeping<'_> {
+    #[inline(always)]
+    fn write(&mut self, at: usize, bytes: &[u8]) {
+        self.memory.write(at, bytes);
+    }
+
+    #[inline(always)]
+    fn store(&mut self, at: usize, word: u64) {
+        self.memory.store(at, word);
+    }
+
+    #[inline(always)]
+    fn add(&mut self, at: usize, add: u64) -> u64 {
+        self.memory.add(at, add)
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, at: usize) {
+        prefetch(self.memory, at);
+    }
+
+    #[inline(always)]
+    fn floor(&self) -> u64 {
+        self.largest.floor()
+    }
+
+    #[inline(always)]
+    fn exceeds(&mut self, key: &[u8], place: usize, count: u64) {
+        black_box(self.largest.offer(key, place as u64, count));
+    }
 }
 
 /// Whether a line is asked for.
@@ -248,6 +295,7 @@ fn main() {
         };
         let reports: Vec<_> = keys.iter().map(|key| report(&key[..])).collect();
         let datagrams = Datagrams::packed(&reports, 4, 8, redundancy);
+        options.key_increment = Some(KeyIncrement::new(0, slots, redundancy));
         datagrams.run(
             &format!("Key-Increment N={redundancy}, packed"),
             bar,
@@ -256,10 +304,44 @@ fn main() {
             limit,
         );
     }
+    largest_keys(&mut options, memory, &keys, limit);
     postcards(memory, hasher, count, limit);
     append(memory, hasher, count, limit);
     if wanted("tables") {
         tables(&keys, limit);
+    }
+}
+
+/// Key-Increment with a table of the largest counts: of keys that all have few reports, and of keys of
+/// which the first 1,000 have half of all reports.
+fn largest_keys(options: &mut Options, memory: &mut [u8], keys: &[[u8; 4]], limit: f64) {
+    let slots = u32::try_from(memory.len() / 8).unwrap();
+    options.key_increment = Some(KeyIncrement::new(0, slots, 2));
+    for (skewed, what) in [
+        (false, "Key-Increment N=2 and largest keys, packed"),
+        (true, "Key-Increment N=2 and largest of skewed keys"),
+    ] {
+        if !wanted(what) {
+            continue;
+        }
+        let rank = |n: usize| (keys.len() as f64).powf(n as f64 / keys.len() as f64) as usize;
+        let key = |n: usize| match skewed {
+            true => &keys[rank(usize::try_from(mix64(n as u64)).unwrap() % keys.len())],
+            false => &keys[n],
+        };
+        let report = |n: usize| Report::KeyIncrement {
+            redundancy: 2,
+            key: key(n),
+            counter: 1,
+        };
+        let reports: Vec<_> = (0..keys.len()).map(report).collect();
+        let datagrams = Datagrams::packed(&reports, 4, 8, 2);
+        memory.fill(0);
+        let keeping = Keeping {
+            memory: &mut *memory,
+            largest: Largest::new(1024),
+        };
+        datagrams.run_over(what, 15.0, options, keeping, limit);
     }
 }
 
