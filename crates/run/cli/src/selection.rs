@@ -57,11 +57,11 @@ pub(crate) struct KeptArgs {
     #[arg(long, value_name = "CLASS")]
     pub(crate) class: Option<String>,
 
-    /// Select packets that were kept so: full, partial or header.
+    /// Select packets of this granularity: full, partial or header.
     #[arg(long, value_name = "GRANULARITY", value_parser = ["full", "partial", "header"])]
     pub(crate) granularity: Option<String>,
 
-    /// Select packets that were kept for this reason, as in their comments.
+    /// Select packets that were kept for this reason, written as in packet comments.
     #[arg(long, value_name = "REASON")]
     pub(crate) reason: Option<String>,
 }
@@ -139,7 +139,7 @@ pub(crate) fn say_span(log: &Log, find: &Find<'_>) {
     let is_after = find.from_ns.is_some_and(|from| from > last_ns);
     if is_before || is_after {
         info!(
-            "the log has nothing of that time: its packets are from {} to {}",
+            "the log has no packets of that time: its packets are from {} to {}",
             text::time(first_ns),
             text::time(last_ns)
         );
