@@ -134,6 +134,16 @@ fn json_has_the_columns_of_the_table_and_selections_are_those_of_an_export() {
             .map(|line| serde_json::from_str(line).unwrap())
             .collect()
     };
+    // A later fragment has the ports of its first one only where that is selected too.
+    let without_ports = |object: &Value| {
+        let mut object = object.as_object().unwrap().clone();
+        object.retain(|name, _| !name.ends_with("_port"));
+        object
+    };
+    let same = |there: &[Value], wanted: &[&Value]| {
+        let wanted = wanted.iter().map(|one| without_ports(one));
+        there.iter().map(without_ports).eq(wanted)
+    };
     let check = || {
         let all = parse(&[]);
         assert_eq!(all.len(), 67_690);
@@ -155,18 +165,14 @@ fn json_has_the_columns_of_the_table_and_selections_are_those_of_an_export() {
             let wanted = all.iter().filter(|one| one["granularity"] == granularity);
             let wanted: Vec<&Value> = wanted.collect();
             let there = parse(&["--granularity", granularity]);
-            assert!(there.iter().eq(wanted), "{granularity}");
+            assert!(same(&there, &wanted), "{granularity}");
         }
         let (class, reason) = (&tcp["class"], &tcp["reason"]);
-        let wanted = all
-            .iter()
-            .filter(|one| one["class"] == *class && one["reason"] == *reason);
+        let is_so = |one: &&Value| one["class"] == *class && one["reason"] == *reason;
+        let wanted: Vec<&Value> = all.iter().filter(is_so).collect();
         let [class, reason] = [class, reason].map(|text| text.as_str().unwrap());
-        assert!(
-            parse(&["--class", class, "--reason", reason])
-                .iter()
-                .eq(wanted)
-        );
+        let there = parse(&["--class", class, "--reason", reason]);
+        assert!(same(&there, &wanted));
         all
     };
     let before = check();
