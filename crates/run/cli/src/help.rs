@@ -32,7 +32,7 @@ Models
   learn        Learn the ordinary traffic of a site, without labels
   train, eval  Train a model on labels; judge it on a labelled capture
   model, compare, features, labels
-               Put a model in force; compare presets; write features; label flows
+               Put one in force; compare presets; write features; label flows
 Several machines
   switch, relay       Record to disks of another machine, by RDMA
   agent, controller   Capture on many hosts, steered from one place

@@ -47,8 +47,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
     after_help = "\
 Examples:
   strata record -r trace.pcapng -o log/
-  strata record -i eth0 -o log/ 'not port 22'
-  strata record -i eth0 -o log/ --serve",
+  strata record -i eth0 -o log/ 'not port 22'",
     after_long_help = "\
 Examples:
   strata record -r trace.pcapng -o log/
