@@ -368,7 +368,7 @@ fn what_a_recording_cannot_be_asked() {
         .collect();
     until("attached", || recording.attached() == Some(8));
     let said = says(&mut recording.ask(&["tcp-timeouts"]), 1);
-    assert!(said.contains("8 are attached"), "{said}");
+    assert!(said.contains("8 clients are attached"), "{said}");
     drop(attached);
     until("gone", || recording.attached() == Some(0));
     let nobody = dir.path().join("nobody");

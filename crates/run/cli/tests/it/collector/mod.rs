@@ -340,12 +340,12 @@ fn only_what_is_encrypted_with_the_key_gets_in_and_once() {
         said
     };
     let told = export(port, None, "clear");
-    assert!(told.contains("is not encrypted on its way"), "{told}");
+    assert!(told.contains("are not encrypted on the way"), "{told}");
     export(port, Some(&other), "other");
     let stop = Arc::new(AtomicBool::new(false));
     let thread = hostile(way, port, Arc::clone(&stop));
     let told = export(on_the_way, Some(&own), "own");
-    assert!(told.contains("is encrypted on its way"), "{told}");
+    assert!(told.contains("are encrypted on the way"), "{told}");
     stop.store(true, Ordering::Relaxed);
     let sent = thread.join().unwrap();
     let said = collector.stopped();
