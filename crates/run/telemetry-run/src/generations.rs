@@ -1,11 +1,9 @@
 //! Generations of a store: which there are, and of what time.
 
-use strata_dta::generations::Turning;
 use strata_sys::words::Words;
 use strata_wire::exact;
 
 use super::plan::Plan;
-use super::sink::Mapped;
 
 /// Bytes that are cleared between looks at what has arrived: about 1 ms.
 pub(super) const PIECE_BYTES: usize = 2 << 20;
@@ -56,27 +54,4 @@ pub(super) fn spans(plan: &Plan, words: &Words) -> Vec<Span> {
         }),
     };
     present.iter().zip(ends).map(span).collect()
-}
-
-/// The writer's half, if the store has generations.
-pub(super) fn turning(plan: &Plan, memory: &mut Mapped, now_ns: u64) -> Option<Turning> {
-    let generations = plan.generations()?;
-    let words = memory.words.words();
-    let present = generations.read(|at| u64::from_le_bytes(words.word(exact(at))));
-    let places = &plan.places;
-    let regions = [
-        (places.key_write_at, plan.key_write.memory_len()),
-        (places.postcarding_at, plan.postcarding.memory_len()),
-        (places.key_increment_at, plan.key_increment.memory_len()),
-    ];
-    let regions = regions.map(|(at, len)| at..at + len).to_vec();
-    let period_ns = plan.parameters.generation_period_s * 1_000_000_000;
-    Some(Turning::new(
-        generations,
-        regions,
-        period_ns,
-        present,
-        now_ns,
-        memory,
-    ))
 }

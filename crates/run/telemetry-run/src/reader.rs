@@ -87,6 +87,14 @@ pub struct Top {
     pub missing_below: Option<u64>,
 }
 
+impl Top {
+    /// The keys alone.
+    #[must_use]
+    pub fn into_keys(self) -> Vec<Key> {
+        self.keys.into_iter().map(|(key, _)| key).collect()
+    }
+}
+
 /// A store that is read, whether a process writes it or not.
 pub struct TelemetryStore {
     dir: PathBuf,

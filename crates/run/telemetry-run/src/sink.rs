@@ -12,7 +12,7 @@ use strata_wire::exact;
 
 use super::candidates;
 use super::fading::Fading;
-use super::generations::{PIECE_BYTES, turning};
+use super::generations::PIECE_BYTES;
 use super::plan::Plan;
 
 /// Memory in a file that others read. Operations wait for their lines of memory in a [`Local`].
@@ -134,6 +134,29 @@ impl Memory for Mapped {
             self.put(row, key);
         }
     }
+}
+
+/// The writer's half, if the store has generations.
+fn turning(plan: &Plan, memory: &mut Mapped, now_ns: u64) -> Option<Turning> {
+    let generations = plan.generations()?;
+    let words = memory.words.words();
+    let present = generations.read(|at| u64::from_le_bytes(words.word(exact(at))));
+    let places = &plan.places;
+    let regions = [
+        (places.key_write_at, plan.key_write.memory_len()),
+        (places.postcarding_at, plan.postcarding.memory_len()),
+        (places.key_increment_at, plan.key_increment.memory_len()),
+    ];
+    let regions = regions.map(|(at, len)| at..at + len).to_vec();
+    let period_ns = plan.parameters.generation_period_s * 1_000_000_000;
+    Some(Turning::new(
+        generations,
+        regions,
+        period_ns,
+        present,
+        now_ns,
+        memory,
+    ))
 }
 
 /// Operations on each part of the memory.

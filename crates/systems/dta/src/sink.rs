@@ -197,7 +197,10 @@ struct Short(u64);
 impl Short {
     #[inline(always)]
     fn new(key: &[u8], places_len: u8) -> Self {
-        let bytes = key.try_into().map_or(0, u32::from_le_bytes);
+        let bytes = match *key {
+            [a, b, c, d] => u32::from_le_bytes([a, b, c, d]),
+            _ => 0,
+        };
         let lens = u64::from(exact::<u8>(key.len())) | u64::from(places_len) << 8;
         Self(u64::from(bytes) | lens << 32)
     }

@@ -126,12 +126,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     let keys = match &args.keys {
         Some(path) => read_keys(path)?,
-        None => store
-            .top(MET_MAX)
-            .keys
-            .into_iter()
-            .map(|(key, _)| key)
-            .collect(),
+        None => store.top(MET_MAX).into_keys(),
     };
     let named = args.output.display();
     fs::create_dir_all(&args.output).with_context(|| format!("{named}: cannot make"))?;
