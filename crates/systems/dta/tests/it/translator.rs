@@ -650,3 +650,49 @@ proptest! {
         prop_assert!(sinks[0].memory() == &world.collectors[0].memory[..]);
     }
 }
+
+/// Bytes of a datagram of version 2 with one Key-Increment of 10.0.0.1, as the diagram of the format has it.
+fn increment(sequence: [u8; 4], time: u8, session: u8) -> [u8; 32] {
+    let [a, b, c, d] = sequence;
+    [
+        0x23, 0, 0, 1, a, b, c, d, 0, 0, 0, 0, 0, 0, 0, time, 4, 8, 1, session, 10, 0, 0, 1, 0, 0,
+        0, 0, 0, 0, 0, 1,
+    ]
+}
+
+/// Of a reporter, whose losses are its own, and whose numbers somebody else has forged.
+#[test]
+fn forged_numbers_are_jumps_and_take_no_loss_back() {
+    let mut options = Options::new(KeyHasher::new([1, 2]));
+    options.key_increment = Some(KeyIncrement::new(0, 64, 1));
+    let mut translator = Translator::new::<Local<&mut [u8]>>(options, |_| End::default());
+    let mut memory = vec![0; 512];
+    let mut sinks = [Local::new(&mut memory)];
+    let mut nacks = Vec::new();
+    let here = translator.reporter_at(SocketAddr::new(SWITCH, 1)).unwrap();
+    let other = translator.reporter_at(SocketAddr::new(SWITCH, 2)).unwrap();
+    let mut take = |origin: Origin, bytes: &[u8]| {
+        translator.receive_from(origin, bytes, 1, &mut sinks, &mut nacks);
+        let counters = translator.counters(origin);
+        (counters.missing, counters.jumps)
+    };
+    assert_eq!(take(here, &increment([0, 0, 0, 0], 1, 7)), (0, 0));
+    assert_eq!(take(here, &increment([0, 0, 0, 50], 1, 7)), (49, 0));
+    assert_eq!(take(other, &increment([0, 0, 0, 9], 1, 7)), (0, 0));
+    // Two billion numbers ahead; the reporter's own numbers, which are believed after 64 datagrams; again.
+    assert_eq!(take(here, &increment([0x80, 0, 0, 0], 1, 7)), (49, 1));
+    for number in 51..51 + 63 {
+        assert_eq!(take(here, &increment([0, 0, 0, number], 1, 7)), (49, 1));
+    }
+    assert_eq!(take(here, &increment([0, 0, 0, 114], 1, 7)), (49, 2));
+    assert_eq!(take(here, &increment([0, 0, 0, 115], 1, 7)), (49, 2));
+    assert_eq!(
+        take(here, &increment([0x7f, 0xff, 0xff, 0xff], 1, 7)),
+        (49, 3)
+    );
+    // It has started again, later, and lost its first two: losses from before are not taken back.
+    assert_eq!(take(here, &increment([0, 0, 0, 2], 2, 8)), (51, 3));
+    assert_eq!(take(here, &increment([0, 0, 0, 1], 2, 8)), (50, 3));
+    assert_eq!(take(here, &increment([0, 0, 0, 1], 2, 8)), (50, 3));
+    assert_eq!(take(other, &increment([0, 0, 0, 10], 1, 7)), (0, 0));
+}
