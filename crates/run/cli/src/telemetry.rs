@@ -16,14 +16,16 @@ mod run;
 mod shown;
 mod snapshot;
 
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::Result;
 use strata_control::config::{Config, ControlConfig};
+use strata_dta::int::mapping::DEFAULT;
 use strata_telemetry_run::TelemetryApiSpec;
 
 use crate::logging::LoggingArgs;
-use crate::output::refuse;
+use crate::output::{refuse, standard};
 
 /// Arguments of `strata telemetry`.
 #[derive(Debug, clap::Args)]
@@ -79,6 +81,8 @@ enum Command {
     Top(ask::TopArgs),
     /// Show the counters of the collector: reports, refusals, losses.
     Status(ask::StatusArgs),
+    /// Print the built-in table, by which reports of INT become reports that are kept (`run --table`).
+    Table,
     /// Write the contents of a store to Parquet files, even while it is written.
     Snapshot(snapshot::Args),
     /// Send reports of all kinds, or those of a simulated network.
@@ -113,6 +117,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Command::Path(args) => ask::path(args),
         Command::Top(args) => ask::top(args),
         Command::Status(args) => ask::status(args),
+        Command::Table => Ok(write!(standard(), "{}", DEFAULT.trim_start())?),
         Command::Snapshot(args) => snapshot::run(args),
         Command::Generate(args) => generate::run(args),
     }

@@ -87,9 +87,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "ADDR[:PORT]")]
     int: Option<String>,
 
-    /// Turn INT reports into DTA reports by this table (TOML; docs/formats/dta.md). By default: the
-    /// path of tracked flows, latency by flow and node, depth by queue, congestion and drops as
-    /// lists.
+    /// Turn INT reports into DTA reports by this table too (TOML; docs/formats/dta.md), beside the
+    /// built-in one, which `strata telemetry table` prints: the path of tracked flows, latency by flow
+    /// and node, depth by queue, congestion and drops as lists. With `extends = "nothing"` in it, by this
+    /// one only.
     #[arg(long, value_name = "FILE")]
     table: Option<PathBuf>,
 

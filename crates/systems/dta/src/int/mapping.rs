@@ -1,6 +1,7 @@
 //! From INT to DTA: a table in TOML says which report becomes what (paper, table 2).
 //!
 //! ```toml
+//! extends = "built-in"     # the default; or nothing
 //! udp-port = 5000          # of INT-MD over UDP; or dscp = 23
 //! [[report]]
 //! name = "latency"         # for messages and counters
@@ -33,9 +34,10 @@ use crate::tally;
 /// 3 other), value u32 (drop reason, queue occupancy or latency), low half of the ingress time.
 pub const EVENT_LEN: usize = 18;
 
-/// The table that is used if none is given: path tracing, latency and queue depth by Key-Write,
-/// congestion and drops as events in lists 0 and 1.
+/// The built-in table, which is used if none is given, and which others extend: path tracing, latency and
+/// queue depth by Key-Write, congestion and drops as events in lists 0 and 1.
 pub const DEFAULT: &str = r#"
+# The built-in table of INT. A table of --table extends it, unless it says extends = "nothing".
 udp-port = 5000
 
 [[report]]
@@ -129,10 +131,23 @@ struct Rule {
     list: Option<u32>,
 }
 
+/// What a table begins with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Extends {
+    /// With all of the built-in table: a report of the same name takes the place of the built-in one.
+    #[default]
+    BuiltIn,
+    /// With nothing.
+    Nothing,
+}
+
 /// Which INT reports become which DTA reports.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Table {
+    #[serde(default)]
+    extends: Extends,
     udp_port: Option<u16>,
     dscp: Option<u8>,
     #[serde(default)]
@@ -175,7 +190,7 @@ impl Table {
     ///
     /// [`TableError`].
     pub fn parse(text: &str) -> Result<Self, TableError> {
-        let table: Self = toml::from_str(text)?;
+        let mut table: Self = toml::from_str(text)?;
         if let Some(dscp) = table.dscp.filter(|&dscp| dscp >= 64) {
             return Err(TableError::Dscp(dscp));
         }
@@ -184,6 +199,9 @@ impl Table {
                 name: rule.name.clone(),
                 problem,
             })?;
+        }
+        if table.extends == Extends::BuiltIn {
+            table.extend(toml::from_str(DEFAULT)?)?;
         }
         for (watch, before) in table.watch.iter().zip(0..) {
             let refused = |problem| TableError::Watch {
@@ -204,6 +222,28 @@ impl Table {
             }
         }
         Ok(table)
+    }
+
+    /// Puts what it does not say itself before it.
+    fn extend(&mut self, built_in: Self) -> Result<(), TableError> {
+        self.udp_port = self.udp_port.or(built_in.udp_port);
+        let is_own = |rule: &Rule| self.report.iter().any(|own| own.name == rule.name);
+        let mut all = built_in.report;
+        all.retain(|rule| !is_own(rule));
+        let is_taken = |own: &&Rule| {
+            all.iter()
+                .any(|rule| own.list.is_some() && own.list == rule.list)
+        };
+        if let Some(own) = self.report.iter().find(is_taken) {
+            return Err(TableError::Report {
+                name: own.name.clone(),
+                problem: "a report of the built-in table appends to its list: name another list, give \
+                          it the name of that report to replace it, or write extends = \"nothing\"",
+            });
+        }
+        all.append(&mut self.report);
+        self.report = all;
+        Ok(())
     }
 
     /// The lists that it appends to, with the names of the reports that do, and whether these are

@@ -489,7 +489,7 @@ fn lists(mapper: &mut Mapper, bytes: Option<&[u8]>) -> Vec<(u32, Vec<u8>)> {
 
 #[test]
 fn a_query_known_ahead_is_answered_by_the_sum_of_a_path() {
-    let text = "[[watch]]\nname = \"slow\"\nabove = 1000\nlist = 4\n\
+    let text = "extends = \"nothing\"\n[[watch]]\nname = \"slow\"\nabove = 1000\nlist = 4\n\
                 [[watch]]\nname = \"very-slow\"\nabove = 2000\nlist = 5\n";
     let table = Table::parse(text).unwrap();
     assert_eq!(
@@ -533,7 +533,7 @@ fn a_query_known_ahead_is_answered_by_the_sum_of_a_path() {
         .all(&[(16, 1 << 13), (16, 0), (32, 0), (32, 50)])
         .raw(&packet.concat())
         .bytes;
-    let text = "udp-port = 5000\n[[watch]]\nname = \"slow\"\nabove = 1149\nlist = 4\n";
+    let text = "extends = \"nothing\"\nudp-port = 5000\n[[watch]]\nname = \"slow\"\nabove = 1149\nlist = 4\n";
     let mut whole = Mapper::new(Table::parse(text).unwrap());
     assert_eq!(lists(&mut whole, Some(&bytes)), [(4, slow(1024, 1150))]);
     assert_eq!(whole.counters().summed, 1);
@@ -562,7 +562,7 @@ fn a_query_known_ahead_is_answered_by_the_sum_of_a_path() {
 /// A hop that does not know its latency, says nothing of it, or did not report, is not one without any.
 #[test]
 fn a_sum_that_lacks_a_hop_is_not_taken_for_whole() {
-    let text = "[[watch]]\nname = \"slow\"\nabove = 1000\nlist = 4\n\
+    let text = "extends = \"nothing\"\n[[watch]]\nname = \"slow\"\nabove = 1000\nlist = 4\n\
                 [[watch]]\nname = \"very-slow\"\nabove = 2000\nlist = 5\n";
     let least = |latency: u32| {
         let mut event = slow(3000, latency);
@@ -728,6 +728,11 @@ proptest! {
 #[test]
 fn a_table_says_what_is_wrong_with_it() {
     let problem = |text: &str| Table::parse(text).unwrap_err().to_string();
+    let alone = |text: &str| problem(&format!("extends = \"nothing\"\n{text}"));
+    assert!(problem("extends = \"all\"").contains("built-in"));
+    assert!(alone("[[watch]]\nname = \"w\"\nabove = 1").contains("list"));
+    let watch = "[[watch]]\nname = \"w\"\nabove = 1\nlist = 0";
+    assert!(problem(watch).contains("a report appends something else"));
     assert!(problem("dscp = 64").contains("below 64"));
     assert!(problem("udp-prot = 1").contains("udp-prot"));
     let rule = |rest: &str| {
@@ -738,12 +743,46 @@ fn a_table_says_what_is_wrong_with_it() {
     let append = "primitive = \"append\"\ndata = \"event\"\n";
     assert!(rule(append).contains("append has a list"));
     assert!(rule(&format!("{append}list = 0\nkey = \"flow\"")).contains("append has none"));
+    assert!(
+        rule(&format!("{append}list = 0")).contains("of the built-in table appends to its list")
+    );
     assert!(rule(&format!("{append}list = 0\nredundancy = 1")).contains("redundancy"));
     let write = "primitive = \"key-write\"\nkey = \"flow\"\ndata = \"node\"\n";
     assert!(rule(&format!("{write}redundancy = 5")).contains("1 to 4"));
     assert!(rule(&write.replace("node", "packets")).contains("key-increment adds packets"));
     let toml = Table::parse("[[report]").unwrap_err();
     assert!(matches!(toml, TableError::Toml(_)) && toml.to_string().contains("line 1"));
+}
+
+/// A table with only a query known ahead used to leave out paths, latencies and congestion.
+#[test]
+fn a_table_extends_the_built_in_one_unless_it_says_otherwise() {
+    let by = |text: &str| {
+        let mut mapper = Mapper::new(Table::parse(text).unwrap());
+        let reports = [example_1(0b111), example_4(), example_3()];
+        reports.map(|bytes| mapped(&mut mapper, &bytes))
+    };
+    let built_in = by(DEFAULT);
+    assert!(built_in.iter().all(|reports| !reports.is_empty()));
+    assert_eq!(by(""), built_in);
+    let watch = "[[watch]]\nname = \"slow\"\nabove = 4000000000\nlist = 4\n";
+    assert_eq!(by(watch), built_in);
+    let lists = |text: &str| {
+        let table = Table::parse(text).unwrap();
+        let lists = table.lists().map(|(list, name, _)| (list, name.to_owned()));
+        lists.collect::<Vec<_>>()
+    };
+    assert_eq!(lists(watch), lists(DEFAULT));
+    assert_eq!(
+        by("extends = \"nothing\""),
+        [const { Vec::<String>::new() }; 3]
+    );
+    // A report of the same name takes the place of the built-in one, also in its list.
+    let replaced = "[[report]]\nname = \"drops\"\nwhen = \"dropped\"\nprimitive = \"append\"\n\
+                    data = \"node\"\nlist = 1\n";
+    assert_eq!(lists(replaced), lists(DEFAULT));
+    let alone = format!("extends = \"nothing\"\n{replaced}");
+    assert_eq!(lists(&alone), [(1, "drops".to_owned())]);
 }
 
 #[test]

@@ -81,6 +81,7 @@ pub(crate) const ENDING: &[&str] = &[
     "telemetry path",
     "telemetry snapshot",
     "telemetry status",
+    "telemetry table",
     "telemetry top",
     "top",
     "train",

@@ -19,6 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use strata_dta::int::mapping::Table;
 use strata_testkit::workspace_root;
 use tempfile::TempDir;
 
@@ -369,6 +370,12 @@ fn a_table_of_ones_own_counts_packets_and_answers_a_query_known_ahead() {
     );
     collector.end();
 
+    // The built-in table is printed, and may be given as one.
+    let mut printed = strata();
+    let printed = ok(printed.args(["telemetry", "table"]));
+    assert!(printed.contains("\nudp-port = 5000\n"), "{printed}");
+    assert!(Table::parse(&printed).is_ok(), "{printed}");
+
     // A query known ahead: of two packets, one is too slow.
     let watch = "[[watch]]\nname = \"slow\"\nabove = 1523\nlist = 4\n";
     fs::write(&table, watch).unwrap();
@@ -389,6 +396,9 @@ fn a_table_of_ones_own_counts_packets_and_answers_a_query_known_ahead() {
     assert_eq!(Value::from(slow), expected);
     let text = ok(&mut telemetry(&watched, &["list", "slow"]));
     assert_eq!(text, format!("slow {flow} latency 1524\n"));
+    // What the built-in table keeps is there too.
+    let latency = answer(&watched, &["get", &format!("node 7 {flow}")]).unwrap();
+    assert!(latency["value"]["number"].is_u64(), "{latency}");
     collector.end();
 
     fs::write(
