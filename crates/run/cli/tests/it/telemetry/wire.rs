@@ -129,11 +129,18 @@ fn dropped(status: &Value) -> u64 {
     number(&status["totals"]["dropped_without_collector"])
 }
 
-/// Keys that a store has counted, the largest first. None is missing.
-fn top(store: &Path, count: &str) -> Vec<String> {
-    let text = ok(&mut telemetry(store, &["top", "-n", count]));
-    assert!(!text.contains("may be missing"), "{text}");
-    text.lines().map(str::to_owned).collect()
+/// Keys that a store has counted, and the count below which others may be missing, if that is known.
+fn top(store: &Path, count: &str) -> (Vec<(u64, String)>, Option<u64>) {
+    let text = ok(&mut telemetry(store, &["top", "-n", count, "--json"]));
+    let top: Value = serde_json::from_str(&text).unwrap();
+    let row = |row: &Value| {
+        (
+            number(&row["count"]),
+            row["key"].as_str().unwrap().to_owned(),
+        )
+    };
+    let keys = top["keys"].as_array().unwrap().iter().map(row);
+    (keys.collect(), top["missing_below"].as_u64())
 }
 
 /// What a store answers of its lists and of these keys.
@@ -189,14 +196,18 @@ fn two_processes_do_what_one_does() {
     let said = translator.end();
     assert!(said.contains("0 lost with a connection"), "{said}");
     one.end();
-    let counted = top(&path("store"), "1024");
-    // That store was not made by this version, which would say that no key is missing.
+    let (counted, below) = top(&path("store"), "1024");
+    // That store was not made by this version, which would say which keys may be missing.
     let text = ok(&mut telemetry(&here, &["top", "-n", "1024"]));
-    let (there, said) = text.trim_end().rsplit_once('\n').unwrap();
-    assert!(said.contains("an earlier version"), "{said}");
-    assert_eq!(counted, there.lines().collect::<Vec<_>>());
-    let key = |line: &String| line.split_whitespace().next_back().unwrap().to_owned();
-    let keys: Vec<String> = counted.iter().map(key).collect();
+    assert!(text.contains("an earlier version"), "{text}");
+    let large = |mut keys: Vec<(u64, String)>| {
+        keys.retain(|(count, _)| *count >= below.unwrap());
+        keys.sort_unstable();
+        keys
+    };
+    let counted = large(counted);
+    assert_eq!(counted, large(top(&here, "1024").0));
+    let keys: Vec<String> = counted.iter().map(|(_, key)| key.clone()).collect();
     assert!(keys.len() > 50, "{counted:?}");
     assert_eq!(answers(&path("store"), &keys), answers(&here, &keys));
 
