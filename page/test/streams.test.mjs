@@ -264,7 +264,7 @@ test("an answer shows the amount that it counts, largest first, and ports as the
     await page.getByRole("button", { name: "Ask", exact: true }).click();
     await bar(page).waitFor();
     assert.deepEqual(await bar(page).getByRole("listitem").allInnerTexts().then((all) => all.map((text) => text.split("\n"))), [
-      ["10.0.0.9 · 443", "90\u202f000"],
+      ["10.0.0.9 · 443", "90,000"],
       ["10.0.0.1 · 51234", "700"],
       ["10.0.0.2 · 60000", "3"],
     ]);

@@ -548,7 +548,7 @@ test("losses say their share, when and what to do, and what was sampled out is n
     await losses.getByText("13:04:00 to 13:04:09").waitFor();
     await losses.getByText("try -B 2048").waitFor();
     // 1000 of the 4000 captured.
-    await losses.getByText(/1\u202f000 packets.*25\.0 %.*sampled out/).waitFor();
+    await losses.getByText(/1,000 packets.*25\.0 %.*sampled out/).waitFor();
   });
 });
 
@@ -587,7 +587,7 @@ test("a search says what no search finds, since it was sampled out", async () =>
 test("a policy that would take more disk is warned of before it is added", async () => {
   const matched = { flows: 2, packets: 900, wire_bytes: 700_000, kept_bytes: 60_000, covered: ofSchema("Covered") };
   for (const [would, expected] of [
-    [{ packets: 9000, kept_bytes: 540_000, now_bytes: 60_000, exact: false }, /about 540 kB.*more than without it.*sample of about 9\u202f000 packets/],
+    [{ packets: 9000, kept_bytes: 540_000, now_bytes: 60_000, exact: false }, /about 540 kB.*more than without it.*sample of about 9,000 packets/],
     [{ packets: 900, kept_bytes: 0, now_bytes: 60_000, exact: true }, /With this policy 0 B of them/],
   ]) {
     const over = { checkPolicy: { error: null, matched: { ...matched, would } } };

@@ -272,7 +272,8 @@ fn a_collector_elsewhere_answers_what_the_commands_answer() {
     let table = dir.path().join("int.toml");
     let translate = |name: &str| {
         let report = "when = \"always\"\nprimitive = \"append\"\ndata = \"event\"\nlist = 0";
-        fs::write(&table, format!("[[report]]\nname = \"{name}\"\n{report}\n")).unwrap();
+        let report = format!("extends = \"nothing\"\n[[report]]\nname = \"{name}\"\n{report}\n");
+        fs::write(&table, report).unwrap();
         let mut command = strata();
         command.args(["telemetry", "run", "--listen", "127.0.0.1:0"]);
         command.args(["--memory", "4MiB", "--table"]);

@@ -119,9 +119,13 @@ fn by_flow(file: &Path, filter: &str) -> BTreeMap<String, u64> {
     flows
 }
 
-/// A capture of real traffic.
+/// A capture of real traffic, compressed if it is there so.
 fn capture(name: &str) -> PathBuf {
-    data_dir().join("labelled").join(name).join("trace.pcap")
+    let plain = data_dir().join("labelled").join(name).join("trace.pcap");
+    match plain.exists() {
+        true => plain,
+        false => plain.with_extension("pcap.gz"),
+    }
 }
 
 /// The count before a word of the summary.
