@@ -237,7 +237,7 @@ test("what is of one log, flow or time is not shown for another while that is re
   const logs = [...session.logs.slice(0, 1), { id: "1", path: "/other" }];
   await served({ at: "/storage?log=0", over: { session: { ...session, logs }, storage } }, async (page) => {
     await page.getByText("123 GB", { exact: true }).waitFor();
-    await page.getByLabel("Log").selectOption("1");
+    await page.getByRole("combobox", { name: /^Log/ }).selectOption("1");
     await page.getByText("123 GB", { exact: true }).waitFor({ state: "detached" });
     second.open({ ...ofSchema("Storage"), stored_bytes: 456_000_000_000 });
     await page.getByText("456 GB", { exact: true }).waitFor();
