@@ -263,8 +263,9 @@ def in_markdown(figures: dict[str, Any]) -> str:
         f"percent, by `strata record` with *{BUDGETED}*. *{RANDOM}*, *{FIRST}* and *{DEFAULT}* "
         "(what the mode keeps whole of the classes of the built-in model, by lot if it is more) "
         "have as many bytes. The last columns are what was given of the payload that the budget "
-        "decided about. From a pipe, as from an interface, what is to come is not known: it begins with "
-        "nothing saved, and gives less. The built-in model has seen mix-test, and some of cic2019 and westermo."
+        "decided about. From a pipe, as from an interface, what is to come is not known: it begins "
+        "with nothing saved, and gives less. The built-in model has seen mix-test, and some of "
+        "cic2019 and westermo."
     )
     lines = ["# What a recording keeps of attacks", "", about]
     more = {"given": "given", "given_piped": "given, from a pipe"}

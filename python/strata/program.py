@@ -29,8 +29,8 @@ def find() -> str:
 
 
 def run(*arguments: str | Path, piped: bytes | None = None) -> None:
-    """Runs the program, with these bytes in a pipe as its standard input. Raises `ProgramError` with
-    its message if it fails."""
+    """Runs the program, with these bytes in a pipe as its standard input. Raises `ProgramError`
+    with its message if it fails."""
     command = [find(), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, input=piped, check=False)
     if done.returncode != 0:
