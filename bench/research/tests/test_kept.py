@@ -33,6 +33,7 @@ def test_shares_and_differences_are_of_flows_with_payload():
         flow=np.array([1, 1, 2, 2, 3]),
         kept={name: np.array([True, False, False, False, True]) for name in kept.NAMES},
         share=0.1,
+        share_piped=0.1,
     )
     of = kept._by_flow(case)
     assert of[0].tolist() == [2, 1]
