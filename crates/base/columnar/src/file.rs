@@ -164,7 +164,7 @@ impl Leaf {
         Ok(Self {
             cells,
             highest,
-            null: is_optional.then_some(highest - 1),
+            null: is_optional.then(|| highest - 1),
             is_list: column.max_rep_level() > 0,
             levels: Vec::new(),
             repeats: Vec::new(),
