@@ -31,7 +31,7 @@ run "$strata" export "$out/log" -w "$out/attacks.pcapng" "$attacks"
 "$strata" export "$out/first" -w "$out/first.pcapng" "$attacks" 2>/dev/null
 count() { grep -a -o "granularity=$1" "$out/$2.pcapng" | wc -l; }
 echo "$(count full attacks) of $(count '[a-z]*' attacks) packets with payload have it in the log, and all have their headers."
-echo "With as many bytes, the first 650 of each flow would have it of $(count full first); one packet in ten, of 1 or 2."
+echo "In a log of the same size, the first 650 bytes of each flow keep it of $(count full first), one packet in ten of 1 or 2."
 
 captured=$(wc -c <"$capture")
 logged=$(cat "$out"/log/blocks/* | wc -c)
