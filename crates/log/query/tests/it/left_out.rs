@@ -146,7 +146,9 @@ fn packets_without_a_definition_of_their_verdict_are_counted_if_it_decides() {
         assert_eq!((done.packets, done.left_out), (0, 3), "{is_compacted}");
         let said = texts(&done.damage).join("\n");
         assert!(
-            said.contains("the definition of their verdict is missing"),
+            said.contains(
+                "the definition of their verdict, with their class and reason, is missing"
+            ),
             "{said}"
         );
     }
