@@ -385,7 +385,7 @@ mod tests {
             (
                 "look-back:alert:9:x",
                 Some(
-                    "look-back, since the flow was then kept whole: \
+                    "look-back, because the flow was kept whole afterwards: \
                      an alert on the flow, signature 9 x",
                 ),
             ),
