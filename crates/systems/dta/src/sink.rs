@@ -32,8 +32,8 @@ pub enum Operation {
 pub struct Addition<'a> {
     /// The key, of 1 to 40 bytes.
     pub key: &'a [u8],
-    /// Where its counters lie: multiples of 8, the first so many of which are meant, no two of them the
-    /// same. Any places may be in the others.
+    /// Where its counters lie: multiples of 8, no two the same. Only the first ones count, as many as the
+    /// next field says; the others are arbitrary.
     pub places: [u64; REDUNDANCY_MAX as usize],
     /// 1 to [`REDUNDANCY_MAX`].
     pub places_len: u8,

@@ -213,7 +213,7 @@ impl Largest {
         }
     }
 
-    /// So much may have been added for keys that were not offered.
+    /// The most that may have been added for keys that were not offered.
     pub fn overlook(&mut self, added: u64) {
         let before = self.without_row_max();
         self.more = before.map(|before| before.saturating_add(added));
