@@ -15,14 +15,15 @@ CHROMIUM = $(shell for one in $(STRATA_CHROMIUM) chromium chromium-browser; do c
 PAGE_PEERS = $(strip $(if $(shell command -v npm),,nodejs npm) $(if $(CHROMIUM),,chromium))
 LINTS := -D warnings
 
-.PHONY: help build page sql demo test test-page arch test-python test-sql verbs neon fmt lint check-docs tools attack soak nvme forged fuzz bench python lock model compare ablation unseen kept sets frontier links clean
+.PHONY: help build recorder page sql demo test test-page arch test-python test-sql verbs neon fmt lint check-docs tools attack soak nvme forged fuzz bench python lock model compare ablation unseen kept sets frontier links clean
 
 help:
 	@echo "make demo    build, record a real capture, show the result"
 	@echo "make test    formatting, lints, documentation and every test"
 	@echo "make test-page  the operator's page in a real browser (part of make test)"
 	@echo "make arch    check the code against the structure in docs/ARCHITECTURE.md"
-	@echo "make build   the program: $(STRATA)"
+	@echo "make build   all programs: $(STRATA), and strata-telemetry, -stream, -vectors, -fleet, -models beside it"
+	@echo "make recorder  only $(STRATA), which records and reads logs"
 	@echo "make page    the operator's page, which strata serve contains: page/dist"
 	@echo "make sql     the program of strata query: target/release/strata-sql (long to build)"
 	@echo "make bench   figures against peers, in one run"
@@ -42,10 +43,16 @@ help:
 	@echo "make sets    what recordings keep of each labelled capture by itself"
 	@echo "make model   train models/default.json again"
 
+# `strata` runs the others, as commands of its own.
+PROGRAMS := -p strata $(addprefix -p strata-program-,telemetry stream vectors fleet models)
+
 # `strata --version` says what it was built from.
-build: export STRATA_COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null)
+build recorder: export STRATA_COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null)
 build: page
-	$(CARGO) build --release --locked -p strata-cli
+	$(CARGO) build --release --locked $(PROGRAMS)
+
+recorder: page
+	$(CARGO) build --release --locked -p strata
 
 # The operator's page, built before the program that contains it; the program works without.
 PAGE := page/dist/index.html
@@ -74,7 +81,7 @@ else echo "not run, without $(PAGE_PEERS): the tests of the page"; fi
 endef
 
 test-page: tools page
-	$(CARGO) build --locked --quiet -p strata-cli
+	$(CARGO) build --locked --quiet $(PROGRAMS)
 	$(PAGE_TESTS)
 
 # DataFusion takes longer to build than all the rest, so it is a workspace of its own.
@@ -85,7 +92,7 @@ sql:
 test-sql:
 	cd lake && $(CARGO) test --locked --quiet --target-dir target
 
-demo: build
+demo: recorder
 	@sh demo/run.sh $(STRATA) $(DEMO)
 
 test: tools page fmt lint check-docs test-python test-sql verbs
@@ -98,7 +105,7 @@ arch:
 
 # The relay for RDMA NICs: its lints, and what the guests of the tests `rxe` and `nvme` run.
 verbs: tools
-	$(CARGO) clippy --locked --quiet -p strata-cli --features verbs -- $(LINTS)
+	$(CARGO) clippy --locked --quiet -p strata --features verbs -- $(LINTS)
 	$(CARGO) build --locked --quiet -p strata-relay --features verbs --example verbs-relay
 	$(CARGO) build --locked --quiet -p strata-stream --features verbs --example nvme-guest
 
@@ -168,12 +175,14 @@ endif
 
 # `make test` has its short form. What each attack does and which bound it found broken is said.
 attack: tools
+	$(CARGO) build --locked --quiet $(PROGRAMS)
 	STRATA_ATTACK_SECONDS=$(or $(SECONDS),60) \
-	    $(CARGO) test --locked --quiet -p strata-cli --test attack -- --nocapture
+	    $(CARGO) test --locked --quiet -p strata --test attack -- --nocapture
 
 # `make test` has half a minute of it.
 soak:
-	STRATA_CHURN=$(or $(SECONDS),600) $(CARGO) test --locked --quiet -p strata-cli --test it agents::churn -- --nocapture
+	$(CARGO) build --locked --quiet $(PROGRAMS)
+	STRATA_CHURN=$(or $(SECONDS),600) $(CARGO) test --locked --quiet -p strata --test it agents::churn -- --nocapture
 
 # `make test` has a thousandth of it. Some minutes.
 nvme: verbs

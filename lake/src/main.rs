@@ -4,7 +4,7 @@
 //! made while the query runs (`tiers`).
 #![forbid(unsafe_code)]
 
-#[path = "../../crates/run/cli/src/query/args.rs"]
+#[path = "../../crates/programs/strata/src/query/args.rs"]
 mod args;
 mod arrays;
 mod files;

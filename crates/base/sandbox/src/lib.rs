@@ -12,7 +12,7 @@
 //!   later, and hands them over.
 //!
 //! Everything except [`restrict_thread`] must be done before threads are started: they inherit it.
-//! Used by `cli`, `control`, `relay`, `role` and the crates of `run` that have roles; uses `sys` only.
+//! Used by `terminal`, `control`, `relay`, `role` and the crates of `run` that have roles; uses `sys` only.
 #![forbid(unsafe_code)]
 
 mod files;

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! Pure computation: no I/O, no clock. Uses `wire` for constants and hashes; used by `archive`, `exporter`,
-//! `gpv`, `record`, `telemetry-run`, `cli`, benchmarks and tests.
+//! `gpv`, `record`, `telemetry-run`, the program `strata`, benchmarks and tests.
 #![forbid(unsafe_code)]
 
 mod bytes;

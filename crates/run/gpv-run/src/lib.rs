@@ -18,7 +18,7 @@
 //! ```
 //!
 //! Who has packets gives them to `run` and `table`, since others ask the same captures, interfaces and logs. A
-//! stream that vectors go to is given as a `strata_role::Feed`. Used by `record` (`tap`) and `cli`.
+//! stream that vectors go to is given as a `strata_role::Feed`. Used by `record` (`tap`) and programs.
 #![forbid(unsafe_code)]
 
 mod agent;

@@ -22,7 +22,7 @@
 //! error, notice    why a recording could not start, or failed; what it says
 //! ```
 //!
-//! Crates above: `cli` only. This is where siblings meet: control, pipeline, capture, store,
+//! Crates above: `terminal` and programs. This is where siblings meet: control, pipeline, capture, store,
 //! archive and relay know nothing of each other's threads.
 #![forbid(unsafe_code)]
 

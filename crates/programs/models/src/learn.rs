@@ -1,0 +1,165 @@
+//! `strata learn`: a model of what is ordinary at a site, from its own traffic, without labels. The
+//! Python package learns; packets come from captures, a log, or a recording of headers made here.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use strata_store::Sources;
+use strata_terminal::{model, output, signals, text};
+use strata_training::labelled::{LabelArgs, LabelledArgs};
+use tracing::info;
+
+use crate::features;
+use crate::train::{Line, share};
+
+/// Arguments of `strata learn`.
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("from").required(true).args(["inputs", "read", "interface"]))]
+#[command(after_help = "\
+Examples:
+  strata learn -i eth0 --for 1h -o model.json && strata record -m model.json -i eth0 -o log/
+  strata learn log/ --labels /var/log/suricata/eve.json -o new.json
+  strata learn -r monday.pcap -r tuesday.pcap -o model.json
+
+Reports what the model learnt, and whether the traffic was sufficient. Exit status: 0 if it was, 3 if
+there was too little or it changed too much (the model is written anyway), 1 if there is no model.
+With --labels, the model learns only from traffic that they call benign: from no flow that has an
+alarm of an IDS or is close to one.
+
+Needs the Python package, which `make python` installs.")]
+pub(crate) struct Args {
+    /// Learn from these logs or capture files.
+    #[arg(value_name = "LOG")]
+    inputs: Vec<PathBuf>,
+
+    /// Learn from this capture file or log; may be given more than once.
+    #[arg(
+        short = 'r',
+        long = "read",
+        value_name = "FILE",
+        conflicts_with = "inputs"
+    )]
+    read: Vec<PathBuf>,
+
+    /// Learn from this interface, whose headers are recorded to a temporary log first.
+    #[arg(short = 'i', long, value_name = "NAME", conflicts_with_all = ["inputs", "read"])]
+    interface: Option<String>,
+
+    /// Record the interface for this long, at least 10s; an interrupt ends it early.
+    #[arg(
+        long = "for",
+        value_name = "TIME",
+        default_value = "10m",
+        requires = "interface"
+    )]
+    length: String,
+
+    // What has an alarm of an IDS, or is near one, is not benign, and so not learnt from.
+    #[command(flatten)]
+    labels: LabelArgs,
+
+    /// Write the model to this file.
+    #[arg(short = 'o', long, value_name = "FILE")]
+    output: PathBuf,
+
+    /// Keep half of the trees of this labelled model next to the learnt ones; by default, those of the
+    /// built-in model. The score is the mean of both.
+    #[arg(short = 'm', long = "model", value_name = "FILE")]
+    model: Option<PathBuf>,
+
+    /// Use learnt trees only.
+    #[arg(long, conflicts_with = "model")]
+    alone: bool,
+
+    /// Call at most this share of ordinary payload unusual.
+    #[arg(long, value_name = "SHARE", value_parser = share, default_value_t = 0.01)]
+    alarm: f64,
+
+    /// Name the model.
+    #[arg(long, default_value = "site")]
+    name: String,
+
+    /// Seed the run, to repeat it exactly.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u32,
+
+    /// Use this many threads.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    jobs: u32,
+
+    /// Show no progress bar.
+    #[arg(long)]
+    quiet: bool,
+}
+
+/// Learns a model.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let mut read: Vec<PathBuf> = args.inputs.iter().chain(&args.read).cloned().collect();
+    let labelled = LabelledArgs::of(&read, &args.labels);
+    let sources: Sources = labelled.sources().files(&args.model);
+    output::check(&args.output, &sources)?;
+    let seconds = seconds_of(&args.length)?;
+    let scratch = tempfile::tempdir().context("no room for temporary files")?;
+    // A model that cannot be read is reported before an hour of traffic is recorded.
+    let beside = match args.alone {
+        true => None,
+        false => {
+            let file = scratch.path().join("beside.json");
+            fs::write(&file, model::load(args.model.as_deref())?.json)
+                .context("no room for temporary files")?;
+            Some(file)
+        }
+    };
+    strata_training::python::check()?;
+    if let Some(interface) = &args.interface {
+        let log = scratch.path().join("log");
+        record_headers(interface, seconds, &log)?;
+        read = vec![log];
+    }
+    let snapshots = scratch.path().join("snapshots.parquet");
+    features::snapshots(LabelledArgs::of(&read, &args.labels), snapshots.clone())?;
+    let mut line = Line::new("learn");
+    line.option("--output", &args.output);
+    if let Some(beside) = &beside {
+        line.option("--beside", beside);
+    }
+    line.option("--name", &args.name);
+    line.number("--alarm", &args.alarm);
+    line.number("--seed", &args.seed);
+    line.number("--jobs", &args.jobs);
+    line.flag("--quiet", args.quiet);
+    strata_training::python::run(line.names([snapshots]))
+}
+
+/// A length of time in whole seconds.
+fn seconds_of(length: &str) -> Result<u64> {
+    let seconds = text::duration_ns(length).context("--for")? / 1_000_000_000;
+    if seconds < 10 {
+        bail!("--for {length}: too short to learn from: give at least 10s, better an hour");
+    }
+    Ok(seconds)
+}
+
+/// Records the headers of an interface, as `strata record` does, for so long or until interrupted.
+fn record_headers(interface: &str, seconds: u64, log: &Path) -> Result<()> {
+    // The recording gets the interrupt too and ends its log; what it has is learnt from.
+    let _stop = signals::stop_on_signal()?;
+    let program = strata_terminal::program::strata()?;
+    info!("recording headers of {interface} for {seconds} s; an interrupt ends it early");
+    let status = Command::new(program)
+        .args(["record", "--default", "header", "-W", "1", "-G"])
+        .arg(seconds.to_string())
+        .arg("-i")
+        .arg(interface)
+        .arg("-o")
+        .arg(log)
+        .stdout(Stdio::null())
+        .status()
+        .context("cannot run strata to record")?;
+    if !status.success() {
+        bail!("{interface}: cannot record it, so there is nothing to learn from");
+    }
+    Ok(())
+}

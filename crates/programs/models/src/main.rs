@@ -1,0 +1,96 @@
+//! `strata learn`, `train`, `eval`, `model`, `compare`, `features` and `labels`: models, from labelled packets to
+//! the one in force. The Python package trains and draws.
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+#[path = "../../strata/tests/it/common/commands.rs"]
+mod commands;
+mod compare;
+mod eval;
+mod features;
+mod label_flows;
+mod learn;
+mod promote;
+mod train;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{CommandFactory as _, Parser, Subcommand};
+use strata_terminal::logging::LoggingArgs;
+use strata_terminal::program::{self, Program};
+
+/// Make models, judge them, and put them in force.
+#[derive(Debug, Parser)]
+#[command(name = "strata-models", bin_name = "strata", max_term_width = 100)]
+enum Command {
+    /// Write the features of each packet, as the classifier sees them.
+    Features(features::Args),
+    /// Label flows of a log, to train on.
+    Labels(label_flows::Args),
+    /// Train a model on labelled features.
+    Train(Box<train::TrainArgs>),
+    /// Learn the ordinary traffic of a site, without labels.
+    Learn(Box<learn::Args>),
+    /// Evaluate a model on a labelled capture; write a page and JSON.
+    Eval(eval::Args),
+    /// Put another model in force, and compare two.
+    #[command(subcommand)]
+    Model(Model),
+    /// Compare model presets on labelled captures.
+    Compare(train::CompareArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum Model {
+    /// Put another model in force: the shadow of a running recording, or a file in place of another.
+    Promote(promote::Args),
+    /// Show where two models differ: on a capture or log, or in a running recording with a shadow.
+    Compare(Box<compare::Args>),
+}
+
+impl Program for Command {
+    fn is_long_running(&self) -> bool {
+        false
+    }
+
+    fn logging(&self) -> Option<&LoggingArgs> {
+        None
+    }
+
+    fn run(&self) -> Result<()> {
+        match self {
+            Self::Features(args) => features::run(args),
+            Self::Labels(args) => label_flows::run(args),
+            Self::Train(args) => train::train(args),
+            Self::Learn(args) => learn::run(args),
+            Self::Eval(args) => eval::run(args),
+            Self::Model(Model::Promote(args)) => promote::run(args),
+            Self::Model(Model::Compare(args)) => compare::run(args),
+            Self::Compare(args) => train::compare(args),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    program::main::<Command>(Command::command())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A new command says whether it runs until it is stopped: then it has a sandbox and attacks.
+    #[test]
+    fn every_command_is_known_to_run_for_long_or_to_end() {
+        let ours = [
+            "learn", "train", "eval", "model", "compare", "features", "labels",
+        ];
+        let is_ours = |name: &&str| ours.contains(&name.split(' ').next().unwrap());
+        let mut known: Vec<&str> = commands::all().into_iter().filter(is_ours).collect();
+        let mut there = program::leaves(&Command::command(), "");
+        known.sort_unstable();
+        there.sort_unstable();
+        assert_eq!(there, known);
+    }
+}

@@ -1,0 +1,362 @@
+//! `strata train` and `strata compare`: run by the Python package. Their arguments are declared
+//! here too, so that `--help` and usage errors work where it is not installed, and unwritable
+//! outputs are reported before the work starts.
+
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use strata_store::Sources;
+use strata_terminal::output;
+use strata_training::labelled::{LabelArgs, LabelledArgs};
+
+use crate::features;
+
+/// Arguments of `strata train`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata train snapshots.parquet -o model.json --report report.html --recall 0.95
+  strata train trace.pcap --labels labels.csv -o model.json
+  strata train log/ --labels /var/log/suricata/eve.json -o model.json
+
+Prints the labels by class, recall, precision and F1 of each source on flows that the forests have
+not seen, and a verdict. Exit status: 0 if the model meets its targets and is useful, 3 if not (it is
+written anyway), 1 if there is no model.
+
+Needs the Python package, which `make python` installs.")]
+pub(crate) struct TrainArgs {
+    /// Train on these files of `strata features -o FILE.parquet`; or, with --labels, on captures
+    /// and logs.
+    #[arg(value_name = "INPUT", required = true)]
+    inputs: Vec<PathBuf>,
+
+    #[command(flatten)]
+    labels: LabelArgs,
+
+    /// Write the model to this file.
+    #[arg(short = 'o', long, value_name = "FILE")]
+    output: PathBuf,
+
+    /// Write an HTML page on how packets of unseen flows are classified, and its figures as JSON
+    /// next to it.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+
+    /// Name the model.
+    #[arg(long, default_value = "strata")]
+    name: String,
+
+    /// Set the description of the model.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    description: String,
+
+    /// Use these features, separated by commas.
+    #[arg(long, value_name = "LIST")]
+    features: Option<String>,
+
+    /// Set the number of trees and of leaves per tree, such as 8x64; of several, the best is chosen.
+    #[arg(long, value_name = "TREESxLEAVES", value_parser = shape)]
+    shape: Vec<String>,
+
+    /// Limit the depth of a tree, 8 by default; of several, the best is chosen.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    depth: Vec<u32>,
+
+    /// Drop features without which unseen flows are classified no worse.
+    #[arg(long)]
+    choose_features: bool,
+
+    /// Require this many packets per leaf.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    min_leaf: u32,
+
+    /// Count an attack packet this many times.
+    #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = positive)]
+    attack_weight: f64,
+
+    /// Count a packet of a class this many times.
+    #[arg(long, value_name = "CLASS=N", value_parser = class_weight)]
+    class_weight: Vec<String>,
+
+    /// Give small sources (the labels' source column) the weight of large ones.
+    #[arg(long)]
+    even_sources: bool,
+
+    /// Count benign packets by their payload, where the cost of keeping a packet is its bytes.
+    #[arg(long)]
+    by_bytes: bool,
+
+    /// Set the cost of a missed attack packet.
+    #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = positive)]
+    miss_cost: f64,
+
+    /// Set the cost of a false alarm.
+    #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = positive)]
+    false_alarm_cost: f64,
+
+    /// Catch at least this share of the attack packets of each source, such as 0.95, with a margin
+    /// for other flows.
+    #[arg(long, visible_alias = "recall", value_name = "SHARE", value_parser = share, group = "point")]
+    target_recall: Option<f64>,
+
+    /// Keep at most this share of bytes whole, such as 0.1.
+    #[arg(long, value_name = "SHARE", value_parser = share, group = "point")]
+    max_kept_whole: Option<f64>,
+
+    /// Call packets benign only from this score up, such as 0.9; uncertain ones get the class
+    /// 'unknown'.
+    #[arg(long, value_name = "SCORE", value_parser = share, group = "point")]
+    conservative: Option<f64>,
+
+    /// Exit with status 3 if less than this share of the packets that are called attacks are
+    /// attacks, in cross-validation.
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    min_precision: Option<f64>,
+
+    /// Exit with status 3 if the mean F1 of the sources is lower, in cross-validation.
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    min_f1: Option<f64>,
+
+    /// Set the confidence with which a recall or a share of bytes has to be met on other flows.
+    #[arg(long, value_name = "SHARE", value_parser = share, default_value_t = 0.95)]
+    confidence: f64,
+
+    /// Set the number of folds of cross-validation.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..))]
+    folds: u32,
+
+    /// Seed the run, to repeat it exactly.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u32,
+
+    /// Use this many threads.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    jobs: u32,
+
+    /// Show no progress bar.
+    #[arg(long)]
+    quiet: bool,
+}
+
+/// Arguments of `strata compare`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+FOLDER holds a folder per capture with trace.pcap and labels.csv. X-train and X-test belong
+together; any other capture with benign and attack packets is split: the first half of each source's
+flows to train on, the others to test; one with attacks only is classified by the model of the first
+pair.
+
+Needs the Python package, which `make python` installs.")]
+pub(crate) struct CompareArgs {
+    /// Read the captures in this folder.
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+
+    /// Write an HTML page to this file, and its figures as JSON next to it.
+    #[arg(long, value_name = "FILE")]
+    report: PathBuf,
+
+    /// Speed up time by this factor.
+    #[arg(long, value_name = "N", default_value_t = 1000.0, value_parser = positive)]
+    time_compression: f64,
+
+    /// Set the sketches' window, in ms.
+    #[arg(long, value_name = "MS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    window_ms: u32,
+
+    /// Compare these presets only, separated by commas.
+    #[arg(long, value_name = "LIST")]
+    presets: Option<String>,
+
+    /// Seed the run, to repeat it exactly.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u32,
+
+    /// Use this many threads.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    jobs: u32,
+}
+
+pub(crate) fn share(text: &str) -> Result<f64, String> {
+    let number = text
+        .parse()
+        .ok()
+        .filter(|share| 0.0 < *share && *share < 1.0);
+    number.ok_or_else(|| String::from("write a number between 0 and 1"))
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number: Option<f64> = text.parse().ok();
+    let number = number.filter(|number| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| String::from("write a number above 0"))
+}
+
+fn shape(text: &str) -> Result<String, String> {
+    let count = |text: &str| text.parse::<u32>().is_ok_and(|count| count > 0);
+    match text.split_once('x') {
+        Some((trees, leaves)) if count(trees) && count(leaves) => Ok(text.to_owned()),
+        _ => Err(String::from("write trees and leaves, as in 8x64")),
+    }
+}
+
+fn class_weight(text: &str) -> Result<String, String> {
+    match text.split_once('=') {
+        Some((class, weight)) if !class.is_empty() && positive(weight).is_ok() => {
+            Ok(text.to_owned())
+        }
+        _ => Err(String::from("write a class and a number, as in scan=2")),
+    }
+}
+
+/// A command line of the Python package.
+pub(crate) struct Line(Vec<OsString>);
+
+impl Line {
+    /// A line of this command.
+    pub(crate) fn new(command: &str) -> Self {
+        Self(vec![command.into()])
+    }
+
+    /// Adds an option and its value.
+    pub(crate) fn option(&mut self, name: &str, value: impl Into<OsString>) {
+        // In one word, since a value may begin with a dash.
+        let mut word = OsString::from(name);
+        word.push("=");
+        word.push(value.into());
+        self.0.push(word);
+    }
+
+    /// Adds an option and its number.
+    pub(crate) fn number(&mut self, name: &str, value: &impl Display) {
+        self.option(name, format!("{value}"));
+    }
+
+    /// Adds an option without a value.
+    pub(crate) fn flag(&mut self, name: &str, is_set: bool) {
+        self.0.extend(is_set.then(|| name.into()));
+    }
+
+    /// Adds positional arguments; nothing may follow.
+    pub(crate) fn names(mut self, names: impl IntoIterator<Item = PathBuf>) -> Vec<OsString> {
+        self.0.push("--".into());
+        self.0.extend(names.into_iter().map(OsString::from));
+        self.0
+    }
+}
+
+/// Fails if a page or its figures cannot be written.
+fn check_report(report: &Path, sources: &Sources) -> Result<()> {
+    output::check(report, sources)?;
+    output::check(&report.with_extension("figures.json"), sources)
+}
+
+/// Whether it is a Parquet file; what cannot be read is taken for one, and then reported.
+fn is_snapshots(path: &Path) -> bool {
+    let mut magic = [0; 4];
+    let has_name = path.extension().is_some_and(|ending| ending == "parquet");
+    has_name
+        || File::open(path)
+            .and_then(|mut file| file.read_exact(&mut magic))
+            .is_ok_and(|()| magic == *b"PAR1")
+}
+
+/// Trains a model.
+pub(crate) fn train(args: &TrainArgs) -> Result<()> {
+    let (snapshots, rest): (Vec<_>, Vec<_>) = args
+        .inputs
+        .iter()
+        .cloned()
+        .partition(|path| is_snapshots(path));
+    let labelled = LabelledArgs::of(&rest, &args.labels);
+    let sources = labelled.sources().files(&snapshots);
+    output::check(&args.output, &sources)?;
+    if let Some(report) = &args.report {
+        check_report(report, &sources)?;
+    }
+    match (rest.first(), args.labels.is_given()) {
+        (Some(first), false) => {
+            return Err(output::refuse(format!(
+                "{}: not a file of `strata features -o FILE.parquet`: a capture or a log needs --labels",
+                first.display()
+            )));
+        }
+        (None, true) => {
+            return Err(output::refuse(
+                "--labels is for captures and logs: snapshots have their labels already",
+            ));
+        }
+        _ => {}
+    }
+    let mut line = Line::new("train");
+    line.option("--output", &args.output);
+    if let Some(report) = &args.report {
+        line.option("--report", report);
+    }
+    line.option("--name", &args.name);
+    line.option("--description", &args.description);
+    if let Some(features) = &args.features {
+        line.option("--features", features);
+    }
+    for shape in &args.shape {
+        line.option("--shape", shape);
+    }
+    for depth in &args.depth {
+        line.number("--depth", depth);
+    }
+    line.flag("--choose-features", args.choose_features);
+    line.number("--min-leaf", &args.min_leaf);
+    line.number("--attack-weight", &args.attack_weight);
+    for weight in &args.class_weight {
+        line.option("--class-weight", weight);
+    }
+    line.flag("--even-sources", args.even_sources);
+    line.flag("--by-bytes", args.by_bytes);
+    line.number("--miss-cost", &args.miss_cost);
+    line.number("--false-alarm-cost", &args.false_alarm_cost);
+    for (name, share) in [
+        ("--target-recall", args.target_recall),
+        ("--max-kept-whole", args.max_kept_whole),
+        ("--conservative", args.conservative),
+        ("--min-precision", args.min_precision),
+        ("--min-f1", args.min_f1),
+    ] {
+        if let Some(share) = share {
+            line.number(name, &share);
+        }
+    }
+    line.number("--confidence", &args.confidence);
+    line.number("--folds", &args.folds);
+    line.number("--seed", &args.seed);
+    line.number("--jobs", &args.jobs);
+    line.flag("--quiet", args.quiet);
+    let scratch = tempfile::tempdir().context("no room for temporary files")?;
+    let mut names = snapshots;
+    if let Some(first) = rest.first() {
+        let stem = first.file_name().unwrap_or(first.as_os_str());
+        let mut file = stem.to_owned();
+        file.push(".parquet");
+        let file = scratch.path().join(file);
+        features::snapshots(labelled, file.clone())?;
+        names.push(file);
+    }
+    strata_training::python::run(line.names(names))
+}
+
+/// Compares presets of models.
+pub(crate) fn compare(args: &CompareArgs) -> Result<()> {
+    check_report(&args.report, &Sources::default())?;
+    let mut line = Line::new("compare");
+    line.option("--report", &args.report);
+    line.number("--time-compression", &args.time_compression);
+    line.number("--window-ms", &args.window_ms);
+    if let Some(presets) = &args.presets {
+        line.option("--presets", presets);
+    }
+    line.number("--seed", &args.seed);
+    line.number("--jobs", &args.jobs);
+    strata_training::python::run(line.names([args.folder.clone()]))
+}

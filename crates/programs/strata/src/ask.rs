@@ -1,0 +1,417 @@
+//! `strata ask`: questions in Marple's language, of a capture, a log, an interface or a running
+//! recording.
+//!
+//! ```text
+//! captured logged live attached   where packets, or vectors of them, come from
+//! installed                       queries that run in a recording
+//! asking                          packets into vectors, vectors into queries
+//! questions                       which queries; what they need
+//! answer                          tables, files
+//! ```
+
+mod answer;
+mod asking;
+mod attached;
+mod captured;
+mod installed;
+mod live;
+mod logged;
+mod questions;
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use strata_gpv::marple::{Limits, SHIPPED};
+use strata_store::Sources;
+use strata_terminal::confined::SandboxArgs;
+use strata_terminal::key::KeyArgs;
+use strata_terminal::listing::{ColumnForm, Reader, listing};
+use strata_terminal::output::{refuse, standard};
+use strata_terminal::text;
+
+use answer::Answers;
+use asking::Asking;
+use questions::Questions;
+
+/// Arguments of `strata ask`.
+#[derive(Debug, clap::Args)]
+#[command(
+    override_usage = "\
+strata ask -r FILE QUERY [FILTER]
+       strata ask -i IF QUERY [FILTER]
+       strata ask LOG QUERY [FILTER]
+       strata ask --running QUERY
+       strata ask --running --install NAME QUERY
+       strata ask --running --installed [NAME]
+       strata ask --list [NAME]",
+    after_help = "\
+QUERY is the name of a query that comes with Strata, or a query in Marple's language. FILTER is a
+tcpdump filter that selects the packets on which the query runs.
+
+Examples:
+  strata ask --list
+  strata ask -r trace.pcap packet-counts-per-source --sort -counter --top 10
+  strata ask -r trace.pcap flowlet-size-histogram --param gap=2ms 'tcp port 443'
+  strata ask -r trace.pcap 'R = filter(T, proto == TCP and pkt_len > 1000);' -w large.parquet
+  strata ask -r trace.pcap -q tcp-non-monotonic -q tcp-timeouts -F json | jq .
+  strata ask log/ tcp-out-of-sequence --from 13:05 --to 13:20
+  strata ask -i eth0 -f question.marple
+  strata ask --running concurrent-connections --sort -epoch --top 20
+  strata ask --running --install timeouts tcp-timeouts --param low=100ms
+  strata ask --running --installed timeouts --sort -count --top 20
+
+Exit status: 0 if the answer is complete; 1 if it is not, or the input is damaged (details are on
+standard error); 2 if the command line or the query is refused."
+)]
+pub(crate) struct Args {
+    /// Run the query on this capture file, in any format that `strata record` reads; - is standard
+    /// input. Several are merged in time order.
+    #[arg(short = 'r', long = "read", value_name = "FILE", group = "source")]
+    read: Vec<PathBuf>,
+
+    /// Run the query on packets of this interface, until Ctrl-C; separate several with commas; any
+    /// means all of them. On a terminal, the answer so far is shown every second.
+    #[arg(
+        short = 'i',
+        long = "interface",
+        value_name = "NAME",
+        value_delimiter = ',',
+        group = "source"
+    )]
+    interfaces: Vec<String>,
+
+    /// Run the query on the packets that the recording with this socket (`strata record --socket`)
+    /// captures from now on, until it ends or Ctrl-C. The recording does not wait: data that is not
+    /// read in time is lost for the query only, and counted.
+    #[arg(long, value_name = "PATH", group = "source")]
+    socket: Option<PathBuf>,
+
+    /// As --socket, with the only running recording.
+    #[arg(long, group = "source")]
+    running: bool,
+
+    /// Install the query in the running recording, under this name: it runs on all packets from now
+    /// on, until it is removed or the recording ends, with or without a client attached. At most 16
+    /// queries run there, each with at most 100,000 groups, 100,000 rows and 16 MiB.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["read", "interfaces", "write", "format", "sort", "top", "count", "skip_incomplete"])]
+    install: Option<String>,
+
+    /// Show the answer so far of this query, which is installed in the running recording; without a
+    /// NAME, list the installed queries.
+    #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "", group = "lists",
+          conflicts_with_all = ["read", "interfaces", "install", "queries", "files", "words"])]
+    installed: Option<String>,
+
+    /// Remove this query from the running recording, with its answer.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["read", "interfaces", "install", "installed", "queries", "files", "words"])]
+    remove: Option<String>,
+
+    /// LOG, unless -r, -i, --socket or --running is given; QUERY, unless -q or -f is given; FILTER.
+    #[arg(value_name = "LOG|QUERY|FILTER")]
+    words: Vec<String>,
+
+    /// Run this query: a name, or a text. May be given several times: all queries run on the same
+    /// packets, which are read once.
+    #[arg(short = 'q', long = "query", value_name = "QUERY")]
+    queries: Vec<String>,
+
+    /// Run the query in this file; may be given several times.
+    #[arg(short = 'f', long = "file", value_name = "FILE")]
+    files: Vec<PathBuf>,
+
+    /// Set a parameter of the query, $NAME in its text: a number, also with ns, us, ms or s, or an
+    /// address.
+    #[arg(long = "param", value_name = "NAME=VALUE")]
+    params: Vec<String>,
+
+    /// Write the answer to this file, replacing it; - is standard output. With several queries,
+    /// {} in the name stands for the name of each.
+    #[arg(short = 'w', long = "write", value_name = "FILE", default_value = "-")]
+    write: PathBuf,
+
+    /// Set the format of the answer. By default the file's name decides: csv, json, parquet and
+    /// arrow for these; table for all others.
+    #[arg(short = 'F', long, value_enum)]
+    format: Option<answer::Format>,
+
+    /// Sort the answer by this column; with a minus before its name, largest first. By default,
+    /// groups are in the order of their keys, and packets in time order.
+    #[arg(long, value_name = "COLUMN", allow_hyphen_values = true)]
+    sort: Option<String>,
+
+    /// Show at most this many rows of the answer, from its start.
+    #[arg(long, value_name = "N", value_parser = text::number)]
+    top: Option<u64>,
+
+    /// Stop after this many packets.
+    #[arg(short = 'c', long = "count", value_name = "N", value_parser = text::number)]
+    count: Option<u64>,
+
+    /// Skip and count packets that lack bytes that a query needs, because they were not captured or
+    /// not kept. By default, the first such packet ends the query.
+    #[arg(long)]
+    skip_incomplete: bool,
+
+    #[command(flatten)]
+    of_logs: OfLogs,
+
+    #[command(flatten)]
+    bounds: Bounds,
+
+    #[command(flatten)]
+    sandbox: SandboxArgs,
+
+    /// List the queries that come with Strata; with a NAME, show its text.
+    #[arg(long, group = "lists")]
+    list: bool,
+
+    /// Print the list as JSON.
+    #[arg(long, requires = "lists")]
+    json: bool,
+}
+
+/// What only a log has.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Logs")]
+struct OfLogs {
+    /// Select packets from this time on, written as for `strata export`.
+    #[arg(long, value_name = "TIME")]
+    from: Option<String>,
+
+    /// Select packets before this time.
+    #[arg(long, value_name = "TIME")]
+    to: Option<String>,
+
+    #[command(flatten)]
+    key: KeyArgs,
+}
+
+/// How much each query may use.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Limits of each query")]
+struct Bounds {
+    /// Keep at most this many groups of each groupby. Packets of further groups are left out of the
+    /// answer, and reported. [default: 100k]
+    #[arg(long, value_name = "N", value_parser = text::number)]
+    groups_max: Option<u64>,
+
+    /// Keep at most this many rows, if rows are packets. Further rows are cut, and reported.
+    /// [default: 1M; of installed queries 100k]
+    #[arg(long, value_name = "N", value_parser = text::number)]
+    rows_max: Option<u64>,
+
+    /// Use at most this much memory for groups and rows; with large ones, fewer are kept.
+    /// [default: 256MiB; of installed queries 16MiB]
+    #[arg(long, value_name = "BYTES", value_parser = text::bytes)]
+    memory_max: Option<u64>,
+
+    /// Refuse a query that takes more than this many instructions per packet; at most 4096.
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    instructions_max: u16,
+}
+
+impl Bounds {
+    fn limits(&self) -> Result<Limits> {
+        let fitting = |number: u64, option| {
+            u32::try_from(number).map_err(|_| {
+                refuse(format!(
+                    "{option} {number}: at most 4294967295 are possible"
+                ))
+            })
+        };
+        let mut limits = Limits::default();
+        if let Some(groups_max) = self.groups_max {
+            limits.groups_max = fitting(groups_max, "--groups-max")?;
+        }
+        if let Some(rows_max) = self.rows_max {
+            limits.rows_max = fitting(rows_max, "--rows-max")?;
+        }
+        if let Some(bytes_max) = self.memory_max {
+            limits.bytes_max = bytes_max;
+        }
+        Ok(limits)
+    }
+}
+
+impl Args {
+    /// Whether packets come until somebody stops them.
+    pub(crate) fn is_live(&self) -> bool {
+        !self.interfaces.is_empty()
+    }
+
+    /// Whether a running recording is asked.
+    fn is_attached(&self) -> bool {
+        self.socket.is_some() || self.running || self.install.is_some()
+    }
+
+    /// The log, the queries and the filter among the words.
+    fn split(&self) -> Result<Split<'_>> {
+        let mut words = self.words.as_slice();
+        let has_source = !self.read.is_empty() || self.is_live() || self.is_attached();
+        let log = match (has_source, words) {
+            (true, _) => None,
+            (false, [log, rest @ ..]) => {
+                words = rest;
+                Some(log.as_str())
+            }
+            (false, []) => {
+                return Err(refuse(
+                    "no input and no query: name a log, -r FILE, -i INTERFACE or --running, and a \
+                     query; `strata ask --list` lists queries, --help has examples",
+                ));
+            }
+        };
+        let mut query = None;
+        if self.queries.is_empty() && self.files.is_empty() {
+            let [first, rest @ ..] = words else {
+                return Err(refuse(match log {
+                    Some(log) if questions::is_query(log) => format!(
+                        "'{log}' is a query without input: name a log before it, or give -r FILE, \
+                         -i INTERFACE or --running"
+                    ),
+                    _ => "no query: `strata ask --list` lists those that come with Strata, --help \
+                          has examples"
+                        .to_owned(),
+                }));
+            };
+            query = Some(first.as_str());
+            words = rest;
+        }
+        Ok(Split {
+            log,
+            query,
+            filter: words,
+        })
+    }
+}
+
+/// What the words of a command line are.
+struct Split<'a> {
+    log: Option<&'a str>,
+    query: Option<&'a str>,
+    filter: &'a [String],
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    if args.list {
+        return list(args);
+    }
+    if let Some(name) = &args.remove {
+        return installed::remove(args, name);
+    }
+    match args.installed.as_deref() {
+        Some("") => return installed::list(args),
+        Some(name) => return installed::answer(args, name),
+        None => {}
+    }
+    args.of_logs.key.look_into_tunnels()?;
+    let split = args.split()?;
+    if let (true, None, Some(word)) = (args.is_attached(), &args.install, split.query)
+        && !questions::is_query(word)
+    {
+        return installed::answer_of_word(args, word);
+    }
+    if split.log.is_none() && (args.of_logs.from.is_some() || args.of_logs.to.is_some()) {
+        return Err(refuse("--from and --to select packets of a log"));
+    }
+    let questions = Questions::new(args, split.query)?;
+    if let Some(name) = &args.install {
+        return match split.filter.is_empty() {
+            true => installed::install(args, name, questions),
+            false => Err(refuse(attached::NO_FILTER)),
+        };
+    }
+    let filter = match args.is_attached() {
+        true => None,
+        false => text::filter(split.filter)?,
+    };
+    let mut asking = Asking::new(questions.compiled()?, args.skip_incomplete, args.count)?;
+    let mut answers = Answers::new(args, asking.shapes())?;
+    let asked = match split.log {
+        Some(log) => logged::ask(args, log, filter.as_ref(), &mut asking, &mut answers),
+        None if args.is_attached() => attached::ask(args, split.filter, &mut asking, &mut answers),
+        None if args.is_live() => live::ask(args, filter, &mut asking, &mut answers),
+        None => captured::ask(args, filter, &mut asking, &mut answers),
+    };
+    if let Err(error) = &asked
+        && (error.is::<asking::Incomplete>() || !answers.is_open())
+    {
+        return asked;
+    }
+    // A damaged input is answered up to the damage.
+    asking.flush();
+    answers.give(&mut asking)?;
+    // The counts are said in any case.
+    let reported = asking.report();
+    asked.and(reported)
+}
+
+/// The queries that come with Strata.
+fn list(args: &Args) -> Result<()> {
+    let unknown = args
+        .words
+        .iter()
+        .find(|word| questions::named(word).is_none());
+    if let Some(word) = unknown {
+        return Err(questions::unknown(word));
+    }
+    let wanted = |name: &str| args.words.is_empty() || args.words.iter().any(|word| word == name);
+    let shipped = SHIPPED.iter().filter(|shipped| wanted(shipped.name));
+    let mut out = standard();
+    if args.json {
+        let shipped = shipped.map(|shipped| {
+            let parameters = shipped
+                .parameters
+                .iter()
+                .map(|&(name, usual)| serde_json::json!({ "name": name, "default": usual }));
+            serde_json::json!({
+                "name": shipped.name,
+                "about": shipped.about,
+                "parameters": parameters.collect::<Vec<_>>(),
+                "text": shipped.text,
+            })
+        });
+        let all: Vec<_> = shipped.collect();
+        return Ok(writeln!(out, "{:#}", serde_json::Value::from(all))?);
+    }
+    let parameters = |shipped: &strata_gpv::marple::Shipped| {
+        let all = shipped.parameters.iter();
+        let all: Vec<String> = all.map(|(name, usual)| format!("{name}={usual}")).collect();
+        all.join(" ")
+    };
+    if !args.words.is_empty() {
+        for shipped in shipped {
+            writeln!(out, "# {}: {}", shipped.name, shipped.about)?;
+            if !shipped.parameters.is_empty() {
+                writeln!(out, "# parameters: {}", parameters(shipped))?;
+            }
+            writeln!(out, "{}", shipped.text)?;
+        }
+        return Ok(());
+    }
+    let head = ["query", "parameters", "answer"].map(str::to_owned);
+    let rows = shipped.map(|shipped| {
+        [
+            shipped.name.to_owned(),
+            parameters(shipped),
+            shipped.about.to_owned(),
+        ]
+    });
+    let columns = [
+        ColumnForm::words(0),
+        ColumnForm::words(0).apart(),
+        ColumnForm::words(0).apart(),
+    ];
+    let page = listing(
+        Reader::of_stdout(),
+        columns,
+        std::iter::once(head).chain(rows),
+    );
+    Ok(write!(out, "{page}")?)
+}
+
+/// The files that asking reads, which an answer must not replace.
+fn sources(args: &Args) -> Sources {
+    Sources::default().files(&args.read).files(&args.files)
+}

@@ -1,0 +1,175 @@
+//! Asking of a log.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use anyhow::{Context, Result, bail, ensure};
+use strata_filter::Filter;
+use strata_gpv::Column;
+use strata_query::{Find, LoggedPacket};
+use strata_store::{Log, Recording, SavedLedger};
+use strata_terminal::output::refuse;
+use strata_terminal::packets::{damaged, logged, open_log};
+use strata_terminal::selection::first_packet_ns;
+use strata_terminal::signals::stop_on_signal;
+use strata_terminal::text::{parse_time, percent};
+use strata_wire::grouped;
+
+use super::Args;
+use super::answer::Answers;
+use super::asking::Asking;
+use super::questions::{Lack, is_query};
+
+const NO_QUEUE: &str = "a log does not say the length of the queue in which a packet waited";
+
+const LACKS: [Lack; 2] = [
+    Lack {
+        column: Column::QueueDepth,
+        why: NO_QUEUE,
+    },
+    Lack {
+        column: Column::HighQueue,
+        why: NO_QUEUE,
+    },
+];
+
+/// The class of packets that have none.
+const NO_CLASS: u8 = u8::MAX;
+
+pub(super) fn ask(
+    args: &Args,
+    dir: &str,
+    filter: Option<&Filter>,
+    asking: &mut Asking,
+    answers: &mut Answers,
+) -> Result<()> {
+    asking.check(&LACKS)?;
+    let stop = stop_on_signal()?;
+    let dir = Path::new(dir);
+    if !dir.exists() && is_query(&dir.to_string_lossy()) {
+        return Err(refuse(
+            "the query has no input: name a log before it, or give -r FILE, -i INTERFACE or \
+             --running",
+        ));
+    }
+    let log = open_log(&args.of_logs.key, dir, "queries")?;
+    answers.reads(args.of_logs.key.sources(dir, &log).files(&args.files));
+    answers.open()?;
+    let reference = first_packet_ns(&log)?;
+    let time = |text: &Option<String>| {
+        let text = text.as_deref();
+        text.map(|text| parse_time(text, reference)).transpose()
+    };
+    let find = Find {
+        from_ns: time(&args.of_logs.from)?,
+        to_ns: time(&args.of_logs.to)?,
+        filter,
+    };
+    if let (Some(from), Some(to)) = (find.from_ns, find.to_ns) {
+        ensure!(
+            from < to,
+            "--from is not before --to: give dates with the times"
+        );
+    }
+    let classes = Classes::of(&log);
+    let (mut interrupted, mut least_share) = (false, 1.0_f64);
+    let read = logged(&log, &find, |logged, packet| {
+        if asking.is_done() || stop.load(Ordering::Relaxed) {
+            interrupted = !asking.is_done();
+            return Ok(ControlFlow::Break(()));
+        }
+        least_share = least_share.min(logged.flow_share);
+        asking.packet(logged.link, packet, classes.number(logged))?;
+        Ok(ControlFlow::Continue(()))
+    })?;
+    asking.remarks.extend(sampling(&log, least_share));
+    let damage = read.context("the answer covers the packets read before")?;
+    if let Some(places) = damaged(&damage) {
+        bail!("{places}: the answer covers the rest");
+    }
+    if interrupted {
+        bail!("interrupted: the answer covers the packets read so far");
+    }
+    Ok(())
+}
+
+/// Numbers of classes, by recording.
+struct Classes<'a>(HashMap<u32, &'a [String]>);
+
+impl<'a> Classes<'a> {
+    fn of(log: &'a Log) -> Self {
+        let recordings = log.recordings().iter();
+        Self(
+            recordings
+                .map(|of| (of.id, of.classes.as_slice()))
+                .collect(),
+        )
+    }
+
+    fn number(&self, packet: &LoggedPacket<'_>) -> u8 {
+        let names = self.0.get(&packet.recording);
+        let number = packet.class.and_then(|class| {
+            let number = names?.iter().position(|name| name == class)?;
+            u8::try_from(number).ok()
+        });
+        number.unwrap_or(NO_CLASS)
+    }
+}
+
+/// What to say if the log does not have all packets that were seen.
+fn sampling(log: &Log, least_share: f64) -> Vec<String> {
+    let mut remarks: Vec<String> = log.recordings().iter().filter_map(of_recording).collect();
+    if least_share < 1.0 {
+        remarks.push(format!(
+            "at times only {:.2} % of all flows were captured, to keep within a CPU budget",
+            least_share * 100.0
+        ));
+    }
+    if !remarks.is_empty() {
+        remarks.push(
+            "the answer covers the packets in the log, and is not scaled up to all packets seen"
+                .to_owned(),
+        );
+    }
+    remarks
+}
+
+fn of_recording(recording: &Recording) -> Option<String> {
+    let id = recording.id;
+    let Some(ledger) = &recording.ledger else {
+        return Some(format!(
+            "recording {id} is still running or was interrupted: whether it sampled is not known \
+             (mode {} at its start)",
+            recording.mode
+        ));
+    };
+    let SavedLedger {
+        sampled_out,
+        discarded,
+        logged,
+        ..
+    } = ledger;
+    let dropped: u64 = ledger.dropped.iter().map(|(_, pair)| pair.0).sum();
+    let missing = sampled_out.0 + discarded.0 + dropped;
+    if missing == 0 {
+        return None;
+    }
+    let parts = [
+        (sampled_out.0, "sampled out"),
+        (discarded.0, "dropped by modes and policies"),
+        (dropped, "lost or skipped"),
+    ];
+    let parts = parts.iter().filter(|(packets, _)| *packets > 0);
+    let parts: Vec<String> = parts
+        .map(|(packets, what)| format!("{} were {what}", grouped(*packets)))
+        .collect();
+    Some(format!(
+        "recording {id} logged {} of {} packets ({}): {}",
+        grouped(logged.0),
+        grouped(logged.0 + missing),
+        percent(logged.0, logged.0 + missing),
+        parts.join(", ")
+    ))
+}

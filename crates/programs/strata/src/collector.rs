@@ -1,0 +1,259 @@
+//! `strata collector`: packets that recordings export, as one stream of pcapng or as a log.
+
+use std::io::{IsTerminal, Write, pipe, stderr, stdout};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use anyhow::{Context, Result, anyhow};
+use ipnet::IpNet;
+use strata_collector::{Collector, CollectorOutcome, CollectorSpec, Outlet};
+use strata_record::log_directory;
+use strata_role::Tell;
+use strata_role::sandbox::Reach;
+use strata_sandbox::Owner;
+use strata_terminal::address::{address, networks};
+use strata_terminal::confined::SandboxArgs;
+use strata_terminal::logging::{self, LoggingArgs};
+use strata_terminal::output::refuse;
+use strata_terminal::signals::Signals;
+use strata_terminal::text::{self, count_of};
+use strata_wire::{Printable, grouped};
+
+use crate::record;
+
+/// Port of exported packets, if none is given.
+pub(crate) const PORT: u16 = 4740;
+
+/// Arguments of `strata collector`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata collector -w headers.pcapng
+  strata collector --listen 192.0.2.10 --allow 192.0.2.0/24 -o log/
+  strata collector --listen 192.0.2.10 --allow 192.0.2.0/24 -w - | wireshark -k -i -
+  strata collector -w - | strata record -r - -o log/ --mode log-all
+
+Recordings export headers and packets by policies such as `header -> NAME`, to destinations such
+as udp://192.0.2.10:4740 in their configuration (docs/export.md). Each interface of each sender
+becomes an interface of the output: its name is HOST:INTERFACE, its description has its identity.
+Packets of different senders are in order of arrival. Losses are counted for each interface, and
+printed at the end (Ctrl-C).
+
+Without --key-file, nothing is encrypted or authenticated: anyone who can send from an allowed
+address can forge packets. Without --listen, only this machine can reach the collector.")]
+#[command(group = clap::ArgGroup::new("to").required(true))]
+pub(crate) struct Args {
+    /// Receive datagrams at this address: UDP port 4740 or the one given. An address other than
+    /// loopback needs --allow or --key-file.
+    #[arg(long, value_name = "ADDR[:PORT]", default_value = "127.0.0.1:4740")]
+    listen: String,
+
+    /// Accept only senders of this network; may be given several times. 0.0.0.0/0 and ::/0 mean
+    /// everyone.
+    #[arg(long, value_name = "CIDR")]
+    allow: Vec<String>,
+
+    /// Accept only datagrams that are encrypted with a key of this file, readable by its owner
+    /// only, with a key of 64 hexadecimal digits on each line: senders have the same key in
+    /// export.key_file, and a controller makes its own (export.key in its directory). HUP reads the
+    /// file again.
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+
+    /// Write pcapng to this file or named pipe; - is standard output.
+    #[arg(short = 'w', long = "write", value_name = "FILE", group = "to")]
+    write: Option<PathBuf>,
+
+    /// Record into a log in this directory, as `strata record -r` would: every packet is
+    /// classified, and kept as the mode says for its class.
+    #[arg(short = 'o', long = "output", value_name = "DIR", group = "to")]
+    output: Option<PathBuf>,
+
+    /// Set the logging mode of the log.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    mode: Vec<String>,
+
+    /// Use this model file for the log; without it, the built-in model.
+    #[arg(short = 'm', long = "model", value_name = "FILE")]
+    model: Option<PathBuf>,
+
+    /// Exit after this many packets, or a few more that arrived together with the last.
+    #[arg(short = 'c', long, value_name = "PACKETS")]
+    count: Option<u64>,
+
+    #[command(flatten)]
+    sandbox: SandboxArgs,
+
+    #[command(flatten)]
+    pub(crate) logging: LoggingArgs,
+
+    /// Write only packets that match this tcpdump filter. Put options before it.
+    #[arg(trailing_var_arg = true, value_name = "FILTER")]
+    filter: Vec<String>,
+}
+
+/// The senders to listen to, which have to be named if others can reach the address.
+pub(crate) fn listens_to(
+    listen: SocketAddr,
+    allowed: Vec<IpNet>,
+    key_file: Option<&PathBuf>,
+) -> Result<Vec<IpNet>> {
+    if !listen.ip().is_loopback() && allowed.is_empty() && key_file.is_none() {
+        return Err(refuse(format!(
+            "--listen {listen}: other machines can reach this address, and anyone can forge \
+             packets: name the accepted senders, such as --allow 192.0.2.0/24 (0.0.0.0/0 is \
+             everyone), or require encryption (--key-file)"
+        )));
+    }
+    Ok(allowed)
+}
+
+fn listen(args: &Args) -> Result<CollectorSpec> {
+    let listen: SocketAddr = address("--listen", &args.listen, PORT)?;
+    Ok(CollectorSpec {
+        listen,
+        allowed: listens_to(
+            listen,
+            networks("--allow", &args.allow)?,
+            args.key_file.as_ref(),
+        )?,
+        key_file: args.key_file.clone(),
+        packets_max: args.count,
+        // A log has its own opinion of each packet.
+        comments: args.write.is_some(),
+        only: None,
+        filter: text::filter(&args.filter)?,
+        // A log is written by the same process, which is confined for both.
+        sandboxed: args.write.is_some() && args.sandbox.is_on(),
+    })
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    if args.output.is_none() && (!args.mode.is_empty() || args.model.is_some()) {
+        return Err(refuse(
+            "--mode and -m go with -o: a stream is not classified",
+        ));
+    }
+    let mut signals = Signals::stop()?;
+    signals.also_steer()?;
+    let (stop, reload) = (Arc::clone(&signals.stop), || signals.take_reload());
+    let open =
+        || -> Result<Collector> { Ok(Collector::open(listen(args)?, Arc::new(logging::notice))?) };
+    let (outcome, recorded) = match (&args.write, &args.output) {
+        (Some(path), _) if path.as_os_str() == "-" => {
+            if stdout().is_terminal() {
+                return Err(refuse(
+                    "-w -: pcapng is not for a terminal: pipe it, or name a file",
+                ));
+            }
+            let output = stdout().as_fd().try_clone_to_owned()?;
+            let output = Outlet::open("standard output", output, &stop)?;
+            (open()?.run(output, &stop, reload)?, Ok(()))
+        }
+        (Some(path), _) => {
+            let (collector, tell): (_, Tell) = (open()?, Arc::new(logging::notice));
+            let output = Outlet::create(path, &stop, &tell)?;
+            (collector.run(output, &stop, reload)?, Ok(()))
+        }
+        (None, Some(log)) => recorded(open()?, args, log, (&stop, reload))?,
+        (None, None) => return Err(refuse("-w FILE or -o DIR is missing")),
+    };
+    let shown = show(&outcome);
+    // A failure is returned even where nobody reads what came.
+    recorded?;
+    outcome.failure.map_or(shown, |failure| Err(failure.into()))
+}
+
+/// Records what is collected, through a pipe; returns what came, and what became of the recording.
+fn recorded(
+    collector: Collector,
+    args: &Args,
+    log: &Path,
+    (stop, reload): (&AtomicBool, impl FnMut() -> bool + Send),
+) -> Result<(CollectorOutcome, Result<()>)> {
+    let (reader, writer) = pipe().context("cannot create a pipe")?;
+    if !log.exists() {
+        log_directory(log, &Owner::default())?;
+    }
+    args.sandbox.confine(&Reach {
+        read: args.model.iter().cloned().collect(),
+        again: args.key_file.iter().cloned().collect(),
+        write: vec![log.to_owned()],
+        ..Reach::default()
+    })?;
+    let input = PathBuf::from(format!("/dev/fd/{}", reader.as_raw_fd()));
+    let name = format!("collector {}", collector.address());
+    thread::scope(|scope| {
+        let collecting = thread::Builder::new()
+            .name("strata-collector".into())
+            .spawn_scoped(scope, || {
+                collector.run(Outlet::own(writer.into(), stop), stop, reload)
+            })
+            .context("cannot start a thread")?;
+        let recorded = record::stream_into((input, name), log, &args.mode, args.model.as_deref());
+        // If recording has failed, collecting ends too: nobody reads any more.
+        stop.store(true, Ordering::Relaxed);
+        drop(reader);
+        let collected = collecting
+            .join()
+            .map_err(|_| anyhow!("the collector failed; its counters are lost"))?;
+        let named = || format!("{}: cannot record the log", log.display());
+        match collected {
+            Ok(collected) => Ok((collected, recorded.with_context(named))),
+            Err(error) => recorded.with_context(named).and(Err(error.into())),
+        }
+    })
+}
+
+/// Prints what came from whom on standard error: standard output may be the stream.
+fn show(outcome: &CollectorOutcome) -> Result<()> {
+    let mut out = stderr().lock();
+    for from in &outcome.from {
+        let name = match from.name.is_empty() {
+            true => "not announced".to_owned(),
+            false => Printable(&from.name).to_string(),
+        };
+        write!(
+            out,
+            "{name} ({}, identity {}): {} in {}; {} lost, in {}; {} before; {} dropped by its kernel",
+            from.sender,
+            from.identity,
+            count_of(from.packets, "packet"),
+            count_of(from.datagrams, "datagram"),
+            count_of(from.lost, "packet"),
+            count_of(from.lost_datagrams, "lost datagram"),
+            grouped(from.before),
+            grouped(from.dropped),
+        )?;
+        if from.sessions > 1 {
+            let sessions = count_of(from.sessions, "session");
+            write!(out, "; {sessions}, {} broken off", grouped(from.broken_off))?;
+        }
+        writeln!(out)?;
+    }
+    let counts = &outcome.counts;
+    writeln!(
+        out,
+        "{}; {}; datagrams not accepted: {} from senders outside --allow, {} unencrypted or \
+         forged, {} older than 60 s, {} unreadable, {} repeated or contradictory, {} of too many \
+         interfaces; {} dropped by the socket",
+        count_of(counts.packets - counts.not_written, "packet"),
+        count_of(counts.announcements, "announcement"),
+        grouped(counts.strangers),
+        grouped(counts.forged),
+        grouped(counts.old),
+        grouped(counts.unreadable),
+        grouped(counts.refused),
+        grouped(counts.too_many),
+        count_of(counts.socket_drops, "message"),
+    )?;
+    if counts.not_written > 0 {
+        let packets = count_of(counts.not_written, "packet");
+        writeln!(out, "{packets} arrived and could not be written")?;
+    }
+    Ok(())
+}

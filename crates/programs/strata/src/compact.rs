@@ -1,0 +1,198 @@
+//! `strata compact`: block files into Parquet and pcapng.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use strata_archive::{ArchiveError, encrypt_to};
+use strata_record::{
+    CompactPlan, CompactSpec, CompactStep, Compacting, NotOpen, compact_log, log_directory,
+};
+use strata_role::{Notice, Tell};
+use strata_sandbox::Owner;
+use strata_store::{Disk, StoreError};
+use strata_terminal::confined::SandboxArgs;
+use strata_terminal::disk::disk;
+use strata_terminal::log_options::GroupArgs;
+use strata_terminal::logging::{self, LoggingArgs};
+use strata_terminal::output::{refuse, standard};
+use strata_terminal::signals::{Interrupted, stop_on_signal};
+use strata_terminal::text::{chain, count_of, duration_ns, percent};
+use strata_terminal::{key, plain};
+use strata_wire::{Printable, grouped, human_bytes};
+use tracing::{error, info};
+
+use crate::object_tier::{self, MoveArgs};
+use crate::prune::{self, RetentionArgs};
+
+/// Arguments of `strata compact`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata compact log/
+  strata compact log/ --encrypt-to age1...                    # a public key of `strata key new`
+  strata compact log/ --watch 10s --keep 30d --max-size 2T    # alongside a recording
+  duckdb -c \"SELECT * FROM 'log/flows/**/*.parquet' LIMIT 5\"  # no Strata needed
+
+Compacted packets stay readable by export, query and info. A block file that is
+still being written, or that is damaged, is left as it is. Ctrl-C ends the command
+within a second: finished files stay compacted, and the exit status is 130.
+
+With --watch it waits for the log if that does not exist yet, and continues after
+errors (a lock held by another process, a full disk, a file that cannot be read):
+it reports them, and tries again after the next pause.")]
+pub(crate) struct Args {
+    /// Read the log in this directory.
+    #[arg(value_name = "LOG")]
+    log: PathBuf,
+
+    /// Keep running, and compact newly completed block files at this interval, as in 10s.
+    #[arg(long, value_name = "TIME")]
+    watch: Option<String>,
+
+    /// Encrypt compacted files from now on, to this public key (age1...) or the keys in this file;
+    /// may be given several times. The log remembers it; `none` turns it off.
+    #[arg(long, value_name = "KEY")]
+    encrypt_to: Vec<String>,
+
+    #[command(flatten)]
+    group: GroupArgs,
+
+    #[command(flatten)]
+    retention: RetentionArgs,
+
+    #[command(flatten)]
+    moving: MoveArgs,
+
+    #[command(flatten)]
+    sandbox: SandboxArgs,
+
+    #[command(flatten)]
+    pub(crate) logging: LoggingArgs,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let owner = args.group.owner()?;
+    let pause = args.watch.as_deref().map(pause).transpose()?;
+    let plan = CompactPlan {
+        retention: args.retention.parse()?,
+        may_take_most: args.retention.yes,
+        moving: args.moving.parse(&args.log)?,
+    };
+    let stop = stop_on_signal()?;
+    if let Some(pause) = pause {
+        return watch(args, &owner, CompactSpec { plan, pause }, stop);
+    }
+    let disk = prepare(args, &owner)?;
+    let done = compact_log(&disk, &stop, &tell(), &mut report);
+    if let Ok(done) = &done {
+        let damage = done.damage.iter().chain(&done.unknown_models);
+        damage.for_each(|damage| say_damage(&damage.to_string()));
+    }
+    if !stop.load(Ordering::Relaxed) {
+        plan.prune(&disk, &mut report)?;
+    }
+    let done = done?;
+    if done.interrupted {
+        info!("interrupted: files that are compacted stay so, and the next run compacts the rest");
+        return Err(Interrupted.into());
+    }
+    if !plan.relocate(&disk, &stop, &mut report)? {
+        return Err(Interrupted.into());
+    }
+    ensure!(
+        done.damage.is_empty(),
+        "{} left as it is because of damage",
+        count_of(done.damage.len() as u64, "block file")
+    );
+    ensure!(
+        done.unknown_models.is_empty(),
+        "{} recordings whose model cannot be read were left as they are",
+        done.unknown_models.len()
+    );
+    Ok(())
+}
+
+/// Compacts every pause until told to stop.
+fn watch(args: &Args, owner: &Owner, spec: CompactSpec, stop: Arc<AtomicBool>) -> Result<()> {
+    let open = || {
+        prepare(args, owner).map_err(|problem| {
+            let is_missing = matches!(problem.downcast_ref(), Some(StoreError::Missing { .. }));
+            let is_busy = problem.downcast_ref().is_some_and(ArchiveError::is_busy);
+            match is_missing || is_busy {
+                true => NotOpen::Yet(chain(&problem)),
+                false => NotOpen::Ever(problem),
+            }
+        })
+    };
+    let Some(compacting) = Compacting::open(spec, open, stop, tell())? else {
+        return Ok(());
+    };
+    // What lies in the log is known now.
+    args.moving.parse(&args.log)?;
+    args.sandbox.to_log(&args.log, args.moving.url())?;
+    compacting.run(&mut report);
+    Ok(())
+}
+
+/// Notices go where those of other roles go, in plain words.
+fn tell() -> Tell {
+    Arc::new(|notice: &Notice| {
+        let mut notice = notice.clone();
+        notice.text = plain::words(&notice.text);
+        logging::notice(&notice);
+    })
+}
+
+/// Opens the log, and changes what the command line says of it.
+fn prepare(args: &Args, owner: &Owner) -> Result<Arc<dyn Disk>> {
+    let disk = disk(&args.log)?;
+    if owner.group.is_some() {
+        log_directory(&args.log, owner)?;
+    }
+    if !args.encrypt_to.is_empty() {
+        let nobody = args.encrypt_to == ["none"];
+        let keys: &[String] = if nobody { &[] } else { &args.encrypt_to };
+        encrypt_to(&disk, &key::recipients(keys)?)?;
+    }
+    Ok(disk)
+}
+
+/// How long to wait between two turns.
+fn pause(text: &str) -> Result<Duration> {
+    let pause = Duration::from_nanos(duration_ns(text)?);
+    if pause.is_zero() {
+        return Err(refuse("--watch must be above 0, as in 10s"));
+    }
+    Ok(pause)
+}
+
+fn say_damage(damage: &str) {
+    error!("{}", Printable(damage));
+}
+
+/// Prints what was done.
+fn report(step: CompactStep<'_>) -> io::Result<()> {
+    match step {
+        CompactStep::Compacted(done, took) if done.files > 0 => writeln!(
+            standard(),
+            "{} packets of {} compacted in {:.2} s: {} -> {} ({})",
+            grouped(done.packets),
+            count_of(done.files, "block file"),
+            took.as_secs_f64(),
+            human_bytes(done.bytes_before),
+            human_bytes(done.bytes_after),
+            percent(done.bytes_after, done.bytes_before),
+        ),
+        CompactStep::Compacted(..) => Ok(()),
+        CompactStep::Damaged(damage) => {
+            say_damage(damage);
+            Ok(())
+        }
+        CompactStep::Pruned(pruned) => prune::report(pruned, false, false),
+        CompactStep::Moved(moved) => object_tier::report(moved, false),
+    }
+}

@@ -1,0 +1,277 @@
+//! `strata status`, `mode`, `detail`, `policy` and `rotate`: talk to a running recording.
+
+pub(crate) mod page;
+
+use std::io::{IsTerminal, Write, stdout};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Result;
+use jiff::SignedDuration;
+use strata_control::config::PolicyConfig;
+use strata_control::{DetailRequest, MODE_PERIOD_MAX, ModeRequest, PolicyRequest};
+use strata_terminal::confined;
+use strata_terminal::listing::{Reader, word};
+use strata_terminal::output::{refuse, standard};
+use strata_terminal::recording::RecordingArgs;
+use strata_terminal::text::not_a_duration;
+
+/// Arguments of `strata status`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    recording: RecordingArgs,
+
+    /// Refresh every second, until Ctrl-C.
+    #[arg(short, long)]
+    watch: bool,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of `strata mode`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ModeArgs {
+    #[command(subcommand)]
+    command: ModeCommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum ModeCommand {
+    /// Switch to another mode.
+    #[command(after_help = "\
+Examples:
+  strata mode set log-all --for 10m --why 'outage in building 7'
+  strata mode set default")]
+    Set {
+        /// Switch to default, log-all, log-partial, log-sampled, log-minimum, or a mode of the
+        /// configuration file; join several with +.
+        mode: String,
+        /// Return to the previous mode after this time (90s, 10m, 2h).
+        #[arg(long = "for", value_name = "TIME")]
+        period: Option<String>,
+        /// Give a reason, for the list of events.
+        #[arg(long, default_value = "")]
+        why: String,
+        #[command(flatten)]
+        recording: RecordingArgs,
+    },
+}
+
+/// Arguments of `strata detail`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata detail 5%
+  strata detail 20GB/day --why 'the disk is small'
+  strata detail none")]
+pub(crate) struct DetailArgs {
+    /// Switch to this budget: a share of the payload beyond headers (10%), a rate of it (50MB/s,
+    /// 20GB/day), or none.
+    #[arg(value_name = "BUDGET")]
+    detail: String,
+    /// Give a reason, for the list of events.
+    #[arg(long, default_value = "")]
+    why: String,
+    #[command(flatten)]
+    recording: RecordingArgs,
+}
+
+/// Arguments of `strata policy`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct PolicyArgs {
+    #[command(subcommand)]
+    command: PolicyCommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum PolicyCommand {
+    /// Add a policy.
+    #[command(after_help = "\
+Examples:
+  strata policy add --prio 200 'src net 10.1.0.0/16 and port 443' --action header
+  strata policy add 'udp port 53' --action 'full 1/10 flows'
+  strata policy add 'tcp port 25' --action 'header -> analyser'")]
+    Add {
+        /// Match packets with this tcpdump filter: addresses, ports, protocols, VLANs.
+        #[arg(value_name = "FILTER", required = true)]
+        filter: Vec<String>,
+        /// Choose what to do: full, header, partial N, drop or classify; each optionally followed
+        /// by 1/N or '1/N flows'; or mirror: send a copy to --mirror-to; or 'header -> NAME', 'payload -> NAME'
+        /// or 'payload N -> NAME': export to a destination of the configuration.
+        #[arg(long)]
+        action: String,
+        /// Set the priority, 0 to 65535: of the policies that match a packet, those with the largest
+        /// number apply.
+        #[arg(long = "prio", value_name = "NUMBER", default_value_t = strata_rules::PRIORITY_DEFAULT)]
+        priority: u16,
+        /// Match only packets of this interface.
+        #[arg(long, value_name = "NAME")]
+        interface: Option<String>,
+        /// Never delete the data kept for these packets to free disk space.
+        #[arg(long)]
+        protect: bool,
+        /// Give a reason, for the list of events.
+        #[arg(long, default_value = "")]
+        why: String,
+        #[command(flatten)]
+        recording: RecordingArgs,
+    },
+    /// List the policies with their hit counts.
+    List {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        recording: RecordingArgs,
+    },
+    /// Remove a policy.
+    Remove {
+        /// Remove the policy with this number, as listed.
+        #[arg(value_parser = policy_number)]
+        id: u32,
+        #[command(flatten)]
+        recording: RecordingArgs,
+    },
+}
+
+/// Arguments of `strata rotate`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Writes the packets in memory, closes the current files and starts new ones. The closed files
+can then be moved.")]
+pub(crate) struct RotateArgs {
+    #[command(flatten)]
+    recording: RecordingArgs,
+}
+
+pub(crate) fn rotate(args: &RotateArgs) -> Result<()> {
+    args.recording.client()?.rotate()?;
+    writeln!(standard(), "new files begin")?;
+    Ok(())
+}
+
+pub(crate) fn mode(args: &ModeArgs) -> Result<()> {
+    let ModeCommand::Set {
+        mode,
+        period,
+        why,
+        recording,
+    } = &args.command;
+    let status = recording.client()?.set_mode(&ModeRequest {
+        mode: mode.clone(),
+        seconds: period.as_deref().map(seconds).transpose()?,
+        why: why.clone(),
+    })?;
+    let mut out = standard();
+    writeln!(out, "mode {}", word(&status.asked_mode))?;
+    if status.mode != status.asked_mode {
+        let mode = word(&status.mode);
+        writeln!(out, "mode {mode} is active until the shortage is over")?;
+    }
+    Ok(())
+}
+
+pub(crate) fn detail(args: &DetailArgs) -> Result<()> {
+    let status = args.recording.client()?.set_detail(&DetailRequest {
+        detail: args.detail.clone(),
+        why: args.why.clone(),
+    })?;
+    let mut out = standard();
+    let Some(detail) = status.detail else {
+        writeln!(out, "detail none")?;
+        return Ok(());
+    };
+    writeln!(out, "detail {}", word(&detail.asked))?;
+    if detail.budget != detail.asked {
+        let budget = word(&detail.budget);
+        writeln!(out, "{budget} applies until the shortage is over")?;
+    }
+    Ok(())
+}
+
+/// The number of a policy.
+fn policy_number(text: &str) -> Result<u32, String> {
+    let number = text.trim().parse();
+    number.map_err(|_| String::from("write the number that `strata policy list` shows"))
+}
+
+/// How long a mode stays active.
+fn seconds(text: &str) -> Result<f64> {
+    let Ok(period) = text.parse::<SignedDuration>() else {
+        return Err(refuse(format!("--for {}", not_a_duration(text))));
+    };
+    match Duration::try_from(period) {
+        Ok(period) if !period.is_zero() && period <= MODE_PERIOD_MAX => Ok(period.as_secs_f64()),
+        _ => Err(refuse(format!(
+            "--for '{text}': write a time of at most 365 days, as in 90s, 10m or 2h"
+        ))),
+    }
+}
+
+pub(crate) fn policy(args: &PolicyArgs) -> Result<()> {
+    match &args.command {
+        PolicyCommand::Add {
+            filter,
+            action,
+            priority,
+            interface,
+            protect,
+            why,
+            recording,
+        } => {
+            let added = recording.client()?.add_policy(&PolicyRequest {
+                policy: PolicyConfig {
+                    matches: filter.join(" "),
+                    action: action.clone(),
+                    priority: *priority,
+                    interface: interface.clone(),
+                    protect: *protect,
+                },
+                why: why.clone(),
+            })?;
+            writeln!(standard(), "policy {}", added.id)?;
+        }
+        PolicyCommand::List { json, recording } => {
+            let list = recording.client()?.policies()?;
+            let page = match json {
+                true => format!("{:#}\n", serde_json::to_value(&list)?),
+                false => page::policies(&list, Reader::of_stdout()),
+            };
+            write!(standard(), "{page}")?;
+        }
+        PolicyCommand::Remove { id, recording } => {
+            recording.client()?.remove_policy(*id)?;
+            writeln!(standard(), "policy {id} removed")?;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn status(args: &StatusArgs) -> Result<()> {
+    if args.watch {
+        confined::follower(None, args.recording.socket())?;
+    }
+    loop {
+        let client = args.recording.client()?;
+        let status = client.status()?;
+        let page = match args.json {
+            true => format!("{:#}\n", serde_json::to_value(&status)?),
+            false => page::status(&status, &client.events()?, Reader::of_stdout()),
+        };
+        let mut out = standard();
+        if args.watch && stdout().is_terminal() {
+            // Move to the top left corner and clear everything below.
+            write!(out, "\x1b[H\x1b[2J")?;
+        }
+        write!(out, "{page}")?;
+        out.flush()?;
+        drop(out);
+        if !args.watch {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_secs(1));
+    }
+}

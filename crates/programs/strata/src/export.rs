@@ -1,0 +1,347 @@
+//! `strata export`: a log back into capture files.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use clap::ValueEnum;
+use strata_archive::Timeouts;
+use strata_query::{
+    ByLink, ExportOptions, ExportedFlows, FileFormat, Find, FlowOptions, RecordFormat, export,
+    export_flow_table, export_flows, export_packet_table,
+};
+use strata_store::Log;
+use strata_stream_run::{LineRecords, WhenFull};
+use strata_terminal::key::KeyArgs;
+use strata_terminal::output::{Content, Output, refuse, suffix};
+use strata_terminal::selection::{KeptArgs, SpanArgs, check_fit, report, say_no_match, say_span};
+use strata_terminal::text;
+use strata_wire::Printable;
+use tracing::{info, warn};
+
+/// Arguments of `strata export`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata export log/ -w out.pcapng 'host 10.0.0.1 and tcp'
+  strata export log/ --from 13:05 --to 13:20 -w - | wireshark -k -i -
+  strata export log/ -w out.pcap.gz
+  strata export log/ -w flows.csv 'net 10.0.0.0/8'
+  strata export log/ -w flows.ipfix --active-timeout 60s --idle-timeout 15s
+  strata export log/ -w packets.parquet -F packets-parquet 'port 53'
+  strata export log/ -F json -w - | jq .dst
+  strata export log/ --to-stream streams/flows 'port 443'
+
+Exit status: 0 if everything selected was written; 1 if packets are damaged, or lack a definition,
+or the filter cannot be tested on any interface of the log (details are on standard error); 2 if the
+command line is refused.")]
+pub(crate) struct Args {
+    /// Read the log in this directory.
+    #[arg(value_name = "LOG")]
+    log: PathBuf,
+
+    /// Write to this file, replacing it; - is standard output. A name ending in .gz or .zst is
+    /// compressed. Files of the log are never overwritten.
+    #[arg(short = 'w', long = "write", value_name = "FILE")]
+    write: Option<PathBuf>,
+
+    /// Append flows to this stream, which `strata stream create` has made, each as a record with a JSON
+    /// object, instead of writing them to a file.
+    #[arg(long, value_name = "DIR/NAME", conflicts_with = "write")]
+    to_stream: Option<String>,
+
+    /// Set the file format. By default the file's name decides: pcap for .pcap and .cap; csv for
+    /// .csv, json for .json, ipfix for .ipfix, flows-parquet for .parquet; pcapng for .pcapng and names
+    /// without a suffix. Other suffixes are refused.
+    #[arg(short = 'F', long, value_enum)]
+    format: Option<Format>,
+
+    #[command(flatten)]
+    span: SpanArgs,
+
+    /// Omit class, score, granularity and reason from packet comments.
+    #[arg(long)]
+    no_comments: bool,
+
+    #[command(flatten)]
+    kept: KeptArgs,
+
+    #[command(flatten)]
+    timeouts: TimeoutArgs,
+
+    #[command(flatten)]
+    key: KeyArgs,
+
+    /// Select packets that match this tcpdump filter, which sees only the bytes that were kept. Put
+    /// options before it.
+    #[arg(value_name = "FILTER", trailing_var_arg = true)]
+    filter: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// pcapng, with comments, interfaces and other metadata of the input.
+    Pcapng,
+    /// pcap with nanosecond timestamps; one link type only.
+    Pcap,
+    /// Flows as comma-separated values with a header line.
+    Csv,
+    /// Flows as JSON objects, one per line, times as RFC 3339.
+    Json,
+    /// Flows as an IPFIX file, one record per direction.
+    Ipfix,
+    /// Flows as a Parquet file, with the columns of the log's table.
+    FlowsParquet,
+    /// Packets as a Parquet file, a row each: times, addresses, lengths, class, reason; no payload.
+    PacketsParquet,
+}
+
+impl Format {
+    /// The format for a file of this name: pcapng, if the name has no suffix.
+    fn of(path: &Path) -> Result<Self> {
+        Ok(match suffix(path).as_str() {
+            "" | "pcapng" | "ntar" => Self::Pcapng,
+            "pcap" | "cap" | "dmp" => Self::Pcap,
+            "csv" => Self::Csv,
+            "json" | "jsonl" | "ndjson" => Self::Json,
+            "ipfix" => Self::Ipfix,
+            "parquet" => Self::FlowsParquet,
+            other => {
+                let other = Printable(other);
+                return Err(refuse(format!(
+                    "{}: the suffix '.{other}' names no format: write .pcapng, .pcap, .csv, .json, .ipfix \
+                     or .parquet, or name the format with -F",
+                    path.display()
+                )));
+            }
+        })
+    }
+
+    fn is_packets(self) -> bool {
+        matches!(self, Self::Pcapng | Self::Pcap | Self::PacketsParquet)
+    }
+
+    fn written(self) -> Written {
+        match self {
+            Self::Pcapng => Written::Packets(FileFormat::PcapNg),
+            Self::Pcap => Written::Packets(FileFormat::Pcap),
+            Self::Csv => Written::Flows(RecordFormat::Csv),
+            Self::Json => Written::Flows(RecordFormat::Json),
+            Self::Ipfix => Written::Flows(RecordFormat::Ipfix),
+            Self::FlowsParquet => Written::FlowTable,
+            Self::PacketsParquet => Written::PacketTable,
+        }
+    }
+
+    fn content(self) -> Content {
+        match self {
+            Self::Csv | Self::Json => Content::Text,
+            Self::Pcapng | Self::Pcap | Self::Ipfix | Self::FlowsParquet | Self::PacketsParquet => {
+                Content::Binary
+            }
+        }
+    }
+}
+
+/// The format of this export.
+fn format(args: &Args, write: &Path) -> Result<Format> {
+    match (&args.to_stream, args.format) {
+        (Some(_), _) => Ok(Format::Json),
+        (None, Some(format)) => Ok(format),
+        (None, None) => Format::of(write),
+    }
+}
+
+/// What is written.
+enum Written {
+    Packets(FileFormat),
+    Flows(RecordFormat),
+    PacketTable,
+    FlowTable,
+}
+
+/// When a flow record ends, though its flow goes on.
+#[derive(Debug, clap::Args)]
+struct TimeoutArgs {
+    /// End the record of a flow that lasts longer than TIME; its further packets go to the next
+    /// record. The defaults of both timeouts are those of nfpcapd (nfdump). [default: 300s]
+    #[arg(long, value_name = "TIME")]
+    active_timeout: Option<String>,
+
+    /// End the record of a flow that has no packet for longer than TIME, a number with s, min, h or d.
+    /// [default: 60s]
+    #[arg(long, value_name = "TIME")]
+    idle_timeout: Option<String>,
+}
+
+impl TimeoutArgs {
+    fn any(&self) -> bool {
+        self.active_timeout.is_some() || self.idle_timeout.is_some()
+    }
+
+    fn timeouts(&self) -> Result<Timeouts> {
+        let usual = Timeouts::default();
+        let ns = |name: &str, text: &Option<String>, usual: u64| match text {
+            None => Ok(usual),
+            Some(text) => match text::duration_ns(text) {
+                Ok(0) => Err(refuse(format!("{name}: a flow lasts longer than {text}"))),
+                Ok(ns) => Ok(ns),
+                Err(problem) => Err(refuse(format!("{name}: {problem}"))),
+            },
+        };
+        Ok(Timeouts {
+            active_ns: ns("--active-timeout", &self.active_timeout, usual.active_ns)?,
+            idle_ns: ns("--idle-timeout", &self.idle_timeout, usual.idle_ns)?,
+        })
+    }
+}
+
+impl Args {
+    /// Where to write. Required, but checked here: a filter before it takes it as its own.
+    fn write(&self) -> Result<&Path> {
+        let problem = match self.filter.iter().any(|word| text::is_option(word)) {
+            true => "options go before the filter: strata export LOG -w FILE FILTER",
+            false => "no output: give -w FILE, or -w - for standard output",
+        };
+        self.write.as_deref().ok_or_else(|| refuse(problem))
+    }
+}
+
+/// Writes flows to a stream.
+fn to_stream(
+    place: &str,
+    log: &Log,
+    find: &Find<'_>,
+    options: &FlowOptions<'_>,
+) -> Result<ExportedFlows> {
+    let feed = strata_terminal::feed::feed(&strata_terminal::feed::place(place)?, WhenFull::Wait)?;
+    let mut lines = LineRecords::new(feed);
+    let exported = export_flows(log, &mut lines, RecordFormat::Json, find, options)?;
+    let counts = lines.into_feed().finish()?;
+    if counts.lost > 0 {
+        let lost = text::count_of(counts.lost, "flow");
+        bail!("{lost} too long for the stream, and not in it");
+    }
+    Ok(ExportedFlows {
+        flows: counts.written,
+        ..exported
+    })
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let is_json = args.format.is_none_or(|format| format == Format::Json);
+    if args.to_stream.is_some() && !is_json {
+        return Err(refuse(
+            "--to-stream: records are flows as JSON: leave out -F",
+        ));
+    }
+    let write = match args.to_stream {
+        Some(_) => Path::new("-"),
+        None => args.write()?,
+    };
+    let filter = text::filter(&args.filter)?;
+    let log = args.key.open(&args.log)?;
+    let find = args.span.find(&log, filter.as_ref())?;
+    let mut by_link = filter
+        .clone()
+        .map(|filter| ByLink::new(filter, say_no_match));
+    let of_flows = FlowOptions {
+        class: args.kept.class.as_deref(),
+        timeouts: args.timeouts.timeouts()?,
+        refused: say_no_match,
+    };
+    let options = ExportOptions {
+        select: find.select(),
+        matches: by_link.as_mut().map(ByLink::as_matches),
+        comments: !args.no_comments,
+        kept: args.kept.kept(),
+    };
+    let format = format(args, write)?;
+    check_options(args, format)?;
+    if let Some(place) = &args.to_stream {
+        let exported = to_stream(place, &log, &find, &of_flows)?;
+        check_fit(exported.misfit.as_ref())?;
+        info!("{} appended", text::count_of(exported.flows, "flow"));
+        say_crowded(&exported);
+        if exported.flows == 0 {
+            say_span(&log, &find);
+        }
+        return report(&exported.damage, exported.left_out);
+    }
+    let sources = args.key.sources(&args.log, &log);
+    let mut output = Output::create(write, format.content(), &sources)?;
+    let (said, is_empty, damage, left_out) = match format.written() {
+        Written::Packets(_) | Written::PacketTable => {
+            let exported = match format.written() {
+                Written::Packets(format) => export(&log, &mut output, format, &find, options)?,
+                _ => export_packet_table(&log, &mut output, &find, options)?,
+            };
+            check_fit(by_link.as_ref().and_then(ByLink::misfit))?;
+            let said = text::count_of(exported.packets, "packet");
+            (
+                said,
+                exported.packets == 0,
+                exported.damage,
+                exported.left_out,
+            )
+        }
+        Written::Flows(_) | Written::FlowTable => {
+            let exported = match format.written() {
+                Written::Flows(format) => {
+                    export_flows(&log, &mut output, format, &find, &of_flows)?
+                }
+                _ => export_flow_table(&log, &mut output, &find, &of_flows)?,
+            };
+            check_fit(exported.misfit.as_ref())?;
+            say_crowded(&exported);
+            let said = said_flows(&exported);
+            (
+                said,
+                exported.flows == 0,
+                exported.damage,
+                exported.left_out,
+            )
+        }
+    };
+    output.finish()?;
+    info!("{said} exported");
+    if is_empty {
+        say_span(&log, &find);
+    }
+    report(&damage, left_out)
+}
+
+/// Refuses options that say nothing of what is written.
+fn check_options(args: &Args, format: Format) -> Result<()> {
+    if !format.is_packets() && (args.kept.granularity.is_some() || args.kept.reason.is_some()) {
+        return Err(refuse(
+            "--granularity and --reason select packets, and those of a flow may differ in both: \
+             write pcapng or packets-parquet, or leave these options out",
+        ));
+    }
+    if format.is_packets() && args.timeouts.any() {
+        return Err(refuse(
+            "--active-timeout and --idle-timeout end records of flows: write csv, json, ipfix or \
+             flows-parquet, or leave these options out",
+        ));
+    }
+    Ok(())
+}
+
+/// The number of flows, and of records if each has several.
+fn said_flows(exported: &ExportedFlows) -> String {
+    let flows = text::count_of(exported.flows, "flow");
+    match exported.records == exported.flows {
+        true => flows,
+        false => format!("{flows} in {}", text::count_of(exported.records, "record")),
+    }
+}
+
+fn say_crowded(exported: &ExportedFlows) {
+    if exported.crowded_out > 0 {
+        warn!(
+            "{} ended before a timeout, because too many flows were active: their end_reason is \
+             5, and their further packets are in separate records",
+            text::count_of(exported.crowded_out, "flow")
+        );
+    }
+}

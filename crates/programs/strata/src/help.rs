@@ -1,0 +1,149 @@
+//! How the program describes itself: commands in groups, and of `record` the options that people use.
+
+use clap::{Arg, Command, CommandFactory as _};
+use strata_pipeline::DataPath;
+
+use super::{Cli, beside};
+
+/// The page of `strata --help`: no more than 40 lines of 80 columns.
+pub(crate) const PAGE: &str = "\
+{about-with-newline}
+Usage: strata COMMAND [OPTIONS]       strata COMMAND --help says more
+
+Record
+  record       Record packets of interfaces or files, classifying each
+  interfaces   List interfaces (-D): how each can be captured, or why not
+  status       Show running recordings: rates, losses and their causes, events
+  mode, detail, policy, rotate
+               Change a running recording
+Read a log
+  info         Show what a log contains, and why
+  read, top    Print packets as tcpdump does; the largest flows, hosts, ports
+  export       Write packets as pcapng or pcap, or flow records
+  serve        Show logs and recordings in a browser
+  query, ask   Query a log with SQL; query packets in the order of their flows
+Keep a log
+  compact      Turn its files into Parquet and pcapng, which all tools read
+  verify       Check every byte against its checksum
+  prune, move  Delete by age or size; move to an object store or another disk
+  key          Make keys for encrypted logs, and replace those of a log
+Models
+  learn        Learn the ordinary traffic of a site, without labels
+  train, eval  Train a model on labels; judge it on a labelled capture
+  model, compare, features, labels
+               Put one in force; compare presets; write features; label flows
+Several machines
+  switch, relay       Record to disks of another machine, by RDMA
+  agent, controller   Capture on many hosts, steered from one place
+  collector           Receive the packets that recordings export
+Beside logs
+  telemetry    Collect reports of switches (DTA, INT) in memory, and query them
+  stream       Append records to streams on disk, and read them from any place
+  gpv          Group packets of flows into vectors: send, receive, classify
+Tools
+  generate, replay    Generate traffic from a seed; replay a capture
+  config-reference    Print the reference of the configuration file
+";
+
+/// Options of `record` in `record -h`, by their long names; `record --help` has all.
+const OF_RECORD: [&str; 13] = [
+    "read",
+    "interface",
+    "output",
+    "count",
+    "mode",
+    "detail",
+    "model",
+    "config",
+    "cores",
+    "look-back",
+    "first-bytes",
+    "rotate-size",
+    "filecount",
+];
+
+/// The command line.
+pub(crate) fn command() -> Command {
+    let all = Cli::command().long_version(&*Box::leak(version().into_boxed_str()));
+    // Never parsed here: so that a mistyped one is recognised.
+    let all = beside::commands().fold(all, |all, name| all.subcommand(Command::new(name)));
+    all.mut_subcommand("record", |record| {
+        record.mut_args(|option| {
+            let is_rare = is_rare(&option);
+            option.hide_short_help(is_rare)
+        })
+    })
+}
+
+/// What `strata --version` says: what was built, and how packets are classified on this machine.
+fn version() -> String {
+    let commit = option_env!("STRATA_COMMIT").filter(|commit| !commit.is_empty());
+    let path = match DataPath::chosen() {
+        Ok(path) => path.name().to_owned(),
+        Err(error) => error.to_string(),
+    };
+    let verbs = if cfg!(feature = "verbs") { "yes" } else { "no" };
+    format!(
+        "{}\ncommit:     {}\ndata path:  {path}\nRDMA NICs:  {verbs}",
+        env!("CARGO_PKG_VERSION"),
+        commit.unwrap_or("unknown: built without make"),
+    )
+}
+
+/// Whether an option of `record` is left to `--help`.
+fn is_rare(option: &Arg) -> bool {
+    let long = option.get_long();
+    long.is_some_and(|name| name != "help" && !OF_RECORD.contains(&name))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_command_is_in_one_group_and_the_page_fits_a_screen() {
+        let page = command().render_long_help().to_string();
+        let lines: Vec<&str> = page.lines().collect();
+        assert!(lines.len() <= 40, "{} lines:\n{page}", lines.len());
+        let longest = lines.iter().map(|line| line.len()).max().unwrap();
+        assert!(longest <= 80, "{longest} columns:\n{page}");
+        let named = PAGE
+            .lines()
+            .filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+        let named = named.flat_map(|line| line.trim().split("  ").next().unwrap().split(", "));
+        let named: Vec<&str> = named.collect();
+        let once: BTreeSet<&str> = named.iter().copied().collect();
+        assert_eq!(once.len(), named.len(), "a command is in two groups");
+        let all = command();
+        let visible = all.get_subcommands().filter(|one| !one.is_hide_set());
+        assert_eq!(once, visible.map(Command::get_name).collect());
+    }
+
+    #[test]
+    fn the_version_says_which_path_this_machine_takes() {
+        let version = version();
+        let path = DataPath::chosen().unwrap().name();
+        assert!(
+            version.contains(&format!("data path:  {path}")),
+            "{version}"
+        );
+        assert!(version.starts_with(env!("CARGO_PKG_VERSION")), "{version}");
+    }
+
+    #[test]
+    fn the_short_help_of_record_has_the_options_that_it_names() {
+        let mut all = command();
+        let record = all.find_subcommand_mut("record").unwrap();
+        for name in OF_RECORD {
+            let is_there = record
+                .get_arguments()
+                .any(|one| one.get_long() == Some(name));
+            assert!(is_there, "--{name}");
+        }
+        let page = record.render_help().to_string();
+        assert!(page.lines().count() <= 60, "{page}");
+        assert!(page.contains("--help"), "{page}");
+    }
+}

@@ -1,0 +1,442 @@
+//! `strata info`: what is in a log.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::json;
+use strata_blocks::{ClassCount, Record};
+use strata_store::{Damage, Log, Loss, Recording, Select, State, StoreError};
+use strata_wire::{KeepKind, Ledger, Meta, Printable, PrintableJson, grouped, human_bytes};
+
+mod balance;
+mod reasons;
+
+use self::balance::Balance;
+use self::reasons::Reasons;
+use strata_terminal::key::KeyArgs;
+
+use strata_terminal::output::standard;
+use strata_terminal::text::{count_of, percent, time};
+
+/// Arguments of `strata info`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Read the log in this directory.
+    #[arg(value_name = "LOG")]
+    log: PathBuf,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+
+    /// Explain why packets were kept, by the N (10) reasons with the most bytes of each
+    /// granularity. Reads and checks the whole log, not just block headers and summaries.
+    #[arg(
+        long,
+        value_name = "N",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "10"
+    )]
+    reasons: Option<usize>,
+
+    #[command(flatten)]
+    key: KeyArgs,
+}
+
+/// Totals over the blocks of a recording.
+#[derive(Debug, Default)]
+struct Contents {
+    classes: Vec<String>,
+    first_ns: Option<u64>,
+    last_ns: u64,
+    counts: BTreeMap<(u8, KeepKind), ClassCount>,
+    damage: Vec<Damage>,
+    /// Packets in Parquet files.
+    compacted: u64,
+    /// Public keys that these are encrypted to.
+    encrypted_to: BTreeSet<String>,
+    /// Packets stored outside the log's directory.
+    elsewhere: u64,
+    balance: Balance,
+    reasons: Reasons,
+}
+
+impl Contents {
+    /// Takes the start time of some packets into account.
+    fn begins(&mut self, at_ns: u64) {
+        self.first_ns = Some(self.first_ns.map_or(at_ns, |first| first.min(at_ns)));
+    }
+
+    fn read(log: &Log, recording: &Recording, reasons: bool) -> Result<Self> {
+        let mut contents = Self {
+            classes: recording.classes.clone(),
+            balance: Balance::of(log, recording),
+            ..Self::default()
+        };
+        for part in log.archive().parts.iter() {
+            if part.recording != recording.id || part.packets == 0 {
+                continue;
+            }
+            contents.compacted += part.packets;
+            contents.elsewhere += if part.is_remote() { part.packets } else { 0 };
+            let keys = part.key.iter().flat_map(|key| &key.to);
+            contents.encrypted_to.extend(keys.cloned());
+            contents.begins(part.ts_min_ns);
+            contents.last_ns = contents.last_ns.max(part.ts_max_ns);
+            for count in &part.counts {
+                let entry = contents.counts.entry((count.class, count.keep));
+                *entry.or_default() += count;
+            }
+        }
+        let select = Select {
+            without_records: !reasons,
+            ..Select::default()
+        };
+        for block in log.blocks(recording, &select) {
+            let block = match block {
+                Ok(block) => block,
+                Err(StoreError::Damage(damage)) => {
+                    contents.damage.push(damage);
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            if block.header.packets > 0 {
+                contents.begins(block.header.ts_min_ns);
+                contents.last_ns = contents.last_ns.max(block.header.ts_max_ns);
+            }
+            for count in &block.summary.counts {
+                let entry = contents.counts.entry((count.class, count.keep));
+                *entry.or_default() += count;
+            }
+            contents.reasons.begin_block(block.header.worker);
+            let mut undefined = 0_u64;
+            for record in block.records() {
+                match record {
+                    Ok(Record::Verdict(id, verdict)) => contents.reasons.define(id, verdict),
+                    Ok(Record::Packet(packet)) => {
+                        undefined += u64::from(!contents.reasons.knows(packet.interface));
+                        contents.reasons.count(&packet);
+                    }
+                    Ok(Record::Meta(Meta::Interface { id, interface })) => {
+                        contents.reasons.interface(id, interface.link);
+                    }
+                    Ok(Record::Context(json)) => contents.reasons.context(json),
+                    Ok(Record::Meta(_) | Record::FlowShare(_)) => {}
+                    Err(bad) => contents.damage.push(Damage {
+                        file: block.file.clone(),
+                        offset: block.records_at() + bad.at as u64,
+                        problem: bad.problem.to_owned(),
+                    }),
+                }
+            }
+            if undefined > 0 {
+                contents.damage.push(Damage {
+                    file: block.file.clone(),
+                    offset: block.offset,
+                    problem: format!(
+                        "{} that exports leave out: the definition of their interface is missing",
+                        count_of(undefined, "packet")
+                    ),
+                });
+            }
+        }
+        if reasons {
+            contents.reasons.compacted(log, recording)?;
+        }
+        Ok(contents)
+    }
+
+    fn class_name(&self, class: u8) -> &str {
+        let name = self.classes.get(usize::from(class));
+        name.map_or("unknown", String::as_str)
+    }
+
+    fn total(&self) -> ClassCount {
+        let mut total = ClassCount::default();
+        for count in self.counts.values() {
+            total += count;
+        }
+        total
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let mut out = standard();
+    // Reasons of compacted packets are in files that may be encrypted, or elsewhere.
+    let log = match args.reasons {
+        Some(_) => args.key.open(&args.log)?,
+        None => Log::open(&args.log)?,
+    };
+    let mut damaged = 0;
+    let mut as_json = Vec::new();
+    for recording in log.recordings() {
+        let contents = Contents::read(&log, recording, args.reasons.is_some())?;
+        damaged += contents.damage.len();
+        let stored = log.stored_bytes(recording)?;
+        let (ledger, loss) = log.accounting(recording)?;
+        let drift = crate::drift::read(&args.log, recording.id)?;
+        if args.json {
+            let mut json = json_of(recording, &contents, stored, ledger.as_ref(), loss);
+            json["uncompacted"] = balance::uncompacted_json(&args.log, &log, recording);
+            json["drift"] = serde_json::to_value(&drift)?;
+            if args.reasons.is_some() {
+                json["reasons"] = contents.reasons.json();
+            }
+            as_json.push(json);
+            continue;
+        }
+        writeln!(out, "{}", heading(&log, recording))?;
+        writeln!(out, "{}", table(&contents, stored, ledger.as_ref()))?;
+        write!(out, "{}", contents.gone(ledger.as_ref(), loss))?;
+        write!(
+            out,
+            "{}",
+            balance::uncompacted_line(&args.log, &log, recording)
+        )?;
+        if let Some(ledger) = ledger {
+            writeln!(out, "{ledger}")?;
+            if loss.packets > 0 || loss.incomplete > 0 {
+                writeln!(
+                    out,
+                    "on the way to the relay, {} packets were lost, and {} are cut where a part \
+                     was lost",
+                    grouped(loss.packets),
+                    grouped(loss.incomplete),
+                )?;
+            }
+        } else {
+            writeln!(out, "{}", loss_text(loss, log.being_written()(recording)))?;
+        }
+        if let Some(table) = &recording.flow_table {
+            writeln!(
+                out,
+                "flow table: {}, {} of packets without an entry",
+                human_bytes(table.bytes),
+                percent(table.without_entry, table.packets),
+            )?;
+        }
+        if let Some(detail) = &recording.detail {
+            writeln!(
+                out,
+                "detail: {} of {} of payload kept ({}); over budget: {} packets, {}; kept by policies, alerts and first bytes: {}",
+                human_bytes(detail.given_bytes),
+                human_bytes(detail.offered_bytes),
+                percent(detail.given_bytes, detail.offered_bytes),
+                grouped(detail.over_budget_packets),
+                human_bytes(detail.over_budget_bytes),
+                human_bytes(detail.outside_bytes),
+            )?;
+        }
+        if let Some(drift) = &drift {
+            crate::drift::print(&mut out, drift)?;
+        }
+        for warning in &recording.warnings {
+            // As events are worded that somebody asked for.
+            let is_requested = warning.ends_with(')') && warning.contains(" (by ");
+            let what = if is_requested { "event" } else { "warning" };
+            writeln!(out, "{what}: {}", Printable(warning))?;
+        }
+        for damage in &contents.damage {
+            writeln!(out, "{}", Printable(&damage.to_string()))?;
+        }
+        if let Some(most) = args.reasons {
+            write!(out, "{}", contents.reasons.text(&log, recording, most)?)?;
+        }
+        writeln!(out)?;
+    }
+    if args.json {
+        writeln!(
+            out,
+            "{}",
+            PrintableJson(&serde_json::to_string_pretty(&as_json)?)
+        )?;
+    }
+    if damaged > 0 {
+        let damaged = count_of(damaged as u64, "damaged place");
+        bail!("{damaged} in {}", args.log.display());
+    }
+    Ok(())
+}
+
+/// The table of one recording, for the summary of `record`.
+pub(crate) fn print_recording(out: &mut impl Write, dir: &Path, id: u32) -> Result<()> {
+    let log = Log::open(dir)?;
+    let recording = log.recordings().iter().find(|r| r.id == id);
+    let recording = recording.context("the recording is not in the manifest")?;
+    let contents = Contents::read(&log, recording, false)?;
+    let ledger = recording.ledger.as_ref().map(Ledger::from);
+    writeln!(
+        out,
+        "{}",
+        table(&contents, log.stored_bytes(recording)?, ledger.as_ref())
+    )?;
+    let (_, loss) = log.accounting(recording)?;
+    write!(out, "{}", contents.gone(ledger.as_ref(), loss))?;
+    Ok(())
+}
+
+fn heading(log: &Log, recording: &Recording) -> String {
+    let state = match recording.state {
+        State::Closed => "closed",
+        State::Running if log.being_written()(recording) => "being written",
+        State::Running => "ended abruptly",
+    };
+    let mut text = format!(
+        "recording {}, {state}: {} by {}, mode {}, model {}",
+        recording.id,
+        recording.inputs.join(", "),
+        recording.program,
+        recording.mode,
+        recording.model,
+    );
+    if let Some(shadow) = &recording.shadow {
+        let _ = write!(text, ", shadow {}", shadow.model);
+    }
+    if !recording.filter.is_empty() {
+        let _ = write!(text, ", filter '{}'", recording.filter);
+    }
+    // A switch supplies this text itself.
+    Printable(&text).to_string()
+}
+
+fn table(contents: &Contents, stored: u64, ledger: Option<&Ledger>) -> String {
+    let mut text = String::new();
+    if let Some(first) = contents.first_ns {
+        let _ = writeln!(text, "from {} to {}", time(first), time(contents.last_ns));
+    }
+    let _ = writeln!(
+        text,
+        "{:<16} {:<12} {:>12} {:>14} {:>14} {:>9}",
+        "class", "granularity", "packets", "wire bytes", "kept bytes", "kept"
+    );
+    let mut row = |class: &str, keep: &str, c: &ClassCount| {
+        let _ = writeln!(
+            text,
+            "{class:<16} {keep:<12} {:>12} {:>14} {:>14} {:>9}",
+            grouped(c.packets),
+            grouped(c.wire_bytes),
+            grouped(c.logged_bytes),
+            percent(c.logged_bytes, c.wire_bytes),
+        );
+    };
+    for (&(class, keep), counts) in &contents.counts {
+        let class = Printable(contents.class_name(class)).to_string();
+        row(&class, keep.name(), counts);
+    }
+    let total = contents.total();
+    row("all", "", &total);
+    // Reduction is relative to everything that passed the filter, sampled or not; once some was deleted,
+    // to what is left of it.
+    let is_whole = contents.balance.is_whole();
+    let captured = ledger
+        .filter(|_| is_whole)
+        .map_or(total.wire_bytes, captured_bytes);
+    if contents.compacted > 0 {
+        let keys: Vec<&str> = contents.encrypted_to.iter().map(String::as_str).collect();
+        let encrypted = match keys[..] {
+            [] => String::new(),
+            _ => format!(", encrypted to {}", keys.join(", ")),
+        };
+        let elsewhere = match contents.elsewhere {
+            0 => String::new(),
+            moved => format!(", {} of them moved to other storage", grouped(moved)),
+        };
+        let packets = grouped(contents.compacted);
+        let _ = writeln!(
+            text,
+            "{packets} packets are compacted{encrypted}{elsewhere}"
+        );
+    }
+    let _ = write!(
+        text,
+        "{} {} -> {} {} ({}): {} of {} bytes",
+        if is_whole {
+            "captured"
+        } else {
+            "captured, and still in the log:"
+        },
+        human_bytes(captured),
+        if contents.compacted == 0 {
+            "block files"
+        } else {
+            "log"
+        },
+        human_bytes(stored),
+        percent(stored, captured),
+        grouped(stored),
+        grouped(captured),
+    );
+    text
+}
+
+/// What passed the filter.
+fn captured_bytes(ledger: &Ledger) -> u64 {
+    ledger.seen.bytes.saturating_sub(ledger.filtered.bytes)
+}
+
+fn loss_text(loss: Loss, live: bool) -> String {
+    if live {
+        return format!(
+            "{} packets are in memory, not yet in a file",
+            grouped(loss.packets)
+        );
+    }
+    let since = loss.checkpoint_ns.map_or_else(
+        || String::from("all packets that were not written yet"),
+        |ns| format!("all that arrived after {}", time(ns)),
+    );
+    format!(
+        "not closed: {} packets are known to be lost, and {since}",
+        grouped(loss.packets)
+    )
+}
+
+fn json_of(
+    recording: &Recording,
+    contents: &Contents,
+    stored: u64,
+    ledger: Option<&Ledger>,
+    loss: Loss,
+) -> serde_json::Value {
+    let counts = contents.counts.iter().map(|(&(class, keep), c)| {
+        json!({
+            "class": contents.class_name(class),
+            "granularity": keep.name(),
+            "packets": c.packets,
+            "wire_bytes": c.wire_bytes,
+            "kept_bytes": c.logged_bytes,
+        })
+    });
+    json!({
+        "recording": recording.id,
+        "state": recording.state,
+        "inputs": recording.inputs,
+        "filter": recording.filter,
+        "mode": recording.mode,
+        "model": recording.model,
+        "shadow": recording.shadow.as_ref().map(|shadow| &shadow.model),
+        "first_ns": contents.first_ns,
+        "last_ns": contents.last_ns,
+        "counts": counts.collect::<Vec<_>>(),
+        "compacted_packets": contents.compacted,
+        "stored_bytes": stored,
+        "captured_bytes": ledger.map(captured_bytes),
+        "in_log": balance::json_of_counts(&contents.total()),
+        "deleted": contents.deleted_json(),
+        "unaccounted_packets": contents.unaccounted(ledger, loss),
+        "accounting": recording.ledger,
+        "lost_packets": loss.packets,
+        "incomplete_packets": loss.incomplete,
+        "overwritten_packets": recording.overwritten.iter().map(|o| o.packets).sum::<u64>(),
+        "flow_table": recording.flow_table,
+        "detail": recording.detail,
+        "checkpoint_ns": loss.checkpoint_ns,
+        "warnings": recording.warnings,
+        "damage": contents.damage.iter().map(ToString::to_string).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,97 @@
+//! `strata key`: keys of encrypted logs, and the key options of other subcommands.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use strata_archive::{Identities, rotate};
+use strata_terminal::disk::disk;
+use strata_terminal::key::{identities, recipients};
+use strata_terminal::output::standard;
+use strata_wire::grouped;
+use tracing::info;
+
+/// Arguments of `strata key`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata key new analysts.key                      # keep it off the machine that records
+  strata compact log/ --encrypt-to age1...         # from now on, with the public key
+  strata export log/ --key analysts.key -w - | wireshark -k -i -
+  strata key new next.key
+  strata key rotate log/ --old analysts.key --new age1...
+
+Keys and files are those of age (age-encryption.org), so age-keygen makes them and age opens
+them too.")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Make a key pair: write the secret key to a file, print the public one.
+    New {
+        /// Write the secret key to this new file.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Replace the keys of a log. Its data is unchanged: only the file keys in archive.json are
+    /// encrypted again, either all of them or none.
+    Rotate {
+        /// Change the log in this directory.
+        #[arg(value_name = "LOG")]
+        log: PathBuf,
+
+        /// Open the log with the secret key in this file.
+        #[arg(long, value_name = "FILE", env = "STRATA_KEY")]
+        old: PathBuf,
+
+        /// Encrypt to this public key (age1...) or the keys in this file; may be given several
+        /// times: any one of them then opens the log.
+        #[arg(long, value_name = "KEY", required = true)]
+        new: Vec<String>,
+    },
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let mut out = standard();
+    match &args.command {
+        Command::New { file } => {
+            let identities = Identities::generate();
+            let named = || format!("{}: cannot write", file.display());
+            let mut options = OpenOptions::new();
+            let options = options.write(true).create_new(true).mode(0o600);
+            let mut written = options.open(file).with_context(named)?;
+            let done = written.write_all(identities.to_file().as_bytes());
+            let done = done.and_then(|()| written.sync_all());
+            if done.is_err() {
+                // It is no key, and would be in the way of the next attempt.
+                let _ = fs::remove_file(file);
+            }
+            done.with_context(named)?;
+            for key in identities.recipients().texts() {
+                writeln!(out, "{key}")?;
+            }
+            info!(
+                "{} holds the secret key: without it nothing encrypted to this public \
+                 key can be read again",
+                file.display()
+            );
+        }
+        Command::Rotate { log, old, new } => {
+            let disk = disk(log)?;
+            let (old, new) = (identities(old)?, recipients(new)?);
+            let parts = rotate(&disk, &old, &new)?;
+            writeln!(
+                out,
+                "{} compacted parts are encrypted to {} now",
+                grouped(parts),
+                new.texts().join(" and ")
+            )?;
+        }
+    }
+    Ok(())
+}

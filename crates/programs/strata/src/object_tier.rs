@@ -1,0 +1,143 @@
+//! `strata move`: compacted files to an object store or another disk, and back.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use strata_archive::{Moved, Place, relocate_until};
+use strata_terminal::disk::disk;
+use strata_terminal::output::{refuse, standard};
+use strata_terminal::signals::{Interrupted, stop_on_signal};
+use strata_terminal::text::duration_ns;
+use strata_wire::{grouped, human_bytes, unix_ns};
+use tracing::{error, info};
+
+/// What `strata compact` moves after compacting.
+#[derive(Debug, clap::Args)]
+pub(crate) struct MoveArgs {
+    /// Then move compacted files to this place, as `strata move --to` does.
+    #[arg(long, value_name = "URL")]
+    move_to: Option<String>,
+
+    /// Move only packets that arrived longer ago: 12h, 7d.
+    #[arg(long, value_name = "TIME", requires = "move_to")]
+    move_after: Option<String>,
+}
+
+impl MoveArgs {
+    /// Where files go.
+    pub(crate) fn url(&self) -> Option<&str> {
+        self.move_to.as_deref()
+    }
+
+    /// Where files of `log` go, and their minimum age in ns.
+    pub(crate) fn parse(&self, log: &Path) -> Result<Option<(Place, u64)>> {
+        let Some(url) = &self.move_to else {
+            return Ok(None);
+        };
+        let place = place(url, log)?;
+        Ok(Some((place, age(self.move_after.as_deref())?)))
+    }
+}
+
+/// The place at a URL, for files of `log`; nothing within the log is one.
+fn place(url: &str, log: &Path) -> Result<Place> {
+    let place = Place::elsewhere(url).map_err(refuse)?;
+    let Some(dir) = url.strip_prefix("file://") else {
+        return Ok(place);
+    };
+    let exists = Path::new(dir).ancestors().find(|above| above.exists());
+    let (dir, log) = (exists.map(Path::canonicalize), log.canonicalize());
+    if let (Some(Ok(dir)), Ok(log)) = (dir, log)
+        && dir.starts_with(&log)
+    {
+        return Err(refuse(format!(
+            "{url}: lies in the log {}: name a directory outside of it",
+            log.display()
+        )));
+    }
+    Ok(place)
+}
+
+fn age(text: Option<&str>) -> Result<u64> {
+    text.map_or(Ok(0), duration_ns)
+}
+
+/// Arguments of `strata move`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata move log/ --to s3://traffic/sensor-7 --older-than 7d
+  strata move log/ --to file:///mnt/archive/sensor-7
+  strata move log/ --back
+  strata compact log/ --watch 10s --move-to s3://traffic/sensor-7 --move-after 7d
+
+Commands work as before wherever the files of a log are: export, query, verify and prune read them
+from the object store. The store and the credentials come from the usual variables:
+AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN.")]
+pub(crate) struct Args {
+    /// Move files of the log in this directory.
+    #[arg(value_name = "LOG")]
+    log: PathBuf,
+
+    /// Move to s3://BUCKET/PREFIX or file:///DIRECTORY; each log needs a place of its own.
+    #[arg(long, value_name = "URL", required_unless_present = "back")]
+    to: Option<String>,
+
+    /// Move back into the log's directory.
+    #[arg(long, conflicts_with = "to")]
+    back: bool,
+
+    /// Move only packets that arrived longer ago: 12h, 7d.
+    #[arg(long, value_name = "TIME")]
+    older_than: Option<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let place = match &args.to {
+        Some(url) => place(url, &args.log)?,
+        None => Place::Log,
+    };
+    let age_ns = age(args.older_than.as_deref())?;
+    let disk = disk(&args.log)?;
+    let stop = stop_on_signal()?;
+    let until_ns = unix_ns().saturating_sub(age_ns);
+    let moved = relocate_until(&disk, &place, until_ns, &stop, |_| ())?;
+    report(&moved, true)?;
+    if !moved.damage.is_empty() {
+        bail!(
+            "{} damaged parts were left where they are",
+            moved.damage.len()
+        );
+    }
+    if moved.interrupted {
+        return Err(Interrupted.into());
+    }
+    Ok(())
+}
+
+/// Reports what was moved; also if nothing was, if `always`.
+pub(crate) fn report(moved: &Moved, always: bool) -> io::Result<()> {
+    if always || moved.parts > 0 {
+        writeln!(
+            standard(),
+            "moved {} parts, {} packets, {}",
+            grouped(moved.parts),
+            grouped(moved.packets),
+            human_bytes(moved.bytes),
+        )?;
+    }
+    if moved.waits_for_readers {
+        info!(
+            "another process is reading the log, or a store does not answer: the next move, prune \
+             or compact deletes the old files"
+        );
+    }
+    for damage in &moved.damage {
+        error!("{damage}");
+    }
+    if moved.damage.is_empty() && moved.interrupted {
+        info!("interrupted: parts that were moved stay there, the others are unchanged");
+    }
+    Ok(())
+}

@@ -1,0 +1,251 @@
+//! `strata prune`: retention by age, class and size.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use strata_archive::{PROTECTED, PruneOptions, Pruned, Retention, prune_as, retention_class};
+use strata_store::{Disk, Log, RemovedBy};
+use strata_terminal::disk::disk;
+use strata_terminal::output::{refuse, standard};
+use strata_terminal::text::{bytes, count_of, duration_ns};
+use strata_wire::{Printable, PrintableJson, grouped, human_bytes, unix_ns};
+use tracing::{info, warn};
+
+/// What to keep.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RetentionArgs {
+    /// Delete packets that arrived longer ago than this: 12h, 30d, 8w. A file is deleted once its
+    /// last packet is that old, even the newest file. Packets that a policy protects are kept for
+    /// ever unless they have an age of their own (--keep-class protected:TIME).
+    #[arg(long, value_name = "TIME")]
+    keep: Option<String>,
+
+    /// Keep one class this long: anomalous:365d. A flow with any anomalous packet is kept, with all
+    /// its packets, as long as anomalous ones. May be given for several classes.
+    #[arg(long, value_name = "CLASS:TIME")]
+    keep_class: Vec<String>,
+
+    /// Delete the least important data while the log is larger than this: 500G, 2T. The oldest data
+    /// of classes that are not anomalous goes first, then the oldest of all. The newest file,
+    /// packets that a policy protects and files that were moved elsewhere are never deleted for
+    /// space.
+    #[arg(long, value_name = "SIZE")]
+    max_size: Option<String>,
+
+    /// Let age delete more than half of the log although its newest packet is more than an hour
+    /// old. Without this option such a deletion is refused, because a clock that is far ahead would
+    /// cause it too; it is not needed while packets are recorded.
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
+
+impl RetentionArgs {
+    /// `None` if nothing is to be deleted.
+    pub(crate) fn parse(&self) -> Result<Option<Retention>> {
+        let mut keep_class_ns = BTreeMap::new();
+        for text in &self.keep_class {
+            let (class, time) = text
+                .rsplit_once(':')
+                .with_context(|| format!("'{text}': write CLASS:TIME, as in anomalous:365d"))?;
+            keep_class_ns.insert(retention_class(class), duration_ns(time)?);
+        }
+        let retention = Retention {
+            keep_ns: self.keep.as_deref().map(duration_ns).transpose()?,
+            keep_class_ns,
+            bytes_max: self.max_size.as_deref().map(bytes).transpose()?,
+        };
+        Ok((retention != Retention::default()).then_some(retention))
+    }
+}
+
+/// Warns of classes given an age but absent from the log: data of a misspelt one would be kept for
+/// ever.
+fn warn_of_unknown_classes(disk: &Arc<dyn Disk>, retention: &Retention) -> Result<()> {
+    let log = Log::on(Arc::clone(disk))?;
+    let of_models = log.recordings().iter().flat_map(|one| &one.classes);
+    let mut known: BTreeSet<String> = of_models.map(|class| retention_class(class)).collect();
+    let parts = log.archive().parts.iter();
+    known.extend(parts.map(|part| part.retention.clone()));
+    known.insert(PROTECTED.to_owned());
+    for class in retention.keep_class_ns.keys() {
+        if !known.contains(class) {
+            let known: Vec<String> = known.into_iter().collect();
+            warn!(
+                "the log has no packets of class '{}'; it has: {}",
+                Printable(class),
+                Printable(&known.join(", "))
+            );
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Arguments of `strata prune`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata prune log/ --keep 30d --keep-class anomalous:365d
+  strata prune log/ --max-size 500G --dry-run
+
+Compacted files are deleted by hour and class. A block file holds packets of all classes
+and stays as long as the class that is kept longest; but from one with packets that a policy
+protects, these are compacted and kept, and the rest is deleted. `strata info` counts deleted
+packets by recording, class and reason. A file that is still being written stays until it is
+complete: `strata record -G 3600` completes one every hour. A recording leaves behind its entry
+in manifest.json (counts and names), its model, and statistics without packets or addresses
+(checkpoint, drift).")]
+pub(crate) struct Args {
+    /// Prune the log in this directory.
+    #[arg(value_name = "LOG")]
+    log: PathBuf,
+
+    #[command(flatten)]
+    retention: RetentionArgs,
+
+    /// Show what would be deleted, but delete nothing.
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Print the result as a JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The result as JSON.
+#[derive(serde::Serialize)]
+struct Answer {
+    dry_run: bool,
+    /// Whether more would go than is deleted without --yes.
+    needs_yes: bool,
+    parts: u64,
+    block_files: u64,
+    /// Block files of which only what policies protect is left. In a dry run, packets and bytes are
+    /// upper bounds if there are any.
+    split: u64,
+    packets: u64,
+    bytes: u64,
+    bytes_left: u64,
+    /// Block files that are old enough, and still being written.
+    being_written: u64,
+    waits_for_readers: bool,
+    still_too_large: bool,
+    /// Block files left as they are, because what policies protect cannot be taken out of them.
+    not_split: Vec<String>,
+    unknown_models: Vec<String>,
+}
+
+impl Answer {
+    fn new(pruned: &Pruned, dry_run: bool) -> Self {
+        let left = pruned.not_split.iter();
+        let models = pruned.unknown_models.iter();
+        Self {
+            dry_run,
+            needs_yes: pruned.would_take_most.is_some(),
+            parts: pruned.parts,
+            block_files: pruned.block_files,
+            split: pruned.split,
+            packets: pruned.packets,
+            bytes: pruned.bytes,
+            bytes_left: pruned.bytes_left,
+            being_written: pruned.being_written,
+            waits_for_readers: pruned.waits_for_readers,
+            still_too_large: pruned.still_too_large,
+            not_split: left
+                .map(|one| format!("{}: {}", one.file, one.why))
+                .collect(),
+            unknown_models: models.map(ToString::to_string).collect(),
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let disk = disk(&args.log)?;
+    let retention = args.retention.parse()?;
+    let Some(retention) = retention else {
+        return Err(refuse(
+            "no limit given: use --keep, --keep-class or --max-size",
+        ));
+    };
+    warn_of_unknown_classes(&disk, &retention)?;
+    let options = PruneOptions {
+        now_ns: unix_ns(),
+        dry_run: args.dry_run,
+        by: RemovedBy::Prune,
+        may_take_most: args.retention.yes,
+    };
+    let pruned = prune_as(&disk, &retention, &options)?;
+    if args.json {
+        let answer = Answer::new(&pruned, args.dry_run);
+        writeln!(
+            standard(),
+            "{}",
+            PrintableJson(&serde_json::to_string(&answer)?)
+        )?;
+        return Ok(());
+    }
+    Ok(report(&pruned, args.dry_run, true)?)
+}
+
+/// Reports what was deleted, or would be; also if nothing was, if `always`.
+pub(crate) fn report(pruned: &Pruned, dry_run: bool, always: bool) -> io::Result<()> {
+    if let Some(most) = &pruned.would_take_most {
+        warn!("the deletion would be refused: {most}");
+    }
+    for problem in pruned.not_split.iter().filter(|_| always) {
+        warn!(
+            "left as it is, with packets that policies protect: {}",
+            Printable(&problem.why)
+        );
+    }
+    for problem in pruned.unknown_models.iter().filter(|_| always) {
+        warn!("{problem}");
+    }
+    let upmost = if dry_run && pruned.split > 0 {
+        "up to "
+    } else {
+        ""
+    };
+    if always || pruned.parts + pruned.block_files + pruned.split > 0 {
+        writeln!(
+            standard(),
+            "{} {} and {}, {upmost}{} packets, {upmost}{}; {} left",
+            if dry_run { "would delete" } else { "deleted" },
+            count_of(pruned.parts, "part"),
+            count_of(pruned.block_files, "block file"),
+            grouped(pruned.packets),
+            human_bytes(pruned.bytes),
+            human_bytes(pruned.bytes_left),
+        )?;
+    }
+    if pruned.split > 0 {
+        info!(
+            "of {} more, packets that policies protect {} kept and compacted",
+            count_of(pruned.split, "block file"),
+            if dry_run { "would be" } else { "are" },
+        );
+    }
+    if always && pruned.being_written > 0 {
+        info!(
+            "{} block files with packets that are too old are still being written: they are \
+             deleted once they are complete (record -G SECONDS or -C MB begins new ones)",
+            grouped(pruned.being_written)
+        );
+    }
+    if pruned.waits_for_readers {
+        info!(
+            "another process is reading the log, or a store does not answer: the next prune or \
+             compact deletes the files"
+        );
+    }
+    if pruned.still_too_large {
+        warn!(
+            "only the newest file and packets that policies protect are left, and they are larger \
+             than --max-size"
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,175 @@
+//! `strata read`: the packets of a log as lines of text.
+
+mod line;
+
+use std::io::{self, BufWriter, IsTerminal as _, Write};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use serde_json::Value;
+use strata_query::{LoggedPacket, PacketRows, packet_json};
+use strata_terminal::key::KeyArgs;
+use strata_terminal::output::{Standard, standard};
+use strata_terminal::selection::{self, KeptArgs, SpanArgs, report, say_span};
+use strata_terminal::text;
+use strata_wire::{Headers, PrintableJson};
+
+use line::Line;
+
+/// Arguments of `strata read`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata read log/
+  strata read log/ 'host 10.0.0.1 and tcp port 443' | less
+  strata read log/ --from 13:05 --to 13:20 -c 100
+  strata read log/ --class anomalous --json | jq .dst
+
+A line has the time, the packet as tcpdump -n shows it, in short, then class and reason as in the
+comments of an export. Of a packet in a tunnel, the innermost one is shown. Packets come in the
+order of an export: by time, one recording after another. length is that of the payload (ICMP and
+other protocols without ports: of the whole message) as it was on the wire, however much of it was
+kept.
+
+Exit status: 0 if all that was asked for is printed; 1 if not: packets are damaged, or lack a
+definition, or the filter cannot be tested on any interface of the log (standard error says which);
+2 if the command line is refused.")]
+pub(crate) struct Args {
+    /// Read the log in this directory.
+    #[arg(value_name = "LOG")]
+    log: PathBuf,
+
+    /// Stop after this number of packets.
+    #[arg(short = 'c', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+
+    #[command(flatten)]
+    span: SpanArgs,
+
+    #[command(flatten)]
+    kept: KeptArgs,
+
+    /// Print times in UTC instead of local time.
+    #[arg(long)]
+    utc: bool,
+
+    /// Print the date before each time.
+    #[arg(long)]
+    date: bool,
+
+    /// Print a JSON object per packet, with the columns that `-F packets-parquet` of an export has,
+    /// tcp_flags, and the length of the text; times as RFC 3339 in UTC.
+    #[arg(long, conflicts_with_all = ["utc", "date"])]
+    json: bool,
+
+    #[command(flatten)]
+    key: KeyArgs,
+
+    /// Select packets that match this tcpdump filter, which sees only the bytes that were kept. Put
+    /// options before it.
+    #[arg(value_name = "FILTER", trailing_var_arg = true)]
+    filter: Vec<String>,
+}
+
+/// How times are shown.
+struct Clock {
+    zone: TimeZone,
+    pattern: &'static str,
+}
+
+impl Clock {
+    fn of(args: &Args) -> Self {
+        Self {
+            zone: match args.utc {
+                true => TimeZone::UTC,
+                false => text::zone_to_show(),
+            },
+            pattern: match args.date {
+                true => "%Y-%m-%d %H:%M:%S%.6f",
+                false => "%H:%M:%S%.6f",
+            },
+        }
+    }
+
+    fn text(&self, packet: &LoggedPacket<'_>) -> String {
+        let time = Timestamp::from_nanosecond(i128::from(packet.ts_ns));
+        match time {
+            Ok(time) if packet.has_timestamp => {
+                let zoned = time.to_zoned(self.zone.clone());
+                zoned.strftime(self.pattern).to_string()
+            }
+            _ => String::from("no time"),
+        }
+    }
+}
+
+/// Standard output: line by line to a terminal, else in larger pieces.
+enum Lines {
+    Each(Standard),
+    Together(BufWriter<Standard>),
+}
+
+impl Lines {
+    fn new() -> Self {
+        match io::stdout().is_terminal() {
+            true => Self::Each(standard()),
+            false => Self::Together(BufWriter::with_capacity(1 << 16, standard())),
+        }
+    }
+
+    fn writer(&mut self) -> &mut dyn Write {
+        match self {
+            Self::Each(out) => out,
+            Self::Together(out) => out,
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let filter = text::filter(&args.filter)?;
+    let log = args.key.open(&args.log)?;
+    let find = args.span.find(&log, filter.as_ref())?;
+    let clock = Clock::of(args);
+    let mut lines = Lines::new();
+    let mut rows = PacketRows::default();
+    let mut left = args.count;
+    let exported = selection::each(&log, &find, args.kept.kept(), |packet| {
+        let headers = rows.headers(packet);
+        let line = Line {
+            packet,
+            headers: &headers,
+        };
+        let out = lines.writer();
+        match args.json {
+            true => writeln!(out, "{}", PrintableJson(&json(packet, &headers, &line)?))?,
+            false => writeln!(out, "{} {line}", clock.text(packet))?,
+        }
+        if let Some(left) = &mut left {
+            *left = left.saturating_sub(1);
+        }
+        Ok(match left {
+            Some(0) => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        })
+    })?;
+    lines.writer().flush()?;
+    if exported.packets == 0 {
+        say_span(&log, &find);
+    }
+    report(&exported.damage, exported.left_out)
+}
+
+fn json(packet: &LoggedPacket<'_>, headers: &Headers, line: &Line<'_>) -> Result<String> {
+    let mut object = packet_json(packet, headers);
+    let more = [
+        ("tcp_flags", line.tcp_flags().map(Value::from)),
+        ("length", line.length().map(Value::from)),
+    ];
+    for (name, value) in more {
+        object.extend(value.map(|value| (name.to_owned(), value)));
+    }
+    Ok(serde_json::to_string(&object)?)
+}

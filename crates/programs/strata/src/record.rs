@@ -1,0 +1,439 @@
+//! `strata record`: from arguments to a recording, and what it prints.
+
+mod interfaces;
+mod log;
+mod page;
+mod show;
+mod steering;
+mod triggers;
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use clap::builder::Resettable;
+use strata_dta::protocol::UDP_PORT;
+use strata_policy::DetailBudget;
+use strata_record::{
+    DestinationSpec, DetailSpec, InputSpec, LogSpec, ModelSpec, RecordSpec, ShadowSpec,
+    SteeringSpec, TriggerSpec,
+};
+use strata_role::Tell;
+use strata_store::{DiskChoice, RecorderOptions};
+use strata_terminal::address::address;
+use strata_terminal::logging::{self, HAPPENED, LoggingArgs};
+use strata_terminal::output::{refuse, standard};
+use strata_terminal::signals::{Signals, end_with_parent};
+use strata_terminal::text;
+use strata_wire::TunnelKey;
+use tracing::{info, warn};
+
+/// How often signals are checked and the progress is updated.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Arguments of `strata record`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "\
+Examples:
+  strata record -r trace.pcapng -o log/
+  strata record -i eth0 -o log/ 'not port 22'",
+    after_long_help = "\
+Examples:
+  strata record -r trace.pcapng -o log/
+  strata record -r - -o log/ --mode log-all 'tcp port 443'
+  zcat huge.pcap.gz | strata record -r - -o log/ -C 500
+  strata record -i eth0 -o log/ 'not port 22'
+  strata record -i eth0,eth1 --cores 1,2 -o log/
+  strata record -i eth0 --config exports.toml
+  strata record -i eth0 -o log/ --serve
+
+While interfaces are captured: INT (Ctrl-C) and TERM finish the log and print the
+accounting, USR1 prints counters, HUP reloads the configuration. `strata status`, `mode`,
+`policy` and `rotate` control a running recording."
+)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    road: DataPathArgs,
+
+    #[command(flatten)]
+    log: log::LogArgs,
+
+    #[command(flatten)]
+    page: page::PageArgs,
+}
+
+/// Heading of options in the help text.
+const CLASSIFICATION: &str = "Classification";
+
+/// What to record, and how to classify it.
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("input"))]
+pub(crate) struct DataPathArgs {
+    /// Read packets from this file: pcap or pcapng, plain, gzip or zstd; - is standard input.
+    /// Several files are merged in time order.
+    #[arg(short = 'r', long = "read", value_name = "FILE", group = "input")]
+    read: Vec<PathBuf>,
+
+    #[command(flatten)]
+    live: interfaces::InterfaceArgs,
+
+    /// Exit after this many packets have passed the filter.
+    #[arg(short = 'c', long, value_name = "PACKETS", help_heading = Resettable::Reset,
+        value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+
+    /// Use this model file; without it, the built-in model, with a budget of detail (--detail).
+    #[arg(short = 'm', long = "model", value_name = "FILE", help_heading = CLASSIFICATION)]
+    model: Option<PathBuf>,
+
+    /// Compare with this model: the summary, `strata status` and metrics count the packets of which
+    /// it would have kept more or less; the log is unchanged. It adds the CPU time of its trees. It
+    /// gets the same features, so it must have the classes, features and window of the model in
+    /// force.
+    #[arg(long, value_name = "FILE", help_heading = CLASSIFICATION)]
+    shadow: Option<PathBuf>,
+
+    /// Set the logging mode: default, log-all, log-partial, log-sampled, log-minimum, or one of the
+    /// configuration file. If given more than once, the mode that keeps the most decides for each
+    /// packet. By default the one in the configuration file, else default.
+    #[arg(long, value_name = "NAME", env = "STRATA_MODE", value_delimiter = ',',
+        help_heading = CLASSIFICATION)]
+    mode: Vec<String>,
+
+    /// Keep this much payload beyond headers, of short flows and of the start of the others: a
+    /// share of the payload as in 10%, a rate of it in packet time as in 50MB/s or 20GB/day, or
+    /// none to keep everything that the mode keeps of each class. Payload that policies, alerts and
+    /// --first-bytes keep comes on top. Applies in modes that keep some classes in more detail than
+    /// others. By default the value in the configuration file, else 10% with the built-in model and
+    /// none with --model.
+    #[arg(long, value_name = "BUDGET", env = "STRATA_DETAIL", help_heading = CLASSIFICATION)]
+    detail: Option<String>,
+
+    #[command(flatten)]
+    triggers: triggers::TriggerArgs,
+
+    /// Use at most this much memory for the flow tables of all workers together, as in 2GB. A
+    /// worker counts the packets of each flow in its table, and classifies packets by these
+    /// counters. The table starts with at most 128 MiB (for about a million flows in a window of
+    /// the model; a recording of files takes only as much as its flows need), and doubles, up to
+    /// 512 MiB, while more than 1 % of the packets find no entry. By default a sixteenth of the
+    /// memory of this machine, or of its control group.
+    #[arg(long, value_name = "SIZE", value_parser = strata_wire::parse_bytes,
+        help_heading = CLASSIFICATION)]
+    memory: Option<u64>,
+
+    /// Send a copy of each packet that a policy mirrors (action mirror) out of this interface, as a
+    /// mirror port does: to a monitor there, or through a gretap, erspan or vxlan interface to a
+    /// remote one. Copies that the interface does not accept at once are lost and counted
+    /// (mirror_lost). Ethernet only.
+    #[arg(long, value_name = "INTERFACE", help_heading = "Steering")]
+    mirror_to: Option<String>,
+
+    /// Report to the telemetry collector on this host (`strata telemetry run`), UDP port 40040 or
+    /// the one given: bytes sent by each host, the class of each flow, and lists of anomalous flows
+    /// (anomalies) and of gaps and retransmissions of TCP (losses). Reports for which a worker has
+    /// no time, or that the network does not accept, are not sent, and counted.
+    #[arg(long, value_name = "HOST[:PORT]", help_heading = "Steering")]
+    report_to: Option<String>,
+
+    #[command(flatten)]
+    steer: steering::SteerArgs,
+
+    /// Choose the flow of a tunnelled packet (GRE, ERSPAN, NSH, IP in IP, VXLAN and others in UDP).
+    #[arg(long, value_enum, default_value_t = Tunnel::Inner, help_heading = CLASSIFICATION)]
+    tunnel_key: Tunnel,
+
+    /// End with the process that started this one.
+    #[arg(long, hide = true, value_name = "PID")]
+    end_with_parent: Option<i32>,
+
+    /// Accept tcpdump's option; times are always kept in nanoseconds.
+    #[arg(long = "nano", hide = true)]
+    nano: bool,
+
+    /// Set the key of flow fingerprints, for repeatable runs: the same files, with the same key,
+    /// give the same blocks, however busy the machine is. Random by default, so that an attacker
+    /// cannot make flows collide on purpose; packets of the few flows that share memory by chance
+    /// may then be kept differently.
+    #[arg(long, value_name = "N", help_heading = CLASSIFICATION)]
+    hash_seed: Option<u64>,
+
+    /// Seed the choice of packets to keep where a granularity samples.
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = CLASSIFICATION)]
+    sampling_seed: u64,
+
+    /// Record only packets that match this tcpdump filter. Put options before it.
+    #[arg(value_name = "FILTER", trailing_var_arg = true, help_heading = Resettable::Reset)]
+    filter: Vec<String>,
+
+    #[command(flatten)]
+    logging: LoggingArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Tunnel {
+    /// That of the innermost packet.
+    Inner,
+    /// That between the tunnel's ends.
+    Outer,
+}
+
+impl Args {
+    pub(crate) fn logging(&self) -> &LoggingArgs {
+        self.road.logging()
+    }
+}
+
+impl DataPathArgs {
+    fn has_input(&self) -> bool {
+        !self.read.is_empty() || self.live.is_any_named()
+    }
+
+    /// Refuses a recording of nothing. Checked here: whoever forgets `-r` has named the input as if it
+    /// were a filter.
+    fn check_input(&self) -> Result<()> {
+        if self.has_input() || self.steer.check {
+            return Ok(());
+        }
+        let forgotten = self.filter.first().filter(|word| Path::new(word).exists());
+        Err(refuse(match forgotten {
+            Some(file) => format!("no input: to read {file}, write -r {file}"),
+            None => String::from("no input: name interfaces (-i eth0) or capture files (-r FILE)"),
+        }))
+    }
+
+    /// The budget of detail.
+    fn detail(&self) -> Result<DetailSpec> {
+        let Some(text) = &self.detail else {
+            return Ok(DetailSpec::Configured);
+        };
+        match DetailBudget::parse(text) {
+            Ok(budget) => Ok(DetailSpec::Asked(budget)),
+            Err(error) => Err(refuse(format!("--detail: {error}"))),
+        }
+    }
+
+    /// The logging options of a recording.
+    pub(crate) fn logging(&self) -> &LoggingArgs {
+        &self.logging
+    }
+
+    /// What to record, where to, and for interfaces, how long.
+    fn spec(&self, destination: DestinationSpec, duration: Option<Duration>) -> Result<RecordSpec> {
+        let loaded = strata_terminal::model::load(self.model.as_deref())?;
+        Ok(RecordSpec {
+            input: match self.live.is_any_named() {
+                true => InputSpec::Interfaces(Box::new(self.live.spec(duration)?)),
+                false => InputSpec::Files(self.read.clone()),
+            },
+            destination,
+            filter: text::filter(&self.filter)?,
+            input_name: None,
+            filter_text: self.filter.join(" "),
+            model: ModelSpec {
+                model: loaded.model,
+                json: loaded.json,
+                is_built_in: self.model.is_none(),
+            },
+            shadow: match &self.shadow {
+                Some(path) => {
+                    let loaded = strata_terminal::model::load(Some(path))?;
+                    Some(ShadowSpec {
+                        model: loaded.model,
+                        json: loaded.json,
+                    })
+                }
+                None => None,
+            },
+            modes: self.mode.clone(),
+            detail: self.detail()?,
+            triggers: self.triggers.spec()?,
+            mirror_to: self.mirror_to.clone(),
+            report_to: match &self.report_to {
+                Some(host) => Some(address("--report-to", host, UDP_PORT)?),
+                None => None,
+            },
+            memory_max: self.memory,
+            steering: self.steer.spec()?,
+            tunnel_key: match self.tunnel_key {
+                Tunnel::Inner => TunnelKey::Inner,
+                Tunnel::Outer => TunnelKey::Outer,
+            },
+            hash_seed: match self.hash_seed {
+                Some(seed) => [seed, 0],
+                // As repeatable as if it had been chosen.
+                None if !self.read.is_empty() => [getrandom::u64()?, 0],
+                None => [getrandom::u64()?, getrandom::u64()?],
+            },
+            sampling_seed: self.sampling_seed,
+            packets_max: self.count,
+        })
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    if !args.road.read.is_empty() {
+        args.log.check_for_files()?;
+    }
+    args.road.check_input()?;
+    let destination = match args.road.has_input() {
+        true => args.log.destination()?,
+        false => args.log.any_destination()?,
+    };
+    let start_page = || {
+        let socket = || args.road.steer.socket();
+        args.page.start(args.log.dir(), socket)
+    };
+    run_with(&args.road, destination, args.log.duration(), start_page)
+}
+
+/// Records to a log or a relay; interfaces for at most this long.
+pub(crate) fn run_to(
+    args: &DataPathArgs,
+    destination: DestinationSpec,
+    duration: Option<Duration>,
+) -> Result<()> {
+    args.check_input()?;
+    run_with(args, destination, duration, || Ok(page::Page::none()))
+}
+
+fn run_with(
+    args: &DataPathArgs,
+    destination: DestinationSpec,
+    duration: Option<Duration>,
+    start_page: impl FnOnce() -> Result<page::Page>,
+) -> Result<()> {
+    if !args.read.is_empty() {
+        args.live.check_for_files()?;
+        each_once(&args.read)?;
+    }
+    if let Some(parent) = args.end_with_parent {
+        end_with_parent(parent)?;
+    }
+    let spec = args.spec(destination, duration)?;
+    let hash_seed = spec.hash_seed[0];
+    let tell: Tell = Arc::new(logging::notice);
+    if args.steer.check {
+        strata_record::check(spec, &tell)?;
+        writeln!(
+            standard(),
+            "{}",
+            match args.has_input() {
+                true => "configuration OK",
+                false => "configuration OK; no input is named, so nothing else was checked",
+            }
+        )?;
+        return Ok(());
+    }
+    let bar = logging::progress_bar();
+    let mut signals = Signals::stop()?;
+    if args.read.is_empty() {
+        signals.also_steer()?;
+    }
+    let mut page = start_page()?;
+    let handle = strata_role::start(spec, Arc::clone(&signals.stop), tell)?;
+    while !handle.wait_timeout(LOOK_EVERY) {
+        page.look();
+        if signals.take_reload() {
+            match handle.running().reload() {
+                Ok(()) if args.steer.has_files() => {}
+                Ok(()) => warn!(
+                    target: HAPPENED,
+                    "there is no configuration to reload (--config, --policy): nothing has changed"
+                ),
+                Err(error) => warn!(
+                    target: HAPPENED,
+                    "configuration not reloaded, nothing has changed: {}",
+                    text::chain(&error.into())
+                ),
+            }
+        }
+        let counts = handle.running().counts();
+        bar.set_position(counts.ledger.seen.packets);
+        if signals.take_report() {
+            info!("{}", show::counts(&counts));
+        }
+    }
+    bar.finish_and_clear();
+    let outcome = handle.wait()?;
+    let shown = show::outcome(&outcome);
+    if !args.read.is_empty() && args.hash_seed.is_none() {
+        info!(
+            kind = "hash_seed",
+            hash_seed,
+            "the key of flows was random: --hash-seed {hash_seed} records the same again"
+        );
+    }
+    // A failure is returned even where nobody reads the summary.
+    outcome.failure.map_or(shown, |failure| Err(failure.into()))
+}
+
+/// Records a stream of packets into a log, as `-r` does, until it ends; `input_name` is what the log calls it.
+pub(crate) fn stream_into(
+    (input, input_name): (PathBuf, String),
+    log: &Path,
+    modes: &[String],
+    model: Option<&Path>,
+) -> Result<()> {
+    let loaded = strata_terminal::model::load(model)?;
+    let spec = RecordSpec {
+        input: InputSpec::Files(vec![input]),
+        destination: DestinationSpec::Log(Box::new(LogSpec {
+            dir: log.to_owned(),
+            recorder: RecorderOptions::default(),
+            disk: DiskChoice::Auto,
+            bytes_max: None,
+            group: None,
+        })),
+        input_name: Some(input_name),
+        filter: None,
+        filter_text: String::new(),
+        model: ModelSpec {
+            model: loaded.model,
+            json: loaded.json,
+            is_built_in: model.is_none(),
+        },
+        modes: modes.to_vec(),
+        detail: DetailSpec::Configured,
+        triggers: TriggerSpec::default(),
+        shadow: None,
+        mirror_to: None,
+        report_to: None,
+        memory_max: None,
+        steering: SteeringSpec::default(),
+        tunnel_key: TunnelKey::Inner,
+        hash_seed: [getrandom::u64()?, getrandom::u64()?],
+        sampling_seed: 0,
+        packets_max: None,
+    };
+    let handle = strata_role::start(spec, Arc::default(), Arc::new(logging::notice))?;
+    let outcome = handle.wait()?;
+    let shown = show::outcome(&outcome);
+    outcome.failure.map_or(shown, |failure| Err(failure.into()))
+}
+
+/// Refuses a file that is named twice: each of its packets would be recorded twice.
+fn each_once(paths: &[PathBuf]) -> Result<()> {
+    let mut known = HashSet::new();
+    for path in paths {
+        let is_new = match fs::metadata(path) {
+            Ok(found) if found.is_file() => known.insert((found.dev(), found.ino())),
+            _ => true,
+        };
+        let names = paths.iter().filter(|other| *other == path).count();
+        if !is_new || names > 1 {
+            return Err(refuse(format!(
+                "{}: this input is named twice, and each packet would be recorded twice",
+                path.display()
+            )));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,161 @@
+//! Log options: those of `strata record`, and those that other commands share.
+
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::builder::Resettable;
+use strata_record::{DestinationSpec, LogSpec};
+use strata_store::{RecorderOptions, WhenFull};
+use strata_terminal::log_options::{DiskWay, GroupArgs, rotate_bytes};
+use strata_terminal::output::refuse;
+use strata_terminal::{bounded, text};
+
+use super::interfaces::only_live;
+
+/// Log options of `strata record`.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Log")]
+pub(super) struct LogArgs {
+    /// Write the log to this directory, created if missing. Recording into an existing log adds to
+    /// it. Without it, nothing is kept: packets are only exported, to destinations of the
+    /// configuration (--config).
+    #[arg(
+        short = 'o',
+        long = "output",
+        value_name = "DIR",
+        help_heading = Resettable::Reset,
+        display_order = 0
+    )]
+    output: Option<PathBuf>,
+
+    /// Rotate: start a new block file before one exceeds this size, in millions of bytes or with a
+    /// unit (500MB, 2GiB); 0 means never. A file holds at least one block.
+    #[arg(short = 'C', long, value_name = "SIZE", default_value = "1GiB")]
+    rotate_size: String,
+
+    /// Rotate: start a new block file once one spans this many seconds of packet time; 0 means
+    /// never. Files hold whole blocks, so a quiet input rotates late.
+    #[arg(short = 'G', long, value_name = "SECONDS", default_value_t = 0,
+        value_parser = clap::value_parser!(u64).range(..=bounded::SECONDS_MAX))]
+    rotate_seconds: u64,
+
+    /// Limit the number of files: with -G, exit after N times its seconds; without, keep the last N
+    /// block files of each worker and delete older ones, as a ring. (See `strata prune` for other ways
+    /// to keep a log small.)
+    #[arg(short = 'W', long, value_name = "N")]
+    filecount: Option<NonZeroU32>,
+
+    /// Keep the log below this size throughout a live capture, by deleting the least important data
+    /// as `strata prune --max-size` does. At least the size of four block files (-C) per worker.
+    #[arg(long, value_name = "SIZE")]
+    disk_limit: Option<String>,
+
+    /// Set the size of a memory block, the unit that is written to disk.
+    #[arg(long, value_name = "SIZE", default_value = "1MiB")]
+    block_size: String,
+
+    /// Choose what to do when the disk is full: stop, or drop (continue, count packets that do not
+    /// fit, and write again once there is room). Before that, live captures degrade to modes that
+    /// keep less.
+    #[arg(long, value_enum, default_value_t = WhenFullArg::Stop)]
+    when_full: WhenFullArg,
+
+    /// Choose how blocks are written: direct (bypasses the page cache), buffered (through it), or
+    /// auto: for a live capture whichever is faster in a test of a few milliseconds, else direct
+    /// where the file system supports it.
+    #[arg(long, value_enum, default_value_t = DiskWay::Auto)]
+    disk: DiskWay,
+
+    #[command(flatten)]
+    group: GroupArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum WhenFullArg {
+    Stop,
+    Drop,
+}
+
+impl LogArgs {
+    /// Refuses what has no meaning for capture files.
+    pub(super) fn check_for_files(&self) -> Result<()> {
+        only_live(&[
+            ("-W", self.filecount.is_some()),
+            ("--disk-limit", self.disk_limit.is_some()),
+        ])
+    }
+
+    /// The directory of the log, if there is one.
+    pub(super) fn dir(&self) -> Option<&Path> {
+        self.output.as_deref()
+    }
+
+    /// Where the recording goes.
+    pub(super) fn destination(&self) -> Result<DestinationSpec> {
+        match &self.output {
+            Some(dir) => Ok(DestinationSpec::Log(Box::new(self.spec(dir)?))),
+            None => {
+                self.check_without_log()?;
+                Ok(DestinationSpec::Nowhere)
+            }
+        }
+    }
+
+    /// Where a recording would go of which only the configuration is checked.
+    pub(super) fn any_destination(&self) -> Result<DestinationSpec> {
+        let dir = self.output.as_deref().unwrap_or(Path::new(""));
+        Ok(DestinationSpec::Log(Box::new(self.spec(dir)?)))
+    }
+
+    /// Refuses options of a log that there is none of. (-G with -W also ends a recording.)
+    fn check_without_log(&self) -> Result<()> {
+        let given = [
+            ("--disk-limit", self.disk_limit.is_some()),
+            ("--group", self.group.is_given()),
+            ("-W", self.filecount.is_some() && self.rotate_seconds == 0),
+        ];
+        match given.into_iter().find(|(_, is_given)| *is_given) {
+            None => Ok(()),
+            Some((option, _)) => Err(refuse(format!("{option} applies to a log: add -o DIR"))),
+        }
+    }
+
+    fn spec(&self, dir: &Path) -> Result<LogSpec> {
+        let block_bytes = usize::try_from(text::bytes(&self.block_size)?)?;
+        bounded::size(block_bytes as u64, "--block-size", &(64 << 10..=256 << 20))?;
+        let bytes_max = self.disk_limit.as_deref().map(text::bytes).transpose()?;
+        if let Some(limit) = bytes_max {
+            bounded::size(limit, "--disk-limit", &(1..=bounded::BYTES_MAX))?;
+        }
+        let ring = self.filecount.filter(|_| self.rotate_seconds == 0);
+        let files_max = ring.map_or(Ok(0), |files| usize::try_from(files.get()))?;
+        let recorder = RecorderOptions {
+            block_bytes,
+            rotate_bytes: rotate_bytes(&self.rotate_size)?,
+            rotate_ns: self.rotate_seconds * 1_000_000_000,
+            when_full: match self.when_full {
+                WhenFullArg::Stop => WhenFull::Stop,
+                WhenFullArg::Drop => WhenFull::Drop,
+            },
+            files_max,
+            ..RecorderOptions::default()
+        };
+        Ok(LogSpec {
+            dir: dir.to_owned(),
+            recorder,
+            disk: self.disk.into(),
+            bytes_max,
+            group: self.group.owner()?.group,
+        })
+    }
+
+    /// How long interfaces are captured, as in tcpdump: this many files of this many seconds, then
+    /// the end.
+    pub(super) fn duration(&self) -> Option<Duration> {
+        let files = self.filecount.filter(|_| self.rotate_seconds > 0)?;
+        let seconds = self.rotate_seconds.saturating_mul(files.get().into());
+        Some(Duration::from_secs(seconds))
+    }
+}

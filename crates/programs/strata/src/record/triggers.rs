@@ -1,0 +1,50 @@
+//! Options of `strata record` for full-capture triggers.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use strata_record::TriggerSpec;
+use strata_terminal::{bounded, text};
+
+/// Options of `strata record` for full-capture triggers.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Full-capture triggers")]
+pub(super) struct TriggerArgs {
+    /// Hold the latest packets whole in this much memory, as in 512MiB. When a packet of a flow is
+    /// kept whole (by its class, a policy or an alert), the flow's earlier packets that are still in
+    /// memory are kept whole too.
+    #[arg(long, value_name = "SIZE", id = "look_back")]
+    look_back: Option<String>,
+
+    /// Keep the start of every flow whole: packets that begin within this many bytes, as in 4k.
+    #[arg(long, value_name = "SIZE", id = "first_bytes")]
+    first_bytes: Option<String>,
+
+    /// Keep flows whole when Suricata alerts on them. PATH is its eve.json, which is followed (with
+    /// -r: read first) and must exist. A PATH that ends in .sock or .socket becomes a Unix socket if
+    /// nothing is there, for an eve-log with `filetype: unix_stream`. May be given several times. A
+    /// file that logrotate renames is read until Suricata has left it alone for 5 s.
+    #[arg(long, value_name = "PATH")]
+    eve: Vec<PathBuf>,
+}
+
+impl TriggerArgs {
+    pub(super) fn spec(&self) -> Result<TriggerSpec> {
+        let bytes = |text: &Option<String>| text.as_deref().map_or(Ok(0), text::bytes);
+        let look_back_bytes = bytes(&self.look_back).context("--look-back")?;
+        if look_back_bytes > 0 {
+            // All of it is touched before packets arrive; the other half is for everything else.
+            let most = strata_record::machine_bytes().max(4 << 20) / 2;
+            bounded::size(
+                look_back_bytes,
+                "--look-back",
+                &(1 << 20..=most >> 20 << 20),
+            )?;
+        }
+        Ok(TriggerSpec {
+            look_back_bytes,
+            first_bytes: bytes(&self.first_bytes).context("--first-bytes")?,
+            eve: self.eve.clone(),
+        })
+    }
+}

@@ -1,0 +1,369 @@
+//! `strata serve`: the operator's page.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use strata_role::sandbox;
+use strata_serve::{Login, Role, Spec, TlsFiles, serve};
+use strata_store::{Log, MANIFEST_NAME};
+use strata_terminal::address::networks;
+use strata_terminal::confined::{self, SandboxArgs};
+use strata_terminal::disk::disk;
+use strata_terminal::key::KeyArgs;
+use strata_terminal::logging::LoggingArgs;
+use strata_terminal::output::refuse;
+use strata_terminal::signals::{Stopped, end_with_parent};
+use strata_wire::Printable;
+use tracing::{info, warn};
+
+/// Fewest bytes of a token, as of the API's.
+const TOKEN_BYTES_MIN: usize = 16;
+/// Most bytes of a file of tokens.
+const TOKENS_BYTES_MAX: u64 = 64 << 10;
+
+/// Arguments of `strata serve`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata serve log/
+  strata serve log/ --socket /run/strata/record-4711/control.sock --open
+  strata serve log/ --state /var/lib/strata-page
+  strata serve log/ --listen 192.0.2.10:9470 --token-file tokens --tls-cert s.crt --tls-key s.key
+  strata serve log/ --listen 192.0.2.10:9470 --trust-proxy 192.0.2.1/32 --user-header X-Forwarded-User
+
+Without --token-file, --tls-ca and --trust-proxy the page is for this machine only: anyone who can open
+a connection to the address may do everything. A file of tokens has one token per line, as in
+
+  change 4f2a...
+  look 91c0...
+
+with the role before it: look (everything but payload), payload (also payload) or change (also changes
+to recordings). HTTP is not encrypted: on a shared network, give --tls-cert, or put a proxy with TLS in
+front.")]
+pub(crate) struct Args {
+    /// Show the logs in these directories.
+    #[arg(value_name = "LOG", required_unless_present = "socket")]
+    logs: Vec<PathBuf>,
+
+    /// Show and steer the recording that listens on this socket (`strata record --socket`); may be
+    /// given several times.
+    #[arg(long, value_name = "PATH")]
+    socket: Vec<PathBuf>,
+
+    /// Serve on this address and port; with port 0, on a free one.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9470")]
+    listen: String,
+
+    /// Admit users with a token of this file, which only its owner can read (mode 0600).
+    #[arg(long, value_name = "FILE", conflicts_with = "trust_proxy")]
+    token_file: Option<PathBuf>,
+
+    /// Serve HTTPS, and show browsers this certificate (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+
+    /// Read the private key of the certificate (PEM) from this file, which only its owner can read.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+
+    /// Admit only browsers that show a certificate of these authorities (PEM). With --token-file,
+    /// users must also log in.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_ca: Option<PathBuf>,
+
+    /// Give users with a certificate this role, without --token-file.
+    #[arg(long, value_enum, default_value = "look", requires = "tls_ca")]
+    tls_role: UserRole,
+
+    /// Admit users that a proxy in this network has logged in; may be given several times.
+    #[arg(long, value_name = "CIDR", requires = "user_header")]
+    trust_proxy: Vec<String>,
+
+    /// Read the name of the user from this header of the proxy, which must remove it from requests
+    /// of users.
+    #[arg(long, value_name = "NAME", requires = "trust_proxy")]
+    user_header: Option<String>,
+
+    /// Give users of the proxy this role.
+    #[arg(long, value_enum, default_value = "look", requires = "trust_proxy")]
+    proxy_role: UserRole,
+
+    /// Permit no changes, whatever the role of the user.
+    #[arg(long)]
+    read_only: bool,
+
+    /// Keep questions (Ask) and labels of flows in this directory, for all users of the page;
+    /// `strata train LOG --labels DIR/labels.json` reads the labels. Created if missing. Without
+    /// it, questions stay in the browser, and the page shows the command that labels a flow.
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+
+    /// Open the page in a browser.
+    #[arg(long)]
+    open: bool,
+
+    /// End with the process that started this one, which may still have to make the logs.
+    #[arg(long, hide = true, value_name = "PID")]
+    end_with_parent: Option<i32>,
+
+    #[command(flatten)]
+    key: KeyArgs,
+
+    #[command(flatten)]
+    sandbox: SandboxArgs,
+
+    #[command(flatten)]
+    pub(crate) logging: LoggingArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum UserRole {
+    /// Everything but payload.
+    Look,
+    /// Also payload.
+    Payload,
+    /// Also change running recordings.
+    Change,
+}
+
+impl From<UserRole> for Role {
+    fn from(role: UserRole) -> Self {
+        match role {
+            UserRole::Look => Self::Look,
+            UserRole::Payload => Self::Payload,
+            UserRole::Change => Self::Change,
+        }
+    }
+}
+
+impl Args {
+    fn login(&self) -> Result<Login> {
+        if let Some(file) = &self.token_file {
+            return Ok(Login::Tokens(tokens(file)?));
+        }
+        let Some(header) = &self.user_header else {
+            return Ok(match self.tls_ca {
+                Some(_) => Login::Certificate(self.tls_role.into()),
+                None => Login::None,
+            });
+        };
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        if header.is_empty() || !header.chars().all(is_name) {
+            return Err(refuse(
+                "--user-header: write the name of a header, as in X-Forwarded-User",
+            ));
+        }
+        Ok(Login::Proxy {
+            networks: networks("--trust-proxy", &self.trust_proxy)?,
+            header: header.to_ascii_lowercase(),
+            role: self.proxy_role.into(),
+        })
+    }
+
+    /// Refuses what is no log, and to start if there is nothing to show: a mistyped name is noticed
+    /// here, not in the browser. A recording whose socket is given may still have to make its log.
+    fn check_sources(&self) -> Result<()> {
+        let missing = self.logs.iter().filter_map(|log| not_a_log(log));
+        let missing: Vec<String> = missing.collect();
+        let silent = self.socket.iter().filter(|socket| !socket.exists());
+        let silent = silent.map(|socket| {
+            let socket = socket.display();
+            format!("{socket}: no recording listens there (strata record --socket {socket})")
+        });
+        let silent: Vec<String> = silent.collect();
+        let shows_nothing = missing.len() == self.logs.len() && silent.len() == self.socket.len();
+        if shows_nothing || (self.socket.is_empty() && !missing.is_empty()) {
+            return Err(refuse([missing, silent].concat().join("; ")));
+        }
+        for absent in missing.iter().chain(&silent) {
+            warn!("{}; it will be shown once it exists", Printable(absent));
+        }
+        Ok(())
+    }
+
+    /// Drops what reading the logs, asking the recordings and starting children does not take.
+    fn confine(&self) -> Result<()> {
+        let sockets = self.socket.iter().filter_map(|socket| socket.parent());
+        let dirs: Vec<&Path> = self
+            .logs
+            .iter()
+            .chain(&self.state)
+            .chain(&self.socket)
+            .map(PathBuf::as_path)
+            .chain(sockets)
+            .collect();
+        // Readers lock a file that cannot be made in the sandbox.
+        for log in &self.logs {
+            if let Ok(disk) = disk(log) {
+                drop(disk.lock_for_reading());
+            }
+        }
+        let write: Vec<PathBuf> = self.state.iter().cloned().collect();
+        Ok(sandbox::confine_server(&dirs, &write, &confined::tell())?)
+    }
+
+    /// The directory for what users keep, made if it is missing.
+    fn state(&self) -> Result<Option<PathBuf>> {
+        let Some(dir) = &self.state else {
+            return Ok(None);
+        };
+        let made = std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir);
+        let named = || format!("--state {}: cannot make this directory", dir.display());
+        made.with_context(named)?;
+        Ok(Some(dir.clone()))
+    }
+
+    fn spec(&self) -> Result<Spec> {
+        let (key, unlocked) = (self.key.clone(), self.key.read()?.is_some());
+        Ok(Spec {
+            logs: self.logs.clone(),
+            sockets: self.socket.clone(),
+            listen: address(&self.listen)?,
+            tls: self
+                .tls_cert
+                .clone()
+                .zip(self.tls_key.clone())
+                .map(|(certificate, key)| TlsFiles {
+                    certificate,
+                    key,
+                    authority: self.tls_ca.clone(),
+                }),
+            login: self.login()?,
+            read_only: self.read_only,
+            state: self.state()?,
+            open: Arc::new(move |dir| words(key.open(dir))),
+            open_stored: Arc::new(|dir| words(disk(dir).and_then(|disk| Ok(Log::on(disk)?)))),
+            program: std::env::current_exe().context("cannot find this program")?,
+            key: self.key.file().filter(|_| unlocked),
+            audit: Arc::new(|event| {
+                let (who, what) = (Printable(&event.who), Printable(&event.what));
+                match event.why.as_str() {
+                    "" => info!("audit: {who}: {what}"),
+                    why => info!("audit: {who}: {what} ({})", Printable(why)),
+                }
+            }),
+            warn: Box::new(|text| warn!("{}", Printable(&text))),
+        })
+    }
+}
+
+/// What is wrong with a directory that should be a log's.
+fn not_a_log(dir: &Path) -> Option<String> {
+    let named = dir.display();
+    let what = match std::fs::metadata(dir.join(MANIFEST_NAME)) {
+        Ok(_) => return None,
+        // Whether it can be read is said where it is read.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => return None,
+        Err(_) if dir.is_dir() => {
+            format!("no log is in this directory ({MANIFEST_NAME} is missing)")
+        }
+        Err(_) if dir.exists() => String::from("a file, not the directory of a log"),
+        Err(_) => String::from("this directory does not exist"),
+    };
+    Some(format!("{named}: {what}: strata record -o DIR makes a log"))
+}
+
+fn words(opened: Result<Log>) -> Result<Log, String> {
+    opened.map_err(|error| strata_terminal::text::chain(&error))
+}
+
+fn address(text: &str) -> Result<SocketAddr> {
+    let found = text.to_socket_addrs().ok().and_then(|mut all| all.next());
+    found.ok_or_else(|| {
+        refuse(format!(
+            "--listen '{text}': write an address and a port, as in 127.0.0.1:9470"
+        ))
+    })
+}
+
+/// The tokens of a file, with their roles.
+fn tokens(file: &Path) -> Result<Vec<(Role, String)>> {
+    let named = file.display();
+    let about = std::fs::metadata(file).with_context(|| format!("{named}: cannot read"))?;
+    if about.mode() & 0o077 != 0 {
+        return Err(refuse(format!(
+            "{named}: others can read it: chmod 600 {named}"
+        )));
+    }
+    if about.len() > TOKENS_BYTES_MAX {
+        return Err(refuse(format!("{named}: too large for a file of tokens")));
+    }
+    let content = std::fs::read_to_string(file).with_context(|| format!("{named}: cannot read"))?;
+    let mut tokens = Vec::new();
+    for (number, line) in content.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let (role, token) = match line.split_once(char::is_whitespace) {
+            None => (Role::Change, line),
+            Some((role, token)) => {
+                let known = Role::ALL.into_iter().find(|known| known.name() == role);
+                let known = known.ok_or_else(|| {
+                    let number = number + 1;
+                    refuse(format!(
+                        "{named}, line {number}: write look, payload or change, and a token"
+                    ))
+                });
+                (known?, token.trim())
+            }
+        };
+        if token.len() < TOKEN_BYTES_MIN {
+            let number = number + 1;
+            return Err(refuse(format!(
+                "{named}, line {number}: a token has at least {TOKEN_BYTES_MIN} bytes: make one with \
+                 `openssl rand -hex 32`"
+            )));
+        }
+        tokens.push((role, token.to_owned()));
+    }
+    if tokens.is_empty() {
+        return Err(refuse(format!("{named}: contains no token")));
+    }
+    Ok(tokens)
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    match args.end_with_parent {
+        Some(parent) => end_with_parent(parent)?,
+        None => args.check_sources()?,
+    }
+    let spec = args.spec()?;
+    let stopped = Stopped::watch()?;
+    match args.open || !args.sandbox.is_on() {
+        // A browser may need them.
+        true => sandbox::unconfined(),
+        false => args.confine()?,
+    }
+    let server = serve(spec)?;
+    let scheme = if args.tls_cert.is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    let page = format!("{scheme}://{}/", server.address());
+    info!("the page is at {page}");
+    if args.open {
+        browse(&page);
+    }
+    stopped.wait();
+    Ok(())
+}
+
+/// Opens a page in the user's browser, if there is one.
+fn browse(page: &str) {
+    let opened = std::process::Command::new("xdg-open").arg(page).spawn();
+    match opened {
+        // It ends by itself, and is waited for so that nothing is left of it.
+        Ok(mut child) => drop(std::thread::spawn(move || child.wait())),
+        Err(error) => warn!("no browser can be opened (xdg-open: {error}): go to {page}"),
+    }
+}

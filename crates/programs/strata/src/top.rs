@@ -1,0 +1,382 @@
+//! `strata top`: which flows, hosts, ports, protocols, classes or reasons the packets of a log are of.
+
+mod tally;
+
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use serde_json::{Map, Value, json};
+use strata_query::{Kept, PacketRows};
+use strata_terminal::key::KeyArgs;
+use strata_terminal::output::standard;
+use strata_terminal::selection::{self, SpanArgs, report, say_span};
+use strata_terminal::text;
+use strata_wire::{Printable, PrintableJson, grouped};
+use tracing::warn;
+
+use tally::{KEYS_MAX, Key, Sums, Tally};
+
+/// Arguments of `strata top`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata top log/
+  strata top log/ --by host --of wire -n 5 'net 10.0.0.0/8'
+  strata top log/ --by reason --of kept --from 13:05 --to 13:20
+
+A packet in a tunnel counts for the innermost flow. By host and by port, a packet counts for both
+of its ends, so that shares may add up to 200 %; 'counted twice' closes the sum. At most 1,000,000
+keys are held: packets of further ones are counted together.
+
+Exit status: 0 if all packets that were asked for are counted; 1 if not: packets are damaged, or
+lack a definition, or the filter cannot be tested on any interface of the log (standard error says
+which); 2 if the command line is refused.")]
+pub(crate) struct Args {
+    /// Read the log in this directory.
+    #[arg(value_name = "LOG")]
+    log: PathBuf,
+
+    /// Count packets by this.
+    #[arg(long, value_enum, default_value_t = By::Flow)]
+    by: By,
+
+    /// Order by packets, by bytes on the wire or by bytes kept.
+    #[arg(long, value_enum, default_value_t = Of::Packets)]
+    of: Of,
+
+    /// Show this many, up to 1000000.
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 20,
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(KEYS_MAX)))]
+    number: u32,
+
+    #[command(flatten)]
+    span: SpanArgs,
+
+    /// Print one JSON object instead.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    key: KeyArgs,
+
+    /// Count packets that match this tcpdump filter, which sees only the bytes that were kept. Put
+    /// options before it.
+    #[arg(value_name = "FILTER", trailing_var_arg = true)]
+    filter: Vec<String>,
+}
+
+/// What packets are counted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum By {
+    /// Both directions of a conversation together.
+    Flow,
+    /// Each address; a packet counts for both of its own.
+    Host,
+    /// Each port; a packet counts for both of its own.
+    Port,
+    /// The protocol of IP.
+    Protocol,
+    /// The class of the model.
+    Class,
+    /// The reason why packets were kept as they were.
+    Reason,
+}
+
+impl By {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Flow => "flow",
+            Self::Host => "host",
+            Self::Port => "port",
+            Self::Protocol => "protocol",
+            Self::Class => "class",
+            Self::Reason => "reason",
+        }
+    }
+
+    fn heading(self) -> &'static str {
+        match self {
+            Self::Host => {
+                "host (a packet counts for each of its two addresses: shares add up to 200 %)"
+            }
+            Self::Port => {
+                "port (a packet counts for each of its two ports: shares add up to 200 %)"
+            }
+            other => other.name(),
+        }
+    }
+}
+
+/// What is largest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Of {
+    Packets,
+    /// Bytes on the wire.
+    Wire,
+    /// Bytes kept.
+    Kept,
+}
+
+impl Of {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Packets => "packets",
+            Self::Wire => "wire",
+            Self::Kept => "kept",
+        }
+    }
+
+    fn of(self, sums: &Sums) -> u64 {
+        match self {
+            Self::Packets => sums.packets,
+            Self::Wire => sums.wire_bytes,
+            Self::Kept => sums.kept_bytes,
+        }
+    }
+}
+
+/// A line of the answer.
+struct Row {
+    name: String,
+    sums: Sums,
+}
+
+/// What was counted, in parts that add up to `total`, but for `twice`.
+struct Top {
+    largest: Vec<Row>,
+    /// Keys that are not shown.
+    others: Option<(usize, Sums)>,
+    /// Of the first keys, which are counted one by one: how many, and what the packets of further ones
+    /// come to.
+    beyond: Option<(usize, Sums)>,
+    /// Packets that count for two keys.
+    twice: Option<Sums>,
+    total: Sums,
+}
+
+impl Top {
+    fn of(tally: Tally, of: Of, number: usize) -> Self {
+        let held = tally.keys.len();
+        let mut keys: Vec<(Key, Sums)> = tally.keys.into_iter().collect();
+        keys.sort_unstable_by(|(a, of_a), (b, of_b)| {
+            of.of(of_b).cmp(&of.of(of_a)).then_with(|| a.cmp(b))
+        });
+        let rest = keys.split_off(keys.len().min(number));
+        let others = rest
+            .iter()
+            .fold(Sums::default(), |all, (_, sums)| all.and(sums));
+        Self {
+            largest: keys
+                .into_iter()
+                .map(|(key, sums)| Row {
+                    name: key.to_string(),
+                    sums,
+                })
+                .collect(),
+            others: (!rest.is_empty()).then_some((rest.len(), others)),
+            beyond: tally.beyond.some().map(|sums| (held, sums)),
+            twice: tally.twice.some(),
+            total: tally.total,
+        }
+    }
+
+    fn rows(&self) -> Vec<(String, String, &Sums)> {
+        let mut rows: Vec<(String, String, &Sums)> = Vec::new();
+        for row in &self.largest {
+            let name = Printable(&row.name).to_string();
+            rows.push((name, String::new(), &row.sums));
+        }
+        if let Some((keys, sums)) = &self.others {
+            let name = format!("{} others", grouped(*keys as u64));
+            rows.push((name, String::new(), sums));
+        }
+        if let Some((keys, sums)) = &self.beyond {
+            let name = format!("keys beyond the first {}", grouped(*keys as u64));
+            rows.push((name, String::new(), sums));
+        }
+        if let Some(sums) = &self.twice {
+            rows.push((String::from("counted twice"), String::from("-"), sums));
+        }
+        rows.push((String::from("total"), String::new(), &self.total));
+        rows
+    }
+
+    fn print(&self, by: By, out: &mut dyn Write) -> Result<()> {
+        let total = &self.total;
+        let heading = [
+            "packets",
+            "share",
+            "wire bytes",
+            "share",
+            "kept bytes",
+            "share",
+        ];
+        let mut lines = vec![(heading.map(String::from), by.heading().to_owned())];
+        for (name, sign, sums) in self.rows() {
+            let amount = |part: u64, whole: u64| {
+                let shown = [grouped(part), text::percent(part, whole)];
+                shown.map(|number| format!("{sign}{number}"))
+            };
+            let [packets, of_packets] = amount(sums.packets, total.packets);
+            let [wire, of_wire] = amount(sums.wire_bytes, total.wire_bytes);
+            let [kept, of_kept] = amount(sums.kept_bytes, total.kept_bytes);
+            let cells = [packets, of_packets, wire, of_wire, kept, of_kept];
+            lines.push((cells, name));
+        }
+        let mut widths = [0; 6];
+        for (cells, _) in &lines {
+            for (width, cell) in widths.iter_mut().zip(cells) {
+                *width = cell.chars().count().max(*width);
+            }
+        }
+        for (cells, name) in &lines {
+            for (&width, cell) in widths.iter().zip(cells) {
+                write!(out, "{cell:>width$}  ")?;
+            }
+            writeln!(out, "{name}")?;
+        }
+        Ok(())
+    }
+
+    fn json(&self, by: By, of: Of) -> Value {
+        let amounts = |sums: &Sums| {
+            let mut object = Map::new();
+            object.insert("packets".into(), sums.packets.into());
+            object.insert("wire_bytes".into(), sums.wire_bytes.into());
+            object.insert("kept_bytes".into(), sums.kept_bytes.into());
+            object
+        };
+        let with = |name: &str, value: Value, sums: &Sums| {
+            let mut object = amounts(sums);
+            object.insert(name.into(), value);
+            Value::Object(object)
+        };
+        let rows = self.largest.iter();
+        let rows = rows.map(|row| with(by.name(), row.name.clone().into(), &row.sums));
+        let rest = |rest: &Option<(usize, Sums)>| {
+            rest.as_ref()
+                .map(|(keys, sums)| with("keys", (*keys).into(), sums))
+        };
+        let mut beyond = self.beyond.as_ref().map(|(_, sums)| amounts(sums));
+        if let (Some(beyond), Some((first, _))) = (&mut beyond, &self.beyond) {
+            beyond.insert("first_keys".into(), (*first).into());
+        }
+        json!({
+            "by": by.name(),
+            "of": of.name(),
+            "largest": rows.collect::<Vec<Value>>(),
+            "others": rest(&self.others),
+            "beyond": beyond,
+            "counted_twice": self.twice.as_ref().map(amounts),
+            "total": amounts(&self.total),
+        })
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let filter = text::filter(&args.filter)?;
+    let log = args.key.open(&args.log)?;
+    let find = args.span.find(&log, filter.as_ref())?;
+    let mut rows = PacketRows::default();
+    let mut tally = Tally::default();
+    let exported = selection::each(&log, &find, Kept::default(), |packet| {
+        let sums = Sums::of(packet);
+        match args.by {
+            By::Flow => tally.one(Key::of_flow(&rows.headers(packet)), &sums),
+            By::Protocol => tally.one(Key::of_protocol(&rows.headers(packet)), &sums),
+            By::Host => tally.two(Key::of_hosts(&rows.headers(packet)), &sums),
+            By::Port => tally.two(Key::of_ports(&rows.headers(packet)), &sums),
+            By::Class => tally.one(Key::text(packet.class.unwrap_or("unknown")), &sums),
+            By::Reason => tally.one(Key::text(&packet.judged.reason()), &sums),
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    let top = Top::of(tally, args.of, usize::try_from(args.number)?);
+    let mut out = standard();
+    if args.json {
+        let json = serde_json::to_string(&top.json(args.by, args.of))?;
+        writeln!(out, "{}", PrintableJson(&json))?;
+    } else {
+        top.print(args.by, &mut out)?;
+    }
+    out.flush()?;
+    if let Some((keys, _)) = top.beyond {
+        warn!(
+            "there are more than {} keys, and the further ones are counted together: the list may \
+             be incomplete; a filter or a shorter time has fewer",
+            grouped(keys as u64)
+        );
+    }
+    if exported.packets == 0 {
+        say_span(&log, &find);
+    }
+    report(&exported.damage, exported.left_out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sums(packets: u64) -> Sums {
+        Sums {
+            packets,
+            wire_bytes: packets * 100,
+            kept_bytes: packets * 60,
+        }
+    }
+
+    /// The parts of an answer add up to its total.
+    fn closes(top: &Top) {
+        let parts = top.largest.iter().map(|row| &row.sums);
+        let rest = top.others.iter().chain(&top.beyond).map(|(_, sums)| sums);
+        let all = parts
+            .chain(rest)
+            .fold(Sums::default(), |all, sums| all.and(sums));
+        let whole = top.twice.unwrap_or_default().and(&top.total);
+        assert_eq!(all, whole);
+    }
+
+    #[test]
+    fn keys_beyond_the_bound_are_counted_together() {
+        let mut tally = Tally::with_bounds(3, 1 << 20);
+        for (text, packets) in [("a", 5), ("b", 2), ("c", 9), ("d", 50), ("a", 1), ("e", 7)] {
+            tally.one(Key::text(text), &sums(packets));
+        }
+        let top = Top::of(tally, Of::Kept, 2);
+        let named: Vec<_> = top.largest.iter().map(|row| &row.name).collect();
+        assert_eq!(named, ["c", "a"]);
+        assert_eq!(top.beyond, Some((3, sums(57))));
+        assert_eq!(top.others, Some((1, sums(2))));
+        closes(&top);
+        let mut out = Vec::new();
+        top.print(By::Class, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("keys beyond the first 3\n"), "{text}");
+    }
+
+    #[test]
+    fn long_texts_have_a_bound_too() {
+        let mut tally = Tally::with_bounds(1_000, 10);
+        for text in ["12345", "6789", "too long", "12345"] {
+            tally.one(Key::text(text), &sums(1));
+        }
+        let top = Top::of(tally, Of::Packets, 10);
+        assert_eq!(top.beyond, Some((2, sums(1))));
+        closes(&top);
+    }
+
+    #[test]
+    fn a_packet_counts_once_for_ends_that_are_the_same() {
+        let mut tally = Tally::default();
+        let [a, b] = ["a", "b"].map(Key::text);
+        tally.two([a.clone(), b], &sums(2));
+        tally.two([a.clone(), a], &sums(3));
+        let top = Top::of(tally, Of::Packets, 1);
+        assert_eq!(top.twice, Some(sums(2)));
+        assert_eq!(top.total, sums(5));
+        closes(&top);
+    }
+}

@@ -1,0 +1,95 @@
+//! Every command of the program, once: a new one belongs to one of the lists. `main.rs` compares them
+//! with the command line; `program/sandbox.rs` starts those that run until they are stopped, and `attack` covers
+//! those that strangers reach.
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+/// What strangers can send to a command that runs until it is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Faces {
+    /// Packets, connections or files: a list of attacks has its name.
+    Strangers,
+    /// Nothing but what a program of the same user shows or takes, or nothing at all.
+    Nobody,
+}
+
+/// Commands that run until they are stopped, some of them with an option only.
+pub(crate) const LONG_RUNNING: &[(&str, Faces)] = &[
+    ("agent", Faces::Strangers),
+    ("ask", Faces::Strangers),
+    ("collector", Faces::Strangers),
+    ("compact", Faces::Strangers),
+    ("controller run", Faces::Strangers),
+    ("generate", Faces::Nobody),
+    ("gpv agent", Faces::Strangers),
+    ("gpv run", Faces::Strangers),
+    ("helper", Faces::Nobody),
+    ("record", Faces::Strangers),
+    ("relay", Faces::Strangers),
+    ("replay", Faces::Strangers),
+    ("serve", Faces::Strangers),
+    ("status", Faces::Nobody),
+    ("stream append", Faces::Strangers),
+    ("stream serve", Faces::Strangers),
+    ("stream tail", Faces::Strangers),
+    ("switch", Faces::Strangers),
+    ("telemetry collect", Faces::Strangers),
+    ("telemetry generate", Faces::Nobody),
+    ("telemetry list", Faces::Nobody),
+    ("telemetry run", Faces::Strangers),
+];
+
+/// Commands that end by themselves.
+pub(crate) const ENDING: &[&str] = &[
+    "compare",
+    "config-reference",
+    "controller agents",
+    "controller apply",
+    "controller forget",
+    "controller revoke",
+    "controller rollout status",
+    "controller rollout undo",
+    "detail",
+    "eval",
+    "export",
+    "features",
+    "gpv export",
+    "gpv features",
+    "gpv model",
+    "gpv train",
+    "gpv tune",
+    "info",
+    "interfaces",
+    "key new",
+    "key rotate",
+    "labels add",
+    "learn",
+    "mode set",
+    "model compare",
+    "model promote",
+    "move",
+    "policy add",
+    "policy list",
+    "policy remove",
+    "prune",
+    "query",
+    "read",
+    "rotate",
+    "stream check",
+    "stream create",
+    "stream list",
+    "telemetry get",
+    "telemetry path",
+    "telemetry snapshot",
+    "telemetry status",
+    "telemetry table",
+    "telemetry top",
+    "top",
+    "train",
+    "verify",
+];
+
+/// All commands.
+pub(crate) fn all() -> Vec<&'static str> {
+    let long = LONG_RUNNING.iter().map(|(name, _)| *name);
+    long.chain(ENDING.iter().copied()).collect()
+}

@@ -1,0 +1,397 @@
+//! `strata stream append`.
+
+use std::io::{self, Read, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use strata_role::sandbox::Reach;
+use strata_stream::Cursor;
+use strata_stream_run::{StreamAppender, StreamClient, Upkeep};
+use strata_terminal::confined::SandboxArgs;
+use strata_terminal::output::standard;
+use strata_terminal::signals::stop_on_signal;
+use strata_terminal::text;
+use strata_wire::{exact, grouped, human_bytes, unix_ns};
+
+use super::place::{Place, PlaceArgs};
+
+/// Records for a server are on their way after this long, and it is listened to between them.
+const SEND_EVERY: Duration = Duration::from_millis(50);
+const LISTEN_EVERY: Duration = Duration::from_millis(500);
+/// Bytes read at once.
+const CHUNK: usize = 256 << 10;
+
+/// Arguments of `strata stream append`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  dmesg --follow | strata stream append streams/ kernel
+  strata stream append streams/ events --framed < records.bin
+  dmesg --follow | strata stream append localhost:4793/kernel     to a server (strata stream serve)
+
+A line is a record, without its newline; with --framed, a record follows its length in 4 bytes
+(little-endian). Records have at most 1 MiB (less if the stream's pages are smaller): longer lines
+are skipped and counted, and the exit status is then 1.
+
+Readers see a record at most 0.1 s after it arrived; after 1 s it survives a loss of power. If this
+process is killed, records that readers can see are kept. At the end of the input, and on Ctrl-C,
+everything is synced, including a last line without a newline.
+
+Records on their way to a stripe (strata stream create --stripe) that fails are lost, and reported; the
+exit status is then 1, and all other records are in the stream.
+
+Only one process at a time can append to a stream: give each producer its own stream.")]
+pub(super) struct Args {
+    #[command(flatten)]
+    place: PlaceArgs,
+    /// Append lines; the default.
+    #[arg(long, conflicts_with = "framed")]
+    lines: bool,
+    /// Append records that follow their lengths: 4 bytes each, little-endian.
+    #[arg(long)]
+    framed: bool,
+
+    #[command(flatten)]
+    sandbox: SandboxArgs,
+}
+
+/// How the input is divided into records.
+enum Input {
+    Lines {
+        /// A line that is too long is being skipped.
+        skipping: bool,
+    },
+    Framed,
+}
+
+/// What records are appended to.
+enum Output {
+    Here(Box<StreamAppender>, Upkeep),
+    /// At a server, with records that were not sent yet.
+    There(Box<StreamClient>, Option<Instant>),
+}
+
+impl Output {
+    /// Opens it, in the sandbox.
+    fn open(place: Place, sandbox: &SandboxArgs) -> Result<Self> {
+        Ok(match place {
+            Place::Here(path, name) => {
+                let dir = super::prepare(&path)?;
+                sandbox.confine(&super::reach(&path))?;
+                let mut appender = dir.append(&name, unix_ns())?;
+                warn_of_stripes(&mut appender);
+                Self::Here(Box::new(appender), Upkeep::new(Instant::now()))
+            }
+            Place::There(server, name) => {
+                sandbox.confine(&Reach::default())?;
+                let client = StreamClient::append(&server.address, server.tls.as_ref(), &name)?;
+                Self::There(Box::new(client), None)
+            }
+        })
+    }
+
+    fn record_len_max(&self) -> usize {
+        match self {
+            Self::Here(appender, _) => appender.record_len_max(),
+            Self::There(client, _) => client.record_len_max(),
+        }
+    }
+
+    /// Appends a record; whether it was short enough.
+    fn append(&mut self, now_ns: u64, record: &[u8]) -> Result<bool> {
+        if record.len() > self.record_len_max() {
+            return Ok(false);
+        }
+        match self {
+            Self::Here(appender, _) => appender.append(now_ns, record)?,
+            Self::There(client, _) => client.put(record)?,
+        }
+        Ok(true)
+    }
+
+    /// Records came.
+    fn appended(&mut self, now: Instant) {
+        match self {
+            Self::Here(_, upkeep) => upkeep.appended(now),
+            Self::There(_, unsent) => {
+                unsent.get_or_insert(now + SEND_EVERY);
+            }
+        }
+    }
+
+    /// When [`Output::keep_up`] has something to do.
+    fn due(&self) -> Instant {
+        match self {
+            Self::Here(_, upkeep) => upkeep.due(),
+            Self::There(_, unsent) => unsent.unwrap_or_else(|| Instant::now() + LISTEN_EVERY),
+        }
+    }
+
+    fn keep_up(&mut self) -> Result<()> {
+        let now = Instant::now();
+        match self {
+            Self::Here(appender, upkeep) => {
+                upkeep.run(appender, now, unix_ns())?;
+                warn_of_stripes(appender);
+            }
+            Self::There(client, unsent) => {
+                if unsent.is_none_or(|due| due <= now) {
+                    client.flush()?;
+                    *unsent = None;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What is in the stream, also after a failure.
+    fn close(self) -> Result<Closed> {
+        match self {
+            Self::Here(mut appender, _) => {
+                let now_ns = unix_ns();
+                let synced = appender.sync(now_ns);
+                warn_of_stripes(&mut appender);
+                let (records, lost, end) = (appender.kept(), appender.lost(), appender.end());
+                let closed = synced.and_then(|()| appender.close(now_ns));
+                let (appended, failure) = match closed {
+                    Ok(appended) => (Some(appended), None),
+                    Err(error) => (None, Some(error.into())),
+                };
+                Ok(Closed {
+                    records,
+                    bytes: appended.filter(|_| lost == 0).map(|all| all.bytes),
+                    end: appended.map(|_| end),
+                    lost,
+                    failure,
+                })
+            }
+            Self::There(client, _) => {
+                let (records, end) = client.finish()?;
+                Ok(Closed {
+                    records,
+                    bytes: None,
+                    end: Some(end),
+                    lost: 0,
+                    failure: None,
+                })
+            }
+        }
+    }
+}
+
+/// What was appended.
+struct Closed {
+    /// Records that are in the stream, and their bytes if that is known.
+    records: u64,
+    bytes: Option<u64>,
+    /// The cursor of the next one; `None` after a failure.
+    end: Option<Cursor>,
+    /// Records that went with a stripe.
+    lost: u64,
+    failure: Option<anyhow::Error>,
+}
+
+fn warn_of_stripes(appender: &mut StreamAppender) {
+    for warning in appender.take_warnings() {
+        text::warn(&warning);
+    }
+}
+
+/// Takes records from the input and appends them.
+struct Intake {
+    input: Input,
+    output: Output,
+    /// What was read and not appended.
+    held: Vec<u8>,
+    /// Bytes of the input before it.
+    taken: u64,
+    too_long: u64,
+}
+
+impl Intake {
+    /// Appends the whole records that have come; at the end of the input, all.
+    fn append(&mut self, at_end: bool) -> Result<()> {
+        let now_ns = unix_ns();
+        let held = std::mem::take(&mut self.held);
+        let mut at = 0;
+        while at < held.len() {
+            let rest = &held[at..];
+            let used = match self.input {
+                Input::Lines { .. } => self.line(rest, now_ns, at_end)?,
+                Input::Framed => self.frame(rest, now_ns, at_end)?,
+            };
+            if used == 0 {
+                break;
+            }
+            at += used;
+            self.taken += used as u64;
+        }
+        self.held = held;
+        self.held.drain(..at);
+        Ok(())
+    }
+
+    /// Appends a line; how many bytes it took. 0: the rest has not come yet.
+    fn line(&mut self, rest: &[u8], now_ns: u64, at_end: bool) -> Result<usize> {
+        let Input::Lines { skipping } = &mut self.input else {
+            unreachable!("the input has lines");
+        };
+        let end = memchr(rest);
+        let max = self.output.record_len_max();
+        let was_skipping = *skipping;
+        match end {
+            Some(_) => *skipping = false,
+            None if at_end => {}
+            None if was_skipping || rest.len() > max => {
+                self.too_long += u64::from(!was_skipping);
+                *skipping = true;
+                return Ok(rest.len());
+            }
+            None => return Ok(0),
+        }
+        let line = &rest[..end.unwrap_or(rest.len())];
+        if !was_skipping {
+            self.put(line, now_ns)?;
+        }
+        Ok(line.len() + usize::from(end.is_some()))
+    }
+
+    fn frame(&mut self, rest: &[u8], now_ns: u64, at_end: bool) -> Result<usize> {
+        let len = rest.first_chunk().map(|len| u32::from_le_bytes(*len));
+        let max = self.output.record_len_max();
+        if let Some(len) = len.filter(|&len| exact::<usize>(len) > max) {
+            bail!(
+                "standard input: the length at byte {} is {len}, and records have at most {max} \
+                 bytes: is the input framed (4 bytes of length, little-endian, before each \
+                 record)?",
+                self.taken
+            );
+        }
+        let record = len.and_then(|len| rest.get(4..4 + exact::<usize>(len)));
+        match record {
+            Some(record) => {
+                self.put(record, now_ns)?;
+                Ok(4 + record.len())
+            }
+            None if at_end => bail!(
+                "standard input: the record at byte {} is cut short: {} of its bytes are missing; \
+                 the records before it are in the stream",
+                self.taken,
+                len.map_or(4, |len| 4 + exact::<usize>(len)) - rest.len()
+            ),
+            None => Ok(0),
+        }
+    }
+
+    fn put(&mut self, record: &[u8], now_ns: u64) -> Result<()> {
+        let is_appended = self.output.append(now_ns, record)?;
+        self.too_long += u64::from(!is_appended);
+        Ok(())
+    }
+}
+
+/// Where a line ends.
+fn memchr(bytes: &[u8]) -> Option<usize> {
+    bytes.iter().position(|&byte| byte == b'\n')
+}
+
+/// Waits for input, until a deadline; whether there may be some.
+fn wait(stdin: &io::Stdin, deadline: Instant) -> Result<bool> {
+    let mut ready = [PollFd::new(stdin, PollFlags::IN)];
+    let left = deadline.saturating_duration_since(Instant::now());
+    let limit = Timespec {
+        tv_sec: left.as_secs().cast_signed(),
+        tv_nsec: left.subsec_nanos().into(),
+    };
+    match poll(&mut ready, Some(&limit)) {
+        Ok(count) => Ok(count > 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(error).context("standard input"),
+    }
+}
+
+fn take_input(intake: &mut Intake, stop: &AtomicBool) -> Result<()> {
+    let stdin = io::stdin();
+    while !stop.load(Ordering::Relaxed) {
+        if wait(&stdin, intake.output.due())? {
+            let start = intake.held.len();
+            intake.held.resize(start + CHUNK, 0);
+            let read = stdin.lock().read(&mut intake.held[start..]);
+            let count = *read.as_ref().unwrap_or(&usize::MIN);
+            intake.held.truncate(start + count);
+            match read {
+                Ok(0) => return intake.append(true),
+                Ok(_) => intake.append(false)?,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error).context("standard input"),
+            }
+            intake.output.appended(Instant::now());
+        }
+        intake.output.keep_up()?;
+    }
+    // What has come is all there is.
+    intake.append(true)
+}
+
+fn print(closed: &Closed) -> Result<()> {
+    let bytes = closed.bytes.map(human_bytes);
+    let bytes = bytes.map(|bytes| format!(", {bytes}"));
+    let end = closed
+        .end
+        .map(|end| format!("; the next one's cursor is {end}"));
+    writeln!(
+        standard(),
+        "{} appended{}{}",
+        text::count_of(closed.records, "record"),
+        bytes.as_deref().unwrap_or(""),
+        end.as_deref().unwrap_or(""),
+    )?;
+    Ok(())
+}
+
+pub(super) fn run(args: &Args) -> Result<()> {
+    let place = args.place.place()?;
+    let stop = stop_on_signal()?;
+    let input = if args.framed {
+        Input::Framed
+    } else {
+        Input::Lines { skipping: false }
+    };
+    let mut intake = Intake {
+        input,
+        output: Output::open(place, &args.sandbox)?,
+        held: Vec::new(),
+        taken: 0,
+        too_long: 0,
+    };
+    let taken = take_input(&mut intake, &stop);
+    let too_long = intake.too_long;
+    // Also after an error: what came before it counts.
+    let closed = match (intake.output.close(), taken) {
+        (Ok(closed), taken) => {
+            print(&closed)?;
+            taken?;
+            closed
+        }
+        (Err(_), Err(error)) | (Err(error), Ok(())) => return Err(error),
+    };
+    let Closed { lost, failure, .. } = closed;
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    if lost > 0 {
+        bail!(
+            "{} records were lost with a stripe that failed",
+            grouped(lost)
+        );
+    }
+    if too_long > 0 {
+        bail!(
+            "{} records were too long for the stream and are not in it",
+            grouped(too_long)
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,136 @@
+//! `strata stream`: records appended to named streams in a directory, and read from any place.
+//!
+//! ```text
+//! append   standard input to a stream
+//! tail     a stream to standard output
+//! serve    both over TCP; `place` says where a stream is, `remote` is tail of one elsewhere
+//! decode   records that Strata itself has written, as JSON
+//! manage   create, list, check
+//! ```
+#![forbid(unsafe_code)]
+
+mod append;
+#[cfg(test)]
+#[path = "../../strata/tests/it/common/commands.rs"]
+mod commands;
+mod decode;
+mod manage;
+mod place;
+mod remote;
+mod serve;
+mod tail;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{CommandFactory as _, Parser};
+use strata_role::sandbox::Reach;
+use strata_stream_run::{StreamDir, paths_of};
+use strata_terminal::feed::name;
+use strata_terminal::logging::LoggingArgs;
+use strata_terminal::program::{self, Program};
+use strata_terminal::text;
+
+use self::place::Place;
+
+/// Append records to named streams on disk, and read them from any place.
+#[derive(Debug, Parser)]
+#[command(
+    name = "strata-stream",
+    bin_name = "strata stream",
+    max_term_width = 100
+)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Create a stream, and its directory if missing.
+    Create(manage::CreateArgs),
+    /// Append records from standard input to a stream.
+    Append(append::Args),
+    /// Print records of a stream: the last ones, or those from a cursor or a time on.
+    Tail(tail::Args),
+    /// Let others append to streams of a directory, and read them, over TCP.
+    Serve(Box<serve::Args>),
+    /// List the streams of a directory: sizes, rates, consumers and their lag.
+    List(manage::ListArgs),
+    /// Read every record of every stream of a directory; report missing and damaged ones.
+    Check(manage::CheckArgs),
+}
+
+impl Program for Args {
+    fn is_long_running(&self) -> bool {
+        matches!(self.command, Command::Serve(_))
+    }
+
+    fn logging(&self) -> Option<&LoggingArgs> {
+        match &self.command {
+            Command::Serve(args) => Some(&args.logging),
+            _ => None,
+        }
+    }
+
+    fn run(&self) -> Result<()> {
+        match &self.command {
+            Command::Create(args) => manage::create(args),
+            Command::Append(args) => append::run(args),
+            Command::Tail(args) => match args.place.place()? {
+                Place::Here(dir, name) => tail::run(args, &dir, &name),
+                Place::There(server, name) => remote::tail(args, &server, &name),
+            },
+            Command::Serve(args) => serve::run(args),
+            Command::List(args) => manage::list(args),
+            Command::Check(args) => manage::check(args),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    program::main::<Args>(Args::command())
+}
+
+/// The directory of a stream, with what is needed of servers that have stripes of it: before a command is
+/// in its sandbox.
+fn prepare(dir: &Path) -> Result<StreamDir> {
+    let dir = StreamDir::open(dir)?;
+    dir.meet_servers()?;
+    Ok(dir)
+}
+
+/// What a command needs that appends to a stream of this directory, or reads it.
+fn reach(dir: &Path) -> Reach {
+    Reach {
+        write: paths_of(dir),
+        ..Reach::default()
+    }
+}
+
+/// Says which stripes of a directory cannot be read.
+fn say_what_is_gone(stripes: &[String]) {
+    for stripe in stripes {
+        text::warn(&format!(
+            "{stripe}: its records are missing while it is gone"
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A new command says whether it runs until it is stopped: then it has a sandbox and attacks.
+    #[test]
+    fn every_command_is_known_to_run_for_long_or_to_end() {
+        let ours = ["stream"];
+        let is_ours = |name: &&str| ours.contains(&name.split(' ').next().unwrap());
+        let mut known: Vec<&str> = commands::all().into_iter().filter(is_ours).collect();
+        let mut there = program::leaves(&Args::command(), "stream");
+        known.sort_unstable();
+        there.sort_unstable();
+        assert_eq!(there, known);
+    }
+}

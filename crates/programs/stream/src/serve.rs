@@ -1,0 +1,147 @@
+//! `strata stream serve`.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Result;
+use strata_auth::tls::{ServerTls, TlsFiles};
+use strata_stream_run::{HostedSpec, STREAM_PORT, StreamServeSpec};
+use strata_terminal::address::address;
+use strata_terminal::log_options::GroupArgs;
+use strata_terminal::logging::{self, LoggingArgs};
+use strata_terminal::output::{refuse, standard};
+use strata_terminal::signals::stop_on_signal;
+use strata_terminal::text;
+use strata_wire::grouped;
+
+/// Arguments of `strata stream serve`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata stream serve streams/
+  strata stream serve streams/ --listen 192.0.2.10 --tls-cert s.crt --tls-key s.key --tls-ca ca.crt
+  strata stream tail 192.0.2.10:4793/events -f --tls-cert c.crt --tls-key c.key --tls-ca ca.crt
+  strata stream serve --stripe disk1=/disk1/stripe --stripe disk2=/disk2/stripe    for another machine's streams
+
+Without --listen, only this machine reaches the server. On another address, clients need a certificate
+from the authorities of --tls-ca; each such client may append to every stream of the directory, and
+read it. Streams are created here (`strata stream create`). At most 64 clients are served at a time;
+one that does not read its answers is disconnected after 30 s.
+
+With --stripe, directories here hold pages of streams of other machines (strata stream create --stripe
+HOST:PORT/NAME); each is for the streams of one directory. Any client with a certificate may write and
+read these pages.")]
+pub(super) struct Args {
+    /// The directory of streams; without it, there are stripes only.
+    #[arg(required_unless_present = "stripe")]
+    dir: Option<PathBuf>,
+
+    /// Offer this directory as a stripe for the streams of another machine, under a name; created
+    /// if missing. May be given several times.
+    #[arg(long, value_name = "NAME=DIR")]
+    stripe: Vec<String>,
+
+    /// Limit each of these stripes to this much space.
+    #[arg(long, value_name = "SIZE", default_value = "100GB", requires = "stripe", value_parser = text::bytes)]
+    stripe_max: u64,
+
+    /// Accept clients at this address: TCP port 4793 or the one given. An address other than
+    /// loopback needs --tls-cert or --insecure.
+    #[arg(long, value_name = "ADDR[:PORT]", default_value = "127.0.0.1:4793")]
+    listen: String,
+
+    /// Show clients this certificate (PEM): they must then use TLS and show one too.
+    #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_ca"])]
+    tls_cert: Option<PathBuf>,
+
+    /// Read the private key of the certificate (PEM) from this file.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+
+    /// Accept certificates of clients from these authorities (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_ca: Option<PathBuf>,
+
+    /// Let any client append and read.
+    #[arg(long, conflicts_with = "tls_cert")]
+    insecure: bool,
+
+    #[command(flatten)]
+    group: GroupArgs,
+
+    /// Keep all privileges and access to all files, instead of dropping those that are not needed
+    /// once the server listens.
+    #[arg(long)]
+    no_sandbox: bool,
+
+    #[command(flatten)]
+    pub(super) logging: LoggingArgs,
+}
+
+/// The stripes that are offered.
+fn stripes(args: &Args) -> Result<Vec<HostedSpec>> {
+    let mut stripes: Vec<HostedSpec> = Vec::new();
+    for text in &args.stripe {
+        let (name, path) = text
+            .split_once('=')
+            .filter(|(_, path)| !path.is_empty())
+            .ok_or_else(|| {
+                refuse(format!(
+                    "--stripe {text}: write NAME=DIR, such as disk1=/disk1/stripe"
+                ))
+            })?;
+        let name = super::name(name)?;
+        if stripes.iter().any(|stripe| stripe.name == name) {
+            return Err(refuse(format!("--stripe {text}: {name} is given twice")));
+        }
+        stripes.push(HostedSpec {
+            name,
+            path: path.into(),
+            bytes_max: args.stripe_max,
+        });
+    }
+    Ok(stripes)
+}
+
+fn spec(args: &Args) -> Result<StreamServeSpec> {
+    let listen = address("--listen", &args.listen, STREAM_PORT)?;
+    if args.tls_cert.is_none() && !args.insecure && !listen.ip().is_loopback() {
+        return Err(refuse(format!(
+            "--listen {}: other machines can reach this address, and could fill the disk and read \
+             all streams: give --tls-cert, --tls-key and --tls-ca, so that only your clients can; \
+             or --insecure to serve anyone",
+            args.listen
+        )));
+    }
+    let tls = match (&args.tls_cert, &args.tls_key, &args.tls_ca) {
+        (Some(certificate), Some(key), Some(authority)) => Some(ServerTls::new(&TlsFiles {
+            certificate,
+            key,
+            authority,
+        })?),
+        _ => None,
+    };
+    Ok(StreamServeSpec {
+        dir: args.dir.clone(),
+        stripes: stripes(args)?,
+        listen,
+        tls,
+        owner: args.group.owner()?,
+        sandboxed: !args.no_sandbox,
+    })
+}
+
+pub(super) fn run(args: &Args) -> Result<()> {
+    let handle = strata_role::start(spec(args)?, stop_on_signal()?, Arc::new(logging::notice))?;
+    let outcome = handle.wait()?;
+    writeln!(
+        standard(),
+        "{} of clients, {} refused; {} appended, {} sent",
+        text::count_of(outcome.connections, "connection"),
+        grouped(outcome.refused),
+        text::count_of(outcome.appended, "record"),
+        grouped(outcome.read),
+    )?;
+    Ok(())
+}

@@ -1,0 +1,219 @@
+//! `strata gpv`: grouped packet vectors (GPVs): making them, receiving them, keeping them, tuning
+//! the cache that makes them, and a classifier of flows over them. What runs is in `strata_gpv_run`.
+//!
+//! ```text
+//! run export      packets into vectors: to UDP or a file, to Parquet
+//! agent           vectors received, put together into records of longer intervals
+//! tune flows      the cache's parameters, the traffic classifier: with the Python package
+//! target rotate   where vectors go; files of limited size or time
+//! counted         what is in no vector, or not whole
+//! ```
+#![forbid(unsafe_code)]
+
+mod agent;
+#[cfg(test)]
+#[path = "../../strata/tests/it/common/commands.rs"]
+mod commands;
+mod counted;
+mod export;
+mod flows;
+mod rotate;
+mod run;
+mod target;
+mod tune;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{CommandFactory as _, Parser};
+use strata_filter::Filter;
+use strata_gpv::format::datagram::LEN_USUAL;
+use strata_gpv::{Column, Parameters};
+use strata_gpv_run::{CAPTURED_COLUMNS, COLUMN_NAMES, Form, Matches, VectorError};
+use strata_query::ByLink;
+use strata_terminal::logging::LoggingArgs;
+use strata_terminal::output::{refuse, refused};
+use strata_terminal::program::{self, Program};
+use strata_terminal::selection::say_no_match;
+
+/// Memory of a cache at most: far more than any of use, and less than machines have.
+const CACHE_BYTES_MAX: u64 = 4 << 30;
+
+/// Group packets by flow into grouped packet vectors (GPVs): send, receive, keep and classify them,
+/// tune the cache.
+#[derive(Debug, Parser)]
+#[command(name = "strata-vectors", bin_name = "strata gpv", max_term_width = 100)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Group packets of a capture or an interface into vectors; send or write them.
+    Run(run::Args),
+    /// Receive vectors, put them together over longer intervals, and write or forward them.
+    Agent(agent::Args),
+    /// Write the vectors of a capture or a log to a Parquet file.
+    Export(export::Args),
+    /// Search the cache parameters that give the fewest vectors for a limit of memory.
+    Tune(tune::Args),
+    /// Write the features of each flow, to train the traffic classifier on.
+    Features(flows::FeaturesArgs),
+    /// Train a classifier of flows, and compare it with the features of flow records.
+    Train(flows::TrainArgs),
+    /// Count the vectors of a cache for each line of parameters on standard input.
+    #[command(hide = true)]
+    Model(tune::ModelArgs),
+}
+
+impl Program for Args {
+    fn is_long_running(&self) -> bool {
+        match &self.command {
+            Command::Run(args) => args.is_live(),
+            Command::Agent(_) => true,
+            _ => false,
+        }
+    }
+
+    fn logging(&self) -> Option<&LoggingArgs> {
+        None
+    }
+
+    fn run(&self) -> Result<()> {
+        match &self.command {
+            Command::Run(args) => run::run(args),
+            Command::Agent(args) => agent::run(args),
+            Command::Export(args) => export::run(args),
+            Command::Tune(args) => tune::run(args),
+            Command::Features(args) => flows::features(args),
+            Command::Train(args) => flows::train(args),
+            Command::Model(args) => tune::model(args),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    program::helper().unwrap_or_else(|| program::main::<Args>(Args::command()))
+}
+
+/// How large the cache is.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Cache")]
+struct CacheArgs {
+    /// Track at most this many flows at once.
+    #[arg(long, value_name = "N", default_value_t = Parameters::PAPER.slots)]
+    slots: u32,
+
+    /// Give each slot a buffer for this many packets.
+    #[arg(long, value_name = "N", default_value_t = Parameters::PAPER.narrow)]
+    narrow: u16,
+
+    /// Let a wide buffer add this many packets to a slot; 0 for none.
+    #[arg(long, value_name = "N", default_value_t = Parameters::PAPER.wide)]
+    wide: u16,
+
+    /// Share this many wide buffers among the slots; 0 for none.
+    #[arg(long, value_name = "N", default_value_t = Parameters::PAPER.blocks)]
+    blocks: u32,
+}
+
+impl CacheArgs {
+    /// The parameters, if a cache of them fits into memory.
+    fn parameters(&self) -> Result<Parameters> {
+        let parameters = Parameters {
+            slots: self.slots,
+            narrow: self.narrow,
+            wide: self.wide,
+            blocks: self.blocks,
+        };
+        let tuple_len = size_of::<strata_gpv::Full>() as u64;
+        let bytes = u64::from(self.slots) * (64 + u64::from(self.narrow) * tuple_len)
+            + u64::from(self.blocks) * (4 + u64::from(self.wide) * tuple_len);
+        if bytes > CACHE_BYTES_MAX {
+            return Err(refuse(format!(
+                "a cache of --slots {} --narrow {} --wide {} --blocks {} takes {} MiB; at most {} \
+                 are possible",
+                self.slots,
+                self.narrow,
+                self.wide,
+                self.blocks,
+                bytes >> 20,
+                CACHE_BYTES_MAX >> 20
+            )));
+        }
+        strata_record::room_for(bytes, "the cache (--slots, --narrow, --wide, --blocks)")?;
+        Ok(parameters)
+    }
+}
+
+/// Names of what a capture says of a packet, but for the time.
+const CAPTURED_NAMES: &str = "size,tcp_seq,tcp_ack,tcp_flags,tcp_window,ecn,payload_len";
+
+/// Reads a column that packets of a capture have.
+fn column(text: &str) -> Result<Column, String> {
+    let found = COLUMN_NAMES.iter().find(|(name, _)| *name == text);
+    match found {
+        Some(&(_, column)) if CAPTURED_COLUMNS.has(column) => Ok(column),
+        Some(_) => Err(format!("packets of a capture have no {text}")),
+        None => Err(format!("no column; columns are time,{CAPTURED_NAMES}")),
+    }
+}
+
+/// How vectors are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum FormName {
+    /// Strata's form: numbered, so that lost vectors are counted; IPv4 and IPv6, ns.
+    Strata,
+    /// The form of the *Flow paper: IPv4, us, sizes up to 2047 bytes, not numbered.
+    Paper,
+    /// As paper, with the TCP sequence number of each packet.
+    PaperSeq,
+}
+
+impl From<FormName> for Form {
+    fn from(name: FormName) -> Self {
+        match name {
+            FormName::Strata => Self::Strata,
+            FormName::Paper => Self::Paper,
+            FormName::PaperSeq => Self::PaperSeq,
+        }
+    }
+}
+
+/// Bytes of a datagram by default.
+const fn usual_datagram() -> usize {
+    LEN_USUAL
+}
+
+/// Whether a filter matches packets; says of which link types it cannot be tested on.
+fn matches(filter: Filter) -> Matches {
+    let mut by_link = ByLink::new(filter, say_no_match);
+    Box::new(move |link, packet, wire_len| by_link.matches(link, packet, wire_len))
+}
+
+/// An error of what runs: what was refused ends the program as an invalid option does.
+fn failed(error: VectorError) -> anyhow::Error {
+    match error {
+        VectorError::Refused(problem) => refuse(problem),
+        VectorError::Output(error) => refused(error),
+        other => other.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A new command says whether it runs until it is stopped: then it has a sandbox and attacks.
+    #[test]
+    fn every_command_is_known_to_run_for_long_or_to_end() {
+        let ours = ["gpv"];
+        let is_ours = |name: &&str| ours.contains(&name.split(' ').next().unwrap());
+        let mut known: Vec<&str> = commands::all().into_iter().filter(is_ours).collect();
+        let mut there = program::leaves(&Args::command(), "gpv");
+        known.sort_unstable();
+        there.sort_unstable();
+        assert_eq!(there, known);
+    }
+}

@@ -1,0 +1,41 @@
+//! What all programs of Strata share at a terminal: options, signals, messages, output.
+//!
+//! - [`program`]: how a program begins and ends, and where the others are.
+//! - Options that several commands have: [`log_options`], [`rings`], [`key`], [`recording`], [`confined`],
+//!   [`logging`], [`feed`], and the packets that they choose: [`packets`], [`selection`].
+//! - Values on the command line: [`address`], [`bounded`], [`text`]; the model: [`model`].
+//! - What is printed: [`output`], [`listing`], [`table`], [`plain`], [`shadow`].
+//! - The process: [`signals`], [`disk`].
+//!
+//! No command is here; those are in the crates of `programs`.
+//!
+//! Errors are for the user as they are: a line that names the option, the file or the field, and what to do.
+#![forbid(unsafe_code)]
+#![allow(clippy::missing_errors_doc, reason = "said once, above")]
+#![allow(
+    clippy::missing_panics_doc,
+    reason = "none that a caller can bring about"
+)]
+
+pub mod address;
+pub mod bounded;
+pub mod confined;
+mod descriptors;
+pub mod disk;
+pub mod feed;
+pub mod key;
+pub mod listing;
+pub mod log_options;
+pub mod logging;
+pub mod model;
+pub mod output;
+pub mod packets;
+pub mod plain;
+pub mod program;
+pub mod recording;
+pub mod rings;
+pub mod selection;
+pub mod shadow;
+pub mod signals;
+pub mod table;
+pub mod text;

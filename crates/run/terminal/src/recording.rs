@@ -1,0 +1,28 @@
+//! Running recordings, as commands name them.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use strata_control::client::Client;
+
+/// Which recording to talk to.
+#[derive(Debug, clap::Args)]
+pub struct RecordingArgs {
+    /// Use the recording that listens on this socket (`strata record --socket`); by default, the
+    /// only running one.
+    #[arg(long, value_name = "PATH", env = "STRATA_SOCKET")]
+    socket: Option<PathBuf>,
+}
+
+impl RecordingArgs {
+    /// The socket, if one is named.
+    #[must_use]
+    pub fn socket(&self) -> Option<&Path> {
+        self.socket.as_deref()
+    }
+
+    /// A client of its control API.
+    pub fn client(&self) -> Result<Client> {
+        Ok(Client::new(self.socket.as_deref())?)
+    }
+}

@@ -1,0 +1,188 @@
+//! Which packets of a log a command takes, these packets one by one, and what is said of those that it could
+//! not take.
+
+use std::ops::ControlFlow;
+
+use anyhow::{Result, anyhow, bail};
+use strata_filter::{CompileError, Filter};
+use strata_query::{ByLink, ExportOptions, Exported, Find, Kept, LoggedPacket, packets_while};
+use strata_store::{Damage, Log, Select};
+use strata_wire::LinkType;
+use tracing::{error, info, warn};
+
+use crate::text;
+
+/// When packets arrived.
+#[derive(Debug, clap::Args)]
+pub struct SpanArgs {
+    /// Select packets from this time on: 13:05, 2026-01-31T13:05 (both local time),
+    /// 2026-01-31T13:05:00Z, or seconds since 1970. A time without a date is on the day of the log's
+    /// first packet.
+    #[arg(long, value_name = "TIME")]
+    from: Option<String>,
+
+    /// Select packets before this time, written in the same way.
+    #[arg(long, value_name = "TIME")]
+    to: Option<String>,
+}
+
+impl SpanArgs {
+    /// What is wanted of a log.
+    pub fn find<'a>(&self, log: &Log, filter: Option<&'a Filter>) -> Result<Find<'a>> {
+        let reference = first_packet_ns(log)?;
+        let time = |text: &Option<String>| {
+            text.as_deref()
+                .map(|text| text::parse_time(text, reference))
+                .transpose()
+        };
+        let find = Find {
+            from_ns: time(&self.from)?,
+            to_ns: time(&self.to)?,
+            filter,
+        };
+        if let (Some(from), Some(to)) = (find.from_ns, find.to_ns) {
+            anyhow::ensure!(
+                from < to,
+                "--from is not before --to: give dates with the times"
+            );
+        }
+        Ok(find)
+    }
+}
+
+/// How and why packets were kept.
+#[derive(Debug, clap::Args)]
+pub struct KeptArgs {
+    /// Select packets of this class, or flows with such packets.
+    #[arg(long, value_name = "CLASS")]
+    pub class: Option<String>,
+
+    /// Select packets of this granularity: full, partial or header.
+    #[arg(long, value_name = "GRANULARITY", value_parser = ["full", "partial", "header"])]
+    pub granularity: Option<String>,
+
+    /// Select packets that were kept for this reason, written as in packet comments.
+    #[arg(long, value_name = "REASON")]
+    pub reason: Option<String>,
+}
+
+impl KeptArgs {
+    /// What a packet must have been kept as.
+    pub fn kept(&self) -> Kept {
+        Kept {
+            class: self.class.clone(),
+            granularity: self.granularity.clone(),
+            reason: self.reason.clone(),
+        }
+    }
+}
+
+/// Hands out the wanted packets of a log in the order of an export, until `take` breaks or fails.
+pub fn each(
+    log: &Log,
+    find: &Find<'_>,
+    kept: Kept,
+    take: impl FnMut(&LoggedPacket<'_>) -> Result<ControlFlow<()>>,
+) -> Result<Exported> {
+    let filter = find.filter.cloned();
+    let mut by_link = filter.map(|filter| ByLink::new(filter, say_no_match));
+    let options = ExportOptions {
+        select: find.select(),
+        matches: by_link.as_mut().map(ByLink::as_matches),
+        comments: false,
+        kept,
+    };
+    let exported = packets_while(log, find, options, take)??;
+    check_fit(by_link.as_ref().and_then(ByLink::misfit))?;
+    Ok(exported)
+}
+
+/// Warns that a filter matches nothing on a link type.
+pub fn say_no_match(link: LinkType, problem: &CompileError) {
+    warn!("the filter matches no packet of {link}: {problem}");
+}
+
+/// An error if packets came, and the filter could be tested on the link of none.
+pub fn check_fit(misfit: Option<&CompileError>) -> Result<()> {
+    match misfit {
+        Some(problem) => Err(anyhow!(
+            "the filter cannot be applied to any interface of the log: {problem}"
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Says what is damaged, and fails if something is.
+pub fn report(damaged: &[Damage], left_out: u64) -> Result<()> {
+    for damage in damaged {
+        error!("{damage}");
+    }
+    if damaged.is_empty() {
+        return Ok(());
+    }
+    let places = text::count_of(damaged.len() as u64, "damaged place");
+    match left_out {
+        0 => bail!("{places} in the log"),
+        packets => bail!(
+            "{places} in the log; {} left out",
+            text::count_of(packets, "packet")
+        ),
+    }
+}
+
+/// If an export is empty, says when the log's packets arrived.
+pub fn say_span(log: &Log, find: &Find<'_>) {
+    let Some((first_ns, last_ns)) = span_ns(log) else {
+        info!("the log has no packets");
+        return;
+    };
+    let is_before = find.to_ns.is_some_and(|to| to <= first_ns);
+    let is_after = find.from_ns.is_some_and(|from| from > last_ns);
+    if is_before || is_after {
+        info!(
+            "the log has no packets of that time: its packets are from {} to {}",
+            text::time(first_ns),
+            text::time(last_ns)
+        );
+    }
+}
+
+/// When the first and the last packet of a log arrived, as far as it is readable.
+fn span_ns(log: &Log) -> Option<(u64, u64)> {
+    let parts = log.archive().parts.iter().filter(|part| part.packets > 0);
+    let mut spans: Vec<(u64, u64)> = parts.map(|part| (part.ts_min_ns, part.ts_max_ns)).collect();
+    let headers = Select {
+        without_records: true,
+        ..Select::default()
+    };
+    for recording in log.recordings() {
+        // The export has already reported damage.
+        for block in log.blocks(recording, &headers).flatten() {
+            if block.header.packets > 0 {
+                spans.push((block.header.ts_min_ns, block.header.ts_max_ns));
+            }
+        }
+    }
+    let together = |a: (u64, u64), b: (u64, u64)| (a.0.min(b.0), a.1.max(b.1));
+    spans.into_iter().reduce(together)
+}
+
+/// When the log's first packet arrived: the date for times without one.
+pub fn first_packet_ns(log: &Log) -> Result<u64> {
+    let parts = log.archive().parts.iter().filter(|part| part.packets > 0);
+    if let Some(first) = parts.map(|part| part.ts_min_ns).min() {
+        return Ok(first);
+    }
+    let everything = Select {
+        without_records: true,
+        ..Select::default()
+    };
+    for recording in log.recordings() {
+        for block in log.blocks(recording, &everything).flatten() {
+            if block.header.packets > 0 {
+                return Ok(block.header.ts_min_ns);
+            }
+        }
+    }
+    Ok(0)
+}

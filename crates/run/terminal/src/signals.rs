@@ -1,0 +1,145 @@
+//! Signals, and what they ask for.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::flag;
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::SignalOnly;
+use signal_hook::low_level::{emulate_default_handler, pipe};
+use strata_role::Waker;
+
+/// A command was interrupted before it was done, and has said what was. The program ends with
+/// [`Interrupted::STATUS`].
+#[derive(Clone, Copy, Debug)]
+pub struct Interrupted;
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+impl Interrupted {
+    /// As shells have it for SIGINT.
+    pub const STATUS: u8 = 130;
+}
+
+/// Set by the first interrupt or termination signal, so that what was read is recorded properly.
+/// The second one ends the program at once.
+pub fn stop_on_signal() -> Result<Arc<AtomicBool>> {
+    static STOP: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+    if let Some(stop) = STOP.get() {
+        return Ok(Arc::clone(stop));
+    }
+    let stop = Arc::clone(STOP.get_or_init(Arc::default));
+    for signal in [SIGINT, SIGTERM] {
+        // In this order: the first signal finds the flag unset.
+        flag::register_conditional_default(signal, Arc::clone(&stop))?;
+        flag::register(signal, Arc::clone(&stop))?;
+    }
+    Ok(stop)
+}
+
+/// Ends this process with the one that started it, whose number is `parent`.
+///
+/// # Errors
+///
+/// If that has ended already: before the kernel was asked to tell, it did not.
+pub fn end_with_parent(parent: i32) -> Result<()> {
+    set_parent_process_death_signal(Some(Signal::TERM)).context("cannot follow the parent")?;
+    if getppid().is_none_or(|now| now.as_raw_nonzero().get() != parent) {
+        bail!("the process that started this one ({parent}) has ended: ending too");
+    }
+    Ok(())
+}
+
+/// Waits for what [`stop_on_signal`] notes.
+pub struct Stopped {
+    stop: Arc<AtomicBool>,
+    signals: SignalsInfo<SignalOnly>,
+}
+
+impl Stopped {
+    /// From now on, no signal is missed.
+    pub fn watch() -> Result<Self> {
+        let signals = SignalsInfo::new([SIGINT, SIGTERM])?;
+        let stop = stop_on_signal()?;
+        Ok(Self { stop, signals })
+    }
+
+    /// Returns at the first signal that ends the program.
+    pub fn wait(mut self) {
+        while !self.stop.load(Ordering::Relaxed) {
+            self.signals.wait().for_each(drop);
+        }
+    }
+}
+
+/// Runs `work` when an interrupt or termination signal comes, and then lets it end the program.
+pub fn before_ending(work: fn()) -> Result<()> {
+    let mut signals = SignalsInfo::<SignalOnly>::new([SIGINT, SIGTERM])?;
+    let wait = move || {
+        if let Some(signal) = signals.forever().next() {
+            work();
+            // It ends the program, so there is nobody to tell.
+            let _ = emulate_default_handler(signal);
+        }
+    };
+    let thread = thread::Builder::new().name("strata-signals".into());
+    thread.spawn(wait).context("cannot start a thread")?;
+    Ok(())
+}
+
+/// What signals ask of a running recording.
+pub struct Signals {
+    /// Set once the program is to end.
+    pub stop: Arc<AtomicBool>,
+    reload: Arc<AtomicBool>,
+    report: Arc<AtomicBool>,
+}
+
+impl Signals {
+    /// INT and TERM end it; other signals keep their default action.
+    pub fn stop() -> Result<Self> {
+        Ok(Self {
+            stop: stop_on_signal()?,
+            reload: Arc::default(),
+            report: Arc::default(),
+        })
+    }
+
+    /// HUP asks to reload the configuration, USR1 for counts.
+    pub fn also_steer(&mut self) -> Result<()> {
+        flag::register(SIGHUP, Arc::clone(&self.reload))?;
+        flag::register(SIGUSR1, Arc::clone(&self.report))?;
+        Ok(())
+    }
+
+    /// Wakes a role at each of these signals, after the flag is set.
+    pub fn wake(waker: &Waker) -> Result<()> {
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            pipe::register(signal, waker.writer()?)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the configuration is to be read again; once per signal.
+    #[must_use]
+    pub fn take_reload(&self) -> bool {
+        self.reload.swap(false, Ordering::Relaxed)
+    }
+
+    /// Whether counts are to be printed; once per signal.
+    #[must_use]
+    pub fn take_report(&self) -> bool {
+        self.report.swap(false, Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,380 @@
+//! Reading labelled captures as the data path sees them.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use strata_labels::{
+    AlarmClass, AlarmOptions, Captures, How, LabelFile, Labels, OfLogs, ReadOptions, Usage,
+};
+use strata_store::Sources;
+use strata_terminal::key::KeyArgs;
+use strata_terminal::table::{ColumnSpec, Kind};
+use strata_terminal::{plain, text};
+use strata_wire::grouped;
+use tracing::info;
+
+pub use strata_labels::Seen;
+
+// Columns of every table of labelled packets.
+/// The column of: the number of a packet in what is read.
+pub const FRAME: ColumnSpec = (
+    "frame",
+    Kind::U64,
+    "number",
+    "Number of the packet in the capture, from 1.",
+);
+/// The column of: when it arrived.
+pub const TS_NS: ColumnSpec = (
+    "ts_ns",
+    Kind::U64,
+    "ns",
+    "Arrival since 1970, in compressed time if time was compressed.",
+);
+/// The column of: the number of its flow.
+pub const FLOW: ColumnSpec = (
+    "flow",
+    Kind::U64,
+    "",
+    "Fingerprint of the flow, both directions.",
+);
+/// The column of: its number in the flow.
+pub const IN_FLOW: ColumnSpec = (
+    "in_flow",
+    Kind::U64,
+    "number",
+    "Number of the packet in its flow, from 1, over all windows.",
+);
+/// The column of: its length.
+pub const WIRE_LEN: ColumnSpec = (
+    "wire_len",
+    Kind::U64,
+    "bytes",
+    "Length of the packet on the wire.",
+);
+/// The column of: what the labels say of it.
+pub const LABEL: ColumnSpec = (
+    "label",
+    Kind::Word,
+    "",
+    "Class of the packet; null if unknown.",
+);
+/// The column of: where its label comes from.
+pub const SOURCE: ColumnSpec = (
+    "source",
+    Kind::Word,
+    "",
+    "Where the packet came from, as the labels say.",
+);
+
+/// A capture and the labels of its packets.
+#[derive(Debug, clap::Args)]
+pub struct LabelledArgs {
+    /// Read this capture file, as `strata record` does, or the packets of this log.
+    #[arg(short = 'r', long = "read", value_name = "FILE", required = true)]
+    read: Vec<PathBuf>,
+
+    #[command(flatten)]
+    labels: LabelArgs,
+
+    /// Speed up time by this factor: delays shrink, and a window holds more packets, as it would on
+    /// a faster link.
+    #[arg(long, value_name = "N", default_value_t = 1.0)]
+    time_compression: f64,
+
+    /// Set the key of flow fingerprints.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    hash_seed: u64,
+}
+
+impl LabelledArgs {
+    /// These captures and logs, in real time.
+    pub fn of(read: &[PathBuf], labels: &LabelArgs) -> Self {
+        Self {
+            read: read.to_vec(),
+            labels: labels.clone(),
+            time_compression: 1.0,
+            hash_seed: 0,
+        }
+    }
+
+    /// The files that this reads.
+    pub fn sources(&self) -> Sources {
+        Sources::default()
+            .files(&self.read)
+            .files(&self.labels.labels)
+    }
+}
+
+/// What the class of a flow with an alarm is.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum AlarmClassArg {
+    /// One class for all, `anomalous`.
+    Any,
+    /// Suricata's category, the kind of Zeek's notice.
+    Category,
+    /// `severity-1`, the gravest, and so on.
+    Severity,
+}
+
+/// Which label files to read, and how.
+#[derive(Clone, Debug, clap::Args)]
+pub struct LabelArgs {
+    /// Read the packets' labels from this file. CSV by frame number (frame, label, optional source;
+    /// 0 is benign, 1 an attack, other labels are classes of their own); CSV of rules (label and
+    /// any of address, source_address, destination_address, port, source_port, destination_port,
+    /// protocol, from, to; the first match applies); flows of CICFlowMeter (CSV); Zeek's conn.log
+    /// with a label column; or the alarms of an IDS: Suricata's eve.json, Zeek's notice.log. The
+    /// latter may be several files; conn.log then says when the flows of notices were.
+    #[arg(long, value_name = "FILE")]
+    labels: Vec<PathBuf>,
+
+    /// Give this label to packets that no rule or flow matches. By default they have none, and are
+    /// used neither to train nor to evaluate; with alarms of an IDS they are benign.
+    #[arg(long, value_name = "LABEL")]
+    otherwise: Option<String>,
+
+    /// Set the UTC offset, +HH:MM, of times without a zone in label files: CICFlowMeter writes
+    /// local time.
+    #[arg(
+        long,
+        value_name = "OFFSET",
+        default_value = "+00:00",
+        allow_hyphen_values = true
+    )]
+    labels_utc_offset: String,
+
+    /// Choose the class of flows with an alarm of an IDS.
+    #[arg(long, value_enum, default_value_t = AlarmClassArg::Any)]
+    alarm_class: AlarmClassArg,
+
+    /// Take only alarms of this severity or graver as labels (1 is the gravest); flows with others
+    /// have no label.
+    #[arg(long, value_name = "N")]
+    alarm_severity: Option<u64>,
+
+    /// Leave out packets of hosts that have an alarm within this many seconds before or after: an
+    /// IDS does not alert on all of an attack. With 0, every flow without an alarm of its own is
+    /// benign.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    alarm_quarantine: u32,
+
+    #[command(flatten)]
+    key: KeyArgs,
+}
+
+impl LabelArgs {
+    /// Whether labels are given.
+    pub fn is_given(&self) -> bool {
+        !self.labels.is_empty()
+    }
+
+    /// The labels in the named files, if any.
+    fn open(&self) -> Result<Option<Labels>> {
+        if !self.is_given() {
+            return Ok(None);
+        }
+        let files: Result<Vec<_>> = self.labels.iter().map(|path| label_file(path)).collect();
+        let files = files?;
+        let how = How {
+            utc_offset_s: offset_s(&self.labels_utc_offset)?,
+            otherwise: self.otherwise.as_deref(),
+            alarms: AlarmOptions {
+                class: match self.alarm_class {
+                    AlarmClassArg::Any => AlarmClass::Any,
+                    AlarmClassArg::Category => AlarmClass::Category,
+                    AlarmClassArg::Severity => AlarmClass::Severity,
+                },
+                severity_max: self.alarm_severity,
+                quarantine_ns: i128::from(self.alarm_quarantine) * 1_000_000_000,
+            },
+        };
+        let labels = Labels::read(files, &how)?;
+        for problem in labels.problems() {
+            text::warn(&plain::words(&problem.to_string()));
+        }
+        Ok(Some(labels))
+    }
+
+    fn named(&self) -> String {
+        let names = self.labels.iter().map(|path| path.display().to_string());
+        names.collect::<Vec<_>>().join(", ")
+    }
+}
+
+fn label_file(path: &Path) -> Result<LabelFile<'static>> {
+    let name = path.display().to_string();
+    let opened = path.metadata().and_then(|found| {
+        let is_socket = found.file_type().is_socket();
+        (!is_socket).then(|| File::open(path)).transpose()
+    });
+    let Some(file) = opened.with_context(|| format!("{name}: cannot read"))? else {
+        bail!("{name}: is a socket: let the IDS write its alarms to a file (filetype: regular)");
+    };
+    let content: Box<dyn BufRead> = Box::new(BufReader::new(file));
+    Ok(LabelFile { name, content })
+}
+
+/// `+HH:MM` in seconds.
+fn offset_s(text: &str) -> Result<i64> {
+    let wrong = || format!("--labels-utc-offset '{text}' is not +HH:MM or -HH:MM");
+    let (sign, rest) = match text.split_at_checked(1) {
+        Some(("+", rest)) => (1, rest),
+        Some(("-", rest)) => (-1, rest),
+        _ => bail!(wrong()),
+    };
+    let (hours, minutes) = rest.split_once(':').with_context(wrong)?;
+    let (hours, minutes): (u8, u8) = (
+        hours.parse().with_context(wrong)?,
+        minutes.parse().with_context(wrong)?,
+    );
+    if hours > 23 || minutes > 59 {
+        bail!(wrong());
+    }
+    Ok(sign * (i64::from(hours) * 3600 + i64::from(minutes) * 60))
+}
+
+/// What was read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Read {
+    /// Packets.
+    pub frames: u64,
+    /// Frames without a flow, which are not used.
+    pub without_flow: u64,
+    /// Of the labels, if there are any.
+    pub usage: Option<Usage>,
+    /// Of logs, if any was read.
+    pub of_logs: Option<OfLogs>,
+}
+
+/// The captures, and the packets of logs.
+fn captures(read: &[PathBuf], key: &KeyArgs) -> Result<Captures> {
+    let mut captures = Captures::default();
+    for path in read {
+        if !path.is_dir() {
+            captures.add_file(path);
+            continue;
+        }
+        for damage in captures.add_log(path, &key.open(path)?)? {
+            text::warn(&damage.to_string());
+        }
+    }
+    Ok(captures)
+}
+
+/// Calls `each` for every packet that has a flow.
+pub fn read(args: &LabelledArgs, each: impl FnMut(&Seen<'_>) -> Result<()>) -> Result<Read> {
+    if !(1e-6..=1e9).contains(&args.time_compression) {
+        bail!(
+            "--time-compression {} is not within 1e-6 and 1e9",
+            args.time_compression
+        );
+    }
+    let mut labels = args.labels.open()?;
+    let captures = captures(&args.read, &args.labels.key)?;
+    if captures.has_logs() && labels.as_ref().is_some_and(Labels::are_by_frame) {
+        bail!(
+            "{}: labels by frame number do not fit a log, which need not hold every packet: give \
+             rules, flows or alarms",
+            args.labels.named()
+        );
+    }
+    let options = ReadOptions {
+        time_compression: args.time_compression,
+        hash_seed: args.hash_seed,
+    };
+    let counts = strata_labels::read(&captures, labels.as_mut(), options, each)?;
+    for warning in counts.warnings {
+        text::warn(&warning.to_string());
+    }
+    let mut read = Read {
+        frames: counts.frames,
+        without_flow: counts.without_flow,
+        usage: None,
+        of_logs: counts.of_logs,
+    };
+    if let Some(of_logs) = &counts.of_logs {
+        say_of_logs(of_logs);
+    }
+    if let Some(labels) = &labels {
+        let usage = labels.usage(counts.frames);
+        let usage = usage.with_context(|| args.labels.named())?;
+        say_usage(&usage);
+        read.usage = Some(usage);
+    }
+    Ok(read)
+}
+
+/// Reports how much of the packets a log holds.
+#[allow(clippy::cast_precision_loss)]
+fn say_of_logs(of_logs: &OfLogs) {
+    let OfLogs {
+        logged,
+        cut,
+        not_logged,
+    } = *of_logs;
+    let share = 100.0 * cut as f64 / logged.max(1) as f64;
+    let mut said = format!(
+        "{} from the log, {share:.1} % of them as headers, which are exact",
+        text::count_of(logged, "packet")
+    );
+    if not_logged > 0 {
+        said += &format!(
+            "; {} more are not in it, so features of their flows differ from those that a \
+             recording sees",
+            grouped(not_logged)
+        );
+    }
+    info!("{said}");
+}
+
+/// Reports how many packets have labels, and how many labels have packets.
+fn say_usage(usage: &Usage) {
+    let Usage {
+        labelled,
+        unlabelled,
+        repeated,
+        entries,
+        unmatched,
+        near_alarm,
+    } = usage;
+    let have = if *labelled == 1 { "has" } else { "have" };
+    let mut said = format!("{} {have} a label", text::count_of(*labelled, "packet"));
+    if *unlabelled > 0 {
+        said += &format!(
+            ", {} have none and are used neither for training nor for evaluation",
+            grouped(*unlabelled)
+        );
+    }
+    if *near_alarm > 0 {
+        said += &format!(
+            " ({} because they are close to an alarm)",
+            grouped(*near_alarm)
+        );
+    }
+    if *repeated > 0 {
+        said += &format!("; {} lines repeat another", grouped(*repeated));
+    }
+    if *unmatched > 0 {
+        said += &format!(
+            "; {} of {} rules or flows of the labels match no packet",
+            grouped(*unmatched),
+            grouped(*entries)
+        );
+    }
+    info!("{said}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_are_hours_and_minutes() {
+        assert_eq!(offset_s("-03:30").unwrap(), -12_600);
+        assert!(offset_s("3").is_err());
+        assert!(offset_s("+9223372036854775807:00").is_err());
+    }
+}

@@ -1,0 +1,67 @@
+//! The Python package `strata`, which trains and draws.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use strata_terminal::program::{self, Ended};
+
+/// The interpreter: `$STRATA_PYTHON`; the one that `make python` installs, next to the program that
+/// `make` built; or `python3`.
+fn interpreter() -> PathBuf {
+    if let Some(named) = std::env::var_os("STRATA_PYTHON") {
+        return named.into();
+    }
+    let program = std::env::current_exe().ok();
+    let built = program
+        .iter()
+        .flat_map(|program| program.ancestors())
+        .skip(1)
+        .map(|folder| folder.join("python/.venv/bin/python"))
+        .find(|python| python.exists());
+    built.unwrap_or_else(|| "python3".into())
+}
+
+/// Fails if the package is not there, so that it is known before the work.
+pub fn check() -> Result<()> {
+    let python = interpreter();
+    let has_package = Command::new(&python)
+        .args(["-c", "import strata.main"])
+        .stderr(Stdio::null())
+        .status()
+        .with_context(|| format!("{}: cannot run", python.display()))?;
+    if !has_package.success() {
+        bail!(
+            "{} has no package `strata`: run `make python`, or install it (pip install ./python) \
+             and name its interpreter in the variable STRATA_PYTHON",
+            python.display()
+        );
+    }
+    Ok(())
+}
+
+/// Runs `python -m strata ARGUMENTS...` with our standard output and error. Fails with [`Ended`] if
+/// that does.
+pub fn run(arguments: Vec<OsString>) -> Result<()> {
+    check()?;
+    let python = interpreter();
+    let mut command = Command::new(&python);
+    command.args(["-m", "strata"]).args(arguments);
+    // Warnings of its libraries, even while loading, mean nothing to users.
+    command.env("PYTHONWARNINGS", "ignore");
+    if let Ok(program) = program::strata() {
+        command.env("STRATA_PROGRAM", program);
+    }
+    let status = command
+        .status()
+        .context("cannot run the package `strata`")?;
+    match status.code() {
+        Some(0) => Ok(()),
+        Some(code) => {
+            let code = u8::try_from(code).context("the exit status of the package `strata`")?;
+            Err(Ended(code).into())
+        }
+        None => bail!("the package `strata` was ended by a signal"),
+    }
+}
