@@ -11,12 +11,13 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use serde_json::Value;
 use strata_control::metrics::Format;
-use strata_control::telemetry::status::{
+use strata_dta::key::{FiveTuple, Key};
+use strata_telemetry_run::api::answer::{TelemetryCount, TelemetryTime, TelemetryValue};
+use strata_telemetry_run::api::metrics;
+use strata_telemetry_run::api::status::{
     CollectorStatus, FrameStatus, GenerationsStatus, IntStatus, KeyWriteStatus, LinkStatus,
     ProcessStatus, ReporterStatus, RunStatus, ShareStatus, TelemetryEntry, TelemetryStatus,
 };
-use strata_control::telemetry::{TelemetryCount, TelemetryTime, TelemetryValue, metrics};
-use strata_dta::key::{FiveTuple, Key};
 use strata_telemetry_run::{EntryKind, TelemetryStore, shown};
 use strata_terminal::listing::{ColumnForm, Reader, listing};
 use strata_terminal::output::{Standard, refuse, standard};

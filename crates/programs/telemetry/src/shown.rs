@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use strata_control::telemetry::status::TelemetryEntry;
+use strata_telemetry_run::api::status::TelemetryEntry;
 
 /// An entry in one line.
 pub(super) fn line(entry: &TelemetryEntry) -> String {

@@ -6,9 +6,9 @@ use std::io::{Read, Write as _, stdin};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use strata_control::telemetry::status::TelemetryEntry;
 use strata_dta::key::Key;
 use strata_store::Sources;
+use strata_telemetry_run::api::status::TelemetryEntry;
 use strata_telemetry_run::{EntryKind, TelemetryStore, shown};
 use strata_terminal::output::{Content, Output, refuse, standard};
 use strata_terminal::table::{Cell, ColumnSpec, Kind, Table};

@@ -3,7 +3,6 @@
 mod agents;
 mod connections;
 mod listen;
-mod telemetry;
 
 use std::io;
 use std::sync::Arc;
@@ -41,10 +40,9 @@ pub use agents::serve_agents;
 pub(crate) use agents::{AgentRequest, ApplyRequest};
 pub use connections::Connection;
 pub use listen::tcp as serve_tcp;
-pub use telemetry::serve_telemetry;
 
 /// Most bytes of a request's body.
-const BODY_BYTES: usize = 64 << 10;
+pub const BODY_BYTES: usize = 64 << 10;
 /// Most bytes of what a library says of a refusal.
 const SAID_BYTES: usize = 4 << 10;
 /// Connections waiting to be accepted.
@@ -53,7 +51,7 @@ const BACKLOG: i32 = 1024;
 const REQUEST: Duration = Duration::from_secs(10);
 
 /// How long those who are attached may take for what waits for them when the recording ends.
-const LAST_VECTORS: Duration = Duration::from_secs(2);
+pub const LAST_VECTORS: Duration = Duration::from_secs(2);
 
 /// Where the API listens.
 #[derive(Debug, Default)]
@@ -104,12 +102,17 @@ pub fn serve(controller: Arc<Controller>, endpoints: Endpoints) -> Result<Server
         let _ = timeout(LAST_VECTORS, subscribers.all_gone()).await;
     };
     let app = bounded(router(controller), BODY_BYTES);
-    run(app.clone(), app, endpoints, warn, ending)
+    serve_routers(app.clone(), app, endpoints, warn, ending)
 }
 
 /// Serves an application on a thread of its own, to those who may ask by the Unix socket, and one by
-/// TCP. `ending` is what is still done before requests in progress are dropped.
-fn run(
+/// TCP. `warn` is told what does not work as it should; `ending` is what is still done before requests in progress are
+/// dropped.
+///
+/// # Errors
+///
+/// If it cannot listen somewhere.
+pub fn serve_routers(
     local: Router,
     remote: Router,
     endpoints: Endpoints,
@@ -225,7 +228,7 @@ fn router(controller: Arc<Controller>) -> Router {
 
 /// With limits on what a request may cost: bytes of its body, and time. Whatever it refuses it says
 /// as [`Refusal`].
-fn bounded(app: Router, body_bytes: usize) -> Router {
+pub fn bounded(app: Router, body_bytes: usize) -> Router {
     app.layer(DefaultBodyLimit::max(body_bytes))
         .layer(middleware::from_fn_with_state(body_bytes, within_time))
         .layer(middleware::from_fn(refuses_alike))
@@ -333,7 +336,8 @@ async fn ask_for_token(
     next.run(request).await
 }
 
-fn refused(status: StatusCode, message: &str) -> Response {
+/// A refusal with a message in plain English, as [`Refusal`].
+pub fn refused(status: StatusCode, message: &str) -> Response {
     let error = message.to_owned();
     (status, Json(Refusal { error })).into_response()
 }
@@ -565,7 +569,7 @@ async fn metrics_page(State(controller): State<Arc<Controller>>, headers: Header
 }
 
 /// A page of metrics, in the format that a request asks for.
-fn as_accepted(headers: &HeaderMap, page: impl FnOnce(Format) -> String) -> Response {
+pub fn as_accepted(headers: &HeaderMap, page: impl FnOnce(Format) -> String) -> Response {
     let accept = headers.get_all(header::ACCEPT).iter();
     let accept: Vec<&str> = accept.filter_map(|value| value.to_str().ok()).collect();
     let format = Format::accepted(&accept.join(","));

@@ -7,7 +7,6 @@
 //!   that were added to it, for the next recording;
 //! - [`alerts`]: a webhook for unrequested events;
 //! - [`vectors`]: who gets vectors of what is recorded; [`queries`]: those that run here;
-//! - [`telemetry`]: what a telemetry collector answers, and who gets its immediate reports;
 //! - [`agents`]: what a controller of agents does for those who ask it; [`agent_client`]: an agent that asks;
 //! - [`api`]: HTTP; [`metrics`]: Prometheus; [`client`]: queries a running recording.
 //!
@@ -33,7 +32,6 @@ mod role_error;
 pub mod saved;
 mod secrets;
 mod status;
-pub mod telemetry;
 pub mod vectors;
 
 pub use tokio::sync::watch;

@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use strata_control::telemetry::status::{TelemetryEntry, TelemetryStatus};
-use strata_control::telemetry::{
+use crate::api::answer::{
     TelemetryCount, TelemetryGeneration, TelemetryHop, TelemetryKey, TelemetryList, TelemetryPath,
     TelemetryQueries, TelemetryRefused, TelemetryTime, TelemetryTop, TelemetryTopKey,
     TelemetryValue,
 };
+use crate::api::status::{TelemetryEntry, TelemetryStatus};
 use strata_dta::key::{FiveTuple, Key};
 
 use super::generations::GenerationTime;

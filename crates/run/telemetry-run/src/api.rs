@@ -1,13 +1,18 @@
 //! The HTTP API of whoever has a store's memory.
 
+pub mod answer;
+mod http;
+pub mod metrics;
+pub mod status;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use strata_control::api::{Endpoints, Server, TcpEndpoint, serve_telemetry};
-use strata_control::telemetry::Pushes;
+use strata_control::api::{Endpoints, Server, TcpEndpoint};
 use strata_role::{Notice, Result, Tell};
 use strata_sandbox::{Owner, SocketFile};
 
+use self::answer::Pushes;
 use super::answers::Answers;
 
 /// Where the API of a collector is served.
@@ -55,7 +60,7 @@ impl Api {
         let answers = Arc::new(Answers::new(dir));
         let tell = Arc::clone(tell);
         let warn = move |text| tell(&Notice::warning(text));
-        let server = serve_telemetry(Arc::clone(&answers) as _, pushes, endpoints, warn)?;
+        let server = http::serve(Arc::clone(&answers) as _, pushes, endpoints, warn)?;
         Ok(Self {
             answers: Some(answers),
             _server: Some(server),

@@ -6,7 +6,7 @@
 //! store        its directory: made, continued
 //! reader       the store as it is asked
 //! answers      what a store knows, as its API and `--json` say it
-//! api          where they are asked over HTTP
+//! api          where they are asked over HTTP: what is answered, its status and its metrics
 //! candidates   keys with the largest counts
 //! counted      counters as a part of the status
 //! fading       counters that become smaller once in a period
@@ -30,7 +30,7 @@
 #![forbid(unsafe_code)]
 
 mod answers;
-mod api;
+pub mod api;
 mod candidates;
 mod counted;
 mod fading;

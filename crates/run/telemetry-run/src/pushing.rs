@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::api::answer::Pushes;
 use serde_json::{Value, json};
-use strata_control::telemetry::Pushes;
 use strata_dta::key::Key;
 use strata_dta::protocol::{Datagram, Report};
 

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use strata_control::telemetry::status::TelemetryEntry;
+use crate::api::status::TelemetryEntry;
 use strata_dta::flow_event::{FlowEvent, FlowEventKind};
 use strata_dta::key::{FiveTuple, Key};
 

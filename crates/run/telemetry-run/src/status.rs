@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use strata_control::telemetry::status::{
+use crate::api::status::{
     AppendStatus, EventStatus, FrameStatus, GenerationStatus, GenerationsStatus, IntStatus,
     KeyIncrementStatus, KeyWriteStatus, PostcardingStatus, ProcessStatus, ReporterStatus,
     RunStatus, StreamStatus, TelemetryStatus,

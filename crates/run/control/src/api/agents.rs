@@ -19,7 +19,7 @@ use strata_auth::authority::Fingerprint;
 use tokio::time::timeout;
 
 use super::connections::Connection;
-use super::{Endpoints, ListenError, Server, Shown, bounded, refused, run};
+use super::{Endpoints, ListenError, Server, Shown, bounded, refused, serve_routers};
 use crate::agents::{AgentsRefused, AgentsService};
 
 /// Bytes of a request of somebody who has shown nothing yet.
@@ -46,7 +46,7 @@ pub fn serve_agents(
 ) -> Result<Server, ListenError> {
     let local = bounded(administration(Arc::clone(&service)), APPLY_BYTES);
     let remote = bounded(agents(service), REPORT_BYTES);
-    run(local, remote, endpoints, warn, async {})
+    serve_routers(local, remote, endpoints, warn, async {})
 }
 
 fn agents(service: Arc<dyn AgentsService>) -> Router {

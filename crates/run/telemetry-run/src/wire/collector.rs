@@ -23,11 +23,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::thread::CapabilitySet;
-use strata_auth::secret::Secret;
-use strata_control::telemetry::status::{
+use crate::api::status::{
     CollectorStatus, EventStatus, ProcessStatus, RequestStatus, ShareStatus, TelemetryStatus,
 };
+use rustix::thread::CapabilitySet;
+use strata_auth::secret::Secret;
 use strata_rdma::{Replies, Responder, ResponderCounters};
 use strata_roce::icrc::IcrcCheck;
 use strata_roce::udp::UdpPort;

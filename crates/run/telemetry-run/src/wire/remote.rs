@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
-use strata_control::telemetry::status::LinkStatus;
+use crate::api::status::LinkStatus;
 use strata_dta::key_increment::largest::{Kept, Largest};
 use strata_dta::protocol::packed::stated_count;
 use strata_dta::protocol::{Datagram, Primitive, Report};

@@ -3,9 +3,6 @@
 //! The collector never waits for subscribers: each has a bounded queue, and what does not fit is
 //! lost for this subscriber alone, who is told how much.
 
-pub mod metrics;
-pub mod status;
-
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,12 +11,13 @@ use std::time::{Duration, Instant};
 
 use hyper::body::{Body, Bytes, Frame};
 use serde::{Deserialize, Serialize};
-use status::{TelemetryEntry, TelemetryStatus};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use utoipa::ToSchema;
+
+use super::status::{TelemetryEntry, TelemetryStatus};
 
 /// Subscribers at most.
 pub const SUBSCRIBERS_MAX: usize = 8;

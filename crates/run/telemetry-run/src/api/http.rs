@@ -15,19 +15,20 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Json, Router};
 use serde::Deserialize;
+use strata_control::Refusal;
+use strata_control::api::{
+    BODY_BYTES, Connection, Endpoints, LAST_VECTORS, ListenError, Server, as_accepted, bounded,
+    refused, serve_routers,
+};
 use tokio::time::timeout;
 use utoipa::{IntoParams, OpenApi};
 
-use super::connections::Connection;
-use super::{
-    BODY_BYTES, Endpoints, LAST_VECTORS, ListenError, Server, as_accepted, bounded, refused, run,
-};
-use crate::request::Refusal;
-use crate::telemetry::status::{TelemetryEntry, TelemetryStatus};
-use crate::telemetry::{
+use super::answer::{
     Pushes, TelemetryKey, TelemetryList, TelemetryPath, TelemetryQueries, TelemetryRefused,
-    TelemetryTop, metrics,
+    TelemetryTop,
 };
+use super::metrics;
+use super::status::{TelemetryEntry, TelemetryStatus};
 
 /// Entries of a list in an answer at most, and if nothing else is asked for.
 const ENTRIES_MAX: usize = 10_000;
@@ -42,7 +43,7 @@ const TOP: usize = 20;
 /// # Errors
 ///
 /// If it cannot listen somewhere.
-pub fn serve_telemetry(
+pub(crate) fn serve(
     queries: Arc<dyn TelemetryQueries>,
     pushes: Arc<Pushes>,
     endpoints: Endpoints,
@@ -54,7 +55,7 @@ pub fn serve_telemetry(
         let _ = timeout(LAST_VECTORS, closed.all_gone()).await;
     };
     let app = bounded(router(queries, pushes), BODY_BYTES);
-    run(app.clone(), app, endpoints, warn, ending)
+    serve_routers(app.clone(), app, endpoints, warn, ending)
 }
 
 #[derive(Clone)]

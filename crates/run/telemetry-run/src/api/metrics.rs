@@ -9,7 +9,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use super::status::{CollectorStatus, LinkStatus, ProcessStatus, RunStatus, TelemetryStatus};
-use crate::metrics::{Format, as_prometheus};
+use strata_control::metrics::{Format, as_prometheus};
 
 /// The page of what a collector or a translator has counted. What another version does not say is
 /// left out.
