@@ -92,7 +92,7 @@ def measure(context):
         logs["encrypted, in a store"] = directory / "in-store"
         linked(logs["encrypted"], logs["encrypted, in a store"])
         started = time.perf_counter()
-        run(context.strata, "move", logs["encrypted, in a store"], "--to", "s3://traffic/bench")
+        run(context.strata, "move", logs["encrypted, in a store"], "s3://traffic/bench")
         moved = time.perf_counter() - started
     flow = in_turns(context, logs, 2 * rounds - 1, wanted)
     everything = in_turns(context, logs, rounds)

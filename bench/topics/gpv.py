@@ -135,8 +135,8 @@ def flows(context):
     seeds = [1] if context.quick else [1, 2, 3]
     rows = []
     for title, options in [
-        ("sources of the training mix", [train, "--by", "source"]),
-        ("sources of the other captures", [*sets.values(), "--by", "source"]),
+        ("sources of the training mix", [train, "--class-column", "source"]),
+        ("sources of the other captures", [*sets.values(), "--class-column", "source"]),
         ("attacks of the training mix", [train]),
         ("attacks of the other captures", sets.values()),
         ("attacks of the test mix, trained on the training mix", [train, "--test", test]),

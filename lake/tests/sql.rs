@@ -243,7 +243,7 @@ fn memory_of_a_query_is_bounded() {
     let sql = "SELECT array_agg(a.value + b.value) FROM generate_series(1, 20000) a \
                CROSS JOIN generate_series(1, 2000) b";
     let mut command = Command::new(env!("CARGO_BIN_EXE_strata-sql"));
-    command.arg("--memory=16MiB").arg(&log).arg(sql);
+    command.arg("--sort-memory=16MiB").arg(&log).arg(sql);
     let output = command.output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && output.stdout.is_empty());

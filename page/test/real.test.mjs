@@ -375,7 +375,7 @@ test("what was compacted and moved is shown with its tier, and searched as befor
   run("compact", log);
   await page.reload();
   await hours.getByText("compacted").waitFor();
-  run("move", log, "--to", `file://${join(folder, "cold")}`);
+  run("move", log, `file://${join(folder, "cold")}`);
   await page.reload();
   await hours.getByText("moved").waitFor();
   // Which classes there are, and for how long, as `strata info` has them.

@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
         help="give small sources more weight, closer to that of large ones",
     )
     train.add_argument(
-        "--by-bytes",
+        "--class-column-bytes",
         action="store_true",
         help="count benign packets by their payload, where a packet costs its bytes",
     )
@@ -201,7 +201,7 @@ def parser() -> argparse.ArgumentParser:
     flows.add_argument("flows", nargs="+", help="files of strata gpv features")
     flows.add_argument("-o", "--output", metavar="FILE", help="write the forest here")
     flows.add_argument("--test", action="append", default=[], metavar="FILE")
-    flows.add_argument("--by", choices=("label", "source"), default="label")
+    flows.add_argument("--class-column", choices=("label", "source"), default="label")
     flows.add_argument("--seed", type=int, default=1, metavar="N")
     flows.add_argument("--jobs", type=int, default=2, metavar="N")
     flows.add_argument("--json", action="store_true")
@@ -380,7 +380,7 @@ def _flows(args: argparse.Namespace) -> None:
     from . import flows
 
     judged = flows.train(
-        args.flows, args.output, test=args.test, by=args.by, seed=args.seed, jobs=args.jobs
+        args.flows, args.output, test=args.test, by=args.class_column, seed=args.seed, jobs=args.jobs
     )
     print(flows.printed(judged, args.json))
 

@@ -31,11 +31,11 @@ const MEMORY_MIN: u64 = 512 << 10;
 #[command(after_help = "\
 Examples:
   strata agent --controller 192.0.2.1 --token-file enrol.token -i 'tap*' \\
-      --to analyser=udp://192.0.2.10:4740
-  strata agent --policy policies.toml -i eth0 --to analyser=udp://192.0.2.10:4740 --identity 4096
+      --destination analyser=udp://192.0.2.10:4740
+  strata agent --policy policies.toml -i eth0 --destination analyser=udp://192.0.2.10:4740 --identity 4096
 
 The controller (`strata controller`) decides which packets are exported, or a file in the format of
-a controller's directory (--policy). Only this command line permits destinations (--to) and
+a controller's directory (--policy). Only this command line permits destinations (--destination) and
 interfaces (-i). If the controller cannot be reached, the agent continues with the policies that it
 received last. HUP reads the file of --policy again. See docs/agents.md.")]
 #[command(group = clap::ArgGroup::new("source").required(true))]
@@ -64,12 +64,7 @@ pub(crate) struct Args {
 
     /// Permit the capture of interfaces with this name, with * and ?, as in 'tap*'; may be given
     /// several times. Interfaces that appear later are picked up.
-    #[arg(
-        short = 'i',
-        long = "interface",
-        value_name = "PATTERN",
-        required = true
-    )]
+    #[arg(short = 'i', long = "interface", value_name = "NAME", required = true)]
     interface: Vec<String>,
 
     /// Export a packet that crosses a bridge from each captured interface that it passes. By
@@ -84,7 +79,7 @@ pub(crate) struct Args {
 
     /// Permit sending to this destination, by the name that policies use: udp://HOST:PORT or
     /// vxlan://HOST; may be given several times.
-    #[arg(long, value_name = "NAME=URL", required = true)]
+    #[arg(long = "destination", value_name = "NAME=URL", required = true)]
     to: Vec<String>,
 
     /// Encrypt data sent to collectors with the key in this file (64 hexadecimal digits, readable
@@ -93,7 +88,7 @@ pub(crate) struct Args {
     key_file: Option<PathBuf>,
 
     /// Give this host a label, by which policies select it; may be given several times.
-    #[arg(long, value_name = "KEY=VALUE")]
+    #[arg(long = "host-label", value_name = "KEY=VALUE")]
     label: Vec<String>,
 
     /// Name this host. By default its host name.
@@ -214,12 +209,12 @@ impl Args {
     }
 
     fn local(&self) -> Result<Local> {
-        let destinations = pairs("--to", &self.to)?;
+        let destinations = pairs("--destination", &self.to)?;
         for (name, url) in &destinations {
             let named = name.parse::<DestinationName>();
-            named.map_err(|error| refuse(format!("--to {name}: {error}")))?;
+            named.map_err(|error| refuse(format!("--destination {name}: {error}")))?;
             let to = url.parse::<Destination>();
-            to.map_err(|error| refuse(format!("--to {name}: {error}")))?;
+            to.map_err(|error| refuse(format!("--destination {name}: {error}")))?;
         }
         let own_keys = self.key_file.as_deref().map(|file| {
             read_keys(file).map_err(|error| refuse(format!("--key-file: {error}")))?;
@@ -229,7 +224,7 @@ impl Args {
         Ok(Local {
             host: self.name.clone().unwrap_or_else(host_name),
             interfaces: self.interface.clone(),
-            labels: pairs("--label", &self.label)?,
+            labels: pairs("--host-label", &self.label)?,
             all_copies: self.all_copies,
             destinations,
             own_keys: own_keys.transpose()?,

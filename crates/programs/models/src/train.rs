@@ -161,7 +161,7 @@ pub(crate) struct CompareArgs {
     report: PathBuf,
 
     /// Speed up time by this factor.
-    #[arg(long, value_name = "N", default_value_t = 1000.0, value_parser = positive)]
+    #[arg(long, value_name = "FACTOR", default_value_t = 1000.0, value_parser = positive)]
     time_compression: f64,
 
     /// Set the sketches' window, in ms.

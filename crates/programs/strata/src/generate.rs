@@ -48,7 +48,7 @@ pub(crate) struct Args {
     output: Option<PathBuf>,
 
     /// Send from this interface instead, until Ctrl-C or for -c packets.
-    #[arg(short = 'i', long, value_name = "IF", conflicts_with_all = ["labels", "snaplen", "format"])]
+    #[arg(short = 'i', long, value_name = "NAME", conflicts_with_all = ["labels", "snaplen", "format"])]
     interface: Option<String>,
 
     /// Choose how to send; sendmmsg by default. live-frames generates up to 1M packets first, then

@@ -43,6 +43,7 @@ Beside logs
 Tools
   generate, replay    Generate traffic from a seed; replay a capture
   config-reference    Print the reference of the configuration file
+Topics, of strata help TOPIC: filters, granularities, budgets, times, keys
 ";
 
 /// Options of `record` in `record -h`, by their long names; `record --help` has all.
@@ -119,6 +120,11 @@ mod tests {
         let all = command();
         let visible = all.get_subcommands().filter(|one| !one.is_hide_set());
         assert_eq!(once, visible.map(Command::get_name).collect());
+        let topics = page
+            .lines()
+            .find_map(|line| line.split_once("strata help TOPIC: "));
+        let topics: Vec<&str> = topics.unwrap().1.split(", ").collect();
+        assert_eq!(topics, super::super::topics::names().collect::<Vec<_>>());
     }
 
     #[test]

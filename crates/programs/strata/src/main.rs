@@ -29,6 +29,7 @@ mod sending;
 mod serve;
 mod switch;
 mod top;
+mod topics;
 mod verify;
 
 use std::io::Write as _;
@@ -178,8 +179,8 @@ fn main() -> ExitCode {
         strata_terminal::logging::begin(None);
         return extcap::main().unwrap_or_else(|error| program::failed(&error));
     }
-    if let Some(failed) = beside::run() {
-        return failed;
+    if let Some(ended) = topics::run().or_else(beside::run) {
+        return ended;
     }
     program::main::<Cli>(help::command())
 }

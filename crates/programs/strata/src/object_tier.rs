@@ -15,7 +15,7 @@ use tracing::{error, info};
 /// What `strata compact` moves after compacting.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MoveArgs {
-    /// Then move compacted files to this place, as `strata move --to` does.
+    /// Then move compacted files to this place, as `strata move` does.
     #[arg(long, value_name = "URL")]
     move_to: Option<String>,
 
@@ -67,8 +67,8 @@ fn age(text: Option<&str>) -> Result<u64> {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  strata move log/ --to s3://traffic/sensor-7 --older-than 7d
-  strata move log/ --to file:///mnt/archive/sensor-7
+  strata move log/ s3://traffic/sensor-7 --older-than 7d
+  strata move log/ file:///mnt/archive/sensor-7
   strata move log/ --back
   strata compact log/ --watch 10s --move-to s3://traffic/sensor-7 --move-after 7d
 

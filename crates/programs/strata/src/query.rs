@@ -46,7 +46,7 @@ impl Line {
         if let Some(key) = &self.key {
             option("--key", key.into());
         }
-        option("--memory", self.memory.to_string().into());
+        option("--sort-memory", self.memory.to_string().into());
         option("--write", self.write.clone().into());
         line.extend([
             "--".into(),

@@ -47,7 +47,7 @@ pub(crate) struct Args {
 
     /// Listen for switches on this address: TCP port 4791 or the one given, and UDP port 4791. An
     /// address other than loopback needs --secret-file, --tls-cert or --insecure.
-    #[arg(long, value_name = "HOST[:PORT]", default_value = "127.0.0.1:4791")]
+    #[arg(long, value_name = "ADDR[:PORT]", default_value = "127.0.0.1:4791")]
     listen: String,
 
     /// Set the block size: the unit that is written to disk, and the most that is lost if both
@@ -57,7 +57,7 @@ pub(crate) struct Args {
 
     /// Set the number of memory blocks per worker of a switch: one is filled while the others are
     /// written.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = bounded::count::<2, 1024>)]
+    #[arg(long = "worker-blocks", value_name = "N", default_value_t = 4, value_parser = bounded::count::<2, 1024>)]
     blocks: usize,
 
     /// Write blocks to disk with this many threads.

@@ -26,7 +26,7 @@ Examples:
 Addresses stay as they are: replay into a network of your own.")]
 pub(crate) struct Args {
     /// Send from this interface.
-    #[arg(short = 'i', long, visible_alias = "intf1", value_name = "IF")]
+    #[arg(short = 'i', long, visible_alias = "intf1", value_name = "NAME")]
     interface: String,
 
     /// Send this capture file, in any format that `strata record` reads. Several are merged in time

@@ -38,10 +38,10 @@ Streams of a directory share its disk space, in pages of 4 MiB. A stream that ha
 limit overwrites its own oldest page. Names have 1 to 64 letters, digits, '.', '_' and '-'.
 
 With --stripe, the pages of all streams of the directory go in turn to it, to directories on other
-disks, and to whole disks, partitions or volumes, which must be empty unless --format is given.
+disks, and to whole disks, partitions or volumes, which must be empty unless --overwrite is given.
 A disk that is full, fails or is unmounted costs the records on it: readers count them as missing,
 and new ones go to the other disks until it is back. The directory itself, which says where pages
-are, has to stay. A stripe HOST:PORT/NAME is at a server (strata stream serve --stripe NAME=DIR),
+are, has to stay. A stripe HOST:PORT/NAME is at a server (strata stream serve --offer-stripe NAME=DIR),
 which is contacted with the certificate given here from now on: its files must stay in place.")]
 pub(super) struct CreateArgs {
     /// The directory of streams, created if missing.
@@ -62,14 +62,14 @@ pub(super) struct CreateArgs {
     #[arg(long, value_name = "DIR|DEVICE|HOST:PORT/NAME")]
     stripe: Vec<PathBuf>,
     /// Make a block device a stripe although it holds other data, which is lost.
-    #[arg(long)]
+    #[arg(long = "overwrite")]
     format: bool,
     #[command(flatten)]
     server: ServerArgs,
     /// Set how records are stored: sealed, each with its number and a keyed tag, or linked, as
     /// a switch writes them (docs/formats/stream.md): without a tag, so that damage within a linked record's
     /// bytes is not noticed.
-    #[arg(long, value_name = "FORM", default_value = "sealed", value_parser = ["sealed", "linked"])]
+    #[arg(long = "record-form", value_name = "FORM", default_value = "sealed", value_parser = ["sealed", "linked"])]
     records: String,
 }
 
@@ -227,7 +227,7 @@ pub(super) fn create(args: &CreateArgs) -> Result<()> {
         _ => Form::Sealed,
     };
     if args.format && args.stripe.is_empty() {
-        return Err(refuse("--format: name the device, with --stripe"));
+        return Err(refuse("--overwrite: name the device, with --stripe"));
     }
     for (stripe, is_here, tls) in stripes {
         dir.add_stripe(stripe, (args.format, unix_ns()), tls.as_ref())?;

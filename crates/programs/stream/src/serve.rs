@@ -22,14 +22,14 @@ Examples:
   strata stream serve streams/
   strata stream serve streams/ --listen 192.0.2.10 --tls-cert s.crt --tls-key s.key --tls-ca ca.crt
   strata stream tail 192.0.2.10:4793/events -f --tls-cert c.crt --tls-key c.key --tls-ca ca.crt
-  strata stream serve --stripe disk1=/disk1/stripe --stripe disk2=/disk2/stripe    for another machine's streams
+  strata stream serve --offer-stripe disk1=/disk1/stripe --offer-stripe disk2=/disk2/stripe    for another machine's streams
 
 Without --listen, only this machine reaches the server. On another address, clients need a certificate
 from the authorities of --tls-ca; each such client may append to every stream of the directory, and
 read it. Streams are created here (`strata stream create`). At most 64 clients are served at a time;
 one that does not read its answers is disconnected after 30 s.
 
-With --stripe, directories here hold pages of streams of other machines (strata stream create --stripe
+With --offer-stripe, directories here hold pages of streams of other machines (strata stream create --stripe
 HOST:PORT/NAME); each is for the streams of one directory. Any client with a certificate may write and
 read these pages.")]
 pub(super) struct Args {
@@ -39,7 +39,7 @@ pub(super) struct Args {
 
     /// Offer this directory as a stripe for the streams of another machine, under a name; created
     /// if missing. May be given several times.
-    #[arg(long, value_name = "NAME=DIR")]
+    #[arg(long = "offer-stripe", value_name = "NAME=DIR")]
     stripe: Vec<String>,
 
     /// Limit each of these stripes to this much space.
@@ -88,12 +88,14 @@ fn stripes(args: &Args) -> Result<Vec<HostedSpec>> {
             .filter(|(_, path)| !path.is_empty())
             .ok_or_else(|| {
                 refuse(format!(
-                    "--stripe {text}: write NAME=DIR, such as disk1=/disk1/stripe"
+                    "--offer-stripe {text}: write NAME=DIR, such as disk1=/disk1/stripe"
                 ))
             })?;
         let name = super::name(name)?;
         if stripes.iter().any(|stripe| stripe.name == name) {
-            return Err(refuse(format!("--stripe {text}: {name} is given twice")));
+            return Err(refuse(format!(
+                "--offer-stripe {text}: {name} is given twice"
+            )));
         }
         stripes.push(HostedSpec {
             name,

@@ -28,7 +28,7 @@ Examples:
 
 The translator (`strata telemetry run --collector`) receives reports and writes this memory by RDMA
 (RoCEv2): no report is parsed here. The store is created with the options of the first translator
-(--memory, --lists and so on), and belongs to one translator at a time. Queries go to this machine,
+(--store-memory, --lists and so on), and belongs to one translator at a time. Queries go to this machine,
 even while the store is written: `strata telemetry get`, `list`, `path`, `top`. With several
 collectors, each has only its share of the keys and lists.
 
@@ -54,7 +54,7 @@ pub(super) struct Args {
     insecure: bool,
 
     /// Limit the memory of a translator to this size.
-    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    #[arg(long = "store-memory", value_name = "SIZE", default_value = "1GiB")]
     memory: String,
 
     /// Set all counters to 0 at this interval, as in 90s, 10m or 1h, so that they count from then
@@ -93,7 +93,7 @@ fn spec(args: &Args) -> Result<TelemetryCollectorSpec> {
         )));
     }
     let memory_max = text::bytes(&args.memory)?;
-    bounded::size(memory_max, "--memory", &(1 << 20..=1 << 36))?;
+    bounded::size(memory_max, "--store-memory", &(1 << 20..=1 << 36))?;
     Ok(TelemetryCollectorSpec {
         store: args.output.clone(),
         memory_max,

@@ -34,13 +34,13 @@ Profiles:
                  link is congested for half a second.
 
 Examples:
-  strata telemetry generate --to 127.0.0.1 --rate 100k --seed 7
-  strata telemetry generate --to 127.0.0.1 --profile fat-tree --duration 10
+  strata telemetry generate --send-to 127.0.0.1 --rate 100k --seed 7
+  strata telemetry generate --send-to 127.0.0.1 --profile fat-tree --duration 10
   strata telemetry generate --profile fat-tree --list-flows")]
 pub(super) struct Args {
     /// Send to this collector: UDP port 40040 (with fat-tree 32766) or the one given.
     #[arg(
-        long,
+        long = "send-to",
         value_name = "HOST[:PORT]",
         required_unless_present = "list_flows"
     )]
@@ -68,7 +68,7 @@ pub(super) struct Args {
     duration: Option<f64>,
 
     /// Use this many keys, with k or M; by default 100k, with fat-tree 200 flows.
-    #[arg(long, value_name = "N", value_parser = text::number)]
+    #[arg(long = "key-count", value_name = "N", value_parser = text::number)]
     keys: Option<u64>,
 
     /// Draw keys by Zipf's law with this exponent; 0 draws all alike.
@@ -129,7 +129,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let is_tree = args.profile == Profile::FatTree;
     let keys = args.keys.unwrap_or(if is_tree { 200 } else { 100_000 });
     if !(1..=KEYS_MAX).contains(&keys) {
-        return Err(refuse(format!("--keys must be from 1 to {KEYS_MAX}")));
+        return Err(refuse(format!("--key-count must be from 1 to {KEYS_MAX}")));
     }
     let keys = exact::<usize>(keys);
     if args.list_flows {
@@ -139,8 +139,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
         return list_flows(args.seed, keys);
     }
     let port = if is_tree { INT_PORT } else { UDP_PORT };
-    let to = args.to.as_deref().context("--to is required")?;
-    let sender = ReportSender::connect(address("--to", to, port)?)?;
+    let to = args.to.as_deref().context("--send-to is required")?;
+    let sender = ReportSender::connect(address("--send-to", to, port)?)?;
     strata_terminal::confined::SandboxArgs::default().confine(&strata_role::sandbox::Reach {
         read: args.read.iter().cloned().collect(),
         keep: Some(strata_terminal::confined::to_read(args.read.as_slice())),

@@ -79,7 +79,7 @@ pub(super) struct Args {
     /// Receive the datagrams for the address and port of --listen from this interface by AF_XDP,
     /// bypassing the host's network stack and its firewall; all other packets go to the host. The
     /// interface's driver has to run XDP programs. (--int is always a socket.)
-    #[arg(long, value_name = "IF")]
+    #[arg(long, value_name = "NAME")]
     interface: Option<String>,
 
     /// Receive telemetry reports of INT (1.0 and 2.x) at this address too: UDP port 32766 or the
@@ -101,7 +101,7 @@ pub(super) struct Args {
 
     /// Set the size of the memory: a quarter each for values, paths, lists and counters. By default
     /// 1GiB.
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long = "store-memory", value_name = "SIZE")]
     memory: Option<String>,
 
     /// Set the largest value of Key-Write, in bytes; 4 by default. Of 4 bytes or fewer, no
@@ -138,7 +138,7 @@ pub(super) struct Args {
 
     /// Limit the writes to memory per second, with k or M; reports beyond the limit are counted,
     /// and the reporter is asked to send again those that it still has.
-    #[arg(long, value_name = "N", value_parser = text::number)]
+    #[arg(long = "write-rate", value_name = "N", value_parser = text::number)]
     rate: Option<u64>,
 
     /// Set all counters to 0 at this interval, as in 90s, 10m or 1h, so that they count from then
@@ -265,11 +265,11 @@ fn spec(args: &Args) -> Result<TelemetrySpec> {
     }
     let memory_bytes = args.memory.as_deref().map(text::bytes).transpose()?;
     if let Some(bytes) = memory_bytes {
-        bounded::size(bytes, "--memory", &(1 << 20..=1 << 36))?;
+        bounded::size(bytes, "--store-memory", &(1 << 20..=1 << 36))?;
     }
     let rate = args.rate.map(|rate| {
         let rate = u32::try_from(rate).ok().filter(|&rate| rate > 0);
-        rate.ok_or_else(|| refuse("--rate must be from 1 to 4294967295"))
+        rate.ok_or_else(|| refuse("--write-rate must be from 1 to 4294967295"))
     });
     let table = args.table.as_ref().map(|path| {
         let named = path.display();

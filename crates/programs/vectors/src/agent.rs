@@ -28,9 +28,9 @@ use super::{FormName, failed};
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "\
-strata gpv agent --listen ADDRESS:PORT [-w FILE] [--to HOST:PORT]
-       strata gpv agent --ring FILE [-w FILE] [--to HOST:PORT]
-       strata gpv agent -r FILE [-w FILE] [--to HOST:PORT]",
+strata gpv agent --listen ADDR:PORT [-w FILE] [--send-to HOST:PORT]
+       strata gpv agent --ring FILE [-w FILE] [--send-to HOST:PORT]
+       strata gpv agent -r FILE [-w FILE] [--send-to HOST:PORT]",
     after_help = "\
 Runs until Ctrl-C, and then prints the numbers of vectors received, lost and unreadable. Vectors of
 the form strata are numbered, so each missing one is counted. Senders are not authenticated: listen
@@ -38,14 +38,14 @@ on an address that only they can reach, or name their networks with --allow.
 
 Examples:
   strata gpv agent --listen 127.0.0.1:4739 -w records.parquet
-  strata gpv agent --listen 192.0.2.10:4739 --allow 192.0.2.0/24 --interval 30s --to collector:4739
+  strata gpv agent --listen 192.0.2.10:4739 --allow 192.0.2.0/24 --interval 30s --send-to collector:4739
   strata gpv agent --ring /dev/shm/vectors -w 'records-%Y%m%d-%H%M%S.parquet' -G 600
   strata gpv agent -r vectors.gpv -w records.parquet"
 )]
 pub(super) struct Args {
     /// Receive vectors by UDP at this address. An address other than loopback needs --allow or
     /// --insecure.
-    #[arg(long, value_name = "ADDRESS:PORT", group = "source")]
+    #[arg(long, value_name = "ADDR:PORT", group = "source")]
     listen: Option<String>,
 
     /// Read the vectors in this ring buffer, which `strata gpv run --ring` writes, until it ends.
@@ -63,7 +63,7 @@ pub(super) struct Args {
 
     /// Accept only senders of this network; may be given several times. 0.0.0.0/0 and ::/0 mean
     /// everyone.
-    #[arg(long, alias = "from", value_name = "CIDR", value_parser = network)]
+    #[arg(long, value_name = "CIDR", value_parser = network)]
     allow: Vec<IpNet>,
 
     /// Accept vectors from any sender that reaches the address, although anyone can forge them.
@@ -85,7 +85,7 @@ pub(super) struct Args {
     rotate: RotateArgs,
 
     /// Send records here by UDP, as vectors of the form strata.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long = "send-to", value_name = "HOST:PORT")]
     to: Option<String>,
 
     /// Limit a record to the packets of this time.
@@ -113,7 +113,7 @@ pub(super) struct Args {
     flush_idle: Option<u64>,
 
     /// Stop after this many datagrams.
-    #[arg(short = 'c', long = "count", value_name = "N", value_parser = text::number)]
+    #[arg(short = 'c', long = "datagrams", value_name = "N", value_parser = text::number)]
     count: Option<u64>,
 
     /// Print the counts as JSON.

@@ -46,7 +46,7 @@ pub(super) struct FeaturesArgs {
 #[command(after_help = "\
 Examples:
   strata gpv train train-flows.csv --test test-flows.csv -o flows.forest
-  strata gpv train flows.csv --by source
+  strata gpv train flows.csv --class-column source
 
 Prints how well each class is recognised (F1, the mean of precision and recall), with the features of
 NetFlow records (duration, bytes, packets), of a compiled Marple query (also mean and largest size),
@@ -67,7 +67,7 @@ pub(super) struct TrainArgs {
     test: Vec<PathBuf>,
 
     /// Take this column as the class of a flow.
-    #[arg(long, value_name = "COLUMN", default_value = "label", value_parser = ["label", "source"])]
+    #[arg(long = "class-column", value_name = "COLUMN", default_value = "label", value_parser = ["label", "source"])]
     by: String,
 
     /// Seed the run, to repeat it exactly.
@@ -92,7 +92,7 @@ pub(super) fn train(args: &TrainArgs) -> Result<()> {
         path("output", output);
     }
     args.test.iter().for_each(|test| path("test", test));
-    line.push(format!("--by={}", args.by).into());
+    line.push(format!("--class-column={}", args.by).into());
     line.push(format!("--seed={}", args.seed).into());
     line.extend(args.json.then(|| "--json".into()));
     line.push("--".into());

@@ -114,7 +114,7 @@ struct CacheArgs {
     wide: u16,
 
     /// Share this many wide buffers among the slots; 0 for none.
-    #[arg(long, value_name = "N", default_value_t = Parameters::PAPER.blocks)]
+    #[arg(long = "wide-blocks", value_name = "N", default_value_t = Parameters::PAPER.blocks)]
     blocks: u32,
 }
 
@@ -132,7 +132,7 @@ impl CacheArgs {
             + u64::from(self.blocks) * (4 + u64::from(self.wide) * tuple_len);
         if bytes > CACHE_BYTES_MAX {
             return Err(refuse(format!(
-                "a cache of --slots {} --narrow {} --wide {} --blocks {} takes {} MiB; at most {} \
+                "a cache of --slots {} --narrow {} --wide {} --wide-blocks {} takes {} MiB; at most {} \
                  are possible",
                 self.slots,
                 self.narrow,
@@ -142,7 +142,10 @@ impl CacheArgs {
                 CACHE_BYTES_MAX >> 20
             )));
         }
-        strata_record::room_for(bytes, "the cache (--slots, --narrow, --wide, --blocks)")?;
+        strata_record::room_for(
+            bytes,
+            "the cache (--slots, --narrow, --wide, --wide-blocks)",
+        )?;
         Ok(parameters)
     }
 }

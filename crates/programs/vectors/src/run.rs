@@ -38,17 +38,17 @@ use super::{CAPTURED_NAMES, CacheArgs, FormName, counted, failed, matches, usual
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "\
-strata gpv run -r FILE [-w FILE] [--to HOST:PORT] [--ring FILE] [--to-stream DIR/NAME] [FILTER]
-       strata gpv run -i IF [-w FILE] [--to HOST:PORT] [--ring FILE] [--to-stream DIR/NAME] [FILTER]",
+strata gpv run -r FILE [-w FILE] [--send-to HOST:PORT] [--ring FILE] [--to-stream DIR/NAME] [FILTER]
+       strata gpv run -i IF [-w FILE] [--send-to HOST:PORT] [--ring FILE] [--to-stream DIR/NAME] [FILTER]",
     after_help = "\
 Prints the numbers of packets and vectors, the mean length of vectors, and the reasons why they
-left the cache. Without -w, --to, --ring and --to-stream, that is all it does.
+left the cache. Without -w, --send-to, --ring and --to-stream, that is all it does.
 
 Examples:
   strata gpv run -r trace.pcap
-  strata gpv run -r trace.pcap -w vectors.gpv --slots 4096 --blocks 1024
-  strata gpv run -i eth0 --to collector:4739 'tcp port 443'
-  strata gpv run -i eth0 --to 10.0.0.1:4739,proto=udp --to 10.0.0.2:4739,src=10.0.0.0/8
+  strata gpv run -r trace.pcap -w vectors.gpv --slots 4096 --wide-blocks 1024
+  strata gpv run -i eth0 --send-to collector:4739 'tcp port 443'
+  strata gpv run -i eth0 --send-to 10.0.0.1:4739,proto=udp --send-to 10.0.0.2:4739,src=10.0.0.0/8
   strata gpv run -i eth0 -w 'vectors-%Y%m%d-%H%M%S.gpv' -G 3600 -W 24
   strata gpv run -i eth0 --ring /dev/shm/vectors
   strata gpv run -i eth0 --to-stream streams/vectors
@@ -84,7 +84,7 @@ pub(super) struct Args {
     /// Send the vectors here by UDP; may be given several times, up to 32. Rules after commas
     /// choose flows: src= and dst= a network, sport= and dport= a port or a range such as
     /// 8000-8999, proto= tcp, udp, icmp, icmp6 or a number. All of them must match.
-    #[arg(long, value_name = "HOST:PORT[,RULE...]", value_parser = target)]
+    #[arg(long = "send-to", value_name = "HOST:PORT[,RULE...]", value_parser = target)]
     to: Vec<Target>,
 
     /// Write the vectors to a ring buffer in this file, for agents on this machine. It never waits
@@ -127,7 +127,7 @@ pub(super) struct Args {
     flush_after: u64,
 
     /// Stop after this many packets.
-    #[arg(short = 'c', long = "count", value_name = "N", value_parser = text::number)]
+    #[arg(short = 'c', long = "count", value_name = "PACKETS", value_parser = text::number)]
     count: Option<u64>,
 
     /// Print the counts as JSON.

@@ -25,7 +25,7 @@ const PACKETS_MAX: usize = 8_000_000;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  strata gpv tune -r core.pcap --memory 1MiB --length 28
+  strata gpv tune -r core.pcap --cache-memory 1MiB --length 28
   strata gpv tune -r core.pcap --figures curves/
 
 Tries parameters on a software model of the cache, each on all packets of the capture. Memory is
@@ -43,7 +43,7 @@ pub(super) struct Args {
     read: Vec<PathBuf>,
 
     /// Use at most this much memory, such as 1MiB or 512KiB.
-    #[arg(long, value_name = "BYTES", default_value = "1MiB", value_parser = text::bytes)]
+    #[arg(long = "cache-memory", value_name = "BYTES", default_value = "1MiB", value_parser = text::bytes)]
     memory: u64,
 
     /// Give vectors at most this many packets.

@@ -49,7 +49,7 @@ pub enum VectorError {
         problem: String,
     },
     /// Vectors are to go to too many destinations.
-    #[error("--to is given {targets} times; {most} are possible")]
+    #[error("--send-to is given {targets} times; {most} are possible")]
     TooManyTargets {
         /// How many.
         targets: usize,

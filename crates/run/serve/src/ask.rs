@@ -121,7 +121,7 @@ fn command(
                 Refused::new(StatusCode::NOT_IMPLEMENTED, "missing_tool", error)
             })?;
             let mut arguments = vec![String::from("--format=csv"), String::from("--write=-")];
-            arguments.push(format!("--memory={SQL_MEMORY}"));
+            arguments.push(format!("--sort-memory={SQL_MEMORY}"));
             arguments.extend(key);
             arguments.extend([String::from("--"), dir.to_owned(), asked.text.clone()]);
             Ok((program, arguments))

@@ -136,7 +136,7 @@ impl TelemetryLayout {
     /// there.
     pub(super) fn difference(&self, store: &Parameters) -> Option<(&'static str, u64, u64)> {
         let pairs = [
-            ("--memory", self.memory_bytes, store.memory_bytes),
+            ("--store-memory", self.memory_bytes, store.memory_bytes),
             (
                 "--data-bytes",
                 self.data_bytes.map(|n| n as u64),
@@ -389,7 +389,7 @@ impl Plan {
         require(batches >= 2, || {
             format!(
                 "--lists {}: in a quarter of the memory each would have fewer than two batches of \
-                 {} bytes: ask for fewer lists or more --memory",
+                 {} bytes: ask for fewer lists or more --store-memory",
                 p.lists,
                 one.slot_len()
             )
@@ -445,7 +445,7 @@ fn check(p: &Parameters) -> Result<()> {
         })
     };
     require(MEMORY_BYTES.contains(&p.memory_bytes), || {
-        format!("--memory {}: give 1MiB to 64GiB", p.memory_bytes)
+        format!("--store-memory {}: give 1MiB to 64GiB", p.memory_bytes)
     })?;
     inside("--data-bytes", p.data_bytes as u64, 1, DATA_LEN_MAX as u64)?;
     // A chunk of one hop would not be a whole word.

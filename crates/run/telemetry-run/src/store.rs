@@ -241,7 +241,7 @@ fn reserve(path: &Path, file: &File, plan: &Plan) -> Result<()> {
         .at_with(|| {
             format!(
                 "{}: cannot reserve {bytes} bytes for the store's memory: make room there, or give a \
-                 new store a smaller --memory",
+                 new store a smaller --store-memory",
                 path.display(),
             )
         })

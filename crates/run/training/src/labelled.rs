@@ -81,7 +81,7 @@ pub struct LabelledArgs {
 
     /// Speed up time by this factor: delays shrink, and a window holds more packets, as it would on
     /// a faster link.
-    #[arg(long, value_name = "N", default_value_t = 1.0)]
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     time_compression: f64,
 
     /// Set the key of flow fingerprints.

@@ -302,7 +302,7 @@ impl Follower {
         let problem = unknown.map(|name| {
             format!(
                 "a policy exports to {name}, which this host does not permit: start its agent with \
-                 --to {name}=URL too"
+                 --destination {name}=URL too"
             )
         });
         Some(Plan {
@@ -579,7 +579,7 @@ mod tests {
         elsewhere.policies[0].action = "payload 64 -> elsewhere".into();
         agent.assign(elsewhere);
         let problem = plan(agent.step(0, None)).problem.unwrap();
-        assert!(problem.contains("--to elsewhere=URL"), "{problem}");
+        assert!(problem.contains("--destination elsewhere=URL"), "{problem}");
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub(crate) struct Line {
 
     /// Use about this much memory for sorting and grouping; larger operations use temporary files,
     /// or the query ends with an error.
-    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = strata_wire::parse_bytes)]
+    #[arg(long = "sort-memory", value_name = "SIZE", default_value = "2GiB", value_parser = strata_wire::parse_bytes)]
     pub(crate) memory: u64,
 
     /// Write to this file, replacing it; - is standard output. Files of the log are never

@@ -24,7 +24,7 @@ pub(crate) const BOUNDS: Bounds = Bounds {
     said: 64 << 10,
 };
 /// On this machine strangers may open as many sessions as switches, and get as much memory:
-/// `--switches` times `--blocks` times `--block-size`.
+/// `--switches` times `--worker-blocks` times `--block-size`.
 const BOUNDS_OF_SESSIONS: Bounds = Bounds {
     memory_growth: 64 * 4 * (8 << 20) + (256 << 20),
     threads_growth: 64 + 4,

@@ -68,16 +68,16 @@ const ROLES: [Role; 13] = [
     ),
     role(
         "telemetry run",
-        "-o {}/store --memory 16MiB --int 127.0.0.1",
+        "-o {}/store --store-memory 16MiB --int 127.0.0.1",
         "reports",
     ),
     role("controller run", "--state {}/controller", "agents on"),
     role("serve", "{}/log --state {}/page", "the page is"),
     role("stream serve", "{}/streams", "streams on"),
-    role("telemetry collect", "-o {}/there --memory 16MiB", ""),
+    role("telemetry collect", "-o {}/there --store-memory 16MiB", ""),
     role(
         "agent",
-        "--policy {}/policies.toml --identity 5 -i in0 --state {}/agent --to here=udp://127.0.0.1:4749",
+        "--policy {}/policies.toml --identity 5 -i in0 --state {}/agent --destination here=udp://127.0.0.1:4749",
         "capturing on",
     ),
     Role {
@@ -91,7 +91,7 @@ const ROLES: [Role; 13] = [
     },
     role(
         "gpv run",
-        "-i in0 -w {}/v.gpv --to 127.0.0.1:4739",
+        "-i in0 -w {}/v.gpv --send-to 127.0.0.1:4739",
         "grouping",
     ),
     role(

@@ -107,7 +107,7 @@ impl Name {
         }
         if self.address.is_some() || !self.problem.is_empty() {
             let what = format!(
-                "--to {}: {} is {}",
+                "--destination {}: {} is {}",
                 self.name,
                 self.at.destination,
                 address.ip()
@@ -126,7 +126,7 @@ impl Name {
         }
         why.clone_into(&mut self.problem);
         let what = format!(
-            "--to {}: {}: its address is not known: {why}; it will be looked up again, and \
+            "--destination {}: {}: its address is not known: {why}; it will be looked up again, and \
              nothing is sent to it until then",
             self.name, self.at.destination
         );

@@ -176,7 +176,7 @@ impl StreamDir {
                 return Err(refused(
                     text,
                     &format!(
-                        "it is one of this directory, and --format would erase its records: to give them up, take \
+                        "it is one of this directory, and --overwrite would erase its records: to give them up, take \
                      {id:016x} out of {} first",
                         self.disk.display(LIST)
                     ),
@@ -192,7 +192,7 @@ impl StreamDir {
                 };
                 return Err(refused(
                     text,
-                    &format!("it holds {held}; --format writes over it"),
+                    &format!("it holds {held}; --overwrite writes over it"),
                 ));
             }
         };

@@ -101,7 +101,7 @@ fn exported(name: &str, options: &[&str]) -> (BTreeMap<(String, u16), usize>, [u
         "--identity",
         "1",
     ]);
-    command.args(["--to", "here=udp://127.0.0.1:4740", "--policy"]);
+    command.args(["--destination", "here=udp://127.0.0.1:4740", "--policy"]);
     command
         .arg(&policies)
         .arg("--state")

@@ -149,7 +149,7 @@ fn start(host: &Namespace, dir: &Path, out: &Path) -> (Running, Running) {
     command.args(["agent", "-i", "tap*", "--name", "me", "--identity", "1"]);
     // Of two interfaces or more.
     command.args(["--rings", "one"]);
-    command.args(["--to", "here=udp://127.0.0.1:4740", "--policy"]);
+    command.args(["--destination", "here=udp://127.0.0.1:4740", "--policy"]);
     command.arg(&policies).arg("--state").arg(dir.join("agent"));
     (Running(collector), Running(command.spawn().unwrap()))
 }

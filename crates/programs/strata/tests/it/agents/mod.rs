@@ -332,7 +332,7 @@ fn three_hosts_follow_their_controller_and_go_on_without_it() {
             .as_str()
             .unwrap_or("")
             .to_owned();
-        why.contains("--to elsewhere=URL")
+        why.contains("--destination elsewhere=URL")
     });
     ok(&mut controller.command(&["rollout", "undo"]));
     until("three agents again", || controller.running() == 3);
@@ -375,7 +375,7 @@ fn an_agent_follows_a_file() {
         "agent",
         "-i",
         "tap*",
-        "--to",
+        "--destination",
         "here=udp://127.0.0.1:4740",
         "--name",
         "me",
@@ -450,7 +450,7 @@ fn a_recording_does_not_outlive_an_agent_that_is_killed() {
         command.args(["agent", "--identity", "1", "-i", "tap0", "--policy"]);
         command
             .arg(&policy)
-            .args(["--to", "here=udp://127.0.0.1:4740"]);
+            .args(["--destination", "here=udp://127.0.0.1:4740"]);
         command.arg("--state").arg(&state);
         command.stderr(std::process::Stdio::null());
         let mut agent = Running(command.spawn().unwrap());

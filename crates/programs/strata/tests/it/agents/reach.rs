@@ -106,7 +106,7 @@ impl Setup {
             "spare=udp://no.such.invalid:1",
             "vxlan=vxlan://nohost.invalid",
         ] {
-            command.args(["--to", to]);
+            command.args(["--destination", to]);
         }
         command.arg("--token-file").arg(self.controller.token());
         command.arg("--state").arg(self.file("agent"));
@@ -237,10 +237,14 @@ fn a_destination_that_cannot_be_reached_stops_no_other() {
         let text = ok(command.arg("-n").arg("-r").arg(setup.file(name)).args(own));
         assert_eq!(text, "", "{name}");
     }
-    for name in ["--to spare: ", "--to vxlan: ", "-i nope*: "] {
+    for name in [
+        "--destination spare: ",
+        "--destination vxlan: ",
+        "-i nope*: ",
+    ] {
         assert_eq!(setup.said("said", name), 1, "{name}");
     }
-    assert_eq!(setup.said("said", "--to named: "), 3);
+    assert_eq!(setup.said("said", "--destination named: "), 3);
     assert_eq!(setup.said("said", "-i tap*: "), 0);
     drop(agent);
     // One that is started again says that it is connected.

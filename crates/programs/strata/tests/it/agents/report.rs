@@ -47,7 +47,7 @@ impl Setup {
             None => plain,
         };
         command.args(["agent", "--controller", "127.0.0.1", "-i", "tap0"]);
-        command.args(["--name", "me", "--to", "here=udp://127.0.0.1:4740"]);
+        command.args(["--name", "me", "--destination", "here=udp://127.0.0.1:4740"]);
         command.arg("--token-file").arg(controller.token());
         command.arg("--state").arg(dir.join("agent")).args(options);
         let agent = Running(command.spawn().unwrap());

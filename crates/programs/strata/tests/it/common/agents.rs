@@ -145,9 +145,9 @@ pub(crate) fn middle(name: &str) -> Namespace {
 pub(crate) fn agent(host: &Namespace, dir: &Path, controller: &Controller, number: u8) -> Running {
     let mut command = within(Some(host));
     command.args(["agent", "--controller", "10.9.0.254", "-i", "tap*"]);
-    command.args(["--to", "here=udp://10.9.0.254:4740"]);
+    command.args(["--destination", "here=udp://10.9.0.254:4740"]);
     command.arg("--name").arg(format!("host-{number}"));
-    command.arg("--label").arg(format!("rack={number}"));
+    command.arg("--host-label").arg(format!("rack={number}"));
     command.arg("--token-file").arg(controller.token());
     command
         .arg("--state")

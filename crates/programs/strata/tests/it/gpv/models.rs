@@ -27,7 +27,15 @@ fn tune_finds_parameters_that_run_confirms() {
     let trace = trace.to_str().unwrap();
     let tune = |rest: &[&str]| {
         let words = [
-            &["tune", "-r", trace, "--memory", "20k", "--trials", "12"],
+            &[
+                "tune",
+                "-r",
+                trace,
+                "--cache-memory",
+                "20k",
+                "--trials",
+                "12",
+            ],
             rest,
         ]
         .concat();
@@ -55,7 +63,7 @@ fn tune_finds_parameters_that_run_confirms() {
     // One buffer for each slot is worse, 8 ways are better.
     assert!(ratio(&tune(&["--static"])) > said);
     assert!(ratio(&tune(&["--ways", "8"])) < said);
-    let said = says(&mut gpv(&["tune", "-r", trace, "--memory", "20"]), 1);
+    let said = says(&mut gpv(&["tune", "-r", trace, "--cache-memory", "20"]), 1);
     assert!(said.contains("hold no cache"), "{said}");
     let said = says(&mut gpv(&["tune", "-r", "/missing.pcap"]), 1);
     assert!(said.contains("/missing.pcap"), "{said}");

@@ -160,7 +160,7 @@ fn an_agent_asks_a_cache_for_slots_that_gave_nothing_for_long() {
     let to = receiver.local_addr().unwrap().to_string();
     let port = target.local_addr().unwrap().port();
     let mut agent = gpv(&["agent", "--listen", "127.0.0.1:0", "--flush-idle", "1s"]);
-    agent.args(["--interval", "1s", "--json", "--to", &to]);
+    agent.args(["--interval", "1s", "--json", "--send-to", &to]);
     agent.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut agent = agent.spawn().unwrap();
     let mut of_agent = BufReader::new(agent.stderr.take().unwrap());
@@ -170,7 +170,7 @@ fn an_agent_asks_a_cache_for_slots_that_gave_nothing_for_long() {
         "run",
         "-i",
         "lo",
-        "--to",
+        "--send-to",
         at,
         "--flush-after",
         "0s",

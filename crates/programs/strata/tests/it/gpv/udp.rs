@@ -48,7 +48,7 @@ impl Agent {
     }
 }
 
-/// The datagrams of a capture's vectors, as `strata gpv run --to` sends them.
+/// The datagrams of a capture's vectors, as `strata gpv run --send-to` sends them.
 fn datagrams(words: &[&str]) -> (Vec<Vec<u8>>, Value) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let timeout = Some(Duration::from_millis(500));
@@ -66,7 +66,7 @@ fn datagrams(words: &[&str]) -> (Vec<Vec<u8>>, Value) {
             }
         }
     });
-    let mut run = gpv(&["run", "--to", &to]);
+    let mut run = gpv(&["run", "--send-to", &to]);
     let counts = json(run.args(words));
     let end = UdpSocket::bind("127.0.0.1:0").unwrap();
     end.send_to(&[0], to).unwrap();
@@ -135,9 +135,9 @@ fn destinations_get_what_their_rules_choose() {
     let trace = labelled("ad-attacks");
     let trace = trace.to_str().unwrap();
     let others = [
-        "--to",
+        "--send-to",
         "127.0.0.1:9,proto=udp",
-        "--to",
+        "--send-to",
         "127.0.0.1:9,dport=445",
     ];
     let words = [&["-r", trace][..], &others].concat();
@@ -163,7 +163,7 @@ fn the_papers_form_arrives_and_records_go_on_to_another_agent() {
     let (sent, counts) = datagrams(&["-F", "paper-seq", "-r", trace, "tcp or udp"]);
     let last = Agent::start(&["-w", file.to_str().unwrap()]);
     let (to, count) = (last.at.to_string(), sent.len().to_string());
-    let first = Agent::start(&["-F", "paper-seq", "-c", &count, "--to", &to]);
+    let first = Agent::start(&["-F", "paper-seq", "-c", &count, "--send-to", &to]);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     for datagram in &sent {
         socket.send_to(datagram, first.at).unwrap();
@@ -272,7 +272,7 @@ fn on_an_interface_packets_wait_no_longer_than_said() {
         "run",
         "-i",
         "lo",
-        "--to",
+        "--send-to",
         &to,
         "--flush-after",
         "1s",

@@ -150,8 +150,8 @@ fn a_log_in_an_object_store_is_used_as_before() {
     let found = export(strata(), &log, &filter);
     let url = format!("s3://{BUCKET}/sensor-7");
     let moved = |to: &[&str]| ok(server.ask().arg("move").arg(&log).args(to));
-    assert!(moved(&["--to", &url, "--older-than", "9999w"]).starts_with("moved 0 parts"));
-    let text = moved(&["--to", &url]);
+    assert!(moved(&[&url, "--older-than", "9999w"]).starts_with("moved 0 parts"));
+    let text = moved(&[&url]);
     assert!(text.contains("67,690 packets"), "{text}");
     assert_eq!(files_of_parts(&log), 0, "nothing is left here");
     let largest = server
@@ -203,7 +203,7 @@ fn a_log_in_an_object_store_is_used_as_before() {
     assert!(export(strata(), &log, &[]) == before);
 
     // Without its store a log is not lost: nothing is deleted, and the error says what is wrong.
-    moved(&["--to", &url]);
+    moved(&[&url]);
     let objects = server.objects().len();
     server.stop();
     let unreachable = failed(server.ask().args(["export", "-w", "-"]).arg(&log));
@@ -284,7 +284,7 @@ fn another_disk_needs_no_server() {
     let before = export(strata(), &log, &[]);
     let cold = dir.path().join("cold");
     let url = format!("file://{}", cold.display());
-    ok(strata().arg("move").arg(&log).args(["--to", &url]));
+    ok(strata().arg("move").arg(&log).args([&url]));
     assert_eq!(files_of_parts(&log), 0);
     assert!(!files(&cold).is_empty());
     assert!(export(strata(), &log, &[]) == before);
@@ -292,17 +292,17 @@ fn another_disk_needs_no_server() {
     let second = dir.path().join("second");
     std::fs::create_dir(&second).unwrap();
     let second = compacted(&second, "cic2017-sqli", &[]);
-    let taken = failed(strata().arg("move").arg(&second).args(["--to", &url]));
+    let taken = failed(strata().arg("move").arg(&second).args([&url]));
     assert!(taken.contains("a prefix of its own"), "{taken}");
     assert!(export(strata(), &log, &[]) == before);
     ok(strata().arg("move").arg(&log).arg("--back"));
     assert!(files(&cold).is_empty());
     assert!(export(strata(), &log, &[]) == before);
-    let unknown = refused(strata().arg("move").arg(&log).args(["--to", "ftp://a/b"]));
+    let unknown = refused(strata().arg("move").arg(&log).args(["ftp://a/b"]));
     assert!(unknown.contains("s3://BUCKET/PREFIX"), "{unknown}");
     for within in ["", "/packets/new"] {
         let url = format!("file://{}{within}", log.display());
-        let itself = refused(strata().arg("move").arg(&log).args(["--to", &url]));
+        let itself = refused(strata().arg("move").arg(&log).args([&url]));
         assert!(itself.contains("lies in the log"), "{itself}");
     }
     assert!(export(strata(), &log, &[]) == before);

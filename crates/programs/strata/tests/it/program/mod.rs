@@ -4,6 +4,7 @@
 mod check;
 mod cli;
 mod logging;
+mod options;
 mod sandbox;
 mod shortage;
 mod unit;

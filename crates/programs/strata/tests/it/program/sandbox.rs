@@ -420,7 +420,7 @@ impl Starter<'_> {
             "agent" => self.start(
                 name,
                 "--policy {}/policies.toml --identity 5 -i in0 --state {}/agent \
-                 --to here=udp://127.0.0.1:4749",
+                 --destination here=udp://127.0.0.1:4749",
                 "capturing on",
             ),
             "ask" => {
@@ -482,13 +482,13 @@ impl Starter<'_> {
             "switch" => self.start(name, "--relay 127.0.0.1 -i in0 -B 8MiB", "capturing on"),
             "telemetry collect" => self.start(
                 name,
-                "-o {}/there --memory 16MiB --listen 127.0.0.1:4795",
+                "-o {}/there --store-memory 16MiB --listen 127.0.0.1:4795",
                 "",
             ),
-            "telemetry generate" => self.start(name, "--to 127.0.0.1:40040 --rate 10", ""),
+            "telemetry generate" => self.start(name, "--send-to 127.0.0.1:40040 --rate 10", ""),
             "telemetry list" => self.start(name, "{}/store congestion --follow", ""),
             "telemetry run" => {
-                let int = "-o {}/store --memory 16MiB --int 127.0.0.1";
+                let int = "-o {}/store --store-memory 16MiB --int 127.0.0.1";
                 self.start(name, int, "reports");
             }
             _ => panic!("{name} runs until it is stopped: say how it is started here"),

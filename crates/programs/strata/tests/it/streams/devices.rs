@@ -301,7 +301,10 @@ fn a_device_that_holds_something_is_formatted_only_if_that_is_asked_for() {
     let device = devices.attach();
     let refuse = |what: &str| {
         let said = failed(&mut devices.create("events", device.path(), &[]));
-        assert!(said.contains(what) && said.contains("--format"), "{said}");
+        assert!(
+            said.contains(what) && said.contains("--overwrite"),
+            "{said}"
+        );
     };
     let write = |at: u64, bytes: &[u8]| {
         let file = OpenOptions::new().write(true).open(device.path()).unwrap();
@@ -344,13 +347,13 @@ fn a_device_that_holds_something_is_formatted_only_if_that_is_asked_for() {
 
     ok(Command::new("mkfs.ext4").arg("-q").arg(device.path()));
     write(16 * MIB - 512, b"EFI PART");
-    ok(&mut devices.create("events", device.path(), &["--format"]));
+    ok(&mut devices.create("events", device.path(), &["--overwrite"]));
     assert_eq!(blkid(device.path()), "");
     assert!(devices.append(0..10_000).status.success());
     assert_eq!(devices.read(), (lines(0..10_000), String::new()));
 
     // It is of this directory now: neither this one nor another one takes it by mistake.
-    let said = failed(&mut devices.create("more", device.path(), &["--format"]));
+    let said = failed(&mut devices.create("more", device.path(), &["--overwrite"]));
     assert!(said.contains("would erase its records"), "{said}");
     let other = devices.folder.path().join("other");
     let mut create = strata();
@@ -360,7 +363,7 @@ fn a_device_that_holds_something_is_formatted_only_if_that_is_asked_for() {
         .args(["events", "--stripe"]);
     let said = failed(create.arg(device.path()));
     assert!(said.contains("a stripe of another directory"), "{said}");
-    ok(create.arg("--format"));
+    ok(create.arg("--overwrite"));
     let (there, said) = devices.count(&lines(0..10_000));
     assert_eq!(there + missing(&said), 10_000, "{said}");
     assert!((4_000..=6_000).contains(&there), "{there}");
@@ -373,7 +376,7 @@ fn what_cannot_be_a_stripe_is_refused_whatever_is_asked_for() {
     }
     let devices = Devices::new(16 * MIB);
     let refuse = |device: &Path, what: &str| {
-        let said = failed(&mut devices.create("events", device, &["--format"]));
+        let said = failed(&mut devices.create("events", device, &["--overwrite"]));
         assert!(said.contains(what), "{said}");
     };
     refuse(Path::new("/dev/strata-none"), "No such file");
@@ -392,7 +395,7 @@ fn what_cannot_be_a_stripe_is_refused_whatever_is_asked_for() {
     let mount = devices.folder.path().join("mount");
     fs::create_dir(&mount).unwrap();
     ok(Command::new("mount").arg(device.path()).arg(&mount));
-    let said = failed(&mut devices.create("events", device.path(), &["--format"]));
+    let said = failed(&mut devices.create("events", device.path(), &["--overwrite"]));
     ok(Command::new("umount").arg(&mount));
     assert!(
         said.contains("is mounted at") && said.contains("/mount"),
@@ -400,6 +403,6 @@ fn what_cannot_be_a_stripe_is_refused_whatever_is_asked_for() {
     );
     let mut command = strata();
     command.args(["stream", "create"]).arg(&devices.dir);
-    let said = refused(command.args(["other", "--format"]));
+    let said = refused(command.args(["other", "--overwrite"]));
     assert!(said.contains("--stripe"), "{said}");
 }

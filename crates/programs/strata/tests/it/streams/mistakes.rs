@@ -99,7 +99,7 @@ fn readers_that_share_a_name_do_not_disturb_each_other() {
 #[test]
 fn a_time_to_come_is_waited_for() {
     for form in ["sealed", "linked"] {
-        let streams = Streams::new(&["--records", form]);
+        let streams = Streams::new(&["--record-form", form]);
         let begin = SystemTime::now() + Duration::from_secs(4);
         let since = begin.duration_since(UNIX_EPOCH).unwrap().as_secs() + 1;
         let begin = UNIX_EPOCH + Duration::from_secs(since);

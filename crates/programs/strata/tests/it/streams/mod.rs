@@ -386,7 +386,7 @@ fn names_and_directories_that_are_none_are_refused() {
 #[test]
 fn damage_costs_the_records_that_it_hits() {
     for form in ["sealed", "linked"] {
-        let streams = Streams::new(&["--records", form]);
+        let streams = Streams::new(&["--record-form", form]);
         let text: String = (0..20_000)
             .map(|number| format!("record {number:>93}\n"))
             .collect();

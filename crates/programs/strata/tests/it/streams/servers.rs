@@ -1,4 +1,4 @@
-//! `strata stream` with stripes at servers (`strata stream serve --stripe`), of which one is killed, stopped, full or
+//! `strata stream` with stripes at servers (`strata stream serve --offer-stripe`), of which one is killed, stopped, full or
 //! asked by strangers.
 
 use std::fs;

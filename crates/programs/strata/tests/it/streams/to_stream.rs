@@ -303,7 +303,7 @@ impl Collector {
             "run",
             "--listen",
             "127.0.0.1:0",
-            "--memory",
+            "--store-memory",
             "4MiB",
         ]);
         command

@@ -32,7 +32,7 @@ impl Collector {
     fn start(dir: &Path, options: &[&str]) -> Self {
         let (store, socket) = (dir.join("store"), dir.join("api.sock"));
         let mut command = strata();
-        command.args(["telemetry", "run", "--memory", "4MiB", "-o"]);
+        command.args(["telemetry", "run", "--store-memory", "4MiB", "-o"]);
         command.arg(&store).arg("--socket").arg(&socket);
         command.args(["--listen", "127.0.0.1:0"]).args(options);
         Self::with(&mut command, store, socket)
@@ -276,7 +276,7 @@ fn a_collector_elsewhere_answers_what_the_commands_answer() {
         fs::write(&table, report).unwrap();
         let mut command = strata();
         command.args(["telemetry", "run", "--listen", "127.0.0.1:0"]);
-        command.args(["--memory", "4MiB", "--table"]);
+        command.args(["--store-memory", "4MiB", "--table"]);
         command.arg(&table).arg("--collector");
         command
             .arg(collector.listen.to_string())

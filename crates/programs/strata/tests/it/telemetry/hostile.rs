@@ -27,7 +27,7 @@ fn collect(store: &Path) -> Process {
 fn translate(counters: &Path, collector: &str) -> Command {
     let mut command = strata();
     command.args(["telemetry", "run", "--listen", "127.0.0.1:0"]);
-    command.args(["--memory", "2MiB", "--collector", collector, "-o"]);
+    command.args(["--store-memory", "2MiB", "--collector", collector, "-o"]);
     command.arg(counters);
     command
 }
@@ -133,10 +133,10 @@ fn a_full_disk_is_said_once_and_harms_no_store() {
         cd "$(pwd)"
         run="$STRATA telemetry run --listen 127.0.0.1:0 -o store"
         until_true() { for try in $(seq 600); do "$@" && return; sleep 0.1; done; echo "never: $*"; exit 9; }
-        $run --memory 8MiB 2>refused.txt && exit 8
+        $run --store-memory 8MiB 2>refused.txt && exit 8
         cat refused.txt; rm refused.txt
         test ! -e store/memory
-        $run --memory 1MiB 2>../errors.txt & child=$!
+        $run --store-memory 1MiB 2>../errors.txt & child=$!
         until_true grep -q 'ends it' ../errors.txt
         head -c 10M /dev/zero >fill 2>/dev/null || true
         until_true grep -q 'No space left' ../errors.txt
@@ -161,7 +161,7 @@ fn a_full_disk_is_said_once_and_harms_no_store() {
     assert!(output.status.success(), "{said}\n{errors}");
     for part in [
         "cannot reserve 8388608 bytes",
-        "smaller --memory",
+        "smaller --store-memory",
         "status.json",
         "shows what was counted before",
         "0 reports accepted",
@@ -177,7 +177,7 @@ fn what_has_arrived_is_taken_at_the_end() {
     let store = dir.path().join("store");
     let mut command = strata();
     command.args(["telemetry", "run", "--listen", "127.0.0.1:0", "-o"]);
-    let mut collector = Process::start(command.arg(&store).args(["--memory", "2MiB"]));
+    let mut collector = Process::start(command.arg(&store).args(["--store-memory", "2MiB"]));
     let reports = listens(&store);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     signal(&collector.child, "STOP");
@@ -206,7 +206,7 @@ fn reports_do_not_wait_for_a_disk() {
     let store = dir.path().join("store");
     let mut command = strata();
     command.args(["telemetry", "run", "--listen", "127.0.0.1:0", "-o"]);
-    let collector = Process::start(command.arg(&store).args(["--memory", "2MiB"]));
+    let collector = Process::start(command.arg(&store).args(["--store-memory", "2MiB"]));
     let reports = listens(&store);
     let start = Instant::now();
     let pipe = store.join("status.json.new");

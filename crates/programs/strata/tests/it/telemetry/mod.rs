@@ -39,7 +39,7 @@ impl Collector {
         let listen = ["--listen", "127.0.0.1:0", "--int", "127.0.0.1:0"];
         Self::with(
             store,
-            &[&listen[..], &["--memory", "4MiB"], options].concat(),
+            &[&listen[..], &["--store-memory", "4MiB"], options].concat(),
         )
     }
 
@@ -509,7 +509,7 @@ fn a_store_is_written_by_one_process_and_continued_if_its_parameters_agree() {
     );
     first.end();
     for (option, value, there) in [
-        ("--memory", "8MiB", "4194304"),
+        ("--store-memory", "8MiB", "4194304"),
         ("--data-bytes", "12", "4"),
         ("--hops", "3", "5"),
         ("--lists", "65", "64"),
@@ -678,7 +678,7 @@ fn the_status_says_how_many_values_can_still_be_asked_for() {
     let dir = TempDir::new().unwrap();
     let store = dir.path().join("store");
     let listen = ["--listen", "127.0.0.1:0", "--int", "127.0.0.1:0"];
-    let collector = Collector::with(&store, &[&listen[..], &["--memory", "1MiB"]].concat());
+    let collector = Collector::with(&store, &[&listen[..], &["--store-memory", "1MiB"]].concat());
     let socket = sender();
     // 30,720 slots, 40,000 values of two copies each.
     for first in (0..40_000_u32).step_by(100) {
@@ -792,14 +792,14 @@ fn generated_reports_are_found_and_a_list_is_followed() {
     generate.args([
         "telemetry",
         "generate",
-        "--to",
+        "--send-to",
         &to,
         "--rate",
         "20k",
         "-c",
         "8k",
     ]);
-    generate.args(["--keys", "50", "--seed", "9", "--retransmit"]);
+    generate.args(["--key-count", "50", "--seed", "9", "--retransmit"]);
     let said = ok(&mut generate);
     assert!(said.starts_with("8,000 reports in "), "{said}");
     let status = wait_for(&store, &["status"], |status| {
@@ -872,7 +872,7 @@ fn python_reads_the_memory_that_the_collector_writes() {
             "generate",
             "--profile",
             "fat-tree",
-            "--keys",
+            "--key-count",
             "30",
         ]);
         command.args(more);
@@ -882,7 +882,7 @@ fn python_reads_the_memory_that_the_collector_writes() {
     let flows = generate(&["--list-flows"]);
     fs::write(&listed, &flows).unwrap();
     let to = collector.int.to_string();
-    generate(&["--to", &to, "--zipf", "0", "--rate", "4k", "-c", "4k"]);
+    generate(&["--send-to", &to, "--zipf", "0", "--rate", "4k", "-c", "4k"]);
     // Whether the collector runs or not, and once nothing waits any more.
     wait_for(&store, &["status"], |status| {
         let came = number(&status["int"]["datagrams"]) + number(&status["socket_drops"]);

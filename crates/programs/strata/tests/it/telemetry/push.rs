@@ -82,7 +82,7 @@ fn translate(counters: &Path, collectors: &[&str]) -> Process {
     let mut command = strata();
     command.args(["telemetry", "run", "--listen", "127.0.0.1:0", "-o"]);
     command.arg(counters);
-    command.args(["--memory", "4MiB", "--lists", "8"]);
+    command.args(["--store-memory", "4MiB", "--lists", "8"]);
     for collector in collectors {
         command.args(["--collector", collector]);
     }
@@ -201,7 +201,7 @@ fn either_may_be_killed_and_subscribers_hear_of_what_comes_after() {
     let translate = |name: &str| {
         let counters = dir.path().join(name);
         let mut command = link.strata(0);
-        command.args(["telemetry", "run", "--insecure", "--memory", "4MiB"]);
+        command.args(["telemetry", "run", "--insecure", "--store-memory", "4MiB"]);
         command.args(["--listen", "127.0.0.1:4001", "--int", "127.0.0.1:4002"]);
         command
             .args(["--collector", COLLECTOR, "-o"])
@@ -212,7 +212,7 @@ fn either_may_be_killed_and_subscribers_hear_of_what_comes_after() {
     let generate = || {
         let mut command = link.strata(0);
         command.args(["telemetry", "generate", "--profile", "fat-tree"]);
-        command.args(["--to", "127.0.0.1:4002", "--rate", "5k"]);
+        command.args(["--send-to", "127.0.0.1:4002", "--rate", "5k"]);
         ok(command.args(["--duration", "1.2"]));
     };
     let congested = |subscriber: &mut Subscriber, after_ns: u64| loop {

@@ -39,7 +39,7 @@ impl Collector {
         command.args([
             "telemetry",
             "run",
-            "--memory",
+            "--store-memory",
             "64MiB",
             "--entry-bytes",
             "42",

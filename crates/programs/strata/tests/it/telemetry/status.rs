@@ -69,7 +69,7 @@ fn the_status_keeps_its_names() {
     let collector = Process::start(command.arg(path("there")));
     let mut command = strata();
     command.args(["telemetry", "run", "--listen", "127.0.0.1:0"]);
-    command.args(["--memory", "4MiB", "--collector"]);
+    command.args(["--store-memory", "4MiB", "--collector"]);
     command.arg(listens(&path("there"))).arg("-o");
     let translator = Process::start(command.arg(path("counters")));
     wait_status(&path("there"), |status| status["translator"].is_string());

@@ -109,7 +109,7 @@ fn generate(link: &Link, seed: &str, port: u16) -> u64 {
 fn generate_so_many(link: &Link, seed: &str, port: u16, reports: &str) -> u64 {
     let to = format!("127.0.0.1:{port}");
     let mut command = link.strata(0);
-    command.args(["telemetry", "generate", "--to", &to, "--seed", seed]);
+    command.args(["telemetry", "generate", "--send-to", &to, "--seed", seed]);
     let said = ok(command.args(["--rate", "20k", "--reports", reports]));
     let (count, _) = said.split_once(" reports").unwrap();
     count.replace(',', "").parse().unwrap()
@@ -164,7 +164,7 @@ fn last_number(entries: &str) -> Option<u64> {
     Some(u64::from_str_radix(&digits[..16], 16).unwrap())
 }
 
-const LAYOUT: [&str; 4] = ["--memory", "8MiB", "--lists", "64"];
+const LAYOUT: [&str; 4] = ["--store-memory", "8MiB", "--lists", "64"];
 
 #[test]
 fn two_processes_do_what_one_does() {
@@ -327,7 +327,14 @@ fn collectors_in_another_order_or_number_are_refused() {
         .unwrap()
         .to_owned();
     let mut generate = strata();
-    generate.args(["telemetry", "generate", "--to", &reports, "--rate", "5k"]);
+    generate.args([
+        "telemetry",
+        "generate",
+        "--send-to",
+        &reports,
+        "--rate",
+        "5k",
+    ]);
     ok(generate.args(["--reports", "5k", "--seed", "7"]));
     wait_all(&path("counters"), 5_000);
     translator.end();
@@ -433,14 +440,18 @@ fn what_cannot_work_is_refused_and_says_why() {
     fs::set_permissions(&wrong, fs::Permissions::from_mode(0o600)).unwrap();
     let wrong = [&to[..], &["--secret-file", wrong.to_str().unwrap()]].concat();
     says(&refused(0, &wrong), "does not know the secret");
-    let large = [&to_proved[..], &["--memory", "2GiB"]].concat();
+    let large = [&to_proved[..], &["--store-memory", "2GiB"]].concat();
     says(&refused(0, &large), "bytes of memory");
     let fading = [&to_proved[..], &["--reset-counters", "1h"]].concat();
     says(
         &refused(0, &fading),
         "give them to `strata telemetry collect`",
     );
-    let generations = [&to_proved[..], &["--generations", "4", "--memory", "8MiB"]].concat();
+    let generations = [
+        &to_proved[..],
+        &["--generations", "4", "--store-memory", "8MiB"],
+    ]
+    .concat();
     says(&refused(0, &generations), "a single generation");
 
     // Strangers that send something else, or nothing, are counted and in nobody's way.
@@ -474,8 +485,11 @@ fn what_cannot_work_is_refused_and_says_why() {
     says(&second, "writes its store");
     // With other parameters than those of the store.
     translator.end();
-    let other = [&to_proved[..], &["--memory", "16MiB"]].concat();
-    says(&refused(0, &other), "this store was made with --memory");
+    let other = [&to_proved[..], &["--store-memory", "16MiB"]].concat();
+    says(
+        &refused(0, &other),
+        "this store was made with --store-memory",
+    );
     strangers.kill().unwrap();
     strangers.wait().unwrap();
     let status = wait_status(&path("store"), |status| {
@@ -493,7 +507,7 @@ fn nobody_else_waits_for_the_disk_on_which_a_store_is_made() {
     let mut command = strata();
     command.args(["telemetry", "run", "--listen", "127.0.0.1:0", "-o"]);
     let model = dir.path().join("model");
-    let model_run = Process::start(command.arg(&model).args(["--memory", "2MiB"]));
+    let model_run = Process::start(command.arg(&model).args(["--store-memory", "2MiB"]));
     model_run.end();
     let manifest = fs::read_to_string(model.join("telemetry.json")).unwrap();
     let mut manifest: Value = serde_json::from_str(&manifest).unwrap();

@@ -63,7 +63,10 @@ impl Network {
             "telemetry",
             "run",
         ]);
-        command.arg("-o").arg(store).args(["--memory", "1MiB"]);
+        command
+            .arg("-o")
+            .arg(store)
+            .args(["--store-memory", "1MiB"]);
         command.args(options);
         command
     }

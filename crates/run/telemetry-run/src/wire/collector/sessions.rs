@@ -419,7 +419,7 @@ impl Collector {
             if wanted > max {
                 return Err(RoleError::Refused(format!(
                     "the translator wants {wanted} bytes of memory, and `strata telemetry collect` \
-                     gives {max}: start one of them with another --memory"
+                     gives {max}: start one of them with another --store-memory"
                 )));
             }
             let what = What::Make;

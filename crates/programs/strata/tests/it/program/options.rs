@@ -1,0 +1,64 @@
+//! Options of all commands together: a name means one thing in all programs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::common::commands;
+use crate::common::program::{ok, strata};
+
+/// Options whose values differ by command although they mean the same.
+const SEVERAL: &[(&str, &[&str])] = &[];
+
+/// Each option in a help text with the name of its value, empty for a flag.
+fn options(help: &str) -> Vec<(&str, &str)> {
+    let lines = help.lines().map(str::trim_start);
+    let lines = lines.filter_map(|line| match line.split_once(", --") {
+        Some((short, long)) if short.len() == 2 && short.starts_with('-') => Some(long),
+        _ => line.strip_prefix("--"),
+    });
+    let named = lines.map(|line| {
+        let end = line.find(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+        let (name, rest) = line.split_at(end.unwrap_or(line.len()));
+        let rest = rest.trim_start_matches(['[', '=', ' ']);
+        let value = rest.strip_prefix('<').and_then(|rest| rest.split_once('>'));
+        (name, value.map_or("", |(value, _)| value))
+    });
+    named.collect()
+}
+
+#[test]
+fn the_name_of_an_option_means_one_thing() {
+    let mut all: BTreeMap<String, BTreeMap<String, Vec<&str>>> = BTreeMap::new();
+    for command in commands::all() {
+        let help = ok(strata().args(command.split(' ')).arg("--help"));
+        for (name, value) in options(&help) {
+            let values = all.entry(name.to_owned()).or_default();
+            values.entry(value.to_owned()).or_default().push(command);
+        }
+    }
+    assert!(all.len() > 200, "{} options found", all.len());
+    let mut wrong = Vec::new();
+    for (name, values) in &all {
+        let permitted = SEVERAL.iter().find(|(option, _)| option == name);
+        let permitted: BTreeSet<&str> = permitted
+            .iter()
+            .flat_map(|(_, all)| all.iter().copied())
+            .collect();
+        let there: BTreeSet<&str> = values.keys().map(String::as_str).collect();
+        if there.len() > 1 && there != permitted {
+            wrong.push(format!("--{name}: {values:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn options_are_found_in_help() {
+    let help = "  -r, --read <FILE>\n  --to-stream <DIR/NAME>  Append\n      --json\n  --exclusive[=<WHICH>]\n    text --no";
+    let expected = [
+        ("read", "FILE"),
+        ("to-stream", "DIR/NAME"),
+        ("json", ""),
+        ("exclusive", "WHICH"),
+    ];
+    assert_eq!(options(help), expected);
+}
