@@ -145,7 +145,7 @@ pub(crate) struct Args {
     top: Option<u64>,
 
     /// Stop after this many packets.
-    #[arg(short = 'c', long = "count", value_name = "N", value_parser = text::number)]
+    #[arg(short = 'c', long = "count", value_name = "PACKETS", value_parser = text::number)]
     count: Option<u64>,
 
     /// Skip and count packets that lack bytes that a query needs, because they were not captured or

@@ -34,14 +34,14 @@ use crate::prune::{self, RetentionArgs};
 Examples:
   strata compact log/
   strata compact log/ --encrypt-to age1...                    # a public key of `strata key new`
-  strata compact log/ --watch 10s --keep 30d --max-size 2T    # alongside a recording
+  strata compact log/ --every 10s --keep 30d --max-size 2T    # alongside a recording
   duckdb -c \"SELECT * FROM 'log/flows/**/*.parquet' LIMIT 5\"  # no Strata needed
 
 Compacted packets stay readable by export, query and info. A block file that is
 still being written, or that is damaged, is left as it is. Ctrl-C ends the command
 within a second: finished files stay compacted, and the exit status is 130.
 
-With --watch it waits for the log if that does not exist yet, and continues after
+With --every it waits for the log if that does not exist yet, and continues after
 errors (a lock held by another process, a full disk, a file that cannot be read):
 it reports them, and tries again after the next pause.")]
 pub(crate) struct Args {
@@ -51,7 +51,7 @@ pub(crate) struct Args {
 
     /// Keep running, and compact newly completed block files at this interval, as in 10s.
     #[arg(long, value_name = "TIME")]
-    watch: Option<String>,
+    every: Option<String>,
 
     /// Encrypt compacted files from now on, to this public key (age1...) or the keys in this file;
     /// may be given several times. The log remembers it; `none` turns it off.
@@ -76,7 +76,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let owner = args.group.owner()?;
-    let pause = args.watch.as_deref().map(pause).transpose()?;
+    let pause = args.every.as_deref().map(pause).transpose()?;
     let plan = CompactPlan {
         retention: args.retention.parse()?,
         may_take_most: args.retention.yes,
@@ -165,7 +165,7 @@ fn prepare(args: &Args, owner: &Owner) -> Result<Arc<dyn Disk>> {
 fn pause(text: &str) -> Result<Duration> {
     let pause = Duration::from_nanos(duration_ns(text)?);
     if pause.is_zero() {
-        return Err(refuse("--watch must be above 0, as in 10s"));
+        return Err(refuse("--every must be above 0, as in 10s"));
     }
     Ok(pause)
 }

@@ -70,7 +70,7 @@ Examples:
   strata move log/ s3://traffic/sensor-7 --older-than 7d
   strata move log/ file:///mnt/archive/sensor-7
   strata move log/ --back
-  strata compact log/ --watch 10s --move-to s3://traffic/sensor-7 --move-after 7d
+  strata compact log/ --every 10s --move-to s3://traffic/sensor-7 --move-after 7d
 
 Commands work as before wherever the files of a log are: export, query, verify and prune read them
 from the object store. The store and the credentials come from the usual variables:

@@ -43,7 +43,7 @@ pub(crate) struct Args {
     log: PathBuf,
 
     /// Stop after this number of packets.
-    #[arg(short = 'c', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'c', long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
 
     #[command(flatten)]

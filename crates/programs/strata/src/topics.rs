@@ -182,7 +182,7 @@ mod tests {
             }
         }
         assert!(filters > 15, "{filters}");
-        for budget in examples("budgets") {
+        for budget in examples("budgets").iter().filter(|one| **one != "none") {
             budget
                 .parse::<DetailBudget>()
                 .unwrap_or_else(|_| panic!("{budget}"));

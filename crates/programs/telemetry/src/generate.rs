@@ -47,7 +47,7 @@ pub(super) struct Args {
     to: Option<String>,
 
     /// Choose the profile of the reports; see below.
-    #[arg(long, value_enum, default_value_t = Profile::Mix)]
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = Profile::Mix)]
     profile: Profile,
 
     /// Send this many reports per second, with k or M; 0 means as many as possible.

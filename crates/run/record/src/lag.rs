@@ -70,7 +70,7 @@ impl CompactionLag {
                 self.told = true;
                 Some(format!(
                     "compaction is behind: {} block files with {} are complete and not compacted, the \
-                     oldest for {:.1} hours: is `strata compact --watch` running?",
+                     oldest for {:.1} hours: is `strata compact --every` running?",
                     status.files,
                     human_bytes(status.bytes),
                     oldest / 3600.0,

@@ -1,4 +1,4 @@
-//! `strata compact --watch` on a disk that strangers fill with traffic.
+//! `strata compact --every` on a disk that strangers fill with traffic.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -41,7 +41,7 @@ impl Watch {
             while file.write_all(&[0; 4096]).is_ok() {}
         }
         let mut command = strata();
-        command.args(["compact", "--watch", "1s"]).arg(&log);
+        command.args(["compact", "--every", "1s"]).arg(&log);
         let victim = Victim::start(dir.path(), "compact", BOUNDS, &command);
         let victim = Mutex::new(victim);
         until(
@@ -177,7 +177,7 @@ fn strange_files(watch: &Watch, round: &mut Round) {
 #[test]
 fn compact_watch() {
     let attacks: &[Attack<WithRoom>] = &[("strange files", |s, r| strange_files(&s.0, r))];
-    siege("compact --watch", attacks);
+    siege("compact --every", attacks);
     let attacks: &[Attack<Full>] = &[("no room", |s, r| no_room(&s.0, r))];
-    siege("compact --watch, a full disk", attacks);
+    siege("compact --every, a full disk", attacks);
 }

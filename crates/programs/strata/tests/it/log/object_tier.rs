@@ -322,7 +322,7 @@ fn a_store_that_does_not_answer_holds_no_compaction_up() {
         .env("AWS_SECRET_ACCESS_KEY", "secret")
         .arg("compact")
         .arg(&log)
-        .args(["--watch", "1s", "--move-to", "s3://traffic/sensor-7"])
+        .args(["--every", "1s", "--move-to", "s3://traffic/sensor-7"])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn();

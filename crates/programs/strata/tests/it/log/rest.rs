@@ -19,7 +19,7 @@ fn compacted(dir: &Path) -> PathBuf {
     ok(&mut record(trace, &log));
     // Without a pause it would do nothing but look.
     let mut watch = strata();
-    watch.arg("compact").arg(&log).args(["--watch", "0s"]);
+    watch.arg("compact").arg(&log).args(["--every", "0s"]);
     assert_eq!(watch.status().unwrap().code(), Some(2));
     let text = ok(strata().arg("compact").arg(&log));
     assert!(
@@ -162,7 +162,7 @@ fn what_is_too_old_is_deleted_from_block_files_too_and_a_misspelt_class_is_said(
     assert!(ok(strata().arg("info").arg(&log)).contains("recording 1, closed"));
 }
 
-/// A `strata compact --watch`, of which what it says is read.
+/// A `strata compact --every`, of which what it says is read.
 struct Watch {
     child: Child,
     said: BufReader<ChildStderr>,
@@ -172,7 +172,7 @@ struct Watch {
 impl Watch {
     fn start(log: &Path) -> Self {
         let mut command = strata();
-        command.arg("compact").arg(log).args(["--watch", "1s"]);
+        command.arg("compact").arg(log).args(["--every", "1s"]);
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let said = BufReader::new(child.stderr.take().unwrap());

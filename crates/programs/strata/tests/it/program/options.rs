@@ -6,21 +6,36 @@ use crate::common::commands;
 use crate::common::program::{ok, strata};
 
 /// Options whose values differ by command although they mean the same.
-const SEVERAL: &[(&str, &[&str])] = &[];
+const SEVERAL: &[(&str, &[&str])] = &[
+    ("listen", &["ADDR:PORT", "ADDR[:PORT]"]),
+    ("output", &["DIR", "FILE", "STORE"]),
+    (
+        "send-to",
+        &["HOST:PORT", "HOST:PORT[,RULE...]", "HOST[:PORT]"],
+    ),
+];
 
 /// Each option in a help text with the name of its value, empty for a flag.
 fn options(help: &str) -> Vec<(&str, &str)> {
-    let lines = help.lines().map(str::trim_start);
-    let lines = lines.filter_map(|line| match line.split_once(", --") {
-        Some((short, long)) if short.len() == 2 && short.starts_with('-') => Some(long),
-        _ => line.strip_prefix("--"),
-    });
-    let named = lines.map(|line| {
-        let end = line.find(|c: char| !c.is_ascii_alphanumeric() && c != '-');
-        let (name, rest) = line.split_at(end.unwrap_or(line.len()));
-        let rest = rest.trim_start_matches(['[', '=', ' ']);
-        let value = rest.strip_prefix('<').and_then(|rest| rest.split_once('>'));
-        (name, value.map_or("", |(value, _)| value))
+    let named = help.lines().filter_map(|line| {
+        let line = line.strip_prefix("  ")?;
+        let long = line.strip_prefix("    --");
+        let long = long.or_else(|| {
+            line.split_once(", --")
+                .filter(|(short, _)| short.len() == 2)
+                .map(|(_, long)| long)
+        });
+        let long = long?;
+        let end = long.find(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+        let (name, rest) = long.split_at(end.unwrap_or(long.len()));
+        let rest = rest.trim_start_matches(['[', '=']);
+        let rest = rest.strip_prefix(' ').unwrap_or(rest);
+        match rest.strip_prefix('<').and_then(|rest| rest.split_once('>')) {
+            Some((value, _)) => Some((name, value)),
+            None if rest.is_empty() || rest.starts_with(' ') => Some((name, "")),
+            // An example, whose value is a word.
+            None => None,
+        }
     });
     named.collect()
 }
@@ -53,7 +68,8 @@ fn the_name_of_an_option_means_one_thing() {
 
 #[test]
 fn options_are_found_in_help() {
-    let help = "  -r, --read <FILE>\n  --to-stream <DIR/NAME>  Append\n      --json\n  --exclusive[=<WHICH>]\n    text --no";
+    let help = "  -r, --read <FILE>\n      --to-stream <DIR/NAME>  Append\n      --json\n      --exclusive[=<WHICH>]\n      \
+        --to here\n          --wrapped text";
     let expected = [
         ("read", "FILE"),
         ("to-stream", "DIR/NAME"),

@@ -435,7 +435,7 @@ impl Starter<'_> {
                     "collecting",
                 );
             }
-            "compact" => self.start(name, "{}/log --watch 1s --keep 9999d", ""),
+            "compact" => self.start(name, "{}/log --every 1s --keep 9999d", ""),
             "controller run" => self.start(
                 name,
                 "--state {}/controller --listen 127.0.0.1:4743",
