@@ -19,6 +19,7 @@ mod agents;
 mod ask;
 mod collector;
 mod common;
+mod documents;
 mod gpv;
 mod log;
 mod program;
