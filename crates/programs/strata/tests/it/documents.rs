@@ -1,4 +1,4 @@
-//! The commands of README, tutorial and cookbook, run as a reader runs them.
+//! The commands of README, tutorial and cookbook, run as a reader runs them, and the page of all options.
 //!
 //! Every block of commands says by its first line what becomes of it:
 //!
@@ -14,14 +14,18 @@
 //! toml file=NAME         a file that the commands use
 //! ```
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use strata_testkit::{Namespace, data_dir, may_use_kernel, workspace_root};
+use strata_testkit::{Namespace, check_golden, data_dir, may_use_kernel, workspace_root};
 use tempfile::TempDir;
+
+use crate::common::commands;
+use crate::common::program::{ok, strata};
 
 /// Programs that stand before those of the machine.
 const PROGRAMS: [(&str, &str); 5] = [
@@ -353,4 +357,43 @@ fn the_commands_of_the_tutorial_run_and_print_what_it_shows() {
 #[test]
 fn the_commands_of_the_cookbook_run_and_print_what_it_shows() {
     run("docs/cookbook.md");
+}
+
+/// `docs/options.md` is made of the help of each command.
+#[test]
+fn the_page_of_options_is_the_help_of_the_commands() {
+    let mut page = "# Commands and options\n\nThis page is made from the help of each command, `strata COMMAND --help`.\n\
+        [Configuration](configuration.md) has the keys of the configuration file.\n"
+        .to_owned();
+    let names: BTreeSet<&str> = commands::all()
+        .into_iter()
+        .filter(|name| *name != "helper")
+        .collect();
+    for name in names {
+        let mut command = strata();
+        command
+            .args(name.split(' '))
+            .arg("--help")
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap());
+        let help = ok(&mut command);
+        let mut help: Vec<&str> = help.lines().map(str::trim_end).collect();
+        // Its default is of this machine.
+        if let Some(jobs) = help.iter().position(|line| line.contains("--jobs <N>")) {
+            help.retain({
+                let mut at = 0;
+                move |line| {
+                    at += 1;
+                    !(at > jobs && at < jobs + 6 && line.contains("[default: "))
+                }
+            });
+        }
+        write!(
+            page,
+            "\n## strata {name}\n\n```text\n{}\n```\n",
+            help.join("\n")
+        )
+        .unwrap();
+    }
+    check_golden(&workspace_root().join("docs/options.md"), &page);
 }
