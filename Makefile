@@ -9,19 +9,21 @@ LABELLED := $(or $(STRATA_DATA),../shared/data)/labelled
 DEMO := target/demo
 
 # Peers that tests and benchmarks compare with, as Debian packages.
-PEERS := age ethtool tshark tcpdump libpcap-dev wireshark-common strace libibverbs-dev systemd python3-cryptography
+PEERS := age curl ethtool jq nfdump openssl tshark tcpdump libpcap-dev wireshark-common strace libibverbs-dev systemd \
+    python3-cryptography
 # What the page is built with, and the browser of its tests.
 CHROMIUM = $(shell for one in $(STRATA_CHROMIUM) chromium chromium-browser; do command -v $$one && break; done)
 PAGE_PEERS = $(strip $(if $(shell command -v npm),,nodejs npm) $(if $(CHROMIUM),,chromium))
 LINTS := -D warnings
 
-.PHONY: help build recorder page sql demo test test-page arch test-python test-sql verbs neon fmt lint check-docs tools attack soak nvme forged fuzz bench python lock model compare ablation unseen kept sets frontier links clean
+.PHONY: help build recorder page sql demo test test-page arch test-python test-sql verbs neon fmt lint check-docs site tools attack soak nvme forged fuzz bench python lock model compare ablation unseen kept sets frontier links clean
 
 help:
 	@echo "make demo    build, record a real capture, show the result"
 	@echo "make test    formatting, lints, documentation and every test"
 	@echo "make test-page  the operator's page in a real browser (part of make test)"
 	@echo "make arch    check the code against the structure in docs/ARCHITECTURE.md"
+	@echo "make check-docs  the site of docs/ (target/site/html), its links, and the commands of README, tutorial, cookbook"
 	@echo "make build   all programs: $(STRATA), and strata-telemetry, -stream, -vectors, -fleet, -models beside it"
 	@echo "make recorder  only $(STRATA), which records and reads logs"
 	@echo "make page    the operator's page, which strata serve contains: page/dist"
@@ -95,7 +97,7 @@ test-sql:
 demo: recorder
 	@sh demo/run.sh $(STRATA) $(DEMO)
 
-test: tools page fmt lint check-docs test-python test-sql verbs
+test: tools page fmt lint site test-python test-sql verbs
 	$(CARGO) test --workspace --locked --quiet
 	$(PAGE_TESTS)
 
@@ -119,8 +121,16 @@ lint:
 	$(CARGO) clippy --workspace --all-targets --locked --quiet -- $(LINTS)
 	cd fuzz && $(CARGO) check --bins --locked --quiet --target-dir ../target
 
-check-docs:
+# The site of docs/, its links, and the commands of README, tutorial and cookbook, which `make test` runs with all tests.
+check-docs: site tools python
+	$(CARGO) build --locked --quiet $(PROGRAMS)
+	$(CARGO) test --locked --quiet -p strata --test it documents -- --nocapture
+
+# mdBook is a library here, in a workspace of its own: cheaper to build than the program, and locked.
+site:
 	RUSTDOCFLAGS="$(LINTS)" $(CARGO) doc --workspace --no-deps --locked --quiet
+	cd book && $(CARGO) fmt --check && $(CARGO) test --locked --quiet --target-dir ../target
+	cd book && $(CARGO) run --locked --quiet --target-dir ../target
 
 # A real object store for the tests of the object tier, built where there is Go.
 S3_SERVER := target/tools/versitygw
@@ -142,7 +152,7 @@ tools:
 	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(PAGE_PEERS) >/dev/null; \
 	else echo "missing for the page and its tests; on Debian: apt-get install $(PAGE_PEERS)"; fi
 	@missing=; \
-	for tool in age ethtool tshark tcpdump capinfos strace systemd-analyze; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+	for tool in age curl ethtool jq nfpcapd openssl tshark tcpdump capinfos strace systemd-analyze; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
 	[ -e /usr/include/pcap/pcap.h ] || missing="$$missing libpcap-dev"; \
 	python3 -c 'import cryptography' 2>/dev/null || missing="$$missing python3-cryptography"; \
 	[ -e /usr/include/infiniband/verbs.h ] || missing="$$missing libibverbs-dev"; \
