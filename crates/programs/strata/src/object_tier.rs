@@ -81,11 +81,11 @@ pub(crate) struct Args {
     log: PathBuf,
 
     /// Move to s3://BUCKET/PREFIX or file:///DIRECTORY; each log needs a place of its own.
-    #[arg(long, value_name = "URL", required_unless_present = "back")]
-    to: Option<String>,
+    #[arg(value_name = "URL", required_unless_present = "back")]
+    url: Option<String>,
 
     /// Move back into the log's directory.
-    #[arg(long, conflicts_with = "to")]
+    #[arg(long, conflicts_with = "url")]
     back: bool,
 
     /// Move only packets that arrived longer ago: 12h, 7d.
@@ -94,7 +94,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let place = match &args.to {
+    let place = match &args.url {
         Some(url) => place(url, &args.log)?,
         None => Place::Log,
     };

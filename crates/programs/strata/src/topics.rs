@@ -119,6 +119,7 @@ See also: strata key --help; docs/storage.md.
 ];
 
 /// The names of the topics.
+#[cfg(test)]
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     TOPICS.iter().map(|(name, _)| *name)
 }

@@ -6,7 +6,8 @@
 //! store        its directory: made, continued
 //! reader       the store as it is asked
 //! answers      what a store knows, as its API and `--json` say it
-//! api          where they are asked over HTTP: what is answered, its status and its metrics
+//! api          what is answered over HTTP: types, paths, status, metrics
+//! serving      where it is served
 //! candidates   keys with the largest counts
 //! counted      counters as a part of the status
 //! fading       counters that become smaller once in a period
@@ -43,6 +44,7 @@ mod pushing;
 mod reader;
 mod ready;
 mod service;
+mod serving;
 mod share;
 pub mod shown;
 mod sink;
@@ -54,7 +56,6 @@ mod target;
 mod wire;
 mod witnesses;
 
-pub use api::TelemetryApiSpec;
 pub use fading::{Fade, FadeOptions};
 pub use frames::FrameCounts;
 pub use generating::{
@@ -66,6 +67,7 @@ pub use plan::{EntryKind, NamedList, TelemetryLayout};
 pub use reader::{Counted, Found, FoundPath, Known, TelemetryCursor, TelemetryStore, Top};
 pub use ready::CollectorsSpec;
 pub use service::{TelemetryOutcome, TelemetrySpec};
+pub use serving::TelemetryApiSpec;
 pub use share::COLLECTORS_MAX as TELEMETRY_COLLECTORS_MAX;
 pub use store::telemetry_status;
 pub use wire::COLLECTOR_PORT;

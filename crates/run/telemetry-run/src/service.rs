@@ -32,13 +32,13 @@ use strata_wire::{exact, unix_ns};
 
 use self::datagrams::Int;
 pub use self::spec::{TelemetryOutcome, TelemetrySpec};
-use super::api::Api;
 use super::fading::Fading;
 use super::frames::Frames;
 use super::notices::Reports;
 use super::plan::{EntryKind, NamedList, Plan};
 use super::pushing::Pushing;
 use super::ready::{Ready, connect};
+use super::serving::Api;
 use super::sink::{Done, Mapped};
 use super::status::{Received, Snapshot};
 use super::status_file::StatusFile;

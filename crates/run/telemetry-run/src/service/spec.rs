@@ -9,11 +9,11 @@ use strata_dta::translator::ReporterCounters;
 use strata_role::{FeedCounts, FeedSpec};
 use strata_sandbox::Owner;
 
-use super::super::api::TelemetryApiSpec;
 use super::super::fading::FadeOptions;
 use super::super::frames::FrameCounts;
 use super::super::plan::TelemetryLayout;
 use super::super::ready::CollectorsSpec;
+use super::super::serving::TelemetryApiSpec;
 
 /// A telemetry collector in one process, or a translator if its collectors are elsewhere.
 #[derive(Debug)]

@@ -315,7 +315,7 @@ fn what_cannot_be_run_is_refused_with_what_to_do() {
         ),
         (&["agent"], "--listen"),
         (
-            &["agent", "--listen", "127.0.0.1:0", "--from", "here"],
+            &["agent", "--listen", "127.0.0.1:0", "--allow", "here"],
             "network",
         ),
         (&["agent", "-r", trace, "-w", "-"], "needs a name"),

@@ -237,7 +237,7 @@ fn what_strangers_send_costs_a_counter() {
 fn others_than_those_named_are_not_heard() {
     let trace = labelled("cic2017-sqli");
     let (sent, _) = datagrams(&["-r", trace.to_str().unwrap()]);
-    let agent = Agent::start(&["--from", "192.0.2.0/24"]);
+    let agent = Agent::start(&["--allow", "192.0.2.0/24"]);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.send_to(&sent[0], agent.at).unwrap();
     wait_until_read(agent.at.port());

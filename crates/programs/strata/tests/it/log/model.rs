@@ -327,7 +327,7 @@ fn help_needs_nothing_that_may_not_be_installed() {
         ("train", "--output <FILE> <INPUT>..."),
         ("compare", "--report <FILE> <FOLDER>"),
         ("query", "<LOG> <SQL>"),
-        ("generate", "<--output <FILE>|--interface <IF>>"),
+        ("generate", "<--output <FILE>|--interface <NAME>>"),
         ("eval", "--read <FILE> <--report <FILE>|--decisions <FILE>>"),
     ] {
         let mut help = Command::new(env!("CARGO_BIN_EXE_strata"));
