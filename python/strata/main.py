@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
         help="give small sources more weight, closer to that of large ones",
     )
     train.add_argument(
-        "--class-column-bytes",
+        "--by-bytes",
         action="store_true",
         help="count benign packets by their payload, where a packet costs its bytes",
     )

@@ -184,7 +184,8 @@ def printed(found: dict[str, Any], as_json: bool) -> str:
     """What `strata gpv tune` prints."""
     if as_json:
         return json.dumps(found, indent=1)
-    options = " ".join(f"--{name} {found[name]}" for name in ("slots", "narrow", "wide", "blocks"))
+    names = {"slots": "slots", "narrow": "narrow", "wide": "wide", "wide-blocks": "blocks"}
+    options = " ".join(f"--{option} {found[name]}" for option, name in names.items())
     return (
         f"slots {found['slots']:,}\nnarrow {found['narrow']}\nwide {found['wide']}\n"
         f"blocks {found['blocks']:,}\nmemory {found['memory']:,} bytes\n"

@@ -5,12 +5,10 @@
 mod args;
 
 use std::ffi::OsString;
-use std::io;
-use std::os::unix::process::CommandExt;
-use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::ValueEnum;
+use strata_terminal::program;
 
 use args::{EXAMPLES, Line};
 
@@ -57,17 +55,7 @@ impl Line {
     }
 }
 
-/// Replaces this process with `strata-sql`: the one next to this program, else the one in PATH.
+/// Becomes `strata-sql`.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let beside = std::env::current_exe().ok();
-    let beside = beside.map(|path| path.with_file_name(PROGRAM));
-    let programs = beside.into_iter().chain([PROGRAM.into()]);
-    let line = args.line.words();
-    for program in programs {
-        let error = Command::new(&program).args(&line).exec();
-        if error.kind() != io::ErrorKind::NotFound {
-            return Err(error.into());
-        }
-    }
-    bail!("{PROGRAM} is neither beside strata nor in the path: build it with `make sql`")
+    program::become_program(PROGRAM, "make sql", &args.line.words())
 }

@@ -50,8 +50,8 @@ fn tune_finds_parameters_that_run_confirms() {
     }
     // The model is the cache: what it says is what `run` makes, but for the seed of its slots. There
     // are so few that it matters which busy flows share one, and the best of trials was lucky too.
-    let option = |name: &str| format!("--{name}={}", best[name]);
-    let options = ["slots", "narrow", "wide", "blocks"].map(option);
+    let option = |name: &str| format!("--{name}={}", best[name.trim_start_matches("wide-")]);
+    let options = ["slots", "narrow", "wide", "wide-blocks"].map(option);
     let mut run = gpv(&["run", "-F", "paper", "-r", trace]);
     let run = json(run.args(options));
     let (packets, vectors) = (&run["packets"], &run["vectors"]);
