@@ -93,7 +93,7 @@ export function dayTime(ns: bigint, fraction = 0): string {
   return `${day(ns)} ${time(ns, fraction)}`;
 }
 
-/** Local civil time, `2026-01-31 13:05` or with seconds, as nanoseconds; null if it is none. */
+/** Local civil time, `2026-01-31 13:05` or with seconds, as nanoseconds; null if the text is not a time. */
 export function fromLocal(text: string): bigint | null {
   if (!/^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,3})?)?$/.test(text)) return null;
   const at = new Date(text.replace(" ", "T")).getTime();
@@ -119,7 +119,7 @@ export function plural(amount: number, one: string, many = `${one}s`): string {
 
 const WITH_PORTS: Record<string, string> = { "6": "tcp", "17": "udp", "132": "sctp" };
 
-/** A filter for the packets of a flow, from its id; empty if it is none. */
+/** A filter for the packets of a flow, from its id; empty if it is not an id of a flow. */
 export function filterOf(id: string): string {
   const [protocol, low, lowPort, high, highPort] = id.split("_");
   if (protocol === undefined || low === undefined || high === undefined || highPort === undefined) return "";

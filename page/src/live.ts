@@ -25,7 +25,7 @@ let source: EventSource | null = null;
 let timer: ReturnType<typeof setTimeout> | undefined;
 
 function tell(): void {
-  // A page that nobody sees draws nothing.
+  // A hidden page draws nothing.
   if (document.hidden) return;
   for (const listener of listeners) listener();
 }

@@ -32,7 +32,7 @@ const VIEWS = [
   { path: "/ask", name: "Ask", view: Ask },
   { path: "/storage", name: "Storage", view: Storage },
 ];
-/** Views that one comes to from another. */
+/** Views that are reached from another. */
 const INNER = [
   { path: "/flow", name: "Flow", view: FlowView, in: "/search" },
   { path: "/packet", name: "Packet", view: PacketView, in: "/search" },

@@ -29,7 +29,7 @@ FLOWS_MIN = 20
 
 
 class FlowsError(ValueError):
-    """A file is none of `strata gpv features`, or has too little to learn from."""
+    """A file is not one of `strata gpv features`, or has too little to learn from."""
 
 
 def read(paths: Sequence[str | Path], by: str) -> tuple[dict[str, np.ndarray], np.ndarray]:

@@ -63,7 +63,7 @@ def texts(trees: list[dict[str, Any]], nodes: np.ndarray) -> list[str]:
 
 
 def read(written: list[str], counts: list[int]) -> list[np.ndarray]:
-    """What `pairs` gave, from the texts of a model file for trees of so many leaves."""
+    """What `pairs` gave, from the texts of a model file for trees of `counts` leaves."""
     met = []
     for text, (one, other) in zip(written, combinations(range(len(counts)), 2), strict=False):
         digits = np.array([int(digit, 16) for digit in text]).reshape(counts[one], -1, 1)

@@ -12,7 +12,7 @@ class ProgramError(RuntimeError):
 
 def find() -> str:
     """The path of the program: `$STRATA_PROGRAM`, or `strata` on the path, or the
-    one built next to this package. Raises `ProgramError` if there is none."""
+    one built next to this package. Raises `ProgramError` if neither exists."""
     named = os.environ.get("STRATA_PROGRAM")
     if named:
         return named

@@ -9,7 +9,7 @@ reading only, and asked for many keys at once.
     hops, known = store.paths(keys)
     counts = store.counts(telemetry.address_keys(["10.0.0.1"]))
 
-Keys are rows of bytes (uint8), all of one length. A store with generations is asked youngest
+Keys are rows of bytes (uint8), all of one length. A store with generations is queried youngest
 first; `store.generations()` says which there are, and `generation=` asks one of them only. What
 lies where, and what may be torn while it is written, is in docs/formats/dta.md and
 docs/telemetry.md.
@@ -221,7 +221,7 @@ class Store:
         best = votes.argmax(axis=0)
         every = np.arange(len(hashes))
         value, most = data[best, every], votes[best, every]
-        # A copy with another value and as many votes: nobody knows.
+        # A copy with another value and as many votes: undecided.
         differing = there & ~same[best, :, every].T
         tied = (differing & (votes == most)).any(axis=0)
         return value, (most >= max(agree, 1)) & ~tied

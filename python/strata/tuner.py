@@ -43,7 +43,7 @@ class Parameters:
 
 
 def divided(memory: int, length: int, narrow: int, share: float, ways: int) -> Parameters:
-    """The cache of so much memory, of which `share` is for slots. Without a wide buffer
+    """The cache of `memory` bytes, of which `share` is for slots. Without a wide buffer
     (`narrow` is `length`) all of it is."""
     wide = length - narrow
     for pointer in (2, 4) if wide else (0,):
@@ -90,7 +90,7 @@ class Model:
         return vectors / int(first)
 
     def rates(self, parameters: Parameters, every_ms: int) -> list[tuple[int, int]]:
-        """Packets and vectors of each whole part of so many ms."""
+        """Packets and vectors of each whole part of `every_ms` ms."""
         *parts, _ = self._ask([*asdict(parameters).values(), 1, every_ms])
         pairs = [part.split()[1:] for part in parts]
         return [(int(packets), int(vectors)) for packets, vectors in pairs]
@@ -110,7 +110,7 @@ def model(captures: Sequence[str | Path]) -> Iterator[Model]:
         try:
             yield Model(process)
         finally:
-            # It may have ended, with what it was told last unread.
+            # It may have ended, with its last input unread.
             with suppress(BrokenPipeError):
                 process.stdin.close()
 

@@ -1,4 +1,4 @@
-// What the server is asked, typed by its OpenAPI document.
+// Requests to the server, typed by its OpenAPI document.
 import type { components, operations, paths } from "./schema";
 
 export type Schemas = components["schemas"];

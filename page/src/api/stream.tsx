@@ -80,7 +80,7 @@ async function toEnd<E extends Piece>(url: string, signal: AbortSignal, news: (e
 type Query = Parameters<typeof address<"search">>[1];
 type Asked = NonNullable<NonNullable<Query>["query"]>;
 
-/** What everything in the time comes to, counted before its packets are read. */
+/** The sums of everything in the time, counted before its packets are read. */
 export type Outline = NonNullable<SearchEvent["outline"]>;
 
 /** What a search has found while it goes on. */

@@ -2,7 +2,7 @@
 interface Props {
   hex: string;
   chosen: { start: number; length: number } | null;
-  /** So many of the bytes are headers. */
+  /** Number of the bytes that are headers. */
   headers: number;
 }
 

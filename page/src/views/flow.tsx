@@ -139,7 +139,7 @@ interface FactsProps {
   session: Session;
   from: string;
   to: string;
-  /** Whether somebody came to label it. */
+  /** Whether it was opened to be labelled. */
   opened: boolean;
 }
 
@@ -148,7 +148,7 @@ function Facts(props: FactsProps) {
   const mayChange = session.recorders.length > 0 && session.roles.includes("change") && !session.read_only;
   const recorder = session.recorders.find(({ log }) => log === props.log)?.id;
   const known = useLoad<Policy[]>(
-    // A recorder that does not answer is said elsewhere.
+    // A recorder that does not answer is reported elsewhere.
     async (signal) => (recorder ? call("policies", { path: { recorder }, signal }).catch(() => []) : []),
     [recorder],
   );

@@ -1,4 +1,4 @@
-// What arrived and is not in a log: nobody finds it there, so its place says so.
+// What arrived and is not in a log: a search cannot find it there, so its place says so.
 import { call, type Log, type Recorder, type Session } from "../api/client";
 import { percent, plural } from "../format";
 import { useLoad } from "../hooks";
@@ -14,7 +14,7 @@ export function useLog(id: string, session: Session, on: unknown[]): { log: Log 
   const watched = session.recorders.some(({ log }) => log === id);
   const known = useLoad(
     async (signal) => {
-      // A recorder that does not answer is said elsewhere.
+      // A recorder that does not answer is reported elsewhere.
       const recorders = watched ? call("recorders", { signal }).catch((): Recorder[] => []) : [];
       const [logs, all] = await Promise.all([call("logs", { signal }), recorders]);
       return { log: logs.find((log) => log.id === id) ?? null, recorder: all.find(({ log }) => log === id) ?? null };

@@ -212,7 +212,7 @@ function Traffic({ name, points, events, amount, seconds, dark }: TrafficProps) 
 const OLDER_MS = 60_000;
 const OLDER_POINTS = 300;
 
-/** Series of the log, where more is asked for than the recorder knows. */
+/** Series of the log, where a longer time is shown than the recorder knows. */
 function useOlder(log: string | null, seconds: number) {
   const asked = log !== null && seconds > POINTS;
   const series = useLoad<Series | null>(
@@ -445,7 +445,7 @@ interface Detail {
   payload: { result: string; packets: number; bytes: number }[];
 }
 
-/** How often what changes slowly is asked again. */
+/** How often the page asks again for what changes slowly. */
 const SLOWLY_MS = 15_000;
 
 /** The model against the traffic, and the budget of detail: of the whole status, now and then. */

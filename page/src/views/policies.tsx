@@ -230,7 +230,7 @@ function NewPolicy(props: NewProps) {
   );
 }
 
-/** What the policy comes to: an action that keeps less of a packet may keep more of them. */
+/** The effect of the policy: an action that keeps less of a packet may keep more of them. */
 function Would(props: { of: NonNullable<Matched["would"]>; packets: number }) {
   const { packets, kept_bytes, now_bytes, exact } = props.of;
   const sampled = packets > props.packets;
@@ -265,7 +265,7 @@ function useCheck(match: string, action: string): Schemas["PolicyCheck"] | null 
 
 type Matched = NonNullable<Schemas["PolicyCheck"]["matched"]>;
 
-/** What a valid one would have matched, once nobody types any more. */
+/** What a valid one would have matched, once typing has stopped. */
 function useTried(match: string, action: string, log: string | null, valid: boolean): Matched | "looking" | null {
   const text = useSettled(valid && log !== null ? `${match}\n${action}` : "", 700);
   const [found, setFound] = useState<{ of: string; matched: Matched | null } | null>(null);

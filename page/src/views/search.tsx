@@ -130,7 +130,7 @@ function inFilter(problem: Error): boolean {
   return "problem" in problem && (problem.problem as { field?: string | null }).field === "filter";
 }
 
-/** In place of flows: that none are listed says nothing about the log. */
+/** In place of flows: an empty list says nothing about the log. */
 function Unsearched(props: { filter: boolean; begun: boolean }) {
   return (
     <section class="card" aria-label="Flows">

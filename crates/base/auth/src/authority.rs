@@ -152,7 +152,7 @@ fn authority_params() -> CertificateParams {
 }
 
 impl Authority {
-    /// The authority of this directory (`ca.crt`, `ca.key`), made if there is none.
+    /// The authority of this directory (`ca.crt`, `ca.key`), made if it does not exist.
     ///
     /// # Errors
     ///

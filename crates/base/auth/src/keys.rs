@@ -173,7 +173,7 @@ pub enum ParseKeysError {
     /// There are too many.
     #[error("more than {KEYS_MAX} keys")]
     TooMany,
-    /// There is none.
+    /// There is no key.
     #[error("no key: a line of 64 hexadecimal digits (`openssl rand -hex 32`)")]
     None,
 }
@@ -236,7 +236,7 @@ impl SealKeys {
         self.masters.first().map(|(_, master)| master)
     }
 
-    /// The key with which datagrams of an identity are sealed; `None` if there is none for it.
+    /// The key with which datagrams of an identity are sealed; `None` if the identity has no key.
     #[must_use]
     pub fn to_seal(&self, identity: u32) -> Option<IdentityKey> {
         let mut own = self.identities.iter();

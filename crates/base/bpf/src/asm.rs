@@ -153,7 +153,7 @@ impl Assembler {
         self.insns.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no instructions.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.insns.is_empty()

@@ -37,9 +37,9 @@ pub struct Field<'a> {
     pub name: &'a str,
     /// The type of its values.
     pub data_type: DataType,
-    /// Whether values may be missing. In a stream, none is.
+    /// Whether values may be missing. In a stream, none may.
     pub nullable: bool,
-    /// What else is said of it.
+    /// Further properties.
     pub metadata: &'a Metadata<'a>,
 }
 

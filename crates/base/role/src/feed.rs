@@ -13,7 +13,7 @@ use crate::notice::Tell;
 pub struct FeedCounts {
     /// In the stream's file.
     pub written: u64,
-    /// Not in it: the queue was full, the disk failed, or they are too long; at most so many.
+    /// Not in it: the queue was full, the disk failed, or they are too long; an upper bound.
     pub lost: u64,
 }
 

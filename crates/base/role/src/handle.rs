@@ -76,7 +76,7 @@ impl<S: Spec> Handle<S> {
         })
     }
 
-    /// What can be asked and changed while it runs.
+    /// What can be queried and changed while it runs.
     pub fn running(&self) -> &S::Running {
         &self.running
     }
@@ -117,7 +117,7 @@ impl<S: Spec> Drop for Handle<S> {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
             self.stop.store(true, Ordering::Relaxed);
-            // Nobody is interested in the outcome any more.
+            // The receiver of the outcome is gone.
             let _ = join(thread);
         }
     }

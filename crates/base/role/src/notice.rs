@@ -21,7 +21,7 @@ pub enum Level {
     Error,
 }
 
-/// Something that the user of a role is told. Displayed as a sentence.
+/// A message to the user of a role. Displayed as a sentence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Notice {
     /// Its subject, as a keyword for programs.

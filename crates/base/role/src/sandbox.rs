@@ -72,7 +72,7 @@ pub fn confine(reach: &Reach, tell: &Tell) -> Result<()> {
 /// The kernel's refusal.
 pub fn drop_the_rest(keep: CapabilitySet) -> Result<()> {
     give_up_capabilities(None, keep, &[])?;
-    // If this fails, so did the filter before, which was told.
+    // If this fails, so did the filter before, which was reported.
     let _ = restrict_process();
     Ok(())
 }
@@ -135,7 +135,8 @@ fn missing(what: String) -> Notice {
     Notice::new(Level::Happened, "no-sandbox", what)
 }
 
-/// Tells what could not be restricted. Threads go on where the kernel has no seccomp, which was said.
+/// Reports what could not be restricted. Threads go on where the kernel has no seccomp, which was
+/// reported.
 fn restricted(
     files: std::result::Result<(), String>,
     calls: std::result::Result<(), SystemCallError>,

@@ -33,7 +33,7 @@ impl Waker {
         })
     }
 
-    /// Ends the wait, or the next one if nobody waits.
+    /// Ends the wait, or the next one if no thread waits.
     pub fn wake(&self) {
         // If it is full, it wakes too.
         let _ = (&*self.writer).write(&[0]);

@@ -197,8 +197,8 @@ pub fn make_dir(path: &Path, owner: &Owner) -> Result<bool, OwnerError> {
     Ok(true)
 }
 
-/// Makes a directory for keys and certificates, or takes one that nobody else can write to: whoever can
-/// may replace them, whatever the mode of their files.
+/// Makes a directory for keys and certificates, or takes one that no other user can write to: such a
+/// user could replace them, whatever the mode of their files.
 ///
 /// # Errors
 ///

@@ -49,8 +49,7 @@ impl User {
     /// The user of this name.
     ///
     /// # Errors
-    ///
-    /// If there is none.
+    /// If there is no such name.
     pub fn named(name: &str) -> Result<Self, PrivilegeError> {
         let found = nix::unistd::User::from_name(name);
         let found = found.map_err(fail("look up users"))?;
@@ -86,8 +85,7 @@ impl Group {
     /// The group of this name.
     ///
     /// # Errors
-    ///
-    /// If there is none.
+    /// If there is no such name.
     pub fn named(name: &str) -> Result<Self, PrivilegeError> {
         let found = nix::unistd::Group::from_name(name);
         let found = found.map_err(fail("look up groups"))?;

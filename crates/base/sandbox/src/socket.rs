@@ -1,8 +1,8 @@
 //! Unix sockets with a path in the file system.
 //!
 //! A socket is made in a directory that only we can access, gets its owner and mode there, and is
-//! then moved to its name. So nobody connects before it is finished, nothing but a socket is ever
-//! replaced, and nobody can put something else in its place.
+//! then moved to its name. So no client connects before it is finished, nothing but a socket is
+//! ever replaced, and no one can put something else in its place.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -88,7 +88,7 @@ pub struct SocketFile {
 
 impl SocketFile {
     /// Listens at `path`. Its directory is made if missing, and otherwise stays as it is; the
-    /// socket belongs to `owner`. A socket that nobody listens on is left from a program that was
+    /// socket belongs to `owner`. A socket without a listener is left from a program that was
     /// killed, and is replaced.
     ///
     /// # Errors
@@ -201,7 +201,7 @@ fn unix_socket() -> rustix::io::Result<OwnedFd> {
     socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
-/// Whether nobody listens on a socket any more. Never waits.
+/// Whether a socket has lost its listener. Never waits.
 fn is_left_over(dir: &OwnedFd, name: &OsStr) -> rustix::io::Result<bool> {
     match connect(unix_socket()?, &address(dir, name)?) {
         Err(Errno::CONNREFUSED) => Ok(true),
@@ -283,7 +283,7 @@ fn bind_in(
     Ok((listener, id))
 }
 
-/// Moves the socket to its name, where there is nothing or a socket that nobody listens on.
+/// Moves the socket to its name, where there is nothing or a socket without a listener.
 fn place(
     private: &Private<'_>,
     dir: &OwnedFd,
@@ -320,7 +320,7 @@ fn is_old(dir: &Stat) -> bool {
     now.tv_sec.saturating_sub(dir.st_mtime) > OLD_SECONDS
 }
 
-/// Removes directories with a socket that nobody listens on, and empty ones.
+/// Removes directories with a socket without a listener, and empty ones.
 fn remove_left_over(base: &OwnedFd) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(listed) = openat(base, ".", flags, Mode::empty()).and_then(Dir::new) else {

@@ -317,7 +317,7 @@ const NEVER: &[i64] = &[
 
 /// Whether the process, and with it its threads, is restricted: one of the values below.
 static STATE: AtomicU8 = AtomicU8::new(UNDECIDED);
-/// It has not been said yet.
+/// Not decided yet.
 const UNDECIDED: u8 = 0;
 /// It is not, on purpose.
 const UNRESTRICTED: u8 = 1;
@@ -395,7 +395,7 @@ pub fn leave_unrestricted() {
 ///
 /// # Panics
 ///
-/// If the process has not said whether it is restricted: the thread would run with everything.
+/// If the process has not declared whether it is restricted: the thread would run with everything.
 pub fn restrict_thread(role: Role) -> Result<(), SystemCallError> {
     let state = STATE.load(Ordering::Relaxed);
     assert!(

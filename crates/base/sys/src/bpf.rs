@@ -219,7 +219,7 @@ impl Program {
             Ok(fd) => return Ok(Self { fd: owned(fd) }),
             Err(error) => error,
         };
-        // Again, for the reason: logging costs time when nobody needs it.
+        // Again, for the reason: logging costs time where it is not needed.
         let mut log = vec![0_u8; 1 << 20];
         attr.log_level = 1;
         attr.log = log.as_mut_ptr() as u64;

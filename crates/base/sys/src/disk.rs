@@ -15,7 +15,7 @@ use crate::uring::Ring;
 /// Where the bytes of a block are.
 #[derive(Clone, Copy, Debug)]
 pub enum Memory<'a> {
-    /// Nobody writes to them while the block is in flight.
+    /// They are not written to while the block is in flight.
     Own(&'a [u8]),
     /// Another process, or a NIC, might write to them.
     Shared(SharedSlice<'a>),
@@ -59,7 +59,7 @@ impl Memory<'_> {
 ///
 /// - `memory` returns the same bytes each time;
 /// - they stay in place, even when the value itself is moved;
-/// - nobody in this process writes or frees them. Bytes that others may write are
+/// - no code in this process writes or frees them. Bytes that others may write are
 ///   [`Memory::Shared`].
 pub unsafe trait DiskBlock: Send + 'static {
     /// What is written.
@@ -116,8 +116,8 @@ impl OwnBlock {
     }
 }
 
-// SAFETY: `AlignedBytes` stay in place, and change only through a mutable reference; none is given
-// out.
+// SAFETY: `AlignedBytes` stay in place, and change only through a mutable reference, which is not
+// given out.
 unsafe impl DiskBlock for OwnBlock {
     fn memory(&self) -> Memory<'_> {
         Memory::Own(self.bytes())
@@ -204,9 +204,9 @@ pub enum Written {
 
 /// Writes blocks, several at a time, and returns them in the order in which they came.
 ///
-/// A block belongs to the queue from [`Writes::submit`] on until it comes back, so nobody can
-/// change it meanwhile. If the kernel offers us no io_uring, or a file has no descriptor, each is
-/// written before `submit` returns, unless it is [`Pending`].
+/// A block belongs to the queue from [`Writes::submit`] on until it comes back, so no other code
+/// can change it meanwhile. If the kernel offers us no io_uring, or a file has no descriptor, each
+/// is written before `submit` returns, unless it is [`Pending`].
 pub struct Writes<B> {
     ring: Option<Ring>,
     refused: Option<io::Error>,
@@ -261,7 +261,7 @@ impl<B: DiskBlock> Writes<B> {
         }
     }
 
-    /// Why the kernel does not give us io_uring; `None` if it does, or was not asked.
+    /// Why the kernel does not give us io_uring; `None` if it does, or was not tried.
     #[must_use]
     pub fn refused(&self) -> Option<&io::Error> {
         self.refused.as_ref()
@@ -334,8 +334,8 @@ impl<B: DiskBlock> Writes<B> {
         let registered = slot.block.registered();
         let offset = offset + *done as u64;
         // SAFETY: the bytes are those of the block, which guarantees that they stay unchanged while
-        // nobody uses it. Nobody does before the kernel has reported the end of this write; `drop`
-        // waits for that too, or forgets the block.
+        // it is not used. It is not used before the kernel has reported the end of this write;
+        // `drop` waits for that too, or forgets the block.
         let begun = unsafe { ring.write(file, (start, len), offset, registered, number) };
         if let Err(error) = begun {
             slot.state = State::Done(Err(error));

@@ -141,7 +141,7 @@ impl<T> Deref for Growing<T> {
     #[inline(always)]
     fn deref(&self) -> &[T] {
         // SAFETY: `len` values within the mapping, which may be read; zeros are values
-        // (`FromZeros`, which `new` requires). Nobody else touches them.
+        // (`FromZeros`, which `new` requires). Nothing else touches them.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -186,7 +186,7 @@ impl Beyond {
 ///
 /// # Safety
 ///
-/// Within the mapping, allowed, and nobody else touches it meanwhile.
+/// Within the mapping, allowed, and not touched by other code meanwhile.
 unsafe fn make_present(mapping: &Mapping, bytes: Range<usize>) -> io::Result<()> {
     let mut from = bytes.start;
     while from < bytes.end {
@@ -196,7 +196,7 @@ unsafe fn make_present(mapping: &Mapping, bytes: Range<usize>) -> io::Result<()>
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                 for at in (from..until).step_by(4096) {
                     // SAFETY: within the mapping, and only here, as the caller guarantees;
-                    // volatile, since nobody reads it.
+                    // volatile, since it is never read.
                     unsafe {
                         let byte = mapping.start().as_ptr().add(at);
                         byte.write_volatile(byte.read_volatile());

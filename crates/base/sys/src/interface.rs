@@ -84,7 +84,7 @@ pub fn index(name: &str) -> io::Result<u32> {
     u32::try_from(index).map_err(io::Error::other)
 }
 
-/// The name that the interface of an index has now; `ENODEV` if there is none.
+/// The name that the interface of an index has now; `ENODEV` if there is no such interface.
 ///
 /// # Errors
 ///
@@ -136,7 +136,7 @@ pub fn ethtool(name: &str, buffer: &mut [u8]) -> io::Result<()> {
     // and no further than the forbidden page, where it fails.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
     check(done)?;
-    // SAFETY: as above; the call has returned, and nobody else knows about the memory.
+    // SAFETY: as above; the call has returned, and no other code knows about the memory.
     buffer.copy_from_slice(unsafe { memory.bytes(at, buffer.len()) });
     Ok(())
 }

@@ -131,8 +131,8 @@ impl Mapping {
     #[inline]
     pub(crate) fn word(&self, at: usize) -> &AtomicU32 {
         assert!(at.is_multiple_of(4) && at + 4 <= self.len);
-        // SAFETY: inside the mapping and aligned; mappings start at a page. Whoever shares the
-        // word uses single aligned loads and stores.
+        // SAFETY: inside the mapping and aligned; mappings start at a page. All that share the word
+        // use single aligned loads and stores.
         unsafe { AtomicU32::from_ptr(self.start.as_ptr().add(at).cast()) }
     }
 
@@ -140,7 +140,7 @@ impl Mapping {
     ///
     /// # Safety
     ///
-    /// As long as the slice lives, nobody writes these bytes.
+    /// As long as the slice lives, these bytes are not written.
     #[inline]
     pub(crate) unsafe fn bytes(&self, at: usize, len: usize) -> &[u8] {
         assert!(at <= self.len && len <= self.len - at);
@@ -152,7 +152,7 @@ impl Mapping {
     ///
     /// # Safety
     ///
-    /// As long as the slice lives, nobody else reads or writes these bytes.
+    /// As long as the slice lives, these bytes are not read or written in any other way.
     #[inline]
     pub(crate) unsafe fn bytes_mut(&mut self, at: usize, len: usize) -> &mut [u8] {
         assert!(at <= self.len && len <= self.len - at);

@@ -14,7 +14,7 @@ use crate::socket::{get_option, set_number, set_option};
 /// `block_status` in `struct tpacket_block_desc`: whose block it is.
 const STATUS_AT: usize = 8;
 
-/// What the kernel is asked for.
+/// The request to the kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct RingLayout {
     /// Blocks.
@@ -118,7 +118,7 @@ impl PacketRing {
         (at, self.block_bytes - Self::BODY_AT)
     }
 
-    /// The bytes of the block that is ours, from [`PacketRing::BODY_AT`] on; empty if none is.
+    /// The bytes of the block that is ours, from [`PacketRing::BODY_AT`] on; empty without one.
     #[inline]
     #[must_use]
     pub fn block(&self) -> &[u8] {
@@ -139,7 +139,7 @@ impl PacketRing {
             return &mut [];
         }
         let (at, len) = self.body();
-        // SAFETY: as for `block`; and nobody else here has it, since `self` is borrowed mutably.
+        // SAFETY: as for `block`; and no other code here has it, since `self` is borrowed mutably.
         unsafe { self.memory.bytes_mut(at, len) }
     }
 

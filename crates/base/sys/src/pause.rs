@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use rustix::thread::{ClockId, Timespec, clock_nanosleep_absolute};
 
-/// Waits before something is tried again that only time makes succeed, or looked at again that
-/// nobody signals: too many open files, a peer that is away, a counter of the kernel.
+/// Waits before something is tried again that only time makes succeed, or looked at again because
+/// nothing signals it: too many open files, a peer that is away, a counter of the kernel.
 pub fn backoff(wait: Duration) {
     std::thread::sleep(wait);
 }

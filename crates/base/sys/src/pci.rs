@@ -70,7 +70,7 @@ impl Registers {
         self.memory.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no registers.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -79,8 +79,7 @@ impl Registers {
     /// A register of 32 bits.
     ///
     /// # Panics
-    ///
-    /// If there is none.
+    /// If there is no such register.
     #[must_use]
     pub fn read(&self, at: usize) -> u32 {
         u32::from_le(self.memory.word(at).load(Ordering::Acquire))
@@ -89,8 +88,7 @@ impl Registers {
     /// Writes one, after all that was written to memory before.
     ///
     /// # Panics
-    ///
-    /// If there is none.
+    /// If there is no such register.
     pub fn write(&self, at: usize, value: u32) {
         fence(Ordering::SeqCst);
         self.memory.word(at).store(value.to_le(), Ordering::Release);

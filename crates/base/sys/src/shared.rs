@@ -31,7 +31,7 @@ impl SharedMemory {
         Ok(Self { memory, file })
     }
 
-    /// Zeros that no path leads to, and that nobody can shrink; /proc shows them as `name`.
+    /// Zeros that no path leads to, and that cannot be shrunk; /proc shows them as `name`.
     ///
     /// # Errors
     ///
@@ -41,7 +41,7 @@ impl SharedMemory {
     }
 
     /// As [`SharedMemory::create`], in huge pages of 2 MiB, which are contiguous and stay where they are, so
-    /// that devices may be told where: a multiple of that.
+    /// that devices may be given the address: a multiple of that.
     ///
     /// # Errors
     ///
@@ -53,7 +53,7 @@ impl SharedMemory {
 
     fn create_of(name: &str, len: usize, pages: MemfdFlags) -> io::Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | pages;
-        // Nobody executes it: sealed since Linux 6.3; earlier kernels refuse the flag.
+        // It is never executed: sealed since Linux 6.3; earlier kernels refuse the flag.
         let sealed = memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL);
         let file = File::from(sealed.or_else(|_| memfd_create(name, flags))?);
         file.set_len(len as u64)?;

@@ -166,7 +166,7 @@ pub fn set_send_buffer(fd: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
 }
 
 /// Makes datagrams of a UDP socket leave whole or not at all: longer ones than the path carries fail
-/// with `EMSGSIZE`, none is cut into IP fragments.
+/// with `EMSGSIZE` instead of being cut into IP fragments.
 ///
 /// # Errors
 ///
@@ -640,7 +640,7 @@ pub(crate) fn check(done: c_int) -> io::Result<()> {
 
 pub(crate) fn owned(fd: c_int) -> io::Result<OwnedFd> {
     check(fd)?;
-    // SAFETY: a descriptor that was just made and that nobody else owns.
+    // SAFETY: a descriptor that was just made and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -53,7 +53,7 @@ impl Ring {
     ///
     /// # Safety
     ///
-    /// The bytes stay in place, and nobody in this process writes to them, until [`Ring::next`] or
+    /// The bytes stay in place, and no code in this process writes to them, until [`Ring::next`] or
     /// [`Ring::try_next`] has reported the end of this write, or [`Ring::drain`] that of all.
     pub(crate) unsafe fn write(
         &mut self,

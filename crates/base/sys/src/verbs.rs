@@ -62,7 +62,7 @@ unsafe impl Sync for OpenDevice {}
 
 impl Drop for OpenDevice {
     fn drop(&mut self) {
-        // SAFETY: opened by `Device::open`; every connection holds the device, so none is left.
+        // SAFETY: opened by `Device::open`; every connection holds the device, so all have ended.
         unsafe { strata_verbs_close(self.0.as_ptr()) };
     }
 }
@@ -101,7 +101,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// If there is none of that name, or it cannot be used.
+    /// If there is no device of that name, or it cannot be used.
     pub fn open(options: &DeviceOptions) -> io::Result<Self> {
         let name = CString::new(options.name.as_str())?;
         // SAFETY: a C string that outlives the call.

@@ -123,8 +123,8 @@ impl Words {
 }
 
 impl WordsMut {
-    /// Maps the first `len` bytes of a file, which must have them and keep them, for writing. Nobody
-    /// else may write to it meanwhile: their words and ours would take each other's place.
+    /// Maps the first `len` bytes of a file, which must have them and keep them, for writing. No
+    /// other process may write to it meanwhile: their words and ours would take each other's place.
     ///
     /// # Errors
     ///
@@ -174,7 +174,7 @@ impl WordsMut {
     /// If it is beyond the mapping.
     #[inline(always)]
     pub fn add(&mut self, at: usize, add: u64) -> u64 {
-        // A load and a store suffice: nobody else writes.
+        // A load and a store suffice: this is the only writer.
         let place = self.words.at(at);
         let sum = place.load(Ordering::Relaxed).wrapping_add(add);
         place.store(sum, Ordering::Release);

@@ -52,7 +52,7 @@ pub enum Decider {
     PolicyDefault,
     /// An alert on the flow.
     Alert {
-        /// Number of the signature; 0 if there is none.
+        /// Number of the signature; 0 without one.
         id: u64,
         /// The signature.
         signature: String,

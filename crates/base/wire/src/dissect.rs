@@ -38,7 +38,7 @@ pub fn dissect(link: LinkType, packet: &[u8], tunnel_key: TunnelKey) -> Headers 
     walk(link, packet, tunnel_key)
 }
 
-/// Where the innermost IP header of `packet` begins, and its version; `None` if there is none. Packets
+/// Where the innermost IP header of `packet` begins, and its version; `None` without one. Packets
 /// that ICMP errors quote do not count.
 #[must_use]
 pub fn innermost_network(link: LinkType, packet: &[u8]) -> Option<(usize, u8)> {

@@ -117,7 +117,7 @@ impl fmt::Display for FlowKey {
 /// A keyed 64-bit hash of flow keys and addresses.
 ///
 /// The inner sum is the NH family of UMAC (RFC 4418 §5.2.1) widened to 64-bit words: over a random
-/// key, two given inputs collide with probability at most 2^-64, so nobody without the key can aim
+/// key, two given inputs collide with probability at most 2^-64, so no one without the key can aim
 /// at a bucket. The final multiply spreads the sum over all bits, since buckets use only some of
 /// them.
 /// The result is part of the log format (block summaries hold it), so this

@@ -9,7 +9,7 @@ pub const FALLBACK_LEN: u32 = 64;
 
 /// The fixed header of IPv6 (RFC 8200 §3).
 const IPV6_HEADER_BYTES: u32 = 40;
-/// In place of a next header: there is none (RFC 8200 §4.7).
+/// In place of a next header: nothing follows (RFC 8200 §4.7).
 const NO_NEXT_HEADER: u8 = 59;
 
 /// Which flow a tunnelled packet belongs to.
@@ -36,7 +36,7 @@ pub struct Fragment {
 pub struct Headers {
     /// Bytes up to the end of the innermost parsed transport header.
     pub header_len: u32,
-    /// Bytes of that transport header alone; 0 if there is none. Those that an ICMP error quotes are
+    /// Bytes of that transport header alone; 0 without one. Those that an ICMP error quotes are
     /// part of its message.
     pub transport_len: u16,
     /// Bytes of the headers that an ICMP error quotes, which are another packet's: what models know of a

@@ -51,7 +51,7 @@ pub struct Interface {
     pub snaplen: u32,
     /// Option list (see [`options`]) without `if_tsresol` and `if_tsoffset`, which the timestamps
     /// already include. With `if_tsoffset`, those of the file were out of range, and are the
-    /// timestamps plus so many seconds.
+    /// timestamps plus that number of seconds.
     pub options: Vec<u8>,
 }
 
@@ -66,8 +66,8 @@ impl Interface {
         }
     }
 
-    /// The interface's name (`if_name`), such as `eth0`; `None` if there is none
-    /// or it is not UTF-8.
+    /// The interface's name (`if_name`), such as `eth0`; `None` without a name or if it is not
+    /// UTF-8.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.text(code::IF_NAME)

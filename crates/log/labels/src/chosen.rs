@@ -17,7 +17,8 @@ use crate::flows::{address, labelled_key};
 
 /// More flows are not labelled at once: each takes some 200 bytes of memory.
 const FLOWS_MAX: usize = 1 << 20;
-/// Of so many flows all packets are looked for by their addresses; of more, the whole log is read.
+/// Up to this number of flows, their packets are looked for by address; with more, the whole log is
+/// read.
 const NARROWED_MAX: usize = 32;
 /// After a pause as long as this, the same addresses and ports are another flow.
 const PAUSE_NS: u64 = 300 * 1_000_000_000;

@@ -35,7 +35,7 @@ const FLOW_NS: i128 = 300 * 1_000_000_000;
 const SEED_USUAL: u16 = 0;
 /// Alarms that are tried to find the seed of Community IDs.
 const SEED_ALARMS_MAX: usize = 4;
-/// The severity of alarms that have none, as Zeek's notices: that of Suricata's gravest.
+/// The severity of alarms that have none, as Zeek's notices: that of Suricata's most severe.
 const SEVERITY_NONE: u64 = 1;
 
 /// What becomes of alarms.
@@ -67,7 +67,7 @@ pub enum AlarmClass {
     Any,
     /// Suricata's category, Zeek's kind of notice.
     Category,
-    /// `severity-1`, the gravest, and so on.
+    /// `severity-1`, the most severe, and so on.
     Severity,
 }
 
@@ -344,7 +344,7 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// If there are none.
+    /// If there are no alarms.
     pub(crate) fn finish(self) -> Result<Ids, LabelError> {
         let seed = self.seed();
         let mut ids = Ids {
@@ -437,7 +437,7 @@ fn has_ports(key: &FlowKey) -> bool {
 }
 
 impl Spans {
-    /// Puts spans in order; of those that overlap one remains, with the label of the gravest.
+    /// Puts spans in order; of those that overlap one remains, with the label of the most severe.
     fn merge(&mut self) {
         self.0.sort_by_key(|span| (span.from_ns, span.severity));
         let mut merged: Vec<Span> = Vec::with_capacity(self.0.len());
@@ -468,7 +468,7 @@ impl Spans {
 }
 
 impl Ids {
-    /// What is said about a packet.
+    /// The labels of a packet.
     pub(crate) fn of(&mut self, ts_ns: u64, headers: &Headers) -> Said<'_> {
         let Some(mut key) = headers.key else {
             return Said::Nothing;

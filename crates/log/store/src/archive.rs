@@ -56,7 +56,8 @@ pub struct Archive {
     pub parts: Vec<Part>,
     /// Block files that are no longer part of the log.
     pub gone: Vec<Gone>,
-    /// Files of parts that are no longer part of the log, to be deleted once nobody reads the log.
+    /// Files of parts that are no longer part of the log, to be deleted once no process reads the
+    /// log.
     pub deleted: Vec<String>,
     /// Public keys to which newly compacted data is encrypted; if empty, it is not encrypted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

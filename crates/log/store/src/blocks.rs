@@ -94,8 +94,8 @@ impl<'a> Blocks<'a> {
         self.select.wants(0).then_some(Source::Walk(opened))
     }
 
-    /// Starts reading the next block that the index selects; false if there is none before the part
-    /// that has to be scanned.
+    /// Starts reading the next block that the index selects; false if the part that has to be
+    /// scanned comes next.
     fn read_ahead(&mut self) -> bool {
         loop {
             match &mut self.source {

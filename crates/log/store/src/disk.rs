@@ -113,7 +113,7 @@ pub trait Disk: Send + Sync {
     /// The error of the operating system.
     fn lock(&self) -> io::Result<Option<Box<dyn Any + Send>>>;
 
-    /// As [`Disk::lock`], for whoever changes the archive: compaction and retention.
+    /// As [`Disk::lock`], for processes that change the archive: compaction and retention.
     ///
     /// # Errors
     ///
@@ -141,7 +141,7 @@ pub trait Disk: Send + Sync {
         Ok(None)
     }
 
-    /// Removes a file; does nothing if there is none. Survives a crash.
+    /// Removes a file; does nothing if it does not exist. Survives a crash.
     ///
     /// # Errors
     ///
@@ -247,8 +247,8 @@ pub trait DiskFile: Send {
         Ok(())
     }
 
-    /// Makes sure that these bytes have space, and that the file is at least so long: they are zeros if
-    /// nobody has written them. File systems write several blocks at a time within a file, but those that
+    /// Makes sure that these bytes have space, and that the file has at least this length: they are zeros
+    /// until they are written. File systems write several blocks at a time within a file, but those that
     /// make it longer one after the other. Others may do the same with the bytes after them.
     ///
     /// # Errors
@@ -374,7 +374,7 @@ impl RealDisk {
         Ok(())
     }
 
-    /// A file to lock: whoever may only read can see, and say, who is at work.
+    /// A file to lock: a process that may only read can see, and report, who is at work.
     fn lock_file(&self, name: &str) -> io::Result<File> {
         let mut options = writing();
         options.write(true).create(true).truncate(false);

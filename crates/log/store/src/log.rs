@@ -54,7 +54,7 @@ pub struct Loss {
 }
 
 impl Loss {
-    /// Sequence numbers are what a switch says: their differences may come to more than there can be.
+    /// Sequence numbers come from a switch: their differences may add up to more than is possible.
     fn add(&mut self, packets: u64, incomplete: u64) {
         self.packets = self.packets.saturating_add(packets);
         self.incomplete = self.incomplete.saturating_add(incomplete);
@@ -66,7 +66,7 @@ impl Log {
     ///
     /// # Errors
     ///
-    /// If there is none, or its manifest cannot be understood.
+    /// If there is no log, or its manifest cannot be understood.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         let disk = RealDisk::at(dir);
         match fs::metadata(dir.join(MANIFEST_NAME)) {
@@ -161,7 +161,7 @@ impl Log {
         self.model_file(&recording.model_file)
     }
 
-    /// The model in the shadow of that one, as JSON; `None` if there is none.
+    /// The model in the shadow of that one, as JSON; `None` without one.
     ///
     /// # Errors
     ///
@@ -201,7 +201,7 @@ impl Log {
         for name in [&file.name, &index_name(&file.name)] {
             let opened = self.disk.open(name, false);
             let size = match opened.and_then(|opened| opened.size()) {
-                // Whoever reads the log's blocks gets the error.
+                // The reader of the log's blocks gets the error.
                 Err(error) if error.kind() == ErrorKind::NotFound => 0,
                 size => size.map_err(io_error(self.disk.display(name), "open"))?,
             };
@@ -341,7 +341,7 @@ impl Log {
     }
 }
 
-/// The archive manifest of the log on `disk`; empty if there is none.
+/// The archive manifest of the log on `disk`; empty without one.
 ///
 /// # Errors
 ///

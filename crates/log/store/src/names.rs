@@ -2,7 +2,7 @@
 
 /// The file whose lock keeps a second writer away.
 pub(crate) const LOCK_NAME: &str = "lock";
-/// The file that readers lock shared, and whoever deletes files exclusively.
+/// The file that readers lock shared, and a process that deletes files locks exclusively.
 pub(crate) const READERS_NAME: &str = "readers";
 /// The file whose lock keeps a second compaction away.
 pub(crate) const COMPACTION_NAME: &str = "compaction";

@@ -63,7 +63,7 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Adds a file that is read; `-` is standard input. A missing one is left to whoever reads it.
+    /// Adds a file that is read; `-` is standard input. Its reader reports a missing one.
     #[must_use]
     pub fn file(mut self, path: &Path) -> Self {
         let metadata = if path.as_os_str() == "-" {

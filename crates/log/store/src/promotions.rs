@@ -176,7 +176,7 @@ pub(crate) struct Promoted(Mutex<BTreeMap<u32, Arc<Promotions>>>);
 
 impl Promoted {
     /// The promotions of a recording, which may be in any of its files. Damaged blocks are skipped:
-    /// whoever reads the blocks gets the error.
+    /// the reader of the blocks gets the error.
     pub(crate) fn of(
         &self,
         disk: &dyn Disk,

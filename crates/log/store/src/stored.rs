@@ -8,7 +8,7 @@ use crate::manifest::{MANIFEST_NAME, Manifest};
 /// How many times to read a manifest that changes while it is read.
 const READ_TRIES: u32 = 10;
 
-/// The log's manifest; `None` if there is none.
+/// The log's manifest; `None` without one.
 ///
 /// # Errors
 ///

@@ -201,7 +201,7 @@ impl BlockBuilder {
         builder
     }
 
-    /// A block for a reader that remembers all verdicts it was told: their numbers always stand for
+    /// A block for a reader that remembers all verdicts it has read: their numbers always stand for
     /// the same.
     #[must_use]
     pub(crate) fn keeping_verdicts(mut self) -> Self {

@@ -58,7 +58,7 @@ pub trait Sink {
     ///
     /// # Errors
     ///
-    /// If nobody takes blocks any more.
+    /// If the receiver of blocks is gone.
     fn submit(&mut self, block: Box<BlockBuilder>) -> Result<(), SinkError>;
 
     /// What has become of blocks since the last call; does not wait.
@@ -69,7 +69,7 @@ pub trait Sink {
     ///
     /// # Errors
     ///
-    /// If nobody takes blocks any more.
+    /// If the receiver of blocks is gone.
     fn wait(&mut self) -> Result<Option<Written>, SinkError>;
 
     /// The counters to keep up to date.
@@ -161,7 +161,7 @@ impl BlockSink {
         written
     }
 
-    /// A handle that ends this channel, whoever owns the sink.
+    /// A handle that ends this channel, no matter which thread owns the sink.
     #[must_use]
     pub fn end_handle(&self) -> BlockEnd {
         BlockEnd(self.to_writer.clone())
@@ -258,7 +258,7 @@ pub struct BlockEnd(SyncSender<ToWriter>);
 impl BlockEnd {
     /// Tells it.
     pub fn end(&self) {
-        // If nobody listens, it has already ended.
+        // Without a receiver, it has already ended.
         let _ = self.0.send(ToWriter::Finish);
     }
 }

@@ -66,7 +66,7 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    /// An empty filter for so many keys.
+    /// An empty filter for `keys` keys.
     pub(crate) fn for_keys(keys: usize) -> Self {
         const BLOCK_BYTES: usize = FilterKind::Split.line_bytes();
         let blocks = (keys * BITS_PER_KEY).div_ceil(8 * BLOCK_BYTES);
@@ -135,12 +135,12 @@ pub(crate) struct Distinct {
 }
 
 impl Distinct {
-    /// So many fingerprints in all are sampled.
+    /// Above this number of fingerprints, they are sampled.
     const MANY: usize = 1024;
-    /// One in so many is.
+    /// One in this number is sampled.
     const SAMPLED: u64 = 8;
 
-    /// Nothing yet; there will be at most so many.
+    /// Nothing yet; there will be at most `count`.
     pub(crate) fn among(count: usize) -> Self {
         let is_sampled = count > Self::MANY;
         let counted = if is_sampled { count / 8 } else { count };

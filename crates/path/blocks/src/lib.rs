@@ -1,7 +1,7 @@
 //! Blocks: what a worker fills, a log stores and a reader takes apart, as bytes.
 //!
 //! - [`BlockBuilder`], filled by a worker; [`BlockSink`] and [`BlockSource`], through which full
-//!   blocks travel to whoever writes them, and their outcome back; [`Sink`], what a worker needs
+//!   blocks travel to their writer, and their outcome back; [`Sink`], what a worker needs
 //!   of such a channel;
 //! - [`BlockHeader`], [`Summary`], [`Records`]: a block's parts, read back;
 //! - [`RelayedHeader`], [`assemble`]: blocks that came through a relay, as segments;

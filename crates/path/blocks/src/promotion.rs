@@ -151,7 +151,7 @@ pub fn complete(records: &[u8], first_seq: u64, whole: &BTreeMap<u64, Whole<'_>>
                 None => packet.emit(&mut body),
             },
             Ok(RawRecord::Other { bytes, .. }) => body.extend_from_slice(bytes),
-            // Copied unchanged, so that whoever reads it gets the error.
+            // Copied unchanged, so that its reader gets the error.
             Err(bad) => {
                 body.extend_from_slice(&records[bad.at..]);
                 break;

@@ -299,7 +299,7 @@ impl<'a> Records<'a> {
     }
 }
 
-/// A worker does not number so many packets.
+/// More packets than a worker numbers.
 const OUT_OF_RANGE: &str = "a sequence number is out of range";
 
 fn verdict(flags: u8, body: &[u8]) -> Result<VerdictRecord, &'static str> {

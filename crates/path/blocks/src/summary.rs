@@ -96,7 +96,7 @@ impl Summary {
     ///
     /// # Errors
     ///
-    /// If its lengths do not add up, or a granularity is none.
+    /// If its lengths do not add up, or a granularity is invalid.
     pub fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
         let (counts, bloom) = split(bytes)?;
         Ok(Self {

@@ -58,7 +58,7 @@ pub trait Packets {
     /// How many there are.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Whether it is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }

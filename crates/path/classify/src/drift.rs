@@ -156,7 +156,8 @@ impl DriftReport {
         (self.samples >= SAMPLES_MIN).then_some(self.scores > DRIFTED)
     }
 
-    /// The same, given what was said before: a model fits again only once it clearly does.
+    /// The same, given the state that was reported before: a model fits again only once it clearly
+    /// does.
     #[must_use]
     pub fn still_drifted(&self, before: bool) -> Option<bool> {
         let bound = if before { FITS_AGAIN } else { DRIFTED };

@@ -12,9 +12,9 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 pub enum Expr {
     /// The empty expression: every packet.
     Any,
-    /// All of these, tested left to right. At least two; none is itself an `And`.
+    /// All of these, tested left to right. At least two; no element is itself an `And`.
     And(Vec<Expr>),
-    /// At least one of these, tested left to right. At least two; none is itself an `Or`.
+    /// At least one of these, tested left to right. At least two; no element is itself an `Or`.
     Or(Vec<Expr>),
     /// Not this.
     Not(Box<Expr>),

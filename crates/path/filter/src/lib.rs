@@ -190,8 +190,8 @@ impl Filter {
     }
 
     /// Whether a packet of this flow may match. False means that none does, provided the facts hold
-    /// for each packet: all its IP headers have these addresses, none is cut short, and none is
-    /// inside another.
+    /// for each packet: all its IP headers have these addresses, no header is cut short, and no IP
+    /// packet is inside another.
     #[must_use]
     pub fn may_match(&self, facts: &FlowFacts) -> bool {
         bound::may_match(&self.expr, facts, &mut 0, &mut 0)

@@ -64,7 +64,7 @@ struct Side {
 }
 
 impl Side {
-    /// `shadow` is asked with the same features.
+    /// `shadow` gets the same features.
     fn new(model: &Model, shadow: Option<&Model>, level: Level, kernel: Kernel) -> Self {
         let forest = Forest::up_to(model, level, kernel);
         let mut is_asked = model.asked(level);

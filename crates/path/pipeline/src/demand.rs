@@ -58,7 +58,7 @@ impl Kept {
 #[inline(always)]
 pub(crate) fn payload_wanted(keep: Keep) -> u32 {
     match keep {
-        Keep::Nothing => unreachable!("what nobody keeps is discarded or sampled out"),
+        Keep::Nothing => unreachable!("what is not kept is discarded or sampled out"),
         Keep::Header => 0,
         Keep::Partial(payload) => payload.min(WHOLE),
         Keep::Full => WHOLE,

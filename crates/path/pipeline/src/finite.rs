@@ -22,7 +22,7 @@ pub enum RunError {
     Sink(#[from] SinkError),
 }
 
-/// Runs an input through a worker, until it ends, fails or is told to stop, and finishes the worker
+/// Runs an input through a worker, until it ends, fails or is stopped, and finishes the worker
 /// in all cases. `after_batch` is called after each batch and returns whether to go on.
 ///
 /// # Errors

@@ -84,7 +84,7 @@ pub(crate) struct Policing {
     fields: Vec<PacketFields>,
     /// Of batches in columns: the packets of `fields`.
     unknown: Vec<Unknown>,
-    /// For batches in columns, `None` if there are none.
+    /// For batches in columns, `None` without any.
     flows: Option<FlowDecisions>,
     /// Where rules test no more than the protocol of plain packets, instead of their flows.
     protocols: Option<ProtocolDecisions>,
@@ -231,7 +231,7 @@ impl Policing {
 
     /// Finds the policies of the packets of a batch in columns that are in `lanes`, at most
     /// [`LANES`] from a multiple of [`GROUP`] on. `fields_of` gives the fields of one of them:
-    /// those with a flow or protocol whose decision is known are not asked for, if they are plain;
+    /// those with a flow or protocol whose decision is known are not fetched, if they are plain;
     /// `vlan_of` gives the VLAN of one that is not.
     pub(crate) fn classify_columns(
         &mut self,

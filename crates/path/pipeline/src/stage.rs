@@ -291,7 +291,7 @@ impl<S: Sink> Stages<S> {
         lanes.clear();
         for lane in 0..chosen.len() {
             // Two lines hold the headers of upcoming packets. One is fetched here and one below,
-            // since the CPU stalls when it is asked for more than a dozen or two at a time.
+            // since the CPU stalls when it has to fetch more than a dozen or two at a time.
             let at = chosen.index(lane);
             fetch(chosen.batch, at + LANES, 0);
             let packet = chosen.batch.get(at);

@@ -318,7 +318,7 @@ impl<S: Sink> Worker<S> {
     }
 }
 
-/// What can be asked about a worker.
+/// The state of a worker.
 impl<S: Sink> Worker<S> {
     /// All that it has counted so far.
     #[must_use]
@@ -352,7 +352,7 @@ impl<S: Sink> Worker<S> {
         self.stages.record.kept()
     }
 
-    /// What became of payload while there was a budget of detail; `None` if there was none.
+    /// What became of payload while there was a budget of detail; `None` without one.
     #[must_use]
     pub fn detail(&self) -> Option<DetailCounts> {
         self.stages.budget.counts()

@@ -97,7 +97,7 @@ impl Mode {
     ///
     /// # Errors
     ///
-    /// If there is none, or its granularities are invalid.
+    /// If there is no such mode, or its granularities are invalid.
     pub fn by_name(name: &str, own: &BTreeMap<String, ModeConfig>) -> Result<Self, ModeError> {
         if let Some(config) = own.get(name) {
             return Self::from_config(name, config);

@@ -167,7 +167,7 @@ impl Plan {
         self
     }
 
-    /// What a budget of detail makes of the demands; `None` if there is none, or nothing to decide.
+    /// What a budget of detail makes of the demands; `None` without a budget or anything to decide.
     #[must_use]
     pub fn detail(&self) -> Option<&DetailPlan> {
         self.detail.as_ref()

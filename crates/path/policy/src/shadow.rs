@@ -46,8 +46,8 @@ impl ShadowCounts {
         all
     }
 
-    /// Counts a packet of these bytes on the wire, with its class and that of the shadow, of which so
-    /// many bytes were kept, and the shadow would have kept so many.
+    /// Counts a packet of these bytes on the wire, with its class and that of the shadow, and the
+    /// numbers of bytes that were kept and that the shadow would have kept.
     ///
     /// # Panics
     ///

@@ -133,7 +133,7 @@ impl Steering {
             plan: Arc::new(plan),
             requested,
         };
-        // Under the lock, so that whoever sees the number finds its plan.
+        // Under the lock, so that a thread that sees the number finds its plan.
         self.number.fetch_add(1, Ordering::Release);
         drop(published);
         for wake in &lock(&self.wakers).0 {

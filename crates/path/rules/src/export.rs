@@ -67,7 +67,7 @@ impl FromStr for DestinationName {
 pub struct Export {
     /// How much of it: headers, partial or full.
     pub keep: Keep,
-    /// One packet in so many; at least 1.
+    /// One packet in this number; at least 1.
     pub one_in: u32,
     /// One of the configuration's destinations.
     pub to: DestinationName,

@@ -107,7 +107,7 @@ impl Policies {
 
     /// The texts of the policies that protect packets.
     pub fn protected(&self) -> impl Iterator<Item = &str> {
-        // Usually there are none: no need to check thousands.
+        // Usually the list is empty: no need to check thousands.
         let all = (self.protecting > 0).then(|| self.all());
         let protecting = all.into_iter().flatten();
         let protecting = protecting.filter(|(_, policy, _)| policy.protect);
@@ -171,7 +171,7 @@ impl Policies {
         self.len
     }
 
-    /// Whether there are none, so that every packet gets the default.
+    /// Whether it is empty, so that every packet gets the default.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0

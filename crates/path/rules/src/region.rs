@@ -130,7 +130,7 @@ impl Region {
             .all(|&field| self.span(field).contains(packet.value(field)))
     }
 
-    /// The packets in both; `None` if there are none.
+    /// The packets in both; `None` if they do not overlap.
     #[must_use]
     pub fn intersect(&self, other: &Self) -> Option<Self> {
         let mut both = *self;

@@ -220,13 +220,13 @@ impl PolicySet {
         self.known.len()
     }
 
-    /// Whether there are none.
+    /// Whether it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
 
-    /// Whether there were so many changes that everything should be prepared anew.
+    /// Whether enough has changed that everything should be prepared anew.
     #[must_use]
     pub fn wants_merge(&self) -> bool {
         self.added.len() > ADDED_MAX || self.removed.len() > REMOVED_MAX

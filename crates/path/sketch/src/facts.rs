@@ -139,7 +139,7 @@ pub struct FlowStats {
     pub size_min: u16,
     /// Largest packet.
     pub size_max: u16,
-    /// Smallest backward packet; 0 if there is none.
+    /// Smallest backward packet; 0 without any.
     pub backward_size_min: u16,
     /// Largest backward packet.
     pub backward_size_max: u16,

@@ -11,7 +11,7 @@ pub(crate) fn put<const N: usize>(out: &mut [u8], parts: [&[u8]; N]) -> usize {
     at
 }
 
-/// A number in so many hexadecimal digits, the last ones.
+/// The last `N` hexadecimal digits of a number.
 pub(crate) fn hex<const N: usize>(mut number: u64) -> [u8; N] {
     let mut digits = [b'0'; N];
     for digit in digits.iter_mut().rev() {
@@ -21,7 +21,7 @@ pub(crate) fn hex<const N: usize>(mut number: u64) -> [u8; N] {
     digits
 }
 
-/// A number in so many decimal digits, the last ones.
+/// The last `N` decimal digits of a number.
 pub(crate) fn decimal<const N: usize>(mut number: u64) -> [u8; N] {
     let mut digits = [b'0'; N];
     for digit in digits.iter_mut().rev() {

@@ -34,7 +34,7 @@ pub use tunnels::TunnelsConfig;
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Logging modes that are active together: `default`, `log-all`, `log-partial`, `log-sampled`,
-    /// `log-minimum` or custom ones. `default` if none is given.
+    /// `log-minimum` or custom ones. By default, `default`.
     pub mode: Vec<String>,
     /// Action for packets that no policy matches, as in `policy.action`. By default `classify`.
     pub default: Option<String>,
@@ -61,7 +61,7 @@ pub struct Config {
     pub detail: Option<String>,
     /// Response of a recording of interfaces while the model does not fit the traffic of the last
     /// minutes (the stability index of its scores is above 0.25): `warn` logs a warning; `budget`
-    /// also keeps a tenth of the payload, as a budget of detail does, if there is none; `keep`
+    /// also keeps a tenth of the payload, as a budget of detail does, unless one is set; `keep`
     /// keeps every packet whole, as mode `log-all`. By default `warn`.
     pub on_drift: OnDrift,
     /// Limit on the memory of flow tables, of all workers together, as in `2GB`; `--memory`

@@ -181,7 +181,7 @@ pub struct Stream {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Constant {
-    /// 0 where there is none: no packet is so short.
+    /// 0 in an empty slot: no packet is so short.
     covered_len: u32,
     identification: u16,
     value: u32,

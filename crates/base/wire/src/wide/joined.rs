@@ -1,8 +1,8 @@
 //! Two words as one store.
 #![cfg_attr(target_arch = "x86_64", allow(unsafe_code))]
 
-/// Sixteen bytes of two words, little-endian, that are stored at once. Compilers store such numbers word
-/// by word; whoever then loads all sixteen, as AES does, waits until the CPU has written both to its cache,
+/// Sixteen bytes of two words, little-endian, that are stored at once. Compilers store such numbers word by
+/// word; code that then loads all sixteen, as AES does, waits until the CPU has written both to its cache,
 /// so that nothing overlaps any more.
 #[inline]
 #[must_use]

@@ -50,7 +50,7 @@ pub trait Lanes: ByteLanes {
     fn set(self, value: u32) -> Self::U32;
     /// Lanes in order.
     fn load(self, values: &[u32; GROUP]) -> Self::U32;
-    /// The first 16 of these in order; 0 in the lanes for which there are none.
+    /// The first 16 of these in order; 0 in the lanes beyond the last value.
     fn load_first(self, values: &[u32]) -> Self::U32;
     /// Lanes in order.
     fn store(self, values: Self::U32, to: &mut [u32; GROUP]);

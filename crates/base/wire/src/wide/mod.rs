@@ -56,8 +56,8 @@ pub const GROUPS: usize = WIDE / GROUP;
 #[repr(C, align(32))]
 pub struct BitRow(pub [u64; WIDE / 64]);
 
-/// Instructions for 16 lanes at once that this machine has: whoever holds the value may run kernels
-/// with them.
+/// Instructions for 16 lanes at once that this machine has: the holder of this value may run
+/// kernels with them.
 #[derive(Clone, Copy, Debug)]
 pub enum Simd {
     /// A register for each 16 numbers of 32 bits.

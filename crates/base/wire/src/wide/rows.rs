@@ -19,7 +19,7 @@ pub struct RowTable(Box<[BitRow; ROWS]>);
 pub struct RowPlace(u32);
 
 impl RowTable {
-    /// The most rows that a table is asked for.
+    /// The most rows of a table.
     pub const ROWS: usize = ROWS;
 
     /// Rows without a bit.

@@ -38,7 +38,7 @@ struct EveFlow {
     end: Option<String>,
 }
 
-/// The Community ID of an alarm. Where its flow is known otherwise, nobody needs it.
+/// The Community ID of an alarm. It is not needed where its flow is known otherwise.
 fn community_id(id: Option<String>, flow: Option<FlowKey>) -> Result<Option<String>, LineError> {
     match id {
         Some(id) if flow.is_none() && !is_community_id(&id) => Err(LineError::CommunityId(id)),

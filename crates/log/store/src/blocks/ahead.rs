@@ -1,4 +1,4 @@
-//! Blocks of a file with an index, read ahead of being asked for.
+//! Blocks of a file with an index, read ahead of requests for them.
 
 use std::io;
 use std::sync::Arc;

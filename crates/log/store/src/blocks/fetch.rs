@@ -98,7 +98,7 @@ fn work(disk: &dyn Disk, direct: bool, inbox: &Mutex<Receiver<Job>>) {
             }
         }
         if let Some((_, file)) = &open {
-            // Nobody may be waiting any more.
+            // The reader may be gone.
             let _ = job
                 .reply
                 .send(content(file.as_ref(), &job.header, job.offset));

@@ -182,7 +182,7 @@ impl Held {
         }
     }
 
-    /// Replaces a file with its spare; `None` if there is none for it.
+    /// Replaces a file with its spare; `None` without a spare.
     pub(super) fn replace(&self, name: &str, content: &[u8]) -> Option<io::Result<()>> {
         let mut slot = lock(&self.spare);
         let held = slot.as_mut().filter(|held| held.name == name)?;

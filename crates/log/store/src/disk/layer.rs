@@ -133,7 +133,7 @@ pub trait ReadOnlyFile: Send {
     ///
     /// # Errors
     ///
-    /// The error of the operating system, or of whoever checks what is read.
+    /// The error of the operating system, or of the layer that checks what is read.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 
     /// As [`DiskFile::will_read`].

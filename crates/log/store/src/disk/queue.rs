@@ -20,7 +20,7 @@ impl<B: DiskBlock> WriteQueue<B> {
         Self(Writes::new(in_flight_max))
     }
 
-    /// Why the kernel refuses io_uring; `None` if it does not, or was not asked.
+    /// Why the kernel refuses io_uring; `None` if it does not, or was not tried.
     #[must_use]
     pub fn refused(&self) -> Option<&io::Error> {
         self.0.refused()

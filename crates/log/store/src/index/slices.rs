@@ -19,14 +19,14 @@ use crate::select::Select;
 
 use super::{Entry, FOOTER_LEN, Form};
 
-/// A slice is to have about so many bytes: what a disk reads in little more time than it takes to
-/// find the place.
+/// A slice is to have about this number of bytes: what a disk reads in little more time than it
+/// takes to find the place.
 const SLICE_BYTES: usize = 48 << 10;
 
 /// Bytes of a line.
 const LINE_LEN: usize = size_of::<FilterLine>();
 
-/// How many slices a group is to have whose filters have so many bytes.
+/// How many slices a group is to have whose filters have `filter_bytes` bytes.
 pub(super) fn slices_for(filter_bytes: usize) -> u32 {
     let slices = (filter_bytes / SLICE_BYTES).next_power_of_two();
     u32::try_from(slices).expect("filters of a few MiB")

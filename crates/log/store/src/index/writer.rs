@@ -13,7 +13,7 @@ use super::{BLOCKS_MAX, MAGIC, index_name};
 
 /// Blocks of a group, at most.
 const GROUP_BLOCKS: usize = 128;
-/// A group ends once its blocks' filters have so many bytes.
+/// A group ends once its blocks' filters have this number of bytes.
 const GROUP_BYTES: usize = 4 << 20;
 
 /// An index being written. Memory: 136 bytes per block, and the filters of one group, which are

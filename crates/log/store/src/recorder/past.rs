@@ -30,7 +30,7 @@ pub(super) struct Past {
     ended: VecDeque<Ended>,
     /// Files that end with a failed block and could not be cut yet, with the next sequence number.
     uncut: Vec<(Arc<OpenFile>, u64)>,
-    /// Files to be deleted once nobody reads the log.
+    /// Files to be deleted once no process reads the log.
     doomed: Vec<String>,
 }
 

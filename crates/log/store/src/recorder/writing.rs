@@ -37,7 +37,7 @@ enum State {
     Retrying,
     /// Nothing more is written, and the worker knows why.
     Broken,
-    /// Nothing more is written, for a reason unrelated to any block; the worker was told
+    /// Nothing more is written, for a reason unrelated to any block; the worker was notified
     /// separately.
     Ended(StoreError),
 }
@@ -167,7 +167,7 @@ impl Writer {
         }
     }
 
-    /// Ends the recording. The worker is told why, even if it has nothing to write.
+    /// Ends the recording. The worker gets the reason, even if it has nothing to write.
     fn fail(&mut self, error: StoreError) {
         if let State::Ended(_) = self.state {
             return;
@@ -253,7 +253,7 @@ impl Writer {
                 let goes_on = self.shared.options.when_full == WhenFull::Drop;
                 StoreError::DiskFull { file, goes_on }
             }
-            // Whoever is removing the log may not have reached the checkpoint yet.
+            // The process that is removing the log may not have reached the checkpoint yet.
             StoreError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
                 self.gone()
             }

@@ -114,7 +114,8 @@ impl RelayLog {
     /// # Errors
     ///
     /// If the log cannot be written, or an earlier connection has the stream
-    /// ([`StoreError::StreamTaken`]); that one is told ([`RelayStream::is_wanted`]), so try again.
+    /// ([`StoreError::StreamTaken`]); that one is notified ([`RelayStream::is_wanted`]), so try
+    /// again.
     pub fn stream(self: &Arc<Self>, options: &StreamOptions) -> Result<RelayStream, StoreError> {
         self.log.check_there()?;
         let (about, session) = (&options.about, options.session.as_str());
@@ -187,8 +188,8 @@ fn end(file: &OpenFile, settled: Settled) -> Result<(), StoreError> {
         Settled::GoesOn => Ok(()),
         Settled::Complete => file.seal(),
         Settled::ToCut => {
-            // The switch was not told of any block after the failed one. Cutting here frees space
-            // for the manifest and the checkpoint. If it fails, readers stop at the hole.
+            // The switch got no confirmation of any block after the failed one. Cutting here frees
+            // space for the manifest and the checkpoint. If it fails, readers stop at the hole.
             let _ = file.cut();
             Ok(())
         }
@@ -222,9 +223,9 @@ impl RelayStream {
         self.recording
     }
 
-    /// What the log has of this worker's packets from number `from` on, in its last `blocks_max` blocks; to be
-    /// asked before the first block is placed. For a switch that sends again what is missing, what it has without a gap: the rest is
-    /// taken back.
+    /// What the log has of this worker's packets from number `from` on, in its last `blocks_max` blocks; to be called
+    /// before the first block is placed. For a switch that sends again what is missing, what it has without a gap: the
+    /// rest is taken back.
     ///
     /// # Errors
     ///

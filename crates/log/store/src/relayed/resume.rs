@@ -20,7 +20,7 @@ use crate::stored::read_all;
 /// What the log has of a worker's packets from a number on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct StoredSince {
-    /// One more than the number of the last one; the number asked about, if there is none.
+    /// One more than the number of the last one; the number asked about, without one.
     pub next_seq: u64,
     /// Those that are there whole.
     pub counters: BlockCounters,

@@ -294,7 +294,8 @@ impl OpenFile {
             .update(self.recording, |recording| self.describe(recording, whole))
     }
 
-    /// As [`OpenFile::seal`], for the last file of a recording: whoever closes it writes the manifest.
+    /// As [`OpenFile::seal`], for the last file of a recording: the caller that closes it writes the
+    /// manifest.
     pub(crate) fn seal_last(&self) {
         let whole = self.whole();
         self.log

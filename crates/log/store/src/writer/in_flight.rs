@@ -45,7 +45,7 @@ impl<B: DiskBlock> InFlight<B> {
         self.places.push_back(placed);
     }
 
-    /// Waits for the first block in flight; `None` if there is none.
+    /// Waits for the first block in flight; `None` without one.
     pub(crate) fn complete(&mut self) -> Option<Landed<B>> {
         let done = self.queue.complete();
         self.landed(done)

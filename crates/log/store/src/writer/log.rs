@@ -89,7 +89,7 @@ impl LogWriter {
         Err(io_error(self.display(MANIFEST_NAME), "find")(gone))
     }
 
-    /// The number of the recording that `is_known` accepts; if there is none, of a new one.
+    /// The number of the recording that `is_known` accepts; otherwise, of a new one.
     ///
     /// # Errors
     ///

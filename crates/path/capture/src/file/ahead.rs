@@ -13,7 +13,7 @@ pub(super) const HEADROOM: usize = 64 << 10;
 const _: () = assert!(HEADROOM.is_multiple_of(strata_sys::ALIGNMENT));
 /// Buffers in rotation: one in use, others ready or being filled.
 const BUFFERS: usize = 8;
-/// So many used buffers go back at a time: a reader that waits for one is woken by a system call,
+/// Used buffers that go back at a time: a reader that waits for one is woken by a system call,
 /// which may take as long as ten packets.
 const BACK_AT_A_TIME: usize = BUFFERS / 2;
 
@@ -73,7 +73,7 @@ impl Ahead {
         filled.recv().map_err(gone)
     }
 
-    /// Returns a buffer to be filled. One that is not of this reader, or that nobody fills any
+    /// Returns a buffer to be filled. One that is not of this reader, or that is not filled any
     /// more, is dropped.
     pub(super) fn give_back(&mut self, buffer: AlignedBytes) {
         if buffer.len() != self.buffer_len {

@@ -16,7 +16,7 @@ use crate::error::WarningKind;
 /// The data of custom blocks, after the private enterprise number, is carried over unchanged: only
 /// its owner knows its byte order (section 5.4).
 ///
-/// `None` if the block is omitted. `warn` is told why, and what else is odd.
+/// `None` if the block is omitted. `warn` gets the reason, and what else is odd.
 pub(super) fn normalise(
     block_type: u32,
     body: &[u8],

@@ -107,7 +107,7 @@ impl Window {
         self.position = position;
     }
 
-    /// Goes on to what follows so many bytes.
+    /// Skips `bytes` bytes.
     pub(crate) fn skip(&mut self, bytes: usize) {
         self.set_position(self.position.saturating_add(bytes));
     }
@@ -206,12 +206,12 @@ impl Window {
     }
 }
 
-/// Bytes of a buffer for so many, wherever within a page they begin.
+/// Bytes of a buffer for `bytes` bytes, wherever within a page they begin.
 fn room(bytes: usize) -> usize {
     bytes.next_multiple_of(PAGE).saturating_add(PAGE)
 }
 
-/// Replaces a buffer by one of so many bytes, with what is in use at the same place.
+/// Replaces a buffer by one of `bytes` bytes, with what is in use at the same place.
 fn grow(buffer: &mut AlignedBytes, used: Range<usize>, bytes: usize) {
     let mut larger = AlignedBytes::zeroed(bytes.next_multiple_of(PAGE));
     larger[used.clone()].copy_from_slice(&buffer[used]);

@@ -20,7 +20,7 @@ impl<'a> Batch<'a> {
         self.descriptors.len()
     }
 
-    /// Whether there are none.
+    /// Whether it is empty.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -20,7 +20,7 @@ impl Slot {
     pub(super) fn lengthen(&mut self, bytes: usize) {
         let bytes = exact::<u32>(bytes);
         let at = self.at.checked_sub(bytes);
-        self.at = at.expect("the kernel was asked for a gap before each packet");
+        self.at = at.expect("the kernel leaves a gap before each packet");
         self.len = self.len.saturating_add(bytes);
         self.wire_len = self.wire_len.saturating_add(bytes);
     }

@@ -14,10 +14,10 @@ fn ns(time: Timespec) -> i128 {
 /// Nanoseconds by which TAI is ahead of the time of day.
 pub(crate) fn tai_ahead_ns() -> u64 {
     let Ok(tai) = clock_gettime_dynamic(DynamicClockId::Tai) else {
-        // Where the clock is unknown, nobody has set it either.
+        // Where the clock is unknown, it has not been set either.
         return 0;
     };
-    // Whole seconds: leap seconds since 1972, or 0 where nobody has set them.
+    // Whole seconds: leap seconds since 1972, or 0 where they have not been set.
     let ahead = ns(tai).saturating_sub(ns(clock_gettime(ClockId::Realtime)));
     let seconds = ahead.saturating_add(500_000_000) / 1_000_000_000;
     exact::<u64>(seconds.max(0)).saturating_mul(1_000_000_000)

@@ -9,8 +9,8 @@ use super::drops::{read_from_start, softnet_file};
 
 /// Most CPUs that are reported: those that spend most on it.
 const CPUS_MAX: usize = 8;
-/// A CPU is reported if it has at least one in so many of all packets, or of all runs of the receive
-/// work.
+/// A CPU is reported if it has at least one in this number of all packets, or of all runs of the
+/// receive work.
 const LEAST: u64 = 100;
 
 /// A CPU that receives packets, over an interval.

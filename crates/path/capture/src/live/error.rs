@@ -9,7 +9,7 @@ pub enum LiveError {
     /// No interface was named.
     #[error("no interface given: name one or more with -i; `strata interfaces` lists them")]
     NoInterface,
-    /// Without a key that nobody knows, a sender could choose which worker gets its flows.
+    /// Without a secret key, a sender could choose which worker gets its flows.
     #[error(
         "the system gives no random numbers, which are needed to spread flows among workers: \
     {why}"

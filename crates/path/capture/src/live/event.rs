@@ -13,7 +13,7 @@ pub(super) fn event() -> io::Result<OwnedFd> {
 
 /// Signals an event.
 pub(super) fn signal_event(event: BorrowedFd<'_>) {
-    // This fails only after 2^64 - 2 signals that nobody waited for.
+    // This fails only after 2^64 - 2 signals that were not waited for.
     let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
 }
 
@@ -34,7 +34,7 @@ pub(super) fn wait<'a>(
         Err(error) => return Err(error.into()),
     }
     if polled.last().is_some_and(|last| !last.revents().is_empty()) {
-        // Nobody else reads it, so there is something to read.
+        // No other thread reads it, so there is something to read.
         let _ = rustix::io::read(event, &mut [0; 8]);
     }
     Ok(())

@@ -118,7 +118,7 @@ fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
-/// Takes the packets of an unused interface away. `look` is asked again afterwards: from whatever
+/// Takes the packets of an unused interface away. `look` is called again afterwards: from whatever
 /// has begun to use it meanwhile, they are not taken. Otherwise says why not.
 pub(super) fn take_unused<T>(
     mut look: impl FnMut() -> Result<Exclusivity, LiveError>,

@@ -155,7 +155,7 @@ pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
 mod tests {
     use super::*;
 
-    /// A packet of IPv4 or IPv6 of so many bytes.
+    /// A packet of IPv4 or IPv6 of `len` bytes.
     fn ip(version: u8, len: u16) -> Vec<u8> {
         let mut packet = vec![version << 4 | 5; usize::from(len)];
         match version {

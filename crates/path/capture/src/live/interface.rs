@@ -75,7 +75,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// If there is none.
+    /// If there is no such interface.
     pub fn named(name: &str) -> Result<Self, LiveError> {
         if name == ANY {
             return Ok(Self::any());
@@ -122,7 +122,7 @@ impl Device {
         }
     }
 
-    /// So many interfaces with Ethernet headers that share a socket.
+    /// `count` interfaces with Ethernet headers that share a socket.
     pub(super) fn together(count: usize) -> Self {
         Self {
             name: format!("{count} interfaces"),

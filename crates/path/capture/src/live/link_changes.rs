@@ -1,4 +1,4 @@
-//! When interfaces come, go or change: the kernel says so to whoever joins a group of rtnetlink(7).
+//! When interfaces come, go or change: the kernel notifies the members of a group of rtnetlink(7).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,7 +29,7 @@ impl LinkChanges {
         Ok(Self(socket))
     }
 
-    /// Whether any has since this was asked last. What has is not said: whoever asks looks at all.
+    /// Whether any has since the last call. It does not tell which: the caller looks at all.
     pub fn have_changed(&self) -> bool {
         let (mut piece, mut any) = ([0; 4096], false);
         loop {

@@ -471,7 +471,7 @@ impl Live {
         mut take: impl FnMut(&RingBatch<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         if !self.metas.is_empty() {
-            // Nothing was taken yet, and nobody knows the interfaces.
+            // Nothing was taken yet, and the caller does not know the interfaces.
             return Ok(());
         }
         let began = Instant::now();

@@ -53,7 +53,7 @@ impl Netlink {
             // `NETLINK_ROUTE` is 0.
             None,
         )?;
-        // Before Linux 4.20, dumps hold more than is asked for.
+        // Before Linux 4.20, dumps hold more than was requested.
         let _ = socket::set_number(socket.as_fd(), libc::SOL_NETLINK, GET_STRICT_CHK, 1);
         Ok(Self {
             socket,

@@ -193,7 +193,7 @@ pub(super) fn find(name: &str, options: &LiveOptions) -> Result<Device, LiveErro
     Ok(device)
 }
 
-/// What AF_XDP cannot do of what is asked for.
+/// What AF_XDP cannot do of these options.
 fn no_xdp(device: &Device, options: &LiveOptions) -> Option<&'static str> {
     if device.link != LinkType::ETHERNET || device.index == 0 {
         return Some("its packets have no Ethernet header");

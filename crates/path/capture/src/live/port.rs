@@ -119,7 +119,8 @@ impl Port {
     }
 
     /// Compares what is captured with what exists. Of an interface that is still the same, only its number
-    /// and flags are asked for: all else would wait for whoever changes interfaces, while the ring fills.
+    /// and flags are queried: all else would wait for programs that change interfaces, while the ring
+    /// fills.
     pub(super) fn look(
         &mut self,
         options: &LiveOptions,

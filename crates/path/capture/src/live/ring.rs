@@ -33,8 +33,8 @@ use crate::walkers::{self, Chain};
 /// Bytes of a block: large enough for the largest packet that Linux merges
 /// (512 KiB), small enough to be handed over soon.
 const BLOCK_BYTES: usize = 1 << 20;
-/// A small ring has at least so many blocks, and smaller ones, if packets fit: the kernel hands one over
-/// every 10 ms however little is in it, and drops packets once all of them wait for us.
+/// A small ring has at least this number of blocks, and smaller ones, if packets fit: the kernel hands
+/// one over every 10 ms however little is in it, and drops packets once all of them wait for us.
 const BLOCKS_MIN: usize = 32;
 const BLOCK_BYTES_MIN: usize = 64 << 10;
 /// What a block has besides its packet, if it has one: headers, gaps, a VLAN tag or a cooked header.
@@ -426,7 +426,8 @@ fn not_permitted(device: &Device, source: io::Error) -> LiveError {
     device.error("socket")(source)
 }
 
-/// Bytes of each block of a ring of so many bytes, for packets of so many bytes at most: a power of two.
+/// Bytes of each block of a ring of `ring_bytes` bytes, for packets of at most `snaplen` bytes: a power
+/// of two.
 fn block_bytes(ring_bytes: usize, snaplen: u32) -> usize {
     let part = (ring_bytes / BLOCKS_MIN).max(1);
     let packet = (snaplen as usize)

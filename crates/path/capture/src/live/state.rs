@@ -1,4 +1,4 @@
-//! Whether an interface is there and up, and what is said when that changes.
+//! Whether an interface is there and up, and the message when that changes.
 
 use std::fmt;
 use std::io;
@@ -76,12 +76,13 @@ pub(super) enum Found {
     Named(u32, bool),
     /// It has another name.
     Renamed(String),
-    /// There is none of its name.
+    /// There is no interface of its name.
     Nothing,
 }
 
 /// Looks for an interface by its name, and by its index if `is_there`: if it was not known to be gone.
-/// No more is asked for: all else would wait for whoever changes interfaces, while the ring fills.
+/// Nothing more is queried: all else would wait for programs that change interfaces, while the ring
+/// fills.
 pub(super) fn ask(device: &Device, is_there: bool) -> Result<Found, LiveError> {
     let name = &device.name;
     let missing =

@@ -9,8 +9,8 @@ use super::kernel::{Common, Kernel};
 use super::options::{Exclusive, LiveOptions, Rings};
 use super::port::{Port, Source};
 
-/// From so many interfaces on, they share a ring unless each is to have its own. Below, rings of 2 MiB each fit
-/// 256 MiB, and interfaces that are not captured cost nothing.
+/// From this number of interfaces on, they share a ring unless each is to have its own. Below, rings of 2 MiB
+/// each fit 256 MiB, and interfaces that are not captured cost nothing.
 const SHARE_FROM: usize = 128;
 
 /// Interfaces that are to share a ring: none, or at least two.
@@ -19,7 +19,7 @@ pub(super) struct Together {
     devices: Vec<(u16, Device)>,
     /// For each worker.
     kernels: Vec<Common>,
-    /// Why there are none although there should be.
+    /// Why there is no ring although there should be one.
     pub(super) refused: Option<String>,
 }
 

@@ -260,7 +260,7 @@ impl HostUses {
     }
 
     /// MAC addresses for which an interface receives in addition to its own. A bridge's own table
-    /// is not asked: its ports have a master.
+    /// is not read: its ports have a master.
     fn neighbours(&mut self, netlink: &mut Netlink) -> io::Result<()> {
         // linux/neighbour.h; the header is `struct ndmsg`.
         const HEADER_LEN: usize = 12;

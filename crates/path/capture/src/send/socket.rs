@@ -21,7 +21,7 @@ impl PacketSocket {
     pub(super) fn open(ifindex: u32) -> io::Result<Self> {
         let fd = socket::packet_socket(false)?;
         socket::bind_packet(fd.as_fd(), ifindex, false)?;
-        // Straight to the driver, bypassing queueing disciplines; refused where there are none.
+        // Straight to the driver, bypassing queueing disciplines; refused without any.
         let _ = socket::set_number(fd.as_fd(), libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1);
         Ok(Self { fd })
     }

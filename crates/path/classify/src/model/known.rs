@@ -53,7 +53,7 @@ struct Bits {
 }
 
 impl LeafPairs {
-    /// Decodes the pairs of a forest; `None` if none are known.
+    /// Decodes the pairs of a forest; `None` without any.
     ///
     /// # Errors
     ///

@@ -15,7 +15,7 @@ const PRESENT: u64 = 1 << 63;
 ///
 /// A slot holds the number of a decision in its lowest 16 bits, above them those of the flow's key,
 /// whose lowest bits its place stands for. So a hit compares all bits but one; as the fingerprint
-/// is keyed, nobody can look for flows that share one.
+/// is keyed, no sender can look for flows that share one.
 ///
 /// Time: one memory access per packet.
 #[derive(Debug)]

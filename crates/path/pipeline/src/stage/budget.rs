@@ -84,13 +84,13 @@ impl BudgetStage {
         self.alone.is_some()
     }
 
-    /// What became of payload while there was a budget; `None` if there was none.
+    /// What became of payload while there was a budget; `None` without one.
     pub(crate) fn counts(&self) -> Option<DetailCounts> {
         self.detail.as_ref().map(|detail| detail.counts())
     }
 
     /// Offers a packet to the budget: whether it gets detail. `None` if the budget does not decide
-    /// about it; `demands` are what is asked for packets of its class.
+    /// about it; `demands` are those for packets of its class.
     pub(crate) fn offer(&mut self, demands: &Demands, step: u8, of: &Offered) -> Option<bool> {
         demands.budgeted.as_ref()?;
         let detail = self.detail.as_mut().filter(|_| self.is_on)?;

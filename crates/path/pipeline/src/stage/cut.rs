@@ -52,7 +52,7 @@ struct Minded {
     verdict: VerdictId,
 }
 
-/// What the kernel is told about a flow.
+/// The message to the kernel about a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Enough {
     Whole,
@@ -150,7 +150,7 @@ impl CutStage {
         }
     }
 
-    /// What the kernel is to be told about a packet's flow, if anything; counts the packet if it was cut
+    /// The message to the kernel about a packet's flow, if any; counts the packet if it was cut
     /// too short.
     #[inline(always)]
     fn enough_of(&mut self, of: &Minded, known: Known<'_>) -> Option<Enough> {
@@ -158,8 +158,8 @@ impl CutStage {
             let bytes = of.wire_len.max(of.captured_len);
             self.wanted_but_cut.add(bytes.into());
         }
-        // For a packet that came cut, the kernel knows what is enough of its flow: it is told again
-        // now and then, so that it does not forget.
+        // For a packet that came cut, the kernel knows what is enough of its flow: the message is
+        // repeated now and then, so that it does not forget.
         let is_cut = of.captured_len < of.whole_len;
         let is_full = of.keep == KeepKind::Full;
         if is_cut && !is_full && !of.number.is_multiple_of(RENEWED_EVERY) {
@@ -182,7 +182,7 @@ impl CutStage {
 }
 
 /// What is enough of every packet of a flow, if `wanted` is enough of one: others may have longer
-/// headers, with TCP options. `None` if it is so much that cutting would save next to nothing.
+/// headers, with TCP options. `None` if it is so long that cutting would save next to nothing.
 fn with_options(wanted: u32) -> Option<u16> {
     let bytes = wanted.saturating_add(TCP_OPTIONS_MAX);
     u16::try_from(bytes).ok().filter(|&bytes| bytes <= CUT_MAX)

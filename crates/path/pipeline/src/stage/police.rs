@@ -28,8 +28,8 @@ pub trait Copies: Debug + Send {
     fn lost(&self) -> Counters;
 }
 
-/// Policies at work: finds those of each packet, has copies sent on, and takes packets that nobody
-/// wants out of the batch before they cost more.
+/// Policies at work: finds those of each packet, has copies sent on, and takes packets that are not
+/// wanted out of the batch before they cost more.
 #[derive(Debug)]
 pub(crate) struct PoliceStage {
     /// `None` while the plan has no policies.

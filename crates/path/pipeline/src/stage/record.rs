@@ -72,7 +72,7 @@ pub(crate) struct Recording<'a, P: ?Sized> {
 }
 
 impl<'a, P: Packets + ?Sized> Recording<'a, P> {
-    /// Begins with the first. `ascends` says whether none is earlier than the one before.
+    /// Begins with the first. `ascends` says whether no packet is earlier than the one before.
     pub(crate) fn new(
         chosen: Chosen<'a, P>,
         data: &'a [&'a [u8]; WIDE],

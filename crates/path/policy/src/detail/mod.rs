@@ -343,7 +343,7 @@ impl Detail {
         l.or(ranks, l.shl(l.and(steps, l.set(WANTED.into())), 8))
     }
 
-    /// [`Detail::decide`] has to be asked about those packets of a chunk whose offer is this or more:
+    /// [`Detail::decide`] has to be called for those packets of a chunk whose offer is this or more:
     /// they may get detail, or the modes want it.
     #[inline(always)]
     #[must_use]

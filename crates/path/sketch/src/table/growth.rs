@@ -71,8 +71,9 @@ impl TableSize {
     }
 
     /// Starts with 8 MiB if it is larger, and doubles within a window to the size that it would have
-    /// started with. For whoever can wait while buckets move (a millisecond per 10 MiB or so), and has few
-    /// flows more often than many: memory takes time to clear, and a small table stays in the cache.
+    /// started with. For callers that can wait while buckets move (a millisecond per 10 MiB or so), and
+    /// have few flows more often than many: memory takes time to clear, and a small table stays in the
+    /// cache.
     #[must_use]
     pub fn starting_small(self) -> Self {
         Self {
@@ -126,7 +127,7 @@ impl TableSize {
     }
 }
 
-/// What a [`Preparation`] has come to.
+/// The state of a [`Preparation`].
 const PENDING: u8 = 0;
 const READY: u8 = 1;
 const REFUSED: u8 = 2;
@@ -157,7 +158,7 @@ impl Preparation {
 
 impl Drop for Preparation {
     fn drop(&mut self) {
-        // Nobody has run it.
+        // It has not run.
         if self.layers.take().is_some() {
             self.state.store(REFUSED, Ordering::Release);
         }
@@ -288,15 +289,15 @@ impl Sketch {
         self.bits < self.growth.size.bits_spread
     }
 
-    /// Whether so many buckets are taken in this window, with `more` to come, that there should be twice
-    /// as many.
+    /// Whether the buckets that are taken in this window, with `more` to come, call for twice the
+    /// number.
     #[inline(always)]
     fn is_crowded_with(&self, more: u64) -> bool {
         let taken = self.pressure.claimed - self.growth.claimed_before;
         taken + more > (2 << self.bits) / SPREAD_ONE_IN
     }
 
-    /// Whether it may double within so many packets.
+    /// Whether it may double within that number of packets.
     #[inline]
     pub(super) fn may_spread_within(&self, packets: u64) -> bool {
         let left = self.pressure.packets.wrapping_neg() % SPREAD_EVERY;
@@ -333,8 +334,8 @@ impl Sketch {
         }
         let (bits, epoch) = (self.bits, u64::from(self.epoch));
         let is_taken = |bucket: &Bucket| bucket.tag & 0xffff == epoch;
-        // The top bits of a fingerprint and one more, from the last place on: none is overwritten
-        // before it has moved.
+        // The top bits of a fingerprint and one more, from the last place on: no bucket is
+        // overwritten before it has moved.
         for place in (0..len).rev() {
             let bucket = std::mem::take(&mut first[place]);
             let next_bit = (bucket.tag >> 16 >> (63 - bits) & 1) as usize;

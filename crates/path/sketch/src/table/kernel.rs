@@ -427,7 +427,7 @@ impl Kernel for Fetch<'_> {
         let own = l.and_64(fingerprints, l.set_64(sketch.identity_mask));
         let is_taken = l.eq_64(l.and_64(tags, l.set_64(0xffff)), epoch);
         let is_foreign = is_taken & !l.eq_64(l.shr_64(tags, 16), own);
-        // The second layer's buckets are so many further than those of the first.
+        // The distance of the second layer's buckets from those of the first.
         let distance = layer_1.as_ptr().addr().wrapping_sub(start.addr());
         let buckets = distance.cast_signed() / size_of::<Bucket>().cast_signed();
         let [first, second] = places.registers;

@@ -12,7 +12,7 @@ use super::kernel::{Count, Fetch};
 use crate::switch::Arithmetic;
 
 impl Sketch {
-    /// Whether so many packets with these times all belong to the current window, buckets stay where they
+    /// Whether the packets with these times all belong to the current window, buckets stay where they
     /// are meanwhile, and packets are counted exactly, so that [`Sketch::count_group`] may count them.
     #[inline]
     #[must_use]

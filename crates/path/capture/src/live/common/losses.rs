@@ -54,7 +54,7 @@ impl Losses {
         &self.dropped
     }
 
-    /// Whether it is known whose so many packets were.
+    /// Whether it is known whose `drops` packets were.
     pub(super) fn are_known(&self, drops: u64) -> bool {
         self.sum == drops
     }
@@ -69,8 +69,8 @@ impl Losses {
         self.moment = None;
     }
 
-    /// At `now_ns` at the earliest, so much of each member was admitted, and the ring had dropped so many
-    /// before and after that was counted.
+    /// At `now_ns` at the earliest, the packets of each member that were admitted, and what the ring had
+    /// dropped before and after they were counted.
     pub(super) fn look(
         &mut self,
         now_ns: u64,
@@ -128,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    /// A ring of so many packets, by member and time, and what it has dropped of each.
+    /// A ring of a number of packets, by member and time, and what it has dropped of each.
     struct Ring {
         room: usize,
         waiting: VecDeque<(usize, u64)>,

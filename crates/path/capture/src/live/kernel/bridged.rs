@@ -25,7 +25,7 @@ pub(super) struct BridgePorts {
 }
 
 impl BridgePorts {
-    /// Groups of ports by their names. None is known by its index yet.
+    /// Groups of ports by their names. Their indexes are not known yet.
     pub(super) fn new(groups: &[Vec<String>]) -> io::Result<Self> {
         let numbered = (1..).zip(groups);
         let named = |(number, names): (u32, &Vec<String>)| {

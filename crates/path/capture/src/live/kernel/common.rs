@@ -82,7 +82,7 @@ pub(super) struct Admits<'a> {
 
 impl Admits<'_> {
     /// Continues at `none` unless the packet in `R6` is a member's. Before anything else: most packets may be
-    /// those of interfaces that nobody wants.
+    /// those of interfaces that are not captured.
     pub(super) fn write_first(&self, asm: &mut Assembler, none: Label) {
         self.indexes.write(asm, SKB_IFINDEX, Reg::R9, none);
     }
@@ -97,7 +97,7 @@ impl Admits<'_> {
 
 impl Kernel {
     /// What sockets of each worker need to share many interfaces with Ethernet headers, or why the kernel
-    /// refuses it. Nobody is a member yet.
+    /// refuses it. It has no members yet.
     pub(in crate::live) fn common(&self, members: usize) -> Result<Vec<Common>, String> {
         let shared = self.shared.as_ref().ok_or("eBPF is not permitted")?;
         let say = |error: std::io::Error| error.to_string();

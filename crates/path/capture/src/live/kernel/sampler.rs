@@ -70,7 +70,7 @@ impl FlowSampler {
         sampler
     }
 
-    /// From now on no more than so many bytes of a packet are copied.
+    /// From now on at most `bytes` bytes of a packet are copied.
     pub fn set_length(&self, bytes: u32) {
         self.inner.shared.words()[LENGTH_AT].store(u64::from(bytes), Relaxed);
     }
