@@ -213,7 +213,7 @@ fn of_streams(corpus: &Path) -> io::Result<()> {
     )
 }
 
-/// Alerts of Suricata, and an event that is none.
+/// Alerts of Suricata, and an event that is not an alert.
 fn of_alerts(corpus: &Path) -> io::Result<()> {
     let alert = |source: &str, destination: &str, proto: &str| {
         format!(

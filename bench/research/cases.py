@@ -98,7 +98,7 @@ def joined(parts: Sequence[Snapshots]) -> Snapshots:
 
 
 def at_most(data: Snapshots, rows: int = ROWS_MAX) -> Snapshots:
-    """So many packets of it, by lot."""
+    """At most `rows` packets of it, by lot."""
     if len(data) <= rows:
         return data
     chosen = np.random.default_rng(1).choice(len(data), rows, replace=False)

@@ -173,7 +173,7 @@ class Link:
 
 
 def in_parallel(folder: Path, streams: int, half: Half) -> tuple[float, int]:
-    """Writes so many streams of a capture at once, which differ in the second byte of each address;
+    """Writes `streams` streams of a capture at once, which differ in the second byte of each address;
     its seconds, and the bytes of all."""
     ts_ns, data, wire_len = packets_of(folder / "trace.pcap")
     lengths = np.minimum([len(packet) for packet in data], SNAPLEN)

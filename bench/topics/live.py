@@ -1,6 +1,6 @@
 """Live capture between two network namespaces, against tcpdump, dumpcap and netsniff-ng, each also as
 it cuts packets to 96 bytes: what Strata keeps of most packets is their headers. Beside them a reader
-that only counts the packets of a capture ring: nobody loses less by that way.
+that only counts the packets of a capture ring: no program loses less by that way.
 
 Parts: `a`, the kernel's receive work and the capture share one core, at the rate where
 tcpdump loses 60 %; `d`, the same at a million packets a second; `b`, the sender's core does the
@@ -132,7 +132,7 @@ def receive_on(core):
 
 def sent_by(context, trace, pps, seconds, method="live-frames"):
     """Sends the trace; returns how many packets, in how many seconds, and how many of them were spent
-    in the system calls that sent: None if nobody knows."""
+    in the system calls that sent: None if unknown."""
     rate = ["--topspeed"] if pps is None else ["--pps", str(pps)]
     said = subprocess.run(
         inside(SENDER, "taskset", "-c", SEND_CORE, context.strata, "replay", "-i", SENDING,

@@ -2,7 +2,7 @@
 packets a second, beside tcpdump and softflowd; and what traffic on the captured interface notices.
 
 `Mon` is the CPU time of the capturing process, from /proc. `Copy` is what the copy into the capture costs
-whoever forwards: a veth pair copies in the sender's time, so it is the time that the sender spends in
+the forwarding process: a veth pair copies in the sender's time, so it is the time that the sender spends in
 its system calls, less that without a capture. What it costs others shows in the second table."""
 
 import json
@@ -84,7 +84,7 @@ def captures(context):
 
 @contextmanager
 def capturing(command):
-    """A program that captures; `None` is none."""
+    """A program that captures; `None` for no program."""
     if command is None:
         yield None
         return

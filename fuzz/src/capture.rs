@@ -99,8 +99,8 @@ impl Reading {
     }
 }
 
-/// A file in memory that [`Input`] can open by a path. It has no name, so none
-/// is left behind when a target dies.
+/// A file in memory that [`Input`] can open by a path. It has no name, so no file is left behind
+/// when a target dies.
 #[derive(Debug)]
 pub struct Scratch {
     file: File,

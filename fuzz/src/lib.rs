@@ -45,7 +45,7 @@ pub const LINKS: [LinkType; 23] = [
     LinkType::PPI,
     LinkType::NFLOG,
     LinkType::FDDI,
-    // A number that nobody has.
+    // A number without an owner.
     LinkType(65_535),
 ];
 

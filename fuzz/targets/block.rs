@@ -205,8 +205,7 @@ fn with_checksums(bytes: &[u8]) -> Vec<u8> {
     file
 }
 
-/// A file of up to four good blocks: each takes a length and so many bytes as
-/// its records.
+/// A file of up to four good blocks: each takes a length and that number of bytes as its records.
 fn blocks_of_records(bytes: &[u8], first_seq: u64) -> Vec<u8> {
     let mut choose = Chooser::new(bytes);
     let mut file = Vec::new();

@@ -29,7 +29,7 @@ fuzz_target!(|bytes: &[u8]| {
     read(&stream);
 });
 
-/// Message by message, until there is none.
+/// Message by message, until the end.
 fn read(mut bytes: &[u8]) {
     while let Ok(Some((message, len))) = Message::parse(bytes) {
         assert!((HEADER_LEN..=bytes.len()).contains(&len));

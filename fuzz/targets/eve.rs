@@ -24,7 +24,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// The event with its ends exchanged; `None` if a field that nobody asks for is no text.
+/// The event with its ends exchanged; `None` if an unused field is no text.
 fn turned(line: &[u8]) -> Option<String> {
     let mut event: Value = serde_json::from_slice(line).ok()?;
     let fields = event.as_object_mut()?;

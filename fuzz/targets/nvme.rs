@@ -1,5 +1,5 @@
-//! A queue pair of a disk whose controller writes whatever it likes. Every command ends once or is said to
-//! be unknown at a reset, and nothing is written outside the memory of queues and doorbells.
+//! A queue pair of a disk whose controller writes whatever it likes. Every command ends once or is
+//! reported as unknown at a reset, and nothing is written outside the memory of queues and doorbells.
 //!
 //! Input: a byte of choices, then actions: give commands, ring, write completions, read event indexes, let
 //! time pass, reset.

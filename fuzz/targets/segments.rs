@@ -97,7 +97,7 @@ fn damage(choose: &mut Chooser<'_>, block: &mut [u8]) {
     }
 }
 
-/// The records are any bytes: what is none is not read as one.
+/// The records are any bytes: an invalid one is not read as a record.
 fn as_a_log(segments: &[u8], key: u32, number: u64, sent: u64, packets: u64) {
     let header = RelayedHeader {
         block_number: number,

@@ -125,8 +125,8 @@ async fn run(args: &Line) -> Result<()> {
     write(format, schema, stream, output).await
 }
 
-/// Statements may come from somewhere else than whoever runs this program (the operator's page): they
-/// neither write files, nor name files to read, nor raise limits.
+/// Statements may come from someone other than the user who runs this program (the operator's page):
+/// they neither write files, nor name files to read, nor raise limits.
 fn only_reading() -> SQLOptions {
     SQLOptions::new()
         .with_allow_ddl(false)

@@ -324,7 +324,7 @@ impl TakeRows for Output {
             Ok(batch) => batch,
             Err(error) => {
                 let error = DataFusionError::ArrowError(Box::new(error), None);
-                // Without a receiver, nobody waits for it.
+                // Without a receiver, no reader waits for it.
                 let _ = self.sender.blocking_send(Err(error));
                 self.open = false;
                 return false;

@@ -199,7 +199,7 @@ fn mistakes_are_told_in_a_line() {
     }
 }
 
-/// Whoever may ask must not thereby write files, read others than the log's or lift limits.
+/// Users who may ask must not thereby write files, read others than the log's or lift limits.
 #[test]
 fn a_statement_only_reads_the_log() {
     let dir = tempfile::tempdir().unwrap();

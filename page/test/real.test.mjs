@@ -147,7 +147,7 @@ test("a live recording moves; its mode is changed and a policy added, with effec
   await page.context().close();
 });
 
-test("a recorder that goes and comes back is said to, without loading the page again", async (t) => {
+test("a recorder that goes and comes back is reported, without loading the page again", async (t) => {
   const not = mayRecord();
   if (not) return process.env.CI ? assert.fail(not) : t.skip(not);
   const folder = directory(t);
@@ -166,7 +166,7 @@ test("a recorder that goes and comes back is said to, without loading the page a
   await page.context().close();
 });
 
-test("empty and damaged logs are said to be so, and the rest is shown", async (t) => {
+test("empty and damaged logs are reported as such, and the rest is shown", async (t) => {
   const empty = join(directory(t), "empty");
   run("record", "-r", CAPTURE, "-o", empty, "host 203.0.113.255");
   const damaged = recorded(t);
@@ -191,7 +191,7 @@ test("empty and damaged logs are said to be so, and the rest is shown", async (t
   await page.context().close();
 });
 
-test("an encrypted log is said to be so, and read with its key", async (t) => {
+test("an encrypted log is reported as such, and read with its key", async (t) => {
   const log = recorded(t);
   const key = join(directory(t), "analysts.key");
   const recipient = /age1[a-z0-9]+/.exec(run("key", "new", key))[0];
@@ -222,7 +222,7 @@ const ASKED = [
 ];
 const ROLES = ["look", "payload", "change"];
 
-/** Asks everything from within the page, as whoever it belongs to. */
+/** Asks everything from within the page, as the user that it belongs to. */
 async function answers(page) {
   const asked = ASKED.map(([, method, path, body]) => ({ method, path, body }));
   return page.evaluate(async (asked) => {
@@ -237,7 +237,7 @@ async function answers(page) {
   }, asked);
 }
 
-/** Those of a role; with --read-only nobody changes or keeps anything. */
+/** Those of a role; with --read-only, no one changes or keeps anything. */
 function allowed(role, readOnly = false) {
   return ASKED.map(([needs, method, path, , may]) => {
     const writes = method !== "GET" && path !== "/api/v1/ask";
@@ -246,7 +246,7 @@ function allowed(role, readOnly = false) {
   });
 }
 
-/** What nobody is offered who may not change anything. */
+/** What the page does not offer to users who may not change anything. */
 const CHANGES = /Change mode|^Add$|Remove|never whole|always whole|^Label$|Seen|Keep only headers|Stop keeping/;
 
 async function isOfferedNoChange(page, address) {
@@ -297,7 +297,7 @@ test("each role is refused what it may not, and a wrong token is no token", asyn
   }
 });
 
-test("a proxy's users have the role that was given to them, and nobody comes past it", async (t) => {
+test("a proxy's users have the role that was given to them, and no one comes past it", async (t) => {
   const { more } = guarded(t);
   const proxy = ["--trust-proxy", "127.0.0.1/32", "--user-header", "X-Forwarded-User"];
   for (const role of ROLES) {
@@ -310,13 +310,13 @@ test("a proxy's users have the role that was given to them, and nobody comes pas
     if (role === "look") await isOfferedNoChange(named, address);
     clean(named);
     await named.context().close();
-    const nobody = await open(browser, `${address}/search`);
-    assert.deepEqual(new Set((await answers(nobody)).map(([status]) => status)), new Set([401]));
-    await nobody.context().close();
+    const stranger = await open(browser, `${address}/search`);
+    assert.deepEqual(new Set((await answers(stranger)).map(([status]) => status)), new Set([401]));
+    await stranger.context().close();
   }
 });
 
-test("a page that is read-only changes nothing, whoever asks", async (t) => {
+test("a page that is read-only changes nothing for any user", async (t) => {
   const { tokens, each, more } = guarded(t);
   const { address } = await serve(t, ...more, "--read-only", "--token-file", tokens);
   for (const role of ROLES) {

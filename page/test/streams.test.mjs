@@ -90,7 +90,7 @@ test("a flow has its sums when all of it was counted, and before that only what 
   });
 });
 
-test("a flow that no search finds is said to be without sums", async () => {
+test("a flow that no search finds is reported without sums", async () => {
   await served({ at: FLOW, over: { search: [begin, done], flows: { total: 0, offset: 0, rows: [] } } }, async (page) => {
     await page.getByText("The search does not find this flow: its sums are not known.").waitFor();
     assert.equal(await page.locator(".figures").count(), 0);
@@ -166,7 +166,7 @@ test("a search begun shows nothing of the one before", async () => {
 });
 
 const failed = { event: "error", problem: { ...ofSchema("Error"), error: "the log went away", code: "internal", field: null } };
-/** Ends of an answer that is not whole, and what is said of them. */
+/** Ends of an answer that is not whole, and the message about each. */
 const ENDS = [
   ["fails", [failed], "the log went away"],
   ["loses its connection", [BREAK], "the answer was cut off"],

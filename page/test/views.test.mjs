@@ -311,7 +311,7 @@ test("a million rows are within reach of the scroll bar", async () => {
   });
 });
 
-test("a stream that breaks is said, and goes on when the server is back", async () => {
+test("a stream that breaks is reported, and goes on when the server is back", async () => {
   const server = await mock();
   const port = Number(new URL(server.address).port);
   const page = await open(browser, `${server.address}/now`);
@@ -326,7 +326,7 @@ test("a stream that breaks is said, and goes on when the server is back", async 
   await page.context().close();
 });
 
-/** What the page's objects take, after what nobody needs is gone. */
+/** What the page's objects take, after garbage is collected. */
 async function heap(page) {
   const session = await page.context().newCDPSession(page);
   await session.send("HeapProfiler.collectGarbage");
@@ -425,12 +425,12 @@ test("several recorders stand side by side, and one of them is a URL", async () 
   const second = { id: "1", socket: "/run/strata/record-42/control.sock", log: null };
   const ticks = (turn) => {
     const tick = moving(turn);
-    const down = { ...tick.recorders[0], id: "1", up: false, error: "nobody listens on its socket" };
+    const down = { ...tick.recorders[0], id: "1", up: false, error: "its socket has no listener" };
     return { ...tick, recorders: [...tick.recorders, down] };
   };
   const over = { session: { ...session, recorders: [...session.recorders, second] } };
   await served({ at: "/now", over, ticks }, async (page) => {
-    await page.getByText("nobody listens on its socket").waitFor();
+    await page.getByText("its socket has no listener").waitFor();
     assert.equal(await page.getByRole("article").count(), 2);
     await accessible(page);
     await page.getByRole("button", { name: "record-42" }).click();
@@ -490,7 +490,7 @@ test("who may only look is offered no change", async () => {
   }
 });
 
-test("a refusal is said in the server's words", async () => {
+test("a refusal is shown in the server's words", async () => {
   const busy = { status: 503, body: { error: "too many searches at a time: try again in 2 s", code: "busy" } };
   await served({ at: "/search", over: { search: busy } }, async (page) => {
     await page.getByRole("alert").getByText("too many searches at a time").waitFor();
@@ -512,7 +512,7 @@ test("a search that was refused lists nothing, and does not say that nothing mat
   }
 });
 
-test("a packet of which all bytes are there lacks nothing, whatever was asked to be kept of it", async () => {
+test("a packet of which all bytes are there lacks nothing, whatever the mode was to keep of it", async () => {
   const detail = ofSchema("PacketDetail");
   const packet = { ...detail.packet, granularity: "partial", wire_bytes: 60, kept_bytes: 60 };
   await served({ at: VIEWS.packet, over: { packet: { ...detail, packet, missing: null } } }, async (page) => {

@@ -13,7 +13,7 @@ from typing import Any
 from .program import ProgramError
 from .snapshots import SnapshotError
 
-# Exit status of a model that was made, but does not do what was asked.
+# Exit status of a model that was made, but misses the requirements.
 MISSED = 3
 
 

@@ -200,7 +200,7 @@ class Trainer:
         )
 
     def verdict(self) -> dict[str, Any]:
-        """How the folds' forests do on flows that they have not seen, against what was asked."""
+        """How the folds' forests do on flows that they have not seen, against the requirements."""
         options, columns = self.options, self.data.columns
         seen = verdict_module.Unseen(
             attack=self.data.attack,

@@ -1,4 +1,4 @@
-"""Whether a model does what was asked, on flows that its forests have not seen.
+"""Whether a model meets the requirements, on flows that its forests have not seen.
 
 Packets of a flow are alike, so a flow counts as one observation, however long it is: shares of
 packets have the certainty of as many observations as there are flows of equal size (Kish's
@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from scipy.stats import beta
 
-# A source whose recall is lower is named, whatever was asked.
+# A source whose recall is lower is named, whatever the requirements.
 RECALL_USEFUL = 0.5
 # By how much the share of attacks with an alarm exceeds that of benign traffic, at least.
 BETTER_USEFUL = 0.1
-# A larger share of false alarms is named, whatever was asked.
+# A larger share of false alarms is named, whatever the requirements.
 FALSE_ALARMS_USEFUL = 0.5
 
 
@@ -78,7 +78,7 @@ class Unseen:
 
 @dataclass
 class Asked:
-    """What a model has to do; `None` is not asked."""
+    """What a model has to do; `None` is not required."""
 
     recall: float | None = None
     """Of the packets of each attack source."""

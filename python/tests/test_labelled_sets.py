@@ -1,5 +1,5 @@
 """Training on labelled sets drawn at random: a model that is of no use on new traffic of the same
-kind never passes without a word, and what is said to be met is met there."""
+kind never passes without a word, and what is reported as met is met there."""
 
 import json
 import math
@@ -168,7 +168,7 @@ def on_new_traffic(model, kind, rng):
 
 
 def trained(seed, tmp_path, capsys):
-    """A set of this seed: its kind, exit status, what is said, and the model if there is one."""
+    """A set of this seed: its kind, exit status, output, and the model if there is one."""
     rng = np.random.default_rng(seed)
     kind = drawn(rng)
     snapshots, output = tmp_path / f"s{seed}.parquet", tmp_path / f"m{seed}.json"

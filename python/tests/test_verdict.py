@@ -1,4 +1,4 @@
-"""Training does not fail quietly: what is asked is judged on unseen flows, and said."""
+"""Training does not fail quietly: requirements are judged on unseen flows, and reported."""
 
 import json
 
@@ -56,7 +56,7 @@ def traffic(path, rng, flows, packets=5, separable=True, sources=("scan",)):
 
 
 def run(arguments, capsys):
-    """The exit status and what is said."""
+    """The exit status and the output."""
     status = 0
     try:
         fixed = ["--jobs", "1", "--quiet", "--shape", "2x8"]

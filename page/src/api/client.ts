@@ -25,7 +25,7 @@ export type KeptQuestion = Schemas["KeptQuestion"];
 
 export const ROOT = "/api/v1";
 
-/** An answer of the server that it does not do what was asked, and why. */
+/** An answer of the server that it refuses a request, and why. */
 export class Refused extends Error {
   constructor(
     readonly status: number,

@@ -220,7 +220,7 @@ fn directories_of_others_keep_their_owner() {
 }
 
 #[test]
-fn files_made_for_a_group_are_readable_by_it_and_nobody_else() {
+fn files_made_for_a_group_are_readable_by_it_alone() {
     if !is_root() {
         return;
     }
@@ -230,7 +230,7 @@ fn files_made_for_a_group_are_readable_by_it_and_nobody_else() {
     for dir in [&made, made.parent().unwrap()] {
         assert_eq!(seen(dir), (0, NOBODY, 0o2750));
     }
-    // Files made in it later inherit the group, whoever makes them.
+    // Files made in it later inherit the group, whichever user makes them.
     fs::write(made.join("later"), "").unwrap();
     assert_eq!(seen(&made.join("later")).1, NOBODY);
     let old = root.path().join("old");
@@ -243,7 +243,7 @@ fn files_made_for_a_group_are_readable_by_it_and_nobody_else() {
 
 /// Who can write to a directory can replace the keys in it.
 #[test]
-fn a_directory_of_keys_is_nobody_elses_to_write_to() {
+fn only_the_owner_can_write_to_a_directory_of_keys() {
     let root = tempfile::tempdir().unwrap();
     let made = root.path().join("a/b");
     make_secret_dir(&made).unwrap();

@@ -490,7 +490,7 @@ pub fn has_tcx(ifindex: u32) -> io::Result<bool> {
             kind,
             ..QueryAttr::default()
         };
-        // SAFETY: no addresses: only the number is asked for.
+        // SAFETY: no addresses: only the number is requested.
         match unsafe { bpf(uapi::PROG_QUERY, &mut attr) } {
             Ok(_) if attr.count > 0 => return Ok(true),
             // Nothing is attached; the interface is gone; before Linux 6.6 there is no tcx.

@@ -62,9 +62,9 @@ pub mod arp {
     pub const SENDER_MAC: Range<usize> = 8..14;
     /// Its IPv4 address.
     pub const SENDER_IP: Range<usize> = 14..18;
-    /// Hardware address that is asked for.
+    /// Hardware address of the target.
     pub const TARGET_MAC: Range<usize> = 18..24;
-    /// The IPv4 address that is asked for.
+    /// The IPv4 address of the target.
     pub const TARGET_IP: Range<usize> = 24..28;
 }
 

@@ -28,7 +28,7 @@ pub const SEGMENTS_AT: usize = ALIGNMENT;
 /// ```text
 ///   0 magic "STRATAR1"
 ///   8 header_crc u32       CRC-32C of bytes 12..128
-///  12 flags u32            bit 0: the switch was lost before it said what is in it
+///  12 flags u32            bit 0: the switch was lost before it reported what is in it
 ///  16 block_number u64     within the worker's stream, from 0
 ///  24 recording u32
 ///  28 worker u16 | reserved u16
@@ -43,7 +43,7 @@ pub const SEGMENTS_AT: usize = ALIGNMENT;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct RelayedHeader {
-    /// The switch was lost before it said what is in the block.
+    /// The switch was lost before it reported what is in the block.
     pub salvaged: bool,
     /// Number of the block within the worker's stream.
     pub block_number: u64,

@@ -368,7 +368,7 @@ fn begin(block: &mut BlockBuilder, fill: usize) {
     block.push_definitions(&filler(fill));
 }
 
-/// A record of a context of so many bytes.
+/// A record of a context of `bytes` bytes.
 fn filler(bytes: usize) -> Vec<u8> {
     let mut record = vec![7, 0, 0, 0];
     record.extend_from_slice(&u32::try_from(bytes).unwrap().to_le_bytes());

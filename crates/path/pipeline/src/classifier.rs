@@ -51,7 +51,7 @@ struct Features {
 struct Side {
     level: Level,
     forest: Forest,
-    /// The features that are asked for, and their columns.
+    /// The features of the model, and their columns.
     asked: Vec<(usize, Feature)>,
     ranks: RankRows,
     leaves: Vec<[u16; LANES]>,

@@ -158,7 +158,7 @@ struct Setup {
     shows_all: bool,
     /// Whether another model is compared.
     has_shadow: bool,
-    /// Whether somebody is told how much of a flow's packets is enough.
+    /// Whether the kernel learns how much of a flow's packets is enough.
     has_cut: bool,
     table: TableSize,
 }
@@ -218,7 +218,7 @@ impl Exports for Taken {
     fn finish(&mut self) {}
 }
 
-/// Keeps what the kernel would be told about flows.
+/// Keeps the messages to the kernel about flows.
 #[derive(Debug)]
 struct Told(Arc<Mutex<Vec<String>>>);
 
@@ -594,7 +594,7 @@ fn logs_of_all_paths_are_equal_while_a_small_table_of_flows_doubles() {
     }
 }
 
-/// What is asked for does not decide which path a recording takes.
+/// The demands do not decide which path a recording takes.
 #[test]
 fn whatever_is_asked_for_goes_through_columns() {
     let model = model();
@@ -675,7 +675,7 @@ fn whatever_is_asked_for_goes_through_columns() {
     }
 }
 
-/// What the kernel is told to cut, and what it cut too short, does not depend on the path either.
+/// What the kernel has to cut, and what it cut too short, does not depend on the path either.
 #[test]
 fn what_is_enough_of_a_flow_is_said_by_all_paths() {
     let model = model();
@@ -795,7 +795,7 @@ fn a_budget_of_detail_is_kept_by_all_paths() {
     assert_eq!(difference(&expected, &left), None);
 }
 
-/// A shadow changes nothing, and what it is said to keep more and less is what it keeps if it is the
+/// A shadow changes nothing, and what it reports to keep more and less is what it keeps if it is the
 /// model at work.
 #[test]
 fn a_shadow_changes_nothing_and_says_what_it_would_keep() {
@@ -872,7 +872,7 @@ fn of_class(left: &Left, class: u8) -> Counters {
     all
 }
 
-/// Packets that no model was asked about.
+/// Packets that no model has seen.
 fn dropped(ledger: &Ledger, by_policies: bool) -> u64 {
     match by_policies {
         true => ledger.discarded.packets,
@@ -923,7 +923,7 @@ fn record_file_in_batches(model: &Model, path: DataPath, file: &Path, size: usiz
     recording.left()
 }
 
-/// What a budget of detail is told beforehand does not depend on the path.
+/// What a budget of detail gets beforehand does not depend on the path.
 #[test]
 fn surveys_of_all_paths_are_equal_on_every_capture() {
     let options = WorkerOptions {

@@ -142,7 +142,7 @@ features! {
     IpdVar "ipd_var" "us^2" Flow Coding::FloatBits, "Variance of inter-packet delays.";
     ForwardBytes "forward_bytes" "bytes" Flow Coding::Scaled(1), "Wire bytes from the initiator.";
     BackwardBytes "backward_bytes" "bytes" Flow Coding::Scaled(1), "Wire bytes to the initiator.";
-    BackwardSizeMin "backward_size_min" "bytes" Flow Coding::Scaled(1), "Smallest packet to the initiator; 0 if there is none.";
+    BackwardSizeMin "backward_size_min" "bytes" Flow Coding::Scaled(1), "Smallest packet to the initiator; 0 without any.";
     BackwardSizeMax "backward_size_max" "bytes" Flow Coding::Scaled(1), "Largest packet to the initiator.";
     BackwardHeaderBytes "backward_header_bytes" "bytes" Flow Coding::Scaled(1), "Header bytes of packets to the initiator.";
     WindowForward "window_forward" "bytes" Flow Coding::Scaled(1), "TCP window of the initiator's first packet.";

@@ -60,7 +60,7 @@ fn without_memory_it_stays_as_it_is_and_counts_on() {
     assert_eq!(third, (2 << 16, 2));
     assert_eq!(state(&sketch), (2 << 17, 2));
 
-    // Address space for less than was asked for, as with ulimit -v: a lower limit, no failure.
+    // Address space for less than was requested, as with ulimit -v: a lower limit, no failure.
     limit(Resource::As, Some(bytes("VmSize") + (40 << 20)));
     let lower = new(TableSize::growing(20, 22));
     limit(Resource::As, Some(bytes("VmSize") + (1 << 20)));

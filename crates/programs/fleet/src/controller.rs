@@ -18,7 +18,7 @@ use strata_terminal::signals::Signals;
 use strata_terminal::text::count_of;
 use strata_wire::{Printable, PrintableJson, grouped};
 
-/// TCP port of a controller, if none is given.
+/// Default TCP port of a controller.
 pub(crate) const PORT: u16 = 4741;
 /// Bytes of all files of a directory.
 const BYTES_MAX: u64 = 16 << 20;

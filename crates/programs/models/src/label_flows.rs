@@ -201,7 +201,7 @@ fn said(error: ChoiceError) -> anyhow::Error {
     error.into()
 }
 
-/// What else the user is told of the flows.
+/// Further remarks on the flows for the user.
 fn remark(flows: &Flows) -> String {
     match flows.unnamed {
         0 => String::new(),

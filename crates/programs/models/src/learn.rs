@@ -142,7 +142,7 @@ fn seconds_of(length: &str) -> Result<u64> {
     Ok(seconds)
 }
 
-/// Records the headers of an interface, as `strata record` does, for so long or until interrupted.
+/// Records the headers of an interface, as `strata record` does, for a time or until interrupted.
 fn record_headers(interface: &str, seconds: u64, log: &Path) -> Result<()> {
     // The recording gets the interrupt too and ends its log; what it has is learnt from.
     let _stop = signals::stop_on_signal()?;

@@ -240,7 +240,7 @@ impl Args {
         !self.interfaces.is_empty()
     }
 
-    /// Whether a running recording is asked.
+    /// Whether a running recording answers.
     fn is_attached(&self) -> bool {
         self.socket.is_some() || self.running || self.install.is_some()
     }
@@ -342,7 +342,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     // A damaged input is answered up to the damage.
     asking.flush();
     answers.give(&mut asking)?;
-    // The counts are said in any case.
+    // The counts are printed in any case.
     let reported = asking.report();
     asked.and(reported)
 }

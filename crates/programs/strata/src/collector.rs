@@ -25,7 +25,7 @@ use strata_wire::{Printable, grouped};
 
 use crate::record;
 
-/// Port of exported packets, if none is given.
+/// Default port of exported packets.
 pub(crate) const PORT: u16 = 4740;
 
 /// Arguments of `strata collector`.
@@ -163,7 +163,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         (None, None) => return Err(refuse("-w FILE or -o DIR is missing")),
     };
     let shown = show(&outcome);
-    // A failure is returned even where nobody reads what came.
+    // A failure is returned even without a reader for what came.
     recorded?;
     outcome.failure.map_or(shown, |failure| Err(failure.into()))
 }
@@ -195,7 +195,7 @@ fn recorded(
             })
             .context("cannot start a thread")?;
         let recorded = record::stream_into((input, name), log, &args.mode, args.model.as_deref());
-        // If recording has failed, collecting ends too: nobody reads any more.
+        // If recording has failed, collecting ends too: it has lost its reader.
         stop.store(true, Ordering::Relaxed);
         drop(reader);
         let collected = collecting

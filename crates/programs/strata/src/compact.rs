@@ -154,8 +154,8 @@ fn prepare(args: &Args, owner: &Owner) -> Result<Arc<dyn Disk>> {
         log_directory(&args.log, owner)?;
     }
     if !args.encrypt_to.is_empty() {
-        let nobody = args.encrypt_to == ["none"];
-        let keys: &[String] = if nobody { &[] } else { &args.encrypt_to };
+        let in_clear = args.encrypt_to == ["none"];
+        let keys: &[String] = if in_clear { &[] } else { &args.encrypt_to };
         encrypt_to(&disk, &key::recipients(keys)?)?;
     }
     Ok(disk)

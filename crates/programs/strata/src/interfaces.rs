@@ -22,7 +22,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// An interface as JSON. A problem is null where there is none.
+/// An interface as JSON. Without a problem, that is null.
 #[derive(serde::Serialize)]
 struct Answer {
     name: String,

@@ -34,7 +34,7 @@ order of an export: by time, one recording after another. length is that of the 
 other protocols without ports: of the whole message) as it was on the wire, however much of it was
 kept.
 
-Exit status: 0 if all that was asked for is printed; 1 if not: packets are damaged, or lack a
+Exit status: 0 if everything selected is printed; 1 if not: packets are damaged, or lack a
 definition, or the filter cannot be tested on any interface of the log (standard error says which);
 2 if the command line is refused.")]
 pub(crate) struct Args {

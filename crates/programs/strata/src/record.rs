@@ -196,8 +196,8 @@ impl DataPathArgs {
         !self.read.is_empty() || self.live.is_any_named()
     }
 
-    /// Refuses a recording of nothing. Checked here: whoever forgets `-r` has named the input as if it
-    /// were a filter.
+    /// Refuses a recording of nothing. Checked here: without `-r`, the name of the input reads as a
+    /// filter.
     fn check_input(&self) -> Result<()> {
         if self.has_input() || self.steer.check {
             return Ok(());
@@ -371,7 +371,7 @@ fn run_with(
             "the key of flows was random: --hash-seed {hash_seed} records the same again"
         );
     }
-    // A failure is returned even where nobody reads the summary.
+    // A failure is returned even without a reader for the summary.
     outcome.failure.map_or(shown, |failure| Err(failure.into()))
 }
 

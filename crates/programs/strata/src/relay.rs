@@ -38,8 +38,8 @@ relay's memory by RDMA, RoCEv2 on UDP port 4791. Full blocks go to disk as they
 are; `strata info` and `strata export` put the packets together. Ctrl-C writes
 the packets in memory and exits.
 
-While the disk is nearly full or too slow, switches that capture interfaces are asked
-to keep less; afterwards they return to their modes.")]
+While the disk is nearly full or too slow, the relay makes switches that capture
+interfaces keep less; afterwards they return to their modes.")]
 pub(crate) struct Args {
     /// Write the log to this directory, created if missing.
     #[arg(short = 'o', long = "output", value_name = "DIR")]
@@ -79,7 +79,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE")]
     disk_limit: Option<String>,
 
-    /// Read `[elastic]` of this configuration file: when switches are asked to keep less
+    /// Read `[elastic]` of this configuration file: when switches have to keep less
     /// (disk_space_percent, disk_rate_percent, blocks_percent), and when data is deleted
     /// (remove_percent).
     #[arg(long, value_name = "FILE")]

@@ -260,7 +260,7 @@ fn not_a_log(dir: &Path) -> Option<String> {
     let named = dir.display();
     let what = match std::fs::metadata(dir.join(MANIFEST_NAME)) {
         Ok(_) => return None,
-        // Whether it can be read is said where it is read.
+        // Its reader reports whether it can be read.
         Err(error) if error.kind() == ErrorKind::PermissionDenied => return None,
         Err(_) if dir.is_dir() => {
             format!("no log is in this directory ({MANIFEST_NAME} is missing)")

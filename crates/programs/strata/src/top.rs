@@ -31,7 +31,7 @@ A packet in a tunnel counts for the innermost flow. By host and by port, a packe
 of its ends, so that shares may add up to 200 %; 'counted twice' closes the sum. At most 1,000,000
 keys are held: packets of further ones are counted together.
 
-Exit status: 0 if all packets that were asked for are counted; 1 if not: packets are damaged, or
+Exit status: 0 if all selected packets are counted; 1 if not: packets are damaged, or
 lack a definition, or the filter cannot be tested on any interface of the log (standard error says
 which); 2 if the command line is refused.")]
 pub(crate) struct Args {
@@ -149,8 +149,8 @@ struct Top {
     largest: Vec<Row>,
     /// Keys that are not shown.
     others: Option<(usize, Sums)>,
-    /// Of the first keys, which are counted one by one: how many, and what the packets of further ones
-    /// come to.
+    /// Of the first keys, which are counted one by one: their number, and the sums of packets of
+    /// further ones.
     beyond: Option<(usize, Sums)>,
     /// Packets that count for two keys.
     twice: Option<Sums>,

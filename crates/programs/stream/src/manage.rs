@@ -21,7 +21,7 @@ use strata_wire::{PrintableJson, grouped, human_bytes, unix_ns};
 use super::place::{ServerArgs, at_server, not_at_server};
 use super::{name, say_what_is_gone};
 
-/// Kept, if nothing is said, and there can be so much.
+/// Kept by default, if there is room for it.
 const RETAIN_BYTES: u64 = 10_000_000_000;
 
 /// Arguments of `strata stream create`.
@@ -148,7 +148,7 @@ fn geometry(sizes: &str) -> Result<Geometry> {
     checked.map_err(|error| refuse(format!("--pages {sizes}: {error}")))
 }
 
-/// The stripes that are asked for, whether they are on this machine, and how they are asked if not.
+/// The requested stripes, whether they are on this machine, and how to connect to them if not.
 fn stripes(args: &CreateArgs) -> Result<Vec<(&Path, bool, Option<StripeTls>)>> {
     let mut stripes = Vec::new();
     for stripe in &args.stripe {

@@ -23,7 +23,7 @@ pub(super) struct PlaceArgs {
     server: ServerArgs,
 }
 
-/// How a server is asked.
+/// How to connect to a server.
 #[derive(Debug, clap::Args)]
 pub(super) struct ServerArgs {
     /// Show a server this certificate (PEM).
@@ -109,7 +109,7 @@ pub(super) fn not_at_server(dir: &Path) -> Result<()> {
 }
 
 impl ServerArgs {
-    /// Whether anything was said of a server.
+    /// Whether any option of a server was given.
     pub(super) fn are_given(&self) -> bool {
         self.tls_cert.is_some() || self.insecure
     }

@@ -268,7 +268,7 @@ fn begin<'a>(
     }))
 }
 
-/// Prints what there is now, at most so many records; how many there were.
+/// Prints the records that are there now, at most `max`; returns their number.
 fn print(
     reader: &mut StreamReader,
     out: &mut io::BufWriter<Standard>,
@@ -368,7 +368,8 @@ pub(super) fn run(args: &Args, dir: &Path, stream: &StreamName) -> Result<()> {
     }
     let is_placed = args.cursor.is_some() || args.since.is_some();
     let mut left = match args.records {
-        // With a place, so many; at the end of a stream that is followed, those and all others.
+        // With a place, this number of records; at the end of a stream that is followed, those and
+        // all others.
         Some(records) if is_placed || !args.follow => records,
         _ => u64::MAX,
     };

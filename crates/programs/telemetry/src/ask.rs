@@ -351,7 +351,7 @@ pub(super) fn top(args: &TopArgs) -> Result<()> {
     Ok(())
 }
 
-/// How many values can still be asked for, and how many the formula expects.
+/// The number of values that can still be read, and what the formula expects.
 #[allow(clippy::cast_precision_loss, reason = "a share need not be exact")]
 fn estimate(values: &KeyWriteStatus, has_generations: bool) -> String {
     let since = match has_generations {

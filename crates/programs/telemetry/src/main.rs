@@ -45,7 +45,7 @@ struct Args {
     command: Command,
 }
 
-/// Where queries are answered over HTTP, of whoever has a store's memory.
+/// Where the process that has a store's memory answers queries over HTTP.
 #[derive(Debug, clap::Args)]
 struct ApiArgs {
     /// Answer queries over HTTP on this Unix socket: docs/telemetry.md.

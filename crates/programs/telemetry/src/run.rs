@@ -23,7 +23,7 @@ use strata_wire::grouped;
 
 use super::ApiArgs;
 
-/// Port of telemetry reports of INT, if none is given.
+/// Default port of telemetry reports of INT.
 const INT_PORT: u16 = 32_766;
 
 /// Arguments of `strata telemetry run`.
@@ -137,7 +137,7 @@ pub(super) struct Args {
     redundancy: Option<u8>,
 
     /// Limit the writes to memory per second, with k or M; reports beyond the limit are counted,
-    /// and the reporter is asked to send again those that it still has.
+    /// and the translator asks the reporter to send again those that it still has.
     #[arg(long = "write-rate", value_name = "N", value_parser = text::number)]
     rate: Option<u64>,
 

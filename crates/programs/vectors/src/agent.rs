@@ -224,7 +224,7 @@ fn source(args: &Args) -> Result<VectorSource> {
 fn idle_is_possible(args: &Args, idle: u64) -> Result<()> {
     if args.listen.is_none() {
         return Err(refuse(
-            "--flush-idle: only caches that send by UDP (--listen) can be asked for their slots",
+            "--flush-idle: only caches that send by UDP (--listen) can flush slots on request",
         ));
     }
     if args.format != FormName::Strata {
@@ -239,7 +239,7 @@ fn idle_is_possible(args: &Args, idle: u64) -> Result<()> {
     Ok(())
 }
 
-/// Refuses an address that others reach, if it was not said whom to listen to.
+/// Refuses an address that others reach, unless an option names the senders.
 fn listens_to(args: &Args, listen: SocketAddr) -> Result<()> {
     match listen.ip().is_loopback() || args.insecure || !args.allow.is_empty() {
         true => Ok(()),

@@ -1,4 +1,4 @@
-//! What is said of packets that are in no vector, or not whole.
+//! The message about packets that are in no vector, or not whole.
 
 use strata_gpv_run::Counted;
 use strata_terminal::text::count_of;

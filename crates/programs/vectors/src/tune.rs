@@ -148,7 +148,7 @@ pub(super) fn model(args: &ModelArgs) -> Result<()> {
     Ok(())
 }
 
-/// Vectors of these packets; and packets and vectors of each whole part of so many ns.
+/// Vectors of these packets; and packets and vectors of each whole part of `every_ns` ns.
 fn modelled<const WAYS: usize>(
     packets: &[Packet],
     parameters: Parameters,

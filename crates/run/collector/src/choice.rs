@@ -7,7 +7,7 @@ use strata_wire::LinkType;
 /// Link types whose programs are kept: senders say which they have.
 const LINKS_MAX: usize = 16;
 
-/// What is asked for.
+/// The packets that a user wants.
 pub(super) struct Choice {
     only: Option<u32>,
     filter: Option<Filter>,

@@ -59,11 +59,11 @@ pub struct CollectorSpec {
     pub listen: SocketAddr,
     /// Networks of senders that are listened to; any that reaches the address, if empty.
     pub allowed: Vec<IpNet>,
-    /// End after so many packets.
+    /// End after this number of packets.
     pub packets_max: Option<u64>,
     /// Whether each packet has a comment with its policy, its class and how many it stands for.
     pub comments: bool,
-    /// File with keys: datagrams have to be encrypted with one of them. They are in clear, if there is none.
+    /// File with keys: datagrams have to be encrypted with one of them. Without it, they are in clear.
     pub key_file: Option<PathBuf>,
     /// Only packets of this identity are taken.
     pub only: Option<u32>,
@@ -343,7 +343,7 @@ impl Staged {
     }
 }
 
-/// Why datagrams were not taken, as far as it was told.
+/// Why datagrams were not taken, as far as it was reported.
 #[derive(Debug, Default)]
 struct Told(BTreeSet<String>);
 

@@ -22,16 +22,17 @@ const BUFFER_BYTES: usize = 256 << 10;
 const LOOK: Duration = Duration::from_millis(100);
 /// How long a reader may do nothing, all in all, once the collector is to end.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// A pipe that can be written to has room for so many bytes at least (`PIPE_BUF`).
+/// A pipe that can be written to has room for at least this number of bytes (`PIPE_BUF`).
 const PIPE_BYTES: usize = 4096;
 
 /// Where a collector writes.
 #[derive(Debug)]
 pub struct Outlet<'a> {
     name: String,
-    /// `None` if nobody opened the pipe for reading before the end.
+    /// `None` if no program opened the pipe for reading before the end.
     file: Option<File>,
-    /// Whether it is waited for, so that a reader that stalls keeps nobody from ending.
+    /// Whether it is waited for, so that a reader that stalls does not keep the process from
+    /// ending.
     waits: bool,
     stop: &'a AtomicBool,
     patience: Duration,
@@ -115,7 +116,7 @@ impl<'a> Outlet<'a> {
         }
     }
 
-    /// So many packets end here.
+    /// `packets` packets end here.
     pub(super) fn mark(&mut self, packets: u64) {
         if self.failure.is_none() {
             // What is not to be written takes no mark of its own.
@@ -172,16 +173,16 @@ impl<'a> Outlet<'a> {
 
     /// Writes some of what is in the buffer from here on; returns how many bytes.
     fn push(&mut self, at: usize) -> io::Result<usize> {
-        let nobody = |text| io::Error::new(ErrorKind::TimedOut, text);
+        let timed_out = |text| io::Error::new(ErrorKind::TimedOut, text);
         let Some(file) = &mut self.file else {
-            return Err(nobody("no program opened this pipe for reading"));
+            return Err(timed_out("no program opened this pipe for reading"));
         };
         let mut part = &self.buffer[at..];
         if self.waits {
             if !socket::wait(file.as_fd(), true, LOOK)? {
                 if self.stop.load(Ordering::Relaxed) {
                     let left = self.patience.checked_sub(LOOK);
-                    self.patience = left.ok_or_else(|| nobody("its reader does not read"))?;
+                    self.patience = left.ok_or_else(|| timed_out("its reader does not read"))?;
                 }
                 return Ok(0);
             }

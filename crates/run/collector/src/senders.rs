@@ -12,9 +12,9 @@ use strata_wire::{Interface, LinkType};
 
 /// Interfaces of senders at most; of more, one that is silent is forgotten, or the new one refused.
 const SENDERS_MAX: usize = 4096;
-/// Interfaces that may be forgotten have been silent for so long.
+/// Interfaces that may be forgotten have been silent for this long.
 const SILENT: Duration = Duration::from_secs(60);
-/// And are looked for so often: strangers must not make it busy.
+/// The interval of searches for them: strangers must not make it busy.
 const SEARCH_EVERY: Duration = Duration::from_millis(100);
 /// Sessions of an interface: the latest are remembered, for datagrams that come late.
 const SESSIONS_MAX: usize = 4;
@@ -29,7 +29,7 @@ pub struct CollectorCounts {
     pub packets: u64,
     /// Those of them that could not be.
     pub not_written: u64,
-    /// Datagrams that say who sends, and are of nobody's numbers.
+    /// Datagrams that name the sender, and have no sequence number.
     pub announcements: u64,
     /// Datagrams of addresses that are not listened to.
     pub strangers: u64,
@@ -268,7 +268,7 @@ impl Senders {
         Some(next)
     }
 
-    /// So many packets of a datagram that was accepted were handed out.
+    /// `packets` packets of a datagram that was accepted were handed out.
     pub(super) fn taken(&mut self, sender: IpAddr, datagram: &Datagram, packets: u64) {
         if let Some(from) = self.known.get_mut(&(sender, datagram.source.identity)) {
             from.session(datagram.source.session).taken += packets;

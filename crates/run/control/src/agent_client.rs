@@ -118,7 +118,7 @@ impl AgentClient {
         self.connection = None;
     }
 
-    /// Whether the controller has answered what was asked last, and the connection is still there.
+    /// Whether the controller has answered the last request, and the connection is still there.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.connection.is_some()

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 /// Why a controller refuses a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AgentsRefused {
-    /// Whoever asks has not shown that it may.
+    /// The client has not proved that it may ask.
     #[error("{0}")]
     Stranger(String),
     /// The agent is asking something already.

@@ -1,8 +1,8 @@
 //! Alerts: unrequested events, sent as HTTP requests to a webhook.
 //!
-//! A thread of its own sends them, one after another, so that nobody waits for a server. Alerts
-//! that cannot be delivered are retried at growing intervals, then given up and counted; so are
-//! alerts that find the queue full.
+//! A thread of its own sends them, one after another, so that no other thread waits for a server.
+//! Alerts that cannot be delivered are retried at growing intervals, then given up and counted; so
+//! are alerts that find the queue full.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -239,13 +239,13 @@ struct Sender {
     url: String,
     token: Option<String>,
     log: String,
-    /// Its other end is closed once nobody waits any more.
+    /// Its other end is closed once no thread waits any more.
     stopped: Receiver<()>,
     counters: Arc<Counters>,
 }
 
 impl Sender {
-    /// Whether to go on with the next alert: not if this one failed and nobody waits.
+    /// Whether to go on with the next alert: not if this one failed and no thread waits.
     fn deliver(&mut self, event: &Event) -> bool {
         let body = Body {
             version: env!("CARGO_PKG_VERSION"),

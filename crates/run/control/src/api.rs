@@ -75,7 +75,7 @@ pub struct ListenError {
 pub struct Server {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
-    /// Removed once nobody is being served.
+    /// Removed once no client is being served.
     _socket: Option<SocketFile>,
 }
 
@@ -106,7 +106,7 @@ pub fn serve(controller: Arc<Controller>, endpoints: Endpoints) -> Result<Server
 }
 
 /// Serves an application on a thread of its own, to those who may ask by the Unix socket, and one by
-/// TCP. `warn` is told what does not work as it should; `ending` is what is still done before requests in progress are
+/// TCP. `warn` gets what does not work as it should; `ending` is what is still done before requests in progress are
 /// dropped.
 ///
 /// # Errors
@@ -511,7 +511,7 @@ async fn queries(State(controller): State<Arc<Controller>>) -> Json<Vec<QuerySta
     Json(controller.queries().list())
 }
 
-/// Installs a query, which is asked of all packets from now on until it is removed or the recording
+/// Installs a query, which sees all packets from now on until it is removed or the recording
 /// ends.
 #[utoipa::path(post, path = "/api/v1/queries", request_body = QueryRequest, responses(
     (status = 201, body = QueryStatus), (status = 400, body = Refusal),

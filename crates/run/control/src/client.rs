@@ -167,7 +167,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// If none is running, or more than one.
+    /// If no recording is running, or more than one.
     pub fn new(socket: Option<&Path>) -> Result<Self, ClientError> {
         let socket = match socket {
             Some(socket) => socket.to_owned(),

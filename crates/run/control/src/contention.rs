@@ -7,7 +7,7 @@
 
 /// Steps: only headers, then 1/2, 1/4, 1/8 and 1/16 of the budget.
 const LEVEL_MAX: u32 = 5;
-/// Calm for so long before a step back, ns; and at most.
+/// Calm for this long before a step back, ns; and at most.
 const CALM_NS: u64 = 5_000_000_000;
 const CALM_NS_MAX: u64 = 320_000_000_000;
 /// A shortage so soon after a step back is due to it.

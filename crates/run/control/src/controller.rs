@@ -135,9 +135,9 @@ pub struct Controller {
     can_rotate: bool,
     subscribers: Arc<Subscribers>,
     queries: Arc<Queries>,
-    /// As last published by whoever reports.
+    /// As the reporter published it last.
     reports: Mutex<Option<ReportStatus>>,
-    /// As last published by whoever exports.
+    /// As the exporter published it last.
     exports: Mutex<Vec<ExportStatus>>,
     /// As found last.
     compaction: Mutex<Option<CompactionStatus>>,
@@ -294,7 +294,7 @@ impl Controller {
     ///
     /// # Errors
     ///
-    /// If there is none of this name.
+    /// If there is no query of this name.
     pub fn remove_query(&self, name: &str, who: &str) -> Result<(), QueryRefused> {
         self.queries.remove(name)?;
         let what = format!("query {name} removed");
@@ -502,7 +502,7 @@ impl Controller {
         self.lock().asked.cpu_budget
     }
 
-    /// Stores the state of the CPU budget; `None` if there is none.
+    /// Stores the state of the CPU budget; `None` without one.
     pub fn note_cpu(&self, now: Instant, cpu: Option<CpuStatus>) {
         let mut inner = self.lock();
         let is_sampled = cpu.as_ref().is_some_and(|cpu| cpu.flow_share < 1.0);
@@ -548,7 +548,7 @@ impl Controller {
         self.rotate.swap(false, Ordering::Relaxed)
     }
 
-    /// Records an event that nobody requested.
+    /// Records an event that was not requested.
     pub fn report(&self, what: String) {
         self.lock().events.alert(what, "");
     }

@@ -1,4 +1,5 @@
-//! Queries that are installed in a recording: asked of all that it records, whoever comes and goes.
+//! Queries that are installed in a recording: they see all that it records, while clients come and
+//!go.
 //!
 //! A thread of their own takes grouped packet vectors from workers as any subscriber does, through a
 //! bounded queue, so workers never wait for a query; what does not fit is lost and counted. It runs
@@ -73,7 +74,7 @@ pub enum QueryRefused {
     Limit {
         /// The field of the request.
         field: &'static str,
-        /// What was asked for.
+        /// The number that was requested.
         given: u64,
         /// What is allowed.
         most: u64,
@@ -81,10 +82,10 @@ pub enum QueryRefused {
     /// The text is wrong, or needs what there is not.
     #[error("{0}")]
     Query(String),
-    /// There is none of that name.
+    /// There is no query of that name.
     #[error("no query with the name '{0}' is installed")]
     NoSuch(String),
-    /// Nobody can attach any more.
+    /// No client can attach any more.
     #[error(transparent)]
     Ends(#[from] NotAttached),
     /// There is no thread for it.
@@ -101,7 +102,7 @@ pub struct QueryStatus {
     pub query: String,
     /// Since when, in RFC 3339.
     pub since: String,
-    /// Packets that it was asked of.
+    /// Packets that it has seen.
     pub packets: u64,
     /// Rows of its answer so far.
     pub rows: u64,
@@ -305,7 +306,7 @@ impl Queries {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Installs a query; it is asked of packets from now on.
+    /// Installs a query; it sees packets from now on.
     ///
     /// # Errors
     ///
@@ -364,8 +365,7 @@ impl Queries {
     /// Removes the query of this name, and what it found.
     ///
     /// # Errors
-    ///
-    /// If there is none.
+    /// If there is no such query.
     pub fn remove(&self, name: &str) -> Result<(), QueryRefused> {
         let mut inner = self.lock();
         let at = inner.find(name)?;
@@ -401,7 +401,7 @@ impl Queries {
     ///
     /// # Errors
     ///
-    /// If there is none of this name.
+    /// If there is no query of this name.
     pub fn answer(&self, name: &str) -> Result<QueryAnswer, QueryRefused> {
         let mut inner = self.lock();
         let at = inner.find(name)?;

@@ -120,7 +120,7 @@ pub struct ExportStatus {
     pub announcements: u64,
     /// Bytes of all these.
     pub bytes: u64,
-    /// Datagrams that the network did not take: nobody listens there, or the interface was full.
+    /// Datagrams that the network did not take: there is no listener, or the interface was full.
     pub not_sent: u64,
     /// Why not, in the last second; empty if all were sent.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -136,7 +136,7 @@ pub struct ReportStatus {
     pub reports: u64,
     /// Datagrams with them.
     pub datagrams: u64,
-    /// Reports that could not be sent: nobody listens there, or the interface was full.
+    /// Reports that could not be sent: there is no listener, or the interface was full.
     pub not_sent: u64,
     /// Reports that were not made, since there were too many in a second.
     pub over_limit: u64,

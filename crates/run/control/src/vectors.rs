@@ -58,7 +58,7 @@ pub enum WhenFull {
     Wait,
 }
 
-/// Why nobody else can attach.
+/// Why no other client can attach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAttached {
     /// There are enough.
@@ -174,8 +174,8 @@ impl Subscribers {
         }
     }
 
-    /// The recording is over: nobody attaches any more, and those who are attached get what waits
-    /// for them.
+    /// The recording is over: no client attaches any more, and those who are attached get what
+    /// waits for them.
     pub fn close(&self) {
         let mut inner = self.lock();
         inner.is_closed = true;
@@ -184,7 +184,7 @@ impl Subscribers {
         }
     }
 
-    /// Waits until nobody is attached.
+    /// Waits until no client is attached.
     pub async fn all_gone(&self) {
         while !self.lock().list.is_empty() {
             self.all_gone.notified().await;
@@ -268,7 +268,7 @@ impl Subscriber {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// No more vectors come of this cache, after so many.
+    /// No more vectors come from this cache, after `vectors`.
     pub fn ended(&self, cache: u32, vectors: u64) {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         ended.caches.push((cache, vectors));
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_at_most_so_many_and_none_after_the_end() {
+    fn clients_are_bounded_and_end_with_the_recording() {
         let all = Arc::new(Subscribers::default());
         let mut attached: Vec<Attached> = (0..SUBSCRIBERS_MAX)
             .map(|_| all.attach(1).unwrap())

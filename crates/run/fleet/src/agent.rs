@@ -42,13 +42,14 @@ use names::{Found, Names};
 use shared_time::SharedTime;
 use tally::Tally;
 
-/// A recording that takes over from another begins to export so long after it captures: by then both know
-/// when that is. If one of them was not told in time, it is twice as long, up to the most.
+/// A recording that takes over from another begins to export this long after it captures: by then both
+/// know when that is. If one of them did not learn it in time, it is twice as long, up to the most.
 const HANDOVER: Duration = Duration::from_millis(500);
 const HANDOVER_MAX: Duration = Duration::from_secs(16);
-/// The other goes on for so long, for packets that it has captured before.
+/// The other goes on for this long, for packets that it has captured before.
 const AFTER: Duration = Duration::from_millis(100);
-/// Interfaces are looked for when the kernel says that one has changed, and so often in any case.
+/// Interfaces are looked for when the kernel reports that one has changed, and at this interval in
+/// any case.
 const INTERFACES_EVERY: Duration = Duration::from_secs(5);
 /// But no more often than this: they come in numbers, and a guest may let its own come and go all the time.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -62,7 +63,7 @@ pub struct AgentSpec {
     pub named: BTreeMap<String, NamedHost>,
     /// Who says what to capture.
     pub source: AgentSource,
-    /// Its directory, made if there is none.
+    /// Its directory, made if it does not exist.
     pub state: PathBuf,
     /// This program, and further arguments of `record`.
     pub program: PathBuf,
@@ -109,7 +110,7 @@ struct Shared {
     report: Report,
     /// What the controller has assigned, until the supervisor takes it.
     inbox: Option<Assignment>,
-    /// Where the recording is asked for its counters.
+    /// The socket that serves the recording's counters.
     socket: Option<PathBuf>,
     /// Of destinations.
     names: Found,
@@ -154,7 +155,7 @@ impl FileSource {
     }
 
     fn assigned(&mut self, mut report: Report) -> Result<Option<Assignment>> {
-        // Of its status, only what the registry says is asked for.
+        // Of its status, only what is in the registry is needed.
         report.problem.clear();
         let assigned = self.registry.report(&SELF, report, 0);
         let (assignment, _) = assigned.map_err(|error| RoleError::Refused(error.to_string()))?;

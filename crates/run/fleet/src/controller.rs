@@ -47,11 +47,11 @@ pub(crate) const TOKEN_DIGITS: usize = 2 * TOKEN_BYTES;
 /// A controller of agents.
 #[derive(Clone, Debug)]
 pub struct ControllerSpec {
-    /// Its directory, made if there is none.
+    /// Its directory, made if it does not exist.
     pub state: PathBuf,
     /// Where agents reach it: address and port.
     pub listen: String,
-    /// Make keys for exports if there are none.
+    /// Make keys for exports if they do not exist.
     pub encrypt: bool,
     /// Drop what is not needed once its directory is open.
     pub sandboxed: bool,
@@ -272,7 +272,8 @@ fn enrol_token(state: &Path, authority: &Authority) -> Result<String> {
     }
 }
 
-/// The first of the keys from which those of exports come; none, if there is no file and none is to be made.
+/// The first of the keys from which those of exports come; none, if there is no file and no key is to be
+/// made.
 fn export_key(spec: &ControllerSpec) -> Result<Option<MasterKey>> {
     let path = spec.state.join(EXPORT_KEY);
     if !path.try_exists().at(path.display())? {
@@ -403,7 +404,7 @@ pub fn run_controller(
     })
 }
 
-/// Stores what comes, until nobody is left.
+/// Stores what comes, until all senders are gone.
 fn keep(mut store: Store, changes: &Receiver<ToStore>) {
     while let Ok((changes, done)) = changes.recv() {
         let _ = done.send(store.save(&changes).map_err(|error| error.to_string()));

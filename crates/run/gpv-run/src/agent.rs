@@ -42,7 +42,7 @@ const WAIT: Duration = Duration::from_millis(100);
 const RING_WAIT: Duration = Duration::from_millis(2);
 /// How often slots of caches are looked at.
 const ASK_EVERY: Duration = Duration::from_millis(500);
-/// Records are looked at for their age in so many parts, one every [`WAIT`].
+/// Records are looked at for their age in this number of parts, one every [`WAIT`].
 const PARTS: usize = 10;
 /// Any datagram fits.
 const DATAGRAM_BYTES: usize = 65_536;
@@ -86,7 +86,7 @@ pub struct ListenSpec {
     pub address: SocketAddr,
     /// Networks of senders that are listened to; any that reaches the address, if empty.
     pub allowed: Vec<IpNet>,
-    /// Caches are asked for their slots that gave nothing for so long. For the form strata.
+    /// Requests caches to flush slots that gave nothing for this long. For the form strata.
     pub flush_idle: Option<Duration>,
 }
 
@@ -223,7 +223,7 @@ impl Input {
         })
     }
 
-    /// What the user is told of it.
+    /// The message to the user about it.
     fn notice(&self) -> Result<Option<Notice>> {
         Ok(match self {
             Self::Socket { socket, .. } => {
@@ -269,7 +269,7 @@ struct Agent {
     tell: Tell,
     foreign: u64,
     overwritten: u64,
-    /// The first datagram that could not be read was said.
+    /// The first datagram that could not be read was reported.
     has_warned: bool,
 }
 
@@ -310,7 +310,7 @@ impl Agent {
             }
             if asked.elapsed() >= ASK_EVERY {
                 asked = Instant::now();
-                // What is not sent is asked for again.
+                // What is not sent is requested again.
                 self.inbox.idle(|address, bytes| {
                     let _ = socket.send_to(bytes, address);
                 });
@@ -445,7 +445,7 @@ mod tests {
 
     use super::*;
 
-    /// Datagrams of so many vectors of 3 packets, and the one that says how many there were.
+    /// Datagrams with `vectors` vectors of 3 packets, and the one that states their number.
     fn datagrams(vectors: u16) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut writer = DatagramWriter::new(7, Columns::ALL, LEN_USUAL);

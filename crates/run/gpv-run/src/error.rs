@@ -14,7 +14,7 @@ use crate::form::Form;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VectorError {
-    /// It cannot be done as it was asked for. The text says what to do instead.
+    /// It cannot be done as requested. The text says what to do instead.
     #[error("{0}")]
     Refused(String),
     /// A file is not written.

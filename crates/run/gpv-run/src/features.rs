@@ -9,7 +9,7 @@ use strata_wire::{AddressFamily, Headers, LinkType, TunnelKey, exact};
 use crate::error::Result;
 use crate::seed::seed;
 
-/// Whether a filter matches a packet: of this link type, these bytes, and so many on the wire.
+/// Whether a filter matches a packet: of this link type, these bytes, and this length on the wire.
 pub type Matches = Box<dyn FnMut(LinkType, &[u8], u32) -> bool>;
 
 /// What became of packets.

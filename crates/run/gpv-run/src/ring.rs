@@ -43,8 +43,8 @@ pub(crate) struct RingWriter {
 }
 
 impl RingWriter {
-    /// A new ring of about so many bytes, for datagrams of at most `datagram_max` bytes, in place of
-    /// one that nobody writes.
+    /// A new ring of about `bytes` bytes, for datagrams of at most `datagram_max` bytes, in place of
+    /// one without a writer.
     pub(crate) fn create(path: &Path, bytes: u64, datagram_max: usize) -> Result<Self> {
         let name = path.display();
         if !(BYTES_MIN..=BYTES_MAX).contains(&bytes) {
@@ -63,7 +63,7 @@ impl RingWriter {
         let folder = path
             .parent()
             .filter(|folder| !folder.as_os_str().is_empty());
-        // Nobody sees it before it is whole.
+        // It has no name before it is whole.
         let created = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")));
         let created = created.at_with(|| format!("{name}: cannot create a ring"))?;
         let file = created.as_file().try_clone()?;
@@ -94,7 +94,7 @@ impl RingWriter {
     ///
     /// # Panics
     ///
-    /// If it is longer than said.
+    /// If it does not fit into a slot.
     pub(crate) fn put(&mut self, datagram: &[u8]) {
         assert!(datagram.len() + AROUND <= self.slot_len, "fits into a slot");
         let (number, at) = slot_of(self.written, self.slots, self.slot_len);
@@ -123,7 +123,7 @@ fn broken(ring: &Path, problem: impl Into<String>) -> VectorError {
     }
 }
 
-/// Fails if there is something else than a ring that nobody writes.
+/// Fails if there is something else than a ring without a writer.
 fn replaceable(path: &Path) -> Result<()> {
     let name = path.display();
     let mut file = match open(path) {
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_is_replaced_only_if_nobody_writes_it_and_nothing_else_is() {
+    fn only_a_ring_without_a_writer_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ring");
         let writer = RingWriter::create(&path, 1 << 16, 508).unwrap();

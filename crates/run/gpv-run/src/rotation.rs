@@ -67,7 +67,7 @@ impl Rotation {
         Ok(self.name())
     }
 
-    /// Whether a file of so many bytes is complete.
+    /// Whether a file of `bytes` bytes is complete.
     pub(crate) fn is_due(&self, bytes: u64) -> bool {
         let is_large = self.spec.bytes_max.is_some_and(|most| bytes > most);
         bytes > 0

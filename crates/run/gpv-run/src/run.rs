@@ -1,5 +1,5 @@
-//! Packets into vectors, and those to files, rings and streams, and over UDP. Whoever has the packets gives
-//! them, and says when a batch of them is over.
+//! Packets into vectors, and those to files, rings and streams, and over UDP. The caller gives the packets,
+//! and ends each batch of them.
 
 mod grouping;
 mod outlets;
@@ -163,7 +163,7 @@ impl VectorRun {
     }
 
     /// Packets will come, which must match, if a filter is given: makes files and the ring, opens the
-    /// stream. A process that has no sandbox has said so by now.
+    /// stream. A process that has no sandbox has declared so by now.
     ///
     /// # Errors
     ///

@@ -47,7 +47,7 @@ pub struct CompactSpec {
 pub enum CompactStep<'a> {
     /// Block files became parts, in this time.
     Compacted(&'a Compacted, Duration),
-    /// A block file is left as it is; said once.
+    /// A block file is left as it is; reported once.
     Damaged(&'a str),
     /// What has expired is gone.
     Pruned(&'a Pruned),
@@ -127,7 +127,7 @@ impl CompactPlan {
         Ok(take(CompactStep::Pruned(&pruned))?)
     }
 
-    /// Moves what is old; whether that is all of it, or it was told to stop before.
+    /// Moves what is old; whether that is all of it, or it was stopped before.
     ///
     /// # Errors
     ///
@@ -219,7 +219,7 @@ impl Compacting {
                 for damage in done.damage.iter().chain(&done.unknown_models) {
                     let damage = damage.to_string();
                     if said.is_news(&damage) {
-                        // What cannot be written was said with the rest.
+                        // What cannot be written was reported with the rest.
                         let _ = take(CompactStep::Damaged(&damage));
                     }
                 }

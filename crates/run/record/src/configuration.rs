@@ -279,7 +279,7 @@ impl Addresses {
         if spec.interfaces().is_none() {
             return Ok(None);
         }
-        // Nobody requested it, and the recording matters more.
+        // It was not requested, and the recording matters more.
         Ok(client::own_socket(owner)
             .inspect_err(|error| tell(&RecordNotice::NoSteering(error.to_string()).into()))
             .ok())

@@ -7,7 +7,7 @@ use strata_control::DriftWindow;
 
 /// A window lasts this long at least, ...
 const WINDOW: Duration = Duration::from_secs(60);
-/// ... and until so many packets were looked at.
+/// ... and until this number of packets was looked at.
 const WINDOW_SAMPLES: u64 = 1_000;
 
 /// Compares windows of the traffic with training: counters since the start would take as long to say
@@ -80,7 +80,7 @@ mod tests {
         let changed = minute(0.99, 11);
         assert_eq!(changed.report.samples, 100_000);
         assert!((changed.report.scores - quiet.report.scores).abs() > 1.0);
-        // Nothing is said about part of a window.
+        // Part of a window is not reported.
         let (mut watch, mut drift) = (DriftWatch::default(), Drift::new(&model).unwrap());
         watch.look(&drift, began);
         (0..5_000).for_each(|_| drift.observe(&values, 0.0));

@@ -26,7 +26,7 @@ const READ_AHEAD_MAX: usize = 4;
 const READ_AHEAD_BYTES: usize = 512 << 10;
 /// Files that are larger together are not read twice.
 const SURVEYED_BYTES_MAX: u64 = 16 << 30;
-/// How often the progress is reported while nobody controls the recording.
+/// How often the progress is reported while no client controls the recording.
 const SAY_EVERY: Duration = Duration::from_millis(100);
 
 /// Starts recording files. The recording's own thread opens them, since standard input may block.

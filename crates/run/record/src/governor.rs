@@ -14,8 +14,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How often the CPUs are looked at: the kernel counts their time in ticks.
 const CORES_EVERY: Duration = Duration::from_secs(1);
 
-/// CPUs are short if the receive work runs out of its time so often, per second: each time after 2 ms, so for a
-/// tenth of the time; or if one has nearly no time for anything but software interrupts.
+/// CPUs are short if the receive work runs out of its time at this rate, per second: each time after 2 ms, so
+/// for a tenth of the time; or if one has nearly no time for anything but software interrupts.
 const SQUEEZED: [f64; 2] = [10.0, 50.0];
 const SOFTIRQ: [f64; 2] = [0.7, 0.9];
 /// Or if nothing is idle and threads wait for a CPU for such a share of the time.

@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(
             lag.judge(&status(false, Some(999.0))),
             None,
-            "nobody compacts"
+            "no compaction"
         );
         let said = lag.judge(&status(true, Some(7_200.0))).unwrap();
         assert!(

@@ -46,8 +46,8 @@ use worker::Running;
 
 /// How often a recording checks its workers.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How often the host's counters are read: drops, and time of the CPUs. Those of interfaces so many at a time,
-/// on average: each takes tens of system calls, which may wait for whoever changes interfaces.
+/// How often the host's counters are read: drops, and time of the CPUs. Those of interfaces this number at a
+/// time, on average: each takes tens of system calls, which may wait for programs that change interfaces.
 const LOOK_AT_HOST_EVERY: Duration = Duration::from_secs(1);
 const INTERFACES_A_LOOK: usize = 64;
 
@@ -298,7 +298,7 @@ impl Supervisor {
             self.look();
         }
         self.observe();
-        // Collectors are told how much there was while interfaces are still being closed.
+        // Collectors learn how much there was while interfaces are still being closed.
         drop(self.exporting.take());
         let names = self.setup.spec.interface_names();
         let drops = DropCounts::now(names).since(&self.before);

@@ -37,8 +37,9 @@ pub fn machine_bytes() -> u64 {
     limit.map_or(all, |limit| limit.min(all))
 }
 
-/// Fails if this process cannot get so much memory (`ulimit -v`, or what the system still gives), of which
-/// nothing is used yet. What is asked for after this is there unless something else takes it first.
+/// Fails if this process cannot get this amount of memory (`ulimit -v`, or what the system still gives),
+/// of which nothing is used yet. What is allocated after this is there unless something else takes it
+/// first.
 ///
 /// # Errors
 ///

@@ -14,7 +14,7 @@ use strata_wire::{Printable, count_of, grouped};
 use crate::error::RecordError;
 use crate::journal;
 
-/// Something that the user of a recording is told. Displayed as a sentence, in which parts that may come from
+/// A message to the user of a recording. Displayed as a sentence, in which parts that may come from
 /// outside are made printable.
 #[derive(Debug)]
 pub(crate) enum RecordNotice {
@@ -36,7 +36,7 @@ pub(crate) enum RecordNotice {
     FilterAfterCopy(String),
     /// Why each interface has a ring of its own, though many should share one.
     RingEach(String),
-    /// Nobody can control the recording.
+    /// No client can control the recording.
     NoSteering(String),
     /// Packets are captured from now on.
     Capturing {

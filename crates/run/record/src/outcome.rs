@@ -104,7 +104,7 @@ pub(crate) fn finish(
     }
     let ledger = &counts.ledger;
     let dropped = ledger.dropped[DropReason::DiskFull as usize];
-    // If it ended the recording, that is said.
+    // If it ended the recording, that is reported.
     if dropped.packets > 0 && ran.is_ok() {
         warnings.push(format!(
             "the disk was full: {} of {} packets were dropped (--when-full drop)",

@@ -62,7 +62,7 @@ pub struct RelayOutcome {
     pub totals: Totals,
     /// Packets that were appended to a stream, and those that were not.
     pub streamed: Option<FeedCounts>,
-    /// Why the log can no longer be written. What switches were told is stored is in it.
+    /// Why the log can no longer be written. What was confirmed to switches is in it.
     pub failure: Option<String>,
 }
 
@@ -243,8 +243,8 @@ impl RelayDisk {
         let why: Vec<String> = steps.iter().map(Step::to_string).collect();
         let why = why.join("; ");
         let what = match degradation.mode() {
-            Some(mode) => format!("switches are asked to use mode {mode}: {why}"),
-            None => format!("switches are asked to return to their own modes: {why}"),
+            Some(mode) => format!("switches have to use mode {mode}: {why}"),
+            None => format!("switches return to their own modes: {why}"),
         };
         relay.ask(Shortage {
             partial: degradation.partial,

@@ -78,7 +78,7 @@ impl Reports {
         let sender = Sender {
             socket: connected(to).at_with(|| format!("--report-to {to}"))?,
             reporter: Reporter::new(ReporterOptions {
-                // Nobody asks for reports that are not kept.
+                // There are no requests for reports that are not kept.
                 kept_max: 0,
                 ..ReporterOptions::new(session.to_le_bytes()[0])
             }),

@@ -280,7 +280,7 @@ impl Setup {
                 .start(&about, workers, &self.controller, &self.stop, &self.tell);
         let (recording, sinks) = started?;
         let options = self.options(filter);
-        // While interfaces are captured, nobody waits for memory.
+        // While interfaces are captured, no thread waits for memory.
         let memory = spec.interfaces().map(|_| Memory::start()).transpose()?;
         let limit = spec.packets_max.map(PacketLimit::new).map(Arc::new);
         let loads = (workers > 1).then(|| DetailLoads::new(usize::from(workers)));

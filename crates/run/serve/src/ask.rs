@@ -46,12 +46,12 @@ fn sql(app: &App) -> Option<PathBuf> {
     child::find(SQL, Some(&app.spec.program))
 }
 
-/// Whether SQL can be asked.
+/// Whether SQL is available.
 pub(crate) fn has_sql(app: &App) -> bool {
     sql(app).is_some()
 }
 
-/// What can be asked (`Askable`).
+/// The kinds of queries (`Askable`).
 pub(crate) fn askable(app: &App) -> Value {
     let has_sql = has_sql(app);
     let missing = format!("{SQL} is neither beside strata nor in the path: `make sql` builds it");

@@ -10,7 +10,7 @@ type File = (&'static str, &'static [u8], Option<&'static [u8]>);
 
 const FILES: &[File] = include!(concat!(env!("OUT_DIR"), "/assets.rs"));
 
-/// What is said where the page was not built.
+/// The answer where the page was not built.
 const MISSING: &str = "\
 This strata was built without its page: Node was not there. `make page build` makes both.
 The API is at /api/v1 (crates/run/serve/openapi.yaml describes it).

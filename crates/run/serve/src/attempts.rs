@@ -2,8 +2,8 @@
 //! meanwhile is not looked at.
 //!
 //! Those who are logged in already (a cookie) are not concerned, whatever others behind their address
-//! do. A login that succeeds does not shorten the wait: whoever has the token of one role could else try
-//! for another's without end.
+//! do. A login that succeeds does not shorten the wait: a holder of one role's token could else try for
+//! another's without end.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -22,7 +22,7 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 const FORGOTTEN: Duration = Duration::from_secs(900);
 /// Addresses that are told apart; all others are one.
 const ADDRESSES_MAX: usize = 1024;
-/// Failures that are told at once, and how many more with each second.
+/// Failures that are reported at once, and how many more with each second.
 const TOLD_AT_ONCE: u32 = 20;
 const TOLD_EACH_SECOND: u32 = 1;
 
@@ -33,11 +33,11 @@ struct Failures {
     last: Instant,
     /// Until then nothing of it is looked at.
     until: Instant,
-    /// Attempts that were not looked at, since the last failure that was told.
+    /// Attempts that were not looked at, since the last failure that was reported.
     unseen: u64,
 }
 
-/// What is to be told of a failure.
+/// The report of a failure.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Told {
     /// The number of failures of the address.
@@ -46,11 +46,11 @@ pub(crate) struct Told {
     pub(crate) wait: Option<Duration>,
     /// Its attempts that were not looked at before.
     pub(crate) unseen: u64,
-    /// Failures, of whatever address, that were not told before.
+    /// Failures, of whatever address, that were not reported before.
     pub(crate) untold: u64,
 }
 
-/// Failures that can still be told: a bucket that fills with time.
+/// Failures that can still be reported: a bucket that fills with time.
 #[derive(Debug)]
 struct Budget {
     left: u32,
@@ -80,7 +80,7 @@ fn counted_by(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The wait after so many failures.
+/// The wait after `count` failures.
 fn wait_after(count: u32) -> Option<Duration> {
     let doublings = count.checked_sub(FREE)?;
     let factor = 2_u32.checked_pow(doublings);
@@ -102,7 +102,7 @@ impl State {
         key
     }
 
-    /// Whether a failure is told, and how many were not before it.
+    /// Whether a failure is reported, and how many were not before it.
     fn tell(&mut self, now: Instant) -> Option<u64> {
         let budget = self.budget.get_or_insert(Budget {
             left: TOLD_AT_ONCE,

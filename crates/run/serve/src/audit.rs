@@ -28,14 +28,14 @@ pub struct AuditEvent {
     pub who: String,
     /// The change.
     pub what: String,
-    /// Why, as they said.
+    /// Why, in their words.
     pub why: String,
 }
 
 /// Told of every change, look at payload and failed login.
 pub type TellAudit = dyn Fn(&AuditEvent) + Send + Sync;
 
-/// The latest events, and who else is told of them.
+/// The latest events, and who else receives them.
 pub(crate) struct Audit {
     latest: Mutex<VecDeque<AuditEvent>>,
     failed: Mutex<VecDeque<AuditEvent>>,

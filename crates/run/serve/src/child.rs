@@ -1,5 +1,5 @@
-//! Programs that answer: what they write is bounded, they end with whoever waits for them, and after
-//! a time.
+//! Programs that answer: what they write is bounded, they end with the request that waits for them,
+//! and after a time.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -21,7 +21,7 @@ pub(crate) struct Answered {
     pub(crate) output: Vec<u8>,
     /// Whether there was more.
     pub(crate) is_cut: bool,
-    /// What it said on standard error.
+    /// What it wrote to standard error.
     pub(crate) said: String,
     pub(crate) succeeded: bool,
 }
@@ -64,7 +64,7 @@ pub(crate) async fn run(
         .env_clear()
         .env("PATH", search_path())
         .env("LC_ALL", "C.UTF-8")
-        // No preferences or plugins of whoever started the server.
+        // No preferences or plugins of the user who started the server.
         .env("HOME", "/nonexistent")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -45,7 +45,7 @@ pub(crate) fn padding(wire_len: u32) -> &'static str {
     }
 }
 
-/// A packet in a line, as in `TCP SYN, 0 bytes`; so many bytes of it are behind its IP packet.
+/// A packet in a line, as in `TCP SYN, 0 bytes`; `behind` bytes of it are behind its IP packet.
 pub(crate) fn summary(headers: &Headers, wire_len: u32, behind: u32) -> String {
     let payload = wire_len.saturating_sub(headers.header_len.saturating_add(behind));
     let Some(key) = headers.key else {
@@ -160,7 +160,7 @@ impl<'a> Walk<'a> {
         word.map_or(0, |word| u16::from_be_bytes(*word))
     }
 
-    /// Adds a layer of so many bytes, as far as they are there, and goes behind it.
+    /// Adds a layer of `length` bytes, as far as they are there, and goes behind it.
     fn layer(
         &mut self,
         name: &str,
@@ -463,8 +463,8 @@ pub(crate) fn layers(link: LinkType, bytes: &[u8]) -> Vec<Value> {
 mod tests {
     use super::*;
 
-    /// A frame of this EtherType, with a network header of so many bytes, whose word at this place is a
-    /// length.
+    /// A frame of this EtherType, with a network header of this number of bytes, whose word at this
+    /// place is a length.
     fn frame(tags: usize, kind: u16, (header, at, length): (usize, usize, u16)) -> Vec<u8> {
         let mut frame = vec![0; 12];
         for _ in 0..tags {

@@ -14,7 +14,7 @@ pub(crate) fn id(key: &FlowKey) -> String {
     format!("{protocol}_{low}_{}_{high}_{}", key.low.port, key.high.port)
 }
 
-/// The flow of an ID; `None` if it is none.
+/// The flow of an ID; `None` if it is invalid.
 pub(crate) fn parse(id: &str) -> Option<FlowKey> {
     let parts: Vec<&str> = id.split('_').collect();
     let [protocol, low, low_port, high, high_port] = parts[..] else {
@@ -80,7 +80,7 @@ pub(crate) fn protocol(key: &FlowKey) -> String {
     }
 }
 
-/// As [`filter`]; empty where there is none.
+/// As [`filter`]; empty without one.
 pub(crate) fn filter_text(key: &FlowKey) -> String {
     filter(key).as_deref().unwrap_or("").to_owned()
 }

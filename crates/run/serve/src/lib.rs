@@ -18,7 +18,7 @@
 //! audit            what users did, and who could not log in
 //! assets           the page's files, embedded
 //! app              shared by all requests
-//! filters series flow_id dissect refused times   forms of what is asked and told
+//! filters series flow_id dissect refused times   forms of requests and answers
 //! ```
 //!
 //! Threads and asynchronous code are in `work`, `recorders`, `child` and `api` only. Uses `query` for
@@ -93,7 +93,7 @@ pub struct Spec {
     pub tls: Option<TlsFiles>,
     /// Who may.
     pub login: Login,
-    /// Whether nobody may change anything.
+    /// Whether no user may change anything.
     pub read_only: bool,
     /// Where users' questions and labels are kept, if they are.
     pub state: Option<PathBuf>,
@@ -222,7 +222,7 @@ pub fn serve(spec: Spec) -> Result<Server, ServeError> {
             tokio::spawn(serve_tcp(listener, api::router(app), tls));
             let _ = stopped.await;
         });
-        // Whoever reads a log sees that nobody wants it any more.
+        // The reader of a log sees that its client is gone.
         runtime.shutdown_background();
     };
     let thread = thread::Builder::new().name("strata-serve".into());

@@ -186,7 +186,7 @@ fn flow_of(id: &str) -> Result<FlowKey, Refused> {
     flow_id::parse(id).ok_or_else(missing)
 }
 
-/// A place among a flow's packets: `ns.count`, after so many packets of that time.
+/// A place among a flow's packets: `ns.count`, after `count` packets of that time.
 fn cursor(text: &str) -> Option<(u64, usize)> {
     let (ns, count) = text.split_once('.')?;
     Some((ns.parse().ok()?, count.parse().ok()?))

@@ -22,7 +22,7 @@ use crate::logs::Logs;
 use crate::refused::Refused;
 use crate::times::seconds;
 
-/// How often recordings are asked.
+/// How often recordings are queried.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Points of the history.
 const POINTS_MAX: usize = 900;
@@ -246,7 +246,7 @@ impl Recorder {
         events
     }
 
-    /// Marks an event as seen; false if there is none.
+    /// Marks an event as seen; false if there is no such event.
     pub(crate) fn acknowledge(&self, id: &str, who: &str, at: &str) -> bool {
         let mut state = self.lock();
         if !state.events.iter().any(|event| event_id(event) == id) {

@@ -13,7 +13,7 @@ use strata_store::StoreError;
 use strata_wire::clamped;
 use utoipa::ToSchema;
 
-/// Seconds after which to try again when too much is asked at a time.
+/// Seconds after which to try again when too many requests come at a time.
 const AGAIN_AFTER: u64 = 2;
 
 /// What went wrong.

@@ -19,7 +19,7 @@ const RESULTS_MAX: usize = 8;
 const HELD_MAX: usize = 2 * FLOWS_MAX;
 const RESULT_AGE_MAX: Duration = Duration::from_secs(3600);
 
-/// A result, and the order in which it was asked for last.
+/// A result, and the order in which it was requested last.
 struct Waits {
     id: String,
     at: Instant,
@@ -63,7 +63,7 @@ pub(crate) enum Sort {
     Name,
 }
 
-/// Which page is asked for.
+/// The page of the request.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Page {
     #[serde(default)]

@@ -32,7 +32,7 @@ pub(crate) struct Saved {
     pub(crate) labelling: tokio::sync::Mutex<()>,
 }
 
-/// What questions are asked in.
+/// The languages of questions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Language {

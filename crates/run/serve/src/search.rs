@@ -1,4 +1,4 @@
-//! Searching a log: what is asked, and the search.
+//! Searching a log: the request, and the search.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -21,7 +21,7 @@ use crate::work::Stop;
 
 /// Most bytes of a filter.
 pub(crate) const FILTER_BYTES_MAX: usize = 4 << 10;
-/// Rows in the first news of a search, of which it finds so many.
+/// Rows in the first news of a search.
 const FIRST_ROWS: usize = 100;
 /// How often news of a search are sent.
 const NEWS: Duration = Duration::from_millis(200);
@@ -167,7 +167,7 @@ fn histogram(log: &Log, sought: &Sought, points: usize) -> Histogram {
     Histogram::new((from, to.max(from)), points)
 }
 
-/// What a log comes to by time and class, if its summaries tell that of what is sought: without
+/// The sums of a log by time and class, if its summaries tell that of what is sought: without
 /// reasons and flows.
 fn outlined(
     log: &Log,
@@ -214,7 +214,7 @@ pub(crate) fn run(
         find: sought.find(),
         matches: &matches,
         goes_on: &goes_on,
-        // Counts do not tell the first packet of a reason, which is told where no flows are.
+        // Counts do not tell the first packet of a reason, which is shown where no flows are.
         points_ns: (lists_flows && sought.kept.is_all()).then(|| histogram.step_ns()),
         threads: THREADS,
     };

@@ -50,7 +50,7 @@ const STEPS_MS: [u64; 24] = [
 /// Packets, wire bytes and kept bytes.
 type Point = [u64; 3];
 
-/// What packets come to.
+/// Sums of packets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Sum {
     pub(crate) packets: u64,
@@ -115,7 +115,7 @@ pub(crate) struct Histogram {
 }
 
 impl Histogram {
-    /// For packets from the first time to the last, both included, in at most so many points.
+    /// For packets from the first time to the last, both included, in at most `points` points.
     pub(crate) fn new((first_ns, last_ns): (u64, u64), points: usize) -> Self {
         let points = points.clamp(POINTS_MIN, POINTS_MAX) as u64;
         let span = last_ns.saturating_sub(first_ns);
@@ -169,7 +169,7 @@ impl Histogram {
         self.series.len().saturating_sub(1)
     }
 
-    /// Counts packets, and says what they come to.
+    /// Counts packets, and returns their sums.
     pub(crate) fn count(&mut self, series: usize, packets: &[FoundPacket]) -> Sum {
         let mut sum = Sum::default();
         for packet in packets {
@@ -196,7 +196,7 @@ impl Histogram {
         sum
     }
 
-    /// Counts what packets of a point come to, of which one time is told.
+    /// Adds the sums of a point's packets, of which one time is known.
     pub(crate) fn count_all(&mut self, series: usize, ts_ns: u64, amounts: [u64; 3]) {
         self.add_to(series, self.at(ts_ns), amounts);
     }

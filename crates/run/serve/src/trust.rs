@@ -1,7 +1,7 @@
 //! Who may ask what: login, roles, and what keeps other pages of the same browser out.
 //!
 //! Without login only programs of this machine reach the server, and a browser's page of another
-//! name that resolves to this address (DNS rebinding) is told by its Host header. A change needs a
+//! name that resolves to this address (DNS rebinding) shows in its Host header. A change needs a
 //! header that other origins cannot send without asking first, and the page's own Origin.
 
 use std::collections::BTreeMap;
@@ -60,7 +60,7 @@ impl Role {
 /// How people log in.
 #[derive(Clone, Debug)]
 pub enum Login {
-    /// Not at all: whoever reaches the address may do everything. For loopback.
+    /// Not at all: anyone who reaches the address may do everything. For loopback.
     None,
     /// With one of these tokens.
     Tokens(Vec<(Role, String)>),
@@ -159,7 +159,7 @@ impl Gate {
     }
 }
 
-/// What is told of a failed login.
+/// The report of a failed login.
 fn in_words(told: &Told) -> String {
     let mut words = format!("failure {} from this address", told.count);
     if let Some(wait) = told.wait {
@@ -355,7 +355,7 @@ fn who(
 }
 
 /// The place that a request names: that of its target, if it has one, else of its Host header. RFC
-/// 9112, section 3.2: none, or more than one, is refused, whoever asks, since programs between a
+/// 9112, section 3.2: none, or more than one, is refused to every client, since programs between a
 /// browser and this one may take another of them.
 fn place_of(request: &Request) -> Result<&str, Refused> {
     let mut hosts = request.headers().get_all(header::HOST).iter();

@@ -17,7 +17,7 @@ use crate::packets::{Packet, of_flow};
 use crate::refused::Refused;
 use crate::work::Stop;
 
-/// Trees that are told.
+/// Trees that are shown.
 const TREES_TOLD: usize = 3;
 /// Packets of a flow that are counted again for a packet's values.
 const PACKETS_MAX: usize = 200_000;
@@ -118,7 +118,7 @@ pub(crate) struct WhyCondition {
     #[schema(required)]
     at_most: Option<f64>,
     unit: String,
-    /// This packet's value; null if it cannot be told from the log.
+    /// This packet's value; null if the log does not tell.
     #[schema(required)]
     value: Option<f64>,
     /// With its unit; empty without a value.

@@ -1,5 +1,5 @@
-//! Work that takes a while: off the server's thread, a bounded number at a time, ended when nobody
-//! waits for it any more or after a time.
+//! Work that takes a while: off the server's thread, a bounded number at a time, ended when its
+//! client is gone or after a time.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ pub(crate) const SHORT: Duration = Duration::from_secs(20);
 /// Whether work is still wanted.
 #[derive(Clone, Debug)]
 pub(crate) struct Stop {
-    nobody: Arc<AtomicBool>,
+    abandoned: Arc<AtomicBool>,
     until: Instant,
     after: Duration,
 }
 
 impl Stop {
-    /// Breaks once nobody waits, or the time is over.
+    /// Breaks once no client waits, or the time is over.
     pub(crate) fn go_on(&self) -> ControlFlow<()> {
         match self.is_left() || self.is_late() {
             true => ControlFlow::Break(()),
@@ -40,7 +40,7 @@ impl Stop {
     }
 
     pub(crate) fn is_left(&self) -> bool {
-        self.nobody.load(Ordering::Relaxed)
+        self.abandoned.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_late(&self) -> bool {
@@ -55,7 +55,7 @@ impl Stop {
     }
 }
 
-/// Whoever waits for work: it ends when this is dropped.
+/// The client that waits for work: it ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Waiting(Arc<AtomicBool>);
 
@@ -65,16 +65,16 @@ impl Drop for Waiting {
     }
 }
 
-/// A stop that is not asked for yet, and whoever waits.
+/// A stop that is not requested yet, and the client that waits.
 pub(crate) fn until(after: Duration) -> (Stop, Waiting) {
-    let nobody = Arc::new(AtomicBool::new(false));
+    let abandoned = Arc::new(AtomicBool::new(false));
     let stop = Stop {
-        nobody: Arc::clone(&nobody),
+        abandoned: Arc::clone(&abandoned),
         // Some seconds: the end of all times is further away.
         until: Instant::now().checked_add(after).expect("a time"),
         after,
     };
-    (stop, Waiting(nobody))
+    (stop, Waiting(abandoned))
 }
 
 /// The turns.

@@ -20,7 +20,7 @@ const LOOKED_MAX: u64 = 20_000;
 #[derive(Clone, Copy, Default)]
 struct Sums {
     looked: u64,
-    /// Those in the log stand for so many that arrived.
+    /// The number of arrived packets that those in the log stand for.
     arrived: u64,
     kept_bytes: u64,
     would_bytes: u64,

@@ -261,14 +261,14 @@ impl StreamAppender {
         self.stripes.release(id, &old)
     }
 
-    /// Records that were not written since it was opened, or not synced, because their stripe failed: at most so
-    /// many. Other stripes have those that came after them.
+    /// Records that were not written since it was opened, or not synced, because their stripe failed: an upper
+    /// bound. Other stripes have those that came after them.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.memory.lost
     }
 
-    /// Whether nothing was lost with a stripe, for whoever has to be sure of each record.
+    /// Whether nothing was lost with a stripe, for callers that have to be sure of each record.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Waiting until a stream has grown: whoever appends writes the stream's file when more can be read.
+//! Waiting until a stream has grown: the appender writes the stream's file when more can be read.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -26,7 +26,7 @@ impl Changes {
         Self(watch().ok())
     }
 
-    /// Waits until the file was changed since the last call, or for so long, or until a signal.
+    /// Waits until the file was changed since the last call, or for this time, or until a signal.
     pub(super) fn wait(&self, limit: Duration) {
         let Some(watch) = &self.0 else {
             thread::sleep(limit.min(LOOK_EVERY));

@@ -46,7 +46,7 @@ pub enum StreamEvent<'a> {
     Nothing,
 }
 
-/// What it most likely means that an answer is none.
+/// What an invalid answer most likely means.
 pub(crate) fn explained(error: PeerError) -> PeerError {
     match error {
         PeerError::Message { peer, source } => PeerError::Tls {
@@ -138,8 +138,8 @@ impl StreamClient {
         Ok(client)
     }
 
-    /// Reads a stream of the server at `HOST:PORT`: so many records at most, and, if `follow`, new
-    /// ones as they come.
+    /// Reads a stream of the server at `HOST:PORT`: at most a number of records, and, if `follow`,
+    /// new ones as they come.
     ///
     /// # Errors
     ///

@@ -40,7 +40,7 @@ pub(super) use place::{is_device, stable_name};
 /// How often the layout is read again if another process is just writing it.
 const LAYOUT_READS_MAX: u32 = 1000;
 
-/// What is read past the page cache is multiples of this, and at most so much at a time.
+/// What is read past the page cache is multiples of this, and at most this much at a time.
 const SECTOR: u64 = 4096;
 const CHUNK: usize = 1 << 20;
 

@@ -264,7 +264,7 @@ impl StreamDir {
         }
         let id = u64::from_le_bytes(random().in_file(named)?);
         let description = Description {
-            // 0 is nobody.
+            // 0 is not an id.
             id: id.max(1),
             key: random().in_file(named)?,
             created_ns: now_ns,

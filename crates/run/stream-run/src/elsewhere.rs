@@ -60,7 +60,7 @@ impl Kind {
         }
     }
 
-    /// In a list, it need not be said of a directory.
+    /// In a list, a directory may leave it out.
     pub(super) fn is_directory(&self) -> bool {
         *self == Self::Directory
     }
@@ -89,7 +89,7 @@ pub(super) enum Place {
     Server(Arc<dyn StripeServer>),
 }
 
-/// Servers that were asked, with what they are asked with.
+/// Connections to servers, by address and TLS files.
 type Servers = BTreeMap<(String, Option<StripeTls>), Arc<TcpStripe>>;
 
 /// How stripes are reached.

@@ -37,7 +37,7 @@ impl FedStream {
     ///
     /// # Errors
     ///
-    /// If there is none, or it is damaged.
+    /// If there is no such stream, or it is damaged.
     pub fn open(dir: &Path, name: &StreamName, when_full: WhenFull) -> Result<Self> {
         let path = dir.to_owned();
         let dir = StreamDir::open(dir)?;

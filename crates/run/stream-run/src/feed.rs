@@ -1,5 +1,5 @@
 //! A stream as the output of a role: a bounded queue, and a thread that appends what is in it. So
-//! whoever has the records never waits for the disk, unless it wants to.
+//! the producer of records never waits for the disk, unless it wants to.
 
 use std::io;
 use std::mem;
@@ -324,7 +324,7 @@ impl Writer {
             return Ok(());
         }
         self.retry = now + REOPEN_EVERY;
-        // It was said already why not.
+        // The reason was reported already.
         if let Ok(appender) = self.dir.append(&self.name, unix_ns()) {
             self.appender = Some(appender);
             (self.given, self.counted) = (0, FeedCounts::default());

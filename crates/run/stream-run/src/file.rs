@@ -75,7 +75,7 @@ impl StreamFile {
         written.in_file(|| self.path.clone())
     }
 
-    /// Nobody is to believe the state or the page table from now on.
+    /// The state and the page table are invalid from now on.
     pub(super) fn forget_state(&mut self) -> Result<()> {
         let written = self.file.write_at(&[0; State::LEN], STATE_AT);
         written.in_file(|| self.path.clone())

@@ -19,7 +19,7 @@
 //!
 //! `feed` is a stream as the output of a role: a bounded queue and a thread, with `upkeep`, which says when
 //! to flush and sync. `appender` writes pages (`memory`) through the queue that block files are written through; `reader` finds
-//! pages through the page table, or by their headers if nobody who could be believed has kept it;
+//! pages through the page table, or by their headers if no reliable appender has kept it;
 //! `changes` is how it waits for more. `check` compares all of it; `footing` is whether the files are still there.
 
 #![forbid(unsafe_code)]
@@ -63,5 +63,5 @@ pub use status::StreamStatus;
 pub use stripes::paths_of;
 pub use upkeep::{Kept, Upkeep};
 
-/// The TCP port of a server of streams, if none is given.
+/// The default TCP port of a server of streams.
 pub const STREAM_PORT: u16 = 4793;

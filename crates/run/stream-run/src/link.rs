@@ -124,7 +124,7 @@ impl StripeServer for TcpStripe {
     }
 
     fn prepare(&self) {
-        // Whoever connects is told what fails.
+        // The client gets the reason of a failure.
         let _ = self.ready();
     }
 }

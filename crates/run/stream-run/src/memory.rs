@@ -10,8 +10,8 @@ use strata_sys::AlignedBytes;
 use strata_sys::disk::{Carrying, OwnBlock};
 use strata_wire::exact;
 
-/// Space for at most so many bytes is taken in advance, since a file system that takes some first waits
-/// for what is in flight to the file.
+/// Space for at most this number of bytes is taken in advance, since a file system that takes some
+/// first waits for what is in flight to the file.
 const GROW_BYTES_MAX: u64 = 64 << 20;
 
 /// Makes sure that a file has a page, and if it must grow for that, an eighth more.
@@ -208,7 +208,7 @@ impl Memory {
                     self.lost += torn;
                     *self.unsynced.entry(tag.stripe).or_default() += more - torn;
                 }
-                // It was left when another block failed, and nobody syncs it.
+                // It was left when another block failed, and it is not synced.
                 false => self.lost += more,
             }
         }
@@ -423,7 +423,8 @@ mod tests {
         assert_eq!((memory.lost, memory.broken.len()), (0, 1));
     }
 
-    /// Nobody syncs a stripe that was left, so a block of it that is written after that is lost too.
+    /// A stripe that was left is not synced, so a block of it that is written after that is lost
+    /// too.
     #[test]
     fn a_block_that_is_written_after_its_stripe_was_left_is_lost() {
         let files: Files = [(1, Box::new(Failing(0)) as Box<dyn DiskFile>)].into();

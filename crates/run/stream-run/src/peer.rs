@@ -1,4 +1,4 @@
-//! A connection: messages in and out. It blocks, but never for longer than it is told.
+//! A connection: messages in and out. It blocks, but never beyond its time limit.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -12,10 +12,10 @@ use strata_stream::message::{Frames, Message, MessageError};
 const CHUNK: usize = 64 << 10;
 /// How long a chunk may take: a peer that reads more slowly is given up.
 const CHUNK_LIMIT: Duration = Duration::from_secs(30);
-/// An idle peer is asked whether it is there after this long, and then so often.
+/// An idle peer is probed after this long, and then at this interval.
 const IDLE: Duration = Duration::from_secs(30);
 const PROBE: Duration = Duration::from_secs(10);
-/// A peer is gone if it has answered nothing for so long, neither that nor data.
+/// A peer is gone if it has answered nothing for this long, neither that nor data.
 const GONE_MS: u32 = 90_000;
 
 /// Why a connection ends.

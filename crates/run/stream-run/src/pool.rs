@@ -42,8 +42,8 @@ pub(super) struct Owners {
 }
 
 impl Owners {
-    /// Who owns a page: the stream that its header claims; if that is none of them, what is known of no stream
-    /// stays with one that may still be mended.
+    /// Who owns a page: the stream that its header claims; if that is not among `streams`, what is known of no
+    /// stream stays with one that may still be mended.
     fn of_page(&self, claimed: Option<u64>, before: Option<u64>) -> u64 {
         let may_own = |id: &u64| match self.has_unknown {
             true => *id != NOBODY,
@@ -86,7 +86,7 @@ pub(super) fn map_header(geometry: Geometry, id: Option<u64>) -> Vec<u8> {
     bytes
 }
 
-/// Bytes of a map of so many pages.
+/// Bytes of a map of `pages` pages.
 pub(super) fn map_len(pages: u64) -> u64 {
     MAP_HEADER + ENTRY * pages
 }
@@ -224,7 +224,7 @@ impl Pool {
         map.write_at(&owner.to_le_bytes(), at).in_file(named)
     }
 
-    /// A page for a stream: one that nobody owns, or another at the end.
+    /// A page for a stream: one without an owner, or another at the end.
     pub(super) fn take(&self, stream: u64) -> Result<u32> {
         let named = || self.map_name();
         let _lock = self.locks.wait(MAP_LOCK).in_file(named)?;
@@ -239,7 +239,7 @@ impl Pool {
         Ok(page)
     }
 
-    /// Nobody owns these pages any more.
+    /// These pages have no owner any more.
     pub(super) fn release(&self, stream: u64, pages: &[u32]) -> Result<()> {
         if pages.is_empty() {
             return Ok(());
@@ -267,8 +267,8 @@ impl Pool {
         Ok((read == bytes.len()).then_some(bytes))
     }
 
-    /// Joins those who append. If nobody else does, the machine may have lost power since somebody
-    /// did, so the map is made anew from what headers of pages say; `streams` are those there are.
+    /// Joins the appenders. Without another one, the machine may have lost power since the last, so
+    /// the map is made anew from what headers of pages say; `streams` are those there are.
     pub(super) fn join(&self, streams: &Owners) -> Result<Lock> {
         let named = || self.map_name();
         let _lock = self.locks.wait(MAP_LOCK).in_file(named)?;

@@ -52,9 +52,9 @@ pub struct Unread {
 
 /// Where the pages of a stream are, and where it ends.
 enum Map {
-    /// As its file says, which is kept by whoever appends.
+    /// As its file says, which the appender keeps.
     File,
-    /// As the headers of pages say: nobody appends, and the last who did has crashed.
+    /// As the headers of pages say: there is no appender, and the last one has crashed.
     Headers(BTreeMap<u64, u32>),
 }
 
@@ -68,7 +68,7 @@ pub struct StreamReader {
     map: Map,
     oldest: u64,
     end: Cursor,
-    /// The number of the record at the end, if nobody appends.
+    /// The number of the record at the end, without an appender.
     end_seq: Option<u64>,
     cursor: Cursor,
     /// The number of the next record, if one before it was read.
@@ -181,7 +181,7 @@ impl StreamReader {
         }
     }
 
-    /// Waits until there may be more to read, or for so long, or until a signal; then
+    /// Waits until there may be more to read, or for this time, or until a signal; then
     /// [`StreamReader::refresh`] says how far it goes. The first call does not wait, since what came
     /// before it is not noticed.
     pub fn wait(&mut self, limit: Duration) {
@@ -191,7 +191,7 @@ impl StreamReader {
         }
     }
 
-    /// After a crash of whoever appended, everything that is in the pages counts.
+    /// After a crash of the appender, everything that is in the pages counts.
     fn read_headers(&mut self, state: Option<&State>) -> Result<()> {
         let found = recovered_pages(&mut self.stripes, &self.file, false, state)?;
         self.end_seq = None;
@@ -262,7 +262,7 @@ impl StreamReader {
         Ok(())
     }
 
-    /// Goes on with the last so many records.
+    /// Goes on with the last `records` records.
     ///
     /// # Errors
     ///
@@ -426,7 +426,7 @@ impl StreamReader {
         Ok(self.loaded.as_ref())
     }
 
-    /// Reads up to so many records from the cursor on; how many it were: 0 at the end of what was
+    /// Reads up to `max` records from the cursor on; returns their number: 0 at the end of what was
     /// there at the last [`StreamReader::refresh`]. `each` may end it by returning false, after the
     /// record that it was given.
     ///
@@ -469,7 +469,7 @@ impl StreamReader {
         Ok(count)
     }
 
-    /// Counts what is missing at the end of a stream that nobody appends to, if its last page is not there.
+    /// Counts what is missing at the end of a stream without an appender, if its last page is not there.
     fn count_lost_end(&mut self) {
         let is_there = self.loaded.as_ref();
         let is_there = is_there.is_some_and(|loaded| loaded.header.index == self.end.index);

@@ -1,4 +1,4 @@
-//! A stripe of a directory that is at a server of streams: its pages are asked for there, over a connection. What
+//! A stripe of a directory that is at a server of streams: its pages are requested there, over a connection. What
 //! happens to the connection happens to the stripe: once it is lost, or an answer does not come in time, the stripe is gone,
 //! as a disk is that fails.
 
@@ -42,7 +42,7 @@ pub trait StripeLink: Send {
     fn is_there(&mut self) -> bool;
 }
 
-/// A connection that has been asked for a stripe, and what is there: its id, if it is one already, and the sizes of its
+/// A connection that has requested a stripe, and what is there: its id, if it is one already, and the sizes of its
 /// pages.
 pub type StripeConnection = (Box<dyn StripeLink>, Option<(u64, Geometry)>);
 
@@ -51,15 +51,14 @@ pub trait StripeServer: Send + Sync {
     /// A new connection to it.
     ///
     /// # Errors
-    ///
-    /// If there is none.
+    /// If the server cannot be reached.
     fn connect(&self) -> io::Result<StripeConnection>;
 
     /// Reads what [`StripeServer::connect`] needs, which tells what fails.
     fn prepare(&self) {}
 }
 
-/// The files with which a server is asked over TLS.
+/// The files for connections to a server over TLS.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StripeTls {
@@ -76,9 +75,9 @@ struct Conversation {
     link: Box<dyn StripeLink>,
     sent: u64,
     answered: u64,
-    /// Writes that failed and were not asked about yet.
+    /// Writes that failed and were not reported yet.
     failed: BTreeMap<u64, io::Error>,
-    /// Nothing more is asked.
+    /// No more requests are sent.
     broken: Option<(ErrorKind, String)>,
 }
 
@@ -335,7 +334,7 @@ impl Remote {
                     return false;
                 };
                 there.copy_from_slice(bytes);
-                // What comes after a gap is none.
+                // What comes after a gap does not count.
                 if read == at {
                     read += bytes.len();
                 }

@@ -3,7 +3,7 @@
 //! ```text
 //! role     the role that serves a directory of streams: admission, a thread for each connection
 //! serving  one connection: appends, or reads
-//! hosted   stripes of other machines' directories that a server has: their pages are asked for
+//! hosted   stripes of other machines' directories that a server has: serves their pages
 //! ```
 
 mod hosted;

@@ -12,7 +12,7 @@ use super::stripes::Stripes;
 pub struct StreamStatus {
     /// What it is.
     pub description: Description,
-    /// How far it has come; `None` if nobody has appended, or after a crash.
+    /// How far it has come; `None` if it never had an appender, or after a crash.
     pub state: Option<State>,
     /// Whether a process appends.
     pub is_appended: bool,

@@ -101,7 +101,7 @@ pub(super) struct Stripes {
     all: Vec<Stripe>,
     /// The stream that is appended to, unless one is read.
     joined: Option<u64>,
-    /// What is to be told.
+    /// Messages to report.
     said: Vec<String>,
 }
 
@@ -179,7 +179,7 @@ impl Stripes {
         self.opened(stripe_of(page)).is_none()
     }
 
-    /// What is to be told, once.
+    /// Messages to report, once.
     pub(super) fn take_said(&mut self) -> Vec<String> {
         mem::take(&mut self.said)
     }
@@ -395,7 +395,8 @@ impl Stripes {
         Ok(taken? | (number << PAGE_BITS))
     }
 
-    /// Nobody owns these pages any more. Those of stripes that are gone are found when they are back.
+    /// These pages have no owner any more. Those of stripes that are gone are found when they are
+    /// back.
     pub(super) fn release(&mut self, stream: u64, pages: &[u32]) -> Result<()> {
         for stripe in &mut self.all {
             let Ok(open) = &stripe.open else {

@@ -1,5 +1,5 @@
 //! A stream as the output of a role: what it takes is in the stream, what it does not is counted, and
-//! whoever does not wait for it never does.
+//! a producer that does not choose to wait never does.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use std::io;
@@ -165,7 +165,7 @@ fn who_follows_is_woken_by_what_is_appended() {
         while count < 200 {
             count += reader.read::<StreamError>(u64::MAX, |_| Ok(true)).unwrap();
             seen.send(count).unwrap();
-            // Nobody would wait for so long to see that polling works.
+            // A test cannot wait that long to see that polling works.
             reader.wait(Duration::from_secs(3600));
             reader.refresh().unwrap();
         }

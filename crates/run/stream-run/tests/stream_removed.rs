@@ -65,7 +65,7 @@ fn a_stripe_that_is_removed_is_noticed_before_its_page_is_full() {
     append(&mut stream, begun..begun + 5);
     stream.flush(1).unwrap();
     fs::remove_dir_all(&stripe).unwrap();
-    // As long as nobody knows, they go there.
+    // Until that is noticed, they go there.
     append(&mut stream, begun + 5..begun + 8);
     stream.sync(1).unwrap();
     assert_eq!(stream.lost(), 8, "what was not synced there before");

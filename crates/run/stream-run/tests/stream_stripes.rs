@@ -1,6 +1,6 @@
 //! Streams over several disks, of this machine or of servers, of which some go and come back, under who appends and under
 //! who reads, while processes are killed, connections and power are lost: a disk that is gone costs the records on it, which are counted; nothing comes
-//! twice. `SEEDS=1000` runs so many, `SEED=17` one.
+//! twice. `SEEDS=1000` runs 1000 seeds, `SEED=17` one.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 mod common {
@@ -48,7 +48,7 @@ fn opened(disks: &[SimDisk]) -> StreamDir {
     StreamDir::simulated_stripes(shared(own), others, GEOMETRY).unwrap()
 }
 
-/// Makes a disk a device with room for so many pages.
+/// Makes a disk a device with room for `pages` pages.
 fn make_device(disk: &SimDisk, pages: u64) {
     let mut device = disk.create("device").unwrap();
     let page_bytes = u64::from(GEOMETRY.page_bytes);
@@ -275,7 +275,7 @@ impl Run {
         self.cursor = given.cursor;
     }
 
-    /// What must hold whenever nobody appends and all disks are there.
+    /// What must hold whenever there is no appender and all disks are there.
     fn verify(&mut self, round: &Round, end: End) {
         let seed = self.seed;
         let given = read(&self.dir, &self.name, Cursor::START, u64::MAX);
@@ -331,7 +331,7 @@ impl Run {
         let state = state.filter(|state| state.is_clean);
         let end_seq = state.as_ref().map(|state| state.next_seq);
         assert_eq!(end_seq.is_some(), end == End::Closed, "seed {}", self.seed);
-        // Without the first page, nobody says where it began, unless the page table does.
+        // Without the first page, only the page table tells where it began.
         let is_begun = state.is_some_and(|state| state.oldest == 0)
             || given.records.first().is_some_and(|&(_, seq)| seq == 0);
         let first = given.records.first().map_or(0, |&(_, seq)| seq);

@@ -1,5 +1,6 @@
 //! Streams on a disk that loses power, and under a process that is killed, anywhere: what was synced
-//! is read, cursors stay valid, and nothing comes twice. `SEEDS=1000` runs so many, `SEED=17` one.
+//! is read, cursors stay valid, and nothing comes twice. `SEEDS=1000` runs 1000 seeds, `SEED=17`
+//! one.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 mod common {
@@ -139,7 +140,7 @@ impl Run {
         ids
     }
 
-    /// What must hold whenever nobody appends.
+    /// What must hold whenever there is no appender.
     fn verify(&mut self) {
         let seed = self.seed;
         let ids = self.all();
@@ -178,7 +179,7 @@ impl Run {
         let kind = self.draw.below(5);
         let after = self.draw.below(400);
         match kind {
-            // Power, or the process, goes after so many writes.
+            // Power, or the process, goes after this number of writes.
             0..=2 => self.disk.crash_after(self.disk.operations() + after),
             3 => self.disk.fail(after, 1, io::ErrorKind::StorageFull),
             _ => {}

@@ -35,7 +35,7 @@ const BATCH: usize = 32;
 /// Lists of reports of Append.
 const LISTS: u32 = 64;
 
-/// Datagrams with so many reports in all, and how many each has.
+/// Datagrams with `reports` reports in all, and the number that each has.
 fn datagrams(kind: &str, reports: u32) -> (Vec<Vec<u8>>, u64) {
     let each = if kind == "published" { 1 } else { PACKED };
     let keys: Vec<[u8; 4]> = (0..reports)
@@ -116,7 +116,7 @@ fn send(datagrams: &[Vec<u8>], to: SocketAddr) {
     socket::send_all::<BATCH>(socket.as_fd(), &Destination::Own, &messages).unwrap();
 }
 
-/// Sends all by loopback; how long it took until whoever listens there had taken them.
+/// Sends all by loopback; returns how long it took until the listener had taken them.
 fn send_here(datagrams: &[Vec<u8>], to: SocketAddr) -> Duration {
     let start = Instant::now();
     send(datagrams, to);
@@ -156,7 +156,7 @@ fn discard(socket: &UdpSocket, stop: &AtomicBool) -> u64 {
     }
 }
 
-/// Whoever takes reports.
+/// A receiver of reports.
 enum Taker {
     Discard(SocketAddr, Arc<AtomicBool>, JoinHandle<u64>),
     Collector(SocketAddr, Handle<TelemetrySpec>),
@@ -229,7 +229,7 @@ impl Taker {
         }
     }
 
-    /// Ends it; how many reports it took, with so many a datagram.
+    /// Ends it; returns how many reports it took, with `each` a datagram.
     fn end(self, each: u64) -> u64 {
         match self {
             Self::Discard(_, stop, taking) => {
@@ -264,7 +264,8 @@ fn main() {
         }
     };
     let taken = taker.end(each);
-    // What is on the link or in a ring is seen by nobody else; at its end, the taker has taken it.
+    // What is on the link or in a ring is seen by no other process; at its end, the taker has taken
+    // it.
     let took = took.unwrap_or_else(|| start.elapsed());
     println!(
         "{{\"kind\": \"{kind}\", \"mode\": \"{mode}\", \"sent\": {sent}, \"taken\": {taken}, \

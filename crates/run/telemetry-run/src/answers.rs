@@ -145,7 +145,7 @@ impl TelemetryStore {
     ///
     /// # Errors
     ///
-    /// If there is none, what could be written instead.
+    /// If there is no such list, what could be written instead.
     pub fn find_list(&self, name: &str) -> Result<(u32, EntryKind), String> {
         let number = name.parse::<u32>().ok();
         let mut lists = self.lists().iter();
@@ -259,7 +259,8 @@ impl TelemetryQueries for Answers {
     fn status(&self) -> Result<TelemetryStatus, TelemetryRefused> {
         let failed = |why: String| TelemetryRefused::Store(why);
         let text = telemetry_status(&self.dir).map_err(|error| failed(error.chain()))?;
-        let text = text.ok_or_else(|| failed("the collector has not said anything yet".into()))?;
+        let text =
+            text.ok_or_else(|| failed("the collector has not reported anything yet".into()))?;
         serde_json::from_str(&text).map_err(|error| failed(format!("status.json: {error}")))
     }
 }

@@ -78,7 +78,7 @@ pub(super) fn entry_at(entry: usize) -> u64 {
     exact::<u64>(entry * ENTRY)
 }
 
-/// An entry that was written so often, as it is in memory.
+/// An entry after `written` writes, as it is in memory.
 pub(super) fn entry(written: u64, key: &[u8]) -> [u8; ENTRY_LEN] {
     let tag = (written << 8 | key.len() as u64).to_ne_bytes();
     let mut entry = [0; ENTRY_LEN];
@@ -88,12 +88,12 @@ pub(super) fn entry(written: u64, key: &[u8]) -> [u8; ENTRY_LEN] {
     entry
 }
 
-/// Where it is said how large the counts of keys without an entry may be.
+/// The place of the upper bound on the counts of keys without an entry.
 pub(super) fn others_at(entries: &Range<usize>) -> u64 {
     entry_at(entries.start) + OTHERS as u64
 }
 
-/// How it is said.
+/// The form of that bound.
 pub(super) fn others(max: Option<u64>) -> u64 {
     max.map_or(0, |max| max.saturating_add(1))
 }

@@ -32,7 +32,7 @@ const UDP: u8 = 17;
 pub struct FrameCounts {
     /// Datagrams that were taken.
     pub datagrams: u64,
-    /// Those whose lengths or checksums are wrong, or whose source is none.
+    /// Those whose lengths or checksums are wrong, or whose source is not an address.
     pub invalid: u64,
     /// Those that found no frame.
     pub dropped: u64,
@@ -113,7 +113,7 @@ impl Frames {
         self.live.is_some()
     }
 
-    /// Gives datagrams that have come to `take`; how many frames there were.
+    /// Gives datagrams that have arrived to `take`; returns the number of frames.
     pub(super) fn receive(&mut self, take: &mut dyn FnMut(SocketAddr, &[u8])) -> usize {
         let Some(live) = &mut self.live else {
             return 0;
@@ -253,7 +253,7 @@ fn datagram(frame: &[u8]) -> Option<(SocketAddr, &[u8])> {
     let (header, payload) = udp.split_first_chunk::<UDP_HEADER_LEN>()?;
     let field = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
     let (port, len, checksum) = (field(0), field(4), field(6));
-    // What follows is none of it.
+    // What follows is not part of it.
     let payload = payload.get(..usize::from(len).checked_sub(UDP_HEADER_LEN)?)?;
     pseudo.add_number(len);
     let mut whole = pseudo;
@@ -262,7 +262,7 @@ fn datagram(frame: &[u8]) -> Option<(SocketAddr, &[u8])> {
     let is_right = match checksum {
         // None was made, which IPv4 permits.
         0 => source.is_ipv4(),
-        // Left to a card that the packet never came to, as between containers: the sender has put the
+        // Left to a card that the packet never reached, as between containers: the sender has put the
         // sum of the pseudo header there.
         unfinished if unfinished == pseudo.fold() => true,
         _ => whole.fold() == 0xffff,

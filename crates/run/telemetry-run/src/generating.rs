@@ -33,7 +33,7 @@ use pace::Pace;
 pub use network::tree_paths;
 pub use sender::ReportSender;
 
-/// How long reports may be asked for again after the last.
+/// How long reports may be requested again after the last.
 const ASKED: Duration = Duration::from_millis(200);
 
 /// What is reported.
@@ -62,7 +62,7 @@ pub struct GenerateReportsSpec {
     pub rate: u64,
     /// The same seed gives the same reports.
     pub seed: u64,
-    /// Stop after so many; of a network, once all reports of the last packet are sent.
+    /// Stop after this number; of a network, once all reports of the last packet are sent.
     pub reports: Option<u64>,
     /// Stop after this time.
     pub duration: Option<Duration>,
@@ -74,7 +74,7 @@ pub struct GenerateReportsSpec {
     pub read: Option<PathBuf>,
     /// Copies of values and counters.
     pub redundancy: u8,
-    /// Keep reports until they would have been asked for again, and send those again.
+    /// Keep reports until they would have been requested again, and send those again.
     pub retransmit: bool,
 }
 
@@ -245,7 +245,7 @@ fn mixed(
     loop {
         let due = match pace.next(mix.reports()) {
             Some(due) => due,
-            // Others may be asked for, a while after the last.
+            // Others may be requested, a while after the last.
             None if spec.retransmit => {
                 let until = asked_until.get_or_insert_with(|| Instant::now() + ASKED);
                 if Instant::now() >= *until {

@@ -1,10 +1,10 @@
-//! Telemetry: a store in memory that switches' reports go to, and that is asked while they do.
+//! Telemetry: a store in memory that switches' reports go to, and that answers queries meanwhile.
 //!
 //! ```text
 //! notices      what the roles say
 //! plan         parameters of a store, and what lies where
 //! store        its directory: made, continued
-//! reader       the store as it is asked
+//! reader       the store for queries
 //! answers      what a store knows, as its API and `--json` say it
 //! api          what is answered over HTTP: types, paths, status, metrics
 //! serving      where it is served
@@ -25,7 +25,7 @@
 //! status       what it counts
 //! status_file  that, on the disk, without waiting for it
 //! wire         collectors in other processes, written by RDMA
-//! witnesses    a sample of values, by which it knows how many can still be asked for
+//! witnesses    a sample of values, by which it knows how many can still be read
 //! ```
 
 #![forbid(unsafe_code)]

@@ -1,5 +1,5 @@
-//! What a telemetry store holds and where: from a few parameters, the same at whoever writes and
-//! whoever reads. The file `telemetry.json` of a store says it for other programs too.
+//! What a telemetry store holds and where: from a few parameters, the same at writers and readers.
+//! The file `telemetry.json` of a store says it for other programs too.
 
 use serde::{Deserialize, Serialize};
 use strata_dta::KeyHasher;
@@ -28,7 +28,7 @@ pub(super) const CANDIDATES_BYTES: usize = 64 * 1024;
 const GENERATIONS_BYTES: usize = 4096;
 /// Period of a generation, in seconds.
 const PERIOD_S: std::ops::RangeInclusive<u64> = 1..=366 * 24 * 3600;
-/// The period, if none is given.
+/// The default period.
 const PERIOD_S_DEFAULT: u64 = 3600;
 /// Memory in all.
 const MEMORY_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=1 << 36;

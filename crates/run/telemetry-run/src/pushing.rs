@@ -74,7 +74,7 @@ impl Pushing {
         self.lists = lists.to_vec();
     }
 
-    /// So many were lost on their way here.
+    /// `count` were lost on their way here.
     pub(super) fn lose(&self, count: u64) {
         if count > 0 && self.pushes.is_watched() {
             self.pushes.lose(count);

@@ -1,4 +1,4 @@
-//! A telemetry store as it is asked, by this process or another than the one that writes it.
+//! A telemetry store for queries, by this process or another than the one that writes it.
 
 use std::collections::HashSet;
 use std::fs;
@@ -55,7 +55,7 @@ pub struct Known {
 pub struct Counted {
     /// At most this.
     pub at_most: u64,
-    /// By so much it may be too large.
+    /// It may be too large by this number.
     pub excess_max: f64,
     /// With this probability, by more.
     pub doubt: f64,
@@ -82,8 +82,8 @@ impl Counted {
 pub struct Top {
     /// The keys and their counts, of all generations together.
     pub keys: Vec<(Key, u64)>,
-    /// Keys with a count below this may be missing; 0: none is. `None`: not known, since an earlier
-    /// version of this program wrote the store.
+    /// Keys with a count below this may be missing; 0: all are there. `None`: not known, since an
+    /// earlier version of this program wrote the store.
     pub missing_below: Option<u64>,
 }
 
@@ -120,7 +120,8 @@ struct Sums {
 /// least.
 const TRIES: usize = 4;
 /// How long the sums of counters, which bounds are made of, are good for at least, and in times of
-/// what reading them took: whoever asks all the time makes the collector read for a tenth of it.
+/// what reading them took: a client that asks all the time makes the collector read for a tenth of
+/// it.
 const SUMS_AGE: Duration = Duration::from_secs(1);
 const SUMS_AGE_TIMES: u32 = 10;
 
@@ -135,7 +136,7 @@ impl TelemetryStore {
     ///
     /// # Errors
     ///
-    /// If there is none, it is damaged, or cannot be read.
+    /// If there is no store, it is damaged, or cannot be read.
     pub fn open(dir: &Path) -> Result<Self> {
         let path = dir.join(MANIFEST);
         let text = match fs::read_to_string(&path) {
@@ -412,7 +413,7 @@ impl TelemetryStore {
     }
 
     /// Gives the last entries of a list to `entry`, oldest first: at least `last` of them, if there are
-    /// so many. Copies as many batches.
+    /// that many. Copies as many batches.
     ///
     /// # Panics
     ///

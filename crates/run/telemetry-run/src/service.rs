@@ -335,7 +335,7 @@ impl Service {
 
     /// Appends entries of lists to a stream from now on.
     fn stream_to(&mut self, feed: Option<Box<dyn Feed>>, collectors: usize) {
-        // All collectors together have so many.
+        // All collectors together have this number.
         let lists = u64::from(self.plan.append.lists()) * collectors as u64;
         let names = self.pushing.lists().to_vec();
         self.streaming = feed.map(|feed| Streaming::new(feed, names, lists));
@@ -499,7 +499,7 @@ impl Service {
         Done::of(&self.translator, self.sink.operations())
     }
 
-    /// How many values can still be asked for.
+    /// How many values can still be read.
     fn estimate(&self) -> Estimate {
         // Memory elsewhere is not read.
         let Target::Here(sink) = &self.sink else {

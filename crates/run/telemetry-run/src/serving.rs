@@ -1,4 +1,4 @@
-//! The HTTP API of whoever has a store's memory.
+//! The HTTP API of the process that has a store's memory.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

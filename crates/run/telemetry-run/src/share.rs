@@ -1,6 +1,6 @@
 //! Which part of all keys and lists a store has, if its translator spreads them over several
 //! collectors. The store keeps it: a translator that names the same collectors in another order, or
-//! more or fewer of them, would write keys where nobody looks for them.
+//! more or fewer of them, would write keys where no reader looks for them.
 
 use std::fmt;
 

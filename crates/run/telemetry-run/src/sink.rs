@@ -169,8 +169,8 @@ pub(super) struct Done {
 }
 
 impl Done {
-    /// Of a translator that has asked for so much. Paths and lists count what they write
-    /// anyway; the other writes are values.
+    /// Of a translator that has requested this number of writes. Paths and lists count what they
+    /// write anyway; the other writes are values.
     pub(super) fn of(translator: &Translator, operations: Operations) -> Self {
         let postcarding = translator.cache().map_or(0, |cache| {
             let CacheCounters {

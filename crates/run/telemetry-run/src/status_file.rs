@@ -31,7 +31,7 @@ impl StatusFile {
     }
 
     /// Writes it for the first time: who cannot even do that does not begin. What goes wrong later is
-    /// said once, and the collector goes on.
+    /// reported once, and the collector goes on.
     pub(super) fn start(&mut self, text: &str, tell: &Tell) -> Result<()> {
         replace(&self.dir, STATUS, text, false)?;
         // One waits while another is written.

@@ -27,7 +27,7 @@ use super::plan::{Manifest, NamedList, Plan, TelemetryLayout};
 pub(super) const MANIFEST: &str = "telemetry.json";
 /// The memory itself.
 pub(super) const MEMORY: &str = "memory";
-/// Copies of parts of the memory may use so much, and as much again for a query.
+/// Copies of parts of the memory may use this much, and as much again for a query.
 const COPIED_MAX: usize = 64 << 20;
 const PAGE_BYTES: usize = 4096;
 /// What the writer has counted.
@@ -354,7 +354,8 @@ impl Copied {
     }
 
     /// Gives memory back, if much of it is used: between queries, of which none needs what was
-    /// copied for another. So whoever is asked for long does not become as large as the store.
+    /// copied for another. So a process that answers queries for long does not become as large as
+    /// the store.
     pub(super) fn tidy(&mut self) {
         // Without address space for another one, the old one does.
         if self.used > COPIED_MAX

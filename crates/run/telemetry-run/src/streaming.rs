@@ -40,8 +40,8 @@ impl Streaming {
         Primitive::of(datagram) == Some(Primitive::Append)
     }
 
-    /// Appends the entries of a datagram of which so many were accepted. If it cannot be told which
-    /// those are, they are lost.
+    /// Appends the entries of a datagram of which `accepted` were accepted. If it cannot be told
+    /// which those are, they are lost.
     pub(super) fn take(&mut self, reporter: SocketAddr, datagram: &[u8], accepted: u64) {
         let Ok(datagram) = Datagram::new_checked(datagram) else {
             return;

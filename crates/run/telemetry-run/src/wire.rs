@@ -17,5 +17,5 @@ mod event;
 pub(super) mod message;
 pub(super) mod remote;
 
-/// The TCP port of a collector, if none is given: the number that RoCEv2 has on UDP.
+/// The default TCP port of a collector: the number that RoCEv2 has on UDP.
 pub const COLLECTOR_PORT: u16 = strata_wire::roce::UDP_PORT;

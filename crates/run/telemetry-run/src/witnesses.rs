@@ -1,5 +1,5 @@
-//! How many values can still be asked for: a sample of those that were written, asked for once a
-//! second, next to what the paper's formula expects (equation 1).
+//! How many values can still be read: a sample of those that were written, read once a second, next
+//! to what the paper's formula expects (equation 1).
 //!
 //! The sample is one of 1,024 values, each written since the start with the same probability
 //! (reservoir sampling, Vitter 1985, algorithm R), one report of a datagram at most.
@@ -138,7 +138,7 @@ impl Witnesses {
         }
     }
 
-    /// Asks for all of them, after so many writes of values. `read` gets bytes of the memory.
+    /// Asks for all of them, after a number of writes of values. `read` gets bytes of the memory.
     pub(super) fn ask(
         &self,
         slots: &Slots,

@@ -68,7 +68,7 @@ pub enum Content {
 }
 
 /// The suffix of a file name in lower case, ignoring a compression suffix: `pcap` for `x.PCAP.gz`.
-/// Empty if there is none.
+/// Empty without one.
 pub fn suffix(path: &Path) -> String {
     let ending = |path: &Path| {
         let ending = path.extension().unwrap_or(OsStr::new(""));

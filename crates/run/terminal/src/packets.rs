@@ -1,4 +1,5 @@
-//! Packets of captures, interfaces and logs, one by one, for whoever computes something from them.
+//! Packets of captures, interfaces and logs, one by one, for commands that compute something from
+//! them.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Messages of the standard library and of serde, in the words of users: they name types of Rust.
 
-/// What is found in messages, and what is said in its place.
+/// What is found in messages, and what replaces it.
 const WORDS: [(&str, &str); 14] = [
     ("invalid digit found in string", "write a whole number"),
     (

@@ -33,11 +33,11 @@ pub trait Program: CommandFactory + FromArgMatches {
     ///
     /// # Errors
     ///
-    /// What the user is told, as the program's last message.
+    /// The program's last message to the user.
     fn run(&self) -> Result<()>;
 }
 
-/// Another program did the work and failed: it has said why.
+/// Another program did the work and failed: it has printed why.
 #[derive(Clone, Copy, Debug)]
 pub struct Ended(pub u8);
 
@@ -65,7 +65,7 @@ pub fn main<P: Program>(line: clap::Command) -> ExitCode {
     }
 }
 
-/// Says what is wrong with the command line, or shows what was asked for, and ends the program.
+/// Says what is wrong with the command line, or shows the requested help, and ends the program.
 fn refused(error: &clap::Error) -> ! {
     let theirs = error.render().to_string();
     let ours = plain::words(&theirs);

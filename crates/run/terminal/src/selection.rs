@@ -1,5 +1,5 @@
-//! Which packets of a log a command takes, these packets one by one, and what is said of those that it could
-//! not take.
+//! Which packets of a log a command takes, these packets one by one, and the message about those that it
+//! could not take.
 
 use std::ops::ControlFlow;
 

@@ -14,7 +14,7 @@ use signal_hook::iterator::exfiltrator::SignalOnly;
 use signal_hook::low_level::{emulate_default_handler, pipe};
 use strata_role::Waker;
 
-/// A command was interrupted before it was done, and has said what was. The program ends with
+/// A command was interrupted before it was done, and has printed what was. The program ends with
 /// [`Interrupted::STATUS`].
 #[derive(Clone, Copy, Debug)]
 pub struct Interrupted;
@@ -52,7 +52,7 @@ pub fn stop_on_signal() -> Result<Arc<AtomicBool>> {
 ///
 /// # Errors
 ///
-/// If that has ended already: before the kernel was asked to tell, it did not.
+/// If that has ended already: before the request to the kernel, no signal was sent.
 pub fn end_with_parent(parent: i32) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::TERM)).context("cannot follow the parent")?;
     if getppid().is_none_or(|now| now.as_raw_nonzero().get() != parent) {
@@ -89,7 +89,7 @@ pub fn before_ending(work: fn()) -> Result<()> {
     let wait = move || {
         if let Some(signal) = signals.forever().next() {
             work();
-            // It ends the program, so there is nobody to tell.
+            // It ends the program, so there is no one to tell.
             let _ = emulate_default_handler(signal);
         }
     };

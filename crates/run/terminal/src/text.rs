@@ -68,8 +68,7 @@ pub fn duration_ns(text: &str) -> Result<u64> {
         .with_context(|| format!("'{text}' is too long"))
 }
 
-/// A number of digits; the largest one if it has too many, so that its range is what is said to be
-/// wrong.
+/// A number of digits; the largest one if it has too many, so that the error names its range.
 fn whole(digits: &str) -> Result<u64, ParseIntError> {
     let parsed = digits.parse::<u64>();
     parsed.or_else(|error| match error.kind() {
@@ -110,8 +109,8 @@ pub fn zone() -> Result<TimeZone> {
     }
 }
 
-/// As [`zone`], to show times in; UTC, which is said once and by each time's offset, if TZ says one that is
-/// not known.
+/// As [`zone`], to show times in; UTC, which is reported once and by each time's offset, if TZ names one
+/// that is not known.
 pub fn zone_to_show() -> TimeZone {
     static SAID: Once = Once::new();
     zone().unwrap_or_else(|error| {
@@ -213,7 +212,7 @@ pub fn warn(text: &str) {
     tracing::warn!("{}", Printable(text));
 }
 
-/// Whether the error is that nobody reads our output any more.
+/// Whether the error is that our output has lost its reader.
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let mut kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);

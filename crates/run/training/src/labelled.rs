@@ -115,7 +115,7 @@ enum AlarmClassArg {
     Any,
     /// Suricata's category, the kind of Zeek's notice.
     Category,
-    /// `severity-1`, the gravest, and so on.
+    /// `severity-1`, the most severe, and so on.
     Severity,
 }
 
@@ -150,8 +150,8 @@ pub struct LabelArgs {
     #[arg(long, value_enum, default_value_t = AlarmClassArg::Any)]
     alarm_class: AlarmClassArg,
 
-    /// Take only alarms of this severity or graver as labels (1 is the gravest); flows with others
-    /// have no label.
+    /// Take only alarms of this severity or more severe ones as labels (1 is the most severe); flows
+    /// with others have no label.
     #[arg(long, value_name = "N")]
     alarm_severity: Option<u64>,
 

@@ -33,7 +33,7 @@ pub(crate) fn ports(all: &[Interface]) -> Ports {
 /// Policies that are for one interface only.
 type Own<'a> = Vec<(&'a str, &'a str, u16)>;
 
-/// What to do about bridges if these interfaces are `captured`, all of them if none are `ports`. Two interfaces
+/// What to do about bridges if these interfaces are `captured`, all of them without `ports`. Two interfaces
 /// of which one has a policy that the other has not are not taken for the same: each exports what passes it.
 pub(crate) fn bridged<'a>(
     ports: &Ports,

@@ -81,7 +81,7 @@ struct IdentityDocument {
     identity: u32,
 }
 
-/// What selects hosts and interfaces in a file: an empty list would read as nobody, and select everybody.
+/// What selects hosts and interfaces in a file: an empty list would read as none, and select all.
 #[derive(Deserialize)]
 struct Lists {
     #[serde(default, rename = "policy")]

@@ -189,7 +189,7 @@ struct Export<'a> {
     identities: &'a BTreeMap<String, u32>,
     behind: BTreeMap<&'a str, &'a str>,
     destinations: &'a BTreeMap<String, String>,
-    /// Given even if there are none: a destination that cannot be reached does not stop the others.
+    /// Present even if empty: a destination that cannot be reached does not stop the others.
     addresses: &'a BTreeMap<String, SocketAddr>,
 }
 
@@ -230,7 +230,7 @@ impl Follower {
         is_new
     }
 
-    /// Patterns of interfaces that may be captured, of which there is none.
+    /// Patterns of interfaces that may be captured, but do not exist.
     #[must_use]
     pub fn unmatched(&self) -> Vec<&str> {
         let none = |pattern: &&String| !self.present.iter().any(|one| matches(pattern, &one.name));
@@ -428,7 +428,8 @@ impl Follower {
         self.refused.as_ref().map_or(&self.ended, |(_, why)| why)
     }
 
-    /// What the controller is told at this time (ns since 1970), but for what the recording has counted.
+    /// The report to the controller at this time (ns since 1970), but for what the recording has
+    ///counted.
     ///
     /// # Panics
     ///

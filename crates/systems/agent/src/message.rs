@@ -45,7 +45,7 @@ pub struct Renew {
 pub struct Enrolled {
     /// As PEM.
     pub certificate: String,
-    /// Seconds since 1970 from which another one should be asked for.
+    /// Seconds since 1970 from which another one should be requested.
     pub renew_at: u64,
 }
 
@@ -248,7 +248,7 @@ pub struct Assignment {
     /// Interfaces to capture, with their identities.
     pub identities: BTreeMap<String, u32>,
     /// Keys of these identities, as lines of a file: what is sent to collectors is encrypted with them. In
-    /// clear, if there are none.
+    /// clear, without keys.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keys: Vec<String>,
 }

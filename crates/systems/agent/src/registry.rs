@@ -37,8 +37,8 @@ pub struct AgentRecord {
     pub revoked: bool,
 }
 
-/// An identity that nobody has any more, but whose key somebody may still have: until the master key is
-/// another, nobody else gets it.
+/// An identity without an owner, but whose key a former owner may still have: until the master key is
+/// another, no other interface gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpentIdentity {
     /// The number.
@@ -76,7 +76,7 @@ pub enum Change {
         /// Its interface.
         interface: String,
     },
-    /// An identity that nobody has any more.
+    /// An identity without an owner.
     IdentityGone(u32),
     /// An identity that somebody has had, with its key.
     Spent(SpentIdentity),
@@ -102,7 +102,7 @@ pub struct Stored {
 /// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegistryError {
-    /// Nobody has that certificate.
+    /// No agent has that certificate.
     #[error("this certificate is not, or no longer, that of an agent: enrol again")]
     Unknown,
     /// The agent is revoked.
@@ -117,7 +117,7 @@ pub enum RegistryError {
     /// There are too many.
     #[error("{AGENTS_MAX} agents are enrolled, and no more can be")]
     Full,
-    /// There is none of that name.
+    /// There is no agent of that name.
     #[error("there is no agent {0}: `strata controller agents` lists them")]
     NoAgent(String),
     /// A message is out of bounds.
@@ -212,7 +212,7 @@ impl Registry {
         registry
     }
 
-    /// Gives agents keys that come from this one, from now on; none, if there is none.
+    /// Gives agents keys that come from this one, from now on; no keys without it.
     pub fn use_key(&mut self, master: Option<MasterKey>) {
         self.numbers.key = master.as_ref().map(MasterKey::id);
         self.master = master;
@@ -302,7 +302,7 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// If nobody's, or that of an agent that is revoked.
+    /// If it is not an agent's, or that of an agent that is revoked.
     pub fn who(&self, certificate: &Fingerprint) -> Result<&str, RegistryError> {
         let name = self.by_certificate.get(certificate);
         let agent = name.and_then(|name| self.agents.get(name));
@@ -342,7 +342,7 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// If it is nobody's, or out of bounds.
+    /// If it is not an agent's, or out of bounds.
     pub fn report(
         &mut self,
         certificate: &Fingerprint,
@@ -507,7 +507,7 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// If there is none, or identities that it names are others' by now.
+    /// If there is nothing to undo, or identities that it names are others' by now.
     pub fn undo(&mut self, now: u64) -> Result<(Applied, Vec<Change>), RegistryError> {
         let [.., before, last] = self.versions.as_slice() else {
             return Err(RegistryError::NothingBefore);
@@ -540,7 +540,7 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// If there is none of that name.
+    /// If there is no agent of that name.
     pub fn revoke(&mut self, name: &str) -> Result<Vec<Change>, RegistryError> {
         let agent = self.agents.get_mut(name);
         let agent = agent.ok_or_else(|| RegistryError::NoAgent(name.to_owned()))?;
@@ -560,7 +560,7 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// If there is none of that name.
+    /// If there is no agent of that name.
     pub fn forget(&mut self, name: &str) -> Result<Vec<Change>, RegistryError> {
         let agent = self.agents.remove(name);
         let agent = agent.ok_or_else(|| RegistryError::NoAgent(name.to_owned()))?;

@@ -64,7 +64,7 @@ fn queryability(slots: u32) {
                 );
                 assert!(
                     value.is_none_or(|value| value == bytes_of),
-                    "a value nobody wrote"
+                    "a value that was never written"
                 );
                 answered += u32::from(value.is_some());
                 let since = f64::from(keys - key) / f64::from(slots);
@@ -119,7 +119,8 @@ fn paths(reports: usize) {
             let mut options = Options::new(hasher);
             options.postcarding = Some(Postcarding::new(0, chunks, 5, 32, 1, hasher));
             options.cache_rows = rows;
-            // Whoever is drawn reports its next hop; after its last, another flow takes its place.
+            // The flow that is drawn reports its next hop; after its last, another flow takes its
+            // place.
             let mut active: Vec<(u32, u8)> = (0..flows).map(|flow| (flow, 0)).collect();
             let mut next = flows;
             let postcards: Vec<_> = (0..reports as u64)

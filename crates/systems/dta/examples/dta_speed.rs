@@ -8,7 +8,7 @@
 //! then `callgrind_annotate --inclusive=yes`.
 //!
 //! Reports lie as datagrams in one buffer, as a socket would leave them, and go through the whole
-//! translator: header, sequence, hash, store. The limit is said first: random lines of the same
+//! translator: header, sequence, hash, store. The limit is printed first: random lines of the same
 //! memory, with nothing else to do.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "prints a table")]
 #![allow(clippy::cast_precision_loss, reason = "rates")]
@@ -179,7 +179,7 @@ impl Memory for Keeping<'_> {
     }
 }
 
-/// Whether a line is asked for.
+/// Whether a line is wanted.
 fn wanted(what: &str) -> bool {
     let only = std::env::args().nth(3);
     only.is_none_or(|only| what.contains(&only))

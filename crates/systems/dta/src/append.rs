@@ -165,7 +165,7 @@ impl<'m> Batch<'m> {
         let number = word(0).checked_sub(1)?;
         let header = word(8);
         let count = usize::try_from(header >> 56).expect("a count has 8 bits");
-        // Nobody writes that many batches: memory of something else.
+        // No writer reaches that many batches: memory of something else.
         let is_possible = number < NUMBERS && count <= store.batch;
         let is_whole = word(store.trailer_at()) == word(0) && is_possible;
         is_whole.then(|| Self {
@@ -331,7 +331,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever reads, however seldom, gets every entry in order or knows how many it missed.
+        /// A reader, however rare its reads, gets every entry in order or knows how many it missed.
         #[test]
         fn every_entry_is_read_or_missed(
             batch in 1_usize..9, slots in 2_u32..10,

@@ -31,8 +31,8 @@ const _: () = assert!(IPV6_LEN <= KEY_LEN_MAX);
 pub enum FlowEventKind {
     /// It was given a class that is anomalous; the value is the number of the class.
     Anomalous,
-    /// A TCP segment came that does not follow on those before it: so many bytes were lost before
-    /// the recorder, or come later.
+    /// A TCP segment came that does not follow on those before it: the bytes between were lost
+    /// before the recorder, or come later.
     Gap,
     /// A TCP segment began before the end of those before it: its bytes came again, or late.
     Retransmission,
@@ -78,7 +78,7 @@ impl FlowEvent {
         out.extend_from_slice(Key::flow(&self.flow).bytes());
     }
 
-    /// The event of an entry, which may be padded; `None` if it is none.
+    /// The event of an entry, which may be padded; `None` if it is invalid.
     #[must_use]
     pub fn parse(entry: &[u8]) -> Option<Self> {
         let (&[first, a, b, c, d], flow) = entry.split_first_chunk::<HEADER_LEN>()?;

@@ -30,7 +30,7 @@ const BEGUN_AT: u64 = 8;
 /// Zeros that are written at once.
 const ZEROS: [u8; 4096] = [0; 4096];
 
-/// Where generations lie: the same at whoever writes and whoever reads.
+/// Where generations lie: the same at writers and readers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Generations {
     table: u64,

@@ -177,7 +177,7 @@ impl KeyHash {
         (low(self.0) & rows_mask) as usize
     }
 
-    /// Which of so many collectors the key belongs to.
+    /// Which of `collectors` collectors the key belongs to.
     #[inline]
     #[must_use]
     pub fn collector(self, collectors: usize) -> usize {

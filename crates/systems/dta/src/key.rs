@@ -103,7 +103,7 @@ impl Key {
     ///
     /// # Panics
     ///
-    /// If there are none, or more than 40.
+    /// If there are no bytes, or more than 40.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Self {
         assert!((1..=KEY_LEN_MAX).contains(&bytes.len()), "key length");

@@ -56,7 +56,7 @@ impl KeyIncrement {
         }
     }
 
-    /// The same store, so many bytes further in the memory: that of another generation.
+    /// The same store, `bytes` bytes further in the memory: that of another generation.
     ///
     /// # Panics
     ///
@@ -100,10 +100,9 @@ impl KeyIncrement {
         self.at(key, 0)
     }
 
-    /// The operations of a report: an addition to each of the key's counters; the key is said by its
-    /// bytes and their hash. A report with a smaller redundancy than the sketch's is raised to it, since a counter that some reports
-    /// leave out would be too small; where two of a key's counters are the same one, it is added
-    /// to once.
+    /// The operations of a report: an addition to each of the key's counters; the key is given by its bytes and their
+    /// hash. A report with a smaller redundancy than the sketch's is raised to it, since a counter that some reports
+    /// leave out would be too small; where two of a key's counters are the same one, it is added to once.
     ///
     /// # Errors
     ///

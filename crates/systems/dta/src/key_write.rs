@@ -36,7 +36,7 @@ pub enum Agreement {
     /// The value that most of them hold; none if two are equally frequent.
     #[default]
     Plurality,
-    /// The value that at least so many hold, and more than any other.
+    /// The value that at least this number of copies hold, and more than any other.
     AtLeast(u8),
     /// A value if they hold no other: what equations (1) to (4) are about.
     Unanimous,
@@ -62,7 +62,7 @@ impl KeyWrite {
         }
     }
 
-    /// The same store, so many bytes further in the memory: that of another generation.
+    /// The same store, `bytes` bytes further in the memory: that of another generation.
     ///
     /// # Panics
     ///

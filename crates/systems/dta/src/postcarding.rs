@@ -46,7 +46,7 @@ pub struct Path {
 }
 
 impl Path {
-    /// By hop, from 0; `None` where nothing was said.
+    /// By hop, from 0; `None` where nothing was reported.
     #[must_use]
     pub fn values(&self) -> &[Option<u32>; HOPS_MAX] {
         &self.values
@@ -135,7 +135,7 @@ impl Postcarding {
         }
     }
 
-    /// The same store, so many bytes further in the memory: that of another generation.
+    /// The same store, `bytes` bytes further in the memory: that of another generation.
     ///
     /// # Panics
     ///
@@ -268,7 +268,7 @@ impl Postcarding {
                 Decoded::Ambiguous => return None,
             };
         }
-        // Nobody writes a chunk without any value.
+        // A chunk without any value is never written.
         path.values.iter().any(Option::is_some).then_some(path)
     }
 }

@@ -10,7 +10,7 @@ use crate::key_increment::largest::Largest;
 use crate::sink::{Addition, Operation, Operations, Origin, Room, Sink};
 use crate::tally;
 
-/// Operations that are left to reports when the collector's CPU is told of one.
+/// Operations that are left to reports when the collector's CPU gets an immediate one.
 const TELL_ROOM: usize = 256;
 
 /// What became of one reporter's reports, once they were operations.
@@ -48,7 +48,7 @@ struct Asked {
 /// A collector behind a requester. Packets to be sent gather in [`Remote::packets`].
 #[derive(Debug)]
 pub struct Remote {
-    /// Or why there is none, until the next.
+    /// Or why there is no connection, until the next.
     requester: Result<Requester, Failure>,
     va: u64,
     rkey: u32,
@@ -160,7 +160,7 @@ impl Remote {
         None
     }
 
-    /// What it was asked for, whether it could be sent or not.
+    /// Requested operations, whether they could be sent or not.
     #[must_use]
     pub fn operations(&self) -> Operations {
         self.operations
@@ -340,7 +340,7 @@ impl Remote {
                     reports: origins.len(),
                 });
             }
-            // Gone meanwhile, or without room although room was asked for.
+            // Gone meanwhile, or without room although it was checked.
             Err(_) => {
                 for origin in origins {
                     tally::one(&mut self.counters[usize::from(origin.0)].lost);

@@ -12,7 +12,7 @@ pub struct Origin(pub u16);
 /// Whether operations can be taken now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Room {
-    /// So many.
+    /// A number of operations.
     Operations(usize),
     /// None, and none later: the collector is gone.
     Gone,
@@ -55,7 +55,7 @@ impl Addition<'_> {
 /// `origins` are the reporters whose reports an operation completes, one for each report: only
 /// the last copy of a report names it, so when that copy has arrived, all have.
 pub trait Sink {
-    /// Whether it makes use of `origins`; if not, nobody need keep them.
+    /// Whether it makes use of `origins`; if not, they need not be kept.
     const KEEPS_ORIGINS: bool;
 
     /// How many operations of a kind can be taken now.
@@ -93,7 +93,7 @@ pub trait Sink {
     fn expect(&mut self, _at: u64, _len: usize) {}
 }
 
-/// Operations between being asked for and being done: as many lines of memory are fetched
+/// Operations between request and execution: as many lines of memory are fetched
 /// meanwhile.
 const DELAYED: usize = 32;
 /// The same in keys, each of which has one line of memory or several.
@@ -242,7 +242,7 @@ const NO_COUNT: Waiting = Waiting {
     key: [0; KEY_LEN_MAX],
 };
 
-/// What was asked of a memory.
+/// Operations requested of a memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Operations {
     /// Writes.
@@ -251,11 +251,11 @@ pub struct Operations {
     pub additions: u64,
 }
 
-/// A collector's memory in this process. An operation waits while 32 others of its kind are asked
-/// for, so that its line of memory is there when it is done: [`Local::flush`] before reading, or
-/// dropping it, does the rest. Kinds are writes of 8 bytes, longer and shorter writes, additions, and
-/// additions to all counters of a key: only operations of one kind are in order, so no two of them
-/// share a place, except additions. Memory used beside the collector's: about 6 KiB.
+/// A collector's memory in this process. An operation waits while 32 others of its kind are
+/// requested, so that its line of memory is there when it is done: [`Local::flush`] before reading,
+/// or dropping it, does the rest. Kinds are writes of 8 bytes, longer and shorter writes,
+/// additions, and additions to all counters of a key: only operations of one kind are in order, so
+/// no two of them share a place, except additions. Memory used beside the collector's: about 6 KiB.
 pub struct Local<M: Memory> {
     memory: M,
     writes: Box<[Write; DELAYED]>,
@@ -320,7 +320,7 @@ impl<M: Memory> Local<M> {
         }
     }
 
-    /// What it was asked for, done or not.
+    /// Requested operations, done or not.
     #[must_use]
     pub fn operations(&self) -> Operations {
         Operations {
@@ -527,7 +527,7 @@ impl<M: Memory> Sink for Local<M> {
     #[inline(always)]
     fn expect(&mut self, at: u64, len: usize) {
         let at = exact::<usize>(at);
-        // Places anywhere may be asked for.
+        // Requests may name any place.
         let end = at.wrapping_add(len);
         for line in (at..end).step_by(LINE) {
             self.memory.prefetch(line);

@@ -1,7 +1,7 @@
 //! The paper's error bounds: equations (1) to (8), and (9) to (12) of the appendix, which are
 //! the same.
 //!
-//! `load` is α: keys written since the one that is asked for, divided by the slots (Key-Write) or
+//! `load` is α: keys written since the one that is queried, divided by the slots (Key-Write) or
 //! the chunks (Postcarding). `false_match` is the probability that what another key wrote passes
 //! for this key's. The bounds are about answers that are given only if all that matches agrees;
 //! a plurality answers more often.

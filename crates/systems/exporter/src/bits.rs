@@ -36,7 +36,7 @@ impl Position {
             .wrapping_add((self.used as usize).div_ceil(8))
     }
 
-    /// Bytes of both streams, in a buffer of so many.
+    /// Bytes of both streams, in a buffer of a given size.
     #[inline(always)]
     pub(crate) fn len(self, end: usize) -> usize {
         self.front.wrapping_add(self.bit_bytes(end))
@@ -278,7 +278,7 @@ impl<'a> Reader<'a> {
         self.back.checked_sub(read)
     }
 
-    /// Reads so many bits.
+    /// Reads `width` bits.
     #[inline(always)]
     pub(crate) fn bits(&mut self, width: u32) -> u64 {
         let value = self.held & ((1_u64 << (width & 63)).wrapping_sub(1));
@@ -330,7 +330,7 @@ impl<'a> Reader<'a> {
         self.some(N)
     }
 
-    /// Reads bytes; `None` if there are not so many.
+    /// Reads bytes; `None` if there are fewer.
     pub(crate) fn slice(&mut self, len: usize) -> Option<&'a [u8]> {
         if self.rest()? < len {
             return None;
@@ -394,7 +394,7 @@ impl Ahead<'_> {
         self.held & ((1_u64 << (width & 63)).wrapping_sub(1))
     }
 
-    /// Reads so many bits, which were seen already.
+    /// Skips `width` bits, which were seen already.
     #[inline(always)]
     pub(crate) fn skip(&mut self, width: u32) {
         self.held >>= width & 63;
@@ -497,7 +497,7 @@ mod tests {
             }
             prop_assert!(reader.is_at_end());
             for at in between {
-                // Nobody hides anything there.
+                // Nothing can be hidden there.
                 padded[Reader::PAD + at] = 1;
                 let mut reader = Reader::new(&padded, 3);
                 for &(_, width) in &fields {

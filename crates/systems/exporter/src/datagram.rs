@@ -96,7 +96,8 @@ impl Kind {
 /// Whose packets these are.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Source {
-    /// Host and interface, as 24 bits, so that it can be a VXLAN network identifier; 0 is nobody.
+    /// Host and interface, as 24 bits, so that it can be a VXLAN network identifier; 0 is not an
+    /// identity.
     pub identity: u32,
     /// Which run of the sender: numbers begin at 0 in each.
     pub session: u32,
@@ -201,7 +202,7 @@ impl Datagram {
         let [a, b, c] = start.identity;
         let identity = u32::from_le_bytes([a, b, c, 0]);
         if identity == 0 {
-            return Err(wrong("identity 0, which nobody has", 4));
+            return Err(wrong("identity 0, which is not valid", 4));
         }
         let time_bits = u32::from(start.time_code & TIME_BITS);
         if time_bits > Self::TIME_BITS_MAX

@@ -260,7 +260,7 @@ mod tests {
         }
     }
 
-    /// Also of datagrams that nobody wrote, both readers make the same.
+    /// Of arbitrary datagrams too, both readers make the same.
     #[test]
     fn forged_records_are_the_same_to_both_readers() {
         let mut rng = Rng::new(4);

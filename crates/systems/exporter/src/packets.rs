@@ -99,7 +99,7 @@ impl PacketWriter {
         writer
     }
 
-    /// Datagrams have at most so many bytes from now on. Sends what waits.
+    /// Limits the bytes of datagrams from now on. Sends what waits.
     ///
     /// # Panics
     ///
@@ -115,7 +115,7 @@ impl PacketWriter {
         }
     }
 
-    /// The number of the next packet: so many were given.
+    /// The number of the next packet: the count of those given.
     #[must_use]
     pub fn next_packet(&self) -> u64 {
         self.next_packet
@@ -171,7 +171,7 @@ impl PacketWriter {
         self.next_packet = self.next_packet.wrapping_add(1);
     }
 
-    /// Counts packets that were to be exported and are lost already, so that whoever reads knows.
+    /// Counts packets that were to be exported and are lost already, so that the reader knows.
     pub fn skip(&mut self, packets: u64, send: impl FnMut(&[u8])) {
         // Numbers within a datagram have no gaps.
         self.finish(send);

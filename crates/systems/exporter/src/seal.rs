@@ -1,4 +1,4 @@
-//! Datagrams that are encrypted and authenticated (docs/formats/export.md): nobody without a key reads,
+//! Datagrams that are encrypted and authenticated (docs/formats/export.md): no one without a key reads,
 //! changes, forges or repeats them.
 //!
 //! Keys are [`strata_auth::keys`]. A sender that has the keys of its own identities cannot stand for others;

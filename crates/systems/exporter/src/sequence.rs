@@ -90,8 +90,8 @@ impl Sequence {
         true
     }
 
-    /// The source says how much it has sent: what has not arrived of that is lost, unless it comes late. What is
-    /// said late itself changes nothing, and what is said twice only once.
+    /// The source says how much it has sent: what has not arrived of that is lost, unless it comes late. A late
+    /// announcement changes nothing, and a repeated one counts once.
     pub fn announced(&mut self, sent: Numbered) {
         if !self.has_begun {
             self.has_begun = true;
@@ -113,7 +113,8 @@ impl Sequence {
         self.next_packet = sent.packets;
     }
 
-    /// Counts all datagrams before this one that are not known yet as lost, with so many packets.
+    /// Counts all datagrams before this one that are not known yet as lost, and adds `packets` lost
+    /// packets.
     fn miss(&mut self, until: u64, packets: u64) {
         self.counters.lost = self.counters.lost.wrapping_add(packets);
         self.counters.lost_datagrams = self
@@ -184,7 +185,7 @@ mod tests {
             let first = |number: usize| sizes[..number].iter().map(|&size| u64::from(size)).sum::<u64>();
             let sent = |number: usize| Numbered { datagrams: number as u64, packets: first(number) };
             let mut sequence = Sequence::default();
-            // Whoever listens from the start misses nothing.
+            // A reader that listens from the start misses nothing.
             sequence.announced(sent(0));
             let mut arrived = std::collections::BTreeSet::new();
             for (index, is_announcement) in arrivals {
@@ -260,7 +261,7 @@ mod tests {
             (counters.packets, counters.lost, counters.contradicting),
             (20, 15, 2)
         );
-        // Whoever comes later has missed what was before.
+        // A reader that comes later has missed what was before.
         let mut later = Sequence::default();
         later.announced(sent(3, 30));
         assert!(later.accept(&datagram(4, 40, 10)));

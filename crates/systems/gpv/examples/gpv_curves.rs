@@ -133,7 +133,7 @@ enum Buffers {
     Dynamic,
 }
 
-/// Divisions of so much memory.
+/// Divisions of `memory` bytes.
 fn candidates(memory: u64, length: u16, buffers: Buffers) -> impl Iterator<Item = Parameters> {
     let slots = move |share: u64, slot_len: u64| {
         let slots = memory * share / 100 / slot_len;

@@ -18,7 +18,7 @@ use crate::key::{Key, KeyHasher};
 ///
 /// # Panics
 ///
-/// If there are none.
+/// If `queues` is 0.
 #[inline]
 #[must_use]
 pub fn queue_of(hasher: &KeyHasher, key: &Key, queues: usize) -> usize {

@@ -12,7 +12,7 @@
 //! - A full buffer is a vector and the entry goes on. After `narrow + wide` packets a new pass
 //!   begins. Times of a vector count from the start of its pass, since a switch knows the number
 //!   of packets before it knows whether there is a wide buffer.
-//! - Another flow that comes to the slot evicts it, and so does a packet of the flow whose time
+//! - Another flow that maps to the slot evicts it, and so does a packet of the flow whose time
 //!   cannot be told from the start: late, or older than it.
 
 mod fast;
@@ -40,7 +40,7 @@ pub enum ParametersError {
     /// Slots of no use.
     #[error("slots: {slots} is not a multiple of {ways} from {ways} to 2^30")]
     Slots {
-        /// What was asked for.
+        /// The requested number.
         slots: u32,
         /// Slots of a set.
         ways: usize,
@@ -54,9 +54,9 @@ pub enum ParametersError {
     /// Some but not all of what dynamic allocation needs.
     #[error("wide: {wide} tuples in {blocks} blocks; both are 0 or neither is, up to 2^30 blocks")]
     Wide {
-        /// What was asked for.
+        /// The requested number.
         wide: u16,
-        /// What was asked for.
+        /// The requested number.
         blocks: u32,
     },
 }
@@ -81,8 +81,8 @@ impl Parameters {
 
     /// Bytes of a switch's memory: per slot the 24-byte header of a vector and a pointer, per block
     /// a place on the stack of free ones, and all tuples of `tuple_len` bytes. A pointer, as what is
-    /// on the stack, has 16 bits if that is enough for all blocks and two values that are none (not
-    /// tried, denied), else 32.
+    /// on the stack, has 16 bits if that is enough for all blocks and two other values (not tried,
+    /// denied), else 32.
     #[must_use]
     pub fn switch_bytes(&self, tuple_len: usize) -> u64 {
         let tuple_len = tuple_len as u64;

@@ -111,7 +111,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// A keyed hash of flow keys: whoever does not know the seed cannot aim at a slot.
+/// A keyed hash of flow keys: a sender that does not know the seed cannot aim at a slot.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyHasher {
     words: [u64; 5],

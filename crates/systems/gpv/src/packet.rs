@@ -21,7 +21,7 @@ pub struct Packet {
     pub tcp_seq: u32,
     /// TCP acknowledgement number, else 0.
     pub tcp_ack: u32,
-    /// What was in the queue when the packet came, in the unit of whoever measured it; else 0.
+    /// What was in the queue when the packet came, in the unit of the measurement; else 0.
     pub queue_depth: u32,
     /// TCP window, else 0.
     pub tcp_window: u16,
@@ -132,8 +132,8 @@ impl Packet {
     }
 }
 
-/// Bytes of the transport header, of which so many were captured: where a capture is cut within the
-/// options of TCP, they are no payload.
+/// Bytes of the transport header, of which `captured` were captured: where a capture is cut within
+/// the options of TCP, they are no payload.
 fn whole_transport_len(protocol: u8, bytes: &[u8], transport_at: usize, captured: u16) -> u16 {
     match bytes.get(transport_at.wrapping_add(12)) {
         Some(&offset) if protocol == protocol::TCP && captured > 12 => {

@@ -104,7 +104,7 @@ impl Columns {
     }
 }
 
-/// The features of one packet, as they lie in the cache. What the format cannot hold is said by
+/// The features of one packet, as they lie in the cache. What the format cannot hold is given by
 /// [`Tuple::DELTA_MAX_NS`] and by the second result of [`Tuple::new`].
 pub trait Tuple: Copy + Default + PartialEq + std::fmt::Debug {
     /// What a tuple says.
@@ -122,8 +122,8 @@ pub trait Tuple: Copy + Default + PartialEq + std::fmt::Debug {
     /// The value of a column; of [`Column::Time`] in ns, 0 if the tuple does not have it.
     fn get(&self, column: Column) -> u32;
 
-    /// These tuples as words of the paper's 32 bits ([`Basic`]), if that is what they are: so many
-    /// at once can be computed with.
+    /// These tuples as words of the paper's 32 bits ([`Basic`]), if that is what they are: many at
+    /// once can be computed with.
     #[inline(always)]
     #[must_use]
     fn words(tuples: &[Self]) -> Option<&[u32]> {
@@ -146,7 +146,7 @@ pub struct Basic(pub u32);
 const DELTA_BITS: u32 = 20;
 /// Where it begins.
 pub(crate) const BASIC_DELTA_SHIFT: u32 = u32::BITS - DELTA_BITS;
-/// The largest size that [`Basic`] holds: a packet of so many bytes or more.
+/// The largest size that [`Basic`] holds: a packet of this number of bytes or more.
 pub(crate) const BASIC_SIZE_MAX: u32 = (1 << 11) - 1;
 const _: () = assert!(DELTA_BITS + 11 + 1 == u32::BITS && size_of::<Basic>() == 4);
 

@@ -1,4 +1,4 @@
-//! A grouped packet vector, and what is said of it.
+//! A grouped packet vector, and its description.
 
 use crate::key::Key;
 use crate::tuple::Tuple;
@@ -11,9 +11,9 @@ pub enum Reason {
     Full = 0,
     /// Another flow took the slot.
     Collision = 1,
-    /// A packet came so late, or so much earlier than the start, that its time does not fit.
+    /// A packet came too late, or too long before the start, for its time to fit.
     Time = 2,
-    /// Whoever reads the vectors asked for it, or the cache was emptied.
+    /// The reader of the vectors requested it, or the cache was emptied.
     Flushed = 3,
     /// Not known: the paper's format does not say.
     Unknown = 7,
@@ -70,7 +70,7 @@ impl<'a, T: Tuple> Vector<'a, T> {
     }
 }
 
-/// Packets of one flow in their order, whoever put them together: the cache (a [`Vector`]) or
+/// Packets of one flow in their order, put together by the cache (a [`Vector`]) or
 /// the agent (a [`Record`](crate::agent::Record)).
 pub trait Grouped<T> {
     /// Whose packets.

@@ -64,7 +64,7 @@ pub enum RelayError {
     },
     /// The relay is on another machine, and not authenticated.
     #[error(
-        "{peer}: is another machine, and nothing proves that it is the relay: give --secret-file, or --tls-cert, --tls-key and --tls-ca, or --insecure to send packets to whoever answers there"
+        "{peer}: is another machine, and nothing proves that it is the relay: give --secret-file, or --tls-cert, --tls-key and --tls-ca, or --insecure to send packets to any machine that answers there"
     )]
     Unprotected {
         /// The relay.
@@ -92,7 +92,7 @@ pub enum RelayError {
         /// For this long.
         seconds: u64,
     },
-    /// This end was told to stop.
+    /// This end was stopped.
     #[error("{peer}: interrupted while waiting for an answer")]
     Interrupted {
         /// The peer.

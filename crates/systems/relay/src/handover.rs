@@ -68,7 +68,7 @@ impl Handover {
             (Arc::clone(&offers), Arc::clone(&socket), Arc::clone(&stop));
         let work = move || {
             // Does nothing in a relay that has no sandbox on purpose. If the kernel refuses, it has refused
-            // the filter of the process too, which was said.
+            // the filter of the process too, which was reported.
             let _ = restrict_thread(Role::Server);
             while !stopped.load(Ordering::Relaxed) {
                 match listening.listener().accept() {

@@ -46,7 +46,7 @@ pub type OnShortage = Arc<dyn Fn(u16, &Shortage) + Send + Sync>;
 /// Called with a sentence for the user.
 pub type OnNews = Arc<dyn Fn(String) + Send + Sync>;
 
-/// How long the relay is waited for before that is said.
+/// How long the relay is waited for before that is reported.
 const SAID_AFTER_NS: u64 = 1_000_000_000;
 
 /// The options of a link.
@@ -283,7 +283,7 @@ impl Runner {
             self.tell_shortage();
             // If that cannot be sent, the relay knows what it was sent before.
             let _ = opened.say();
-            // Closes the connection, and frees the port that answers come to.
+            // Closes the connection, and frees the port of answers.
             drop(opened);
             match self.search() {
                 Some(again) => opened = again,

@@ -1,7 +1,7 @@
 //! The relay's memory as blocks that change hands.
 //!
 //! A block belongs either to the responder, which writes into it, or to the writer threads, which
-//! put it on disk; nobody else can touch it. So a block is never overwritten before it is safe,
+//! put it on disk; nothing else can touch it. So a block is never overwritten before it is safe,
 //! whatever the switch sends.
 
 use std::sync::Arc;

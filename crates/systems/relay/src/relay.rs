@@ -179,7 +179,7 @@ struct Inner {
     waiting_blocks: AtomicU64,
     /// Tells connections that wait for an earlier one of the same switch to end.
     ended: Ended,
-    /// What switches are asked to give up.
+    /// What switches have to give up.
     shortage: Mutex<Shortage>,
     /// Why the log can no longer be written.
     failure: Mutex<Option<String>>,
@@ -280,7 +280,7 @@ impl std::fmt::Debug for Relay {
     }
 }
 
-/// A relay that has bound its addresses, but serves nobody yet: now is the time for anything that
+/// A relay that has bound its addresses, but does not serve yet: now is the time for anything that
 /// needs privileges, or must precede threads.
 pub struct BoundRelay {
     options: RelayOptions,

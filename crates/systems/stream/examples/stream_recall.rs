@@ -39,8 +39,8 @@ fn point(name: &str, form: strata_stream::Form, sizes: (usize, usize), loss: Los
     );
 }
 
-/// Pages whose payloads hold forged records, so many pages or until there were so many of those; whether
-/// one was read.
+/// Writes pages whose payloads hold forged records, up to a number of pages or of such records; returns
+/// whether one was read.
 fn adversarial(name: &str, form: strata_stream::Form, pages: u64, most: u64) -> bool {
     let mut draw = Draw(3);
     let (key, other_key) = (StreamKey::new([1; 16]), StreamKey::new([2; 16]));

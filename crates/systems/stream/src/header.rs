@@ -19,7 +19,7 @@ pub const REDUNDANCY_MAX: usize = 7;
 /// Bytes before a linked record's payload, at most.
 pub const LINKED_HEAD_LEN_MAX: usize = linked_head_len(7);
 
-/// Bytes before the payload of a linked record with so many addresses.
+/// Bytes before the payload of a linked record with `redundancy` addresses.
 pub(crate) const fn linked_head_len(redundancy: u8) -> usize {
     (redundancy as usize)
         .wrapping_mul(4)
@@ -142,7 +142,7 @@ pub struct PageHeader {
 /// Why bytes are not the header of a page of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PageHeaderError {
-    /// Nobody has written a header there.
+    /// No header has been written there.
     #[error("no page has been written there")]
     Magic,
     /// It names another stream.

@@ -3,9 +3,9 @@
 //! A tag is AES-128, a pseudorandom permutation, of what the universal hash NH (RFC 4418, section
 //! 5.2, here with words of 64 bits) makes of a record. NH takes one multiplication for 16 bytes and AES
 //! is ten instructions of the CPU, so a tag costs little more than reading the record; two different
-//! records have the same NH with a probability of 2^-64, whoever chose them without the key; and
-//! nobody learns NH's key from tags, since AES hides what it returned. Everything that is hashed once
-//! a page or less, and whatever its length, is SipHash-2-4.
+//! records have the same NH with a probability of 2^-64, if they were chosen without the key; and
+//! tags do not reveal NH's key, since AES hides what it returned. Everything that is hashed once a
+//! page or less, and whatever its length, is SipHash-2-4.
 
 use aes::Aes128;
 use aes::cipher::{BlockCipherEncrypt, KeyInit};

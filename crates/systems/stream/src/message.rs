@@ -16,13 +16,13 @@ use crate::{Cursor, RECORD_LEN_MAX};
 
 /// What a client sends first.
 pub const MAGIC: [u8; 8] = *b"STRNET01";
-/// The longest frame, without its length: a record of a stream, and what is said of it.
+/// The longest frame, without its length: a record of a stream, and its description.
 pub const FRAME_LEN_MAX: usize = RECORD_LEN_MAX + 64;
 /// The longest frame of a client that has not asked for anything yet.
 pub const ASK_LEN_MAX: usize = 256;
 /// The longest text of a refusal.
 const TEXT_LEN_MAX: usize = 4096;
-/// Records were deleted before they could be read, and nobody knows how many.
+/// Records were deleted before they could be read, and their number is unknown.
 pub const UNCOUNTED: u64 = u64::MAX;
 /// No number.
 const NONE: u64 = u64::MAX;
@@ -34,7 +34,7 @@ pub enum From {
     Cursor(Cursor),
     /// With the records since this time, ns since 1970.
     Since(u64),
-    /// With the last so many records.
+    /// With this number of records at the end.
     Last(u64),
 }
 
@@ -52,7 +52,7 @@ pub enum Message<'a> {
         name: &'a str,
         /// The first one.
         from: From,
-        /// So many at most.
+        /// The most records.
         max: u64,
         /// And new ones as they come.
         follow: bool,
@@ -77,7 +77,7 @@ pub enum Message<'a> {
         /// The longest record of the stream.
         record_len_max: u32,
     },
-    /// Server: so many records of this connection survive a loss of power.
+    /// Server: this number of records of this connection survive a loss of power.
     Synced(u64),
     /// Server: a record.
     Entry {
@@ -121,7 +121,7 @@ pub enum MessageError {
         max: usize,
     },
     /// A frame is not as its kind says.
-    #[error("a frame of kind {kind} that is none: {problem}")]
+    #[error("an invalid frame of kind {kind}: {problem}")]
     Frame {
         /// Its kind.
         kind: u8,
@@ -264,7 +264,7 @@ impl<'a> Message<'a> {
     ///
     /// # Errors
     ///
-    /// If it is none.
+    /// If it is invalid.
     pub fn parse(frame: &'a [u8]) -> Result<Self, MessageError> {
         let Some((&kind, body)) = frame.split_first() else {
             return Err(MessageError::Frame {
@@ -404,7 +404,7 @@ impl Frames {
     ///
     /// # Errors
     ///
-    /// If what came is none. Then nothing that follows can be read.
+    /// If what came is invalid. Then nothing that follows can be read.
     pub fn next_message(&mut self) -> Result<Option<Message<'_>>, MessageError> {
         if self.begins {
             let there = self.bytes.len().min(MAGIC.len());

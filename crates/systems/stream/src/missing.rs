@@ -3,7 +3,7 @@
 /// How many records are not there, of those that were appended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Missing {
-    /// So many.
+    /// This number.
     Exact(u64),
     /// At least `min` and at most `max`.
     Between {

@@ -17,8 +17,8 @@
 //! go reliably even where data do not; command ids never repeat in a slot, so that it is noticed
 //! all the same ([`Fault::Command`]); and queues are zeroed before they are used.
 //!
-//! Whoever can write a submission queue can have the disk read and write any memory of its host,
-//! unless an IOMMU is in between.
+//! A program that can write a submission queue can have the disk read and write any memory of its
+//! host, unless an IOMMU is in between.
 
 mod controller;
 mod entry;

@@ -19,7 +19,7 @@ pub trait Blocks {
     ///
     /// # Errors
     ///
-    /// If there is none.
+    /// If there is no other page.
     fn full(&mut self, whole_until: usize, number: u32) -> Result<(), Self::Error>;
 }
 
@@ -83,7 +83,7 @@ impl PageWriter {
         Ok(writer)
     }
 
-    /// Goes on with a page of sealed records: after so many records, at `at`, which lies in the
+    /// Goes on with a page of sealed records: after `number` records, at `at`, which lies in the
     /// block that starts at `block_start`. `None` if its records are linked.
     #[must_use]
     pub fn resume(

@@ -30,7 +30,7 @@ pub struct Sample {
 ///
 /// ```text
 ///   0 magic "STRASTAT"
-///   8 is_clean u64            1: nobody appends, and all of this is true
+///   8 is_clean u64            1: no appender, and all of this is true
 ///  16 index u64               the end: up to here, records are in the file
 ///  24 offset u32
 ///  28 number u32              records of the last page
@@ -43,7 +43,7 @@ pub struct Sample {
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct State {
-    /// Whether nobody appends, and everything that was appended is on disk.
+    /// Whether there is no appender, and everything that was appended is on disk.
     pub is_clean: bool,
     /// The end: records before it are in the file.
     pub end: Cursor,
@@ -75,7 +75,7 @@ impl State {
         }
     }
 
-    /// Where nobody says how far a stream has come: its pages do.
+    /// Without a record of how far a stream has come: its pages tell.
     #[must_use]
     pub fn unknown() -> Self {
         Self::default()

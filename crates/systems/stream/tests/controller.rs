@@ -123,7 +123,7 @@ fn writes_and_reads_of_a_process() -> u64 {
     );
     assert!(places > 200, "{done}");
     eprintln!(
-        "ok: from a process: {writes} writes, {reads} reads, {errors} errors as they were asked for, {resets} resets with {unknown} commands given, a full queue {full} times, {places} places read at the end; {done}"
+        "ok: from a process: {writes} writes, {reads} reads, {errors} errors as requested, {resets} resets with {unknown} commands given, a full queue {full} times, {places} places read at the end; {done}"
     );
     label
 }

@@ -247,7 +247,7 @@ impl Disk for SimDisk {
     }
 
     fn lock_for_deleting(&self) -> io::Result<Option<Box<dyn Any + Send>>> {
-        // Nobody starts reading during this one call.
+        // No thread starts reading during this one call.
         let free = self.state().readers == 0;
         Ok(free.then(|| Box::new(()) as Box<dyn Any + Send>))
     }

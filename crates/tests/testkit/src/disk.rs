@@ -64,8 +64,7 @@ impl LoopDevice {
     /// Attaches a file to a free one; `options` as `losetup` takes them.
     ///
     /// # Panics
-    ///
-    /// If there is none: see [`may_use_loop_devices`].
+    /// If there is no device: see [`may_use_loop_devices`].
     #[must_use]
     pub fn attach(file: &Path, options: &[&str]) -> Self {
         let mut losetup = Command::new("losetup");

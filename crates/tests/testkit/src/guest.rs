@@ -193,7 +193,7 @@ impl Shell {
     ///
     /// # Panics
     ///
-    /// If nobody listens.
+    /// If there is no listener.
     pub fn say(&mut self, text: &str) {
         self.send(format!("{text}\n").as_bytes());
     }
@@ -202,7 +202,7 @@ impl Shell {
     ///
     /// # Panics
     ///
-    /// If nobody listens.
+    /// If there is no listener.
     pub fn send(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).unwrap();
     }
@@ -211,7 +211,7 @@ impl Shell {
     ///
     /// # Panics
     ///
-    /// If there is none, or one before it begins with FAIL.
+    /// If there is no such line, or one before it begins with FAIL.
     pub fn hear(&mut self, word: &str) -> String {
         loop {
             let mut line = String::new();

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 ///
 /// # Panics
 ///
-/// If there is none: tests that need real captures fail, they are not skipped.
+/// If there is no capture: tests that need real captures fail, they are not skipped.
 #[must_use]
 pub fn data_dir() -> PathBuf {
     let dir = std::env::var_os("STRATA_DATA")

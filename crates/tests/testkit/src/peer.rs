@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_
 ///
 /// # Errors
 ///
-/// If nobody accepts the connection within that time.
+/// If the connection is not accepted within that time.
 pub fn connect_from(from: Ipv4Addr, to: SocketAddr, limit: Duration) -> io::Result<TcpStream> {
     // A child started meanwhile does not inherit it.
     let flags = SocketFlags::CLOEXEC;

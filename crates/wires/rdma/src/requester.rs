@@ -214,7 +214,7 @@ pub struct Requester {
     /// All packets before this number were executed. What has not settled of them are reads and atomic
     /// operations whose answers are missing, and what was posted after such.
     executed: u64,
-    /// Answers missing before this number were asked for again, until the next timeout.
+    /// Answers missing before this number were requested again, until the next timeout.
     asked: u64,
     /// Copies, by packet number modulo window.
     copies: Vec<u8>,

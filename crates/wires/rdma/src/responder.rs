@@ -184,12 +184,12 @@ impl<M: Memory> Responder<M> {
         true
     }
 
-    /// Keeps the answers of so many atomic operations of a queue pair, 16 until then: its requester
+    /// Keeps the answers of `count` atomic operations of a queue pair, 16 until then: its requester
     /// may have as many in flight. Returns whether there is such a queue pair. Memory: 16 bytes each.
     ///
     /// # Panics
     ///
-    /// If none is kept, or more than numbers can tell apart.
+    /// If no answer is kept, or more than numbers can tell apart.
     pub fn keep_atomics(&mut self, number: u32, count: usize) -> bool {
         assert!((1..1 << 22).contains(&count), "atomic operations");
         let Some(qp) = self.queue_pairs.get_mut(&number) else {
@@ -403,7 +403,7 @@ fn write<M: Memory>(
         return Err(NakCode::InvalidRequest);
     }
     let message = match (packet.reth(), qp.message.take()) {
-        // A message starts when none is in progress.
+        // A message starts when no other is in progress.
         (Some(reth), None) => {
             check(qp, regions, &reth)?;
             Message {

@@ -20,8 +20,8 @@ use rustix::net::{
 
 use strata_sys::shared::SharedMemory;
 
-/// Seals that the memory must have: nobody can shrink it, which would kill the process that writes
-/// into it, and nobody can undo that.
+/// Seals that the memory must have: it cannot be shrunk, which would kill the process that writes
+/// into it, and that cannot be undone.
 const SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
     .union(SealFlags::SEAL);
@@ -89,7 +89,7 @@ fn check(file: &OwnedFd, len: u64) -> io::Result<()> {
     }
     if u64::try_from(found.st_size) != Ok(len) {
         return Err(invalid(format!(
-            "the blocks are said to have {len} bytes, and the memory has {}",
+            "the blocks should have {len} bytes, and the memory has {}",
             found.st_size
         )));
     }

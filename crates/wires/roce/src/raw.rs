@@ -152,7 +152,7 @@ impl Link {
         }
         .emit(&mut out);
         if run.packets > 1 {
-            // Only of the pseudo header: whoever cuts adds the rest.
+            // Only of the pseudo header: the card or kernel that cuts adds the rest.
             let mut pseudo = [0; 12];
             pseudo[..4].copy_from_slice(&source.to_be_bytes());
             pseudo[4..8].copy_from_slice(&destination.to_be_bytes());

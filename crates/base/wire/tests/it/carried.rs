@@ -58,7 +58,7 @@ fn below_labels_is_what_passes_its_checks() {
                 assert_is_tcp(&name, &found, before + 14 + 60);
                 let found = inner(link, &labelled(&frame(mac, source, ethertype::ARP, &arp)));
                 assert_eq!(found.header_len as usize, before + 14 + 28, "{name}");
-                // What nobody knows is not taken apart: the flow is that of the outer addresses.
+                // Unknown content is not taken apart: the flow is that of the outer addresses.
                 let unknown = labelled(&frame(mac, source, 0x9999, &[7; 60]));
                 let found = inner(link, &unknown);
                 assert_eq!(found.networks, 0, "{name}");

@@ -270,7 +270,8 @@ fn cut_netfilter_messages_have_the_same_headers() {
     }
 }
 
-/// A header that states fewer bytes than the words that state it is none, however much of it was captured.
+/// A header that states fewer bytes than the words that state it is not a header, however much of it was
+/// captured.
 #[test]
 fn a_prism_or_avs_header_cannot_be_shorter_than_its_length_field() {
     let prism = [0x41, 0, 0, 0, 7, 0, 0, 0];

@@ -73,7 +73,7 @@ impl RealDisk {
     ///
     /// # Errors
     ///
-    /// If `Direct` is asked for and the file system does not support direct writes.
+    /// If `Direct` is requested and the file system does not support direct writes.
     pub fn choose(&mut self, choice: DiskChoice) -> io::Result<DiskReport> {
         let has_direct = self.has_direct_writes();
         let mut measured = None;

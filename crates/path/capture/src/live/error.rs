@@ -56,7 +56,7 @@ pub enum LiveError {
     NoBpf {
         /// The interface.
         interface: String,
-        /// What was asked for.
+        /// The requested feature.
         wanted: &'static str,
         /// Why it is not available.
         why: String,

@@ -387,7 +387,8 @@ fn an_interface_that_is_replaced_is_captured_again() {
     });
 }
 
-/// Each interface of a recording is decided by itself, and what is possible is said in any case.
+/// Each interface of a recording is decided by itself, and what is possible is reported in any
+/// case.
 #[test]
 fn each_interface_is_decided_by_itself() {
     let Some(namespace) = namespace("each") else {

@@ -441,7 +441,7 @@ fn what_packets_carry_ends_where_tshark_says() {
             .collect();
         let path = dir.path().join("carried.pcap");
         write(&path, link, packets.iter());
-        // What is below labels has to be said.
+        // What is below labels has to be given.
         let (with, without) = ("mpls.label==17,pwethcw", "mpls.label==18,pwethnocw");
         let theirs = tshark(&path, &["-d", with, "-d", without]);
         assert_eq!(theirs.len(), packets.len());

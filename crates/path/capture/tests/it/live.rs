@@ -576,7 +576,8 @@ fn what_crosses_a_bridge_comes_where_it_comes_in_to_one_ring() {
     ports_of_a_bridge(Rings::One);
 }
 
-/// Three ports of a bridge, of which two are said to be: what goes from one of those to the other comes once.
+/// Three ports of a bridge, of which two are declared as such: what goes from one of those to the other comes
+/// once.
 fn ports_of_a_bridge(rings: Rings) {
     if !may_use_kernel("a bridge") {
         return;
@@ -634,7 +635,7 @@ fn ports_of_a_bridge(rings: Rings) {
         while came("vm0") != [0, 2] || came("vm1") != [1, 2] || came("vm2").len() < 3 {
             assert!(begun.elapsed() < Duration::from_secs(30));
         }
-        // Not again at the other of the two; at the third, of which nothing was said.
+        // Not again at the other of the two; at the third, which was not declared.
         assert_eq!(came("vm0"), [0, 2]);
         assert_eq!(came("vm1"), [1, 2]);
         assert_eq!(came("vm2"), [0, 1, 2]);

@@ -110,7 +110,7 @@ impl Received {
         self.packets.values().map(Vec::len).sum()
     }
 
-    /// Takes what comes until there are so many and nothing came for a while.
+    /// Takes what comes until `wanted` packets have come and then nothing for a while.
     fn receive(&mut self, live: &mut Live, wanted: usize) {
         let begun = Instant::now();
         loop {
@@ -158,7 +158,7 @@ fn one_ring_has_what_a_ring_each_has() {
         for direction in [Direction::Both, Direction::In, Direction::Out] {
             for filter in [None, Some(filter.clone())] {
                 let with = |rings| {
-                    // The fifth is nobody's.
+                    // The fifth belongs to no member.
                     let mut with = options(4, rings);
                     with.direction = direction;
                     with.filter.clone_from(&filter);
@@ -219,7 +219,7 @@ fn drops_are_those_of_each_interface() {
         send(&["vm2"], 10..11, 1000);
         let counts = live.counts().unwrap();
         let early: u64 = counts.iter().map(|(_, counts)| counts.dropped).sum();
-        assert_eq!(early, 0, "nothing was read yet, so nobody knows");
+        assert_eq!(early, 0, "nothing was read yet, so the number is unknown");
         // One after the other, so that some come before all is read.
         received.receive(&mut live, 100);
         send(&["vm2"], 11..12, 1000);

@@ -203,8 +203,8 @@ fn without_policies_nothing_changes() {
     assert_eq!(accounting[0], accounting[1]);
 }
 
-/// A mode and a policy change under load: every packet is counted, none is lost, and each names the
-/// mode that it was kept by.
+/// A mode and a policy change under load: every packet is counted, no packet is lost, and each
+/// names the mode that it was kept by.
 #[test]
 fn changes_under_load_lose_nothing() {
     let model = model();

@@ -382,7 +382,7 @@ fn a_flow_that_is_alerted_is_whole_before_and_after() {
             assert_eq!(whole[n].data, before.data, "packet {n}");
         }
     }
-    // Who decided: before the alert, look-back where nobody else had; then the alert.
+    // Who decided: before the alert, look-back where there was no other; then the alert.
     let reasons = recorded.reasons();
     assert_eq!(reasons.values().sum::<usize>(), original.len());
     let early = reasons["look-back:alert:7:\"found it\""];

@@ -90,7 +90,7 @@ fn with_a_helper_it_grows_once_memory_is_prepared() {
     assert_eq!(sketch.pressure().buckets, 32, "not within a window");
     window(&mut sketch, 4, 500);
     assert_eq!(sketch.pressure().buckets, 64);
-    // Nobody prepares it: that counts as refused, and is asked for again.
+    // It is not prepared: that counts as refused, and is requested again.
     drop(sketch.preparation().unwrap());
     window(&mut sketch, 5, 500);
     let pressure = sketch.pressure();

@@ -75,7 +75,7 @@ pub(super) struct Answered {
     pub(super) text: String,
     pub(super) kinds: Vec<ValueKind>,
     pub(super) answer: Answer,
-    /// What was said about its sampling.
+    /// Remarks on its sampling.
     pub(super) remarks: Vec<String>,
 }
 
@@ -219,7 +219,7 @@ impl Answers {
         self.write_all(answers)
     }
 
-    /// Writes these answers, each with the text of its query and what is said about its sampling.
+    /// Writes these answers, each with the text of its query and the remarks on its sampling.
     pub(super) fn write_all(&mut self, answers: Vec<(String, Vec<String>, Answer)>) -> Result<()> {
         let answered = self.arranged(answers);
         let mut outputs = std::mem::take(&mut self.outputs);

@@ -28,7 +28,7 @@ pub(super) struct Asked {
     pub(super) query: Query,
 }
 
-/// Queries that are asked of the same packets.
+/// Queries over the same packets.
 pub(super) struct Asking {
     pub(super) queries: Vec<Asked>,
     flows: Flows,
@@ -43,9 +43,9 @@ pub(super) struct Asking {
     /// Packets that are still wanted; `None` for all that come.
     left: Option<u64>,
     pub(super) counted: Counted,
-    /// What is to be said about the answer in addition to counts: its sampling.
+    /// Remarks on the answer in addition to counts: its sampling.
     pub(super) remarks: Vec<String>,
-    /// What was lost before it was asked of.
+    /// What was lost before the queries saw it.
     pub(super) incomplete: Vec<String>,
 }
 
@@ -131,7 +131,7 @@ impl Asking {
         })
     }
 
-    /// Only packets that match this are asked of.
+    /// Only packets that match this are queried.
     pub(super) fn filter(&mut self, filter: Option<Filter>) {
         self.filter = filter.map(|filter| ByLink::new(filter, say_no_match));
     }
@@ -286,8 +286,8 @@ impl Asking {
         self.queries.iter().map(shape).collect()
     }
 
-    /// Says what was asked of, and what the answers do not include. An error if that makes one
-    /// incomplete.
+    /// Reports which packets were queried, and what the answers do not include. An error if that
+    /// makes one incomplete.
     pub(super) fn report(&self) -> Result<()> {
         let Counted {
             packets,

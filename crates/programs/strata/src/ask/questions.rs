@@ -1,4 +1,4 @@
-//! Which queries are asked, and what they need.
+//! The queries of a command, and what they need.
 
 use std::fs::File;
 use std::io::Read;

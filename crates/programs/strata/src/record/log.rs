@@ -109,7 +109,7 @@ impl LogArgs {
         Ok(DestinationSpec::Log(Box::new(self.spec(dir)?)))
     }
 
-    /// Refuses options of a log that there is none of. (-G with -W also ends a recording.)
+    /// Refuses options of a log where there is no log. (-G with -W also ends a recording.)
     fn check_without_log(&self) -> Result<()> {
         let given = [
             ("--disk-limit", self.disk_limit.is_some()),

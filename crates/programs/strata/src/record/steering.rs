@@ -50,7 +50,7 @@ pub(super) struct SteerArgs {
 }
 
 impl SteerArgs {
-    /// Where it was asked to listen, on the command line or in the configuration file.
+    /// Where it has to listen, from the command line or in the configuration file.
     pub(super) fn socket(&self) -> Result<Option<PathBuf>> {
         match (&self.socket, &self.config) {
             (Some(socket), _) => Ok(Some(socket.clone())),

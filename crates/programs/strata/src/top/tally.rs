@@ -12,7 +12,7 @@ pub(super) const KEYS_MAX: u32 = 1_000_000;
 /// Bytes of texts that are held: a crafted log may have long ones.
 const TEXT_BYTES_MAX: usize = 256 << 20;
 
-/// What packets come to.
+/// Sums of packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sums {
     pub(super) packets: u64,

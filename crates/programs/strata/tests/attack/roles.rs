@@ -228,7 +228,7 @@ impl<const ROLE: usize> Working<ROLE> {
         }
     }
 
-    /// Connections that stay, send little or much, and never what is asked for.
+    /// Connections that stay, send little or much, and never what is expected.
     fn connections(&self, round: &mut Round, port: u16, starts: &[&[u8]]) {
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         while round.goes_on() {

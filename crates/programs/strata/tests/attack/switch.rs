@@ -161,7 +161,7 @@ impl Switch {
 }
 
 fn silence(switch: &Switch, round: &mut Round) {
-    // The backlog accepts connections, and nobody answers them.
+    // The backlog accepts connections, and no program answers them.
     let started = Instant::now();
     while round.goes_on() || started.elapsed() < Duration::from_secs(1) {
         std::thread::sleep(Duration::from_millis(50));

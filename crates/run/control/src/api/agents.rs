@@ -34,7 +34,7 @@ const HOLD: Duration = Duration::from_secs(5);
 type Service = State<Arc<dyn AgentsService>>;
 type Answer<T> = Result<Json<T>, AgentsRefused>;
 
-/// Serves a controller on a thread of its own. `warn` is told what does not work as it should.
+/// Serves a controller on a thread of its own. `warn` gets what does not work as it should.
 ///
 /// # Errors
 ///
@@ -168,7 +168,7 @@ async fn report(
     Json(report): Json<Report>,
 ) -> Answer<Option<Assignment>> {
     let who = shown(who)?;
-    // Before the look: what changes after it is seen by whoever waits.
+    // Before the look: the waiting request sees what changes after it.
     let mut changes = service.changes();
     let found = service.report(&who, report)?;
     connection.prove();

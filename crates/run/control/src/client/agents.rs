@@ -21,7 +21,7 @@ pub enum ControllerError {
         .0.display(), .0.display()
     )]
     NotRunning(PathBuf),
-    /// There is one, and nobody listens.
+    /// There is one, but no listener.
     #[error(
         "{}: the controller that ran with this directory was killed: start it again (`strata \
          controller run --state {}`)", .0.display(), .0.display()

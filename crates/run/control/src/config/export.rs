@@ -61,7 +61,7 @@ pub struct NamedDestination {
     pub name: DestinationName,
     /// Where it is.
     pub destination: Destination,
-    /// Its address, if that is said.
+    /// Its address, if given.
     pub address: Option<SocketAddr>,
 }
 
@@ -70,7 +70,8 @@ pub struct NamedDestination {
 pub struct ExportPlan {
     /// At least one, at most 64.
     pub destinations: Vec<NamedDestination>,
-    /// Whether it is an error at the start that one of them cannot be reached. If not, none is looked up.
+    /// Whether it is an error at the start that one of them cannot be reached. If not, no name is looked
+    /// up.
     pub must_reach: bool,
     /// Of the first interface.
     pub identity: u32,

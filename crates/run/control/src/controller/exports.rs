@@ -1,5 +1,5 @@
-//! What is exported, and when: as whoever exports publishes it, and as a recording that takes over from another
-//! is told.
+//! What is exported, and when: as the exporter publishes it, and as a recording that takes over from another
+//! learns it.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -236,7 +236,7 @@ impl Controller {
     ///
     /// # Errors
     ///
-    /// If there is none with that number.
+    /// If there is no policy with that number.
     pub fn remove_policy(&self, id: u32, who: &str, why: &str) -> Result<(), ControlError> {
         let requested = Instant::now();
         let mut inner = self.lock();
@@ -269,7 +269,7 @@ impl Controller {
                 steering.publish_same(plan);
             }
             // Workers may still search the previous structures, so they are kept until the next
-            // time, then dropped here, where nobody waits.
+            // time, then dropped here, where no worker waits.
             let retired = inner.retired.replace(before);
             drop(inner);
             drop(retired);
@@ -325,7 +325,7 @@ impl Controller {
         let configured: Vec<u32> = replaced.at_run_time.difference(now).copied().collect();
         inner.save(|saved| saved.remove(configured.into_iter()));
         drop(inner);
-        // Its memory is freed where nobody waits for it.
+        // Its memory is freed where no worker waits for it.
         drop(replaced);
         Ok(())
     }

@@ -116,7 +116,7 @@ fn with_the_last_query_the_feed_ends_and_a_new_one_starts_from_nothing() {
         queries.remove("a").unwrap();
         assert!(matches!(queries.remove("a"), Err(QueryRefused::NoSuch(_))));
         queries.remove("b").unwrap();
-        // Nobody is asked any more.
+        // No query sees packets any more.
         send(&feed, &mut writer, 0..5);
         until("no feed", || subscribers.list().is_empty());
     }

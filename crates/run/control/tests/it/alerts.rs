@@ -116,7 +116,7 @@ fn an_alert_is_sent_again_until_the_server_takes_it() {
 /// A server that accepts connections but never answers: senders of alerts do not notice, and alerts
 /// that do not fit the queue are counted.
 #[test]
-fn a_server_that_does_not_answer_keeps_nobody_waiting() {
+fn a_server_that_does_not_answer_does_not_delay_others() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let webhook = Webhook {
         url: format!("http://{}/", listener.local_addr().unwrap()),

@@ -148,7 +148,7 @@ fn extreme_numbers_are_answered() {
     assert!(api.mode_for("3600"));
 }
 
-/// Whoever refuses, this crate or a library below it, clients read one form.
+/// Whether this crate or a library below it refuses, clients read one form.
 #[test]
 fn refusals_have_one_form() {
     let api = Api::start();

@@ -61,7 +61,7 @@ fn controller() -> Arc<Controller> {
     Arc::new(Controller::new(model, beginning).unwrap())
 }
 
-/// The server's answer, or why there is none.
+/// The server's answer, or why there is no answer.
 fn ask(port: u16, files: &Files, name: &str, request: &str) -> std::io::Result<String> {
     let (certificate, key) = (
         files.path(&format!("{name}.pem")),
@@ -112,7 +112,7 @@ fn started(files: &Files) -> (Server, u16, Arc<Controller>) {
 fn a_certificate_of_the_authority_opens_the_api() {
     let files = Files::new();
     let (_server, port, controller) = started(&files);
-    // A silent client keeps nobody out.
+    // A silent client keeps no one out.
     let _silent = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let body = "{\"mode\":\"log-all\",\"why\":\"test\"}";
     let request = format!(
@@ -140,9 +140,9 @@ fn a_certificate_of_the_authority_opens_the_api() {
     assert!(!answer.starts_with(b"HTTP"));
 }
 
-/// Silent clients delay nobody, however many they are.
+/// Silent clients do not delay others, whatever their number.
 #[test]
-fn idle_connections_delay_nobody() {
+fn idle_connections_do_not_delay_others() {
     let files = Files::new();
     let (server, port, _) = started(&files);
     let idle: Vec<TcpStream> = (0..300)

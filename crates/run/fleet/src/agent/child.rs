@@ -47,7 +47,7 @@ pub(super) struct Recorder {
 pub(super) struct Child {
     process: Process,
     config: PathBuf,
-    /// Where it is asked for its counters.
+    /// The socket that serves its counters.
     pub(super) socket: PathBuf,
 }
 
@@ -61,7 +61,7 @@ struct Process {
 
 /// What a process says on standard error.
 struct Messages {
-    /// Read without waiting; `None` once nobody has the other end.
+    /// Read without waiting; `None` once the other end is closed.
     from: Option<OwnedFd>,
     line: Vec<u8>,
     last: String,
@@ -84,7 +84,7 @@ impl Recorder {
         for ports in &plan.bridge_ports {
             command.args(["--bridge-ports", &ports.join(",")]);
         }
-        // What nobody exports is not copied.
+        // What is not exported is not copied.
         command.args(["-s", &plan.snaplen.to_string()]);
         command.arg("--config").arg(config).args(&self.options);
         command
@@ -129,7 +129,7 @@ impl Recorder {
         }
     }
 
-    /// Starts a recording; beside another one, it exports nothing until it is told from when
+    /// Starts a recording; beside another one, it exports nothing until it learns from when
     /// ([`Child::between`]).
     pub(super) fn start(&self, plan: &Plan, beside: Option<&Child>) -> Result<Child> {
         let first = self.dir.join("strata.toml");
@@ -293,9 +293,9 @@ impl Process {
         }
     }
 
-    /// Passes on what it has said, all of it if it has ended: then returns how.
+    /// Passes on what it has printed, all of it if it has ended: then returns how.
     fn look(&mut self) -> Result<Option<ExitStatus>> {
-        // In this order: what a process has said is in the pipe before it ends.
+        // In this order: what a process has printed is in the pipe before it ends.
         let status = self.process.try_wait()?;
         self.messages.read();
         Ok(status)

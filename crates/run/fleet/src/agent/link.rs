@@ -118,7 +118,7 @@ impl Link {
                 // Something has changed before there was an answer.
                 Ok(()) if !client.as_ref().is_some_and(AgentClient::is_connected) => {}
                 Ok(()) => {
-                    // It was said when it was given a certificate.
+                    // It was printed when it was given a certificate.
                     if (first && !has_enrolled) || !told.is_empty() {
                         told.clear();
                         (self.tell)(&connected(&self.address));
@@ -277,7 +277,7 @@ fn config(identity: &Identity) -> Result<Arc<rustls::ClientConfig>> {
     agent(&identity.authority, Some(own)).map_err(|error| refused(&error))
 }
 
-/// What a recording says of itself; nothing if there is none.
+/// The status of a recording; nothing without one.
 fn status(socket: &Path) -> Option<Status> {
     fs::symlink_metadata(socket).ok()?;
     Client::new(Some(socket)).ok()?.status().ok()

@@ -15,7 +15,8 @@ use super::{Desk, NamedHost};
 const EVERY: Duration = Duration::from_secs(30);
 /// One that was not is after this, and twice as long each time, up to that.
 const AGAIN: Duration = Duration::from_secs(1);
-/// The first recording waits for answers at most so long, rather than being told right after its start.
+/// The first recording waits for answers at most this long, rather than getting them right after its
+/// start.
 const FIRST: Duration = Duration::from_millis(500);
 
 /// What is known of destinations that are names, by the names that policies use.
@@ -36,7 +37,7 @@ struct Name {
     name: String,
     at: NamedHost,
     address: Option<SocketAddr>,
-    /// As last told; empty if there is none.
+    /// As last reported; empty without one.
     problem: String,
     desk: Desk,
     supervisor: Waker,

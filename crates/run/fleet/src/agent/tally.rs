@@ -1,5 +1,4 @@
-//! What an agent's recordings have counted, one after the other: whoever looks at an agent sees counts go on, whichever
-//! recording counts.
+//! What an agent's recordings have counted, one after the other: an agent's counts go on, whichever recording counts.
 
 use std::collections::BTreeMap;
 

@@ -49,7 +49,7 @@ impl Store {
         }
     }
 
-    /// Makes the tables if there are none; returns what version they have.
+    /// Makes the tables if they do not exist; returns what version they have.
     fn prepare(&self) -> Done<u32> {
         let write = self.0.begin_write()?;
         let known = {

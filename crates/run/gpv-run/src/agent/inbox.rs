@@ -20,16 +20,16 @@ use crate::form::Form;
 
 /// Datagrams of a sender that wait for one that is missing.
 const WAITING_MAX: usize = 16;
-/// A sender that has been silent for so long makes room for another.
+/// A sender that has been silent for this long makes room for another.
 const SILENT: Duration = Duration::from_secs(60);
-/// The first number that is heard of a sender tells whether it began before the agent: by then so
-/// many vectors were sent that those before cannot be late ones.
+/// The first number that is heard of a sender tells whether it began before the agent: after this
+/// number of vectors, those before cannot be late ones.
 const JOIN_AT: u64 = 4096;
 /// A number so far ahead of the others is damage, not loss.
 const AHEAD_MAX: u64 = 1 << 32;
 /// Headers of IPv4 and UDP, which a datagram has both ways; those of IPv6 are longer both ways.
 const HEADERS_LEN: u64 = 28;
-/// A cache that is not heard is asked so often at most.
+/// A cache that is not heard gets at most this number of requests.
 const REQUESTS_MAX: u8 = 3;
 /// Slots of a cache that are known at most, 8 bytes each.
 const SLOTS_MAX: u32 = 1 << 20;
@@ -41,7 +41,7 @@ pub(super) struct InboxOptions {
     pub(super) senders_max: usize,
     pub(super) reassembly: ReassemblyOptions,
     pub(super) seed: u64,
-    /// Slots that gave nothing for so long are asked for.
+    /// Slots that gave nothing for this long are requested.
     pub(super) flush_idle: Option<Duration>,
 }
 
@@ -125,8 +125,8 @@ struct Heard {
     budget: Budget,
 }
 
-/// What may be sent to where a cache seems to be: its address may be forged, and whoever has it must not
-/// get more than the forger has sent.
+/// What may be sent to where a cache seems to be: its address may be forged, and its owner must not get
+/// more than the forger has sent.
 #[derive(Clone, Copy, Debug, Default)]
 struct Budget {
     /// Bytes that came, and those that were sent, with their headers.
@@ -180,7 +180,7 @@ impl Heard {
             highest: 0,
             latest: (0, Instant::now()),
             heard: Instant::now(),
-            // A cache has so many slots if nobody chose another number.
+            // The default number of slots of a cache.
             idle: options
                 .flush_idle
                 .map(|_| IdleSlots::new(Parameters::PAPER.slots, now_ns)),
@@ -293,7 +293,7 @@ impl Inbox {
                     requests.sent += 1;
                     ask(address, bytes);
                 }
-                // What is not asked for now is asked for again when it has been idle as long again.
+                // What is not requested now is requested when it has been idle as long again.
                 false => requests.withheld += 1,
             });
         }

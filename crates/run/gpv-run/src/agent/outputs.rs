@@ -340,7 +340,7 @@ impl Forward {
 fn send(socket: &UdpSocket, sent: &mut Sent, bytes: &[u8]) {
     match socket.send(bytes) {
         Ok(_) => sent.datagrams += 1,
-        // Nobody listens there (yet).
+        // There is no listener (yet).
         Err(_) => sent.unsent += 1,
     }
 }

@@ -213,7 +213,7 @@ impl Parts {
     }
 }
 
-/// A file that nobody needs unless it gets another name.
+/// A file that is not needed unless it gets another name.
 struct Hidden(PathBuf);
 
 impl Drop for Hidden {

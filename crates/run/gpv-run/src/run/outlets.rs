@@ -215,8 +215,8 @@ impl Outlets {
         self.file.as_mut().map_or(Ok(()), Written::create)
     }
 
-    /// The slots that agents asked to be flushed since the last call, of a cache with so many. They
-    /// answer from where vectors go, and name the cache by its number.
+    /// The slots that agents asked to be flushed since the last call, of a cache with `slots_max`
+    /// slots. They answer from where vectors go, and name the cache by its number.
     pub(super) fn asked(&mut self, slots_max: u32) -> Vec<u32> {
         let mut slots = Vec::new();
         let mut bytes = [0; CONTROL_BYTES];
@@ -229,7 +229,7 @@ impl Outlets {
                 let (len, _) = match rustix::net::recv(&*socket, &mut bytes, RecvFlags::DONTWAIT) {
                     Ok(received) => received,
                     Err(Errno::WOULDBLOCK | Errno::INTR) => break,
-                    // Nobody listens there: vectors that were sent did not arrive.
+                    // There is no listener: vectors that were sent did not arrive.
                     Err(error) => {
                         outlet.unsent += 1;
                         outlet.error.get_or_insert(error.into());
@@ -317,7 +317,7 @@ impl Outlets {
                 outlet.datagrams += 1;
                 outlet.bytes += bytes.len() as u64;
             }
-            // Nobody listens there (yet): others, and later vectors, are sent all the same.
+            // There is no listener (yet): others, and later vectors, are sent all the same.
             Err(error) if is_peer => {
                 outlet.unsent += 1;
                 outlet.error.get_or_insert(error);

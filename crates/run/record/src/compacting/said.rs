@@ -1,4 +1,4 @@
-//! What was said of each kind of work.
+//! What was reported of each kind of work.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use strata_role::{Notice, Tell};
 use strata_wire::{count_of, grouped};
 
-/// A problem that lasts is said again after this time; one that changes all the time, this often.
+/// A problem that lasts is reported again after this time; one that changes all the time, this
+/// often.
 const SAY_AGAIN_AFTER: Duration = Duration::from_secs(3600);
 const SAY_NEWS_AFTER: Duration = Duration::from_secs(60);
-/// Most damaged places of which it is remembered that they were said.
+/// Most damaged places that are remembered as reported.
 const DAMAGE_MAX: usize = 10_000;
 
-/// What was said of each kind of work, so that a problem that lasts does not fill the journal.
+/// What was reported of each kind of work, so that a problem that lasts does not fill the journal.
 pub(super) struct Said {
     tell: Tell,
     problems: BTreeMap<&'static str, Problem>,

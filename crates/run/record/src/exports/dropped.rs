@@ -1,5 +1,5 @@
-//! What the kernel drops of an interface while this recording exports: its ring was full. Collectors are told,
-//! since these packets have no numbers.
+//! What the kernel drops of an interface while this recording exports: its ring was full. Collectors are
+//! informed, since these packets have no numbers.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ impl Dropped {
         }
     }
 
-    /// So many packets since then; none of an interface before the first look at it.
+    /// The packets since then; 0 for an interface before the first look at it.
     pub(super) fn of(&self, name: &str) -> u64 {
         let known = self.0.get(name);
         known.map_or(0, |known| known.now.saturating_sub(known.before))

@@ -17,13 +17,13 @@ use super::target::{ROOM_MAX, Target};
 
 /// Datagrams that leave in one system call, and as one message at most (`UDP_MAX_SEGMENTS`, linux/udp.h).
 const BURST: usize = 64;
-/// They leave before that once they have so many bytes: about what one message may have.
+/// They leave before that once they have this number of bytes: about what one message may have.
 const BURST_BYTES: usize = 60_000;
 /// Bytes of a message: what IPv4 can say (RFC 791), less its header and UDP's.
 const MESSAGE_MAX: usize = 65_507;
 /// How often a full socket is waited for, 100 ms each, where that is allowed.
 const WAITS: u32 = 50;
-/// Seconds in a row without a problem until it is said that one is over: it may come and go.
+/// Seconds in a row without a problem until its end is reported: it may come and go.
 const OVER: u32 = 5;
 
 /// What encrypts the datagrams to a destination.
@@ -97,13 +97,13 @@ pub(super) struct Outbox {
     /// Bytes of a datagram at most, before it is encrypted.
     pub(super) room: usize,
     pub(super) status: ExportStatus,
-    /// A problem, until it is told; whether one was, and is not over.
+    /// A problem, until it is reported; whether one was, and is not over.
     problem: Option<io::Error>,
     has_told: bool,
     /// Whether there was one since the path was last measured, and how often not in a row.
     has_refused: bool,
     quiet: u32,
-    /// Whether to look for a way to the destination: there was none, or it is at another address.
+    /// Whether to look for a way to the destination: there was no way, or it is at another address.
     is_cut_off: bool,
 }
 
@@ -164,8 +164,8 @@ impl Outbox {
         self.is_cut_off |= self.target.use_address(address);
     }
 
-    /// Looks for a way to the destination if there was none. Returns the ends of the socket that sends from now
-    /// on, if it is another.
+    /// Looks for a way to the destination if there was no way. Returns the ends of the socket that sends from
+    /// now on, if it is another.
     pub(super) fn reach(&mut self) -> Option<Own> {
         if !self.is_cut_off || !self.target.may_wait {
             return None;
@@ -210,7 +210,7 @@ impl Outbox {
         self.has_refused = true;
         self.quiet = 0;
         self.status.problem = error.to_string();
-        // Whoever looks up names says why one has no address.
+        // The resolver reports why a name has no address.
         if self.target.has_address() {
             self.problem.get_or_insert(error);
         }
@@ -426,7 +426,7 @@ mod tests {
         assert!(status.not_sent > 0);
         assert!(status.problem.contains("refused"), "{}", status.problem);
         let _receiver = UdpSocket::bind(address).unwrap();
-        // What is known of the datagram before is told with the next one.
+        // What is known of the datagram before comes with the next one.
         for _ in 0..2 {
             outbox.put(b"datagram");
             outbox.flush();
@@ -453,7 +453,7 @@ mod tests {
         assert_eq!(outbox.status.not_sent, 1);
         assert!(outbox.status.problem.contains("address of its name"));
         assert!(outbox.take_news().is_none(), "an agent says why");
-        // No socket may send there without being told to.
+        // No socket may send there without that option.
         outbox.use_address(Some((Ipv4Addr::BROADCAST, 1).into()));
         assert_eq!(outbox.reach(), None);
         outbox.measure();

@@ -117,7 +117,7 @@ pub(crate) struct ExportQueue {
     queue: Option<SyncSender<Chunk>>,
     targets: Vec<DestinationName>,
     own_traffic: Arc<OwnTraffic>,
-    /// All of that, as it was after so many changes.
+    /// All of that, as it was after `own_changes` changes.
     own: Vec<Own>,
     own_changes: u64,
     links: Vec<LinkType>,
@@ -160,7 +160,7 @@ impl ExportQueue {
         }
     }
 
-    /// Hands over what was taken; or loses it, if the queue is full and nobody may wait.
+    /// Hands over what was taken; or loses it, if the queue is full and the caller may not wait.
     fn hand_over(&mut self, waits: bool) {
         let Some(queue) = &self.queue else {
             return;
@@ -259,7 +259,7 @@ impl Exports for ExportQueue {
     fn batch_done(&mut self) {
         let packets = self.offered - mem::replace(&mut self.before_batch, self.offered);
         let since_ns = self.latest_ns.abs_diff(self.handed_over_ns);
-        // Who waits reads files: nobody says when no more packets come for a while.
+        // A caller that waits reads files: nothing signals that no more packets come for a while.
         let is_due = packets == 0 || self.waits || since_ns >= HAND_OVER_EVERY_NS;
         // After a full batch more is there already: what was captured while a worker could not run would take
         // all of the queue in small parts of chunks.
@@ -269,7 +269,7 @@ impl Exports for ExportQueue {
     }
 
     fn finish(&mut self) {
-        // Nobody loses a packet by waiting now.
+        // Waiting now loses no packet.
         self.hand_over(true);
         self.queue = None;
     }
@@ -310,8 +310,8 @@ mod tests {
         queue.take(&packet, &[PolicyExport { policy: 1, export }]);
     }
 
-    /// What was captured while nobody could run fits into as many chunks as its packets fill, also if the thread
-    /// cannot run either; what comes alone is not kept back, nor is anything once no more comes.
+    /// What was captured while no thread could run fits into as many chunks as its packets fill, also if the
+    /// thread cannot run either; what comes alone is not kept back, nor is anything once no more comes.
     #[test]
     fn full_batches_share_chunks() {
         let export: Export = "header -> a".parse().unwrap();
@@ -346,7 +346,8 @@ mod tests {
         assert_eq!(receiver.try_iter().count(), 1);
     }
 
-    /// While the thread cannot run, packets that come slowly share a chunk too: none is lost before it is full.
+    /// While the thread cannot run, packets that come slowly share a chunk too: no packet is lost before it is
+    /// full.
     #[test]
     fn what_is_not_full_waits_for_the_queue() {
         let export: Export = "header -> a".parse().unwrap();
@@ -364,7 +365,7 @@ mod tests {
         assert_eq!(counts, [(1, 0), (99, 0)]);
     }
 
-    /// One packet in so many is exported, and says for how many it stands.
+    /// One packet in this number is exported, and states how many it stands for.
     #[test]
     fn a_share_of_packets_is_exported() {
         let export: Export = "header 1/10 -> a".parse().unwrap();

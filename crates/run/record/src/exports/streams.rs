@@ -26,13 +26,13 @@ use crate::error::Result;
 
 /// Packets wait at most about this long for a datagram to become full.
 const FLUSH_EVERY: Duration = Duration::from_millis(100);
-/// How often it is said who sends, and the path is measured.
+/// How often the sender is announced, and the path is measured.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
 /// How often at first, so that packets do not come before a name.
 const FIRST_TIMES: usize = 3;
 /// Streams at most, each of which takes some 60 KiB.
 const STREAMS_MAX: usize = 1024;
-/// The end of a stream is said several times: one of them will arrive.
+/// The end of a stream is announced several times: one of them will arrive.
 const ENDS: usize = 8;
 
 /// How packets of a stream are written.
@@ -373,7 +373,7 @@ impl Streams {
         self.dropped.look(self.controller.dropped(), is_exporting);
     }
 
-    /// Says to each collector who has which identity and what was sent, so many times.
+    /// Says to each collector who has which identity and what was sent, `times` times.
     fn announce(&mut self, times: usize, has_ended: bool) {
         let known = self.interfaces.iter().take(STREAMS_MAX);
         let all = known.filter_map(|(&id, known)| Some((id, self.announcement(known, has_ended)?)));
@@ -518,7 +518,7 @@ fn writer<'a>(
     writers.get_mut(&key)
 }
 
-/// An address as the kernel writes it; 0 if it is none.
+/// An address as the kernel writes it; 0 if it is invalid.
 fn mac(text: &str) -> [u8; 6] {
     let mut bytes = [0; 6];
     let parts: Option<Vec<u8>> = text

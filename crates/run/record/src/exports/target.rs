@@ -161,7 +161,7 @@ impl Target {
     }
 }
 
-/// Whoever looks names up says why they have no address.
+/// The resolver reports why names have no address.
 fn not_looked_up() -> io::Error {
     io::Error::other("the address of its name is not known")
 }

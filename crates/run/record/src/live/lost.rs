@@ -29,7 +29,7 @@ const RING_KIB_MAX: usize = (1 << 22) - 1;
 /// Modes after which others keep less.
 const KEEP_MUCH: [&str; 2] = ["default", "log-all"];
 
-/// What to do about a ring of so many bytes that was full.
+/// What to do about a ring of `bytes` bytes that was full.
 fn of_ring(bytes: usize, mode: &str) -> String {
     let kib = bytes / 1024;
     let memory = match kib {
@@ -68,7 +68,7 @@ mod tests {
         assert!(of(512, "default").contains("has 512 KiB: try -B 2048, "));
         assert!(of(512, "default").contains("--mode log-minimum"));
         assert!(of(2 << 20, "default").contains("try -B 4194303, "));
-        // Nothing is said that is done already, or cannot be done.
+        // No advice for what is done already, or cannot be done.
         for mode in ["log-minimum", "log-sampled", "default+own"] {
             assert!(!of(512, mode).contains("--mode"), "{mode}");
         }

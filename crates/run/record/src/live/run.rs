@@ -13,7 +13,7 @@ use crate::error::Result;
 /// Packets are in the log's files after this time, however few there are.
 const FLUSH_AFTER: Duration = Duration::from_millis(900);
 
-/// What had arrived by the end is still taken, but the end comes at most so much later.
+/// What had arrived by the end is still taken, but the end comes at most this much later.
 const DRAIN: Duration = Duration::from_secs(1);
 
 /// Runs interfaces through a worker until `after_step` says stop, and finishes the worker in all

@@ -62,7 +62,7 @@ fn of(flows: &mut Flows, key: FlowKey, packets: &[Full], start_ns: u64) -> Vec<S
     reports
 }
 
-/// What is said of the segments of a stream.
+/// The reports of the segments of a stream.
 fn losses(segments: &[(u32, u16, u8)]) -> Vec<String> {
     let mut flows = Flows::new(vec![false]);
     let segments = segments

@@ -45,12 +45,12 @@ pub enum Pace {
         /// Above 1 is faster.
         factor: f64,
     },
-    /// So many packets a second.
+    /// A number of packets a second.
     Packets {
         /// Packets.
         per_second: f64,
     },
-    /// So many bits of frames a second.
+    /// A number of bits of frames a second.
     Megabits {
         /// Millions of bits.
         per_second: f64,

@@ -137,7 +137,7 @@ pub(super) async fn label(
     Ok(Json(labelled))
 }
 
-/// Whoever may ask may keep what they ask; with `--read-only` nobody.
+/// Users who may ask may keep what they ask; with `--read-only`, no one may.
 fn may_keep(app: &App, who: &Who) -> Result<(), Refused> {
     if app.spec.read_only {
         who.may(Role::Change, true)?;

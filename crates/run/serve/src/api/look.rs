@@ -38,9 +38,9 @@ use crate::work::{LONG, until};
 use crate::would::{Would, would};
 use crate::{child, filters, flow_id, logs as of_logs, storage as stored, tshark};
 
-/// How long a download may take: it is bounded by whoever takes it.
+/// How long a download may take: the client that takes it bounds it.
 const DOWNLOAD: std::time::Duration = std::time::Duration::from_secs(6 * 3600);
-/// Points of a series, if none are asked for.
+/// Default number of points of a series.
 const POINTS: usize = 300;
 
 #[derive(Deserialize)]
@@ -139,7 +139,7 @@ pub(super) async fn models(
         let recordings = opened.recordings().iter();
         let recordings = recordings.map(|one| of_logs::recording(&shared.logs, &log, &opened, one));
         let mut all: Vec<RecordingSummary> = recordings.collect();
-        // Whoever records makes the newest recording.
+        // The recorder makes the newest recording.
         let newest = all.last_mut();
         if let Some(newest) = newest.filter(|one| one.state == RecordingState::Recording) {
             let mut recorders = shared.recorders.iter();
@@ -483,7 +483,7 @@ pub(super) async fn storage(
     Ok(Json(storage.await?))
 }
 
-/// Most damaged places that are told.
+/// Most damaged places that are reported.
 const DAMAGE_MAX: usize = 1000;
 
 /// A line of a check of a log.
@@ -567,7 +567,7 @@ pub(super) async fn verify(
     Ok(lines(body))
 }
 
-/// Verifies a log, and says how far; `None` if nobody waits any more.
+/// Verifies a log, and says how far; `None` if the client is gone.
 #[allow(clippy::cast_precision_loss, reason = "a share")]
 fn verified(log: &Log, sink: &mut Sink) -> Result<Option<Verified>, Refused> {
     let parts = log.archive().parts.iter();

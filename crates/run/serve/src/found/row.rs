@@ -41,7 +41,7 @@ impl Row {
         }
     }
 
-    /// A flow of which only the sums are told; its classes are counted by whoever numbers them.
+    /// A flow of which only the sums are shown; the caller numbers its classes and counts them.
     pub(super) fn of(flow: &FoundFlow<'_>) -> Self {
         Self {
             key: flow.flow,

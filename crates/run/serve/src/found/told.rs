@@ -14,10 +14,10 @@ use crate::flow_id;
 use crate::times;
 use crate::work::Stop;
 
-/// Reasons and talkers that are told.
+/// Reasons and talkers that are shown.
 const REASONS_TOLD: usize = 50;
 const TOP_TOLD: usize = 20;
-/// Words of reasons that are told, all others as one.
+/// Words of reasons that are shown, all others as one.
 const WORDS_TOLD: usize = 12;
 
 /// Coverage of an answer.
@@ -111,7 +111,7 @@ impl Found {
         self.covered_but(Some(why), since)
     }
 
-    /// All, unless it is said why not.
+    /// All, unless `why` says why not.
     fn covered_but(&self, why: Option<String>, since: std::time::Instant) -> Covered {
         Covered {
             complete: why.is_none(),
@@ -182,7 +182,7 @@ impl Found {
     }
 
     /// Reasons that read the same as one, most packets first: the forest has a way to its leaves for
-    /// each. Those beyond the most that are told are summed up, so that nothing is missing.
+    /// each. Those beyond the most that are shown are summed up, so that nothing is missing.
     pub(crate) fn reason_words(&self) -> Vec<Value> {
         #[derive(Default)]
         struct Sum<'a> {

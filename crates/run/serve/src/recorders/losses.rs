@@ -138,7 +138,7 @@ mod tests {
         let (same, later) = note(7, 2.0, true);
         assert!(same == first && later >= last);
         assert_eq!(note(7, 0.0, true), (same, later));
-        // Another process, which had lost something before: nobody knows when.
+        // Another process, which had lost something before, at an unknown time.
         assert_eq!(note(3, 0.0, false), (None, None));
         let (first, last) = note(4, 1.0, true);
         assert!(first.is_none() && last.is_some());

@@ -263,7 +263,7 @@ fn records_of(
     Ok(walk.next_number())
 }
 
-/// How many records came to a stream whose appender has not closed it, as its pages say.
+/// The number of records of a stream whose appender has not closed it, as its pages say.
 pub(crate) fn recovered_records(
     stripes: &mut Stripes,
     file: &StreamFile,
@@ -308,7 +308,7 @@ fn known_pages(
     known
 }
 
-/// Blocks in flight: with several stripes, so many that all of them are written at a time.
+/// Blocks in flight: with several stripes, enough to write all of them at a time.
 fn in_flight(stripes: &Stripes, of_disk: usize, blocks_of_page: usize) -> usize {
     match stripes.count() {
         1 => of_disk,

@@ -69,7 +69,7 @@ pub(crate) fn holds(raw: &Raw, logical_block: u32) -> Result<Holds> {
     })
 }
 
-/// As [`format()`], for a device of this machine that nobody else uses.
+/// As [`format()`], for a device of this machine without other users.
 pub(crate) fn format_real(raw: &Raw, geometry: Geometry, (id, now_ns): (u64, u64)) -> Result<()> {
     let path: &Path = raw.path.as_ref().expect("a device of this machine");
     let _claim = place::claim_for_writing(path)?;

@@ -39,7 +39,7 @@ pub(super) struct Layout {
 impl Layout {
     pub(super) const LEN: usize = 40;
 
-    /// That of a device of so many bytes, without any pages yet; `None` if it has no room for one.
+    /// That of a device of `size` bytes, without any pages yet; `None` if it has no room for one.
     pub(super) fn of(size: u64, page_bytes: u32) -> Option<Self> {
         let page = u64::from(page_bytes);
         let most = (size / page).min(u64::from(PAGES_MAX));
@@ -80,7 +80,7 @@ impl Layout {
         bytes
     }
 
-    /// `None` if there is none, or one that cannot be.
+    /// `None` without a layout, or if it is impossible.
     pub(super) fn parse(bytes: &[u8; Self::LEN]) -> Option<Self> {
         let long = |at: usize| bytes[at..].first_chunk().copied().map(u64::from_le_bytes);
         let short = |at: usize| bytes[at..].first_chunk().copied().map(u32::from_le_bytes);

@@ -46,7 +46,7 @@ fn link_to(device: &Path, links: &Path) -> Option<PathBuf> {
     links.filter(leads).min()
 }
 
-/// Opened so that nobody else can mount or claim it until this is dropped.
+/// Opened so that no other process can mount or claim it until this is dropped.
 pub(super) fn claim(device: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options

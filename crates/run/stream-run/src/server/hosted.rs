@@ -55,7 +55,8 @@ impl std::fmt::Debug for HostedStripe {
 const FILES: [&str; 5] = [PAGES, STRIPE_MAP, MAP_LOCK, USERS_LOCK, SERVER_LOCK];
 
 impl HostedStripe {
-    /// A directory that has a stripe or is to have one, made if need be; it has at most so many bytes of pages.
+    /// A directory that has a stripe or is to have one, made if need be; with a limit on the bytes of its
+    ///pages.
     ///
     /// # Errors
     ///
@@ -238,7 +239,7 @@ impl HostedSession {
         Answer::There { id, sizes }
     }
 
-    /// Does what is asked; and what there is to say of it here, if it failed.
+    /// Executes a request; also returns what to report here, if it failed.
     pub fn answer(&mut self, request: &Request<'_>) -> (Answer<'_>, Option<StreamError>) {
         match self.outcome(request) {
             Ok(Outcome::Done) => (Answer::Done, None),
@@ -343,8 +344,8 @@ impl HostedSession {
         Ok(self.open()?)
     }
 
-    /// The client appends to a stream: nobody else does from now on, also not one whose connection was lost without
-    /// a word, however late what it has sent is read.
+    /// The client appends to a stream: no other client does from now on, not even one whose connection was lost
+    /// silently, however late what it has sent is read.
     fn join(&mut self, stream: u64, streams: &[[u8; 8]]) -> Answered<()> {
         let open = self.open.as_ref().expect("it was looked at before");
         let mut user = locked(&self.stripe.user);

@@ -113,7 +113,7 @@ fn refuse(peer: &mut Peer, text: &str) -> Result<()> {
     peer.flush()
 }
 
-/// What a client is told of an error.
+/// The text of an error for a client.
 fn said(error: &StreamError) -> String {
     match error {
         StreamError::Unknown { name, .. } => format!("no stream {name} here"),

@@ -84,7 +84,7 @@ impl Open {
     pub(super) fn join(&mut self, stream: u64, streams: &Owners) -> Result<()> {
         match self {
             Self::Here { pool, user, .. } => *user = Some(pool.join(streams)?),
-            // It would take the pages of a stream that it is not told of for free.
+            // It would take the pages of a stream that it does not know for free.
             Self::Server(_) if streams.has_unknown => {
                 return Err(io::Error::other(DAMAGED_STREAM)).in_file(server);
             }

@@ -23,10 +23,10 @@ struct World {
     /// Which process it is.
     process: u64,
     is_down: bool,
-    /// One of so many messages loses its connection; 0: none does.
+    /// One message in this number loses its connection; 0: none does.
     lost_in: u64,
     late: Vec<Late>,
-    /// One of so many answers is a lie; 0: none is.
+    /// One answer in this number is a lie; 0: all are true.
     lies_in: u64,
 }
 
@@ -276,7 +276,7 @@ impl StripeLink for SimLink {
             self.answers
                 .extend(request.map(|request| answered(session, &request)));
         }
-        // The answer may be lost, and what was asked done.
+        // The answer may be lost after the request was executed.
         if self.is_lost(&mut world) {
             return Err(lost());
         }

@@ -27,7 +27,7 @@ impl Draw {
     }
 }
 
-/// Runs each seed: 40, or as many as `SEEDS` says, or that of `SEED`. One that fails is said.
+/// Runs each seed: 40, or as many as `SEEDS` says, or that of `SEED`. One that fails is printed.
 pub(crate) fn each_seed(run: impl Fn(u64) + RefUnwindSafe) {
     let number = |name: &str| {
         let text = std::env::var(name).ok();

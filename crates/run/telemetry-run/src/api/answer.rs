@@ -1,7 +1,7 @@
 //! A telemetry collector's API: what it answers, and who gets immediate reports as they come.
 //!
 //! The collector never waits for subscribers: each has a bounded queue, and what does not fit is
-//! lost for this subscriber alone, who is told how much.
+//! lost for this subscriber alone, who gets the number lost.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,9 +23,9 @@ use super::status::{TelemetryEntry, TelemetryStatus};
 pub const SUBSCRIBERS_MAX: usize = 8;
 /// Events that wait for a subscriber at most.
 const WAITING_MAX: usize = 1024;
-/// One whose queue has been full for so long makes room for another one.
+/// One whose queue has been full for this long makes room for another one.
 const STUCK: Duration = Duration::from_secs(60);
-/// A silent stream says so often that it is there: a client that is gone is found by it.
+/// The interval of signs of life of a silent stream, by which a client that is gone is found.
 const ALIVE: Duration = Duration::from_secs(15);
 
 /// When a generation of a store filled.
@@ -56,7 +56,7 @@ pub struct TelemetryValue {
 pub struct TelemetryCount {
     /// At most this.
     pub at_most: u64,
-    /// By so much it may be too large.
+    /// It may be too large by this number.
     pub excess_max: f64,
     /// With this probability, by more.
     pub doubt: f64,
@@ -118,8 +118,8 @@ pub struct TelemetryPath {
 pub struct TelemetryTop {
     /// The keys, the one with the largest count first.
     pub keys: Vec<TelemetryTopKey>,
-    /// Keys with a count below this may be missing; 0: none is. Null if it is not known, since an
-    /// earlier version has written the store.
+    /// Keys with a count below this may be missing; 0: all are there. Null if it is not known,
+    /// since an earlier version has written the store.
     pub missing_below: Option<u64>,
 }
 
@@ -159,7 +159,7 @@ pub enum TelemetryRefused {
     Store(String),
 }
 
-/// Whoever answers for a store. Keys and lists are written as people write them.
+/// The source of answers for a store. Keys and lists are written as people write them.
 pub trait TelemetryQueries: Send + Sync + 'static {
     /// What is known of a key, of `redundancy` copies of which `agree` agree: 1 to 4 each.
     ///
@@ -204,7 +204,7 @@ pub trait TelemetryQueries: Send + Sync + 'static {
     fn status(&self) -> Result<TelemetryStatus, TelemetryRefused>;
 }
 
-/// Why nobody else can subscribe.
+/// Why no other client can subscribe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotSubscribed {
     /// There are enough.
@@ -238,7 +238,7 @@ struct Inner {
 struct Subscriber {
     /// `None` once the collector ends.
     sender: Mutex<Option<Sender<Bytes>>>,
-    /// Events that were lost since it was told so.
+    /// Events that were lost since its last notice of losses.
     lost: AtomicU64,
     /// Since when no event has found room.
     full_since: Mutex<Option<Instant>>,
@@ -283,7 +283,7 @@ impl Pushes {
         }
     }
 
-    /// Everyone has lost so many events, which were too many to be looked at.
+    /// All subscribers have lost `count` events, which were too many to be looked at.
     pub fn lose(&self, count: u64) {
         for subscriber in &self.lock().list {
             subscriber.lost.fetch_add(count, Ordering::Relaxed);
@@ -332,7 +332,7 @@ impl Pushes {
         })
     }
 
-    /// The collector ends: nobody subscribes any more, and subscribers get what waits for them.
+    /// The collector ends: no client subscribes any more, and subscribers get what waits for them.
     pub fn close(&self) {
         let mut inner = self.lock();
         inner.is_closed = true;
@@ -341,7 +341,7 @@ impl Pushes {
         }
     }
 
-    /// Waits until nobody is subscribed.
+    /// Waits until no client is subscribed.
     pub async fn all_gone(&self) {
         while !self.lock().list.is_empty() {
             self.all_gone.notified().await;
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_is_slow_loses_events_alone_and_is_told_how_many() {
+    async fn a_slow_subscriber_loses_events_alone_and_learns_how_many() {
         let pushes = Arc::new(Pushes::default());
         assert!(!pushes.is_watched());
         pushes.push("0");

@@ -30,15 +30,15 @@ use super::answer::{
 use super::metrics;
 use super::status::{TelemetryEntry, TelemetryStatus};
 
-/// Entries of a list in an answer at most, and if nothing else is asked for.
+/// Entries of a list in an answer at most, and by default.
 const ENTRIES_MAX: usize = 10_000;
 const ENTRIES: usize = 1000;
-/// Keys that a collector remembers, and those of an answer if nothing else is asked for.
+/// Keys that a collector remembers, and those of an answer by default.
 const TOP_MAX: usize = 1024;
 const TOP: usize = 20;
 
-/// Serves the API of a telemetry collector on a thread of its own. `warn` is told what does not
-/// work as it should.
+/// Serves the API of a telemetry collector on a thread of its own. `warn` gets what does not work
+/// as it should.
 ///
 /// # Errors
 ///
@@ -139,9 +139,9 @@ struct KeyParams {
     /// The key, as people write it: `10.0.0.1`, `10.0.0.1:1024 > 10.0.0.2:80 tcp`, `node 7`, `node 7
     /// port 3 queue 1`, `node 7 10.0.0.1:1024 > 10.0.0.2:80 tcp`, `0x0a000001`.
     key: String,
-    /// Look at so many copies of the value, 1 to 4; 4.
+    /// Look at this number of copies of the value, 1 to 4; 4.
     redundancy: Option<usize>,
-    /// Answer only if so many copies agree, 1 to 4; 1.
+    /// Answer only if this number of copies agrees, 1 to 4; 1.
     agree: Option<usize>,
 }
 
@@ -184,7 +184,7 @@ async fn path(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct TopParams {
-    /// So many, up to 1024; 20.
+    /// Number of keys, up to 1024; 20.
     number: Option<usize>,
 }
 
@@ -214,7 +214,7 @@ async fn lists(
 struct ListParams {
     /// Its name or its number.
     name: String,
-    /// The last so many entries, up to 10,000; 1,000.
+    /// Number of the last entries, up to 10,000; 1,000.
     last: Option<usize>,
 }
 

@@ -35,12 +35,12 @@ type Sample<V> = (Option<(&'static str, String)>, V);
 /// A metric: its name, its help text, its samples.
 struct Metric<V>(&'static str, &'static str, Vec<Sample<V>>);
 
-/// A number, if it is said.
+/// A number, if it is known.
 fn one<V>(value: Option<V>) -> Vec<Sample<V>> {
     value.into_iter().map(|value| (None, value)).collect()
 }
 
-/// Numbers that are said, each with its label.
+/// Numbers that are known, each with its label.
 fn labelled<V>(
     label: &'static str,
     values: impl IntoIterator<Item = (&'static str, Option<V>)>,
@@ -267,7 +267,7 @@ fn requests(collector: &CollectorStatus) -> Vec<Metric<u64>> {
     ]
 }
 
-/// Shares of the sampled values: that can be asked for, and that the formula expects.
+/// Shares of the sampled values: that can be read, and that the formula expects.
 #[allow(clippy::cast_precision_loss, reason = "a share need not be exact")]
 fn shares(run: &RunStatus) -> Vec<Sample<f64>> {
     let values = &run.key_write;

@@ -131,7 +131,7 @@ pub struct FrameStatus {
     pub taking: Option<bool>,
     /// Datagrams taken.
     pub datagrams: Option<u64>,
-    /// Datagrams that are none.
+    /// Datagrams that are invalid.
     pub invalid: Option<u64>,
     /// Datagrams for which there was no frame.
     pub dropped: Option<u64>,
@@ -172,7 +172,7 @@ pub struct ReporterStatus {
     pub dropped_without_room: Option<u64>,
     /// Dropped because their collector is gone.
     pub dropped_without_collector: Option<u64>,
-    /// Of the dropped ones, those that the reporter was asked to send again.
+    /// Of the dropped ones, those that the translator asked the reporter to send again.
     pub nacked: Option<u64>,
     /// Reports that came again because of that.
     pub again: Option<u64>,
@@ -268,11 +268,11 @@ pub struct KeyWriteStatus {
     pub load: Option<f64>,
     /// Values of a sample.
     pub sampled: Option<u64>,
-    /// Of these, values that can be asked for.
+    /// Of these, values that can be read.
     pub answered: Option<u64>,
     /// Of these, values that have become others.
     pub changed: Option<u64>,
-    /// How many of the sample can be asked for by the formula.
+    /// How many of the sample can be read by the formula.
     pub answers_expected: Option<f64>,
 }
 
@@ -410,7 +410,7 @@ pub struct RequestStatus {
     pub refused: Option<u64>,
     /// Answers sent.
     pub answers: Option<u64>,
-    /// Packets that are none of them.
+    /// Packets of no known kind.
     pub bad_packets: Option<u64>,
 }
 

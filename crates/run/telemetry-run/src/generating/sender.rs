@@ -51,7 +51,7 @@ impl ReportSender {
         self.refused
     }
 
-    /// Sends a datagram. Nobody listening there is counted, and is no error: it may come.
+    /// Sends a datagram. A missing listener is counted, and is no error: it may start later.
     pub(super) fn send(&mut self, bytes: &[u8]) -> Result<(), GenerateError> {
         self.datagrams += 1;
         for _ in 0..TRIES {

@@ -38,7 +38,7 @@ pub(super) struct Int {
 }
 
 impl Service {
-    /// Takes datagrams of either socket and of the interface; 0 if there were none.
+    /// Takes datagrams of either socket and of the interface; 0 without any.
     #[inline(never)]
     pub(super) fn receive(&mut self, receiver: &mut Receiver<BATCH>, tell: &Tell) -> Result<usize> {
         let now_ns = self.now_ns();
@@ -264,7 +264,7 @@ impl Service {
             nack.emit(&mut bytes);
             match self.reports.send_to(&bytes, to) {
                 Ok(_) => self.received.nacks += 1,
-                // Whoever asked for it has a timer, or has lost the report.
+                // The requester has a timer, or has lost the report.
                 Err(_) => self.received.nacks_failed += 1,
             }
         }

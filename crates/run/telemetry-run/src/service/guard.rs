@@ -12,14 +12,14 @@ const SHOWN_BYTES: usize = 256;
 
 thread_local! {
     static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
-    /// What the latest guarded panic said, and where in the source.
+    /// The message of the latest guarded panic, and where in the source.
     static SAID: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
 /// What is known of a datagram that ended in a panic.
 #[derive(Debug)]
 pub(super) struct Fault {
-    /// What the panic said, and where in the source.
+    /// The message of the panic, and where in the source.
     pub(super) problem: String,
     /// Its first bytes, in hexadecimal.
     pub(super) start: String,

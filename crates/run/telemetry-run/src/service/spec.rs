@@ -31,7 +31,7 @@ pub struct TelemetrySpec {
     pub interface: Option<String>,
     /// Where telemetry reports of INT come in.
     pub int: Option<SocketAddr>,
-    /// The text of the table that says what becomes of them; the built-in one if there is none.
+    /// The text of the table that says what becomes of them; the built-in one by default.
     pub table: Option<String>,
     /// Networks of reporters that are listened to; any that reaches the address, if empty.
     pub allowed: Vec<IpNet>,

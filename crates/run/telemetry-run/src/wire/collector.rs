@@ -169,7 +169,7 @@ struct Counters {
     refused: u64,
     /// Packets that are not RoCEv2, of somebody else, or damaged.
     bad_packets: u64,
-    /// Writes to the ring of immediate reports that are none.
+    /// Writes to the ring of immediate reports that are invalid.
     invalid_events: u64,
     /// Of queue pairs that are gone.
     before: ResponderCounters,
@@ -236,7 +236,8 @@ impl Collector {
         (self.tell)(&Notice::ending(false));
         self.leave("it was ended");
         if let Some(preparing) = self.preparing.take() {
-            // While it writes to the store, nobody else may. What came of it matters no more.
+            // While it writes to the store, no other translator may. What came of it matters no
+            // more.
             let _ = preparing.thread.join();
         }
         self.write_status(false);
@@ -334,7 +335,7 @@ impl Collector {
             (None, None) => None,
         };
         if let Some(memory) = written {
-            // The translator is told.
+            // The translator gets the error.
             fading.step(&store.plan, memory, now);
         }
     }

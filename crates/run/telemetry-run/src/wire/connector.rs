@@ -27,9 +27,9 @@ use super::message::{
 pub(crate) const MTU: usize = 1024;
 /// Packets in flight.
 pub(crate) const WINDOW: usize = 4096;
-/// Without an answer for so long, what is in flight is sent again,
+/// Without an answer for this long, what is in flight is sent again,
 const TIMEOUT: Duration = Duration::from_millis(50);
-/// so often, and then the collector is gone: after 2 s.
+/// this many times, and then the collector is gone: after 2 s.
 const RETRIES: u32 = 40;
 /// How long a connection may take to be made.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
@@ -56,7 +56,7 @@ pub(crate) struct Identity {
 #[derive(Debug)]
 pub(crate) struct Opened {
     lines: Lines,
-    /// The description of its store; none if there is none yet.
+    /// The description of its store; `None` before it has one.
     pub(crate) manifest: Option<String>,
 }
 
@@ -195,7 +195,7 @@ impl Opened {
                 Some((entry, written, key, count))
             });
         let Some(largest) = largest.collect() else {
-            return Err(self.lines.not_understood("a key that is none"));
+            return Err(self.lines.not_understood("an invalid key"));
         };
         let mut options = RequesterOptions::new(Service::Rc, welcome.qpn, Psn::new(psn), MTU);
         options.window = WINDOW;

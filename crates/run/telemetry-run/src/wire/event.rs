@@ -20,8 +20,8 @@ use strata_wire::exact;
 
 use super::connector::WINDOW;
 
-/// Slots of the ring: as many as packets may be in flight, so that none is written again before the
-/// collector has looked at it.
+/// Slots of the ring: as many as packets may be in flight, so that no slot is written again before
+/// the collector has looked at it.
 pub(super) const SLOTS: u32 = 4096;
 const _: () = assert!(SLOTS as usize >= WINDOW);
 /// Bytes of a slot.

@@ -34,11 +34,11 @@ pub(super) const FIRST_LEN_MAX: usize = 4 << 10;
 pub(super) const BEGIN_LEN_MAX: usize = 1 << 20;
 /// Bytes of any message: the ends of a million lists.
 pub(super) const LEN_MAX: usize = 64 << 20;
-/// Messages that are looked at before anything else is done: whoever sends more waits.
+/// Messages that are looked at before anything else is done: a peer that sends more waits.
 pub(super) const MESSAGES_AT_ONCE: usize = 8;
 /// How often each says that it is still there.
 pub(super) const ALIVE_EVERY: Duration = Duration::from_secs(1);
-/// Who is silent for so long is taken for gone.
+/// A peer that is silent for this long is taken for gone.
 pub(super) const SILENT_MAX: Duration = Duration::from_secs(5);
 /// Bytes that are read at once.
 const READ_LEN: usize = 16 << 10;
@@ -52,7 +52,7 @@ impl From<CollectorError> for RoleError {
 /// Why a translator and a collector do not work together.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectorError {
-    /// Nobody answers.
+    /// No answer.
     #[error("collector {peer}: cannot connect: is `strata telemetry collect` running there?")]
     Unreachable {
         /// The collector.
@@ -419,7 +419,7 @@ impl Lines {
         }
     }
 
-    /// The next message; an error if none comes in time. "Alive" is none.
+    /// The next message; an error without one in time. "Alive" does not count.
     pub(super) fn wait(&mut self, limit: Duration) -> Result<Message, CollectorError> {
         let start = Instant::now();
         loop {
@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_alive_only_does_not_make_others_wait_for_longer() {
+    fn signs_of_life_do_not_extend_the_wait_for_a_message() {
         let (mut lines, mut other) = pair(200);
         let flood =
             std::thread::spawn(

@@ -70,7 +70,7 @@ pub(crate) struct Collectors {
     remotes: Vec<Remote>,
     links: Vec<Link>,
     events: Receiver<(usize, Event)>,
-    /// Those whose connections have failed, and why, until that is said.
+    /// Those whose connections have failed, and why, until that is reported.
     failed: Vec<(usize, String)>,
     /// Immediate reports that are looked at.
     budget: Budget,
@@ -185,7 +185,7 @@ impl Collectors {
         }
     }
 
-    /// Whether every collector that is there can take so many operations.
+    /// Whether every collector that is there can take `needed` operations.
     fn has_room(&self, operation: Operation, needed: usize) -> bool {
         self.remotes
             .iter()
@@ -413,7 +413,7 @@ impl Collectors {
         });
     }
 
-    /// Immediate reports that collectors were told of, and those that they were not.
+    /// Immediate reports that collectors were notified of, and those that they were not.
     pub(crate) fn told(&self) -> (u64, u64) {
         (self.told, self.untold)
     }

@@ -1,4 +1,4 @@
-//! What an administrator should know of policies that are right, but select nobody.
+//! What an administrator should know of policies that are valid, but select no agent.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ struct Candidates<'a> {
 }
 
 impl Candidates<'_> {
-    /// Whether one of them has a name as one of these, and is one; of any name, if there are none.
+    /// Whether one of them has a name as one of these, and is one; of any name, without `names`.
     /// `None` if that takes too long, at this cost of each.
     fn any(
         &mut self,
@@ -70,7 +70,7 @@ fn list<'a>(all: impl ExactSizeIterator<Item = &'a str>) -> String {
 }
 
 impl Documents {
-    /// Policies that select none of these agents (by name, in order), and why. Nothing if there are none:
+    /// Policies that select none of these agents (by name, in order), and why. Nothing without agents:
     /// then policies are applied before hosts enrol.
     pub(crate) fn hints(&self, agents: &[Candidate<'_>]) -> Vec<String> {
         let mut hints = Vec::new();
@@ -83,7 +83,7 @@ impl Documents {
         }
         for policy in self.policies.values() {
             let name = &policy.name;
-            match self.why_nobody(policy, &mut candidates) {
+            match self.why_no_agent(policy, &mut candidates) {
                 Some(None) => {}
                 Some(Some(_)) if hints.len() == HINTS_MAX => {
                     hints.push(String::from("more policies select no agent"));
@@ -104,14 +104,14 @@ impl Documents {
     }
 
     /// Why a policy selects none; the outer `None` if that takes too long.
-    fn why_nobody(
+    fn why_no_agent(
         &self,
         policy: &PolicyDocument,
         agents: &mut Candidates<'_>,
     ) -> Option<Option<String>> {
         let hosts: Vec<&str> = policy.hosts.iter().map(String::as_str).collect();
         if !agents.any(&hosts, 1, |_| true)? {
-            return Some(Some(format!("none is named {}", list(hosts.into_iter()))));
+            return Some(Some(format!("no name matches {}", list(hosts.into_iter()))));
         }
         let has_labels = |one: &Candidate<'_>| {
             let mut wanted = policy.labels.iter();
@@ -181,17 +181,17 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_selects_nobody_is_named_with_the_reason() {
+    fn a_policy_that_selects_no_agent_is_named_with_the_reason() {
         let agents = [("db-1", Some("1")), ("web-1", Some("7")), ("web-2", None)];
         let blue = "tenant = 'blue'\n[[tenant]]\nname = 'blue'\ninterfaces = ['db-*:tap0', 'x:*']";
         for (more, why) in [
             ("", None),
             ("hosts = ['x', 'web-?']", None),
             ("hosts = ['db-1']", None),
-            ("hosts = ['wbe-*']", Some("none is named wbe-*")),
+            ("hosts = ['wbe-*']", Some("no name matches wbe-*")),
             (
                 "hosts = ['a', 'b', 'c', 'd', 'e']",
-                Some("none is named a, b, c and 2 more"),
+                Some("no name matches a, b, c and 2 more"),
             ),
             ("labels = { rack = '1' }", None),
             // The one that has not reported may have it.
@@ -213,9 +213,9 @@ mod tests {
         assert!(hints(&policy("a", "hosts = ['x']"), &[]).is_empty());
     }
 
-    /// Of ten thousand policies and agents, some are looked at, and it is said that not all are.
+    /// Of ten thousand policies and agents, some are looked at, and a note says that not all are.
     #[test]
-    fn many_policies_that_select_nobody_are_summed_up() {
+    fn many_policies_that_select_no_agent_are_summed_up() {
         let names: Vec<String> = (0..10_000).map(|one| format!("host-{one:05}")).collect();
         let agents: Vec<(&str, Option<&str>)> =
             names.iter().map(|name| (name.as_str(), None)).collect();

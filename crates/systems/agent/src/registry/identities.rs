@@ -1,5 +1,5 @@
-//! Which interface has which identity, and which identities nobody may get: those whose keys somebody has
-//! who is no longer their owner.
+//! Which interface has which identity, and which identities must not be given: those whose keys a former
+//! owner has.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ pub(super) struct Identities {
     pub(super) taken: BTreeMap<u32, (String, String)>,
     /// Those that the version that holds gives to interfaces.
     pub(super) pinned: BTreeSet<u32>,
-    /// What datagrams call the master key; without one, nobody has keys.
+    /// What datagrams call the master key; without one, there are no keys.
     pub(super) key: Option<u32>,
     /// Those that somebody has had, with the master key of that time and the agent, as in
     /// [`SpentIdentity`].
@@ -63,7 +63,7 @@ impl Identities {
         }
     }
 
-    /// Notes that somebody has the key of an identity, which is to be nobody else's.
+    /// Notes that an agent has the key of an identity, which no other agent may get.
     pub(super) fn spend(&mut self, identity: u32, agent: &str) -> Option<Change> {
         let spent = SpentIdentity {
             identity,
@@ -80,7 +80,7 @@ impl Identities {
         spent.is_some_and(|(key, by)| Some(*key) == self.key && by != agent)
     }
 
-    /// What an agent has had, nobody may have again: who enrols with its name may be another.
+    /// What an agent has had is not given again: another host may enrol with its name.
     pub(super) fn forget(&mut self, agent: &str) {
         for identity in self.spare.remove(agent).into_iter().flatten() {
             if let Some((_, by)) = self.spent.get_mut(&identity) {
@@ -89,7 +89,7 @@ impl Identities {
         }
     }
 
-    /// One that nobody has: first of those that this agent has had, so that it gets no more of them than
+    /// One that is free: first of those that this agent has had, so that it gets no more of them than
     /// it has interfaces, whatever it reports.
     fn free(&mut self, agent: &str) -> Option<u32> {
         let is_free =

@@ -7,7 +7,7 @@ use crate::message::{AgentStatus, Report, Rollout, RolloutAgent};
 
 /// Nanoseconds per second.
 const SECOND: u64 = 1_000_000_000;
-/// An agent reports every few seconds; one that has not for so long is silent.
+/// An agent reports every few seconds; one that has not for this long is silent.
 const SILENT: u64 = 30 * SECOND;
 
 impl Agent {

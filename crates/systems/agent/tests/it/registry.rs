@@ -267,9 +267,9 @@ fn store(stored: &mut Stored, changes: Vec<Change>) {
 }
 
 /// A host that was forgotten or revoked has the keys of its identities still: with those, it could read and
-/// forge what whoever gets the same numbers sends.
+/// forge what the next owner of the same numbers sends.
 #[test]
-fn an_identity_is_nobody_elses_until_the_master_key_is_another() {
+fn an_identity_is_not_given_again_until_the_master_key_is_another() {
     for is_revoked in [false, true] {
         let (mut registry, mut stored) = (Registry::default(), Stored::default());
         registry.use_key(Some(key(1)));

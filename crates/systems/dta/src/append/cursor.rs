@@ -56,7 +56,7 @@ impl Cursor {
         self.next
     }
 
-    /// Gives the entries of the next batch to `entry`; `None` if there is none yet. Entries that
+    /// Gives the entries of the next batch to `entry`; `None` if it is not there yet. Entries that
     /// were overwritten meanwhile, or whose batch was lost on its way, are counted.
     ///
     /// # Panics

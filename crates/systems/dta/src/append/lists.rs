@@ -96,7 +96,7 @@ pub struct Lists {
 }
 
 impl Lists {
-    /// The lists of so many collectors, which go on where `end` says.
+    /// The lists of a number of collectors, which go on where `end` says.
     ///
     /// # Panics
     ///
@@ -192,7 +192,7 @@ impl Lists {
         self.heads.len()
     }
 
-    /// Whether there is none: never.
+    /// Whether it is empty: never.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.heads.is_empty()

@@ -34,7 +34,7 @@ use crate::tally;
 /// 3 other), value u32 (drop reason, queue occupancy or latency), low half of the ingress time.
 pub const EVENT_LEN: usize = 18;
 
-/// The built-in table, which is used if none is given, and which others extend: path tracing, latency and
+/// The built-in table, which is the default, and which others extend: path tracing, latency and
 /// queue depth by Key-Write, congestion and drops as events in lists 0 and 1.
 pub const DEFAULT: &str = r#"
 # The built-in table of INT. A table of --table extends it, unless it says extends = "nothing".

@@ -4,7 +4,7 @@
 //! it is of the latest [`LATE_MAX`] numbers, and was not there yet at the second last
 //! [`Sequences::settle`]. So a node that starts again, and sends the numbers of its losses once more,
 //! does not take them back. A number that is neither new nor late by these bounds is a jump: the
-//! node has started again, was told another number, or somebody else uses its name.
+//! node has started again, was given another number, or another node uses its name.
 
 use std::collections::BTreeMap;
 

@@ -80,14 +80,14 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// `None` if nobody wants to know.
+    /// `None` if nothing is watched.
     pub(super) fn new(watches: Vec<Watch>) -> Option<Self> {
         if watches.is_empty() {
             return None;
         }
         Some(Self {
             watches,
-            // Whoever can aim at a row can forge its reports as well.
+            // A sender that can aim at a row can forge its reports as well.
             hasher: KeyHasher::new([0, 0]),
             rows: vec![None; ROWS],
             compared: Compared::default(),
@@ -108,7 +108,7 @@ impl Sums {
         latency: Option<u32>,
         each: &mut dyn FnMut(&Report<'_>),
     ) {
-        // Beyond 64 hops none is told from another, and the sum is not known to be whole.
+        // Beyond 64 hops they are not distinguished, and the sum is not known to be whole.
         let bit = 1_u64.unbounded_shl(u32::from(hop));
         let index = self.hasher.hash(Key::flow(flow).bytes()).row(ROWS);
         let is_same = |row: &Row| row.flow == *flow && row.reported & bit == 0;

@@ -345,7 +345,7 @@ impl Repr {
         }
     }
 
-    /// Bytes of a datagram with so many reports.
+    /// Bytes of a datagram with this number of reports.
     #[must_use]
     pub fn buffer_len(&self, count: u16) -> usize {
         // 16 and 10 bits.

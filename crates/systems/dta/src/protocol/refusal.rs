@@ -20,7 +20,7 @@ pub enum Refusal {
     /// A packed datagram with a count of 0.
     #[error("the datagram says that it holds no report")]
     Count,
-    /// A key that is empty, or longer than 40 bytes, or given where there is none.
+    /// A key that is empty, or longer than 40 bytes, or given for Append, which has no keys.
     #[error("the length of keys is not 1 to 40 bytes, or not 0 for Append")]
     KeyLen,
     /// Data that are empty, longer than 64 bytes, or longer than the store's.

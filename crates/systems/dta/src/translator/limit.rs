@@ -1,4 +1,4 @@
-//! How many operations a second the collectors' NICs are asked for.
+//! The limit on operations a second at the collectors' NICs.
 
 /// A bucket of operations that fills with time.
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ impl Limit {
         self.left >= SCALE
     }
 
-    /// So many were asked for.
+    /// `operations` operations were requested.
     pub(super) fn take(&mut self, operations: u64) {
         let asked = i128::from(operations).saturating_mul(SCALE);
         self.left = self.left.saturating_sub(asked);

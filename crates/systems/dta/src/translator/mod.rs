@@ -51,12 +51,12 @@ const NACKS_MAX: u8 = 8;
 /// Ports of an address that are reporters of their own.
 const PORTS_MAX: u8 = 16;
 
-/// How many operations may be asked for.
+/// How many operations may be requested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rate {
     /// In a second.
     pub operations_per_second: u32,
-    /// At once, after less was asked for.
+    /// At once, after fewer were requested.
     pub burst: u32,
 }
 
@@ -130,7 +130,7 @@ summed! {
         pub dropped_without_room: u64,
         /// Dropped because their collector is gone.
         pub dropped_without_collector: u64,
-        /// Of the dropped ones, those that the reporter was asked to send again.
+        /// Of the dropped ones, those that the translator asked the reporter to send again.
         pub nacked: u64,
         /// Reports that came again because of that.
         pub again: u64,
@@ -246,8 +246,8 @@ impl Translator {
 
     /// The number of a reporter that has its port for itself, as those of version 2 do: several at
     /// one address number their reports each. After 16 ports of an address, further ones are taken
-    /// for one reporter whose numbers are not followed, so that nobody who forges ports fills the
-    /// table. `None` if it is not listened to.
+    /// for one reporter whose numbers are not followed, so that forged ports cannot fill the table.
+    /// `None` if it is not listened to.
     pub fn reporter_at(&mut self, source: SocketAddr) -> Option<Origin> {
         if let Some(&origin) = self.by_address.get(&source) {
             return Some(origin);
@@ -276,7 +276,7 @@ impl Translator {
         if !is_allowed {
             return None;
         }
-        // Whoever forges addresses can fill the table, and must not keep others out by that.
+        // A sender that forges addresses can fill the table, and must not keep others out by that.
         let with_others = self.reporters.len().saturating_add(1);
         let is_full = with_others >= usize::from(self.options.reporters_max);
         let source = if is_full { OTHERS } else { source };

@@ -16,13 +16,13 @@ const LOST_EVERY_NS: u64 = 1_000;
 /// What is to be done with numbered reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Arrival {
-    /// They are new; so many before them are missing now.
+    /// They are new; `missing` before them are missing now.
     New { missing: u32 },
     /// They are new, and the reporter's numbers go on from them: those before say nothing.
     Jump,
     /// They were missing, and are not any more.
     Late,
-    /// They were dropped so many times, and come again.
+    /// They were dropped `drops` times, and come again.
     Again { drops: u8 },
     /// They came before.
     Seen,
@@ -147,7 +147,7 @@ impl Sequence {
         }
     }
 
-    /// Reports that had come were dropped, so many times by now: they may come again.
+    /// Reports that had come were dropped, `drops` times by now: they may come again.
     pub(super) fn reopen(&mut self, first: u32, count: u32, drops: u8) {
         self.missing.open(first, count, drops);
     }
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_forged_datagram_does_not_silence_its_reporter() {
-        // From the future, and with so many gaps that the reporter's numbers are forgotten.
+        // From the future, and with too many gaps: the reporter's numbers are forgotten.
         let future: &[(u8, u64, u32)] = &[(9, u64::MAX, 0)];
         let gaps: Vec<(u8, u64, u32)> = (1..100).map(|n| (1, 10, n << 24)).collect();
         for forged in [future, &gaps] {

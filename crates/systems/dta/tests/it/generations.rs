@@ -44,7 +44,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// What a generation was told.
+/// What a generation was given.
 #[derive(Clone, Debug, Default)]
 struct Told {
     begun_ns: u64,
@@ -224,7 +224,7 @@ proptest! {
 }
 
 #[test]
-fn a_store_that_nobody_wrote_for_long_keeps_what_it_knew_until_it_is_needed() {
+fn a_store_that_was_not_written_for_long_keeps_what_it_knew_until_it_is_needed() {
     let layout = Layout::new(2);
     let mut memory = layout.memory();
     let mut turning = layout.resume(1, &mut memory);

@@ -424,7 +424,7 @@ fn the_default_table_traces_paths_latency_queues_and_events() {
         }),
     ];
     assert_eq!(mapped(&mut mapper, &example_1(0b0110)), expected);
-    // The hop latency was not said.
+    // The hop latency was not reported.
     assert_eq!(mapper.counters().incomplete, 1);
     // A whole path by INT-MD: hops 11, 12, and 13, which reports.
     let card = |hop: u8, value| {
@@ -464,7 +464,7 @@ fn hop_report(node: u64, sequence: u64, ttl: u64, source: u64, latency: u64) -> 
         .bytes
 }
 
-/// The event of a flow from a port of the first host, whose latencies are so much.
+/// The event of a flow from a port of the first host, whose latencies are `latency`.
 fn slow(source: u16, latency: u32) -> Vec<u8> {
     let [high, low] = source.to_be_bytes();
     let mut event = vec![4];

@@ -1,5 +1,5 @@
 //! Reporters, a translator and two collectors, with a network between each that loses, repeats
-//! and reorders: every report is in memory or counted, and nothing is answered that nobody sent.
+//! and reorders: every report is in memory or counted, and nothing is answered that was not sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -369,7 +369,7 @@ impl World {
             Event::Request(collector, bytes) => self.serve(collector, &bytes),
             Event::Answer(collector, bytes) => {
                 let packet = Packet::new_checked(&bytes).unwrap();
-                // Late ones of the queue pair before are for nobody.
+                // Late ones of the queue pair before have no receiver.
                 if packet.dest_qp() == self.pairs[collector] + 1 {
                     self.remotes[collector].receive(&packet, now);
                 }
@@ -504,7 +504,7 @@ impl World {
         }
     }
 
-    fn nothing_is_answered_that_nobody_sent(&mut self, lost: u64) {
+    fn nothing_is_answered_that_was_not_sent(&mut self, lost: u64) {
         let mut values = BTreeMap::<[u8; 4], BTreeSet<[u8; 4]>>::new();
         for kept in &self.sent[0] {
             if kept.primitive == Primitive::KeyWrite {
@@ -577,7 +577,7 @@ fn every_report_is_in_memory_or_counted() {
         if !gone {
             assert_eq!(lost, 0, "what is resent arrives");
         }
-        world.nothing_is_answered_that_nobody_sent(lost);
+        world.nothing_is_answered_that_was_not_sent(lost);
         world.the_largest_counts_are_kept();
     });
 }

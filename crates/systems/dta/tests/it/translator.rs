@@ -19,7 +19,7 @@ const KEPT: Flags = Flags {
     retransmittable: true,
 };
 
-/// Memory that does what it is asked at once.
+/// Memory that executes requests at once.
 struct Collector {
     memory: Vec<u8>,
     is_gone: bool,
@@ -220,7 +220,7 @@ fn an_eager_reporter_and_duplicates_do_not_make_a_storm() {
             pending.push(datagrams[sequence as usize].clone());
         }
         steps += 1;
-        assert!(steps <= 20 * 9, "every report is asked for 8 times at most");
+        assert!(steps <= 20 * 9, "every report is requested 8 times at most");
     }
     let origin = world.origin();
     let counters = world.translator.counters(origin);
@@ -367,7 +367,7 @@ fn strangers_unknown_lists_and_senseless_reports_are_refused_and_counted() {
     assert_eq!(world.collectors[0].writes, 4);
 }
 
-/// Whoever forges addresses fills the table of reporters, and keeps nobody out by that.
+/// A sender that forges addresses fills the table of reporters, and keeps no one out by that.
 #[test]
 fn reporters_beyond_the_maximum_are_counted_together() {
     let mut world = World::new(|options| options.reporters_max = 3);
@@ -415,7 +415,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     /// Against maps: stores that are nearly empty answer exactly (values by their last write), lists
-    /// hold all entries in order, counters are never too small, and paths are what was said.
+    /// hold all entries in order, counters are never too small, and paths are what was reported.
     #[test]
     fn stores_answer_as_maps_do(
         reports in prop::collection::vec(any_report(), 1..400), collectors in 1_usize..4,

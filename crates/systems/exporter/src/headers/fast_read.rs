@@ -333,14 +333,14 @@ impl<const LEN: usize> Shape<LEN> {
         }
     }
 
-    /// Bytes of the transport's checksum that are said.
+    /// Bytes of the transport's checksum that are sent.
     #[inline(always)]
     fn checksum_len(head: Head, payload_len: u16) -> usize {
         let is_known = head.has(Head::OFFLOADED) || (!Self::UDP && payload_len == 0);
         if is_known { 0 } else { 2 }
     }
 
-    /// Sequence and acknowledgement number, and timestamps, that are said as they are in the packet.
+    /// Sequence and acknowledgement number, and timestamps, that are sent as they are in the packet.
     #[inline(always)]
     fn numbers(r: &mut Ahead<'_>, head: Head) -> (u64, u64) {
         if Self::UDP {
@@ -500,7 +500,8 @@ impl<const LEN: usize> Shape<LEN> {
         source.wrapping_add(destination)
     }
 
-    /// Writes the header of the transport, with the checksum that is said unless it follows from all else.
+    /// Writes the header of the transport, with the checksum that was sent unless it follows from all
+    /// else.
     #[inline(always)]
     fn put_transport(
         out: &mut [u8; OUT_LEN],

@@ -52,7 +52,7 @@ impl Options<'_> {
         }
     }
 
-    /// The sender's timestamp, and the one that it echoes; 0 if there are none.
+    /// The sender's timestamp, and the one that it echoes; 0 without them.
     #[inline(always)]
     pub(super) fn stamps(&self) -> (u32, u32) {
         match *self {
@@ -306,7 +306,7 @@ impl<'a, const V6: bool> Fields<'a, V6> {
             .wrapping_add(u32::from(self.payload_len))
     }
 
-    /// Bytes of the frame up to IP's end, with so many before IP.
+    /// Bytes of the frame up to IP's end, with those before IP.
     #[inline(always)]
     #[allow(clippy::cast_possible_truncation, reason = "at most 31")]
     pub(super) fn end(&self, prefix_len: usize) -> u32 {
@@ -351,14 +351,14 @@ impl<'a, const V6: bool> Fields<'a, V6> {
 
     /// Bytes of transport header and payload. Callers know that it is sayable.
     #[inline(always)]
-    #[allow(clippy::cast_possible_truncation, reason = "is_sayable was asked")]
+    #[allow(clippy::cast_possible_truncation, reason = "is_sayable was checked")]
     pub(super) fn segment_len(&self) -> u16 {
         self.transport_len()
             .wrapping_add(u32::from(self.payload_len)) as u16
     }
 
     #[inline(always)]
-    #[allow(clippy::cast_possible_truncation, reason = "is_sayable was asked")]
+    #[allow(clippy::cast_possible_truncation, reason = "is_sayable was checked")]
     fn total_len(&self) -> u16 {
         self.ip_total() as u16
     }

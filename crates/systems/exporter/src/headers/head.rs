@@ -32,8 +32,8 @@ pub(super) fn read_head(r: &mut Reader<'_>, m: &mut Model) -> Head {
 /// Ones before the zero of a time difference that is written whole.
 const TIME_ESCAPE: u32 = 15;
 
-/// The difference to the last packet's time: its high bits as so many ones and a zero, its low bits
-/// as they are; or 15 ones and all of it.
+/// The difference to the last packet's time: its high bits as that number of ones and a zero, its
+/// low bits as they are; or 15 ones and all of it.
 #[inline(always)]
 pub(super) fn write_time(w: &mut Writer<'_>, datagram: &Datagram, units: u64, difference: u64) {
     if let Some((value, width)) = short_time(datagram, units) {

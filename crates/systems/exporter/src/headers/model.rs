@@ -385,7 +385,7 @@ impl Model {
         number
     }
 
-    /// TCP options other than timestamps; none if there were none.
+    /// TCP options other than timestamps; empty without any.
     pub(super) fn options(&self) -> &[u8] {
         &self.options[..self.options_len]
     }

@@ -178,7 +178,7 @@ impl Record<'_, '_> {
         };
     }
 
-    /// TCP's numbers, if those of the other direction are known or none are.
+    /// TCP's numbers, unless only this direction's are known.
     #[inline(always)]
     fn numbers<const V6: bool>(
         &mut self,
@@ -344,7 +344,7 @@ impl Record<'_, '_> {
         odd
     }
 
-    /// Payload length, flow label if it is said, length on the wire.
+    /// Payload length, flow label if it was sent, length on the wire.
     #[inline(always)]
     fn lengths<const V6: bool>(
         &mut self,

@@ -9,7 +9,7 @@ use super::kind::OptionsCode;
 /// Bytes of an Ethernet header.
 pub(super) const ETHERNET_LEN: usize = 14;
 
-/// Headers of so many bytes.
+/// Headers of `LEN` bytes.
 pub(super) struct Shape<const LEN: usize>;
 
 impl<const LEN: usize> Shape<LEN> {

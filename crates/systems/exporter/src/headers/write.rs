@@ -50,7 +50,7 @@ pub(super) fn start(w: &mut Writer<'_>, c: &mut Context<'_>, header: &Header<'_>
     }
 }
 
-/// Writes a plain header; the start of its frame has so many bytes.
+/// Writes a plain header; the start of its frame has a known number of bytes.
 #[inline(always)]
 pub(super) fn plain<const V6: bool>(
     w: &mut Writer<'_>,
@@ -235,7 +235,7 @@ impl<const V6: bool> Record<'_, '_, '_, V6> {
         }
     }
 
-    /// TCP's numbers: all of a new flow, of others those that have to be said.
+    /// TCP's numbers: all of a new flow, of others those that have to be sent.
     #[inline(always)]
     fn numbers<const NEW: bool>(&mut self, is_said: [bool; 3], odd: u8) {
         let (w, f) = (&mut *self.w, self.f);

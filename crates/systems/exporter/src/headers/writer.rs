@@ -58,7 +58,7 @@ impl HeaderWriter {
         }
     }
 
-    /// Datagrams have at most so many bytes from now on: the path's MTU has changed. Sends what waits.
+    /// Limits the bytes of datagrams from now on: the path's MTU has changed. Sends what waits.
     ///
     /// # Panics
     ///
@@ -76,14 +76,14 @@ impl HeaderWriter {
         self.room = room;
     }
 
-    /// The number of the next packet: so many were given.
+    /// The number of the next packet: the count of those given.
     #[must_use]
     pub fn next_packet(&self) -> u64 {
         self.packets_before
             .wrapping_add(u64::from(self.datagram.packets))
     }
 
-    /// The number of the next datagram: so many were sent.
+    /// The number of the next datagram: the count of those sent.
     #[must_use]
     pub fn next_datagram(&self) -> u64 {
         self.datagram.number
@@ -108,7 +108,7 @@ impl HeaderWriter {
     ///
     /// # Errors
     ///
-    /// If no datagram of this size holds it. It has a number all the same, so that whoever reads
+    /// If no datagram of this size holds it. It has a number all the same, so that the reader
     /// counts it as lost.
     #[inline]
     pub fn put(&mut self, header: &Header<'_>, mut send: impl FnMut(&[u8])) -> Result<(), TooLong> {
@@ -129,7 +129,7 @@ impl HeaderWriter {
         })
     }
 
-    /// Counts packets that were to be exported and are lost already, so that whoever reads knows.
+    /// Counts packets that were to be exported and are lost already, so that the reader knows.
     pub fn skip(&mut self, packets: u64, send: impl FnMut(&[u8])) {
         // Numbers within a datagram have no gaps.
         self.finish(send);
@@ -159,7 +159,7 @@ impl HeaderWriter {
         if left <= FILL_MAX { self.room } else { 0 }
     }
 
-    /// Sends what waits, in at least so many bytes.
+    /// Sends what waits, in at least `len` bytes.
     fn send(&mut self, len: usize, mut send: impl FnMut(&[u8])) {
         let bytes = Writer::new(&mut self.bytes, self.position).finish(len);
         self.datagram.write(bytes);
@@ -241,7 +241,7 @@ impl HeaderWriter {
         if !is_there {
             return false;
         }
-        // Not the most that there can be, as was asked above.
+        // Not the most that there can be, as was checked above.
         self.datagram.packets = self.datagram.packets.wrapping_add(1);
         true
     }

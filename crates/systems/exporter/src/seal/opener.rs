@@ -30,7 +30,7 @@ pub enum SealError {
     /// None of the keys is what it says.
     #[error("encrypted with a key that is not known")]
     NoKey,
-    /// Nobody with that key has sent it as it is.
+    /// No owner of that key has sent it as it is.
     #[error("forged, or damaged")]
     Forged,
     /// It is not of now.
@@ -175,7 +175,7 @@ impl Opener {
             let aad = Aad::from(head_bytes);
             let opened = cipher.open_in_place(nonce(number), aad, &mut self.opened);
             let len = opened.map_err(|_| SealError::Forged)?.len();
-            // Whoever has the key of an identity has no other.
+            // A sender with the key of an identity has no other.
             match identity_in(&self.opened) == identity {
                 true => Ok(len),
                 false => Err(SealError::Forged),

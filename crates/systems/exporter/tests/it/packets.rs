@@ -108,7 +108,7 @@ proptest! {
         prop_assert!(found.len() as u64 <= counters.packets);
     }
 
-    /// Nothing that arrives makes a reader panic, or hand out what nobody sent.
+    /// Nothing that arrives makes a reader panic, or hand out what was not sent.
     #[test]
     fn what_is_changed_is_refused_or_read(
         lens in prop::collection::vec(0_usize..900, 1..20),
@@ -210,7 +210,7 @@ fn sources_that_left_something_incomplete_do_not_keep_new_ones_out() {
     }
 }
 
-/// What a datagram holds beyond what it says is not handed out: whoever counts would count too few.
+/// What a datagram holds beyond what it says is not handed out: the counts would be too small.
 #[test]
 fn more_packets_than_a_datagram_says_are_refused() {
     let all = datagrams(&[packet(0, 60), packet(1, 60)], 1472);

@@ -1,5 +1,5 @@
 //! Sealed datagrams: as another implementation of the document reads and writes them, and what a stranger, a
-//! hostile sender and whoever records the network can do with them: nothing.
+//! hostile sender and an eavesdropper can do with them: nothing.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -141,7 +141,7 @@ fn every_bit_counts_and_strangers_are_not_remembered() {
     assert!(opener.open(&good, NOW).is_ok());
 }
 
-/// Whoever has the key of one identity cannot stand for another: neither outside nor within.
+/// A sender with the key of one identity cannot stand for another: neither outside nor within.
 #[test]
 fn a_key_is_good_for_its_identity_only() {
     let own = master(1).of(7);

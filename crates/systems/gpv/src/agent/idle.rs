@@ -3,7 +3,7 @@
 /// When each slot of one cache last gave a vector; says which to flush.
 ///
 /// Memory: 8 bytes a slot. A flow that sends little stays in the cache until another takes its
-/// slot, so whoever wants timely answers asks for it.
+/// slot, so agents that want timely answers request it.
 #[derive(Clone, Debug)]
 pub struct IdleSlots {
     last_ns: Vec<u64>,
@@ -28,7 +28,7 @@ impl IdleSlots {
         }
     }
 
-    /// The cache has at least so many slots; those that are new count as if they had given one now.
+    /// The cache has at least `slots` slots; those that are new count as if they had given one now.
     pub fn grow(&mut self, slots: u32, now_ns: u64) {
         let slots = self.last_ns.len().max(slots as usize);
         self.last_ns.resize(slots, now_ns);
@@ -40,15 +40,15 @@ impl IdleSlots {
         self.last_ns.len()
     }
 
-    /// Whether none is known.
+    /// Whether no slot is known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.last_ns.is_empty()
     }
 
     /// Looks at the next `count` slots, around and around, and calls `flush` for each that gave
-    /// nothing for `threshold_ns`. It then counts as if it had, so that it is not asked again at
-    /// once.
+    /// nothing for `threshold_ns`. It then counts as if it had, so that it is not requested again
+    /// at once.
     pub fn scan(
         &mut self,
         now_ns: u64,

@@ -98,7 +98,7 @@ pub struct ReassemblyCounters {
 struct Set {
     /// When each was used, in vectors.
     used: [u32; WAYS],
-    /// Of the hash of each key, [`UNUSED`] if there is none.
+    /// Of the hash of each key, [`UNUSED`] without one.
     tags: [u16; WAYS],
     tuples: [u16; WAYS],
     runs: [u8; WAYS],

@@ -39,7 +39,7 @@ pub struct SequencerCounters {
     pub lost: u64,
     /// Datagrams that came again, or after they were counted as lost.
     pub stale: u64,
-    /// Datagrams that are none, or contradict those before.
+    /// Datagrams that are invalid, or contradict those before.
     pub damaged: u64,
     /// Datagrams of caches beyond [`SequencerOptions::caches_max`].
     pub refused: u64,

@@ -21,7 +21,7 @@ pub enum Congestion {
     HighQueue,
     /// A router on the way marked it "congestion experienced" (RFC 3168 section 5).
     Ecn,
-    /// So much was in the queue, or in the ring of a capture, in the unit of whoever measured it.
+    /// The amount in the queue, or in the ring of a capture, in the unit of the measurement.
     Depth {
         /// From this depth on.
         at_least: u32,

@@ -13,7 +13,7 @@ const BATCH: usize = 32;
 
 /// No wide buffer was tried for.
 const UNTRIED: u32 = u32::MAX;
-/// None was free, or there are none: the entry stays narrow.
+/// No block was free, or there are no blocks: the entry stays narrow.
 const DENIED: u32 = u32::MAX - 1;
 
 /// What a slot holds; one cache line.

@@ -220,7 +220,7 @@ pub enum RulesError {
     Datagram {
         /// Which destination.
         id: u32,
-        /// What was asked for.
+        /// The requested length.
         len: usize,
     },
 }

@@ -32,7 +32,7 @@ impl<'a> FlushSlots<'a> {
     ///
     /// # Errors
     ///
-    /// With the place, if it is none.
+    /// With the place, if it is invalid.
     pub fn new_checked(bytes: &'a [u8]) -> Result<Self, FormatError> {
         let fail = |what, offset| Err(FormatError::new(what, offset, bytes.len()));
         let Ok((header, ranges)) = ControlHeader::ref_from_prefix(bytes) else {
@@ -140,7 +140,7 @@ mod tests {
         });
         let wanted = b"SGPC\x02\0\x02\0\x04\x03\x02\x01\x07\0\0\0\x03\0\0\0\0\xff\0\0\x01\0\0\0";
         assert_eq!(packets, [wanted]);
-        // Slots that the cache does not have are left out, however many are asked for.
+        // Slots that the cache does not have are left out, however many are requested.
         let few = FlushSlots::new_checked(wanted).unwrap().slots(9);
         assert_eq!(few.collect::<Vec<u32>>(), [7, 8]);
         for (at, value, offset) in [

@@ -1,5 +1,5 @@
 //! Our own format (version 2): many vectors in a datagram, IPv4, IPv6 and Ethernet, times in ns,
-//! the columns that were chosen, and numbers, so that whoever reads counts what was lost.
+//! the columns that were chosen, and numbers, so that readers count what was lost.
 
 use strata_wire::{AddressFamily, Endpoint, exact};
 use zerocopy::{FromBytes, IntoBytes};
@@ -91,7 +91,7 @@ impl DatagramWriter {
         self.room = room;
     }
 
-    /// The number of the next vector: so many were written.
+    /// The number of the next vector: the count of those written.
     #[must_use]
     pub fn next_seq(&self) -> u64 {
         self.next_seq

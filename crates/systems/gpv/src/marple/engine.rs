@@ -121,7 +121,7 @@ pub struct Query {
     counters: QueryCounters,
     /// Whose numbers of flows the groups know.
     generation: u64,
-    /// For vectors that only this query is asked of.
+    /// For vectors that only this query sees.
     alone: Option<Box<Batch>>,
 }
 

@@ -354,7 +354,9 @@ impl<'a> Parser<'a> {
             Token::Word("UDP") => Node::Int(17),
             Token::Word("ICMP") => Node::Int(1),
             Token::Word("INFINITY" | "infinity") => {
-                return Err(self.wrong("vectors are of packets that arrived: none is lost here"));
+                return Err(
+                    self.wrong("vectors are of packets that arrived: no packet is lost here")
+                );
             }
             Token::Word(word) if !KEYWORDS.contains(&word) => Node::Name(word),
             Token::Sign(sign @ ("(" | "!" | "-")) => {

@@ -30,7 +30,7 @@ fn keep<T: Tuple>(vector: &Vector<'_, T>) -> Kept<T> {
     )
 }
 
-/// What must hold of vectors, whoever made them, in the order in which they were given.
+/// What must hold of vectors, from any source, in the order in which they were given.
 fn hold<T: Tuple>(
     packets: &[Packet],
     vectors: &[Kept<T>],

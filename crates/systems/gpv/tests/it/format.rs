@@ -1,4 +1,4 @@
-//! Vectors as bytes: golden vectors, round trips, and bytes that are none.
+//! Vectors as bytes: golden vectors, round trips, and invalid bytes.
 
 use proptest::prelude::*;
 use strata_gpv::format::datagram::{Datagram, DatagramWriter, LEN_MAX, LEN_USUAL};
@@ -274,7 +274,7 @@ proptest! {
     }
 }
 
-/// A start time from which a packet's time would overflow is no time: whoever adds them would panic.
+/// A start time from which a packet's time would overflow is no time: adding them would panic.
 #[test]
 fn start_times_past_64_bits_are_refused() {
     let tuples = [Full {

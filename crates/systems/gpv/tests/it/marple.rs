@@ -1,5 +1,5 @@
 //! Queries over vectors: each that is shipped equals a naive program over packets, written apart
-//! from the engine; what is wrong with a query is said at its place.
+//! from the engine; what is wrong with a query is reported at its place.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

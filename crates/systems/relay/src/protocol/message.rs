@@ -222,7 +222,7 @@ pub struct Welcome {
 /// What a relay's log has of a worker's packets, from [`Begin::unconfirmed_seq`] on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Stored {
-    /// One more than the number of the last one; the number asked about, if there is none.
+    /// One more than the number of the last one; the number asked about, without one.
     pub next_seq: u64,
     /// Packets that are there whole.
     pub packets: u64,

@@ -60,7 +60,7 @@ pub enum Action {
 /// Definitions for a writer.
 #[derive(Debug)]
 pub struct Define {
-    /// Their job; done at once if there are none.
+    /// Their job; done at once without any.
     pub job: u64,
     /// Definitions to write before the block, as sent by the switch.
     pub definitions: Vec<u8>,

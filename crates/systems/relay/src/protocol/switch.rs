@@ -38,7 +38,7 @@ use retained::Retained;
 const BATCH_PACKETS: usize = 244;
 /// A relay that is silent for this long is lost; it must send every second.
 const SILENCE_MAX_NS: u64 = 30 * SECOND_NS;
-/// How long a switch that was told to stop waits for a relay that stores nothing.
+/// How long a switch that was stopped waits for a relay that stores nothing.
 const PATIENCE_STOPPED_NS: u64 = 5 * SECOND_NS;
 
 /// What a link has done.
@@ -167,7 +167,7 @@ pub struct Switch {
     /// The end to send once nothing more will come.
     ending: Option<End>,
     flush: bool,
-    /// When it was told to end.
+    /// When it was stopped.
     stopped_ns: Option<u64>,
     /// What the relay asks to be given up, while it is connected.
     shortage: Shortage,

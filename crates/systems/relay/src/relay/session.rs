@@ -291,7 +291,7 @@ impl Server<'_> {
         served
     }
 
-    /// What the switch is told about the end, if that is useful.
+    /// The message to the switch about the end, if that is useful.
     fn last_word(&self, error: &RelayError) -> Option<Message> {
         match (self.inner.note_failure(error), error) {
             (Some(failed), _) => Some(failed),

@@ -131,8 +131,8 @@ impl Wire {
         u64::try_from(self.started.elapsed().as_nanos()).unwrap()
     }
 
-    /// Exchanges packets until the collector has room for so many operations of each kind, or, for 0,
-    /// until nothing is in flight.
+    /// Exchanges packets until the collector has room for a number of operations of each kind, or,
+    /// for 0, until nothing is in flight.
     fn exchange(&mut self, room: usize) {
         let end = Instant::now() + Duration::from_secs(60);
         loop {

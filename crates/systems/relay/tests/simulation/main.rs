@@ -422,7 +422,7 @@ fn check_changes(changes: &[(u64, Degradation)]) {
     }
 }
 
-/// The relay's disk fills, and the switch is told: it keeps less, even if its connections break
+/// The relay's disk fills, and the switch learns it: it keeps less, even if its connections break
 /// meanwhile, and as much as before once there is space.
 #[test]
 fn switches_keep_less_while_the_relays_disk_is_nearly_full() {

@@ -28,11 +28,11 @@ pub(crate) enum Fault {
     KillRelay,
     /// The relay's machine loses power: whatever was not synced may be gone.
     PowerLoss,
-    /// The relay is told to stop.
+    /// The relay is stopped.
     StopRelay,
     /// The switch's process is killed.
     KillSwitch,
-    /// The switch is told to stop.
+    /// The switch is stopped.
     StopSwitch,
     /// The disk is full.
     FullDisk,

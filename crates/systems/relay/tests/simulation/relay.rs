@@ -46,7 +46,7 @@ enum Stage {
     /// Waits for an earlier connection of the same switch to make way.
     Waiting(Beginning, u64),
     Serving(Box<Served>),
-    /// It was told why it is refused.
+    /// It got the reason for its refusal.
     Leaving(u64),
 }
 

@@ -83,10 +83,10 @@ pub(crate) struct Account {
     pub(crate) way: Way,
     /// Packets that were numbered.
     pub(crate) numbered: u64,
-    /// Those that the switch knew to be on disk. Of some it was told only how many they are
+    /// Those that the switch knew to be on disk. Of some it knows only the number
     /// ([`LinkReport::found`]): these are among those that may be it.
     pub(crate) stored: Vec<u64>,
-    /// Packets that may be those it was told of.
+    /// Packets that may be those in the report.
     pub(crate) found: Vec<(u64, Vec<u64>)>,
     /// The switch's report at its end; none if it was killed.
     pub(crate) report: Option<LinkReport>,
@@ -333,7 +333,7 @@ impl SwitchNode {
             return;
         }
         if !is_there {
-            return self.refused(&RelayError::Refused("nobody listens".into()), net);
+            return self.refused(&RelayError::Refused("no listener".into()), net);
         }
         let first = Resumption {
             resends: self.account.way.reads_files,
@@ -569,7 +569,7 @@ impl SwitchNode {
                         let found = after.found.packets - before.found.packets;
                         let lost = after.lost.packets - before.lost.packets;
                         if found > 0 && lost > 0 && !self.account.way.reads_files {
-                            // It was told how many, not which.
+                            // It got their number, not which they are.
                             let of = self.fed.drain(..(found + lost) as usize).collect();
                             self.account.found.push((found, of));
                             while self.sink.poll().is_some() {}

@@ -65,7 +65,7 @@ struct Exercise {
     pair: QueuePair,
     has_shadow: bool,
     draw: Draw,
-    /// What each piece of the disk holds: seed and length; `None` if nobody knows.
+    /// What each piece of the disk holds: seed and length; `None` if unknown.
     places: Vec<Option<(u64, usize)>>,
     /// By buffer.
     in_flight: [Option<Given>; BUFFERS],
@@ -182,7 +182,7 @@ impl Exercise {
     fn ended(&mut self, done: Done) -> Result<()> {
         let buffer = exact::<usize>(done.token);
         let given = self.in_flight[buffer].take();
-        let given = given.ok_or("a command that nobody gave has ended")?;
+        let given = given.ok_or("a command that was not given has ended")?;
         let expected = match given {
             Given::Fail(status) => status,
             _ => Status::SUCCESS,
@@ -260,8 +260,9 @@ impl Exercise {
         Ok(())
     }
 
-    /// Resets the controller with commands that it has not been told of: what becomes of them nobody
-    /// knows. With commands that it works on, [`slow`] does that once: QEMU 7.2 crashes now and then.
+    /// Resets the controller with commands whose doorbell was not rung: what becomes of them is
+    /// unknown. With commands that it works on, [`slow`] does that once: QEMU 7.2 crashes now and
+    /// then.
     fn reset(&mut self) -> Result<()> {
         self.drain()?;
         for _ in 0..3 {

@@ -1,5 +1,5 @@
-//! What who appends or reads says to a server that has a stripe of its pages, and what that answers. Requests are
-//! answered in their order, so many may be under way.
+//! What an appender or reader sends to a server that has a stripe of its pages, and the answers. Requests are
+//! answered in their order, so several may be under way.
 
 use super::Fields;
 
@@ -19,10 +19,10 @@ pub const HEADER_ENTRY_LEN: usize = 69;
 /// Sizes of pages: of a page directory, a table page, a data page.
 pub type Sizes = [u32; 3];
 
-/// What is asked of a stripe.
+/// A request to a stripe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Request<'a> {
-    /// Makes it a stripe of a directory, if it is none yet.
+    /// Makes it a stripe of a directory, unless it is one.
     Make {
         /// Random.
         id: u64,

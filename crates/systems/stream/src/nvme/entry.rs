@@ -97,7 +97,7 @@ impl Command {
     ///
     /// # Panics
     ///
-    /// If there are none.
+    /// If `blocks` is 0.
     #[must_use]
     pub fn write(namespace: u32, first: u64, blocks: u16, prps: Prps) -> Self {
         Self::of_blocks(opcode::WRITE, namespace, first, blocks, prps)
@@ -107,7 +107,7 @@ impl Command {
     ///
     /// # Panics
     ///
-    /// If there are none.
+    /// If `blocks` is 0.
     #[must_use]
     pub fn read(namespace: u32, first: u64, blocks: u16, prps: Prps) -> Self {
         Self::of_blocks(opcode::READ, namespace, first, blocks, prps)
@@ -143,11 +143,11 @@ impl Command {
         }
     }
 
-    /// Admin: asks for so many queue pairs; the completion's result says how many there are.
+    /// Admin: asks for a number of queue pairs; the completion's result says how many there are.
     ///
     /// # Panics
     ///
-    /// If there are none.
+    /// If `pairs` is 0.
     #[must_use]
     pub fn ask_queues(pairs: u16) -> Self {
         let pairs = pairs.checked_sub(1).expect("one queue pair at least");

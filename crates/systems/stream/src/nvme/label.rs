@@ -54,7 +54,7 @@ impl Label {
         bytes
     }
 
-    /// The label at the start of a block; `None` if there is none, or a damaged one.
+    /// The label at the start of a block; `None` without one, or if it is damaged.
     #[must_use]
     pub fn parse(block: &[u8]) -> Option<Self> {
         let bytes = block.first_chunk::<{ Self::LEN }>()?;
@@ -72,7 +72,8 @@ impl Label {
 }
 
 impl Content {
-    /// What a namespace of so many blocks holds, as its first and its last [`Label::ENDS_LEN`] bytes say.
+    /// What a namespace of `blocks` blocks holds, as its first and its last [`Label::ENDS_LEN`] bytes
+    /// say.
     #[must_use]
     pub fn of(blocks: u64, first: &[u8], last: &[u8]) -> Self {
         match Label::parse(first) {

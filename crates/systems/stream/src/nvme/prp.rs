@@ -2,7 +2,7 @@
 
 use super::memory::Memory;
 
-/// Bytes of a page, as the controller is told when it is enabled.
+/// Bytes of a page, as the host configures the controller when it enables it.
 const PAGE: u64 = 4096;
 /// Entries of a page of a list.
 const ENTRIES: usize = 512;
@@ -60,7 +60,7 @@ pub enum PrpError {
     },
 }
 
-/// How many pages the list of so many pages of data takes: in each but the last, the last entry names the
+/// How many pages the list of `pages` pages of data takes: in each but the last, the last entry names the
 /// next.
 #[must_use]
 pub fn list_pages(data_pages: usize) -> usize {

@@ -71,7 +71,7 @@ pub enum Fault {
     /// A completion of another submission queue.
     #[error("a completion of submission queue {0}")]
     Queue(u16),
-    /// The controller says to have read entries that it was not told of.
+    /// The controller claims to have read entries before their doorbell.
     #[error(
         "the head of the submission queue is {0}, which is not between its head before and its tail"
     )]
@@ -79,7 +79,7 @@ pub enum Fault {
     /// Commands did not end in time, and could not be aborted.
     #[error("a command has not ended in time")]
     Timeout,
-    /// What was read of the completion queue is not what was asked for.
+    /// What was read of the completion queue is not what was requested.
     #[error("{0} bytes of completions: not whole entries, or more than asked for")]
     Read(usize),
 }
@@ -146,7 +146,7 @@ pub struct QueuePair {
     /// By the low bits of their ids.
     in_flight: Vec<Option<InFlight>>,
     count: u16,
-    /// What the controller was told of tail and head.
+    /// Tail and head as the controller knows them.
     told: [u16; 2],
     torn: u8,
     failed: Option<Fault>,
@@ -158,8 +158,8 @@ const TAIL: usize = 0;
 const HEAD: usize = 1;
 
 impl QueuePair {
-    /// A queue pair of this id, 0 for the admin queue. [`QueuePair::begin`] comes before the controller is
-    /// told of it.
+    /// A queue pair of this id, 0 for the admin queue. [`QueuePair::begin`] comes before the controller
+    /// knows it.
     ///
     /// # Errors
     ///
@@ -206,8 +206,8 @@ impl QueuePair {
         }
     }
 
-    /// As new, after the controller was reset and does not write memory any more: the tokens of commands of
-    /// which nobody knows whether they were done. Ids go on, so that none comes again soon.
+    /// As new, after the controller was reset and does not write memory any more: the tokens of commands
+    /// whose outcome is unknown. Ids go on, so that no id comes again soon.
     pub fn reset(&mut self) -> Vec<u64> {
         let tokens = self.in_flight.iter_mut().filter_map(Option::take);
         let mut tokens: Vec<InFlight> = tokens.collect();
@@ -420,7 +420,7 @@ impl QueuePair {
             return self.fail(Fault::Command(completion.command));
         };
         let is_queue = completion.queue == self.id;
-        // Of entries that it was told of, as the doorbell said last.
+        // Of entries before the doorbell's last value.
         let told = self.between(self.read, self.told[TAIL]);
         let is_head =
             completion.head < self.depth && self.between(self.read, completion.head) <= told;

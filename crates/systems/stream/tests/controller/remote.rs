@@ -360,7 +360,7 @@ fn a_reset_forgets_what_was_in_flight(remote: &mut Remote) -> usize {
         let block = FIRST_BYTE / remote.block + 8 * n;
         remote.submit(&Command::read(1, block, blocks, prps), n);
     }
-    // Entries without a doorbell: whatever the controller does, nobody knows.
+    // Entries without a doorbell: what the controller does is unknown.
     remote.wire.send();
     remote.shell.say("reset");
     remote.shell.hear("RESET");

@@ -112,7 +112,7 @@ proptest! {
         prop_assert!(missing.is_empty());
     }
 
-    /// Damage costs the records that it hits, and panics nobody.
+    /// Damage costs the records that it hits, and causes no panic.
     #[test]
     fn damaged_pages_give_records_that_were_written(
         linked: bool, hits in prop::collection::vec((64_usize..1 << 16, any::<u64>()), 1..20),

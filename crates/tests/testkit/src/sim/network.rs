@@ -37,7 +37,7 @@ impl Default for Weather {
 pub type Datagrams = [Option<u64>; 2];
 
 impl Weather {
-    /// When bytes of a stream that are sent now arrive: none are lost, but an outage delays them.
+    /// When bytes of a stream that are sent now arrive: no byte is lost, but an outage delays them.
     pub fn stream(&self, rng: &mut Rng, now: u64) -> u64 {
         now.max(self.cut_until) + self.delay + rng.below(self.jitter + 1)
     }

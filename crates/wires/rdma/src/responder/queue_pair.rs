@@ -10,7 +10,7 @@ use strata_wire::roce::{
 use super::{Access, Replies};
 use crate::psn::Psn;
 
-/// Atomic operations whose answers a queue pair can replay, unless it was told otherwise.
+/// Atomic operations whose answers a queue pair can replay by default.
 const ATOMICS_KEPT: usize = 16;
 /// The RNR timer it requests: 0.64 ms (IBTA table 46).
 const RNR_TIMER: u8 = 12;

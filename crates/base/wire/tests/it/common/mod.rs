@@ -109,8 +109,8 @@ pub(crate) fn packet_6() -> Vec<u8> {
     )
 }
 
-/// Where the headers end is the same wherever the packet is cut behind them; a cut within them is told,
-/// and no address is found that is not there.
+/// Where the headers end is the same wherever the packet is cut behind them; a cut within them is
+/// reported, and no address is found that is not there.
 pub(crate) fn assert_cuts_agree(name: &str, link: LinkType, packet: &[u8]) {
     let whole = inner(link, packet);
     for len in 0..=packet.len() {

@@ -143,7 +143,7 @@ pub(super) fn parquet(output: &mut Output, answered: &Answered) -> Result<()> {
     Ok(())
 }
 
-/// What was asked, and what was said about it.
+/// The query, and the remarks on it.
 fn about(answered: &Answered) -> Vec<(String, String)> {
     let mut about = vec![
         ("strata.query".to_owned(), answered.text.clone()),

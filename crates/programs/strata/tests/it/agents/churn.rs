@@ -16,7 +16,7 @@ use strata_testkit::{Namespace, may_use_kernel};
 use crate::common::program::ok;
 use crate::common::signal::signal;
 
-/// Interfaces that come and go, and how many at a time; for so many seconds as `STRATA_CHURN` says.
+/// Interfaces that come and go, and how many at a time; for the seconds that `STRATA_CHURN` gives.
 const INTERFACES: usize = 500;
 const WAVE: usize = 125;
 /// A packet of the interface that stays.
@@ -64,7 +64,7 @@ fn lines(wave: &[usize], line: impl Fn(usize) -> String) -> String {
     wave.iter().map(|number| line(*number) + "\n").collect()
 }
 
-/// Sends numbered packets until it is told to stop; returns how many.
+/// Sends numbered packets until `stop`; returns how many.
 fn send(namespace: &Namespace, stop: &AtomicBool) -> u32 {
     namespace.enter(|| {
         let mut sender = pcap::Capture::from_device("vm0").unwrap().open().unwrap();

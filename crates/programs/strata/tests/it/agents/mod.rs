@@ -107,7 +107,7 @@ fn strangers_and_agents_that_are_revoked_get_nothing() {
         "invalid peer certificate",
     );
     assert_eq!(controller.json(&["agents"]).as_array().unwrap().len(), 0);
-    // One that is enrolled gets its policies; its name is nobody else's.
+    // One that is enrolled gets its policies; no other agent gets its name.
     let mine = stranger.enrol(&enrol("host", &token, &key)).unwrap();
     let again = stranger.enrol(&enrol("host", &token, &key)).unwrap_err();
     refused(&again, "an agent named host is enrolled");
@@ -122,11 +122,12 @@ fn strangers_and_agents_that_are_revoked_get_nothing() {
         panic!("{:?}: the key of its one identity", assigned.keys);
     };
     assert!(line.starts_with("1 "), "{line}");
-    // A policy whose hosts nobody is named is no error, but said before it is applied and then.
+    // A policy whose hosts match no agent is no error, but is reported before it is applied and
+    // then.
     let typo = format!("{ALL}hosts = ['hsot']\n");
     let folder = policies(dir.path(), &typo);
     let text = ok(&mut controller.command(&["apply", "--dry-run", &folder]));
-    let note = "note: policy all selects no agent: none is named hsot\n";
+    let note = "note: policy all selects no agent: no name matches hsot\n";
     assert!(text.contains(note), "{text}");
     policies(dir.path(), ALL);
     let text = ok(&mut controller.command(&["apply", "--dry-run", &folder]));

@@ -18,7 +18,7 @@ impl HostsFile {
     fn new(namespace: &Namespace) -> Self {
         let dir = Path::new("/etc/netns").join(namespace.name());
         fs::create_dir_all(&dir).unwrap();
-        // Nobody answers there, and says so at once.
+        // There is no listener, and the kernel says so at once.
         fs::write(dir.join("resolv.conf"), "nameserver 127.0.0.1\n").unwrap();
         let file = Self(dir);
         file.set("");
@@ -146,7 +146,7 @@ impl Setup {
         });
     }
 
-    /// How often an agent has said that.
+    /// How often an agent has printed that.
     fn said(&self, name: &str, what: &str) -> usize {
         let text = fs::read_to_string(self.file(name)).unwrap();
         text.lines().filter(|line| line.contains(what)).count()

@@ -40,7 +40,7 @@ fn status(socket: &Path) -> Value {
     serde_json::from_slice(&command.output().unwrap().stdout).unwrap_or_default()
 }
 
-/// Records ten packets of one interface and five of the other; the status then, and what it said.
+/// Records ten packets of one interface and five of the other; the status then, and its output.
 fn recorded(host: &Namespace, may_use_ebpf: bool) -> (Value, String) {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("socket");

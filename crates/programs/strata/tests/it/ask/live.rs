@@ -74,7 +74,7 @@ impl Running {
         Self(command.stderr(Stdio::piped()).spawn().unwrap())
     }
 
-    /// What it said, once it has ended with this status.
+    /// Its output, once it has ended with this status.
     pub(crate) fn ended(&mut self, status: i32) -> String {
         let mut said = String::new();
         let mut stderr = self.0.stderr.take().unwrap();
@@ -241,7 +241,7 @@ fn come_and_go(recording: &Recording, rng: &mut Rng, guests: &mut Vec<(String, R
 }
 
 #[test]
-fn installed_queries_are_asked_of_every_packet_once_whoever_comes_and_goes() {
+fn installed_queries_see_every_packet_once_while_clients_come_and_go() {
     let Some(namespace) = namespace("q") else {
         return;
     };

@@ -175,7 +175,7 @@ fn a_file_that_cannot_grow_is_named_and_what_came_is_counted() {
     check_written(&said, written, came);
 }
 
-/// Says that so many of the packets that came were written, and that the others were not.
+/// Checks the reported numbers of packets that were written, and of those that were not.
 fn check_written(said: &str, written: usize, came: usize) {
     assert!(
         said.contains(&format!("\n{written} packets; ")),
@@ -240,7 +240,7 @@ fn a_reader_that_stalls_does_not_keep_it_from_ending() {
 }
 
 #[test]
-fn a_pipe_that_nobody_reads_does_not_keep_it_from_ending() {
+fn a_pipe_without_a_reader_does_not_keep_it_from_ending() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = strata();
     command

@@ -49,7 +49,7 @@ fn packets() -> Vec<(Packet, usize)> {
     }
 }
 
-/// A collector of the test's own: takes datagrams until it is told to stop.
+/// A collector of the test's own: takes datagrams until it is stopped.
 struct Sink {
     port: u16,
     stop: Arc<AtomicBool>,

@@ -388,7 +388,7 @@ fn what_is_encrypted_needs_the_key() {
         "{said}"
     );
     assert!(said.contains("\n0 packets; "), "{said}");
-    // A key that others can read, or that is none, is refused at once.
+    // A key that others can read, or that is invalid, is refused at once.
     std::fs::set_permissions(&key, Permissions::from_mode(0o644)).unwrap();
     let said = failed(
         strata()

@@ -1,4 +1,4 @@
-//! Appends lines to streams, and reads what is said of those that are missing.
+//! Appends lines to streams, and reads the report of those that are missing.
 
 use std::io::Write as _;
 use std::process::{Child, Command, Output, Stdio};

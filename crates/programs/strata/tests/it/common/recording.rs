@@ -10,7 +10,7 @@ use serde_json::Value;
 /// How long to wait for a state, on the busiest machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The answer of `strata status`; `None` if there is none yet.
+/// The answer of `strata status`; `None` before it answers.
 fn status(socket: &Path) -> Option<Value> {
     let output = Command::new(env!("CARGO_BIN_EXE_strata"))
         .args(["status", "--json", "--socket"])

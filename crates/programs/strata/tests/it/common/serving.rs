@@ -4,8 +4,8 @@ use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
-/// Starts a server and waits until it listens, and where; what it says from then on must not be dropped, so that it
-/// can be said.
+/// Starts a server and waits until it listens, and where; its later messages must not be dropped, so that it can
+/// write them.
 pub(crate) fn serving(command: &mut Command) -> (Child, BufReader<ChildStderr>, SocketAddr) {
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut errors = BufReader::new(child.stderr.take().unwrap());

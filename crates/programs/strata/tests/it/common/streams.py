@@ -8,7 +8,7 @@ import warnings
 from strata import program
 from strata.stream import StreamWarning, append, tail
 
-# Nothing is said of what is read in full.
+# There is no warning about what is read in full.
 warnings.simplefilter("error")
 
 streams = sys.argv[1]

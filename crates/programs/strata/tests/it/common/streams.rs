@@ -64,7 +64,7 @@ impl Streams {
             .collect()
     }
 
-    /// Waits until so many records can be read.
+    /// Waits until `records` records can be read.
     pub(crate) fn wait_for(&self, records: usize) {
         let start = Instant::now();
         while self.tail(&["--cursor", "0.0"]).lines().count() < records {

@@ -16,7 +16,7 @@ use super::signal::signal;
 /// What should be so is so by then, even while other tests use the CPU.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A process that has said that it serves; killed at the latest when this is dropped.
+/// A process that has announced that it serves; killed at the latest when this is dropped.
 pub(crate) struct Process {
     pub(crate) child: Child,
     errors: Option<ChildStderr>,
@@ -61,7 +61,7 @@ impl Drop for Process {
     }
 }
 
-/// `strata telemetry`: what is asked of a store.
+/// `strata telemetry`: queries of a store.
 pub(crate) fn telemetry(store: &Path, query: &[&str]) -> Command {
     let mut command = strata();
     command.args(["telemetry", query[0]]).arg(store);

@@ -240,7 +240,7 @@ fn what_run_writes_the_agent_reads_in_every_form() {
             "strata" => assert_eq!(flows, expected),
             _ => assert_eq!(in_form(&flows, form), in_form(&expected, form), "{form}"),
         }
-        // The end of the file is missing: what was read before is kept, and the place is said.
+        // The end of the file is missing: what was read before is kept, and the place is reported.
         let bytes = fs::read(&file).unwrap();
         let cut = dir.path().join("cut");
         fs::write(&cut, &bytes[..bytes.len() - 30]).unwrap();

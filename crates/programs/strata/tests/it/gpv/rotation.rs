@@ -102,7 +102,7 @@ fn of_a_ring_of_files_the_last_ones_are_left() {
 }
 
 #[test]
-fn files_of_limited_time_end_after_so_many() {
+fn files_of_limited_time_end_after_the_given_number() {
     let dir = tempfile::tempdir().unwrap();
     let target = UdpSocket::bind("127.0.0.1:0").unwrap();
     let sender = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -206,7 +206,7 @@ fn an_agent_asks_a_cache_for_slots_that_gave_nothing_for_long() {
     assert_eq!((&agent["packets"], &agent["lost"]), (&3.into(), &0.into()));
 }
 
-/// What cannot be had is said, and is no crash.
+/// What cannot be had is reported, and is no crash.
 #[test]
 fn memory_that_is_not_there_is_an_error() {
     let trace = labelled("ad-attacks");

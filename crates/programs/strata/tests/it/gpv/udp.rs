@@ -38,7 +38,7 @@ impl Agent {
         Self { child, errors, at }
     }
 
-    /// Waits until it ends; its counts, and what it said.
+    /// Waits until it ends; its counts, and its output.
     fn ends(mut self) -> (Value, String) {
         let mut said = String::new();
         self.errors.read_to_string(&mut said).unwrap();
@@ -329,7 +329,7 @@ fn an_agent_that_others_reach_says_whom_it_listens_to() {
 /// Whose address is forged gets no more bytes than the forger has sent, with the headers of IP and UDP,
 /// and no more than three rounds of requests.
 #[test]
-fn nobody_is_sent_more_than_came_from_there() {
+fn an_address_gets_at_most_as_much_as_it_has_sent() {
     let trace = labelled("ad-attacks");
     let (sent, _) = datagrams(&["-r", trace.to_str().unwrap()]);
     let agent = Agent::start(&["--flush-idle", "1s"]);

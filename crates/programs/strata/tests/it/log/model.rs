@@ -360,7 +360,8 @@ fn a_site_is_learnt_without_labels() {
     let path = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
     let Capture { trace, labels } = capture("mix-train");
     let model = path("site.json");
-    // Three minutes are too little, which is said; what is labelled an attack is not learnt from.
+    // Three minutes are too little, which is reported; what is labelled an attack is not learnt
+    // from.
     let output = strata(&[
         "learn", "-r", &trace, "--labels", &labels, "-o", &model, "--quiet", "--jobs", "1",
     ]);
@@ -432,7 +433,7 @@ fn kept_of_a_tenth(name: &str) -> f64 {
     f64::from(kept) / f64::from(attacks)
 }
 
-/// The figures of the built-in model, so that none is shipped that does worse: on attacks of kinds
+/// The figures of the built-in model, so that no worse model is shipped: on attacks of kinds
 /// that it knows, and on some that it does not, of which chance would keep a tenth.
 #[test]
 fn the_built_in_model_ranks_attacks_first() {
@@ -492,7 +493,7 @@ fn a_model_file_takes_the_place_of_another_and_gives_it_back() {
     succeeds(&["model", "promote", "--back", &file]);
     assert_eq!(read(&file), second);
 
-    // What did not do what was asked, or is no model, stays out.
+    // What misses the requirements, or is no model, stays out.
     let missed =
         serde_json::json!({"training": {"verdict": {"met": false, "findings": ["recall 0.2"]}}});
     let problems =

@@ -312,7 +312,7 @@ fn another_disk_needs_no_server() {
 fn a_store_that_does_not_answer_holds_no_compaction_up() {
     let dir = tempfile::tempdir().unwrap();
     let log = compacted(dir.path(), "cic2017-sqli", &[]);
-    // Nobody listens there.
+    // There is no listener.
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = free.local_addr().unwrap().port();
     drop(free);

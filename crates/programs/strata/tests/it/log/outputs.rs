@@ -240,8 +240,8 @@ fn a_terminal_gets_text_alone() {
     assert_eq!(command(&none, file).0, Some(0));
 }
 
-/// Standard output that cannot be written is an error with its name; one that nobody reads any
-/// more is none.
+/// Standard output that cannot be written is an error with its name; one that has lost its reader
+/// is not.
 #[test]
 fn standard_output_may_be_full_or_closed() {
     for arguments in [&["config-reference"][..], &["interfaces"]] {
@@ -535,7 +535,7 @@ fn times_are_in_the_zone_that_tz_says() {
     assert_eq!(code, Some(0), "{said}");
 }
 
-/// Whoever reads an export may have seen enough: `| head`.
+/// The reader of an export may have seen enough: `| head`.
 #[test]
 fn a_reader_that_goes_is_no_failure() {
     let dir = tempfile::tempdir().unwrap();

@@ -201,7 +201,7 @@ impl Watch {
         rustix::process::kill_process(id, signal).unwrap();
     }
 
-    /// Interrupts it; what it said in all.
+    /// Interrupts it; returns all of its output.
     fn end(mut self) -> String {
         self.signal(rustix::process::Signal::INT);
         self.said.read_to_string(&mut self.text).unwrap();
@@ -218,7 +218,7 @@ fn until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// It waits for the log, and for whoever else compacts or prunes; it says each once.
+/// It waits for the log, and for other processes that compact or prune; it reports each once.
 #[test]
 fn a_watch_goes_on_whatever_is_in_its_way() {
     let dir = tempfile::tempdir().unwrap();

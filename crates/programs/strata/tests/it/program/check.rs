@@ -348,7 +348,7 @@ fn an_input_that_is_forgotten_is_asked_for() {
     assert_eq!(tree(dir.path()).len(), 1);
 }
 
-/// What is valid but hardly meant is said, by the check and at start.
+/// What is valid but hardly meant is reported, by the check and at start.
 #[test]
 fn modes_that_keep_nothing_and_policies_for_nothing_are_warned_of() {
     let dir = tempfile::tempdir().unwrap();

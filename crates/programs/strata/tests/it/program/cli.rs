@@ -184,8 +184,8 @@ fn in_vxlan(port: u16) -> Vec<u8> {
     ip(0xc000_0201, 0xc000_0202, 17, &[udp, vxlan].concat())
 }
 
-/// Which UDP ports are tunnels' is said by an option or the configuration, and known from the log after
-/// that: flows are those inside, before and after compaction, without being told again.
+/// An option or the configuration gives the UDP ports of tunnels, which the log knows after that: flows
+/// are those inside, before and after compaction, without giving them again.
 #[test]
 fn tunnels_are_looked_into_on_the_ports_that_are_named() {
     let dir = tempfile::tempdir().unwrap();
@@ -418,8 +418,8 @@ fn trickle(file: &[u8], mut to: impl Write) {
 }
 
 /// What is kept of an input depends on it, the model and the key of flows alone: not on how fast it is
-/// read, on who else uses the CPUs, or on how often it is recorded. The key of a recording that
-/// was given none is said, and gives the same again.
+/// read, on who else uses the CPUs, or on how often it is recorded. A recording without a given key
+/// reports its key, which gives the same again.
 #[test]
 fn an_input_gives_the_same_log_whatever_the_load() {
     let dir = tempfile::tempdir().unwrap();
@@ -500,7 +500,7 @@ fn the_sampling_seed_chooses_the_sample_and_the_hash_seed_does_not() {
 }
 
 #[test]
-fn failures_are_told_also_where_nobody_reads_the_summary() {
+fn failures_are_reported_without_a_reader_of_the_summary() {
     let dir = tempfile::tempdir().unwrap();
     let mut bytes = std::fs::read(mix_test()).unwrap();
     bytes[500_000..500_400].fill(0xff);

@@ -103,7 +103,7 @@ fn the_last_error_is_an_entry_too() {
 
 /// The reader of standard error may be gone: the recording matters more.
 #[test]
-fn a_recording_goes_on_where_nobody_hears_it() {
+fn a_recording_goes_on_without_a_reader_of_its_messages() {
     let dir = tempfile::tempdir().unwrap();
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -308,7 +308,7 @@ fn the_journal_gets_priorities_and_fields() {
     assert_eq!((&*mode["PRIORITY"], &*mode["STRATA_WHO"]), ("6", "uid 0"));
     assert_eq!(mode["STRATA_WHAT"], "mode log-all");
     assert_eq!(mode["STRATA_WHY"], "line 1\nPRIORITY=0\n");
-    // An event that nobody asked for is a warning.
+    // An event that was not requested is a warning.
     let gone = Command::new("ip")
         .args(["-n", namespace.name(), "link", "del", FAR])
         .status();

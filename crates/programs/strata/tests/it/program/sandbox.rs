@@ -355,7 +355,7 @@ impl Reach {
         (threads == 0).then(|| String::from("it has no threads"))
     }
 
-    /// Waits until all of its threads are confined, and it has said this.
+    /// Waits until all of its threads are confined, and it has printed this.
     fn is_confined(&mut self, says: &str) {
         let started = Instant::now();
         loop {
@@ -556,7 +556,7 @@ fn every_long_running_command_is_confined() {
         signal(&one.child, "INT");
         let status = one.child.wait().unwrap();
         let said = one.said();
-        // It is not told when to end.
+        // It does not know when to end.
         let is_watch = one.name == "status";
         assert!(
             status.success() || is_watch,
@@ -567,7 +567,7 @@ fn every_long_running_command_is_confined() {
     }
     let rows = fs::read(dir.path().join("r.parquet")).unwrap();
     assert!(rows.ends_with(b"PAR1"));
-    // Logs, stores and state are for nobody else; what is exported is as the umask says.
+    // Logs, stores and state are private; what is exported is as the umask says.
     let kept = [
         "recorded",
         "relayed",

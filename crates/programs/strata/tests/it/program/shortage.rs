@@ -364,7 +364,8 @@ fn a_lossy_wire_is_answered_by_those_who_send_nothing_again() {
     assert!(info.contains("packets were lost"), "{info}");
 }
 
-/// What a switch and its log said after a wire has lost one packet in 16 for a while, which was answered.
+/// What a switch and its log reported after a wire has lost one packet in 16 for a while, which was
+/// answered.
 fn over_a_lossy_wire(name: &str, how: &[&str]) -> (String, String) {
     let dir = tempfile::tempdir().unwrap();
     let [switch, relay] = ["sw", "rl"].map(|end| Namespace::new(&format!("{name}-{end}")));
@@ -731,9 +732,12 @@ fn a_relays_disk_that_fills_is_answered_by_its_switch() {
         "{text}"
     );
     let text = relay.ended_well();
-    let asked = "switches are asked to use mode log-sampled: disk_space is short";
+    let asked = "switches have to use mode log-sampled: disk_space is short";
     assert!(text.contains(asked), "{text}");
-    assert!(text.contains("to return to their own modes"), "{text}");
+    assert!(
+        text.contains("switches return to their own modes"),
+        "{text}"
+    );
     let verify = Command::new(STRATA).arg("verify").arg(&log).output();
     assert!(verify.unwrap().status.success());
 }

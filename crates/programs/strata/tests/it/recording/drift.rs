@@ -53,8 +53,8 @@ fn until(what: &str, socket: &Path, is_so: impl Fn(&Value) -> bool) -> Value {
     }
 }
 
-/// Nothing but a flood: once a window of it is over, the model is said not to fit, and every packet is
-/// kept whole, as configured.
+/// Nothing but a flood: once a window of it is over, a warning says that the model does not fit, and
+/// every packet is kept whole, as configured.
 #[test]
 fn a_recording_acts_once_a_whole_window_has_drifted() {
     if !may_use_kernel("recording from an interface") {

@@ -1,5 +1,5 @@
-//! `--exclusive=auto` as users see it: what is decided, where it is said, and what becomes of an
-//! interface that is replaced while the recording has no privileges left.
+//! `--exclusive=auto` as users see it: what is decided, where it is reported, and what becomes of
+//! an interface that is replaced while the recording has no privileges left.
 
 use std::cell::Cell;
 use std::path::Path;

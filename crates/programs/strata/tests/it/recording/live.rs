@@ -801,7 +801,7 @@ fn without_descriptors_to_spare_new_files_are_begun() {
     // Connections that send nothing, as many as it takes.
     let connect = |_| UnixStream::connect(&recording.socket).ok();
     let _idle: Vec<UnixStream> = (0..100).filter_map(connect).collect();
-    // From now on nobody gets a descriptor who does not give one back. Some are open for a moment.
+    // From now on, a new descriptor takes the place of a closed one. Some are open for a moment.
     let free = |_| {
         let taken = open(&id);
         (0..).find(|number| !taken.contains(number)).unwrap()

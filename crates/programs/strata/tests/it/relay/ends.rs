@@ -120,7 +120,7 @@ impl Drop for Disk {
     }
 }
 
-/// Writes packets of 1,000 bytes until nobody reads them: an input that cannot end before the test
+/// Writes packets of 1,000 bytes until the reader is gone: an input that cannot end before the test
 /// has done its work. Returns how many bursts the switch has taken.
 fn feed(mut to: ChildStdin) -> Arc<AtomicU64> {
     const LEN: u32 = 1000;

@@ -719,7 +719,7 @@ fn whatever_a_killed_relay_had_confirmed_is_there_and_the_rest_is_counted() {
 /// Of the moments of kills.
 const SEED: u64 = 41;
 
-/// What a switch said at its end, and how many packets it was given.
+/// What a switch printed at its end, and how many packets it was given.
 fn while_its_relay_is_killed(host: &str, on_loss: &str, log_dir: &Path) -> (String, u64) {
     const KILLS: u64 = 25;
     let mut relay = relay_on(host, log_dir);
@@ -781,7 +781,7 @@ fn what_a_killed_switch_had_sent_is_there() {
     assert!(log.recordings().len() as u64 >= KILLS - KILLS.div_ceil(4));
     let mut packets = 0;
     for recording in log.recordings() {
-        assert_eq!(recording.state, State::Running, "nobody has closed it");
+        assert_eq!(recording.state, State::Running, "it has not been closed");
         let (seqs, incomplete) = present(&log, recording);
         let there = seqs.len() as u64;
         // In order and acknowledged: no gap, and half of the last at most.

@@ -303,7 +303,7 @@ fn an_address_that_others_reach_wants_to_know_who_connects() {
         !dir.path().join("log").exists(),
         "a failed start leaves no log"
     );
-    // RFC 5737: nobody is there, and nobody is contacted.
+    // RFC 5737: no host is there, and none gets a packet.
     let refused = switch("192.0.2.77", &[]);
     let said = text(&refused);
     assert!(!refused.status.success(), "{said}");

@@ -101,7 +101,7 @@ fn listens(socket: &Path) -> bool {
     let mut command = strata();
     let command = command.args(["status", "--json", "--socket"]).arg(socket);
     let said = command.output().unwrap();
-    // Nothing is said before the socket is there.
+    // Nothing is printed before the socket is there.
     let status = serde_json::from_slice::<Value>(&said.stdout).ok();
     let interfaces = status.and_then(|status| status["interfaces"].as_array().map(Vec::len));
     interfaces.is_some_and(|count| count > 0)

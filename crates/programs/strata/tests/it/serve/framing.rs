@@ -128,7 +128,7 @@ fn a_request_names_one_place() {
         };
         assert_eq!(statuses(&answer), expected, "{request}: {answer}");
     }
-    // What comes behind such a request is not answered, and that is said.
+    // What comes behind such a request is not answered, and that is reported.
     let torn = format!("GET {path} HTTP/1.1\r\nHost: {own}\r\nHost: {own}\r\n\r\n");
     let answer = answered(&serving, &torn).to_lowercase();
     assert!(answer.contains("connection: close"), "{answer}");

@@ -87,7 +87,8 @@ impl Serving {
         self.child.kill().unwrap();
     }
 
-    /// Waits until the program has ended and nobody listens any more; returns whether it succeeded.
+    /// Waits until the program has ended and has no listener any more; returns whether it
+    /// succeeded.
     pub(crate) fn ended(&mut self) -> bool {
         let status = self.child.wait().unwrap();
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! Failed logins: they wait, longer each time, and are told.
+//! Failed logins: they wait, longer each time, and are reported.
 
 use std::fs;
 use std::net::TcpListener;
@@ -98,7 +98,7 @@ fn failed_logins_wait_longer_each_time_and_are_told() {
         assert_eq!(log_in(&serving, TOKEN).status, 200);
     }
     serving.address = first;
-    // The wait is over when it was said, and each further failure makes it twice as long.
+    // The wait is over at the announced time, and each further failure makes it twice as long.
     for expected in [2, 4] {
         let answer = loop {
             let answer = log_in(&serving, GUESS);

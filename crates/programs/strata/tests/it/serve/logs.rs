@@ -119,8 +119,8 @@ fn searches_find_what_tcpdump_finds_in_both_tiers() {
     }
 }
 
-/// What is told of everything in a time comes from counts and summaries; `greater 0` takes every packet
-/// too, but has each looked at.
+/// What is shown of everything in a time comes from counts and summaries; `greater 0` takes every
+/// packet too, but has each looked at.
 #[test]
 fn what_was_written_about_packets_is_what_their_packets_say() {
     // By the model there are too many reasons for so few packets to be counted by them.

@@ -1,4 +1,4 @@
-//! Payload as the page says it, against tshark's: padding of short frames is none.
+//! Payload as the page shows it, against tshark's: padding of short frames is not payload.
 
 use std::collections::HashMap;
 use std::process::Command;

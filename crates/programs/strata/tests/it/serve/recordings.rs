@@ -197,7 +197,7 @@ fn the_mode_is_changed_and_back_and_who_did_it_is_on_record() {
     shown.undo(&changed);
     assert_eq!(shown.told(&["status"])["mode"], "default");
     let serving = &shown.serving;
-    let events = serving.until("/api/v1/recorders/0/events", "it is told", |events| {
+    let events = serving.until("/api/v1/recorders/0/events", "it is reported", |events| {
         events
             .to_string()
             .contains("incident 7 (strata serve: local)")
@@ -223,7 +223,7 @@ fn policies_are_checked_added_and_removed_and_all_of_it_undone() {
     });
     let added = shown.change("POST", "/api/v1/recorders/0/policies", &policy);
     assert_eq!(policies()[0]["match"], policy["match"]);
-    // The command line that is told does the same.
+    // The command line that is shown does the same.
     let line = added["command"].as_str().unwrap();
     let line = line.replacen("strata", env!("CARGO_BIN_EXE_strata"), 1);
     let line = format!("{line} --socket {}", shown.socket.display());

@@ -80,7 +80,7 @@ fn a_flow_is_labelled_as_the_command_line_does_it() {
         assert_eq!(answer.status, 200, "{said}");
         let done = answer.json();
         assert!(done["what"].as_str().unwrap().contains("1 new"), "{said}");
-        // The command that is told writes the same.
+        // The command that is shown writes the same.
         let own = kept.file("own.json");
         let line = done["command"].as_str().unwrap().replace(&labels, &own);
         let line = line.replacen("strata", env!("CARGO_BIN_EXE_strata"), 1);

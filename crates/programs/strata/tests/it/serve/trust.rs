@@ -228,7 +228,7 @@ fn a_browser_logs_in_and_out() {
 }
 
 #[test]
-fn a_proxy_is_trusted_from_where_it_is_and_nobody_else() {
+fn a_proxy_is_trusted_from_its_address_only() {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log");
     ok(&mut record(capture(), &log));
@@ -333,7 +333,8 @@ fn what_would_show_nothing_does_not_start() {
     assert_eq!(serving.json("/api/v1/logs")[1]["state"], "closed");
 }
 
-/// The answer to a request over TLS, from somebody with this certificate; or why there is none.
+/// The answer to a request over TLS, from a client with this certificate; or why there is no
+/// answer.
 fn over_tls(
     serving: &Serving,
     certificates: &Certificates,

@@ -73,6 +73,6 @@ fn what_a_policy_would_keep_is_what_a_recording_with_it_keeps() {
         }
     }
     assert!(counted("tcp") >= SAMPLE_MIN);
-    // The model decides: nobody knows what.
+    // The model decides: the outcome is unknown.
     assert_eq!(checked(&all, "tcp", "classify"), Value::Null);
 }

@@ -1,4 +1,4 @@
-//! What a damaged or removed file of a directory of streams costs, and who is told.
+//! What a damaged or removed file of a directory of streams costs, and who gets a message.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -260,7 +260,7 @@ fn a_copy_over_another_page_does_not_displace_the_page_that_was_copied() {
     pages.read_exact_at(&mut page, 2 * PAGE).unwrap();
     write_at(&streams.path("pages"), &page, 0);
     let before = ok(&mut streams.command("tail", &["x", "--cursor", "0.0", "--json"]));
-    // So many that the copy's place is used again.
+    // Enough for the copy's place to be used again.
     streams.append("x", 300..800);
     let after = ok(&mut streams.command("tail", &["x", "--cursor", "0.0", "--json"]));
     assert!(after.starts_with(&before));

@@ -77,7 +77,7 @@ impl Devices {
         append(&mut self.command("append", &[]), lines(range))
     }
 
-    /// All records, as they were appended, and what is said of others.
+    /// All records, as they were appended, and the report of others.
     fn read(&self) -> (String, String) {
         let output = self.command("tail", &["--cursor", "0.0"]).output().unwrap();
         assert!(output.status.success(), "{}", errors(&output));
@@ -154,7 +154,7 @@ fn half_of_what_is_appended_is_on_the_device_and_comes_back_as_it_was() {
     assert!((40..=60).contains(&begun), "{begun} of about 100 pages");
     assert!(word(4096 + 24) >= begun as u64 * (64 << 10));
 
-    // While somebody appends, the device is nobody else's; who appends is killed.
+    // While a process appends, no other gets the device; the appender is killed.
     let mut appender = devices.appender();
     let mut stdin = appender.stdin.take().unwrap();
     stdin.write_all(lines(60_000..80_000).as_bytes()).unwrap();
@@ -202,7 +202,7 @@ fn a_device_that_is_taken_away_is_found_again_under_another_number() {
     assert!(errors(&appended).contains("go to the other stripes"));
     assert!(fs::read(&other_file).unwrap().iter().all(|&byte| byte == 0));
 
-    // Where it is now is said once.
+    // Its new place is reported once.
     let device = devices.attach();
     devices.tell_of(&device, "more");
     assert_eq!(devices.read(), (all, String::new()));

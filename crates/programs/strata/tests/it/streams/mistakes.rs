@@ -1,4 +1,5 @@
-//! `strata stream` in the hands of hurried users: what cannot be is refused, and what is lost is said.
+//! `strata stream` in the hands of hurried users: what cannot be is refused, and what is lost is
+//! reported.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

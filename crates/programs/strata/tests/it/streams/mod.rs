@@ -54,7 +54,7 @@ fn lines_come_back_from_the_end_from_cursors_and_from_times() {
     let cursor = all[499]["cursor"].as_str().unwrap();
     let from = streams.json("tail", &["--cursor", cursor, "-n", "2"]);
     assert_eq!(from, &all[500..502]);
-    // The end is a place, and what is after it is said to be.
+    // The end is a place, and what is after it is reported as such.
     let end = all[1001]["cursor"].as_str().unwrap();
     for (cursor, warns) in [(end, false), ("1000.64", true)] {
         let output = streams.command("tail", &["--cursor", cursor]).output();
@@ -245,7 +245,7 @@ fn a_full_disk_ends_appending_and_costs_nothing_before() {
     assert_eq!(last[0]["seq"], 39_999);
     let checked = &streams.json("check", &[])[0];
     assert!(checked["records"].as_u64().unwrap() > 4_000);
-    // Who comes too late is told.
+    // A reader that comes too late gets a message.
     let late = streams
         .command("tail", &["--cursor", "0.4096", "-n", "1"])
         .output()

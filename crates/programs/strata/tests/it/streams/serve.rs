@@ -307,7 +307,7 @@ fn is_closed(stream: &mut TcpStream) -> bool {
 }
 
 #[test]
-fn strangers_cost_little_and_stop_nobody() {
+fn strangers_cost_little_and_stop_no_client() {
     let server = Server::start(&[]);
     let connect = || TcpStream::connect(server.address).unwrap();
     let tail_of = |name: &[u8]| [&[0, 1][..], &[0; 12], &[0xff; 8], name].concat();

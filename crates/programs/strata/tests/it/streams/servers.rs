@@ -140,7 +140,7 @@ fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Numbers of the lines that are there, in order and whole, and what is said of others.
+/// Numbers of the lines that are there, in order and whole, and the report of others.
 fn numbers(dir: &Path) -> (Vec<u32>, String) {
     let mut command = strata();
     command.args(["stream", "tail"]).arg(dir);
@@ -221,7 +221,8 @@ fn a_server_that_is_killed_costs_what_is_counted_until_it_is_back() {
     assert_eq!(some.last(), Some(&29_999));
     let listed = strata().args(["stream", "list"]).arg(&dir).output();
     assert!(errors(&listed.unwrap()).contains(&stripes[1]));
-    // It is back, with all that had been read; what was on its way to it is lost, and that was said.
+    // It is back, with all that had been read; what was on its way to it is lost, and that was
+    // reported.
     servers[1].restart();
     let (back, said) = numbers(&dir);
     assert!(!said.contains("stripe "), "{said}");

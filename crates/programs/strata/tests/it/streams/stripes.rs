@@ -77,7 +77,7 @@ impl Striped {
         ok(command.arg("--bind").arg(self.disk.path()).arg(&self.mount));
     }
 
-    /// As if it was pulled: whoever has files open there keeps them.
+    /// As if it was pulled: processes keep the files that they have open there.
     fn unmount(&self) {
         let _ = Command::new("umount").arg("-l").arg(&self.mount).status();
     }
@@ -90,7 +90,7 @@ impl Striped {
         append(&mut command(&self.dir, "append", &[]), lines(range))
     }
 
-    /// Numbers of the lines that are there, in order, and what is said of others.
+    /// Numbers of the lines that are there, in order, and the report of others.
     fn numbers(&self, from: &str) -> (Vec<u32>, String) {
         let output = command(&self.dir, "tail", &["--cursor", from])
             .output()
@@ -153,7 +153,7 @@ fn a_disk_that_is_unmounted_costs_what_is_on_it_until_it_is_back() {
         "nothing is left there"
     );
 
-    // Whoever had it open has lost nothing; a process that is killed neither.
+    // A process that had it open has lost nothing; nor has one that is killed.
     striped.mount();
     assert_eq!(striped.numbers("0.0").0.len(), 60_000);
     signal(&appender, "KILL");

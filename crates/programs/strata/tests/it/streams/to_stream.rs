@@ -333,7 +333,7 @@ impl Collector {
     }
 
     /// Sends entries of lists in a datagram of version 2, as docs/formats/dta.md has it, and waits
-    /// until they were accepted now and then, so that none is lost on the way.
+    /// until they were accepted now and then, so that no entry is lost on the way.
     fn send(&mut self, entries: &[(u32, [u8; 18])]) {
         let mut bytes = vec![0x22, 0];
         bytes.extend(u16::try_from(entries.len()).unwrap().to_be_bytes());
@@ -426,7 +426,7 @@ fn entries_of_lists_come_back_from_a_stream() {
 fn a_stream_that_stalls_stalls_no_reports() {
     let streams = Streams::new();
     let mut collector = Collector::start(&streams);
-    // Nobody gets a page while this is locked: the stream's thread waits for its first one.
+    // No stream gets a page while this is locked: the stream's thread waits for its first one.
     let lock = File::create(streams.dir().join("pages.lock")).unwrap();
     lock.lock().unwrap();
     let entries: Vec<_> = (0..50).map(|number| (3, event(number))).collect();

@@ -231,7 +231,7 @@ fn what_is_wrong_with_a_request_is_said_and_all_are_described() {
 }
 
 #[test]
-fn metrics_are_served_by_whoever_counts() {
+fn each_process_serves_metrics_of_what_it_counts() {
     let dir = TempDir::new().unwrap();
     let collector = Collector::start(dir.path(), &[]);
     let page = collector.metrics("Accept: */*");
@@ -249,7 +249,7 @@ fn metrics_are_served_by_whoever_counts() {
     assert!(open.ends_with("# EOF\n"), "{open}");
 }
 
-/// The memory is where it is asked: the API of a collector whose translator is elsewhere.
+/// The memory is where queries arrive: the API of a collector whose translator is elsewhere.
 #[test]
 fn a_collector_elsewhere_answers_what_the_commands_answer() {
     let dir = TempDir::new().unwrap();
@@ -326,7 +326,7 @@ fn immediate_reports_reach_those_who_subscribe() {
     let mut stream = BufReader::new(curl.stdout.take().unwrap());
     let mut line = String::new();
     stream.read_line(&mut line).unwrap();
-    assert_eq!(line, ": alive\n", "from here on, none is missed");
+    assert_eq!(line, ": alive\n", "from here on, no event is missed");
 
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let send = |bytes: &[u8]| {
@@ -432,7 +432,7 @@ fn over_tcp_it_wants_a_token() {
     let token = dir.path().join("token");
     fs::write(&token, TOKEN).unwrap();
     fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
-    // A port that nobody uses.
+    // A port that is not in use.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = free.local_addr().unwrap();
     drop(free);

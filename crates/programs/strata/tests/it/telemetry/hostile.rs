@@ -32,7 +32,7 @@ fn translate(counters: &Path, collector: &str) -> Command {
     command
 }
 
-/// Connections that somebody keeps busy until they are told to stop.
+/// Connections that a thread keeps busy until it is stopped.
 struct Busy {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -69,7 +69,7 @@ impl Drop for Busy {
     }
 }
 
-/// Messages that say nothing, from whoever reaches the port, are in no translator's way.
+/// Messages that say nothing, from any client of the port, are in no translator's way.
 #[test]
 fn a_flood_of_messages_keeps_no_translator_out() {
     let dir = TempDir::new().unwrap();
@@ -90,7 +90,7 @@ fn a_flood_of_messages_keeps_no_translator_out() {
     collector.end();
 }
 
-/// A collector that is none: the translator says so, and Ctrl-C ends it whatever comes.
+/// A peer that is not a collector: the translator says so, and Ctrl-C ends it whatever comes.
 #[test]
 fn a_translator_ends_whatever_its_collector_says() {
     let dir = TempDir::new().unwrap();
@@ -198,7 +198,7 @@ fn what_has_arrived_is_taken_at_the_end() {
     assert!(accepted > 0);
 }
 
-/// A disk that takes for ever, as far as can be seen, for what was counted: a pipe that nobody reads
+/// A disk that takes for ever, as far as can be seen, for what was counted: a pipe without a reader
 /// is in its place. Reports are taken, and what was counted is written once it goes on.
 #[test]
 fn reports_do_not_wait_for_a_disk() {

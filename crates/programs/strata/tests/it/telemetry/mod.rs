@@ -622,7 +622,7 @@ fn strangers_are_refused_and_what_is_dropped_is_asked_for_again() {
     let bytes = published::key_write(None, 0, 1, [10, 0, 0, 1], 1);
     stranger.send_to(&bytes, collector.reports).unwrap();
 
-    // Beyond the burst, reports that the reporter keeps are asked for again: of version 2 at the port
+    // Beyond the burst, reports that the reporter keeps are requested again: of version 2 at the port
     // that they came from.
     let reporter = UdpSocket::bind("127.0.0.2:0").unwrap();
     reporter.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -952,7 +952,7 @@ fn generations_answer_by_time_and_the_oldest_makes_way() {
             number(&youngest["begun_ns"]) > begun
         });
     }
-    // Of those that are there, three at most, each has what it was told, and no other.
+    // Of those that are there, three at most, each has what it was given, and no other.
     let found = answer(&store, &query);
     let generations = found.as_ref().map(|found| found["generations"].clone());
     let generations = generations.as_ref().and_then(Value::as_array);
@@ -977,7 +977,7 @@ fn generations_answer_by_time_and_the_oldest_makes_way() {
         page.contains(" of 3, of 1 s each; the youngest since "),
         "{page}"
     );
-    // The first ones are gone, and what nobody writes any more goes in the end.
+    // The first ones are gone, and what is not written any more goes in the end.
     let start = Instant::now();
     while answer(&store, &query).is_some() {
         assert!(start.elapsed() < PATIENCE);

@@ -1,5 +1,5 @@
 //! Immediate reports across the RDMA wire: a subscriber of a collector gets them by WRITE with
-//! immediate data, whoever is killed, stops reading, or is not what it says.
+//! immediate data, even if peers are killed, stop reading, or are not what they claim.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -102,7 +102,7 @@ fn resident(process: &Process) -> u64 {
     kib.parse::<u64>().unwrap() << 10
 }
 
-/// So much may come and go: stacks, pages of the program that were not used before.
+/// This much may come and go: stacks, pages of the program that were not used before.
 const BREATH: u64 = 8 << 20;
 
 /// A subscriber of a collector gets the reports of its share, with the numbers that lists have there.
@@ -164,7 +164,7 @@ fn immediate_reports_reach_a_subscriber_of_a_collector_elsewhere() {
         }
     }
     assert!((8..56).contains(&keys.len()), "{keys:?}");
-    // Whoever was told of a value finds it in memory.
+    // A subscriber that was notified of a value finds it in memory.
     for (key, number) in &keys {
         let found = ok(&mut telemetry(&second.store, &["get", key, "--json"]));
         let found: Value = serde_json::from_str(&found).unwrap();
@@ -178,7 +178,7 @@ fn immediate_reports_reach_a_subscriber_of_a_collector_elsewhere() {
     wait_status(&second.store, |status| {
         number(&status["events"]["pushed"]) == pushed
     });
-    // Nobody listens any more, and nothing is sent in vain.
+    // There is no subscriber any more, and nothing is sent in vain.
     drop(subscriber);
     wait_status(&counters, |status| !is_watched(status, 1));
     send(&one(0x22, IMMEDIATE, 5 + sent, [0, 18, 0], &last));
@@ -307,7 +307,7 @@ fn a_subscriber_that_does_not_read_costs_events_alone() {
         }
         assert!(start.elapsed() < PATIENCE, "{there:#}");
     };
-    // It gets what fitted, and is told how many did not.
+    // It gets what fitted, and the number of those that did not.
     signal(&subscriber.curl, "CONT");
     let (mut came, mut lost) = (0, 0);
     while came < number(&there["events"]["pushed"]) {
@@ -346,7 +346,7 @@ fn a_collector_that_is_none_costs_its_translator_nothing() {
     let dir = TempDir::new().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    // RoCEv2 that nobody answers.
+    // RoCEv2 without an answer.
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
     thread::spawn(move || {
@@ -520,7 +520,7 @@ fn a_translator_that_writes_nonsense_is_no_danger() {
             hostile.finish();
         }
     }
-    // A datagram that says it is longer than it is, and one that is none.
+    // A datagram that says it is longer than it is, and an invalid one.
     let mut long = slot(0, 1);
     long[26..28].copy_from_slice(&60_000_u16.to_be_bytes());
     hostile.tell(0, &long, 0);

@@ -54,7 +54,7 @@ impl Collector {
         }
     }
 
-    /// Waits until so many reports have come, and all are in memory.
+    /// Waits until `reports` reports have come, and all are in memory.
     fn wait_for(&self, reports: u64) {
         let start = Instant::now();
         loop {

@@ -30,7 +30,7 @@ fn commands() -> String {
 #[test]
 fn every_command_of_the_walk_through_does_what_the_page_says() {
     let dir = TempDir::new().unwrap();
-    // Ports that nobody uses, instead of those of the page.
+    // Ports that are not in use, instead of those of the page.
     let free: Vec<UdpSocket> = (0..2)
         .map(|_| UdpSocket::bind("127.0.0.1:0").unwrap())
         .collect();

@@ -103,10 +103,10 @@ fn run(link: &Link, counters: &Path, options: &[&str]) -> Process {
 
 /// Sends reports of all kinds to the translator, the same ones for the same seed; how many.
 fn generate(link: &Link, seed: &str, port: u16) -> u64 {
-    generate_so_many(link, seed, port, "20k")
+    generate_reports(link, seed, port, "20k")
 }
 
-fn generate_so_many(link: &Link, seed: &str, port: u16, reports: &str) -> u64 {
+fn generate_reports(link: &Link, seed: &str, port: u16, reports: &str) -> u64 {
     let to = format!("127.0.0.1:{port}");
     let mut command = link.strata(0);
     command.args(["telemetry", "generate", "--send-to", &to, "--seed", seed]);
@@ -281,7 +281,7 @@ fn either_may_be_killed_and_it_goes_on() {
     translator.kill();
     let options = [&both[..], &proved].concat();
     let translator = run(&link, &path("other"), &options);
-    let sent = generate_so_many(&link, "4", 4001, "40k");
+    let sent = generate_reports(&link, "4", 4001, "40k");
     let counted = wait_all(&path("other"), sent);
     assert_eq!(
         (dropped(&counted), number(&counted["totals"]["lost"])),
@@ -366,7 +366,7 @@ fn collectors_in_another_order_or_number_are_refused() {
     let [one, other] = [0, 1].map(|n| json!({ "collector": n, "of": 2 }));
     assert_eq!(shares, [one.clone(), other, one]);
 
-    // Whoever has not been asked by the translator before says it too, whatever is connected.
+    // A collector without an earlier request of the translator says it too, whatever is connected.
     let manifest = fs::read_to_string(path("second").join("telemetry.json")).unwrap();
     let of_three = manifest.replace("\"of\": 2", "\"of\": 3");
     assert_ne!(manifest, of_three);
@@ -454,7 +454,7 @@ fn what_cannot_work_is_refused_and_says_why() {
     .concat();
     says(&refused(0, &generations), "a single generation");
 
-    // Strangers that send something else, or nothing, are counted and in nobody's way.
+    // Strangers that send something else, or nothing, are counted and in no one's way.
     let script = format!(
         "import socket,time\n\
          all = [socket.create_connection(('{COLLECTOR}', 4791)) for _ in range(40)]\n\
@@ -480,7 +480,7 @@ fn what_cannot_work_is_refused_and_says_why() {
     ]
     .concat();
     let translator = run(&link, &path("one"), &options);
-    // Another translator has to wait, and is told who writes.
+    // Another translator has to wait, and learns who writes.
     let second = refused(0, &to_proved);
     says(&second, "writes its store");
     // With other parameters than those of the store.
@@ -499,10 +499,10 @@ fn what_cannot_work_is_refused_and_says_why() {
     collector.end();
 }
 
-/// A disk that takes for ever to make a store, as far as can be seen: a pipe that nobody reads is in the place of
+/// A disk that takes for ever to make a store, as far as can be seen: a pipe without a reader is in the place of
 /// its description. Others are answered meanwhile.
 #[test]
-fn nobody_else_waits_for_the_disk_on_which_a_store_is_made() {
+fn others_do_not_wait_for_the_disk_on_which_a_store_is_made() {
     let dir = TempDir::new().unwrap();
     let mut command = strata();
     command.args(["telemetry", "run", "--listen", "127.0.0.1:0", "-o"]);
@@ -532,7 +532,7 @@ fn nobody_else_waits_for_the_disk_on_which_a_store_is_made() {
             text.contains("its store is being prepared for 127.0.0.1"),
             "{busy}"
         );
-        // Now the disk goes on, and fails: nobody can sync a pipe.
+        // Now the disk goes on, and fails: a pipe cannot be synced.
         assert!(fs::read_to_string(&pipe).unwrap().contains("parameters"));
         begun.join().unwrap()
     });

@@ -65,9 +65,9 @@ pub(super) struct Connection {
     stage: Stage,
     began: Instant,
     said: Instant,
-    /// What it was told of that.
+    /// What it knows of that.
     is_watched: bool,
-    /// How often all counters had been made smaller when it was told so.
+    /// How often all counters had been made smaller when it was last notified.
     rounds: u64,
 }
 
@@ -92,7 +92,7 @@ impl Collector {
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
-                // None is there; or the process has too many files open, and tries again.
+                // There is no connection; or the process has too many files open, and tries again.
                 Err(_) => return,
             }
         }
@@ -150,7 +150,7 @@ impl Collector {
         }
     }
 
-    /// The translator is gone: nobody writes from now on.
+    /// The translator is gone: there is no writer from now on.
     pub(super) fn leave(&mut self, why: &str) {
         let Some(active) = self.active.take() else {
             return;
@@ -473,7 +473,7 @@ impl Collector {
             return Err(refused("addresses of different families"));
         };
         let store = self.store.as_mut().expect("prepared before");
-        let memory = store.memory.as_ref().expect("nobody else writes");
+        let memory = store.memory.as_ref().expect("the only writer");
         let ends = (0_u32..).zip(all).filter(|(_, end)| end.batches > 0);
         let ends = ends.map(|(list, end)| (list, end.batches, end.entries));
         let (plan, words) = (&store.plan, memory.0.words());
@@ -532,7 +532,8 @@ impl Collector {
             access: ACCESS,
         });
         self.responder.keep_atomics(qpn, WINDOW);
-        // As many as can be in flight: whoever writes more has been answered, and so looked at.
+        // As many as can be in flight: a translator that writes more has been answered, and so
+        // looked at.
         self.responder.post_receives(qpn, WINDOW, 0);
         self.active = Some(Active {
             instance: hello.instance,

@@ -7,7 +7,7 @@ use strata_dta::postcarding::{Cache, Postcarding, Values};
 use strata_dta::theory::Bounds;
 use strata_dta::{KeyHasher, Local, Origin};
 
-/// α, around which keys are asked for.
+/// α, around which keys are queried.
 pub(crate) const LOADS: [f64; 6] = [0.05, 0.1, 0.25, 0.5, 1.0, 2.0];
 
 /// Rates of all queries at a load, and the mean of what the equations allow each of them.
@@ -26,9 +26,9 @@ impl Observed {
         1.96 * (rate * (1.0 - rate) / f64::from(self.queries)).sqrt()
     }
 
-    /// What a sample is below, if each query has at most this rate, so often that all of the
-    /// hundred rates of a test are with 95 %. Few events follow Poisson's law, which also bounds them
-    /// where the rates differ.
+    /// What a sample is below, if each query has at most this rate, with such a probability that
+    /// all of the hundred rates of a test are with 95 %. Few events follow Poisson's law, which
+    /// also bounds them where the rates differ.
     pub(crate) fn limit_of_hundred(&self, rate: f64) -> f64 {
         self.limit(rate, 3.29, 0.9995)
     }

@@ -135,7 +135,7 @@ pub(crate) fn in_trains(headers: &[Kept], len: usize, wait: usize) -> Vec<Kept> 
     out
 }
 
-/// All headers as datagrams of at most so many bytes.
+/// All headers as datagrams of at most `room` bytes.
 pub(crate) fn compressed(link: LinkType, headers: &[Kept], room: usize) -> Vec<Vec<u8>> {
     let mut writer = HeaderWriter::new(SOURCE, link, room);
     let mut datagrams = Vec::new();

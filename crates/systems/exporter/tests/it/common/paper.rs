@@ -180,7 +180,7 @@ fn unzigzag(word: u64) -> u64 {
     word >> 1 ^ (word & 1).wrapping_neg()
 }
 
-/// The records of these headers, and how many datagrams of so many bytes they fill.
+/// The records of these headers, and how many datagrams of `room` bytes they fill.
 pub(crate) fn compressed(headers: &[Kept], room: usize) -> (Vec<u8>, usize) {
     let (mut state, mut out) = (State::new(), Vec::new());
     let (mut datagrams, mut left) = (0, 0);

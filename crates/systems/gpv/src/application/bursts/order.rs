@@ -60,7 +60,7 @@ const PACKETS_MAX: u32 = 1 << 31;
 #[derive(Debug)]
 pub(super) struct Order {
     /// Where the next packet of each interval goes. Its packets are in a list of chunks, of which
-    /// the first is filled up to there: a multiple of [`CHUNK`] if it is full, or if there is none
+    /// the first is filled up to there: a multiple of [`CHUNK`] if it is full, or without a chunk
     /// ([`NONE`]).
     intervals: Vec<u32>,
     places: Vec<Held>,

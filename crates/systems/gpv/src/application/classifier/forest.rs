@@ -131,7 +131,7 @@ impl Forest {
     ///
     /// # Errors
     ///
-    /// With the line, if the text is none.
+    /// With the line, if the text is not a forest.
     pub fn parse(text: &str) -> Result<Self, ForestError> {
         let mut forest = read::read(text)?;
         forest.batches = forest.for_batches();
@@ -322,7 +322,7 @@ mod tests {
         sim::seeds(50, |seed| {
             let mut rng = Rng::new(seed);
             let small = |below: u64, rng: &mut Rng| usize::try_from(rng.below(below)).expect("few");
-            // Splits, then leaves: whoever has no parent yet is the child of somebody.
+            // Splits, then leaves: a node without a parent yet is the child of another.
             let splits = small(40, &mut rng);
             let mut parentless: Vec<usize> = (1..=2 * splits).collect();
             let mut naive = Vec::new();

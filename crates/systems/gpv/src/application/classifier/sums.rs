@@ -113,7 +113,7 @@ struct WordSums {
     bytes: u64,
     /// Of sizes.
     squares: u64,
-    /// Of the delays between packets; where times go back, there is none.
+    /// Of the delays between packets; where times go back, there is no delay.
     delay_squares_us: u64,
 }
 

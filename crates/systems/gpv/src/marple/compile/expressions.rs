@@ -29,7 +29,7 @@ impl<'a> Compiler<'_, 'a> {
             };
         }
         match &expr.node {
-            Node::Int(_) | Node::Real(_) => self.wrong(at, "a number that is none"),
+            Node::Int(_) | Node::Real(_) => self.wrong(at, "an invalid number"),
             Node::Bool(value) => self.constant(Kind::Bool, &[u64::from(*value)], at),
             Node::Address(words) => self.constant(Kind::Address, words, at),
             Node::Name(name) => match scope.and_then(|scope| scope.variables.get(name)) {
@@ -164,7 +164,7 @@ impl<'a> Compiler<'_, 'a> {
     }
 
     pub(super) fn copy(&mut self, from: Slot, to: Slot, at: usize) -> Checked<()> {
-        // Nobody but this reads the result of an expression: it can be computed where it goes.
+        // Only this reads the result of an expression: it can be computed where it goes.
         if from.kind.words() == 1
             && self.in_use.contains(&from.at)
             && let Some(result) = self.program.ops.last_mut().and_then(Op::result_mut)

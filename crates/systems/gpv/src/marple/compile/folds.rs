@@ -130,7 +130,7 @@ impl<'a> Compiler<'_, 'a> {
                     }
                     let kind = scope.kinds.entry(name).or_insert(value.kind);
                     if value.kind == Kind::Real {
-                        // If it was none, the fold is compiled again.
+                        // If it was not, the fold is compiled again.
                         *kind = Kind::Real;
                     }
                     let kind = *kind;

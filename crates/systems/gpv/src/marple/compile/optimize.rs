@@ -1,5 +1,5 @@
-//! Fewer instructions for the same answer: comparisons join the jumps that they decide, what nobody
-//! reads is not computed, and what is the same for all packets of a vector is found.
+//! Fewer instructions for the same answer: comparisons join the jumps that they decide, what is not
+//! read is not computed, and what is the same for all packets of a vector is found.
 //!
 //! All jumps go forward, so what is read later is known after one pass backwards; values that
 //! outlive a packet make it two.
@@ -81,8 +81,8 @@ fn fuse(ops: &mut [Op]) {
     }
 }
 
-/// Removes instructions whose results nobody reads, and jumps to what comes next anyway. False if
-/// there are none.
+/// Removes instructions whose results are not read, and jumps to what comes next anyway. False
+/// without any.
 fn shorten(program: &mut Program) -> bool {
     let after = live_after(program);
     let ops = &program.ops;

@@ -1,4 +1,4 @@
-//! What queries that are asked of the same vectors share: each vector's key is taken apart once, and
+//! What queries over the same vectors share: each vector's key is taken apart once, and
 //! its flow is looked up once, by all of the key; queries find their groups by the flow's number.
 
 use std::hash::{BuildHasher, RandomState};
@@ -63,7 +63,7 @@ impl Batch {
     }
 }
 
-/// The flows that vectors were of lately. Queries that are asked of the same vectors share it:
+/// The flows that vectors were of lately. Queries over the same vectors share it:
 /// each remembers the groups of a flow by its number, and looks for a key only when it is new.
 ///
 /// Memory: 64 bytes a flow and 8 to 16 of its index, of at most 262,144 flows; then all are
@@ -92,11 +92,11 @@ impl Flows {
         Self::of_at_most(FLOWS_MAX)
     }
 
-    /// None yet, and at most so many at once.
+    /// Empty, with at most `max` flows at once.
     fn of_at_most(max: u32) -> Self {
         assert!(max as usize > BATCH, "a batch of new flows needs room");
         let mut batch = Box::new(Batch::unnumbered());
-        // Those of no generation are numbered by nobody.
+        // Those of no generation have no numbers.
         batch.generation = RandomState::new().hash_one(0) | 1;
         Self {
             hasher: KeyHasher::new(RandomState::new().hash_one(1)),
@@ -108,7 +108,7 @@ impl Flows {
     }
 
     /// Asks all queries of vectors or records, of a switch with this number, one vector after the
-    /// other. Faster than each query by itself; one alone has nobody to share with.
+    /// other. Faster than each query by itself; one alone has no other to share with.
     pub fn ask<T: Tuple, G: Grouped<T>>(
         &mut self,
         switch: u32,
@@ -349,7 +349,7 @@ mod tests {
                 for query in &mut alone {
                     these.iter().for_each(|vector| query.take(switch, vector));
                 }
-                // Some are not asked of all.
+                // Some do not see all.
                 if rng.below(10) == 0 {
                     flows.ask(
                         switch,

@@ -24,7 +24,7 @@ const FACTORS: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9];
 #[derive(Debug)]
 pub(super) struct Groups {
     spec: GroupSpec,
-    /// Nobody outside can aim at a place.
+    /// Senders cannot aim at a place.
     seed: u64,
     /// High half of the hash, then the group; a power of two of places, by the hash's highest bits:
     /// so an index that grows is copied in order, and no key is read.
@@ -165,7 +165,7 @@ impl Groups {
         })
     }
 
-    /// The group whose key is in the registers, a new one if there is none; [`NO_GROUP`] if there
+    /// The group whose key is in the registers, a new one for a new key; [`NO_GROUP`] if there
     /// is no room.
     fn find(&mut self, registers: &Registers) -> u32 {
         let hash = match self.hash {

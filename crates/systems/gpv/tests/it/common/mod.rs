@@ -45,7 +45,7 @@ pub(crate) fn random_packets(rng: &mut Rng, count: usize, flows: u64) -> Vec<Pac
         .collect()
 }
 
-/// The packets of a capture that have a flow, `None` if it is none; at most `max` of them.
+/// The packets of a capture that have a flow, `None` if it is not a capture; at most `max` of them.
 pub(crate) fn captured(path: &Path, max: usize) -> Option<Vec<Packet>> {
     let mut packets = Vec::new();
     walk(path, |packet, _| {

@@ -15,13 +15,13 @@ use super::{Action, Arrivals, BlockWrite, Counts, Define, Place, SessionOptions}
 
 /// How often the relay sends a sign of life to a switch.
 const ALIVE_EVERY_NS: u64 = SECOND_NS;
-/// How long a switch may take to close the connection after it was told that nothing more is
+/// How long a switch may take to close the connection after the message that nothing more is
 /// stored, and to send the worker's progress before that.
 const LAST_WORD_LIMIT_NS: u64 = SECOND_NS;
 /// How long packets of a full block may be in flight after its message, where the relay cannot see
 /// that they were lost.
 const STRAGGLERS_NS: u64 = 100 * MS_NS;
-/// The same while so many others arrive that our own socket may still hold some of them.
+/// The same while enough others arrive for our own socket to hold some of them.
 const STRAGGLERS_MAX_NS: u64 = 2 * SECOND_NS;
 /// A switch that is silent for this long is lost; it must send every 100 ms.
 const SILENCE_MAX_NS: u64 = 30 * SECOND_NS;
@@ -80,9 +80,10 @@ struct Full {
 enum State {
     /// The switch is sending.
     Serving,
-    /// It has sent its end, stored here; `None` once it is being told that the recording is closed.
+    /// It has sent its end, stored here; `None` once the message that the recording is closed is on
+    /// its way.
     Draining(Option<Box<End>>),
-    /// It was told why the session ends, and may send the worker's progress.
+    /// It got the reason for the end of the session, and may send the worker's progress.
     Hearing { until_ns: u64 },
     /// The connection is lost; announced blocks are being written.
     Salvaging,
@@ -320,7 +321,7 @@ impl Session {
         Ok(())
     }
 
-    /// Whether a block can hold what it is said to hold: these numbers are added up in files.
+    /// Whether a block can hold what its message claims: these numbers are added up in files.
     fn is_possible(full: &BlockFull) -> bool {
         let numbers = full.next_seq.saturating_sub(full.first_seq);
         let segments_max = u64::from(full.used) / SEGMENT_BYTES_MIN;

@@ -213,7 +213,7 @@ impl Connection {
     ///
     /// # Panics
     ///
-    /// If none is open: a packet was just pushed into it.
+    /// If no block is open: a packet was just pushed into it.
     pub(super) fn counted(&mut self) -> &mut BlockCounters {
         &mut self.open.as_mut().expect("a block is open").counted
     }

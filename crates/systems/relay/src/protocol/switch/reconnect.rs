@@ -154,7 +154,7 @@ impl Switch {
             _ => {
                 let problem = format!(
                     "the relay says that it has {} packets up to number {} that it had not confirmed, of {}: \
-                     none is counted",
+                     no packet is counted",
                     stored.packets, stored.next_seq, sent.packets
                 );
                 self.problem(problem);

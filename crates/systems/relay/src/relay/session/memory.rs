@@ -284,8 +284,7 @@ fn unmapped(address: IpAddr) -> IpAddr {
     address.to_canonical()
 }
 
-/// Queue pair number and memory key, both random, so that nobody can guess where another switch
-/// writes.
+/// Queue pair number and memory key, both random, so that no switch can guess where another writes.
 fn numbers(inner: &Inner) -> Result<(u32, u32), RelayError> {
     loop {
         let random = random()?;

@@ -1,6 +1,6 @@
 //! The queue pair against a model of a controller, written from the specification: whatever order it
 //! works in, wherever queues wrap, with errors, aborts, resets and entries lost on the way, every command ends
-//! as it should, or it is said that this is not known. `SEEDS=1000` runs so many, `SEED=17` one.
+//! as it should, or is reported as unknown. `SEEDS=1000` runs 1000 seeds, `SEED=17` one.
 #![allow(clippy::print_stderr, reason = "the seed of a failed run")]
 
 mod model;
@@ -267,7 +267,7 @@ fn a_lost_entry_is_noticed_before_anything_wrong_is_said() {
         run.model.loss = Some(60);
         let mut fault = None;
         for _ in 0..2000 {
-            // What `done` asserts holds for every command that is said to have ended.
+            // What `done` asserts holds for every command that is reported as ended.
             if let Err(found) = run.step() {
                 fault = Some(found);
                 break;
@@ -381,7 +381,7 @@ proptest! {
     }
 }
 
-/// A place for writes that nobody reads.
+/// A place for writes that are never read.
 struct Nowhere;
 
 impl Memory for Nowhere {

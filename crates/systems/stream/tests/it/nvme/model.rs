@@ -1,5 +1,5 @@
 //! A model of a controller with one queue pair and one namespace, written from the specification; what
-//! is not said there, it does in any order.
+//! is not specified, it does in any order.
 
 use strata_stream::nvme::{
     Command, Completion, ListPage, Memory, Page, Places, Prps, Shadow, Status, list_pages,
@@ -77,7 +77,7 @@ pub(super) struct Model {
     fetched: Vec<Fetched>,
     /// It looks at shadows until it has found nothing to do.
     is_awake: bool,
-    /// One entry in so many is lost on its way.
+    /// One entry in this number is lost on its way.
     pub(super) loss: Option<u64>,
     pub(super) lost: u64,
     /// Slots whose latest entry was lost, and not fetched since.
@@ -161,7 +161,7 @@ impl Model {
     pub(super) fn describe(&mut self, buffer: usize, offset: u32, len: usize) -> Prps {
         let needed = (usize::try_from(offset).unwrap() + len).div_ceil(PAGE);
         let page = |number: usize| {
-            // Every other page, from the last to the first: none is next to another.
+            // Every other page, from the last to the first: no two are adjacent.
             let place = buffer * 2 * BUFFER_PAGES + 2 * (BUFFER_PAGES - 1 - number);
             Page(BUS + (DATA + place * PAGE) as u64)
         };
@@ -234,7 +234,7 @@ impl Model {
         }
     }
 
-    /// Works for so many steps, if there is something to do.
+    /// Works for `steps` steps, if there is something to do.
     pub(super) fn work(&mut self, steps: u64) {
         for _ in 0..steps {
             if self.has_shadow && !self.is_awake {

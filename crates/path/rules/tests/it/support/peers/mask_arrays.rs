@@ -40,7 +40,7 @@ pub struct MaskArrays {
 }
 
 impl MaskArrays {
-    /// A cache of so many uniflows before these rules, about so many policies.
+    /// A cache of a number of uniflows before these rules, of a number of policies.
     #[must_use]
     pub fn new(rules: &[Rule], policies: u32, entries: usize) -> Self {
         let lengths = FIELDS.map(|(field, bits, first)| {

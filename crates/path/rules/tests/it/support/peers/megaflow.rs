@@ -71,7 +71,7 @@ fn add(mask: &mut Words, more: &Words) {
 }
 
 impl Megaflows {
-    /// A cache of so many megaflows before these rules, about so many policies.
+    /// A cache of a number of megaflows before these rules, of a number of policies.
     #[must_use]
     pub fn new(rules: &[Rule], policies: u32, form: MegaflowForm, entries: usize) -> Self {
         let space = Tuples::new(rules);

@@ -2,7 +2,7 @@
 
 use strata_wire::exact;
 
-/// A binary trie of prefixes of addresses of so many bits.
+/// A binary trie of prefixes of addresses of a fixed number of bits.
 #[derive(Clone, Debug)]
 pub(crate) struct Trie {
     bits: u32,
