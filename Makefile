@@ -16,12 +16,13 @@ CHROMIUM = $(shell for one in $(STRATA_CHROMIUM) chromium chromium-browser; do c
 PAGE_PEERS = $(strip $(if $(shell command -v npm),,nodejs npm) $(if $(CHROMIUM),,chromium))
 LINTS := -D warnings
 
-.PHONY: help build recorder page sql demo test test-page arch test-python test-sql verbs neon fmt lint check-docs site tools attack soak nvme forged fuzz bench python lock model compare ablation unseen kept sets frontier links clean
+.PHONY: help build recorder page sql demo test test-page arch messages test-python test-sql verbs neon fmt lint check-docs site tools attack soak nvme forged fuzz bench python lock model compare ablation unseen kept sets frontier links clean
 
 help:
 	@echo "make demo    build, record a real capture, show the result"
 	@echo "make test    formatting, lints, documentation and every test"
 	@echo "make test-page  the operator's page in a real browser (part of make test)"
+	@echo "make messages  all messages of the programs in one table, for review"
 	@echo "make arch    check the code against the structure in docs/ARCHITECTURE.md"
 	@echo "make check-docs  the site of docs/ (target/site/html), its links, and the commands of README, tutorial, cookbook"
 	@echo "make build   all programs: $(STRATA), and strata-telemetry, -stream, -vectors, -fleet, -models beside it"
@@ -104,6 +105,9 @@ test: tools page fmt lint site test-python test-sql verbs
 # Also part of `make test`, with all tests of the workspace.
 arch:
 	$(CARGO) test --locked --quiet -p strata-testkit --test arch
+
+messages:
+	@$(CARGO) run --locked --quiet -p strata-testkit --example messages
 
 # The relay for RDMA NICs: its lints, and what the guests of the tests `rxe` and `nvme` run.
 verbs: tools

@@ -173,8 +173,8 @@ class Link:
 
 
 def in_parallel(folder: Path, streams: int, half: Half) -> tuple[float, int]:
-    """Writes `streams` streams of a capture at once, which differ in the second byte of each address;
-    its seconds, and the bytes of all."""
+    """Writes `streams` streams of a capture at once, which differ in the second byte of each
+    address; its seconds, and the bytes of all."""
     ts_ns, data, wire_len = packets_of(folder / "trace.pcap")
     lengths = np.minimum([len(packet) for packet in data], SNAPLEN)
     # One row per packet: pcap's header of a packet, and its bytes.

@@ -380,7 +380,12 @@ def _flows(args: argparse.Namespace) -> None:
     from . import flows
 
     judged = flows.train(
-        args.flows, args.output, test=args.test, by=args.class_column, seed=args.seed, jobs=args.jobs
+        args.flows,
+        args.output,
+        test=args.test,
+        by=args.class_column,
+        seed=args.seed,
+        jobs=args.jobs,
     )
     print(flows.printed(judged, args.json))
 

@@ -10,7 +10,7 @@ use parquet::file::reader::ChunkReader;
 
 use crate::files::Input;
 
-/// At most so many bytes are announced at once. Whoever reads more reads in order, which the system
+/// At most this number of bytes is announced at once. A reader of more reads in order, which the system
 /// notices by itself.
 const AHEAD_BYTES: u64 = 16 << 20;
 
@@ -109,7 +109,7 @@ fn add_pages(
     }
 }
 
-/// `None` for what no file has: whoever reads there gets the error.
+/// `None` for what no file has: a read there gets the error.
 fn range(at: i64, len: i64) -> Option<Range<u64>> {
     let (at, len) = (u64::try_from(at).ok()?, u64::try_from(len).ok()?);
     Some(at..at.checked_add(len)?)

@@ -1,4 +1,4 @@
-//! What each row group of `packets` comes to, in the metadata of its file: whoever wants totals need
+//! The totals of each row group of `packets`, in the metadata of its file: a reader of totals need
 //! not read the rows. The text is JSON, compressed by zstd, in base64. Nothing depends on it: without
 //! it the rows are read.
 
@@ -122,7 +122,7 @@ fn parse(text: &str) -> Option<Counts> {
 }
 
 impl Group {
-    /// Whether texts, times and sums are possible for so many rows.
+    /// Whether texts, times and sums are possible for this number of rows.
     fn makes_sense(&self, texts: usize, rows: u64) -> bool {
         let names = |names: &[u32]| names.iter().all(|&name| (name as usize) < texts);
         let labels = self.labels.iter();
@@ -139,7 +139,7 @@ impl Group {
     }
 }
 
-/// Whether amounts are those of so many packets.
+/// Whether amounts are those of this number of packets.
 fn sums_up(amounts: impl Iterator<Item = Amounts>, rows: u64) -> bool {
     let mut sums = [0_u64; 3];
     for amounts in amounts {

@@ -21,7 +21,7 @@ use crate::part::{Counters, Job, PartWriter, Share};
 use crate::retention::{FlowRetention, retention_name};
 use crate::sorted::Sorted;
 
-/// What a job comes to.
+/// The result of a job.
 pub(crate) enum Outcome {
     /// Parts and the block files that they replace.
     Parts(Made),

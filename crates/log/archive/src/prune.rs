@@ -253,7 +253,7 @@ impl Pruner<'_> {
         self.pruned.still_too_large = planned.still_too_large;
     }
 
-    /// Deletes what is planned. What a block file that is split comes to is known afterwards only, so the
+    /// Deletes what is planned. The size of a block file that is split is known afterwards only, so the
     /// rest is planned again then.
     fn carry_out(&mut self, retention: &Retention, now_ns: u64) -> Result<(), ArchiveError> {
         loop {

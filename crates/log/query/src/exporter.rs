@@ -200,7 +200,7 @@ impl Sections {
             for block in log.blocks(recording, &select) {
                 let block = match block {
                     Ok(block) => block,
-                    // Whoever reads the packets meets this block again, and reports it; bad records too.
+                    // The reader of the packets meets this block again, and reports it; bad records too.
                     Err(StoreError::Damage(_)) => continue,
                     Err(error) => return Err(error),
                 };

@@ -224,7 +224,7 @@ fn end_of(log: &Log, recording: &Recording, find: &Find<'_>) -> Result<u64, Arch
     for block in log.blocks(recording, &headers) {
         match block {
             Ok(block) if block.header.packets > 0 => end_ns = end_ns.max(block.header.ts_max_ns),
-            // Whoever reads the packets reports it.
+            // The reader of the packets reports it.
             Ok(_) | Err(StoreError::Damage(_)) => {}
             Err(error) => return Err(error.into()),
         }

@@ -16,7 +16,7 @@
 //! merge            the packets of a recording, from both tiers
 //! parts            the packets of its parts
 //! by_time          a merge sort in memory and on disk
-//! exporter         the capture file, or whoever takes packets
+//! exporter         the capture file, or another taker of packets
 //! packet_row       a packet as a row
 //! records reasons search  rows of the tables
 //! ipfix            rows of flows as IPFIX messages

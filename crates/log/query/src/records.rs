@@ -270,7 +270,7 @@ fn csv_field(value: &Value) -> Cow<'_, str> {
     }
 }
 
-/// A text for a CSV cell. Names come from whoever sent them, and spreadsheets evaluate cells that
+/// A text for a CSV cell. Names come from their senders, and spreadsheets evaluate cells that
 /// start like a formula: such a text gets an apostrophe before it (OWASP, CSV injection).
 #[must_use]
 pub fn not_formula(text: &str) -> Cow<'_, str> {

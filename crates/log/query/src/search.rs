@@ -2,7 +2,7 @@
 //! the rows of compacted packets, and the records of blocks.
 //!
 //! A log is searched piece by piece: a row group of a part, or a few blocks of a file. Threads take
-//! the next piece, and whoever asked gets what each found: first in one piece, then now and then in
+//! the next piece, and the caller gets what each found: first in one piece, then now and then in
 //! several, in no particular order.
 
 mod blocks;
@@ -29,7 +29,7 @@ use pieces::{Piece, Pieces};
 
 pub use outline::{Outline, outline};
 
-/// How often whoever asked hears of a search that has found nothing new.
+/// How often the caller hears of a search that has found nothing new.
 const NEWS: Duration = Duration::from_millis(100);
 /// When a thread hands over what it has found: after its first piece, after this, then after twice as
 /// long each time, up to the second, since putting together what several threads found of a flow takes
@@ -306,7 +306,7 @@ fn searches<T: TakeFound>(
             wait = (wait * 2).clamp(HAND_OVER, HAND_OVER_MAX);
         }
     }
-    // Whoever has left takes nothing.
+    // A caller that has left takes nothing.
     let _ = send.send(Ok((found, searched)));
 }
 

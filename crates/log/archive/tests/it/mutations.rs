@@ -250,7 +250,7 @@ fn most_packets_around_a_damaged_place_are_still_there() {
     );
 }
 
-/// The headers of a capture so many times, one after the other.
+/// The headers of a capture, repeated.
 fn repeated(path: &Path, times: u64) -> tempfile::NamedTempFile {
     let packets = read(path).packets;
     let first_ns = packets[0].0;

@@ -44,7 +44,7 @@ pub(super) fn do_for(counts: &GroupCounts<'_>, find: &Find<'_>, points_ns: u64) 
     is_whole && points_ns.is_multiple_of(counts.step_ns())
 }
 
-/// Passes what a row group comes to by time.
+/// Passes the totals of a row group by time.
 pub(super) fn points(counts: &GroupCounts<'_>, take: &mut dyn TakeFound) {
     for point in counts.points() {
         let [class, granularity] = point.texts;
@@ -68,7 +68,7 @@ struct Counted {
     classes: ByClass,
 }
 
-/// Passes what a row group comes to.
+/// Passes the totals of a row group.
 fn pass(
     searching: &Searching<'_>,
     part: &OpenPart<'_>,

@@ -1,4 +1,4 @@
-//! What a log comes to by time and class, from what was written about its packets: the counts of row
+//! The totals of a log by time and class, from what was written about its packets: the counts of row
 //! groups, the summaries of blocks. Only packets of blocks at the edge of a point or of the time asked
 //! for are read.
 
@@ -288,7 +288,7 @@ impl Sum {
 /// More bytes than any packet has.
 const PACKET_BYTES: u64 = 1 << 33;
 
-/// Whether counts are those of so many packets.
+/// Whether counts are those of this number of packets.
 fn is_sum(counts: &[ClassCount], packets: u32) -> bool {
     let is_possible = |count: &ClassCount| {
         let most = count.packets.saturating_mul(PACKET_BYTES);

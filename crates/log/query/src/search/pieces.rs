@@ -16,7 +16,7 @@ pub(super) type Links = HashMap<u16, LinkType>;
 
 /// Blocks of a piece: 64 MiB, usually, so that its index and threads to read it cost little beside it.
 const BLOCKS: usize = 64;
-/// Blocks start at multiples of so many bytes.
+/// Blocks start at multiples of this number of bytes.
 const BLOCK_BYTES_MIN: u64 = 4096;
 
 /// A piece of a log.
@@ -25,7 +25,7 @@ pub(super) enum Piece<'a> {
     Group(Arc<OpenPart<'a>>, usize),
     /// Blocks of a file, by number.
     Blocks(&'a Recording, &'a BlockFile, Range<usize>),
-    /// A part without its key, with so many packets.
+    /// A part without its key, with this number of packets.
     Encrypted(u64),
     Damaged(String),
     Failed(ArchiveError),

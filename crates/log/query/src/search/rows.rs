@@ -22,7 +22,7 @@ use super::{FoundPacket, FoundRun, Label, Matches, Searching, TakeFound, is_with
 /// Rows whose packets are put together at a time, more for a flow that has more.
 const ROWS_AT_ONCE: usize = 1 << 16;
 
-/// How many flows ahead whoever takes packets hears of one.
+/// How many flows ahead the taker of packets hears of one.
 pub(super) const FLOWS_AHEAD: usize = 16;
 
 /// What is read of a packet. Its addresses and ports are those of its flow.

@@ -27,6 +27,8 @@ struct Rules {
     unsafe_files: BTreeSet<String>,
     /// Files that may sleep.
     sleep_files: BTreeSet<String>,
+    /// Words that are not used in what people read, in lower case.
+    phrases: Vec<String>,
     sizes: Sizes,
     debt: Debt,
 }
@@ -314,6 +316,8 @@ fn lengths() -> BTreeMap<PathBuf, usize> {
             let path = entry.expect("a folder of sources is readable").path();
             if path.is_dir() {
                 folders.push(path);
+            } else if path.ends_with("schema.d.ts") {
+                // Made from the description of the API when the page is built.
             } else if path.extension().is_some_and(|ending| ending == "rs") {
                 let text = fs::read_to_string(&path).expect("a source is readable");
                 let path = path.strip_prefix(&root).expect("it is below the root");
@@ -414,4 +418,68 @@ fn is_among(path: &str, listed: &BTreeSet<String>) -> bool {
     listed
         .iter()
         .any(|entry| Path::new(path).starts_with(entry))
+}
+
+/// Everything of ours that is read and ends so, below the root.
+fn read_by_people() -> Vec<PathBuf> {
+    const ENDINGS: [&str; 6] = ["rs", "md", "ts", "tsx", "py", "service"];
+    const PLACES: [&str; 8] = [
+        "README.md",
+        "SECURITY.md",
+        "CONTRIBUTING.md",
+        "crates",
+        "deploy",
+        "docs",
+        "page/src",
+        "python/strata",
+    ];
+    let root = workspace_root();
+    let mut found = Vec::new();
+    let mut paths: Vec<PathBuf> = PLACES.iter().map(|place| root.join(place)).collect();
+    while let Some(path) = paths.pop() {
+        if path.is_dir() {
+            let entries = fs::read_dir(path).expect("a folder of ours is readable");
+            paths.extend(entries.map(|entry| entry.expect("a folder of ours is readable").path()));
+        } else if path
+            .extension()
+            .is_some_and(|of| ENDINGS.iter().any(|ending| of == *ending))
+        {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// Whether a text has these words, none of them as a part of a longer one.
+fn has_words(text: &str, words: &str) -> bool {
+    text.match_indices(words).any(|(at, _)| {
+        let is_letter = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+        !is_letter(text[..at].chars().next_back())
+            && !is_letter(text[at + words.len()..].chars().next())
+    })
+}
+
+#[test]
+fn words_that_make_a_reader_look_for_the_noun_are_not_used() {
+    let phrases = rules().phrases;
+    let root = workspace_root();
+    let mut found = BTreeSet::new();
+    for path in read_by_people() {
+        let text = fs::read_to_string(&path).expect("a text of ours is readable");
+        let named = path.strip_prefix(&root).expect("it is below the root");
+        for (line, text) in text.to_lowercase().lines().enumerate() {
+            // Names of tests too.
+            let text = text.replace('_', " ");
+            for phrase in phrases.iter().filter(|phrase| has_words(&text, phrase)) {
+                found.insert(format!("{}:{}: {phrase}", named.display(), line + 1));
+            }
+        }
+    }
+    assert!(has_words("in all. ", "in all") && !has_words("within all", "in all"));
+    hold(
+        "phrases of rules.toml",
+        &found,
+        &BTreeSet::new(),
+        "name who does it, and how much",
+    );
 }

@@ -59,7 +59,7 @@ impl Server {
     fn at(listen: &str, path: &Path, options: &[String]) -> Self {
         let mut command = strata();
         command.args(["stream", "serve", "--listen", listen]);
-        command.arg("--stripe");
+        command.arg("--offer-stripe");
         command.arg(format!("disk={}", path.display()));
         Self::of(command.args(options), path, options)
     }
@@ -347,7 +347,7 @@ fn strangers_and_other_directories_get_no_stripe() {
             "serve",
             "--listen",
             "127.0.0.1:0",
-            "--stripe",
+            "--offer-stripe",
             stripe,
         ]);
         command
