@@ -614,7 +614,7 @@ fn strangers_are_refused_and_what_is_dropped_is_asked_for_again() {
             "127.0.0.2",
             "--allow",
             "127.0.0.3/32",
-            "--rate",
+            "--write-rate",
             "1",
         ],
     );
