@@ -330,7 +330,7 @@ impl Pruner<'_> {
             Ok(Outcome::Parts(made)) => made,
             Ok(Outcome::Damaged(damage, _)) => return self.stays(piece, &name, &damage, true),
             // Deleting others whole makes room for the next try.
-            Err(error) if error.is_for_want_of_room() => {
+            Err(error) if error.lacks_room() => {
                 return self.stays(piece, &name, &error, false);
             }
             Err(error) => {
@@ -440,7 +440,7 @@ impl Pruned {
 impl ArchiveError {
     /// Whether the disk is full, which may have changed by the next attempt.
     #[must_use]
-    pub fn is_for_want_of_room(&self) -> bool {
+    pub fn lacks_room(&self) -> bool {
         use std::io::ErrorKind::{QuotaExceeded, StorageFull};
         let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(self);
         while let Some(error) = cause {

@@ -113,7 +113,7 @@ impl From<StoreError> for SinkError {
 
 impl StoreError {
     /// Whether something failed for lack of space.
-    pub(crate) fn is_for_want_of_room(&self) -> bool {
+    pub(crate) fn lacks_room(&self) -> bool {
         match self {
             Self::DiskFull { .. } => true,
             Self::Io { source, .. } => is_full(source),

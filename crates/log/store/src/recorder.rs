@@ -281,7 +281,7 @@ impl Recorder {
             });
             tries += 1;
             match closed {
-                Err(error) if error.is_for_want_of_room() && tries < CLOSE_TRIES => {
+                Err(error) if error.lacks_room() && tries < CLOSE_TRIES => {
                     if warnings.len() > 1 {
                         let count = warnings.len();
                         warnings = vec![format!("{count} warnings: no room for them on the disk")];

@@ -482,7 +482,7 @@ impl Writer {
 
 /// What could not be written for lack of space is written later, or need not be.
 fn ignore_if_full(error: StoreError) -> Result<(), StoreError> {
-    if error.is_for_want_of_room() {
+    if error.lacks_room() {
         return Ok(());
     }
     Err(error)
