@@ -14,7 +14,7 @@ fuzz_target!(|text: &str| -> Corpus {
     let path = Path::new("strata.toml");
     match Config::from_toml(text, path) {
         Ok(config) => {
-            // What is not possible is refused, whatever the numbers.
+            // Impossible numbers are refused.
             let options = config.elastic.options();
             assert!(options.hold_ns_max >= options.hold_ns);
             for policy in config.policies(path).expect("it was checked") {

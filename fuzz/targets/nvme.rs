@@ -1,4 +1,4 @@
-//! A queue pair of a disk whose controller writes whatever it likes. Every command ends once or is
+//! A queue pair of a disk whose controller writes arbitrary bytes. Every command ends once or is
 //! reported as unknown at a reset, and nothing is written outside the memory of queues and doorbells.
 //!
 //! Input: a byte of choices, then actions: give commands, ring, write completions, read event indexes, let

@@ -60,7 +60,7 @@ fn datagrams(mut choose: Chooser<'_>, is_mended: bool) {
         let mut bytes = choose.take(len).to_vec();
         // What comes back from an agent.
         if let Ok(flush) = FlushSlots::new_checked(&bytes) {
-            // Each slot of the cache once, whatever is requested.
+            // Each slot of the cache once, for any request.
             assert!(flush.slots(1000).count() <= 1000);
         }
         if is_mended && bytes.len() >= 24 {

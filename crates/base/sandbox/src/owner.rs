@@ -198,7 +198,7 @@ pub fn make_dir(path: &Path, owner: &Owner) -> Result<bool, OwnerError> {
 }
 
 /// Makes a directory for keys and certificates, or takes one that no other user can write to: such a
-/// user could replace them, whatever the mode of their files.
+/// user could replace even private files.
 ///
 /// # Errors
 ///

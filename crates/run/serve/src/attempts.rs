@@ -46,7 +46,7 @@ pub(crate) struct Told {
     pub(crate) wait: Option<Duration>,
     /// Its attempts that were not looked at before.
     pub(crate) unseen: u64,
-    /// Failures, of whatever address, that were not reported before.
+    /// Failures, of any address, that were not reported before.
     pub(crate) untold: u64,
 }
 

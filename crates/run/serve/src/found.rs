@@ -296,7 +296,7 @@ impl TakeFound for Found {
         if self.lists_flows {
             let tag = tag(&self.hasher, flow);
             let rows = &self.rows;
-            // Whatever may be its row is fetched, without a look at it.
+            // Each candidate for its row is fetched, without a look at it.
             let _ = self.places.find(spread(tag), |placed| {
                 if placed.tag == tag {
                     prefetch_whole(rows, placed.place as usize);

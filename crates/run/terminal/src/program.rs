@@ -156,7 +156,7 @@ pub fn strata() -> Result<PathBuf> {
     find(MAIN).context("the program strata is neither beside this one nor in PATH")
 }
 
-/// Whether a program is one of those beside `strata`, under whatever name that has been installed.
+/// Whether a program is one of those beside `strata`, which may be installed under another name.
 fn is_part(program: &Path) -> bool {
     let name = program.file_name().and_then(OsStr::to_str);
     name.is_some_and(|name| name.starts_with("strata-") && name != "strata-extcap")

@@ -4,8 +4,8 @@
 //! 5.2, here with words of 64 bits) makes of a record. NH takes one multiplication for 16 bytes and AES
 //! is ten instructions of the CPU, so a tag costs little more than reading the record; two different
 //! records have the same NH with a probability of 2^-64, if they were chosen without the key; and
-//! tags do not reveal NH's key, since AES hides what it returned. Everything that is hashed once a
-//! page or less, and whatever its length, is SipHash-2-4.
+//! tags do not reveal NH's key, since AES hides what it returned. SipHash-2-4 hashes what is
+//! hashed once a page or less, of any length.
 
 use aes::Aes128;
 use aes::cipher::{BlockCipherEncrypt, KeyInit};

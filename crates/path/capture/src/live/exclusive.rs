@@ -118,8 +118,8 @@ fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
-/// Takes the packets of an unused interface away. `look` is called again afterwards: from whatever
-/// has begun to use it meanwhile, they are not taken. Otherwise says why not.
+/// Takes the packets of an unused interface away. `look` is called again afterwards: if something began to use
+/// the interface meanwhile, its packets are not taken. Otherwise says why not.
 pub(super) fn take_unused<T>(
     mut look: impl FnMut() -> Result<Exclusivity, LiveError>,
     take: impl FnOnce() -> Result<T, LiveError>,

@@ -182,7 +182,7 @@ impl CutStage {
 }
 
 /// What is enough of every packet of a flow, if `wanted` is enough of one: others may have longer
-/// headers, with TCP options. `None` if it is so long that cutting would save next to nothing.
+/// headers, with TCP options. `None` if it is too long for a cut to save anything.
 fn with_options(wanted: u32) -> Option<u16> {
     let bytes = wanted.saturating_add(TCP_OPTIONS_MAX);
     u16::try_from(bytes).ok().filter(|&bytes| bytes <= CUT_MAX)

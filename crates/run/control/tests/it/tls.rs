@@ -140,7 +140,7 @@ fn a_certificate_of_the_authority_opens_the_api() {
     assert!(!answer.starts_with(b"HTTP"));
 }
 
-/// Silent clients do not delay others, whatever their number.
+/// Silent clients do not delay others, even in large numbers.
 #[test]
 fn idle_connections_do_not_delay_others() {
     let files = Files::new();

@@ -90,7 +90,7 @@ fn a_flood_of_messages_keeps_no_translator_out() {
     collector.end();
 }
 
-/// A peer that is not a collector: the translator says so, and Ctrl-C ends it whatever comes.
+/// A peer that is not a collector: the translator says so, and Ctrl-C ends it in any case.
 #[test]
 fn a_translator_ends_whatever_its_collector_says() {
     let dir = TempDir::new().unwrap();

@@ -366,7 +366,7 @@ fn collectors_in_another_order_or_number_are_refused() {
     let [one, other] = [0, 1].map(|n| json!({ "collector": n, "of": 2 }));
     assert_eq!(shares, [one.clone(), other, one]);
 
-    // A collector without an earlier request of the translator says it too, whatever is connected.
+    // A collector without an earlier request of the translator says it too, with any connection.
     let manifest = fs::read_to_string(path("second").join("telemetry.json")).unwrap();
     let of_three = manifest.replace("\"of\": 2", "\"of\": 3");
     assert_ne!(manifest, of_three);
