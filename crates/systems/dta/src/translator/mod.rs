@@ -23,22 +23,25 @@
 
 mod all;
 mod limit;
+mod options;
+mod reporter;
 mod sequence;
 
-use std::collections::{BTreeSet, HashMap};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
 
-use strata_wire::summed;
-
-use crate::append::{Append, End, Lists};
-use crate::hash::{KeyHash, KeyHasher, REDUNDANCY_MAX};
+use crate::append::{End, Lists};
+use crate::hash::{KeyHash, REDUNDANCY_MAX};
 use crate::key_increment::KeyIncrement;
 use crate::key_write::KeyWrite;
-use crate::postcarding::{CACHE_ROWS, Cache, Postcarding};
-use crate::protocol::{Datagram, Nack, Refusal, Refusals, Report, packed};
+use crate::postcarding::{Cache, Postcarding};
+use crate::protocol::{Datagram, Nack, Refusal, Report, packed};
 use crate::sink::{Operation, Origin, Room, Sink};
 use crate::tally;
 use limit::Limit;
+pub use options::{Options, Rate};
+use reporter::Reporter;
+pub use reporter::{OTHERS, ReporterCounters};
 use sequence::{Arrival, Sequence, Stamp};
 
 /// Rows and lists that are looked at for their age in one tick.
@@ -50,133 +53,6 @@ const NACKS_MAX: u8 = 8;
 
 /// Ports of an address that are reporters of their own.
 const PORTS_MAX: u8 = 16;
-
-/// How many operations may be requested.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Rate {
-    /// In a second.
-    pub operations_per_second: u32,
-    /// At once, after fewer were requested.
-    pub burst: u32,
-}
-
-/// What a translator serves. All collectors have the same stores at the same places.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Number of collectors: keys are spread over them by hash, lists in turn.
-    pub collectors: usize,
-    /// The hasher that the collectors know too.
-    pub hasher: KeyHasher,
-    /// Key-Write.
-    pub key_write: Option<KeyWrite>,
-    /// Postcarding.
-    pub postcarding: Option<Postcarding>,
-    /// Rows of its cache, a power of two.
-    pub cache_rows: usize,
-    /// Append.
-    pub append: Option<Append>,
-    /// Key-Increment.
-    pub key_increment: Option<KeyIncrement>,
-    /// Postcards and entries wait at most about this long.
-    pub age_ns_max: u64,
-    /// No more operations than this.
-    pub rate: Option<Rate>,
-    /// Reporters that are listened to; anyone, if there is no such list.
-    pub allowed: Option<BTreeSet<IpAddr>>,
-    /// Reporters at most. The last one is [`OTHERS`]: all for which there is no place, whose numbers
-    /// are not followed.
-    pub reporters_max: u16,
-}
-
-impl Options {
-    /// One collector, no store, no limits, up to 1,024 reporters.
-    #[must_use]
-    pub fn new(hasher: KeyHasher) -> Self {
-        Self {
-            collectors: 1,
-            hasher,
-            key_write: None,
-            postcarding: None,
-            cache_rows: CACHE_ROWS,
-            append: None,
-            key_increment: None,
-            age_ns_max: 100_000_000,
-            rate: None,
-            allowed: None,
-            reporters_max: 1024,
-        }
-    }
-}
-
-summed! {
-    /// What is counted of a reporter, in reports unless it says otherwise.
-    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-    pub struct ReporterCounters {
-        /// Datagrams.
-        pub datagrams: u64,
-        /// Datagrams that were refused whole, since what they hold cannot be told.
-        pub refused_datagrams: Refusals,
-        /// Reports in the others.
-        pub reports: u64,
-        /// Those that became operations, or will.
-        pub accepted: u64,
-        /// Of the accepted ones, postcards in the place of which a later one of the same hop came.
-        pub superseded: u64,
-        /// Refused.
-        pub refused: Refusals,
-        /// Dropped because of the rate limit.
-        pub dropped_by_rate: u64,
-        /// Dropped because the collector's connection had no room.
-        pub dropped_without_room: u64,
-        /// Dropped because their collector is gone.
-        pub dropped_without_collector: u64,
-        /// Of the dropped ones, those that the translator asked the reporter to send again.
-        pub nacked: u64,
-        /// Reports that came again because of that.
-        pub again: u64,
-        /// Numbered reports that have not come (yet).
-        pub missing: u64,
-        /// How often its numbers went on elsewhere, further than reports are lost: what was lost then is
-        /// not known, and not in `missing`.
-        pub jumps: u64,
-    }
-}
-
-impl ReporterCounters {
-    /// Dropped, for any reason.
-    #[must_use]
-    pub fn dropped(&self) -> u64 {
-        let mut dropped = self.dropped_by_rate;
-        tally::add(&mut dropped, self.dropped_without_room);
-        tally::add(&mut dropped, self.dropped_without_collector);
-        dropped
-    }
-
-    /// Whether every report is accounted for.
-    #[must_use]
-    pub fn balances(&self) -> bool {
-        self.reports == self.ended()
-    }
-
-    /// Reports of which it is known what became of them.
-    fn ended(&self) -> u64 {
-        let mut ended = self.accepted;
-        tally::add(&mut ended, self.refused.total());
-        tally::add(&mut ended, self.dropped());
-        ended
-    }
-}
-
-#[derive(Debug, Default)]
-struct Reporter {
-    counters: ReporterCounters,
-    sequence: Option<Sequence>,
-    /// Whether it stands for several: their numbers say nothing.
-    is_several: bool,
-}
-
-/// All reporters for which there is no place.
-pub const OTHERS: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
 
 /// Why a report was not taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
