@@ -93,3 +93,12 @@ pub(crate) fn all() -> Vec<&'static str> {
     let long = LONG_RUNNING.iter().map(|(name, _)| *name);
     long.chain(ENDING.iter().copied()).collect()
 }
+
+/// Whether the commands of a program are those of the lists that begin with one of these words.
+pub(crate) fn are_known(mut there: Vec<String>, ours: &[&str]) {
+    let is_ours = |name: &&str| ours.contains(&name.split(' ').next().unwrap());
+    let mut known: Vec<&str> = all().into_iter().filter(is_ours).collect();
+    known.sort_unstable();
+    there.sort_unstable();
+    assert_eq!(there, known);
+}
