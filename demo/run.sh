@@ -15,8 +15,9 @@ run() { printf '$ %s\n' "$*"; "$@"; }
 say "1. Record a capture: each packet is classified, and its class decides how much is kept"
 run "$strata" record -r "$capture" -o "$out/log"
 
-say "2. Why: the reasons that cost most, as the conditions that the trees found"
-run "$strata" info "$out/log" --reasons=2
+say "2. Look at it: the largest flows, and packets as tcpdump prints them, with the class and reason of each"
+run "$strata" top "$out/log" -n 3
+run "$strata" read "$out/log" -c 4 host 172.16.0.5
 
 say "3. The log as a capture file again; each packet has a comment that says why it was kept"
 run "$strata" export "$out/log" -w "$out/all.pcapng"
@@ -33,9 +34,12 @@ count() { grep -a -o "granularity=$1" "$out/$2.pcapng" | wc -l; }
 echo "$(count full attacks) of $(count '[a-z]*' attacks) packets with payload have it in the log, and all have their headers."
 echo "In a log of the same size, the first 650 bytes of each flow keep it of $(count full first), one packet in ten of 1 or 2."
 
+# 949,936
+grouped() { printf '%s\n' "$1" | sed -e ':next' -e 's/\([0-9]\)\([0-9]\{3\}\)\($\|,\)/\1,\2\3/' -e 't next'; }
 captured=$(wc -c <"$capture")
 logged=$(cat "$out"/log/blocks/* | wc -c)
-say "The capture has $captured bytes, the log $logged."
+say "The capture has $(grouped "$captured") bytes, the log $(grouped "$logged")."
+echo "Why, in full:           $strata info $out/log --reasons=2"
 echo "Open it in Wireshark:   wireshark $out/all.pcapng"
 echo "Kept whole only:        wireshark -Y 'frame.comment contains \"granularity=full\"' $out/all.pcapng"
 echo "In a browser:           http://127.0.0.1:9470/ while this runs: $strata serve $out/log"
