@@ -41,7 +41,7 @@ pub struct Options {
     pub rate: Option<Rate>,
     /// Reporters that are listened to; anyone, if there is no such list.
     pub allowed: Option<BTreeSet<IpAddr>>,
-    /// Reporters at most. The last one is [`OTHERS`]: all for which there is no place, whose numbers
+    /// Reporters at most. The last one is [`OTHERS`](super::OTHERS): all for which there is no place, whose numbers
     /// are not followed.
     pub reporters_max: u16,
 }
