@@ -1,4 +1,4 @@
-//! Sockets that the standard library and rustix do not have; [`datagrams`]: many messages per call.
+//! Sockets that the standard library and rustix do not have, and many datagrams per call.
 #![allow(unsafe_code)]
 
 mod datagrams;
