@@ -1,5 +1,6 @@
 //! `strata export`: a log back into capture files.
 
+use std::io::{IsTerminal as _, stdout};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -13,6 +14,7 @@ use strata_store::Log;
 use strata_stream_run::{LineRecords, WhenFull};
 use strata_terminal::key::KeyArgs;
 use strata_terminal::output::{Content, Output, refuse, suffix};
+use strata_terminal::progress::Progress;
 use strata_terminal::selection::{KeptArgs, SpanArgs, check_fit, report, say_no_match, say_span};
 use strata_terminal::text;
 use strata_wire::Printable;
@@ -239,7 +241,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         None => args.write()?,
     };
     let filter = text::filter(&args.filter)?;
-    let log = args.key.open(&args.log)?;
+    let progress = match write == Path::new("-") && stdout().is_terminal() {
+        true => Progress::none(),
+        false => Progress::of_bytes(),
+    };
+    let log = args.key.open_watched(&args.log, &progress)?;
     let find = args.span.find(&log, filter.as_ref())?;
     let mut by_link = filter
         .clone()
@@ -303,6 +309,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     };
     output.finish()?;
+    drop(progress);
     info!("{said} exported");
     if is_empty {
         say_span(&log, &find);

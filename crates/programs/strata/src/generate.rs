@@ -13,6 +13,7 @@ use strata_role::sandbox::Reach;
 use strata_store::Sources;
 use strata_terminal::confined::{SandboxArgs, TO_SEND};
 use strata_terminal::output::{Content, Output, refuse, suffix};
+use strata_terminal::progress::Progress;
 use strata_terminal::signals::stop_on_signal;
 use strata_terminal::{bounded, text};
 use strata_traffic::{Generator, GeneratorOptions, Packet, Profile, Rate, SPACE};
@@ -232,6 +233,9 @@ fn send(args: &Args, interface: &str) -> Result<()> {
     Ok(())
 }
 
+/// Packets between two updates of the progress.
+const PROGRESS_EVERY: u64 = 1 << 14;
+
 fn write(args: &Args, path: &Path) -> Result<()> {
     let mut generator = Generator::new(&args.profile, &args.options()?);
     let packets = args.packets.unwrap_or(1_000_000);
@@ -241,6 +245,7 @@ fn write(args: &Args, path: &Path) -> Result<()> {
     let labels = labels.map(|labels| Labels::create(labels, path));
     let mut labels = labels.transpose()?;
     let started = Instant::now();
+    let progress = Progress::up_to_packets(packets);
     let mut frame = [0; SPACE];
     let (mut bytes, mut anomalous) = (0, 0);
     for number in 1..=packets {
@@ -252,7 +257,11 @@ fn write(args: &Args, path: &Path) -> Result<()> {
         }
         bytes += u64::from(packet.len);
         anomalous += u64::from(packet.anomalous);
+        if number.is_multiple_of(PROGRESS_EVERY) {
+            progress.set(number);
+        }
     }
+    drop(progress);
     output.finish()?;
     if let Some(labels) = labels {
         labels.finish()?;

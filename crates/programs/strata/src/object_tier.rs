@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use strata_archive::{Moved, Place, relocate_until};
 use strata_terminal::disk::disk;
 use strata_terminal::output::{refuse, standard};
+use strata_terminal::progress::Progress;
 use strata_terminal::signals::{Interrupted, stop_on_signal};
 use strata_terminal::text::duration_ns;
 use strata_wire::{grouped, human_bytes, unix_ns};
@@ -102,7 +103,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let disk = disk(&args.log)?;
     let stop = stop_on_signal()?;
     let until_ns = unix_ns().saturating_sub(age_ns);
+    let progress = Progress::of_bytes();
+    let disk = progress.watch(disk);
     let moved = relocate_until(&disk, &place, until_ns, &stop, |_| ())?;
+    drop(progress);
     report(&moved, true)?;
     if !moved.damage.is_empty() {
         bail!(

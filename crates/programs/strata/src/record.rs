@@ -29,6 +29,7 @@ use strata_store::{DiskChoice, RecorderOptions};
 use strata_terminal::address::address;
 use strata_terminal::logging::{self, HAPPENED, LoggingArgs};
 use strata_terminal::output::{refuse, standard};
+use strata_terminal::progress::Progress;
 use strata_terminal::signals::{Signals, end_with_parent};
 use strata_terminal::text;
 use strata_wire::TunnelKey;
@@ -332,7 +333,7 @@ fn run_with(
         )?;
         return Ok(());
     }
-    let bar = logging::progress_bar();
+    let progress = Progress::of_packets();
     let mut signals = Signals::stop()?;
     if args.read.is_empty() {
         signals.also_steer()?;
@@ -356,12 +357,12 @@ fn run_with(
             }
         }
         let counts = handle.running().counts();
-        bar.set_position(counts.ledger.seen.packets);
+        progress.set(counts.ledger.seen.packets);
         if signals.take_report() {
             info!("{}", show::counts(&counts));
         }
     }
-    bar.finish_and_clear();
+    drop(progress);
     let outcome = handle.wait()?;
     let shown = show::outcome(&outcome);
     if !args.read.is_empty() && args.hash_seed.is_none() {

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use strata_archive::verify;
@@ -9,6 +10,7 @@ use strata_store::{Damage, Log};
 use strata_terminal::disk::disk;
 use strata_terminal::key::KeyArgs;
 use strata_terminal::output::standard;
+use strata_terminal::progress::{Progress, bytes_of};
 use strata_terminal::text::count_of;
 use strata_wire::{Printable, PrintableJson, grouped, human_bytes};
 use tracing::{error, warn};
@@ -41,8 +43,11 @@ struct Answer {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let log = Log::on(disk(&args.log)?)?;
+    let disk = disk(&args.log)?;
+    let progress = Progress::up_to_bytes(bytes_of(&Log::on(Arc::clone(&disk))?));
+    let log = Log::on(progress.watch(disk))?;
     let verified = verify(&log, args.key.read()?.as_ref())?;
+    drop(progress);
     if args.json {
         let texts = |all: &[Damage]| all.iter().map(Damage::to_string).collect();
         let answer = Answer {

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use strata_archive::{ClearDisk, Identities, Recipients};
-use strata_store::{Log, Sources};
+use strata_store::{Disk, Log, Sources};
 use strata_wire::tunnel::Tunnels;
 use tracing::warn;
 
 use crate::disk::disk;
 use crate::output::refuse;
+use crate::progress::Progress;
 
 /// How commands read a log: the secret key of an encrypted one, and ports of tunnels.
 #[derive(Clone, Debug, clap::Args)]
@@ -62,7 +63,16 @@ impl KeyArgs {
 
     /// Opens a log, decrypting what is encrypted.
     pub fn open(&self, dir: &Path) -> Result<Log> {
-        let disk = ClearDisk::new(disk(dir)?, self.read()?);
+        self.open_on(dir, disk(dir)?)
+    }
+
+    /// As [`KeyArgs::open`], with a bar that shows how much of it is read.
+    pub fn open_watched(&self, dir: &Path, progress: &Progress) -> Result<Log> {
+        self.open_on(dir, progress.watch(disk(dir)?))
+    }
+
+    fn open_on(&self, dir: &Path, disk: Arc<dyn Disk>) -> Result<Log> {
+        let disk = ClearDisk::new(disk, self.read()?);
         self.look_into_tunnels()?;
         let log = Log::on(Arc::new(disk))?;
         if let Err(error) = log.look_into_its_tunnels() {

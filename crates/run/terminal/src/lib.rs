@@ -4,7 +4,7 @@
 //! - Options that several commands have: [`log_options`], [`rings`], [`key`], [`recording`], [`confined`],
 //!   [`logging`], [`feed`], and the packets that they choose: [`packets`], [`selection`].
 //! - Values on the command line: [`address`], [`bounded`], [`text`]; the model: [`model`].
-//! - What is printed: [`output`], [`listing`], [`table`], [`plain`], [`shadow`].
+//! - What is printed: [`output`], [`listing`], [`table`], [`plain`], [`shadow`], [`progress`].
 //! - The process: [`signals`], [`disk`].
 //!
 //! No command is here; those are in the crates of `programs`.
@@ -32,6 +32,7 @@ pub mod output;
 pub mod packets;
 pub mod plain;
 pub mod program;
+pub mod progress;
 pub mod recording;
 pub mod rings;
 pub mod selection;

@@ -5,12 +5,12 @@
 //! long-running roles send entries with a priority and fields instead.
 
 use std::fmt::{self, Debug, Write as _};
-use std::io::{self, IsTerminal, Write, stderr};
+use std::io::{self, Write, stderr};
 use std::str::FromStr;
 use std::sync::OnceLock;
 
 use clap::ValueEnum;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use rustix::fs::fstat;
 use strata_role::{Level, Notice};
 use tracing::field::{Field, Visit};
@@ -219,15 +219,10 @@ impl Visit for Message {
 /// The progress bar, if shown: messages go above it.
 static BAR: OnceLock<ProgressBar> = OnceLock::new();
 
-/// Shows progress while standard error is a terminal.
-pub fn progress_bar() -> ProgressBar {
-    if !stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("{spinner} {human_pos} packets, {per_sec}, {elapsed}");
-    let style = style.unwrap_or_else(|_| ProgressStyle::default_spinner());
-    let bar = BAR.get_or_init(|| ProgressBar::new_spinner().with_style(style));
-    bar.clone()
+/// From now on messages go above this bar.
+pub(crate) fn write_above(bar: ProgressBar) {
+    // A program has one bar at most: a second one would not be above the messages.
+    let _ = BAR.set(bar);
 }
 
 /// Standard error.
