@@ -183,7 +183,7 @@ mod tests {
                 }
                 other => panic!("{other:?}"),
             };
-            writer.group(&crate::compact::NEVER, fill).unwrap();
+            writer.group(&crate::compact::NEVER, || fill).unwrap();
         }
         let file = Watched {
             bytes: Bytes::from(writer.finish().unwrap()),

@@ -437,24 +437,27 @@ mod tests {
             .collect();
         let floats: Vec<f32> = (0..300_u16).map(|n| f32::from(n % 100)).collect();
         let mut table = TableWriter::new(Vec::new(), "t", COLUMNS, &[]).unwrap();
-        let mut ints = IntCodes::default();
         for rows in rows.chunks(20_000) {
             table
-                .group(&crate::compact::NEVER, |index, column| {
-                    let Values::Coded(coded) = &mut column.values else {
-                        panic!("a column for writing");
-                    };
-                    let code = |row: &(u32, Option<i64>, Option<u32>)| match index {
-                        0 => ints.code(row.0.into()),
-                        1 => row.1.map_or(NULL, |value| ints.code(value)),
-                        _ => row.2.unwrap_or(NULL),
-                    };
-                    coded.codes.extend(rows.iter().map(code));
-                    coded.entries = match index {
-                        0 | 1 => Entries::Int(ints.take()),
-                        2 => Entries::Bytes(texts.clone()),
-                        _ => Entries::Float(floats.clone()),
-                    };
+                .group(&crate::compact::NEVER, || {
+                    let mut ints = IntCodes::default();
+                    let (texts, floats) = (&texts, &floats);
+                    move |index, column: &mut Column| {
+                        let Values::Coded(coded) = &mut column.values else {
+                            panic!("a column for writing");
+                        };
+                        let code = |row: &(u32, Option<i64>, Option<u32>)| match index {
+                            0 => ints.code(row.0.into()),
+                            1 => row.1.map_or(NULL, |value| ints.code(value)),
+                            _ => row.2.unwrap_or(NULL),
+                        };
+                        coded.codes.extend(rows.iter().map(code));
+                        coded.entries = match index {
+                            0 | 1 => Entries::Int(ints.take()),
+                            2 => Entries::Bytes(texts.clone()),
+                            _ => Entries::Float(floats.clone()),
+                        };
+                    }
                 })
                 .unwrap();
         }

@@ -6,6 +6,7 @@
 //! packet is in exactly one tier, and the next compaction cleans up.
 
 use std::collections::{BTreeMap, HashSet};
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -50,13 +51,14 @@ pub fn compact(
     disk: &Arc<dyn Disk>,
     progress: impl FnMut(&Compacted),
 ) -> Result<Compacted, ArchiveError> {
-    compact_until(disk, &NEVER, progress)
+    compact_until(disk, NonZeroUsize::MIN, &NEVER, progress)
 }
 
 /// Never set.
 pub(crate) static NEVER: AtomicBool = AtomicBool::new(false);
 
-/// As [`compact`], but ends soon after `stop` is set, within a second or so. What was complete by then
+/// As [`compact`], with this many threads, and one that reads unless that is 1: the files are the same for any
+/// number, and two runs of packets are in memory instead of one. It ends soon after `stop` is set, within a second or so. What was complete by then
 /// stays so; of the block files it was working on, none is compacted, and nothing is left in
 /// `staging/`.
 ///
@@ -65,6 +67,7 @@ pub(crate) static NEVER: AtomicBool = AtomicBool::new(false);
 /// As [`compact`].
 pub fn compact_until(
     disk: &Arc<dyn Disk>,
+    threads: NonZeroUsize,
     stop: &AtomicBool,
     mut progress: impl FnMut(&Compacted),
 ) -> Result<Compacted, ArchiveError> {
@@ -90,6 +93,7 @@ pub fn compact_until(
                 disk: disk.as_ref(),
                 encrypt_to: &to,
                 stop,
+                threads,
                 only_protected: false,
             };
             let outcome = output

@@ -1,7 +1,5 @@
 //! Filling columns from the rows of a run: how values are added, not which.
 
-use std::collections::HashMap;
-
 use parquet::data_type::ByteArray;
 use strata_wire::{AddressFamily, FlowShare, KeepKind};
 
@@ -13,6 +11,7 @@ use crate::table::{Column, Values};
 use crate::verdicts::Verdict;
 
 /// What is needed in addition to a run's rows to make columns.
+#[derive(Clone, Copy)]
 pub(crate) struct Filling<'a> {
     pub(crate) run: &'a Run,
     /// The wanted rows, in the wanted order.
@@ -20,8 +19,8 @@ pub(crate) struct Filling<'a> {
     pub(crate) verdicts: &'a [Verdict],
     /// By flow.
     pub(crate) flow_ids: &'a [i64],
-    /// By row of the run, for rows with payload.
-    pub(crate) payload_at: &'a HashMap<u32, u64>,
+    /// By row of the run; empty if no row has payload.
+    pub(crate) payload_at: &'a [Option<u64>],
     pub(crate) recording: u32,
     pub(crate) addresses: &'a Addresses,
     pub(crate) keeps: &'a [ByteArray; 4],
@@ -60,11 +59,8 @@ impl Filling<'_> {
 
     /// Position in the payload file of a packet with payload.
     pub(crate) fn payload_at(&self, at: At) -> Option<i64> {
-        if self.run.payload_len[at.row()] == 0 {
-            return None;
-        }
-        let place = self.payload_at.get(&at.row)?;
-        Some(place.cast_signed())
+        let place = self.payload_at.get(at.row()).copied().flatten();
+        place.map(u64::cast_signed)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Packets of block files, collected into runs.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use strata_blocks::{ClassCount, PacketRecord, Record, VerdictRecord};
 use strata_store::{Block, Damage, Recording, add_counts};
@@ -11,7 +12,7 @@ use crate::error::ArchiveError;
 use crate::pending::{PENDING_MAX, Pending};
 use crate::protection::Protection;
 use crate::run::Run;
-use crate::verdicts::Verdicts;
+use crate::verdicts::{Verdict, Verdicts};
 
 /// For an interface without a description: no header is known there.
 const NO_LINK: LinkType = LinkType(u16::MAX);
@@ -19,11 +20,29 @@ const HOUR_NS: u64 = 3_600_000_000_000;
 
 /// What to do with runs.
 pub(crate) trait Runs {
-    /// A run has ended; it is emptied afterwards.
-    fn run(&mut self, intake: &Intake) -> Result<(), ArchiveError>;
+    /// A run has ended. Returns one without packets, to be filled next.
+    fn run(&mut self, ended: Ended) -> Result<Run, ArchiveError>;
 
     /// The following packets are from another hour or mode.
     fn close(&mut self, intake: &Intake) -> Result<(), ArchiveError>;
+}
+
+/// A run that has ended, and what its packets refer to.
+pub(crate) struct Ended {
+    pub(crate) run: Run,
+    pub(crate) verdicts: Arc<Vec<Verdict>>,
+    pub(crate) context: Arc<Context>,
+    pub(crate) protection: Arc<Protection>,
+    pub(crate) interfaces: Arc<HashMap<u16, Interface>>,
+}
+
+impl Ended {
+    /// The run, without its packets.
+    pub(crate) fn emptied(self) -> Run {
+        let mut run = self.run;
+        run.clear();
+        run
+    }
 }
 
 /// A run being collected, and what its packets refer to.
@@ -32,14 +51,14 @@ pub(crate) struct Intake {
     /// Later fragments belong to the flow of their first one, also of one in an earlier run.
     fragments: FragmentTable,
     pub(crate) run: Run,
-    pub(crate) verdicts: Verdicts,
+    verdicts: Verdicts,
     /// By number in the records: code, class, score.
     known: Vec<Option<(u32, u8, Option<u16>)>>,
     /// By the same number, as defined: the meaning may change with the context.
     defined: Vec<Option<VerdictRecord>>,
-    pub(crate) context: Context,
-    pub(crate) protection: Protection,
-    pub(crate) interfaces: HashMap<u16, Interface>,
+    pub(crate) context: Arc<Context>,
+    protection: Arc<Protection>,
+    pub(crate) interfaces: Arc<HashMap<u16, Interface>>,
     /// Their link types, by number.
     links: Vec<Option<LinkType>>,
     pub(crate) metas: Vec<Meta>,
@@ -64,13 +83,13 @@ impl Intake {
             verdicts: Verdicts::default(),
             known: Vec::new(),
             defined: Vec::new(),
-            context: Context {
+            context: Arc::new(Context {
                 mode: recording.mode.clone(),
                 classes: recording.classes.clone(),
                 ..Context::default()
-            },
-            protection: Protection::default(),
-            interfaces: HashMap::new(),
+            }),
+            protection: Arc::default(),
+            interfaces: Arc::default(),
             links: Vec::new(),
             metas: Vec::new(),
         }
@@ -218,7 +237,7 @@ impl Intake {
                     Ok(context) => context,
                     Err(problem) => return Ok(Err(problem)),
                 };
-                if context != self.context {
+                if context != *self.context {
                     if context.mode != self.context.mode {
                         // A part's files state the mode its packets were recorded in.
                         self.end_run(runs)?;
@@ -226,9 +245,9 @@ impl Intake {
                     } else if context.protected != self.context.protected {
                         self.end_run(runs)?;
                     }
-                    self.protection = Protection::of(&context.protected);
+                    self.protection = Arc::new(Protection::of(&context.protected));
                     self.known.clear();
-                    self.context = context;
+                    self.context = Arc::new(context);
                 }
             }
             Record::FlowShare(share) => self.run.set_share(share),
@@ -238,7 +257,7 @@ impl Intake {
                     if self.interfaces.get(id) == Some(interface) {
                         return Ok(Ok(()));
                     }
-                    self.interfaces.insert(*id, interface.clone());
+                    Arc::make_mut(&mut self.interfaces).insert(*id, interface.clone());
                     let number = usize::from(*id);
                     if self.links.len() <= number {
                         self.links.resize(number + 1, None);
@@ -283,8 +302,17 @@ impl Intake {
     /// Ends the run, if there is one.
     pub(crate) fn end_run(&mut self, runs: &mut impl Runs) -> Result<(), ArchiveError> {
         if self.run.len() > 0 {
-            runs.run(self)?;
-            self.run.clear();
+            let run = std::mem::take(&mut self.run);
+            self.run.follow(&run);
+            let mut next = runs.run(Ended {
+                run,
+                verdicts: Arc::clone(&self.verdicts.all),
+                context: Arc::clone(&self.context),
+                protection: Arc::clone(&self.protection),
+                interfaces: Arc::clone(&self.interfaces),
+            })?;
+            next.follow(&self.run);
+            self.run = next;
         }
         Ok(())
     }

@@ -2,23 +2,29 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroUsize;
+use std::panic::resume_unwind;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::thread;
 
 use strata_blocks::ClassCount;
 use strata_store::{
     ARCHIVE_NAME, BlockFile, Damage, Disk, Gone, Log, Part, Recording, Select, StoreError,
 };
-use strata_wire::Interface;
+use strata_wire::{Interface, Meta};
 
 use crate::addresses::addresses;
 use crate::anomalous::Anomalous;
 use crate::error::ArchiveError;
 use crate::filler::keeps;
 use crate::flow::Flow;
-use crate::intake::{Intake, Runs};
+use crate::intake::{Ended, Intake, Runs};
 use crate::keys::Recipients;
 use crate::part::{Counters, Job, PartWriter, Share};
 use crate::retention::{FlowRetention, retention_name};
+use crate::run::Run;
 use crate::sorted::Sorted;
 
 /// The result of a job.
@@ -47,6 +53,8 @@ pub(crate) struct Target<'a> {
     /// Once it is set, the job ends with [`ArchiveError::Interrupted`], within the row group that it
     /// writes.
     pub(crate) stop: &'a AtomicBool,
+    /// More than one: blocks are taken in beside the writing of parts, which this many threads share.
+    pub(crate) threads: NonZeroUsize,
     /// Write only flows that policies may protect, and count the rest.
     pub(crate) only_protected: bool,
 }
@@ -82,14 +90,18 @@ pub(crate) fn run_job(
         parts: Vec::new(),
         next_part,
     };
-    let mut gone = Vec::new();
-    for file in files {
-        match take_in(log, recording, file, &mut intake, &mut work)? {
-            Ok(this) => gone.push(this),
-            Err(damage) => return Ok(Outcome::Damaged(damage, file.name.clone())),
-        }
-    }
-    let parts = work.finish(&mut intake)?;
+    let taken = if output.threads == NonZeroUsize::MIN {
+        take_in_all(log, output, recording, files, &mut intake, &mut work)?
+    } else {
+        let take_in =
+            |runs: &mut Ahead| take_in_all(log, output, recording, files, &mut intake, runs);
+        work.behind(take_in)?
+    };
+    let gone = match taken {
+        Ok(gone) => gone,
+        Err((damage, name)) => return Ok(Outcome::Damaged(damage, name)),
+    };
+    let parts = work.finish(&intake)?;
     Ok(Outcome::Parts(Made {
         parts,
         gone,
@@ -97,13 +109,35 @@ pub(crate) fn run_job(
     }))
 }
 
+/// Takes in the blocks of files; returns their entries for the manifest. The inner error is that of the
+/// file of this name.
+fn take_in_all(
+    log: &Log,
+    output: Target<'_>,
+    recording: &Recording,
+    files: &[BlockFile],
+    intake: &mut Intake,
+    runs: &mut impl Runs,
+) -> Result<Result<Vec<Gone>, (Damage, String)>, ArchiveError> {
+    let mut gone = Vec::new();
+    for file in files {
+        match take_in(log, output, recording, file, intake, runs)? {
+            Ok(this) => gone.push(this),
+            Err(damage) => return Ok(Err((damage, file.name.clone()))),
+        }
+    }
+    intake.end_run(runs)?;
+    Ok(Ok(gone))
+}
+
 /// Takes in the blocks of a file; returns its entry for the manifest. The inner error is the file's.
 fn take_in(
     log: &Log,
+    output: Target<'_>,
     recording: &Recording,
     file: &BlockFile,
     intake: &mut Intake,
-    work: &mut Work<'_>,
+    runs: &mut impl Runs,
 ) -> Result<Result<Gone, Damage>, ArchiveError> {
     let mut gone = Gone {
         name: file.name.clone(),
@@ -120,7 +154,7 @@ fn take_in(
     };
     intake.begin_file();
     for block in log.blocks_in(recording, file, &select) {
-        work.output.go_on()?;
+        output.go_on()?;
         let block = match block {
             Ok(block) => block,
             Err(StoreError::Damage(damage)) => return Ok(Err(damage)),
@@ -142,7 +176,7 @@ fn take_in(
             gone.next_seq = block.header.next_seq;
             gone.incomplete = gone.incomplete.saturating_add(block.incomplete.into());
         }
-        if let Err(damage) = intake.block(&block, work)? {
+        if let Err(damage) = intake.block(&block, runs)? {
             return Ok(Err(damage));
         }
     }
@@ -170,20 +204,20 @@ struct Work<'a> {
 
 impl Runs for Work<'_> {
     /// Sorts the run and writes it into the parts of its hour.
-    fn run(&mut self, intake: &Intake) -> Result<(), ArchiveError> {
-        let Intake {
+    fn run(&mut self, ended: Ended) -> Result<Run, ArchiveError> {
+        let Ended {
             run,
             verdicts,
             context,
             ..
-        } = intake;
+        } = &ended;
         let hour = hour_name(run.time[0] + run.late[0]);
-        let retentions = self.retentions(intake);
+        let retentions = self.retentions(&ended);
         let sorted = Sorted::of(run, &retentions);
         let (addresses, keeps) = (addresses(run), keeps());
         let mut flows = &sorted.flows[..];
         let (mut rows, mut with_payload) = (&sorted.rows[..], &sorted.with_payload[..]);
-        let counters = Counters::of(run, &verdicts.all, &retentions);
+        let counters = Counters::of(run, verdicts, &retentions);
         while let Some(&first) = flows.first() {
             self.output.go_on()?;
             let class = retentions[first as usize];
@@ -205,13 +239,13 @@ impl Runs for Work<'_> {
                 rows: &rows[..row_count],
                 with_payload: &with_payload[..payload_count],
                 counters: &counters[&class],
-                verdicts: &verdicts.all,
+                verdicts,
                 flows: &flows[..flow_count],
                 addresses: &addresses,
                 keeps: &keeps,
                 class_names: &context.classes,
             };
-            let job = self.job(&intake.interfaces);
+            let job = self.job(&ended.interfaces);
             let retention = class.name(&context.classes);
             let writer = self.writer(&job, &hour, retention, &context.mode)?;
             writer.write(&job, &share)?;
@@ -219,19 +253,88 @@ impl Runs for Work<'_> {
             rows = &rows[row_count..];
             with_payload = &with_payload[payload_count..];
         }
-        Ok(())
+        Ok(ended.emptied())
     }
 
     fn close(&mut self, intake: &Intake) -> Result<(), ArchiveError> {
-        let job = self.job(&intake.interfaces);
-        for writer in std::mem::take(&mut self.open).into_values() {
-            self.parts.push(writer.finish(&job, &intake.metas)?);
-        }
-        Ok(())
+        self.close_parts(&intake.interfaces, &intake.metas)
+    }
+}
+
+/// What a thread that takes in blocks tells the one that writes parts.
+enum Step {
+    Run(Box<Ended>),
+    Close(Arc<HashMap<u16, Interface>>, Vec<Meta>),
+}
+
+/// Hands over runs to be written beside the taking in of the next: two are in memory then.
+struct Ahead {
+    to: SyncSender<Step>,
+    /// Runs that were written.
+    emptied: Receiver<Run>,
+}
+
+impl Ahead {
+    /// Waits until the run before is written.
+    fn send(&self, step: Step) -> Result<(), ArchiveError> {
+        // The error with which writing ended is the one that is returned.
+        self.to.send(step).map_err(|_| ArchiveError::Interrupted)
+    }
+}
+
+impl Runs for Ahead {
+    fn run(&mut self, ended: Ended) -> Result<Run, ArchiveError> {
+        self.send(Step::Run(Box::new(ended)))?;
+        Ok(self.emptied.try_recv().unwrap_or_default())
+    }
+
+    fn close(&mut self, intake: &Intake) -> Result<(), ArchiveError> {
+        let interfaces = Arc::clone(&intake.interfaces);
+        self.send(Step::Close(interfaces, intake.metas.clone()))
     }
 }
 
 impl<'a> Work<'a> {
+    /// Writes the runs that `take_in` hands over, on a thread of its own.
+    fn behind<T>(
+        &mut self,
+        take_in: impl FnOnce(&mut Ahead) -> Result<T, ArchiveError>,
+    ) -> Result<T, ArchiveError> {
+        thread::scope(|scope| {
+            let (to, from) = mpsc::sync_channel(0);
+            let (back, emptied) = mpsc::channel();
+            let writing = scope.spawn(move || -> Result<(), ArchiveError> {
+                for step in from {
+                    match step {
+                        Step::Run(ended) => {
+                            // Nobody takes the last one.
+                            let _ = back.send(self.run(*ended)?);
+                        }
+                        Step::Close(interfaces, metas) => self.close_parts(&interfaces, &metas)?,
+                    }
+                }
+                Ok(())
+            });
+            let taken = take_in(&mut Ahead { to, emptied });
+            let written = writing.join();
+            written.unwrap_or_else(|panic| resume_unwind(panic))?;
+            taken
+        })
+    }
+
+    /// Ends the parts that are open.
+    fn close_parts(
+        &mut self,
+        interfaces: &HashMap<u16, Interface>,
+        metas: &[Meta],
+    ) -> Result<(), ArchiveError> {
+        let job = self.job(interfaces);
+        for writer in std::mem::take(&mut self.open).into_values() {
+            self.parts.push(writer.finish(&job, metas)?);
+        }
+        Ok(())
+    }
+
     /// What its parts have to know.
     fn job<'b>(&self, interfaces: &'b HashMap<u16, Interface>) -> Job<'b>
     where
@@ -241,6 +344,7 @@ impl<'a> Work<'a> {
             disk: self.output.disk,
             encrypt_to: self.output.encrypt_to,
             stop: self.output.stop,
+            threads: self.output.threads,
             recording: self.recording,
             interfaces,
         }
@@ -274,14 +378,14 @@ impl<'a> Work<'a> {
 
     /// Each flow's retention class: protected if a policy says so; an anomalous one if any of
     /// its packets is anomalous, so that a flow stays together; else that of most packets.
-    fn retentions(&self, intake: &Intake) -> Vec<FlowRetention> {
-        let names = &intake.context.classes;
+    fn retentions(&self, ended: &Ended) -> Vec<FlowRetention> {
+        let names = &ended.context.classes;
         let is_anomalous = |class: u8| {
             let name = names.get(usize::from(class));
             name.is_some_and(|name| self.anomalous.holds(name))
         };
         let of = |flow: &Flow| {
-            if intake.protection.may_cover(&flow.key) {
+            if ended.protection.may_cover(&flow.key) {
                 return FlowRetention::Protected;
             }
             let most = flow
@@ -293,12 +397,11 @@ impl<'a> Work<'a> {
                 FlowRetention::Class(*class)
             })
         };
-        let flows = intake.run.flows.iter();
+        let flows = ended.run.flows.iter();
         flows.map(of).collect()
     }
 
-    fn finish(mut self, intake: &mut Intake) -> Result<Vec<Part>, ArchiveError> {
-        intake.end_run(&mut self)?;
+    fn finish(mut self, intake: &Intake) -> Result<Vec<Part>, ArchiveError> {
         let only_metas = self.open.is_empty() && self.parts.is_empty() && !intake.metas.is_empty();
         if only_metas && !self.output.only_protected {
             // The inputs' metadata are kept even if there were no packets.
@@ -309,7 +412,7 @@ impl<'a> Work<'a> {
             let writer = PartWriter::create(&job, self.next_part, &hour, &retention, mode)?;
             self.open.insert((hour, retention), writer);
         }
-        self.close(intake)?;
+        self.close_parts(&intake.interfaces, &intake.metas)?;
         Ok(self.parts)
     }
 }

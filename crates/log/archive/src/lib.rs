@@ -41,6 +41,7 @@ mod metering;
 mod moving;
 mod names;
 mod packets;
+mod parallel;
 mod part;
 mod payload;
 mod pending;

@@ -1,6 +1,7 @@
 //! A part being written: its files, in `staging/` until they are listed.
 
 use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parquet::data_type::ByteArray;
@@ -21,7 +22,7 @@ use crate::packets::{self, PacketColumn};
 use crate::payload::PayloadWriter;
 use crate::retention::FlowRetention;
 use crate::run::Run;
-use crate::table::TableWriter;
+use crate::table::{Column, TableWriter};
 use crate::verdicts::Verdict;
 
 /// The checksums file: JSON.
@@ -50,6 +51,8 @@ pub(crate) struct Job<'a> {
     pub(crate) disk: &'a dyn Disk,
     pub(crate) recording: &'a Recording,
     pub(crate) interfaces: &'a HashMap<u16, Interface>,
+    /// This many threads make columns, and compress payload.
+    pub(crate) threads: NonZeroUsize,
     /// To whom its parts are encrypted, if at all.
     pub(crate) encrypt_to: &'a Recipients,
     /// Once it is set, parts are written no further.
@@ -174,6 +177,7 @@ impl PartWriter {
             let name = staging_name(id, kind, key.is_some());
             let output = Output::create(job.disk, &name, key.as_ref())?;
             TableWriter::new(output, kind.dir(), columns, &about)
+                .and_then(|table| table.with_threads(job.threads))
                 .map_err(|source| ArchiveError::table(&job.disk.display(&name), source))
         };
         Ok(Self {
@@ -210,7 +214,7 @@ impl PartWriter {
                 i64::from(self.part.id) << 32 | i64::try_from(ordinal).expect("flows of a part");
             flow_ids[*flow as usize] = id;
         }
-        let mut filler = Filler::new(Filling {
+        let filling = Filling {
             run,
             rows: share.rows,
             verdicts: share.verdicts,
@@ -219,11 +223,12 @@ impl PartWriter {
             recording: job.recording.id,
             addresses: share.addresses,
             keeps: share.keeps,
-        });
+        };
         let (id, encrypted) = (self.part.id, self.key.is_some());
         let named = |kind| job.disk.display(&staging_name(id, kind, encrypted));
-        let written = self.packets.group(job.stop, |index, column| {
-            packets::fill(index, &mut filler, column);
+        let written = self.packets.group(job.stop, || {
+            let mut filler = Filler::new(filling);
+            move |index, column: &mut Column| packets::fill(index, &mut filler, column)
         });
         written.map_err(|source| ArchiveError::table(&named(FileKind::Packets), source))?;
         let rows = flows::flow_rows(
@@ -237,9 +242,9 @@ impl PartWriter {
                 group: self.groups,
             },
         );
-        let written = self
-            .flows
-            .group(job.stop, |index, column| flows::fill(index, &rows, column));
+        let written = self.flows.group(job.stop, || {
+            |index, column: &mut Column| flows::fill(index, &rows, column)
+        });
         written.map_err(|source| ArchiveError::table(&named(FileKind::Flows), source))?;
         self.counters.add(share.counters);
         self.counts.add(run, share.rows, share.verdicts);
@@ -253,9 +258,9 @@ impl PartWriter {
         &mut self,
         job: &Job<'_>,
         share: &Share<'_>,
-    ) -> Result<HashMap<u32, u64>, ArchiveError> {
+    ) -> Result<Vec<Option<u64>>, ArchiveError> {
         let run = share.run;
-        let mut payload_at = HashMap::new();
+        let mut written = Vec::with_capacity(share.with_payload.len());
         for &number in share.with_payload {
             if job.stop.load(Ordering::Relaxed) {
                 return Err(ArchiveError::Interrupted);
@@ -281,10 +286,22 @@ impl PartWriter {
                     let key = self.key.as_ref();
                     let name = staging_name(self.part.id, FileKind::Payload, key.is_some());
                     let output = Output::create(job.disk, &name, key)?;
-                    none.insert(PayloadWriter::new(output, job.disk.display(&name))?)
+                    none.insert(PayloadWriter::new(
+                        output,
+                        job.disk.display(&name),
+                        job.threads,
+                    )?)
                 }
             };
-            payload_at.insert(number, writer.packet(&packet, interface)?);
+            written.push((row, writer.packet(&packet, interface)?));
+        }
+        let mut payload_at = Vec::new();
+        if let Some(writer) = self.payload.as_mut().filter(|_| !written.is_empty()) {
+            let settled = writer.settle()?;
+            payload_at.resize(run.len(), None);
+            for (row, unsettled) in written {
+                payload_at[row] = settled.place(unsettled);
+            }
         }
         Ok(payload_at)
     }

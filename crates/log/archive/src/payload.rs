@@ -4,10 +4,9 @@
 //! by its member's offset in the file and its own offset in the member.
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
-use std::cell::RefCell;
 use std::collections::HashSet;
 use std::io::{self, BufReader, Read, Write};
-use std::rc::Rc;
+use std::num::NonZeroUsize;
 
 use flate2::Compression;
 use flate2::bufread::GzDecoder;
@@ -17,6 +16,7 @@ use strata_wire::Interface;
 
 use crate::error::ArchiveError;
 use crate::files::{Input, InputAt, Output, Sums};
+use crate::parallel::in_parallel;
 
 /// Uncompressed bytes after which a member ends.
 const MEMBER_BYTES: usize = 512 << 10;
@@ -28,37 +28,52 @@ const PACKET_HEAD: usize = 28;
 /// A larger member is damaged: one packet may follow [`MEMBER_BYTES`].
 const MEMBER_BYTES_MAX: u64 = 1 << 30;
 
-/// Compresses what is written, a member at a time.
+/// Members of which each thread compresses this many at a time.
+const MEMBERS_AHEAD: usize = 4;
+
+/// Collects what is written in members, and compresses these.
 struct Members {
     output: Output,
+    /// Members that are complete, not yet compressed.
+    full: Vec<Vec<u8>>,
     pending: Vec<u8>,
-    /// Offset in the file of the next member.
+    /// Offset in the file of the first member that is not compressed.
     at: u64,
+    /// Offsets in the file of the members since the last [`PayloadWriter::settle`].
+    starts: Vec<u64>,
 }
 
 impl Members {
-    fn end_member(&mut self) -> io::Result<()> {
-        if self.pending.is_empty() {
-            return Ok(());
+    fn end_member(&mut self) {
+        let next = Vec::with_capacity(const { MEMBER_BYTES + (64 << 10) });
+        let full = std::mem::replace(&mut self.pending, next);
+        self.full.push(full);
+    }
+
+    /// Compresses and writes the members that are complete.
+    fn write_full(&mut self, threads: NonZeroUsize) -> io::Result<()> {
+        for compressed in in_parallel(threads, &self.full, |member| compress(member)) {
+            let compressed = compressed?;
+            self.starts.push(self.at);
+            self.output.write_all(&compressed)?;
+            self.at = self.at.saturating_add(compressed.len() as u64);
         }
-        let half = Vec::with_capacity(self.pending.len() >> 1);
-        let mut encoder = GzEncoder::new(half, Compression::fast());
-        encoder.write_all(&self.pending)?;
-        let compressed = encoder.finish()?;
-        self.output.write_all(&compressed)?;
-        self.at = self.at.saturating_add(compressed.len() as u64);
-        self.pending.clear();
+        self.full.clear();
         Ok(())
     }
 }
 
-/// What [`PcapNgWriter`] writes to, readable here as well.
-#[derive(Clone)]
-struct Shared(Rc<RefCell<Members>>);
+fn compress(member: &[u8]) -> io::Result<Vec<u8>> {
+    let half = Vec::with_capacity(member.len() >> 1);
+    let mut encoder = GzEncoder::new(half, Compression::fast());
+    encoder.write_all(member)?;
+    encoder.finish()
+}
 
-impl Write for Shared {
+/// What [`PcapNgWriter`] writes to.
+impl Write for Members {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.borrow_mut().pending.extend_from_slice(bytes);
+        self.pending.extend_from_slice(bytes);
         Ok(bytes.len())
     }
 
@@ -67,65 +82,113 @@ impl Write for Shared {
     }
 }
 
+/// Where a packet is: in which member since the last [`PayloadWriter::settle`], and where in that.
+#[derive(Clone, Copy)]
+pub(crate) struct Unsettled {
+    member: usize,
+    within: usize,
+}
+
+/// The offsets in the file of the members that packets are in.
+pub(crate) struct Settled(Vec<u64>);
+
+impl Settled {
+    /// The packet's place, as [`PayloadReader::packet`] takes it.
+    pub(crate) fn place(&self, packet: Unsettled) -> Option<u64> {
+        let start = self.0.get(packet.member)?;
+        Some(start << WITHIN_BITS | packet.within as u64)
+    }
+}
+
 /// Writes a payload file.
 pub(crate) struct PayloadWriter {
-    members: Rc<RefCell<Members>>,
-    writer: PcapNgWriter<Shared>,
+    writer: PcapNgWriter<Members>,
     announced: HashSet<u16>,
+    threads: NonZeroUsize,
     /// The file, as messages show it.
     named: String,
 }
 
 impl PayloadWriter {
-    pub(crate) fn new(output: Output, named: String) -> Result<Self, ArchiveError> {
-        let members = Rc::new(RefCell::new(Members {
+    /// Starts the file; this many threads compress.
+    pub(crate) fn new(
+        output: Output,
+        named: String,
+        threads: NonZeroUsize,
+    ) -> Result<Self, ArchiveError> {
+        let members = Members {
             output,
+            full: Vec::new(),
             pending: Vec::with_capacity(const { MEMBER_BYTES + (64 << 10) }),
             at: 0,
-        }));
-        let writer = PcapNgWriter::new(Shared(Rc::clone(&members)), &[]);
+            starts: Vec::new(),
+        };
+        let writer = PcapNgWriter::new(members, &[]);
         Ok(Self {
-            members,
             writer: writer.map_err(|error| unwritten(error, &named))?,
             announced: HashSet::new(),
+            threads,
             named,
         })
     }
 
-    /// Writes a packet and returns its place.
+    /// Writes a packet and returns where it is.
     pub(crate) fn packet(
         &mut self,
         packet: &PacketRef<'_>,
         interface: &Interface,
-    ) -> Result<u64, ArchiveError> {
-        let place = self.place(packet, interface);
-        place.map_err(|error| unwritten(error, &self.named))
+    ) -> Result<Unsettled, ArchiveError> {
+        let written = self.write(packet, interface);
+        written.map_err(|error| unwritten(error, &self.named))
     }
 
-    fn place(&mut self, packet: &PacketRef<'_>, interface: &Interface) -> Result<u64, WriteError> {
+    fn write(
+        &mut self,
+        packet: &PacketRef<'_>,
+        interface: &Interface,
+    ) -> Result<Unsettled, WriteError> {
         if self.announced.insert(packet.interface) {
             self.writer.interface(packet.interface, interface)?;
         }
-        let place = {
-            let mut members = self.members.borrow_mut();
-            if members.pending.len() >= MEMBER_BYTES {
-                members.end_member()?;
+        let members = self.writer.output_mut();
+        if members.pending.len() >= MEMBER_BYTES {
+            members.end_member();
+            if members.full.len() >= self.threads.get().saturating_mul(MEMBERS_AHEAD) {
+                members.write_full(self.threads)?;
             }
-            members.at << WITHIN_BITS | members.pending.len() as u64
+        }
+        let unsettled = Unsettled {
+            member: members.starts.len().saturating_add(members.full.len()),
+            within: members.pending.len(),
         };
         self.writer.packet(packet)?;
-        Ok(place)
+        Ok(unsettled)
+    }
+
+    /// Writes the members that are complete, and returns where the packets since the last time are.
+    pub(crate) fn settle(&mut self) -> Result<Settled, ArchiveError> {
+        let members = self.writer.output_mut();
+        let written = members.write_full(self.threads);
+        written.map_err(ArchiveError::io(self.named.clone(), "write"))?;
+        // The member in progress begins behind them.
+        members.starts.push(members.at);
+        Ok(Settled(std::mem::take(&mut members.starts)))
     }
 
     pub(crate) fn finish(self) -> Result<Sums, ArchiveError> {
-        drop(self.writer);
-        let members = Rc::into_inner(self.members).map(RefCell::into_inner);
-        let Some(mut members) = members else {
-            unreachable!("the writer that shared it is gone");
-        };
-        let ended = members.end_member();
+        let Self {
+            writer,
+            threads,
+            named,
+            ..
+        } = self;
+        let mut members = writer.finish().map_err(|error| unwritten(error, &named))?;
+        if !members.pending.is_empty() {
+            members.end_member();
+        }
+        let ended = members.write_full(threads);
         let written = ended.and_then(|()| members.output.finish());
-        written.map_err(ArchiveError::io(self.named, "write"))
+        written.map_err(ArchiveError::io(named, "write"))
     }
 }
 

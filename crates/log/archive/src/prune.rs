@@ -2,6 +2,7 @@
 //! hold what policies protect, that is kept, as a part.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use strata_blocks::ClassCount;
@@ -349,6 +350,7 @@ impl Pruner<'_> {
             disk: self.disk.as_ref(),
             encrypt_to: &to,
             stop: &NEVER,
+            threads: NonZeroUsize::MIN,
             only_protected: true,
         };
         let recording = log

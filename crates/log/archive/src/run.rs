@@ -158,6 +158,13 @@ impl Run {
         self.any_has = 0;
     }
 
+    /// Takes what `before` counts on with: as if it had been emptied.
+    pub(crate) fn follow(&mut self, before: &Self) {
+        self.clock = before.clock;
+        self.current_share = before.current_share;
+        self.without_headers = before.without_headers;
+    }
+
     /// Sets the share of flows that the following packets belong to.
     pub(crate) fn set_share(&mut self, share: FlowShare) {
         self.current_share = share;

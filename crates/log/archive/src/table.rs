@@ -194,7 +194,7 @@ mod tests {
             Values::Int64(values) => values.extend([1, 2, 3].map(|n| n + 10 * index as i64)),
             other => panic!("{other:?}"),
         };
-        writer.group(&crate::compact::NEVER, fill).unwrap();
+        writer.group(&crate::compact::NEVER, || fill).unwrap();
         let file = Bytes::from(writer.finish().unwrap());
         let open = |specs| TableReader::open(file.clone(), String::from("table"), specs);
         let table = open(&[A, B, C]).unwrap();
@@ -248,7 +248,7 @@ mod tests {
                 }
             }
         };
-        writer.group(&crate::compact::NEVER, fill).unwrap();
+        writer.group(&crate::compact::NEVER, || fill).unwrap();
         let file = Bytes::from(writer.finish().unwrap());
         let specs = const { &[D, A.or_null(), T, B, F] };
         let table = TableReader::open(file, String::from("table"), specs).unwrap();

@@ -1,8 +1,6 @@
 //! The tables, and rows made from what is still in block files: by the same code as compaction, a run at a
 //! time, with only the columns that are wanted.
 
-use std::collections::HashMap;
-
 use strata_store::{BlockFile, Damage, Log, Recording, Select, StoreError};
 
 use crate::addresses::addresses;
@@ -10,9 +8,9 @@ use crate::coded::Coded;
 use crate::error::ArchiveError;
 use crate::filler::{Filler, Filling, keeps};
 use crate::flows::{self, FlowColumn};
-use crate::intake::{Intake, Runs};
+use crate::intake::{Ended, Intake, Runs};
 use crate::packets::{self, PacketColumn};
-use crate::run::{RUN_PACKETS, u32_of};
+use crate::run::{RUN_PACKETS, Run, u32_of};
 use crate::spec::{Coding, Spec};
 use crate::table::{Column, Values};
 
@@ -149,16 +147,16 @@ struct Batches<'a, T> {
 }
 
 impl<T: TakeRows> Runs for Batches<'_, T> {
-    fn run(&mut self, intake: &Intake) -> Result<(), ArchiveError> {
+    fn run(&mut self, ended: Ended) -> Result<Run, ArchiveError> {
         let (columns, count) = match self.rows.table {
-            Table::Packets => self.packets(intake),
-            Table::Flows => self.flows(intake),
+            Table::Packets => self.packets(&ended),
+            Table::Flows => self.flows(&ended),
         };
         self.runs += 1;
         if self.wants_more {
             self.wants_more = self.take.rows(columns, count);
         }
-        Ok(())
+        Ok(ended.emptied())
     }
 
     fn close(&mut self, _: &Intake) -> Result<(), ArchiveError> {
@@ -169,23 +167,23 @@ impl<T: TakeRows> Runs for Batches<'_, T> {
 impl<T> Batches<'_, T> {
     /// By flow of the run: its number in order of arrival, so that a run that has grown gives its
     /// earlier flows the same numbers.
-    fn flow_ids(&self, intake: &Intake) -> Vec<i64> {
+    fn flow_ids(&self, run: &Run) -> Vec<i64> {
         let in_runs = i64::from(self.runs) * i64::from(u32_of(RUN_PACKETS));
         let first = (i64::from(self.number) << 32) | in_runs;
-        (first..).take(intake.run.flows.len()).collect()
+        (first..).take(run.flows.len()).collect()
     }
 
-    fn packets(&self, intake: &Intake) -> (Vec<Column>, usize) {
-        let run = &intake.run;
+    fn packets(&self, ended: &Ended) -> (Vec<Column>, usize) {
+        let run = &ended.run;
         let rows: Vec<u32> = (0..u32_of(run.len())).collect();
         let (addresses, keeps) = (addresses(run), keeps());
-        let (flow_ids, payload_at) = (self.flow_ids(intake), HashMap::new());
+        let flow_ids = self.flow_ids(run);
         let mut filler = Filler::new(Filling {
             run,
             rows: &rows,
-            verdicts: &intake.verdicts.all,
+            verdicts: &ended.verdicts,
             flow_ids: &flow_ids,
-            payload_at: &payload_at,
+            payload_at: &[],
             recording: self.recording,
             addresses: &addresses,
             keeps: &keeps,
@@ -194,12 +192,12 @@ impl<T> Batches<'_, T> {
         (columns, run.len())
     }
 
-    fn flows(&self, intake: &Intake) -> (Vec<Column>, usize) {
-        let run = &intake.run;
+    fn flows(&self, ended: &Ended) -> (Vec<Column>, usize) {
+        let run = &ended.run;
         let addresses = addresses(run);
-        let ids = self.flow_ids(intake);
+        let ids = self.flow_ids(run);
         let numbers: Vec<u32> = (0..u32_of(run.flows.len())).collect();
-        let names = &intake.context.classes;
+        let names = &ended.context.classes;
         let place = flows::Place {
             recording: self.recording,
             flow_ids: &ids,

@@ -1,6 +1,7 @@
 //! The texts of verdicts in the tables, numbered.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use parquet::data_type::ByteArray;
 use strata_blocks::{Trees, VerdictRecord, reason};
@@ -13,11 +14,11 @@ use crate::run::u32_of;
 pub(crate) struct Verdicts {
     /// By class, its name, score, and reason.
     codes: HashMap<(u8, String, Option<u16>, String), u32>,
-    pub(crate) all: Vec<Verdict>,
+    pub(crate) all: Arc<Vec<Verdict>>,
 }
 
 /// A verdict's values in the table.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Verdict {
     pub(crate) class: u8,
     pub(crate) score: Option<u16>,
@@ -39,7 +40,7 @@ impl Verdicts {
         let reason = ByteArray::from(entry.key().3.as_str());
         let code = *entry.or_insert(next);
         if code == next {
-            self.all.push(Verdict {
+            Arc::make_mut(&mut self.all).push(Verdict {
                 class,
                 score,
                 class_name: ByteArray::from(class_name),

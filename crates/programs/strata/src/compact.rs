@@ -1,24 +1,27 @@
 //! `strata compact`: block files into Parquet and pcapng.
 
 use std::io::{self, Write};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use strata_archive::{ArchiveError, encrypt_to};
+use strata_archive::{ArchiveError, encrypt_to, uncompacted};
 use strata_record::{
     CompactPlan, CompactSpec, CompactStep, Compacting, NotOpen, compact_log, log_directory,
 };
 use strata_role::{Notice, Tell};
 use strata_sandbox::Owner;
-use strata_store::{Disk, StoreError};
+use strata_store::{Disk, Log, StoreError};
 use strata_terminal::confined::SandboxArgs;
 use strata_terminal::disk::disk;
 use strata_terminal::log_options::GroupArgs;
 use strata_terminal::logging::{self, LoggingArgs};
 use strata_terminal::output::{refuse, standard};
+use strata_terminal::progress::Progress;
 use strata_terminal::signals::{Interrupted, stop_on_signal};
 use strata_terminal::text::{chain, count_of, duration_ns, percent};
 use strata_terminal::{key, plain};
@@ -53,6 +56,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME")]
     every: Option<String>,
 
+    /// Compact with this many threads: by default as many as there are cores, with --every 1, so that the
+    /// other cores stay free for the recording. The files are the same with any number.
+    #[arg(long, value_name = "THREADS")]
+    jobs: Option<NonZeroUsize>,
+
     /// Encrypt compacted files from now on, to this public key (age1...) or the keys in this file;
     /// may be given several times. The log remembers it; `none` turns it off.
     #[arg(long, value_name = "KEY")]
@@ -74,12 +82,23 @@ pub(crate) struct Args {
     pub(crate) logging: LoggingArgs,
 }
 
+impl Args {
+    fn threads(&self) -> NonZeroUsize {
+        let all = || match self.every {
+            Some(_) => NonZeroUsize::MIN,
+            None => available_parallelism().unwrap_or(NonZeroUsize::MIN),
+        };
+        self.jobs.unwrap_or_else(all)
+    }
+}
+
 pub(crate) fn run(args: &Args) -> Result<()> {
     let owner = args.group.owner()?;
     let pause = args.every.as_deref().map(pause).transpose()?;
     let plan = CompactPlan {
         retention: args.retention.parse()?,
         may_take_most: args.retention.yes,
+        threads: args.threads(),
         moving: args.moving.parse(&args.log)?,
     };
     let stop = stop_on_signal()?;
@@ -87,7 +106,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         return watch(args, &owner, CompactSpec { plan, pause }, stop);
     }
     let disk = prepare(args, &owner)?;
-    let done = compact_log(&disk, &stop, &tell(), &mut report);
+    let waiting = uncompacted(&Log::on(Arc::clone(&disk))?, None);
+    let progress = Progress::up_to_bytes(waiting.bytes);
+    let done = compact_log(
+        &progress.watch(Arc::clone(&disk)),
+        plan.threads,
+        &stop,
+        &tell(),
+        &mut report,
+    );
     if let Ok(done) = &done {
         let damage = done.damage.iter().chain(&done.unknown_models);
         damage.for_each(|damage| say_damage(&damage.to_string()));

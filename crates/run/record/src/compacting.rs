@@ -4,6 +4,7 @@
 mod said;
 
 use std::io;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -29,6 +30,8 @@ pub struct CompactPlan {
     pub retention: Option<Retention>,
     /// Whether age may delete most of a log whose newest packet is old.
     pub may_take_most: bool,
+    /// Threads that write parts.
+    pub threads: NonZeroUsize,
     /// Where parts go, and how old their packets are then, in ns.
     pub moving: Option<(Place, u64)>,
 }
@@ -82,13 +85,14 @@ pub enum NotOpen<E> {
     Ever(E),
 }
 
-/// Compacts what is complete, until told to stop.
+/// Compacts what is complete with this many threads, until told to stop.
 ///
 /// # Errors
 ///
 /// If the log cannot be read or changed, or `take` fails.
 pub fn compact_log(
     disk: &Arc<dyn Disk>,
+    threads: NonZeroUsize,
     stop: &AtomicBool,
     tell: &Tell,
     take: &mut TakeStep<'_>,
@@ -102,7 +106,7 @@ pub fn compact_log(
             "recordings of the log have different tunnels on a UDP port: {error}"
         )));
     }
-    let done = compact_until(disk, stop, |_| ())?;
+    let done = compact_until(disk, threads, stop, |_| ())?;
     take(CompactStep::Compacted(&done, started.elapsed()))?;
     Ok(done)
 }
@@ -213,7 +217,7 @@ impl Compacting {
             said,
         } = self;
         let tell: Tell = said.teller();
-        match compact_log(disk, stop, &tell, take) {
+        match compact_log(disk, spec.plan.threads, stop, &tell, take) {
             Ok(done) => {
                 said.works("compact", "compaction works again");
                 for damage in done.damage.iter().chain(&done.unknown_models) {

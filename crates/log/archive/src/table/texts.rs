@@ -321,7 +321,7 @@ mod tests {
                 }
             }
         };
-        writer.group(&crate::compact::NEVER, fill).unwrap();
+        writer.group(&crate::compact::NEVER, || fill).unwrap();
         writer.finish().unwrap()
     }
 

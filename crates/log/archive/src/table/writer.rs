@@ -1,6 +1,7 @@
 //! Tables as they are written: Parquet, a row group at a time.
 
 use std::io::Write;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,13 +21,26 @@ use strata_columnar::Pages;
 use super::{Column, PAGE_ROWS, Values};
 use crate::coded::{ChunkWriter, Coded, Entries, NULL};
 use crate::error::{Interrupted, Source};
+use crate::parallel::by_helpers;
 use crate::spec::{Coding, Kind, Spec};
+
 /// Writes a table.
 pub(crate) struct TableWriter<W: Write + Send> {
+    shape: Shape,
+    writer: SerializedFileWriter<W>,
+    /// One for each thread.
+    makers: Vec<ChunkMaker>,
+}
+
+/// The columns of a table.
+struct Shape {
     specs: &'static [Spec],
     columns: Vec<ColumnDescPtr>,
     properties: WriterPropertiesPtr,
-    writer: SerializedFileWriter<W>,
+}
+
+/// Makes column chunks, one at a time.
+struct ChunkMaker {
     chunks: ChunkWriter,
     /// One buffer for all columns of the same type.
     scratch: Vec<(Scratch, Column)>,
@@ -94,80 +108,45 @@ impl<W: Write + Send> TableWriter<W> {
         let properties = Arc::new(properties.build());
         let writer = SerializedFileWriter::new(output, schema, Arc::clone(&properties))?;
         Ok(Self {
-            specs,
-            properties,
-            columns: writer.schema_descr().columns().to_vec(),
+            shape: Shape {
+                specs,
+                properties,
+                columns: writer.schema_descr().columns().to_vec(),
+            },
             writer,
-            chunks: ChunkWriter::new(ZSTD_LEVEL)?,
-            scratch: Vec::new(),
+            makers: vec![ChunkMaker::new()?],
         })
     }
 
-    /// Writes one row group; `fill` fills each column by its number. Ends with [`Interrupted`] before
-    /// the next column once `stop` is set.
-    pub(crate) fn group(
+    /// This many threads make its columns.
+    pub(crate) fn with_threads(mut self, threads: NonZeroUsize) -> Result<Self, Source> {
+        let makers = (0..threads.get()).map(|_| ChunkMaker::new());
+        self.makers = makers.collect::<Result<_, _>>()?;
+        Ok(self)
+    }
+
+    /// Writes one row group. `filler` makes what fills a column by its number, for each thread its own.
+    /// Ends with [`Interrupted`] before the next column once `stop` is set.
+    pub(crate) fn group<F: FnMut(usize, &mut Column)>(
         &mut self,
         stop: &AtomicBool,
-        mut fill: impl FnMut(usize, &mut Column),
+        filler: impl Fn() -> F + Sync,
     ) -> Result<(), Source> {
         let mut group = self.writer.next_row_group()?;
-        for (index, spec) in self.specs.iter().enumerate() {
-            if stop.load(Ordering::Relaxed) {
-                return Err(Interrupted.into());
-            }
-            let key = scratch_of(spec);
-            let place = self.scratch.iter().position(|(of, _)| *of == key);
-            let place = place.unwrap_or_else(|| {
-                let mut column = Column::of(spec.kind);
-                if spec.coding == Coding::Codes {
-                    column.values = Values::Coded(Coded::default());
+        let shape = &self.shape;
+        let columns: Vec<usize> = (0..shape.specs.len()).collect();
+        let chunks = by_helpers(&mut self.makers, &columns, |maker| {
+            let mut fill = filler();
+            move |&index: &usize| {
+                if stop.load(Ordering::Relaxed) {
+                    return Err(Interrupted.into());
                 }
-                self.scratch.push((key, column));
-                self.scratch.len() - 1
-            });
-            let column = &mut self.scratch[place].1;
-            column.clear();
-            fill(index, column);
-            if let Values::Coded(coded) = &mut column.values {
-                let chunk = self.chunks.chunk(&self.columns[index], coded, PAGE_ROWS);
-                let (bytes, close) = chunk?;
-                group.append_column(&bytes, close)?;
-                continue;
+                maker.chunk(shape, index, |column| fill(index, column))
             }
-            if column.has_no_values() {
-                // Without any values, dictionary codes take only a few bytes.
-                let mut none = Coded {
-                    codes: vec![NULL; column.levels.len()],
-                    ..Coded::default()
-                };
-                if matches!(column.values, Values::Float(_)) {
-                    none.entries = Entries::Float(Vec::new());
-                } else if matches!(column.values, Values::Bytes(_)) {
-                    none.entries = Entries::Bytes(Vec::new());
-                }
-                let chunk = self
-                    .chunks
-                    .chunk(&self.columns[index], &mut none, PAGE_ROWS);
-                let (bytes, close) = chunk?;
-                group.append_column(&bytes, close)?;
-                continue;
-            }
-            let levels = spec.optional.then_some(column.levels.as_slice());
-            let mut bytes = Vec::with_capacity(64 << 10);
-            let pages = Box::new(Pages(&mut bytes));
-            let descriptor = Arc::clone(&self.columns[index]);
-            let writer = get_column_writer(descriptor, Arc::clone(&self.properties), pages);
-            let close = match (&column.values, writer) {
-                (Values::Int32(values), Writer::Int32ColumnWriter(to)) => write(to, values, levels),
-                (Values::Int64(values), Writer::Int64ColumnWriter(to)) => write(to, values, levels),
-                (Values::Float(values), Writer::FloatColumnWriter(to)) => write(to, values, levels),
-                (Values::Bool(values), Writer::BoolColumnWriter(to)) => write(to, values, levels),
-                (Values::Bytes(values), Writer::ByteArrayColumnWriter(to)) => {
-                    write(to, values, levels)
-                }
-                _ => Err(format!("column {} has another type", spec.name).into()),
-            }?;
-            group.append_column(&Bytes::from(bytes), close)?;
+        });
+        for chunk in chunks {
+            let (bytes, close) = chunk?;
+            group.append_column(&bytes, close)?;
         }
         group.close()?;
         Ok(())
@@ -182,6 +161,68 @@ impl<W: Write + Send> TableWriter<W> {
     /// Ends the file.
     pub(crate) fn finish(self) -> Result<W, Source> {
         Ok(self.writer.into_inner()?)
+    }
+}
+
+impl ChunkMaker {
+    fn new() -> Result<Self, Source> {
+        Ok(Self {
+            chunks: ChunkWriter::new(ZSTD_LEVEL)?,
+            scratch: Vec::new(),
+        })
+    }
+
+    /// The bytes of a column chunk that `fill` fills, and its metadata.
+    fn chunk(
+        &mut self,
+        shape: &Shape,
+        index: usize,
+        fill: impl FnOnce(&mut Column),
+    ) -> Result<(Bytes, ColumnCloseResult), Source> {
+        let (spec, descriptor) = (&shape.specs[index], &shape.columns[index]);
+        let key = scratch_of(spec);
+        let place = self.scratch.iter().position(|(of, _)| *of == key);
+        let place = place.unwrap_or_else(|| {
+            let mut column = Column::of(spec.kind);
+            if spec.coding == Coding::Codes {
+                column.values = Values::Coded(Coded::default());
+            }
+            self.scratch.push((key, column));
+            self.scratch.len() - 1
+        });
+        let column = &mut self.scratch[place].1;
+        column.clear();
+        fill(column);
+        if let Values::Coded(coded) = &mut column.values {
+            return self.chunks.chunk(descriptor, coded, PAGE_ROWS);
+        }
+        if column.has_no_values() {
+            // Without any values, dictionary codes take only a few bytes.
+            let mut none = Coded {
+                codes: vec![NULL; column.levels.len()],
+                ..Coded::default()
+            };
+            if matches!(column.values, Values::Float(_)) {
+                none.entries = Entries::Float(Vec::new());
+            } else if matches!(column.values, Values::Bytes(_)) {
+                none.entries = Entries::Bytes(Vec::new());
+            }
+            return self.chunks.chunk(descriptor, &mut none, PAGE_ROWS);
+        }
+        let levels = spec.optional.then_some(column.levels.as_slice());
+        let mut bytes = Vec::with_capacity(64 << 10);
+        let pages = Box::new(Pages(&mut bytes));
+        let properties = Arc::clone(&shape.properties);
+        let writer = get_column_writer(Arc::clone(descriptor), properties, pages);
+        let close = match (&column.values, writer) {
+            (Values::Int32(values), Writer::Int32ColumnWriter(to)) => write(to, values, levels),
+            (Values::Int64(values), Writer::Int64ColumnWriter(to)) => write(to, values, levels),
+            (Values::Float(values), Writer::FloatColumnWriter(to)) => write(to, values, levels),
+            (Values::Bool(values), Writer::BoolColumnWriter(to)) => write(to, values, levels),
+            (Values::Bytes(values), Writer::ByteArrayColumnWriter(to)) => write(to, values, levels),
+            _ => Err(format!("column {} has another type", spec.name).into()),
+        }?;
+        Ok((Bytes::from(bytes), close))
     }
 }
 

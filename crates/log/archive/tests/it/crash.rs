@@ -1,5 +1,6 @@
 //! Compaction and retention, interrupted at every step.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -370,7 +371,8 @@ fn what_it_works_on_when_it_is_stopped_is_as_before() {
             left: AtomicU64::new(created),
             stop: Arc::clone(&stop),
         });
-        let done = compact_until(&disk, &stop, |_| ()).unwrap();
+        let threads = NonZeroUsize::MIN.saturating_add(usize::try_from(created % 3).unwrap());
+        let done = compact_until(&disk, threads, &stop, |_| ()).unwrap();
         interrupted += usize::from(done.interrupted);
         let names = below.names();
         let staged = names.iter().any(|name| name.starts_with("staging/"));
@@ -396,10 +398,13 @@ fn what_is_compacted_before_it_is_stopped_stays_so() {
         assert!(record(&disk, &path, &model(), mode, 60_000));
     }
     let stop = AtomicBool::new(true);
-    let nothing = compact_until(&disk, &stop, |_| ()).unwrap();
+    let nothing = compact_until(&disk, NonZeroUsize::MIN, &stop, |_| ()).unwrap();
     assert!(nothing.interrupted && nothing.files == 0, "{nothing:?}");
     stop.store(false, Ordering::Relaxed);
-    let first = compact_until(&disk, &stop, |_| stop.store(true, Ordering::Relaxed)).unwrap();
+    let first = compact_until(&disk, NonZeroUsize::MIN, &stop, |_| {
+        stop.store(true, Ordering::Relaxed);
+    })
+    .unwrap();
     assert!(first.interrupted && first.files > 0, "{first:?}");
     let second = compact(&disk, |_| ()).unwrap();
     assert!(!second.interrupted && second.files > 0, "{second:?}");

@@ -1,56 +1,18 @@
 //! Exports of logs with many interleaved flows: the bytes read grow with the packets.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::BufWriter;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use strata_archive::{ClearDisk, Identities, Place, compact, encrypt_to, relocate};
-use strata_capture::{PacketRef, PcapNgWriter};
 use strata_filter::Filter;
 use strata_query::{ExportOptions, FileFormat, Find, export_within};
 use strata_store::{Disk, FileKind, Log};
 use strata_testkit_disk::SimDisk;
-use strata_wire::{Interface, LinkType, mix64};
 
-use crate::common::{Packet, model, read, record};
-
-const FLOWS: u64 = 3_000;
-/// Enough for 36 members of the payload file.
-const PACKETS: u64 = 26_000;
-
-/// UDP packets of 700 incompressible bytes, one flow after another.
-fn capture(dir: &Path) -> PathBuf {
-    let path = dir.join("interleaved.pcapng");
-    let file = BufWriter::new(File::create(&path).unwrap());
-    let mut writer = PcapNgWriter::new(file, &[]).unwrap();
-    let interface = Interface::new(LinkType::ETHERNET, 0);
-    writer.interface(0, &interface).unwrap();
-    for n in 0..PACKETS {
-        let flow = u16::try_from(n % FLOWS).unwrap();
-        let mut data = vec![0; 14];
-        data[12] = 8;
-        data.extend([
-            0x45, 0, 0x02, 0xae, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
-        ]);
-        data.extend((1_024 + flow).to_be_bytes());
-        data.extend([0, 53, 0x02, 0x9a, 0, 0]);
-        let words = (0..83).flat_map(|word| mix64(n * 100 + word).to_le_bytes());
-        data.extend(words.take(700 - data.len()));
-        data.resize(700, 0);
-        let packet = PacketRef {
-            ts_ns: 1_700_000_000_000_000_000 + n * 10_000,
-            interface: 0,
-            wire_len: 700,
-            data: &data,
-            options: &[],
-            has_timestamp: true,
-        };
-        writer.packet(&packet).unwrap();
-    }
-    path
-}
+use crate::common::{
+    INTERLEAVED_FLOWS, INTERLEAVED_PACKETS, Packet, interleaved, model, read, record,
+};
 
 fn recorded(path: &Path) -> SimDisk {
     let sim = SimDisk::new();
@@ -104,9 +66,9 @@ fn payloads(sim: &SimDisk) -> BTreeMap<String, (u64, u64)> {
 #[test]
 fn each_payload_is_read_once_clear_encrypted_and_elsewhere() {
     let dir = tempfile::tempdir().unwrap();
-    let path = capture(dir.path());
+    let path = interleaved(dir.path(), 10_000);
     let all = read(&path).packets;
-    assert_eq!(all.len() as u64, PACKETS);
+    assert_eq!(all.len() as u64, INTERLEAVED_PACKETS);
     let key = Identities::generate();
     let blocks = recorded(&path);
     let clear = at_rest(&blocks, None, None);
@@ -130,7 +92,7 @@ fn each_payload_is_read_once_clear_encrypted_and_elsewhere() {
 #[test]
 fn a_search_reads_the_payload_of_its_flows_alone() {
     let dir = tempfile::tempdir().unwrap();
-    let path = capture(dir.path());
+    let path = interleaved(dir.path(), 10_000);
     let sim = at_rest(&recorded(&path), None, None);
     let before = payloads(&sim);
     let filter = Filter::parse("udp port 1500 and host 10.0.0.1 and host 10.0.0.2").unwrap();
@@ -140,7 +102,7 @@ fn a_search_reads_the_payload_of_its_flows_alone() {
     };
     let found = exported(Arc::new(sim.clone()), 64 << 20, &find);
     assert!(
-        found.len() as u64 >= PACKETS / FLOWS && found.len() < 100,
+        found.len() as u64 >= INTERLEAVED_PACKETS / INTERLEAVED_FLOWS && found.len() < 100,
         "{}",
         found.len()
     );

@@ -13,3 +13,4 @@ mod interleaved;
 mod moving;
 mod mutations;
 mod retention;
+mod threads;

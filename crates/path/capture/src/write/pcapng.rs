@@ -156,6 +156,11 @@ impl<W: Write> PcapNgWriter<W> {
         self.end()
     }
 
+    /// The output.
+    pub fn output_mut(&mut self) -> &mut W {
+        &mut self.output
+    }
+
     /// Flushes and returns the output.
     ///
     /// # Errors

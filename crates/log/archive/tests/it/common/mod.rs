@@ -1,13 +1,15 @@
 //! Records captures into logs in memory, and reads exports back.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::BufWriter;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use strata_archive::{Identities, compact, encrypt_to};
 use strata_blocks::{PacketRecord, Trees};
-use strata_capture::{Input, InputOptions, Next};
+use strata_capture::{Input, InputOptions, Next, PacketRef, PcapNgWriter};
 use strata_classify::Model;
 use strata_pipeline::{Parts, RunError, Worker, WorkerOptions, run};
 use strata_policy::Mode;
@@ -16,7 +18,7 @@ use strata_store::{About, Disk, Log, Recorder, RecorderOptions};
 use strata_testkit::{data_dir, workspace_root};
 use strata_testkit_disk::{SimDisk, small};
 use strata_wire::dissect::dissect;
-use strata_wire::{Context, FlowShare, Interface, Keep, Ledger, LinkType, Meta, TunnelKey};
+use strata_wire::{Context, FlowShare, Interface, Keep, Ledger, LinkType, Meta, TunnelKey, mix64};
 
 /// Time, link type, length on the wire, bytes, options.
 pub(crate) type Packet = (u64, u16, u32, Vec<u8>, Vec<u8>);
@@ -58,6 +60,43 @@ pub(crate) fn read(path: &Path) -> Capture {
     }
     capture.metas.sort();
     capture
+}
+
+/// Flows of [`interleaved`].
+pub(crate) const INTERLEAVED_FLOWS: u64 = 3_000;
+/// Its packets: enough for 36 members of the payload file.
+pub(crate) const INTERLEAVED_PACKETS: u64 = 26_000;
+
+/// A capture of UDP packets of 700 incompressible bytes, one flow after another, this many ns apart.
+pub(crate) fn interleaved(dir: &Path, gap_ns: u64) -> PathBuf {
+    let path = dir.join("interleaved.pcapng");
+    let file = BufWriter::new(File::create(&path).unwrap());
+    let mut writer = PcapNgWriter::new(file, &[]).unwrap();
+    let interface = Interface::new(LinkType::ETHERNET, 0);
+    writer.interface(0, &interface).unwrap();
+    for n in 0..INTERLEAVED_PACKETS {
+        let flow = u16::try_from(n % INTERLEAVED_FLOWS).unwrap();
+        let mut data = vec![0; 14];
+        data[12] = 8;
+        data.extend([
+            0x45, 0, 0x02, 0xae, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+        ]);
+        data.extend((1_024 + flow).to_be_bytes());
+        data.extend([0, 53, 0x02, 0x9a, 0, 0]);
+        let words = (0..83).flat_map(|word| mix64(n * 100 + word).to_le_bytes());
+        data.extend(words.take(700 - data.len()));
+        data.resize(700, 0);
+        let packet = PacketRef {
+            ts_ns: 1_700_000_000_000_000_000 + n * gap_ns,
+            interface: 0,
+            wire_len: 700,
+            data: &data,
+            options: &[],
+            has_timestamp: true,
+        };
+        writer.packet(&packet).unwrap();
+    }
+    path
 }
 
 /// The default model.
