@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use parquet::data_type::ByteArray;
 use strata_wire::AddressFamily;
 
-use crate::coded::NULL;
 use crate::flow::address_text;
 use crate::run::{Run, u32_of};
+use strata_tables::NULL;
 
 /// The texts of a run's addresses.
 pub(crate) struct Addresses {

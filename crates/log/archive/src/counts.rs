@@ -10,11 +10,11 @@ use base64::prelude::BASE64_STANDARD;
 use serde::{Deserialize, Serialize};
 use strata_wire::exact;
 
-use crate::ahead::TableInput;
 use crate::error::Source;
 use crate::run::{Run, u32_of};
-use crate::table::TableReader;
 use crate::verdicts::Verdict;
+use strata_tables::TableInput;
+use strata_tables::TableReader;
 
 /// Its key in the metadata.
 pub(crate) const KEY: &str = "strata.counts";

@@ -5,17 +5,11 @@ use std::io;
 
 use strata_capture::WriteError;
 use strata_store::StoreError;
+pub(crate) use strata_tables::Source;
+use strata_tables::{Interrupted, TableError};
 use strata_wire::human_bytes;
 
 use crate::keys::KeyError;
-
-/// The cause of an error in a table or payload file.
-pub(crate) type Source = Box<dyn Error + Send + Sync>;
-
-/// Told to stop while a table was written.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("interrupted")]
-pub(crate) struct Interrupted;
 
 /// Bytes that are not those that were written.
 #[derive(Debug, thiserror::Error)]
@@ -153,5 +147,11 @@ impl ArchiveError {
             action,
             source,
         }
+    }
+}
+
+impl From<TableError> for ArchiveError {
+    fn from(error: TableError) -> Self {
+        Self::table(&error.file, error.source)
     }
 }

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, Length};
 use strata_store::{Disk, DiskFile};
+use strata_tables::TableInput;
 
 use crate::error::ArchiveError;
 use crate::keys::PartKey;
@@ -273,5 +274,10 @@ impl Read for InputAt {
         let read = self.input.read_at(buffer, self.at)?;
         self.at += read as u64;
         Ok(read)
+    }
+}
+impl TableInput for Input {
+    fn will_read(&self, bytes: Range<u64>) {
+        Self::will_read(self, bytes);
     }
 }

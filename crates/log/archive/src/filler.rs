@@ -4,11 +4,11 @@ use parquet::data_type::ByteArray;
 use strata_wire::{AddressFamily, FlowShare, KeepKind};
 
 use crate::addresses::Addresses;
-use crate::coded::{Coded, Entries, IntCodes, NULL};
 use crate::flow::score;
 use crate::run::{Extra, Run, has, layout};
-use crate::table::{Column, Values};
 use crate::verdicts::Verdict;
+use strata_tables::{Coded, Entries, IntCodes, NULL};
+use strata_tables::{Column, Values};
 
 /// What is needed in addition to a run's rows to make columns.
 #[derive(Clone, Copy)]

@@ -10,8 +10,8 @@ use crate::addresses::Addresses;
 use crate::flow::{Classes, EndReason, Flow, Stats, community_id, score};
 use crate::names::Names;
 use crate::run::Run;
-use crate::spec::{Coding, Element, ElementForm, Kind, Narrows, Spec, Unit, columns};
-use crate::table::{Column, Values};
+use strata_tables::{Coding, Element, ElementForm, Kind, Narrows, Spec, Unit, columns};
+use strata_tables::{Column, Values};
 
 use Coding::{Delta, Dictionary, Plain};
 use Get::{Bool, Float, FloatOrNull, Int, IntOrNull, Text, TextOrNull};

@@ -285,7 +285,8 @@ impl Ahead {
 impl Runs for Ahead {
     fn run(&mut self, ended: Ended) -> Result<Run, ArchiveError> {
         self.send(Step::Run(Box::new(ended)))?;
-        Ok(self.emptied.try_recv().unwrap_or_default())
+        // The first time, none has been written yet.
+        Ok(self.emptied.try_recv().unwrap_or_else(|_| Run::default()))
     }
 
     fn close(&mut self, intake: &Intake) -> Result<(), ArchiveError> {

@@ -13,12 +13,9 @@
 #![forbid(unsafe_code)]
 
 mod addresses;
-mod ahead;
 mod anomalous;
-mod batch;
 mod changes;
 mod checked;
-mod coded;
 mod compact;
 mod counts;
 mod defined;
@@ -41,7 +38,6 @@ mod metering;
 mod moving;
 mod names;
 mod packets;
-mod parallel;
 mod part;
 mod payload;
 mod pending;
@@ -55,8 +51,6 @@ mod row;
 mod rows;
 mod run;
 mod sorted;
-mod spec;
-mod table;
 mod tables;
 mod verdicts;
 mod verify;
@@ -76,16 +70,13 @@ pub use pieces::deletable;
 pub use plan::{Importance, Piece, PieceKind, PrunePlan, Retention, plan, retention_class};
 pub use prune::{NotSplit, PruneOptions, Pruned, make_room, make_room_except, prune, prune_as};
 pub use retention::PROTECTED;
-pub use spec::{Coding, Element, ElementForm, Kind, Narrows, Spec, Unit};
-pub use table::Column;
+pub use strata_tables::{Coding, Column, Element, ElementForm, Kind, Narrows, Spec, Unit};
 pub use tables::{Rows, Table, TakeRows, rows_of_blocks};
 pub use verify::{Verified, verify, verify_telling};
 
 /// Reading parts: their files, their tables, rows turned back into packets, and the bytes kept
 /// beyond headers.
 pub mod parts {
-    pub use crate::ahead::TableInput;
-    pub use crate::batch::{Batch, FloatCells, IntCells, TextCells};
     pub use crate::counts::{Amounts, Counts, GroupCounts, LabelCounts, PointCounts};
     pub use crate::files::{Input, InputAt};
     pub use crate::flow::{
@@ -96,5 +87,7 @@ pub mod parts {
     pub use crate::payload::{PayloadReader, Unreadable};
     pub use crate::row::Row;
     pub use crate::rows::Rebuild;
-    pub use crate::table::{Column, PAGE_ROWS, TableReader};
+    pub use strata_tables::{
+        Batch, Column, FloatCells, IntCells, PAGE_ROWS, TableInput, TableReader, TextCells,
+    };
 }

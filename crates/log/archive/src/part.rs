@@ -22,8 +22,8 @@ use crate::packets::{self, PacketColumn};
 use crate::payload::PayloadWriter;
 use crate::retention::FlowRetention;
 use crate::run::Run;
-use crate::table::{Column, TableWriter};
 use crate::verdicts::Verdict;
+use strata_tables::{Column, TableWriter};
 
 /// The checksums file: JSON.
 #[derive(Debug, Serialize, Deserialize)]

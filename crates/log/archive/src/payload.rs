@@ -16,7 +16,7 @@ use strata_wire::Interface;
 
 use crate::error::ArchiveError;
 use crate::files::{Input, InputAt, Output, Sums};
-use crate::parallel::in_parallel;
+use strata_tables::in_parallel;
 
 /// Uncompressed bytes after which a member ends.
 const MEMBER_BYTES: usize = 512 << 10;

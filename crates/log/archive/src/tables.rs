@@ -4,15 +4,15 @@
 use strata_store::{BlockFile, Damage, Log, Recording, Select, StoreError};
 
 use crate::addresses::addresses;
-use crate::coded::Coded;
 use crate::error::ArchiveError;
 use crate::filler::{Filler, Filling, keeps};
 use crate::flows::{self, FlowColumn};
 use crate::intake::{Ended, Intake, Runs};
 use crate::packets::{self, PacketColumn};
 use crate::run::{RUN_PACKETS, Run, u32_of};
-use crate::spec::{Coding, Spec};
-use crate::table::{Column, Values};
+use strata_tables::Coded;
+use strata_tables::{Coding, Spec};
+use strata_tables::{Column, Values};
 
 /// A table of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

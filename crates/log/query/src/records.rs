@@ -32,7 +32,8 @@ pub fn flow_records<E: From<ArchiveError>>(
     }
     let name = part.file(FileKind::Flows).map_or("", |file| &file.name);
     let input = parts::open(disk, part, FileKind::Flows)?;
-    let table = TableReader::open(input, disk.display(name), FlowColumn::SPECS)?;
+    let table = TableReader::open(input, disk.display(name), FlowColumn::SPECS)
+        .map_err(ArchiveError::from)?;
     let wrong = |value: WrongValue| ArchiveError::Table {
         file: disk.display(name),
         source: value.into(),
@@ -40,7 +41,9 @@ pub fn flow_records<E: From<ArchiveError>>(
     let all: Vec<usize> = (0..FlowColumn::ALL.len()).collect();
     for (group, rows) in table.groups().into_iter().enumerate() {
         let whole = 0..rows;
-        let columns = table.read(group, &all, std::slice::from_ref(&whole))?;
+        let columns = table
+            .read(group, &all, std::slice::from_ref(&whole))
+            .map_err(ArchiveError::from)?;
         let mut iterators: Vec<_> = FlowColumn::SPECS
             .iter()
             .zip(&columns)

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 /// The results of `work` on each of `things`, in their order.
-pub(crate) fn in_parallel<T: Sync, R: Send>(
+pub fn in_parallel<T: Sync, R: Send>(
     threads: NonZeroUsize,
     things: &[T],
     work: impl Fn(&T) -> R + Sync,

@@ -13,9 +13,9 @@ use parquet::file::reader::FileReader;
 use strata_columnar::rle;
 
 use crate::coded::NULL;
+use crate::column::Column;
 use crate::error::Source;
 use crate::spec::Spec;
-use crate::table::Column;
 
 /// Texts by row: 4 bytes each, and each entry once.
 #[derive(Debug, Default)]
@@ -276,12 +276,13 @@ impl Decoder {
 mod tests {
     use bytes::Bytes;
     use proptest::prelude::*;
+    use std::sync::atomic::AtomicBool;
 
     use strata_columnar::{Cell, CellKind, ParquetFile};
 
     use super::*;
     use crate::spec::{Coding, Kind};
-    use crate::table::{PAGE_ROWS, TableReader, TableWriter, Values};
+    use crate::{PAGE_ROWS, TableReader, TableWriter, Values};
 
     const SPEC: Spec = Spec::new("t", Kind::Text, Coding::Dictionary, "").or_null();
 
@@ -321,7 +322,7 @@ mod tests {
                 }
             }
         };
-        writer.group(&crate::compact::NEVER, || fill).unwrap();
+        writer.group(&AtomicBool::new(false), || fill).unwrap();
         writer.finish().unwrap()
     }
 

@@ -8,8 +8,6 @@ use bytes::Bytes;
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
 use parquet::file::reader::ChunkReader;
 
-use crate::files::Input;
-
 /// At most this number of bytes is announced at once. A reader of more reads in order, which the system
 /// notices by itself.
 const AHEAD_BYTES: u64 = 16 << 20;
@@ -18,12 +16,6 @@ const AHEAD_BYTES: u64 = 16 << 20;
 pub trait TableInput: ChunkReader + Clone + 'static {
     /// These bytes will be read soon.
     fn will_read(&self, bytes: Range<u64>);
-}
-
-impl TableInput for Input {
-    fn will_read(&self, bytes: Range<u64>) {
-        Self::will_read(self, bytes);
-    }
 }
 
 impl TableInput for Bytes {
@@ -118,6 +110,7 @@ fn range(at: i64, len: i64) -> Option<Range<u64>> {
 #[cfg(test)]
 mod tests {
     use std::io::{self, Cursor, Read};
+    use std::sync::atomic::AtomicBool;
     use std::sync::{Arc, Mutex};
 
     use parquet::errors::Result;
@@ -125,7 +118,7 @@ mod tests {
 
     use super::*;
     use crate::spec::{Coding, Kind, Spec};
-    use crate::table::{TableReader, TableWriter, Values};
+    use crate::{TableReader, TableWriter, Values};
 
     /// A file that remembers what was announced, and what was read.
     #[derive(Clone)]
@@ -177,13 +170,13 @@ mod tests {
     fn table() -> (TableReader<Watched>, Watched) {
         let mut writer = TableWriter::new(Vec::new(), "table", &WRITTEN, &[]).unwrap();
         for group in 0..2 {
-            let fill = |_, column: &mut crate::table::Column| match &mut column.values {
+            let fill = |_, column: &mut crate::column::Column| match &mut column.values {
                 Values::Int64(values) => {
                     values.extend((0..ROWS).map(|n| (n * 7_919 + group) ^ (n << 20)));
                 }
                 other => panic!("{other:?}"),
             };
-            writer.group(&crate::compact::NEVER, || fill).unwrap();
+            writer.group(&AtomicBool::new(false), || fill).unwrap();
         }
         let file = Watched {
             bytes: Bytes::from(writer.finish().unwrap()),

@@ -1,24 +1,22 @@
 //! Parquet tables: columns in, columns out.
 
-mod reader;
-pub(crate) mod texts;
-mod writer;
-
 use parquet::data_type::ByteArray;
-
-pub use reader::TableReader;
-pub(crate) use writer::TableWriter;
 
 use crate::coded::{Coded, Entries, NULL};
 use crate::spec::Kind;
 
 /// Values of one column, without nulls.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Values {
+pub enum Values {
+    /// 32 bits, signed.
     Int32(Vec<i32>),
+    /// 64 bits, signed, and times.
     Int64(Vec<i64>),
+    /// 32 bits.
     Float(Vec<f32>),
+    /// True or false.
     Bool(Vec<bool>),
+    /// Texts and bytes.
     Bytes(Vec<ByteArray>),
     /// For writing only, including nulls.
     Coded(Coded),
@@ -27,13 +25,16 @@ pub(crate) enum Values {
 /// One column of some rows.
 #[derive(Debug, PartialEq)]
 pub struct Column {
-    pub(crate) values: Values,
+    /// The values, without nulls unless they are numbered.
+    pub values: Values,
     /// Per row 1 or 0: whether it has a value. Empty for a column without nulls.
-    pub(crate) levels: Vec<i16>,
+    pub levels: Vec<i16>,
 }
 
 impl Column {
-    pub(crate) fn of(kind: Kind) -> Self {
+    /// One without rows.
+    #[must_use]
+    pub fn of(kind: Kind) -> Self {
         let values = match kind {
             Kind::Time | Kind::Int64 => Values::Int64(Vec::new()),
             Kind::Int32 => Values::Int32(Vec::new()),
@@ -47,7 +48,8 @@ impl Column {
         }
     }
 
-    pub(crate) fn clear(&mut self) {
+    /// Removes the rows, and keeps the memory.
+    pub fn clear(&mut self) {
         self.levels.clear();
         match &mut self.values {
             Values::Int32(values) => values.clear(),
@@ -60,7 +62,7 @@ impl Column {
     }
 
     /// Moves each value to its row, so that any value stands where there is none; texts stay.
-    pub(crate) fn spread(&mut self) {
+    pub fn spread(&mut self) {
         let levels = &self.levels;
         match &mut self.values {
             Values::Int32(values) => spread(values, levels),
@@ -72,7 +74,7 @@ impl Column {
     }
 
     /// Whether it has rows, but no value in any.
-    fn has_no_values(&self) -> bool {
+    pub(crate) fn has_no_values(&self) -> bool {
         let empty = match &self.values {
             Values::Int32(values) => values.is_empty(),
             Values::Int64(values) => values.is_empty(),
@@ -176,7 +178,9 @@ pub const PAGE_ROWS: usize = 8_192;
 
 #[cfg(test)]
 mod tests {
+    use crate::{TableReader, TableWriter};
     use std::ops::Range;
+    use std::sync::atomic::AtomicBool;
 
     use bytes::Bytes;
 
@@ -194,7 +198,7 @@ mod tests {
             Values::Int64(values) => values.extend([1, 2, 3].map(|n| n + 10 * index as i64)),
             other => panic!("{other:?}"),
         };
-        writer.group(&crate::compact::NEVER, || fill).unwrap();
+        writer.group(&AtomicBool::new(false), || fill).unwrap();
         let file = Bytes::from(writer.finish().unwrap());
         let open = |specs| TableReader::open(file.clone(), String::from("table"), specs);
         let table = open(&[A, B, C]).unwrap();
@@ -248,7 +252,7 @@ mod tests {
                 }
             }
         };
-        writer.group(&crate::compact::NEVER, || fill).unwrap();
+        writer.group(&AtomicBool::new(false), || fill).unwrap();
         let file = Bytes::from(writer.finish().unwrap());
         let specs = const { &[D, A.or_null(), T, B, F] };
         let table = TableReader::open(file, String::from("table"), specs).unwrap();

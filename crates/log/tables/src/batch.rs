@@ -6,10 +6,11 @@ use std::ops::Range;
 use parquet::file::reader::FileReader;
 
 use crate::ahead::{self, TableInput};
-use crate::error::{ArchiveError, Source};
+use crate::column::{Column, Values};
+use crate::error::{Source, TableError};
+use crate::reader::TableReader;
 use crate::spec::Kind;
-use crate::table::texts::{self, Texts};
-use crate::table::{Column, TableReader, Values};
+use crate::texts::{self, Texts};
 
 /// Some columns of some rows of a row group, in the order in which they were asked for.
 #[derive(Debug)]
@@ -204,7 +205,7 @@ impl<R: TableInput> TableReader<R> {
         group: usize,
         columns: &[usize],
         rows: &[Range<usize>],
-    ) -> Result<Batch, ArchiveError> {
+    ) -> Result<Batch, TableError> {
         let places = columns.iter().filter_map(|&column| self.places[column]);
         ahead::pages(self.reader.metadata(), group, places, rows, &self.input);
         let one = |&index: &usize| -> Result<BatchColumn, Source> {
@@ -226,7 +227,7 @@ impl<R: TableInput> TableReader<R> {
         };
         let columns: Result<_, Source> = columns.iter().map(one).collect();
         Ok(Batch {
-            columns: columns.map_err(|source| ArchiveError::table(&self.named, source))?,
+            columns: columns.map_err(|source| TableError::of(&self.named, source))?,
             rows: rows.iter().map(ExactSizeIterator::len).sum(),
         })
     }

@@ -18,14 +18,14 @@ use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::{ColumnDescPtr, ColumnPath};
 use strata_columnar::Pages;
 
-use super::{Column, PAGE_ROWS, Values};
 use crate::coded::{ChunkWriter, Coded, Entries, NULL};
+use crate::column::{Column, PAGE_ROWS, Values};
 use crate::error::{Interrupted, Source};
 use crate::parallel::by_helpers;
 use crate::spec::{Coding, Kind, Spec};
 
 /// Writes a table.
-pub(crate) struct TableWriter<W: Write + Send> {
+pub struct TableWriter<W: Write + Send> {
     shape: Shape,
     writer: SerializedFileWriter<W>,
     /// One for each thread.
@@ -64,7 +64,11 @@ const DICTIONARY_BYTES_MAX: usize = 16 << 20;
 
 impl<W: Write + Send> TableWriter<W> {
     /// Starts a table; `about` goes into the file's metadata.
-    pub(crate) fn new(
+    ///
+    /// # Errors
+    ///
+    /// If the output cannot be written.
+    pub fn new(
         output: W,
         name: &str,
         specs: &'static [Spec],
@@ -119,7 +123,11 @@ impl<W: Write + Send> TableWriter<W> {
     }
 
     /// This many threads make its columns.
-    pub(crate) fn with_threads(mut self, threads: NonZeroUsize) -> Result<Self, Source> {
+    ///
+    /// # Errors
+    ///
+    /// If there is no memory for zstd.
+    pub fn with_threads(mut self, threads: NonZeroUsize) -> Result<Self, Source> {
         let makers = (0..threads.get()).map(|_| ChunkMaker::new());
         self.makers = makers.collect::<Result<_, _>>()?;
         Ok(self)
@@ -127,7 +135,11 @@ impl<W: Write + Send> TableWriter<W> {
 
     /// Writes one row group. `filler` makes what fills a column by its number, for each thread its own.
     /// Ends with [`Interrupted`] before the next column once `stop` is set.
-    pub(crate) fn group<F: FnMut(usize, &mut Column)>(
+    ///
+    /// # Errors
+    ///
+    /// [`Interrupted`], or if a column has another type than declared, or cannot be written.
+    pub fn group<F: FnMut(usize, &mut Column)>(
         &mut self,
         stop: &AtomicBool,
         filler: impl Fn() -> F + Sync,
@@ -153,13 +165,17 @@ impl<W: Write + Send> TableWriter<W> {
     }
 
     /// Adds to what the file's metadata say.
-    pub(crate) fn note(&mut self, key: &str, value: String) {
+    pub fn note(&mut self, key: &str, value: String) {
         let note = KeyValue::new(key.to_owned(), value);
         self.writer.append_key_value_metadata(note);
     }
 
     /// Ends the file.
-    pub(crate) fn finish(self) -> Result<W, Source> {
+    ///
+    /// # Errors
+    ///
+    /// If the output cannot be written.
+    pub fn finish(self) -> Result<W, Source> {
         Ok(self.writer.into_inner()?)
     }
 }

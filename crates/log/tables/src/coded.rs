@@ -22,16 +22,16 @@ use zstd::bulk::Compressor;
 use crate::error::Source;
 
 /// The number for a missing value.
-pub(crate) const NULL: u32 = u32::MAX;
+pub const NULL: u32 = u32::MAX;
 
 /// One column of some rows, as numbers of dictionary entries.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Coded {
+pub struct Coded {
     /// By row; [`NULL`] where there is no value.
-    pub(crate) codes: Vec<u32>,
+    pub codes: Vec<u32>,
     /// The values that the numbers stand for. Those of [`IntCodes`] are in order of first use; others
     /// may be equal, and some may be unused.
-    pub(crate) entries: Entries,
+    pub entries: Entries,
 }
 
 impl Default for Coded {
@@ -45,15 +45,17 @@ impl Default for Coded {
 
 /// Values of a dictionary.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Entries {
+pub enum Entries {
     /// For an INT32 or INT64 column.
     Int(Vec<i64>),
+    /// For a FLOAT column.
     Float(Vec<f32>),
+    /// For a BYTE_ARRAY column.
     Bytes(Vec<ByteArray>),
 }
 
 /// Numbers integers in order of first use.
-pub(crate) struct IntCodes {
+pub struct IntCodes {
     /// Codes of values below its length.
     small: Vec<u32>,
     large: HashMap<i64, u32>,
@@ -72,7 +74,8 @@ impl Default for IntCodes {
 
 impl IntCodes {
     #[inline]
-    pub(crate) fn code(&mut self, value: i64) -> u32 {
+    /// The number of a value, which is new or was given one.
+    pub fn code(&mut self, value: i64) -> u32 {
         let next = u32::try_from(self.entries.len()).unwrap_or(NULL);
         let small = usize::try_from(value).ok();
         let code = match small.and_then(|at| self.small.get_mut(at)) {
@@ -87,7 +90,7 @@ impl IntCodes {
     }
 
     /// Returns the entries and starts over.
-    pub(crate) fn take(&mut self) -> Vec<i64> {
+    pub fn take(&mut self) -> Vec<i64> {
         let entries = std::mem::take(&mut self.entries);
         for value in &entries {
             let at = usize::try_from(*value).ok();
@@ -421,8 +424,9 @@ fn statistics(column: &ColumnDescPtr, entries: &Entries, used: &[u32], nulls: u6
 mod tests {
     use super::*;
     use crate::spec::{Coding, Kind, Spec};
-    use crate::table::{Column, TableReader, TableWriter, Values};
+    use crate::{Column, TableReader, TableWriter, Values};
     use proptest::prelude::*;
+    use std::sync::atomic::AtomicBool;
 
     const COLUMNS: &[Spec] = &[
         Spec::new("int", Kind::Int32, Coding::Codes, ""),
@@ -439,7 +443,7 @@ mod tests {
         let mut table = TableWriter::new(Vec::new(), "t", COLUMNS, &[]).unwrap();
         for rows in rows.chunks(20_000) {
             table
-                .group(&crate::compact::NEVER, || {
+                .group(&AtomicBool::new(false), || {
                     let mut ints = IntCodes::default();
                     let (texts, floats) = (&texts, &floats);
                     move |index, column: &mut Column| {

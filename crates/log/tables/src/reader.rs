@@ -14,9 +14,9 @@ use parquet::file::statistics::Statistics;
 use parquet::schema::types::ColumnDescPtr;
 use strata_columnar::{checked, has_places};
 
-use super::{Column, Values};
 use crate::ahead::{self, TableInput};
-use crate::error::{ArchiveError, Source};
+use crate::column::{Column, Values};
+use crate::error::{Source, TableError};
 use crate::spec::Spec;
 /// Reads a table, some rows and columns at a time.
 pub struct TableReader<R: TableInput> {
@@ -42,8 +42,8 @@ impl<R: TableInput> TableReader<R> {
     /// # Errors
     ///
     /// If the table cannot be read, or is not of this kind.
-    pub fn open(input: R, named: String, specs: &'static [Spec]) -> Result<Self, ArchiveError> {
-        let wrong = |source: Source| ArchiveError::table(&named, source);
+    pub fn open(input: R, named: String, specs: &'static [Spec]) -> Result<Self, TableError> {
+        let wrong = |source: Source| TableError::of(&named, source);
         let options = ReadOptionsBuilder::new().with_page_index().build();
         let reader = SerializedFileReader::new_with_options(input.clone(), options);
         let reader = reader.map_err(|error| wrong(error.into()))?;
@@ -133,7 +133,7 @@ impl<R: TableInput> TableReader<R> {
         group: usize,
         column: usize,
         texts: &[String],
-    ) -> Result<bool, ArchiveError> {
+    ) -> Result<bool, TableError> {
         let Some(column) = self.places[column] else {
             return Ok(true);
         };
@@ -159,7 +159,7 @@ impl<R: TableInput> TableReader<R> {
             }
             Ok(false)
         };
-        may_hold().map_err(|source| ArchiveError::table(&self.named, source))
+        may_hold().map_err(|source| TableError::of(&self.named, source))
     }
 
     /// Prepares for asking the Bloom filter of a column in every group.
@@ -179,13 +179,13 @@ impl<R: TableInput> TableReader<R> {
         group: usize,
         column: usize,
         texts: &[String],
-    ) -> Result<bool, ArchiveError> {
+    ) -> Result<bool, TableError> {
         let Some(column) = self.places[column] else {
             return Ok(true);
         };
         let chunk = self.reader.metadata().row_group(group).column(column);
         let filter = Sbbf::read_from_column_chunk(chunk, &self.input);
-        let filter = filter.map_err(|error| ArchiveError::table(&self.named, error.into()))?;
+        let filter = filter.map_err(|error| TableError::of(&self.named, error.into()))?;
         Ok(filter.is_none_or(|filter| texts.iter().any(|text| filter.check(text.as_str()))))
     }
 
@@ -211,12 +211,12 @@ impl<R: TableInput> TableReader<R> {
         group: usize,
         columns: &[usize],
         rows: &[Range<usize>],
-    ) -> Result<Vec<Column>, ArchiveError> {
+    ) -> Result<Vec<Column>, TableError> {
         let places = columns.iter().filter_map(|&column| self.places[column]);
         ahead::pages(self.reader.metadata(), group, places, rows, &self.input);
         let read = columns.iter().map(|&index| self.column(group, index, rows));
         let read: Result<_, Source> = read.collect();
-        read.map_err(|source| ArchiveError::table(&self.named, source))
+        read.map_err(|source| TableError::of(&self.named, source))
     }
 
     /// One of [`TableReader::read`].

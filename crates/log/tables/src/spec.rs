@@ -112,19 +112,21 @@ impl Element {
         }
     }
 
-    pub(crate) const fn unsigned(id: u16, name: &'static str, bytes: u16) -> Self {
+    /// An unsigned number of this many bytes.
+    #[must_use]
+    pub const fn unsigned(id: u16, name: &'static str, bytes: u16) -> Self {
         Self::new(id, name, ElementForm::Unsigned(bytes))
     }
 
-    pub(crate) const fn milliseconds(id: u16, name: &'static str) -> Self {
+    /// A time.
+    #[must_use]
+    pub const fn milliseconds(id: u16, name: &'static str) -> Self {
         Self::new(id, name, ElementForm::Milliseconds)
     }
 
-    pub(crate) const fn by_version(
-        ids: [u16; 2],
-        names: [&'static str; 2],
-        form: ElementForm,
-    ) -> Self {
+    /// One whose number and name depend on the version of IP: of 4, and of 6.
+    #[must_use]
+    pub const fn by_version(ids: [u16; 2], names: [&'static str; 2], form: ElementForm) -> Self {
         Self {
             ids,
             names,
@@ -134,7 +136,7 @@ impl Element {
     }
 
     /// With this number and name in records of what is not IP.
-    pub(crate) const fn of_mac(mut self, id: u16, name: &'static str) -> Self {
+    pub const fn of_mac(mut self, id: u16, name: &'static str) -> Self {
         self.mac = Some((id, name));
         self
     }
@@ -176,20 +178,15 @@ pub struct Spec {
     pub narrows: Option<Narrows>,
     /// Whether it depends on earlier packets, or on all of a flow's: its rows cannot be made from
     /// some blocks alone.
-    pub(crate) of_run: bool,
+    pub of_run: bool,
     /// Whether it is made from header contents, which takes half of the time: tables of block files
     /// parse headers only for such columns.
-    pub(crate) of_headers: bool,
+    pub of_headers: bool,
 }
 
 impl Spec {
     /// A column without special properties.
-    pub(crate) const fn new(
-        name: &'static str,
-        kind: Kind,
-        coding: Coding,
-        what: &'static str,
-    ) -> Self {
+    pub const fn new(name: &'static str, kind: Kind, coding: Coding, what: &'static str) -> Self {
         let unit = match kind {
             Kind::Time => Some(Unit::Nanoseconds),
             _ => None,
@@ -212,56 +209,74 @@ impl Spec {
     }
 
     /// The same column, with values that may be missing.
-    pub(crate) const fn or_null(mut self) -> Self {
+    #[must_use]
+    pub const fn or_null(mut self) -> Self {
         self.optional = true;
         self
     }
 
-    pub(crate) const fn unit(mut self, unit: Unit) -> Self {
+    /// The same column, with this unit.
+    #[must_use]
+    pub const fn unit(mut self, unit: Unit) -> Self {
         self.unit = Some(unit);
         self
     }
 
-    pub(crate) const fn filtered(mut self) -> Self {
+    /// The same column, with a Bloom filter in each row group.
+    #[must_use]
+    pub const fn filtered(mut self) -> Self {
         self.filtered = true;
         self
     }
 
-    pub(crate) const fn internal(mut self) -> Self {
+    /// The same column, left out of exports.
+    #[must_use]
+    pub const fn internal(mut self) -> Self {
         self.exported = false;
         self
     }
 
-    pub(crate) const fn json(mut self) -> Self {
+    /// The same column, whose text is JSON.
+    #[must_use]
+    pub const fn json(mut self) -> Self {
         self.is_json = true;
         self
     }
 
-    pub(crate) const fn element(mut self, element: Element) -> Self {
+    /// The same column, which is this element of IPFIX.
+    #[must_use]
+    pub const fn element(mut self, element: Element) -> Self {
         self.element = Some(element);
         self
     }
 
-    pub(crate) const fn narrows(mut self, narrows: Narrows) -> Self {
+    /// The same column, by which a search leaves out what it does not want.
+    #[must_use]
+    pub const fn narrows(mut self, narrows: Narrows) -> Self {
         self.narrows = Some(narrows);
         self
     }
 
-    pub(crate) const fn of_run(mut self) -> Self {
+    /// The same column, whose values depend on all packets of a run.
+    #[must_use]
+    pub const fn of_run(mut self) -> Self {
         self.of_run = true;
         self
     }
 
-    pub(crate) const fn of_headers(mut self) -> Self {
+    /// The same column, made from headers.
+    #[must_use]
+    pub const fn of_headers(mut self) -> Self {
         self.of_headers = true;
         self
     }
 }
 
 /// Declares the columns of a table: an enum of their names in the program, in the order of the
-/// table, and their specs. `$declared` has a [`Spec`] in `spec`.
+/// table, and their specs. `$declared` has a [`Spec`](crate::Spec) in `spec`.
 ///
 /// A column added later must be [`Spec::or_null`]: the files of older logs do not have it.
+#[macro_export]
 macro_rules! columns {
     (
         $(#[$doc:meta])*
@@ -283,7 +298,7 @@ macro_rules! columns {
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
             /// Their specs.
-            pub const SPECS: &'static [Spec] = &{
+            pub const SPECS: &'static [$crate::Spec] = &{
                 let mut specs = [DECLARED[0].spec; DECLARED.len()];
                 let mut at = 0;
                 while at < specs.len() {
@@ -301,7 +316,7 @@ macro_rules! columns {
 
             /// Its spec.
             #[must_use]
-            pub const fn spec(self) -> &'static Spec {
+            pub const fn spec(self) -> &'static $crate::Spec {
                 &Self::SPECS[self as usize]
             }
 
@@ -311,4 +326,3 @@ macro_rules! columns {
         }
     };
 }
-pub(crate) use columns;
