@@ -58,7 +58,7 @@ pub(crate) struct Args {
 
     /// Compact with this many threads: by default as many as there are cores, with --every 1, so that the
     /// other cores stay free for the recording. The files are the same with any number.
-    #[arg(long, value_name = "THREADS")]
+    #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
 
     /// Encrypt compacted files from now on, to this public key (age1...) or the keys in this file;
