@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use parquet::data_type::ByteArray;
+use strata_tables::NULL;
 use strata_wire::AddressFamily;
 
 use crate::flow::address_text;
 use crate::run::{Run, u32_of};
-use strata_tables::NULL;
 
 /// The texts of a run's addresses.
 pub(crate) struct Addresses {

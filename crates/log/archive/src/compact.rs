@@ -57,10 +57,11 @@ pub fn compact(
 /// Never set.
 pub(crate) static NEVER: AtomicBool = AtomicBool::new(false);
 
-/// As [`compact`], with this many threads, and one that reads unless that is 1: the files are the same for any
-/// number, and two runs of packets are in memory instead of one. It ends soon after `stop` is set, within a second or so. What was complete by then
-/// stays so; of the block files it was working on, none is compacted, and nothing is left in
-/// `staging/`.
+/// As [`compact`], with this many threads; if that is not 1, one more takes in blocks, and two runs of
+/// packets are in memory instead of one. The files are the same with any number.
+///
+/// It ends soon after `stop` is set, within a second or so. What was complete by then stays so; of the
+/// block files it was working on, none is compacted, and nothing is left in `staging/`.
 ///
 /// # Errors
 ///

@@ -8,13 +8,12 @@ use std::io::Read as _;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde::{Deserialize, Serialize};
+use strata_tables::{TableInput, TableReader};
 use strata_wire::exact;
 
 use crate::error::Source;
 use crate::run::{Run, u32_of};
 use crate::verdicts::Verdict;
-use strata_tables::TableInput;
-use strata_tables::TableReader;
 
 /// Its key in the metadata.
 pub(crate) const KEY: &str = "strata.counts";

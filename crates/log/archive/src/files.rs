@@ -276,6 +276,7 @@ impl Read for InputAt {
         Ok(read)
     }
 }
+
 impl TableInput for Input {
     fn will_read(&self, bytes: Range<u64>) {
         Self::will_read(self, bytes);

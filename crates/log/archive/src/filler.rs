@@ -1,14 +1,13 @@
 //! Filling columns from the rows of a run: how values are added, not which.
 
 use parquet::data_type::ByteArray;
+use strata_tables::{Coded, Column, Entries, IntCodes, NULL, Values};
 use strata_wire::{AddressFamily, FlowShare, KeepKind};
 
 use crate::addresses::Addresses;
 use crate::flow::score;
 use crate::run::{Extra, Run, has, layout};
 use crate::verdicts::Verdict;
-use strata_tables::{Coded, Entries, IntCodes, NULL};
-use strata_tables::{Column, Values};
 
 /// What is needed in addition to a run's rows to make columns.
 #[derive(Clone, Copy)]

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 
 use parquet::data_type::ByteArray;
 use serde_json::Value;
+use strata_tables::{
+    Coding, Column, Element, ElementForm, Kind, Narrows, Spec, Unit, Values, columns,
+};
 use strata_wire::AddressFamily;
 
 use crate::addresses::Addresses;
 use crate::flow::{Classes, EndReason, Flow, Stats, community_id, score};
 use crate::names::Names;
 use crate::run::Run;
-use strata_tables::{Coding, Element, ElementForm, Kind, Narrows, Spec, Unit, columns};
-use strata_tables::{Column, Values};
 
 use Coding::{Delta, Dictionary, Plain};
 use Get::{Bool, Float, FloatOrNull, Int, IntOrNull, Text, TextOrNull};

@@ -3,14 +3,12 @@
 use std::num::TryFromIntError;
 
 use parquet::data_type::ByteArray;
+use strata_tables::{Coding, Column, Kind, NULL, Narrows, Spec, Unit, columns};
 
 use crate::error::Source;
 use crate::filler::{End, Filler};
 use crate::row::Row;
 use crate::run::{Run, has, layout};
-use strata_tables::Column;
-use strata_tables::NULL;
-use strata_tables::{Coding, Kind, Narrows, Spec, Unit, columns};
 
 use Coding::{Codes, Delta, Dictionary, Plain};
 use Kind::{Bool, Bytes, Float, Int32, Int64, Text, Time};

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use strata_blocks::{BlockBuilder, ClassCount};
 use strata_capture::PacketRef;
 use strata_store::{Disk, ENCRYPTED, FileKind, Part, PartFile, Recording, STAGING, is_remote};
+use strata_tables::{Column, TableWriter};
 use strata_wire::{Interface, KeepKind, Meta};
 
 use crate::addresses::Addresses;
@@ -23,7 +24,6 @@ use crate::payload::PayloadWriter;
 use crate::retention::FlowRetention;
 use crate::run::Run;
 use crate::verdicts::Verdict;
-use strata_tables::{Column, TableWriter};
 
 /// The checksums file: JSON.
 #[derive(Debug, Serialize, Deserialize)]

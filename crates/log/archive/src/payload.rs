@@ -12,11 +12,11 @@ use flate2::Compression;
 use flate2::bufread::GzDecoder;
 use flate2::write::GzEncoder;
 use strata_capture::{PacketRef, PcapNgWriter, WriteError};
+use strata_tables::in_parallel;
 use strata_wire::Interface;
 
 use crate::error::ArchiveError;
 use crate::files::{Input, InputAt, Output, Sums};
-use strata_tables::in_parallel;
 
 /// Uncompressed bytes after which a member ends.
 const MEMBER_BYTES: usize = 512 << 10;

@@ -2,6 +2,7 @@
 //! time, with only the columns that are wanted.
 
 use strata_store::{BlockFile, Damage, Log, Recording, Select, StoreError};
+use strata_tables::{Coded, Coding, Column, Spec, Values};
 
 use crate::addresses::addresses;
 use crate::error::ArchiveError;
@@ -10,9 +11,6 @@ use crate::flows::{self, FlowColumn};
 use crate::intake::{Ended, Intake, Runs};
 use crate::packets::{self, PacketColumn};
 use crate::run::{RUN_PACKETS, Run, u32_of};
-use strata_tables::Coded;
-use strata_tables::{Coding, Spec};
-use strata_tables::{Column, Values};
 
 /// A table of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

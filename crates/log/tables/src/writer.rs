@@ -225,7 +225,10 @@ impl ChunkMaker {
             }
             return self.chunks.chunk(descriptor, &mut none, PAGE_ROWS);
         }
-        let levels = spec.optional.then_some(column.levels.as_slice());
+        let levels = match spec.optional {
+            true => Some(column.levels.as_slice()),
+            false => None,
+        };
         let mut bytes = Vec::with_capacity(64 << 10);
         let pages = Box::new(Pages(&mut bytes));
         let properties = Arc::clone(&shape.properties);
