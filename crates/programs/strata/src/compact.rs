@@ -108,13 +108,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let disk = prepare(args, &owner)?;
     let waiting = uncompacted(&Log::on(Arc::clone(&disk))?, None);
     let progress = Progress::up_to_bytes(waiting.bytes);
+    let mut report_below = |step: CompactStep<'_>| {
+        progress.end();
+        report(step)
+    };
     let done = compact_log(
         &progress.watch(Arc::clone(&disk)),
         plan.threads,
         &stop,
         &tell(),
-        &mut report,
+        &mut report_below,
     );
+    progress.end();
     if let Ok(done) = &done {
         let damage = done.damage.iter().chain(&done.unknown_models);
         damage.for_each(|damage| say_damage(&damage.to_string()));

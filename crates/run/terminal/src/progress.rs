@@ -9,7 +9,7 @@ use strata_store::{Disk, DiskFile, DiskLayer, Log, ReadOnlyFile};
 
 use crate::logging;
 
-/// A bar that goes when it is dropped, or is not there.
+/// A bar that goes when it is dropped, or that was never shown.
 #[derive(Debug)]
 pub struct Progress(ProgressBar);
 
@@ -47,21 +47,25 @@ impl Progress {
     /// Bytes that are read, of this number.
     #[must_use]
     pub fn up_to_bytes(count: u64) -> Self {
-        let template =
-            "{percent:>3} % {wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+        let template = "{percent:>3} % {wide_bar} {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left";
         Self::shown(ProgressBar::new(count), template)
     }
 
     /// Bytes that are read, of an unknown number.
     #[must_use]
     pub fn of_bytes() -> Self {
-        let template = "{spinner} {bytes} read, {bytes_per_sec}, {elapsed}";
+        let template = "{spinner} {decimal_bytes} read, {decimal_bytes_per_sec}, {elapsed}";
         Self::shown(ProgressBar::new_spinner(), template)
     }
 
     /// This many are done.
     pub fn set(&self, done: u64) {
         self.0.set_position(done);
+    }
+
+    /// The bar goes, so that results can be printed.
+    pub fn end(&self) {
+        self.0.finish_and_clear();
     }
 
     /// A disk of which all bytes that are read count.
@@ -79,7 +83,7 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        self.0.finish_and_clear();
+        self.end();
     }
 }
 
@@ -98,6 +102,16 @@ struct Watched {
     bar: ProgressBar,
 }
 
+impl Watched {
+    fn watched(&self, file: Box<dyn DiskFile>) -> io::Result<Box<dyn DiskFile>> {
+        Ok(Box::new(WatchedFile {
+            len: file.size()?,
+            file,
+            bar: self.bar.clone(),
+        }))
+    }
+}
+
 impl DiskLayer for Watched {
     fn below(&self) -> &dyn Disk {
         self.below.as_ref()
@@ -105,14 +119,14 @@ impl DiskLayer for Watched {
 
     fn open(&self, name: &str, writable: bool) -> io::Result<Box<dyn DiskFile>> {
         let file = self.below.open(name, writable)?;
-        if writable {
-            return Ok(file);
+        match writable {
+            true => Ok(file),
+            false => self.watched(file),
         }
-        Ok(Box::new(WatchedFile {
-            len: file.size()?,
-            file,
-            bar: self.bar.clone(),
-        }))
+    }
+
+    fn open_direct(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        self.watched(self.below.open_direct(name)?)
     }
 }
 
@@ -135,5 +149,37 @@ impl ReadOnlyFile for WatchedFile {
 
     fn len(&self) -> u64 {
         self.len
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use strata_testkit_disk::SimDisk;
+
+    use super::*;
+
+    /// However a file is opened: compaction opens block files for direct reading.
+    #[test]
+    fn all_that_is_read_of_a_watched_disk_counts() {
+        let below: Arc<dyn Disk> = Arc::new(SimDisk::new());
+        below
+            .create("file")
+            .unwrap()
+            .write_at(&[7; 100], 0)
+            .unwrap();
+        let bar = ProgressBar::hidden();
+        let disk: Arc<dyn Disk> = Arc::new(Watched {
+            below,
+            bar: bar.clone(),
+        });
+        let mut buffer = [0; 40];
+        disk.open("file", false)
+            .unwrap()
+            .read_at(&mut buffer, 0)
+            .unwrap();
+        assert_eq!(bar.position(), 40);
+        let direct = disk.open_direct("file").unwrap();
+        assert_eq!(direct.read_at(&mut buffer, 80).unwrap(), 20);
+        assert_eq!(bar.position(), 60);
     }
 }

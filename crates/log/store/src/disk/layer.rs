@@ -29,6 +29,15 @@ pub trait DiskLayer: Send + Sync {
         self.below().open(name, writable)
     }
 
+    /// As [`Disk::open_direct`].
+    ///
+    /// # Errors
+    ///
+    /// The error of the operating system.
+    fn open_direct(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        self.below().open_direct(name)
+    }
+
     /// As [`Disk::exists`].
     fn exists(&self, name: &str) -> bool {
         self.below().exists(name)
@@ -79,7 +88,7 @@ impl<L: DiskLayer> Disk for L {
     }
 
     fn open_direct(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
-        self.below().open_direct(name)
+        DiskLayer::open_direct(self, name)
     }
 
     fn in_flight(&self) -> usize {
