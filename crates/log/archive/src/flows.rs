@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 
 use parquet::data_type::ByteArray;
 use serde_json::Value;
-use strata_tables::{
-    Coding, Column, Element, ElementForm, Kind, Narrows, Spec, Unit, Values, columns,
-};
+use strata_tables::{Coding, Column, Element, ElementForm, Kind, Narrows, Spec, Unit, Values};
 use strata_wire::AddressFamily;
 
 use crate::addresses::Addresses;
@@ -68,7 +66,7 @@ const ICMP: [&str; 2] = ["icmpTypeCodeIPv4", "icmpTypeCodeIPv6"];
 const ICMP_TYPE: Element = Element::by_version([32, 139], ICMP, ElementForm::FirstByte);
 const ICMP_CODE: Element = Element::by_version([32, 139], ICMP, ElementForm::SecondByte);
 
-columns! {
+strata_tables::columns! {
     /// The columns of `flows`.
     enum FlowColumn of FlowSpec {
         FlowId: column(
