@@ -356,7 +356,7 @@ const RESOURCES: Record<string, string> = {
 };
 
 function Resources({ tick }: { tick: RecorderTick }) {
-  const { cpu } = tick;
+  const { cpu, shed } = tick;
   const known = tick.resources.filter(({ used, seconds_to_full }) => used !== null || seconds_to_full != null);
   return (
     <Card title="Resources">
@@ -381,6 +381,17 @@ function Resources({ tick }: { tick: RecorderTick }) {
             </dd>
           </div>
         ))}
+        {shed && shed.times > 0 && (
+          <div>
+            <dt>payload</dt>
+            <dd class={shed.now ? "bad" : ""}>
+              {shed.now ? `at most ${shed.bytes} bytes of a packet, as packets were lost` : "captured whole"}
+              <small>
+                given up {shed.times === 1 ? "once" : plural(shed.times, "time")}, for {duration(shed.seconds)} in all
+              </small>
+            </dd>
+          </div>
+        )}
         {cpu && (
           <div>
             <dt>CPU budget</dt>

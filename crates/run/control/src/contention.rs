@@ -1,5 +1,5 @@
-//! Giving way to others on the same CPUs: what of its CPU budget a recording may use while they are short. A pure
-//! function: no clock, no I/O.
+//! What a recording gives up while CPUs are short: part of its CPU budget, so that others on them get more, or
+//! payload, so that fewer packets are lost. Pure functions: no clock, no I/O.
 //!
 //! First only headers are copied. If that is not enough, the budget is halved, and again, down to a sixteenth.
 //! It returns a step at a time, each after a while of calm, which is longer if the shortage comes back at once:
@@ -75,11 +75,135 @@ impl GivenWay {
     }
 }
 
+/// Losses in two looks no further apart than this are more than a moment's pause of the machine, ns.
+const LOST_AGAIN_NS: u64 = 1_000_000_000;
+
+/// Whether payload is given up so that fewer packets are lost: copying whole packets takes the kernel as much
+/// time as all that is done with them afterwards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shedding {
+    /// Since when, while it is.
+    since_ns: Option<u64>,
+    lost_ns: Option<u64>,
+    calm_since_ns: Option<u64>,
+    returned_ns: Option<u64>,
+    doublings: u32,
+    /// How often it was.
+    times: u64,
+    /// For how long, before this time.
+    before_ns: u64,
+}
+
+impl Shedding {
+    /// Whether payload is given up now.
+    #[must_use]
+    pub fn is_shedding(&self) -> bool {
+        self.since_ns.is_some()
+    }
+
+    /// How often it was given up.
+    #[must_use]
+    pub fn times(&self) -> u64 {
+        self.times
+    }
+
+    /// For how long altogether, ns.
+    #[must_use]
+    pub fn total_ns(&self, now_ns: u64) -> u64 {
+        let now = self
+            .since_ns
+            .map_or(0, |since| now_ns.saturating_sub(since));
+        self.before_ns.saturating_add(now)
+    }
+
+    /// The next state, some tens of times a second: whether packets were lost since the last look, and
+    /// whether CPUs still have so little time that whole packets could not be copied.
+    #[must_use]
+    pub fn next(mut self, is_losing: bool, is_busy: bool, now_ns: u64) -> Self {
+        if is_losing {
+            self.calm_since_ns = None;
+            let last = self.lost_ns.replace(now_ns);
+            let again = last.is_some_and(|at| now_ns.saturating_sub(at) <= LOST_AGAIN_NS);
+            if again && self.since_ns.is_none() {
+                self.since_ns = Some(now_ns);
+                self.times = self.times.saturating_add(1);
+                let back = self.returned_ns.take();
+                if back.is_some_and(|back| now_ns.saturating_sub(back) < AGAIN_NS) {
+                    self.doublings = self.doublings.saturating_add(1);
+                }
+            }
+            return self;
+        }
+        if is_busy {
+            self.calm_since_ns = None;
+            return self;
+        }
+        let since = *self.calm_since_ns.get_or_insert(now_ns);
+        let calm_ns = now_ns.saturating_sub(since);
+        let wait_ns = (CALM_NS << self.doublings.min(10)).min(CALM_NS_MAX);
+        if self.since_ns.is_some() && calm_ns >= wait_ns {
+            self.before_ns = self.total_ns(now_ns);
+            self.since_ns = None;
+            self.calm_since_ns = Some(now_ns);
+            self.returned_ns = Some(now_ns);
+        } else if self.since_ns.is_none() && calm_ns >= CALM_NS_MAX {
+            self.doublings = 0;
+        }
+        self
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;
+    /// Between two looks.
+    const LOOK: u64 = SECOND / 20;
+
+    #[test]
+    fn payload_is_given_up_while_packets_are_lost_and_comes_back() {
+        let (mut state, mut now) = (Shedding::default(), 0);
+        let mut look = |is_losing, is_busy| {
+            now += LOOK;
+            state = state.next(is_losing, is_busy, now);
+            (state, now)
+        };
+        assert!(!look(true, false).0.is_shedding(), "a pause is no shortage");
+        for _ in 0..40 {
+            assert!(!look(false, false).0.is_shedding());
+        }
+        assert!(!look(true, false).0.is_shedding(), "long after the last");
+        assert!(look(true, false).0.is_shedding());
+        for _ in 0..400 {
+            assert!(look(false, true).0.is_shedding(), "still busy");
+        }
+        let mut looks: u64 = 0;
+        while look(false, false).0.is_shedding() {
+            looks += 1;
+        }
+        assert_eq!(looks * LOOK, CALM_NS);
+        let (state, now) = look(false, false);
+        assert_eq!((state.times(), state.is_shedding()), (1, false));
+        assert_eq!(state.total_ns(now), 401 * LOOK + CALM_NS);
+        assert_eq!(state.total_ns(now + SECOND), state.total_ns(now));
+    }
+
+    /// Whole packets are too much, so trying them loses some: it is tried ever more rarely.
+    #[test]
+    fn whole_packets_that_are_lost_at_once_are_tried_rarely() {
+        let mut state = Shedding::default();
+        let mut lost = 0;
+        for look in 0..20 * 3600 {
+            let is_losing = !state.is_shedding();
+            lost += u64::from(is_losing);
+            state = state.next(is_losing, false, look * LOOK);
+        }
+        assert!((6..=16).contains(&state.times()), "{}", state.times());
+        assert!(lost <= 3 * state.times(), "{lost} looks at losses");
+        let share = state.total_ns(3600 * SECOND) as f64 / (3600 * SECOND) as f64;
+        assert!(share > 0.999, "{share}");
+    }
 
     #[test]
     fn the_budget_shrinks_while_cores_are_short_and_returns_after() {

@@ -31,7 +31,7 @@ use crate::elastic::{Degradation, ElasticState, Resource, Sensed, Step, follow, 
 use crate::queries::{Queries, QueryRefused, QueryStatus};
 use crate::request::QueryRequest;
 use crate::saved::Saved;
-use crate::status::{CompactionStatus, CpuStatus, ExportStatus, ReportStatus};
+use crate::status::{CompactionStatus, CpuStatus, ExportStatus, ReportStatus, ShedStatus};
 use crate::vectors::Subscribers;
 
 /// How long all flows must be captured before that is reported: the share changes often.
@@ -192,6 +192,7 @@ impl Controller {
             relay: BTreeMap::new(),
             relay_why: String::new(),
             cpu: None,
+            shed: None,
             sampling: Sampling::No,
             sensed: Sensed::default(),
             observed: Observed::default(),
@@ -500,6 +501,11 @@ impl Controller {
     #[must_use]
     pub fn cpu_budget(&self) -> Option<f64> {
         self.lock().asked.cpu_budget
+    }
+
+    /// Stores what payload is given up.
+    pub fn note_shed(&self, shed: ShedStatus) {
+        self.lock().shed = Some(shed);
     }
 
     /// Stores the state of the CPU budget; `None` without one.

@@ -49,5 +49,5 @@ pub use status::{
     ChangeStatus, ClassStatus, CompactionStatus, CpuStatus, DetailStatus, DriftStatus,
     ExportStatus, FeatureDrift, FlowTableStatus, InterfaceStatus, LostStatus, ModelsStatus,
     PacketStatus, PolicyOrigin, PolicyStatus, ReceiveStatus, ReportStatus, ResourceStatus,
-    ShadowClassStatus, ShadowStatus, ShortStatus, Status, VectorStatus,
+    ShadowClassStatus, ShadowStatus, ShedStatus, ShortStatus, Status, VectorStatus,
 };

@@ -149,7 +149,7 @@ const fn metric(name: &'static str, help: &'static str, samples: Samples) -> Met
 }
 
 /// All metrics, in page order.
-const METRICS: [Metric; 42] = [
+const METRICS: [Metric; 44] = [
     metric(
         "packets",
         "Packets by outcome",
@@ -374,6 +374,24 @@ const METRICS: [Metric; 42] = [
         "captured_flows_ratio",
         "Share of flows that are captured, to keep the CPU budget",
         Gauge(|moment| cpu(moment, |cpu| cpu.flow_share)),
+    ),
+    metric(
+        "payload_shed",
+        "1 while payload is given up so that fewer packets are lost",
+        Gauge(|moment| {
+            maybe(
+                moment
+                    .status
+                    .shed
+                    .as_ref()
+                    .map(|shed| f64::from(u8::from(shed.now))),
+            )
+        }),
+    ),
+    metric(
+        "payload_shed_seconds",
+        "Time for which it was given up",
+        Gauge(|moment| maybe(moment.status.shed.as_ref().map(|shed| shed.seconds))),
     ),
     metric(
         "uptime_seconds",

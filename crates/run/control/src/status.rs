@@ -54,6 +54,9 @@ pub struct Status {
     pub resources: Vec<ResourceStatus>,
     /// The CPU budget, if there is one.
     pub cpu: Option<CpuStatus>,
+    /// Payload given up so that fewer packets are lost (`--shed`); none if that cannot happen.
+    #[serde(default)]
+    pub shed: Option<ShedStatus>,
     /// How fast changes are.
     pub changes: ChangeStatus,
     /// Recent maximum time that packets wait in the kernel's ring for their worker: a change
@@ -396,6 +399,20 @@ pub struct CpuStatus {
     /// What is left of the budget while the CPUs are short for others; none while they are not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub short: Option<ShortStatus>,
+}
+
+/// Payload that is given up while packets are lost since CPUs are short: at most `bytes` bytes of each packet
+/// are captured then.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ShedStatus {
+    /// Whether it is given up now.
+    pub now: bool,
+    /// How often it was.
+    pub times: u64,
+    /// Seconds for which it was, altogether.
+    pub seconds: f64,
+    /// What is captured of a packet then at most.
+    pub bytes: u32,
 }
 
 /// What is left to a recording that gives way to others on its CPUs.

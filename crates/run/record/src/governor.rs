@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
-use strata_capture::live::{CUT_BYTES_MIN, Contention, ContentionReading, FlowSampler};
+use strata_capture::live::{Contention, ContentionReading, FlowSampler};
 use strata_control::contention::{Cores, GivenWay};
 use strata_control::cpu::{CpuState, adjust};
 use strata_control::{Controller, CpuStatus, ShortStatus};
@@ -45,6 +45,12 @@ impl Governor {
         }
     }
 
+    /// Whether it gives way to others by copying only headers.
+    pub(crate) fn headers_only(&self) -> bool {
+        let gives_way = self.gives_way.as_ref();
+        gives_way.is_some_and(|gives_way| gives_way.state.headers_only())
+    }
+
     /// Adjusts the share; returns what to report.
     pub(crate) fn look(&mut self, controller: &Controller) -> Option<String> {
         let now = Instant::now();
@@ -66,7 +72,7 @@ impl Governor {
         self.last = (now, used);
         let before = FlowShare::of(self.state.ratio);
         let short = match (budget, &mut self.gives_way) {
-            (Some(budget), Some(gives_way)) => gives_way.look(now, sampler, budget),
+            (Some(budget), Some(gives_way)) => gives_way.look(now, budget),
             _ => None,
         };
         let left = short.as_ref().map_or(budget, |short| Some(short.budget));
@@ -119,7 +125,7 @@ impl GivesWay {
     }
 
     /// What is left of the budget, if it is not all.
-    fn look(&mut self, now: Instant, sampler: &FlowSampler, budget: f64) -> Option<ShortStatus> {
+    fn look(&mut self, now: Instant, budget: f64) -> Option<ShortStatus> {
         if now - self.looked >= CORES_EVERY
             && let Some(reading) = self.contention.since_last()
         {
@@ -130,13 +136,7 @@ impl GivesWay {
             }
             let since = now.duration_since(self.started).as_nanos();
             let since = u64::try_from(since).expect("it runs for less than 500 years");
-            let before = self.state.headers_only();
             self.state = self.state.next(cores, since);
-            match self.state.headers_only() {
-                is_now if is_now == before => {}
-                true => sampler.set_length(CUT_BYTES_MIN.into()),
-                false => sampler.set_length(u32::MAX),
-            }
         }
         self.state.headers_only().then(|| ShortStatus {
             budget: self.state.left(budget),

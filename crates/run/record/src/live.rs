@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
 use strata_capture::live::{
-    DropCounts, Drops, Exclusive, Live, LiveOptions, ReceiveCpu, ReceiveCpus, SocketOpener, Way,
+    DropCounts, Drops, Exclusive, Live, LiveOptions, Lost, ReceiveCpu, ReceiveCpus, SocketOpener,
+    Way,
 };
 use strata_control::alerts::AlertSender;
 use strata_control::api::Server;
-use strata_control::{NetworkObserved, ReceiveStatus};
+use strata_control::{Controller, NetworkObserved, ReceiveStatus};
 use strata_filter::Filter;
 use strata_role::sandbox::give_up;
 use strata_role::{Handle, Notice};
@@ -40,12 +41,13 @@ use crate::reports::Reports;
 use crate::sandbox::socket_opener;
 use crate::sensors::Sensors;
 use crate::setup::{Setup, Started};
+use crate::shed::Shedder;
 use crate::spec::{InterfaceSpec, RecordSpec};
 use crate::watchdog::Watchdog;
 use worker::Running;
 
 /// How often a recording checks its workers.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How often the host's counters are read: drops, and time of the CPUs. Those of interfaces this number at a
 /// time, on average: each takes tens of system calls, which may wait for programs that change interfaces.
 const LOOK_AT_HOST_EVERY: Duration = Duration::from_secs(1);
@@ -86,6 +88,7 @@ struct Opened {
     cpus: ReceiveCpus,
     room: Option<Reclaim>,
     governor: Governor,
+    shedder: Option<Shedder>,
     /// The filter, if the kernel does not evaluate it.
     filter: Option<Filter>,
     socket: Option<SocketFile>,
@@ -107,6 +110,7 @@ impl Opened {
         let room = destination.dir();
         let room = room.map(|dir| Reclaim::new(dir, destination.limit(workers)));
         let governor = Governor::new(lives[0].sampler(), spec.gives_way);
+        let shedder = Shedder::new(lives[0].copy_limit(), spec.shed);
         if let Some(why) = lives[0].not_shared() {
             tell(&RecordNotice::RingEach(why.to_owned()).into());
         }
@@ -133,6 +137,7 @@ impl Opened {
             cpus,
             room,
             governor,
+            shedder,
             filter,
             socket,
             eve,
@@ -208,6 +213,7 @@ pub(crate) fn start(
         exporting,
         recording,
         governor: opened.governor,
+        shedder: opened.shedder,
         lag: setup
             .spec
             .destination
@@ -265,6 +271,7 @@ struct Supervisor {
     recording: Recording,
     watchdog: Watchdog,
     governor: Governor,
+    shedder: Option<Shedder>,
     room: Option<Reclaim>,
     lag: Option<CompactionLag>,
     /// The host's drops before the start, and since.
@@ -330,7 +337,8 @@ impl Supervisor {
         self.observe();
         let steps = self.running.iter().map(Running::steps);
         let reports = self.watchdog.look(steps);
-        for what in reports.into_iter().chain(self.governor.look(&controller)) {
+        let reports = reports.into_iter().chain(self.governor.look(&controller));
+        for what in reports.chain(self.shed(&controller)) {
             controller.report(what);
         }
         if let Some(room) = &mut self.room
@@ -351,6 +359,20 @@ impl Supervisor {
         if self.running.iter().any(Running::is_finished) {
             self.setup.stop.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Gives up payload, or captures it again; returns what to report.
+    fn shed(&mut self, controller: &Controller) -> Option<String> {
+        let shedder = self.shedder.as_mut()?;
+        let in_rings = worker::rings(&self.running).into_iter();
+        let in_rings = in_rings.map(|(_, ring)| ring.dropped);
+        let in_cards = self
+            .drops
+            .iter()
+            .filter(|(place, ..)| *place == Lost::Device);
+        let in_cards = in_cards.map(|(_, _, packets)| *packets);
+        let lost = in_rings.chain(in_cards).fold(0, u64::saturating_add);
+        shedder.look(controller, lost, self.governor.headers_only())
     }
 
     /// Passes the workers' reports on to the controller.

@@ -96,10 +96,24 @@ pub struct InterfaceSpec {
     pub cpu_budget: Option<f64>,
     /// Whether it uses less than that while its CPUs are short for others.
     pub gives_way: bool,
+    /// What is given up first when packets are lost.
+    pub shed: Shed,
     /// What to drop once interfaces are open; `None` for nothing.
     pub sandbox: Option<SandboxSpec>,
     /// End after this time.
     pub duration: Option<Duration>,
+}
+
+/// What is given up first when packets are lost because CPUs are short.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shed {
+    /// Payload, except in the mode `log-all`.
+    #[default]
+    Auto,
+    /// Payload: fewer bytes of each packet are copied.
+    Payload,
+    /// Packets: those that are captured are whole.
+    Packets,
 }
 
 /// The privileges that a recording keeps.

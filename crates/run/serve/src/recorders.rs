@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde_json::{Value, json};
 use strata_control::client::{Client, ClientError};
-use strata_control::{Event, ShadowStatus, Status};
+use strata_control::{Event, ShadowStatus, ShedStatus, Status};
 use strata_policy::Mode;
 use strata_wire::unix_ns;
 use tokio::sync::broadcast;
@@ -84,6 +84,7 @@ struct RecorderTick {
     not_kept: Vec<NotKept>,
     resources: Vec<Value>,
     cpu: Option<Value>,
+    shed: Option<ShedStatus>,
     drift_fits: Option<bool>,
     events: Vec<Value>,
 }
@@ -191,6 +192,7 @@ impl Recorder {
             not_kept: Vec::new(),
             resources: Vec::new(),
             cpu: None,
+            shed: None,
             drift_fits: None,
             events: Vec::new(),
         });
@@ -463,6 +465,7 @@ impl State {
             not_kept: not_kept(status, old, &rate),
             resources: resources.collect(),
             cpu: status.cpu.as_ref().map(|cpu| json!(cpu)),
+            shed: status.shed.clone(),
             drift_fits: status.drift.as_ref().and_then(|drift| drift.fits),
             events,
         }

@@ -114,8 +114,10 @@ pub(super) fn softnet_file() -> Option<&'static File> {
     file.as_ref()
 }
 
-/// The sum of the second column of each CPU's line, hexadecimal.
-fn softnet_dropped() -> Option<u64> {
+/// Packets dropped since all CPUs' receive queues were full, since the host started: the sum of the second column
+/// of each CPU's line, hexadecimal. `None` where the kernel does not say.
+#[must_use]
+pub fn softnet_dropped() -> Option<u64> {
     let text = read_from_start(softnet_file()?).ok()?;
     let column = |line: &str| u64::from_str_radix(line.split_whitespace().nth(1)?, 16).ok();
     text.lines().map(column).sum()

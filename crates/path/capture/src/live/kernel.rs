@@ -10,14 +10,15 @@
 //! A socket for many interfaces first rejects packets of all others, and counts what it admits (`common`).
 //! Before the filter, what crosses a bridge between two captured ports is left out where it leaves (`bridged`);
 //! `indexes` is a table of interfaces for both.
-//! `cut` has that table, `spread` the program that chooses a worker, `sampler` the share of flows that
-//! is captured; `hash` finds flows in user space and in the programs alike.
+//! `cut` has that table, `limit` the most that is copied of any packet, `spread` the program that chooses a
+//! worker, `sampler` the share of flows that is captured; `hash` finds flows in user space and in the programs alike.
 
 mod bridged;
 mod common;
 mod cut;
 mod hash;
 mod indexes;
+mod limit;
 mod sampler;
 mod spread;
 
@@ -42,6 +43,7 @@ use common::Admits;
 pub(super) use common::Common;
 use cut::look_up;
 pub use cut::{CUT_BYTES_MIN, CutTable};
+pub use limit::CopyLimit;
 pub use sampler::{FlowSampler, ShareFollower};
 use spread::spread;
 
@@ -103,7 +105,8 @@ pub(super) struct Kernel {
     direction: Direction,
     promiscuous: bool,
     cut: Option<CutTable>,
-    /// What was loaded, for interfaces that come back: by then loading may not be permitted.
+    limit: Option<CopyLimit>,
+    /// Kept for interfaces that come back: by then loading may not be permitted.
     loaded: Mutex<Vec<(Purpose, Arc<Program>)>>,
     sampler: Option<FlowSampler>,
     /// Whether a sampler is needed.
@@ -169,6 +172,7 @@ impl Kernel {
         let table = |shared: &Arc<Shared>| CutTable::new(Arc::clone(shared), mix64(key));
         Self {
             cut: shared.as_ref().filter(|_| options.cut).map(table),
+            limit: shared.clone().map(CopyLimit::new),
             sampler: shared
                 .as_ref()
                 .filter(|_| options.sample)
@@ -190,6 +194,12 @@ impl Kernel {
 
     pub(super) fn cut_table(&self) -> Option<CutTable> {
         self.cut.clone()
+    }
+
+    /// `None` if no program was loaded that observes it.
+    pub(super) fn copy_limit(&self) -> Option<CopyLimit> {
+        let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        self.limit.clone().filter(|_| !loaded.is_empty())
     }
 
     pub(super) fn sampler(&self) -> Option<FlowSampler> {
@@ -364,8 +374,8 @@ impl Kernel {
         asm.jump_if(Condition::LessEqual, Reg::R0, snaplen, shorter);
         asm.set(Reg::R0, snaplen);
         asm.bind(shorter);
-        if let Some(sampler) = &self.sampler {
-            sampler.write_length(asm);
+        if let Some(limit) = &self.limit {
+            limit.write(asm);
         }
     }
 

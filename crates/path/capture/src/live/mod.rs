@@ -64,12 +64,12 @@ use batch::Slot;
 pub use bridges::bridges_of_ports;
 pub use contention::{Contention, ContentionReading};
 pub use cpus::{ReceiveCpu, ReceiveCpus};
-pub use drops::{DropCounts, Drops, Lost};
+pub use drops::{DropCounts, Drops, Lost, softnet_dropped};
 pub use error::LiveError;
 pub use exclusive::{Exclusivity, Way};
 pub use interface::{ANY, Device, Offers};
 use kernel::{Attached, Kernel, Placed, XdpModes};
-pub use kernel::{CUT_BYTES_MIN, CutTable, FlowSampler, ShareFollower};
+pub use kernel::{CUT_BYTES_MIN, CopyLimit, CutTable, FlowSampler, ShareFollower};
 pub use link_changes::LinkChanges;
 pub use namespaces::namespaces_behind;
 pub use options::{Direction, Exclusive, LiveOptions, Rings, SocketOpener, Stamps};
@@ -402,6 +402,13 @@ impl Live {
     #[must_use]
     pub fn cut_table(&self) -> Option<CutTable> {
         self.kernel.cut_table()
+    }
+
+    /// Where to set how much of any packet is copied at most; `None` if eBPF is not permitted, and then
+    /// packets are copied whole.
+    #[must_use]
+    pub fn copy_limit(&self) -> Option<CopyLimit> {
+        self.kernel.copy_limit()
     }
 
     /// Where to set which share of flows is captured; `None` unless [`LiveOptions::sample`] asks

@@ -2,7 +2,7 @@
 
 use strata_control::{
     ChangeStatus, CpuStatus, DetailStatus, DriftStatus, Event, FlowTableStatus, PacketStatus,
-    PolicyOrigin, PolicyStatus, ReceiveStatus, ResourceStatus, Status,
+    PolicyOrigin, PolicyStatus, ReceiveStatus, ResourceStatus, ShedStatus, Status,
 };
 use strata_terminal::listing::{ColumnForm, Reader, Row, listing, row, word};
 use strata_terminal::shadow::shadow;
@@ -55,6 +55,7 @@ pub(super) fn status(status: &Status, events: &[Event], reader: Reader) -> Strin
     rows.extend(status.resources.iter().filter_map(resource));
     rows.extend(status.receive.iter().map(receive));
     rows.extend(status.cpu.as_ref().map(cpu));
+    rows.extend(status.shed.as_ref().and_then(shed));
     rows.extend(changes(&status.changes));
     let latest = events.len().saturating_sub(EVENTS_SHOWN);
     rows.extend(events[latest..].iter().map(event));
@@ -300,6 +301,26 @@ fn cpu(cpu: &CpuStatus) -> Row {
     row("cpu", text)
 }
 
+fn shed(shed: &ShedStatus) -> Option<Row> {
+    let times = match shed.times {
+        0 => return None,
+        1 => String::from("once"),
+        times => format!("{} times", grouped(times)),
+    };
+    let now = match shed.now {
+        true => format!(
+            "now: at most {} bytes of a packet are captured; ",
+            shed.bytes
+        ),
+        false => String::new(),
+    };
+    let text = format!(
+        "{now}{times}, for {:.1} s in all, as packets were lost",
+        shed.seconds
+    );
+    Some(row("payload shed", text))
+}
+
 fn changes(changes: &ChangeStatus) -> Option<Row> {
     if changes.count == 0 {
         return None;
@@ -447,6 +468,12 @@ mod tests {
                 packets: 1_000,
                 packets_without_entry: 12,
                 growths_refused: 2,
+            }),
+            shed: Some(ShedStatus {
+                now: true,
+                times: 2,
+                seconds: 12.34,
+                bytes: 256,
             }),
             cpu: Some(CpuStatus {
                 budget: 0.5,

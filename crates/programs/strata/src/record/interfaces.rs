@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use rustix::thread::CpuSet;
 use strata_capture::live::{Direction, Exclusive, LiveOptions, Rings, Stamps};
-use strata_record::{InterfaceSpec, SandboxSpec};
+use strata_record::{InterfaceSpec, SandboxSpec, Shed};
 use strata_terminal::output::refuse;
 use strata_terminal::rings::{RingsArg, percent};
 use strata_terminal::text;
@@ -117,6 +117,13 @@ pub(super) struct InterfaceArgs {
     #[arg(long, requires = "cpu")]
     give_way: bool,
 
+    /// What to give up first when packets are lost because CPUs are short: payload, that is, to copy
+    /// at most 256 bytes of each packet until CPU time is free again; packets, to copy those that
+    /// can be captured whole; or auto: payload, except in the mode log-all. Needs eBPF, without
+    /// which packets are copied whole.
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t = ShedArg::Auto)]
+    shed: ShedArg,
+
     /// Let the kernel copy only the headers of flows that are confidently kept as headers. Saves
     /// copying long packets; on a busy core, and with packets of less than a thousand bytes, the
     /// lookups can cost more than they save. Packets that turn out to be wanted whole are counted
@@ -136,6 +143,13 @@ enum Way {
 enum ExclusiveArg {
     Always,
     Auto,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum ShedArg {
+    Auto,
+    Payload,
+    Packets,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -162,6 +176,11 @@ impl InterfaceArgs {
             cores,
             cpu_budget: self.cpu.map(|percent| percent / 100.0),
             gives_way: self.give_way,
+            shed: match self.shed {
+                ShedArg::Auto => Shed::Auto,
+                ShedArg::Payload => Shed::Payload,
+                ShedArg::Packets => Shed::Packets,
+            },
             sandbox: (!self.no_sandbox).then(|| self.sandbox()),
             duration,
         })
@@ -175,6 +194,7 @@ impl InterfaceArgs {
             ("--exclusive", self.exclusive.is_some()),
             ("--cpu", self.cpu.is_some()),
             ("--give-way", self.give_way),
+            ("--shed", self.shed != ShedArg::Auto),
             ("--early-cut", self.early_cut),
             ("--bridge-ports", !self.bridge_ports.is_empty()),
             ("--rings", self.rings != RingsArg::Auto),

@@ -16,7 +16,7 @@ use crate::elastic::{
     DETAIL_LEFT, Degradation, ElasticOptions, ElasticState, Reading, Resource, Sensed,
 };
 use crate::saved::Saved;
-use crate::status::{CpuStatus, DetailStatus, detailed};
+use crate::status::{CpuStatus, DetailStatus, ShedStatus, detailed};
 
 /// How long the kernel counts as dropping packets after it was seen to do so: longer than workers
 /// take to report again.
@@ -217,6 +217,7 @@ pub(super) struct Inner {
     pub(super) relay: BTreeMap<u16, Degradation>,
     pub(super) relay_why: String,
     pub(super) cpu: Option<CpuStatus>,
+    pub(super) shed: Option<ShedStatus>,
     /// Since when all flows are captured again, once it was reported that they are not.
     pub(super) sampling: Sampling,
     pub(super) sensed: Sensed,

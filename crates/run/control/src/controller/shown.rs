@@ -78,6 +78,7 @@ impl Controller {
             mirrored: mirrored(&counts.ledger),
             resources: resources.to_vec(),
             cpu: inner.cpu.clone(),
+            shed: inner.shed.clone(),
             vectors: VectorStatus {
                 installed: self.queries.count(),
                 ..self.subscribers.status()

@@ -21,15 +21,15 @@ use strata_bpf::{Alu, Assembler, Condition, Label, Program, Reg, Shared, Width, 
 use strata_wire::{AddressFamily, Counters, FlowKey, FlowShare, exact};
 
 use super::hash::{HEADERS_AT as AT, copy_headers, fold, raw_ipv4, raw_ipv6, step, write_step};
-use super::{COUNTER_SLOTS, LENGTH_AT, LOAD_BYTES, SHARE_AT, SKB_PROTOCOL, SLOT_WORDS};
+use super::{COUNTER_SLOTS, LOAD_BYTES, SHARE_AT, SKB_PROTOCOL, SLOT_WORDS};
 
 /// `bpf_get_prandom_u32` (linux/bpf.h).
 const RANDOM: i32 = 7;
 /// Changes of the share that are remembered for late workers.
 const CHANGES_MAX: usize = 1024;
 
-/// Sets which share of flows the kernel admits, and how much of each packet, and tells what that costs and saves; shared by all
-/// workers of a capture.
+/// Sets which share of flows the kernel admits, and tells what that costs and saves; shared by all workers of a
+/// capture.
 #[derive(Debug, Clone)]
 pub struct FlowSampler {
     inner: Arc<Inner>,
@@ -66,13 +66,7 @@ impl FlowSampler {
             }),
         };
         sampler.set(FlowShare::ALL, 0);
-        sampler.set_length(u32::MAX);
         sampler
-    }
-
-    /// From now on at most `bytes` bytes of a packet are copied.
-    pub fn set_length(&self, bytes: u32) {
-        self.inner.shared.words()[LENGTH_AT].store(u64::from(bytes), Relaxed);
     }
 
     /// From now on this share of flows is captured; `now_ns` is the wall clock, ns since 1970.
@@ -168,17 +162,6 @@ impl FlowSampler {
         asm.bind(decide);
         asm.jump_if(Condition::Greater, Reg::R0, Reg::R9, over);
         asm.bind(keep);
-    }
-
-    /// `R0` = as much of the packet, but no more than is to be copied. Uses `R1`.
-    pub(super) fn write_length(&self, asm: &mut Assembler) {
-        let shorter = asm.label();
-        let at = exact::<i32>(LENGTH_AT * 8);
-        asm.shared_address(Reg::R1, self.inner.shared.number(), at);
-        asm.load(Width::Double, Reg::R1, Reg::R1, 0);
-        asm.jump_if(Condition::LessEqual, Reg::R0, Reg::R1, shorter);
-        asm.set(Reg::R0, Reg::R1);
-        asm.bind(shorter);
     }
 
     /// `R1` = the hash of the packet's flow, or continues at `none`.

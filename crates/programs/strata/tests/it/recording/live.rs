@@ -12,7 +12,7 @@ use strata_testkit::{Namespace, data_dir, may_use_kernel};
 
 use crate::common::signal::signal;
 
-const NEAR: &str = "st-live-c";
+pub(super) const NEAR: &str = "st-live-c";
 const FAR: &str = "st-live-d";
 
 /// Number of packets in [`capture`].
@@ -27,18 +27,23 @@ const MIRROR: &str = "st-live-m";
 const MONITOR: &str = "st-live-n";
 
 /// A recording, with its output.
-struct Recording {
+pub(super) struct Recording {
     child: Child,
     socket: PathBuf,
 }
 
 impl Recording {
     /// `strata record` that captures.
-    fn start(namespace: &Namespace, log: &Path, arguments: &[&str]) -> Self {
+    pub(super) fn start(namespace: &Namespace, log: &Path, arguments: &[&str]) -> Self {
         Self::start_on(FAR, namespace, log, arguments)
     }
 
-    fn start_on(interface: &str, namespace: &Namespace, log: &Path, arguments: &[&str]) -> Self {
+    pub(super) fn start_on(
+        interface: &str,
+        namespace: &Namespace,
+        log: &Path,
+        arguments: &[&str],
+    ) -> Self {
         let name = log.file_name().unwrap().to_str().unwrap();
         let socket = log.with_file_name(format!("{name}.sock"));
         let mut command = Command::new("ip");
@@ -67,7 +72,7 @@ impl Recording {
     }
 
     /// Its status; null if it does not answer.
-    fn status(&self) -> Value {
+    pub(super) fn status(&self) -> Value {
         let mut command = Command::new(env!("CARGO_BIN_EXE_strata"));
         let command = command.args(["status", "--json", "--socket"]);
         let output = command.arg(&self.socket).output().unwrap();
@@ -75,7 +80,7 @@ impl Recording {
     }
 
     /// Packets with a result, and its reason if it has one.
-    fn packets(&self, result: &str, reason: &str) -> u64 {
+    pub(super) fn packets(&self, result: &str, reason: &str) -> u64 {
         let status = self.status();
         let lists = [&status["packets"], &status["of_logged"]];
         let all = lists.iter().filter_map(|list| list.as_array()).flatten();
@@ -100,12 +105,12 @@ impl Recording {
         });
     }
 
-    fn signal(&self, name: &str) {
+    pub(super) fn signal(&self, name: &str) {
         signal(&self.child, name);
     }
 
     /// What it printed, once it has ended successfully.
-    fn ended(mut self) -> (String, String) {
+    pub(super) fn ended(mut self) -> (String, String) {
         let status = self.child.wait().unwrap();
         let mut text = (String::new(), String::new());
         let (out, err) = (self.child.stdout.take(), self.child.stderr.take());
@@ -132,7 +137,7 @@ impl Drop for Recording {
     }
 }
 
-fn namespace(test: &str) -> Option<Namespace> {
+pub(super) fn namespace(test: &str) -> Option<Namespace> {
     may_use_kernel("recording from an interface").then(|| {
         let namespace = Namespace::new(&format!("st-live-{test}"));
         namespace.pair(NEAR, FAR);
@@ -173,7 +178,7 @@ fn dump(file: &Path) -> String {
         .join("\n")
 }
 
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(super) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {
         assert!(started.elapsed() < Duration::from_secs(60), "not {what}");
@@ -182,7 +187,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// Captured and original length of each packet that matches a filter.
-fn lengths(log: &Path, filter: &str) -> Vec<(u32, u32)> {
+pub(super) fn lengths(log: &Path, filter: &str) -> Vec<(u32, u32)> {
     let file = log.parent().unwrap().join("lengths.pcap");
     let mut export = Command::new(env!("CARGO_BIN_EXE_strata"));
     export

@@ -6,3 +6,4 @@ mod drift;
 mod exclusive;
 mod live;
 mod replay;
+mod shed;

@@ -1,0 +1,104 @@
+//! Gives up payload while packets are lost because CPUs are short: what the kernel copies of a packet costs as
+//! much as all that is done with it afterwards.
+
+use std::time::{Duration, Instant};
+
+use strata_capture::live::{CUT_BYTES_MIN, Contention, CopyLimit, softnet_dropped};
+use strata_control::contention::Shedding;
+use strata_control::{Controller, ShedStatus};
+use strata_wire::count_of;
+
+use crate::live::LOOK_EVERY;
+use crate::spec::Shed;
+
+/// How often the host's CPUs are read: the kernel counts their time in ticks.
+const CORES_EVERY: Duration = Duration::from_secs(1);
+/// Copying whole packets again takes about a fifth of a CPU that receives them: with more than this share of
+/// its time in software interrupts it has no room for that.
+const BUSY_SOFTIRQ: f64 = 0.7;
+const BUSY_IDLE: f64 = 0.1;
+/// The mode in which whole packets were asked for.
+const KEEPS_ALL: &str = "log-all";
+
+/// Watches losses, and limits what is copied.
+pub(crate) struct Shedder {
+    limit: CopyLimit,
+    what: Shed,
+    contention: Contention,
+    started: Instant,
+    cores_at: Instant,
+    is_busy: bool,
+    /// Packets lost until the last look.
+    lost: Option<u64>,
+    state: Shedding,
+}
+
+impl Shedder {
+    /// `None` if packets are copied whole whatever happens.
+    pub(crate) fn new(limit: Option<CopyLimit>, what: Shed) -> Option<Self> {
+        let limit = limit.filter(|_| what != Shed::Packets)?;
+        let now = Instant::now();
+        let mut contention = Contention::open();
+        contention.since_last();
+        Some(Self {
+            limit,
+            what,
+            contention,
+            started: now,
+            cores_at: now,
+            is_busy: false,
+            lost: None,
+            state: Shedding::default(),
+        })
+    }
+
+    /// Looks at losses: `elsewhere` so many packets in rings and cards by now, and what CPUs' receive queues
+    /// have lost. Returns what to report. `gives_way`: headers are all that is copied anyway.
+    pub(crate) fn look(
+        &mut self,
+        controller: &Controller,
+        elsewhere: u64,
+        gives_way: bool,
+    ) -> Option<String> {
+        let now = Instant::now();
+        if now - self.cores_at >= CORES_EVERY {
+            self.cores_at = now;
+            let found = self.contention.since_last();
+            self.is_busy =
+                found.is_some_and(|found| found.softirq >= BUSY_SOFTIRQ || found.idle <= BUSY_IDLE);
+        }
+        let lost = softnet_dropped().map_or(elsewhere, |queues| queues.saturating_add(elsewhere));
+        let before = self.lost.replace(lost);
+        let gained = before.map_or(0, |before| lost.saturating_sub(before));
+        let since = now.duration_since(self.started).as_nanos();
+        let now_ns = u64::try_from(since).expect("it runs for less than 500 years");
+        let was = self.state.is_shedding();
+        let may = self.what == Shed::Payload || controller.mode() != KEEPS_ALL;
+        let is_busy = self.is_busy && may;
+        self.state = self.state.next(gained > 0 && may, is_busy, now_ns);
+        let is_now = self.state.is_shedding();
+        self.limit.set(match is_now || gives_way {
+            true => CUT_BYTES_MIN.into(),
+            false => u32::MAX,
+        });
+        let seconds = Duration::from_nanos(self.state.total_ns(now_ns)).as_secs_f64();
+        controller.note_shed(ShedStatus {
+            now: is_now,
+            times: self.state.times(),
+            seconds,
+            bytes: CUT_BYTES_MIN.into(),
+        });
+        match (was, is_now) {
+            (false, true) => Some(format!(
+                "{} lost within {} ms, as CPUs are short: until they are free again, at most \
+                 {CUT_BYTES_MIN} bytes of each packet are captured (see --shed)",
+                count_of(gained, "packet"),
+                LOOK_EVERY.as_millis()
+            )),
+            (true, false) => Some(format!(
+                "packets are captured whole again; for {seconds:.1} s so far they were not"
+            )),
+            _ => None,
+        }
+    }
+}
