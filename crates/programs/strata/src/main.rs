@@ -172,6 +172,10 @@ impl Program for Cli {
             Command::Helper(args) => args.run(),
         }
     }
+
+    fn elsewhere(command: &str) -> Option<&'static str> {
+        beside::program_of(command).map(|(program, _)| program)
+    }
 }
 
 fn main() -> ExitCode {

@@ -6,7 +6,7 @@
 use std::env::{args_os, current_exe, split_paths, var_os};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{self, ExitCode};
@@ -14,6 +14,7 @@ use std::process::{self, ExitCode};
 use anyhow::{Context as _, Result, bail};
 use clap::error::ErrorKind as Usage;
 use clap::{CommandFactory, FromArgMatches, Parser};
+use strata_outline::Outline;
 
 use crate::logging::{self, LoggingArgs};
 use crate::{descriptors, output, plain, signals, text};
@@ -35,6 +36,12 @@ pub trait Program: CommandFactory + FromArgMatches {
     ///
     /// The program's last message to the user.
     fn run(&self) -> Result<()>;
+
+    /// The program beside this one that has a command of this command line, if another one has it.
+    #[must_use]
+    fn elsewhere(_command: &str) -> Option<&'static str> {
+        None
+    }
 }
 
 /// Another program did the work and failed: it has printed why.
@@ -49,9 +56,14 @@ impl fmt::Display for Ended {
 
 impl std::error::Error for Ended {}
 
-/// Parses the command line of this process as `line` has it, and runs it.
+/// Parses the command line of this process as `line` has it, and runs it. Asked for its outline
+/// ([`strata_outline::asked`]), the program prints that instead.
 #[must_use]
 pub fn main<P: Program>(line: clap::Command) -> ExitCode {
+    if strata_outline::asked(args_os()) {
+        logging::begin(None);
+        return describe::<P>(&line).map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS);
+    }
     let parsed = line.try_get_matches();
     let parsed = parsed.and_then(|mut matches| P::from_arg_matches_mut(&mut matches));
     let program = parsed.unwrap_or_else(|error| refused(&error));
@@ -63,6 +75,17 @@ pub fn main<P: Program>(line: clap::Command) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(&error),
     }
+}
+
+/// Prints the outline of a command line, for the program that writes man pages.
+fn describe<P: Program>(line: &clap::Command) -> Result<()> {
+    let mut outline = Outline::of(line);
+    for command in &mut outline.commands {
+        command.program = P::elsewhere(&command.name).map(str::to_owned);
+    }
+    let mut json = serde_json::to_vec(&outline)?;
+    json.push(b'\n');
+    Ok(output::standard().write_all(&json)?)
 }
 
 /// Says what is wrong with the command line, or shows the requested help, and ends the program.
