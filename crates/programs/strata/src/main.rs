@@ -72,7 +72,7 @@ enum Command {
     /// Start new files in a running recording's log.
     Rotate(control::RotateArgs),
     /// Print the reference of the configuration file, in Markdown.
-    ConfigReference,
+    ConfigReference(ConfigReferenceArgs),
     /// Record packets to a relay, by RDMA.
     Switch(Box<switch::Args>),
     /// Run the relay: memory for switches, and the disks behind it.
@@ -112,6 +112,13 @@ enum Command {
     Helper(HelperArgs),
 }
 
+#[derive(Debug, clap::Args)]
+struct ConfigReferenceArgs {
+    /// Print a configuration file to begin with instead: every key as a comment, with its default.
+    #[arg(long)]
+    toml: bool,
+}
+
 impl Program for Cli {
     fn is_long_running(&self) -> bool {
         match &self.command {
@@ -148,8 +155,11 @@ impl Program for Cli {
             Command::Detail(args) => control::detail(args),
             Command::Policy(args) => control::policy(args),
             Command::Rotate(args) => control::rotate(args),
-            Command::ConfigReference => {
-                let page = strata_control::config::reference();
+            Command::ConfigReference(args) => {
+                let page = match args.toml {
+                    true => strata_control::config::example(),
+                    false => strata_control::config::reference(),
+                };
                 Ok(output::standard().write_all(page.as_bytes())?)
             }
             Command::Switch(args) => switch::run(args),

@@ -2,6 +2,7 @@
 
 mod elastic;
 mod error;
+mod example;
 mod export;
 mod reference;
 mod tunnels;
@@ -24,6 +25,7 @@ use reference::{schema, unknown_key};
 
 pub use elastic::{CPU_PERCENT_MAX, ElasticConfig};
 pub use error::ConfigError;
+pub use example::example;
 pub(crate) use export::ALWAYS;
 pub use export::{ExportConfig, ExportPlan, KeyFileError, NamedDestination, read_keys};
 pub use reference::reference;

@@ -12,7 +12,7 @@ pub(super) fn schema() -> Value {
 }
 
 /// What a part of a schema refers to.
-fn resolve<'a>(root: &'a Value, part: &'a Value) -> &'a Value {
+pub(super) fn resolve<'a>(root: &'a Value, part: &'a Value) -> &'a Value {
     let Some(name) = part["$ref"].as_str() else {
         return part;
     };
@@ -134,7 +134,10 @@ fn dotted(within: &str) -> String {
 }
 
 /// The type of a key as text, and the table it holds with the form of its heading.
-fn kind<'a>(root: &'a Value, value: &'a Value) -> (String, Option<(&'a Value, &'static str)>) {
+pub(super) fn kind<'a>(
+    root: &'a Value,
+    value: &'a Value,
+) -> (String, Option<(&'a Value, &'static str)>) {
     let target = resolve(root, value);
     let types: Vec<&str> = match &target["type"] {
         Value::String(one) => vec![one],
