@@ -83,11 +83,16 @@ fn version() -> String {
         Ok(path) => path.name().to_owned(),
         Err(error) => error.to_string(),
     };
-    let verbs = if cfg!(feature = "verbs") { "yes" } else { "no" };
+    let features = match cfg!(feature = "verbs") {
+        true => "verbs (RDMA NICs)",
+        false => "none; with verbs, a relay uses RDMA NICs",
+    };
     format!(
-        "{}\ncommit:     {}\ndata path:  {path}\nRDMA NICs:  {verbs}",
+        "{}\ncommit:     {}\nprofile:    {}, for {}\nfeatures:   {features}\ndata path:  {path} on this machine",
         env!("CARGO_PKG_VERSION"),
         commit.unwrap_or("unknown: built without make"),
+        env!("STRATA_PROFILE"),
+        env!("STRATA_TARGET"),
     )
 }
 
@@ -132,9 +137,12 @@ mod tests {
         let version = version();
         let path = DataPath::chosen().unwrap().name();
         assert!(
-            version.contains(&format!("data path:  {path}")),
+            version.contains(&format!("data path:  {path} on this machine")),
             "{version}"
         );
+        for what in ["commit:", "profile:", "features:"] {
+            assert!(version.contains(what), "{version}");
+        }
         assert!(version.starts_with(env!("CARGO_PKG_VERSION")), "{version}");
     }
 
