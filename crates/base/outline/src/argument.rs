@@ -24,6 +24,8 @@ pub struct Argument {
     pub short_aliases: Vec<Alias>,
     /// Of an argument without a name, its place: 1 is the first.
     pub place: Option<usize>,
+    /// Its place in the help, among those below the same heading; several may have the same, and are there by name.
+    pub order: usize,
     /// The heading in the help below which it is; without one, that of all options.
     pub heading: Option<String>,
     /// What it does, in a line.
@@ -180,6 +182,7 @@ impl Argument {
                 letters(arg.get_all_short_aliases()),
             ),
             place: arg.get_index(),
+            order: arg.get_display_order(),
             heading: arg.get_help_heading().map(str::to_owned),
             help: text(arg.get_help()),
             long_help: text(arg.get_long_help()),
@@ -223,6 +226,7 @@ impl Argument {
         let conflicts = self.conflicts.iter().filter(|id| is_known(id));
         let mut arg = Arg::new(self.id.clone())
             .action(self.action.action())
+            .display_order(self.order)
             .required(self.is_required)
             .require_equals(self.needs_equals)
             .allow_hyphen_values(self.takes_dashes)

@@ -55,7 +55,7 @@ pub struct Outline {
     pub needs_command: bool,
     /// The name of the program beside this one that has this command; its outline says the rest.
     pub program: Option<String>,
-    /// Its arguments, in the order of the help.
+    /// Its arguments, headings in the order of the help.
     pub arguments: Vec<Argument>,
     /// Options that belong together.
     pub groups: Vec<Group>,

@@ -70,12 +70,15 @@ fn joined(command: &Outline, program: &Outline) -> Result<Outline> {
     })
 }
 
-/// Takes out commands, options and values that help does not show.
+/// Takes out commands, options, values and defaults that no help shows, or that say nothing.
 fn without_hidden(outline: &mut Outline) {
     outline.commands.retain(|command| !command.is_hidden);
     outline.arguments.retain(|one| !one.hidden.everywhere);
     for argument in &mut outline.arguments {
         argument.values.retain(|value| !value.is_hidden);
+        argument.defaults.retain(|value| !value.is_empty());
+        // A page has all of what `--help` says.
+        argument.hidden.in_short = false;
     }
     outline.commands.iter_mut().for_each(without_hidden);
 }
