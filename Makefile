@@ -16,7 +16,7 @@ CHROMIUM = $(shell for one in $(STRATA_CHROMIUM) chromium chromium-browser; do c
 PAGE_PEERS = $(strip $(if $(shell command -v npm),,nodejs npm) $(if $(CHROMIUM),,chromium))
 LINTS := -D warnings
 
-.PHONY: help build recorder page sql demo test test-page arch messages test-python test-sql verbs neon fmt lint check-docs site tools attack soak nvme forged fuzz bench python lock model compare ablation unseen kept sets frontier links clean
+.PHONY: help build install uninstall deb recorder page sql demo test test-page arch messages test-python test-sql verbs neon fmt lint check-docs site tools attack soak nvme forged fuzz bench python lock model compare ablation unseen kept sets frontier links clean
 
 help:
 	@echo "make demo    build, record a real capture, show the result"
@@ -26,6 +26,8 @@ help:
 	@echo "make arch    check the code against the structure in docs/ARCHITECTURE.md"
 	@echo "make check-docs  the site of docs/ (target/site/html), its links, and the commands of README, tutorial, cookbook"
 	@echo "make build   all programs: $(STRATA), and strata-telemetry, -stream, -vectors, -fleet, -models beside it"
+	@echo "make install  programs, units, man pages, completions, as root: PREFIX=/usr/local, DESTDIR; make uninstall removes them"
+	@echo "make deb     a Debian package of the same: target/deb"
 	@echo "make recorder  only $(STRATA), which records and reads logs"
 	@echo "make page    the operator's page, which strata serve contains: page/dist"
 	@echo "make sql     the program of strata query: target/release/strata-sql (long to build)"
@@ -47,7 +49,7 @@ help:
 	@echo "make model   train models/default.json again"
 
 # `strata` runs the others, as commands of its own.
-PROGRAMS := -p strata $(addprefix -p strata-program-,telemetry stream vectors fleet models)
+PROGRAMS := -p strata $(addprefix -p strata-program-,telemetry stream vectors fleet models manual)
 
 # `strata --version` says what it was built from.
 build recorder: export STRATA_COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null)
@@ -56,6 +58,20 @@ build: page
 
 recorder: page
 	$(CARGO) build --release --locked -p strata
+
+# What `make build` has built: no build as root. Another folder of programs: BUILT=target/debug. deploy/install.sh
+# has the other variables.
+PREFIX ?= /usr/local
+BUILT ?= target/release
+install: export BUILT := $(abspath $(BUILT))
+deb: export BUILT := $(abspath $(BUILT))
+install uninstall: export PREFIX := $(PREFIX)
+install uninstall: export DESTDIR := $(DESTDIR)
+install uninstall:
+	@sh deploy/install.sh $@
+
+deb:
+	@sh deploy/deb.sh $(or $(DEB),target/deb)
 
 # The operator's page, built before the program that contains it; the program works without.
 PAGE := page/dist/index.html
