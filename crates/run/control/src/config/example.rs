@@ -93,7 +93,7 @@ fn comment(text: Option<&str>, page: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Config;
+    use crate::config::Config;
 
     #[test]
     fn it_changes_nothing() {
