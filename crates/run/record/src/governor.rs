@@ -1,4 +1,6 @@
-//! Keeps the CPU budget of a live recording.
+//! Keeps the CPU budget of a live recording; `shed` gives up payload while packets are lost.
+
+mod shed;
 
 use std::time::{Duration, Instant};
 
@@ -8,6 +10,8 @@ use strata_control::contention::{Cores, GivenWay};
 use strata_control::cpu::{CpuState, adjust};
 use strata_control::{Controller, CpuStatus, ShortStatus};
 use strata_wire::{FlowShare, unix_ns};
+
+pub(crate) use shed::Shedder;
 
 /// How often CPU use is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

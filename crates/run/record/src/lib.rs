@@ -6,7 +6,7 @@
 //! recorded         what its caller can ask and change meanwhile
 //! files, live      the two kinds of recordings: from capture files, from interfaces
 //! observer         the workers' reports, combined for the controller
-//! sensors, governor, shed, watchdog, reclaim, lag, eve
+//! sensors, governor, watchdog, reclaim, lag, eve
 //!                  what is monitored during a live capture, and the response to it
 //! reports          what is reported of workers' packets to a telemetry collector, from their vectors
 //! exports          what policies export: a queue beside each worker, sockets, streams of datagrams
@@ -55,7 +55,6 @@ mod sandbox;
 mod sending;
 mod sensors;
 mod setup;
-mod shed;
 mod spec;
 mod watchdog;
 

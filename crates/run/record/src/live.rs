@@ -27,7 +27,7 @@ use crate::destination::Recording;
 use crate::error::Result;
 use crate::eve::EveReader;
 use crate::exports::Exporting;
-use crate::governor::Governor;
+use crate::governor::{Governor, Shedder};
 use crate::journal::{self, Told};
 use crate::lag::CompactionLag;
 use crate::log_dir::{NewDirectory, log_directory};
@@ -41,13 +41,12 @@ use crate::reports::Reports;
 use crate::sandbox::socket_opener;
 use crate::sensors::Sensors;
 use crate::setup::{Setup, Started};
-use crate::shed::Shedder;
 use crate::spec::{InterfaceSpec, RecordSpec};
 use crate::watchdog::Watchdog;
 use worker::Running;
 
 /// How often a recording checks its workers.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How often the host's counters are read: drops, and time of the CPUs. Those of interfaces this number at a
 /// time, on average: each takes tens of system calls, which may wait for programs that change interfaces.
 const LOOK_AT_HOST_EVERY: Duration = Duration::from_secs(1);

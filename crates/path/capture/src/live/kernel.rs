@@ -1,5 +1,4 @@
-//! What the kernel does for us before it copies a packet: the capture filter, the cut, and
-//! spreading flows over workers. All eBPF, assembled here.
+//! What the kernel does for us before it copies a packet: filter, cut, spreading over workers. All eBPF.
 //!
 //! ```text
 //! filter -> not wanted: counted, not copied
@@ -9,9 +8,9 @@
 //!
 //! A socket for many interfaces first rejects packets of all others, and counts what it admits (`common`).
 //! Before the filter, what crosses a bridge between two captured ports is left out where it leaves (`bridged`);
-//! `indexes` is a table of interfaces for both.
-//! `cut` has that table, `limit` the most that is copied of any packet, `spread` the program that chooses a
-//! worker, `sampler` the share of flows that is captured; `hash` finds flows in user space and in the programs alike.
+//! `indexes` is a table of interfaces for both. `cut` has that table, `limit` the most that is copied of any
+//! packet, `spread` the program that chooses a worker, `sampler` the share of flows that is captured; `hash`
+//! finds flows in user space and in the programs alike.
 
 mod bridged;
 mod common;
@@ -92,9 +91,8 @@ const SKB_IFINDEX: i16 = 40;
 const NETWORK: i32 = -0x10_0000;
 const LINK: i32 = -0x20_0000;
 
-/// How to do without eBPF on ports of bridges.
-const EACH_PORT: &str = "; or capture packets at each port that they pass: agents with \
---all-copies, recordings without --bridge-ports";
+const EACH_PORT: &str = "; or capture packets at each port that they pass: agents with --all-copies, recordings \
+without --bridge-ports";
 
 /// What the rings of a capture share.
 #[derive(Debug)]
@@ -220,7 +218,6 @@ impl Kernel {
 
     /// Admits packets of an interface through the filter.
     pub(super) fn admit(&self, fd: BorrowedFd<'_>, device: &Device) -> Result<Placed, LiveError> {
-        let fail = |call: &'static str| device.error(call);
         let wanted = match &self.filter {
             _ if self.sample => "sampling by a CPU budget",
             _ if self.bridge_ports.is_some() => "capturing packets that cross a bridge once",
@@ -229,7 +226,7 @@ impl Kernel {
         };
         let why = match self.load(device) {
             Ok(program) => {
-                attach(fd, &program).map_err(fail("SO_ATTACH_BPF"))?;
+                attach(fd, &program).map_err(device.error("SO_ATTACH_BPF"))?;
                 self.note_port(device);
                 return Ok(Placed::InKernel);
             }
@@ -247,7 +244,7 @@ impl Kernel {
                 },
             });
         }
-        socket::attach_snaplen(fd, self.snaplen).map_err(fail("SO_ATTACH_FILTER"))?;
+        socket::attach_snaplen(fd, self.snaplen).map_err(device.error("SO_ATTACH_FILTER"))?;
         Ok(Placed::InUserSpace(why))
     }
 

@@ -19,6 +19,12 @@ impl Controller {
         self.lock().active().join("+")
     }
 
+    /// The mode that was asked for, which is not in force while something runs short.
+    #[must_use]
+    pub fn asked_mode(&self) -> String {
+        self.lock().asked.modes.join("+")
+    }
+
     /// The status.
     #[must_use]
     pub fn status(&self) -> Status {

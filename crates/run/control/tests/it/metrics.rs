@@ -14,7 +14,7 @@ use strata_control::config::PolicyConfig;
 use strata_control::metrics::{self, Format};
 use strata_control::{
     CompactionStatus, Controller, CpuStatus, DriftWindow, ExportStatus, InterfaceStatus,
-    LostStatus, NetworkObserved, Observed, ReceiveStatus, ReportStatus, Settings,
+    LostStatus, NetworkObserved, Observed, ReceiveStatus, ReportStatus, Settings, ShedStatus,
 };
 use strata_policy::{ClassKept, DetailCounts, Follower, ShadowCounts, WorkerCounts};
 use strata_sketch::Pressure;
@@ -47,6 +47,12 @@ fn controller(policies: u32) -> Controller {
         short: None,
     };
     controller.note_cpu(Instant::now(), Some(cpu));
+    controller.note_shed(ShedStatus {
+        now: false,
+        times: 2,
+        seconds: 12.5,
+        bytes: 256,
+    });
     controller
 }
 

@@ -54,13 +54,16 @@ impl Recording {
                 namespace.name(),
                 env!("CARGO_BIN_EXE_strata"),
             ])
-            .args(["record", "-i", interface, "-B", "32MiB", "-o"])
+            .args(["record", "-i", interface, "-o"])
             .arg(log)
             .arg("--socket")
             .arg(&socket)
             .args(arguments)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        if !arguments.contains(&"-B") {
+            command.args(["-B", "32MiB"]);
+        }
         let child = command.spawn().unwrap();
         let recording = Self { child, socket };
         // The socket is served before the log starts; interfaces have numbers once workers run.
@@ -155,7 +158,7 @@ fn send(namespace: &Namespace) {
     });
 }
 
-fn info(log: &Path) -> Value {
+pub(super) fn info(log: &Path) -> Value {
     let mut command = Command::new(env!("CARGO_BIN_EXE_strata"));
     let output = command.args(["info", "--json"]).arg(log).output().unwrap();
     assert!(output.status.success());
@@ -187,7 +190,7 @@ pub(super) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// Captured and original length of each packet that matches a filter.
-pub(super) fn lengths(log: &Path, filter: &str) -> Vec<(u32, u32)> {
+fn lengths(log: &Path, filter: &str) -> Vec<(u32, u32)> {
     let file = log.parent().unwrap().join("lengths.pcap");
     let mut export = Command::new(env!("CARGO_BIN_EXE_strata"));
     export

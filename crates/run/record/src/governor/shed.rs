@@ -8,15 +8,13 @@ use strata_control::contention::Shedding;
 use strata_control::{Controller, ShedStatus};
 use strata_wire::count_of;
 
-use crate::live::LOOK_EVERY;
 use crate::spec::Shed;
 
 /// How often the host's CPUs are read: the kernel counts their time in ticks.
 const CORES_EVERY: Duration = Duration::from_secs(1);
 /// Copying whole packets again takes about a fifth of a CPU that receives them: with more than this share of
 /// its time in software interrupts it has no room for that.
-const BUSY_SOFTIRQ: f64 = 0.7;
-const BUSY_IDLE: f64 = 0.1;
+const BUSY: f64 = 0.7;
 /// The mode in which whole packets were asked for.
 const KEEPS_ALL: &str = "log-all";
 
@@ -52,8 +50,8 @@ impl Shedder {
         })
     }
 
-    /// Looks at losses: `elsewhere` so many packets in rings and cards by now, and what CPUs' receive queues
-    /// have lost. Returns what to report. `gives_way`: headers are all that is copied anyway.
+    /// Looks at losses: the packets lost in rings and cards by now (`elsewhere`), and those that CPUs' receive
+    /// queues have lost. Returns what to report. `gives_way`: headers are all that is copied anyway.
     pub(crate) fn look(
         &mut self,
         controller: &Controller,
@@ -64,8 +62,7 @@ impl Shedder {
         if now - self.cores_at >= CORES_EVERY {
             self.cores_at = now;
             let found = self.contention.since_last();
-            self.is_busy =
-                found.is_some_and(|found| found.softirq >= BUSY_SOFTIRQ || found.idle <= BUSY_IDLE);
+            self.is_busy = found.is_some_and(|found| found.softirq >= BUSY);
         }
         let lost = softnet_dropped().map_or(elsewhere, |queues| queues.saturating_add(elsewhere));
         let before = self.lost.replace(lost);
@@ -73,7 +70,7 @@ impl Shedder {
         let since = now.duration_since(self.started).as_nanos();
         let now_ns = u64::try_from(since).expect("it runs for less than 500 years");
         let was = self.state.is_shedding();
-        let may = self.what == Shed::Payload || controller.mode() != KEEPS_ALL;
+        let may = self.what == Shed::Payload || controller.asked_mode() != KEEPS_ALL;
         let is_busy = self.is_busy && may;
         self.state = self.state.next(gained > 0 && may, is_busy, now_ns);
         let is_now = self.state.is_shedding();
@@ -90,10 +87,9 @@ impl Shedder {
         });
         match (was, is_now) {
             (false, true) => Some(format!(
-                "{} lost within {} ms, as CPUs are short: until they are free again, at most \
+                "{} lost just now, as CPUs are short: until they are free again, at most \
                  {CUT_BYTES_MIN} bytes of each packet are captured (see --shed)",
-                count_of(gained, "packet"),
-                LOOK_EVERY.as_millis()
+                count_of(gained, "packet")
             )),
             (true, false) => Some(format!(
                 "packets are captured whole again; for {seconds:.1} s so far they were not"
