@@ -363,15 +363,17 @@ impl Supervisor {
     /// Gives up payload, or captures it again; returns what to report.
     fn shed(&mut self, controller: &Controller) -> Option<String> {
         let shedder = self.shedder.as_mut()?;
-        let in_rings = worker::rings(&self.running).into_iter();
-        let in_rings = in_rings.map(|(_, ring)| ring.dropped);
+        let rings = worker::rings(&self.running);
+        let received = rings.iter().map(|(_, ring)| ring.received);
+        let received = received.fold(0, u64::saturating_add);
+        let in_rings = rings.iter().map(|(_, ring)| ring.dropped);
         let in_cards = self
             .drops
             .iter()
             .filter(|(place, ..)| *place == Lost::Device);
         let in_cards = in_cards.map(|(_, _, packets)| *packets);
         let lost = in_rings.chain(in_cards).fold(0, u64::saturating_add);
-        shedder.look(controller, lost, self.governor.headers_only())
+        shedder.look(controller, (received, lost), self.governor.headers_only())
     }
 
     /// Passes the workers' reports on to the controller.

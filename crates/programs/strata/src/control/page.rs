@@ -315,10 +315,10 @@ fn shed(shed: &ShedStatus) -> Option<Row> {
         false => String::new(),
     };
     let text = format!(
-        "{now}{times}, for {:.1} s in all, as packets were lost",
+        "{now}given up {times}, for {:.1} s in all, as packets were lost",
         shed.seconds
     );
-    Some(row("payload shed", text))
+    Some(row("payload", text))
 }
 
 fn changes(changes: &ChangeStatus) -> Option<Row> {
@@ -519,6 +519,7 @@ resource disk: 95 %, short: 2 steps of degradation
 receive  CPU 0: 95 % of its time in the kernel's receive work (softirq), 1 % idle; 812,345 packets/s; the kernel is the limit, not Strata: spread interrupts over more CPUs
 receive  CPU 12: 5 % of its time in the kernel's receive work (softirq), 90 % idle
 cpu      25.0 % of a core, budget 50.0 %; 100.0 % of flows are captured
+payload  now: at most 256 bytes of a packet are captured; given up 2 times, for 12.3 s in all, as packets were lost
 changes  2, from request to packet 1.50 ms (median), 3.00 ms (p99)
 event    2026-01-31T13:05:00Z event 2 (by uid 0)
 event    2026-01-31T13:05:00Z event 3 (by uid 0)

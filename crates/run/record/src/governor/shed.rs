@@ -15,6 +15,10 @@ const CORES_EVERY: Duration = Duration::from_secs(1);
 /// Copying whole packets again takes about a fifth of a CPU that receives them: with more than this share of
 /// its time in software interrupts it has no room for that.
 const BUSY: f64 = 0.7;
+/// Losses of CPUs' receive queues are of all traffic of the host. They are taken for ours if packets are captured
+/// at a rate that copying them matters, this number over [`RECENT`] looks, and a thousandth of them is lost.
+const RECEIVED_MIN: u64 = 4_000;
+const RECENT: usize = 4;
 /// The mode in which whole packets were asked for.
 const KEEPS_ALL: &str = "log-all";
 
@@ -26,15 +30,18 @@ pub(crate) struct Shedder {
     started: Instant,
     cores_at: Instant,
     is_busy: bool,
-    /// Packets lost until the last look.
-    lost: Option<u64>,
+    /// Packets lost until the last look: by CPUs' receive queues, and in rings and cards.
+    in_queues: Option<u64>,
+    elsewhere: Option<u64>,
+    /// Packets that rings had received at the latest looks, the last one first.
+    received: [u64; RECENT],
     state: Shedding,
 }
 
 impl Shedder {
-    /// `None` if packets are copied whole whatever happens.
+    /// `None` if the kernel cannot be told what to copy.
     pub(crate) fn new(limit: Option<CopyLimit>, what: Shed) -> Option<Self> {
-        let limit = limit.filter(|_| what != Shed::Packets)?;
+        let limit = limit?;
         let now = Instant::now();
         let mut contention = Contention::open();
         contention.since_last();
@@ -45,17 +52,19 @@ impl Shedder {
             started: now,
             cores_at: now,
             is_busy: false,
-            lost: None,
+            in_queues: None,
+            elsewhere: None,
+            received: [0; RECENT],
             state: Shedding::default(),
         })
     }
 
-    /// Looks at losses: the packets lost in rings and cards by now (`elsewhere`), and those that CPUs' receive
-    /// queues have lost. Returns what to report. `gives_way`: headers are all that is copied anyway.
+    /// Looks at losses. By now, rings had `received` packets, and `elsewhere` packets were lost in
+    /// rings and cards. Returns what to report. `gives_way`: headers are all that is copied anyway.
     pub(crate) fn look(
         &mut self,
         controller: &Controller,
-        elsewhere: u64,
+        (received, elsewhere): (u64, u64),
         gives_way: bool,
     ) -> Option<String> {
         let now = Instant::now();
@@ -64,13 +73,15 @@ impl Shedder {
             let found = self.contention.since_last();
             self.is_busy = found.is_some_and(|found| found.softirq >= BUSY);
         }
-        let lost = softnet_dropped().map_or(elsewhere, |queues| queues.saturating_add(elsewhere));
-        let before = self.lost.replace(lost);
-        let gained = before.map_or(0, |before| lost.saturating_sub(before));
+        let gained = self.gained(received, elsewhere);
         let since = now.duration_since(self.started).as_nanos();
         let now_ns = u64::try_from(since).expect("it runs for less than 500 years");
         let was = self.state.is_shedding();
-        let may = self.what == Shed::Payload || controller.asked_mode() != KEEPS_ALL;
+        let may = match self.what {
+            Shed::Auto => controller.asked_mode() != KEEPS_ALL,
+            Shed::Payload => true,
+            Shed::Packets => false,
+        };
         let is_busy = self.is_busy && may;
         self.state = self.state.next(gained > 0 && may, is_busy, now_ns);
         let is_now = self.state.is_shedding();
@@ -95,6 +106,23 @@ impl Shedder {
                 "packets are captured whole again; for {seconds:.1} s so far they were not"
             )),
             _ => None,
+        }
+    }
+    /// Packets lost since the last look, as far as copying less could have saved them.
+    fn gained(&mut self, received: u64, elsewhere: u64) -> u64 {
+        let since = |before: Option<u64>, now: u64| before.map_or(0, |it| now.saturating_sub(it));
+        let elsewhere = since(self.elsewhere.replace(elsewhere), elsewhere);
+        let in_queues = match softnet_dropped() {
+            Some(now) => since(self.in_queues.replace(now), now),
+            None => 0,
+        };
+        self.received.rotate_right(1);
+        let oldest = std::mem::replace(&mut self.received[0], received);
+        let recent = received.saturating_sub(oldest);
+        let is_ours = recent >= RECEIVED_MIN && in_queues >= recent / 1000;
+        match is_ours {
+            true => in_queues.saturating_add(elsewhere),
+            false => elsewhere,
         }
     }
 }
