@@ -46,6 +46,11 @@ impl Recording {
     ) -> Self {
         let name = log.file_name().unwrap().to_str().unwrap();
         let socket = log.with_file_name(format!("{name}.sock"));
+        // A filter may end the arguments.
+        let ring: &[&str] = match arguments.contains(&"-B") {
+            true => &[],
+            false => &["-B", "32MiB"],
+        };
         let mut command = Command::new("ip");
         command
             .args([
@@ -58,12 +63,10 @@ impl Recording {
             .arg(log)
             .arg("--socket")
             .arg(&socket)
+            .args(ring)
             .args(arguments)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        if !arguments.contains(&"-B") {
-            command.args(["-B", "32MiB"]);
-        }
         let child = command.spawn().unwrap();
         let recording = Self { child, socket };
         // The socket is served before the log starts; interfaces have numbers once workers run.
