@@ -54,7 +54,7 @@ pub struct Status {
     pub resources: Vec<ResourceStatus>,
     /// The CPU budget, if there is one.
     pub cpu: Option<CpuStatus>,
-    /// Payload given up so that fewer packets are lost (`--shed`); none if that cannot happen.
+    /// Payload given up so that fewer packets are lost (`--shed`); none without eBPF.
     #[serde(default)]
     pub shed: Option<ShedStatus>,
     /// How fast changes are.
