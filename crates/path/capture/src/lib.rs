@@ -1,4 +1,4 @@
-//! Where packets come from and where they are exported to.
+//! Where packets come from, and the files they are exported to.
 //!
 //! [`live`] captures network interfaces. [`Input`] reads capture files: one or
 //! many of them, pcap or pcapng, plain, gzip or zstd, from a path or from
@@ -12,7 +12,6 @@
 //! input            several sources merged by time into batches
 //! file             one source: sniffing, decompression, window, pcap, pcapng
 //! live             network interfaces; knows nothing of input and file
-//! send             frames out of an interface, each at its time
 //! write            the writers; they know nothing of input and file
 //! walkers          headers into the cache, several at once
 //! packet error     the types that all of them share
@@ -57,7 +56,6 @@ mod file;
 mod input;
 pub mod live;
 mod packet;
-pub mod send;
 mod walkers;
 mod write;
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-use strata_capture::send;
 use strata_record::SendOutcome;
+use strata_send as send;
 use strata_wire::grouped;
 use tracing::warn;
 

@@ -6,7 +6,6 @@ use std::io;
 use strata_blocks::SinkError;
 use strata_capture::CaptureError;
 use strata_capture::live::LiveError;
-use strata_capture::send::SendError;
 use strata_control::ControlError;
 use strata_control::alerts::WebhookError;
 use strata_control::api::ListenError;
@@ -16,6 +15,7 @@ use strata_policy::ModeError;
 use strata_relay::RelayError;
 use strata_role::{RoleError, cause_is_denied};
 use strata_sandbox::{OwnerError, PrivilegeError, SocketError};
+use strata_send::SendError;
 use strata_store::StoreError;
 use strata_wire::Imbalance;
 

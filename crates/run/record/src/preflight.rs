@@ -12,11 +12,11 @@ use std::thread;
 
 use rustix::fs::{Access, access};
 use strata_capture::live::{ANY, Device, Exclusive};
-use strata_capture::send::Mirror;
 use strata_capture::{Input, InputOptions};
 use strata_control::api::TcpEndpoint;
 use strata_role::{RoleError, require};
 use strata_sandbox::User;
+use strata_send::Mirror;
 use strata_store::{Log, MANIFEST_NAME};
 
 use crate::error::{At as _, Result};

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Signal, getpid, kill_process};
 use signal_hook::consts::SIGALRM;
 use signal_hook::flag;
-use strata_capture::send::{Method, Run, Sender, Sent};
 use strata_role::RoleError;
+use strata_send::{Method, Run, Sender, Sent};
 
 use crate::error::Result;
 

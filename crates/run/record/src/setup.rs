@@ -5,7 +5,6 @@ use std::sync::atomic::AtomicBool;
 
 use strata_blocks::BlockSink;
 use strata_capture::live::CutTable;
-use strata_capture::send::Mirror;
 use strata_control::Controller;
 use strata_control::saved::Saved;
 use strata_filter::Filter;
@@ -16,6 +15,7 @@ use strata_pipeline::{
 };
 use strata_policy::{DetailLoads, DetailSite, Mode, Survey};
 use strata_role::{Notice, RoleError, Tell, require};
+use strata_send::Mirror;
 use strata_sketch::{Sketch, TableSize};
 use strata_store::About;
 use strata_wire::{Counters, FlowKey, exact};

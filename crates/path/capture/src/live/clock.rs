@@ -23,11 +23,6 @@ pub(crate) fn tai_ahead_ns() -> u64 {
     exact::<u64>(seconds.max(0)).saturating_mul(1_000_000_000)
 }
 
-/// Nanoseconds of `CLOCK_MONOTONIC`, the clock of `bpf_ktime_get_ns`.
-pub(crate) fn monotonic_ns() -> u64 {
-    exact::<u64>(ns(clock_gettime(ClockId::Monotonic)))
-}
-
 /// Nanoseconds since 1970.
 pub(crate) fn realtime_ns() -> u64 {
     exact::<u64>(ns(clock_gettime(ClockId::Realtime)))

@@ -5,8 +5,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use rustix::thread::CapabilitySet;
-use strata_capture::send::{Method, Run, Sender};
 use strata_role::sandbox::drop_the_rest;
+use strata_send::{Method, Run, Sender};
 use strata_traffic::{FRAME_MAX, Generator, GeneratorOptions, Profile, SPACE};
 use strata_wire::exact;
 

@@ -6,10 +6,10 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use rustix::thread::CapabilitySet;
-use strata_capture::send::{Method, Run, Sender};
 use strata_capture::{Input, InputOptions, Next};
 use strata_role::require;
 use strata_role::sandbox::drop_the_rest;
+use strata_send::{Method, Run, Sender};
 use strata_wire::{LinkType, Meta};
 
 use super::{NO_LIMIT, SendOutcome, Sending};

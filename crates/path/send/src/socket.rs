@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use strata_sys::socket::{self, Destination, Message};
 
+use super::monotonic_ns;
 use super::slots::Slots;
-use crate::live::clock::monotonic_ns;
 
 #[derive(Debug)]
 pub(super) struct PacketSocket {

@@ -9,6 +9,8 @@
 //! ```
 //!
 //! PACKET_TX_RING is not here: between veth ends it sends no faster than `sendmmsg`.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
 #![expect(
     clippy::arithmetic_side_effects,
     reason = "nothing is parsed: slots and frames that this process has made, and times of its own clock"
@@ -24,10 +26,10 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rustix::time::{ClockId, clock_gettime};
 use strata_sys::{interface as asked, pause};
 use strata_wire::exact;
 
-use crate::live::clock::monotonic_ns;
 use frames::LiveFrames;
 pub use mirror::Mirror;
 use slots::Slots;
@@ -383,6 +385,12 @@ fn wait_until(due_ns: u64, stop: &AtomicBool) -> bool {
             std::hint::spin_loop();
         }
     }
+}
+
+/// Nanoseconds of `CLOCK_MONOTONIC`, the clock of `bpf_ktime_get_ns`.
+fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    exact::<u64>(now.tv_sec) * 1_000_000_000 + exact::<u64>(now.tv_nsec)
 }
 
 fn failed(interface: &str, source: io::Error) -> SendError {
