@@ -11,14 +11,22 @@ use syscalls::Sysno;
 ///
 /// What the operating system says.
 pub fn install_handler() -> io::Result<()> {
-    // SAFETY: zeros are a valid sigaction, libc makes the signal set empty, and the handler makes
-    // only async-signal-safe calls.
+    handle(libc::SIGSYS, on_blocked)
+}
+
+/// What a signal does: its number, what is known of it, and the interrupted thread's registers.
+pub(crate) type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+
+/// Handles a signal of the process. The handler makes only async-signal-safe calls.
+pub(crate) fn handle(signal: libc::c_int, handler: Handler) -> io::Result<()> {
+    // SAFETY: zeros are a valid sigaction, libc makes the signal set empty, and the handlers, all of this
+    // crate, make only async-signal-safe calls.
     let done = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = on_blocked as *const () as libc::sighandler_t;
+        action.sa_sigaction = handler as *const () as libc::sighandler_t;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
         libc::sigemptyset(&raw mut action.sa_mask);
-        libc::sigaction(libc::SIGSYS, &raw const action, std::ptr::null_mut())
+        libc::sigaction(signal, &raw const action, std::ptr::null_mut())
     };
     if done == 0 {
         return Ok(());

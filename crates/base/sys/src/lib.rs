@@ -8,6 +8,7 @@
 //! growing    memory that grows where it is, and which another thread makes present
 //! shared     memory that another process or a NIC writes too: copied, never borrowed
 //! words      memory in a file that one process writes while others read it
+//! view       a file's bytes where the page cache has them
 //! disk       blocks being written to a disk, kept until the kernel has released them
 //! uring      io_uring(7)
 //! socket     packet sockets, options, many messages with one call
@@ -43,9 +44,11 @@ pub mod socket;
 mod uring;
 #[cfg(feature = "verbs")]
 pub mod verbs;
+mod view;
 pub mod words;
 pub mod xdp;
 
 pub use aligned::{ALIGNMENT, AlignedBytes};
 pub use disk::DiskBlock;
 pub use growing::{Beyond, Growing};
+pub use view::FileView;

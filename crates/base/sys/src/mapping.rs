@@ -44,8 +44,8 @@ impl Mapping {
 
     /// Huge pages are preferred, where the system and what is mapped have them.
     pub(crate) fn prefer_huge_pages(&self) {
-        // SAFETY: advice about our own mapping. Without huge pages it fails, and changes nothing.
-        unsafe { libc::madvise(self.start.as_ptr().cast(), self.len, libc::MADV_HUGEPAGE) };
+        // Without huge pages it fails, and changes nothing.
+        let _ = self.advise(0..self.len, libc::MADV_HUGEPAGE);
     }
 
     /// Our own memory, initially zero.
@@ -101,9 +101,26 @@ impl Mapping {
     /// Makes these bytes, which can be read and written, present in memory; they keep their values.
     /// Fails with `EINVAL` before Linux 5.14.
     pub(crate) fn populate(&self, bytes: Range<usize>) -> io::Result<()> {
+        self.advise(bytes, libc::MADV_POPULATE_WRITE)
+    }
+
+    /// Makes these bytes of a file present in memory. Fails with `EFAULT` if the file does not have them, and
+    /// with `EINVAL` before Linux 5.14.
+    pub(crate) fn populate_read(&self, bytes: Range<usize>) -> io::Result<()> {
+        self.advise(bytes, libc::MADV_POPULATE_READ)
+    }
+
+    /// Has these bytes of a file read from its disk, as a hint.
+    pub(crate) fn will_need(&self, bytes: Range<usize>) {
+        // What it cannot read now is read when it is touched.
+        let _ = self.advise(bytes, libc::MADV_WILLNEED);
+    }
+
+    /// Advice that changes no value, about the pages that hold these bytes.
+    fn advise(&self, bytes: Range<usize>, advice: i32) -> io::Result<()> {
         let (start, len) = self.pages(bytes);
-        // SAFETY: within the mapping; it changes no value.
-        let done = unsafe { libc::madvise(start, len, libc::MADV_POPULATE_WRITE) };
+        // SAFETY: advice about our own mapping, of a kind that changes no value.
+        let done = unsafe { libc::madvise(start, len, advice) };
         if done < 0 {
             return Err(io::Error::last_os_error());
         }

@@ -26,6 +26,9 @@ const PIECE_BYTES_MIN: usize = 16 << 10;
 const SEARCH_BYTES_MAX: usize = 64 << 10;
 const CANDIDATES_MAX: usize = 32;
 
+/// From one packet's header to the next, on average: closer ones are not fetched in advance.
+pub(crate) const CLOSE_BYTES: usize = 256;
+
 /// The records of a format, one after another.
 pub(crate) trait Chain {
     /// Bytes of a header that neighbours have in common: all but the lowest ones of a time.

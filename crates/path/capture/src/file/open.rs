@@ -1,7 +1,7 @@
 //! From a path to a recognised format.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, Cursor, ErrorKind, Read};
+use std::io::{self, BufRead, Cursor, ErrorKind, Read, Seek};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -30,12 +30,24 @@ pub(super) enum Format {
 /// Bytes read from a compressed file at a time.
 const COMPRESSED_BYTES: usize = 128 << 10;
 
-/// Opens a file, or standard input for `-`, with a decompressor if its first bytes need one; the
-/// second value tells.
-pub(super) fn open(
-    path: &Path,
-    stop: Option<&Arc<AtomicBool>>,
-) -> Result<(Box<dyn Read + Send + Sync>, bool), CaptureError> {
+/// An opened input, from its first byte on.
+pub(super) enum Opened {
+    /// A regular file whose bytes are packets as they are.
+    Plain(File),
+    Stream {
+        reader: Box<dyn Read + Send + Sync>,
+        compressed: bool,
+    },
+}
+
+impl Opened {
+    pub(super) fn is_compressed(&self) -> bool {
+        matches!(self, Self::Stream { compressed, .. } if *compressed)
+    }
+}
+
+/// Opens a file, or standard input for `-`, with a decompressor if its first bytes need one.
+pub(super) fn open(path: &Path, stop: Option<&Arc<AtomicBool>>) -> Result<Opened, CaptureError> {
     let failed = |source| CaptureError::Open {
         path: path.to_owned(),
         source,
@@ -43,26 +55,49 @@ pub(super) fn open(
     let mut raw = open_raw(path, stop).map_err(failed)?;
     let start = first_bytes(&mut raw).map_err(failed)?;
     let kind = Compression::by_magic(&start);
+    let raw: Box<dyn Read + Send + Sync> = match raw {
+        Raw::Stream(stream) => Box::new(stream),
+        Raw::File(file) if kind.is_none() && (&file).rewind().is_ok() => {
+            return Ok(Opened::Plain(file));
+        }
+        Raw::File(file) => Box::new(file),
+    };
     let whole = Cursor::new(start).chain(raw);
-    Ok(match kind {
-        None => (Box::new(whole), false),
+    let reader: Box<dyn Read + Send + Sync> = match kind {
+        None => Box::new(whole),
         Some(Compression::Gzip) => {
             let decoder = MultiGzDecoder::new(Buffered::new(whole));
-            (Box::new(Careful::new(decoder)), true)
+            Box::new(Careful::new(decoder))
         }
         Some(Compression::Zstd) => {
             let buffered = Buffered::new(whole);
             let decoder = zstd::stream::read::Decoder::with_buffer(buffered).map_err(failed)?;
-            (Box::new(Careful::new(decoder)), true)
+            Box::new(Careful::new(decoder))
         }
+    };
+    Ok(Opened::Stream {
+        reader,
+        compressed: kind.is_some(),
     })
 }
 
+/// An opened input before its first bytes are looked at.
+enum Raw {
+    File(File),
+    Stream(Stream),
+}
+
+impl Read for Raw {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::File(file) => file.read(buffer),
+            Self::Stream(stream) => stream.read(buffer),
+        }
+    }
+}
+
 /// Opens without decompressing.
-fn open_raw(
-    path: &Path,
-    stop: Option<&Arc<AtomicBool>>,
-) -> io::Result<Box<dyn Read + Send + Sync>> {
+fn open_raw(path: &Path, stop: Option<&Arc<AtomicBool>>) -> io::Result<Raw> {
     let file = if path.as_os_str() == "-" {
         // The standard library's own has a buffer, of which poll knows nothing.
         File::from(io::stdin().as_fd().try_clone_to_owned()?)
@@ -74,9 +109,9 @@ fn open_raw(
             .custom_flags(flags)
             .open(path)?
     } else {
-        return Ok(Box::new(File::open(path)?));
+        return Ok(Raw::File(File::open(path)?));
     };
-    Ok(Box::new(Stream {
+    Ok(Raw::Stream(Stream {
         file,
         stop: stop.cloned(),
     }))

@@ -6,21 +6,28 @@
 //! ```
 //!
 //! Before `start` there is space for what the previous read left unused, so that each read begins at a
-//! page: to other places, some CPUs copy at a third of the speed. The window is as large as requested (small enough to stay in
-//! the second-level cache, which makes reading faster than mapping) and grows only when one packet
-//! or block is larger, with the bytes that really arrive: a false length costs no memory.
+//! page: to other places, some CPUs copy at a third of the speed. The window is as large as requested
+//! (small enough to stay in the second-level cache) and grows only when one packet or block is larger, with
+//! the bytes that really arrive: a false length costs no memory.
+//!
+//! Over a file in view it has no buffer, and moves on without a copy: see [`mapped`](super::mapped).
 
+use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
 
 use strata_sys::AlignedBytes;
 
 use super::ahead::{self, Ahead, Ended, HEADROOM};
+use super::mapped::Mapped;
 
 /// Window size limits, in bytes. The upper one covers the largest packet of any link type with its
 /// options, and leaves a descriptor's offset its two flag bits.
 const WINDOW_BYTES_MIN: usize = 4 << 10;
 const WINDOW_BYTES_MAX: usize = 1 << 28;
+/// A window over a mapped file is this many times larger: no copy of it has to fit a cache, and
+/// walkers search for packets once in each.
+const MAPPED_TIMES: usize = 2;
 /// Reads begin at multiples of this.
 const PAGE: usize = strata_sys::ALIGNMENT;
 
@@ -51,6 +58,8 @@ pub(crate) struct Window {
 enum Feed {
     InPlace(Box<dyn Read + Send + Sync>),
     Ahead(Ahead),
+    /// No buffer: `start` and `end` are offsets in the file.
+    Mapped(Mapped),
 }
 
 impl Window {
@@ -60,8 +69,7 @@ impl Window {
         bytes: usize,
         read_ahead: bool,
     ) -> io::Result<Self> {
-        let limit = bytes.clamp(WINDOW_BYTES_MIN, WINDOW_BYTES_MAX / 16);
-        let limit = limit.next_multiple_of(PAGE);
+        let limit = limit(bytes);
         let feed = if read_ahead {
             Feed::Ahead(Ahead::start(reader, limit)?)
         } else {
@@ -70,7 +78,7 @@ impl Window {
         Ok(Self {
             buffer: match &feed {
                 Feed::InPlace(_) => AlignedBytes::zeroed(room(limit)),
-                Feed::Ahead(_) => AlignedBytes::default(),
+                Feed::Ahead(_) | Feed::Mapped(_) => AlignedBytes::default(),
             },
             feed,
             start: 0,
@@ -82,15 +90,41 @@ impl Window {
         })
     }
 
+    /// A window over a regular file that has not been read yet: in view if it has `viewed_min` bytes and
+    /// the system permits, else as [`Window::new`].
+    pub(crate) fn of_file(
+        file: File,
+        bytes: usize,
+        read_ahead: bool,
+        viewed_min: u64,
+    ) -> io::Result<Self> {
+        let Some(mapped) = Mapped::of(&file, read_ahead, viewed_min)? else {
+            return Self::new(Box::new(file), bytes, read_ahead);
+        };
+        Ok(Self {
+            buffer: AlignedBytes::default(),
+            feed: Feed::Mapped(mapped),
+            start: 0,
+            position: 0,
+            end: 0,
+            limit: limit(bytes),
+            base: 0,
+            ended: None,
+        })
+    }
+
     /// All bytes in memory; positions are relative to their start.
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
-        &self.buffer[self.start..self.end]
+        match &self.feed {
+            Feed::Mapped(mapped) => mapped.bytes(self.start, self.end),
+            Feed::InPlace(_) | Feed::Ahead(_) => &self.buffer[self.start..self.end],
+        }
     }
 
-    /// Whether a thread of its own reads the file.
-    pub(crate) fn is_read_ahead(&self) -> bool {
-        matches!(self.feed, Feed::Ahead(_))
+    /// Whether its bytes are in no cache of this core: a thread of its own reads the file, or nothing does.
+    pub(crate) fn is_cold(&self) -> bool {
+        !matches!(self.feed, Feed::InPlace(_))
     }
 
     /// The bytes not yet used.
@@ -128,6 +162,15 @@ impl Window {
         self.base = self.base.saturating_add(self.position as u64);
         self.start = self.start.saturating_add(self.position);
         self.position = 0;
+        if let Feed::Mapped(mapped) = &mut self.feed {
+            let bytes = self.limit.saturating_mul(MAPPED_TIMES);
+            let end = mapped.bring(self.start, bytes, need);
+            self.end = self.end.max(end);
+            if self.left() >= need {
+                return Ok(Fetched::Enough);
+            }
+            self.read_on()?;
+        }
         if let Feed::InPlace(_) = self.feed {
             // The buffer has whole pages too.
             let left = self.start..self.end;
@@ -162,9 +205,47 @@ impl Window {
                     }
                 }
                 Feed::Ahead(_) => self.next_chunk()?,
+                Feed::Mapped(_) => self.read_on()?,
             }
         }
         Ok(Fetched::Enough)
+    }
+
+    /// Whether all bytes so far were the file's.
+    ///
+    /// # Errors
+    ///
+    /// If it is in view, and was truncated while it was.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        match &self.feed {
+            Feed::Mapped(mapped) => mapped.check(),
+            Feed::InPlace(_) | Feed::Ahead(_) => Ok(()),
+        }
+    }
+
+    /// Whether the file is not copied.
+    pub(crate) fn is_mapped(&self) -> bool {
+        matches!(self.feed, Feed::Mapped(_))
+    }
+
+    /// Reads a mapped file from its position on.
+    pub(crate) fn read_on(&mut self) -> io::Result<()> {
+        let Feed::Mapped(mapped) = &self.feed else {
+            return Ok(());
+        };
+        let at = self.start.saturating_add(self.position);
+        let file = Box::new(mapped.read_from(at)?);
+        self.base = at as u64;
+        self.buffer = AlignedBytes::default();
+        (self.start, self.position, self.end) = (0, 0, 0);
+        self.feed = match mapped.is_ahead() {
+            true => Feed::Ahead(Ahead::start(file, self.limit)?),
+            false => Feed::InPlace(file),
+        };
+        if let Feed::InPlace(_) = self.feed {
+            self.buffer = AlignedBytes::zeroed(room(self.limit));
+        }
+        Ok(())
     }
 
     /// Continues in the next buffer that was read ahead: the rest is moved in front of its data, or
@@ -204,6 +285,12 @@ impl Window {
         ahead.give_back(chunk.buffer);
         Ok(())
     }
+}
+
+/// Bytes of a window, of those that are asked for.
+fn limit(bytes: usize) -> usize {
+    let limit = bytes.clamp(WINDOW_BYTES_MIN, WINDOW_BYTES_MAX / 16);
+    limit.next_multiple_of(PAGE)
 }
 
 /// Bytes of a buffer for `bytes` bytes, wherever within a page they begin.

@@ -28,7 +28,7 @@ use super::headers::{
 use super::interface::{self, Device};
 use super::options::{Direction, LiveOptions, Stamps};
 use crate::packet::BATCH_MAX;
-use crate::walkers::{self, Chain};
+use crate::walkers::{self, CLOSE_BYTES, Chain};
 
 /// Bytes of a block: large enough for the largest packet that Linux merges
 /// (512 KiB), small enough to be handed over soon.
@@ -42,9 +42,6 @@ const BLOCK_OVERHEAD: usize = 256;
 /// When the kernel hands over a block that is not full.
 pub(super) const BLOCK_TIMEOUT: Duration = Duration::from_millis(10);
 const BLOCK_TIMEOUT_IMMEDIATE: Duration = Duration::from_millis(1);
-
-/// From one packet's header to the next, on average: closer ones are not fetched in advance.
-const CLOSE_BYTES: usize = 256;
 
 /// A clock set back by more than this is followed; anything less is packets that overtook each
 /// other between CPUs.

@@ -300,9 +300,10 @@ proptest! {
         let folder = tempfile::tempdir().unwrap();
         let path = file(&folder, "hostile", &bytes);
         let reading = read(&path);
-        for window_bytes in [256 << 10, 1 << 20] {
+        for (window_bytes, viewed_bytes_min) in [(256 << 10, u64::MAX), (1 << 20, u64::MAX), (256 << 10, 0)] {
             let mut options = InputOptions::default();
             (options.window_bytes, options.read_ahead) = (window_bytes, true);
+            options.viewed_bytes_min = viewed_bytes_min;
             let ahead = read_all(std::slice::from_ref(&path), &options);
             prop_assert!(reading.items == ahead.items);
             prop_assert_eq!(&reading.warnings, &ahead.warnings);

@@ -44,13 +44,17 @@ fn every_file_is_read_or_refused() {
 }
 
 /// Small windows: every packet and block crosses an edge, and some do not fit. Read ahead by a
-/// thread or not.
+/// thread or not, copied or not.
 #[test]
 fn the_window_size_changes_nothing() {
-    for (window_bytes, read_ahead) in [(0, false), (0, true), (256 << 10, true), (1 << 20, true)] {
+    let windows = [(0, false), (0, true), (256 << 10, true), (1 << 20, true)];
+    let copied = windows.map(|window| (window, u64::MAX));
+    let viewed = windows.map(|window| (window, 0));
+    for ((window_bytes, read_ahead), viewed_bytes_min) in copied.into_iter().chain(viewed) {
         let mut options = InputOptions::default();
         options.window_bytes = window_bytes;
         options.read_ahead = read_ahead;
+        options.viewed_bytes_min = viewed_bytes_min;
         for (name, path) in format_files() {
             let (a, b) = (read(&path), read_all(std::slice::from_ref(&path), &options));
             assert_eq!(a.items, b.items, "{name}");

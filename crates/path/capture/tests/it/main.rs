@@ -14,3 +14,4 @@ mod live;
 mod one_ring;
 mod oracle;
 mod round_trip;
+mod viewed;
