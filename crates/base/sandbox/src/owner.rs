@@ -75,8 +75,8 @@ pub enum OwnerError {
     },
     /// A directory of secrets is another user's.
     #[error(
-        "{}: this directory is that of uid {uid}, who can replace the keys in it, and not of uid {own}, \
-         as whom this runs: `chown` it, or name another", path.display()
+        "{}: this directory belongs to uid {uid}, who can replace the keys in it, but this command \
+         runs as uid {own}: `chown` it, or name another", path.display()
     )]
     Foreign {
         /// The directory.

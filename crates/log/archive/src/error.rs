@@ -75,8 +75,8 @@ pub enum ArchiveError {
 /// wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{} of {} would be deleted for their age, and by this clock the newest packet is {} hours \
-     old; nothing was deleted: if the clock is right, give --yes",
+    "nothing was deleted: {} of {} are old enough to delete, but by this clock the newest packet \
+     is {} hours old; if the clock is right, give --yes",
     human_bytes(*.bytes),
     human_bytes(*.of_bytes),
     .newest_age_ns / HOUR_NS

@@ -110,7 +110,7 @@ strata_tables::columns! {
             TextOrNull(|row| row.address(row.there())),
         ),
         Dst: column(
-            Spec::new("dst", Kind::Text, Dictionary, "to whom").element(DESTINATION).narrows(Narrows::Address),
+            Spec::new("dst", Kind::Text, Dictionary, "receiver of the run's first packet").element(DESTINATION).narrows(Narrows::Address),
             TextOrNull(|row| row.address(row.back())),
         ),
         SrcPort: column(
@@ -366,17 +366,17 @@ strata_tables::columns! {
                 "row_group",
                 Int32,
                 Dictionary,
-                "of `packets` of the same part, with the flow's packets",
+                "number of the row group in `packets` of the same part that has the flow's packets",
             )
             .internal(),
             Int(|row| whole(row.group)),
         ),
         FirstRow: column(
-            Spec::new("first_row", Int32, Delta, "of that row group").internal(),
+            Spec::new("first_row", Int32, Delta, "the flow's first row in that row group").internal(),
             Int(|row| whole(row.first_row)),
         ),
         Rows: column(
-            Spec::new("rows", Int32, Delta, "from that one on").internal(),
+            Spec::new("rows", Int32, Delta, "number of its rows from there on").internal(),
             Int(|row| whole(row.rows)),
         ),
     }

@@ -55,7 +55,7 @@ pub enum KeyError {
 
 const SECRET_PREFIX: &str = "AGE-SECRET-KEY-";
 
-/// Public keys: to whom something is encrypted.
+/// Public keys of those who can read something encrypted.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Recipients(Vec<x25519::Recipient>);
 

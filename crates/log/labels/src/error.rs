@@ -209,7 +209,7 @@ pub enum LabelError {
         file: String,
     },
     /// A file that does not fit into memory.
-    #[error("{file}: larger than 1 GiB: give the labels of part of the packets")]
+    #[error("{file}: larger than 1 GiB: give labels for fewer packets")]
     Large {
         /// The file.
         file: String,
@@ -233,7 +233,7 @@ pub enum LabelError {
         most: usize,
     },
     /// No line of an IDS's file can be read: all problems so far.
-    #[error("{}: no line is valid", joined(.0))]
+    #[error("{}: no valid line", joined(.0))]
     Invalid(Vec<Problem>),
     /// Files of an IDS without an alarm.
     #[error(

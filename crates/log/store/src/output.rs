@@ -22,7 +22,7 @@ pub enum OutputError {
         source: io::Error,
     },
     /// It would replace a file that is still to be read.
-    #[error("{}: is {input}, which is read: write to another file", path.display())]
+    #[error("{}: is the input {input}: write to another file", path.display())]
     IsInput {
         /// The file.
         path: PathBuf,
@@ -30,7 +30,7 @@ pub enum OutputError {
         input: String,
     },
     /// It would be mistaken for a file of the log, or replace one.
-    #[error("{}: lies in the log {}: write to a file outside of it", path.display(), log.display())]
+    #[error("{}: is inside the log {}: write to a file outside it", path.display(), log.display())]
     InLog {
         /// The file.
         path: PathBuf,

@@ -206,7 +206,7 @@ pub enum WarningKind {
     /// A timestamp does not fit 64 bits of nanoseconds since 1970: it was shifted, and the file's is
     /// known from the packet's interface (`if_tsoffset`).
     #[error(
-        "the time of a packet is before 1970 or after the year 2554; it was shifted into these years, and an export as pcapng has the file's time again (if_tsoffset of an interface of its own)"
+        "the time of a packet is before 1970 or after the year 2554; it was shifted into that range, and an export as pcapng restores it (by if_tsoffset, on a separate interface)"
     )]
     TimeShifted,
     /// A timestamp does not fit 64 bits of nanoseconds since 1970, and could not be shifted.

@@ -27,7 +27,7 @@ pub enum DataPath {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
     /// No path has this name.
-    #[error("{VARIABLE} is {0:?}: it may be reference, avx2, avx512 or neon, or not be set")]
+    #[error("{VARIABLE} is {0:?}: set it to reference, avx2, avx512 or neon, or unset it")]
     Unknown(OsString),
     /// The machine does not support it.
     #[error("{VARIABLE} is {0:?}, which this machine cannot run: it has {1}")]
@@ -126,7 +126,7 @@ mod tests {
         let unknown = DataPath::by_name("AVX512".into()).unwrap_err().to_string();
         assert_eq!(
             unknown,
-            "STRATA_PATH is \"AVX512\": it may be reference, avx2, avx512 or neon, or not be set"
+            "STRATA_PATH is \"AVX512\": set it to reference, avx2, avx512 or neon, or unset it"
         );
         // No machine has both.
         let foreign = if cfg!(target_arch = "aarch64") {

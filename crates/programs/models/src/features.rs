@@ -107,7 +107,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         arithmetic: match args.switch {
             None => ModelArithmetic::Exact,
             Some(delta) if (0.0001..=0.5).contains(&delta) => ModelArithmetic::Switch { delta },
-            Some(delta) => bail!("--switch {delta} is not within 0.0001 and 0.5"),
+            Some(delta) => bail!("--switch {delta} is not between 0.0001 and 0.5"),
         },
         buckets: if args.shared_buckets {
             Buckets::Shared

@@ -59,7 +59,7 @@ struct AddArgs {
     #[arg(short = 'o', long, value_name = "FILE")]
     output: PathBuf,
 
-    /// Label the flow with this Community ID, as alerts and other tools name it; of several, all.
+    /// Label the flow with this Community ID, as alerts and other tools print it; if several flows have it, label all of them.
     #[arg(long = "community-id", value_name = "ID")]
     community_ids: Vec<String>,
 

@@ -43,7 +43,7 @@ pub(crate) struct Args {
     )]
     read: Vec<PathBuf>,
 
-    /// Learn from this interface, whose headers are recorded to a temporary log first.
+    /// Learn from this interface: headers of its packets are first recorded to a temporary log.
     #[arg(short = 'i', long, value_name = "NAME", conflicts_with_all = ["inputs", "read"])]
     interface: Option<String>,
 
@@ -137,7 +137,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn seconds_of(length: &str) -> Result<u64> {
     let seconds = text::duration_ns(length).context("--for")? / 1_000_000_000;
     if seconds < 10 {
-        bail!("--for {length}: too short to learn from: give at least 10s, better an hour");
+        bail!("--for {length}: too short to learn from: give at least 10s, preferably an hour");
     }
     Ok(seconds)
 }

@@ -44,7 +44,7 @@ Compacted packets stay readable by export, query and info. A block file that is
 still being written, or that is damaged, is left as it is. Ctrl-C ends the command
 within a second: finished files stay compacted, and the exit status is 130.
 
-With --every it waits for the log if that does not exist yet, and continues after
+With --every, it waits for a log that does not exist yet, and continues after
 errors (a lock held by another process, a full disk, a file that cannot be read):
 it reports them, and tries again after the next pause.")]
 pub(crate) struct Args {
@@ -56,8 +56,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME")]
     every: Option<String>,
 
-    /// Compact with this many threads: by default as many as there are cores, with --every 1, so that the
-    /// other cores stay free for the recording. The files are the same with any number.
+    /// Compact with this many threads. By default one per core, but only one with --every, so that
+    /// the other cores stay free for the recording. The files do not depend on it.
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
 
@@ -129,7 +129,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let done = done?;
     if done.interrupted {
-        info!("interrupted: files that are compacted stay so, and the next run compacts the rest");
+        info!("interrupted: compacted files stay compacted, and the next run compacts the rest");
         return Err(Interrupted.into());
     }
     if !plan.relocate(&disk, &stop, &mut report)? {

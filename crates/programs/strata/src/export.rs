@@ -185,7 +185,7 @@ impl TimeoutArgs {
         let ns = |name: &str, text: &Option<String>, usual: u64| match text {
             None => Ok(usual),
             Some(text) => match text::duration_ns(text) {
-                Ok(0) => Err(refuse(format!("{name}: a flow lasts longer than {text}"))),
+                Ok(0) => Err(refuse(format!("{name} must be above 0, as in 60s"))),
                 Ok(ns) => Ok(ns),
                 Err(problem) => Err(refuse(format!("{name}: {problem}"))),
             },
@@ -221,7 +221,7 @@ fn to_stream(
     let counts = lines.into_feed().finish()?;
     if counts.lost > 0 {
         let lost = text::count_of(counts.lost, "flow");
-        bail!("{lost} too long for the stream, and not in it");
+        bail!("{lost} too long for the stream, and left out");
     }
     Ok(ExportedFlows {
         flows: counts.written,

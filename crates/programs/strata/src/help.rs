@@ -15,15 +15,15 @@ Record
   interfaces   List interfaces (-D): how each can be captured, or why not
   status       Show running recordings: rates, losses and their causes, events
   mode, detail, policy, rotate
-               Change a running recording
+               Change what a running recording keeps
 Read a log
-  info         Show what a log contains, and why
+  info         Show what a log holds, what was lost, why packets were kept
   read, top    Print packets as tcpdump does; the largest flows, hosts, ports
   export       Write packets as pcapng or pcap, or flow records
   serve        Show logs and recordings in a browser
   query, ask   Query a log with SQL; query packets in the order of their flows
 Keep a log
-  compact      Turn its files into Parquet and pcapng, which all tools read
+  compact      Turn its files into Parquet and pcapng, which other tools read
   verify       Check every byte against its checksum
   prune, move  Delete by age or size; move to an object store or another disk
   key          Make keys for encrypted logs, and replace those of a log
@@ -31,14 +31,14 @@ Models
   learn        Learn the ordinary traffic of a site, without labels
   train, eval  Train a model on labels; judge it on a labelled capture
   model, compare, features, labels
-               Put one in force; compare presets; write features; label flows
+               Promote one; compare presets; write features; label flows
 Several machines
   switch, relay       Record to disks of another machine, by RDMA
   agent, controller   Capture on many hosts, steered from one place
   collector           Receive the packets that recordings export
-Beside logs
+Other systems
   telemetry    Collect reports of switches (DTA, INT) in memory, and query them
-  stream       Append records to streams on disk, and read them from any place
+  stream       Append records to streams on disk, and read them from any position
   gpv          Group packets of flows into vectors: send, receive, classify
 Tools
   generate, replay    Generate traffic from a seed; replay a capture

@@ -87,9 +87,9 @@ enum Command {
     Read(read::Args),
     /// Count the packets of a log by flow, host, port, protocol, class or reason: the largest of them.
     Top(top::Args),
-    /// Export packets of a log to a pcapng or pcap file.
+    /// Export packets or flow records of a log to a file: pcapng, pcap, CSV, JSON, IPFIX or Parquet.
     Export(export::Args),
-    /// Compact block files into Parquet and pcapng files, readable by all tools.
+    /// Compact block files into Parquet and pcapng files, which other tools read.
     Compact(compact::Args),
     /// Query a log with SQL; needs strata-sql, which `make sql` builds.
     Query(query::Args),

@@ -53,7 +53,7 @@ fn place(url: &str, log: &Path) -> Result<Place> {
         && dir.starts_with(&log)
     {
         return Err(refuse(format!(
-            "{url}: lies in the log {}: name a directory outside of it",
+            "{url}: is inside the log {}: name a directory outside it",
             log.display()
         )));
     }

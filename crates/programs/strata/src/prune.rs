@@ -197,7 +197,7 @@ pub(crate) fn report(pruned: &Pruned, dry_run: bool, always: bool) -> io::Result
     }
     for problem in pruned.not_split.iter().filter(|_| always) {
         warn!(
-            "left as it is, with packets that policies protect: {}",
+            "left unchanged, since policies protect some of its packets: {}",
             Printable(&problem.why)
         );
     }
@@ -223,7 +223,7 @@ pub(crate) fn report(pruned: &Pruned, dry_run: bool, always: bool) -> io::Result
     }
     if pruned.split > 0 {
         info!(
-            "of {} more, packets that policies protect {} kept and compacted",
+            "{} more: packets that policies protect {} compacted and kept, the rest deleted",
             count_of(pruned.split, "block file"),
             if dry_run { "would be" } else { "are" },
         );

@@ -28,8 +28,8 @@ Examples:
   strata read log/ --from 13:05 --to 13:20 -c 100
   strata read log/ --class anomalous --json | jq .dst
 
-A line has the time, the packet as tcpdump -n shows it, in short, then class and reason as in the
-comments of an export. Of a packet in a tunnel, the innermost one is shown. Packets come in the
+A line has the time, the packet in a short form of tcpdump -n's notation, and class and reason as in
+the comments of an export. For a tunnelled packet, the innermost one is shown. Packets come in the
 order of an export: by time, one recording after another. length is that of the payload (ICMP and
 other protocols without ports: of the whole message) as it was on the wire, however much of it was
 kept.

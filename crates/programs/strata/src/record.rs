@@ -56,8 +56,8 @@ Examples:
   strata record -i eth0 -o log/ --serve
 
 While interfaces are captured: INT (Ctrl-C) and TERM finish the log and print the
-accounting, USR1 prints counters, HUP reloads the configuration. `strata status`, `mode`,
-`policy` and `rotate` control a running recording."
+accounting, USR1 prints counters, HUP reloads the configuration. `strata status` shows a
+running recording; `mode`, `detail`, `policy`, `rotate` and `model promote` change it."
 )]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -369,7 +369,7 @@ fn run_with(
         info!(
             kind = "hash_seed",
             hash_seed,
-            "the key of flows was random: --hash-seed {hash_seed} records the same again"
+            "flow keys were random: to repeat this recording exactly, give --hash-seed {hash_seed}"
         );
     }
     // A failure is returned even without a reader for the summary.

@@ -70,7 +70,7 @@ pub(crate) struct Args {
     disk: DiskWay,
 
     /// Rotate: start a new block file before one exceeds this size, in millions of bytes or with a
-    /// unit (500MB, 2GiB); 0 never.
+    /// unit (500MB, 2GiB); 0 means never.
     #[arg(short = 'C', long, value_name = "SIZE", default_value = "1GiB")]
     rotate_size: String,
 

@@ -28,7 +28,7 @@ Examples:
   strata top log/ --by reason --of kept --from 13:05 --to 13:20
 
 A packet in a tunnel counts for the innermost flow. By host and by port, a packet counts for both
-of its ends, so that shares may add up to 200 %; 'counted twice' closes the sum. At most 1,000,000
+of its ends, so that shares may add up to 200 %; the line 'counted twice' subtracts the second count. At most 1,000,000
 keys are held: packets of further ones are counted together.
 
 Exit status: 0 if all selected packets are counted; 1 if not: packets are damaged, or
@@ -77,7 +77,7 @@ enum By {
     Host,
     /// Each port; a packet counts for both of its own.
     Port,
-    /// The protocol of IP.
+    /// The IP protocol.
     Protocol,
     /// The class of the model.
     Class,

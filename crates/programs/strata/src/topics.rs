@@ -44,8 +44,11 @@ gives each class a granularity:
   header 1/10      sampled: one packet in ten
   header 1/10 flows   one flow in ten, whole
 
+Without a model of your own, a budget of detail decides which packets get more than headers,
+whatever their class. With one, or with --detail none, the mode decides:
+
   mode          anomalous     benign         for
-  default       full          header         hierarchical logging
+  default       full          header         normal use
   log-all       full          full           when something is badly wrong
   log-partial   partial 128   header         when payloads take too much bandwidth
   log-sampled   full          header 1/10    when the packet rate or the disk is the limit
@@ -53,8 +56,6 @@ gives each class a granularity:
 
   strata record -i eth0 -o log/ --mode log-all 'port 5060'
   strata mode set log-all --for 10m --why 'outage in building 7'
-
-Without a model of your own, a budget decides which packets get more than headers.
 
 See also: strata help budgets; docs/recording.md.
 ",

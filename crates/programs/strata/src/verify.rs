@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     writeln!(
         standard(),
-        "{} with {} packets, {}: all as they were written{but}",
+        "{} with {} packets, {}: no damage{but}",
         count_of(verified.files, "file"),
         grouped(verified.packets),
         human_bytes(verified.bytes),

@@ -34,7 +34,7 @@ use strata_terminal::text;
 
 use self::place::Place;
 
-/// Append records to named streams on disk, and read them from any place.
+/// Append records to named streams on disk, and read them from any position.
 #[derive(Debug, Parser)]
 #[command(
     name = "strata-stream",
@@ -112,9 +112,7 @@ fn reach(dir: &Path) -> Reach {
 /// Says which stripes of a directory cannot be read.
 fn say_what_is_gone(stripes: &[String]) {
     for stripe in stripes {
-        text::warn(&format!(
-            "{stripe}: its records are missing while it is gone"
-        ));
+        text::warn(&format!("{stripe} is missing, and so are its records"));
     }
 }
 

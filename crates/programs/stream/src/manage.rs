@@ -40,9 +40,10 @@ limit overwrites its own oldest page. Names have 1 to 64 letters, digits, '.', '
 With --stripe, the pages of all streams of the directory go in turn to it, to directories on other
 disks, and to whole disks, partitions or volumes, which must be empty unless --overwrite is given.
 A disk that is full, fails or is unmounted costs the records on it: readers count them as missing,
-and new ones go to the other disks until it is back. The directory itself, which says where pages
-are, has to stay. A stripe HOST:PORT/NAME is at a server (strata stream serve --offer-stripe NAME=DIR),
-which is contacted with the certificate given here from now on: its files must stay in place.")]
+and new ones go to the other disks until it is back. The directory itself, which has the positions
+of all pages, must stay. A stripe HOST:PORT/NAME is at a server (strata stream serve --offer-stripe
+NAME=DIR), which is contacted with the certificate given here from now on: its files must stay in
+place.")]
 pub(super) struct CreateArgs {
     /// The directory of streams, created if missing.
     dir: PathBuf,
@@ -57,8 +58,8 @@ pub(super) struct CreateArgs {
     #[arg(long, value_name = "SIZES", default_value = "4KiB-4KiB-4MiB")]
     pages: String,
     /// Spread pages over this too: a directory on another disk, created if missing, a block device
-    /// without a file system, or a stripe that a server offers. Can be given several times, also
-    /// for a directory of streams that exists.
+    /// without a file system, or a stripe that a server offers. May be given several times, and for
+    /// an existing directory of streams too.
     #[arg(long, value_name = "DIR|DEVICE|HOST:PORT/NAME")]
     stripe: Vec<PathBuf>,
     /// Make a block device a stripe although it holds other data, which is lost.
@@ -207,14 +208,14 @@ pub(super) fn create(args: &CreateArgs) -> Result<()> {
         retention.bytes = Some(RETAIN_BYTES.min(kept_max));
         if kept_max < RETAIN_BYTES {
             text::warn(&format!(
-                "keeps {}: a stream has at most this many pages of this size",
+                "keeps only {}: a stream cannot have more pages of this size",
                 human_bytes(kept_max)
             ));
         }
     }
     if retention.bytes.is_some_and(|bytes| bytes > kept_max) {
         return Err(refuse(format!(
-            "--retain: a stream of {} has {} at most, the pages that its page tables have room for",
+            "--retain: a stream of {} holds {} at most: its page tables have no room for more pages",
             args.dir.display(),
             human_bytes(kept_max)
         )));
@@ -227,7 +228,9 @@ pub(super) fn create(args: &CreateArgs) -> Result<()> {
         _ => Form::Sealed,
     };
     if args.format && args.stripe.is_empty() {
-        return Err(refuse("--overwrite: name the device, with --stripe"));
+        return Err(refuse(
+            "--overwrite applies to a device: name it with --stripe",
+        ));
     }
     for (stripe, is_here, tls) in stripes {
         dir.add_stripe(stripe, (args.format, unix_ns()), tls.as_ref())?;

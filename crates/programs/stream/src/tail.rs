@@ -53,8 +53,8 @@ Records are printed as lines, as they are; in a terminal, control characters are
 --json, an object per line: cursor, seq (the record's number), time, and text, or hex if it is not
 UTF-8; decoded has the contents of records that Strata wrote with --to-stream (grouped packet
 vectors, entries of telemetry lists, packets of a relay), as a terminal shows them. The number
-of records that are missing, or were deleted before they were read, goes to standard error; after a
-cursor such as 17.40960, it is known that records were deleted, but not their number.")]
+of records that are missing, or were deleted before they were read, goes to standard error; a cursor
+such as 17.40960 shows only that records were deleted, not how many.")]
 pub(super) struct Args {
     #[command(flatten)]
     pub(super) place: PlaceArgs,
@@ -333,7 +333,7 @@ pub(super) fn say_what_is_missing(unread: Unread, cursor: Option<&str>) {
         }
         (min, max) => {
             text::warn(&format!(
-                "from {} to {} records missing",
+                "between {} and {} records missing",
                 grouped(min),
                 grouped(max)
             ));
@@ -346,9 +346,8 @@ pub(super) fn say_what_is_missing(unread: Unread, cursor: Option<&str>) {
     if unread.expired_uncounted {
         let cursor = cursor.map(|cursor| format!("--cursor {cursor}: "));
         text::warn(&format!(
-            "{}the page there was deleted before it was read, and perhaps others after it: the \
-             number of lost records is not known (a cursor that is kept, --cursor @NAME, counts \
-             them)",
+            "{}the page at that cursor, and perhaps more, was deleted before it was read: the \
+             number of lost records is unknown (a saved cursor, --cursor @NAME, counts them)",
             cursor.as_deref().unwrap_or("")
         ));
     }

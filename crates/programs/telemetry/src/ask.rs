@@ -100,13 +100,13 @@ pub(super) struct PathArgs {
 /// Arguments of `strata telemetry top`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Counters have no keys: the collector keeps the keys with the largest counts, 512 at least (of a store
-with G generations, 512 / G of each). If others were reported, the last line says below which count
-keys may be missing.
+Counters have no keys: the collector keeps the keys with the largest counts, 512 at least (of a
+store with G generations, 512 / G of each). If other keys were reported, the last line gives the
+count below which keys may be missing.
 
 A count is never too small; `strata telemetry get` says by how much it may be too large.
 
-Of several collectors, each has its own keys: ask each.")]
+With several collectors, each has only its own keys: query each.")]
 pub(super) struct TopArgs {
     /// The store.
     store: PathBuf,
@@ -345,7 +345,7 @@ pub(super) fn top(args: &TopArgs) -> Result<()> {
         )?,
         None => writeln!(
             out,
-            "keys of any count may be missing: an earlier version of Strata has written this store"
+            "keys of any count may be missing: an earlier version of Strata wrote this store"
         )?,
     }
     Ok(())
@@ -501,7 +501,7 @@ fn collector(one: &LinkStatus) -> String {
 /// What the queries known ahead have found.
 fn sums(int: &IntStatus) -> String {
     format!(
-        "{}; {} above a threshold, {} undecided since a hop's latency is not known",
+        "{}; {} above a threshold, {} undecided because a hop's latency is unknown",
         number(int.summed),
         number(int.above),
         number(int.undecided),

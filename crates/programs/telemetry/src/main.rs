@@ -66,8 +66,8 @@ impl ApiArgs {
         let socket = self.socket.clone().or(control.socket);
         if self.config.is_some() && socket.is_none() && tcp.is_none() {
             return Err(refuse(
-                "--config: the file has neither control.socket nor control.listen, and telemetry \
-                 uses nothing else of it",
+                "--config: the file has neither control.socket nor control.listen, the only keys \
+                 that telemetry uses",
             ));
         }
         Ok(TelemetryApiSpec { socket, tcp })
@@ -92,7 +92,7 @@ enum Command {
     Top(ask::TopArgs),
     /// Show the counters of the collector: reports, refusals, losses.
     Status(ask::StatusArgs),
-    /// Print the built-in table, by which reports of INT become reports that are kept (`run --table`).
+    /// Print the built-in table, which turns INT reports into reports to store (`run --table` extends it).
     Table,
     /// Write the contents of a store to Parquet files, even while it is written.
     Snapshot(snapshot::Args),

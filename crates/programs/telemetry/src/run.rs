@@ -89,8 +89,8 @@ pub(super) struct Args {
 
     /// Turn INT reports into DTA reports by this table too (TOML; docs/formats/dta.md), beside the
     /// built-in one, which `strata telemetry table` prints: the path of tracked flows, latency by flow
-    /// and node, depth by queue, congestion and drops as lists. With `extends = "nothing"` in it, by this
-    /// one only.
+    /// and node, depth by queue, congestion and drops as lists. With `extends = "nothing"` in it,
+    /// only this table applies.
     #[arg(long, value_name = "FILE")]
     table: Option<PathBuf>,
 
@@ -104,8 +104,8 @@ pub(super) struct Args {
     #[arg(long = "store-memory", value_name = "SIZE")]
     memory: Option<String>,
 
-    /// Set the largest value of Key-Write, in bytes; 4 by default. Of 4 bytes or fewer, no
-    /// half-written value can be read.
+    /// Set the largest value of Key-Write, in bytes; 4 by default. Values of at most 4 bytes are
+    /// never read half-written.
     #[arg(long, value_name = "BYTES", value_parser = bounded::count::<1, 64>)]
     data_bytes: Option<usize>,
 
@@ -114,7 +114,7 @@ pub(super) struct Args {
     hops: Option<u8>,
 
     /// Set the largest number that a hop of a path may report, such as the largest id of a switch;
-    /// 65535 by default. Queries recognize no larger ones.
+    /// 65535 by default. Larger ones cannot be queried.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..1 << 24))]
     value_max: Option<u32>,
 

@@ -128,7 +128,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         None => store.top(MET_MAX).into_keys(),
     };
     let named = args.output.display();
-    fs::create_dir_all(&args.output).with_context(|| format!("{named}: cannot make"))?;
+    fs::create_dir_all(&args.output).with_context(|| format!("{named}: cannot create"))?;
     let sources = Sources::default().files(&args.keys);
     let create = |name: &str, columns: &[ColumnSpec]| {
         let output = Output::create(&args.output.join(name), Content::Binary, &sources)?;

@@ -229,8 +229,8 @@ fn idle_is_possible(args: &Args, idle: u64) -> Result<()> {
     }
     if args.format != FormName::Strata {
         return Err(refuse(
-            "--flush-idle needs the form strata: vectors of the paper's forms do not say which slot they \
-             were in",
+            "--flush-idle needs the form strata: vectors of the paper's forms do not carry their \
+             slot",
         ));
     }
     if idle == 0 {

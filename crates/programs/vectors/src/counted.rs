@@ -12,7 +12,7 @@ pub(super) fn say(counted: &Counted) {
     }
     if counted.not_ip > 0 {
         info!(
-            "{} without an IP header, in no vector",
+            "{} without an IP header: left out of the vectors",
             packets(counted.not_ip)
         );
     }

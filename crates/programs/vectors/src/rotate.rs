@@ -50,7 +50,7 @@ impl RotateArgs {
         }
         let bytes_max = self.rotate_size.as_deref().map(rotate_bytes).transpose()?;
         if bytes_max == Some(0) {
-            return Err(refuse("-C 0: not a size that a file can have"));
+            return Err(refuse("-C must be above 0"));
         }
         let rotation = RotationSpec {
             bytes_max,

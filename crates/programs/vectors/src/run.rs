@@ -73,7 +73,7 @@ pub(super) struct Args {
     )]
     interfaces: Vec<String>,
 
-    /// Only packets that match this tcpdump filter.
+    /// Group only packets that match this tcpdump filter.
     #[arg(value_name = "FILTER")]
     filter: Vec<String>,
 
@@ -312,7 +312,7 @@ fn as_text(outcome: &VectorRunOutcome) -> String {
     } = outcome.cache;
     let vectors = outcome.cache.vectors_total();
     let mut said = format!(
-        "{} in {}: {} as many, {} packets each\n\
+        "{} in {} ({} of the number of packets), {} packets each\n\
          left the cache: {} full, {} for another flow, {} because a time did not fit, {} flushed\n",
         count_of(packets, "packet"),
         count_of(vectors, "vector"),
@@ -325,7 +325,7 @@ fn as_text(outcome: &VectorRunOutcome) -> String {
     );
     if widened + denied > 0 {
         said += &format!(
-            "wide buffers: {} taken, {} times none was free\n",
+            "wide buffers: {} taken, {} times all in use\n",
             grouped(widened),
             grouped(denied)
         );

@@ -29,8 +29,9 @@ Examples:
   strata gpv tune -r core.pcap --figures curves/
 
 Tries parameters on a software model of the cache, each on all packets of the capture. Memory is
-that of a switch: for each slot 24 bytes and its narrow buffer, for each wide buffer its packets, and
-4 bytes of each for pointers; a packet takes 4 bytes.
+that of a switch: for each slot 24 bytes and its narrow buffer, for each wide buffer its packets,
+and for each of both a pointer of 2 bytes (4 with more than 65,534 wide buffers); a packet takes 4
+bytes.
 
 --figures draws vectors per packet by memory (to 32 MiB), by length of vectors (to 32 packets), and
 over time, for static and dynamic buffers, evicting on collision and by 8-way LRU: Figures 6 to 8 of

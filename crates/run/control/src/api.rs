@@ -584,8 +584,8 @@ pub fn as_accepted(headers: &HeaderMap, page: impl FnOnce(Format) -> String) -> 
 #[openapi(
     info(
         title = "Strata",
-        description = "Steers a running recording. Whatever is refused, also a path that does not \
-                       exist, is answered with a Refusal as JSON."
+        description = "Steers a running recording. Every refused request, even for a path that \
+                       does not exist, is answered with a Refusal in JSON."
     ),
     paths(
         status,

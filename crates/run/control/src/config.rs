@@ -138,7 +138,7 @@ const TOKEN_BYTES_MIN: usize = 16;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ControlConfig {
-    /// Path of the Unix socket for `strata status`, `mode` and `policy`. By default, during a live
+    /// Path of the Unix socket for `strata status`, `mode`, `detail`, `policy` and other commands. By default, during a live
     /// capture, one in `/run/strata` or `$XDG_RUNTIME_DIR/strata`.
     pub socket: Option<PathBuf>,
     /// Address and port to serve HTTP over TCP, as in `127.0.0.1:9477`; needs `token_file` or

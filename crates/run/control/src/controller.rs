@@ -62,7 +62,7 @@ pub enum ControlError {
     #[error("no policy {0}: `strata policy list` lists the policies")]
     NoSuchPolicy(u32),
     /// The time for a mode is zero or too long.
-    #[error("seconds: {0} is not above 0 and at most 31536000 (365 days)")]
+    #[error("seconds must be above 0 and at most 31536000 (365 days), not {0}")]
     Period(f64),
     /// A text is too long.
     #[error("{field}: {bytes} bytes are too many: at most {most} are possible")]
@@ -75,20 +75,20 @@ pub enum ControlError {
         most: usize,
     },
     /// Too many modes are named.
-    #[error("mode: {0} modes at a time are too many")]
+    #[error("mode: too many modes at once: {0}")]
     TooManyModes(usize),
     /// No mode is named.
-    #[error("no mode is named")]
+    #[error("no mode given")]
     NoMode,
     /// New files are started by the relay.
-    #[error("the log is at a relay, which starts its files by itself (strata relay -C)")]
+    #[error("the log is at a relay, which rotates its files itself (strata relay -C)")]
     NoFiles,
     /// There is nothing to promote.
     #[error("no shadow model to promote: start with `strata record --shadow FILE`")]
     NoShadow,
     /// Who reads the log could not tell which model has decided.
     #[error(
-        "the log is at a relay, which has no copy of the shadow model: start again with it as -m"
+        "the log is at a relay, which has no copy of the shadow model: restart the recording with that model as -m"
     )]
     ShadowNotStored,
     /// There is no interface for the copies.

@@ -65,7 +65,7 @@ pub enum NotAttached {
     #[error("{SUBSCRIBERS_MAX} clients are attached to this recording already, the maximum")]
     TooMany,
     /// The recording is over.
-    #[error("the recording ends")]
+    #[error("the recording is ending")]
     Ends,
 }
 
@@ -79,7 +79,7 @@ impl Subscribers {
     ///
     /// # Errors
     ///
-    /// If there are too many, or the recording ends.
+    /// If there are too many, or the recording is ending.
     pub fn attach(self: &Arc<Self>, columns: u16) -> Result<Attached, NotAttached> {
         self.add(columns, None)
     }

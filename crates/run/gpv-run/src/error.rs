@@ -29,7 +29,7 @@ pub enum VectorError {
         source: Box<dyn Error + Send + Sync>,
     },
     /// A file has something else than vectors of this form.
-    #[error("{file}: from byte {at} on no vectors of the form {form}: {source}")]
+    #[error("{file}: no vectors of the form {form} from byte {at} on: {source}")]
     NoVectors {
         /// The file.
         file: String,
@@ -49,7 +49,7 @@ pub enum VectorError {
         problem: String,
     },
     /// Vectors are to go to too many destinations.
-    #[error("--send-to is given {targets} times; {most} are possible")]
+    #[error("--send-to is given {targets} times; at most {most} are allowed")]
     TooManyTargets {
         /// How many.
         targets: usize,

@@ -230,7 +230,7 @@ impl Compacting {
                 if done.interrupted {
                     tell(&Notice::info(
                         "interrupted",
-                        "interrupted: files that are compacted stay so, and the next run compacts \
+                        "interrupted: compacted files stay compacted, and the next run compacts \
                          the rest",
                     ));
                 }

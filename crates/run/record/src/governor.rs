@@ -163,13 +163,13 @@ fn judge(found: &ContentionReading) -> (Cores, String) {
         (
             dropped,
             [1.0, 1.0],
-            format!("packets dropped before any socket in a second: {dropped}"),
+            format!("packets dropped in a second before they reached any socket: {dropped}"),
         ),
         (
             found.squeezed_per_second,
             SQUEEZED,
             format!(
-                "receiving ran out of its time {:.0} times a second",
+                "receive work used up its time slice (time_squeeze) {:.0} times a second",
                 found.squeezed_per_second
             ),
         ),

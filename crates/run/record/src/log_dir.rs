@@ -41,7 +41,7 @@ pub(crate) fn refuse_foreign(dir: &Path) -> Result<()> {
 /// If it cannot be created, or contains something else.
 pub fn log_directory(dir: &Path, owner: &Owner) -> Result<RealDisk> {
     refuse_foreign(dir)?;
-    make_log_dir(dir, MANIFEST_NAME, &LOG_ENTRIES, owner).at("cannot make the log")?;
+    make_log_dir(dir, MANIFEST_NAME, &LOG_ENTRIES, owner).at("cannot create the log")?;
     Ok(RealDisk::at(dir))
 }
 

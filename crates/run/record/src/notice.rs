@@ -150,7 +150,7 @@ impl From<RecordNotice> for Notice {
     }
 }
 
-const AFTER_COPY: &str = "the filter is evaluated after the copy";
+const AFTER_COPY: &str = "the capture filter runs after packets are copied";
 const RING_EACH: &str = "each interface has a ring of its own, which needs more memory: one for all needs eBPF \
                          (CAP_BPF)";
 
@@ -160,12 +160,13 @@ impl fmt::Display for RecordNotice {
             Self::LogInUse(log) => write!(f, "{log}: another process is recording into it now"),
             Self::BuiltInModel(None) => f.write_str(
                 "no model given (-m): the built-in one classifies packets, and the mode decides \
-                 about their granularity",
+                 how much of each class is kept",
             ),
             Self::BuiltInModel(Some(budget)) => write!(
                 f,
-                "no model given (-m): classes are those of the built-in one; of the payload, {budget} \
-                 is kept, short flows and the start of the others first (--detail)"
+                "no model given (-m): the built-in one classifies packets, but a budget decides \
+                 what is kept: {budget} of the payload, short flows and the start of the others \
+                 first (--detail)"
             ),
             Self::AddedTo(log, number) => {
                 let before = count_of(u64::from(number.saturating_sub(1)), "recording");
@@ -199,12 +200,14 @@ impl fmt::Display for RecordNotice {
                 let error = Printable(&error);
                 write!(
                     f,
-                    "an interface that disappears will not be captured when it is back: {error}"
+                    "interfaces that disappear will not be captured again when they return: {error}"
                 )
             }
             Self::FilterAfterCopy(why) => write!(f, "{AFTER_COPY}: {}", Printable(why)),
             Self::RingEach(why) => write!(f, "{RING_EACH}: {}", Printable(why)),
-            Self::NoSteering(problem) => write!(f, "runs without steering: {problem}"),
+            Self::NoSteering(problem) => {
+                write!(f, "the recording runs without a control socket: {problem}")
+            }
             Self::Capturing { ways, snaplen } => write!(
                 f,
                 "capturing on {}, snapshot length {snaplen} bytes; Ctrl-C ends it",

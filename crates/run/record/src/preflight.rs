@@ -149,7 +149,7 @@ fn file(path: &PathBuf) -> Result<()> {
 /// Whether a log can be written in this directory, and whether one is being written.
 fn output(dir: &Path) -> Result<Running> {
     refuse_foreign(dir)?;
-    let cannot = || format!("{}: cannot make the log", dir.display());
+    let cannot = || format!("{}: cannot create the log", dir.display());
     if !dir.exists() {
         may_make(dir).at_with(cannot)?;
         return Ok(Running::No);

@@ -52,7 +52,7 @@ impl Watchdog {
             } else if seen.at.elapsed() > STUCK_AFTER && !seen.is_stuck && !is_finished {
                 seen.is_stuck = true;
                 reports.push(format!(
-                    "worker {number} has not moved for {} s: is the disk stuck, or the CPU taken?",
+                    "worker {number} has made no progress for {} s: is the disk stuck, or the CPU busy?",
                     STUCK_AFTER.as_secs()
                 ));
             }

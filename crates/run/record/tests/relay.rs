@@ -87,7 +87,7 @@ fn a_failed_start_leaves_nothing_behind_and_its_error_is_typed() {
     assert!(
         error
             .chain()
-            .starts_with("cannot make the log: /proc/log: "),
+            .starts_with("cannot create the log: /proc/log: "),
         "{}",
         error.chain()
     );

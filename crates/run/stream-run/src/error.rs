@@ -92,13 +92,15 @@ pub enum StreamError {
         max: usize,
     },
     /// Stripes of the stream have failed, and these records with them.
-    #[error("{records} records were lost with a stripe that failed: append again, to the others")]
+    #[error(
+        "{records} records were lost with a failed stripe: append them again, and they go to the others"
+    )]
     Lost {
         /// How many.
         records: u64,
     },
     /// A write has failed before, so nothing more is appended.
-    #[error("{file}: a write has failed before: open the stream again")]
+    #[error("{file}: an earlier write failed: open the stream again")]
     Failed {
         /// The file.
         file: String,

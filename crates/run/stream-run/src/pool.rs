@@ -3,7 +3,7 @@
 //!
 //! `pages.map`, in a stripe `stripe.map`, has 4 KiB that say what the pages are, and then 8 bytes for each: the id of the stream
 //! that owns it, or 0. It is changed under a lock. It is not synced: after a loss of power, the
-//! first process to append makes it anew from the headers of pages.
+//! first process to append rebuilds it from the headers of pages.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -113,7 +113,7 @@ pub enum GenerateError {
     #[error(transparent)]
     Capture(#[from] CaptureError),
     /// The capture has no flows.
-    #[error("{}: no packet of it has a flow", .0.display())]
+    #[error("{}: no packet in it has a flow", .0.display())]
     NoFlow(PathBuf),
     /// The operating system gives no random number.
     #[error(transparent)]

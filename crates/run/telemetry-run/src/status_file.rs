@@ -71,7 +71,7 @@ fn write_all(dir: &Path, texts: &Receiver<String>, tell: &Tell) {
         let failed = failed.map(|error| error.chain());
         if let Some(new) = failed.as_ref().filter(|_| failed != problem) {
             tell(&Notice::warning(format!(
-                "{new}: `strata telemetry status` shows what was counted before"
+                "{new}: `strata telemetry status` shows outdated counts until this is fixed"
             )));
         }
         problem = failed;

@@ -78,7 +78,7 @@ impl Locked {
     /// Makes the directory, if need be, and locks it.
     pub(super) fn open(dir: &Path, owner: &Owner) -> Result<Self> {
         refuse_foreign(dir)?;
-        make_log_dir(dir, MANIFEST, &ENTRIES, owner).at("cannot make the store")?;
+        make_log_dir(dir, MANIFEST, &ENTRIES, owner).at("cannot create the store")?;
         let named = dir.display();
         let lock = OpenOptions::new()
             .create(true)

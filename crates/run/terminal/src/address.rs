@@ -24,7 +24,7 @@ pub fn address(option: &str, text: &str, port: u16) -> Result<SocketAddr> {
     };
     let mut found = (host, port).to_socket_addrs();
     let first = found.as_mut().ok().and_then(Iterator::next);
-    first.with_context(|| format!("{option} {text}: no address is known for '{host}'"))
+    first.with_context(|| format!("{option} {text}: cannot resolve '{host}'"))
 }
 
 /// Networks, or single addresses, of an option.

@@ -74,7 +74,7 @@ impl SandboxArgs {
         opener
             .inspect_err(|error| {
                 warn!(
-                    "an interface that disappears is not captured again when it is back: \
+                    "interfaces that disappear will not be captured again when they return: \
                 {error}"
                 );
             })

@@ -11,8 +11,8 @@ use crate::{bounded, text};
 /// The option that lets others read a log.
 #[derive(Debug, clap::Args)]
 pub struct GroupArgs {
-    /// Let the members of this group read the log, whose files get this group, and use a recording's
-    /// control socket. Without it, only the owner can.
+    /// Give the files and sockets that this command creates to this group, whose members may then
+    /// read the files and use the sockets. By default, only the owner can.
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
 }
@@ -41,7 +41,7 @@ impl GroupArgs {
 pub enum DiskWay {
     /// Whichever is faster.
     Auto,
-    /// Past the page cache.
+    /// Bypassing the page cache.
     Direct,
     /// Through the page cache.
     Buffered,

@@ -303,10 +303,7 @@ fn delete_unfinished() {
     for path in unfinished().drain(..) {
         if fs::remove_file(&path).is_ok() {
             let name = path.display().to_string();
-            tracing::warn!(
-                "interrupted: {} was unfinished, and is removed",
-                Printable(&name)
-            );
+            tracing::warn!("interrupted: removed the unfinished {}", Printable(&name));
         }
     }
 }

@@ -140,7 +140,7 @@ pub fn say_span(log: &Log, find: &Find<'_>) {
     let is_after = find.from_ns.is_some_and(|from| from > last_ns);
     if is_before || is_after {
         info!(
-            "the log has no packets of that time: its packets are from {} to {}",
+            "the log has no packets from that time: its packets are from {} to {}",
             text::time(first_ns),
             text::time(last_ns)
         );

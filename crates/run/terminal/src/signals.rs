@@ -54,7 +54,8 @@ pub fn stop_on_signal() -> Result<Arc<AtomicBool>> {
 ///
 /// If that has ended already: before the request to the kernel, no signal was sent.
 pub fn end_with_parent(parent: i32) -> Result<()> {
-    set_parent_process_death_signal(Some(Signal::TERM)).context("cannot follow the parent")?;
+    set_parent_process_death_signal(Some(Signal::TERM))
+        .context("cannot watch the parent process")?;
     if getppid().is_none_or(|now| now.as_raw_nonzero().get() != parent) {
         bail!("the process that started this one ({parent}) has ended: ending too");
     }

@@ -126,8 +126,8 @@ pub struct LabelArgs {
     /// 0 is benign, 1 an attack, other labels are classes of their own); CSV of rules (label and
     /// any of address, source_address, destination_address, port, source_port, destination_port,
     /// protocol, from, to; the first match applies); flows of CICFlowMeter (CSV); Zeek's conn.log
-    /// with a label column; or the alarms of an IDS: Suricata's eve.json, Zeek's notice.log. The
-    /// latter may be several files; conn.log then says when the flows of notices were.
+    /// with a label column; or the alarms of an IDS: Suricata's eve.json, Zeek's notice.log. Alarms
+    /// may be in several files; conn.log then gives the times of the flows in notice.log.
     #[arg(long, value_name = "FILE")]
     labels: Vec<PathBuf>,
 
@@ -268,7 +268,7 @@ fn captures(read: &[PathBuf], key: &KeyArgs) -> Result<Captures> {
 pub fn read(args: &LabelledArgs, each: impl FnMut(&Seen<'_>) -> Result<()>) -> Result<Read> {
     if !(1e-6..=1e9).contains(&args.time_compression) {
         bail!(
-            "--time-compression {} is not within 1e-6 and 1e9",
+            "--time-compression {} is not between 1e-6 and 1e9",
             args.time_compression
         );
     }

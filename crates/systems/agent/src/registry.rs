@@ -103,7 +103,7 @@ pub struct Stored {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegistryError {
     /// No agent has that certificate.
-    #[error("this certificate is not, or no longer, that of an agent: enrol again")]
+    #[error("this certificate belongs to no enrolled agent: enrol again")]
     Unknown,
     /// The agent is revoked.
     #[error("agent {0} is revoked: `strata controller forget {0}` lets it enrol again")]
@@ -115,7 +115,7 @@ pub enum RegistryError {
     )]
     Taken(String),
     /// There are too many.
-    #[error("{AGENTS_MAX} agents are enrolled, and no more can be")]
+    #[error("{AGENTS_MAX} agents are enrolled already, the maximum")]
     Full,
     /// There is no agent of that name.
     #[error("there is no agent {0}: `strata controller agents` lists them")]
@@ -128,8 +128,8 @@ pub enum RegistryError {
     Document(#[from] DocumentError),
     /// Two interfaces would have one identity.
     #[error(
-        "identity {identity} is that of {owner}, and cannot be that of {wanted}: choose another \
-         number, or forget that agent"
+        "identity {identity} belongs to {owner}, so {wanted} cannot have it: choose another \
+         number, or forget {owner}"
     )]
     Collision {
         /// The number.
@@ -141,8 +141,8 @@ pub enum RegistryError {
     },
     /// Somebody else still has the key of an identity.
     #[error(
-        "identity {identity} cannot be that of {wanted}: a host that had it before still has its key: \
-         choose another number, or replace export.key"
+        "identity {identity} cannot go to {wanted}: its previous host still has the key: choose \
+         another number, or replace export.key"
     )]
     Spent {
         /// The number.

@@ -38,7 +38,7 @@ pub struct Parameters {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ParametersError {
     /// Slots of no use.
-    #[error("slots: {slots} is not a multiple of {ways} from {ways} to 2^30")]
+    #[error("slots must be a multiple of {ways}, from {ways} to 2^30, not {slots}")]
     Slots {
         /// The requested number.
         slots: u32,
@@ -52,7 +52,9 @@ pub enum ParametersError {
     #[error("narrow + wide: {0} tuples; at most 32,767 are possible")]
     Long(u32),
     /// Some but not all of what dynamic allocation needs.
-    #[error("wide: {wide} tuples in {blocks} blocks; both are 0 or neither is, up to 2^30 blocks")]
+    #[error(
+        "wide: {wide} tuples in {blocks} blocks: set both to 0 or neither, with at most 2^30 blocks"
+    )]
     Wide {
         /// The requested number.
         wide: u16,

@@ -20,7 +20,7 @@ pub enum RelayError {
         source: io::Error,
     },
     /// The peer sent something outside the protocol.
-    #[error("{peer}: not understood: {}; are both ends of the same version of Strata?", Printable(.problem))]
+    #[error("{peer}: unexpected message: {}; do both ends run the same version of Strata?", Printable(.problem))]
     Protocol {
         /// The peer.
         peer: String,
@@ -34,7 +34,7 @@ pub enum RelayError {
         peer: String,
     },
     /// The peer requires TLS, which this end has not enabled.
-    #[error("{peer}: wants TLS: give --tls-cert, --tls-key and --tls-ca")]
+    #[error("{peer}: requires TLS: give --tls-cert, --tls-key and --tls-ca")]
     WantsTls {
         /// The peer.
         peer: String,
@@ -57,7 +57,7 @@ pub enum RelayError {
         theirs: u8,
     },
     /// The relay does not know the secret.
-    #[error("{peer}: does not know the shared secret of --secret-file; it is sent nothing")]
+    #[error("{peer}: does not know the secret of --secret-file, so nothing is sent to it")]
     Impostor {
         /// The relay.
         peer: String,
@@ -72,7 +72,7 @@ pub enum RelayError {
     },
     /// The relay closed the connection instead of answering.
     #[error(
-        "{peer}: hung up without a word; does it want TLS (--tls-cert, --tls-key, --tls-ca), or is it of an older version of Strata?"
+        "{peer}: closed the connection without a message; does it require TLS (--tls-cert, --tls-key, --tls-ca), or run an older version of Strata?"
     )]
     HungUp {
         /// The relay.
@@ -85,7 +85,7 @@ pub enum RelayError {
     #[error("{}", Printable(.0))]
     Failed(String),
     /// The relay is connected, but makes no progress.
-    #[error("{peer}: has not stored or said anything for {seconds} s")]
+    #[error("{peer}: has not stored or sent anything for {seconds} s")]
     Silent {
         /// The relay.
         peer: String,

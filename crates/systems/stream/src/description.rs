@@ -65,7 +65,7 @@ pub struct Description {
 pub enum DescriptionError {
     /// Something else, or of a later version.
     #[error(
-        "it is not a stream of version 2: one of a development version before it has to be created again"
+        "it is not a stream of version 2: create streams of earlier development versions again"
     )]
     Magic,
     /// Cut short.

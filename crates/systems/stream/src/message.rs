@@ -68,7 +68,7 @@ pub enum Message<'a> {
     Answer(Answer<'a>),
     /// Client: a record to append.
     Record(&'a [u8]),
-    /// Client: that was all.
+    /// Client: no more records.
     End,
     /// Server: no, and why; nothing follows.
     Refused(&'a str),
@@ -97,7 +97,7 @@ pub enum Message<'a> {
         /// Deleted before they could be read, or [`UNCOUNTED`].
         expired: u64,
     },
-    /// Server: that was all.
+    /// Server: no more records.
     Done {
         /// Records of this connection.
         records: u64,
@@ -110,10 +110,10 @@ pub enum Message<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MessageError {
     /// The connection does not begin as a client's.
-    #[error("these are not the first bytes of a client of streams")]
+    #[error("not a client of strata stream: its first bytes are wrong")]
     Magic,
     /// A frame is longer than it may be.
-    #[error("a frame of {len} bytes, where {max} are possible")]
+    #[error("a frame of {len} bytes is too long: at most {max} are allowed")]
     Long {
         /// How long.
         len: usize,

@@ -188,7 +188,7 @@ fn invalid_lines_are_named_and_counted_and_do_not_fill_the_memory() {
     );
 
     let none = read(&[("{\"event_type\":1}\n", Format::Eve)], Options::default());
-    assert!(none.unwrap_err().to_string().contains("no line is valid"));
+    assert!(none.unwrap_err().to_string().contains("no valid line"));
     let quiet = read(
         &[("{\"event_type\":\"dns\"}\n", Format::Eve)],
         Options::default(),

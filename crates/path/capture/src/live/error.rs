@@ -10,10 +10,7 @@ pub enum LiveError {
     #[error("no interface given: name one or more with -i; `strata interfaces` lists them")]
     NoInterface,
     /// Without a secret key, a sender could choose which worker gets its flows.
-    #[error(
-        "the system gives no random numbers, which are needed to spread flows among workers: \
-    {why}"
-    )]
+    #[error("cannot get random numbers from the system, to spread flows among workers: {why}")]
     NoRandomness {
         /// What the operating system says.
         why: String,
@@ -64,7 +61,9 @@ pub enum LiveError {
         instead: &'static str,
     },
     /// The interface cannot be captured through AF_XDP.
-    #[error("{interface}: not through AF_XDP: {why}; without --exclusive it can be captured")]
+    #[error(
+        "{interface}: cannot be captured through AF_XDP: {why}; leave out --exclusive to capture it"
+    )]
     NoXdp {
         /// The interface.
         interface: String,

@@ -9,7 +9,7 @@ use strata_wire::wide::WIDE;
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ShadowError {
     /// Modes name classes, and who decides is a matter of classes.
-    #[error("its classes are {of_shadow}, those of the model at work {of_model}")]
+    #[error("its classes are {of_shadow}, those of the model in force {of_model}")]
     Classes {
         /// Of the shadow.
         of_shadow: String,
@@ -18,12 +18,12 @@ pub enum ShadowError {
     },
     /// What it asks for is not there.
     #[error(
-        "it has other features, window, arithmetic or buckets than the model at work, whose features \
-         it is given: train both with the same options"
+        "its features, window, arithmetic or buckets differ from those of the model in force, \
+         whose features it gets: train both with the same options"
     )]
     Features,
     /// One has trees for flows, the other has not.
-    #[error("one of it and the model at work has trees for flows, the other has not")]
+    #[error("only one of it and the model in force has trees for flows")]
     Levels,
 }
 

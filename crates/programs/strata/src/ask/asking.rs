@@ -301,10 +301,7 @@ impl Asking {
             said += &format!("; the filter does not match {}", grouped(filtered));
         }
         if not_ip > 0 {
-            said += &format!(
-                "; {} have no IP header, and are in no answer",
-                grouped(not_ip)
-            );
+            said += &format!("; {} without an IP header were left out", grouped(not_ip));
         }
         info!("{said}");
         if incomplete > 0 {

@@ -26,7 +26,7 @@ pub(super) fn ask(
     };
     for (name, lost) in live((&args.interfaces, &args.sandbox), filter, &stop, &mut shown)? {
         asking.incomplete.push(format!(
-            "{name}: {} arrived faster than the queries processed them, and are in no answer",
+            "{name}: {} arrived faster than the queries processed them, and were left out",
             count_of(lost, "packet")
         ));
     }

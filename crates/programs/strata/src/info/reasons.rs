@@ -246,7 +246,7 @@ impl Reasons {
             rows.sort_by(|(a, x), (b, y)| y.bytes.cmp(&x.bytes).then_with(|| a.cmp(b)));
             let _ = writeln!(
                 text,
-                "why {}, {} reasons, those with the most bytes first:",
+                "kept as {}, for {} reasons, most bytes first:",
                 keep.name(),
                 rows.len()
             );
@@ -267,21 +267,21 @@ fn one(text: &mut String, model: &Model, (_, class, reason, _): &Key, counted: &
     if let Some(words) = in_words(reason) {
         let _ = writeln!(
             text,
-            "  {kept} in {packets} packets: {words}; their class is {class}, the first at {first}"
+            "  {kept} in {packets} packets: {words}; class {class}, first at {first}"
         );
         return;
     }
     let _ = writeln!(
         text,
-        "  {kept} in {packets} packets are {class}, share of trees {:.3}, {reason}, the first at {first}",
+        "  {kept} in {packets} packets: class {class}, score {:.3}, {reason}, first at {first}",
         counted.score.unwrap_or(0.0),
     );
     let (level, leaves) = leaves_of_reason(reason).unwrap_or((Level::Flow, Vec::new()));
     if let Some((unmet, all)) = model.unmet(level, &leaves).filter(|(unmet, _)| *unmet > 0) {
         let _ = writeln!(
             text,
-            "    unsure, unlike the training data, where {unmet} of {all} pairs of these leaves \
-             never occurred"
+            "    in doubt: {unmet} of {all} pairs of these leaves never occurred together in \
+             training"
         );
     }
     let trees = model.clearest(level, class, &leaves);

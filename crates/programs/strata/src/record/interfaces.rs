@@ -117,10 +117,10 @@ pub(super) struct InterfaceArgs {
     #[arg(long, requires = "cpu")]
     give_way: bool,
 
-    /// What to give up first when packets are lost because CPUs are short: payload, that is, to copy
-    /// at most 256 bytes of each packet until CPU time is free again; packets, to copy those that
-    /// can be captured whole; or auto: payload, except in the mode log-all. Needs eBPF, without
-    /// which packets are copied whole.
+    /// Choose what to give up first while packets are lost for lack of CPU time: payload (copy at
+    /// most 256 bytes of each packet until CPU time is free again), packets (lose some, copy the
+    /// others whole), or auto (payload, except in mode log-all). Without eBPF, packets are always
+    /// copied whole.
     #[arg(long, value_enum, value_name = "WHAT", default_value_t = ShedArg::Auto)]
     shed: ShedArg,
 
@@ -307,7 +307,7 @@ fn cores(text: &str) -> Result<Vec<usize>> {
     sorted.dedup();
     anyhow::ensure!(
         sorted.len() == cores.len() && !cores.is_empty(),
-        "--cores: '{text}' does not name each CPU once"
+        "--cores: '{text}' names a CPU more than once"
     );
     Ok(cores)
 }

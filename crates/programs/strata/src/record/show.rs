@@ -82,7 +82,7 @@ pub(super) fn outcome(outcome: &RecordOutcome) -> Result<()> {
     {
         writeln!(
             out,
-            "sketch: {}, {} of memory, {} flow buckets taken, {} of them from another flow, {} packets without a bucket ({})",
+            "flow table: {}, {} of memory, {} entries taken, {} of them from another flow, {} packets without an entry ({})",
             text::count_of(pressure.windows, "window"),
             human_bytes(pressure.bytes()),
             grouped(pressure.claimed),

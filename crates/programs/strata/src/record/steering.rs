@@ -38,7 +38,7 @@ pub(super) struct SteerArgs {
     )]
     tunnel_port: Vec<String>,
 
-    /// Listen on this Unix socket for `strata status`, `mode`, `policy` and `rotate`. By default, a
+    /// Listen on this Unix socket for `strata status`, `mode`, `detail`, `policy`, `rotate`, `model` and `ask --running`. By default, a
     /// live capture listens on one in /run/strata or $XDG_RUNTIME_DIR/strata.
     #[arg(long, value_name = "PATH", env = "STRATA_SOCKET")]
     socket: Option<PathBuf>,

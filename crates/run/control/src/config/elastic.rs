@@ -13,9 +13,9 @@ pub struct ElasticConfig {
     pub enabled: bool,
     /// Disk space is short when this share of the file system is in use, in percent.
     pub disk_space_percent: f64,
-    /// Disk rate is short when this share of the memory blocks waits for the disk, in percent.
+    /// Share of the memory blocks that wait for the disk, in percent, from which the disk counts as too slow.
     pub blocks_percent: f64,
-    /// Packet rate is short when this share of a ring's memory waits for its worker, in percent.
+    /// Share of a ring's memory that waits for its worker, in percent, from which packets count as arriving too fast.
     pub ring_percent: f64,
     /// Disk rate is short when the queue of blocks being written to the disk is full for this share
     /// of the time, in percent.

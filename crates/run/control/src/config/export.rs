@@ -44,11 +44,11 @@ pub struct ExportConfig {
     pub host: Option<String>,
     /// File with a key of 64 hexadecimal digits, which only its owner may read (mode 0600):
     /// datagrams to `udp://` destinations are encrypted and authenticated with it. Collectors have
-    /// the same key (`strata collector --key-file`). Read again when the configuration is.
+    /// the same key (`strata collector --key-file`). Read again when the configuration is reloaded.
     pub key_file: Option<PathBuf>,
     /// Addresses of destinations whose hosts are names, as in `analyser = "192.0.2.7:4740"`, if
     /// another program looks them up: an agent does so for its recording. Read again when the
-    /// configuration is. If this is given, even empty, a destination that cannot be reached is not
+    /// configuration is reloaded. If this is given, even empty, a destination that cannot be reached is not
     /// an error: it is tried again every second, and datagrams that are not sent are counted. Not
     /// with a log, because it would contain the packets sent to a new address.
     pub addresses: Option<BTreeMap<String, SocketAddr>>,

@@ -156,7 +156,7 @@ fn what_cannot_be_installed_is_refused_with_the_reason() {
     subscribers.close();
     queries.remove("0").unwrap();
     // With the recording no more come.
-    assert!(refused(&request("b", "tcp-timeouts")).contains("the recording ends"));
+    assert!(refused(&request("b", "tcp-timeouts")).contains("the recording is ending"));
     until("over", || subscribers.list().is_empty());
 }
 

@@ -98,12 +98,12 @@ impl Shedder {
         });
         match (was, is_now) {
             (false, true) => Some(format!(
-                "{} lost just now, as CPUs are short: until they are free again, at most \
+                "{} lost because CPUs are overloaded: until they are free again, at most \
                  {CUT_BYTES_MIN} bytes of each packet are captured (see --shed)",
                 count_of(gained, "packet")
             )),
             (true, false) => Some(format!(
-                "packets are captured whole again; for {seconds:.1} s so far they were not"
+                "packets are captured whole again; they were cut for {seconds:.1} s in all so far"
             )),
             _ => None,
         }

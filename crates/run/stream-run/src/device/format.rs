@@ -91,7 +91,7 @@ pub(crate) fn format(
         let least = human_bytes(Layout::size_min(geometry.page_bytes));
         refuse(
             raw,
-            &format!("it has {size} bytes, and a page needs {least}"),
+            &format!("it has {size} bytes, but a page needs {least}"),
         )
     })?;
     // Last of all, it gets its label. Without one it is no stripe.

@@ -83,7 +83,7 @@ impl HostedStripe {
         }
         let locks = Locks::Files(path.to_path_buf());
         let server = locks.take(SERVER_LOCK).in_file(named)?;
-        let server = server.ok_or_else(|| refuse("another server has it"))?;
+        let server = server.ok_or_else(|| refuse("another server is using it"))?;
         Ok(Self::of(
             name,
             Arc::new(disk),
@@ -403,7 +403,7 @@ fn write(
         return refused("it writes beyond the page");
     }
     if open.pool.owner(page)? != Some(*stream) {
-        return refused("the page is not its stream's");
+        return refused("the page belongs to another stream");
     }
     let at = open.pool.page_at(page) + u64::from(offset);
     let written = open.pages.write_at(bytes, at);

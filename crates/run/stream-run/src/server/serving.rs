@@ -259,7 +259,7 @@ fn tail(
         reader.refresh()?;
     }
     if sent < max && stop.load(Ordering::Relaxed) {
-        return Ok(refuse(peer, "the server ends")?);
+        return Ok(refuse(peer, "the server is shutting down")?);
     }
     let cursor = reader.cursor();
     peer.put(&Message::Done {
@@ -300,7 +300,7 @@ fn pages(
             return Ok(());
         }
     }
-    Ok(refuse(peer, "the server ends")?)
+    Ok(refuse(peer, "the server is shutting down")?)
 }
 
 fn send_records(

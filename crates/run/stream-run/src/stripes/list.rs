@@ -176,8 +176,8 @@ impl StreamDir {
                 return Err(refused(
                     text,
                     &format!(
-                        "it is one of this directory, and --overwrite would erase its records: to give them up, take \
-                     {id:016x} out of {} first",
+                        "it is a stripe of this directory, and --overwrite would erase its \
+                     records: to give them up, first remove {id:016x} from {}",
                         self.disk.display(LIST)
                     ),
                 ));
@@ -192,7 +192,7 @@ impl StreamDir {
                 };
                 return Err(refused(
                     text,
-                    &format!("it holds {held}; --overwrite writes over it"),
+                    &format!("it contains {held}; --overwrite replaces it"),
                 ));
             }
         };
@@ -250,15 +250,16 @@ impl StreamDir {
         let mut listed = self.listed()?;
         if let Some(id) = found {
             let known = listed.iter_mut().find(|stripe| stripe.id() == Some(id));
-            let known = known.ok_or_else(|| refuse("it is one of another directory".to_owned()))?;
+            let known =
+                known.ok_or_else(|| refuse("it is a stripe of another directory".to_owned()))?;
             (known.kind, known.tls) = (kind, tls.cloned());
             path.clone_into(&mut known.path);
         } else {
             if let Some(other) = listed.iter().find(|stripe| stripe.path == path) {
                 let id = &other.id;
                 return Err(refuse(format!(
-                    "stripe {id} belongs there, and is gone: is its disk mounted? If it is lost for good, \
-                     take it out of {}",
+                    "stripe {id} is missing from there: is its disk mounted? If it is lost for \
+                     good, remove it from {}",
                     named()
                 )));
             }

@@ -209,11 +209,11 @@ pub trait TelemetryQueries: Send + Sync + 'static {
 pub enum NotSubscribed {
     /// There are enough.
     #[error(
-        "{SUBSCRIBERS_MAX} clients get the immediate reports of this collector already, the maximum"
+        "{SUBSCRIBERS_MAX} clients already receive the immediate reports of this collector, the maximum"
     )]
     TooMany,
     /// The collector ends.
-    #[error("the collector ends")]
+    #[error("the collector is shutting down")]
     Ends,
 }
 
@@ -236,7 +236,7 @@ struct Inner {
 
 #[derive(Debug)]
 struct Subscriber {
-    /// `None` once the collector ends.
+    /// `None` once the collector is shutting down.
     sender: Mutex<Option<Sender<Bytes>>>,
     /// Events that were lost since its last notice of losses.
     lost: AtomicU64,
@@ -296,7 +296,7 @@ impl Pushes {
     ///
     /// # Errors
     ///
-    /// If there are too many, or the collector ends.
+    /// If there are too many, or the collector is shutting down.
     pub fn subscribe(self: &Arc<Self>) -> Result<Subscription, NotSubscribed> {
         self.subscribe_at(Instant::now())
     }

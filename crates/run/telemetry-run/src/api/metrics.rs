@@ -169,12 +169,12 @@ fn of_operations(run: &RunStatus) -> Vec<Metric<u64>> {
     vec![
         Metric(
             "summed_packets",
-            "Packets whose latencies were summed for queries known ahead",
+            "Packets whose latencies were summed for watches",
             one(int.and_then(|int| int.summed)),
         ),
         Metric(
             "sums",
-            "Sums by query known ahead: above its threshold, or undecided since a hop's \
+            "Sums by watch: above its threshold, or undecided because a hop's \
              latency is not known",
             labelled(
                 "result",

@@ -127,8 +127,8 @@ impl Service {
         *failed = failed.saturating_add(1);
         if is_first {
             tell(&Notice::warning(format!(
-                "a datagram of {source} was not taken because of a fault in strata ({}): please report \
-                 it with these bytes: {}; further such datagrams are counted as 'failed'",
+                "a datagram from {source} was dropped because of a bug in strata ({}): please \
+                 report it with these bytes: {}; further such datagrams are counted as 'failed'",
                 fault.problem, fault.start,
             )));
         }

@@ -83,7 +83,7 @@ pub enum CollectorError {
         limit: Duration,
     },
     /// What came is no message, or one that makes no sense then.
-    #[error("{peer}: not understood: {}; are both ends of the same version of Strata?", Printable(.problem))]
+    #[error("{peer}: unexpected message: {}; do both ends run the same version of Strata?", Printable(.problem))]
     Protocol {
         /// The other end.
         peer: String,
@@ -99,7 +99,7 @@ pub enum CollectorError {
         reason: String,
     },
     /// Another translator is connected; it may end soon.
-    #[error("{peer}: is taken: {}", Printable(.reason))]
+    #[error("{peer}: is in use already: {}", Printable(.reason))]
     Busy {
         /// The collector.
         peer: String,
@@ -107,7 +107,7 @@ pub enum CollectorError {
         reason: String,
     },
     /// The other end does not know the secret.
-    #[error("{peer}: does not know the secret of --secret-file; it is sent no reports")]
+    #[error("{peer}: does not know the secret of --secret-file, so no reports are sent to it")]
     Impostor {
         /// The other end.
         peer: String,

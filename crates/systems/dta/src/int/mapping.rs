@@ -209,7 +209,7 @@ impl Table {
                 problem,
             };
             if before == WATCHES_MAX {
-                return Err(refused("8 are the most that there may be"));
+                return Err(refused("at most 8 are allowed"));
             }
             if table
                 .report

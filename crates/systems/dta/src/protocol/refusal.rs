@@ -18,7 +18,7 @@ pub enum Refusal {
     #[error("the length of the UDP payload does not fit the opcode")]
     Length,
     /// A packed datagram with a count of 0.
-    #[error("the datagram says that it holds no report")]
+    #[error("the datagram claims to hold 0 reports")]
     Count,
     /// A key that is empty, or longer than 40 bytes, or given for Append, which has no keys.
     #[error("the length of keys is not 1 to 40 bytes, or not 0 for Append")]
@@ -45,7 +45,7 @@ pub enum Refusal {
     #[error("the collector has no memory for this primitive")]
     NotServed,
     /// Numbered reports that came before, or so late that they are no longer awaited.
-    #[error("the reports were received before")]
+    #[error("the reports are duplicates")]
     Duplicate,
     /// Taking them ended in a fault of this program.
     #[error("a fault of this program")]

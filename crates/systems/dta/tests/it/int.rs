@@ -546,7 +546,7 @@ fn a_query_known_ahead_is_answered_by_the_sum_of_a_path() {
         ),
         (
             &"[[watch]]\nname = \"b\"\nabove = 1\nlist = 4\n".repeat(9),
-            "8 are the most",
+            "at most 8 are allowed",
         ),
         ("[[watch]]\nname = \"b\"\nabove = -1\nlist = 4\n", "above"),
         (

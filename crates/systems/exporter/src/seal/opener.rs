@@ -40,7 +40,7 @@ pub enum SealError {
     #[error("sent again")]
     Repeated,
     /// There are too many identities.
-    #[error("more identities than are remembered")]
+    #[error("too many identities: no more can be remembered")]
     TooMany,
 }
 

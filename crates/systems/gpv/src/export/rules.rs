@@ -210,7 +210,7 @@ pub enum RulesError {
     #[error("{0} destinations; at most 64 are possible")]
     Destinations(usize),
     /// Two destinations that readers could not tell apart.
-    #[error("destination {0} is there twice")]
+    #[error("destination {0} is listed twice")]
     Twice(u32),
     /// Tuples without times have no order.
     #[error("destination {0}: choose the column of times too")]

@@ -202,7 +202,7 @@ fn rules_that_cannot_be_say_why() {
     let refused = |destinations| Rules::new(FlowRules::all(), destinations).unwrap_err();
     let twice = refused(vec![everything(7), everything(7)]);
     assert_eq!(twice, RulesError::Twice(7));
-    assert_eq!(twice.to_string(), "destination 7 is there twice");
+    assert_eq!(twice.to_string(), "destination 7 is listed twice");
     let timeless = destination(5, Columns::of(&[Column::Size]), FlowRules::all());
     assert_eq!(refused(vec![timeless]), RulesError::NoTimes(5));
     let short = Destination {

@@ -13,7 +13,7 @@ pub const STREAMS_MAX: usize = 1 << 17;
 pub const ALL_STREAMS: u64 = 0;
 /// Headers of pages in an answer, at most.
 pub const HEADERS_MAX: usize = 1 << 10;
-/// Bytes of a header in an answer: the page's number u32, whether its file goes so far u8, the page's first 64 bytes.
+/// Bytes of a header in an answer: the page's number u32, whether its file reaches that far u8, the page's first 64 bytes.
 pub const HEADER_ENTRY_LEN: usize = 69;
 
 /// Sizes of pages: of a page directory, a table page, a data page.

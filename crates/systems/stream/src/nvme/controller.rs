@@ -66,7 +66,7 @@ impl Capabilities {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum EnableError {
     /// It does not become ready, or not ready, in the time that it names.
-    #[error("the controller does not become {} in the {limit_ms} ms that it names", if *.ready { "ready" } else { "idle" })]
+    #[error("the controller did not become {} within the {limit_ms} ms that it specifies", if *.ready { "ready" } else { "idle" })]
     Slow {
         /// What it should be.
         ready: bool,

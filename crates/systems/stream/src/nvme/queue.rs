@@ -66,21 +66,21 @@ pub enum QueueError {
 pub enum Fault {
     /// A command completed that is not in flight: most likely its slot's new entry was lost, and the old one
     /// was executed again. What it wrote to may hold other data now.
-    #[error("command {0} has completed, which is not in flight: an entry was lost, or was changed")]
+    #[error("command {0} completed but was not in flight: an entry was lost or changed")]
     Command(u16),
     /// A completion of another submission queue.
     #[error("a completion of submission queue {0}")]
     Queue(u16),
     /// The controller claims to have read entries before their doorbell.
     #[error(
-        "the head of the submission queue is {0}, which is not between its head before and its tail"
+        "the submission queue's head moved to {0}, which is not between its previous head and its tail"
     )]
     Head(u16),
     /// Commands did not end in time, and could not be aborted.
-    #[error("a command has not ended in time")]
+    #[error("a command did not complete in time")]
     Timeout,
     /// What was read of the completion queue is not what was requested.
-    #[error("{0} bytes of completions: not whole entries, or more than asked for")]
+    #[error("{0} bytes of completions: not whole entries, or more than requested")]
     Read(usize),
 }
 

@@ -189,7 +189,7 @@ fn policies_alerts_first_bytes_and_look_back_are_named_by_what_they_kept() {
     assert!(of(&counts, |reason| reason.contains("alert:")) <= matching(&filter));
     let words = ok(strata().args(["info", "--reasons=1000000"]).arg(&log));
     for expected in [
-        "packets: policy 1 \"udp port 53\"; their class is",
+        "packets: policy 1 \"udp port 53\"; class ",
         "packets: an alert on the flow, signature 2001219 \"ET SCAN x",
         "packets: among the first bytes of the flow",
         "packets: look-back, because the flow was kept whole afterwards: a later packet of class ",

@@ -386,7 +386,7 @@ fn who_appends_or_follows_is_told_that_the_server_ends() {
         let output = child.wait_with_output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{errors}");
-        assert!(errors.contains("the server ends"), "{errors}");
+        assert!(errors.contains("the server is shutting down"), "{errors}");
     }
     drop(stdin);
     assert!(server.child.wait().unwrap().success());

@@ -323,7 +323,10 @@ fn strangers_and_other_directories_get_no_stripe() {
     assert!(said.contains("no stripe other is offered"), "{said}");
     ok(&mut of("first", "switch"));
     let said = failed(&mut of("second", "switch"));
-    assert!(said.contains("it is one of another directory"), "{said}");
+    assert!(
+        said.contains("it is a stripe of another directory"),
+        "{said}"
+    );
     // The same directory finds it again.
     let mut again = create(
         &dir("first"),
@@ -353,7 +356,7 @@ fn strangers_and_other_directories_get_no_stripe() {
         command
     };
     let at = |name: &str| format!("disk={}", dir(name).display());
-    assert!(failed(&mut serve(&at("disk"))).contains("another server has it"));
+    assert!(failed(&mut serve(&at("disk"))).contains("another server is using it"));
     assert!(failed(&mut serve(&at("first"))).contains("a directory of streams itself"));
     assert!(failed(&mut serve(&at(""))).contains("it is not empty"));
     assert!(refused(&mut serve("disk")).contains("NAME=DIR"));

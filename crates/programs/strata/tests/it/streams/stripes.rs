@@ -233,7 +233,10 @@ fn what_cannot_be_a_stripe_is_refused() {
     );
     let other = folder.join("other");
     let said = failed(&mut create(&other, "events", &striped.stripe()));
-    assert!(said.contains("it is one of another directory"), "{said}");
+    assert!(
+        said.contains("it is a stripe of another directory"),
+        "{said}"
+    );
     // The same again, and on the same disk, which is of no use.
     ok(&mut create(&striped.dir, "other", &striped.stripe()));
     let near = create(&striped.dir, "near", &folder.join("near"))

@@ -263,7 +263,7 @@ impl Collector {
             return self.refuse(connection, reason);
         }
         let Ok(nonce) = nonce() else {
-            return self.refuse(connection, "it has no random numbers".to_owned());
+            return self.refuse(connection, "it cannot get random numbers".to_owned());
         };
         let challenge = Challenge {
             version: VERSION,
@@ -462,7 +462,7 @@ impl Collector {
     ) -> Result<Welcome> {
         let refused = |why: &str| RoleError::Refused(why.to_owned());
         if ![256, 512, 1024, 2048, 4096].contains(&begin.mtu) || begin.qpn > MASK_24 {
-            return Err(refused("an MTU or a queue pair that RDMA does not have"));
+            return Err(refused("an invalid RDMA MTU or queue pair number"));
         }
         let answers = SocketAddr::new(connection.peer.ip(), begin.port);
         let local = connection.lines.stream().local_addr();
