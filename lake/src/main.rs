@@ -120,7 +120,7 @@ async fn run(args: &Line) -> Result<()> {
     let frame = context.sql_with_options(&args.sql, only_reading()).await?;
     let schema = Arc::new(frame.schema().as_arrow().clone());
     let stream = frame.execute_stream().await?;
-    let format = args.format.unwrap_or_else(|| Format::of(&args.write));
+    let format = args.format().unwrap_or_else(|| Format::of(&args.write));
     let output = output(&args.write, format, &sources)?;
     write(format, schema, stream, output).await
 }

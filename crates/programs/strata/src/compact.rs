@@ -9,18 +9,19 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use strata_archive::{ArchiveError, encrypt_to, uncompacted};
+use strata_archive::{ArchiveError, Compacted, encrypt_to, uncompacted};
 use strata_record::{
-    CompactPlan, CompactSpec, CompactStep, Compacting, NotOpen, compact_log, log_directory,
+    CompactPlan, CompactSpec, CompactStep, Compacting, NotOpen, TakeStep, compact_log,
+    log_directory,
 };
 use strata_role::{Notice, Tell};
 use strata_sandbox::Owner;
-use strata_store::{Disk, Log, StoreError};
+use strata_store::{Damage, Disk, Log, StoreError};
 use strata_terminal::confined::SandboxArgs;
 use strata_terminal::disk::disk;
 use strata_terminal::log_options::GroupArgs;
 use strata_terminal::logging::{self, LoggingArgs};
-use strata_terminal::output::{refuse, standard};
+use strata_terminal::output::{Completeness, print_json, refuse, standard};
 use strata_terminal::progress::Progress;
 use strata_terminal::signals::{Interrupted, stop_on_signal};
 use strata_terminal::text::{chain, count_of, duration_ns, percent};
@@ -75,6 +76,10 @@ pub(crate) struct Args {
     #[command(flatten)]
     moving: MoveArgs,
 
+    /// Print the result as a JSON object.
+    #[arg(long, conflicts_with = "every")]
+    json: bool,
+
     #[command(flatten)]
     sandbox: SandboxArgs,
 
@@ -92,6 +97,61 @@ impl Args {
     }
 }
 
+/// What was compacted, as JSON.
+#[derive(serde::Serialize)]
+struct Compaction {
+    /// Block files that are compacted now.
+    files: u64,
+    packets: u64,
+    bytes_before: u64,
+    bytes_after: u64,
+    took_seconds: f64,
+    interrupted: bool,
+    /// Block files that were left as they are.
+    damage: Vec<String>,
+    /// Recordings that were left as they are, because their models cannot be read.
+    unknown_models: Vec<String>,
+}
+
+impl Compaction {
+    fn new(done: &Compacted, took: Duration) -> Self {
+        let texts = |all: &[Damage]| all.iter().map(Damage::to_string).collect();
+        Self {
+            files: done.files,
+            packets: done.packets,
+            bytes_before: done.bytes_before,
+            bytes_after: done.bytes_after,
+            took_seconds: took.as_secs_f64(),
+            interrupted: done.interrupted,
+            damage: texts(&done.damage),
+            unknown_models: texts(&done.unknown_models),
+        }
+    }
+}
+
+/// The result as JSON. A step that was not asked for, or that failed, is null.
+#[derive(Default, serde::Serialize)]
+struct Answer {
+    compacted: Option<Compaction>,
+    pruned: Option<prune::Answer>,
+    moved: Option<object_tier::Answer>,
+    #[serde(flatten)]
+    completeness: Option<Completeness>,
+}
+
+impl Answer {
+    fn take(&mut self, step: CompactStep<'_>) {
+        match step {
+            CompactStep::Compacted(done, took) => {
+                self.compacted = Some(Compaction::new(done, took));
+            }
+            CompactStep::Damaged(_) => (),
+            CompactStep::Pruned(pruned) => self.pruned = Some(prune::Answer::new(pruned, false)),
+            CompactStep::Moved(moved) => self.moved = Some(object_tier::Answer::new(moved)),
+        }
+    }
+}
+
 pub(crate) fn run(args: &Args) -> Result<()> {
     let owner = args.group.owner()?;
     let pause = args.every.as_deref().map(pause).transpose()?;
@@ -106,18 +166,39 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         return watch(args, &owner, CompactSpec { plan, pause }, stop);
     }
     let disk = prepare(args, &owner)?;
-    let waiting = uncompacted(&Log::on(Arc::clone(&disk))?, None);
+    if !args.json {
+        return once(&plan, &disk, &stop, &mut report);
+    }
+    let mut answer = Answer::default();
+    let ended = once(&plan, &disk, &stop, &mut |step| {
+        answer.take(step);
+        say(step);
+        Ok(())
+    });
+    answer.completeness = Some(Completeness::of(&ended));
+    print_json(&answer)?;
+    ended
+}
+
+/// Compacts what is complete, then deletes and moves what is old enough.
+fn once(
+    plan: &CompactPlan,
+    disk: &Arc<dyn Disk>,
+    stop: &AtomicBool,
+    take: &mut TakeStep<'_>,
+) -> Result<()> {
+    let waiting = uncompacted(&Log::on(Arc::clone(disk))?, None);
     let progress = Progress::up_to_bytes(waiting.bytes);
-    let mut report_below = |step: CompactStep<'_>| {
+    let mut take_below = |step: CompactStep<'_>| {
         progress.end();
-        report(step)
+        take(step)
     };
     let done = compact_log(
-        &progress.watch(Arc::clone(&disk)),
+        &progress.watch(Arc::clone(disk)),
         plan.threads,
-        &stop,
+        stop,
         &tell(),
-        &mut report_below,
+        &mut take_below,
     );
     progress.end();
     if let Ok(done) = &done {
@@ -125,14 +206,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         damage.for_each(|damage| say_damage(&damage.to_string()));
     }
     if !stop.load(Ordering::Relaxed) {
-        plan.prune(&disk, &mut report)?;
+        plan.prune(disk, take)?;
     }
     let done = done?;
     if done.interrupted {
         info!("interrupted: compacted files stay compacted, and the next run compacts the rest");
         return Err(Interrupted.into());
     }
-    if !plan.relocate(&disk, &stop, &mut report)? {
+    if !plan.relocate(disk, stop, take)? {
         return Err(Interrupted.into());
     }
     ensure!(
@@ -206,8 +287,25 @@ fn say_damage(damage: &str) {
     error!("{}", Printable(damage));
 }
 
-/// Prints what was done.
+/// Reports what was done.
 fn report(step: CompactStep<'_>) -> io::Result<()> {
+    summary(step)?;
+    say(step);
+    Ok(())
+}
+
+/// Says what was not done, and why.
+fn say(step: CompactStep<'_>) {
+    match step {
+        CompactStep::Compacted(..) => (),
+        CompactStep::Damaged(damage) => say_damage(damage),
+        CompactStep::Pruned(pruned) => prune::say(pruned, false),
+        CompactStep::Moved(moved) => object_tier::say(moved),
+    }
+}
+
+/// Prints what was done.
+fn summary(step: CompactStep<'_>) -> io::Result<()> {
     match step {
         CompactStep::Compacted(done, took) if done.files > 0 => writeln!(
             standard(),
@@ -219,12 +317,9 @@ fn report(step: CompactStep<'_>) -> io::Result<()> {
             human_bytes(done.bytes_after),
             percent(done.bytes_after, done.bytes_before),
         ),
-        CompactStep::Compacted(..) => Ok(()),
-        CompactStep::Damaged(damage) => {
-            say_damage(damage);
-            Ok(())
-        }
-        CompactStep::Pruned(pruned) => prune::report(pruned, false, false),
-        CompactStep::Moved(moved) => object_tier::report(moved, false),
+        CompactStep::Compacted(..) | CompactStep::Damaged(_) => Ok(()),
+        CompactStep::Pruned(pruned) => prune::summary_of_turn(pruned),
+        CompactStep::Moved(moved) if moved.parts == 0 => Ok(()),
+        CompactStep::Moved(moved) => object_tier::summary(moved),
     }
 }

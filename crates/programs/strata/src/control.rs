@@ -12,7 +12,7 @@ use strata_control::config::PolicyConfig;
 use strata_control::{DetailRequest, MODE_PERIOD_MAX, ModeRequest, PolicyRequest};
 use strata_terminal::confined;
 use strata_terminal::listing::{Reader, word};
-use strata_terminal::output::{refuse, standard};
+use strata_terminal::output::{print_json, refuse, standard};
 use strata_terminal::recording::RecordingArgs;
 use strata_terminal::text::not_a_duration;
 
@@ -55,10 +55,44 @@ Examples:
         /// Give a reason, for the list of events.
         #[arg(long, default_value = "")]
         why: String,
+        /// Print the result as a JSON object.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         recording: RecordingArgs,
     },
 }
+
+/// The new mode as JSON.
+#[derive(serde::Serialize)]
+struct NewMode {
+    /// The mode in force: not the one that was asked for while a shortage lasts.
+    mode: String,
+    asked_mode: String,
+}
+
+/// The new budget of detail as JSON.
+#[derive(serde::Serialize)]
+struct NewDetail {
+    /// The budget in force: not the one that was asked for while a shortage lasts.
+    detail: String,
+    asked_detail: String,
+}
+
+/// The number of a policy that was added or removed, as JSON.
+#[derive(serde::Serialize)]
+struct PolicyNumber {
+    id: u32,
+}
+
+/// As JSON, that new files have begun.
+#[derive(serde::Serialize)]
+struct Rotated {
+    rotated: bool,
+}
+
+/// As a budget of detail is written where there is none.
+const NO_BUDGET: &str = "none";
 
 /// Arguments of `strata detail`.
 #[derive(Debug, clap::Args)]
@@ -75,6 +109,9 @@ pub(crate) struct DetailArgs {
     /// Give a reason, for the list of events.
     #[arg(long, default_value = "")]
     why: String,
+    /// Print the result as a JSON object.
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     recording: RecordingArgs,
 }
@@ -116,6 +153,9 @@ Examples:
         /// Give a reason, for the list of events.
         #[arg(long, default_value = "")]
         why: String,
+        /// Print the result as a JSON object.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         recording: RecordingArgs,
     },
@@ -132,6 +172,9 @@ Examples:
         /// Remove the policy with this number, as listed.
         #[arg(value_parser = policy_number)]
         id: u32,
+        /// Print the result as a JSON object.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         recording: RecordingArgs,
     },
@@ -143,12 +186,18 @@ Examples:
 Writes the packets in memory, closes the current files and starts new ones. The closed files
 can then be moved.")]
 pub(crate) struct RotateArgs {
+    /// Print the result as a JSON object.
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     recording: RecordingArgs,
 }
 
 pub(crate) fn rotate(args: &RotateArgs) -> Result<()> {
     args.recording.client()?.rotate()?;
+    if args.json {
+        return print_json(&Rotated { rotated: true });
+    }
     writeln!(standard(), "new files begin")?;
     Ok(())
 }
@@ -158,6 +207,7 @@ pub(crate) fn mode(args: &ModeArgs) -> Result<()> {
         mode,
         period,
         why,
+        json,
         recording,
     } = &args.command;
     let status = recording.client()?.set_mode(&ModeRequest {
@@ -165,6 +215,12 @@ pub(crate) fn mode(args: &ModeArgs) -> Result<()> {
         seconds: period.as_deref().map(seconds).transpose()?,
         why: why.clone(),
     })?;
+    if *json {
+        return print_json(&NewMode {
+            mode: status.mode,
+            asked_mode: status.asked_mode,
+        });
+    }
     let mut out = standard();
     writeln!(out, "mode {}", word(&status.asked_mode))?;
     if status.mode != status.asked_mode {
@@ -179,9 +235,19 @@ pub(crate) fn detail(args: &DetailArgs) -> Result<()> {
         detail: args.detail.clone(),
         why: args.why.clone(),
     })?;
+    if args.json {
+        let none = || (String::from(NO_BUDGET), String::from(NO_BUDGET));
+        let detail = status.detail;
+        let (detail, asked_detail) =
+            detail.map_or_else(none, |detail| (detail.budget, detail.asked));
+        return print_json(&NewDetail {
+            detail,
+            asked_detail,
+        });
+    }
     let mut out = standard();
     let Some(detail) = status.detail else {
-        writeln!(out, "detail none")?;
+        writeln!(out, "detail {NO_BUDGET}")?;
         return Ok(());
     };
     writeln!(out, "detail {}", word(&detail.asked))?;
@@ -220,6 +286,7 @@ pub(crate) fn policy(args: &PolicyArgs) -> Result<()> {
             interface,
             protect,
             why,
+            json,
             recording,
         } => {
             let added = recording.client()?.add_policy(&PolicyRequest {
@@ -232,7 +299,10 @@ pub(crate) fn policy(args: &PolicyArgs) -> Result<()> {
                 },
                 why: why.clone(),
             })?;
-            writeln!(standard(), "policy {}", added.id)?;
+            match json {
+                true => print_json(&PolicyNumber { id: added.id })?,
+                false => writeln!(standard(), "policy {}", added.id)?,
+            }
         }
         PolicyCommand::List { json, recording } => {
             let list = recording.client()?.policies()?;
@@ -242,9 +312,16 @@ pub(crate) fn policy(args: &PolicyArgs) -> Result<()> {
             };
             write!(standard(), "{page}")?;
         }
-        PolicyCommand::Remove { id, recording } => {
+        PolicyCommand::Remove {
+            id,
+            json,
+            recording,
+        } => {
             recording.client()?.remove_policy(*id)?;
-            writeln!(standard(), "policy {id} removed")?;
+            match json {
+                true => print_json(&PolicyNumber { id: *id })?,
+                false => writeln!(standard(), "policy {id} removed")?,
+            }
         }
     }
     Ok(())

@@ -3,17 +3,17 @@
 use std::io::{IsTerminal as _, stdout};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow};
 use clap::ValueEnum;
 use strata_archive::Timeouts;
 use strata_query::{
     ByLink, ExportOptions, ExportedFlows, FileFormat, Find, FlowOptions, RecordFormat, export,
     export_flow_table, export_flows, export_packet_table,
 };
-use strata_store::Log;
+use strata_store::{Damage, Log};
 use strata_stream_run::{LineRecords, WhenFull};
 use strata_terminal::key::KeyArgs;
-use strata_terminal::output::{Content, Output, refuse, suffix};
+use strata_terminal::output::{Completeness, Content, Output, print_json, refuse, suffix};
 use strata_terminal::progress::Progress;
 use strata_terminal::selection::{KeptArgs, SpanArgs, check_fit, report, say_no_match, say_span};
 use strata_terminal::text;
@@ -72,6 +72,11 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     key: KeyArgs,
+
+    /// Print the result as a JSON object: how much was written, and what is missing. (For flows as
+    /// JSON, -F json.)
+    #[arg(long)]
+    json: bool,
 
     /// Select packets that match this tcpdump filter, which sees only the bytes that were kept. Put
     /// options before it.
@@ -208,25 +213,180 @@ impl Args {
     }
 }
 
+/// What was written.
+enum Count {
+    Packets(u64),
+    Flows(FlowCounts),
+}
+
+struct FlowCounts {
+    flows: u64,
+    records: u64,
+    /// Flows whose records ended early, because too many were active.
+    crowded_out: u64,
+    /// Flows whose records are too long for the stream.
+    too_long: u64,
+}
+
+/// What was written, and what is missing.
+struct Done {
+    count: Count,
+    damage: Vec<Damage>,
+    /// Packets that lack a definition.
+    left_out: u64,
+}
+
+/// The result as JSON. What does not apply to the format is null.
+#[derive(serde::Serialize)]
+struct Answer {
+    packets: Option<u64>,
+    flows: Option<u64>,
+    records: Option<u64>,
+    crowded_out: Option<u64>,
+    too_long: Option<u64>,
+    left_out: u64,
+    damage: Vec<String>,
+    #[serde(flatten)]
+    completeness: Completeness,
+}
+
+impl Done {
+    fn of_flows(exported: ExportedFlows, too_long: u64) -> Self {
+        Self {
+            count: Count::Flows(FlowCounts {
+                flows: exported.flows,
+                records: exported.records,
+                crowded_out: exported.crowded_out,
+                too_long,
+            }),
+            damage: exported.damage,
+            left_out: exported.left_out,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        match &self.count {
+            Count::Packets(packets) => *packets == 0,
+            Count::Flows(counts) => counts.flows == 0,
+        }
+    }
+
+    /// Says how much was written.
+    fn say(&self, verb: &str) {
+        match &self.count {
+            Count::Packets(packets) => info!("{} {verb}", text::count_of(*packets, "packet")),
+            Count::Flows(counts) => counts.say(verb),
+        }
+    }
+
+    /// Says what is missing, which is an error.
+    fn ended(&self) -> Result<()> {
+        report(&self.damage, self.left_out)?;
+        match &self.count {
+            Count::Flows(counts) if counts.too_long > 0 => Err(anyhow!(
+                "{} too long for the stream, and left out",
+                text::count_of(counts.too_long, "flow")
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn answer(&self, ended: &Result<()>) -> Answer {
+        let (packets, flows) = match &self.count {
+            Count::Packets(packets) => (Some(*packets), None),
+            Count::Flows(counts) => (None, Some(counts)),
+        };
+        Answer {
+            packets,
+            flows: flows.map(|counts| counts.flows),
+            records: flows.map(|counts| counts.records),
+            crowded_out: flows.map(|counts| counts.crowded_out),
+            too_long: flows.map(|counts| counts.too_long),
+            left_out: self.left_out,
+            damage: self.damage.iter().map(Damage::to_string).collect(),
+            completeness: Completeness::of(ended),
+        }
+    }
+}
+
+impl FlowCounts {
+    /// Says the number of flows, and of records if each has several.
+    fn say(&self, verb: &str) {
+        let flows = text::count_of(self.flows, "flow");
+        match self.records == self.flows {
+            true => info!("{flows} {verb}"),
+            false => {
+                let records = text::count_of(self.records, "record");
+                info!("{flows} in {records} {verb}");
+            }
+        }
+        if self.crowded_out > 0 {
+            warn!(
+                "{} ended before a timeout, because too many flows were active: their end_reason is \
+                 5, and their further packets are in separate records",
+                text::count_of(self.crowded_out, "flow")
+            );
+        }
+    }
+}
+
 /// Writes flows to a stream.
-fn to_stream(
-    place: &str,
-    log: &Log,
-    find: &Find<'_>,
-    options: &FlowOptions<'_>,
-) -> Result<ExportedFlows> {
+fn to_stream(place: &str, log: &Log, find: &Find<'_>, options: &FlowOptions<'_>) -> Result<Done> {
     let feed = strata_terminal::feed::feed(&strata_terminal::feed::place(place)?, WhenFull::Wait)?;
     let mut lines = LineRecords::new(feed);
     let exported = export_flows(log, &mut lines, RecordFormat::Json, find, options)?;
     let counts = lines.into_feed().finish()?;
-    if counts.lost > 0 {
-        let lost = text::count_of(counts.lost, "flow");
-        bail!("{lost} too long for the stream, and left out");
-    }
-    Ok(ExportedFlows {
+    check_fit(exported.misfit.as_ref())?;
+    let exported = ExportedFlows {
         flows: counts.written,
+        records: counts.written,
         ..exported
+    };
+    Ok(Done::of_flows(exported, counts.lost))
+}
+
+/// Writes packets; without a format, as a table.
+fn packets(
+    args: &Args,
+    log: &Log,
+    output: &mut Output,
+    format: Option<FileFormat>,
+    find: &Find<'_>,
+) -> Result<Done> {
+    let filter = find.filter.cloned();
+    let mut by_link = filter.map(|filter| ByLink::new(filter, say_no_match));
+    let options = ExportOptions {
+        select: find.select(),
+        matches: by_link.as_mut().map(ByLink::as_matches),
+        comments: !args.no_comments,
+        kept: args.kept.kept(),
+    };
+    let exported = match format {
+        Some(format) => export(log, output, format, find, options)?,
+        None => export_packet_table(log, output, find, options)?,
+    };
+    check_fit(by_link.as_ref().and_then(ByLink::misfit))?;
+    Ok(Done {
+        count: Count::Packets(exported.packets),
+        damage: exported.damage,
+        left_out: exported.left_out,
     })
+}
+
+/// Writes flows; without a format, as a table.
+fn flows(
+    log: &Log,
+    output: &mut Output,
+    format: Option<RecordFormat>,
+    find: &Find<'_>,
+    options: &FlowOptions<'_>,
+) -> Result<Done> {
+    let exported = match format {
+        Some(format) => export_flows(log, output, format, find, options)?,
+        None => export_flow_table(log, output, find, options)?,
+    };
+    check_fit(exported.misfit.as_ref())?;
+    Ok(Done::of_flows(exported, 0))
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -240,6 +400,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Some(_) => Path::new("-"),
         None => args.write()?,
     };
+    if args.json && args.to_stream.is_none() && write == Path::new("-") {
+        return Err(refuse(
+            "--json: the result goes to standard output, as does the export: name a file with -w",
+        ));
+    }
     let filter = text::filter(&args.filter)?;
     let progress = match write == Path::new("-") && stdout().is_terminal() {
         true => Progress::none(),
@@ -247,74 +412,39 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     let log = args.key.open_watched(&args.log, &progress)?;
     let find = args.span.find(&log, filter.as_ref())?;
-    let mut by_link = filter
-        .clone()
-        .map(|filter| ByLink::new(filter, say_no_match));
     let of_flows = FlowOptions {
         class: args.kept.class.as_deref(),
         timeouts: args.timeouts.timeouts()?,
         refused: say_no_match,
     };
-    let options = ExportOptions {
-        select: find.select(),
-        matches: by_link.as_mut().map(ByLink::as_matches),
-        comments: !args.no_comments,
-        kept: args.kept.kept(),
-    };
     let format = format(args, write)?;
     check_options(args, format)?;
-    if let Some(place) = &args.to_stream {
-        let exported = to_stream(place, &log, &find, &of_flows)?;
-        check_fit(exported.misfit.as_ref())?;
-        info!("{} appended", text::count_of(exported.flows, "flow"));
-        say_crowded(&exported);
-        if exported.flows == 0 {
-            say_span(&log, &find);
-        }
-        return report(&exported.damage, exported.left_out);
-    }
-    let sources = args.key.sources(&args.log, &log);
-    let mut output = Output::create(write, format.content(), &sources)?;
-    let (said, is_empty, damage, left_out) = match format.written() {
-        Written::Packets(_) | Written::PacketTable => {
-            let exported = match format.written() {
-                Written::Packets(format) => export(&log, &mut output, format, &find, options)?,
-                _ => export_packet_table(&log, &mut output, &find, options)?,
+    let (done, verb) = match &args.to_stream {
+        Some(place) => (to_stream(place, &log, &find, &of_flows)?, "appended"),
+        None => {
+            let sources = args.key.sources(&args.log, &log);
+            let mut output = Output::create(write, format.content(), &sources)?;
+            let to = &mut output;
+            let done = match format.written() {
+                Written::Packets(format) => packets(args, &log, to, Some(format), &find)?,
+                Written::PacketTable => packets(args, &log, to, None, &find)?,
+                Written::Flows(format) => flows(&log, to, Some(format), &find, &of_flows)?,
+                Written::FlowTable => flows(&log, to, None, &find, &of_flows)?,
             };
-            check_fit(by_link.as_ref().and_then(ByLink::misfit))?;
-            let said = text::count_of(exported.packets, "packet");
-            (
-                said,
-                exported.packets == 0,
-                exported.damage,
-                exported.left_out,
-            )
-        }
-        Written::Flows(_) | Written::FlowTable => {
-            let exported = match format.written() {
-                Written::Flows(format) => {
-                    export_flows(&log, &mut output, format, &find, &of_flows)?
-                }
-                _ => export_flow_table(&log, &mut output, &find, &of_flows)?,
-            };
-            check_fit(exported.misfit.as_ref())?;
-            say_crowded(&exported);
-            let said = said_flows(&exported);
-            (
-                said,
-                exported.flows == 0,
-                exported.damage,
-                exported.left_out,
-            )
+            output.finish()?;
+            (done, "exported")
         }
     };
-    output.finish()?;
     drop(progress);
-    info!("{said} exported");
-    if is_empty {
+    done.say(verb);
+    if done.is_empty() {
         say_span(&log, &find);
     }
-    report(&damage, left_out)
+    let ended = done.ended();
+    if args.json {
+        print_json(&done.answer(&ended))?;
+    }
+    ended
 }
 
 /// Refuses options that say nothing of what is written.
@@ -332,23 +462,4 @@ fn check_options(args: &Args, format: Format) -> Result<()> {
         ));
     }
     Ok(())
-}
-
-/// The number of flows, and of records if each has several.
-fn said_flows(exported: &ExportedFlows) -> String {
-    let flows = text::count_of(exported.flows, "flow");
-    match exported.records == exported.flows {
-        true => flows,
-        false => format!("{flows} in {}", text::count_of(exported.records, "record")),
-    }
-}
-
-fn say_crowded(exported: &ExportedFlows) {
-    if exported.crowded_out > 0 {
-        warn!(
-            "{} ended before a timeout, because too many flows were active: their end_reason is \
-             5, and their further packets are in separate records",
-            text::count_of(exported.crowded_out, "flow")
-        );
-    }
 }

@@ -437,6 +437,7 @@ fn json_of(
         "detail": recording.detail,
         "checkpoint_ns": loss.checkpoint_ns,
         "warnings": recording.warnings,
+        "complete": contents.damage.is_empty(),
         "damage": contents.damage.iter().map(ToString::to_string).collect::<Vec<_>>(),
     })
 }

@@ -4,8 +4,8 @@ use std::io::Write;
 
 use anyhow::Result;
 use strata_capture::live::{ANY, Device, HostUses};
-use strata_terminal::output::standard;
-use strata_wire::{Printable, PrintableJson};
+use strata_terminal::output::{print_json, standard};
+use strata_wire::Printable;
 
 /// Arguments of `strata interfaces`.
 #[derive(Debug, clap::Args)]
@@ -80,7 +80,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         [device] => HostUses::of_device(device),
         _ => HostUses::now(),
     };
-    let mut out = standard();
     let exclusive = |device: &Device| match &uses {
         Ok(uses) => device.exclusivity(uses).to_string(),
         Err(error) => format!("cannot determine whether it is in use: {error}"),
@@ -90,9 +89,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             .iter()
             .map(|device| Answer::new(device, exclusive(device)));
         let answers: Vec<Answer> = answers.collect();
-        writeln!(out, "{}", PrintableJson(&serde_json::to_string(&answers)?))?;
-        return Ok(());
+        return print_json(&answers);
     }
+    let mut out = standard();
     for device in devices {
         write!(out, "{}", text(&device, &exclusive(&device)))?;
     }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use strata_archive::{Identities, rotate};
 use strata_terminal::disk::disk;
 use strata_terminal::key::{identities, recipients};
-use strata_terminal::output::standard;
+use strata_terminal::output::{print_json, standard};
 use strata_wire::grouped;
 use tracing::info;
 
@@ -37,6 +37,10 @@ enum Command {
         /// Write the secret key to this new file.
         #[arg(value_name = "FILE")]
         file: PathBuf,
+
+        /// Print the result as a JSON object.
+        #[arg(long)]
+        json: bool,
     },
     /// Replace the keys of a log. Its data is unchanged: only the file keys in archive.json are
     /// encrypted again, either all of them or none.
@@ -53,13 +57,32 @@ enum Command {
         /// times: any one of them then opens the log.
         #[arg(long, value_name = "KEY", required = true)]
         new: Vec<String>,
+
+        /// Print the result as a JSON object.
+        #[arg(long)]
+        json: bool,
     },
 }
 
+/// A new key as JSON.
+#[derive(serde::Serialize)]
+struct NewKey<'a> {
+    /// The file with the secret key.
+    file: String,
+    public_keys: &'a [String],
+}
+
+/// The new keys of a log as JSON.
+#[derive(serde::Serialize)]
+struct NewKeys<'a> {
+    /// Compacted parts that these keys open now.
+    parts: u64,
+    public_keys: &'a [String],
+}
+
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let mut out = standard();
     match &args.command {
-        Command::New { file } => {
+        Command::New { file, json } => {
             let identities = Identities::generate();
             let named = || format!("{}: cannot write", file.display());
             let mut options = OpenOptions::new();
@@ -72,8 +95,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 let _ = fs::remove_file(file);
             }
             done.with_context(named)?;
-            for key in identities.recipients().texts() {
-                writeln!(out, "{key}")?;
+            let public_keys = &identities.recipients().texts();
+            if *json {
+                let file = file.display().to_string();
+                print_json(&NewKey { file, public_keys })?;
+            } else {
+                let mut out = standard();
+                for key in public_keys {
+                    writeln!(out, "{key}")?;
+                }
             }
             info!(
                 "{} holds the secret key: without it nothing encrypted to this public \
@@ -81,15 +111,24 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 file.display()
             );
         }
-        Command::Rotate { log, old, new } => {
+        Command::Rotate {
+            log,
+            old,
+            new,
+            json,
+        } => {
             let disk = disk(log)?;
             let (old, new) = (identities(old)?, recipients(new)?);
             let parts = rotate(&disk, &old, &new)?;
+            let public_keys = &new.texts();
+            if *json {
+                return print_json(&NewKeys { parts, public_keys });
+            }
             writeln!(
-                out,
+                standard(),
                 "{} compacted parts are encrypted to {} now",
                 grouped(parts),
-                new.texts().join(" and ")
+                public_keys.join(" and ")
             )?;
         }
     }

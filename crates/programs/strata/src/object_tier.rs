@@ -3,10 +3,11 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow};
 use strata_archive::{Moved, Place, relocate_until};
+use strata_store::Damage;
 use strata_terminal::disk::disk;
-use strata_terminal::output::{refuse, standard};
+use strata_terminal::output::{Completeness, print_json, refuse, standard};
 use strata_terminal::progress::Progress;
 use strata_terminal::signals::{Interrupted, stop_on_signal};
 use strata_terminal::text::duration_ns;
@@ -92,6 +93,45 @@ pub(crate) struct Args {
     /// Move only packets that arrived longer ago: 12h, 7d.
     #[arg(long, value_name = "TIME")]
     older_than: Option<String>,
+
+    /// Print the result as a JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was moved, as JSON.
+#[derive(serde::Serialize)]
+pub(crate) struct Answer {
+    parts: u64,
+    packets: u64,
+    bytes: u64,
+    /// Old files are still there, because another process reads the log or a store does not answer.
+    waits_for_readers: bool,
+    interrupted: bool,
+    /// Parts that were left where they are.
+    damage: Vec<String>,
+}
+
+impl Answer {
+    pub(crate) fn new(moved: &Moved) -> Self {
+        Self {
+            parts: moved.parts,
+            packets: moved.packets,
+            bytes: moved.bytes,
+            waits_for_readers: moved.waits_for_readers,
+            interrupted: moved.interrupted,
+            damage: moved.damage.iter().map(Damage::to_string).collect(),
+        }
+    }
+}
+
+/// The result as JSON.
+#[derive(serde::Serialize)]
+struct Whole {
+    #[serde(flatten)]
+    moved: Answer,
+    #[serde(flatten)]
+    completeness: Completeness,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -107,30 +147,36 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let disk = progress.watch(disk);
     let moved = relocate_until(&disk, &place, until_ns, &stop, |_| ())?;
     drop(progress);
-    report(&moved, true)?;
-    if !moved.damage.is_empty() {
-        bail!(
-            "{} damaged parts were left where they are",
-            moved.damage.len()
-        );
+    let ended = match moved.damage.len() {
+        0 if moved.interrupted => Err(Interrupted.into()),
+        0 => Ok(()),
+        parts => Err(anyhow!("{parts} damaged parts were left where they are")),
+    };
+    if args.json {
+        print_json(&Whole {
+            moved: Answer::new(&moved),
+            completeness: Completeness::of(&ended),
+        })?;
+    } else {
+        summary(&moved)?;
     }
-    if moved.interrupted {
-        return Err(Interrupted.into());
-    }
-    Ok(())
+    say(&moved);
+    ended
 }
 
-/// Reports what was moved; also if nothing was, if `always`.
-pub(crate) fn report(moved: &Moved, always: bool) -> io::Result<()> {
-    if always || moved.parts > 0 {
-        writeln!(
-            standard(),
-            "moved {} parts, {} packets, {}",
-            grouped(moved.parts),
-            grouped(moved.packets),
-            human_bytes(moved.bytes),
-        )?;
-    }
+/// Prints what was moved.
+pub(crate) fn summary(moved: &Moved) -> io::Result<()> {
+    writeln!(
+        standard(),
+        "moved {} parts, {} packets, {}",
+        grouped(moved.parts),
+        grouped(moved.packets),
+        human_bytes(moved.bytes),
+    )
+}
+
+/// Says what was not moved, and why.
+pub(crate) fn say(moved: &Moved) {
     if moved.waits_for_readers {
         info!(
             "another process is reading the log, or a store does not answer: the next move, prune \
@@ -143,5 +189,4 @@ pub(crate) fn report(moved: &Moved, always: bool) -> io::Result<()> {
     if moved.damage.is_empty() && moved.interrupted {
         info!("interrupted: parts that were moved stay there, the others are unchanged");
     }
-    Ok(())
 }

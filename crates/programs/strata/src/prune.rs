@@ -9,9 +9,9 @@ use anyhow::{Context, Result};
 use strata_archive::{PROTECTED, PruneOptions, Pruned, Retention, prune_as, retention_class};
 use strata_store::{Disk, Log, RemovedBy};
 use strata_terminal::disk::disk;
-use strata_terminal::output::{refuse, standard};
+use strata_terminal::output::{print_json, refuse, standard};
 use strata_terminal::text::{bytes, count_of, duration_ns};
-use strata_wire::{Printable, PrintableJson, grouped, human_bytes, unix_ns};
+use strata_wire::{Printable, grouped, human_bytes, unix_ns};
 use tracing::{info, warn};
 
 /// What to keep.
@@ -117,7 +117,7 @@ pub(crate) struct Args {
 
 /// The result as JSON.
 #[derive(serde::Serialize)]
-struct Answer {
+pub(crate) struct Answer {
     dry_run: bool,
     /// Whether more would go than is deleted without --yes.
     needs_yes: bool,
@@ -139,7 +139,7 @@ struct Answer {
 }
 
 impl Answer {
-    fn new(pruned: &Pruned, dry_run: bool) -> Self {
+    pub(crate) fn new(pruned: &Pruned, dry_run: bool) -> Self {
         let left = pruned.not_split.iter();
         let models = pruned.unknown_models.iter();
         Self {
@@ -179,60 +179,67 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     let pruned = prune_as(&disk, &retention, &options)?;
     if args.json {
-        let answer = Answer::new(&pruned, args.dry_run);
-        writeln!(
-            standard(),
-            "{}",
-            PrintableJson(&serde_json::to_string(&answer)?)
-        )?;
-        return Ok(());
+        print_json(&Answer::new(&pruned, args.dry_run))?;
+    } else {
+        summary(&pruned, args.dry_run)?;
     }
-    Ok(report(&pruned, args.dry_run, true)?)
-}
-
-/// Reports what was deleted, or would be; also if nothing was, if `always`.
-pub(crate) fn report(pruned: &Pruned, dry_run: bool, always: bool) -> io::Result<()> {
     if let Some(most) = &pruned.would_take_most {
         warn!("the deletion would be refused: {most}");
     }
-    for problem in pruned.not_split.iter().filter(|_| always) {
+    for problem in &pruned.not_split {
         warn!(
             "left unchanged, since policies protect some of its packets: {}",
             Printable(&problem.why)
         );
     }
-    for problem in pruned.unknown_models.iter().filter(|_| always) {
+    for problem in &pruned.unknown_models {
         warn!("{problem}");
     }
+    if pruned.being_written > 0 {
+        info!(
+            "{} block files with packets that are too old are still being written: they are \
+             deleted once they are complete (record -G SECONDS or -C MB begins new ones)",
+            grouped(pruned.being_written)
+        );
+    }
+    say(&pruned, args.dry_run);
+    Ok(())
+}
+
+/// Prints what was deleted, or would be.
+fn summary(pruned: &Pruned, dry_run: bool) -> io::Result<()> {
     let upmost = if dry_run && pruned.split > 0 {
         "up to "
     } else {
         ""
     };
-    if always || pruned.parts + pruned.block_files + pruned.split > 0 {
-        writeln!(
-            standard(),
-            "{} {} and {}, {upmost}{} packets, {upmost}{}; {} left",
-            if dry_run { "would delete" } else { "deleted" },
-            count_of(pruned.parts, "part"),
-            count_of(pruned.block_files, "block file"),
-            grouped(pruned.packets),
-            human_bytes(pruned.bytes),
-            human_bytes(pruned.bytes_left),
-        )?;
+    writeln!(
+        standard(),
+        "{} {} and {}, {upmost}{} packets, {upmost}{}; {} left",
+        if dry_run { "would delete" } else { "deleted" },
+        count_of(pruned.parts, "part"),
+        count_of(pruned.block_files, "block file"),
+        grouped(pruned.packets),
+        human_bytes(pruned.bytes),
+        human_bytes(pruned.bytes_left),
+    )
+}
+
+/// Prints what a turn of `strata compact` has deleted, if that is anything.
+pub(crate) fn summary_of_turn(pruned: &Pruned) -> io::Result<()> {
+    match pruned.parts == 0 && pruned.block_files == 0 && pruned.split == 0 {
+        true => Ok(()),
+        false => summary(pruned, false),
     }
+}
+
+/// Says what else became of files, or would.
+pub(crate) fn say(pruned: &Pruned, dry_run: bool) {
     if pruned.split > 0 {
         info!(
             "{} more: packets that policies protect {} compacted and kept, the rest deleted",
             count_of(pruned.split, "block file"),
             if dry_run { "would be" } else { "are" },
-        );
-    }
-    if always && pruned.being_written > 0 {
-        info!(
-            "{} block files with packets that are too old are still being written: they are \
-             deleted once they are complete (record -G SECONDS or -C MB begins new ones)",
-            grouped(pruned.being_written)
         );
     }
     if pruned.waits_for_readers {
@@ -247,5 +254,4 @@ pub(crate) fn report(pruned: &Pruned, dry_run: bool, always: bool) -> io::Result
              than --max-size"
         );
     }
-    Ok(())
 }

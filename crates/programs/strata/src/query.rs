@@ -38,7 +38,7 @@ impl Line {
             word.push(value);
             line.push(word);
         };
-        if let Some(value) = self.format.and_then(|format| format.to_possible_value()) {
+        if let Some(value) = self.format().and_then(|format| format.to_possible_value()) {
             option("--format", value.get_name().into());
         }
         if let Some(key) = &self.key {
@@ -58,4 +58,29 @@ impl Line {
 /// Becomes `strata-sql`.
 pub(crate) fn run(args: &Args) -> Result<()> {
     program::become_program(PROGRAM, "make sql", &args.line.words())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::Args;
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn json_is_short_for_its_format() {
+        let words = |options: &[&str]| {
+            let line = ["query", "log", "SELECT 1"].iter().chain(options);
+            Cli::try_parse_from(line).map(|cli| cli.args.line.words())
+        };
+        let short = words(&["--json", "-w", "x.csv"]).unwrap();
+        assert_eq!(short[0], "--format=json");
+        assert_eq!(short, words(&["--format", "json", "-w", "x.csv"]).unwrap());
+        assert!(words(&["--json", "--format", "csv"]).is_err());
+    }
 }

@@ -11,10 +11,10 @@ use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 use strata_query::{Kept, PacketRows};
 use strata_terminal::key::KeyArgs;
-use strata_terminal::output::standard;
+use strata_terminal::output::{Completeness, print_json, standard};
 use strata_terminal::selection::{self, SpanArgs, report, say_span};
 use strata_terminal::text;
-use strata_wire::{Printable, PrintableJson, grouped};
+use strata_wire::{Printable, grouped};
 use tracing::warn;
 
 use tally::{KEYS_MAX, Key, Sums, Tally};
@@ -276,6 +276,15 @@ impl Top {
     }
 }
 
+/// The result as JSON.
+#[derive(serde::Serialize)]
+struct Answer {
+    #[serde(flatten)]
+    top: Value,
+    #[serde(flatten)]
+    completeness: Completeness,
+}
+
 pub(crate) fn run(args: &Args) -> Result<()> {
     let filter = text::filter(&args.filter)?;
     let log = args.key.open(&args.log)?;
@@ -295,14 +304,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Ok(ControlFlow::Continue(()))
     })?;
     let top = Top::of(tally, args.of, usize::try_from(args.number)?);
-    let mut out = standard();
-    if args.json {
-        let json = serde_json::to_string(&top.json(args.by, args.of))?;
-        writeln!(out, "{}", PrintableJson(&json))?;
-    } else {
+    if !args.json {
+        let mut out = standard();
         top.print(args.by, &mut out)?;
+        out.flush()?;
     }
-    out.flush()?;
     if let Some((keys, _)) = top.beyond {
         warn!(
             "there are more than {} keys, and the further ones are counted together: the list may \
@@ -313,7 +319,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if exported.packets == 0 {
         say_span(&log, &find);
     }
-    report(&exported.damage, exported.left_out)
+    let ended = report(&exported.damage, exported.left_out);
+    if args.json {
+        print_json(&Answer {
+            top: top.json(args.by, args.of),
+            completeness: Completeness::of(&ended),
+        })?;
+    }
+    ended
 }
 
 #[cfg(test)]

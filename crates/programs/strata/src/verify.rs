@@ -4,15 +4,15 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow};
 use strata_archive::verify;
 use strata_store::{Damage, Log};
 use strata_terminal::disk::disk;
 use strata_terminal::key::KeyArgs;
-use strata_terminal::output::standard;
+use strata_terminal::output::{Completeness, print_json, standard};
 use strata_terminal::progress::{Progress, bytes_of};
 use strata_terminal::text::count_of;
-use strata_wire::{Printable, PrintableJson, grouped, human_bytes};
+use strata_wire::{Printable, grouped, human_bytes};
 use tracing::{error, warn};
 
 /// Arguments of `strata verify`.
@@ -40,6 +40,8 @@ struct Answer {
     not_decrypted: u64,
     warnings: Vec<String>,
     damage: Vec<String>,
+    #[serde(flatten)]
+    completeness: Completeness,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -48,21 +50,25 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let log = Log::on(progress.watch(disk))?;
     let verified = verify(&log, args.key.read()?.as_ref())?;
     drop(progress);
+    let ended = match verified.damage.len() {
+        0 => Ok(()),
+        places => Err(anyhow!(
+            "{} in {}",
+            count_of(places as u64, "damaged place"),
+            args.log.display()
+        )),
+    };
     if args.json {
         let texts = |all: &[Damage]| all.iter().map(Damage::to_string).collect();
-        let answer = Answer {
+        print_json(&Answer {
             files: verified.files,
             packets: verified.packets,
             bytes: verified.bytes,
             not_decrypted: verified.not_decrypted,
             warnings: texts(&verified.warnings),
             damage: texts(&verified.damage),
-        };
-        writeln!(
-            standard(),
-            "{}",
-            PrintableJson(&serde_json::to_string(&answer)?)
-        )?;
+            completeness: Completeness::of(&ended),
+        })?;
     }
     for warning in &verified.warnings {
         warn!("{}", Printable(&warning.to_string()));
@@ -70,15 +76,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for damage in &verified.damage {
         error!("{}", Printable(&damage.to_string()));
     }
-    if !verified.damage.is_empty() {
-        bail!(
-            "{} in {}",
-            count_of(verified.damage.len() as u64, "damaged place"),
-            args.log.display()
-        );
-    }
-    if args.json {
-        return Ok(());
+    if args.json || ended.is_err() {
+        return ended;
     }
     let but = match verified.warnings.len() {
         0 => String::new(),

@@ -11,8 +11,11 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use anyhow::{Context, Result};
 use flate2::write::GzEncoder;
+use serde::Serialize;
 use strata_store::{OutputError, Sources};
-use strata_wire::Printable;
+use strata_wire::{Printable, PrintableJson};
+
+use crate::text;
 
 /// The command line cannot be executed as given: the program exits with 2, as for an invalid
 /// option.
@@ -56,6 +59,33 @@ const STANDARD: &str = "standard output";
 /// a closed pipe or a full disk.
 fn named(name: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{name}: cannot write: {error}"))
+}
+
+/// Prints the result of a command as JSON, on one line.
+pub fn print_json(answer: &impl Serialize) -> Result<()> {
+    let json = serde_json::to_string(answer)?;
+    writeln!(standard(), "{}", PrintableJson(&json))?;
+    Ok(())
+}
+
+/// Whether a result covers everything that the command was asked for: fields of its JSON.
+#[derive(Debug, Serialize)]
+pub struct Completeness {
+    complete: bool,
+    /// Why not, as on standard error; null if it is complete.
+    problem: Option<String>,
+}
+
+impl Completeness {
+    /// That of a command that ends like this, after it has a result.
+    #[must_use]
+    pub fn of(ended: &Result<()>) -> Self {
+        let problem = ended.as_ref().err().map(text::chain);
+        Self {
+            complete: problem.is_none(),
+            problem,
+        }
+    }
 }
 
 /// What kind of data is written.

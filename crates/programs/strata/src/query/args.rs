@@ -26,7 +26,11 @@ pub(crate) struct Line {
     /// Set the format of the result. By default the file's name decides: csv, json, parquet and
     /// arrow for these; table for all others.
     #[arg(long, value_enum)]
-    pub(crate) format: Option<Format>,
+    format: Option<Format>,
+
+    /// Print a JSON object per row, as --format json does.
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
 
     /// Decrypt the log with the secret key in this file.
     #[arg(long, value_name = "FILE", env = "STRATA_KEY")]
@@ -41,6 +45,16 @@ pub(crate) struct Line {
     /// overwritten.
     #[arg(short = 'w', long = "write", value_name = "FILE", default_value = "-")]
     pub(crate) write: PathBuf,
+}
+
+impl Line {
+    /// The format that was asked for, if any was.
+    pub(crate) fn format(&self) -> Option<Format> {
+        match self.json {
+            true => Some(Format::Json),
+            false => self.format,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -3,6 +3,7 @@
 
 mod check;
 mod cli;
+mod json;
 mod logging;
 mod options;
 mod sandbox;
