@@ -20,7 +20,7 @@ use strata_store::{Damage, Disk, Log, StoreError};
 use strata_terminal::confined::SandboxArgs;
 use strata_terminal::disk::disk;
 use strata_terminal::log_options::GroupArgs;
-use strata_terminal::logging::{self, LoggingArgs};
+use strata_terminal::logging::{self, LoggingArgs, QuietArgs};
 use strata_terminal::output::{Completeness, print_json, refuse, standard};
 use strata_terminal::progress::Progress;
 use strata_terminal::signals::{Interrupted, stop_on_signal};
@@ -81,6 +81,9 @@ pub(crate) struct Args {
     json: bool,
 
     #[command(flatten)]
+    pub(crate) quiet: QuietArgs,
+
+    #[command(flatten)]
     sandbox: SandboxArgs,
 
     #[command(flatten)]
@@ -94,6 +97,14 @@ impl Args {
             None => available_parallelism().unwrap_or(NonZeroUsize::MIN),
         };
         self.jobs.unwrap_or_else(all)
+    }
+
+    /// What reports the work.
+    fn report(&self) -> fn(CompactStep<'_>) -> io::Result<()> {
+        match self.quiet.is_quiet() {
+            true => say,
+            false => report,
+        }
     }
 }
 
@@ -166,14 +177,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         return watch(args, &owner, CompactSpec { plan, pause }, stop);
     }
     let disk = prepare(args, &owner)?;
+    let waiting = uncompacted(&Log::on(Arc::clone(&disk))?, None);
+    let progress = Progress::unless(args.quiet.is_quiet(), || {
+        Progress::up_to_bytes(waiting.bytes)
+    });
     if !args.json {
-        return once(&plan, &disk, &stop, &mut report);
+        return once(&plan, &disk, &stop, &progress, &mut args.report());
     }
     let mut answer = Answer::default();
-    let ended = once(&plan, &disk, &stop, &mut |step| {
+    let ended = once(&plan, &disk, &stop, &progress, &mut |step| {
         answer.take(step);
-        say(step);
-        Ok(())
+        say(step)
     });
     answer.completeness = Some(Completeness::of(&ended));
     print_json(&answer)?;
@@ -185,10 +199,9 @@ fn once(
     plan: &CompactPlan,
     disk: &Arc<dyn Disk>,
     stop: &AtomicBool,
+    progress: &Progress,
     take: &mut TakeStep<'_>,
 ) -> Result<()> {
-    let waiting = uncompacted(&Log::on(Arc::clone(disk))?, None);
-    let progress = Progress::up_to_bytes(waiting.bytes);
     let mut take_below = |step: CompactStep<'_>| {
         progress.end();
         take(step)
@@ -247,7 +260,7 @@ fn watch(args: &Args, owner: &Owner, spec: CompactSpec, stop: Arc<AtomicBool>) -
     // What lies in the log is known now.
     args.moving.parse(&args.log)?;
     args.sandbox.to_log(&args.log, args.moving.url())?;
-    compacting.run(&mut report);
+    compacting.run(&mut args.report());
     Ok(())
 }
 
@@ -290,18 +303,18 @@ fn say_damage(damage: &str) {
 /// Reports what was done.
 fn report(step: CompactStep<'_>) -> io::Result<()> {
     summary(step)?;
-    say(step);
-    Ok(())
+    say(step)
 }
 
 /// Says what was not done, and why.
-fn say(step: CompactStep<'_>) {
+fn say(step: CompactStep<'_>) -> io::Result<()> {
     match step {
         CompactStep::Compacted(..) => (),
         CompactStep::Damaged(damage) => say_damage(damage),
         CompactStep::Pruned(pruned) => prune::say(pruned, false),
         CompactStep::Moved(moved) => object_tier::say(moved),
     }
+    Ok(())
 }
 
 /// Prints what was done.

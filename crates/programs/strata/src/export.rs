@@ -13,6 +13,7 @@ use strata_query::{
 use strata_store::{Damage, Log};
 use strata_stream_run::{LineRecords, WhenFull};
 use strata_terminal::key::KeyArgs;
+use strata_terminal::logging::QuietArgs;
 use strata_terminal::output::{Completeness, Content, Output, print_json, refuse, suffix};
 use strata_terminal::progress::Progress;
 use strata_terminal::selection::{KeptArgs, SpanArgs, check_fit, report, say_no_match, say_span};
@@ -77,6 +78,9 @@ pub(crate) struct Args {
     /// JSON, -F json.)
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    pub(crate) quiet: QuietArgs,
 
     /// Select packets that match this tcpdump filter, which sees only the bytes that were kept. Put
     /// options before it.
@@ -406,10 +410,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         ));
     }
     let filter = text::filter(&args.filter)?;
-    let progress = match write == Path::new("-") && stdout().is_terminal() {
-        true => Progress::none(),
-        false => Progress::of_bytes(),
-    };
+    let is_shown = write == Path::new("-") && stdout().is_terminal();
+    let is_hidden = is_shown || args.quiet.is_quiet();
+    let progress = Progress::unless(is_hidden, Progress::of_bytes);
     let log = args.key.open_watched(&args.log, &progress)?;
     let find = args.span.find(&log, filter.as_ref())?;
     let of_flows = FlowOptions {

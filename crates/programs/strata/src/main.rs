@@ -146,6 +146,16 @@ impl Program for Cli {
         }
     }
 
+    fn is_quiet(&self) -> bool {
+        match &self.command {
+            Command::Export(args) => args.quiet.is_quiet(),
+            Command::Verify(args) => args.quiet.is_quiet(),
+            Command::Prune(args) => args.quiet.is_quiet(),
+            Command::Move(args) => args.quiet.is_quiet(),
+            _ => false,
+        }
+    }
+
     fn run(&self) -> Result<()> {
         match &self.command {
             Command::Record(args) => record::run(args),

@@ -7,6 +7,7 @@ use anyhow::{Result, anyhow};
 use strata_archive::{Moved, Place, relocate_until};
 use strata_store::Damage;
 use strata_terminal::disk::disk;
+use strata_terminal::logging::QuietArgs;
 use strata_terminal::output::{Completeness, print_json, refuse, standard};
 use strata_terminal::progress::Progress;
 use strata_terminal::signals::{Interrupted, stop_on_signal};
@@ -97,6 +98,9 @@ pub(crate) struct Args {
     /// Print the result as a JSON object.
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    pub(crate) quiet: QuietArgs,
 }
 
 /// What was moved, as JSON.
@@ -143,7 +147,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let disk = disk(&args.log)?;
     let stop = stop_on_signal()?;
     let until_ns = unix_ns().saturating_sub(age_ns);
-    let progress = Progress::of_bytes();
+    let progress = Progress::unless(args.quiet.is_quiet(), Progress::of_bytes);
     let disk = progress.watch(disk);
     let moved = relocate_until(&disk, &place, until_ns, &stop, |_| ())?;
     drop(progress);
@@ -157,7 +161,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             moved: Answer::new(&moved),
             completeness: Completeness::of(&ended),
         })?;
-    } else {
+    } else if !args.quiet.is_quiet() {
         summary(&moved)?;
     }
     say(&moved);

@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use strata_archive::{PROTECTED, PruneOptions, Pruned, Retention, prune_as, retention_class};
 use strata_store::{Disk, Log, RemovedBy};
 use strata_terminal::disk::disk;
+use strata_terminal::logging::QuietArgs;
 use strata_terminal::output::{print_json, refuse, standard};
 use strata_terminal::text::{bytes, count_of, duration_ns};
 use strata_wire::{Printable, grouped, human_bytes, unix_ns};
@@ -113,6 +114,9 @@ pub(crate) struct Args {
     /// Print the result as a JSON object.
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    pub(crate) quiet: QuietArgs,
 }
 
 /// The result as JSON.
@@ -180,7 +184,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let pruned = prune_as(&disk, &retention, &options)?;
     if args.json {
         print_json(&Answer::new(&pruned, args.dry_run))?;
-    } else {
+    } else if !args.quiet.is_quiet() {
         summary(&pruned, args.dry_run)?;
     }
     if let Some(most) = &pruned.would_take_most {

@@ -27,7 +27,7 @@ use strata_record::{
 use strata_role::Tell;
 use strata_store::{DiskChoice, RecorderOptions};
 use strata_terminal::address::address;
-use strata_terminal::logging::{self, HAPPENED, LoggingArgs};
+use strata_terminal::logging::{self, HAPPENED, LoggingArgs, QuietArgs};
 use strata_terminal::output::{refuse, standard};
 use strata_terminal::progress::Progress;
 use strata_terminal::signals::{Signals, end_with_parent};
@@ -173,6 +173,9 @@ pub(crate) struct DataPathArgs {
     /// Record only packets that match this tcpdump filter. Put options before it.
     #[arg(value_name = "FILTER", trailing_var_arg = true, help_heading = Resettable::Reset)]
     filter: Vec<String>,
+
+    #[command(flatten)]
+    quiet: QuietArgs,
 
     #[command(flatten)]
     logging: LoggingArgs,
@@ -323,6 +326,9 @@ fn run_with(
     let tell: Tell = Arc::new(logging::notice);
     if args.steer.check {
         strata_record::check(spec, &tell)?;
+        if args.quiet.is_quiet() {
+            return Ok(());
+        }
         writeln!(
             standard(),
             "{}",
@@ -333,7 +339,7 @@ fn run_with(
         )?;
         return Ok(());
     }
-    let progress = Progress::of_packets();
+    let progress = Progress::unless(args.quiet.is_quiet(), Progress::of_packets);
     let mut signals = Signals::stop()?;
     if args.read.is_empty() {
         signals.also_steer()?;
@@ -359,12 +365,19 @@ fn run_with(
         let counts = handle.running().counts();
         progress.set(counts.ledger.seen.packets);
         if signals.take_report() {
-            info!("{}", show::counts(&counts));
+            match args.quiet.is_quiet() {
+                // Asked for by the signal.
+                true => warn!(target: HAPPENED, "{}", show::counts(&counts)),
+                false => info!("{}", show::counts(&counts)),
+            }
         }
     }
     drop(progress);
     let outcome = handle.wait()?;
-    let shown = show::outcome(&outcome);
+    let shown = match args.quiet.is_quiet() {
+        true => Ok(()),
+        false => show::outcome(&outcome),
+    };
     if !args.read.is_empty() && args.hash_seed.is_none() {
         info!(
             kind = "hash_seed",

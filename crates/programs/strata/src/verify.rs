@@ -9,6 +9,7 @@ use strata_archive::verify;
 use strata_store::{Damage, Log};
 use strata_terminal::disk::disk;
 use strata_terminal::key::KeyArgs;
+use strata_terminal::logging::QuietArgs;
 use strata_terminal::output::{Completeness, print_json, standard};
 use strata_terminal::progress::{Progress, bytes_of};
 use strata_terminal::text::count_of;
@@ -28,6 +29,9 @@ pub(crate) struct Args {
     /// Print the result as a JSON object.
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    pub(crate) quiet: QuietArgs,
 }
 
 /// The result as JSON.
@@ -46,7 +50,8 @@ struct Answer {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let disk = disk(&args.log)?;
-    let progress = Progress::up_to_bytes(bytes_of(&Log::on(Arc::clone(&disk))?));
+    let bytes = bytes_of(&Log::on(Arc::clone(&disk))?);
+    let progress = Progress::unless(args.quiet.is_quiet(), || Progress::up_to_bytes(bytes));
     let log = Log::on(progress.watch(disk))?;
     let verified = verify(&log, args.key.read()?.as_ref())?;
     drop(progress);
@@ -76,7 +81,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for damage in &verified.damage {
         error!("{}", Printable(&damage.to_string()));
     }
-    if args.json || ended.is_err() {
+    if args.json || args.quiet.is_quiet() || ended.is_err() {
         return ended;
     }
     let but = match verified.warnings.len() {

@@ -10,6 +10,7 @@ use std::str::FromStr;
 use std::sync::OnceLock;
 
 use clap::ValueEnum;
+use clap::builder::Resettable;
 use indicatif::ProgressBar;
 use rustix::fs::fstat;
 use strata_role::{Level, Notice};
@@ -38,13 +39,36 @@ const FIELD_PREFIX: &str = "STRATA";
 pub struct LoggingArgs {
     /// Log at this level: error, warn, info, debug, trace or off; or as in RUST_LOG, also for
     /// libraries (info,object_store=debug).
-    #[arg(long, value_name = "LEVEL", env = "STRATA_LOG", default_value = "info")]
+    #[arg(
+        long,
+        value_name = "LEVEL",
+        env = "STRATA_LOG",
+        default_value = "info",
+        default_value_if("quiet", "true", "warn")
+    )]
     log_level: Wanted,
 
     /// Log in this format. By default as journal entries if standard error is the journal, else as
     /// text.
     #[arg(long, value_enum, value_name = "FORMAT")]
     log_format: Option<LogFormat>,
+}
+
+/// Whether a command prints nothing but what went wrong. Of several commands, which all mean the same by it.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct QuietArgs {
+    /// Print neither progress nor a summary: only warnings and errors, and what other options ask
+    /// for.
+    #[arg(long, help_heading = Resettable::Reset)]
+    quiet: bool,
+}
+
+impl QuietArgs {
+    /// Whether it is so.
+    #[must_use]
+    pub fn is_quiet(self) -> bool {
+        self.quiet
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -98,16 +122,23 @@ impl FromStr for Wanted {
 /// From now on messages go to their destination. Without arguments, for a short command, that is
 /// standard error.
 pub fn begin(args: Option<&LoggingArgs>) {
+    let wanted = args.map_or_else(Wanted::default, |args| args.log_level.clone());
+    begin_with(wanted, args.map(|args| args.log_format));
+}
+
+/// From now on the warnings and errors of a short command go to standard error.
+pub(crate) fn begin_quietly() {
+    begin_with(Wanted::ours(LevelFilter::WARN), None);
+}
+
+fn begin_with(wanted: Wanted, format: Option<Option<LogFormat>>) {
     let is_journal = is_journal();
-    let wanted = args
-        .map_or_else(Wanted::default, |args| args.log_level.clone())
-        .0;
-    let registry = tracing_subscriber::registry().with(wanted);
+    let registry = tracing_subscriber::registry().with(wanted.0);
     // Our parent may have closed standard error, which is no reason to exit.
     let lines = tracing_subscriber::fmt::layer()
         .log_internal_errors(false)
         .with_writer(|| AboveBar);
-    let started = match args.map(|args| args.log_format) {
+    let started = match format {
         Some(Some(LogFormat::Json)) => {
             let lines = lines.json().flatten_event(true).with_current_span(false);
             registry.with(lines.with_span_list(false)).try_init()

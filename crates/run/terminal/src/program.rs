@@ -30,6 +30,11 @@ pub trait Program: CommandFactory + FromArgMatches {
     /// Its logging options, if it has any.
     fn logging(&self) -> Option<&LoggingArgs>;
 
+    /// Whether it says only what went wrong (`--quiet`), where it has no logging options.
+    fn is_quiet(&self) -> bool {
+        false
+    }
+
     /// Runs it to its end.
     ///
     /// # Errors
@@ -67,7 +72,10 @@ pub fn main<P: Program>(line: clap::Command) -> ExitCode {
     let parsed = line.try_get_matches();
     let parsed = parsed.and_then(|mut matches| P::from_arg_matches_mut(&mut matches));
     let program = parsed.unwrap_or_else(|error| refused(&error));
-    logging::begin(program.logging());
+    match program.logging() {
+        None if program.is_quiet() => logging::begin_quietly(),
+        args => logging::begin(args),
+    }
     if program.is_long_running() {
         descriptors::raise_limit();
     }

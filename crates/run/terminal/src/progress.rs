@@ -30,6 +30,15 @@ impl Progress {
         Self(ProgressBar::hidden())
     }
 
+    /// This one, unless none is wanted.
+    #[must_use]
+    pub fn unless(is_hidden: bool, shown: impl FnOnce() -> Self) -> Self {
+        match is_hidden {
+            true => Self::none(),
+            false => shown(),
+        }
+    }
+
     /// Packets, of an unknown number.
     #[must_use]
     pub fn of_packets() -> Self {

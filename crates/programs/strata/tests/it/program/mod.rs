@@ -6,6 +6,7 @@ mod cli;
 mod json;
 mod logging;
 mod options;
+mod quiet;
 mod sandbox;
 mod shortage;
 mod unit;
