@@ -271,7 +271,7 @@ fn what_cannot_be_run_is_refused_with_what_to_do() {
     let trace = trace.to_str().unwrap();
     for (words, expected) in [
         (&["run"][..], "-r or an interface"),
-        (&["run", "-r", trace, "-w", trace], "which is read"),
+        (&["run", "-r", trace, "-w", trace], "is the input"),
         (
             &["run", "-r", trace, "--slots", "1000000000"],
             "at most 4096",
@@ -288,7 +288,7 @@ fn what_cannot_be_run_is_refused_with_what_to_do() {
             &["run", "-r", trace, "--datagram-max", "100"],
             "--datagram-max 100",
         ),
-        (&["run", "-r", trace, "--wide-blocks", "0"], "both are 0"),
+        (&["run", "-r", trace, "--wide-blocks", "0"], "set both to 0"),
         (&["run", "-r", trace, "--columns", "class"], "have no class"),
         (
             &["run", "-r", trace, "--columns", "sizes"],

@@ -145,7 +145,7 @@ fn a_rotation_that_makes_no_sense_is_refused() {
     for (words, problem) in [
         (&["-G", "5"][..], "needs a time in its name"),
         (&["-W", "5"], "-W"),
-        (&["-C", "0"], "-C 0"),
+        (&["-C", "0"], "-C must be above 0"),
     ] {
         for who in ["run", "agent"] {
             let mut command = gpv(&[who]);

@@ -316,7 +316,7 @@ fn what_cannot_be_written_is_said_before_the_work() {
         let said = fails(arguments, 1);
         assert!(said.contains("nodir/x: cannot write"), "{said}");
     }
-    assert!(fails(&["train", &snapshots, "-o", &snapshots], 2).contains("which is read"));
+    assert!(fails(&["train", &snapshots, "-o", &snapshots], 2).contains("is the input"));
     assert_eq!(std::fs::read(&snapshots).unwrap(), b"not read");
     assert!(!Path::new(&model).exists());
 }

@@ -303,7 +303,7 @@ fn another_disk_needs_no_server() {
     for within in ["", "/packets/new"] {
         let url = format!("file://{}{within}", log.display());
         let itself = refused(strata().arg("move").arg(&log).args([&url]));
-        assert!(itself.contains("lies in the log"), "{itself}");
+        assert!(itself.contains("is inside the log"), "{itself}");
     }
     assert!(export(strata(), &log, &[]) == before);
 }

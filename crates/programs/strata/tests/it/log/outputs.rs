@@ -155,7 +155,7 @@ fn nothing_is_written_over_what_is_read() {
                 .arg("-w")
                 .arg(output);
             let text = refused(&mut export);
-            assert!(text.contains("lies in the log"), "{text}");
+            assert!(text.contains("is inside the log"), "{text}");
         }
     }
     assert!(!log.join("out.pcapng").exists());
@@ -308,7 +308,10 @@ fn an_interrupted_output_is_removed() {
     let output = child.wait_with_output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success() && !file.exists(), "{text}");
-    assert!(text.contains("removed the unfinished "), "{text}");
+    assert!(
+        text.contains("removed the unfinished ") && text.contains("x.parquet"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -102,7 +102,7 @@ fn record_with_detail(dir: &Path, arguments: &[&str]) -> (PathBuf, Counts) {
     assert!(compacted == details, "when and whose the first is, too");
     assert_eq!(commented(&log, dir), before);
     // As text, the same except for what concerns the log itself.
-    let reasons = |text: &str| text[text.find("why ").unwrap()..].to_owned();
+    let reasons = |text: &str| text[text.find("kept as ").unwrap()..].to_owned();
     let again = ok(strata().args(["info", "--reasons=1000000"]).arg(&log));
     assert_eq!(reasons(&again), reasons(&words));
     (log, before)

@@ -609,7 +609,7 @@ fn a_shadow_model_is_promoted_and_taken_back() {
         .output()
         .unwrap();
     let why = |text: &str| {
-        text.split("why ")
+        text.split("kept as ")
             .skip(1)
             .map(str::to_owned)
             .collect::<Vec<_>>()
