@@ -306,7 +306,7 @@ def test_unwritable_outputs_are_reported_before_the_work(snapshots, tmp_path, mo
     cases = [
         (tmp_path / "nodir" / "m.json", "does not exist"),
         (tmp_path, "is a directory"),
-        (snapshots, "which is read"),
+        (snapshots, "is the input"),
     ]
     for output, problem in cases:
         with pytest.raises(SystemExit, match=problem):

@@ -170,7 +170,8 @@ fn append(
     let taken = taken?;
     is_kept?;
     if !taken {
-        let text = format!("the server ends; it has {records} records of this connection");
+        let text =
+            format!("the server is shutting down; it has {records} records of this connection");
         return Ok(refuse(peer, &text)?);
     }
     peer.put(&Message::Done { records, cursor })?;

@@ -184,7 +184,7 @@ fn nothing_is_written_over_what_is_read() {
             .arg(&trace)
             .arg("--labels")
             .arg(&labels);
-        assert!(refused(features.arg("-o").arg(output)).contains("is read"));
+        assert!(refused(features.arg("-o").arg(output)).contains("is the input"));
         let mut eval = strata();
         eval.arg("eval")
             .arg("-r")

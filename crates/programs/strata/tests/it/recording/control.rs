@@ -593,7 +593,7 @@ fn a_shadow_model_is_promoted_and_taken_back() {
         .lines()
         .find(|line| line.contains("shadow-flow-trees:"));
     let leaves = line.unwrap().split("shadow-flow-trees:").nth(1).unwrap();
-    let leaves = leaves.split(", the first").next().unwrap();
+    let leaves = leaves.split(", first at").next().unwrap();
     assert_eq!(leaves.split(',').count(), trees_of(&shadow), "{before}");
     for arguments in [["verify"], ["compact"]] {
         let done = strata()

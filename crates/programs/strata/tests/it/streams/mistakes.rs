@@ -53,9 +53,11 @@ fn who_comes_too_late_is_told_also_with_a_cursor_that_has_no_number() {
     assert!(tail("@kept").contains(&format!("{counted} records deleted before they were read")));
     let cursor = cursor.as_str().unwrap();
     let errors = tail(cursor);
-    let expected = format!("--cursor {cursor}: the page there was deleted before it was read");
+    let expected = format!(
+        "--cursor {cursor}: the page at that cursor, and perhaps more, was deleted before it was read"
+    );
     assert!(
-        errors.contains(&expected) && errors.contains("not known"),
+        errors.contains(&expected) && errors.contains("is unknown"),
         "{errors}"
     );
 }
@@ -167,7 +169,7 @@ fn what_cannot_be_kept_is_refused_and_the_default_is_what_can_be() {
     let mut beyond = usual.command("create", &["x", "--retain", "2TiB"]);
     assert!(refused(&mut beyond).contains("at most: its page tables have no room for more pages"));
     for (retain, problem) in [
-        ("5MiB", "has 4.2 MB at most"),
+        ("5MiB", "holds 4.2 MB at most"),
         ("10gb", "--retain '10gb': write a size such as 10GB"),
         ("1.5GB", "a whole number and kB, MB, GB, TB, KiB"),
         ("7days", "or s, min, h, d or w"),

@@ -434,11 +434,19 @@ fn a_client_writes_pages_of_its_stream_and_nothing_else() {
     assert!(first.ask(Request::Take).contains("Number(0)"));
     assert_eq!(first.ask(write(0, 65_436)), done);
     assert!(first.ask(write(0, 65_437)).contains("beyond the page"));
-    assert!(first.ask(write(1, 0)).contains("not its stream's"));
-    assert!(first.ask(write(u32::MAX, 0)).contains("not its stream's"));
+    assert!(first.ask(write(1, 0)).contains("belongs to another stream"));
+    assert!(
+        first
+            .ask(write(u32::MAX, 0))
+            .contains("belongs to another stream")
+    );
     let mut second = Rude::new(&server);
     assert_eq!(second.ask(Request::Join { stream: 2, streams }), done);
-    assert!(second.ask(write(0, 0)).contains("not its stream's"));
+    assert!(
+        second
+            .ask(write(0, 0))
+            .contains("belongs to another stream")
+    );
     let read = |len: u32| Request::Read {
         page: 0,
         offset: 65_436,

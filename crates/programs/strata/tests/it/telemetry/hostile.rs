@@ -95,12 +95,18 @@ fn a_flood_of_messages_keeps_no_translator_out() {
 fn a_translator_ends_whatever_its_collector_says() {
     let dir = TempDir::new().unwrap();
     for (answer, said) in [
-        (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "not understood"),
+        (
+            &b"HTTP/1.1 400 Bad Request\r\n\r\n"[..],
+            "unexpected message",
+        ),
         (
             b"{\"challenge\":{\"version\":1,\"nonce\":[1,2],\"secret\":false}}\n",
             "no challenge",
         ),
-        (b"{\"refused\":\"\x1b]0;owned\x07 no\"}\n", "not understood"),
+        (
+            b"{\"refused\":\"\x1b]0;owned\x07 no\"}\n",
+            "unexpected message",
+        ),
         (b"{\"refused\":\"\\u001b]0;owned\\u0007 no\"}\n", "refuses"),
         (b"\"end\"\n", "no challenge"),
     ] {
@@ -163,7 +169,7 @@ fn a_full_disk_is_said_once_and_harms_no_store() {
         "cannot reserve 8388608 bytes",
         "smaller --store-memory",
         "status.json",
-        "shows what was counted before",
+        "shows outdated counts until",
         "0 reports accepted",
     ] {
         assert!(said.contains(part), "{part}: {said}\n{errors}");
