@@ -276,6 +276,6 @@ fn only_the_owner_can_write_to_a_directory_of_keys() {
     if is_root() {
         std::os::unix::fs::chown(&dir, Some(NOBODY), None).unwrap();
         let refused = make_secret_dir(&dir).unwrap_err().to_string();
-        assert!(refused.contains("is that of uid 65534, "), "{refused}");
+        assert!(refused.contains("belongs to uid 65534, "), "{refused}");
     }
 }

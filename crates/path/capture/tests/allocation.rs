@@ -26,8 +26,8 @@ fn packets() -> impl Iterator<Item = PacketRef<'static>> {
     })
 }
 
-/// Allocations from the first packet on.
-fn allocations(files: &[Vec<u8>]) -> u64 {
+/// Allocations from the first packet on, of files that are copied or not.
+fn allocations(files: &[Vec<u8>], viewed: bool) -> u64 {
     let folder = tempfile::tempdir().unwrap();
     let paths: Vec<_> = (0..files.len())
         .map(|index| folder.path().join(index.to_string()))
@@ -38,7 +38,9 @@ fn allocations(files: &[Vec<u8>]) -> u64 {
             .write_all(bytes)
             .unwrap();
     }
-    let mut input = Input::open(&paths, &InputOptions::default()).unwrap();
+    let mut options = InputOptions::default();
+    options.viewed_bytes_min = if viewed { 0 } else { u64::MAX };
+    let mut input = Input::open(&paths, &options).unwrap();
     let (mut count, mut before) = (0, 0);
     loop {
         match input.advance().unwrap() {
@@ -84,7 +86,11 @@ fn no_allocation_after_the_first_packet() {
         noted.finish().unwrap(),
     ];
     for file in &files {
-        assert_eq!(allocations(std::slice::from_ref(file)), 0);
+        let file = std::slice::from_ref(file);
+        assert_eq!(allocations(file, false), 0);
+        // Behind the end of the view, the file is read: a reader and its buffer.
+        assert_eq!(allocations(file, true), 2);
     }
-    assert_eq!(allocations(&files), 0);
+    assert_eq!(allocations(&files, false), 0);
+    assert_eq!(allocations(&files, true), 2 * files.len() as u64);
 }

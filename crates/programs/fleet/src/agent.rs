@@ -32,12 +32,14 @@ const MEMORY_MIN: u64 = 512 << 10;
 Examples:
   strata agent --controller 192.0.2.1 --token-file enrol.token -i 'tap*' \\
       --destination analyser=udp://192.0.2.10:4740
-  strata agent --policy policies.toml -i eth0 --destination analyser=udp://192.0.2.10:4740 --identity 4096
+  strata agent --policy policies.toml -i eth0 \\
+      --destination analyser=udp://192.0.2.10:4740 --identity 4096
 
-The controller (`strata controller`) decides which packets are exported, or a file in the format of
-a controller's directory (--policy). Only this command line permits destinations (--destination) and
-interfaces (-i). If the controller cannot be reached, the agent continues with the policies that it
-received last. HUP reads the file of --policy again. See docs/agents.md.")]
+The controller (`strata controller`) decides which packets are exported, or a file in the format
+of a controller's directory (--policy). Only this command line permits destinations
+(--destination) and interfaces (-i). If the controller cannot be reached, the agent continues
+with the policies that it received last. HUP reads the file of --policy again. See
+docs/agents.md.")]
 #[command(group = clap::ArgGroup::new("source").required(true))]
 pub(crate) struct Args {
     /// Follow the controller on this host: TCP port 4741 or the one given.

@@ -32,10 +32,10 @@ Examples:
   strata model compare built-in model.json -r log/ --labels eve.json
 
 Without models, shows the packets that the shadow model of a running recording would have kept
-differently. With two models, runs both over captures or logs, and shows the packets that each calls
-anomalous; with labels, also their numbers of packets and flows by source, and the attack packets that
-each would keep if a tenth of the payload went to the highest scores. The models need not have the
-same features, and neither has to be in force.")]
+differently. With two models, runs both over captures or logs, and shows the packets that each
+calls anomalous; with labels, also their numbers of packets and flows by source, and the attack
+packets that each would keep if a tenth of the payload went to the highest scores. The models
+need not have the same features, and neither has to be in force.")]
 pub(crate) struct Args {
     /// Compare the model MODEL with OTHER; 'built-in' is the one that ships with the program.
     #[arg(value_names = ["MODEL", "OTHER"], num_args = 0..=2)]

@@ -43,8 +43,8 @@ Examples:
   strata labels add log/ --label benign -o labels.json --community-id 1:LQU9qZlK+B5F3KDmev6m5PMibrg=
   strata train log/ --labels labels.json --otherwise benign -o new.json
 
-A flow gets the label if one of its packets matches, and from its first packet in the log to its last;
-after a pause of 5 minutes the same addresses and ports are another flow.")]
+A flow gets the label if one of its packets matches, and from its first packet in the log to its
+last; after a pause of 5 minutes the same addresses and ports are another flow.")]
 struct AddArgs {
     /// Read the log in this directory.
     #[arg(value_name = "LOG")]

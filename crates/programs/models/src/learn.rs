@@ -23,10 +23,10 @@ Examples:
   strata learn log/ --labels /var/log/suricata/eve.json -o new.json
   strata learn -r monday.pcap -r tuesday.pcap -o model.json
 
-Reports what the model learnt, and whether the traffic was sufficient. Exit status: 0 if it was, 3 if
-there was too little or it changed too much (the model is written anyway), 1 if there is no model.
-With --labels, the model learns only from traffic that they call benign: from no flow that has an
-alarm of an IDS or is close to one.
+Reports what the model learnt, and whether the traffic was sufficient. Exit status: 0 if it was,
+3 if there was too little or it changed too much (the model is written anyway), 1 if there is no
+model. With --labels, the model learns only from traffic that they call benign: from no flow that
+has an alarm of an IDS or is close to one.
 
 Needs the Python package, which `make python` installs.")]
 pub(crate) struct Args {

@@ -28,10 +28,10 @@ Examples:
   strata model promote --back
   strata model promote --back model.json
 
-Without files, the shadow model of a running recording (strata record --shadow) decides from the next
-packet on, and the model that it was started with is compared in its place. The recording continues: flows
-keep their counters, and the log says for each packet which model decided. A new recording starts
-with the files that it is given.
+Without files, the shadow model of a running recording (strata record --shadow) decides from the
+next packet on, and the model that it was started with is compared in its place. The recording
+continues: flows keep their counters, and the log says for each packet which model decided. A new
+recording starts with the files that it is given.
 
 With files, NEW takes the place of FILE, which is kept as FILE.before. A recording reads its model
 when it starts.")]

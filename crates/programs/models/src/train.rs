@@ -23,9 +23,9 @@ Examples:
   strata train trace.pcap --labels labels.csv -o model.json
   strata train log/ --labels /var/log/suricata/eve.json -o model.json
 
-Prints the labels by class, recall, precision and F1 of each source on flows that the forests have
-not seen, and a verdict. Exit status: 0 if the model meets its targets and is useful, 3 if not (it is
-written anyway), 1 if there is no model.
+Prints the labels by class, recall, precision and F1 of each source on flows that the forests
+have not seen, and a verdict. Exit status: 0 if the model meets its targets and is useful, 3 if
+not (it is written anyway), 1 if there is no model.
 
 Needs the Python package, which `make python` installs.")]
 pub(crate) struct TrainArgs {
@@ -146,9 +146,9 @@ pub(crate) struct TrainArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 FOLDER holds a folder per capture with trace.pcap and labels.csv. X-train and X-test belong
-together; any other capture with benign and attack packets is split: the first half of each source's
-flows to train on, the others to test; one with attacks only is classified by the model of the first
-pair.
+together; any other capture with benign and attack packets is split: the first half of each
+source's flows to train on, the others to test; one with attacks only is classified by the model
+of the first pair.
 
 Needs the Python package, which `make python` installs.")]
 pub(crate) struct CompareArgs {

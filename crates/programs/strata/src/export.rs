@@ -34,9 +34,9 @@ Examples:
   strata export log/ -F json -w - | jq .dst
   strata export log/ --to-stream streams/flows 'port 443'
 
-Exit status: 0 if everything selected was written; 1 if packets are damaged, or lack a definition,
-or the filter cannot be tested on any interface of the log (details are on standard error); 2 if the
-command line is refused.")]
+Exit status: 0 if everything selected was written; 1 if packets are damaged, or lack a
+definition, or the filter cannot be tested on any interface of the log (details are on standard
+error); 2 if the command line is refused.")]
 pub(crate) struct Args {
     /// Read the log in this directory.
     #[arg(value_name = "LOG")]

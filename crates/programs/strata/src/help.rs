@@ -38,7 +38,7 @@ Several machines
   collector           Receive the packets that recordings export
 Other systems
   telemetry    Collect reports of switches (DTA, INT) in memory, and query them
-  stream       Append records to streams on disk, and read them from any position
+  stream       Append records to streams on disk; read them from any position
   gpv          Group packets of flows into vectors: send, receive, classify
 Tools
   generate, replay    Generate traffic from a seed; replay a capture

@@ -28,11 +28,11 @@ Examples:
   strata read log/ --from 13:05 --to 13:20 -c 100
   strata read log/ --class anomalous --json | jq .dst
 
-A line has the time, the packet in a short form of tcpdump -n's notation, and class and reason as in
-the comments of an export. For a tunnelled packet, the innermost one is shown. Packets come in the
-order of an export: by time, one recording after another. length is that of the payload (ICMP and
-other protocols without ports: of the whole message) as it was on the wire, however much of it was
-kept.
+A line has the time, the packet in a short form of tcpdump -n's notation, and class and reason as
+in the comments of an export. For a tunnelled packet, the innermost one is shown. Packets come in
+the order of an export: by time, one recording after another. length is that of the payload (ICMP
+and other protocols without ports: of the whole message) as it was on the wire, however much of
+it was kept.
 
 Exit status: 0 if everything selected is printed; 1 if not: packets are damaged, or lack a
 definition, or the filter cannot be tested on any interface of the log (standard error says which);

@@ -34,17 +34,19 @@ Examples:
   strata serve log/ --socket /run/strata/record-4711/control.sock --open
   strata serve log/ --state /var/lib/strata-page
   strata serve log/ --listen 192.0.2.10:9470 --token-file tokens --tls-cert s.crt --tls-key s.key
-  strata serve log/ --listen 192.0.2.10:9470 --trust-proxy 192.0.2.1/32 --user-header X-Forwarded-User
+  strata serve log/ --listen 192.0.2.10:9470 --trust-proxy 192.0.2.1/32 \\
+      --user-header X-Forwarded-User
 
-Without --token-file, --tls-ca and --trust-proxy the page is for this machine only: anyone who can open
-a connection to the address may do everything. A file of tokens has one token per line, as in
+Without --token-file, --tls-ca and --trust-proxy the page is for this machine only: anyone who
+can open a connection to the address may do everything. A file of tokens has one token per line,
+as in
 
   change 4f2a...
   look 91c0...
 
-with the role before it: look (everything but payload), payload (also payload) or change (also changes
-to recordings). HTTP is not encrypted: on a shared network, give --tls-cert, or put a proxy with TLS in
-front.")]
+with the role before it: look (everything but payload), payload (also payload) or change (also
+changes to recordings). HTTP is not encrypted: on a shared network, give --tls-cert, or put a
+proxy with TLS in front.")]
 pub(crate) struct Args {
     /// Show the logs in these directories.
     #[arg(value_name = "LOG", required_unless_present = "socket")]

@@ -24,7 +24,8 @@ use crate::record::{DataPathArgs, run_to};
 #[command(after_help = "\
 Examples:
   strata switch --relay 192.0.2.10 --secret-file relay.secret -i eth0
-  strata switch --relay relay.example --tls-cert switch.crt --tls-key switch.key --tls-ca ca.crt -i eth0
+  strata switch --relay relay.example --tls-cert switch.crt --tls-key switch.key \\
+      --tls-ca ca.crt -i eth0
   strata switch --relay 192.0.2.10 --insecure --transport raw --raw-interface eth1 -i eth0
   strata switch --relay localhost -r trace.pcapng --mode log-all
   strata switch --relay localhost --transport shared-memory -i eth0

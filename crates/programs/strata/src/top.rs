@@ -24,12 +24,12 @@ use tally::{KEYS_MAX, Key, Sums, Tally};
 #[command(after_help = "\
 Examples:
   strata top log/
-  strata top log/ --by host --of wire -n 5 'net 10.0.0.0/8'
+  strata top log/ --by destination --of wire -n 5 'net 10.0.0.0/8'
   strata top log/ --by reason --of kept --from 13:05 --to 13:20
 
 A packet in a tunnel counts for the innermost flow. By host and by port, a packet counts for both
-of its ends, so that shares may add up to 200 %; the line 'counted twice' subtracts the second count. At most 1,000,000
-keys are held: packets of further ones are counted together.
+of its ends, so that shares may add up to 200 %; the line 'counted twice' subtracts the second
+count. At most 1,000,000 keys are held: packets of further ones are counted together.
 
 Exit status: 0 if all selected packets are counted; 1 if not: packets are damaged, or
 lack a definition, or the filter cannot be tested on any interface of the log (standard error says
@@ -75,6 +75,10 @@ enum By {
     Flow,
     /// Each address; a packet counts for both of its own.
     Host,
+    /// The address that sent it.
+    Source,
+    /// The address that it was sent to.
+    Destination,
     /// Each port; a packet counts for both of its own.
     Port,
     /// The IP protocol.
@@ -90,6 +94,8 @@ impl By {
         match self {
             Self::Flow => "flow",
             Self::Host => "host",
+            Self::Source => "source",
+            Self::Destination => "destination",
             Self::Port => "port",
             Self::Protocol => "protocol",
             Self::Class => "class",
@@ -296,6 +302,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         match args.by {
             By::Flow => tally.one(Key::of_flow(&rows.headers(packet)), &sums),
             By::Protocol => tally.one(Key::of_protocol(&rows.headers(packet)), &sums),
+            By::Source => tally.one(Key::of_source(&rows.headers(packet)), &sums),
+            By::Destination => tally.one(Key::of_destination(&rows.headers(packet)), &sums),
             By::Host => tally.two(Key::of_hosts(&rows.headers(packet)), &sums),
             By::Port => tally.two(Key::of_ports(&rows.headers(packet)), &sums),
             By::Class => tally.one(Key::text(packet.class.unwrap_or("unknown")), &sums),

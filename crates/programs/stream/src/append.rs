@@ -39,8 +39,8 @@ Readers see a record at most 0.1 s after it arrived; after 1 s it survives a los
 process is killed, records that readers can see are kept. At the end of the input, and on Ctrl-C,
 everything is synced, including a last line without a newline.
 
-Records on their way to a stripe (strata stream create --stripe) that fails are lost, and reported; the
-exit status is then 1, and all other records are in the stream.
+Records on their way to a stripe (strata stream create --stripe) that fails are lost, and
+reported; the exit status is then 1, and all other records are in the stream.
 
 Only one process at a time can append to a stream: give each producer its own stream.")]
 pub(super) struct Args {

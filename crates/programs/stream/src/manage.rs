@@ -32,7 +32,8 @@ Examples:
   strata stream create streams/ events --retain 100GB,7d
   strata stream create streams/ events --stripe /disk2/streams --stripe /disk3/streams
   strata stream create streams/ events --stripe /dev/disk/by-id/nvme-SERIAL
-  strata stream create streams/ events --stripe 192.0.2.10:4793/disk1 --tls-cert c.crt --tls-key c.key --tls-ca ca.crt
+  strata stream create streams/ events --stripe 192.0.2.10:4793/disk1 \\
+      --tls-cert c.crt --tls-key c.key --tls-ca ca.crt
 
 Streams of a directory share its disk space, in pages of 4 MiB. A stream that has reached its
 limit overwrites its own oldest page. Names have 1 to 64 letters, digits, '.', '_' and '-'.

@@ -22,16 +22,16 @@ Examples:
   strata stream serve streams/
   strata stream serve streams/ --listen 192.0.2.10 --tls-cert s.crt --tls-key s.key --tls-ca ca.crt
   strata stream tail 192.0.2.10:4793/events -f --tls-cert c.crt --tls-key c.key --tls-ca ca.crt
-  strata stream serve --offer-stripe disk1=/disk1/stripe --offer-stripe disk2=/disk2/stripe    for another machine's streams
+  strata stream serve --offer-stripe disk1=/disk1/stripe    for another machine's streams
 
-Without --listen, only this machine reaches the server. On another address, clients need a certificate
-from the authorities of --tls-ca; each such client may append to every stream of the directory, and
-read it. Streams are created here (`strata stream create`). At most 64 clients are served at a time;
-one that does not read its answers is disconnected after 30 s.
+Without --listen, only this machine reaches the server. On another address, clients need a
+certificate from the authorities of --tls-ca; each such client may append to every stream of the
+directory, and read it. Streams are created here (`strata stream create`). At most 64 clients are
+served at a time; one that does not read its answers is disconnected after 30 s.
 
-With --offer-stripe, directories here hold pages of streams of other machines (strata stream create --stripe
-HOST:PORT/NAME); each is for the streams of one directory. Any client with a certificate may write and
-read these pages.")]
+With --offer-stripe, directories here hold pages of streams of other machines (strata stream
+create --stripe HOST:PORT/NAME); each is for the streams of one directory. Any client with a
+certificate may write and read these pages.")]
 pub(super) struct Args {
     /// The directory of streams; without it, there are stripes only.
     #[arg(required_unless_present = "stripe")]

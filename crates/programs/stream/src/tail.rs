@@ -44,16 +44,16 @@ Examples:
   strata stream tail localhost:4793/kernel -f             of a server (strata stream serve)
 
 A cursor is a place between two records, such as 17.40960: --json prints with each record the
-cursor after it. It stays valid when the stream is appended to, when its old records are deleted and
-after a crash; 0.0 is the oldest record. A name with an @ is a cursor that is kept in the directory:
-it begins at the oldest record, and is saved every second and at the end. If this process is killed,
-the records of the last second are printed again.
+cursor after it. It stays valid when the stream is appended to, when its old records are deleted
+and after a crash; 0.0 is the oldest record. A name with an @ is a cursor that is kept in the
+directory: it begins at the oldest record, and is saved every second and at the end. If this
+process is killed, the records of the last second are printed again.
 
 Records are printed as lines, as they are; in a terminal, control characters are escaped. With
---json, an object per line: cursor, seq (the record's number), time, and text, or hex if it is not
-UTF-8; decoded has the contents of records that Strata wrote with --to-stream (grouped packet
-vectors, entries of telemetry lists, packets of a relay), as a terminal shows them. The number
-of records that are missing, or were deleted before they were read, goes to standard error; a cursor
+--json, an object per line: cursor, seq (the record's number), time, and text, or hex if it is
+not UTF-8; decoded has the contents of records that Strata wrote with --to-stream (grouped packet
+vectors, entries of telemetry lists, packets of a relay), as a terminal shows them. The number of
+records that are missing, or were deleted before they were read, goes to standard error; a cursor
 such as 17.40960 shows only that records were deleted, not how many.")]
 pub(super) struct Args {
     #[command(flatten)]

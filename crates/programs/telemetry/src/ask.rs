@@ -82,8 +82,8 @@ pub(super) struct ListArgs {
 #[command(after_help = "\
 A flow has a direction: 10.0.0.1:1024 > 10.0.0.2:80 tcp. Quote it, or write - for >.
 
-Hops are known if they sent postcards of the flow; latencies if they sent them with Key-Write for the
-key `node N FLOW`, as the built-in table of INT does.
+Hops are known if they sent postcards of the flow; latencies if they sent them with Key-Write for
+the key `node N FLOW`, as the built-in table of INT does.
 
 Exit status: 1 if the path is not known.")]
 pub(super) struct PathArgs {

@@ -26,11 +26,11 @@ Examples:
   strata telemetry run -o counters/ --collector 192.0.2.11 --secret-file telemetry.secret
   strata telemetry get /dev/shm/telemetry '10.0.0.1:1024 > 10.0.0.2:80 tcp'
 
-The translator (`strata telemetry run --collector`) receives reports and writes this memory by RDMA
-(RoCEv2): no report is parsed here. The store is created with the options of the first translator
-(--store-memory, --lists and so on), and belongs to one translator at a time. Queries go to this machine,
-even while the store is written: `strata telemetry get`, `list`, `path`, `top`. With several
-collectors, each has only its share of the keys and lists.
+The translator (`strata telemetry run --collector`) receives reports and writes this memory by
+RDMA (RoCEv2): no report is parsed here. The store is created with the options of the first
+translator (--store-memory, --lists and so on), and belongs to one translator at a time. Queries
+go to this machine, even while the store is written: `strata telemetry get`, `list`, `path`,
+`top`. With several collectors, each has only its share of the keys and lists.
 
 Both ends prove that they know the secret of --secret-file (`umask 077; openssl rand -hex 32
 >telemetry.secret`). Reports are not encrypted: use a network that you trust.")]

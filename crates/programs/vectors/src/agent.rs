@@ -38,7 +38,8 @@ on an address that only they can reach, or name their networks with --allow.
 
 Examples:
   strata gpv agent --listen 127.0.0.1:4739 -w records.parquet
-  strata gpv agent --listen 192.0.2.10:4739 --allow 192.0.2.0/24 --interval 30s --send-to collector:4739
+  strata gpv agent --listen 192.0.2.10:4739 --allow 192.0.2.0/24 --interval 30s \\
+      --send-to collector:4739
   strata gpv agent --ring /dev/shm/vectors -w 'records-%Y%m%d-%H%M%S.parquet' -G 600
   strata gpv agent -r vectors.gpv -w records.parquet"
 )]

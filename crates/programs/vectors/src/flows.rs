@@ -48,9 +48,9 @@ Examples:
   strata gpv train train-flows.csv --test test-flows.csv -o flows.forest
   strata gpv train flows.csv --class-column source
 
-Prints how well each class is recognised (F1, the mean of precision and recall), with the features of
-NetFlow records (duration, bytes, packets), of a compiled Marple query (also mean and largest size),
-and of grouped packet vectors. Without --test, by cross-validation on five folds.
+Prints how well each class is recognised (F1, the mean of precision and recall), with the
+features of NetFlow records (duration, bytes, packets), of a compiled Marple query (also mean and
+largest size), and of grouped packet vectors. Without --test, by cross-validation on five folds.
 
 Needs the Python package, which `make python` installs.")]
 pub(super) struct TrainArgs {

@@ -97,7 +97,7 @@ mod tests {
         assert!(refused(args(None, None, Some(3)), Some("v")).contains("-W"));
         assert!(refused(args(Some("1"), None, None), None).contains("-w FILE"));
         assert!(refused(args(Some("1"), None, None), Some("-")).contains("-w FILE"));
-        assert!(refused(args(Some("0"), None, None), Some("v")).contains("-C 0"));
+        assert!(refused(args(Some("0"), None, None), Some("v")).contains("-C must be above 0"));
         let both = args(Some("1"), Some(5), Some(2));
         assert!(refused(both, Some("v%Y%m%d%H%M%S")).contains("both"));
         assert!(args(None, None, None).of(None).unwrap().is_none());

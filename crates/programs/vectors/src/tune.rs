@@ -33,9 +33,9 @@ that of a switch: for each slot 24 bytes and its narrow buffer, for each wide bu
 and for each of both a pointer of 2 bytes (4 with more than 65,534 wide buffers); a packet takes 4
 bytes.
 
---figures draws vectors per packet by memory (to 32 MiB), by length of vectors (to 32 packets), and
-over time, for static and dynamic buffers, evicting on collision and by 8-way LRU: Figures 6 to 8 of
-the *Flow paper. It writes curves.csv, curves.svg, rates.csv and rates.svg.
+--figures draws vectors per packet by memory (to 32 MiB), by length of vectors (to 32 packets),
+and over time, for static and dynamic buffers, evicting on collision and by 8-way LRU: Figures 6
+to 8 of the *Flow paper. It writes curves.csv, curves.svg, rates.csv and rates.svg.
 
 Needs the Python package, which `make python` installs.")]
 pub(super) struct Args {

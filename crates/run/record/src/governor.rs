@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(judged(&|it| it.idle = 0.0).0, Cores::Calm);
         assert_eq!(judged(&|it| it.softirq = 0.8).0, Cores::Busy);
         let all: [(&Change, &str); 4] = [
-            (&|it| it.dropped = 1, "in a second: 1"),
+            (&|it| it.dropped = 1, "any socket: 1"),
             (&|it| it.squeezed_per_second = 60.0, "60 times a second"),
             (&|it| it.softirq = 0.95, "95 % of its time"),
             (

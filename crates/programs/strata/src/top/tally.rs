@@ -75,6 +75,21 @@ impl Key {
         }
     }
 
+    pub(super) fn of_source(headers: &Headers) -> Self {
+        Self::of_host(headers, |(source, _)| source)
+    }
+
+    pub(super) fn of_destination(headers: &Headers) -> Self {
+        Self::of_host(headers, |(_, destination)| destination)
+    }
+
+    fn of_host(headers: &Headers, end: fn((Endpoint, Endpoint)) -> Endpoint) -> Self {
+        match headers.key {
+            Some(key) => Self::Host(key.family, end(headers.endpoints()).address),
+            None => NOT_DISSECTED,
+        }
+    }
+
     pub(super) fn of_hosts(headers: &Headers) -> [Self; 2] {
         let Some(key) = headers.key else {
             return [NOT_DISSECTED, NOT_DISSECTED];

@@ -109,7 +109,7 @@ fn identities_are_of_one_interface_each_and_stay() {
     assert!(
         collision
             .to_string()
-            .contains("identity 2 is that of a:eth1"),
+            .contains("identity 2 belongs to a:eth1"),
         "{collision}"
     );
     assert_eq!(registry.version(), 1, "nothing was applied");
@@ -307,7 +307,7 @@ fn an_identity_is_not_given_again_until_the_master_key_is_another() {
         let pin = policy("tcp") + "[[identity]]\ninterface = 'b:eth0'\nidentity = 1\n";
         let refused = registry.apply(&files(&pin), 0).unwrap_err().to_string();
         assert!(
-            refused.contains("identity 1 cannot be that of b:eth0"),
+            refused.contains("identity 1 cannot go to b:eth0"),
             "{refused}"
         );
         // Keys that come from another one do not fit what the host has.

@@ -191,7 +191,7 @@ fn nothing_is_written_over_what_is_read() {
             .arg(&trace)
             .arg("--labels")
             .arg(&labels);
-        assert!(refused(eval.arg("--decisions").arg(output)).contains("is read"));
+        assert!(refused(eval.arg("--decisions").arg(output)).contains("is the input"));
     }
     // Also if it is standard input.
     let mut features = strata();

@@ -230,14 +230,14 @@ fn closed(answer: &Value) -> Sums {
 }
 
 /// TCP packets and their bytes by address, by a program that knows Ethernet, IPv4 and IPv6 and no more.
-fn naive_hosts(trace: &Path) -> BTreeMap<String, Sums> {
+fn naive_hosts(trace: &Path) -> [BTreeMap<String, Sums>; 3] {
     let mut input = Input::open(&[trace.to_path_buf()], &InputOptions::default()).unwrap();
-    let mut hosts = BTreeMap::new();
+    let [mut hosts, mut sources, mut destinations] = [(); 3].map(|()| BTreeMap::new());
     let v4 = |bytes: &[u8]| Ipv4Addr::from(<[u8; 4]>::try_from(bytes).unwrap()).to_string();
     let v6 = |bytes: &[u8]| Ipv6Addr::from(<[u8; 16]>::try_from(bytes).unwrap()).to_string();
     loop {
         match input.advance().unwrap() {
-            Next::End => return hosts,
+            Next::End => return [hosts, sources, destinations],
             Next::Meta(_) => {}
             Next::Packets => {
                 for packet in input.batch().iter() {
@@ -248,6 +248,11 @@ fn naive_hosts(trace: &Path) -> BTreeMap<String, Sums> {
                         _ => continue,
                     };
                     let one = [1, packet.wire_len.into(), data.len() as u64];
+                    for (ends, end) in [(&mut sources, &source), (&mut destinations, &destination)]
+                    {
+                        let sums = ends.entry(end.clone()).or_insert([0; 3]);
+                        *sums = plus(*sums, one);
+                    }
                     if source != destination {
                         let sums = hosts.entry(destination).or_insert([0; 3]);
                         *sums = plus(*sums, one);
@@ -265,16 +270,19 @@ fn hosts_are_counted_as_a_naive_program_counts_them() {
     let dir = tempfile::tempdir().unwrap();
     let log = whole(&mix(), dir.path());
     let naive = naive_hosts(&mix());
-    assert!(naive.len() > 300, "{}", naive.len());
+    assert!(naive.iter().all(|ends| ends.len() > 100));
+    assert_ne!(naive[1], naive[2]);
     let check = || {
-        let answer = top(&log, &["--by", "host", "-n", "1000000", "tcp"]);
-        closed(&answer);
-        let rows = answer["largest"].as_array().unwrap();
-        let counted = rows.iter().map(|row| {
-            let host = row["host"].as_str().unwrap().to_owned();
-            (host, sums(row))
-        });
-        assert_eq!(counted.collect::<BTreeMap<_, _>>(), naive);
+        for (by, naive) in ["host", "source", "destination"].iter().zip(&naive) {
+            let answer = top(&log, &["--by", by, "-n", "1000000", "tcp"]);
+            closed(&answer);
+            let rows = answer["largest"].as_array().unwrap();
+            let counted = rows.iter().map(|row| {
+                let host = row[by].as_str().unwrap().to_owned();
+                (host, sums(row))
+            });
+            assert_eq!(&counted.collect::<BTreeMap<_, _>>(), naive, "{by}");
+        }
     };
     check();
     ok(strata().arg("compact").arg(&log));
@@ -291,7 +299,16 @@ fn every_answer_closes_and_is_the_same_in_both_tiers() {
     let answers = || {
         let mut answers = Vec::new();
         let mut totals = Vec::new();
-        for by in ["flow", "host", "port", "protocol", "class", "reason"] {
+        for by in [
+            "flow",
+            "host",
+            "source",
+            "destination",
+            "port",
+            "protocol",
+            "class",
+            "reason",
+        ] {
             for of in ["packets", "wire", "kept"] {
                 let answer = top(&log, &["--by", by, "--of", of, "-n", "5"]);
                 totals.push(closed(&answer));

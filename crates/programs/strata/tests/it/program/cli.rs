@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use strata_testkit::{data_dir, workspace_root};
@@ -417,6 +417,9 @@ fn trickle(file: &[u8], mut to: impl Write) {
     }
 }
 
+/// Longest load on the CPUs.
+const LOAD_MAX: Duration = Duration::from_secs(120);
+
 /// What is kept of an input depends on it, the model and the key of flows alone: not on how fast it is
 /// read, on who else uses the CPUs, or on how often it is recorded. A recording without a given key
 /// reports its key, which gives the same again.
@@ -438,14 +441,16 @@ fn an_input_gives_the_same_log_whatever_the_load() {
     let seed = said
         .split("--hash-seed ")
         .nth(1)
-        .and_then(|rest| rest.split(' ').next());
+        .and_then(|rest| rest.split_whitespace().next());
     let seed = seed.unwrap_or_else(|| panic!("{said}"));
     let trace = std::fs::read(mix_test()).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
+                // If the recording cannot be started, the test has to end too.
+                let began = Instant::now();
+                while !stop.load(Ordering::Relaxed) && began.elapsed() < LOAD_MAX {
                     std::hint::spin_loop();
                 }
             });

@@ -1,6 +1,10 @@
 //! Options of all commands together: a name means one thing in all programs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
 
 use crate::common::commands;
 use crate::common::program::{ok, strata};
@@ -77,4 +81,38 @@ fn options_are_found_in_help() {
         ("exclusive", "WHICH"),
     ];
     assert_eq!(options(help), expected);
+}
+
+/// Lines of the texts after the options, of a command and of those below it.
+fn after(outline: &Value, lines: &mut Vec<(String, String)>) {
+    let name = outline["full_name"].as_str().unwrap();
+    for text in ["after", "long_after"] {
+        let text = outline[text].as_str().into_iter().flat_map(str::lines);
+        lines.extend(text.map(|line| (name.to_owned(), line.to_owned())));
+    }
+    for command in outline["commands"].as_array().unwrap() {
+        after(command, lines);
+    }
+}
+
+/// clap writes 100 columns at most, and these texts are wrapped by hand: a longer line would leave its last word
+/// alone on the next.
+#[test]
+fn what_follows_the_options_fits_into_the_columns_of_help() {
+    let strata_path = Path::new(env!("CARGO_BIN_EXE_strata"));
+    let mut lines = Vec::new();
+    for name in [
+        "strata",
+        "strata-fleet",
+        "strata-models",
+        "strata-stream",
+        "strata-telemetry",
+        "strata-vectors",
+    ] {
+        let printed = ok(Command::new(strata_path.with_file_name(name)).arg("outline"));
+        after(&serde_json::from_str(&printed).unwrap(), &mut lines);
+    }
+    assert!(lines.len() > 400, "{}", lines.len());
+    lines.retain(|(_, line)| line.chars().count() > 100);
+    assert!(lines.is_empty(), "{lines:#?}");
 }

@@ -209,7 +209,7 @@ fn a_disk_that_is_erased_costs_its_share_and_can_be_given_up() {
     assert!((24_000..=26_000).contains(&there.len()), "{}", there.len());
     // A new one does not take its place unless the user says that it is lost.
     let said = failed(&mut create(&striped.dir, "more", &striped.stripe()));
-    assert!(said.contains("first remove "), "{said}");
+    assert!(said.contains("remove it from "), "{said}");
     fs::write(striped.dir.join("stripes"), "[]").unwrap();
     ok(&mut create(&striped.dir, "more", &striped.stripe()));
     assert!(striped.append(50_000..60_000).status.success());
