@@ -20,7 +20,7 @@ const VIEWS_MAX: usize = 64;
 /// What the signal handler knows of each view.
 static VIEWS: [Place; VIEWS_MAX] = [const { Place::empty() }; VIEWS_MAX];
 
-/// Where a view is in memory: both are 0 while there is none.
+/// Where a view is in memory: both are 0 without a view.
 struct Place {
     is_taken: AtomicBool,
     start: AtomicUsize,
@@ -128,7 +128,7 @@ impl FileView {
     #[must_use]
     pub fn bytes(&self, start: usize, end: usize) -> &[u8] {
         // SAFETY: we do not write them, and every page of them can be read, in the worst case as zeros.
-        // Another process that writes to the file changes plain bytes, which are valid whatever they are.
+        // Another process that writes to the file changes plain bytes, of which all are valid.
         unsafe { self.memory.bytes(start, end - start) }
     }
 
