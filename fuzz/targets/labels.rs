@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use strata_fuzz::{Bounded, Chooser};
-use strata_labels::{AlarmClass, AlarmOptions, How, Label, LabelError, LabelFile, Labels};
+use strata_labels::{AlertClass, AlertOptions, How, Label, LabelError, LabelFile, Labels};
 use strata_wire::{AddressFamily, Endpoint, FlowKey, Headers};
 
 #[global_allocator]
@@ -52,9 +52,9 @@ fn read_labels(
     let how = How {
         utc_offset_s,
         otherwise,
-        alarms: AlarmOptions {
-            class: AlarmClass::Category,
-            ..AlarmOptions::default()
+        alerts: AlertOptions {
+            class: AlertClass::Category,
+            ..AlertOptions::default()
         },
     };
     let name = String::from("labels");

@@ -69,7 +69,7 @@ class Options:
 
 
 def ordinary(data: Snapshots) -> tuple[Snapshots, int]:
-    """The packets to learn from, and how many are left out since they are under alarm or near one.
+    """The packets to learn from, and how many are left out since they are under an alert or near one.
     Without any label, all are ordinary."""
     if not (data.label != "").any():
         return data, 0
@@ -437,7 +437,7 @@ def _learnt(
         "packets": len(data),
         "flows": len(np.unique(columns["flow"])),
         "hours": round(seconds / 3600, 3),
-        "excluded_near_alarms": excluded,
+        "excluded_near_alerts": excluded,
         "services": len(flows_of),
         "services_known": len(known),
         "largest_services": dict(largest),
@@ -454,9 +454,9 @@ def as_text(learnt: dict[str, Any]) -> str:
         f"{learnt['hours']:g} hours; {learnt['services_known']} of {learnt['services']} services "
         f"have the {SERVICE_FLOWS_MIN} flows that it takes to know one."
     ]
-    if learnt["excluded_near_alarms"]:
+    if learnt["excluded_near_alerts"]:
         lines.append(
-            f"{learnt['excluded_near_alarms']:,} packets are under alarm or near one: left out."
+            f"{learnt['excluded_near_alerts']:,} packets are under an alert or near one: left out."
         )
     names = ", ".join(f"{k} ({v:,})" for k, v in learnt["largest_services"].items())
     if names:

@@ -212,9 +212,9 @@ def training_as_text(made: dict[str, Any]) -> str:
         f"{labels.get('without_flow', 0):,} without a flow, {labels.get('double', 0):,} that "
         f"another file has; {labels.get('repeated', 0):,} label lines repeat another"
     )
-    if labels.get("near_alarm"):
+    if labels.get("near_alert"):
         lines.append(
-            f"{labels['near_alarm']:,} of the packets without a label are near an alarm; "
+            f"{labels['near_alarm']:,} of the packets without a label are near an alert; "
             "what it says nothing about counts as benign, so attacks that it missed do too"
         )
     if labels.get("logged"):

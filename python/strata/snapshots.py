@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 BENIGN = "benign"
 # See `Snapshots.counts`.
 COUNTS = (
-    *("unlabelled", "near_alarm", "without_flow", "repeated", "double"),
+    *("unlabelled", "near_alert", "without_flow", "repeated", "double"),
     *("logged", "cut", "not_logged"),
 )
 # Columns that are not features.
@@ -37,7 +37,7 @@ class Snapshots:
     names: list[str]
     """Of the files."""
     counts: dict[str, int] = dataclass_field(default_factory=dict)
-    """Of packets and labels that are not rows: `unlabelled`, some `near_alarm`, `without_flow`,
+    """Of packets and labels that are not rows: `unlabelled`, some `near_alert`, `without_flow`,
     `repeated` lines of label files, `double` packets that several files have; of packets that come
     from logs: `logged`, `cut` after the headers, `not_logged`."""
 

@@ -61,7 +61,7 @@ def test_what_is_under_alarm_is_not_learnt():
     near = site(seed=4, port=446)
     model = learning.learn(joined(clean, attacks, near), jobs=1, progress=False)
     assert model["flow_trees"] == learning.learn(clean, jobs=1, progress=False)["flow_trees"]
-    assert model["training"]["learnt"]["excluded_near_alarms"] == 4000
+    assert model["training"]["learnt"]["excluded_near_alerts"] == 4000
 
 
 def test_no_flow_outweighs_the_rest():

@@ -30,6 +30,7 @@ mod stepper {
     use std::{env, fs, io, ptr};
 
     use libc::{c_long, c_uint, pid_t, user_regs_struct};
+    use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 
     /// Threads with this name are counted, from when they take it.
     const NAME: &[u8; 8] = b"counted\0";
@@ -72,17 +73,9 @@ mod stepper {
 
     /// Keeps this process and its children on one core: a step is a switch from one to the other.
     fn stay_on_one_core() -> io::Result<()> {
-        // SAFETY: a set of cores is a mask, of which zeros are the empty one; it outlives the call.
-        let done = unsafe {
-            let mut cores: libc::cpu_set_t = std::mem::zeroed();
-            let core = usize::try_from(libc::sched_getcpu()).map_err(io::Error::other)?;
-            libc::CPU_SET(core, &mut cores);
-            libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const cores)
-        };
-        if done != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(())
+        let mut cores = CpuSet::new();
+        cores.set(sched_getcpu());
+        Ok(sched_setaffinity(None, &cores)?)
     }
 
     /// Whether a thread that stopped at a system call takes the name.

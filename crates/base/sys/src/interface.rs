@@ -5,8 +5,11 @@ use std::ffi::{CStr, c_char, c_int};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use rustix::net::SocketType;
+use rustix::net::netdevice::name_to_index;
+
 use crate::mapping::Mapping;
-use crate::socket::{check, owned};
+use crate::socket::{check, open};
 
 /// Asks the kernel about an interface by name; `request` is one of `SIOCGIF*`, and the answer is in
 /// the union of `ifreq`.
@@ -20,8 +23,7 @@ fn ask(name: &str, request: libc::Ioctl) -> io::Result<libc::ifreq> {
 
 /// A socket for requests about interfaces.
 fn control_socket() -> io::Result<OwnedFd> {
-    // SAFETY: no pointer is passed.
-    owned(unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })
+    open(libc::AF_INET, SocketType::DGRAM)
 }
 
 fn ifreq(name: &str) -> io::Result<libc::ifreq> {
@@ -78,10 +80,7 @@ pub fn ethernet_address(name: &str) -> io::Result<[u8; 6]> {
 ///
 /// What the operating system says.
 pub fn index(name: &str) -> io::Result<u32> {
-    let answer = ask(name, libc::SIOCGIFINDEX)?;
-    // SAFETY: SIOCGIFINDEX fills this field; it is an integer.
-    let index = unsafe { answer.ifr_ifru.ifru_ifindex };
-    u32::try_from(index).map_err(io::Error::other)
+    Ok(name_to_index(control_socket()?, name)?)
 }
 
 /// The name that the interface of an index has now; `ENODEV` if there is no such interface.
@@ -191,8 +190,7 @@ pub fn names() -> io::Result<Vec<(u32, String)>> {
         // SAFETY: a NUL-terminated string in the list.
         let text = unsafe { CStr::from_ptr(name) };
         names.push((index, text.to_string_lossy().into_owned()));
-        // SAFETY: not yet the last entry.
-        entry = unsafe { entry.add(1) };
+        entry = entry.wrapping_add(1);
     }
     // SAFETY: what if_nameindex returned, once.
     unsafe { libc::if_freenameindex(list) };

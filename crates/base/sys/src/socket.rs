@@ -6,10 +6,11 @@ mod datagrams;
 use std::ffi::c_int;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 pub use datagrams::{Destination, Message, Received, Receiver, send_all, send_many};
 
@@ -21,12 +22,18 @@ pub use datagrams::{Destination, Message, Received, Receiver, send_all, send_man
 /// What the operating system says.
 pub fn packet_socket(cooked: bool) -> io::Result<OwnedFd> {
     let kind = if cooked {
-        libc::SOCK_DGRAM
+        SocketType::DGRAM
     } else {
-        libc::SOCK_RAW
+        SocketType::RAW
     };
-    // SAFETY: no pointer is passed.
-    owned(unsafe { libc::socket(libc::AF_PACKET, kind | libc::SOCK_CLOEXEC, 0) })
+    open(libc::AF_PACKET, kind)
+}
+
+/// A socket of an address family, without a protocol.
+pub(crate) fn open(family: c_int, kind: SocketType) -> io::Result<OwnedFd> {
+    let family = u16::try_from(family).map_err(io::Error::other)?;
+    let family = AddressFamily::from_raw(family);
+    Ok(socket_with(family, kind, SocketFlags::CLOEXEC, None)?)
 }
 
 /// Binds a packet socket to an interface, 0 for all, and to every protocol; or, to send only, to
@@ -321,12 +328,6 @@ pub(crate) fn check(done: c_int) -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     Ok(())
-}
-
-pub(crate) fn owned(fd: c_int) -> io::Result<OwnedFd> {
-    check(fd)?;
-    // SAFETY: a descriptor that was just made and has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 #[cfg(test)]

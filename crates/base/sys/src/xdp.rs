@@ -13,9 +13,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::net::SocketType;
+
 use crate::mapping::Mapping;
 use crate::pause;
-use crate::socket::{bind, get_option, owned, set_number, set_option};
+use crate::socket::{bind, get_option, open, set_number, set_option};
 
 /// Bytes of a frame.
 pub const FRAME_BYTES: usize = 4096;
@@ -120,9 +122,7 @@ impl XdpSocket {
     pub fn open(frames: u32) -> Result<Self, (&'static str, io::Error)> {
         let fail = |call: &'static str| move |error| (call, error);
         assert!(frames.is_power_of_two(), "rings have a power of two places");
-        // SAFETY: no pointer is passed.
-        let socket = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-        let socket = owned(socket).map_err(fail("AF_XDP"))?;
+        let socket = open(libc::AF_XDP, SocketType::RAW).map_err(fail("AF_XDP"))?;
         let fd = socket.as_fd();
         let count = frames as usize;
         let memory = Mapping::anonymous(count * FRAME_BYTES).map_err(fail("mmap"))?;

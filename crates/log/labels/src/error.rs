@@ -222,22 +222,22 @@ pub enum LabelError {
         /// What is wrong with it.
         source: Box<ContentError>,
     },
-    /// More alarms than fit into memory.
-    #[error("{file}: line {line}: more than {most} alarms: give part of the file")]
-    Alarms {
+    /// More alerts than fit into memory.
+    #[error("{file}: line {line}: more than {most} alerts: give part of the file")]
+    Alerts {
         /// The file.
         file: String,
         /// The line of the first one that is too many, from 1.
         line: u64,
-        /// How many alarms fit.
+        /// How many alerts fit.
         most: usize,
     },
     /// No line of an IDS's file can be read: all problems so far.
     #[error("{}: no valid line", joined(.0))]
     Invalid(Vec<Problem>),
-    /// Files of an IDS without an alarm.
+    /// Files of an IDS without an alert.
     #[error(
-        "{}: no alarm in {}: give the IDS's alerts (eve.json) or notices (notice.log) of \
+        "{}: no alert in {}: give the IDS's alerts (eve.json) or notices (notice.log) of \
          the time of the packets",
         files.join(", "), count_of(*lines, "line")
     )]
@@ -276,11 +276,11 @@ pub enum Problem {
         /// How many there are.
         lines: u64,
     },
-    /// Alarms that name no flow.
-    #[error("{} without a flow: only packets of their hosts at about that time are left out", count_of(*.0, "alarm"))]
+    /// Alerts that name no flow.
+    #[error("{} without a flow: only packets of their hosts at about that time are left out", count_of(*.0, "alert"))]
     WithoutFlow(u64),
-    /// Alarms that are not severe enough.
-    #[error("{} less severe than the limit: flows close to them are left out", count_of(*.0, "alarm"))]
+    /// Alerts that are not severe enough.
+    #[error("{} less severe than the limit: flows close to them are left out", count_of(*.0, "alert"))]
     Mild(u64),
 }
 

@@ -1,7 +1,7 @@
 //! Labels from an IDS: Suricata's EVE events, Zeek's notice.log and conn.log.
 //!
-//! An alarm labels its flow, found by 5-tuple, or by Community ID where it has no addresses. What
-//! the IDS is silent about is benign, except near an alarm: other packets of the same flow, and of
+//! An alert labels its flow, found by 5-tuple, or by Community ID where it has no addresses. What
+//! the IDS is silent about is benign, except near an alert: other packets of the same flow, and of
 //! its hosts for a while before and after, have no label.
 //!
 //! Sources: "Eve JSON Format" of the Suricata user guide; the scripts `Notice::Info` and
@@ -23,46 +23,46 @@ use crate::label::Label;
 
 /// A longer line is not an event.
 const LINE_MAX: u64 = 1 << 20;
-/// More alarms are not read: each takes some 200 bytes of memory.
-const ALARMS_MAX: usize = 1 << 21;
+/// More alerts are not read: each takes some 200 bytes of memory.
+const ALERTS_MAX: usize = 1 << 21;
 /// More different labels are more than a model tells apart.
 const LABELS_MAX: usize = 10_000;
 /// How many invalid lines are named.
 const NAMED_MAX: u64 = 3;
-/// How long before and after an alarm its flow is taken to be, if nothing says when it was.
+/// How long before and after an alert its flow is taken to be, if nothing says when it was.
 const FLOW_NS: i128 = 300 * 1_000_000_000;
 /// The seed of Community IDs unless an IDS is set to another.
 const SEED_USUAL: u16 = 0;
-/// Alarms that are tried to find the seed of Community IDs.
-const SEED_ALARMS_MAX: usize = 4;
-/// The severity of alarms that have none, as Zeek's notices: that of Suricata's most severe.
+/// Alerts that are tried to find the seed of Community IDs.
+const SEED_ALERTS_MAX: usize = 4;
+/// The severity of alerts that have none, as Zeek's notices: that of Suricata's most severe.
 const SEVERITY_NONE: u64 = 1;
 
-/// What becomes of alarms.
+/// What becomes of alerts.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// What the class of a flow is.
-    pub class: AlarmClass,
-    /// Less severe alarms (larger numbers) label no flow.
+    pub class: AlertClass,
+    /// Less severe alerts (larger numbers) label no flow.
     pub severity_max: Option<u64>,
-    /// How long before and after an alarm other packets of its hosts have no label.
+    /// How long before and after an alert other packets of its hosts have no label.
     pub quarantine_ns: i128,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
-            class: AlarmClass::default(),
+            class: AlertClass::default(),
             severity_max: None,
             quarantine_ns: FLOW_NS,
         }
     }
 }
 
-/// What the class of a flow with an alarm is.
+/// What the class of a flow with an alert is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AlarmClass {
-    /// `anomalous`, whatever the alarm says.
+pub enum AlertClass {
+    /// `anomalous`, whatever the alert says.
     #[default]
     Any,
     /// Suricata's category, Zeek's kind of notice.
@@ -77,7 +77,7 @@ pub(crate) enum Format {
     Eve,
     NoticeJson,
     NoticeTsv,
-    /// Connections last: only those with an alarm are remembered.
+    /// Connections last: only those with an alert are remembered.
     ConnJson,
     ConnTsv,
 }
@@ -108,7 +108,7 @@ impl Format {
     }
 }
 
-/// The flow of an alarm in the words of its IDS: Suricata's flow_id, Zeek's uid.
+/// The flow of an alert in the words of its IDS: Suricata's flow_id, Zeek's uid.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Link {
     Flow(u64),
@@ -116,7 +116,7 @@ enum Link {
 }
 
 #[derive(Debug)]
-struct Alarm {
+struct Alert {
     key: Option<FlowKey>,
     community_id: Option<String>,
     hosts: [Option<IpAddr>; 2],
@@ -134,18 +134,18 @@ struct Alarm {
 pub(crate) struct Reader {
     options: Options,
     offset_s: i64,
-    alarms: Vec<Alarm>,
+    alerts: Vec<Alert>,
     labels: Vec<Label>,
     known: HashMap<String, usize>,
     links: HashSet<Link>,
-    /// Start and end of flows with alarms.
+    /// Start and end of flows with alerts.
     spans: HashMap<Link, (i128, i128)>,
     lines: u64,
     problems: Vec<Problem>,
     files: Vec<String>,
 }
 
-/// Times with an alarm, apart from each other and in order.
+/// Times with an alert, apart from each other and in order.
 #[derive(Debug, Default)]
 struct Spans(Vec<Span>);
 
@@ -158,7 +158,7 @@ struct Span {
     used: bool,
 }
 
-/// The alarms of an IDS.
+/// The alerts of an IDS.
 #[derive(Debug, Default)]
 pub(crate) struct Ids {
     labels: Vec<Label>,
@@ -168,7 +168,7 @@ pub(crate) struct Ids {
     ids: HashMap<FlowKey, Option<String>>,
     seed: u16,
     hosts: HashMap<IpAddr, Spans>,
-    /// Packets without a label since an alarm is near.
+    /// Packets without a label since an alert is near.
     quarantined: u64,
     problems: Vec<Problem>,
 }
@@ -176,8 +176,8 @@ pub(crate) struct Ids {
 /// What an IDS says about a packet.
 #[derive(Debug)]
 pub(crate) enum Said<'l> {
-    Alarm(&'l Label),
-    /// Nothing, but there is an alarm near it.
+    Alert(&'l Label),
+    /// Nothing, but there is an alert near it.
     Near,
     Nothing,
 }
@@ -196,7 +196,7 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// If it cannot be read, has more alarms than fit, or not one valid line.
+    /// If it cannot be read, has more alerts than fit, or not one valid line.
     pub(crate) fn read(
         &mut self,
         mut from: impl BufRead,
@@ -250,11 +250,11 @@ impl Reader {
                     }
                 }
             }
-            if self.alarms.len() > ALARMS_MAX {
-                return Err(LabelError::Alarms {
+            if self.alerts.len() > ALERTS_MAX {
+                return Err(LabelError::Alerts {
                     file: file(),
                     line: number,
-                    most: ALARMS_MAX,
+                    most: ALERTS_MAX,
                 });
             }
         }
@@ -308,19 +308,19 @@ impl Reader {
         }
     }
 
-    fn add(&mut self, alarm: Alarm) {
-        self.links.extend(alarm.link.clone());
-        self.alarms.push(alarm);
+    fn add(&mut self, alert: Alert) {
+        self.links.extend(alert.link.clone());
+        self.alerts.push(alert);
     }
 
-    /// The label of alarms of a category: the source is the category in any case.
+    /// The label of alerts of a category: the source is the category in any case.
     fn label(&mut self, category: &str, severity: u64) -> Result<usize, LineError> {
         let category: String = category.trim().chars().take(128).collect();
         let class = match self.options.class {
-            AlarmClass::Any => String::from("anomalous"),
-            AlarmClass::Severity => format!("severity-{severity}"),
-            // A category called "benign" is an alarm still.
-            AlarmClass::Category => match Label::new(&category).class {
+            AlertClass::Any => String::from("anomalous"),
+            AlertClass::Severity => format!("severity-{severity}"),
+            // A category called "benign" is an alert still.
+            AlertClass::Category => match Label::new(&category).class {
                 class if class == "benign" => String::from("anomalous"),
                 class => class,
             },
@@ -340,11 +340,11 @@ impl Reader {
         Ok(self.labels.len() - 1)
     }
 
-    /// The alarms, in order.
+    /// The alerts, in order.
     ///
     /// # Errors
     ///
-    /// If there are no alarms.
+    /// If there are no alerts.
     pub(crate) fn finish(self) -> Result<Ids, LabelError> {
         let seed = self.seed();
         let mut ids = Ids {
@@ -353,34 +353,34 @@ impl Reader {
             labels: self.labels,
             ..Ids::default()
         };
-        if self.alarms.is_empty() {
+        if self.alerts.is_empty() {
             return Err(LabelError::NoAlarm {
                 files: self.files,
                 lines: self.lines,
             });
         }
-        // Alarms that name no flow, and those that are not severe enough.
+        // Alerts that name no flow, and those that are not severe enough.
         let (mut without_flow, mut mild) = (0, 0);
-        for alarm in self.alarms {
-            let known = alarm.link.as_ref().and_then(|link| self.spans.get(link));
+        for alert in self.alerts {
+            let known = alert.link.as_ref().and_then(|link| self.spans.get(link));
             let (from_ns, to_ns) = match known {
-                Some(&(from, to)) => (from.min(alarm.ts_ns), to.max(alarm.ts_ns)),
+                Some(&(from, to)) => (from.min(alert.ts_ns), to.max(alert.ts_ns)),
                 None => (
-                    alarm
+                    alert
                         .start_ns
-                        .unwrap_or(alarm.ts_ns - FLOW_NS)
-                        .min(alarm.ts_ns),
-                    alarm.ts_ns + FLOW_NS,
+                        .unwrap_or(alert.ts_ns - FLOW_NS)
+                        .min(alert.ts_ns),
+                    alert.ts_ns + FLOW_NS,
                 ),
             };
             let span = Span {
                 from_ns,
                 to_ns,
-                severity: alarm.severity,
-                label: alarm.label,
+                severity: alert.severity,
+                label: alert.label,
                 used: false,
             };
-            for host in alarm.hosts.into_iter().flatten() {
+            for host in alert.hosts.into_iter().flatten() {
                 let near = self.options.quarantine_ns;
                 let span = Span {
                     from_ns: from_ns - near,
@@ -389,12 +389,12 @@ impl Reader {
                 };
                 ids.hosts.entry(host).or_default().0.push(span);
             }
-            let is_mild = |most| alarm.severity > most;
+            let is_mild = |most| alert.severity > most;
             if self.options.severity_max.is_some_and(is_mild) {
                 mild += 1;
-            } else if let Some(key) = alarm.key {
+            } else if let Some(key) = alert.key {
                 ids.flows.entry(key).or_default().0.push(span);
-            } else if let Some(id) = alarm.community_id {
+            } else if let Some(id) = alert.community_id {
                 ids.by_id.entry(id).or_default().0.push(span);
             } else {
                 without_flow += 1;
@@ -416,17 +416,17 @@ impl Reader {
         Ok(ids)
     }
 
-    /// The seed of Community IDs, which alarms with addresses and an ID show; the usual one if none does.
+    /// The seed of Community IDs, which alerts with addresses and an ID show; the usual one if none does.
     fn seed(&self) -> u16 {
-        let both = self.alarms.iter().filter_map(|alarm| {
-            let key = alarm.key.filter(has_ports)?;
-            Some((key, alarm.community_id.as_deref()?))
+        let both = self.alerts.iter().filter_map(|alert| {
+            let key = alert.key.filter(has_ports)?;
+            Some((key, alert.community_id.as_deref()?))
         });
-        let both: Vec<_> = both.take(SEED_ALARMS_MAX).collect();
+        let both: Vec<_> = both.take(SEED_ALERTS_MAX).collect();
         let fits = |(key, id): &(FlowKey, &str), seed| community_id_seeded(key, seed) == *id;
         let mut found = both
             .iter()
-            .filter_map(|alarm| (0..=u16::MAX).find(|&seed| fits(alarm, seed)));
+            .filter_map(|alert| (0..=u16::MAX).find(|&seed| fits(alert, seed)));
         found.next().unwrap_or(SEED_USUAL)
     }
 }
@@ -499,7 +499,7 @@ impl Ids {
         }
         if let Some(span) = found {
             span.used = true;
-            return Said::Alarm(&self.labels[span.label]);
+            return Said::Alert(&self.labels[span.label]);
         }
         if !is_near && !self.hosts.is_empty() {
             let ends = [key.low, key.high].map(|end| strata_wire::ip_addr(key.family, end.address));
@@ -515,7 +515,7 @@ impl Ids {
         Said::Nothing
     }
 
-    /// The number of flows with an alarm, and of those that match no packet.
+    /// The number of flows with an alert, and of those that match no packet.
     pub(crate) fn unmatched(&self) -> (u64, u64) {
         let all = self.flows.values().chain(self.by_id.values());
         all.flat_map(|spans| &spans.0)
@@ -524,12 +524,12 @@ impl Ids {
             })
     }
 
-    /// Packets without a label since an alarm is near.
+    /// Packets without a label since an alert is near.
     pub(crate) fn quarantined(&self) -> u64 {
         self.quarantined
     }
 
-    /// Invalid lines, and alarms that label nothing.
+    /// Invalid lines, and alerts that label nothing.
     pub(crate) fn problems(&self) -> &[Problem] {
         &self.problems
     }

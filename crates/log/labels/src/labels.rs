@@ -24,8 +24,8 @@ pub struct How<'a> {
     pub utc_offset_s: i64,
     /// The label of packets that no rule or flow matches.
     pub otherwise: Option<&'a str>,
-    /// What becomes of the alarms of an IDS.
-    pub alarms: ids::Options,
+    /// What becomes of the alerts of an IDS.
+    pub alerts: ids::Options,
 }
 
 /// A label file to read.
@@ -68,8 +68,8 @@ pub struct Usage {
     pub entries: u64,
     /// Those of them that match no packet.
     pub unmatched: u64,
-    /// Of the packets without a label, those near an alarm.
-    pub near_alarm: u64,
+    /// Of the packets without a label, those near an alert.
+    pub near_alert: u64,
 }
 
 impl Form {
@@ -147,15 +147,15 @@ impl Labels {
         mut files: Vec<(Format, String, R)>,
         how: &How<'_>,
     ) -> Result<Self, LabelError> {
-        // Connections after the alarms, since only those with one are remembered.
+        // Connections after the alerts, since only those with one are remembered.
         files.sort_by_key(|(format, ..)| *format);
-        let mut reader = ids::Reader::new(how.alarms, how.utc_offset_s);
+        let mut reader = ids::Reader::new(how.alerts, how.utc_offset_s);
         for (format, name, content) in files {
             reader.read(content, format, &name)?;
         }
         let clean = Label {
             class: class_name("benign"),
-            source: String::from("no alarm"),
+            source: String::from("no alert"),
         };
         Ok(Self {
             form: Form::Ids(Box::new(reader.finish()?)),
@@ -188,7 +188,7 @@ impl Labels {
             Form::Rules(rules) => rules::first(rules, ts_ns, headers).or(otherwise),
             Form::Flows(flows) => flows.of(ts_ns, headers).or(otherwise),
             Form::Ids(ids) => match ids.of(ts_ns, headers) {
-                Said::Alarm(label) => Some(label),
+                Said::Alert(label) => Some(label),
                 Said::Near => None,
                 Said::Nothing => otherwise,
             },
@@ -216,7 +216,7 @@ impl Labels {
             Form::Flows(flows) => (usage.entries, usage.unmatched) = flows.unmatched(),
             Form::Ids(ids) => {
                 (usage.entries, usage.unmatched) = ids.unmatched();
-                usage.near_alarm = ids.quarantined();
+                usage.near_alert = ids.quarantined();
             }
         }
         let none_match = usage.entries > 0 && usage.unmatched == usage.entries;

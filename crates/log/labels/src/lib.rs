@@ -10,7 +10,7 @@
 //! chosen         flows of a log, and when they had packets
 //! conn_log       a file of labels that is added to
 //! labels         all labels of the files that are given
-//! ids            alarms of an IDS: Suricata's EVE events, Zeek's notice.log and conn.log
+//! ids            alerts of an IDS: Suricata's EVE events, Zeek's notice.log and conn.log
 //! flows          the flow CSVs of CICFlowMeter, and Zeek's conn.log with labels
 //! rules frames   CSV of conditions; CSV by packet number
 //! label cells    a label; rows, times and protocols as data sets write them
@@ -36,6 +36,6 @@ pub use captured::{Captures, OfLogs, ReadCounts, ReadError, ReadOptions, Seen, r
 pub use chosen::{Choice, ChoiceError, Flows, Span, labelled, matching, whole};
 pub use conn_log::{Changes, ConnLog, ConnLogError};
 pub use error::{ContentError, LabelError, LineError, Problem, UsageError, ValueError};
-pub use ids::{AlarmClass, Options as AlarmOptions};
+pub use ids::{AlertClass, Options as AlertOptions};
 pub use label::{Label, class_name};
 pub use labels::{How, LabelFile, Labels, Usage};

@@ -255,7 +255,7 @@ impl Snapshots {
                     "repeated": read.usage.map(|usage| usage.repeated),
                     "entries": read.usage.map(|usage| usage.entries),
                     "unmatched": read.usage.map(|usage| usage.unmatched),
-                    "near_alarm": read.usage.map(|usage| usage.near_alarm),
+                    "near_alert": read.usage.map(|usage| usage.near_alert),
                 });
                 table.about("strata.labels", counts.to_string());
                 table.close()

@@ -26,7 +26,7 @@ Examples:
 Reports what the model learnt, and whether the traffic was sufficient. Exit status: 0 if it was,
 3 if there was too little or it changed too much (the model is written anyway), 1 if there is no
 model. With --labels, the model learns only from traffic that they call benign: from no flow that
-has an alarm of an IDS or is close to one.
+has an alert of an IDS or is close to one.
 
 Needs the Python package, which `make python` installs.")]
 pub(crate) struct Args {
@@ -56,7 +56,7 @@ pub(crate) struct Args {
     )]
     length: String,
 
-    // What has an alarm of an IDS, or is near one, is not benign, and so not learnt from.
+    // What has an alert of an IDS, or is near one, is not benign, and so not learnt from.
     #[command(flatten)]
     labels: LabelArgs,
 

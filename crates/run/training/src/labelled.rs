@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use strata_labels::{
-    AlarmClass, AlarmOptions, Captures, How, LabelFile, Labels, OfLogs, ReadOptions, Usage,
+    AlertClass, AlertOptions, Captures, How, LabelFile, Labels, OfLogs, ReadOptions, Usage,
 };
 use strata_store::Sources;
 use strata_terminal::key::KeyArgs;
@@ -108,9 +108,9 @@ impl LabelledArgs {
     }
 }
 
-/// What the class of a flow with an alarm is.
+/// What the class of a flow with an alert is.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum AlarmClassArg {
+enum AlertClassArg {
     /// One class for all, `anomalous`.
     Any,
     /// Suricata's category, the kind of Zeek's notice.
@@ -126,13 +126,13 @@ pub struct LabelArgs {
     /// 0 is benign, 1 an attack, other labels are classes of their own); CSV of rules (label and
     /// any of address, source_address, destination_address, port, source_port, destination_port,
     /// protocol, from, to; the first match applies); flows of CICFlowMeter (CSV); Zeek's conn.log
-    /// with a label column; or the alarms of an IDS: Suricata's eve.json, Zeek's notice.log. Alarms
+    /// with a label column; or the alerts of an IDS: Suricata's eve.json, Zeek's notice.log. Alerts
     /// may be in several files; conn.log then gives the times of the flows in notice.log.
     #[arg(long, value_name = "FILE")]
     labels: Vec<PathBuf>,
 
     /// Give this label to packets that no rule or flow matches. By default they have none, and are
-    /// used neither to train nor to evaluate; with alarms of an IDS they are benign.
+    /// used neither to train nor to evaluate; with alerts of an IDS they are benign.
     #[arg(long, value_name = "LABEL")]
     otherwise: Option<String>,
 
@@ -146,20 +146,20 @@ pub struct LabelArgs {
     )]
     labels_utc_offset: String,
 
-    /// Choose the class of flows with an alarm of an IDS.
-    #[arg(long, value_enum, default_value_t = AlarmClassArg::Any)]
-    alarm_class: AlarmClassArg,
+    /// Choose the class of flows with an alert of an IDS.
+    #[arg(long, value_enum, default_value_t = AlertClassArg::Any)]
+    alert_class: AlertClassArg,
 
-    /// Take only alarms of this severity or more severe ones as labels (1 is the most severe); flows
+    /// Take only alerts of this severity or more severe ones as labels (1 is the most severe); flows
     /// with others have no label.
     #[arg(long, value_name = "N")]
-    alarm_severity: Option<u64>,
+    alert_severity: Option<u64>,
 
-    /// Leave out packets of hosts that have an alarm within this many seconds before or after: an
-    /// IDS does not alert on all of an attack. With 0, every flow without an alarm of its own is
+    /// Leave out packets of hosts that have an alert within this many seconds before or after: an
+    /// IDS does not alert on all of an attack. With 0, every flow without an alert of its own is
     /// benign.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
-    alarm_quarantine: u32,
+    alert_quarantine: u32,
 
     #[command(flatten)]
     key: KeyArgs,
@@ -181,14 +181,14 @@ impl LabelArgs {
         let how = How {
             utc_offset_s: offset_s(&self.labels_utc_offset)?,
             otherwise: self.otherwise.as_deref(),
-            alarms: AlarmOptions {
-                class: match self.alarm_class {
-                    AlarmClassArg::Any => AlarmClass::Any,
-                    AlarmClassArg::Category => AlarmClass::Category,
-                    AlarmClassArg::Severity => AlarmClass::Severity,
+            alerts: AlertOptions {
+                class: match self.alert_class {
+                    AlertClassArg::Any => AlertClass::Any,
+                    AlertClassArg::Category => AlertClass::Category,
+                    AlertClassArg::Severity => AlertClass::Severity,
                 },
-                severity_max: self.alarm_severity,
-                quarantine_ns: i128::from(self.alarm_quarantine) * 1_000_000_000,
+                severity_max: self.alert_severity,
+                quarantine_ns: i128::from(self.alert_quarantine) * 1_000_000_000,
             },
         };
         let labels = Labels::read(files, &how)?;
@@ -211,7 +211,7 @@ fn label_file(path: &Path) -> Result<LabelFile<'static>> {
         (!is_socket).then(|| File::open(path)).transpose()
     });
     let Some(file) = opened.with_context(|| format!("{name}: cannot read"))? else {
-        bail!("{name}: is a socket: let the IDS write its alarms to a file (filetype: regular)");
+        bail!("{name}: is a socket: let the IDS write its alerts to a file (filetype: regular)");
     };
     let content: Box<dyn BufRead> = Box::new(BufReader::new(file));
     Ok(LabelFile { name, content })
@@ -277,7 +277,7 @@ pub fn read(args: &LabelledArgs, each: impl FnMut(&Seen<'_>) -> Result<()>) -> R
     if captures.has_logs() && labels.as_ref().is_some_and(Labels::are_by_frame) {
         bail!(
             "{}: labels by frame number do not fit a log, which need not hold every packet: give \
-             rules, flows or alarms",
+             rules, flows or alerts",
             args.labels.named()
         );
     }
@@ -338,7 +338,7 @@ fn say_usage(usage: &Usage) {
         repeated,
         entries,
         unmatched,
-        near_alarm,
+        near_alert,
     } = usage;
     let have = if *labelled == 1 { "has" } else { "have" };
     let mut said = format!("{} {have} a label", text::count_of(*labelled, "packet"));
@@ -348,10 +348,10 @@ fn say_usage(usage: &Usage) {
             grouped(*unlabelled)
         );
     }
-    if *near_alarm > 0 {
+    if *near_alert > 0 {
         said += &format!(
-            " ({} because they are close to an alarm)",
-            grouped(*near_alarm)
+            " ({} because they are close to an alert)",
+            grouped(*near_alert)
         );
     }
     if *repeated > 0 {

@@ -1,4 +1,4 @@
-//! Events of Suricata and lines of Zeek's logs: what each says of an alarm, or of its flow.
+//! Events of Suricata and lines of Zeek's logs: what each says of an alert, or of its flow.
 
 use std::net::{AddrParseError, IpAddr};
 use std::num::{ParseFloatError, ParseIntError};
@@ -12,7 +12,7 @@ use crate::cells::{duration_ns, protocol, time_ns};
 use crate::error::{LineError, ValueError};
 use crate::flows::key;
 
-use super::{Alarm, Format, Link, Reader, SEVERITY_NONE};
+use super::{Alert, Format, Link, Reader, SEVERITY_NONE};
 
 #[derive(Deserialize)]
 struct EveEvent {
@@ -38,7 +38,7 @@ struct EveFlow {
     end: Option<String>,
 }
 
-/// The Community ID of an alarm. It is not needed where its flow is known otherwise.
+/// The Community ID of an alert. It is not needed where its flow is known otherwise.
 fn community_id(id: Option<String>, flow: Option<FlowKey>) -> Result<Option<String>, LineError> {
     match id {
         Some(id) if flow.is_none() && !is_community_id(&id) => Err(LineError::CommunityId(id)),
@@ -78,7 +78,7 @@ impl Reader {
         let severity = said.severity.unwrap_or(SEVERITY_NONE);
         let label = self.label(category.as_deref().unwrap_or("alert"), severity)?;
         let flow = eve_alert(text)?.map(|alert| alert.flow);
-        self.add(Alarm {
+        self.add(Alert {
             key: flow,
             community_id: community_id(event.community_id, flow)?,
             hosts: [event.src_ip, event.dest_ip],
@@ -150,7 +150,7 @@ impl Reader {
             ends => ends,
         };
         let label = self.label(note, SEVERITY_NONE)?;
-        self.add(Alarm {
+        self.add(Alert {
             key: flow,
             community_id: community_id(cell("community_id").map(str::to_owned), flow)?,
             hosts,

@@ -22,7 +22,7 @@ fn read(files: &[(&str, Format)], options: Options) -> Result<Ids, LabelError> {
 
 fn said(ids: &mut Ids, ts_s: u64, headers: &Headers) -> String {
     match ids.of(ts_s * 1_000_000_000, headers) {
-        Said::Alarm(label) => format!("{}/{}", label.class, label.source),
+        Said::Alert(label) => format!("{}/{}", label.class, label.source),
         Said::Near => String::from("near"),
         Said::Nothing => String::from("nothing"),
     }
@@ -65,7 +65,7 @@ fn the_end_of_a_flow_and_its_severity_are_taken_into_account() {
     let end = r#"{"timestamp":"1970-01-01T00:17:00.0+0000","flow_id":7,"event_type":"flow","src_ip":"10.0.0.1","dest_ip":"10.0.0.2","proto":"TCP","flow":{"start":"1970-01-01T00:16:20.0+0000","end":"1970-01-01T00:16:50.0+0000","alerted":true}}"#;
     let text = format!("{ALERT}{end}\n");
     let severity = Options {
-        class: AlarmClass::Severity,
+        class: AlertClass::Severity,
         ..Options::default()
     };
     let mut ids = read(&[(&text, Format::Eve)], severity).unwrap();
@@ -77,7 +77,7 @@ fn the_end_of_a_flow_and_its_severity_are_taken_into_account() {
     assert_eq!(said(&mut ids, 1_020, &flow), "near");
     let grave = Options {
         severity_max: Some(1),
-        class: AlarmClass::Category,
+        class: AlertClass::Category,
         ..Options::default()
     };
     let mut ids = read(&[(&text, Format::Eve)], grave).unwrap();
@@ -105,7 +105,7 @@ fn flows_are_found_by_community_id_of_any_seed() {
     let text = alone("1:LQU9qZlK+B5F3KDmev6m5PMibrg=");
     let mut ids = read(&[(&text, Format::Eve)], Options::default()).unwrap();
     assert_eq!(said(&mut ids, 1_000, &flow), "anomalous/alert");
-    // Another alarm shows that the seed is 1.
+    // Another alert shows that the seed is 1.
     let seeded = community_id_seeded(
         &headers(("10.0.0.1", 4000), ("10.0.0.2", 80), 6)
             .key
@@ -129,7 +129,7 @@ fn notices_of_zeek_take_their_times_from_connections() {
                      900.0\tC1\t10.0.0.1\t4000\t10.0.0.2\t22\ttcp\t500.0\n900.0\tC2\t10.0.0.3\t1\t10.0.0.4\t2\tudp\t-\n";
     let files = [(notices, Format::NoticeTsv), (conns, Format::ConnTsv)];
     let category = Options {
-        class: AlarmClass::Category,
+        class: AlertClass::Category,
         ..Options::default()
     };
     let mut ids = read(&files, category).unwrap();
@@ -143,7 +143,7 @@ fn notices_of_zeek_take_their_times_from_connections() {
     assert!(
         ids.problems()[0]
             .to_string()
-            .starts_with("1 alarm without a flow")
+            .starts_with("1 alert without a flow")
     );
 
     let notice = r#"{"ts":1000.5,"uid":"C1","id.orig_h":"10.0.0.1","id.orig_p":4000,"id.resp_h":"10.0.0.2","id.resp_p":22,"proto":"tcp","note":"SSH::Password_Guessing"}"#;
@@ -172,7 +172,7 @@ fn invalid_lines_are_named_and_counted_and_do_not_fill_the_memory() {
     assert_eq!(problems[2], "x.log: line 5: longer than 1 MiB");
     assert_eq!(problems[3], "x.log: and 1 other invalid line");
 
-    // Without addresses, an alarm has its ID only.
+    // Without addresses, an alert has its ID only.
     let cut = "{\"timestamp\":\"1970-01-01T00:16:40Z\",\"event_type\":\"alert\",\
                \"community_id\":\"1:LQU9qZlK\",\"alert\":{\"severity\":1}}\n";
     let ids = read(
@@ -197,12 +197,12 @@ fn invalid_lines_are_named_and_counted_and_do_not_fill_the_memory() {
         quiet
             .unwrap_err()
             .to_string()
-            .contains("no alarm in 1 line:")
+            .contains("no alert in 1 line:")
     );
 }
 
 #[test]
-fn many_alarms_of_one_flow_are_one_span() {
+fn many_alerts_of_one_flow_are_one_span() {
     let text = ALERT.repeat(10_000);
     let ids = read(&[(&text, Format::Eve)], Options::default()).unwrap();
     assert_eq!(ids.unmatched(), (1, 1));

@@ -251,7 +251,7 @@ fn look_back_begins_anew_with_another_model() {
             recording.steering.publish(promoted, Instant::now());
         }
         recording.take(after);
-        // Now every flow is under alarm.
+        // Now every flow is with an alert.
         for (packet, number) in packets.iter().zip(1..) {
             let headers = dissect(LinkType::ETHERNET, packet.data, TunnelKey::Inner);
             if let Some(flow) = headers.key {

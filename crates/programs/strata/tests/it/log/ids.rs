@@ -126,7 +126,7 @@ impl Case {
 }
 
 #[test]
-fn alarms_label_their_flows_and_a_log_gives_the_features_of_its_capture() {
+fn alerts_label_their_flows_and_a_log_gives_the_features_of_its_capture() {
     let case = Case::new();
     let (trace, eve) = (case.path("trace.pcap"), case.path("eve.json"));
     let (csv, said) = succeeds(&["features", "-r", &trace, "--labels", &eve]);
@@ -138,7 +138,7 @@ fn alarms_label_their_flows_and_a_log_gives_the_features_of_its_capture() {
     assert_eq!(attacks.count(), 240);
     let benign = csv
         .lines()
-        .filter(|line| line.contains(",benign,no alarm,"));
+        .filter(|line| line.contains(",benign,no alert,"));
     assert_eq!(benign.count(), 480);
     let log = case.log();
     let (of_log, said) = succeeds(&["features", "-r", &log, "--labels", &eve]);
@@ -162,7 +162,7 @@ fn alarms_label_their_flows_and_a_log_gives_the_features_of_its_capture() {
         said.contains("frames.csv: labels by frame number do not fit a log"),
         "{said}"
     );
-    // Alarms of another network.
+    // Alerts of another network.
     std::fs::write(case.path("other.json"), self::eve().replace("10.", "172.")).unwrap();
     let other = case.path("other.json");
     let output = strata(&["features", "-r", &trace, "--labels", &other]);
@@ -182,7 +182,7 @@ fn alarms_label_their_flows_and_a_log_gives_the_features_of_its_capture() {
 }
 
 #[test]
-fn hosts_under_alarm_are_left_out_unless_asked() {
+fn hosts_under_alert_are_left_out_unless_asked() {
     let case = Case::new();
     let (trace, eve) = (case.path("trace.pcap"), case.path("eve.json"));
     let mut text = std::fs::read_to_string(&eve).unwrap();
@@ -196,15 +196,15 @@ fn hosts_under_alarm_are_left_out_unless_asked() {
         csv.lines().filter(|line| line.contains(",benign,")).count()
     };
     assert_eq!(labels(&[]), 0);
-    assert_eq!(labels(&["--alarm-quarantine", "0"]), 486);
+    assert_eq!(labels(&["--alert-quarantine", "0"]), 486);
     let mut classes = vec!["features", "-r", &trace, "--labels", &eve];
-    classes.extend(["--alarm-class", "category"]);
+    classes.extend(["--alert-class", "category"]);
     let (csv, _) = succeeds(&classes);
     assert!(csv.contains(",attempted-administrator-privilege-gain,"));
 }
 
 #[test]
-fn a_log_and_its_alarms_become_a_model() {
+fn a_log_and_its_alerts_become_a_model() {
     let python: PathBuf = workspace_root().join("python/.venv/bin/python");
     if !python.exists() {
         eprintln!("not run: no python/.venv; `make python` makes it");
