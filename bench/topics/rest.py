@@ -173,6 +173,22 @@ def finding(context, hot, cold, packets, rounds):
     ]
 
 
+def exporting(context, hot, cold, packets):
+    """Microseconds a packet of an export of all packets, the file system's cache warm, on one core."""
+    headers, out = context.directory / "headers.pcap", context.directory / "out"
+    run(context.strata, "export", hot, "-F", "pcap", "-w", headers)
+    export = lambda log: ["taskset", "-c", "1", context.strata, "export", log, "-F", "pcapng", "-w", out]
+    programs = {
+        "strata, block files": (export(hot), [out]),
+        "strata, compacted": (export(cold), [out]),
+        "tcpdump -r -w of the headers, without classes": (
+            ["taskset", "-c", "1", "tcpdump", "-r", headers, "-w", out], [out]),
+    }
+    seconds, _ = in_turns(programs, 3)
+    remove([headers, out])
+    return [[name, round(median(kept) / packets * 1e6, 3)] for name, kept in seconds.items()]
+
+
 def aggregates(context, hot, cold, packets):
     """Million rows a second and core, by DuckDB and by strata-sql where that is built."""
     rows = []
@@ -209,6 +225,7 @@ def measure(context):
     verified = run(context.strata, "verify", cold).strip()
     slowed = beside(context, hot, 1 + 2 * rounds)
     wanted, found, times = finding(context, hot, cold, packets, rounds)
+    exported = exporting(context, hot, cold, packets)
     asked = aggregates(context, hot, cold, packets)
     return {
         "title": TITLE,
@@ -224,6 +241,7 @@ def measure(context):
         "tables": [
             {"title": "Size", "columns": ["log", "packets", "bytes", "of the captured", "per packet"], "rows": rows},
             {"title": "All packets of one flow", "columns": ["program", "seconds", "times as fast as tcpdump"], "rows": times},
+            {"title": "Export of all packets as pcapng, one core", "columns": ["program", "us per packet"], "rows": exported},
             {"title": "Aggregates over all packets, one core", "columns": ["engine", "million rows per second"], "rows": asked},
             {"title": "Columns of cic-w2 from 0.005 bytes per packet on", "columns": ["table", "column", "bytes", "per packet"], "rows": columns},
         ],

@@ -157,7 +157,7 @@ pub(crate) fn unwrap(wrapped: &WrappedKey, with: Option<&Identities>) -> io::Res
     match PartKey::unwrap(wrapped, identities) {
         Ok(key) => Ok(key),
         Err(DecryptError::NoMatchingKeys) => denied(format!(
-            "it is encrypted to {to}, and the key that was given is another, {}",
+            "it is encrypted to {to}, but the given key is {}",
             identities.recipients().texts().join(" and ")
         )),
         Err(error) => Err(damaged(&format!("its key in archive.json: {error}"))),

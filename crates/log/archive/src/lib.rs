@@ -82,10 +82,9 @@ pub mod parts {
     pub use crate::flow::{
         community_id_of, community_id_seeded, icmp_counterpart, is_community_id,
     };
-    pub use crate::packets::rows;
     pub use crate::part::{name_of, open};
     pub use crate::payload::{PayloadReader, Unreadable};
-    pub use crate::row::Row;
+    pub use crate::row::{PacketRows, Row};
     pub use crate::rows::Rebuild;
     pub use strata_tables::{
         Batch, Column, FloatCells, IntCells, PAGE_ROWS, TableInput, TableReader, TextCells,

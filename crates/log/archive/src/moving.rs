@@ -44,8 +44,8 @@ impl Place {
             return Ok(Self::Elsewhere(prefix.to_owned()));
         }
         Err(format!(
-            "'{url}': write s3://BUCKET/PREFIX or file:///DIRECTORY, of letters, digits and -_./=, \
-             a prefix of its own for each log"
+            "'{url}': write s3://BUCKET/PREFIX or file:///DIRECTORY, only with letters, digits and \
+             -_./=, and with another prefix for each log"
         ))
     }
 
@@ -195,7 +195,7 @@ fn copy_all(
                 file: disk.display(&from),
                 offset: 0,
                 problem: "its checksum does not match, so its part stays where it is; \
-                          `strata verify` says where it is damaged"
+                          `strata verify` says where the file is damaged"
                     .into(),
             }));
         }

@@ -2,10 +2,8 @@
 
 use std::num::TryFromIntError;
 
-use parquet::data_type::ByteArray;
 use strata_tables::{Coding, Column, Kind, NULL, Narrows, Spec, Unit, columns};
 
-use crate::error::Source;
 use crate::filler::{End, Filler};
 use crate::row::Row;
 use crate::run::{Run, has, layout};
@@ -35,10 +33,10 @@ enum Present {
 
 /// Where to store a value that was read.
 #[derive(Clone, Copy)]
-enum Read {
-    Int(fn(&mut Row, i64) -> Result<(), TryFromIntError>),
-    Float(fn(&mut Row, Option<f32>)),
-    Bytes(fn(&mut Row, ByteArray)),
+pub(crate) enum Read {
+    Int(fn(&mut Row<'_>, i64) -> Result<(), TryFromIntError>),
+    Float(fn(&mut Row<'_>, Option<f32>)),
+    Bytes(for<'a> fn(&mut Row<'a>, &'a [u8])),
 }
 
 const fn column(spec: Spec, fill: fn(&mut Filler<'_>, &mut Column), read: Read) -> PacketSpec {
@@ -643,38 +641,9 @@ pub(crate) fn fill(index: usize, filler: &mut Filler<'_>, column: &mut Column) {
     }
 }
 
-/// Rows from all columns of `packets`, `count` of them.
-///
-/// # Errors
-///
-/// If a column has a value that a packet cannot have.
-pub fn rows(columns: &[Column], count: usize) -> Result<Vec<Row>, Source> {
-    let mut rows = vec![Row::default(); count];
-    for (declared, column) in DECLARED.iter().zip(columns) {
-        match declared.read {
-            Read::Int(set) => {
-                for (row, value) in rows.iter_mut().zip(column.ints()) {
-                    if let Some(value) = value {
-                        set(row, value).map_err(|_| {
-                            let name = declared.spec.name;
-                            format!("column {name} has the value {value}, which no packet has")
-                        })?;
-                    }
-                }
-            }
-            Read::Float(set) => {
-                for (row, value) in rows.iter_mut().zip(column.floats()) {
-                    set(row, value);
-                }
-            }
-            Read::Bytes(set) => {
-                for (row, value) in rows.iter_mut().zip(column.bytes()) {
-                    if let Some(value) = value {
-                        set(row, value.clone());
-                    }
-                }
-            }
-        }
+impl PacketColumn {
+    /// How a value of this column is stored in a row.
+    pub(crate) fn reads(self) -> Read {
+        DECLARED[self.index()].read
     }
-    Ok(rows)
 }

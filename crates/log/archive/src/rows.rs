@@ -1,9 +1,6 @@
 //! Turns rows of the table `packets` back into packets.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
-
-use parquet::data_type::ByteArray;
 
 use crate::error::Source;
 use crate::header::{Around, Fields, Network, Options, Tcp, Transport};
@@ -14,46 +11,76 @@ use crate::run::{layout, sequence_space};
 /// RFC 791, section 3.1: 15 words of header, of which 5 are fixed.
 const IPV4_OPTIONS_MAX: usize = 40;
 
-/// Rebuilds headers from rows, which come in order of arrival.
+/// Rebuilds headers from rows, which come flow by flow, those of a flow in order of arrival.
 #[derive(Debug, Default)]
-pub struct Rebuild {
-    /// For each flow, the directions from the first and from the second address.
-    flows: HashMap<i64, FlowState>,
+pub struct Rebuild<'a> {
+    flow: Option<FlowState<'a>>,
 }
 
 #[derive(Debug)]
-struct FlowState {
-    first: (Option<ByteArray>, u16),
+struct FlowState<'a> {
+    flow_id: i64,
+    /// Source and destination of the first packet: as they are in its row, and as addresses.
+    texts: [Option<&'a [u8]>; 2],
+    addresses: [Option<IpAddr>; 2],
+    first_port: u16,
+    /// From the first address, and from the second.
     directions: [Direction; 2],
 }
 
-impl Rebuild {
+impl<'a> FlowState<'a> {
+    fn of(row: &Row<'a>) -> Self {
+        let texts = [row.src, row.dst];
+        let address = |text: &[u8]| std::str::from_utf8(text).ok()?.parse().ok();
+        Self {
+            flow_id: row.flow_id,
+            texts,
+            addresses: texts.map(|text| text.and_then(address)),
+            first_port: row.src_port,
+            directions: [Direction::default(), Direction::default()],
+        }
+    }
+
+    /// The address that a row has as this text.
+    fn address(&self, text: Option<&[u8]>) -> Result<IpAddr, Source> {
+        let [first, second] = self.texts.map(|own| own == text);
+        let address = match (first, second) {
+            (true, _) => self.addresses[0],
+            (_, true) => self.addresses[1],
+            _ => return Err("a row with other addresses than its flow".into()),
+        };
+        Ok(address.ok_or("a row without addresses")?)
+    }
+}
+
+impl<'a> Rebuild<'a> {
     /// Appends the header of a row to `out`.
     ///
     /// # Errors
     ///
     /// If its columns contradict each other.
-    pub fn header(&mut self, row: &Row, out: &mut Vec<u8>) -> Result<(), Source> {
+    pub fn header(&mut self, row: &Row<'a>, out: &mut Vec<u8>) -> Result<(), Source> {
         if row.layout == layout::RAW {
-            out.extend_from_slice(row.header.as_ref().ok_or("a row without a header")?.data());
+            out.extend_from_slice(row.header.ok_or("a row without a header")?);
             return Ok(());
         }
-        let flow = self.flows.entry(row.flow_id).or_insert_with(|| FlowState {
-            first: (row.src.clone(), row.src_port),
-            directions: [Direction::default(), Direction::default()],
-        });
+        let known = self.flow.take().filter(|flow| flow.flow_id == row.flow_id);
+        let flow = self
+            .flow
+            .insert(known.unwrap_or_else(|| FlowState::of(row)));
+        let ends = [flow.address(row.src)?, flow.address(row.dst)?];
         // A flow from an endpoint to itself has only one direction.
-        let from_first = flow.first.1 == row.src_port && flow.first.0 == row.src;
+        let from_first = flow.first_port == row.src_port && flow.texts[0] == row.src;
         let [first, second] = &mut flow.directions;
         let (own, opposite) = if from_first {
             (first, second)
         } else {
             (second, first)
         };
-        let network = network(row, own)?;
+        let network = network(row, ends, own)?;
         let tcp = (row.layout & layout::TCP != 0).then(|| tcp(row, own, opposite));
         let mut fields = Fields {
-            link: row.link_header.as_ref().map_or(&[], |bytes| bytes.data()),
+            link: row.link_header.unwrap_or(&[]),
             network,
             tos: row.tos,
             ttl: row.ttl,
@@ -76,24 +103,21 @@ impl Rebuild {
                 source: row.src_port,
                 destination: row.dst_port,
             };
-        } else if let Some(bytes) = &row.transport_header {
-            fields.transport = Transport::Other(bytes.data());
+        } else if let Some(bytes) = row.transport_header {
+            fields.transport = Transport::Other(bytes);
         }
         fields.emit(around, out);
         Ok(())
     }
 }
 
-fn network<'a>(row: &'a Row, own: &mut Direction) -> Result<Network<'a>, Source> {
-    let address = |text: &Option<ByteArray>| -> Result<IpAddr, Source> {
-        let text = text.as_ref().ok_or("a row without addresses")?;
-        Ok(std::str::from_utf8(text.data())?.parse()?)
-    };
-    let options = row
-        .ip_options
-        .as_ref()
-        .map_or(&[][..], |bytes| bytes.data());
-    match (address(&row.src)?, address(&row.dst)?) {
+fn network<'a>(
+    row: &Row<'a>,
+    ends: [IpAddr; 2],
+    own: &mut Direction,
+) -> Result<Network<'a>, Source> {
+    let options = row.ip_options.unwrap_or(&[]);
+    match ends.into() {
         (IpAddr::V4(source), IpAddr::V4(destination)) if row.layout & 7 == layout::V4 => {
             if options.len() > IPV4_OPTIONS_MAX || !options.len().is_multiple_of(4) {
                 return Err("more IPv4 options than there can be, or a part of a word".into());
@@ -126,13 +150,10 @@ fn network<'a>(row: &'a Row, own: &mut Direction) -> Result<Network<'a>, Source>
 
 type TcpParts = (Tcp, crate::predict::Prediction, TcpNumbers);
 
-fn tcp(row: &Row, own: &Direction, opposite: &Direction) -> Result<TcpParts, Source> {
+fn tcp(row: &Row<'_>, own: &Direction, opposite: &Direction) -> Result<TcpParts, Source> {
     let ahead = own.tcp(opposite, row.time);
     let predicted = ahead.numbers;
-    let options = row
-        .tcp_options
-        .as_ref()
-        .map_or(&[][..], |bytes| bytes.data());
+    let options = row.tcp_options.unwrap_or(&[]);
     let options = Options::new(options).ok_or("more TCP options than there can be")?;
     let actual = TcpNumbers {
         sequence: sum(predicted.sequence, row.seq),

@@ -172,7 +172,7 @@ impl Verified {
                 offset: 0,
                 problem: format!(
                     "recording {}: {} packets are missing between its blocks or after the last one: \
-                     they were lost before they were on the disk (strata info)",
+                     they were lost before they were on the disk (see `strata info`)",
                     recording.id, loss.packets
                 ),
             });
@@ -306,7 +306,7 @@ impl Verified {
             let named = disk.display(&name);
             let Ok(input) = Input::open(disk, &name) else {
                 let problem = format!(
-                    "the file is missing, of a part with {} packets",
+                    "the file is missing, and is of a part with {} packets",
                     part.packets
                 );
                 self.note(named, 0, problem);

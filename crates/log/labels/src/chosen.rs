@@ -52,7 +52,7 @@ pub enum ChoiceError {
     Log(#[from] ArchiveError),
     /// Packets of the flows may be among what is damaged.
     #[error(
-        "{} in the log: flows are not labelled in part",
+        "{} in the log: no flow was labelled, since some of its packets may be missing",
         count_of(.0.len() as u64, "damaged place")
     )]
     Damaged(Vec<Damage>),

@@ -61,7 +61,7 @@ pub enum ValueError {
 #[non_exhaustive]
 pub enum LineError {
     /// A value that cannot be read; why, if there is more to say than that.
-    #[error("'{text}' in {place}{}", because(source.as_ref()))]
+    #[error("'{text}' in {place} cannot be read{}", because(source.as_ref()))]
     Cell {
         /// As written.
         text: String,
@@ -237,7 +237,7 @@ pub enum LabelError {
     Invalid(Vec<Problem>),
     /// Files of an IDS without an alert.
     #[error(
-        "{}: no alert in {}: give the IDS's alerts (eve.json) or notices (notice.log) of \
+        "{}: no alert in {}: give the IDS's alerts (eve.json) or notices (notice.log) from \
          the time of the packets",
         files.join(", "), count_of(*lines, "line")
     )]
@@ -290,8 +290,8 @@ pub enum Problem {
 pub enum UsageError {
     /// Labels name packets beyond its end.
     #[error(
-        "line {line}: frame {frame}, but the capture has {packets} packets; {beyond} of its {labels} \
-         labels are of frames that are not there: it belongs to another capture"
+        "line {line}: frame {frame}, but the capture has {packets} packets; {beyond} of the file's \
+         {labels} labels are for frames that are not there: the file belongs to another capture"
     )]
     Beyond {
         /// The line of the highest number, from 1.
@@ -307,8 +307,8 @@ pub enum UsageError {
     },
     /// No rule or flow matches a packet.
     #[error(
-        "none of its {entries} rules or flows matches one of the {packets} packets: it belongs to \
-         another capture, or its clock differs (--labels-utc-offset)"
+        "none of the file's {entries} rules or flows matches one of the {packets} packets: the \
+         file belongs to another capture, or its clock differs (--labels-utc-offset)"
     )]
     NoneMatches {
         /// Rules or flows.

@@ -5,14 +5,21 @@
 //! once. It is sorted in memory; what does not fit is written, sorted, to an unnamed temporary
 //! file, encrypted with a key that exists only in memory: the log may be encrypted too.
 
+mod texts;
+
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
 use chacha20poly1305::aead::{AeadInPlace, KeyInit, OsRng};
 use chacha20poly1305::{ChaCha20Poly1305, Nonce, Tag};
+use strata_wire::prefetch;
+
+use crate::exporter::JudgementKey;
+
+use texts::Texts;
 
 /// Memory for packets waiting for their turn, at most.
 pub(crate) const MEMORY_BYTES: usize = 256 << 20;
@@ -20,6 +27,8 @@ pub(crate) const MEMORY_BYTES: usize = 256 << 20;
 const SLAB_BYTES: usize = 1 << 20;
 /// Bytes read at a time from a sorted piece on disk.
 const CHUNK_BYTES: usize = 256 << 10;
+/// How far ahead of its turn a packet in memory is fetched into the cache.
+const PACKETS_AHEAD: usize = 8;
 const TAG_BYTES: usize = 16;
 /// Texts that get a number; others are written out with their packet.
 const TEXTS_MAX: usize = 1 << 16;
@@ -43,6 +52,8 @@ pub(crate) struct Waiting<'a> {
     pub(crate) flow_share: f32,
     /// Class, granularity, reason, mode.
     pub(crate) texts: [&'a [u8]; 4],
+    /// What they are known by once it has waited.
+    pub(crate) key: Option<JudgementKey>,
     pub(crate) options: &'a [u8],
     pub(crate) data: &'a [u8],
 }
@@ -59,28 +70,6 @@ const HEAD_BYTES: usize = 72;
 const HAS_TIME: u8 = 1;
 const HAS_SCORE: u8 = 2;
 
-/// Texts shared by many packets, by number.
-#[derive(Default)]
-struct Texts {
-    numbers: HashMap<Box<[u8]>, u32>,
-    texts: Vec<Box<[u8]>>,
-}
-
-impl Texts {
-    fn number(&mut self, text: &[u8]) -> u32 {
-        if let Some(number) = self.numbers.get(text) {
-            return *number;
-        }
-        if self.texts.len() == TEXTS_MAX {
-            return WRITTEN_OUT;
-        }
-        let number = length(self.texts.len());
-        self.texts.push(text.into());
-        self.numbers.insert(text.into(), number);
-        number
-    }
-}
-
 /// Lengths of packets and their options come from 32-bit fields.
 fn length(bytes: usize) -> u32 {
     u32::try_from(bytes).expect("a packet and its options have less than 4 GiB")
@@ -95,24 +84,25 @@ impl Waiting<'_> {
     }
 
     fn emit(&self, numbers: &[u32; 4], out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.arrival.0.to_le_bytes());
-        out.extend_from_slice(&self.arrival.1.to_le_bytes());
-        out.extend_from_slice(&self.ts_ns.to_le_bytes());
-        out.extend_from_slice(&self.wire_len.to_le_bytes());
-        out.extend_from_slice(&self.captured_len.to_le_bytes());
-        out.extend_from_slice(&self.header_len.to_le_bytes());
-        out.extend_from_slice(&self.interface.to_le_bytes());
         let time = if self.has_timestamp { HAS_TIME } else { 0 };
         let score = self.score.map_or(0, |_| HAS_SCORE);
-        out.extend_from_slice(&[time | score, 0, 0, 0]);
-        out.extend_from_slice(&self.score.unwrap_or(0.0).to_le_bytes());
-        out.extend_from_slice(&self.flow_share.to_le_bytes());
-        for number in numbers {
-            out.extend_from_slice(&number.to_le_bytes());
+        let mut head = [0; HEAD_BYTES];
+        head[..8].copy_from_slice(&self.arrival.0.to_le_bytes());
+        head[8..16].copy_from_slice(&self.arrival.1.to_le_bytes());
+        head[16..24].copy_from_slice(&self.ts_ns.to_le_bytes());
+        head[24..28].copy_from_slice(&self.wire_len.to_le_bytes());
+        head[28..32].copy_from_slice(&self.captured_len.to_le_bytes());
+        head[32..34].copy_from_slice(&self.header_len.to_le_bytes());
+        head[34..36].copy_from_slice(&self.interface.to_le_bytes());
+        head[36] = time | score;
+        head[40..44].copy_from_slice(&self.score.unwrap_or(0.0).to_le_bytes());
+        head[44..48].copy_from_slice(&self.flow_share.to_le_bytes());
+        let lengths = [self.options, self.data].map(|bytes| length(bytes.len()));
+        let words = numbers.iter().chain(&lengths);
+        for (place, word) in head[48..].chunks_exact_mut(4).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
         }
-        for bytes in [self.options, self.data] {
-            out.extend_from_slice(&length(bytes.len()).to_le_bytes());
-        }
+        out.extend_from_slice(&head);
         out.extend_from_slice(self.options);
         out.extend_from_slice(self.data);
         for (text, number) in self.texts.iter().zip(numbers) {
@@ -180,6 +170,11 @@ fn parse<'a>(bytes: &'a [u8], known: &'a Texts) -> (Waiting<'a>, usize) {
         score: (flags & HAS_SCORE != 0).then_some(score),
         flow_share,
         texts,
+        key: (!numbers.contains(&WRITTEN_OUT)).then_some(JudgementKey {
+            origin: known.origin,
+            numbers,
+            values: [score.to_bits(), flow_share.to_bits()],
+        }),
         options,
         data,
     };
@@ -221,6 +216,15 @@ impl Batch {
             packet.emit(numbers, slab);
             self.index.push((packet.arrival, number, at, length(len)));
             self.bytes += size_of_val(&self.index[0]);
+        }
+    }
+
+    /// Packets of a piece follow each other in time, not in memory.
+    fn soon(&self, n: usize) {
+        if let Some((_, slab, at, _)) = self.index.get(n) {
+            let packet = &self.slabs[*slab as usize][*at as usize..];
+            prefetch(packet, 0);
+            prefetch(packet, 64);
         }
     }
 
@@ -333,7 +337,7 @@ impl ByTime {
     pub(crate) fn new(memory_bytes: usize) -> Self {
         Self {
             memory_bytes,
-            texts: Texts::default(),
+            texts: Texts::new(),
             pending: Batch::default(),
             pieces: BTreeMap::new(),
             next_piece: 0,
@@ -347,7 +351,7 @@ impl ByTime {
     /// Adds a packet; within a run, in any order.
     pub(crate) fn push(&mut self, packet: &Waiting<'_>) -> io::Result<()> {
         self.advance()?;
-        let numbers = packet.texts.map(|text| self.texts.number(text));
+        let numbers = self.texts.numbers(packet.texts);
         self.pending.push(packet, &numbers);
         while self.held + self.pending.bytes > self.memory_bytes {
             self.make_room()?;
@@ -382,7 +386,10 @@ impl ByTime {
         };
         self.given = Some(number);
         Ok(match self.pieces.get(&number) {
-            Some(Piece::Memory(batch, at)) => Some(parse(batch.packet(*at), &self.texts).0),
+            Some(Piece::Memory(batch, at)) => {
+                batch.soon(*at + PACKETS_AHEAD);
+                Some(parse(batch.packet(*at), &self.texts).0)
+            }
             Some(Piece::Disk(spilled)) => Some(parse(&spilled.chunk[spilled.at..], &self.texts).0),
             None => None,
         })
@@ -491,6 +498,7 @@ mod tests {
             score: (arrival.1 & 1 == 0).then_some(0.25),
             flow_share: 0.5,
             texts: [b"class", text, b"", b"mode"],
+            key: None,
             options: &data[..data.len() / 2],
             data,
         }
@@ -524,7 +532,7 @@ mod tests {
             expected.sort_by_key(|one| one.arrival);
             for one in &expected {
                 prop_assert_eq!(sorter.first().unwrap(), Some(one.arrival));
-                let next = sorter.next().unwrap();
+                let next = sorter.next().unwrap().map(|next| Waiting { key: None, ..next });
                 prop_assert_eq!(next.as_ref(), Some(one));
                 prop_assert!(sorter.held + sorter.pending.bytes <= memory);
             }

@@ -1,8 +1,10 @@
 //! Writes packets and the inputs' metadata to a capture file, or hands packets out one by one.
 
+mod comments;
+
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::io::{self, Write};
 
 use strata_archive::ArchiveError;
@@ -13,6 +15,10 @@ use strata_wire::pcapng::options;
 use strata_wire::{Interface, LinkType, Meta};
 
 use crate::left_out::{LeftOut, Missing, Place};
+
+pub use comments::JudgementKey;
+pub(crate) use comments::new_origin;
+use comments::{Comments, comment_text};
 
 /// What to export.
 #[derive(Default)]
@@ -143,6 +149,9 @@ pub trait Judgement {
 
     /// The share of all flows that was captured then, up to 1.
     fn flow_share(&self) -> f64;
+
+    /// What all of this follows from, if it has numbers.
+    fn key(&self) -> Option<JudgementKey>;
 }
 
 impl fmt::Debug for dyn Judgement + '_ {
@@ -223,6 +232,7 @@ pub(crate) struct Exporter<'a, W: Write> {
     interfaces: HashMap<(u32, u16), (u16, Interface)>,
     /// Link type of the interface that was looked up last.
     last_link: Option<((u32, u16), LinkType)>,
+    comments: Comments,
     packet_options: Vec<u8>,
     left_out: LeftOut,
     exported: Exported,
@@ -263,6 +273,7 @@ impl<'a, W: Write> Exporter<'a, W> {
             options,
             interfaces: HashMap::new(),
             last_link: None,
+            comments: Comments::default(),
             packet_options: Vec::new(),
             left_out: LeftOut::default(),
             exported: Exported::default(),
@@ -444,7 +455,7 @@ impl<'a, W: Write> Exporter<'a, W> {
         self.packet_options.extend_from_slice(packet.options);
         if self.options.comments {
             // Only a crafted log has names too long for an option.
-            let _ = options::push_comment(&mut self.packet_options, &comment_text(judged));
+            let _ = options::push_comment(&mut self.packet_options, self.comments.of(judged));
         }
         let written = PacketRef {
             ts_ns: packet.ts_ns,
@@ -465,24 +476,4 @@ impl<'a, W: Write> Exporter<'a, W> {
         self.exported.packets += 1;
         Ok(())
     }
-}
-
-/// A packet's comment, as shown by Wireshark.
-fn comment_text(judged: &dyn Judgement) -> String {
-    let mut text = String::from("strata:");
-    if let Some(class) = judged.class() {
-        let _ = write!(text, " class={class}");
-    }
-    if let Some(score) = judged.score() {
-        let _ = write!(text, " score={score:.3}");
-    }
-    let (granularity, reason) = (judged.granularity(), judged.reason());
-    let _ = write!(text, " granularity={granularity} reason={reason}");
-    if !judged.mode().is_empty() {
-        let _ = write!(text, " mode={}", judged.mode());
-    }
-    if judged.flow_share() < 1.0 {
-        let _ = write!(text, " flow_share={:.6}", judged.flow_share());
-    }
-    text
 }

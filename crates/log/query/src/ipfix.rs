@@ -33,8 +33,13 @@ const ENDING: [FlowColumn; 6] = [
 
 /// IPFIX has no missing values: flows without ports get this value.
 const MISSING: u64 = 0;
-/// Bytes of data records after which a message is written; RFC 7011 allows 65,535.
+/// Bytes of data records after which a message is written to a file; RFC 7011 allows 65,535.
 const MESSAGE_BYTES: usize = 32_000;
+/// The same of a message in a datagram: with the templates, it has less than 1,452 bytes, so that it fits into an
+/// Ethernet frame over IPv6 too.
+const DATAGRAM_BYTES: usize = 850;
+/// Every so many messages in datagrams have the templates: any of them can be lost (RFC 7011, section 8.4).
+const TEMPLATES_EVERY: u32 = 16;
 /// The latest export time that a message can hold.
 const EXPORT_TIME_MAX_S: u64 = 0xffff_ffff;
 
@@ -143,9 +148,16 @@ enum Direction {
     Back,
 }
 
+/// Where messages go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    File,
+    Datagrams,
+}
+
 /// IPFIX messages being filled.
-#[derive(Default)]
 pub(crate) struct Ipfix {
+    carrier: Carrier,
     /// Data records by template.
     sets: [Vec<u8>; TEMPLATES.len()],
     records: u32,
@@ -153,10 +165,22 @@ pub(crate) struct Ipfix {
     pub(crate) written: u64,
     sequence: u32,
     export_time_s: u32,
-    templates_sent: bool,
+    messages: u32,
 }
 
 impl Ipfix {
+    pub(crate) fn new(carrier: Carrier) -> Self {
+        Self {
+            carrier,
+            sets: Default::default(),
+            records: 0,
+            written: 0,
+            sequence: 0,
+            export_time_s: 0,
+            messages: 0,
+        }
+    }
+
     /// Adds both directions of a flow; returns whether the message is full.
     pub(crate) fn add(&mut self, record: &FlowRecord) -> Result<bool, WrongValue> {
         let ends = ADDRESSES.map(|column| record.address(column));
@@ -175,7 +199,11 @@ impl Ipfix {
         };
         self.direction(record, key, Direction::There, there)?;
         self.direction(record, key, Direction::Back, back)?;
-        Ok(self.sets.iter().map(Vec::len).sum::<usize>() > MESSAGE_BYTES)
+        let most = match self.carrier {
+            Carrier::File => MESSAGE_BYTES,
+            Carrier::Datagrams => DATAGRAM_BYTES,
+        };
+        Ok(self.sets.iter().map(Vec::len).sum::<usize>() > most)
     }
 
     /// A message's export time is the end of its latest flow.
@@ -215,12 +243,18 @@ impl Ipfix {
         Ok(())
     }
 
+    /// Writes what was added as a message, at once.
     pub(crate) fn flush(&mut self, output: &mut impl Write) -> io::Result<()> {
         if self.records == 0 {
             return Ok(());
         }
         let mut body = Vec::new();
-        if !std::mem::replace(&mut self.templates_sent, true) {
+        let with_templates = match self.carrier {
+            Carrier::File => self.messages == 0,
+            Carrier::Datagrams => self.messages.is_multiple_of(TEMPLATES_EVERY),
+        };
+        self.messages = self.messages.wrapping_add(1);
+        if with_templates {
             let mut templates = Vec::new();
             for template in &TEMPLATES {
                 let count = u16::try_from(template.elements().count()).map_err(io::Error::other)?;
@@ -240,13 +274,15 @@ impl Ipfix {
             }
         }
         let len = u16::try_from(16 + body.len()).map_err(io::Error::other)?;
-        output.write_all(&10_u16.to_be_bytes())?;
-        output.write_all(&len.to_be_bytes())?;
-        output.write_all(&self.export_time_s.to_be_bytes())?;
-        output.write_all(&self.sequence.to_be_bytes())?;
+        let mut message = Vec::with_capacity(usize::from(len));
+        message.extend_from_slice(&10_u16.to_be_bytes());
+        message.extend_from_slice(&len.to_be_bytes());
+        message.extend_from_slice(&self.export_time_s.to_be_bytes());
+        message.extend_from_slice(&self.sequence.to_be_bytes());
         // No particular observation domain (RFC 7011 §3.1): templates are valid for one.
-        output.write_all(&0_u32.to_be_bytes())?;
-        output.write_all(&body)?;
+        message.extend_from_slice(&0_u32.to_be_bytes());
+        message.append(&mut body);
+        output.write_all(&message)?;
         self.sequence = self.sequence.wrapping_add(self.records);
         self.records = 0;
         Ok(())

@@ -54,7 +54,7 @@ pub use export::{
     export, export_packet_table, export_within, packets, packets_until, packets_while,
 };
 pub use exporter::{
-    ExportOptions, Exported, FileFormat, Judgement, Kept, LoggedPacket, TakePacket,
+    ExportOptions, Exported, FileFormat, Judgement, JudgementKey, Kept, LoggedPacket, TakePacket,
 };
 pub use find::Find;
 pub use flows::{ExportedFlows, FlowOptions, export_flow_table, export_flows};

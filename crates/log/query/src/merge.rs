@@ -17,7 +17,7 @@ use strata_store::{Block, Blocks, Cursor, Damage, Log, Recording, Select, StoreE
 use strata_wire::{Context, FlowShare, KeepKind};
 
 use crate::by_time::Waiting;
-use crate::exporter::{Exporter, Judgement};
+use crate::exporter::{Exporter, Judgement, JudgementKey, new_origin};
 use crate::left_out::Place;
 use crate::parts::Parts;
 
@@ -186,7 +186,9 @@ struct Taken {
 /// The state that the following packets refer to.
 #[derive(Default)]
 pub(crate) struct Known {
-    pub(crate) context: Context,
+    /// Changes with the rest.
+    origin: u64,
+    context: Context,
     /// By number.
     verdicts: Vec<Option<VerdictRecord>>,
     /// For the current block: the share of flows that was captured.
@@ -226,7 +228,7 @@ impl<'a> WorkerBlocks<'a> {
         &mut self,
         exporter: &mut Exporter<'_, W>,
     ) -> Result<Option<Block>, ArchiveError> {
-        self.taken.known.share = FlowShare::ALL;
+        self.taken.known.set_share(FlowShare::ALL);
         loop {
             match self.blocks.next() {
                 None => return Ok(None),
@@ -303,9 +305,9 @@ impl Taken {
             Ok(Record::Verdict(id, verdict)) => {
                 known.define(id, verdict);
             }
-            Ok(Record::FlowShare(share)) => known.share = share,
+            Ok(Record::FlowShare(share)) => known.set_share(share),
             Ok(Record::Context(json)) => match Context::from_json(json) {
-                Ok(context) => known.context = context,
+                Ok(context) => known.set_context(context),
                 Err(problem) if self.leads => {
                     exporter.damage(damage(block, 0, problem));
                 }
@@ -325,7 +327,7 @@ impl Taken {
 pub(crate) struct OfBlock<'a> {
     known: &'a Known,
     verdict: u16,
-    granularity: &'static str,
+    keep: KeepKind,
 }
 
 impl Known {
@@ -339,15 +341,34 @@ impl Known {
         let is_new = known.as_ref() != Some(&verdict);
         if is_new {
             *known = Some(verdict);
+            self.origin = new_origin();
         }
         is_new
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    pub(crate) fn set_context(&mut self, context: Context) {
+        if self.context != context {
+            self.context = context;
+            self.origin = new_origin();
+        }
+    }
+
+    fn set_share(&mut self, share: FlowShare) {
+        if self.share != share {
+            self.share = share;
+            self.origin = new_origin();
+        }
     }
 
     pub(crate) fn of(&self, packet: &PacketRecord<'_>) -> OfBlock<'_> {
         OfBlock {
             known: self,
             verdict: packet.verdict,
-            granularity: packet.keep.name(),
+            keep: packet.keep,
         }
     }
 }
@@ -374,7 +395,7 @@ impl Judgement for OfBlock<'_> {
     }
 
     fn granularity(&self) -> &str {
-        self.granularity
+        self.keep.name()
     }
 
     fn reason(&self) -> Cow<'_, str> {
@@ -387,6 +408,14 @@ impl Judgement for OfBlock<'_> {
 
     fn flow_share(&self) -> f64 {
         self.known.share.ratio()
+    }
+
+    fn key(&self) -> Option<JudgementKey> {
+        Some(JudgementKey {
+            origin: self.known.origin,
+            numbers: [self.verdict.into(), self.keep.code().into(), 0, 0],
+            values: [0; 2],
+        })
     }
 }
 
@@ -417,18 +446,16 @@ fn record<'a>(packet: &Waiting<'a>) -> PacketRecord<'a> {
 }
 
 impl Waiting<'_> {
-    /// Class, granularity, reason, mode.
-    fn texts(&self) -> [&str; 4] {
-        self.texts
-            .map(|bytes| std::str::from_utf8(bytes).unwrap_or("damaged"))
+    /// Its class, granularity, reason or mode: one of 4.
+    fn text(&self, which: usize) -> &str {
+        std::str::from_utf8(self.texts[which]).unwrap_or("damaged")
     }
 }
 
 impl Judgement for Waiting<'_> {
     fn class(&self) -> Option<&str> {
-        let [class, _, reason, _] = self.texts();
         // A packet whose verdict was lost has no class.
-        (reason != "not-recorded").then_some(class)
+        (self.texts[2] != b"not-recorded").then(|| self.text(0))
     }
 
     fn score(&self) -> Option<f64> {
@@ -438,21 +465,22 @@ impl Judgement for Waiting<'_> {
     }
 
     fn granularity(&self) -> &str {
-        let [_, granularity, ..] = self.texts();
-        granularity
+        self.text(1)
     }
 
     fn reason(&self) -> Cow<'_, str> {
-        let [_, _, reason, _] = self.texts();
-        reason.into()
+        self.text(2).into()
     }
 
     fn mode(&self) -> &str {
-        let [.., mode] = self.texts();
-        mode
+        self.text(3)
     }
 
     fn flow_share(&self) -> f64 {
         f64::from(self.flow_share)
+    }
+
+    fn key(&self) -> Option<JudgementKey> {
+        self.key
     }
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use strata_archive::parts::{self, Input, PAGE_ROWS, PayloadReader, Rebuild, Row, TableReader};
+use strata_archive::parts::{
+    self, Input, PAGE_ROWS, PacketRows, PayloadReader, Rebuild, Row, TableReader,
+};
 use strata_archive::{ArchiveError, PacketColumn};
 use strata_store::{Damage, FileKind, Log, Part, Recording};
 
@@ -206,77 +208,97 @@ impl<'a> Parts<'a> {
         Ok(())
     }
 
-    /// Adds the packets of a row group, but for those whose rows are damaged.
+    /// Adds the packets of a row group, but for those whose rows are damaged, and those of flows that may have damaged
+    /// rows: each packet's headers follow from those before it.
     fn rows_of(&mut self, part: &mut OpenPart, ahead: &Ahead) -> Result<(), ArchiveError> {
+        let count: usize = ahead.rows.iter().map(Range::len).sum();
         let mut taken = Taken::default();
-        for some in in_portions(&ahead.rows) {
-            match read_rows(part, ahead.group, &some) {
-                Ok(rows) => self.take_rows(part, &mut taken, rows)?,
-                Err(error) if error.is_damage() => {
-                    for page in in_pages(&some) {
-                        match read_rows(part, ahead.group, std::slice::from_ref(&page)) {
-                            Ok(rows) => self.take_rows(part, &mut taken, rows)?,
-                            Err(error) if error.is_damage() => taken.lose(page.len(), error),
-                            Err(error) => return Err(error),
-                        }
-                    }
+        let (mut at, mut most) = (0_usize, ROWS_AT_ONCE);
+        while at < count {
+            let end = count.min(at.saturating_add(most));
+            let portion = match read(part, ahead, at..end)? {
+                Portion::Rows(rows) => rows,
+                // What is before it is read again, without it.
+                Portion::Damaged(page, error) if page.start > at => {
+                    let before = PacketRows::read(
+                        &part.table,
+                        ahead.group,
+                        &between(&ahead.rows, at..page.start),
+                    )?;
+                    let whole = taken.whole(&before);
+                    self.flows(part, &before, whole.clone())?;
+                    taken.lose(at + whole.end..page.end, error);
+                    at = page.end;
+                    continue;
                 }
-                Err(error) => return Err(error),
+                Portion::Damaged(page, error) => {
+                    at = page.end;
+                    taken.lose(page, error);
+                    continue;
+                }
+            };
+            let mut whole = taken.whole(&portion);
+            if end == count {
+                whole.end = portion.count();
+            } else if whole.end == 0 {
+                // A flow that is longer than the portion.
+                most = most.saturating_mul(2);
+                continue;
             }
+            at += whole.end;
+            most = ROWS_AT_ONCE;
+            self.flows(part, &portion, whole)?;
         }
-        self.flows(part, &mut taken.rows)?;
         if let Some(error) = taken.problem {
             self.damaged(&error, taken.lost);
         }
         Ok(())
     }
 
-    /// Adds the packets of flows that are whole.
-    fn take_rows(
+    /// Adds the packets of whole flows.
+    fn flows(
         &mut self,
         part: &mut OpenPart,
-        taken: &mut Taken,
-        rows: Vec<Row>,
+        rows: &PacketRows,
+        of: Range<usize>,
     ) -> Result<(), ArchiveError> {
-        let whole = taken.add(rows);
-        self.flows(part, &mut taken.rows[..whole])?;
-        taken.rows.drain(..whole);
-        Ok(())
-    }
-
-    /// Adds the packets of whole flows.
-    fn flows(&mut self, part: &mut OpenPart, rows: &mut [Row]) -> Result<(), ArchiveError> {
         let mut data = Vec::new();
-        let (mut wrong, mut first_wrong) = (0_u64, None);
-        for flow in rows.chunk_by_mut(|one, next| one.flow_id == next.flow_id) {
-            flow.sort_by_key(Row::arrival);
-            let mut rebuild = Rebuild::default();
-            for row in flow {
-                data.clear();
-                let rebuilt = header(&mut rebuild, row, &mut data);
-                let whole = rebuilt.and_then(|()| match row.payload_len {
-                    0 => Ok(Some(&data[..])),
-                    _ => payload_of(part.payload.as_mut(), row),
-                });
-                let data = match whole {
-                    Ok(Some(data)) => data,
-                    // The payload reader reports it.
-                    Ok(None) => continue,
-                    Err(problem) => {
-                        wrong += 1;
-                        first_wrong.get_or_insert(problem);
-                        continue;
-                    }
-                };
-                let pushed = self.waiting.push(&waiting(row, &part.mode, data));
-                pushed.map_err(in_temporary_file)?;
+        let mut rebuild = Rebuild::default();
+        let mut wrong = Wrong::default();
+        let (waiting_packets, mode) = (&mut self.waiting, &part.mode);
+        let payload = &mut part.payload;
+        rows.each(of, |row| -> Result<(), ArchiveError> {
+            let row = match row {
+                Ok(row) => row,
+                Err(problem) => {
+                    wrong.count(problem.into());
+                    return Ok(());
+                }
+            };
+            data.clear();
+            let rebuilt = header(&mut rebuild, row, &mut data);
+            let whole = rebuilt.and_then(|()| match row.payload_len {
+                0 => Ok(Some(&data[..])),
+                _ => payload_of(payload.as_mut(), row),
+            });
+            match whole {
+                Ok(Some(data)) => waiting_packets
+                    .push(&waiting(row, mode, data))
+                    .map_err(in_temporary_file)?,
+                // The payload reader reports it.
+                Ok(None) => {}
+                Err(problem) => wrong.count(problem),
             }
-        }
-        if let Some(problem) = first_wrong {
+            Ok(())
+        })?;
+        if let Some(problem) = wrong.first {
             self.damage.push(Damage {
                 file: part.named.clone(),
                 offset: 0,
-                problem: format!("{wrong} packets cannot be put together: {problem}"),
+                problem: format!(
+                    "{} packets cannot be put together: {problem}",
+                    wrong.packets
+                ),
             });
         }
         Ok(())
@@ -297,62 +319,84 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Rows of a row group, as they are read.
+/// Packets that cannot be put together, and why the first of them cannot.
+#[derive(Default)]
+struct Wrong {
+    packets: u64,
+    first: Option<Source>,
+}
+
+impl Wrong {
+    fn count(&mut self, problem: Source) {
+        self.packets += 1;
+        self.first.get_or_insert(problem);
+    }
+}
+
+/// What was taken of a row group.
 #[derive(Default)]
 struct Taken {
-    /// Of the last flow, of which more may follow.
-    rows: Vec<Row>,
     /// Packets whose rows are damaged, or follow from damaged ones.
     lost: u64,
     /// The first damage.
     problem: Option<ArchiveError>,
     /// What comes next comes after damaged rows.
     after_damage: bool,
-    /// A flow that may have damaged rows: each packet's headers follow from those before it.
+    /// A flow that may have damaged rows.
     cut: Option<i64>,
 }
 
 impl Taken {
-    /// Adds rows; returns how many of all are of whole flows.
-    fn add(&mut self, mut rows: Vec<Row>) -> usize {
+    /// The rows of flows that are whole, if more may follow of the last one. Rows before them are lost.
+    fn whole(&mut self, rows: &PacketRows) -> Range<usize> {
+        let count = rows.count();
         if std::mem::take(&mut self.after_damage) {
-            self.cut = rows.first().map(|row| row.flow_id);
+            self.cut = rows.flow_id(0);
         }
-        if self.cut.is_some() {
-            let cut = rows.iter().take_while(|row| Some(row.flow_id) == self.cut);
-            let cut = cut.count();
-            self.lost += cut as u64;
-            rows.drain(..cut);
+        let mut start = 0;
+        if self.cut.is_some() && rows.flow_id(0) == self.cut {
+            start = rows.flow_at(0).end;
+            self.lost += start as u64;
         }
-        self.rows.append(&mut rows);
-        let last = self.rows.last().map(|row| row.flow_id);
-        let of_last = self.rows.iter().rev();
-        let of_last = of_last.take_while(|row| Some(row.flow_id) == last);
-        self.rows.len() - of_last.count()
+        if start == count {
+            return count..count;
+        }
+        self.cut = None;
+        start..rows.flow_at(count - 1).start.max(start)
     }
 
     /// Notes that rows cannot be read, and so not the flows that may have been in them.
-    fn lose(&mut self, rows: usize, error: ArchiveError) {
-        self.lost += (rows + self.rows.len()) as u64;
-        self.rows.clear();
+    fn lose(&mut self, rows: Range<usize>, error: ArchiveError) {
+        self.lost += rows.len() as u64;
         self.problem.get_or_insert(error);
         self.after_damage = true;
     }
 }
 
-/// Rows of a row group.
-fn read_rows(
-    part: &OpenPart,
-    group: usize,
-    rows: &[Range<usize>],
-) -> Result<Vec<Row>, ArchiveError> {
-    let all: Vec<usize> = (0..PacketColumn::ALL.len()).collect();
-    let columns = part.table.read(group, &all, rows)?;
-    let count = rows.iter().map(Range::len).sum();
-    parts::rows(&columns, count).map_err(|source| ArchiveError::Table {
-        file: part.named.clone(),
-        source,
-    })
+/// Rows of a row group, or those of them that are in the first damaged page.
+enum Portion {
+    Rows(PacketRows),
+    Damaged(Range<usize>, ArchiveError),
+}
+
+/// Reads some of the rows ahead, counted from the first.
+fn read(part: &OpenPart, ahead: &Ahead, of: Range<usize>) -> Result<Portion, ArchiveError> {
+    let some = between(&ahead.rows, of.clone());
+    let error = match PacketRows::read(&part.table, ahead.group, &some) {
+        Ok(rows) => return Ok(Portion::Rows(rows)),
+        Err(error) if error.is_damage() => error,
+        Err(error) => return Err(error),
+    };
+    let mut at = of.start;
+    for page in in_pages(&some) {
+        let rows = at..at + page.len();
+        match PacketRows::read(&part.table, ahead.group, &[page]) {
+            Err(error) if error.is_damage() => return Ok(Portion::Damaged(rows, error)),
+            Err(error) => return Err(error),
+            Ok(_) => at = rows.end,
+        }
+    }
+    Ok(Portion::Damaged(of, error))
 }
 
 pub(crate) fn parts_of<'a>(log: &'a Log, recording: &Recording) -> impl Iterator<Item = &'a Part> {
@@ -371,26 +415,16 @@ fn in_temporary_file(source: std::io::Error) -> ArchiveError {
     }
 }
 
-/// Ranges of rows, at most [`ROWS_AT_ONCE`] in each portion.
-fn in_portions(rows: &[Range<usize>]) -> Vec<Vec<Range<usize>>> {
-    let mut portions = vec![Vec::new()];
-    let mut room = ROWS_AT_ONCE;
-    for range in rows {
-        let mut start = range.start;
-        while start < range.end {
-            if room == 0 {
-                portions.push(Vec::new());
-                room = ROWS_AT_ONCE;
-            }
-            let end = range.end.min(start + room);
-            room -= end - start;
-            if let Some(portion) = portions.last_mut() {
-                portion.push(start..end);
-            }
-            start = end;
-        }
-    }
-    portions
+/// Some of the rows in ranges, counted from the first.
+fn between(rows: &[Range<usize>], some: Range<usize>) -> Vec<Range<usize>> {
+    let mut before = 0;
+    let part = |range: &Range<usize>| {
+        let start = range.start + some.start.saturating_sub(before).min(range.len());
+        let end = range.start + some.end.saturating_sub(before).min(range.len());
+        before += range.len();
+        (start < end).then_some(start..end)
+    };
+    rows.iter().filter_map(part).collect()
 }
 
 /// The same rows in pieces, each of one page.
@@ -407,7 +441,11 @@ fn in_pages(rows: &[Range<usize>]) -> Vec<Range<usize>> {
     pages
 }
 
-pub(crate) fn header(rebuild: &mut Rebuild, row: &Row, out: &mut Vec<u8>) -> Result<(), Source> {
+pub(crate) fn header<'a>(
+    rebuild: &mut Rebuild<'a>,
+    row: &Row<'a>,
+    out: &mut Vec<u8>,
+) -> Result<(), Source> {
     rebuild.header(row, out)?;
     if out.len() != usize::from(row.header_len) {
         return Err("a header does not have the length that it had".into());
@@ -418,7 +456,7 @@ pub(crate) fn header(rebuild: &mut Rebuild, row: &Row, out: &mut Vec<u8>) -> Res
 /// The bytes of a packet kept beyond its headers; `None` if they cannot be read.
 pub(crate) fn payload_of<'a>(
     payload: Option<&'a mut PayloadReader>,
-    row: &Row,
+    row: &Row<'_>,
 ) -> Result<Option<&'a [u8]>, Source> {
     let offset = row.payload_offset.ok_or("a packet without its payload")?;
     let payload = payload.ok_or("a part without its payload")?;
@@ -431,7 +469,7 @@ pub(crate) fn payload_of<'a>(
     Ok(Some(bytes))
 }
 
-fn waiting<'a>(row: &'a Row, mode: &'a str, data: &'a [u8]) -> Waiting<'a> {
+fn waiting<'a>(row: &Row<'a>, mode: &'a str, data: &'a [u8]) -> Waiting<'a> {
     Waiting {
         arrival: row.arrival(),
         ts_ns: row.time,
@@ -442,16 +480,9 @@ fn waiting<'a>(row: &'a Row, mode: &'a str, data: &'a [u8]) -> Waiting<'a> {
         has_timestamp: row.has_time,
         score: row.score,
         flow_share: row.flow_share,
-        texts: [
-            row.class.data(),
-            row.granularity.data(),
-            row.reason.data(),
-            mode.as_bytes(),
-        ],
-        options: row
-            .packet_options
-            .as_ref()
-            .map_or(&[], |bytes| bytes.data()),
+        texts: [row.class, row.granularity, row.reason, mode.as_bytes()],
+        key: None,
+        options: row.packet_options.unwrap_or(&[]),
         data,
     }
 }
@@ -463,13 +494,13 @@ mod tests {
     #[test]
     fn portions_hold_all_rows_in_order() {
         let rows = [0..10, 20..20 + ROWS_AT_ONCE * 2, 400_000..400_001];
-        let portions = in_portions(&rows);
-        let len = |portion: &Vec<Range<usize>>| portion.iter().map(Range::len).sum::<usize>();
-        assert_eq!(portions.len(), 3);
-        assert!(portions.iter().all(|portion| len(portion) <= ROWS_AT_ONCE));
-        let all: Vec<usize> = portions.into_iter().flatten().flatten().collect();
         let expected: Vec<usize> = rows.iter().cloned().flatten().collect();
-        assert_eq!(all, expected);
+        for size in [7, 10, 4_099, ROWS_AT_ONCE, expected.len()] {
+            let starts = (0..expected.len()).step_by(size);
+            let portions = starts.map(|at| between(&rows, at..expected.len().min(at + size)));
+            let all: Vec<usize> = portions.flatten().flatten().collect();
+            assert!(all == expected, "{size}");
+        }
         let pages = in_pages(&rows);
         assert!(
             pages

@@ -11,7 +11,7 @@ use strata_store::{Disk, FileKind, Part};
 
 use crate::cells::{NO_PORT, NO_PROTOCOL, WrongValue};
 use crate::find::Find;
-use crate::ipfix::Ipfix;
+use crate::ipfix::{Carrier, Ipfix};
 use crate::record::FlowRecord;
 
 /// Passes to `take` the rows of a part's table `flows` that may be wanted: those within the time and
@@ -123,6 +123,8 @@ pub enum RecordFormat {
     Json,
     /// IPFIX messages (RFC 7011) in a file (RFC 5655), one record per direction that has packets.
     Ipfix,
+    /// The same as datagrams, each with one write.
+    IpfixDatagrams,
 }
 
 /// Writes flow records.
@@ -166,7 +168,10 @@ impl<W: Write> RecordWriter<W> {
                 Sink::Csv(Box::new(writer))
             }
             RecordFormat::Json => Sink::Json(output),
-            RecordFormat::Ipfix => Sink::Ipfix(output, Box::default()),
+            RecordFormat::Ipfix => Sink::Ipfix(output, Box::new(Ipfix::new(Carrier::File))),
+            RecordFormat::IpfixDatagrams => {
+                Sink::Ipfix(output, Box::new(Ipfix::new(Carrier::Datagrams)))
+            }
         };
         Ok(Self { sink, written: 0 })
     }

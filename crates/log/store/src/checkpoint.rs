@@ -99,7 +99,7 @@ impl Checkpoint {
             let not_zero = |from: usize| slot.iter().skip(from).position(|byte| *byte != 0);
             match Self::parse(slot) {
                 Some(checkpoint) if checkpoint.offset() != offset => {
-                    problems.push((offset, "the checkpoint here belongs into the other slot"));
+                    problems.push((offset, "the checkpoint here belongs in the other slot"));
                 }
                 Some(checkpoint) => {
                     found.push(checkpoint.generation);

@@ -42,7 +42,8 @@ pub enum StoreError {
     },
     /// Something else is at that path.
     #[error(
-        "{dir}: is not a Strata log and not empty: name a new directory, or one that `strata record` made"
+        "{dir}: is neither a Strata log nor empty: name a new directory, or one that \
+         `strata record` made"
     )]
     NotALog {
         /// The directory.

@@ -262,7 +262,7 @@ pub fn verify_index(
         let end = entry.blocks.saturating_mul(END_BYTES as u64);
         let at = size.saturating_sub(end.saturating_add(END_BYTES_MORE as u64));
         let problem = "the index is damaged or does not fit its block file, which is searched \
-                       without it; nothing is lost: delete it";
+                       without the index; nothing is lost: delete the index";
         return found(at..size, problem);
     };
     for block in &index.entries {

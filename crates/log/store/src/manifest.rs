@@ -56,8 +56,8 @@ impl Manifest {
         let is_known = (1..=VERSION).contains(&manifest.version);
         if manifest.format != "strata-log" || !is_known {
             return Err(format!(
-                "format '{}' version {}, this Strata reads 'strata-log' version 1 to {VERSION}; \
-                 a newer one may read it",
+                "format '{}' version {}, but this Strata reads 'strata-log' version 1 to \
+                 {VERSION}; a newer Strata may read this log",
                 manifest.format, manifest.version
             ));
         }

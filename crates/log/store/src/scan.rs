@@ -86,7 +86,7 @@ pub(crate) fn step(
             return Err(StoreError::Damage(Damage {
                 file: current.named.clone(),
                 offset: end,
-                problem: format!("the file ends here, the manifest says {stated} bytes"),
+                problem: format!("the file ends here, but by the manifest it has {stated} bytes"),
             }));
         }
         return Ok(Step::EndOfFile);

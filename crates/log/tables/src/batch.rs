@@ -1,5 +1,5 @@
-//! Columns as a search looks at them: values by row, and texts as numbers of dictionary entries, so that
-//! millions of rows are compared as numbers. Elsewhere, [`Column`] is simpler.
+//! Columns as searches and exports look at them: values by row, and texts as numbers of dictionary entries, so
+//! that millions of rows are compared as numbers. Elsewhere, [`Column`] is simpler.
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ pub struct Batch {
 
 #[derive(Debug)]
 enum BatchColumn {
-    /// An earlier version did not write it.
+    /// No row has a value, or an earlier version did not write it.
     Missing,
     /// Each value is at its row; where there is none, any.
     Values(Column),
@@ -35,7 +35,7 @@ impl Batch {
         self.rows
     }
 
-    /// A column of integers or times.
+    /// A column of integers, times or booleans, of which true is 1.
     ///
     /// # Panics
     ///
@@ -52,6 +52,10 @@ impl Batch {
                 values: Values::Int64(values),
                 levels,
             }) => (IntValues::Long(values), &levels[..]),
+            BatchColumn::Values(Column {
+                values: Values::Bool(values),
+                levels,
+            }) => (IntValues::Bool(values), &levels[..]),
             other => panic!("not a column of integers: {other:?}"),
         };
         IntCells { values, levels }
@@ -92,7 +96,7 @@ impl Batch {
         }
     }
 
-    /// A column of texts; `None` if an earlier version did not write it.
+    /// A column of texts or bytes; `None` if an earlier version did not write it.
     ///
     /// # Panics
     ///
@@ -124,10 +128,17 @@ pub struct IntCells<'a> {
 enum IntValues<'a> {
     Short(&'a [i32]),
     Long(&'a [i64]),
+    Bool(&'a [bool]),
     Missing,
 }
 
 impl IntCells<'_> {
+    /// Whether no row has a value.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        matches!(self.values, IntValues::Missing)
+    }
+
     /// A row's integer, if it has one.
     #[inline]
     #[must_use]
@@ -138,6 +149,7 @@ impl IntCells<'_> {
         match self.values {
             IntValues::Short(values) => Some(values[row].into()),
             IntValues::Long(values) => Some(values[row]),
+            IntValues::Bool(values) => Some(values[row].into()),
             IntValues::Missing => None,
         }
     }
@@ -182,9 +194,20 @@ impl<'a> TextCells<'a> {
     }
 
     /// The text with a number.
+    ///
+    /// # Panics
+    ///
+    /// If it is a column of bytes that are no text: the caller knows which it is.
     #[must_use]
     pub fn entry(&self, code: usize) -> &'a str {
         self.0.entry(code)
+    }
+
+    /// A row's text as bytes, or bytes, if it has any.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self, row: usize) -> Option<&'a [u8]> {
+        self.code(row).map(|code| self.0.bytes(code))
     }
 
     /// A row's text, if it has one.
@@ -213,7 +236,7 @@ impl<R: TableInput> TableReader<R> {
             let Some(place) = self.places[index] else {
                 return Ok(BatchColumn::Missing);
             };
-            if spec.kind == Kind::Text {
+            if matches!(spec.kind, Kind::Text | Kind::Bytes) {
                 let coded = texts::coded(&self.reader, (group, place), spec, rows)?;
                 if let Some(texts) = coded {
                     return Ok(BatchColumn::Texts(texts));
@@ -222,6 +245,9 @@ impl<R: TableInput> TableReader<R> {
                 return Ok(BatchColumn::Texts(Texts::numbered(spec, &column)?));
             }
             let mut column = self.column(group, index, rows)?;
+            if column.has_no_values() {
+                return Ok(BatchColumn::Missing);
+            }
             column.spread();
             Ok(BatchColumn::Values(column))
         };

@@ -15,15 +15,15 @@ use strata_columnar::rle;
 use crate::coded::NULL;
 use crate::column::Column;
 use crate::error::Source;
-use crate::spec::Spec;
+use crate::spec::{Kind, Spec};
 
 /// Texts by row: 4 bytes each, and each entry once.
 #[derive(Debug, Default)]
 pub(crate) struct Texts {
     /// [`NULL`] where there is none.
     codes: Vec<u32>,
-    /// All entries, and at which byte each ends.
-    text: String,
+    /// All entries, and at which byte each ends. Those of a column of texts are in UTF-8.
+    bytes: Vec<u8>,
     ends: Vec<usize>,
 }
 
@@ -40,10 +40,16 @@ impl Texts {
         self.ends.len()
     }
 
-    /// The text with a number.
+    /// The text with a number, of a column of texts.
     pub(crate) fn entry(&self, code: usize) -> &str {
+        str::from_utf8(self.bytes(code)).expect("checked when it was added")
+    }
+
+    /// The bytes with a number.
+    #[inline]
+    pub(crate) fn bytes(&self, code: usize) -> &[u8] {
         let start = code.checked_sub(1).map_or(0, |before| self.ends[before]);
-        &self.text[start..self.ends[code]]
+        &self.bytes[start..self.ends[code]]
     }
 
     /// Each text of a column once.
@@ -72,9 +78,11 @@ impl Texts {
         let code = u32::try_from(self.ends.len()).ok();
         let code = code.filter(|code| *code != NULL);
         let code = code.ok_or_else(|| wrong(spec, "has too many texts"))?;
-        let entry = str::from_utf8(entry).map_err(|_| wrong(spec, "has a text not in UTF-8"))?;
-        self.text.push_str(entry);
-        self.ends.push(self.text.len());
+        if spec.kind == Kind::Text && str::from_utf8(entry).is_err() {
+            return Err(wrong(spec, "has a text not in UTF-8"));
+        }
+        self.bytes.extend_from_slice(entry);
+        self.ends.push(self.bytes.len());
         Ok(code)
     }
 
@@ -281,7 +289,7 @@ mod tests {
     use strata_columnar::{Cell, CellKind, ParquetFile};
 
     use super::*;
-    use crate::spec::{Coding, Kind};
+    use crate::spec::Coding;
     use crate::{PAGE_ROWS, TableReader, TableWriter, Values};
 
     const SPEC: Spec = Spec::new("t", Kind::Text, Coding::Dictionary, "").or_null();

@@ -126,9 +126,9 @@ pub(super) fn of_blocks(
 impl OfBlocks<'_, '_> {
     fn context(&mut self, json: &[u8], take: &mut dyn TakeFound) {
         match Context::from_json(json) {
-            Ok(context) if context == self.known.context => {}
+            Ok(context) if context == *self.known.context() => {}
             Ok(context) => {
-                self.known.context = context;
+                self.known.set_context(context);
                 self.told.clear();
             }
             Err(problem) => take.damage(problem),

@@ -240,7 +240,7 @@ impl Outlining<'_> {
                     }
                 }
                 Ok(Record::Context(json)) => {
-                    known.context = Context::from_json(json).ok()?;
+                    known.set_context(Context::from_json(json).ok()?);
                     by_verdict.clear();
                 }
                 Ok(Record::Meta(_) | Record::FlowShare(_)) => {}

@@ -1,10 +1,14 @@
 //! Packets of a part: the rows of a row group, by flow.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
+use std::iter::repeat_n;
 use std::ops::Range;
 
 use foldhash::fast::RandomState;
-use strata_archive::parts::{self, Batch, Input, PayloadReader, Rebuild, Row, TableReader};
+use strata_archive::parts::{
+    self, Batch, Input, PacketRows, PayloadReader, Rebuild, Row, TableReader,
+};
 use strata_archive::{ArchiveError, PacketColumn};
 use strata_store::{FileKind, Log, Part};
 use strata_wire::{AddressFamily, Endpoint, FlowKey, Meta};
@@ -297,7 +301,6 @@ impl<'a> Rebuilding<'a> {
         matches: &mut Matches<'_>,
         take: &mut dyn TakeFound,
     ) -> Result<(), ArchiveError> {
-        let all: Vec<usize> = (0..PacketColumn::ALL.len()).collect();
         let mut rest = flows;
         while !rest.is_empty() && self.searching.goes_on() {
             let mut rows = 0;
@@ -308,82 +311,78 @@ impl<'a> Rebuilding<'a> {
             });
             let (some, after) = rest.split_at(more.unwrap_or(rest.len()));
             rest = after;
-            let count = some.iter().map(|flow| flow.rows).sum();
-            let columns = table.read(group, &all, &ranges(some))?;
-            let read = parts::rows(&columns, count);
-            let mut read = read.map_err(|source| ArchiveError::Table {
-                file: self.named.to_owned(),
-                source,
-            })?;
-            let mut rows = &mut read[..];
-            for flow in some {
-                let (own, others) = rows.split_at_mut(flow.rows);
-                rows = others;
-                self.flow(flow, own, matches, take);
-            }
+            let read = PacketRows::read(table, group, &ranges(some))?;
+            let mut rebuild = Rebuild::default();
+            let mut header = Vec::new();
+            let mut by_row = some.iter().flat_map(|flow| repeat_n(flow, flow.rows));
+            let taken: Result<(), Infallible> = read.each(0..read.count(), |row| {
+                let flow = by_row.next().expect("a flow for each row that was read");
+                match row {
+                    Ok(row) => self.packet(flow, row, (&mut rebuild, &mut header), matches, take),
+                    Err(problem) => take.damage(format!("{}: {problem}", self.named)),
+                }
+                Ok(())
+            });
+            let Ok(()) = taken;
         }
         Ok(())
     }
 
-    fn flow(
+    fn packet<'r>(
         &mut self,
         flow: &OfGroup,
-        rows: &mut [Row],
+        row: &Row<'r>,
+        (rebuild, header): (&mut Rebuild<'r>, &mut Vec<u8>),
         matches: &mut Matches<'_>,
         take: &mut dyn TakeFound,
     ) {
-        rows.sort_by_key(Row::arrival);
-        let mut rebuild = Rebuild::default();
-        let mut header = Vec::new();
-        for row in rows {
-            header.clear();
-            let rebuilt = whole_header(&mut rebuild, row, &mut header);
-            let bytes = rebuilt.and_then(|()| match row.payload_len {
-                0 => Ok(Some(&header[..])),
-                _ => payload_of(self.payload.as_mut(), row),
-            });
-            let bytes = match bytes {
-                Ok(Some(bytes)) => bytes,
-                Ok(None) => {
-                    take.damage(format!("{}: a packet's payload cannot be read", self.named));
-                    continue;
-                }
-                Err(problem) => {
-                    take.damage(format!("{}: {problem}", self.named));
-                    continue;
-                }
-            };
-            let Some(&link) = self.links.get(&row.interface) else {
-                take.damage(format!("{}: a packet of an unknown interface", self.named));
-                continue;
-            };
-            let find = &self.searching.find;
-            if !is_within(find, row.time) || !matches(link, bytes, row.wire) {
-                continue;
+        header.clear();
+        let rebuilt = whole_header(rebuild, row, header);
+        let bytes = rebuilt.and_then(|()| match row.payload_len {
+            0 => Ok(Some(&header[..])),
+            _ => payload_of(self.payload.as_mut(), row),
+        });
+        let bytes = match bytes {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => {
+                take.damage(format!("{}: a packet's payload cannot be read", self.named));
+                return;
             }
-            let (key, low_to_high) = flow_of(link, bytes, |_, _| ());
-            let text = |bytes| std::str::from_utf8(bytes).unwrap_or("damaged");
-            let label = take.label(&Label {
-                recording: self.recording,
-                class: text(row.class.data()),
-                granularity: text(row.granularity.data()),
-                reason: text(row.reason.data()),
-            });
-            take.packets(&FoundRun {
-                flow: flow.key,
-                low_to_high: match is_of(&key, &flow.key) {
-                    true => low_to_high,
-                    false => flow.from_low,
-                },
-                label,
-                packets: &[FoundPacket {
-                    ts_ns: row.time,
-                    wire_bytes: row.wire,
-                    kept_bytes: u32::from(row.header_len).saturating_add(row.payload_len),
-                    score: row.score,
-                }],
-            });
+            Err(problem) => {
+                take.damage(format!("{}: {problem}", self.named));
+                return;
+            }
+        };
+        let Some(&link) = self.links.get(&row.interface) else {
+            take.damage(format!("{}: a packet of an unknown interface", self.named));
+            return;
+        };
+        let find = &self.searching.find;
+        if !is_within(find, row.time) || !matches(link, bytes, row.wire) {
+            return;
         }
+        let (key, low_to_high) = flow_of(link, bytes, |_, _| ());
+        let text = |bytes| std::str::from_utf8(bytes).unwrap_or("damaged");
+        let label = take.label(&Label {
+            recording: self.recording,
+            class: text(row.class),
+            granularity: text(row.granularity),
+            reason: text(row.reason),
+        });
+        take.packets(&FoundRun {
+            flow: flow.key,
+            low_to_high: match is_of(&key, &flow.key) {
+                true => low_to_high,
+                false => flow.from_low,
+            },
+            label,
+            packets: &[FoundPacket {
+                ts_ns: row.time,
+                wire_bytes: row.wire,
+                kept_bytes: u32::from(row.header_len).saturating_add(row.payload_len),
+                score: row.score,
+            }],
+        });
     }
 }
 
