@@ -184,8 +184,9 @@ fn metrics_and_the_status_keep_their_names() {
     );
 }
 
-/// The output of promtool on a page, if installed: empty if all is well.
-fn promtool(page: &str) -> Option<String> {
+/// What promtool says with these arguments and this input, if installed, and whether it finds
+/// nothing wrong.
+fn promtool(args: &[&str], input: &str) -> Option<(bool, String)> {
     let unpacked = workspace_root().join("target/tools/promtool");
     let program = if unpacked.exists() {
         unpacked
@@ -193,7 +194,8 @@ fn promtool(page: &str) -> Option<String> {
         PathBuf::from("promtool")
     };
     let child = Command::new(program)
-        .args(["check", "metrics"])
+        .args(args)
+        .current_dir(workspace_root())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -205,21 +207,47 @@ fn promtool(page: &str) -> Option<String> {
         return None;
     };
     let mut stdin = child.stdin.take().unwrap();
-    stdin.write_all(page.as_bytes()).unwrap();
+    stdin.write_all(input.as_bytes()).unwrap();
     drop(stdin);
     let output = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.success(), said.is_empty(), "{said}");
-    Some(said)
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said).into_owned();
+    Some((output.status.success(), said))
 }
 
 #[test]
 fn promtool_finds_nothing_wrong() {
     let page = metrics::text(&controller(3), Format::Prometheus);
-    if let Some(said) = promtool(&page) {
+    let check = |page: &str| promtool(&["check", "metrics"], page);
+    if let Some((_, said)) = check(&page) {
         assert_eq!(said, "", "{page}");
         // Check that it reports errors at all.
-        assert_ne!(promtool("# TYPE a counter\na{ 1\n"), Some(String::new()));
+        assert!(!check("# TYPE a counter\na{ 1\n").unwrap().1.is_empty());
+    }
+}
+
+/// The alert rules that are installed: valid, of metrics that there are, raised by trouble alone.
+#[test]
+fn alert_rules_tell_trouble_from_none() {
+    let rules = "deploy/prometheus-alerts.yml";
+    let text = std::fs::read_to_string(workspace_root().join(rules)).unwrap();
+    let names =
+        std::fs::read_to_string(workspace_root().join("crates/run/control/tests/golden/names.txt"))
+            .unwrap();
+    let is_of_name = |c: char| c == '_' || c.is_ascii_alphanumeric();
+    let used: BTreeSet<&str> = text
+        .split(|c| !is_of_name(c))
+        .filter(|word| word.starts_with("strata_"))
+        .collect();
+    assert!(used.len() > 8, "{used:?}");
+    for name in used {
+        assert!(names.contains(&format!("# TYPE {name} ")), "{name}");
+    }
+    let tests = "crates/run/control/tests/alerts.test.yml";
+    for args in [["check", "rules", rules], ["test", "rules", tests]] {
+        if let Some((is_well, said)) = promtool(&args, "") {
+            assert!(is_well, "{said}");
+        }
     }
 }
 
