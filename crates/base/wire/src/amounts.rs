@@ -64,7 +64,8 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
         "Ti" => 1 << 40,
         _ => {
             return Err(format!(
-                "'{text}' is not a size: write digits and k, M, G, T, Ki, Mi, Gi or Ti"
+                "'{text}' is not a size: write digits, optionally followed by k, M, G, T, Ki, Mi, \
+                 Gi or Ti"
             ));
         }
     };

@@ -182,7 +182,7 @@ impl Decider {
     ///
     /// What is wrong with it, in plain English.
     pub fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
-        const SHORT: &str = "who decided is cut short";
+        const SHORT: &str = "a packet's reason is cut short";
         let (&kind, rest) = bytes.split_first().ok_or(SHORT)?;
         let number = || {
             rest.first_chunk()
@@ -204,7 +204,7 @@ impl Decider {
                 by: match rest[4] {
                     0 => SampleBy::Packet,
                     1 => SampleBy::Flow,
-                    _ => return Err("what is sampled is of unknown kind"),
+                    _ => return Err("a packet's reason has a sampling of unknown kind"),
                 },
             }),
             4 => Self::policy(number()?, &text(4)?),
@@ -214,7 +214,7 @@ impl Decider {
             8 if rest.first() != Some(&8) => Self::look_back(Self::parse(rest)?),
             9 => Self::Detail,
             10 => Self::OverBudget,
-            _ => return Err("who decided is of unknown kind"),
+            _ => return Err("a packet's reason is of unknown kind"),
         })
     }
 }

@@ -84,8 +84,8 @@ pub mod parts {
     };
     pub use crate::part::{name_of, open};
     pub use crate::payload::{PayloadReader, Unreadable};
-    pub use crate::row::{PacketRows, Row};
-    pub use crate::rows::Rebuild;
+    pub use crate::row::Row;
+    pub use crate::rows::{PacketRows, Rebuild};
     pub use strata_tables::{
         Batch, Column, FloatCells, IntCells, PAGE_ROWS, TableInput, TableReader, TextCells,
     };

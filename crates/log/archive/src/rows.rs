@@ -1,15 +1,186 @@
-//! Turns rows of the table `packets` back into packets.
+//! Rows of the table `packets`: read from their columns, and turned back into packets.
 
 use std::net::IpAddr;
+use std::num::TryFromIntError;
+use std::ops::Range;
 
-use crate::error::Source;
+use strata_tables::{Batch, FloatCells, IntCells, TableReader, TextCells};
+
+use crate::error::{ArchiveError, Source};
+use crate::files::Input;
 use crate::header::{Around, Fields, Network, Options, Tcp, Transport};
+use crate::packets::{PacketColumn, Read};
 use crate::predict::{Direction, TcpNumbers, sum};
 use crate::row::Row;
 use crate::run::{layout, sequence_space};
 
 /// RFC 791, section 3.1: 15 words of header, of which 5 are fixed.
 const IPV4_OPTIONS_MAX: usize = 40;
+
+/// Rows converted at a time: they stay in the L1 cache while the columns are gone through.
+const AT_ONCE: usize = 64;
+
+/// Some rows of a row group, by flow.
+#[derive(Debug)]
+pub struct PacketRows {
+    batch: Batch,
+}
+
+/// The cells of a column, and where they go in a row.
+enum Cells<'a> {
+    Ints(
+        IntCells<'a>,
+        fn(&mut Row<'_>, i64) -> Result<(), TryFromIntError>,
+    ),
+    Floats(FloatCells<'a>, fn(&mut Row<'_>, Option<f32>)),
+    Bytes(TextCells<'a>, for<'b> fn(&mut Row<'b>, &'b [u8])),
+}
+
+impl PacketRows {
+    /// Reads rows of a row group of `packets`; `rows` are in ascending order and do not overlap.
+    ///
+    /// # Errors
+    ///
+    /// If the table cannot be read, or is not of this kind.
+    pub fn read(
+        table: &TableReader<Input>,
+        group: usize,
+        rows: &[Range<usize>],
+    ) -> Result<Self, ArchiveError> {
+        let all: Vec<usize> = (0..PacketColumn::ALL.len()).collect();
+        let batch = table.batch(group, &all, rows)?;
+        Ok(Self { batch })
+    }
+
+    /// How many rows there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.batch.rows()
+    }
+
+    /// The rows of the flow that a row belongs to, among those in a row before and after it.
+    #[must_use]
+    pub fn flow_at(&self, row: usize) -> Range<usize> {
+        let flows = self.ints(PacketColumn::FlowId);
+        let same = |at: &usize| flows.get(*at) == flows.get(row);
+        let before = (0..row).rev().take_while(same).count();
+        let after = (row..self.count()).take_while(same).count();
+        row - before..row + after
+    }
+
+    /// A row's flow, within the log.
+    #[must_use]
+    pub fn flow_id(&self, row: usize) -> Option<i64> {
+        self.ints(PacketColumn::FlowId).get(row)
+    }
+
+    /// Passes some rows, flow by flow, those of a flow in order of arrival. A row with a value that a packet cannot
+    /// have is passed as the message that says so.
+    ///
+    /// # Errors
+    ///
+    /// That of `take`, which ends it.
+    pub fn each<'a, E>(
+        &'a self,
+        rows: Range<usize>,
+        mut take: impl FnMut(Result<&Row<'a>, &str>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let order = self.by_arrival(rows);
+        let cells = self.cells();
+        let mut some = Vec::with_capacity(AT_ONCE);
+        let mut wrong: Vec<(usize, String)> = Vec::new();
+        for places in order.chunks(AT_ONCE) {
+            some.clear();
+            some.resize_with(places.len(), Row::default);
+            wrong.clear();
+            for (name, cells) in &cells {
+                fill(name, cells, places, &mut some, &mut wrong);
+            }
+            for (at, row) in some.iter().enumerate() {
+                match wrong.iter().find(|(wrong, _)| *wrong == at) {
+                    Some((_, problem)) => take(Err(problem))?,
+                    None => take(Ok(row))?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The places of rows, those of a flow in order of arrival: its directions are one after the other.
+    fn by_arrival(&self, rows: Range<usize>) -> Vec<usize> {
+        let flows = self.ints(PacketColumn::FlowId);
+        let [times, late, ties] =
+            [PacketColumn::Time, PacketColumn::LateNs, PacketColumn::Tie].map(|one| self.ints(one));
+        let arrival = |at: &usize| {
+            let time = times.get(*at)?.wrapping_add(late.get(*at)?);
+            Some((time.cast_unsigned(), ties.get(*at)?))
+        };
+        let mut order: Vec<usize> = rows.collect();
+        for flow in order.chunk_by_mut(|one, next| flows.get(*one) == flows.get(*next)) {
+            if !flow.is_sorted_by_key(arrival) {
+                flow.sort_by_key(arrival);
+            }
+        }
+        order
+    }
+
+    fn ints(&self, column: PacketColumn) -> IntCells<'_> {
+        self.batch.ints(column.index())
+    }
+
+    /// The columns that have values, and their names.
+    fn cells(&self) -> Vec<(&'static str, Cells<'_>)> {
+        let of = |column: &PacketColumn| {
+            let at = column.index();
+            let cells = match column.reads() {
+                Read::Int(set) => {
+                    let cells = self.batch.ints(at);
+                    (!cells.is_empty()).then_some(Cells::Ints(cells, set))
+                }
+                Read::Float(set) => Some(Cells::Floats(self.batch.floats(at), set)),
+                Read::Bytes(set) => self.batch.texts(at).map(|cells| Cells::Bytes(cells, set)),
+            };
+            cells.map(|cells| (column.spec().name, cells))
+        };
+        PacketColumn::ALL.iter().filter_map(of).collect()
+    }
+}
+
+/// Stores the values of a column in rows, which are at these places.
+fn fill<'a>(
+    name: &str,
+    cells: &Cells<'a>,
+    places: &[usize],
+    rows: &mut [Row<'a>],
+    wrong: &mut Vec<(usize, String)>,
+) {
+    let rows = rows.iter_mut().zip(places);
+    match cells {
+        Cells::Ints(cells, set) => {
+            for (at, (row, place)) in rows.enumerate() {
+                if let Some(value) = cells.get(*place)
+                    && set(row, value).is_err()
+                {
+                    let problem =
+                        format!("column {name} has the value {value}, which no packet has");
+                    wrong.push((at, problem));
+                }
+            }
+        }
+        Cells::Floats(cells, set) => {
+            for (row, place) in rows {
+                set(row, cells.get(*place));
+            }
+        }
+        Cells::Bytes(cells, set) => {
+            for (row, place) in rows {
+                if let Some(value) = cells.bytes(*place) {
+                    set(row, value);
+                }
+            }
+        }
+    }
+}
 
 /// Rebuilds headers from rows, which come flow by flow, those of a flow in order of arrival.
 #[derive(Debug, Default)]

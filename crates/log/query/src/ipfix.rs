@@ -38,7 +38,7 @@ const MESSAGE_BYTES: usize = 32_000;
 /// The same of a message in a datagram: with the templates, it has less than 1,452 bytes, so that it fits into an
 /// Ethernet frame over IPv6 too.
 const DATAGRAM_BYTES: usize = 850;
-/// Every so many messages in datagrams have the templates: any of them can be lost (RFC 7011, section 8.4).
+/// The templates are in one of this many messages in datagrams: any datagram can be lost (RFC 7011, section 8.4).
 const TEMPLATES_EVERY: u32 = 16;
 /// The latest export time that a message can hold.
 const EXPORT_TIME_MAX_S: u64 = 0xffff_ffff;

@@ -21,7 +21,7 @@ pub enum SinkError {
     #[error("the connection to the relay was lost")]
     RelayLost,
     /// The relay cannot store what it receives, and says why.
-    #[error("{0}; packets that it had not stored are lost, and counted")]
+    #[error("{0}; packets that the relay had not stored are lost, and counted")]
     RelayFailed(String),
     /// The writer thread ended on its own.
     #[error("the log's writer thread ended unexpectedly")]

@@ -139,7 +139,9 @@ pub enum CaptureError {
     },
     /// Names, descriptions and comments of all interfaces together exceed the limit.
     #[error(
-        "{place}: the options of all interfaces together take more than {max} bytes: read fewer files at a time, or remove options with `editcap`"
+        "{place}: the options of all interfaces together take more than {max} bytes: read fewer \
+         files at a time, or convert them to pcap, which has no such options \
+         (editcap -F pcap IN OUT)"
     )]
     LongInterfaces {
         /// The interface description that exceeds it.

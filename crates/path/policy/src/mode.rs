@@ -57,7 +57,7 @@ pub enum ModeError {
         problem: String,
     },
     /// A class that the model does not have.
-    #[error("mode '{mode}' names class '{class}', the model has {known}")]
+    #[error("mode '{mode}' names class '{class}', but the model has {known}")]
     NoSuchClass {
         /// The mode.
         mode: String,

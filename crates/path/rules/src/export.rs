@@ -90,7 +90,7 @@ pub enum ParseExportError {
     Address(String),
     /// Not a name.
     #[error(
-        "'{0}' is not a name of a destination: use 1 to {NAME_MAX} letters, digits, '-', '_' and \
+        "'{0}' is not a valid destination name: use 1 to {NAME_MAX} letters, digits, '-', '_' and \
          '.'"
     )]
     Name(String),

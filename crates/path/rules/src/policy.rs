@@ -254,12 +254,12 @@ mod tests {
             ("header 1/10 flows -> x", "payload N"),
             ("1/10 -> x", "payload N"),
             ("-> x", "payload N"),
-            ("header ->", "not a name of a destination"),
-            ("header -> a b", "not a name of a destination"),
-            ("header -> a -> b", "not a name of a destination"),
+            ("header ->", "not a valid destination name"),
+            ("header -> a b", "not a valid destination name"),
+            ("header -> a -> b", "not a valid destination name"),
             (
                 "header -> aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
-                "not a name of a destination",
+                "not a valid destination name",
             ),
         ] {
             let error = text.parse::<Action>().unwrap_err().to_string();

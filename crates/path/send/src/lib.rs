@@ -20,6 +20,7 @@ mod frames;
 mod mirror;
 mod slots;
 mod socket;
+mod ticks;
 
 use std::fmt;
 use std::io;
@@ -34,6 +35,7 @@ use frames::LiveFrames;
 pub use mirror::Mirror;
 use slots::Slots;
 use socket::PacketSocket;
+pub use ticks::Ticks;
 
 /// How frames leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +87,7 @@ pub enum SendError {
     /// The requested method does not work here.
     #[error(
         "{0}: live frames do not arrive: the driver does not transmit XDP frames, or the other end \
-         of the veth pair takes none: `ethtool -K` it `gro on`; or use `--method sendmmsg`"
+         of the veth pair takes none: `ethtool -K OTHER gro on` there; or use `--method sendmmsg`"
     )]
     NoLiveFrames(String),
     /// A system call failed.

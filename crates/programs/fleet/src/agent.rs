@@ -35,18 +35,18 @@ Examples:
   strata agent --policy policies.toml -i eth0 \\
       --destination analyser=udp://192.0.2.10:4740 --identity 4096
 
-The controller (`strata controller`) decides which packets are exported, or a file in the format
-of a controller's directory (--policy). Only this command line permits destinations
-(--destination) and interfaces (-i). If the controller cannot be reached, the agent continues
-with the policies that it received last. HUP reads the file of --policy again. See
-docs/agents.md.")]
+The controller (`strata controller`) decides which packets are exported; without one, a file in
+the format of those that `strata controller apply` reads (--policy). Only this command line permits
+destinations (--destination) and interfaces (-i). If the controller cannot be reached, the agent
+continues with the policies that it received last. SIGHUP makes it read the file of --policy again.
+See docs/agents.md.")]
 #[command(group = clap::ArgGroup::new("source").required(true))]
 pub(crate) struct Args {
     /// Follow the controller on this host: TCP port 4741 or the one given.
     #[arg(long, value_name = "HOST[:PORT]", group = "source")]
     controller: Option<String>,
 
-    /// Enrol with this copy of the controller's enrol.token, which only its owner may read. Needed
+    /// Enrol with this copy of the controller's enrol.token, readable by its owner only. Needed
     /// once.
     #[arg(long, value_name = "FILE", conflicts_with = "policy")]
     token_file: Option<PathBuf>,
@@ -70,7 +70,7 @@ pub(crate) struct Args {
     interface: Vec<String>,
 
     /// Export a packet that crosses a bridge from each captured interface that it passes. By
-    /// default, only from the one where it enters, if the same policies apply to both ports.
+    /// default, only from the interface where it enters, if the same policies apply to both ports.
     #[arg(long)]
     all_copies: bool,
 
@@ -98,8 +98,8 @@ pub(crate) struct Args {
     name: Option<String>,
 
     /// Limit the CPU use of the recording, as in 10%; 100% is one core. When CPUs are short for
-    /// other work on this host, such as forwarding, it uses less: it first copies headers only,
-    /// then captures fewer flows.
+    /// other work on this host, such as forwarding, the recording uses less: it first copies
+    /// headers only, then captures fewer flows.
     #[arg(long, value_name = "PERCENT", value_parser = cpu)]
     cpu: Option<String>,
 

@@ -64,8 +64,9 @@ enum Command {
         listen: String,
 
         /// Have agents encrypt the data that they send to collectors, with keys derived from the
-        /// first line of export.key in the controller's directory, which is created if missing.
-        /// Collectors need a copy (`strata collector --key-file`). HUP reads it again.
+        /// first line of export.key in the controller's directory; the file is created if missing.
+        /// Collectors need a copy (`strata collector --key-file`). SIGHUP makes the controller read
+        /// the file again.
         #[arg(long)]
         encrypt: bool,
 
@@ -75,10 +76,10 @@ enum Command {
         #[command(flatten)]
         logging: LoggingArgs,
     },
-    /// Apply the policies of a directory: all its files that end in .toml, or nothing if one of
-    /// them is wrong. Policies that it does not contain are removed.
+    /// Apply the policies of a directory: of all its .toml files, or none if one of the files is
+    /// wrong. Policies that are in none of these files are removed.
     Apply {
-        /// The directory.
+        /// Apply the .toml files in this directory.
         dir: PathBuf,
 
         /// Show the changes without making them.
@@ -90,7 +91,7 @@ enum Command {
     },
     /// List the agents.
     Agents {
-        /// Write JSON.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
 
@@ -104,7 +105,7 @@ enum Command {
     },
     /// Refuse an agent from now on, for example because its key was stolen.
     Revoke {
-        /// Its name.
+        /// The agent's name.
         name: String,
 
         #[command(flatten)]
@@ -112,7 +113,7 @@ enum Command {
     },
     /// Forget an agent and the identities of its interfaces; its host may enrol again.
     Forget {
-        /// Its name.
+        /// The agent's name.
         name: String,
 
         #[command(flatten)]
@@ -124,7 +125,7 @@ enum Command {
 enum RolloutCommand {
     /// Show which agents run the current version, and why others do not.
     Status {
-        /// Write JSON.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
 

@@ -33,7 +33,7 @@ Examples:
 
 Without models, shows the packets that the shadow model of a running recording would have kept
 differently. With two models, runs both over captures or logs, and shows the packets that each
-calls anomalous; with labels, also their numbers of packets and flows by source, and the attack
+calls anomalous; with labels, also the numbers of packets and flows by source, and the attack
 packets that each would keep if a tenth of the payload went to the highest scores. The models
 need not have the same features, and neither has to be in force.")]
 pub(crate) struct Args {

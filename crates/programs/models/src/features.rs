@@ -37,7 +37,7 @@ pub(crate) struct Args {
     output: PathBuf,
 
     /// Set the sketches' window, in ms; any model trained on these features includes it. By default
-    /// that of the built-in model.
+    /// the window of the built-in model.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=WINDOW_MS_MAX))]
     window_ms: Option<u64>,
 
@@ -49,7 +49,7 @@ pub(crate) struct Args {
     #[arg(long)]
     shared_buckets: bool,
 
-    /// Use exact flow tables instead of sketches, to compare with.
+    /// Use exact flow tables instead of sketches, for comparison.
     #[arg(long, conflicts_with_all = ["switch", "shared_buckets"])]
     exact: bool,
 }

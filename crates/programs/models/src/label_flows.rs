@@ -31,7 +31,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Label flows of a log in a file for strata train --labels.
+    /// Label flows of a log: write them to a file for strata train --labels.
     Add(AddArgs),
 }
 
@@ -43,8 +43,8 @@ Examples:
   strata labels add log/ --label benign -o labels.json --community-id 1:LQU9qZlK+B5F3KDmev6m5PMibrg=
   strata train log/ --labels labels.json --otherwise benign -o new.json
 
-A flow gets the label if one of its packets matches, and from its first packet in the log to its
-last; after a pause of 5 minutes the same addresses and ports are another flow.")]
+A flow gets the label if one of its packets matches. The label holds from the flow's first packet in
+the log to its last; after a pause of 5 minutes, the same addresses and ports are another flow.")]
 struct AddArgs {
     /// Read the log in this directory.
     #[arg(value_name = "LOG")]
@@ -59,7 +59,8 @@ struct AddArgs {
     #[arg(short = 'o', long, value_name = "FILE")]
     output: PathBuf,
 
-    /// Label the flow with this Community ID, as alerts and other tools print it; if several flows have it, label all of them.
+    /// Label the flow with this Community ID, as alerts and other tools print it; if several flows
+    /// have it, label all of them.
     #[arg(long = "community-id", value_name = "ID")]
     community_ids: Vec<String>,
 

@@ -25,8 +25,8 @@ Examples:
 
 Reports what the model learnt, and whether the traffic was sufficient. Exit status: 0 if it was,
 3 if there was too little or it changed too much (the model is written anyway), 1 if there is no
-model. With --labels, the model learns only from traffic that they call benign: from no flow that
-has an alert of an IDS or is close to one.
+model. With --labels, the model learns only from traffic that the labels call benign: from no flow
+that has an IDS alert or is close to one.
 
 Needs the Python package, which `make python` installs.")]
 pub(crate) struct Args {
@@ -47,7 +47,7 @@ pub(crate) struct Args {
     #[arg(short = 'i', long, value_name = "NAME", conflicts_with_all = ["inputs", "read"])]
     interface: Option<String>,
 
-    /// Record the interface for this long, at least 10s; an interrupt ends it early.
+    /// Record the interface for this long, at least 10s; Ctrl-C ends the recording early.
     #[arg(
         long = "for",
         value_name = "TIME",
@@ -64,8 +64,8 @@ pub(crate) struct Args {
     #[arg(short = 'o', long, value_name = "FILE")]
     output: PathBuf,
 
-    /// Keep half of the trees of this labelled model next to the learnt ones; by default, those of the
-    /// built-in model. The score is the mean of both.
+    /// Keep half of the trees of this model, trained on labels, next to the learnt ones; by
+    /// default, half of the trees of the built-in model. The score is the mean of both.
     #[arg(short = 'm', long = "model", value_name = "FILE")]
     model: Option<PathBuf>,
 
@@ -147,7 +147,7 @@ fn record_headers(interface: &str, seconds: u64, log: &Path) -> Result<()> {
     // The recording gets the interrupt too and ends its log; what it has is learnt from.
     let _stop = signals::stop_on_signal()?;
     let program = strata_terminal::program::strata()?;
-    info!("recording headers of {interface} for {seconds} s; an interrupt ends it early");
+    info!("recording headers of {interface} for {seconds} s; Ctrl-C ends this early");
     let status = Command::new(program)
         .args(["record", "--default", "header", "-W", "1", "-G"])
         .arg(seconds.to_string())

@@ -29,7 +29,7 @@ Examples:
   strata model promote --back model.json
 
 Without files, the shadow model of a running recording (strata record --shadow) decides from the
-next packet on, and the model that it was started with is compared in its place. The recording
+next packet on, and the model that the recording was started with becomes the shadow. The recording
 continues: flows keep their counters, and the log says for each packet which model decided. A new
 recording starts with the files that it is given.
 

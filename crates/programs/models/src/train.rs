@@ -23,14 +23,14 @@ Examples:
   strata train trace.pcap --labels labels.csv -o model.json
   strata train log/ --labels /var/log/suricata/eve.json -o model.json
 
-Prints the labels by class, recall, precision and F1 of each source on flows that the forests
-have not seen, and a verdict. Exit status: 0 if the model meets its targets and is useful, 3 if
+Prints the labels by class; the recall, precision and F1 of each source, on flows that the forests
+have not seen; and a verdict. Exit status: 0 if the model meets its targets and is useful, 3 if
 not (it is written anyway), 1 if there is no model.
 
 Needs the Python package, which `make python` installs.")]
 pub(crate) struct TrainArgs {
-    /// Train on these files of `strata features -o FILE.parquet`; or, with --labels, on captures
-    /// and logs.
+    /// Train on these files written by `strata features -o FILE.parquet`; or, with --labels, on
+    /// captures and logs.
     #[arg(value_name = "INPUT", required = true)]
     inputs: Vec<PathBuf>,
 
@@ -58,11 +58,12 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "LIST")]
     features: Option<String>,
 
-    /// Set the number of trees and of leaves per tree, such as 8x64; of several, the best is chosen.
+    /// Set the number of trees and of leaves per tree, such as 8x64; if given several times, the
+    /// best is chosen.
     #[arg(long, value_name = "TREESxLEAVES", value_parser = shape)]
     shape: Vec<String>,
 
-    /// Limit the depth of a tree, 8 by default; of several, the best is chosen.
+    /// Limit the depth of a tree, 8 by default; if given several times, the best is chosen.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     depth: Vec<u32>,
 
@@ -82,11 +83,12 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "CLASS=N", value_parser = class_weight)]
     class_weight: Vec<String>,
 
-    /// Give small sources (the labels' source column) the weight of large ones.
+    /// Give small sources (the labels' source column) more weight, closer to that of large ones.
     #[arg(long)]
     even_sources: bool,
 
-    /// Count benign packets by their payload, where the cost of keeping a packet is its bytes.
+    /// Count benign packets by their payload; use it where the cost of keeping a packet is its
+    /// bytes.
     #[arg(long)]
     by_bytes: bool,
 
@@ -98,8 +100,8 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = positive)]
     false_alarm_cost: f64,
 
-    /// Catch at least this share of the attack packets of each source, such as 0.95, with a margin
-    /// for other flows.
+    /// Catch at least this share of the attack packets of each source, such as 0.95, by a lower
+    /// bound that holds for unseen flows, if there are enough flows to show it.
     #[arg(long, visible_alias = "recall", value_name = "SHARE", value_parser = share, group = "point")]
     target_recall: Option<f64>,
 
@@ -107,17 +109,16 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "SHARE", value_parser = share, group = "point")]
     max_kept_whole: Option<f64>,
 
-    /// Call packets benign only from this score up, such as 0.9; uncertain ones get the class
-    /// 'unknown'.
+    /// Give a packet a class only if its score for that class is at least this, such as 0.9; all
+    /// other packets get the class 'unknown'.
     #[arg(long, value_name = "SCORE", value_parser = share, group = "point")]
     conservative: Option<f64>,
 
-    /// Exit with status 3 if less than this share of the packets that are called attacks are
-    /// attacks, in cross-validation.
+    /// Exit with status 3 if the precision in cross-validation is below this.
     #[arg(long, value_name = "SHARE", value_parser = share)]
     min_precision: Option<f64>,
 
-    /// Exit with status 3 if the mean F1 of the sources is lower, in cross-validation.
+    /// Exit with status 3 if the mean F1 of the sources in cross-validation is below this.
     #[arg(long, value_name = "SHARE", value_parser = share)]
     min_f1: Option<f64>,
 
@@ -147,8 +148,8 @@ pub(crate) struct TrainArgs {
 #[command(after_help = "\
 FOLDER holds a folder per capture with trace.pcap and labels.csv. X-train and X-test belong
 together; any other capture with benign and attack packets is split: the first half of each
-source's flows to train on, the others to test; one with attacks only is classified by the model
-of the first pair.
+source's flows to train on, the others to test; a capture with attacks only is classified by the
+model of the first pair.
 
 Needs the Python package, which `make python` installs.")]
 pub(crate) struct CompareArgs {

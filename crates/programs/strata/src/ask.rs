@@ -66,7 +66,7 @@ standard error); 2 if the command line or the query is refused."
 )]
 pub(crate) struct Args {
     /// Run the query on this capture file, in any format that `strata record` reads; - is standard
-    /// input. Several are merged in time order.
+    /// input. Several files are merged in time order.
     #[arg(short = 'r', long = "read", value_name = "FILE", group = "source")]
     read: Vec<PathBuf>,
 
@@ -82,8 +82,8 @@ pub(crate) struct Args {
     interfaces: Vec<String>,
 
     /// Run the query on the packets that the recording with this socket (`strata record --socket`)
-    /// captures from now on, until it ends or Ctrl-C. The recording does not wait: data that is not
-    /// read in time is lost for the query only, and counted.
+    /// captures from now on, until the recording ends or Ctrl-C. The recording does not wait: data
+    /// that is not read in time is lost for the query only, and counted.
     #[arg(long, value_name = "PATH", group = "source")]
     socket: Option<PathBuf>,
 
@@ -120,8 +120,8 @@ pub(crate) struct Args {
     #[arg(short = 'f', long = "file", value_name = "FILE")]
     files: Vec<PathBuf>,
 
-    /// Set a parameter of the query, $NAME in its text: a number, also with ns, us, ms or s, or an
-    /// address.
+    /// Set a parameter of the query, $NAME in its text, to a number (optionally with ns, us, ms or
+    /// s) or to an address.
     #[arg(long = "param", value_name = "NAME=VALUE")]
     params: Vec<String>,
 
@@ -130,8 +130,8 @@ pub(crate) struct Args {
     #[arg(short = 'w', long = "write", value_name = "FILE", default_value = "-")]
     write: PathBuf,
 
-    /// Set the format of the answer. By default the file's name decides: csv, json, parquet and
-    /// arrow for these; table for all others.
+    /// Set the format of the answer. By default the file's name decides: csv for .csv, json for
+    /// .json, parquet for .parquet, arrow for .arrow; table for all others.
     #[arg(short = 'F', long, value_enum)]
     format: Option<answer::Format>,
 
@@ -148,8 +148,8 @@ pub(crate) struct Args {
     #[arg(short = 'c', long = "count", value_name = "PACKETS", value_parser = text::number)]
     count: Option<u64>,
 
-    /// Skip and count packets that lack bytes that a query needs, because they were not captured or
-    /// not kept. By default, the first such packet ends the query.
+    /// Skip and count packets of which a query needs bytes that were not captured or not kept. By
+    /// default, the first such packet ends the query.
     #[arg(long)]
     skip_incomplete: bool,
 
@@ -197,12 +197,12 @@ struct Bounds {
     groups_max: Option<u64>,
 
     /// Keep at most this many rows, if rows are packets. Further rows are cut, and reported.
-    /// [default: 1M; of installed queries 100k]
+    /// [default: 1M; for installed queries 100k]
     #[arg(long, value_name = "N", value_parser = text::number)]
     rows_max: Option<u64>,
 
     /// Use at most this much memory for groups and rows; with large ones, fewer are kept.
-    /// [default: 256MiB; of installed queries 16MiB]
+    /// [default: 256MiB; for installed queries 16MiB]
     #[arg(long, value_name = "BYTES", value_parser = text::bytes)]
     memory_max: Option<u64>,
 
@@ -313,7 +313,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         return installed::answer_of_word(args, word);
     }
     if split.log.is_none() && (args.of_logs.from.is_some() || args.of_logs.to.is_some()) {
-        return Err(refuse("--from and --to select packets of a log"));
+        return Err(refuse("--from and --to apply only to a log"));
     }
     let questions = Questions::new(args, split.query)?;
     if let Some(name) = &args.install {

@@ -39,7 +39,7 @@ Examples:
 
 Recordings export headers and packets by policies such as `header -> NAME`, to destinations such
 as udp://192.0.2.10:4740 in their configuration (docs/export.md). Each interface of each sender
-becomes an interface of the output: its name is HOST:INTERFACE, its description has its identity.
+becomes an interface of the output, named HOST:INTERFACE, with its identity in the description.
 Packets of different senders are in order of arrival. Losses are counted for each interface, and
 printed at the end (Ctrl-C).
 
@@ -57,10 +57,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "CIDR")]
     allow: Vec<String>,
 
-    /// Accept only datagrams that are encrypted with a key of this file, readable by its owner
-    /// only, with a key of 64 hexadecimal digits on each line: senders have the same key in
-    /// export.key_file, and a controller makes its own (export.key in its directory). HUP reads the
-    /// file again.
+    /// Accept only datagrams that are encrypted with a key in this file, which must be readable by
+    /// its owner only, and has a key of 64 hexadecimal digits on each line. Senders have the same
+    /// key in export.key_file; for its agents, a controller makes one (export.key in its
+    /// directory). SIGHUP makes the collector read the file again.
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
 
@@ -135,7 +135,7 @@ fn listen(args: &Args) -> Result<CollectorSpec> {
 pub(crate) fn run(args: &Args) -> Result<()> {
     if args.output.is_none() && (!args.mode.is_empty() || args.model.is_some()) {
         return Err(refuse(
-            "--mode and -m go with -o: a stream is not classified",
+            "--mode and -m apply only with -o: a stream is not classified",
         ));
     }
     let mut signals = Signals::stop()?;

@@ -45,9 +45,9 @@ Compacted packets stay readable by export, query and info. A block file that is
 still being written, or that is damaged, is left as it is. Ctrl-C ends the command
 within a second: finished files stay compacted, and the exit status is 130.
 
-With --every, it waits for a log that does not exist yet, and continues after
-errors (a lock held by another process, a full disk, a file that cannot be read):
-it reports them, and tries again after the next pause.")]
+With --every, the command waits for a log that does not exist yet, and continues
+after errors (a lock held by another process, a full disk, a file that cannot be
+read): it reports them, and tries again after the next pause.")]
 pub(crate) struct Args {
     /// Read the log in this directory.
     #[arg(value_name = "LOG")]
@@ -58,12 +58,12 @@ pub(crate) struct Args {
     every: Option<String>,
 
     /// Compact with this many threads. By default one per core, but only one with --every, so that
-    /// the other cores stay free for the recording. The files do not depend on it.
+    /// the other cores stay free for the recording. The files are the same for any number.
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
 
     /// Encrypt compacted files from now on, to this public key (age1...) or the keys in this file;
-    /// may be given several times. The log remembers it; `none` turns it off.
+    /// may be given several times. The log remembers the keys; `none` turns encryption off.
     #[arg(long, value_name = "KEY")]
     encrypt_to: Vec<String>,
 

@@ -1,6 +1,7 @@
 //! `strata status`, `mode`, `detail`, `policy` and `rotate`: talk to a running recording.
 
 pub(crate) mod page;
+mod several;
 
 use std::io::{IsTerminal, Write, stdout};
 use std::thread;
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use jiff::SignedDuration;
+use strata_control::client::{Client, ClientError};
 use strata_control::config::PolicyConfig;
 use strata_control::{DetailRequest, MODE_PERIOD_MAX, ModeRequest, PolicyRequest};
 use strata_terminal::confined;
@@ -18,6 +20,14 @@ use strata_terminal::text::not_a_duration;
 
 /// Arguments of `strata status`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+With several recordings, each has a line: packets lost on the way to Strata and within, and the
+socket that --socket takes. --json needs one recording.
+
+Examples:
+  strata status
+  strata status --watch
+  strata status --json | jq .packets_per_second")]
 pub(crate) struct StatusArgs {
     #[command(flatten)]
     recording: RecordingArgs,
@@ -102,8 +112,8 @@ Examples:
   strata detail 20GB/day --why 'the disk is small'
   strata detail none")]
 pub(crate) struct DetailArgs {
-    /// Switch to this budget: a share of the payload beyond headers (10%), a rate of it (50MB/s,
-    /// 20GB/day), or none.
+    /// Switch to this budget: a share (10%) or a rate (50MB/s, 20GB/day) of the payload beyond
+    /// headers, or none.
     #[arg(value_name = "BUDGET")]
     detail: String,
     /// Give a reason, for the list of events.
@@ -135,9 +145,9 @@ Examples:
         /// Match packets with this tcpdump filter: addresses, ports, protocols, VLANs.
         #[arg(value_name = "FILTER", required = true)]
         filter: Vec<String>,
-        /// Choose what to do: full, header, partial N, drop or classify; each optionally followed
-        /// by 1/N or '1/N flows'; or mirror: send a copy to --mirror-to; or 'header -> NAME', 'payload -> NAME'
-        /// or 'payload N -> NAME': export to a destination of the configuration.
+        /// Choose what to do: full, header, partial N, drop or classify (each optionally followed
+        /// by 1/N or '1/N flows'); mirror (send a copy to --mirror-to); or 'header -> NAME',
+        /// 'payload -> NAME' or 'payload N -> NAME' (export to a destination of the configuration).
         #[arg(long)]
         action: String,
         /// Set the priority, 0 to 65535: of the policies that match a packet, those with the largest
@@ -327,16 +337,31 @@ pub(crate) fn policy(args: &PolicyArgs) -> Result<()> {
     Ok(())
 }
 
+/// The page of the only recording, or a line for each; and why one of several did not answer.
+fn all_status(clients: &[Client]) -> Result<(String, Option<ClientError>)> {
+    if let [client] = clients {
+        let status = client.status()?;
+        let page = page::status(&status, &client.events()?, Reader::of_stdout());
+        return Ok((page, None));
+    }
+    let status = clients.iter().map(|one| (one.socket(), one.status()));
+    let status: Vec<_> = status.collect();
+    let page = several::several(&status, Reader::of_stdout());
+    let problem = status.into_iter().find_map(|(_, status)| status.err());
+    Ok((page, problem))
+}
+
 pub(crate) fn status(args: &StatusArgs) -> Result<()> {
     if args.watch {
         confined::follower(None, args.recording.socket())?;
     }
     loop {
-        let client = args.recording.client()?;
-        let status = client.status()?;
-        let page = match args.json {
-            true => format!("{:#}\n", serde_json::to_value(&status)?),
-            false => page::status(&status, &client.events()?, Reader::of_stdout()),
+        let (page, problem) = match args.json {
+            true => {
+                let status = args.recording.client()?.status()?;
+                (format!("{:#}\n", serde_json::to_value(&status)?), None)
+            }
+            false => all_status(&args.recording.clients()?)?,
         };
         let mut out = standard();
         if args.watch && stdout().is_terminal() {
@@ -346,8 +371,10 @@ pub(crate) fn status(args: &StatusArgs) -> Result<()> {
         write!(out, "{page}")?;
         out.flush()?;
         drop(out);
-        if !args.watch {
-            return Ok(());
+        match problem {
+            Some(problem) if !args.watch => return Err(problem.into()),
+            None if !args.watch => return Ok(()),
+            _ => {}
         }
         thread::sleep(Duration::from_secs(1));
     }

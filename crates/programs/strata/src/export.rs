@@ -1,10 +1,13 @@
-//! `strata export`: a log back into capture files.
+//! `strata export`: a log back into capture files, or its flows to where others collect them.
+
+mod flow_collector;
 
 use std::io::{IsTerminal as _, stdout};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
 use clap::ValueEnum;
+use flow_collector::FlowCollector;
 use strata_archive::Timeouts;
 use strata_query::{
     ByLink, ExportOptions, ExportedFlows, FileFormat, Find, FlowOptions, RecordFormat, export,
@@ -33,17 +36,18 @@ Examples:
   strata export log/ -w packets.parquet -F packets-parquet 'port 53'
   strata export log/ -F json -w - | jq .dst
   strata export log/ --to-stream streams/flows 'port 443'
+  strata export log/ --to-collector netflow.example:4739
 
-Exit status: 0 if everything selected was written; 1 if packets are damaged, or lack a
-definition, or the filter cannot be tested on any interface of the log (details are on standard
-error); 2 if the command line is refused.")]
+Exit status: 0 if everything selected was written; 1 if not: packets are damaged, or lack the
+definition of their interface or verdict, or the filter can be tested on no interface of the log
+(standard error says which); 2 if the command line is refused.")]
 pub(crate) struct Args {
     /// Read the log in this directory.
     #[arg(value_name = "LOG")]
     log: PathBuf,
 
-    /// Write to this file, replacing it; - is standard output. A name ending in .gz or .zst is
-    /// compressed. Files of the log are never overwritten.
+    /// Write to this file, replacing it; - is standard output. A file whose name ends in .gz or
+    /// .zst is compressed. Files of the log are never overwritten.
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     write: Option<PathBuf>,
 
@@ -51,6 +55,17 @@ pub(crate) struct Args {
     /// object, instead of writing them to a file.
     #[arg(long, value_name = "DIR/NAME", conflicts_with = "write")]
     to_stream: Option<String>,
+
+    /// Send flows as IPFIX over UDP to this collector (nfcapd, pmacct, Akvorado and others),
+    /// instead of writing them to a file; the port is 4739 unless given. A datagram that is lost on
+    /// the way is not sent again: the collector sees a gap in the sequence numbers.
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["write", "to_stream"])]
+    to_collector: Option<String>,
+
+    /// Send at most this many datagrams per second to the collector, each of up to 30 records.
+    #[arg(long, value_name = "N", default_value_t = 2_000, requires = "to_collector",
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pps: u64,
 
     /// Set the file format. By default the file's name decides: pcap for .pcap and .cap; csv for
     /// .csv, json for .json, ipfix for .ipfix, flows-parquet for .parquet; pcapng for .pcapng and names
@@ -100,7 +115,7 @@ enum Format {
     Json,
     /// Flows as an IPFIX file, one record per direction.
     Ipfix,
-    /// Flows as a Parquet file, with the columns of the log's table.
+    /// Flows as a Parquet file, with the columns of the log's table `flows`.
     FlowsParquet,
     /// Packets as a Parquet file, a row each: times, addresses, lengths, class, reason; no payload.
     PacketsParquet,
@@ -157,6 +172,7 @@ impl Format {
 fn format(args: &Args, write: &Path) -> Result<Format> {
     match (&args.to_stream, args.format) {
         (Some(_), _) => Ok(Format::Json),
+        (None, None) if args.to_collector.is_some() => Ok(Format::Ipfix),
         (None, Some(format)) => Ok(format),
         (None, None) => Format::of(write),
     }
@@ -349,6 +365,20 @@ fn to_stream(place: &str, log: &Log, find: &Find<'_>, options: &FlowOptions<'_>)
     Ok(Done::of_flows(exported, counts.lost))
 }
 
+/// Sends flows to a collector.
+fn to_collector(
+    to: &str,
+    per_second: u64,
+    log: &Log,
+    find: &Find<'_>,
+    options: &FlowOptions<'_>,
+) -> Result<Done> {
+    let collector = FlowCollector::open(to, per_second)?;
+    let exported = export_flows(log, collector, RecordFormat::IpfixDatagrams, find, options)?;
+    check_fit(exported.misfit.as_ref())?;
+    Ok(Done::of_flows(exported, 0))
+}
+
 /// Writes packets; without a format, as a table.
 fn packets(
     args: &Args,
@@ -400,17 +430,24 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             "--to-stream: records are flows as JSON: leave out -F",
         ));
     }
-    let write = match args.to_stream {
-        Some(_) => Path::new("-"),
-        None => args.write()?,
+    let is_ipfix = args.format.is_none_or(|format| format == Format::Ipfix);
+    if args.to_collector.is_some() && !is_ipfix {
+        return Err(refuse(
+            "--to-collector: flows are sent as IPFIX: leave out -F",
+        ));
+    }
+    let is_to_file = args.to_stream.is_none() && args.to_collector.is_none();
+    let write = match is_to_file {
+        false => Path::new("-"),
+        true => args.write()?,
     };
-    if args.json && args.to_stream.is_none() && write == Path::new("-") {
+    if args.json && is_to_file && write == Path::new("-") {
         return Err(refuse(
             "--json: the result goes to standard output, as does the export: name a file with -w",
         ));
     }
     let filter = text::filter(&args.filter)?;
-    let is_shown = write == Path::new("-") && stdout().is_terminal();
+    let is_shown = is_to_file && write == Path::new("-") && stdout().is_terminal();
     let is_hidden = is_shown || args.quiet.is_quiet();
     let progress = Progress::unless(is_hidden, Progress::of_bytes);
     let log = args.key.open_watched(&args.log, &progress)?;
@@ -422,9 +459,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     let format = format(args, write)?;
     check_options(args, format)?;
-    let (done, verb) = match &args.to_stream {
-        Some(place) => (to_stream(place, &log, &find, &of_flows)?, "appended"),
-        None => {
+    let (done, verb) = match (&args.to_stream, &args.to_collector) {
+        (Some(place), _) => (to_stream(place, &log, &find, &of_flows)?, "appended"),
+        (_, Some(to)) => (to_collector(to, args.pps, &log, &find, &of_flows)?, "sent"),
+        (None, None) => {
             let sources = args.key.sources(&args.log, &log);
             let mut output = Output::create(write, format.content(), &sources)?;
             let to = &mut output;
@@ -454,14 +492,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn check_options(args: &Args, format: Format) -> Result<()> {
     if !format.is_packets() && (args.kept.granularity.is_some() || args.kept.reason.is_some()) {
         return Err(refuse(
-            "--granularity and --reason select packets, and those of a flow may differ in both: \
-             write pcapng or packets-parquet, or leave these options out",
+            "--granularity and --reason apply only to packets, and those of a flow may differ in \
+             both: write pcapng or packets-parquet, or leave these options out",
         ));
     }
     if format.is_packets() && args.timeouts.any() {
         return Err(refuse(
-            "--active-timeout and --idle-timeout end records of flows: write csv, json, ipfix or \
-             flows-parquet, or leave these options out",
+            "--active-timeout and --idle-timeout apply only to flow records: write csv, json, \
+             ipfix or flows-parquet, or leave these options out",
         ));
     }
     Ok(())

@@ -230,7 +230,7 @@ fn config(out: &mut impl Write) -> Result<()> {
     let allow = "{display=Senders}{tooltip=Networks of senders, separated by commas; needed without a \
                  key, unless this is a loopback address}";
     writeln!(out, "arg {{number=1}}{{call=--allow}}{allow}{text}")?;
-    let key = "{display=Key file}{tooltip=Accept only datagrams that are encrypted with a key of this file}";
+    let key = "{display=Key file}{tooltip=Accept only datagrams that are encrypted with a key in this file}";
     writeln!(
         out,
         "arg {{number=2}}{{call=--key-file}}{key}{{type=fileselect}}{{mustexist=true}}"

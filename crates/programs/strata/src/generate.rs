@@ -43,8 +43,8 @@ Examples:
   strata generate -i veth0 --profile cic-w3 --mbps 9000 --duration 20
   strata generate -o - --profile imix --mbps 1000 -c 1M | tcpdump -n -r -")]
 pub(crate) struct Args {
-    /// Write to this file, replacing it; - is standard output. A name ending in .gz or .zst is
-    /// compressed.
+    /// Write to this file, replacing it; - is standard output. A file whose name ends in .gz or
+    /// .zst is compressed.
     #[arg(short = 'o', short_alias = 'w', long = "output", value_name = "FILE")]
     output: Option<PathBuf>,
 
@@ -81,12 +81,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
-    /// Write frame number, label (1 is an attack) and kind of traffic of each packet to this CSV
+    /// Write each packet's frame number, label (1 is an attack) and kind of traffic to this CSV
     /// file.
     #[arg(long, value_name = "FILE")]
     labels: Option<PathBuf>,
 
-    /// Keep this many flows active at a time, instead of the profile's; with k or M.
+    /// Keep this many flows active at a time, instead of the profile's number; with k or M.
     #[arg(long, value_name = "N", value_parser = text::number)]
     flows: Option<u64>,
 

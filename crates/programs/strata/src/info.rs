@@ -32,7 +32,7 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Explain why packets were kept, by the N (10) reasons with the most bytes of each
+    /// Explain why packets were kept, by the N (10) reasons with the most bytes in each
     /// granularity. Reads and checks the whole log, not just block headers and summaries.
     #[arg(
         long,

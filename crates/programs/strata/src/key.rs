@@ -54,7 +54,7 @@ enum Command {
         old: PathBuf,
 
         /// Encrypt to this public key (age1...) or the keys in this file; may be given several
-        /// times: any one of them then opens the log.
+        /// times: any one of the keys then opens the log.
         #[arg(long, value_name = "KEY", required = true)]
         new: Vec<String>,
 

@@ -81,11 +81,11 @@ enum Command {
     Collector(collector::Args),
     /// Serve a web page that shows running recordings and the contents of logs.
     Serve(Box<serve::Args>),
-    /// Show what a log contains.
+    /// Show what a log contains, and what was lost.
     Info(info::Args),
     /// Print the packets of a log, a line each.
     Read(read::Args),
-    /// Count the packets of a log by flow, host, port, protocol, class or reason: the largest of them.
+    /// Show the largest flows, hosts, ports, protocols, classes or reasons of a log.
     Top(top::Args),
     /// Export packets or flow records of a log to a file: pcapng, pcap, CSV, JSON, IPFIX or Parquet.
     Export(export::Args),
@@ -114,7 +114,7 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct ConfigReferenceArgs {
-    /// Print a configuration file to begin with instead: every key as a comment, with its default.
+    /// Print a configuration file to start from instead: every key as a comment, with its default.
     #[arg(long)]
     toml: bool,
 }

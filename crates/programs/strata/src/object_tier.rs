@@ -76,7 +76,7 @@ Examples:
   strata compact log/ --every 10s --move-to s3://traffic/sensor-7 --move-after 7d
 
 Commands work as before wherever the files of a log are: export, query, verify and prune read them
-from the object store. The store and the credentials come from the usual variables:
+from the object store. The store and the credentials come from the usual environment variables:
 AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN.")]
 pub(crate) struct Args {
     /// Move files of the log in this directory.

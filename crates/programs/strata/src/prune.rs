@@ -36,9 +36,9 @@ pub(crate) struct RetentionArgs {
     #[arg(long, value_name = "SIZE")]
     max_size: Option<String>,
 
-    /// Let age delete more than half of the log although its newest packet is more than an hour
-    /// old. Without this option such a deletion is refused, because a clock that is far ahead would
-    /// cause it too; it is not needed while packets are recorded.
+    /// Let --keep and --keep-class delete more than half of the log although its newest packet is
+    /// more than an hour old. Without this option such a deletion is refused, because a clock that
+    /// is far ahead would cause it too. The option is not needed while packets are recorded.
     #[arg(long)]
     pub(crate) yes: bool,
 }
@@ -93,12 +93,12 @@ Examples:
   strata prune log/ --max-size 500G --dry-run
 
 Compacted files are deleted by hour and class. A block file holds packets of all classes
-and stays as long as the class that is kept longest; but from one with packets that a policy
-protects, these are compacted and kept, and the rest is deleted. `strata info` counts deleted
-packets by recording, class and reason. A file that is still being written stays until it is
-complete: `strata record -G 3600` completes one every hour. A recording leaves behind its entry
-in manifest.json (counts and names), its model, and statistics without packets or addresses
-(checkpoint, drift).")]
+and stays as long as the class that is kept longest. If it holds packets that a policy protects,
+they are compacted and kept, and the rest is deleted. `strata info` counts deleted packets by
+recording, class and reason. A file that is still being written stays until it is complete:
+`strata record -G 3600` completes one every hour. A recording whose packets are all deleted leaves
+behind its entry in manifest.json (counts and names), its model, and statistics without packets or
+addresses (checkpoint, drift).")]
 pub(crate) struct Args {
     /// Prune the log in this directory.
     #[arg(value_name = "LOG")]

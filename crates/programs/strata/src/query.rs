@@ -15,7 +15,7 @@ use args::{EXAMPLES, Line};
 /// Arguments of `strata query`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("\
-Its tables are `packets`, one row per logged packet, and `flows`.
+The log's tables are `packets`, one row per logged packet, and `flows`.
 
 {EXAMPLES}
 

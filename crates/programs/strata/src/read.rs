@@ -30,13 +30,13 @@ Examples:
 
 A line has the time, the packet in a short form of tcpdump -n's notation, and class and reason as
 in the comments of an export. For a tunnelled packet, the innermost one is shown. Packets come in
-the order of an export: by time, one recording after another. length is that of the payload (ICMP
-and other protocols without ports: of the whole message) as it was on the wire, however much of
-it was kept.
+the order of an export: by time, one recording after another. 'length' is the length that the
+payload (ICMP and other protocols without ports: the whole message) had on the wire, however much
+of it was kept.
 
-Exit status: 0 if everything selected is printed; 1 if not: packets are damaged, or lack a
-definition, or the filter cannot be tested on any interface of the log (standard error says which);
-2 if the command line is refused.")]
+Exit status: 0 if everything selected is printed; 1 if not: packets are damaged, or lack the
+definition of their interface or verdict, or the filter can be tested on no interface of the log
+(standard error says which); 2 if the command line is refused.")]
 pub(crate) struct Args {
     /// Read the log in this directory.
     #[arg(value_name = "LOG")]

@@ -55,8 +55,8 @@ Examples:
   strata record -i eth0 --config exports.toml
   strata record -i eth0 -o log/ --serve
 
-While interfaces are captured: INT (Ctrl-C) and TERM finish the log and print the
-accounting, USR1 prints counters, HUP reloads the configuration. `strata status` shows a
+While interfaces are captured: SIGINT (Ctrl-C) and SIGTERM finish the log and print the
+accounting, SIGUSR1 prints counters, SIGHUP reloads the configuration. `strata status` shows a
 running recording; `mode`, `detail`, `policy`, `rotate` and `model promote` change it."
 )]
 pub(crate) struct Args {
@@ -101,9 +101,9 @@ pub(crate) struct DataPathArgs {
     #[arg(long, value_name = "FILE", help_heading = CLASSIFICATION)]
     shadow: Option<PathBuf>,
 
-    /// Set the logging mode: default, log-all, log-partial, log-sampled, log-minimum, or one of the
-    /// configuration file. If given more than once, the mode that keeps the most decides for each
-    /// packet. By default the one in the configuration file, else default.
+    /// Set the logging mode: default, log-all, log-partial, log-sampled, log-minimum, or a mode of
+    /// the configuration file. If given more than once, the mode that keeps the most decides for
+    /// each packet. By default the mode that the configuration file sets, else default.
     #[arg(long, value_name = "NAME", env = "STRATA_MODE", value_delimiter = ',',
         help_heading = CLASSIFICATION)]
     mode: Vec<String>,
@@ -139,8 +139,8 @@ pub(crate) struct DataPathArgs {
 
     /// Report to the telemetry collector on this host (`strata telemetry run`), UDP port 40040 or
     /// the one given: bytes sent by each host, the class of each flow, and lists of anomalous flows
-    /// (anomalies) and of gaps and retransmissions of TCP (losses). Reports for which a worker has
-    /// no time, or that the network does not accept, are not sent, and counted.
+    /// (anomalies) and of TCP gaps and retransmissions (losses). Reports for which a worker has no
+    /// time, or that the network does not accept, are not sent, but counted.
     #[arg(long, value_name = "HOST[:PORT]", help_heading = "Steering")]
     report_to: Option<String>,
 

@@ -28,9 +28,9 @@ Examples:
   strata relay -o log/ -C 256MiB --disk-limit 500GB
   strata relay -o log/ --listen 192.0.2.10 --tls-cert relay.crt --tls-key relay.key --tls-ca ca.crt
 
-Without --listen, only switches on this machine reach the relay. On another address it
-requires authentication: with --secret-file both ends prove that they know a secret
-(`umask 077; openssl rand -hex 32 >relay.secret`), with --tls-cert both show certificates
+Without --listen, only switches on this machine reach the relay. On another address, the
+relay requires authentication: with --secret-file, both ends prove that they know a secret
+(`umask 077; openssl rand -hex 32 >relay.secret`); with --tls-cert, both show certificates,
 and the control connection is encrypted. Packets themselves travel unencrypted.
 
 Switches (`strata switch --relay`) connect by TCP, and write packets into the
@@ -97,8 +97,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = bounded::count::<1, 4096>)]
     switches: usize,
 
-    /// Require switches to prove that they know the secret in this file, and prove it to them; at
-    /// least 16 bytes, readable by its owner only.
+    /// Require switches to prove that they know the secret in this file, and prove to them that the
+    /// relay knows it. The file has at least 16 bytes, and is readable by its owner only.
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
 
@@ -107,8 +107,8 @@ pub(crate) struct Args {
     insecure: bool,
 
     /// Append the packets of each block, once it is on disk, to this stream as well, which `strata
-    /// stream create` has made: other programs follow it (`strata stream tail`). Packets that it
-    /// cannot take in time are lost for the stream, and counted.
+    /// stream create` has made: other programs follow it (`strata stream tail`). Packets that the
+    /// stream cannot take in time are lost for it, and counted.
     #[arg(long, value_name = "DIR/NAME")]
     to_stream: Option<String>,
 

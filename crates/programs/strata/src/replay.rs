@@ -29,8 +29,8 @@ pub(crate) struct Args {
     #[arg(short = 'i', long, visible_alias = "intf1", value_name = "NAME")]
     interface: String,
 
-    /// Send this capture file, in any format that `strata record` reads. Several are merged in time
-    /// order.
+    /// Send this capture file, in any format that `strata record` reads. Several files are merged
+    /// in time order.
     #[arg(short = 'r', long = "read", value_name = "FILE", required = true)]
     read: Vec<PathBuf>,
 

@@ -55,7 +55,7 @@ pub(crate) fn print(outcome: &SendOutcome, interface: &str) {
     }
     if sent.dropped > 0 {
         warn!(
-            "{interface} dropped {} of them: the other end had no room for them",
+            "{interface} dropped {} of these packets: the other end had no room for them",
             grouped(sent.dropped)
         );
     }

@@ -38,8 +38,8 @@ Examples:
       --user-header X-Forwarded-User
 
 Without --token-file, --tls-ca and --trust-proxy the page is for this machine only: anyone who
-can open a connection to the address may do everything. A file of tokens has one token per line,
-as in
+can open a connection to the address may do everything. A token file has one token per line, as
+in
 
   change 4f2a...
   look 91c0...
@@ -61,7 +61,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9470")]
     listen: String,
 
-    /// Admit users with a token of this file, which only its owner can read (mode 0600).
+    /// Admit users with a token in this file, readable by its owner only (mode 0600).
     #[arg(long, value_name = "FILE", conflicts_with = "trust_proxy")]
     token_file: Option<PathBuf>,
 
@@ -69,7 +69,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
 
-    /// Read the private key of the certificate (PEM) from this file, which only its owner can read.
+    /// Read the private key of the certificate (PEM) from this file, readable by its owner only.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
 

@@ -33,8 +33,8 @@ Examples:
 The relay is `strata relay` on the machine with the disks. Packets go to it as
 RoCEv2 RDMA WRITEs (UDP port 4791), everything else over TCP. If the relay is lost, the
 switch reconnects by itself and reports the packets lost in between; when it reads files, it waits
-for the relay and sends unconfirmed packets again, or ends with an error (--relay-timeout). Its own
-traffic with the relay is not captured.")]
+for the relay and sends unconfirmed packets again, or ends with an error (--relay-timeout). The
+switch's own traffic with the relay is not captured.")]
 pub(crate) struct Args {
     #[command(flatten)]
     link: LinkArgs,
@@ -99,8 +99,8 @@ struct LinkArgs {
     #[arg(long, value_name = "SECONDS", value_parser = timeout_seconds)]
     relay_timeout: Option<f64>,
 
-    /// Read the secret shared with the relay from this file: each end proves to the other that it
-    /// knows it, before anything is sent. Readable by its owner only.
+    /// Read the secret shared with the relay from this file, readable by its owner only: before
+    /// anything is sent, each end proves to the other that it knows the secret.
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
 

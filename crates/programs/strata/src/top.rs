@@ -29,11 +29,13 @@ Examples:
 
 A packet in a tunnel counts for the innermost flow. By host and by port, a packet counts for both
 of its ends, so that shares may add up to 200 %; the line 'counted twice' subtracts the second
-count. At most 1,000,000 keys are held: packets of further ones are counted together.
+count. At most 1,000,000 distinct flows, hosts and so on (keys) are counted one by one, packets of
+further keys together. A log can be counted while it is being recorded, except for packets that
+are still in memory.
 
-Exit status: 0 if all selected packets are counted; 1 if not: packets are damaged, or
-lack a definition, or the filter cannot be tested on any interface of the log (standard error says
-which); 2 if the command line is refused.")]
+Exit status: 0 if all selected packets are counted; 1 if not: packets are damaged, or lack the
+definition of their interface or verdict, or the filter can be tested on no interface of the log
+(standard error says which); 2 if the command line is refused.")]
 pub(crate) struct Args {
     /// Read the log in this directory.
     #[arg(value_name = "LOG")]
@@ -73,17 +75,17 @@ pub(crate) struct Args {
 enum By {
     /// Both directions of a conversation together.
     Flow,
-    /// Each address; a packet counts for both of its own.
+    /// Each address; a packet counts for both of its addresses.
     Host,
     /// The address that sent it.
     Source,
     /// The address that it was sent to.
     Destination,
-    /// Each port; a packet counts for both of its own.
+    /// Each port; a packet counts for both of its ports.
     Port,
     /// The IP protocol.
     Protocol,
-    /// The class of the model.
+    /// The class that the model gave.
     Class,
     /// The reason why packets were kept as they were.
     Reason,
@@ -319,8 +321,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     if let Some((keys, _)) = top.beyond {
         warn!(
-            "there are more than {} keys, and the further ones are counted together: the list may \
-             be incomplete; a filter or a shorter time has fewer",
+            "there are more than {} keys, and packets of the further ones are counted together: \
+             the list may be incomplete; select fewer packets, with a filter or --from and --to",
             grouped(keys as u64)
         );
     }

@@ -26,7 +26,7 @@ Filters are those of tcpdump (pcap-filter(7)), and mean the same. They go after 
   not, and, or, ( )                    quote parentheses and < > for the shell
 
 A filter of a log sees what was kept: a test of payload matches no packet of which only headers
-were kept, and Strata says how many could not be tested.
+were kept, and Strata says how many packets could not be tested.
 
 See also: strata help times; strata export --help.
 ",
@@ -45,7 +45,7 @@ gives each class a granularity:
   header 1/10 flows   one flow in ten, whole
 
 Without a model of your own, a budget of detail decides which packets get more than headers,
-whatever their class. With one, or with --detail none, the mode decides:
+whatever their class. With such a model, or with --detail none, the mode decides:
 
   mode          anomalous     benign         for
   default       full          header         normal use
@@ -73,7 +73,7 @@ the start of the others, whatever the model says of them. Headers are kept in an
   strata record -i eth0 -o log/ --detail 20GB/day
   strata detail 5% --why 'the disk is small'
 
-Without a model of your own (-m), the budget is 10%; with one, none.
+Without a model of your own (-m), the budget is 10%; with such a model, none.
 Payload that policies, alerts and --first-bytes keep comes on top.
 
 See also: strata help granularities; docs/detail.md.

@@ -54,11 +54,11 @@ enum Command {
     Append(append::Args),
     /// Print records of a stream: the last ones, or those from a cursor or a time on.
     Tail(tail::Args),
-    /// Let others append to streams of a directory, and read them, over TCP.
+    /// Let others append to and read the streams of a directory, over TCP.
     Serve(Box<serve::Args>),
     /// List the streams of a directory: sizes, rates, consumers and their lag.
     List(manage::ListArgs),
-    /// Read every record of every stream of a directory; report missing and damaged ones.
+    /// Read every record of every stream in a directory; report missing and damaged records.
     Check(manage::CheckArgs),
 }
 

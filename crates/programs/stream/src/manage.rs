@@ -38,13 +38,13 @@ Examples:
 Streams of a directory share its disk space, in pages of 4 MiB. A stream that has reached its
 limit overwrites its own oldest page. Names have 1 to 64 letters, digits, '.', '_' and '-'.
 
-With --stripe, the pages of all streams of the directory go in turn to it, to directories on other
-disks, and to whole disks, partitions or volumes, which must be empty unless --overwrite is given.
-A disk that is full, fails or is unmounted costs the records on it: readers count them as missing,
-and new ones go to the other disks until it is back. The directory itself, which has the positions
-of all pages, must stay. A stripe HOST:PORT/NAME is at a server (strata stream serve --offer-stripe
-NAME=DIR), which is contacted with the certificate given here from now on: its files must stay in
-place.")]
+With --stripe, the pages of all streams of the directory go in turn to the directory itself, to
+directories on other disks, and to whole disks, partitions or volumes, which must be empty unless
+--overwrite is given. A disk that is full, fails or is unmounted costs the records on it: readers
+count them as missing, and new ones go to the other disks until it is back. The directory itself,
+which has the positions of all pages, must stay. A stripe HOST:PORT/NAME is at a server (strata
+stream serve --offer-stripe NAME=DIR). From now on, the server is contacted with the certificate
+given here: the certificate's files must stay in place.")]
 pub(super) struct CreateArgs {
     /// The directory of streams, created if missing.
     dir: PathBuf,
@@ -200,7 +200,7 @@ pub(super) fn create(args: &CreateArgs) -> Result<()> {
     let page_bytes = u64::from(dir.geometry().page_bytes);
     if retention.bytes.is_some_and(|bytes| bytes < 2 * page_bytes) {
         return Err(refuse(format!(
-            "--retain: a stream keeps whole pages, at least two of them: {} or more",
+            "--retain: a stream keeps whole pages, at least two of them: give {} or more",
             human_bytes(2 * page_bytes)
         )));
     }

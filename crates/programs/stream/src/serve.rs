@@ -25,9 +25,9 @@ Examples:
   strata stream serve --offer-stripe disk1=/disk1/stripe    for another machine's streams
 
 Without --listen, only this machine reaches the server. On another address, clients need a
-certificate from the authorities of --tls-ca; each such client may append to every stream of the
-directory, and read it. Streams are created here (`strata stream create`). At most 64 clients are
-served at a time; one that does not read its answers is disconnected after 30 s.
+certificate from the authorities of --tls-ca; each such client may append to and read every stream
+in the directory. Streams are created here (`strata stream create`). At most 64 clients are served
+at a time; one that does not read its answers is disconnected after 30 s.
 
 With --offer-stripe, directories here hold pages of streams of other machines (strata stream
 create --stripe HOST:PORT/NAME); each is for the streams of one directory. Any client with a

@@ -44,9 +44,9 @@ Examples:
   strata stream tail localhost:4793/kernel -f             of a server (strata stream serve)
 
 A cursor is a place between two records, such as 17.40960: --json prints with each record the
-cursor after it. It stays valid when the stream is appended to, when its old records are deleted
-and after a crash; 0.0 is the oldest record. A name with an @ is a cursor that is kept in the
-directory: it begins at the oldest record, and is saved every second and at the end. If this
+cursor after it. A cursor stays valid when the stream is appended to, when its old records are
+deleted and after a crash; 0.0 is the oldest record. A name with an @ is a cursor that is kept in
+the directory: it begins at the oldest record, and is saved every second and at the end. If this
 process is killed, the records of the last second are printed again.
 
 Records are printed as lines, as they are; in a terminal, control characters are escaped. With

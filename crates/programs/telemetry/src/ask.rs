@@ -61,6 +61,10 @@ pub(super) struct GetArgs {
 
 /// Arguments of `strata telemetry list`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Entries of `congestion` and `drops`, from the built-in INT table, name a node, its port and its
+queue. Entries of `anomalies` and `losses`, from recordings (`strata record --report-to`), and of
+lists that a watch fills, name a flow. Entries of all other lists are shown as bytes.")]
 pub(super) struct ListArgs {
     /// The store.
     store: PathBuf,

@@ -44,8 +44,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "ADDR[:PORT]", default_value = "127.0.0.1:4791")]
     listen: String,
 
-    /// Require translators to prove that they know the secret in this file, and prove it to them; at
-    /// least 16 bytes, readable by its owner only.
+    /// Require translators to prove that they know the secret in this file, and prove to them that
+    /// the collector knows it. The file has at least 16 bytes, and is readable by its owner only.
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
 
@@ -53,7 +53,7 @@ pub(super) struct Args {
     #[arg(long, conflicts_with = "secret_file")]
     insecure: bool,
 
-    /// Limit the memory of a translator to this size.
+    /// Limit the memory that a translator may use to this size.
     #[arg(long = "store-memory", value_name = "SIZE", default_value = "1GiB")]
     memory: String,
 

@@ -134,7 +134,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let keys = exact::<usize>(keys);
     if args.list_flows {
         if !is_tree {
-            return Err(refuse("--list-flows is for --profile fat-tree"));
+            return Err(refuse("--list-flows applies only to --profile fat-tree"));
         }
         return list_flows(args.seed, keys);
     }

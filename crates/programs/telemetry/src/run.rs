@@ -62,8 +62,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "HOST[:PORT]")]
     collector: Vec<String>,
 
-    /// Read the secret shared with the collectors from this file: each end proves to the other that it
-    /// knows it.
+    /// Read the secret shared with the collectors from this file: each end proves to the other that
+    /// it knows the secret.
     #[arg(long, value_name = "FILE", requires = "collector")]
     secret_file: Option<PathBuf>,
 
@@ -82,8 +82,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
 
-    /// Receive telemetry reports of INT (1.0 and 2.x) at this address too: UDP port 32766 or the
-    /// one given.
+    /// Receive INT telemetry reports (1.0 and 2.x) at this address too: UDP port 32766 or the one
+    /// given.
     #[arg(long, value_name = "ADDR[:PORT]")]
     int: Option<String>,
 
@@ -152,7 +152,7 @@ pub(super) struct Args {
 
     /// Keep values, paths and counters by time, in this many generations (2 to 4): answers state
     /// their period, and the oldest generation is cleared once in a period. The generations share
-    /// the memory equally, and a query reads the lines of each.
+    /// the memory equally, and a query looks in each.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4),
           conflicts_with_all = ["reset_counters", "halve_counters"])]
     generations: Option<u8>,
@@ -162,8 +162,8 @@ pub(super) struct Args {
     generation_period: Option<u64>,
 
     /// Append the entries of lists, as they come, to this stream as well, which `strata stream
-    /// create` has made: other programs follow it (`strata stream tail`). Entries that it cannot
-    /// take in time are lost for the stream, and counted.
+    /// create` has made: other programs follow it (`strata stream tail`). Entries that the stream
+    /// cannot take in time are lost for it, and counted.
     #[arg(long, value_name = "DIR/NAME")]
     to_stream: Option<String>,
 
@@ -190,7 +190,9 @@ pub(super) fn fade(reset: Option<u64>, halve: Option<u64>) -> Result<Option<Fade
         return Ok(None);
     };
     if every_ns == 0 {
-        return Err(refuse("a period of 0: counters would always be 0"));
+        return Err(refuse(
+            "--reset-counters and --halve-counters must be above 0: counters would always be 0",
+        ));
     }
     let every = Duration::from_nanos(every_ns);
     Ok(Some(FadeOptions { fade, every }))

@@ -37,8 +37,8 @@ pub(super) struct Args {
     output: PathBuf,
 
     /// Look up the keys in this file, one per line, as `strata telemetry get` reads them; - is
-    /// standard input. A store does not hold keys: without this option, those with large counters
-    /// that the collector has seen.
+    /// standard input. A store does not hold keys: without this option, only keys with large
+    /// counters that the collector has seen are written.
     #[arg(long, value_name = "FILE")]
     keys: Option<PathBuf>,
 }

@@ -49,8 +49,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "ADDR:PORT", group = "source")]
     listen: Option<String>,
 
-    /// Read the vectors in this ring buffer, which `strata gpv run --ring` writes, until it ends.
-    /// Only users that you trust may have write access to it.
+    /// Read the vectors in this ring buffer, which `strata gpv run --ring` writes, until that
+    /// command ends. Only users that you trust may have write access to the file.
     #[arg(long, value_name = "FILE", group = "source")]
     ring: Option<PathBuf>,
 
@@ -71,9 +71,9 @@ pub(super) struct Args {
     #[arg(long, conflicts_with = "allow", requires = "listen")]
     insecure: bool,
 
-    /// Write records to this Parquet file. It replaces a file of that name once it is complete:
-    /// when the agent ends, or begins the next file (-G, -C). Until then, the records are in parts
-    /// beside it, such as records.part0000.parquet, which can be read as they are.
+    /// Write records to this Parquet file. A file of that name is replaced once the new one is
+    /// complete: when the agent ends, or begins the next file (-G, -C). Until then, the records are
+    /// in parts beside it, such as records.part0000.parquet, which can be read as they are.
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     write: Option<PathBuf>,
 
@@ -89,7 +89,7 @@ pub(super) struct Args {
     #[arg(long = "send-to", value_name = "HOST:PORT")]
     to: Option<String>,
 
-    /// Limit a record to the packets of this time.
+    /// Limit a record to packets within this time.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = text::duration_ns)]
     interval: u64,
 
@@ -109,7 +109,7 @@ pub(super) struct Args {
 
     /// Ask each cache, by control packets to the source of its vectors, to flush slots that gave no
     /// vector for this long (at least 1s). An address is never sent more bytes than came from it,
-    /// because sources can be forged. For the form strata.
+    /// because sources can be forged. Only for the form strata.
     #[arg(long, value_name = "TIME", value_parser = text::duration_ns)]
     flush_idle: Option<u64>,
 
@@ -235,7 +235,7 @@ fn idle_is_possible(args: &Args, idle: u64) -> Result<()> {
         ));
     }
     if idle == 0 {
-        return Err(refuse("--flush-idle: at least 1s"));
+        return Err(refuse("--flush-idle must be at least 1s"));
     }
     Ok(())
 }

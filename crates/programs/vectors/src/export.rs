@@ -33,7 +33,7 @@ Examples:
   duckdb -c \"SELECT src, dst, unnest(tuples, recursive := true) FROM 'vectors.parquet'\""
 )]
 pub(super) struct Args {
-    /// Read this capture file; - is standard input. Several are merged in time order.
+    /// Read this capture file; - is standard input. Several files are merged in time order.
     #[arg(short = 'r', long = "read", value_name = "FILE")]
     read: Vec<PathBuf>,
 
@@ -45,7 +45,7 @@ pub(super) struct Args {
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     write: PathBuf,
 
-    /// Write these features of packets, in addition to times.
+    /// Write these packet features, in addition to times.
     #[arg(
         long,
         value_name = "NAMES",

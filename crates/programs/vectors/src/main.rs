@@ -56,11 +56,11 @@ enum Command {
     Agent(agent::Args),
     /// Write the vectors of a capture or a log to a Parquet file.
     Export(export::Args),
-    /// Search the cache parameters that give the fewest vectors for a limit of memory.
+    /// Search for the cache parameters that give the fewest vectors within a memory limit.
     Tune(tune::Args),
     /// Write the features of each flow, to train the traffic classifier on.
     Features(flows::FeaturesArgs),
-    /// Train a classifier of flows, and compare it with the features of flow records.
+    /// Train a flow classifier, and compare its features with those of flow records.
     Train(flows::TrainArgs),
     /// Count the vectors of a cache for each line of parameters on standard input.
     #[command(hide = true)]
@@ -159,7 +159,9 @@ fn column(text: &str) -> Result<Column, String> {
     match found {
         Some(&(_, column)) if CAPTURED_COLUMNS.has(column) => Ok(column),
         Some(_) => Err(format!("packets of a capture have no {text}")),
-        None => Err(format!("no column; columns are time,{CAPTURED_NAMES}")),
+        None => Err(format!(
+            "no such column; the columns are time,{CAPTURED_NAMES}"
+        )),
     }
 }
 

@@ -20,9 +20,9 @@ pub(super) struct RotateArgs {
     #[arg(short = 'C', long, value_name = "SIZE")]
     rotate_size: Option<String>,
 
-    /// Rotate: begin another file once one is this many seconds old. The name needs a time as
-    /// strftime(3) writes it, such as %Y%m%d-%H%M%S. A new file begins only once there are vectors
-    /// for it.
+    /// Rotate: begin another file once one is this many seconds old. The name needs a time format
+    /// of strftime(3), such as %Y%m%d-%H%M%S. A new file begins only once there are vectors for
+    /// it.
     #[arg(short = 'G', long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=604_800))]
     rotate_seconds: Option<u64>,
 
@@ -39,7 +39,7 @@ impl RotateArgs {
             return match self.filecount {
                 None => Ok(None),
                 Some(_) => Err(refuse(
-                    "-W: files need a limit, of size (-C) or of time (-G)",
+                    "-W applies only to files with a limit of size (-C) or of time (-G)",
                 )),
             };
         }

@@ -57,8 +57,8 @@ Examples:
 `strata gpv agent` reads the output."
 )]
 pub(super) struct Args {
-    /// Group the packets of this capture file; - is standard input. Several are merged in time
-    /// order.
+    /// Group the packets of this capture file; - is standard input. Several files are merged in
+    /// time order.
     #[arg(short = 'r', long = "read", value_name = "FILE", group = "source")]
     read: Vec<PathBuf>,
 
@@ -82,14 +82,14 @@ pub(super) struct Args {
     write: Option<PathBuf>,
 
     /// Send the vectors here by UDP; may be given several times, up to 32. Rules after commas
-    /// choose flows: src= and dst= a network, sport= and dport= a port or a range such as
-    /// 8000-8999, proto= tcp, udp, icmp, icmp6 or a number. All of them must match.
+    /// choose flows: src= and dst= with a network; sport= and dport= with a port, or a range such
+    /// as 8000-8999; proto= with tcp, udp, icmp, icmp6 or a number. A flow must match all of them.
     #[arg(long = "send-to", value_name = "HOST:PORT[,RULE...]", value_parser = target)]
     to: Vec<Target>,
 
-    /// Write the vectors to a ring buffer in this file, for agents on this machine. It never waits
-    /// for them: an agent that falls behind by the size of the ring loses vectors, and counts them.
-    /// Best in memory: /dev/shm/NAME.
+    /// Write the vectors to a ring buffer in this file, for agents on this machine. Agents are
+    /// never waited for: one that falls behind by the size of the ring loses vectors, and counts
+    /// them. Best in memory: /dev/shm/NAME.
     #[arg(long, value_name = "FILE")]
     ring: Option<PathBuf>,
 
@@ -97,9 +97,9 @@ pub(super) struct Args {
     #[arg(long, value_name = "SIZE", default_value = "64MiB", requires = "ring")]
     ring_size: String,
 
-    /// Append the datagrams of vectors to this stream, which `strata stream create` has made.
-    /// Vectors of interfaces never wait for the disk: those that the stream cannot take are lost,
-    /// and counted.
+    /// Append the datagrams of vectors to this stream, which `strata stream create` has made. With
+    /// -i, vectors never wait for the disk: those that the stream cannot take are lost, and
+    /// counted.
     #[arg(long, value_name = "DIR/NAME")]
     to_stream: Option<String>,
 
@@ -107,7 +107,7 @@ pub(super) struct Args {
     #[arg(short = 'F', long, value_enum, default_value_t = FormName::Strata)]
     format: FormName,
 
-    /// Write these features of packets, in addition to times. For the form strata.
+    /// Write these packet features, in addition to times. Only for the form strata.
     #[arg(
         long,
         value_name = "NAMES",
@@ -226,8 +226,8 @@ fn file(args: &Args) -> Result<Option<VectorFile>> {
     }
     if stdout().is_terminal() {
         return Err(refuse(
-            "standard output is a terminal, and vectors are not text: write to a file, or into \
-             another program",
+            "standard output is a terminal, and vectors are not text: write them to a file, or \
+             pipe them into another program",
         ));
     }
     let name = String::from("standard output");

@@ -24,7 +24,7 @@ pub(super) fn target(text: &str) -> Result<Target> {
             "sport" => rule.source_ports = ports(value)?,
             "dport" => rule.destination_ports = ports(value)?,
             "proto" => rule.protocol = Some(protocol(value)?),
-            _ => bail!("'{what}' is not a rule: there are src, dst, sport, dport and proto"),
+            _ => bail!("'{what}' is not a field of a rule: use src, dst, sport, dport or proto"),
         }
     }
     Ok(Target {

@@ -59,7 +59,7 @@ pub(super) struct Args {
     #[arg(long = "static")]
     is_static: bool,
 
-    /// Try this many parameters; for each point of a figure with --figures.
+    /// Try this many sets of parameters; with --figures, this many for each point of a figure.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     trials: u32,
 

@@ -149,6 +149,7 @@ fn find_socket() -> Result<PathBuf, ClientError> {
     });
     let sockets = sockets.filter(|path| std::os::unix::net::UnixStream::connect(path).is_ok());
     let mut sockets: Vec<PathBuf> = sockets.collect();
+    sockets.sort();
     match sockets.len() {
         0 => Err(ClientError::None { dir }),
         1 => Ok(sockets.remove(0)),
@@ -174,6 +175,26 @@ impl Client {
             None => find_socket()?,
         };
         Ok(Self::at(socket))
+    }
+
+    /// The recording with this socket; without one, all that are running, by socket.
+    ///
+    /// # Errors
+    ///
+    /// If no recording is running.
+    pub fn all(socket: Option<&Path>) -> Result<Vec<Self>, ClientError> {
+        match Self::new(socket) {
+            Err(ClientError::Several { sockets }) => {
+                Ok(sockets.into_iter().map(Self::at).collect())
+            }
+            one => one.map(|one| vec![one]),
+        }
+    }
+
+    /// The socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
     }
 
     /// The recording with this socket.

@@ -167,12 +167,12 @@ const METRICS: [Metric; 44] = [
     ),
     metric(
         "class_captured_bytes",
-        "Their bytes on the wire",
+        "Bytes on the wire by class and granularity",
         Counter(|moment| classes(moment, |class| class.captured_bytes)),
     ),
     metric(
         "class_kept_bytes",
-        "Their bytes that are kept",
+        "Bytes kept by class and granularity",
         Counter(|moment| classes(moment, |class| class.kept_bytes)),
     ),
     metric(
@@ -230,17 +230,17 @@ const METRICS: [Metric; 44] = [
     ),
     metric(
         "flow_table_packets",
-        "Packets counted in the tables of flows",
+        "Packets counted in the flow tables",
         Counter(|moment| flow_table(moment, |table| table.packets)),
     ),
     metric(
         "flow_table_packets_without_entry",
-        "Of these, packets whose flow found no entry: classified by their own headers alone",
+        "Packets whose flow found no entry in a flow table: classified by their own headers alone",
         Counter(|moment| flow_table(moment, |table| table.packets_without_entry)),
     ),
     metric(
         "flow_table_growths_refused",
-        "Times that a table of flows could not grow because the system had no memory",
+        "Times that a flow table could not grow because the system had no memory",
         Counter(|moment| flow_table(moment, |table| table.growths_refused)),
     ),
     metric(
@@ -265,7 +265,7 @@ const METRICS: [Metric; 44] = [
     ),
     metric(
         "plan_change_delay_seconds",
-        "Sum of the times from a request or a reading to the switch of a worker",
+        "Sum of the times from a request or a reading until a worker switched",
         Sum(|moment| one(moment.status.changes.seconds_sum)),
     ),
     metric(
@@ -275,12 +275,12 @@ const METRICS: [Metric; 44] = [
     ),
     metric(
         "plan_change_delay_p99_seconds",
-        "99th percentile of the latest of them",
+        "99th percentile of the latest times from a request or a reading until a worker switched",
         Gauge(|moment| maybe(moment.status.changes.p99_ms.map(|ms| ms / 1e3))),
     ),
     metric(
         "flow_table_bytes",
-        "Memory of the tables of flows",
+        "Memory of the flow tables",
         Gauge(|moment| flow_table(moment, |table| amount(table.bytes))),
     ),
     metric("mode", "1 for the mode in force", Gauge(mode)),
@@ -291,12 +291,12 @@ const METRICS: [Metric; 44] = [
     ),
     metric(
         "uncompacted_bytes",
-        "Their bytes",
+        "Bytes of the complete block files that are not compacted",
         Gauge(|moment| compaction(moment, |lag| Some(amount(lag.bytes)))),
     ),
     metric(
         "uncompacted_age_seconds",
-        "Time since the oldest of them was complete",
+        "Time since the oldest block file that is not compacted was complete",
         Gauge(|moment| compaction(moment, |lag| lag.oldest_seconds)),
     ),
     metric(
@@ -317,8 +317,8 @@ const METRICS: [Metric; 44] = [
     ),
     metric(
         "shadow_bytes",
-        "Bytes of the packets that were compared, and bytes that it would have kept more or less, \
-         by class",
+        "Bytes of the packets that a shadow model judged too, and bytes that it would have kept \
+         more or less, by class",
         Counter(|moment| shadow(moment, |packets| packets.bytes)),
     ),
     metric(
@@ -352,7 +352,7 @@ const METRICS: [Metric; 44] = [
     ),
     metric(
         "cpu_used_cores",
-        "Cores that it uses",
+        "Cores that the process uses",
         Gauge(|moment| cpu(moment, |cpu| cpu.used)),
     ),
     metric(
@@ -362,12 +362,12 @@ const METRICS: [Metric; 44] = [
     ),
     metric(
         "receive_cpu_idle_ratio",
-        "Share of its time that it is idle",
+        "Share of the time that a CPU that receives packets is idle",
         Gauge(|moment| receive(moment, |cpu| cpu.idle)),
     ),
     metric(
         "receive_cpu_packets_per_second",
-        "Packets that it receives, from all interfaces of the machine",
+        "Packets that a CPU receives, from all interfaces of the machine",
         Gauge(|moment| receive(moment, |cpu| cpu.packets_per_second)),
     ),
     metric(
@@ -390,12 +390,12 @@ const METRICS: [Metric; 44] = [
     ),
     metric(
         "payload_shed_seconds",
-        "Time for which it was given up",
+        "Time for which payload was given up",
         Gauge(|moment| maybe(moment.status.shed.as_ref().map(|shed| shed.seconds))),
     ),
     metric(
         "uptime_seconds",
-        "Since the recording began",
+        "Time since the recording began",
         Gauge(|moment| one(moment.status.uptime_seconds)),
     ),
 ];

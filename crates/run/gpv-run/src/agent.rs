@@ -334,7 +334,7 @@ impl Agent {
                 Found::Nothing => backoff(RING_WAIT),
                 Found::End => break,
                 Found::Abandoned => {
-                    let what = "the program that wrote it is gone without marking its end";
+                    let what = "the program that wrote the ring is gone without marking its end";
                     (self.tell)(&Notice::warning(format!("{name}: {what}")));
                     break;
                 }

@@ -57,7 +57,7 @@ pub enum VectorError {
         most: usize,
     },
     /// A file of records has too many parts.
-    #[error("{file}: has {parts} parts: rotate files (-G, -C)")]
+    #[error("{file}: already has {parts} parts, the maximum: rotate files (-G, -C)")]
     TooManyParts {
         /// The file.
         file: String,

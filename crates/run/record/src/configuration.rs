@@ -77,7 +77,7 @@ impl Configuration {
         let must_reach = read.export.as_ref().is_none_or(|plan| plan.must_reach);
         require(of.destination.is_nowhere() || must_reach, || {
             String::from(
-                "export.addresses: only for a recording without a log, because a log would \
+                "export.addresses applies only to a recording without a log, because a log would \
                  contain the packets sent to a new address: leave it out, or record without -o",
             )
         })?;

@@ -52,7 +52,7 @@ pub(crate) fn explained(error: PeerError) -> PeerError {
         PeerError::Message { peer, source } => PeerError::Tls {
             peer,
             problem: format!(
-                "this is not a server of streams, or one that requires certificates (--tls-cert): \
+                "this is not a stream server, or one that requires certificates (--tls-cert): \
                  {source}"
             ),
         },

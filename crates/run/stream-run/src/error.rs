@@ -19,8 +19,8 @@ pub enum StreamError {
     },
     /// The directory has something else.
     #[error(
-        "{dir}: not a directory of streams: name one that `strata stream create` has made, or, to \
-         create one, an empty or new one"
+        "{dir}: not a directory of streams: name a directory that `strata stream create` made; or, \
+         to create one, a new or empty directory"
     )]
     NotStreams {
         /// Its path.

@@ -59,8 +59,8 @@ impl Frames {
         let is_own = !address.is_unspecified() && !address.is_loopback();
         require(is_own && !address.is_multicast(), || {
             format!(
-                "--interface {interface}: what it takes is for one address of this host: give it as --listen, \
-                 which is {address}"
+                "--interface {interface}: only datagrams for one address of this host are \
+                 received: give that address as --listen, not {address}"
             )
         })?;
         let named = || format!("--interface {interface}");
@@ -162,8 +162,8 @@ impl Frames {
         }
         self.live = None;
         Ok(Some(format!(
-            "--interface {}: it is gone; reports are taken from the socket from now on: once it is back, start \
-             anew to have them past the host's network stack",
+            "--interface {}: the interface is gone; reports are taken from the socket from now \
+             on: once it is back, restart this command to bypass the host's network stack again",
             self.interface
         )))
     }
@@ -192,8 +192,8 @@ fn refused(interface: &str, error: LiveError) -> RoleError {
             if source.kind() == std::io::ErrorKind::PermissionDenied =>
         {
             format!(
-                "not permitted ({call}): run as root, or give the program the right to: `setcap \
-                 cap_net_raw,cap_net_admin,cap_bpf+ep` and its path"
+                "not permitted ({call}): run as root, or permit it to the program: `setcap \
+                 cap_net_raw,cap_net_admin,cap_bpf+ep PROGRAM`"
             )
         }
         other => {
@@ -204,8 +204,8 @@ fn refused(interface: &str, error: LiveError) -> RoleError {
         }
     };
     RoleError::Refused(format!(
-        "--interface {interface}: reports cannot be taken past the host's network stack (AF_XDP): {why}; without \
-         --interface they come by the socket"
+        "--interface {interface}: reports cannot be taken past the host's network stack (AF_XDP): \
+         {why}; without --interface, reports come by the socket"
     ))
 }
 

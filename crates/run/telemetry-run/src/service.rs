@@ -145,8 +145,8 @@ impl TelemetrySpec {
     fn ready(&self, lists: &[NamedList], stop: &AtomicBool, tell: &Tell) -> Result<Ready> {
         if let Some(collectors) = &self.collectors {
             require(self.fade.is_none(), || {
-                "--reset-counters and --halve-counters are for who has the memory: give them to \
-                 `strata telemetry collect`"
+                "--reset-counters and --halve-counters apply only where the memory is: give them \
+                 to `strata telemetry collect`"
                     .to_owned()
             })?;
             require(!self.api.is_wanted(), || {

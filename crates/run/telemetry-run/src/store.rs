@@ -252,8 +252,8 @@ pub(super) fn counting(dir: &Path, owner: &Owner) -> Result<File> {
     let named = dir.display();
     require(!dir.join(MANIFEST).exists(), || {
         format!(
-            "{named}: holds a telemetry store, and with --collector reports go into those of the \
-             collectors: name another directory, where only what is counted is kept"
+            "{named}: holds a telemetry store, and with --collector, reports go into the stores \
+             of the collectors: name another directory, for the counters only"
         )
     })?;
     Ok(Locked::open(dir, owner)?.lock)
@@ -283,7 +283,7 @@ pub(super) fn no_store(dir: &Path) -> String {
     match dir.join(STATUS).exists() {
         true => format!(
             "{named}: no store yet, or the directory of a translator, whose reports are with its \
-             collectors: ask their stores (`strata telemetry status` names them)"
+             collectors: query the stores there (`strata telemetry status` names the collectors)"
         ),
         false => format!("{named}: no telemetry store: `strata telemetry run -o` makes one"),
     }

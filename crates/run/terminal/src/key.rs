@@ -22,7 +22,7 @@ pub struct KeyArgs {
     key: Option<PathBuf>,
 
     /// Look for a tunnel in datagrams of this UDP port too, as in vxlan=8473; may be given several
-    /// times. The ports that a log was recorded with are known from it, unless a relay wrote it.
+    /// times. A log says which ports it was recorded with, unless a relay wrote it.
     #[arg(
         long,
         value_name = "NAME=PORT",

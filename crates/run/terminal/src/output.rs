@@ -183,8 +183,8 @@ impl Output {
         };
         if content == Content::Binary && file.is_terminal() {
             return Err(Refused(format!(
-                "{name} is a terminal, and the output is not text: write to a file, or into \
-                 another program"
+                "{name} is a terminal, and the output is not text: write it to a file, or pipe it \
+                 into another program"
             ))
             .into());
         }

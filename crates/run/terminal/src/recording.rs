@@ -21,6 +21,11 @@ impl RecordingArgs {
         self.socket.as_deref()
     }
 
+    /// Clients of the named recording, or of all that run.
+    pub fn clients(&self) -> Result<Vec<Client>> {
+        Ok(Client::all(self.socket.as_deref())?)
+    }
+
     /// A client of its control API.
     pub fn client(&self) -> Result<Client> {
         Ok(Client::new(self.socket.as_deref())?)

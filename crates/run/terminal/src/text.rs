@@ -41,12 +41,13 @@ pub fn bytes(text: &str) -> Result<u64> {
 
 /// A number of packets, flows or bits: digits, optionally with k, M or G (1000).
 pub fn number(text: &str) -> Result<u64> {
+    let problem =
+        || format!("'{text}' is not a number: write digits, optionally followed by k, M or G");
     let digits = text.trim_end_matches(['k', 'K', 'M', 'G']);
-    anyhow::ensure!(
-        !digits.is_empty() && text.len() <= digits.len() + 1,
-        "'{text}' is not a number: write digits and k, M or G"
-    );
-    bytes(text).with_context(|| format!("'{text}' is not a number: write digits and k, M or G"))
+    if digits.is_empty() || text.len() > digits.len() + 1 {
+        bail!("{}", problem());
+    }
+    bytes(text).with_context(problem)
 }
 
 /// A length of time in ns: digits and s, min, h, d or w.

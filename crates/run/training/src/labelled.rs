@@ -113,7 +113,7 @@ impl LabelledArgs {
 enum AlertClassArg {
     /// One class for all, `anomalous`.
     Any,
-    /// Suricata's category, the kind of Zeek's notice.
+    /// Suricata's category, or the type of Zeek's notice.
     Category,
     /// `severity-1`, the most severe, and so on.
     Severity,
@@ -127,12 +127,12 @@ pub struct LabelArgs {
     /// any of address, source_address, destination_address, port, source_port, destination_port,
     /// protocol, from, to; the first match applies); flows of CICFlowMeter (CSV); Zeek's conn.log
     /// with a label column; or the alerts of an IDS: Suricata's eve.json, Zeek's notice.log. Alerts
-    /// may be in several files; conn.log then gives the times of the flows in notice.log.
+    /// may be in several files; a conn.log among them gives the times of the flows in notice.log.
     #[arg(long, value_name = "FILE")]
     labels: Vec<PathBuf>,
 
     /// Give this label to packets that no rule or flow matches. By default they have none, and are
-    /// used neither to train nor to evaluate; with alerts of an IDS they are benign.
+    /// used neither to train nor to evaluate; with IDS alerts they are benign.
     #[arg(long, value_name = "LABEL")]
     otherwise: Option<String>,
 
@@ -146,18 +146,18 @@ pub struct LabelArgs {
     )]
     labels_utc_offset: String,
 
-    /// Choose the class of flows with an alert of an IDS.
+    /// Choose the class of flows with an IDS alert.
     #[arg(long, value_enum, default_value_t = AlertClassArg::Any)]
     alert_class: AlertClassArg,
 
     /// Take only alerts of this severity or more severe ones as labels (1 is the most severe); flows
-    /// with others have no label.
+    /// with other alerts have no label.
     #[arg(long, value_name = "N")]
     alert_severity: Option<u64>,
 
     /// Leave out packets of hosts that have an alert within this many seconds before or after: an
-    /// IDS does not alert on all of an attack. With 0, every flow without an alert of its own is
-    /// benign.
+    /// IDS does not alert on every part of an attack. With 0, every flow without an alert of its
+    /// own is benign.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     alert_quarantine: u32,
 

@@ -137,8 +137,8 @@ impl MemoryFrom {
         let usual = || usual_socket(port);
         let path = self.socket.clone().unwrap_or_else(usual);
         let failed = io_error(format!(
-            "{}: shared memory of the relay: is it on this machine, and --memory-socket the \
-             same at both ends?",
+            "{}: cannot get shared memory from the relay: is the relay on this machine, and \
+             --memory-socket the same at both ends?",
             path.display()
         ));
         self.fetch_from(&path, token, len).map_err(failed)
@@ -152,8 +152,8 @@ impl MemoryFrom {
             return Err(io::Error::new(
                 io::ErrorKind::PermissionDenied,
                 format!(
-                    "user {peer} listens there, who is neither root nor this one: name it with \
-                     --relay-user if it is the relay's"
+                    "user {peer} listens there, who is neither root nor the user of this command: \
+                     if the relay runs as that user, name it with --relay-user"
                 ),
             ));
         }

@@ -359,8 +359,8 @@ impl Runner {
         }
         if unknown > 0 {
             parts.push(format!(
-                "{unknown} packets were sent after the relay's last confirmation: it may have them, which its log \
-                 tells"
+                "{unknown} packets were sent after the relay's last confirmation: the relay's log \
+                 tells whether it has them"
             ));
         }
         let said = parts.join("; ");
@@ -406,8 +406,8 @@ impl Runner {
             false => "",
         };
         self.tell(format!(
-            "relay {relay} is there again after {} s: of the packets that it had not confirmed it has {found}{again}; \
-             {lost} are lost",
+            "relay {relay} is there again after {} s: of the packets that it had not confirmed, \
+             it has {found}{again}; {lost} are lost",
             waited_ns / SAID_AFTER_NS
         ));
     }

@@ -127,7 +127,7 @@ impl fmt::Display for TunnelsError {
             Self::Twice(port, one, other) => {
                 write!(f, "port {port} is given to both {one} and {other}")
             }
-            Self::TooMany => write!(f, "more than {PORTS_MAX} ports of tunnels"),
+            Self::TooMany => write!(f, "more than {PORTS_MAX} tunnel ports"),
             Self::Form(text) => write!(f, "'{text}': write NAME=PORT, as in vxlan=8472"),
             Self::InForce => f.write_str("other tunnel ports are in use in this process already"),
         }

@@ -48,7 +48,7 @@ impl Lost {
             }
             Self::Device => {
                 "the card had no room: enlarge its rings (`ethtool -G INTERFACE rx N`, see -g), \
-                 or spread it over more queues (-L)"
+                 or spread packets over more queues (-L)"
             }
         }
     }

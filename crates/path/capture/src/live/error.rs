@@ -31,8 +31,8 @@ pub enum LiveError {
     },
     /// The process lacks the permission to capture.
     #[error(
-        "{interface}: capturing is not permitted: run as root, or give the program the right \
-         to: `setcap cap_net_raw,cap_net_admin,cap_bpf+ep` and its path"
+        "{interface}: capturing is not permitted: run as root, or permit it to the program: \
+         `setcap cap_net_raw,cap_net_admin,cap_bpf+ep PROGRAM`"
     )]
     NotPermitted {
         /// The interface.

@@ -205,8 +205,8 @@ impl Parser<'_> {
             self.error(
                 self.here(),
                 format!(
-                    "'{word}' is not an LLC frame; expected i, s, u, rr, rnr, rej, ui, ua, disc, dm, \
-                     sabme, test, xid or frmr"
+                    "'{word}' is not a type of LLC frame; expected i, s, u, rr, rnr, rej, ui, ua, \
+                     disc, dm, sabme, test, xid or frmr"
                 ),
             )
         })?;

@@ -23,7 +23,7 @@ pub enum ShadowError {
     )]
     Features,
     /// One has trees for flows, the other has not.
-    #[error("only one of it and the model in force has trees for flows")]
+    #[error("only one of the shadow and the model in force has flow trees")]
     Levels,
 }
 

@@ -21,7 +21,7 @@ fn with_reason(result: &str, reason: &str) -> String {
 }
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-fn whole(number: f64) -> u64 {
+pub(super) fn whole(number: f64) -> u64 {
     number.max(0.0) as u64
 }
 
@@ -62,7 +62,7 @@ pub(super) fn status(status: &Status, events: &[Event], reader: Reader) -> Strin
     head + &listing(reader, [ColumnForm::words(8), ColumnForm::words(0)], rows)
 }
 
-fn mode(status: &Status) -> String {
+pub(super) fn mode(status: &Status) -> String {
     let mut mode = word(&status.mode);
     if status.mode != status.asked_mode {
         mode += &format!(" (asked for: {})", word(&status.asked_mode));

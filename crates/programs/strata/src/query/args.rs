@@ -23,8 +23,8 @@ pub(crate) struct Line {
     #[arg(value_name = "SQL", allow_hyphen_values = true)]
     pub(crate) sql: String,
 
-    /// Set the format of the result. By default the file's name decides: csv, json, parquet and
-    /// arrow for these; table for all others.
+    /// Set the format of the result. By default the file's name decides: csv for .csv, json for
+    /// .json, parquet for .parquet, arrow for .arrow; table for all others.
     #[arg(long, value_enum)]
     format: Option<Format>,
 

@@ -60,8 +60,9 @@ pub(super) struct InterfaceArgs {
     #[arg(short = 'Q', long, value_enum, default_value_t = Way::Inout)]
     direction: Way,
 
-    /// Take timestamps from this clock: adapter (the NIC's), host (the kernel's), or auto: the NIC's
-    /// if it stamps every packet and its clock agrees with this host's.
+    /// Take timestamps from this clock: adapter (the NIC's), host (the kernel's), or auto (the
+    /// NIC's if the NIC stamps every packet and its clock agrees with this host's, else the
+    /// kernel's).
     #[arg(short = 'j', long = "time-stamp-type", value_enum, value_name = "TYPE", default_value_t = StampsArg::Auto)]
     stamps: StampsArg,
 
@@ -72,10 +73,10 @@ pub(super) struct InterfaceArgs {
 
     /// Take the packets away from this host, with AF_XDP: faster, but nothing else on this host
     /// receives packets that pass the filter, not even your own remote session. For mirror ports
-    /// and taps. Sees received packets only. With =auto, only from interfaces that nothing else on
-    /// this host uses when the recording starts: without address, route, bridge or bond, VLAN or
-    /// macvlan on top, XDP or tc program and packet socket, and with XDP in the driver; a program
-    /// that begins to use one later receives nothing. Others are captured as usual.
+    /// and taps. Sees received packets only. With =auto, only from interfaces whose driver has XDP
+    /// and that nothing else on this host uses when the recording starts: no address, no route, no
+    /// bridge or bond, no VLAN or macvlan on top, no XDP or tc program, and no packet socket. A
+    /// program that begins to use one later receives nothing. Others are captured as usual.
     #[arg(
         long,
         value_name = "WHEN",
@@ -91,7 +92,8 @@ pub(super) struct InterfaceArgs {
     #[arg(long, value_name = "NAMES")]
     bridge_ports: Vec<String>,
 
-    /// Change to this user after opening the interfaces, as tcpdump does. It will own the log.
+    /// Change to this user after opening the interfaces, as tcpdump does. The user will own the
+    /// log.
     #[arg(
         short = 'Z',
         long = "relinquish-privileges",

@@ -19,7 +19,7 @@ use super::interfaces::only_live;
 #[command(next_help_heading = "Log")]
 pub(super) struct LogArgs {
     /// Write the log to this directory, created if missing. Recording into an existing log adds to
-    /// it. Without it, nothing is kept: packets are only exported, to destinations of the
+    /// it. Without --output, nothing is kept: packets are only exported, to destinations of the
     /// configuration (--config).
     #[arg(
         short = 'o',
@@ -41,9 +41,9 @@ pub(super) struct LogArgs {
         value_parser = clap::value_parser!(u64).range(..=bounded::SECONDS_MAX))]
     rotate_seconds: u64,
 
-    /// Limit the number of files: with -G, exit after N times its seconds; without, keep the last N
-    /// block files of each worker and delete older ones, as a ring. (See `strata prune` for other ways
-    /// to keep a log small.)
+    /// Limit the number of files: with -G, exit after N times its seconds; without -G, keep the
+    /// last N block files of each worker and delete older ones, as a ring. (See `strata prune` for
+    /// other ways to keep a log small.)
     #[arg(short = 'W', long, value_name = "N")]
     filecount: Option<NonZeroU32>,
 

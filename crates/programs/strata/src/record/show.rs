@@ -153,8 +153,8 @@ fn print_closed(out: &mut impl Write, closed: &Closed) -> Result<()> {
             if report.disconnections > 0 {
                 writeln!(
                     out,
-                    "the connection to the relay was lost {}: of the packets that it had not confirmed, {} were \
-                     in its log, {} were sent again, {} are lost{}",
+                    "the connection to the relay was lost {}: of the packets that the relay had \
+                     not confirmed, {} were in its log, {} were sent again, {} are lost{}",
                     text::count_of(report.disconnections, "time"),
                     grouped(report.found.packets),
                     grouped(report.again_packets),

@@ -16,7 +16,7 @@ pub(super) struct SteerArgs {
     config: Option<PathBuf>,
 
     /// Read policies from this file, in the format of the configuration file; they are added after
-    /// those of that file.
+    /// those of --config.
     #[arg(long, value_name = "FILE", env = "STRATA_POLICY")]
     policy: Option<PathBuf>,
 
@@ -27,9 +27,9 @@ pub(super) struct SteerArgs {
     default: Option<String>,
 
     /// Look for a tunnel in datagrams of this UDP port too, as in vxlan=8473: vxlan, vxlan-gpe,
-    /// geneve, gtp-u, gre-udp, mpls-udp or teredo; may be given several times. Other ports of
-    /// tunnels are under `[tunnels]` in the configuration file. The log records the ports for
-    /// commands that read it.
+    /// geneve, gtp-u, gre-udp, mpls-udp or teredo; may be given several times. `[tunnels]` in the
+    /// configuration file can name further tunnel ports. The log records the ports for commands
+    /// that read it.
     #[arg(
         long,
         value_name = "NAME=PORT",

@@ -82,8 +82,8 @@ impl Parts {
         }
         if others > 0 {
             tell(&Notice::warning(format!(
-                "{}: {others} parts of an earlier run that did not finish are beside it: they are \
-                 complete, and stay unchanged",
+                "{}: {others} complete parts of an earlier, unfinished run are next to it, and \
+                 stay unchanged",
                 parts.name
             )));
         }

@@ -53,8 +53,8 @@ impl StreamAppender {
         if let (None, Some(gone)) = (&stored, stripes.gone().first()) {
             return Err(StreamError::Damaged {
                 problem: format!(
-                    "its state (bytes 4096 to 4359) is damaged, and its last pages may be on a stripe that is \
-                     gone ({gone}): bring it back, or take it out of {}",
+                    "its state (bytes 4096 to 4359) is damaged, and its last pages may be on a \
+                     stripe that is gone ({gone}): bring the stripe back, or take it out of {}",
                     dir.disk.display(LIST)
                 ),
                 file: file.path,

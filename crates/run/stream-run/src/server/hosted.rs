@@ -258,7 +258,7 @@ impl HostedSession {
                 // Without the paths of this machine.
                 self.problem = match &error {
                     StreamError::File { source, .. } => source.to_string(),
-                    _ => "the stripe cannot be used: its server says why".to_owned(),
+                    _ => "the stripe cannot be used: see the messages of its server".to_owned(),
                 };
                 let text = &self.problem;
                 (Answer::Failed { is_full, text }, Some(error))
@@ -424,7 +424,7 @@ impl Open {
         let made = match end > bytes_max || page >= PAGES_MAX {
             true => Err(io::Error::new(
                 ErrorKind::StorageFull,
-                "it has as many pages as its server gives it (strata stream serve --stripe-max)",
+                "it is as large as its server permits (strata stream serve --stripe-max)",
             )),
             false => self.pages.size().and_then(|size| match size >= end {
                 true => Ok(()),

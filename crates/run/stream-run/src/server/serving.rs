@@ -122,7 +122,7 @@ fn said(error: &StreamError) -> String {
         }
         StreamError::TooLong { .. } | StreamError::Lost { .. } => error.to_string(),
         StreamError::File { source, .. } => format!("the stream's disk: {source}"),
-        _ => "the stream cannot be used: its server says why".to_owned(),
+        _ => "the stream cannot be used: see the messages of its server".to_owned(),
     }
 }
 

@@ -286,5 +286,5 @@ fn a_recording_refuses_a_destination_that_it_cannot_reach() {
     let log = dir.path().join("log");
     let log = ["-o", log.to_str().unwrap()];
     let text = failed(&mut run(&format!("{export} }}"), &log));
-    assert!(text.contains("export.addresses: only for"), "{text}");
+    assert!(text.contains("export.addresses applies only to"), "{text}");
 }

@@ -325,10 +325,7 @@ fn what_cannot_be_asked_is_refused_at_its_place() {
             &["-q", "tcp-timeouts", "-q", "tcp-timeouts", "-F", "csv"],
             "write a file for each",
         ),
-        (
-            &["tcp-timeouts", "--from", "13:00"],
-            "select packets of a log",
-        ),
+        (&["tcp-timeouts", "--from", "13:00"], "apply only to a log"),
     ];
     for (rest, expected) in cases {
         let said = refused(rest);

@@ -254,7 +254,7 @@ fn an_address_that_others_reach_needs_a_list_of_senders() {
         ),
         (&["--listen", "127.0.0.1"], "required"),
         (&["-w", "x", "-o", "y"], "cannot be used with"),
-        (&["-w", "x", "--mode", "log-all"], "go with -o"),
+        (&["-w", "x", "--mode", "log-all"], "apply only with -o"),
         (&["-w", "x", "--allow", "example"], "write a network"),
     ] {
         let output = strata().arg("collector").args(arguments).output().unwrap();

@@ -12,6 +12,7 @@ use strata_gpv::{Full, Vector};
 use strata_testkit::sim::Rng;
 
 use super::{expected, gpv, json, labelled, says, unnested};
+use crate::common::listening::wait_until_read;
 use crate::common::signal::signal;
 
 /// An agent that listens; where.
@@ -244,22 +245,6 @@ fn others_than_those_named_are_not_heard() {
     signal(&agent.child, "TERM");
     let (got, _) = agent.ends();
     assert_eq!((&got["foreign"], &got["datagrams"]), (&1.into(), &0.into()));
-}
-
-/// Waits until the socket with this port has nothing to read.
-fn wait_until_read(port: u16) {
-    let end = Instant::now() + Duration::from_secs(60);
-    let address = format!("0100007F:{port:04X}");
-    loop {
-        let table = std::fs::read_to_string("/proc/net/udp").unwrap();
-        let line = table.lines().find(|line| line.contains(&address)).unwrap();
-        let queues = line.split_whitespace().nth(4).unwrap();
-        if queues.ends_with(":00000000") {
-            return;
-        }
-        assert!(Instant::now() < end, "{line}");
-        std::thread::yield_now();
-    }
 }
 
 #[test]

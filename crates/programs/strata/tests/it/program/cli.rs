@@ -578,7 +578,7 @@ fn mistakes_are_answered_with_what_to_do() {
             .args(["-r", sqli, "-o"])
             .arg(dir.path()),
     );
-    assert!(text.contains("not a Strata log"), "{text}");
+    assert!(text.contains("neither a Strata log"), "{text}");
     let text = fails(strata().arg("info").arg(dir.path()));
     assert!(text.contains("no log here"), "{text}");
     ok(&mut record(&["-r", sqli]));

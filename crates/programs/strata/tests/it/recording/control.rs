@@ -39,7 +39,10 @@ struct Running {
 
 impl Running {
     fn start(dir: &Path, arguments: &[&str]) -> Self {
-        let socket = dir.join("control.sock");
+        Self::start_at(dir, dir.join("control.sock"), arguments)
+    }
+
+    fn start_at(dir: &Path, socket: PathBuf, arguments: &[&str]) -> Self {
         let mut child = strata()
             .args(["record", "-r", "-", "--sampling-seed", "1", "-o"])
             .arg(dir.join("log"))
@@ -118,6 +121,58 @@ impl Running {
             "the socket is gone with the recording"
         );
         text(&output)
+    }
+}
+
+/// Each recording has a line, where several run: those of other tests too.
+#[test]
+fn several_recordings_have_a_line_each() {
+    let tmp = tempfile::tempdir().unwrap();
+    // Where sockets are looked for: as root, that of the system.
+    let dir = match rustix::process::geteuid().is_root() {
+        true => PathBuf::from("/run/strata"),
+        false => tmp.path().join("strata"),
+    };
+    fs::create_dir_all(&dir).unwrap();
+    let logs = ["a", "b"].map(|name| tmp.path().join(name));
+    let sockets = logs.each_ref().map(|log| {
+        let name = log.file_name().unwrap().to_str().unwrap();
+        dir.join(format!("several-{name}-{}.sock", std::process::id()))
+    });
+    let running: Vec<Running> = logs
+        .iter()
+        .zip(&sockets)
+        .map(|(log, socket)| {
+            fs::create_dir(log).unwrap();
+            let mut running = Running::start_at(log, socket.clone(), &["--mode", "log-all"]);
+            running.feed(&halves().0[..24]);
+            running
+        })
+        .collect();
+    for one in &running {
+        one.until_listening();
+    }
+    let status = || {
+        let mut status = strata();
+        status.arg("status").env("XDG_RUNTIME_DIR", tmp.path());
+        status
+    };
+    let shown = text(&status().output().unwrap());
+    let titles = shown.lines().next().unwrap();
+    assert!(
+        titles.starts_with("interfaces") && titles.contains("lost"),
+        "{shown}"
+    );
+    for socket in &sockets {
+        let socket = socket.to_str().unwrap();
+        let line = shown.lines().find(|line| line.ends_with(socket));
+        assert!(line.unwrap().contains(" log-all "), "{shown}");
+    }
+    let refused = status().arg("--json").output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused).contains("choose one with --socket"));
+    for one in running {
+        one.finish();
     }
 }
 

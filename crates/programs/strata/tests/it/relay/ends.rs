@@ -358,7 +358,7 @@ fn a_switch_that_reads_a_file_gives_up_on_a_relay_that_is_gone_for_good() {
     for said in [
         "waiting for it, for up to 2 s in all",
         "did not come back",
-        "it may have them",
+        "whether it has them",
     ] {
         assert!(ended.errors.contains(said), "{said}: {}", ended.errors);
     }

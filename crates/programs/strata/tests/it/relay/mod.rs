@@ -463,7 +463,7 @@ fn shared_memory_is_handed_over_and_no_path_of_the_relay_is_opened() {
     let heard = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success(), "{heard}");
     assert!(
-        heard.contains("nowhere: shared memory of the relay"),
+        heard.contains("nowhere: cannot get shared memory from the relay"),
         "{heard}"
     );
     relay.signal("INT");

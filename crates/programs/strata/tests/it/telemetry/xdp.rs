@@ -332,15 +332,15 @@ fn what_cannot_be_is_said() {
         assert!(!store.exists(), "{interface} {listen}");
     };
     network.host.ip("link set lo up");
-    refused(FAR, "127.0.0.1", "give it as --listen");
-    refused(FAR, "0.0.0.0", "give it as --listen");
+    refused(FAR, "127.0.0.1", "give that address as --listen");
+    refused(FAR, "0.0.0.0", "give that address as --listen");
     refused("st-none", "192.0.2.2", "there is no interface 'st-none'");
     refused("any", "192.0.2.2", "its packets have no Ethernet header");
     network.host.ip("link set lo up");
     refused(
         "lo",
         "192.0.2.2",
-        "without --interface they come by the socket",
+        "without --interface, reports come by the socket",
     );
     network.host.ip(&format!("link set {FAR} down"));
     refused(FAR, "192.0.2.2", "the interface is down");
@@ -350,7 +350,7 @@ fn what_cannot_be_is_said() {
     refused(
         FAR,
         "192.0.2.2:40050",
-        "without --interface they come by the socket",
+        "without --interface, reports come by the socket",
     );
     collector.end();
 }

@@ -312,7 +312,8 @@ impl Collector {
         let other = self.active.as_ref();
         let other = other.filter(|active| active.instance != hello.instance)?;
         Some(format!(
-            "the translator {} writes its store: end it first, or name another collector",
+            "the translator {} writes its store: end that translator first, or name another \
+             collector",
             other.peer
         ))
     }

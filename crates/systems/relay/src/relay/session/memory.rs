@@ -55,8 +55,8 @@ impl Memory {
         match begin.path {
             HelloPath::SharedMemory => {
                 let handover = inner.handover.as_ref().ok_or_else(|| {
-                    let problem = "this relay has no socket for shared memory: see what it said \
-                                   when it began, and --memory-socket";
+                    let problem = "this relay has no socket for shared memory: see the messages of \
+                                   the relay at its start, and --memory-socket";
                     RelayError::Refused(problem.into())
                 })?;
                 let mapping = SharedMemory::create(MEMORY_NAME, stride * blocks);
