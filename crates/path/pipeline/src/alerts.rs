@@ -1,6 +1,6 @@
 //! Alerts from an intrusion detection system: flows to be kept whole.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,17 +34,33 @@ pub struct Alerts {
     /// How many there have been.
     count: AtomicU64,
     /// The most recent of them.
-    flows: Mutex<VecDeque<Alert>>,
+    latest: Mutex<Latest>,
+    /// Flows that they were about, each counted once while it is remembered.
+    flows: AtomicU64,
+    /// Flows of these of which packets were recorded.
+    matched: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Latest {
+    alerts: VecDeque<Alert>,
+    flows: HashSet<FlowKey>,
 }
 
 impl Alerts {
     /// Tells all workers about a flow.
     pub fn raise(&self, alert: Alert) {
-        let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
-        if flows.len() == FLOWS_MAX {
-            flows.pop_front();
+        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        let Latest { alerts, flows } = &mut *latest;
+        if alerts.len() == FLOWS_MAX
+            && let Some(oldest) = alerts.pop_front()
+        {
+            flows.remove(&oldest.flow);
         }
-        flows.push_back(alert);
+        if flows.insert(alert.flow) {
+            self.flows.fetch_add(1, Ordering::Relaxed);
+        }
+        alerts.push_back(alert);
         // While the lock is held, so that count and flows belong together.
         self.count.fetch_add(1, Ordering::Release);
     }
@@ -55,14 +71,23 @@ impl Alerts {
         self.count.load(Ordering::Acquire)
     }
 
+    /// How many flows they were about, and of how many of these packets were recorded. A flow that is alerted on
+    /// again after 65,536 other alerts counts again.
+    #[must_use]
+    pub fn flows(&self) -> (u64, u64) {
+        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        (count(&self.flows), count(&self.matched))
+    }
+
     /// Alerts raised since the count was `seen`, as far as they are remembered.
     fn since(&self, seen: &mut u64) -> Vec<Alert> {
-        let flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
+        let latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         let count = self.count();
         // There may have been more since than are remembered.
-        let known = (flows.len() as u64).saturating_sub(count - *seen);
+        let known = (latest.alerts.len() as u64).saturating_sub(count - *seen);
         *seen = count;
-        flows.range(exact::<usize>(known)..).cloned().collect()
+        let new = latest.alerts.range(exact::<usize>(known)..);
+        new.cloned().collect()
     }
 }
 
@@ -71,8 +96,8 @@ impl Alerts {
 pub(crate) struct Alerted {
     alerts: Arc<Alerts>,
     seen: u64,
-    /// By flow, which alert was its first.
-    flows: HashMap<u64, DeciderId>,
+    /// By flow, which alert was its first, and whether a packet of it was seen.
+    flows: HashMap<u64, (DeciderId, bool)>,
     /// Those in `flows`, the oldest first.
     order: VecDeque<u64>,
 }
@@ -97,7 +122,7 @@ impl Alerted {
         if self.flows.contains_key(&fingerprint) {
             return;
         }
-        self.flows.insert(fingerprint, decider);
+        self.flows.insert(fingerprint, (decider, false));
         self.order.push_back(fingerprint);
         if self.order.len() > FLOWS_MAX
             && let Some(oldest) = self.order.pop_front()
@@ -106,12 +131,17 @@ impl Alerted {
         }
     }
 
+    /// The alert on the flow of a packet.
     #[inline]
-    pub(crate) fn by(&self, fingerprint: u64) -> Option<DeciderId> {
+    pub(crate) fn by(&mut self, fingerprint: u64) -> Option<DeciderId> {
         if self.flows.is_empty() {
             return None;
         }
-        self.flows.get(&fingerprint).copied()
+        let (decider, is_matched) = self.flows.get_mut(&fingerprint)?;
+        if !std::mem::replace(is_matched, true) {
+            self.alerts.matched.fetch_add(1, Ordering::Relaxed);
+        }
+        Some(*decider)
     }
 }
 

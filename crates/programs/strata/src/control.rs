@@ -21,7 +21,7 @@ use strata_terminal::text::not_a_duration;
 /// Arguments of `strata status`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-With several recordings, each has a line: packets lost on the way to Strata and within, and the
+With several recordings, each has a line: packets lost on the way to Strata and inside it, and the
 socket that --socket takes. --json needs one recording.
 
 Examples:

@@ -31,7 +31,9 @@ use crate::elastic::{Degradation, ElasticState, Resource, Sensed, Step, follow, 
 use crate::queries::{Queries, QueryRefused, QueryStatus};
 use crate::request::QueryRequest;
 use crate::saved::Saved;
-use crate::status::{CompactionStatus, CpuStatus, ExportStatus, ReportStatus, ShedStatus};
+use crate::status::{
+    CompactionStatus, CpuStatus, EveStatus, ExportStatus, ReportStatus, ShedStatus,
+};
 use crate::vectors::Subscribers;
 
 /// How long all flows must be captured before that is reported: the share changes often.
@@ -140,6 +142,7 @@ pub struct Controller {
     /// As the exporter published it last.
     exports: Mutex<Vec<ExportStatus>>,
     /// As found last.
+    eve: Mutex<Option<EveStatus>>,
     compaction: Mutex<Option<CompactionStatus>>,
     export_times: Arc<ExportTimes>,
 }
@@ -228,6 +231,7 @@ impl Controller {
             subscribers,
             reports: Mutex::default(),
             exports: Mutex::default(),
+            eve: Mutex::default(),
             compaction: Mutex::default(),
             export_times: ExportTimes::new(times),
         })
@@ -249,6 +253,17 @@ impl Controller {
     pub fn reports(&self) -> Option<ReportStatus> {
         let reports = self.reports.lock();
         reports.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Publishes what was read of `--eve`.
+    pub fn set_eve(&self, status: EveStatus) {
+        *self.eve.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+    }
+
+    /// What was read of `--eve`, if it was given.
+    #[must_use]
+    pub fn eve(&self) -> Option<EveStatus> {
+        *self.eve.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Publishes how far compaction is behind.

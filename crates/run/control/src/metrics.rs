@@ -1,25 +1,24 @@
 //! Prometheus metrics of a recording.
 
+mod samples;
+
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
-use strata_wire::Printable;
 
 use crate::controller::Controller;
-use crate::status::{
-    ClassStatus, CompactionStatus, CpuStatus, DriftStatus, ExportStatus, FlowTableStatus,
-    InterfaceStatus, LostStatus, PacketStatus, PolicyStatus, ReceiveStatus, ResourceStatus, Status,
+
+use samples::{
+    Moment, Sample, amount, classes, compaction, cpu, detail, drift, eve_flows, eve_lines, exports,
+    flow_table, hits, interfaces, kinds, label, lost, maybe, mode, one, real, receive, reports,
+    resources, results, shadow,
 };
 
 /// Most samples of one metric, which keeps the page small in any case: further classes, interfaces
 /// and policies are left to the API.
 const SAMPLES_MAX: usize = 1000;
-/// Most policies with samples of their own: those with the lowest numbers.
-const POLICIES_MAX: usize = 100;
-/// Most characters of a label's value.
-const LABEL_MAX: usize = 128;
 
 /// The form of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,15 +112,6 @@ fn open_metrics(controller: &Controller) -> String {
     page
 }
 
-#[derive(Debug)]
-struct Moment {
-    status: Status,
-    policies: Vec<PolicyStatus>,
-}
-
-/// One sample: labels and value.
-type Sample<V> = (Vec<(&'static str, String)>, V);
-
 /// A metric; its name ends with its unit, if it has one.
 struct Metric {
     name: &'static str,
@@ -149,7 +139,7 @@ const fn metric(name: &'static str, help: &'static str, samples: Samples) -> Met
 }
 
 /// All metrics, in page order.
-const METRICS: [Metric; 44] = [
+const METRICS: [Metric; 46] = [
     metric(
         "packets",
         "Packets by outcome",
@@ -284,6 +274,16 @@ const METRICS: [Metric; 44] = [
         Gauge(|moment| flow_table(moment, |table| amount(table.bytes))),
     ),
     metric("mode", "1 for the mode in force", Gauge(mode)),
+    metric(
+        "eve_lines",
+        "Lines that were read of --eve, by content",
+        Counter(eve_lines),
+    ),
+    metric(
+        "eve_flows",
+        "Flows with an alert of --eve, and flows of these of which packets were seen",
+        Counter(eve_flows),
+    ),
     metric(
         "uncompacted_files",
         "Complete block files of the log that are not compacted",
@@ -441,195 +441,4 @@ impl Metric {
         }
         Ok(())
     }
-}
-
-fn one<V>(value: V) -> Vec<Sample<V>> {
-    vec![(Vec::new(), value)]
-}
-
-fn maybe(value: Option<f64>) -> Vec<Sample<f64>> {
-    value.into_iter().flat_map(one).collect()
-}
-
-#[allow(clippy::cast_precision_loss)]
-fn real(count: usize) -> f64 {
-    count as f64
-}
-
-#[allow(clippy::cast_precision_loss)]
-fn amount(bytes: u64) -> f64 {
-    bytes as f64
-}
-
-fn flow_table<V>(moment: &Moment, value: fn(&FlowTableStatus) -> V) -> Vec<Sample<V>> {
-    let table = moment.status.flow_table.as_ref();
-    table.map(value).into_iter().flat_map(one).collect()
-}
-
-fn results(moment: &Moment, value: fn(&PacketStatus) -> u64) -> Vec<Sample<u64>> {
-    let all = moment.status.packets.iter();
-    // In flight is not a counter: it can decrease.
-    let counters = all.filter(|ended| ended.result != "in_flight");
-    let sample = |ended: &PacketStatus| {
-        let labels = vec![
-            ("result", ended.result.clone()),
-            ("reason", ended.reason.clone()),
-        ];
-        (labels, value(ended))
-    };
-    counters.map(sample).collect()
-}
-
-fn classes(moment: &Moment, value: fn(&ClassStatus) -> u64) -> Vec<Sample<u64>> {
-    let sample = |class: &ClassStatus| {
-        let labels = vec![
-            ("class", class.class.clone()),
-            ("granularity", class.granularity.clone()),
-        ];
-        (labels, value(class))
-    };
-    moment.status.classes.iter().map(sample).collect()
-}
-
-fn interfaces(moment: &Moment, value: fn(&InterfaceStatus) -> u64) -> Vec<Sample<u64>> {
-    let all = moment.status.interfaces.iter();
-    all.map(|interface| {
-        (
-            vec![("interface", interface.name.clone())],
-            value(interface),
-        )
-    })
-    .collect()
-}
-
-fn kinds(label: &'static str, all: &[PacketStatus]) -> Vec<Sample<u64>> {
-    all.iter()
-        .map(|kind| (vec![(label, kind.result.clone())], kind.packets))
-        .collect()
-}
-
-fn reports(moment: &Moment) -> Vec<Sample<u64>> {
-    let Some(reports) = &moment.status.reports else {
-        return Vec::new();
-    };
-    let results = [
-        ("sent", reports.reports),
-        ("not-sent", reports.not_sent),
-        ("over-limit", reports.over_limit),
-    ];
-    results
-        .map(|(result, count)| (vec![("result", result.to_owned())], count))
-        .into()
-}
-
-fn exports(
-    moment: &Moment,
-    counts: impl Fn(&ExportStatus) -> Vec<(&'static str, u64)>,
-) -> Vec<Sample<u64>> {
-    let of = |to: &ExportStatus| {
-        let sample = |(result, count): (&str, u64)| {
-            let labels = vec![
-                ("destination", to.name.clone()),
-                ("result", result.to_owned()),
-            ];
-            (labels, count)
-        };
-        counts(to).into_iter().map(sample).collect::<Vec<_>>()
-    };
-    moment.status.exports.iter().flat_map(of).collect()
-}
-
-fn lost(moment: &Moment) -> Vec<Sample<u64>> {
-    let sample = |lost: &LostStatus| {
-        let labels = vec![
-            ("place", lost.place.clone()),
-            ("counter", lost.counter.clone()),
-        ];
-        (labels, lost.packets)
-    };
-    moment.status.lost.iter().map(sample).collect()
-}
-
-fn hits(moment: &Moment, value: fn(&PolicyStatus) -> u64) -> Vec<Sample<u64>> {
-    let sample = |policy: &PolicyStatus| {
-        let labels = vec![
-            ("policy", policy.id.to_string()),
-            ("match", policy.matches.clone()),
-        ];
-        (labels, value(policy))
-    };
-    moment
-        .policies
-        .iter()
-        .take(POLICIES_MAX)
-        .map(sample)
-        .collect()
-}
-
-fn mode(moment: &Moment) -> Vec<Sample<f64>> {
-    let labels = vec![
-        ("mode", moment.status.mode.clone()),
-        ("asked", moment.status.asked_mode.clone()),
-    ];
-    vec![(labels, 1.0)]
-}
-
-fn detail(moment: &Moment, value: fn(&PacketStatus) -> u64) -> Vec<Sample<u64>> {
-    let payload = moment
-        .status
-        .detail
-        .iter()
-        .flat_map(|detail| &detail.payload);
-    payload
-        .map(|payload| (vec![("result", payload.result.clone())], value(payload)))
-        .collect()
-}
-
-fn shadow(moment: &Moment, value: fn(&PacketStatus) -> u64) -> Vec<Sample<u64>> {
-    let classes = moment.status.shadow.iter();
-    let classes = classes.flat_map(|shadow| &shadow.classes);
-    let samples = classes.flat_map(|of| {
-        of.packets.iter().map(|packets| {
-            let labels = vec![
-                ("class", of.class.clone()),
-                ("result", packets.result.clone()),
-            ];
-            (labels, value(packets))
-        })
-    });
-    samples.collect()
-}
-
-fn drift(moment: &Moment, value: fn(&DriftStatus) -> Option<f64>) -> Vec<Sample<f64>> {
-    maybe(moment.status.drift.as_ref().and_then(value))
-}
-
-fn compaction(moment: &Moment, value: fn(&CompactionStatus) -> Option<f64>) -> Vec<Sample<f64>> {
-    maybe(moment.status.compaction.as_ref().and_then(value))
-}
-
-fn resources(moment: &Moment, value: fn(&ResourceStatus) -> Option<f64>) -> Vec<Sample<f64>> {
-    let sample = |resource: &ResourceStatus| {
-        let labels = vec![("resource", resource.name.clone())];
-        Some((labels, value(resource)?))
-    };
-    moment.status.resources.iter().filter_map(sample).collect()
-}
-
-fn receive(moment: &Moment, value: fn(&ReceiveStatus) -> f64) -> Vec<Sample<f64>> {
-    let sample = |cpu: &ReceiveStatus| (vec![("cpu", cpu.cpu.to_string())], value(cpu));
-    moment.status.receive.iter().map(sample).collect()
-}
-
-fn cpu(moment: &Moment, value: fn(&CpuStatus) -> f64) -> Vec<Sample<f64>> {
-    maybe(moment.status.cpu.as_ref().map(value))
-}
-
-/// The value of a label, which may come from outside. The encoder writes it as it is, and neither
-/// format allows unescaped quotes, backslashes or line ends in it.
-fn label(value: &str) -> String {
-    let end = value.char_indices().nth(LABEL_MAX);
-    let value = end.map_or(value, |(end, _)| &value[..end]);
-    let value = Printable(value).to_string();
-    value.replace('\\', r"\\").replace('"', "\\\"")
 }

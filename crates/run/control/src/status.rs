@@ -81,9 +81,27 @@ pub struct Status {
     /// What policies export, by destination.
     #[serde(default)]
     pub exports: Vec<ExportStatus>,
+    /// What was read of `--eve`, if it was given.
+    #[serde(default)]
+    pub eve: Option<EveStatus>,
     /// How far compaction is behind, once that was looked at; none without a log on this machine.
     #[serde(default)]
     pub compaction: Option<CompactionStatus>,
+}
+
+/// What was read of `--eve`, and whether it met packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EveStatus {
+    /// Lines that were read, without empty ones.
+    pub lines: u64,
+    /// Alerts among them.
+    pub alerts: u64,
+    /// Lines that are no event of Suricata, or too long for one.
+    pub invalid: u64,
+    /// Flows with an alert.
+    pub flows: u64,
+    /// Of these, flows of which packets were seen here: of none, if Suricata sees other traffic.
+    pub matched: u64,
 }
 
 /// How far compaction of the log is behind.

@@ -5,11 +5,12 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use strata_control::EveStatus;
 use strata_pipeline::{Alerts, TriggerOptions, eve_alert};
 use strata_role::{RoleError, Tell};
 use strata_sandbox::{Owner, Role, SocketFile};
@@ -89,17 +90,22 @@ impl EveSource {
         look(&mut counts);
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, tell) = (Arc::clone(&stop), Arc::clone(tell));
+        let read = Arc::new(Mutex::new(counts));
+        let known = Arc::clone(&read);
         let work = move || {
             strata_role::sandbox::thread(Role::Files);
             while !stopped.load(Ordering::Relaxed) {
                 thread::park_timeout(LOOK_EVERY);
                 look(&mut counts);
+                *known.lock().unwrap_or_else(PoisonError::into_inner) = counts;
             }
             tell(&RecordNotice::Eve(counts).into());
         };
         let thread = thread::Builder::new().name("strata-eve".into()).spawn(work);
         Ok(EveReader {
             stop,
+            alerts: Arc::clone(alerts),
+            read,
             thread: Some(thread.map_err(RoleError::Thread)?),
         })
     }
@@ -108,7 +114,24 @@ impl EveSource {
 /// A thread that processes alerts. It ends when this is dropped.
 pub(crate) struct EveReader {
     stop: Arc<AtomicBool>,
+    alerts: Arc<Alerts>,
+    read: Arc<Mutex<EveCounts>>,
     thread: Option<JoinHandle<()>>,
+}
+
+impl EveReader {
+    /// What was read so far, and whether it met packets.
+    pub(crate) fn status(&self) -> EveStatus {
+        let read = *self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let (flows, matched) = self.alerts.flows();
+        EveStatus {
+            lines: read.lines,
+            alerts: read.alerts,
+            invalid: read.invalid,
+            flows,
+            matched,
+        }
+    }
 }
 
 impl Drop for EveReader {

@@ -231,7 +231,7 @@ pub(crate) fn start(
         alerts,
         _sensors: sensors,
         _server: server,
-        _eve: opened.eve,
+        eve: opened.eve,
         _opener: opened.opener,
         _new: new,
     };
@@ -289,7 +289,7 @@ struct Supervisor {
     alerts: Option<AlertSender>,
     _sensors: Sensors,
     _server: Option<Server>,
-    _eve: Option<EveReader>,
+    eve: Option<EveReader>,
     /// Outlives the workers.
     _opener: Option<SocketOpener>,
     _new: Option<NewDirectory>,
@@ -398,6 +398,9 @@ impl Supervisor {
         {
             self.told_refused = true;
             self.setup.controller.report(memory::refused(pressure));
+        }
+        if let Some(eve) = &self.eve {
+            self.setup.controller.set_eve(eve.status());
         }
         self.observer.note(Observation {
             network: NetworkObserved {

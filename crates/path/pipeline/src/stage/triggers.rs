@@ -86,7 +86,7 @@ impl Triggers {
     #[inline(always)]
     fn ask(&mut self, (fingerprint, ts_ns, bytes): (u64, u64, u64)) -> Asked {
         let first = self.first_bytes.as_mut();
-        let alerted = self.alerted.as_ref();
+        let alerted = self.alerted.as_mut();
         Asked {
             is_start: first.is_some_and(|first| first.is_start(fingerprint, ts_ns, bytes)),
             alerted: alerted.and_then(|alerted| alerted.by(fingerprint)),
@@ -170,21 +170,33 @@ impl Triggers {
             if let Some(alerted) = &mut self.alerted {
                 alerted.add(fingerprint, decider);
             }
-            self.promote(fingerprint, (decider, 0), deciding)
+            if self.promote(fingerprint, (decider, 0), deciding)?
+                && let Some(alerted) = &mut self.alerted
+            {
+                // Packets that came before the alert are packets of its flow too.
+                alerted.by(fingerprint);
+            }
+            Ok(())
         })
     }
 
-    /// Writes what is remembered of a flow whole, as `trigger` decided on a packet of this class.
+    /// Writes what is remembered of a flow whole, as `trigger` decided on a packet of this class; returns whether that
+    /// is anything.
     fn promote<S: Sink>(
         &mut self,
         fingerprint: u64,
         trigger: (DeciderId, u8),
         deciding: &mut Deciding<'_, S>,
-    ) -> Result<(), SinkError> {
+    ) -> Result<bool, SinkError> {
         let Some(look_back) = &mut self.look_back else {
-            return Ok(());
+            return Ok(false);
         };
-        look_back.take(fingerprint, |packet| deciding.promote(packet, trigger))
+        let mut is_any = false;
+        look_back.take(fingerprint, |packet| {
+            is_any = true;
+            deciding.promote(packet, trigger)
+        })?;
+        Ok(is_any)
     }
 }
 

@@ -226,8 +226,16 @@ fn arrivals(status: &Status) -> impl Iterator<Item = Row> {
         }
         row("compaction", text)
     });
+    let alerted = status.eve.map(|eve| {
+        let alerts = count_of(eve.alerts, "alert");
+        let (flows, matched) = (count_of(eve.flows, "flow"), grouped(eve.matched));
+        row(
+            "eve",
+            format!("{alerts} on {flows}, {matched} of them seen here"),
+        )
+    });
     let asked = asked.into_iter().chain(installed).chain(reported);
-    let asked = asked.chain(exported).chain(compacted);
+    let asked = asked.chain(exported).chain(alerted).chain(compacted);
     interfaces.chain(lost).chain(asked)
 }
 
@@ -392,6 +400,8 @@ mod tests {
 
     use super::*;
 
+    const EVE: &str = r#"{"lines":150,"alerts":120,"invalid":1,"flows":35,"matched":33}"#;
+
     fn ended(result: &str, reason: &str, packets: u64) -> PacketStatus {
         PacketStatus {
             result: result.into(),
@@ -406,6 +416,7 @@ mod tests {
             vectors: VectorStatus::default(),
             reports: None,
             exports: Vec::new(),
+            eve: serde_json::from_str(EVE).unwrap(),
             compaction: None,
             version: "0.1.0".into(),
             pid: 7,
@@ -514,6 +525,7 @@ mirrored sent: 5
 eth0     12,348 packets received, 1 dropped by kernel
 eth0     AF_PACKET; exclusive capture: no: has address 192.0.2.1/24
 lost     device (rx_missed_errors): 6 packets; make the receive ring of the network interface longer
+eve      120 alerts on 35 flows, 33 of them seen here
 flows    table of 134.2 MB, 1.20 % of packets without an entry; 2 growths refused by the system
 resource disk: 95 %, short: 2 steps of degradation
 receive  CPU 0: 95 % of its time in the kernel's receive work (softirq), 1 % idle; 812,345 packets/s; the kernel is the limit, not Strata: spread interrupts over more CPUs

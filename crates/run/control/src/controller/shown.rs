@@ -91,6 +91,7 @@ impl Controller {
             },
             reports: self.reports(),
             exports: self.exports(),
+            eve: self.eve(),
             compaction: self.compaction(),
             changes: ChangeStatus {
                 count: delays.count(),

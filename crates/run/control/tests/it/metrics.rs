@@ -13,7 +13,7 @@ use strata_classify::{DriftReport, Model};
 use strata_control::config::PolicyConfig;
 use strata_control::metrics::{self, Format};
 use strata_control::{
-    CompactionStatus, Controller, CpuStatus, DriftWindow, ExportStatus, InterfaceStatus,
+    CompactionStatus, Controller, CpuStatus, DriftWindow, EveStatus, ExportStatus, InterfaceStatus,
     LostStatus, NetworkObserved, Observed, ReceiveStatus, ReportStatus, Settings, ShedStatus,
 };
 use strata_policy::{ClassKept, DetailCounts, Follower, ShadowCounts, WorkerCounts};
@@ -155,6 +155,7 @@ fn metrics_and_the_status_keep_their_names() {
         problem: "the network is unreachable".into(),
         ..ExportStatus::default()
     }]);
+    controller.set_eve(EveStatus::default());
     controller.set_compaction(CompactionStatus {
         oldest_seconds: Some(1.0),
         ..CompactionStatus::default()

@@ -309,11 +309,23 @@ fn an_alert_makes_earlier_packets_of_its_flow_whole() {
         "{{\"event_type\":\"stats\"}}\n{{\"event_type\":\"alert\",\"src_ip\":\"{source}\",\"src_port\":{source_port},\
          \"dest_ip\":\"{destination}\",\"dest_port\":{destination_port},\"proto\":\"TCP\"}}\n"
     );
+    // Another one of the same flow, one of a flow that is not here, and a line that is no event.
+    let alert = alert
+        .repeat(2)
+        .replacen("{\"event_type\":\"stats\"}", "no event", 1)
+        + r#"{"event_type":"alert","src_ip":"192.0.2.1","src_port":1,"dest_ip":"192.0.2.2","dest_port":2,"proto":"UDP"}"#
+        + "\n";
     let mut suricata = UnixStream::connect(&eve).unwrap();
     suricata.write_all(alert.as_bytes()).unwrap();
     until("the flow is promoted", || {
         recording.packets("promoted", "") > 0
     });
+    until("all lines are read", || {
+        recording.status()["eve"]["lines"] == 5
+    });
+    let eve = &recording.status()["eve"];
+    let counts = ["alerts", "invalid", "flows", "matched"].map(|of| eve[of].as_u64().unwrap());
+    assert_eq!(counts, [3, 1, 2, 1], "{eve}");
     recording.signal("INT");
     let (out, _) = recording.ended();
     assert!(
