@@ -14,7 +14,7 @@ BITS, HALF = 0xFFFF_FFFF, 1 << 31
 
 
 def main() -> None:
-    """Reads packets in the order of their times, a batch after the other."""
+    """Reads packets in the order of their times, one batch after another."""
     following: dict[tuple, int] = {}
     again: Counter[tuple] = Counter()
     with pyarrow.ipc.open_stream(sys.stdin.buffer) as stream:

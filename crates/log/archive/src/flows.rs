@@ -312,7 +312,7 @@ strata_tables::columns! {
                 "ipd_min_ns",
                 Int64,
                 Delta,
-                "the shortest delay between packets; NULL of a single one",
+                "the shortest delay between packets; NULL if there is only one packet",
             )
             .unit(Unit::Nanoseconds),
             IntOrNull(|row| row.delay(|[min, _, _]| min)),

@@ -377,8 +377,8 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Each flow's retention class: protected if a policy says so; an anomalous one if any of
-    /// its packets is anomalous, so that a flow stays together; else that of most packets.
+    /// The retention class of each flow's packets in this run: protected if a policy says so; an
+    /// anomalous one if any of them is anomalous, so that they stay together; else that of most.
     fn retentions(&self, ended: &Ended) -> Vec<FlowRetention> {
         let names = &ended.context.classes;
         let is_anomalous = |class: u8| {

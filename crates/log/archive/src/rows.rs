@@ -74,8 +74,8 @@ impl PacketRows {
         self.ints(PacketColumn::FlowId).get(row)
     }
 
-    /// Passes some rows, flow by flow, those of a flow in order of arrival. A row with a value that a packet cannot
-    /// have is passed as the message that says so.
+    /// Passes some rows, flow by flow, those of a flow in order of arrival; and of a row with a value that a packet
+    /// cannot have, which.
     ///
     /// # Errors
     ///
@@ -83,7 +83,7 @@ impl PacketRows {
     pub fn each<'a, E>(
         &'a self,
         rows: Range<usize>,
-        mut take: impl FnMut(Result<&Row<'a>, &str>) -> Result<(), E>,
+        mut take: impl FnMut(&Row<'a>, Option<&str>) -> Result<(), E>,
     ) -> Result<(), E> {
         let order = self.by_arrival(rows);
         let cells = self.cells();
@@ -97,10 +97,8 @@ impl PacketRows {
                 fill(name, cells, places, &mut some, &mut wrong);
             }
             for (at, row) in some.iter().enumerate() {
-                match wrong.iter().find(|(wrong, _)| *wrong == at) {
-                    Some((_, problem)) => take(Err(problem))?,
-                    None => take(Ok(row))?,
-                }
+                let problem = wrong.iter().find(|(wrong, _)| *wrong == at);
+                take(row, problem.map(|(_, problem)| problem.as_str()))?;
             }
         }
         Ok(())
@@ -186,6 +184,8 @@ fn fill<'a>(
 #[derive(Debug, Default)]
 pub struct Rebuild<'a> {
     flow: Option<FlowState<'a>>,
+    /// A flow with a packet that cannot be put together: later ones follow from it.
+    broken: Option<i64>,
 }
 
 #[derive(Debug)]
@@ -225,12 +225,41 @@ impl<'a> FlowState<'a> {
 }
 
 impl<'a> Rebuild<'a> {
-    /// Appends the header of a row to `out`.
+    /// Appends the header of a row to `out`, unless it has this problem.
     ///
     /// # Errors
     ///
-    /// If its columns contradict each other.
-    pub fn header(&mut self, row: &Row<'a>, out: &mut Vec<u8>) -> Result<(), Source> {
+    /// If it has a problem, its columns contradict each other, or its header follows from that of an earlier packet
+    /// with which this was so.
+    pub fn header(
+        &mut self,
+        row: &Row<'a>,
+        problem: Option<&str>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Source> {
+        if self.broken.is_some_and(|flow| flow == row.flow_id) && row.layout != layout::RAW {
+            return Err("an earlier packet of its flow cannot be put together".into());
+        }
+        let done = match problem {
+            Some(problem) => Err(problem.into()),
+            None => self.whole_header(row, out),
+        };
+        if done.is_err() {
+            self.broken = Some(row.flow_id);
+        }
+        done
+    }
+
+    fn whole_header(&mut self, row: &Row<'a>, out: &mut Vec<u8>) -> Result<(), Source> {
+        let start = out.len();
+        self.emit(row, out)?;
+        if out.len() - start != usize::from(row.header_len) {
+            return Err("a header does not have the length that it had".into());
+        }
+        Ok(())
+    }
+
+    fn emit(&mut self, row: &Row<'a>, out: &mut Vec<u8>) -> Result<(), Source> {
         if row.layout == layout::RAW {
             out.extend_from_slice(row.header.ok_or("a row without a header")?);
             return Ok(());
@@ -345,4 +374,53 @@ fn tcp(row: &Row<'_>, own: &Direction, opposite: &Direction) -> Result<TcpParts,
         options,
     };
     Ok((tcp, ahead, actual))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(flow_id: i64) -> Row<'static> {
+        Row {
+            flow_id,
+            src: Some(b"10.0.0.1"),
+            dst: Some(b"10.0.0.2"),
+            src_port: 1,
+            dst_port: 2,
+            protocol: 17,
+            wire: 28,
+            header_len: 28,
+            layout: layout::V4 | layout::UDP,
+            ..Row::default()
+        }
+    }
+
+    /// A packet's header follows from those before it, so none is made up after one is missing.
+    #[test]
+    fn no_header_follows_from_one_that_cannot_be_put_together() {
+        let mut rebuild = Rebuild::default();
+        let mut header = |row: &Row<'static>, problem| {
+            let mut out = Vec::new();
+            let done = rebuild.header(row, problem, &mut out);
+            done.map(|()| out).map_err(|error| error.to_string())
+        };
+        let whole = header(&row(1), None).unwrap();
+        assert_eq!((whole.len(), whole[9]), (28, 17));
+        let wrong = Row {
+            header_len: 27,
+            ..row(1)
+        };
+        let follows = "an earlier packet of its flow cannot be put together";
+        assert!(header(&wrong, None).unwrap_err().contains("length"));
+        assert_eq!(header(&row(1), None).unwrap_err(), follows);
+        let raw = Row {
+            layout: layout::RAW,
+            header: Some(&[0; 28]),
+            ..row(1)
+        };
+        assert_eq!(header(&raw, None).unwrap(), [0; 28]);
+        assert_eq!(header(&row(2), None).unwrap(), whole);
+        assert_eq!(header(&row(2), Some("no")).unwrap_err(), "no");
+        assert_eq!(header(&row(2), None).unwrap_err(), follows);
+    }
 }

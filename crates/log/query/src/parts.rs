@@ -220,14 +220,13 @@ impl<'a> Parts<'a> {
                 Portion::Rows(rows) => rows,
                 // What is before it is read again, without it.
                 Portion::Damaged(page, error) if page.start > at => {
-                    let before = PacketRows::read(
-                        &part.table,
-                        ahead.group,
-                        &between(&ahead.rows, at..page.start),
-                    )?;
-                    let whole = taken.whole(&before);
-                    self.flows(part, &before, whole.clone())?;
-                    taken.lose(at + whole.end..page.end, error);
+                    let mut end = at;
+                    if let Portion::Rows(before) = read(part, ahead, at..page.start)? {
+                        let whole = taken.whole(&before);
+                        end += whole.end;
+                        self.flows(part, &before, whole)?;
+                    }
+                    taken.lose(end..page.end, error);
                     at = page.end;
                     continue;
                 }
@@ -267,16 +266,9 @@ impl<'a> Parts<'a> {
         let mut wrong = Wrong::default();
         let (waiting_packets, mode) = (&mut self.waiting, &part.mode);
         let payload = &mut part.payload;
-        rows.each(of, |row| -> Result<(), ArchiveError> {
-            let row = match row {
-                Ok(row) => row,
-                Err(problem) => {
-                    wrong.count(problem.into());
-                    return Ok(());
-                }
-            };
+        rows.each(of, |row, problem| -> Result<(), ArchiveError> {
             data.clear();
-            let rebuilt = header(&mut rebuild, row, &mut data);
+            let rebuilt = rebuild.header(row, problem, &mut data);
             let whole = rebuilt.and_then(|()| match row.payload_len {
                 0 => Ok(Some(&data[..])),
                 _ => payload_of(payload.as_mut(), row),
@@ -439,18 +431,6 @@ fn in_pages(rows: &[Range<usize>]) -> Vec<Range<usize>> {
         }
     }
     pages
-}
-
-pub(crate) fn header<'a>(
-    rebuild: &mut Rebuild<'a>,
-    row: &Row<'a>,
-    out: &mut Vec<u8>,
-) -> Result<(), Source> {
-    rebuild.header(row, out)?;
-    if out.len() != usize::from(row.header_len) {
-        return Err("a header does not have the length that it had".into());
-    }
-    Ok(())
 }
 
 /// The bytes of a packet kept beyond its headers; `None` if they cannot be read.

@@ -188,7 +188,8 @@ fn find<'a>(args: &AddArgs, log: &Log, filter: Option<&'a Filter>) -> Result<Fin
     if let (Some(from), Some(to)) = (find.from_ns, find.to_ns) {
         ensure!(
             from < to,
-            "--from is not before --to: give dates with the times"
+            "--from is not before --to: a time without a date is on the day of the log's first \
+             packet"
         );
     }
     Ok(find)

@@ -24,8 +24,9 @@ pub(crate) struct RetentionArgs {
     #[arg(long, value_name = "TIME")]
     keep: Option<String>,
 
-    /// Keep one class this long: anomalous:365d. A flow with any anomalous packet is kept, with all
-    /// its packets, as long as anomalous ones. May be given for several classes.
+    /// Keep one class this long: anomalous:365d. Packets of a flow that were compacted together (of
+    /// one worker, within an hour, at most 524,288) are kept as long as anomalous ones if any of
+    /// them is anomalous. May be given for several classes.
     #[arg(long, value_name = "CLASS:TIME")]
     keep_class: Vec<String>,
 
@@ -97,8 +98,9 @@ and stays as long as the class that is kept longest. If it holds packets that a 
 they are compacted and kept, and the rest is deleted. `strata info` counts deleted packets by
 recording, class and reason. A file that is still being written stays until it is complete:
 `strata record -G 3600` completes one every hour. A recording whose packets are all deleted leaves
-behind its entry in manifest.json (counts and names), its model, and statistics without packets or
-addresses (checkpoint, drift).")]
+behind its entry in manifest.json (counts, names, the capture filter, events), its model, and
+statistics without packets or addresses (checkpoint, drift). Policies that were added at run time
+(policies.jsonl) remain too, with the addresses that they name.")]
 pub(crate) struct Args {
     /// Prune the log in this directory.
     #[arg(value_name = "LOG")]
@@ -201,9 +203,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     if pruned.being_written > 0 {
         info!(
-            "{} block files with packets that are too old are still being written: they are \
-             deleted once they are complete (record -G SECONDS or -C MB begins new ones)",
-            grouped(pruned.being_written)
+            "packets that are too old are in {} still being written: a later prune deletes a file \
+             once it is complete and its last packet is too old (record -G SECONDS or -C MB begins \
+             new ones)",
+            count_of(pruned.being_written, "block file")
         );
     }
     say(&pruned, args.dry_run);

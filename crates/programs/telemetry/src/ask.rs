@@ -46,8 +46,8 @@ pub(super) struct GetArgs {
     /// The key, in one word or several.
     #[arg(required = true)]
     key: Vec<String>,
-    /// Read this many copies of the value; by default as many as its reports asked for, if that is
-    /// known.
+    /// Read this many copies of the value: as many as its reports asked for, if you know that. The
+    /// default finds the value in any case.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=4))]
     redundancy: u8,
     /// Answer only if this many copies agree; with fewer than two, the value may, rarely, be

@@ -43,7 +43,8 @@ impl SpanArgs {
         if let (Some(from), Some(to)) = (find.from_ns, find.to_ns) {
             anyhow::ensure!(
                 from < to,
-                "--from is not before --to: give dates with the times"
+                "--from is not before --to: a time without a date is on the day of the log's first \
+                 packet"
             );
         }
         Ok(find)

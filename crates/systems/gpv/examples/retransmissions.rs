@@ -11,7 +11,7 @@ use strata_gpv::application::Application;
 use strata_gpv::{Cache, Column, Full, Grouped, Key, Packet, Parameters, Seen, Tuple, Vector};
 use strata_wire::{LinkType, Meta, TunnelKey, dissect::dissect};
 
-/// Of each flow the sequence number that comes next, and bytes that came before it.
+/// For each flow: the next expected sequence number, and the bytes that were sent again.
 #[derive(Default)]
 pub struct Retransmissions(pub HashMap<Key, (Option<u32>, u64)>);
 

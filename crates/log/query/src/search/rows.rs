@@ -17,7 +17,7 @@ use crate::cells::{IntColumn, WrongValue};
 use crate::decided::decided;
 use crate::export::metas_of;
 use crate::find::Place;
-use crate::parts::{header as whole_header, payload_of};
+use crate::parts::{Source, payload_of};
 
 use super::blocks::flow_of;
 use super::pieces::{Links, OpenPart};
@@ -315,12 +315,12 @@ impl<'a> Rebuilding<'a> {
             let mut rebuild = Rebuild::default();
             let mut header = Vec::new();
             let mut by_row = some.iter().flat_map(|flow| repeat_n(flow, flow.rows));
-            let taken: Result<(), Infallible> = read.each(0..read.count(), |row| {
+            let taken: Result<(), Infallible> = read.each(0..read.count(), |row, problem| {
                 let flow = by_row.next().expect("a flow for each row that was read");
-                match row {
-                    Ok(row) => self.packet(flow, row, (&mut rebuild, &mut header), matches, take),
-                    Err(problem) => take.damage(format!("{}: {problem}", self.named)),
-                }
+                header.clear();
+                let rebuilt = rebuild.header(row, problem, &mut header);
+                let rebuilt = rebuilt.map(|()| &header[..]);
+                self.packet(flow, (row, rebuilt), matches, take);
                 Ok(())
             });
             let Ok(()) = taken;
@@ -328,18 +328,15 @@ impl<'a> Rebuilding<'a> {
         Ok(())
     }
 
-    fn packet<'r>(
+    fn packet(
         &mut self,
         flow: &OfGroup,
-        row: &Row<'r>,
-        (rebuild, header): (&mut Rebuild<'r>, &mut Vec<u8>),
+        (row, header): (&Row<'_>, Result<&[u8], Source>),
         matches: &mut Matches<'_>,
         take: &mut dyn TakeFound,
     ) {
-        header.clear();
-        let rebuilt = whole_header(rebuild, row, header);
-        let bytes = rebuilt.and_then(|()| match row.payload_len {
-            0 => Ok(Some(&header[..])),
+        let bytes = header.and_then(|header| match row.payload_len {
+            0 => Ok(Some(header)),
             _ => payload_of(self.payload.as_mut(), row),
         });
         let bytes = match bytes {

@@ -92,6 +92,9 @@ fn a_log_of_a_later_version_is_refused_by_name() {
     )
     .unwrap();
     let error = Log::open(folder.path()).unwrap_err().to_string();
-    assert!(error.contains("version 3, this Strata reads"), "{error}");
+    assert!(
+        error.contains("version 3, but this Strata reads"),
+        "{error}"
+    );
     assert!(error.contains("manifest.json"), "{error}");
 }
