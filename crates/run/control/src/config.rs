@@ -456,7 +456,7 @@ mod tests {
             ),
             (
                 "[export]\nidentity = 5\n[export.destinations]\n'a b' = 'udp://192.0.2.1:4740'",
-                "export.destinations.a b: 'a b' is not a name",
+                "export.destinations.a b: 'a b' is not a valid destination name",
             ),
             (
                 "[export]\nidentity = 5\n[export.identities]\na = 7\nb = 7\n[export.destinations]\n\

@@ -168,7 +168,7 @@ fn alerts_label_their_flows_and_a_log_gives_the_features_of_its_capture() {
     let output = strata(&["features", "-r", &trace, "--labels", &other]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(
-        said.contains("none of its 40 rules or flows matches"),
+        said.contains("none of the file's 40 rules or flows matches"),
         "{said}"
     );
     let output = strata(&[

@@ -251,7 +251,7 @@ fn labels_that_cannot_be_right_are_refused_and_the_others_counted() {
         ("0,1\n", "line 2: frame 0"),
         (
             "1,1\n95,0\n",
-            "line 3: frame 95, but the capture has 94 packets; 1 of its 2",
+            "line 3: frame 95, but the capture has 94 packets; 1 of the file's 2",
         ),
         (
             "1,1\n2,0\n1,0\n",
@@ -289,7 +289,7 @@ fn labels_that_cannot_be_right_are_refused_and_the_others_counted() {
     std::fs::write(&labels, "label,address\n1,192.0.2.1\n1,192.0.2.2\n").unwrap();
     let none = fails(&features, 1);
     assert!(
-        none.contains("none of its 2 rules or flows matches one of the 94 packets"),
+        none.contains("none of the file's 2 rules or flows matches one of the 94 packets"),
         "{none}"
     );
     let text = said("label,protocol,port\n1,tcp,\n0,,9\n");
