@@ -275,7 +275,8 @@ fn reports_come_by_the_socket_once_the_interface_is_gone() {
     network.send(&[write(0, 2)]);
     wait_status(&store, |status| came(status) == (2, 1));
     let (_, errors) = collector.end_with();
-    let warning = format!("--interface {FAR}: the interface is gone; reports are taken from the socket");
+    let warning =
+        format!("--interface {FAR}: the interface is gone; reports are taken from the socket");
     assert!(errors.contains(&warning), "{errors}");
 }
 
