@@ -69,7 +69,7 @@ class Options:
 
 
 def ordinary(data: Snapshots) -> tuple[Snapshots, int]:
-    """The packets to learn from, and how many are left out since they are under an alert or near one.
+    """The packets to learn from, and how many are left out as they have an alert or are near one.
     Without any label, all are ordinary."""
     if not (data.label != "").any():
         return data, 0
