@@ -133,7 +133,10 @@ impl PacketRows {
             let cells = match column.reads() {
                 Read::Int(set) => {
                     let cells = self.batch.ints(at);
-                    (!cells.is_empty()).then_some(Cells::Ints(cells, set))
+                    match cells.is_empty() {
+                        true => None,
+                        false => Some(Cells::Ints(cells, set)),
+                    }
                 }
                 Read::Float(set) => Some(Cells::Floats(self.batch.floats(at), set)),
                 Read::Bytes(set) => self.batch.texts(at).map(|cells| Cells::Bytes(cells, set)),
