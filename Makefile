@@ -16,7 +16,7 @@ CHROMIUM = $(shell for one in $(STRATA_CHROMIUM) chromium chromium-browser; do c
 PAGE_PEERS = $(strip $(if $(shell command -v npm),,nodejs npm) $(if $(CHROMIUM),,chromium))
 LINTS := -D warnings
 
-.PHONY: help build install uninstall deb recorder page sql demo test test-page arch messages test-python test-sql verbs neon fmt lint check-docs site tools attack soak nvme forged fuzz bench python lock model compare ablation unseen kept sets frontier links clean
+.PHONY: help build install uninstall deb recorder page sql demo test test-page arch messages test-python test-sql verbs neon fmt lint check-docs site tools attack soak nvme fabric forged fuzz bench python lock model compare ablation unseen kept sets frontier links clean
 
 help:
 	@echo "make demo    build, record a real capture, show the result"
@@ -36,6 +36,7 @@ help:
 	@echo "make attack  attack each role of the program for SECONDS seconds (60)"
 	@echo "make soak    interfaces come and go while an agent captures, for SECONDS seconds (600)"
 	@echo "make nvme    COMMANDS commands (1030000) to QEMU's NVMe controller, each write and read verified"
+	@echo "make fabric  what telemetry says of simulated networks, against the truth: SEED (1)"
 	@echo "make forged  RECORDS forged records (1000000000) inside payloads of streams: none may be read"
 	@echo "make fuzz    every fuzz target for SECONDS_EACH seconds (600)"
 	@echo "make python  the Python package, for training and reading logs, into $(VENV)"
@@ -217,6 +218,10 @@ soak:
 # `make test` has a thousandth of it. Some minutes.
 nvme: verbs
 	STRATA_NVME=$(or $(COMMANDS),1030000) $(CARGO) test --locked --quiet -p strata-stream --test controller -- --nocapture
+
+fabric:
+	$(CARGO) build --release --locked --quiet $(PROGRAMS)
+	$(PYTHON) crates/programs/strata/tests/it/telemetry/fabric.py $(STRATA) target/fabric $(or $(SEED),1)
 
 forged:
 	$(CARGO) run --release --locked --quiet -p strata-stream --example stream_recall -- forged $(or $(RECORDS),1000000000)

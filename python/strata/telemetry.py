@@ -6,7 +6,7 @@ reading only, and asked for many keys at once.
     store = telemetry.Store("/dev/shm/store")
     keys = telemetry.flow_keys(["10.0.0.1"], ["10.0.0.2"], [1024], [80], 6)
     values, found = store.values(keys)
-    hops, known = store.paths(keys)
+    hops, known, whole = store.paths(keys)
     counts = store.counts(telemetry.address_keys(["10.0.0.1"]))
 
 Keys are rows of bytes (uint8), all of one length. A store with generations is queried youngest
@@ -26,6 +26,8 @@ U64 = np.uint64
 _MASK = (1 << 64) - 1
 _STEP = 0x9E3779B97F4A7C15
 _VALUE = 0xD1B54A32D192ED03
+# What a chunk says of its path: hops, and three bits.
+_HOPS, _CONTRADICTED, _MIXED, _LEN_KNOWN = 0x1F, 0x20, 0x40, 0x80
 _LOW = U64(0xFFFFFFFF)
 _HALF = U64(32)
 
@@ -116,8 +118,8 @@ class Store:
             raise StoreError(
                 f"{store}: no telemetry store: `strata telemetry run -o` makes one"
             ) from None
-        if self.manifest["format"] != "strata-telemetry" or self.manifest["version"] not in (1, 2):
-            raise StoreError(f"{store}: not a telemetry store of version 1 or 2")
+        if self.manifest["format"] != "strata-telemetry" or self.manifest["version"] != 3:
+            raise StoreError(f"{store}: not a telemetry store of version 3")
         self.parameters, places = self.manifest["parameters"], self.manifest["places"]
         first, second = (int(half, 16) for half in self.manifest["seed"])
         self.hasher = Hasher((first, second))
@@ -133,6 +135,8 @@ class Store:
             count = self.parameters["generations"]
             offsets = [index * several["stride"] for index in range(count)]
             self._table = part(several["table_at"], count, 64).view("<u8")
+        words = part(places["dictionary_at"], places["dictionary_words"], 8)
+        self._dictionary = words.view("<u8")[:, 0]
         # A generation's each; a store without generations has one of each.
         self.slots = [
             part(
@@ -161,7 +165,7 @@ class Store:
             )[:, 0]
             for offset in offsets
         ]
-        self._codes: tuple[np.ndarray, np.ndarray] | None = None
+        self._codes: tuple[int, np.ndarray, np.ndarray] | None = None
 
     def generations(self) -> list[Generation]:
         """Those that hold something, youngest first; none if the store has no generations. One is
@@ -239,9 +243,13 @@ class Store:
 
     def _decode(self, codes: np.ndarray) -> np.ndarray:
         """What codes stand for: a value, -1 for a blank, -2 for none or several."""
-        if self._codes is None:
+        # Large values are written down as they are first reported.
+        written = int(np.count_nonzero(self._dictionary))
+        if self._codes is None or self._codes[0] != written:
             values = np.arange(self.parameters["value_max"] + 2, dtype=np.int64)
             blank = len(values) - 1
+            large = (self._dictionary[:written] & _LOW).astype(np.int64)
+            values = np.concatenate([values, large])
             words = values.astype(U64)
             words[blank] = 1 << 32
             values[blank] = -1
@@ -252,43 +260,56 @@ class Store:
             several[1:] |= known[1:] == known[:-1]
             several[:-1] |= known[1:] == known[:-1]
             values[several] = -2
-            self._codes = known, values
-        known, values = self._codes
+            self._codes = written, known, values
+        _, known, values = self._codes
         index = np.minimum(np.searchsorted(known, codes), len(known) - 1)
         return np.where(known[index] == codes, values[index], -2)
 
     def paths(self, keys: np.ndarray, generation: Generation | None = None):
-        """What the hops of flows reported: rows of numbers, -1 where a hop said nothing; and
-        whether each path is known. Of several generations, the youngest that knows it answers."""
+        """What the hops of flows reported: rows of numbers, -1 where a hop said nothing; whether
+        anything is known of each path; and whether these are all hops of one packet, which nodes
+        that report for themselves (INT-XD) do not say. Of several generations, the youngest that
+        knows a path answers."""
         keys = _checked(keys)
         found = np.full((len(keys), self.parameters["hops"]), -1, dtype=np.int64)
         known = np.zeros(len(keys), dtype=bool)
+        whole = np.zeros(len(keys), dtype=bool)
         for index in self._indices(generation):
-            more, there = self._paths_in(self.chunks[index], keys)
+            more, there, all_there = self._paths_in(self.chunks[index], keys)
             fresh = there & ~known
-            found[fresh] = more[fresh]
+            found[fresh], whole[fresh] = more[fresh], all_there[fresh]
             known |= there
-        return found, known
+        return found, known, whole
 
     def _paths_in(self, chunks: np.ndarray, keys: np.ndarray):
         hashes, hops = self.hasher.hash(keys), self.parameters["hops"]
         found = np.full((len(hashes), hops), -1, dtype=np.int64)
+        extents = np.zeros(len(hashes), dtype=U64)
         known = np.zeros(len(hashes), dtype=bool)
         torn = np.zeros(len(hashes), dtype=bool)
+        sums = [_mix64(hashes ^ U64(_STEP * (hop + 1) & _MASK)) & _LOW for hop in range(hops + 1)]
         for n in range(self.parameters["redundancy"]):
             chunk = chunks[_place(hashes, n, len(chunks))]
             path = np.empty((len(hashes), hops), dtype=np.int64)
             for hop in range(hops):
-                sums = _mix64(hashes ^ U64(_STEP * (hop + 1) & _MASK)) & _LOW
-                path[:, hop] = self._decode(chunk[:, hop] ^ sums)
-            valid = (path != -2).all(axis=1) & (path >= 0).any(axis=1)
-            torn |= known & valid & (path != found).any(axis=1)
+                path[:, hop] = self._decode(chunk[:, hop] ^ sums[hop])
+            extent = chunk[:, hops] ^ sums[hops]
+            valid = (path != -2).all(axis=1) & (path >= 0).any(axis=1) & (extent <= 0xFF)
+            both = known & valid
+            torn |= both & ((path >= 0) & (found >= 0) & (path != found)).any(axis=1)
+            differing = both & ((path != found).any(axis=1) | (extent != extents))
+            extents[differing] |= U64(_MIXED)
+            blank = both[:, None] & (found < 0)
+            found[blank] = path[blank]
             fresh = valid & ~known
-            found[fresh] = path[fresh]
+            found[fresh], extents[fresh] = path[fresh], extent[fresh]
             known |= valid
         known &= ~torn
         found[~known] = -1
-        return found, known
+        there = np.arange(hops) < (extents & U64(_HOPS))[:, None]
+        certain = extents & U64(_LEN_KNOWN | _MIXED | _CONTRADICTED) == _LEN_KNOWN
+        kept = (extents & U64(_HOPS)) <= hops
+        return found, known, known & certain & kept & ((found >= 0) == there).all(axis=1)
 
     def list(self, name: str | int) -> np.ndarray:
         """The entries of a list that are there, oldest first: rows of bytes."""

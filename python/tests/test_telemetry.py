@@ -75,10 +75,12 @@ class World:
         at |= {"append_slots": BATCH_SLOTS, "append_slot_bytes": 16 + 16 + 8}
         at["key_increment_at"] = at["append_at"] + 2 * BATCH_SLOTS * 40
         at["key_increment_counters"] = COUNTERS
-        at["bytes"] = at["key_increment_at"] + COUNTERS * 8
+        at["dictionary_at"] = at["key_increment_at"] + COUNTERS * 8
+        at["dictionary_words"] = 4
+        at["bytes"] = at["dictionary_at"] + 4 * 8
         manifest = {
             "format": "strata-telemetry",
-            "version": 1,
+            "version": 3,
             "seed": [f"{half:016x}" for half in SEED],
             "parameters": PARAMETERS,
             "places": at,
@@ -98,13 +100,15 @@ class World:
             checksum = (self.naive.checksum(h) ^ wrong).to_bytes(4, "little")
             self.put(self.at["key_write_at"] + slot * 8, checksum + data)
 
-    def path_of(self, key, values):
+    def path_of(self, key, values, extent=0x83, copies=range(2)):
         h = self.naive.hash(key)
         chunk = b""
         for hop, value in enumerate(values):
             sums = mix(h ^ STEP * (hop + 1) & MASK) & 0xFFFFFFFF
             chunk += (sums ^ self.naive.code(value)).to_bytes(4, "little")
-        for n in range(2):
+        sums = mix(h ^ STEP * 6 & MASK) & 0xFFFFFFFF
+        chunk += (sums ^ extent).to_bytes(4, "little")
+        for n in copies:
             place = self.naive.place(h, n, CHUNKS)
             self.put(self.at["postcarding_at"] + place * 32, chunk)
 
@@ -160,16 +164,27 @@ def test_values_are_found_by_the_most_votes(world):
 
 
 def test_paths_have_the_values_of_their_hops_or_none(world):
-    flows = telemetry.flow_keys(
-        ["10.0.0.1"] * 4, ["10.0.0.2"] * 4, [1000, 1001, 1002, 1003], [80] * 4, 6
-    )
+    ports = list(range(1000, 1009))
+    flows = telemetry.flow_keys(["10.0.0.1"] * 9, ["10.0.0.2"] * 9, ports, [80] * 9, 6)
     assert bytes(flows[0]).hex() == "0a0000010a00000203e8005006"
-    world.path_of(bytes(flows[0]), [1, 22, 333, 1000, 0])
+    full, three = [1, 22, 333, 1000, 0], [7, 8, 9, None, None]
+    world.path_of(bytes(flows[0]), full, extent=0x85)
     world.path_of(bytes(flows[1]), [7, None, 9, None, None])
     world.path_of(bytes(flows[2]), [1001, 1, 1, 1, 1])
-    hops, known = world.store().paths(flows)
-    assert known.tolist() == [True, True, False, False]
-    assert hops.tolist()[:2] == [[1, 22, 333, 1000, 0], [7, -1, 9, -1, -1]]
+    # A known length; at least three; of several packets; with a hop twice; of eight hops.
+    for flow, extent in zip(flows[4:8], [0x83, 0x03, 0xC3, 0xA3], strict=True):
+        world.path_of(bytes(flow), three, extent=extent)
+    world.path_of(bytes(flows[8]), full, extent=0x88)
+    # In the dictionary, and in one copy a hop that the other does not know.
+    large = 0x0A0A0001
+    world.put(world.at["dictionary_at"], (1 << 32 | large).to_bytes(8, "little"))
+    world.path_of(bytes(flows[3]), [large, 2, 3, None, None], copies=[0])
+    world.path_of(bytes(flows[3]), [large, None, 3, None, None], copies=[1])
+    hops, known, whole = world.store().paths(flows)
+    assert known.tolist() == [True, True, False] + [True] * 6
+    assert whole.tolist() == [True] + [False] * 3 + [True] + [False] * 4
+    assert hops.tolist()[:2] == [full, [7, -1, 9, -1, -1]]
+    assert hops.tolist()[3:5] == [[large, 2, 3, -1, -1], [7, 8, 9, -1, -1]]
     at_node = telemetry.flow_at_keys([7], flows[:1])
     assert bytes(at_node[0]).hex() == "00000007" + "0a0000010a00000203e8005006"
 
@@ -204,7 +219,6 @@ def test_generations_are_asked_youngest_first(world, tmp_path):
         table += number.to_bytes(8, "little") + begun.to_bytes(8, "little") + bytes(48)
     world.memory = bytearray(stores + younger + stores + table)
     manifest = json.loads((tmp_path / "telemetry.json").read_text())
-    manifest["version"] = 2
     manifest["parameters"] |= {"generations": 3, "generation_period_s": 1}
     manifest["places"]["generations"] = {"table_at": 3 * stride, "stride": stride}
     manifest["places"]["bytes"] = len(world.memory)
@@ -221,8 +235,8 @@ def test_generations_are_asked_youngest_first(world, tmp_path):
     assert store.values(keys, generation=ages[1])[0][0].tobytes() == b"old1"
     assert store.counts(keys).tolist() == [12, 0, 1]
     assert store.counts(keys, generation=ages[0]).tolist() == [7, 0, 1]
-    hops, known = store.paths(flow)
-    assert known.tolist() == [True] and hops[0].tolist() == [1, 2, 3, -1, -1]
+    hops, known, whole = store.paths(flow)
+    assert known.tolist() == whole.tolist() == [True] and hops[0].tolist() == [1, 2, 3, -1, -1]
     assert not store.paths(flow, generation=ages[0])[1][0]
 
 
@@ -244,5 +258,5 @@ def test_what_is_not_a_store_is_refused(tmp_path):
     with pytest.raises(telemetry.StoreError, match="no telemetry store"):
         telemetry.Store(tmp_path)
     (tmp_path / "telemetry.json").write_text('{"format": "x", "version": 1}')
-    with pytest.raises(telemetry.StoreError, match="version 1 or 2"):
+    with pytest.raises(telemetry.StoreError, match="version 3"):
         telemetry.Store(tmp_path)

@@ -1,4 +1,4 @@
-//! `strata telemetry get`, `list`, `path`, `top`, `status`: queries of a store.
+//! `strata telemetry get`, `list`, `top`, `status`: queries of a store.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use serde_json::Value;
 use strata_control::metrics::Format;
-use strata_dta::key::{FiveTuple, Key};
+use strata_dta::key::Key;
 use strata_telemetry_run::api::answer::{TelemetryCount, TelemetryTime, TelemetryValue};
 use strata_telemetry_run::api::metrics;
 use strata_telemetry_run::api::status::{
@@ -81,26 +81,6 @@ pub(super) struct ListArgs {
     json: bool,
 }
 
-/// Arguments of `strata telemetry path`.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
-A flow has a direction: 10.0.0.1:1024 > 10.0.0.2:80 tcp. Quote it, or write - for >.
-
-Hops are known if they sent postcards of the flow; latencies if they sent them with Key-Write for
-the key `node N FLOW`, as the built-in table of INT does.
-
-Exit status: 1 if the path is not known.")]
-pub(super) struct PathArgs {
-    /// The store.
-    store: PathBuf,
-    /// The flow, in one word or several.
-    #[arg(required = true)]
-    flow: Vec<String>,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
-}
-
 /// Arguments of `strata telemetry top`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -136,7 +116,7 @@ pub(super) struct StatusArgs {
     metrics: bool,
 }
 
-fn parse_key(words: &[String]) -> Result<Key> {
+pub(super) fn parse_key(words: &[String]) -> Result<Key> {
     let parsed = words.join(" ").parse::<Key>();
     parsed.map_err(|error| refuse(error.to_string()))
 }
@@ -145,7 +125,7 @@ fn json_line(value: &Value) -> Result<()> {
     Ok(writeln!(standard(), "{value}")?)
 }
 
-fn json_of(answer: &impl Serialize) -> Result<()> {
+pub(super) fn json_of(answer: &impl Serialize) -> Result<()> {
     json_line(&serde_json::to_value(answer)?)
 }
 
@@ -190,7 +170,7 @@ pub(super) fn get(args: &GetArgs) -> Result<()> {
 }
 
 /// Which generation something is of, as the end of a sentence.
-fn of(time: TelemetryTime) -> String {
+pub(super) fn of(time: TelemetryTime) -> String {
     let begun = text::time(time.begun_ns);
     match time.ended_ns {
         None => format!(", since {begun}"),
@@ -287,40 +267,6 @@ fn lists(store: &TelemetryStore, json: bool) -> Result<()> {
         ColumnForm::numbers(4),
         ColumnForm::words(12).apart(),
         ColumnForm::words(1),
-    ];
-    let page = listing(Reader::of_stdout(), columns, rows);
-    Ok(write!(standard(), "{page}")?)
-}
-
-pub(super) fn path(args: &PathArgs) -> Result<()> {
-    let flow = args.flow.join(" ").parse::<FiveTuple>();
-    let flow = flow.map_err(|error| refuse(error.to_string()))?;
-    let mut store = TelemetryStore::open(&args.store)?;
-    let Some(path) = store.answer_path(&flow) else {
-        bail!(store.unknown(&Key::flow(&flow), true));
-    };
-    if args.json {
-        return json_of(&path);
-    }
-    if let Some(time) = path.time {
-        writeln!(standard(), "path of {flow}{}", of(time))?;
-    }
-    let unknown = || "?".to_owned();
-    let head = ["hop", "node", "latency"].map(str::to_owned);
-    let rows = path.hops.iter().zip(1..).map(|(hop, place): (_, u32)| {
-        [
-            place.to_string(),
-            hop.node.map_or_else(unknown, |node| node.to_string()),
-            hop.latency.map_or_else(unknown, grouped),
-        ]
-    });
-    let sum = path.latency;
-    let total = sum.map(|sum| [String::new(), "sum".to_owned(), grouped(sum)]);
-    let rows = std::iter::once(head).chain(rows).chain(total);
-    let columns = [
-        ColumnForm::numbers(3),
-        ColumnForm::numbers(8),
-        ColumnForm::numbers(12),
     ];
     let page = listing(Reader::of_stdout(), columns, rows);
     Ok(write!(standard(), "{page}")?)
@@ -582,6 +528,15 @@ fn rows_of_run(status: &RunStatus) -> Result<Vec<Row>> {
         rows.push(("  missing", number(int.missing)));
         rows.push(("  number jumps", number(int.jumps)));
         rows.push(("  reports of them", number(int.mapped)));
+        for (name, count) in [
+            ("  lacking a field", int.incomplete),
+            ("  bad stacks", int.bad_stacks),
+            ("  without a mark", int.unmarked_stacks),
+        ] {
+            if count.is_some_and(|count| count > 0) {
+                rows.push((name, number(count)));
+            }
+        }
         if int.summed.is_some_and(|summed| summed > 0) {
             rows.push(("  packets summed", sums(int)));
         }

@@ -3,7 +3,8 @@
 //! ```text
 //! run        the collector, or a translator whose collectors are elsewhere
 //! collect    a collector whose translator is elsewhere
-//! ask        get, list, path, top, status: of a store, whether it is written or not
+//! ask        get, list, top, status: of a store, whether it is written or not
+//! flow       path, flows: of a store
 //! shown      entries of lists as people read them
 //! snapshot   what a store knows, as Parquet
 //! generate   reports of all kinds, from a seed
@@ -15,6 +16,7 @@ mod collect;
 #[cfg(test)]
 #[path = "../../strata/tests/it/common/commands.rs"]
 mod commands;
+mod flow;
 mod generate;
 mod run;
 mod shown;
@@ -27,7 +29,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{CommandFactory as _, Parser};
 use strata_control::config::{Config, ControlConfig};
-use strata_dta::int::mapping::DEFAULT;
+use strata_dta::int::table::DEFAULT;
 use strata_telemetry_run::TelemetryApiSpec;
 use strata_terminal::logging::LoggingArgs;
 use strata_terminal::output::{refuse, standard};
@@ -87,7 +89,9 @@ enum Command {
     /// Show the entries of a list; without a name, the lists.
     List(ask::ListArgs),
     /// Show the path of a flow, hop by hop, with the latency of each.
-    Path(ask::PathArgs),
+    Path(flow::PathArgs),
+    /// Show the flows in the events of lists: which met congestion, drops, or a threshold.
+    Flows(flow::FlowsArgs),
     /// Show the keys with the largest counters.
     Top(ask::TopArgs),
     /// Show the counters of the collector: reports, refusals, losses.
@@ -122,7 +126,8 @@ impl Program for Args {
             Command::Collect(args) => collect::run(args),
             Command::Get(args) => ask::get(args),
             Command::List(args) => ask::list(args),
-            Command::Path(args) => ask::path(args),
+            Command::Path(args) => flow::path(args),
+            Command::Flows(args) => flow::flows(args),
             Command::Top(args) => ask::top(args),
             Command::Status(args) => ask::status(args),
             Command::Table => Ok(write!(standard(), "{}", DEFAULT.trim_start())?),

@@ -113,10 +113,15 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=8))]
     hops: Option<u8>,
 
-    /// Set the largest number that a hop of a path may report, such as the largest id of a switch;
-    /// 65535 by default. Larger ones cannot be queried.
+    /// Expect numbers up to this from hops of paths, such as ids of switches; 65535 by default.
+    /// Larger ones, such as addresses, are kept in a table of 8,192.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..1 << 24))]
     value_max: Option<u32>,
+
+    /// Gather this many paths at a time until all hops have reported, rounded up to a power of two;
+    /// 32768 by default. The hops of further flows are written one by one.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    path_rows: Option<u32>,
 
     /// Set the number of lists; 64 by default. Entries for others are refused.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
@@ -126,7 +131,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", value_parser = bounded::count::<1, 64>)]
     batch: Option<usize>,
 
-    /// Set the size of a list's entries, in bytes; 18 by default, the size of an event. Shorter
+    /// Set the size of a list's entries, in bytes; 56 by default, an event with its flow. Shorter
     /// entries are padded, longer ones refused.
     #[arg(long, value_name = "BYTES", value_parser = bounded::count::<1, 64>)]
     entry_bytes: Option<usize>,
@@ -297,6 +302,7 @@ fn spec(args: &Args) -> Result<TelemetrySpec> {
         int,
         table: table.transpose()?,
         allowed,
+        path_rows: args.path_rows,
         rate: rate.transpose()?,
         fade: fade(args.reset_counters, args.halve_counters)?,
         api: args.api.spec()?,

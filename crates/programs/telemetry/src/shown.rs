@@ -35,13 +35,18 @@ pub(super) fn line(entry: &TelemetryEntry) -> String {
             time,
             value,
             what,
-        } => format!(
-            "{what} node {node} port {} queue {} value {} time {}",
-            word(*port),
-            word(*queue),
-            word(*value),
-            word(*time),
-        ),
+            flow,
+        } => {
+            let flow = flow.as_ref();
+            format!(
+                "{what} node {node} port {} queue {} value {} time {}{}",
+                word(*port),
+                word(*queue),
+                word(*value),
+                word(*time),
+                flow.map_or_else(String::new, |flow| format!(" flow {flow}")),
+            )
+        }
     }
 }
 

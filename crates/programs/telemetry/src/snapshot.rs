@@ -43,7 +43,7 @@ pub(super) struct Args {
     keys: Option<PathBuf>,
 }
 
-const KEY_COLUMNS: [ColumnSpec; 15] = [
+const KEY_COLUMNS: [ColumnSpec; 17] = [
     ("key", Kind::Text, "", "The key, as people write it."),
     ("key_bytes", Kind::Text, "", "Its bytes in hexadecimal."),
     (
@@ -84,6 +84,18 @@ const KEY_COLUMNS: [ColumnSpec; 15] = [
     ("hop_6", Kind::Maybe, "", "The sixth."),
     ("hop_7", Kind::Maybe, "", "The seventh."),
     ("hop_8", Kind::Maybe, "", "The eighth."),
+    (
+        "path_hops",
+        Kind::Maybe,
+        "",
+        "Hops that the path is known to have, whether they are kept or not.",
+    ),
+    (
+        "path_whole",
+        Kind::Maybe,
+        "",
+        "1: these are all hops of the path of one packet; 0: that is not known.",
+    ),
 ];
 
 const LIST_COLUMNS: [ColumnSpec; 11] = [
@@ -181,6 +193,10 @@ fn write_keys(store: &mut TelemetryStore, keys: &[Key], mut table: Table) -> Res
         };
         known += u64::from(value.is_some() || count.is_some() || path.is_some());
         let hops = path.map_or([None; 8], |path| *path.values());
+        let extent = [
+            path.map(|path| u64::from(path.extent().hops)),
+            path.map(|path| u64::from(path.is_whole())),
+        ];
         let (shown, bytes) = (shown::key(key), format!("{key:?}"));
         let data = value.as_ref().map(|found| shown::hex(&found.data));
         let number = value.as_ref().and_then(|v| shown::as_number(&v.data));
@@ -195,7 +211,8 @@ fn write_keys(store: &mut TelemetryStore, keys: &[Key], mut table: Table) -> Res
             Cell::Maybe(count),
         ];
         let hops = hops.map(|hop| Cell::Maybe(hop.map(u64::from)));
-        table.push(cells.into_iter().chain(hops))?;
+        let extent = extent.map(Cell::Maybe);
+        table.push(cells.into_iter().chain(hops).chain(extent))?;
     }
     if !keys.is_empty() {
         let bound = store.count_bound();
@@ -245,8 +262,9 @@ fn push_entry(
             time,
             value,
             what: of,
+            flow: of_flow,
         } => {
-            what = Some(*of);
+            (what, flow) = (Some(*of), of_flow.as_deref());
             numbers = [Some(*node), *port, queue.map(u32::from), *value, *time];
         }
         TelemetryEntry::Flow {

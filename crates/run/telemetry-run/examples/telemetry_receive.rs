@@ -200,6 +200,7 @@ impl Taker {
             }
         };
         let spec = TelemetrySpec {
+            path_rows: None,
             store: PathBuf::from(directory),
             collectors: None,
             layout: TelemetryLayout {

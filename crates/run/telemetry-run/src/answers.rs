@@ -1,16 +1,19 @@
 //! What a store knows, as the API of its collector and `--json` say it.
 
+mod flows;
+mod path;
+
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::api::answer::{
-    TelemetryCount, TelemetryGeneration, TelemetryHop, TelemetryKey, TelemetryList, TelemetryPath,
-    TelemetryQueries, TelemetryRefused, TelemetryTime, TelemetryTop, TelemetryTopKey,
-    TelemetryValue,
+    TelemetryCount, TelemetryFlows, TelemetryGeneration, TelemetryKey, TelemetryList,
+    TelemetryPath, TelemetryQueries, TelemetryRefused, TelemetryTime, TelemetryTop,
+    TelemetryTopKey, TelemetryValue,
 };
 use crate::api::status::{TelemetryEntry, TelemetryStatus};
-use strata_dta::key::{FiveTuple, Key};
+use strata_dta::key::Key;
 
 use super::generations::GenerationTime;
 use super::plan::EntryKind;
@@ -86,28 +89,6 @@ impl TelemetryStore {
             ),
             None => said,
         }
-    }
-
-    /// The path of a flow, with the latest latencies at its nodes; `None` if it is not known.
-    pub fn answer_path(&mut self, flow: &FiveTuple) -> Option<TelemetryPath> {
-        let found = self.path(&Key::flow(flow))?;
-        let values = found.path.values();
-        let len = values.iter().rposition(Option::is_some)? + 1;
-        let hops = values[..len].iter().map(|&node| {
-            let latency = node.and_then(|node| self.value(&Key::flow_at(node, flow), 4, 1));
-            TelemetryHop {
-                node,
-                latency: latency.and_then(|(found, _)| shown::as_number(&found.data)),
-            }
-        });
-        let hops: Vec<TelemetryHop> = hops.collect();
-        let latency = sum_of(hops.iter().map(|hop| hop.latency));
-        Some(TelemetryPath {
-            flow: flow.to_string(),
-            latency,
-            hops,
-            time: found.time.map(time),
-        })
     }
 
     /// Keys with the largest counts, and which may be missing.
@@ -224,11 +205,23 @@ impl TelemetryQueries for Answers {
     }
 
     fn path(&self, flow: &str) -> Result<TelemetryPath, TelemetryRefused> {
-        let flow = flow.parse::<FiveTuple>();
-        let flow = flow.map_err(|error| TelemetryRefused::Query(error.to_string()))?;
+        let key = flow.parse::<Key>();
+        let key = key.map_err(|error| TelemetryRefused::Query(error.to_string()))?;
         self.ask(|store| {
-            let answer = store.answer_path(&flow);
-            answer.ok_or_else(|| TelemetryRefused::Unknown(store.unknown(&Key::flow(&flow), true)))
+            let answer = store.answer_path(&key);
+            answer.ok_or_else(|| TelemetryRefused::Unknown(store.unknown(&key, true)))
+        })?
+    }
+
+    fn flows(
+        &self,
+        list: Option<&str>,
+        node: Option<u32>,
+        number: usize,
+    ) -> Result<TelemetryFlows, TelemetryRefused> {
+        self.ask(|store| {
+            let answer = store.answer_flows(list, node, number);
+            answer.map_err(TelemetryRefused::Unknown)
         })?
     }
 
@@ -262,24 +255,5 @@ impl TelemetryQueries for Answers {
         let text =
             text.ok_or_else(|| failed("the collector has not reported anything yet".into()))?;
         serde_json::from_str(&text).map_err(|error| failed(format!("status.json: {error}")))
-    }
-}
-
-/// The sum of a path's latencies; `None` if one is not known, or it has more than 64 bits: reporters
-/// say what they like.
-fn sum_of(mut latencies: impl Iterator<Item = Option<u64>>) -> Option<u64> {
-    latencies.try_fold(0_u64, |sum, latency| sum.checked_add(latency?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::sum_of;
-
-    #[test]
-    fn latencies_of_any_size_have_a_sum_or_none() {
-        let sum = |latencies: &[Option<u64>]| sum_of(latencies.iter().copied());
-        assert_eq!(sum(&[Some(1), Some(2)]), Some(3));
-        assert_eq!(sum(&[Some(1), None]), None);
-        assert_eq!(sum(&[Some(u64::MAX), Some(1)]), None);
     }
 }

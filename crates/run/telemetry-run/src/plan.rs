@@ -7,24 +7,25 @@ use strata_dta::append::{Append, BATCH_MAX};
 use strata_dta::generations::{GENERATIONS_MAX, Generations};
 use strata_dta::key_increment::KeyIncrement;
 use strata_dta::key_write::KeyWrite;
-use strata_dta::postcarding::{HOPS_MAX, Postcarding, Values};
+use strata_dta::postcarding::{Dictionary, HOPS_MAX, Postcarding, Values};
 use strata_dta::protocol::DATA_LEN_MAX;
 use strata_role::{Result, RoleError, require};
+use strata_sys::words::Words;
 use strata_wire::exact;
 
 use super::share::Share;
 
 /// What the manifest says of itself.
 const FORMAT: &str = "strata-telemetry";
-/// Version of the layout without generations.
-const VERSION: u32 = 1;
-/// Version of the layout with generations, which programs that know version 1 only refuse.
-const VERSION_OF_GENERATIONS: u32 = 2;
+/// Version of the layout.
+const VERSION: u32 = 3;
 /// Bits of a checksum, and of a slot of a path.
 pub(super) const BITS: u32 = 32;
 /// Bytes of the table of keys that were added to often, at the front of the memory.
 pub(super) const CANDIDATES_BYTES: usize = 64 * 1024;
-/// Bytes of the table of generations, after it.
+/// Bytes of the dictionary of large values of hops, after it.
+const DICTIONARY_BYTES: usize = 64 * 1024;
+/// Bytes of the table of generations, after both.
 const GENERATIONS_BYTES: usize = 4096;
 /// Period of a generation, in seconds.
 const PERIOD_S: std::ops::RangeInclusive<u64> = 1..=366 * 24 * 3600;
@@ -32,7 +33,7 @@ const PERIOD_S: std::ops::RangeInclusive<u64> = 1..=366 * 24 * 3600;
 const PERIOD_S_DEFAULT: u64 = 3600;
 /// Memory in all.
 const MEMORY_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=1 << 36;
-/// Largest value that hops may report, and the inverse table is made for.
+/// Largest value that queries try without having been told it.
 const VALUE_MAX: u32 = (1 << 24) - 1;
 
 /// The parameters of a store. What is not given is that of the store that exists, or a default.
@@ -44,13 +45,13 @@ pub struct TelemetryLayout {
     pub data_bytes: Option<usize>,
     /// Hops of a path; 5.
     pub hops: Option<u8>,
-    /// Largest value that a hop reports; 65,535.
+    /// Larger values of hops are written into the dictionary; 65,535.
     pub value_max: Option<u32>,
     /// Lists; 64.
     pub lists: Option<u32>,
     /// Entries of a batch; 16.
     pub batch: Option<usize>,
-    /// Bytes of an entry; 18.
+    /// Bytes of an entry; 56.
     pub entry_bytes: Option<usize>,
     /// Copies of a path, counters of a key; 2.
     pub redundancy: Option<u8>,
@@ -72,25 +73,9 @@ pub(super) struct Parameters {
     pub(super) batch: usize,
     pub(super) entry_bytes: usize,
     pub(super) redundancy: u8,
-    /// With one generation, it and its period are not written down, as in version 1.
-    #[serde(default = "one", skip_serializing_if = "is_one")]
     pub(super) generations: u8,
-    #[serde(default, skip_serializing_if = "is_zero")]
+    /// 0 with one generation.
     pub(super) generation_period_s: u64,
-}
-
-fn one() -> u8 {
-    1
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
-fn is_one(generations: &u8) -> bool {
-    *generations == 1
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
-fn is_zero(period: &u64) -> bool {
-    *period == 0
 }
 
 impl Default for Parameters {
@@ -102,7 +87,7 @@ impl Default for Parameters {
             value_max: 65_535,
             lists: 64,
             batch: 16,
-            entry_bytes: 18,
+            entry_bytes: 56,
             redundancy: 2,
             generations: 1,
             generation_period_s: 0,
@@ -182,7 +167,7 @@ impl TelemetryLayout {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EntryKind {
-    /// Events of a node, of 18 bytes.
+    /// Events of a node, of 18 bytes, and of the flow that had it, of 31 or 55.
     NodeEvent,
     /// Events of a flow, of 18 bytes, or 42 of IPv6.
     FlowEvent,
@@ -208,6 +193,8 @@ pub struct NamedList {
 #[serde(deny_unknown_fields)]
 pub(super) struct Places {
     pub(super) candidates_at: u64,
+    pub(super) dictionary_at: u64,
+    pub(super) dictionary_words: u32,
     pub(super) key_write_at: u64,
     pub(super) key_write_slots: u32,
     pub(super) key_write_slot_bytes: u64,
@@ -251,6 +238,13 @@ pub(super) struct Manifest {
     pub(super) share: Option<Share>,
 }
 
+/// What every version of `telemetry.json` says.
+#[derive(Deserialize)]
+struct Named {
+    format: String,
+    version: u32,
+}
+
 /// A store as both sides see it.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
@@ -259,6 +253,7 @@ pub(super) struct Plan {
     pub(super) postcarding: Postcarding,
     pub(super) append: Append,
     pub(super) key_increment: KeyIncrement,
+    pub(super) dictionary: Dictionary,
     pub(super) parameters: Parameters,
     pub(super) places: Places,
 }
@@ -272,7 +267,7 @@ impl Manifest {
         let plan = Plan::new(seed, parameters)?;
         Ok(Self {
             format: FORMAT.into(),
-            version: version(&parameters),
+            version: VERSION,
             seed: seed.map(|half| format!("{half:016x}")),
             parameters,
             places: plan.places,
@@ -312,20 +307,18 @@ impl Manifest {
 
     /// Reads it, and what follows from it.
     pub(super) fn parse(text: &str) -> Result<(Self, Plan)> {
-        let manifest: Self = serde_json::from_str(text).map_err(|e| damaged(&e.to_string()))?;
-        if manifest.format != FORMAT {
+        let named: Named = serde_json::from_str(text).map_err(|e| damaged(&e.to_string()))?;
+        if named.format != FORMAT {
             return Err(damaged(&format!("its format is not {FORMAT}")));
         }
-        let version = manifest.version;
-        require([VERSION, VERSION_OF_GENERATIONS].contains(&version), || {
-            format!("its version is {version}, and this program knows versions 1 and 2 only")
+        let version = named.version;
+        require(version == VERSION, || {
+            format!(
+                "its version is {version}, and this program knows version {VERSION} only: begin \
+                 another store, or query this one with the program that wrote it"
+            )
         })?;
-        if version != self::version(&manifest.parameters) {
-            return Err(damaged(&format!(
-                "its version is {version}, and it has {} generations",
-                manifest.parameters.generations
-            )));
-        }
+        let manifest: Self = serde_json::from_str(text).map_err(|e| damaged(&e.to_string()))?;
         if manifest.share.is_some_and(|share| !share.is_possible()) {
             return Err(damaged("there is no such collector as its share says"));
         }
@@ -334,14 +327,6 @@ impl Manifest {
             return Err(damaged("its places do not follow from its parameters"));
         }
         Ok((manifest, plan))
-    }
-}
-
-/// The version of a store with these parameters.
-fn version(parameters: &Parameters) -> u32 {
-    match parameters.generations {
-        1 => VERSION,
-        _ => VERSION_OF_GENERATIONS,
     }
 }
 
@@ -357,22 +342,24 @@ fn pieces(share: u64, piece: usize) -> u32 {
 }
 
 impl Plan {
-    /// A quarter of the memory for each primitive, after the tables of candidates and generations.
+    /// A quarter of the memory for each primitive, after the tables of candidates, large values and
+    /// generations.
     /// Of the quarters of values, paths and counters, each generation has the same share.
     pub(super) fn new(seed: [u64; 2], parameters: Parameters) -> Result<Self> {
         check(&parameters)?;
         let p = parameters;
         let hasher = KeyHasher::new(seed);
         let has_generations = p.generations > 1;
+        let tables = (CANDIDATES_BYTES + DICTIONARY_BYTES) as u64;
         let front = match has_generations {
-            true => CANDIDATES_BYTES + GENERATIONS_BYTES,
-            false => CANDIDATES_BYTES,
-        } as u64;
+            true => tables + GENERATIONS_BYTES as u64,
+            false => tables,
+        };
         let quarter = (p.memory_bytes - front) / 4 / 64 * 64;
         let at = |n: u64| front + n * quarter;
         let share = quarter / u64::from(p.generations) / 64 * 64;
         let generations = has_generations.then_some(GenerationPlaces {
-            table_at: CANDIDATES_BYTES as u64,
+            table_at: tables,
             stride: share,
         });
 
@@ -382,7 +369,13 @@ impl Plan {
 
         let one = Postcarding::new(0, 1, p.hops, BITS, p.redundancy, hasher);
         let chunks = pieces(share, one.chunk_len());
-        let postcarding = Postcarding::new(at(1), chunks, p.hops, BITS, p.redundancy, hasher);
+        let dictionary = Dictionary {
+            at: CANDIDATES_BYTES as u64,
+            len: pieces(DICTIONARY_BYTES as u64, 8),
+            above: p.value_max,
+        };
+        let postcarding = Postcarding::new(at(1), chunks, p.hops, BITS, p.redundancy, hasher)
+            .with_dictionary(dictionary);
 
         let one = Append::new(0, 1, 2, p.batch, p.entry_bytes);
         let batches = pieces(quarter / u64::from(p.lists), one.slot_len());
@@ -400,6 +393,8 @@ impl Plan {
         let key_increment = KeyIncrement::new(at(3), counters, p.redundancy);
         let places = Places {
             candidates_at: 0,
+            dictionary_at: dictionary.at,
+            dictionary_words: dictionary.len,
             key_write_at: at(0),
             key_write_slots: slots,
             key_write_slot_bytes: key_write.slot_len() as u64,
@@ -420,6 +415,7 @@ impl Plan {
             postcarding,
             append,
             key_increment,
+            dictionary,
             parameters,
             places,
         })
@@ -432,9 +428,19 @@ impl Plan {
         Some(Generations::new(places.table_at, count, places.stride))
     }
 
-    /// The inverse table: all values that hops may report.
+    /// The inverse table, without the dictionary: all values that hops may report.
     pub(super) fn values(&self) -> Values {
         Values::new(&self.postcarding, 0..=self.parameters.value_max)
+    }
+
+    /// Values in the dictionary of a memory, from the `first`th on.
+    pub(super) fn written_values<'a>(
+        &'a self,
+        words: &'a Words,
+        first: u32,
+    ) -> impl Iterator<Item = u32> + 'a {
+        let places = (first..self.dictionary.len).map(|n| self.dictionary.place(n));
+        places.map_while(|at| Dictionary::value(words.word(exact(at))))
     }
 }
 
@@ -511,19 +517,18 @@ mod tests {
         for pair in stores.windows(2) {
             assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?}");
         }
-        assert!(!text.contains("generation"), "as before there were any");
         assert!(!text.contains("share"), "of a store that is written here");
         let share = Share::new(1, 2);
         let shared = manifest.of_collector(manifest.lists.clone(), share);
         let (read, _) = Manifest::parse(&shared.text()).unwrap();
         assert!(read.share == Some(share) && read.is_of(&manifest) && read != manifest);
         for (from, to) in [
-            ("\"hops\":5", "\"hops\":4"),
+            ("\"hops\":5", "\"hops\":8"),
             ("\"hops\":5", "\"hops\":0"),
             ("\"memory_bytes\":1073741824", "\"memory_bytes\":99"),
-            ("\"version\":1", "\"version\":2"),
-            ("\"version\":1", "\"version\":3"),
-            ("\"hops\":5", "\"hops\":5,\"generations\":2"),
+            ("\"version\":3", "\"version\":2"),
+            ("\"version\":3", "\"version\":4"),
+            ("\"generations\":1", "\"generations\":2"),
             ("strata-telemetry", "something"),
             ("ffffffffffffffff", "x"),
             ("\"lists\":64", "\"lists\":4294967295"),
@@ -542,14 +547,14 @@ mod tests {
     }
 
     #[test]
-    fn generations_share_the_quarters_and_old_programs_refuse_them() {
+    fn generations_share_the_quarters() {
         let layout = TelemetryLayout {
             generations: Some(3),
             ..TelemetryLayout::default()
         };
         let manifest = Manifest::new([1, 2], layout.decided(), Vec::new()).unwrap();
         let text = serde_json::to_string(&manifest).unwrap();
-        assert!(text.contains("\"version\":2") && text.contains("\"generation_period_s\":3600"));
+        assert!(text.contains("\"generation_period_s\":3600"));
         let (_, plan) = Manifest::parse(&text).unwrap();
         let places = plan.places;
         let stride = places.generations.unwrap().stride;
@@ -575,7 +580,6 @@ mod tests {
             assert!(len * 10 > stride * 9, "little is wasted: {places:?}");
         }
         for (from, to) in [
-            ("\"version\":2", "\"version\":1"),
             ("\"generations\":3", "\"generations\":5"),
             ("\"generations\":3", "\"generations\":1"),
             ("\"generations\":3", "\"generations\":0"),

@@ -103,7 +103,8 @@ pub struct TelemetryStore {
     copied: Copied,
     lists: Vec<NamedList>,
     share: Option<Share>,
-    values: Option<Values>,
+    /// And how many of the dictionary they include.
+    values: Option<(Values, u32)>,
     sums: Option<Sums>,
 }
 
@@ -336,7 +337,11 @@ impl TelemetryStore {
             self.copied.copy(&self.words, at, len);
         }
         let plan = &self.plan;
-        let values = self.values.get_or_insert_with(|| plan.values());
+        let (values, written) = self.values.get_or_insert_with(|| (plan.values(), 0));
+        for value in plan.written_values(&self.words, *written) {
+            values.add(&plan.postcarding, value);
+            *written += 1;
+        }
         let store = plan.postcarding.shifted(span.offset);
         store.get(&self.copied.bytes, hash, values)
     }
@@ -377,6 +382,12 @@ impl TelemetryStore {
     #[must_use]
     pub fn lists_len(&self) -> u32 {
         self.plan.append.lists()
+    }
+
+    /// Hops that it keeps of a path.
+    #[must_use]
+    pub fn hops(&self) -> u8 {
+        self.plan.parameters.hops
     }
 
     /// Bytes of an entry.

@@ -17,7 +17,9 @@ use rustix::thread::CapabilitySet;
 use strata_dta::append::End;
 use strata_dta::flow_event::{ANOMALIES, LOSSES};
 use strata_dta::generations::{Generation, Turning};
-use strata_dta::int::mapping::{DEFAULT, Mapper, Table};
+use strata_dta::int::mapping::Mapper;
+use strata_dta::int::table::{DEFAULT, Table};
+use strata_dta::postcarding::CACHE_ROWS;
 use strata_dta::protocol::Nack;
 use strata_dta::reporter::{Reporter, ReporterOptions};
 use strata_dta::translator::{Options, Rate};
@@ -256,6 +258,8 @@ impl Service {
         let mut options = Options::new(plan.hasher);
         options.key_write = Some(plan.key_write);
         options.postcarding = Some(plan.postcarding);
+        let rows = spec.path_rows.map(exact::<usize>);
+        options.cache_rows = rows.map_or(CACHE_ROWS, usize::next_power_of_two);
         options.append = Some(plan.append);
         options.key_increment = Some(plan.key_increment);
         options.rate = spec.rate.map(|rate| Rate {
@@ -267,7 +271,9 @@ impl Service {
                 let writing = *writing;
                 let ends = ends(&spec.store, &writing.plan)?;
                 let end = |list: u32| ends[list as usize];
-                let translator = Translator::new::<Local<Mapped>>(options, end);
+                let mut translator = Translator::new::<Local<Mapped>>(options, end);
+                let values = plan.written_values(writing.memory.words(), 0);
+                translator.continue_values(0, values);
                 let (memory, turning) = Mapped::open(writing.memory, &plan, unix_ns());
                 let sink = Target::Here(Local::over(memory));
                 (translator, sink, turning, writing.lock)
@@ -293,7 +299,7 @@ impl Service {
                 Some(Int {
                     socket: Arc::new(socket),
                     listen,
-                    mapper: Mapper::new(table),
+                    mapper: Mapper::new(table, plan.parameters.entry_bytes),
                     reporter: Reporter::new(ReporterOptions::new(session)),
                     session,
                     failed: 0,

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use crate::api::status::TelemetryEntry;
 use strata_dta::flow_event::{FlowEvent, FlowEventKind};
 use strata_dta::key::{FiveTuple, Key};
+use strata_dta::node_event::{NodeEvent, NodeEventKind};
 
 use super::plan::EntryKind;
 
@@ -15,11 +16,6 @@ fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 
 fn number(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(field(bytes, at))
-}
-
-/// A number that is not known if all bits are set.
-fn known(number: u32) -> Option<u32> {
-    Some(number).filter(|&number| number != u32::MAX)
 }
 
 /// A key by its length: keys do not say what they are. Four bytes are an address, unless that would
@@ -68,18 +64,22 @@ pub fn as_number(bytes: &[u8]) -> Option<u64> {
 #[must_use]
 pub fn entry(kind: EntryKind, bytes: &[u8]) -> TelemetryEntry {
     match kind {
-        EntryKind::NodeEvent if bytes.len() >= 18 => TelemetryEntry::Node {
-            node: number(bytes, 0),
-            port: known(number(bytes, 4)),
-            queue: Some(bytes[8]).filter(|&queue| queue != u8::MAX),
-            time: known(number(bytes, 14)),
-            value: known(number(bytes, 10)),
-            what: match bytes[9] {
-                1 => "dropped",
-                2 => "congested",
-                _ => "other",
+        EntryKind::NodeEvent => NodeEvent::parse(bytes).map_or_else(
+            || other(bytes),
+            |event| TelemetryEntry::Node {
+                node: event.node,
+                port: event.port,
+                queue: event.queue,
+                time: event.time,
+                value: event.value,
+                what: match event.kind {
+                    NodeEventKind::Dropped => "dropped",
+                    NodeEventKind::Congested => "congested",
+                    NodeEventKind::Other => "other",
+                },
+                flow: event.flow.map(|flow| flow.to_string()),
             },
-        },
+        ),
         EntryKind::FlowEvent => FlowEvent::parse(bytes).map_or_else(
             || other(bytes),
             |event| {
@@ -97,7 +97,7 @@ pub fn entry(kind: EntryKind, bytes: &[u8]) -> TelemetryEntry {
                 }
             },
         ),
-        _ => other(bytes),
+        EntryKind::Bytes => other(bytes),
     }
 }
 

@@ -109,6 +109,11 @@ impl Memory for Mapped {
     }
 
     #[inline(always)]
+    fn load(&self, at: usize) -> [u8; 8] {
+        self.words.words().word(at)
+    }
+
+    #[inline(always)]
     fn store(&mut self, at: usize, word: u64) {
         self.words.store(at, word);
     }
@@ -177,9 +182,10 @@ impl Done {
                 complete,
                 collided,
                 aged,
+                values,
                 ..
             } = cache.counters();
-            (complete + collided + aged) * cache.copies() as u64
+            (complete + collided + aged) * cache.copies() as u64 + values
         });
         let append = translator.lists().map_or(0, |lists| {
             let counters = lists.counters();

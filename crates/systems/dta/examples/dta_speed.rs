@@ -154,6 +154,11 @@ impl Memory for Keeping<'_> {
     }
 
     #[inline(always)]
+    fn load(&self, at: usize) -> [u8; 8] {
+        self.memory.load(at)
+    }
+
+    #[inline(always)]
     fn store(&mut self, at: usize, word: u64) {
         self.memory.store(at, word);
     }

@@ -89,10 +89,12 @@ impl FlowEvent {
         };
         let mut kinds = FlowEventKind::ALL.into_iter();
         let (kind, _) = kinds.find(|(_, number)| *number == first & !IPV6)?;
-        Some(Self {
+        let flow = FiveTuple::parse(flow.get(..len)?)?;
+        // Shorter data, padded with zeros, are of another reporter.
+        (!flow.source.is_unspecified()).then_some(Self {
             kind,
             value: u32::from_be_bytes([a, b, c, d]),
-            flow: FiveTuple::parse(flow.get(..len)?)?,
+            flow,
         })
     }
 }

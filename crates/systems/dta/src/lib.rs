@@ -20,6 +20,7 @@
 //! - [`translator`]: reporters, rate limit, negative acknowledgements, several collectors;
 //! - [`int`]: INT of the P4.org applications group, and which of it becomes which report;
 //! - [`flow_event`]: what a recording reports of its flows;
+//! - [`node_event`]: what nodes report of packets, as entries of lists;
 //! - [`listed`]: entries of lists as records of a stream;
 //! - [`key`]: keys as bytes, and as people write them;
 //! - [`theory`]: the paper's error bounds.
@@ -42,6 +43,7 @@ pub mod key;
 pub mod key_increment;
 pub mod key_write;
 pub mod listed;
+pub mod node_event;
 pub mod postcarding;
 pub mod protocol;
 mod remote;

@@ -4,14 +4,17 @@
 //! chunk, of a power of two bytes (5 hops: 32)
 //!  0 hops * slot u32, little-endian: checksum(key, hop) XOR g(value), cut to the slot's bits;
 //!                                    g(blank) where a hop did not say anything
+//! .. slot u32: checksum(key, hops) XOR the extent of the path ([`Extent`])
 //! .. zeros
 //! ```
 //!
 //! The translator gathers the postcards of a flow in a [`Cache`] row, and writes N chunks once the
 //! path is complete, when another flow needs the row, or after a while. Who asks decodes the
-//! chunks with the inverse of g, and believes a chunk if every slot decodes.
+//! chunks with the inverse of g, and believes a chunk if every slot decodes. The paper's chunks have
+//! no extent: a path of three hops and one of five whose last two reports were lost look the same.
 
 mod cache;
+mod extent;
 
 use std::collections::HashMap;
 
@@ -21,6 +24,7 @@ use crate::hash::{KeyHash, KeyHasher, REDUNDANCY_MAX};
 use crate::sink::{Origin, Sink};
 
 pub use cache::{Cache, CacheCounters};
+pub use extent::{Extent, Merge};
 
 /// Hops of a path at most.
 pub const HOPS_MAX: usize = 8;
@@ -28,7 +32,44 @@ pub const HOPS_MAX: usize = 8;
 pub const CACHE_ROWS: usize = 32 * 1024;
 
 const SLOT_LEN: usize = 4;
-const CHUNK_LEN_MAX: usize = HOPS_MAX * SLOT_LEN;
+/// Of eight hops and their extent.
+const CHUNK_LEN_MAX: usize = 64;
+const _: () = assert!((HOPS_MAX + 1) * SLOT_LEN <= CHUNK_LEN_MAX);
+
+/// Where values that readers cannot guess are written down, so that they can decode them: each as a
+/// word of 8 bytes, little-endian, 2^32 above the value, from the front on; 0 ends them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Dictionary {
+    /// The front of the memory that it has.
+    pub at: u64,
+    /// Values at most.
+    pub len: u32,
+    /// Readers try all values up to this one; larger ones are written down.
+    pub above: u32,
+}
+
+impl Dictionary {
+    /// The bytes of a value.
+    #[must_use]
+    pub fn word(value: u32) -> [u8; 8] {
+        (1 << 32 | u64::from(value)).to_le_bytes()
+    }
+
+    /// The value of a word; `None` after the last one.
+    #[must_use]
+    pub fn value(word: [u8; 8]) -> Option<u32> {
+        let [a, b, c, d, 1, 0, 0, 0] = word else {
+            return None;
+        };
+        Some(u32::from_le_bytes([a, b, c, d]))
+    }
+
+    /// The place of its `n`th value.
+    #[must_use]
+    pub fn place(&self, n: u32) -> u64 {
+        self.at.wrapping_add(u64::from(n).wrapping_mul(8))
+    }
+}
 
 /// Where the chunks lie and what they hold: the same at translator and collector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,12 +80,14 @@ pub struct Postcarding {
     slot_bits: u32,
     redundancy: u8,
     hasher: KeyHasher,
+    dictionary: Option<Dictionary>,
 }
 
 /// What the hops of a path said, as far as they did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Path {
     values: [Option<u32>; HOPS_MAX],
+    extent: Extent,
 }
 
 impl Path {
@@ -54,11 +97,37 @@ impl Path {
         &self.values
     }
 
-    /// The values, if they are those of the first hops, without a gap.
-    pub fn whole(&self) -> Option<impl Iterator<Item = u32> + '_> {
-        let len = self.values.iter().take_while(|v| v.is_some()).count();
-        let has_gap = self.values[len..].iter().any(Option::is_some);
-        (!has_gap).then(|| self.values.iter().flatten().copied())
+    /// How long it is, as far as that is known.
+    #[must_use]
+    pub fn extent(&self) -> Extent {
+        self.extent
+    }
+
+    /// Whether these are all hops of the path of one packet.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        let known = self.values.iter().flatten().count();
+        let leading = self.values.iter().take_while(|value| value.is_some());
+        let extent = self.extent;
+        let is_certain = extent.is_len_known && !extent.is_mixed && !extent.is_contradicted;
+        is_certain && known == usize::from(extent.hops) && leading.count() == known
+    }
+
+    /// Both copies of the path together, of which one may know more; `None` if they contradict each
+    /// other.
+    fn joined(self, other: Self) -> Option<Self> {
+        if self == other {
+            return Some(self);
+        }
+        let mut values = self.values;
+        for (value, also) in values.iter_mut().zip(other.values) {
+            if value.is_some() && also.is_some() && *value != also {
+                return None;
+            }
+            *value = value.or(also);
+        }
+        let extent = self.extent.after(other.extent);
+        Some(Self { values, extent })
     }
 }
 
@@ -66,7 +135,6 @@ impl Path {
 #[derive(Clone, Debug)]
 pub struct Values {
     by_code: HashMap<u32, Decoded>,
-    ambiguous: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,28 +149,32 @@ impl Values {
     /// The table of these values for a store.
     #[must_use]
     pub fn new(store: &Postcarding, values: impl IntoIterator<Item = u32>) -> Self {
-        let mut by_code = HashMap::new();
-        by_code.insert(store.code(None), Decoded::Blank);
+        let by_code = HashMap::from([(store.code(None), Decoded::Blank)]);
+        let mut all = Self { by_code };
         for value in values {
-            by_code
-                .entry(store.code(Some(value)))
-                .and_modify(|known| {
-                    if *known != Decoded::Value(value) {
-                        *known = Decoded::Ambiguous;
-                    }
-                })
-                .or_insert(Decoded::Value(value));
+            all.add(store, value);
         }
-        let codes = by_code.values();
-        let ambiguous = codes.filter(|&&code| code == Decoded::Ambiguous).count();
-        Self { by_code, ambiguous }
+        all
+    }
+
+    /// Hops may report this value too.
+    pub fn add(&mut self, store: &Postcarding, value: u32) {
+        self.by_code
+            .entry(store.code(Some(value)))
+            .and_modify(|known| {
+                if *known != Decoded::Value(value) {
+                    *known = Decoded::Ambiguous;
+                }
+            })
+            .or_insert(Decoded::Value(value));
     }
 
     /// Codes that several values (or a value and the blank) share: paths with one have no answer.
     /// With few bits there are many.
     #[must_use]
     pub fn ambiguous(&self) -> usize {
-        self.ambiguous
+        let codes = self.by_code.values();
+        codes.filter(|&&code| code == Decoded::Ambiguous).count()
     }
 }
 
@@ -134,6 +206,16 @@ impl Postcarding {
             slot_bits,
             redundancy,
             hasher,
+            dictionary: None,
+        }
+    }
+
+    /// The same store, which writes large values down.
+    #[must_use]
+    pub fn with_dictionary(self, dictionary: Dictionary) -> Self {
+        Self {
+            dictionary: Some(dictionary),
+            ..self
         }
     }
 
@@ -156,8 +238,15 @@ impl Postcarding {
     #[inline]
     #[must_use]
     pub fn chunk_len(&self) -> usize {
-        let len = usize::from(self.hops).wrapping_mul(SLOT_LEN);
-        len.next_power_of_two()
+        self.used_len().next_power_of_two()
+    }
+
+    /// Bytes of a chunk that mean something.
+    #[inline]
+    fn used_len(&self) -> usize {
+        usize::from(self.hops)
+            .wrapping_add(1)
+            .wrapping_mul(SLOT_LEN)
     }
 
     /// Bytes of memory.
@@ -197,12 +286,17 @@ impl Postcarding {
         self.base.wrapping_add(offset)
     }
 
-    /// Writes the chunks of a path: values by hop, where bit `hop` of `reported` is set.
+    /// Writes the chunks of a path: values by hop, where bit `hop` of `reported` is set. Other hops
+    /// become blanks, or if it `merges` stay what they are in a chunk of the same key.
+    #[allow(clippy::too_many_arguments, reason = "a path, and how it is written")]
+    #[inline(always)]
     fn emit<S: Sink>(
         &self,
         key: KeyHash,
         values: &[u32; HOPS_MAX],
         reported: u8,
+        extent: Extent,
+        merges: bool,
         origins: &[Origin],
         sink: &mut S,
     ) {
@@ -214,12 +308,26 @@ impl Postcarding {
             let at = index.wrapping_mul(SLOT_LEN);
             chunk[at..][..SLOT_LEN].copy_from_slice(&slot.to_le_bytes());
         }
+        let extent_slot = self.extent_checksum(key) ^ u32::from(extent.byte());
+        let at = usize::from(self.hops).wrapping_mul(SLOT_LEN);
+        chunk[at..][..SLOT_LEN].copy_from_slice(&extent_slot.to_le_bytes());
         let chunk = &chunk[..self.chunk_len()];
         let last = self.redundancy.wrapping_sub(1);
-        for n in 0..last {
-            sink.write(self.at(key, n), chunk, &[]);
+        for n in 0..self.redundancy {
+            let (at, origins) = (self.at(key, n), if n == last { origins } else { &[] });
+            match merges {
+                false => sink.write(at, chunk, origins),
+                true => {
+                    let known = u16::from(reported) | 1 << self.hops;
+                    sink.merge(at, chunk, Merge { known, extent }, origins);
+                }
+            }
         }
-        sink.write(self.at(key, last), chunk, origins);
+    }
+
+    #[inline(always)]
+    fn extent_checksum(&self, key: KeyHash) -> u32 {
+        key.hop_checksum(self.hops) & self.mask()
     }
 
     /// Asks for the lines of memory that a query will read.
@@ -231,11 +339,11 @@ impl Postcarding {
         }
     }
 
-    /// The path of a key; `None` if no chunk is valid, or valid ones differ.
+    /// The path of a key; `None` if no chunk is valid, or valid ones contradict each other.
     ///
-    /// A chunk is valid if each of its slots decodes to a value or the blank. Blanks may stand
-    /// between values: a row that had to make way early has such, and equations (5) to (8) count
-    /// all (|V| + 1)^B combinations as valid anyway.
+    /// A chunk is valid if each of its slots decodes to a value or the blank, and the last one to an
+    /// extent. Blanks may stand between values: a row that had to make way early has such, and
+    /// equations (5) to (8) count all (|V| + 1)^B combinations as valid anyway.
     ///
     /// # Panics
     ///
@@ -245,23 +353,26 @@ impl Postcarding {
         let mut found = None;
         for n in 0..self.redundancy {
             let start = exact::<usize>(self.at(key, n));
-            let len = usize::from(self.hops).wrapping_mul(SLOT_LEN);
-            let chunk = &memory[start..][..len];
+            let chunk = &memory[start..][..self.used_len()];
             let Some(path) = self.decode(chunk, key, values) else {
                 continue;
             };
-            match found {
-                None => found = Some(path),
-                Some(other) if other == path => {}
-                Some(_) => return None,
-            }
+            found = match found {
+                None => Some(path),
+                Some(other) => Some(path.joined(other)?),
+            };
         }
         found
     }
 
     fn decode(&self, chunk: &[u8], key: KeyHash, values: &Values) -> Option<Path> {
-        let mut path = Path::default();
-        for (hop, slot) in (0..self.hops).zip(chunk.chunks_exact(SLOT_LEN)) {
+        let (slots, extent) = chunk.split_last_chunk::<SLOT_LEN>()?;
+        let extent = u32::from_le_bytes(*extent) ^ self.extent_checksum(key);
+        let mut path = Path {
+            extent: Extent::of(u8::try_from(extent).ok()?),
+            ..Path::default()
+        };
+        for (hop, slot) in (0..self.hops).zip(slots.chunks_exact(SLOT_LEN)) {
             let slot = u32::from_le_bytes(slot.try_into().expect("a slot has 4 bytes"));
             let code = slot ^ (key.hop_checksum(hop) & self.mask());
             path.values[usize::from(hop)] = match values.by_code.get(&code)? {
@@ -276,135 +387,4 @@ impl Postcarding {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::protocol::Refusal;
-    use crate::sink::Local;
-
-    const SWITCHES: std::ops::Range<u32> = 100..1100;
-
-    fn hasher() -> KeyHasher {
-        KeyHasher::new([7, 8])
-    }
-
-    fn key(n: u32) -> KeyHash {
-        hasher().hash(&n.to_be_bytes())
-    }
-
-    struct World {
-        store: Postcarding,
-        cache: Cache,
-        memory: Vec<u8>,
-    }
-
-    impl World {
-        fn new(rows: usize, redundancy: u8) -> Self {
-            let store = Postcarding::new(64, 1 << 14, 5, 32, redundancy, hasher());
-            Self {
-                cache: Cache::new(store, rows, false),
-                memory: vec![0; 64 + usize::try_from(store.memory_len()).unwrap()],
-                store,
-            }
-        }
-
-        fn put(
-            &mut self,
-            n: u32,
-            hop: u8,
-            path_len: Option<u8>,
-            value: u32,
-        ) -> Result<(), Refusal> {
-            let mut sinks = [Local::new(&mut self.memory)];
-            self.cache
-                .put(key(n), hop, path_len, value, Origin(0), 5, &mut sinks)
-                .map(|_| ())
-        }
-
-        fn expire(&mut self, before_ns: u64) {
-            let rows = self.cache.rows();
-            let mut sinks = [Local::new(&mut self.memory)];
-            self.cache.expire(before_ns, rows, &mut sinks);
-        }
-
-        fn path(&self, n: u32) -> Option<Vec<Option<u32>>> {
-            let values = Values::new(&self.store, SWITCHES);
-            assert_eq!(values.ambiguous(), 0);
-            let path = self.store.get(&self.memory, key(n), &values)?;
-            Some(path.values()[..5].to_vec())
-        }
-    }
-
-    #[test]
-    fn a_path_is_written_once_all_hops_have_reported_in_any_order() {
-        for redundancy in 1..=4 {
-            let mut world = World::new(64, redundancy);
-            for hop in [3, 0, 4, 1, 2] {
-                assert_eq!(world.path(1), None);
-                world.put(1, hop, None, 200 + u32::from(hop)).unwrap();
-            }
-            let expected = (200..205).map(Some).collect();
-            assert_eq!(world.path(1), Some(expected));
-            assert_eq!(world.path(2), None);
-            let counters = world.cache.counters();
-            assert_eq!((counters.complete, counters.held), (1, 0));
-        }
-    }
-
-    #[test]
-    fn a_shorter_path_is_written_when_it_is_complete_with_blanks_after_it() {
-        let mut world = World::new(64, 2);
-        world.put(1, 0, Some(2), 300).unwrap();
-        world.put(1, 1, Some(2), 301).unwrap();
-        let expected = vec![Some(300), Some(301), None, None, None];
-        assert_eq!(world.path(1), Some(expected));
-        assert_eq!(world.put(1, 2, Some(2), 1), Err(Refusal::Hop));
-        assert_eq!(world.put(1, 5, None, 1), Err(Refusal::Hop));
-        assert_eq!(world.put(1, 0, Some(6), 1), Err(Refusal::PathLen));
-        assert_eq!(world.put(1, 0, Some(0), 1), Err(Refusal::PathLen));
-    }
-
-    #[test]
-    fn another_flow_or_the_time_writes_a_row_early() {
-        let mut world = World::new(1, 1);
-        world.put(1, 1, None, 111).unwrap();
-        world.put(1, 3, None, 113).unwrap();
-        assert_eq!(world.cache.victim(key(2)), Some(key(1)));
-        world.put(2, 0, None, 120).unwrap();
-        let partial = vec![None, Some(111), None, Some(113), None];
-        assert_eq!(world.path(1), Some(partial));
-        world.expire(5);
-        assert_eq!(world.path(2), None, "not old enough");
-        world.expire(6);
-        assert_eq!(world.path(2), Some(vec![Some(120), None, None, None, None]));
-        let counters = world.cache.counters();
-        assert_eq!((counters.collided, counters.aged, counters.held), (1, 1, 0));
-        assert_eq!(counters.postcards, 3);
-    }
-
-    #[test]
-    fn a_hop_that_reports_again_takes_the_place_of_its_first_postcard() {
-        let mut world = World::new(64, 1);
-        for (hop, value) in [(0, 100), (0, 101), (1, 102)] {
-            world.put(1, hop, Some(2), value).unwrap();
-        }
-        let expected = vec![Some(101), Some(102), None, None, None];
-        assert_eq!(world.path(1), Some(expected));
-        assert_eq!(world.cache.counters().superseded, 1);
-    }
-
-    #[test]
-    fn values_that_share_a_code_are_never_guessed() {
-        let store = Postcarding::new(0, 16, 2, 4, 1, hasher());
-        let values = Values::new(&store, 0..1000);
-        assert_eq!(values.ambiguous(), 16, "1000 values in 4 bits");
-        let mut memory = vec![0; usize::try_from(store.memory_len()).unwrap()];
-        let mut cache = Cache::new(store, 1, false);
-        for hop in 0..2 {
-            let mut sinks = [Local::new(&mut memory)];
-            cache
-                .put(key(1), hop, None, 1, Origin(0), 0, &mut sinks)
-                .unwrap();
-        }
-        assert_eq!(store.get(&memory, key(1), &values), None);
-    }
-}
+mod tests;

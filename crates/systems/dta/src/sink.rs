@@ -3,6 +3,7 @@
 use strata_wire::{exact, prefetch};
 
 use crate::hash::REDUNDANCY_MAX;
+use crate::postcarding::Merge;
 use crate::protocol::KEY_LEN_MAX;
 
 /// A reporter, by its number at the translator.
@@ -64,6 +65,16 @@ pub trait Sink {
     /// Puts `bytes` at `at`.
     fn write(&mut self, at: u64, bytes: &[u8], origins: &[Origin]);
 
+    /// Whether [`Sink::merge`] keeps what is in the memory.
+    const MERGES: bool = false;
+
+    /// [`Sink::write`] of a chunk of Postcarding, which keeps slots that are not known if the chunk that is
+    /// there is of the same key. Memory behind a NIC cannot do that: the chunk replaces the other.
+    #[inline(always)]
+    fn merge(&mut self, at: u64, chunk: &[u8], _how: Merge, origins: &[Origin]) {
+        self.write(at, chunk, origins);
+    }
+
     /// Adds to the 8 bytes at `at`, a multiple of 8, modulo 2^64.
     fn fetch_add(&mut self, at: u64, add: u64, origins: &[Origin]);
 
@@ -110,6 +121,9 @@ pub trait Memory {
     /// Puts `bytes` at `at`.
     fn write(&mut self, at: usize, bytes: &[u8]);
 
+    /// The 8 bytes at `at`, a multiple of 8.
+    fn load(&self, at: usize) -> [u8; 8];
+
     /// Stores 8 bytes, in the byte order of this CPU, at `at`, a multiple of 8.
     fn store(&mut self, at: usize, word: u64);
 
@@ -135,6 +149,12 @@ impl Memory for &mut [u8] {
     #[inline(always)]
     fn write(&mut self, at: usize, bytes: &[u8]) {
         self[at..][..bytes.len()].copy_from_slice(bytes);
+    }
+
+    #[inline(always)]
+    fn load(&self, at: usize) -> [u8; 8] {
+        let word = self[at..].first_chunk();
+        *word.expect("a word lies in the memory")
     }
 
     #[inline(always)]
@@ -167,7 +187,9 @@ fn place(memory: &mut [u8], at: usize) -> &mut [u8; 8] {
 #[derive(Clone, Copy)]
 struct Write {
     at: usize,
-    len: usize,
+    len: u32,
+    /// Unless it replaces what is there.
+    merge: Option<Merge>,
     bytes: [u8; DELAYED_LEN_MAX],
 }
 
@@ -303,6 +325,7 @@ impl<M: Memory> Local<M> {
         let nothing = Write {
             at: 0,
             len: 0,
+            merge: None,
             bytes: [0; DELAYED_LEN_MAX],
         };
         Self {
@@ -374,7 +397,7 @@ impl<M: Memory> Local<M> {
         for n in 0..DELAYED {
             let write = &mut self.writes[self.written.wrapping_add(n) % DELAYED];
             put(&mut self.memory, write);
-            write.len = 0;
+            (write.len, write.merge) = (0, None);
         }
         for n in 0..DELAYED {
             let slot = &mut self.words[self.stored.wrapping_add(n) % DELAYED];
@@ -400,11 +423,27 @@ impl<M: Memory> Drop for Local<M> {
 
 #[inline(always)]
 fn put(memory: &mut impl Memory, write: &Write) {
-    // A usual length, as two stores.
-    if write.len == DELAYED_LEN_MAX {
+    let len = write.len as usize;
+    if let Some(how) = write.merge {
+        merge(memory, write.at, &write.bytes[..len], how);
+    } else if len == DELAYED_LEN_MAX {
+        // A usual length, as two stores.
         memory.write(write.at, &write.bytes);
-    } else if write.len > 0 {
-        memory.write(write.at, &write.bytes[..write.len]);
+    } else if len > 0 {
+        memory.write(write.at, &write.bytes[..len]);
+    }
+}
+
+#[inline(never)]
+fn merge(memory: &mut impl Memory, at: usize, chunk: &[u8], how: Merge) {
+    let mut there = [0; Merge::LEN_MAX];
+    let there = &mut there[..chunk.len()];
+    let words = there.as_chunks_mut::<8>().0;
+    for (at, word) in (at..).step_by(8).zip(words) {
+        *word = memory.load(at);
+    }
+    if how.into(chunk, there) {
+        memory.write(at, there);
     }
 }
 
@@ -442,8 +481,25 @@ fn count(memory: &mut impl Memory, waiting: &Waiting) {
     }
 }
 
+impl<M: Memory> Local<M> {
+    /// Writes, or merges, 32 bytes at most once their line of memory is there.
+    #[inline(always)]
+    fn delay(&mut self, at: usize, bytes: &[u8], merge: Option<Merge>) {
+        self.memory.prefetch(at);
+        let write = &mut self.writes[self.written % DELAYED];
+        put(&mut self.memory, write);
+        write.at = at;
+        // At most DELAYED_LEN_MAX.
+        write.len = exact::<u32>(bytes.len());
+        write.merge = merge;
+        write.bytes[..bytes.len()].copy_from_slice(bytes);
+        self.written = self.written.wrapping_add(1);
+    }
+}
+
 impl<M: Memory> Sink for Local<M> {
     const KEEPS_ORIGINS: bool = false;
+    const MERGES: bool = true;
 
     #[inline(always)]
     fn room(&self, _: Operation) -> Room {
@@ -462,13 +518,18 @@ impl<M: Memory> Sink for Local<M> {
             self.write_word(at as u64, word, &[]);
             return;
         }
-        self.memory.prefetch(at);
-        let write = &mut self.writes[self.written % DELAYED];
-        put(&mut self.memory, write);
-        write.at = at;
-        write.len = bytes.len();
-        write.bytes[..bytes.len()].copy_from_slice(bytes);
-        self.written = self.written.wrapping_add(1);
+        self.delay(at, bytes, None);
+    }
+
+    #[inline(always)]
+    fn merge(&mut self, at: u64, chunk: &[u8], how: Merge, _: &[Origin]) {
+        let at = exact::<usize>(at);
+        if chunk.len() > DELAYED_LEN_MAX {
+            merge(&mut self.memory, at, chunk, how);
+            self.long = self.long.wrapping_add(1);
+            return;
+        }
+        self.delay(at, chunk, Some(how));
     }
 
     #[inline(always)]
@@ -537,40 +598,4 @@ impl<M: Memory> Sink for Local<M> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn operations_are_done_in_order_and_none_is_left_waiting() {
-        let mut memory = vec![0; 8192];
-        let mut naive = memory.clone();
-        {
-            let mut local = Local::new(&mut memory);
-            for n in 0..500_u64 {
-                let at = n * 37 % 100 * 8;
-                local.write(at, &n.to_le_bytes(), &[]);
-                let start = usize::try_from(at).unwrap();
-                naive[start..start + 8].copy_from_slice(&n.to_le_bytes());
-                let long = [n.to_le_bytes(); 4].concat();
-                local.write(4096 + at * 4, &long, &[]);
-                naive[4096 + start * 4..][..32].copy_from_slice(&long);
-                local.fetch_add(2048 + at, n, &[]);
-                let at = 2048 + start;
-                (&mut naive[..]).add(at, n);
-            }
-            let operations = Operations {
-                writes: 1000,
-                additions: 500,
-            };
-            assert_eq!(local.operations(), operations);
-        }
-        assert_eq!(memory, naive);
-    }
-
-    #[test]
-    #[should_panic(expected = "lies in the memory")]
-    fn nothing_is_written_beyond_the_memory() {
-        let mut memory = vec![0; 64];
-        Local::new(&mut memory).write(60, &[1; 8], &[]);
-    }
-}
+mod tests;

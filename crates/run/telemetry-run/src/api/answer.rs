@@ -102,12 +102,22 @@ pub struct TelemetryHop {
 /// The path of a flow.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct TelemetryPath {
-    /// The flow.
+    /// The flow, or another key.
     pub flow: String,
-    /// Its hops, in order.
+    /// Its hops that are kept, in order.
     pub hops: Vec<TelemetryHop>,
-    /// The sum of their latencies, if all are known.
+    /// Whether these are known to be all hops of one packet.
+    pub whole: bool,
+    /// The number of hops of the path, if it is known.
+    pub hops_in_all: Option<u8>,
+    /// The number of hops that are known to exist, whether they are kept or not.
+    pub hops_at_least: u8,
+    /// The sum of the latencies, if the path is whole and all are known.
     pub latency: Option<u64>,
+    /// If there is no sum: that of the latencies which are known.
+    pub latency_at_least: Option<u64>,
+    /// Why the path is not known to be whole, or has no sum.
+    pub remarks: Vec<String>,
     /// The generation that the path is from, if the store has generations.
     #[serde(flatten)]
     pub time: Option<TelemetryTime>,
@@ -132,6 +142,36 @@ pub struct TelemetryTopKey {
     pub key_bytes: String,
     /// What was added for it, at most.
     pub count: u64,
+}
+
+/// Flows in the events of lists.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct TelemetryFlows {
+    /// The flows, the one with the most events first.
+    pub flows: Vec<TelemetryFlow>,
+    /// How many there are.
+    pub in_all: u64,
+    /// Events that were looked at: all that are still in the lists.
+    pub events: u64,
+    /// Events among them that do not say their flow.
+    pub without_flow: u64,
+    /// Events that were overwritten in the lists since their reports arrived.
+    pub overwritten: u64,
+}
+
+/// A flow and its events.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct TelemetryFlow {
+    /// The flow.
+    pub flow: String,
+    /// Its events.
+    pub events: u64,
+    /// What they say, each once: `congested`, `dropped`, `slow`, `anomalous` and others.
+    pub what: Vec<String>,
+    /// The nodes that it had them at, if the events name nodes.
+    pub nodes: Vec<u32>,
+    /// The largest value of its events.
+    pub value_max: Option<u32>,
 }
 
 /// A list that has a name.
@@ -168,12 +208,25 @@ pub trait TelemetryQueries: Send + Sync + 'static {
     /// If it is no key, or nothing is known.
     fn key(&self, key: &str, redundancy: u8, agree: u8) -> Result<TelemetryKey, TelemetryRefused>;
 
-    /// The path of a flow.
+    /// The path of a flow, or of another key.
     ///
     /// # Errors
     ///
-    /// If it is no flow, or its path is not known.
+    /// If it is no key, or its path is not known.
     fn path(&self, flow: &str) -> Result<TelemetryPath, TelemetryRefused>;
+
+    /// The flows in the events of lists, or of one list, at one node if it is given, `number` of them
+    /// at most.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such list.
+    fn flows(
+        &self,
+        list: Option<&str>,
+        node: Option<u32>,
+        number: usize,
+    ) -> Result<TelemetryFlows, TelemetryRefused>;
 
     /// Keys with the largest counts, `number` of them at most.
     ///

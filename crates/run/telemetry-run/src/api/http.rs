@@ -24,8 +24,8 @@ use tokio::time::timeout;
 use utoipa::{IntoParams, OpenApi};
 
 use super::answer::{
-    Pushes, TelemetryKey, TelemetryList, TelemetryPath, TelemetryQueries, TelemetryRefused,
-    TelemetryTop,
+    Pushes, TelemetryFlows, TelemetryKey, TelemetryList, TelemetryPath, TelemetryQueries,
+    TelemetryRefused, TelemetryTop,
 };
 use super::metrics;
 use super::status::{TelemetryEntry, TelemetryStatus};
@@ -69,6 +69,7 @@ fn router(queries: Arc<dyn TelemetryQueries>, pushes: Arc<Pushes>) -> Router {
         .route("/api/v1/telemetry/status", get(status))
         .route("/api/v1/telemetry/get", get(key))
         .route("/api/v1/telemetry/path", get(path))
+        .route("/api/v1/telemetry/flows", get(flows))
         .route("/api/v1/telemetry/top", get(top))
         .route("/api/v1/telemetry/lists", get(lists))
         .route("/api/v1/telemetry/list", get(list))
@@ -165,7 +166,8 @@ async fn key(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct PathParams {
-    /// The flow, with a direction: `10.0.0.1:1024 > 10.0.0.2:80 tcp`.
+    /// The flow, with a direction: `10.0.0.1:1024 > 10.0.0.2:80 tcp`. Or another key, of which
+    /// postcards were reported.
     flow: String,
 }
 
@@ -178,6 +180,34 @@ async fn path(
     query: Result<Query<PathParams>, QueryRejection>,
 ) -> Result<Json<TelemetryPath>, TelemetryRefused> {
     telemetry.queries.path(&given(query)?.flow).map(Json)
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct FlowsParams {
+    /// Events of this list only, by its name or its number; of all lists of events.
+    list: Option<String>,
+    /// Events at this node only.
+    node: Option<u32>,
+    /// Number of flows, up to 10,000; 1,000.
+    number: Option<usize>,
+}
+
+/// Returns the flows in the events of lists, those with the most events first.
+#[utoipa::path(get, path = "/api/v1/telemetry/flows", params(FlowsParams), responses(
+    (status = 200, body = TelemetryFlows), (status = 400, body = Refusal),
+    (status = 404, body = Refusal)))]
+async fn flows(
+    State(telemetry): State<Telemetry>,
+    query: Result<Query<FlowsParams>, QueryRejection>,
+) -> Result<Json<TelemetryFlows>, TelemetryRefused> {
+    let params = given(query)?;
+    let number = within("number", params.number, ENTRIES, ENTRIES_MAX)?;
+    let answer = telemetry
+        .queries
+        .flows(params.list.as_deref(), params.node, number);
+    answer.map(Json)
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -272,6 +302,6 @@ async fn metrics_page(State(telemetry): State<Telemetry>, headers: HeaderMap) ->
         title = "Strata telemetry",
         description = "Asks a running telemetry collector."
     ),
-    paths(status, key, path, top, lists, list, events, metrics_page)
+    paths(status, key, path, flows, top, lists, list, events, metrics_page)
 )]
 struct Description;

@@ -234,6 +234,8 @@ pub struct IntStatus {
     pub reports: Option<u64>,
     /// Reports of packets whose INT-MD stack was not understood.
     pub bad_stacks: Option<u64>,
+    /// Reports of packets with a stack that does not have the mark of the table.
+    pub unmarked_stacks: Option<u64>,
     /// DTA reports made of them.
     pub mapped: Option<u64>,
     /// DTA reports not made, since the node did not say what they need.
@@ -432,6 +434,9 @@ pub enum TelemetryEntry {
         value: Option<u32>,
         /// `dropped`, `congested` or `other`.
         what: &'static str,
+        /// The flow of the packet, if it is known.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        flow: Option<String>,
     },
     /// What happened to a flow.
     Flow {

@@ -35,6 +35,8 @@ pub struct TelemetrySpec {
     pub table: Option<String>,
     /// Networks of reporters that are listened to; any that reaches the address, if empty.
     pub allowed: Vec<IpNet>,
+    /// Rows of paths that are not complete, rounded up to a power of two; 32,768 by default.
+    pub path_rows: Option<u32>,
     /// Operations on memory per second at most.
     pub rate: Option<u32>,
     /// How counters become smaller, if they do.

@@ -76,6 +76,8 @@ pub(crate) struct Granted {
     pub(super) largest: Vec<(usize, u64, Key, u64)>,
     /// The largest count that any other key may have, if that is known.
     pub(super) others: Option<u64>,
+    /// The dictionary of large values that hops report.
+    pub(super) values: Vec<u32>,
 }
 
 /// What a connector says.
@@ -216,6 +218,7 @@ impl Opened {
             events: welcome.events,
             largest,
             others: welcome.others,
+            values: welcome.values,
         })
     }
 }

@@ -27,7 +27,7 @@ use strata_sys::socket;
 use strata_wire::Printable;
 
 /// Of these messages.
-pub(super) const VERSION: u32 = 4;
+pub(super) const VERSION: u32 = 5;
 /// Bytes of a message before its sender has proved who it is.
 pub(super) const FIRST_LEN_MAX: usize = 4 << 10;
 /// Bytes of what a translator says after that: the description of a store.
@@ -190,6 +190,8 @@ pub(super) struct Welcome {
     pub(super) largest: Vec<(usize, u64, String, u64)>,
     /// The largest count that any other key may have, if that is known.
     pub(super) others: Option<u64>,
+    /// The dictionary of large values that hops report, in order.
+    pub(super) values: Vec<u32>,
 }
 
 /// A message.

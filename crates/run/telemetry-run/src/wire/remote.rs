@@ -33,8 +33,8 @@ const ROOM_WAIT: Duration = Duration::from_millis(100);
 const ROOM_LOOK: Duration = Duration::from_millis(1);
 /// Between looks at the stop flag while collectors connect.
 const STOP_LOOK: Duration = Duration::from_millis(50);
-/// Operations of a report at most: copies of a value, or of two paths.
-const OPERATIONS_MAX: usize = 8;
+/// Operations of a report at most: copies of a value, or of two paths and a word of the dictionary.
+const OPERATIONS_MAX: usize = 9;
 
 /// A collector.
 struct Link {
@@ -225,7 +225,9 @@ impl Collectors {
             events,
             largest,
             others,
+            values,
         } = granted;
+        translator.continue_values(index, values);
         let collectors = exact::<u32>(self.links.len());
         for (list, end) in ends {
             let list = list

@@ -3,7 +3,7 @@
 use strata_wire::exact;
 
 use super::{Append, BATCH_MAX, End, HEADER_LEN, NUMBERS, TRAILER_LEN};
-use crate::int::mapping::EVENT_LEN;
+use crate::node_event::NODE_EVENT_LEN;
 use crate::protocol::{Refusal, packed};
 use crate::sink::{Operation, Origin, Room, Sink};
 use crate::tally;
@@ -246,7 +246,9 @@ impl Lists {
         // Entries of these lengths are copied without a call for each.
         let held = match (data_len, entry_len) {
             (4, 4) => self.put_known::<4, S>(packet, origin, now_ns, sinks),
-            (EVENT_LEN, EVENT_LEN) => self.put_known::<EVENT_LEN, S>(packet, origin, now_ns, sinks),
+            (NODE_EVENT_LEN, NODE_EVENT_LEN) => {
+                self.put_known::<NODE_EVENT_LEN, S>(packet, origin, now_ns, sinks)
+            }
             _ => self.put_any(packet, origin, now_ns, sinks),
         };
         tally::add(&mut self.entries, held);

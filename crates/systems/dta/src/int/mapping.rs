@@ -1,293 +1,18 @@
-//! From INT to DTA: a table in TOML says which report becomes what (paper, table 2).
-//!
-//! ```toml
-//! extends = "built-in"     # the default; or nothing
-//! udp-port = 5000          # of INT-MD over UDP; or dscp = 23
-//! [[report]]
-//! name = "latency"         # for messages and counters
-//! when = "always"          # or tracked, congested, dropped
-//! primitive = "key-write"  # or postcard, append, key-increment
-//! key = "node-flow"        # or flow, source, destination, node, queue; none for append
-//! data = "hop-latency"     # or node, queue-depth, tx-utilization, egress-interface, event, packets
-//! redundancy = 2           # of key-write and key-increment
-//! list = 0                 # of append
-//! [[watch]]
-//! name = "slow"            # of the list
-//! above = 100000           # an event for each packet whose latencies have a larger sum
-//! list = 4
-//! ```
+//! What becomes of INT reports: DTA reports by a [`Table`], and answers to queries known ahead.
 
-use serde::Deserialize;
 use strata_wire::exact;
 
+use super::place::Places;
 use super::report::{self, Packet};
 use super::sequence::{Number, Sequences};
 use super::stack::{Inner, Marks};
-use super::watch::{Sums, WATCHES_MAX, Watch};
+use super::table::{Data, Of, Rule, Table, To, When};
+use super::watch::Sums;
 use super::{Hop, IntError};
-use crate::hash::REDUNDANCY_MAX;
 use crate::key::{FiveTuple, Key};
+use crate::node_event::{NodeEvent, NodeEventKind};
 use crate::protocol::Report;
 use crate::tally;
-
-/// Bytes of an event: node u32, egress interface u32, queue u8, kind u8 (1 dropped, 2 congested,
-/// 3 other), value u32 (drop reason, queue occupancy or latency), low half of the ingress time.
-pub const EVENT_LEN: usize = 18;
-
-/// The built-in table, which is the default, and which others extend: path tracing, latency and
-/// queue depth by Key-Write, congestion and drops as events in lists 0 and 1.
-pub const DEFAULT: &str = r#"
-# The built-in table of INT. A table of --table extends it, unless it says extends = "nothing".
-udp-port = 5000
-
-[[report]]
-name = "path"
-when = "tracked"
-primitive = "postcard"
-key = "flow"
-data = "node"
-
-[[report]]
-name = "latency"
-when = "always"
-primitive = "key-write"
-key = "node-flow"
-data = "hop-latency"
-redundancy = 2
-
-[[report]]
-name = "queue"
-when = "always"
-primitive = "key-write"
-key = "queue"
-data = "queue-depth"
-redundancy = 2
-
-[[report]]
-name = "congestion"
-when = "congested"
-primitive = "append"
-data = "event"
-list = 0
-
-[[report]]
-name = "drops"
-when = "dropped"
-primitive = "append"
-data = "event"
-list = 1
-"#;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum When {
-    Always,
-    Tracked,
-    Congested,
-    Dropped,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum To {
-    Postcard,
-    KeyWrite,
-    Append,
-    KeyIncrement,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Of {
-    Flow,
-    Source,
-    Destination,
-    Node,
-    Queue,
-    NodeFlow,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Data {
-    Node,
-    HopLatency,
-    QueueDepth,
-    TxUtilization,
-    EgressInterface,
-    Event,
-    Packets,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Rule {
-    name: String,
-    when: When,
-    primitive: To,
-    key: Option<Of>,
-    data: Data,
-    redundancy: Option<u8>,
-    list: Option<u32>,
-}
-
-/// What a table begins with.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Extends {
-    /// With all of the built-in table: a report of the same name takes the place of the built-in one.
-    #[default]
-    BuiltIn,
-    /// With nothing.
-    Nothing,
-}
-
-/// Which INT reports become which DTA reports.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Table {
-    #[serde(default)]
-    extends: Extends,
-    udp_port: Option<u16>,
-    dscp: Option<u8>,
-    #[serde(default)]
-    report: Vec<Rule>,
-    #[serde(default)]
-    watch: Vec<Watch>,
-}
-
-/// Why a table is refused.
-#[derive(Debug, thiserror::Error)]
-pub enum TableError {
-    /// Not TOML, or not of this form; says the line.
-    #[error(transparent)]
-    Toml(#[from] toml::de::Error),
-    /// Entries that do not fit each other.
-    #[error("report {name:?}: {problem}")]
-    Report {
-        /// Its name.
-        name: String,
-        /// What is wrong and what to do.
-        problem: &'static str,
-    },
-    /// A query known ahead whose events cannot go where it says.
-    #[error("watch {name:?}: {problem}")]
-    Watch {
-        /// Its name.
-        name: String,
-        /// What is wrong and what to do.
-        problem: &'static str,
-    },
-    /// More than 6 bits.
-    #[error("dscp = {0}: a DSCP is below 64")]
-    Dscp(u8),
-}
-
-impl Table {
-    /// Reads a table.
-    ///
-    /// # Errors
-    ///
-    /// [`TableError`].
-    pub fn parse(text: &str) -> Result<Self, TableError> {
-        let mut table: Self = toml::from_str(text)?;
-        if let Some(dscp) = table.dscp.filter(|&dscp| dscp >= 64) {
-            return Err(TableError::Dscp(dscp));
-        }
-        for rule in &table.report {
-            rule.check().map_err(|problem| TableError::Report {
-                name: rule.name.clone(),
-                problem,
-            })?;
-        }
-        if table.extends == Extends::BuiltIn {
-            table.extend(toml::from_str(DEFAULT)?)?;
-        }
-        for (watch, before) in table.watch.iter().zip(0..) {
-            let refused = |problem| TableError::Watch {
-                name: watch.name.clone(),
-                problem,
-            };
-            if before == WATCHES_MAX {
-                return Err(refused("at most 8 are allowed"));
-            }
-            if table
-                .report
-                .iter()
-                .any(|rule| rule.list == Some(watch.list))
-            {
-                return Err(refused(
-                    "a report appends something else to its list: name another one",
-                ));
-            }
-        }
-        Ok(table)
-    }
-
-    /// Puts what it does not say itself before it.
-    fn extend(&mut self, built_in: Self) -> Result<(), TableError> {
-        self.udp_port = self.udp_port.or(built_in.udp_port);
-        let is_own = |rule: &Rule| self.report.iter().any(|own| own.name == rule.name);
-        let mut all = built_in.report;
-        all.retain(|rule| !is_own(rule));
-        let is_taken = |own: &&Rule| {
-            all.iter()
-                .any(|rule| own.list.is_some() && own.list == rule.list)
-        };
-        if let Some(own) = self.report.iter().find(is_taken) {
-            return Err(TableError::Report {
-                name: own.name.clone(),
-                problem: "a report of the built-in table appends to its list: name another list, give \
-                          it the name of that report to replace it, or write extends = \"nothing\"",
-            });
-        }
-        all.append(&mut self.report);
-        self.report = all;
-        Ok(())
-    }
-
-    /// The lists that it appends to, with the names of the reports that do, and whether these are
-    /// events.
-    pub fn lists(&self) -> impl Iterator<Item = (u32, &str, bool)> {
-        let lists = self.report.iter();
-        lists.filter_map(|rule| Some((rule.list?, rule.name.as_str(), rule.data == Data::Event)))
-    }
-
-    /// The lists of its queries known ahead, with their names: events of flows.
-    pub fn watched(&self) -> impl Iterator<Item = (u32, &str)> {
-        self.watch.iter().map(|watch| (watch.list, &*watch.name))
-    }
-}
-
-impl Rule {
-    fn check(&self) -> Result<(), &'static str> {
-        let is_append = self.primitive == To::Append;
-        if is_append != self.key.is_none() {
-            return Err("every primitive but append has a key, and append has none");
-        }
-        if is_append != self.list.is_some() {
-            return Err("append has a list, and nothing else has one");
-        }
-        let is_counted = self.primitive == To::KeyIncrement;
-        let has_copies = is_counted || self.primitive == To::KeyWrite;
-        if self.redundancy.is_some() && !has_copies {
-            return Err("only key-write and key-increment have a redundancy");
-        }
-        if self
-            .redundancy
-            .is_some_and(|n| !(1..=REDUNDANCY_MAX).contains(&n))
-        {
-            return Err("a redundancy is 1 to 4");
-        }
-        if is_counted != (self.data == Data::Packets) {
-            return Err("key-increment adds packets, and nothing else does");
-        }
-        if self.primitive == To::Postcard && self.data == Data::Event {
-            return Err("a postcard has 4 bytes of data, an event 18");
-        }
-        Ok(())
-    }
-}
 
 /// What a mapper counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -300,9 +25,12 @@ pub struct IntCounters {
     pub reports: u64,
     /// Reports of packets whose INT-MD stack was not understood; the rest of them was.
     pub bad_stacks: u64,
+    /// Reports of packets that have an INT-MD stack, by its headers, and not the mark of the table.
+    pub unmarked_stacks: u64,
     /// DTA reports made of them.
     pub mapped: u64,
-    /// DTA reports not made, since the node did not say what they need.
+    /// DTA reports not made, since what they need is not known: the node did not say it, or its place
+    /// on the path.
     pub incomplete: u64,
     /// Datagrams that nodes sent and that did not come, by their sequence numbers.
     pub missing: u64,
@@ -329,30 +57,34 @@ pub struct Mapper {
     sums: Option<Sums>,
     counters: IntCounters,
     sequences: Sequences,
+    places: Places,
+    /// Bytes of an event at most.
+    event_len: usize,
 }
 
 /// A hop with its place, and what the report says of the packet there.
 struct Seen<'a> {
     hop: &'a Hop,
-    index: u8,
+    index: Option<u8>,
     path_len: Option<u8>,
     flow: Option<&'a FiveTuple>,
-    kind: u8,
+    kind: NodeEventKind,
+    event_len: usize,
 }
 
 impl Mapper {
-    /// A mapper by a table.
+    /// A mapper by a table, for lists with entries of this length: an event that is longer with its
+    /// flow goes without it.
     #[must_use]
-    pub fn new(table: Table) -> Self {
+    pub fn new(table: Table, entry_len: usize) -> Self {
         Self {
-            marks: Marks {
-                udp_port: table.udp_port,
-                dscp: table.dscp,
-            },
+            marks: table.marks(),
+            places: table.places(),
             rules: table.report,
             sums: Sums::new(table.watch),
             counters: IntCounters::default(),
             sequences: Sequences::default(),
+            event_len: entry_len,
         }
     }
 
@@ -375,6 +107,7 @@ impl Mapper {
     /// time, and waits no longer for datagrams that were missing then: to be called every 100 ms or so.
     pub fn settle(&mut self, each: &mut dyn FnMut(&Report<'_>)) {
         self.sequences.settle();
+        self.places.settle();
         if let Some(sums) = &mut self.sums {
             sums.settle(each);
         }
@@ -384,6 +117,7 @@ impl Mapper {
     /// its counters: after a fault within [`Mapper::map`], which may have left a part of that undone.
     pub fn forget(&mut self) {
         self.sequences = Sequences::default();
+        self.places.forget();
         if let Some(sums) = &mut self.sums {
             sums.forget();
         }
@@ -422,7 +156,10 @@ impl Mapper {
                     tally::one(&mut self.counters.bad_stacks);
                     None
                 }
-                Some(Ok(inner)) => Some(inner),
+                Some(Ok(inner)) => {
+                    tally::add(&mut self.counters.unmarked_stacks, inner.is_unmarked.into());
+                    Some(inner)
+                }
                 None => None,
             };
             self.report(&report, inner.as_ref(), each);
@@ -454,24 +191,27 @@ impl Mapper {
         let stack = inner.and_then(|inner| inner.stack);
         // From the first hop of the path to the last, which is the node that reports.
         let mut hops: Vec<Hop> = stack.iter().flat_map(|stack| stack.hops().rev()).collect();
-        let gathered = hops.len();
-        if report.is_hop || gathered == 0 {
-            hops.push(report.hop);
+        match hops.last_mut() {
+            // The sink has added to the stack what the report says, or a part of it.
+            Some(last) if last.node.is_some() && last.node == report.hop.node => {
+                last.complete(&report.hop);
+            }
+            Some(_) if !report.is_hop => {}
+            _ => hops.push(report.hop),
         }
         let kind = match (report.dropped, report.congested) {
-            (true, _) => 1,
-            (false, true) => 2,
-            (false, false) => 3,
+            (true, _) => NodeEventKind::Dropped,
+            (false, true) => NodeEventKind::Congested,
+            (false, false) => NodeEventKind::Other,
         };
         let is_whole = stack.is_some_and(|stack| !stack.is_incomplete) && !report.intermediate;
         let path_len = u8::try_from(hops.len()).ok().filter(|_| is_whole);
         let last = hops.len().checked_sub(1);
         for (index, hop) in hops.iter().enumerate() {
-            // Without a stack, the time to live says where the node is.
             let index_of_hop = match (stack, inner) {
-                (None, Some(inner)) => place(inner.ttl),
+                (None, Some(inner)) => self.places.of(inner, hop.node),
                 // A stack has HOPS_MAX hops at most.
-                _ => exact::<u8>(index),
+                _ => Some(exact::<u8>(index)),
             };
             let seen = Seen {
                 hop,
@@ -479,12 +219,13 @@ impl Mapper {
                 path_len,
                 flow,
                 kind,
+                event_len: self.event_len,
             };
-            if let (Some(sums), Some(flow)) = (&mut self.sums, flow) {
+            if let (Some(sums), Some(flow), Some(place)) = (&mut self.sums, flow, index_of_hop) {
                 // There are more hops than found room in the packet.
                 let is_cut = stack.is_some_and(|stack| stack.is_incomplete);
                 let path_len = if is_cut { Some(u8::MAX) } else { path_len };
-                sums.hop(flow, index_of_hop, path_len, hop.hop_latency, each);
+                sums.hop(flow, place, path_len, hop.hop_latency, each);
             }
             let reports_itself = Some(index) == last;
             for rule in &self.rules {
@@ -506,20 +247,11 @@ impl Mapper {
     }
 }
 
-/// Nodes before this one, by the time to live that it found: packets start with 64, 128 or 255.
-fn place(ttl: u8) -> u8 {
-    match ttl {
-        0..=64 => 64_u8.abs_diff(ttl),
-        65..=128 => 128_u8.abs_diff(ttl),
-        129.. => 255_u8.abs_diff(ttl),
-    }
-}
-
 impl Rule {
     /// `None` if something that it needs is not known.
     fn emit(&self, seen: &Seen<'_>, each: &mut dyn FnMut(&Report<'_>)) -> Option<()> {
         let hop = seen.hop;
-        let mut event = [0; EVENT_LEN];
+        let mut event = Vec::new();
         let word = match self.data {
             Data::Node => hop.node?,
             Data::HopLatency => hop.hop_latency?,
@@ -527,7 +259,7 @@ impl Rule {
             Data::TxUtilization => hop.tx_utilization?,
             Data::EgressInterface => hop.egress_interface?,
             Data::Event => {
-                event = seen.event()?;
+                seen.event()?.emit(seen.event_len, &mut event);
                 0
             }
             Data::Packets => 1,
@@ -564,7 +296,7 @@ impl Rule {
             },
             To::Postcard => Report::Postcard {
                 key,
-                hop: seen.index,
+                hop: seen.index?,
                 path_len: seen.path_len,
                 value: word,
             },
@@ -575,22 +307,23 @@ impl Rule {
 }
 
 impl Seen<'_> {
-    fn event(&self) -> Option<[u8; EVENT_LEN]> {
+    fn event(&self) -> Option<NodeEvent> {
         let hop = self.hop;
         let value = match self.kind {
-            1 => hop.drop_reason.map(u32::from),
+            NodeEventKind::Dropped => hop.drop_reason.map(u32::from),
             _ => hop.queue_occupancy.or(hop.hop_latency),
         };
-        let mut event = [0; EVENT_LEN];
-        event[..4].copy_from_slice(&hop.node?.to_be_bytes());
-        // All ones: not known.
-        let egress = hop.egress_interface.map_or([0xff; 4], u32::to_be_bytes);
-        event[4..8].copy_from_slice(&egress);
-        event[8] = hop.queue.map_or(0xff, |queue| queue);
-        event[9] = self.kind;
-        event[10..14].copy_from_slice(&value.map_or([0xff; 4], u32::to_be_bytes));
-        let time = hop.ingress_time.map_or([0xff; 8], u64::to_be_bytes);
-        event[14..].copy_from_slice(&time[4..]);
-        Some(event)
+        Some(NodeEvent {
+            kind: self.kind,
+            node: hop.node?,
+            port: hop.egress_interface,
+            queue: hop.queue,
+            value,
+            // Its low half.
+            time: hop
+                .ingress_time
+                .map(|time| exact::<u32>(time & u64::from(u32::MAX))),
+            flow: self.flow.copied(),
+        })
     }
 }

@@ -2,14 +2,17 @@
 //!
 //! - [`report`]: Telemetry Report 1.0 and 2.x, what INT-XD and INT-MX nodes and INT-MD sinks send;
 //! - [`stack`]: INT-MD 1.0 and 2.x, the metadata that packets gather on their way;
-//! - [`mapping`]: which of it becomes which DTA report, and queries that are known ahead.
+//! - [`table`]: which of it becomes which DTA report;
+//! - [`mapping`]: what becomes of it, and queries that are known ahead.
 //!
 //! Both have a view that checks lengths once; [`Hop`] is what a node says of a packet.
 
 pub mod mapping;
+mod place;
 pub mod report;
 mod sequence;
 pub mod stack;
+pub mod table;
 mod watch;
 
 /// Why an INT datagram is not understood.
@@ -18,6 +21,11 @@ pub enum IntError {
     /// Neither 1 nor 2.
     #[error("version {0} of the format is not known: 1 and 2 are")]
     Version(u8),
+    /// Of 2016, with another header.
+    #[error(
+        "it is Telemetry Report 0.5, whose header is another: have the switches send version 1.0 or 2.0"
+    )]
+    Version05,
     /// A header or what it announces is longer than what is there.
     #[error("it ends within {0}")]
     Truncated(&'static str),
@@ -85,6 +93,32 @@ fn interfaces(word: u32) -> [Option<u32>; 2] {
 }
 
 impl Hop {
+    /// Takes from what the same node has said elsewhere of the packet what is not known here.
+    fn complete(&mut self, other: &Self) {
+        self.ingress_interface = self.ingress_interface.or(other.ingress_interface);
+        self.egress_interface = self.egress_interface.or(other.egress_interface);
+        self.hop_latency = self.hop_latency.or(other.hop_latency);
+        self.queue = self.queue.or(other.queue);
+        self.queue_occupancy = self.queue_occupancy.or(other.queue_occupancy);
+        self.ingress_time = self.ingress_time.or(other.ingress_time);
+        self.egress_time = self.egress_time.or(other.egress_time);
+        self.tx_utilization = self.tx_utilization.or(other.tx_utilization);
+        self.buffer_occupancy = self.buffer_occupancy.or(other.buffer_occupancy);
+        self.drop_reason = self.drop_reason.or(other.drop_reason);
+    }
+
+    /// Bytes of the baseline metadata of these bits.
+    fn len(bits: u16, short_times: bool) -> usize {
+        let words = (0..16)
+            .filter(|bit| bits & 0x8000 >> bit != 0)
+            .map(|bit| match bit {
+                4 | 5 if short_times => 1,
+                4..=6 => 2,
+                _ => 1,
+            });
+        words.fold(0_usize, usize::wrapping_add).wrapping_mul(4)
+    }
+
     /// An index and an occupancy.
     fn queue(&mut self, word: u32) {
         if let Some(word) = known32(word) {

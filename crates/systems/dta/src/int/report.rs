@@ -124,6 +124,7 @@ impl<'a> Packet<'a> {
                 len
             }
             2 => GROUP_LEN,
+            0 => return Err(IntError::Version05),
             other => return Err(IntError::Version(other)),
         };
         if bytes.len() < len {

@@ -20,7 +20,8 @@ use crate::key::FiveTuple;
 pub const HOPS_MAX: usize = 64;
 const SHIM_LEN: usize = 4;
 
-/// How INT headers are recognised within packets: both are chosen by the operator.
+/// How INT headers are recognised within packets: both are chosen by the operator. Without either, they are
+/// recognised by what they say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Marks {
     /// Destination port of UDP.
@@ -38,6 +39,8 @@ pub struct Inner<'a> {
     pub ttl: u8,
     /// The stack of INT-MD.
     pub stack: Option<Stack<'a>>,
+    /// Whether it has a stack, by what its headers say, but not the mark of one; then that is not read.
+    pub is_unmarked: bool,
 }
 
 /// A view of a stack whose header and length were checked.
@@ -116,6 +119,65 @@ impl<'a> Stack<'a> {
     }
 }
 
+/// Whether this begins with an INT shim, header and stack by all that they say: reserved bits, versions,
+/// and lengths that follow from each other. Any payload may pass for one with a probability of less than
+/// 2^-40 if it is random.
+fn is_stack(bytes: &[u8]) -> bool {
+    let &[kind, second, third, fourth, ref option @ ..] = bytes else {
+        return false;
+    };
+    let (is_version_1, words, is_shim) = match kind {
+        0x01 => (true, third, second == 0 && fourth & 3 == 0),
+        _ => (
+            false,
+            second,
+            kind >> 4 == 1 && kind & 3 == 0 && kind >> 2 & 3 != 3,
+        ),
+    };
+    let len = usize::from(words).wrapping_mul(4);
+    let len = if is_version_1 {
+        len.checked_sub(4)
+    } else {
+        Some(len)
+    };
+    let Some(option) = len.and_then(|len| option.get(..len)) else {
+        return false;
+    };
+    let Some(([version, flags, hop_words, _, a, b, c, d], rest)) = option.split_first_chunk()
+    else {
+        return false;
+    };
+    let instructions = u16::from_be_bytes([*a, *b]);
+    let (is_header, domain, stack) = match is_version_1 {
+        true => (
+            version & 0xfc == 0x10 && flags & 0x7f == 0 && [*c, *d] == [0; 2],
+            0,
+            rest,
+        ),
+        false => match rest.split_first_chunk::<4>() {
+            Some(([e, f, _, _], stack)) => {
+                let domain = u16::from_be_bytes([*e, *f]);
+                (version & 0xf1 == 0x20 && *flags == 0, domain, stack)
+            }
+            None => return false,
+        },
+    };
+    let hop_len = usize::from(hop_words & 0x1f).wrapping_mul(4);
+    let baseline = Hop::len(instructions, is_version_1);
+    let is_hop = if domain == 0 {
+        hop_len == baseline
+    } else {
+        hop_len >= baseline
+    };
+    let is_whole = stack.len().checked_rem(hop_len) == Some(0) && !stack.is_empty();
+    let names_nodes = instructions & 0x8000 != 0
+        && is_whole
+        && stack
+            .chunks_exact(hop_len)
+            .all(|hop| hop.first_chunk() != Some(&[0; 4]));
+    is_shim && is_header && hop_words >> 5 == 0 && is_hop && names_nodes
+}
+
 fn five_tuple(headers: &Headers) -> Option<FiveTuple> {
     let key = headers.key?;
     if key.family == AddressFamily::Mac {
@@ -144,6 +206,7 @@ impl<'a> Inner<'a> {
             flow: five_tuple(&headers),
             ttl: headers.ttl,
             stack: None,
+            is_unmarked: false,
         };
         let Some(flow) = &mut inner.flow else {
             return Ok(inner);
@@ -151,13 +214,24 @@ impl<'a> Inner<'a> {
         let by_port = flow.protocol == 17 && marks.udp_port == Some(flow.destination_port);
         let by_dscp = matches!(flow.protocol, 6 | 17) && marks.dscp == Some(headers.tos >> 2);
         let start = usize::try_from(headers.header_len).map_or(packet.len(), |len| len);
-        if !(by_port || by_dscp) || start >= packet.len() {
+        if start >= packet.len() {
             return Ok(inner);
+        }
+        if !(by_port || by_dscp) {
+            let has_ports = matches!(flow.protocol, 6 | 17);
+            if !has_ports || !is_stack(&packet[start..]) {
+                return Ok(inner);
+            }
+            if *marks != Marks::default() {
+                inner.is_unmarked = true;
+                return Ok(inner);
+            }
         }
         let Some((stack, shim, after)) = Stack::read(&packet[start..])? else {
             return Ok(inner);
         };
-        if by_port && !stack.is_version_1 {
+        // After TCP and by DSCP, ports are those of the packet.
+        if flow.protocol == 17 && !by_dscp && !stack.is_version_1 {
             match shim[0] >> 2 & 3 {
                 1 => flow.destination_port = u16::from_be_bytes([shim[2], shim[3]]),
                 2 => {

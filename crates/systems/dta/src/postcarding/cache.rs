@@ -1,8 +1,10 @@
 //! The translator's cache: postcards of a flow wait in a row until its path is complete.
 
+use std::collections::HashSet;
+
 use strata_wire::exact;
 
-use super::{HOPS_MAX, Postcarding};
+use super::{Dictionary, Extent, HOPS_MAX, Postcarding};
 use crate::hash::KeyHash;
 use crate::protocol::{Refusal, packed};
 use crate::sink::{Operation, Origin, Room, Sink};
@@ -19,10 +21,51 @@ struct Row {
     reported: u8,
     /// How many have.
     count: u8,
-    /// Hops of the path, or of the store if that is not known.
+    /// Hops of the path; 0: not known.
     path_len: u8,
+    /// One more than the last hop that has reported and is not kept; 0: none has.
+    beyond: u8,
+    /// Whether a hop has reported with two values.
+    is_contradicted: bool,
 }
 const _: () = assert!(size_of::<Row>() == 64);
+
+impl Row {
+    fn is_empty(&self) -> bool {
+        self.reported | self.beyond == 0
+    }
+
+    /// How long the path is, as far as its reports say.
+    fn extent(&self) -> Extent {
+        let extent = match self.path_len {
+            0 => {
+                let hops = u8::BITS.wrapping_sub(self.reported.leading_zeros());
+                Extent::at_least(self.beyond.max(exact::<u8>(hops)))
+            }
+            len => Extent::known(len),
+        };
+        Extent {
+            is_contradicted: self.is_contradicted,
+            ..extent
+        }
+    }
+}
+
+/// Whether the first hops have reported, without a gap.
+fn is_from_the_first(reported: u8) -> bool {
+    reported & reported.wrapping_add(1) == 0
+}
+
+/// Why a row is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Why {
+    /// Its path is complete, or as long as is kept.
+    Complete,
+    /// Another flow needs its place.
+    Collided,
+    /// Nothing more has come.
+    Aged,
+}
 
 /// What a cache counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -40,18 +83,20 @@ pub struct CacheCounters {
     pub superseded: u64,
     /// Postcards in rows.
     pub held: u64,
+    /// Values written to dictionaries.
+    pub values: u64,
 }
 
 /// Rows that are fetched together.
 const AHEAD: usize = 16;
 
 /// What became of the reports of a datagram: those that took another's place, and those that were
-/// refused because of their hop and their path length.
+/// refused because of their hop and their value.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PutAll {
     pub(crate) superseded: u64,
     pub(crate) hop: u64,
-    pub(crate) path_len: u64,
+    pub(crate) value: u64,
 }
 
 /// The translator's cache of rows. Memory: 64 bytes a row, and 16 more if origins are kept.
@@ -66,6 +111,8 @@ pub struct Cache {
     counters: CacheCounters,
     /// Postcards in rows that were written.
     written: u64,
+    /// What the dictionary of each collector holds.
+    known: Vec<HashSet<u32>>,
 }
 
 impl Cache {
@@ -85,7 +132,45 @@ impl Cache {
             hand: 0,
             counters: CacheCounters::default(),
             written: 0,
+            known: Vec::new(),
         }
+    }
+
+    /// The dictionary of this collector holds these values, and no others.
+    pub fn continue_values(&mut self, collector: usize, values: impl IntoIterator<Item = u32>) {
+        if self.known.len() <= collector {
+            self.known
+                .resize_with(collector.wrapping_add(1), HashSet::new);
+        }
+        self.known[collector] = values.into_iter().collect();
+    }
+
+    /// Writes a value that readers cannot guess into the dictionary of the collector of a key.
+    #[cold]
+    fn write_down<S: Sink>(
+        &mut self,
+        key: KeyHash,
+        value: u32,
+        dictionary: Dictionary,
+        sinks: &mut [S],
+    ) -> Result<(), Refusal> {
+        let collector = key.collector(sinks.len());
+        if self.known.len() <= collector {
+            self.continue_values(collector, []);
+        }
+        let known = &mut self.known[collector];
+        if known.contains(&value) {
+            return Ok(());
+        }
+        let next = u32::try_from(known.len()).map_or(u32::MAX, |next| next);
+        if next >= dictionary.len {
+            return Err(Refusal::Value);
+        }
+        known.insert(value);
+        let word = Dictionary::word(value);
+        sinks[collector].write_word(dictionary.place(next), word, &[]);
+        tally::one(&mut self.counters.values);
+        Ok(())
     }
 
     /// What it has counted.
@@ -105,9 +190,6 @@ impl Cache {
     pub(crate) fn after_fault(&mut self) {
         let mut held = 0;
         for row in &mut self.rows {
-            if row.reported == 0 {
-                continue;
-            }
             row.count = exact::<u8>(row.reported.count_ones());
             tally::add(&mut held, u64::from(row.count));
         }
@@ -153,7 +235,7 @@ impl Cache {
     #[must_use]
     pub fn victim(&self, key: KeyHash) -> Option<KeyHash> {
         let row = &self.rows[key.row(self.rows.len())];
-        (row.reported != 0 && row.key != key).then_some(row.key)
+        (!row.is_empty() && row.key != key).then_some(row.key)
     }
 
     /// Takes a postcard. Writes follow of the row of [`Cache::victim`], and of its own once the path
@@ -163,7 +245,7 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Hop`], [`Refusal::PathLen`]; nothing changes then.
+    /// [`Refusal::Hop`], of which the path's length is remembered; [`Refusal::Value`].
     #[inline]
     #[allow(
         clippy::too_many_arguments,
@@ -201,26 +283,32 @@ impl Cache {
         now_ns: u64,
         sinks: &mut [S],
     ) -> Result<Option<Origin>, Refusal> {
-        let longest = self.store.hops;
-        if path_len.is_some_and(|len| len > longest || len == 0) {
-            return Err(Refusal::PathLen);
-        }
-        if hop >= path_len.map_or(longest, |len| len) {
+        let path_len = path_len.map_or(0, |len| len);
+        let kept = self.store.hops;
+        if path_len != 0 && hop >= path_len {
             return Err(Refusal::Hop);
         }
         let index = key.row(self.rows.len());
+        if hop >= kept {
+            self.remember(index, key, hop, path_len, now_ns);
+            return Err(Refusal::Hop);
+        }
+        if let Some(dictionary) = self.store.dictionary
+            && value > dictionary.above
+        {
+            self.write_down(key, value, dictionary, sinks)?;
+        }
         let row = &self.rows[index];
-        let is_empty = row.reported == 0;
+        let is_empty = row.is_empty();
         if is_empty || row.key != key {
             if !is_empty {
-                tally::one(&mut self.counters.collided);
-                self.write(index, sinks);
+                self.write(index, Why::Collided, sinks);
             }
-            let row = &mut self.rows[index];
-            row.key = key;
-            row.since_ns = now_ns;
-            row.count = 0;
-            row.path_len = longest;
+            self.rows[index] = Row {
+                key,
+                since_ns: now_ns,
+                ..Row::default()
+            };
         }
         let row = &mut self.rows[index];
         let bit = 1 << hop;
@@ -228,20 +316,43 @@ impl Cache {
         // A bit of 8 each.
         row.count = row.count.wrapping_add(u8::from(is_first));
         row.reported |= bit;
-        row.values[usize::from(hop)] = value;
-        if let Some(len) = path_len {
-            row.path_len = len;
+        let before = std::mem::replace(&mut row.values[usize::from(hop)], value);
+        row.is_contradicted |= !is_first && before != value;
+        if path_len != 0 {
+            row.path_len = path_len;
         }
-        let is_complete = row.count >= row.path_len;
+        let needed = match row.path_len {
+            0 => kept,
+            len => len.min(kept),
+        };
+        let is_complete = row.count >= needed;
         let before = match self.origins.get_mut(index) {
             Some(origins) => std::mem::replace(&mut origins[usize::from(hop)], origin),
             None => origin,
         };
         if is_complete {
-            tally::one(&mut self.counters.complete);
-            self.write(index, sinks);
+            self.write(index, Why::Complete, sinks);
         }
         Ok((!is_first).then_some(before))
+    }
+
+    /// Remembers that a path has more hops than are kept, unless another flow has the row.
+    #[cold]
+    fn remember(&mut self, index: usize, key: KeyHash, hop: u8, path_len: u8, now_ns: u64) {
+        let row = &mut self.rows[index];
+        if row.is_empty() {
+            *row = Row {
+                key,
+                since_ns: now_ns,
+                ..Row::default()
+            };
+        }
+        if row.key == key {
+            row.beyond = row.beyond.max(hop.saturating_add(1));
+            if path_len != 0 {
+                row.path_len = path_len;
+            }
+        }
     }
 
     /// [`Cache::put`] of each report of a datagram, to a sink that has room for whatever they cause.
@@ -272,16 +383,13 @@ impl Cache {
                         tally::add(&mut done.superseded, superseded.is_some().into());
                     }
                     Err(Refusal::Hop) => tally::one(&mut done.hop),
-                    Err(_) => tally::one(&mut done.path_len),
+                    Err(_) => tally::one(&mut done.value),
                 }
             }
         }
         tally::add(&mut self.counters.superseded, done.superseded);
         let taken = u64::from(packet.count()).wrapping_sub(done.hop);
-        tally::add(
-            &mut self.counters.postcards,
-            taken.wrapping_sub(done.path_len),
-        );
+        tally::add(&mut self.counters.postcards, taken.wrapping_sub(done.value));
         done
     }
 
@@ -290,15 +398,14 @@ impl Cache {
     pub fn expire<S: Sink>(&mut self, before_ns: u64, rows_max: usize, sinks: &mut [S]) {
         for _ in 0..rows_max.min(self.rows.len()) {
             let row = &self.rows[self.hand];
-            if row.reported != 0 && row.since_ns < before_ns {
+            if !row.is_empty() && row.since_ns < before_ns {
                 let sink = &sinks[row.key.collector(sinks.len())];
                 if let Room::Operations(room) = sink.room(Operation::Write)
                     && room < usize::from(self.store.redundancy)
                 {
                     return;
                 }
-                tally::one(&mut self.counters.aged);
-                self.write(self.hand, sinks);
+                self.write(self.hand, Why::Aged, sinks);
             }
             // A power of two.
             self.hand = self.hand.wrapping_add(1) & self.rows.len().wrapping_sub(1);
@@ -307,9 +414,26 @@ impl Cache {
 
     /// Writes a row and empties it.
     #[inline]
-    fn write<S: Sink>(&mut self, index: usize, sinks: &mut [S]) {
+    fn write<S: Sink>(&mut self, index: usize, why: Why, sinks: &mut [S]) {
         let row = &mut self.rows[index];
+        let extent = row.extent();
         let reported = std::mem::replace(&mut row.reported, 0);
+        row.beyond = 0;
+        // What other hops have said before stays, unless this is as much as could be expected.
+        let merges = match why {
+            Why::Complete => false,
+            Why::Collided => true,
+            Why::Aged => reported == 0 || !is_from_the_first(reported),
+        };
+        if reported == 0 && !S::MERGES {
+            return;
+        }
+        let counters = &mut self.counters;
+        tally::one(match why {
+            Why::Complete => &mut counters.complete,
+            Why::Collided => &mut counters.collided,
+            Why::Aged => &mut counters.aged,
+        });
         let mut origins = [Origin::default(); HOPS_MAX];
         let mut count = 0;
         if let Some(of_hops) = self.origins.get(index) {
@@ -323,7 +447,14 @@ impl Cache {
         tally::add(&mut self.written, u64::from(row.count));
         let sink = &mut sinks[row.key.collector(sinks.len())];
         let row = &self.rows[index];
-        self.store
-            .emit(row.key, &row.values, reported, &origins[..count], sink);
+        self.store.emit(
+            row.key,
+            &row.values,
+            reported,
+            extent,
+            merges,
+            &origins[..count],
+            sink,
+        );
     }
 }

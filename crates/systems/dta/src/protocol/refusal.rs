@@ -32,12 +32,12 @@ pub enum Refusal {
     /// A list that the collector does not have.
     #[error("there is no such list")]
     List,
-    /// A hop beyond the configured path length, or beyond the report's own.
-    #[error("the hop is beyond the end of the path")]
+    /// A hop beyond those that are kept of a path, or beyond the end of its own path.
+    #[error("the hop is beyond those that are kept, or beyond the end of its path")]
     Hop,
-    /// A path that is longer than configured.
-    #[error("the path is longer than configured")]
-    PathLen,
+    /// A value of a hop that readers could not decode: the dictionary of such values is full.
+    #[error("the dictionary of large values that hops report is full")]
+    Value,
     /// The sender is not one of the allowed reporters, or there is no room for one more.
     #[error("the sender is not an allowed reporter")]
     Reporter,
@@ -64,7 +64,7 @@ impl Refusal {
         Self::Redundancy,
         Self::List,
         Self::Hop,
-        Self::PathLen,
+        Self::Value,
         Self::Reporter,
         Self::NotServed,
         Self::Duplicate,

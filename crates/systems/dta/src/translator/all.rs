@@ -52,8 +52,8 @@ impl Translator {
                     let done = cache.put_all(packet, origin, now_ns, sinks);
                     tally::add(&mut counters.superseded, done.superseded);
                     counters.refused.add(Refusal::Hop, done.hop);
-                    counters.refused.add(Refusal::PathLen, done.path_len);
-                    Ok(done.hop.wrapping_add(done.path_len))
+                    counters.refused.add(Refusal::Value, done.value);
+                    Ok(done.hop.wrapping_add(done.value))
                 }
                 None => Err(Refusal::NotServed),
             },

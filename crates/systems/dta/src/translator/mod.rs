@@ -210,6 +210,13 @@ impl Translator {
         self.strangers
     }
 
+    /// The dictionary of this collector holds these values that hops report, and no others.
+    pub fn continue_values(&mut self, collector: usize, values: impl IntoIterator<Item = u32>) {
+        if let Some(cache) = &mut self.cache {
+            cache.continue_values(collector, values);
+        }
+    }
+
     /// The cache of postcards.
     #[must_use]
     pub fn cache(&self) -> Option<&Cache> {
@@ -456,7 +463,9 @@ impl Translator {
                 let copies = cache.copies();
                 // Of both rows, if they belong to the same collector.
                 if S::KEEPS_ORIGINS {
-                    of_key(sinks, key, Operation::Write, copies.saturating_mul(2))?;
+                    // And a value for the dictionary.
+                    let operations = copies.saturating_mul(2).saturating_add(1);
+                    of_key(sinks, key, Operation::Write, operations)?;
                     if let Some(victim) = cache.victim(key) {
                         let sink = &sinks[victim.collector(sinks.len())];
                         let full = check(sink, Operation::Write, copies) == Err(NotTaken::NoRoom);

@@ -3,10 +3,12 @@
 
 use proptest::prelude::*;
 use strata_dta::int::IntError;
-use strata_dta::int::mapping::{DEFAULT, EVENT_LEN, Mapper, Table, TableError};
+use strata_dta::int::mapping::Mapper;
 use strata_dta::int::report::{Packet, Repr};
 use strata_dta::int::stack::{Inner, Marks};
+use strata_dta::int::table::{DEFAULT, Table, TableError};
 use strata_dta::key::Key;
+use strata_dta::node_event::NODE_EVENT_LEN;
 use strata_dta::protocol::Report;
 use strata_wire::LinkType;
 
@@ -235,9 +237,46 @@ fn the_example_of_int_md_in_a_tcp_packet() {
         .collect();
     assert_eq!(said, [(Some(12), Some(0x200)), (Some(11), Some(0x100))]);
     assert!(!inner.stack.unwrap().is_incomplete);
-    // Without the mark it is UDP to port 5000.
-    let plain = Inner::read(link, packet, &Marks::default()).unwrap();
-    assert!(plain.stack.is_none());
+    // Without any mark it is recognised; with another one it is UDP to port 5000, and that is said.
+    let recognised = Inner::read(link, packet, &Marks::default()).unwrap();
+    assert_eq!(recognised.flow.unwrap().to_string(), flow);
+    assert_eq!(recognised.stack.unwrap().hops().collect::<Vec<_>>(), hops);
+    let other = Marks {
+        udp_port: Some(5001),
+        dscp: None,
+    };
+    let plain = Inner::read(link, packet, &other).unwrap();
+    assert!(plain.stack.is_none() && plain.is_unmarked);
+    assert_eq!(plain.flow.unwrap().destination_port, 5000);
+}
+
+/// Each byte of the headers of INT-MD that says something has to say it.
+#[test]
+fn a_payload_is_no_stack_unless_all_of_its_headers_agree() {
+    let stack = int_md(0, 0, 0b1011 << 12, 3, &[12, 100, 0x200, 11, 200, 0x100]);
+    let packet = |payload: &[u8]| [&ipv4(6, HOST_1, HOST_2, 64), &tcp(1024, 80), payload].concat();
+    let hops = |payload: &[u8]| {
+        let packet = packet(payload);
+        let inner = Inner::read(LinkType::IPV4, &packet, &Marks::default()).unwrap();
+        inner.stack.map(|stack| stack.hops().len())
+    };
+    assert_eq!(hops(&stack), Some(2));
+    // The next protocol, remaining hops, the domain and its flags may be anything.
+    let free = [2, 3, 7, 10, 11, 14, 15];
+    for at in (0..16).filter(|at| !free.contains(at)) {
+        let mut other = stack.clone();
+        // A bit of each byte that is neither a flag nor a larger hop of a domain.
+        other[at] ^= if at == 12 || at == 13 { 0 } else { 0x10 };
+        assert_eq!(
+            hops(&other),
+            if at == 12 || at == 13 { Some(2) } else { None },
+            "byte {at}"
+        );
+    }
+    assert_eq!(hops(&stack[..stack.len() - 1]), None, "cut");
+    let nameless = int_md(0, 0, 0b0011 << 12, 2, &[100, 0x200]);
+    assert_eq!(hops(&nameless), None);
+    assert_eq!(hops(b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n"), None);
 }
 
 #[test]
@@ -398,14 +437,15 @@ fn text(report: &Report<'_>) -> String {
 
 #[test]
 fn the_default_table_traces_paths_latency_queues_and_events() {
-    let mut mapper = Mapper::new(Table::parse(DEFAULT).unwrap());
+    let mut mapper = Mapper::new(Table::parse(DEFAULT).unwrap(), 64);
     let flow = "10.0.0.1:1024 > 10.0.0.2:80 tcp".parse().unwrap();
     let key = Key::flow(&flow);
     // A postcard of the second hop, whose queue is congested.
     let queue = Key::queue(7, 4, 1);
-    let mut event = [0; EVENT_LEN];
-    event[..10].copy_from_slice(&[0, 0, 0, 7, 0, 0, 0, 4, 1, 2]);
+    let mut event = [0; NODE_EVENT_LEN];
+    event[..10].copy_from_slice(&[0, 0, 0, 7, 0, 0, 0, 4, 1, 0x42]);
     event[10..].copy_from_slice(&[0, 0, 0x13, 0x88, 0xff, 0xff, 0xff, 0xff]);
+    let event = [&event, key.bytes()].concat();
     let expected = [
         text(&Report::Postcard {
             key: key.bytes(),
@@ -453,6 +493,112 @@ fn the_default_table_traces_paths_latency_queues_and_events() {
     );
 }
 
+/// Hop, path length and value of the postcards of a datagram, and how many reports lack something.
+fn cards(mapper: &mut Mapper, bytes: &[u8]) -> Vec<(u8, Option<u8>, u32)> {
+    let mut cards = Vec::new();
+    let each = &mut |report: &Report<'_>| {
+        if let Report::Postcard {
+            hop,
+            path_len,
+            value,
+            ..
+        } = *report
+        {
+            cards.push((hop, path_len, value));
+        }
+    };
+    mapper.map(bytes, each).unwrap();
+    cards
+}
+
+/// As a published program sends it (Telemetry Report 1.0, INT-MD 1.0): the report of node 44 has the stack,
+/// which 44 has completed before.
+#[test]
+fn a_sink_that_is_in_its_stack_is_one_hop() {
+    let stack = [44, 400, 33, 300, 22, 200, 11, 100];
+    let header = [
+        (4, 1),
+        (2, 0),
+        (1, 0),
+        (1, 0),
+        (8, 0),
+        (3, 0),
+        (5, 2),
+        (8, 4),
+    ];
+    let md = Bits::default()
+        .all(&[(8, 1), (8, 0), (8, 11), (6, 0), (2, 0)])
+        .all(&header)
+        .all(&[(16, 0b1010 << 12), (16, 0)]);
+    let md = stack
+        .iter()
+        .fold(md, |bits, &word| bits.put(32, word))
+        .bytes;
+    let packet = [ipv4(17, HOST_1, HOST_2, 64), udp(1024, 80), md].concat();
+    // Its own report says the interfaces, and that the packet is of a tracked flow.
+    let fixed = [
+        (4, 1),
+        (4, 5),
+        (3, 1),
+        (6, 0b10_0000),
+        (6, 0),
+        (3, 1),
+        (6, 1),
+    ];
+    let report = Bits::default()
+        .all(&fixed)
+        .all(&[(32, 44), (32, 0), (32, 0), (32, 0x0001_0002)])
+        .raw(&packet)
+        .bytes;
+    let mut mapper = Mapper::new(Table::parse(DEFAULT).unwrap(), 64);
+    let expected = [11, 22, 33, 44];
+    let expected: Vec<_> = (0..)
+        .zip(expected)
+        .map(|(hop, node)| (hop, Some(4), node))
+        .collect();
+    assert_eq!(cards(&mut mapper, &report), expected);
+}
+
+/// Of four nodes that report for themselves, with a TTL that begins with 64 and is lowered before or after
+/// that, or not at all.
+#[test]
+fn a_table_says_where_the_place_of_a_node_comes_from() {
+    let places = |table: &str, ttls: [u64; 4]| {
+        let path = "name = \"path\"\nprimitive = \"postcard\"\nkey = \"flow\"\ndata = \"node\"";
+        let table = format!("{table}\n[[report]]\nwhen = \"always\"\n{path}");
+        let mut mapper = Mapper::new(Table::parse(&table).unwrap(), 64);
+        let reports = (0..)
+            .zip(ttls)
+            .map(|(node, ttl)| hop_report(node, 0, ttl, 1024, 5));
+        let cards = reports.flat_map(|report| cards(&mut mapper, &report));
+        cards
+            .map(|(hop, path_len, _)| (hop, path_len))
+            .collect::<Vec<_>>()
+    };
+    let right: Vec<_> = (0..4).map(|hop| (hop, None)).collect();
+    assert_eq!(places("", [64, 63, 62, 61]), right);
+    assert_eq!(places("first-ttl = 63", [63, 62, 61, 60]), right);
+    assert_eq!(places("hop-from = \"arrival\"", [64; 4]), right);
+    assert_eq!(places("", [64; 4]), [(0, None); 4]);
+    assert_eq!(places("hop-from = \"stack\"", [64, 63, 62, 61]), []);
+    assert!(matches!(
+        Table::parse("first-ttl = 65"),
+        Err(TableError::FirstTtl(65))
+    ));
+}
+
+#[test]
+fn a_report_of_version_0_5_says_what_to_do() {
+    let mut mapper = Mapper::new(Table::parse("").unwrap(), 64);
+    let error = mapper
+        .map(&[0x02, 0x20, 0, 0, 0, 0, 0, 1], &mut |_| ())
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("send version 1.0 or 2.0"),
+        "{error}"
+    );
+}
+
 /// A telemetry report 2.0 of INT-XD: the hop latency of a TCP packet.
 fn hop_report(node: u64, sequence: u64, ttl: u64, source: u64, latency: u64) -> Vec<u8> {
     let packet = [ipv4(6, [10, 0, 0, 1], [10, 0, 0, 2], ttl), tcp(source, 80)].concat();
@@ -496,7 +642,7 @@ fn a_query_known_ahead_is_answered_by_the_sum_of_a_path() {
         table.watched().collect::<Vec<_>>(),
         [(4, "slow"), (5, "very-slow")]
     );
-    let mut mapper = Mapper::new(table);
+    let mut mapper = Mapper::new(table, 64);
     let mut sequence = 0;
     let mut hop = |mapper: &mut Mapper, ttl: u64, source: u64, latency: u64| {
         sequence += 1;
@@ -534,7 +680,7 @@ fn a_query_known_ahead_is_answered_by_the_sum_of_a_path() {
         .raw(&packet.concat())
         .bytes;
     let text = "extends = \"nothing\"\nudp-port = 5000\n[[watch]]\nname = \"slow\"\nabove = 1149\nlist = 4\n";
-    let mut whole = Mapper::new(Table::parse(text).unwrap());
+    let mut whole = Mapper::new(Table::parse(text).unwrap(), 64);
     assert_eq!(lists(&mut whole, Some(&bytes)), [(4, slow(1024, 1150))]);
     assert_eq!(whole.counters().summed, 1);
 
@@ -594,7 +740,7 @@ fn a_sum_that_lacks_a_hop_is_not_taken_for_whole() {
         ),
         (vec![report(64, 500), report(63, 0)], vec![], 0),
     ] {
-        let mut mapper = Mapper::new(Table::parse(text).unwrap());
+        let mut mapper = Mapper::new(Table::parse(text).unwrap(), 64);
         for bytes in &reports {
             assert_eq!(lists(&mut mapper, Some(bytes)), []);
         }
@@ -612,7 +758,7 @@ fn a_sum_that_lacks_a_hop_is_not_taken_for_whole() {
 
 #[test]
 fn loss_is_counted_by_node_across_the_wrap() {
-    let mut mapper = Mapper::new(Table::parse("").unwrap());
+    let mut mapper = Mapper::new(Table::parse("").unwrap(), 64);
     for sequence in [0x3f_fffe, 0x3f_ffff, 2, 1, 3] {
         mapped(&mut mapper, &group(sequence, 7).bytes);
         mapped(&mut mapper, &group(0, u64::from(u32::MAX) - sequence).bytes);
@@ -631,7 +777,7 @@ fn version_1(sequence: u64, node: u64) -> Vec<u8> {
 /// overflowed and ended the process.
 #[test]
 fn versions_of_one_node_have_numbers_of_their_own() {
-    let mut mapper = Mapper::new(Table::parse("").unwrap());
+    let mut mapper = Mapper::new(Table::parse("").unwrap(), 64);
     for n in 0..10 {
         mapped(&mut mapper, &version_1(0xffff_0000 + n, 7));
         mapped(&mut mapper, &group(n, 7).bytes);
@@ -647,7 +793,7 @@ fn versions_of_one_node_have_numbers_of_their_own() {
 fn a_node_that_starts_again_does_not_take_its_losses_back() {
     // It begins with 0, or the first of its datagrams are lost; soon, or after it was settled.
     for (from, settles) in [(0, 0), (0, 2), (3, 2), (20, 2)] {
-        let mut mapper = Mapper::new(Table::parse("").unwrap());
+        let mut mapper = Mapper::new(Table::parse("").unwrap(), 64);
         mapped(&mut mapper, &group(0, 7).bytes);
         mapped(&mut mapper, &group(50, 7).bytes);
         assert_eq!(mapper.counters().missing, 49);
@@ -662,7 +808,7 @@ fn a_node_that_starts_again_does_not_take_its_losses_back() {
     }
     // From so far that it looks like a gap, or not at all.
     for number in [3_000_000, 100_000] {
-        let mut mapper = Mapper::new(Table::parse("").unwrap());
+        let mut mapper = Mapper::new(Table::parse("").unwrap(), 64);
         for number in [number, number + 3, 0, 1, 3] {
             mapped(&mut mapper, &group(number, 7).bytes);
         }
@@ -673,7 +819,7 @@ fn a_node_that_starts_again_does_not_take_its_losses_back() {
 
 #[test]
 fn forged_numbers_do_not_own_the_losses() {
-    let mut mapper = Mapper::new(Table::parse("").unwrap());
+    let mut mapper = Mapper::new(Table::parse("").unwrap(), 64);
     for n in 0..20_000 {
         mapped(&mut mapper, &version_1(n, 7));
         mapped(&mut mapper, &version_1((n << 17) + (1 << 31), 7));
@@ -695,7 +841,7 @@ proptest! {
         fates in prop::collection::vec(0_u8..20, 1..1500),
     ) {
         let modulus: u64 = if is_version_1 { 1 << 32 } else { 1 << 22 };
-        let mut mapper = Mapper::new(Table::parse("").unwrap());
+        let mut mapper = Mapper::new(Table::parse("").unwrap(), 64);
         let mut send = |number: u64| {
             let number = (modulus - 1500 + first + number) % modulus;
             let bytes = if is_version_1 { version_1(number, 1) } else { group(number, 1).bytes };
@@ -758,7 +904,7 @@ fn a_table_says_what_is_wrong_with_it() {
 #[test]
 fn a_table_extends_the_built_in_one_unless_it_says_otherwise() {
     let by = |text: &str| {
-        let mut mapper = Mapper::new(Table::parse(text).unwrap());
+        let mut mapper = Mapper::new(Table::parse(text).unwrap(), 64);
         let reports = [example_1(0b111), example_4(), example_3()];
         reports.map(|bytes| mapped(&mut mapper, &bytes))
     };
@@ -789,7 +935,7 @@ fn a_table_extends_the_built_in_one_unless_it_says_otherwise() {
 fn what_is_cut_short_or_of_another_version_is_refused() {
     for bytes in [example_1(2), example_3(), example_4()] {
         for len in 0..bytes.len() {
-            let mut mapper = Mapper::new(Table::parse(DEFAULT).unwrap());
+            let mut mapper = Mapper::new(Table::parse(DEFAULT).unwrap(), 64);
             let result = mapper.map(&bytes[..len], &mut |_| panic!("made of {len} bytes"));
             // Without reports, and with less than the header of one, there is nothing to refuse.
             assert_eq!(result.is_err(), !(8..12).contains(&len), "{len} bytes");
@@ -838,7 +984,7 @@ proptest! {
                 bytes[usize::from(at) % len] = value;
             }
         }
-        let mut mapper = Mapper::new(Table::parse(DEFAULT).unwrap());
+        let mut mapper = Mapper::new(Table::parse(DEFAULT).unwrap(), 64);
         let mut out = Vec::new();
         let _ = mapper.map(&bytes, &mut |report| {
             let repr = strata_dta::protocol::packed::Repr::of(report, Default::default());

@@ -140,6 +140,9 @@ fn the_api_answers_what_the_commands_answer() {
     let path = collector.wait_for("telemetry/path", &[&flow], |path| path["latency"] == 527);
     assert_eq!(path, collector.said(&["path", FLOW_TEXT]));
     assert_eq!(path["hops"][1]["node"], 8);
+    let flows = collector.wait_for("telemetry/flows", &["node=7"], |flows| flows["events"] == 3);
+    assert_eq!(flows, collector.said(&["flows", "--node", "7"]));
+    assert_eq!(flows["without_flow"], 3);
     assert!(
         path["begun_ns"].is_u64() && path["ended_ns"].is_null(),
         "{path}"
@@ -201,7 +204,7 @@ fn what_is_wrong_with_a_request_is_said_and_all_are_described() {
             404,
             "nothing is known of 10.0.0.99",
         ),
-        ("path", &["flow=10.0.0.1"], 400, "10.0.0.1"),
+        ("path", &["flow=10.0.0"], 400, "10.0.0"),
         (
             "path",
             &["flow=10.0.0.9:1 > 10.0.0.2:80 tcp"],
@@ -212,7 +215,9 @@ fn what_is_wrong_with_a_request_is_said_and_all_are_described() {
         ("list", &["name=64"], 404, "a number below 64"),
         ("list", &["name=0", "last=10001"], 400, "from 1 to 10000"),
         ("top", &["number=0"], 400, "from 1 to 1024"),
-        ("flows", &[], 404, "openapi.json"),
+        ("flow", &[], 404, "openapi.json"),
+        ("flows", &["list=nothing"], 404, "there is no list nothing"),
+        ("flows", &["list=9"], 404, "are not events"),
     ] {
         let (status, answer) = collector.asked(&format!("telemetry/{page}"), params);
         let error = answer["error"].as_str().unwrap();

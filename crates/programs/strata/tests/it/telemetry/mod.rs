@@ -2,6 +2,7 @@
 //! docs/formats/dta.md and the specifications of INT, are found by queries of other processes.
 
 mod api;
+mod fabric;
 mod hostile;
 mod push;
 mod reports;
@@ -19,7 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use strata_dta::int::mapping::Table;
+use strata_dta::int::table::Table;
 use strata_testkit::workspace_root;
 use tempfile::TempDir;
 
@@ -299,8 +300,18 @@ fn reports_of_int_become_paths_latencies_depths_and_events_by_the_table() {
         .send_to(&int_report(5, 9, 62, 509, 9009, tracked), collector.int)
         .unwrap();
     let path = wait_for(&store, &["path", FLOW_TEXT], |path| {
-        path["latency"] == 500 * 3 + 24
+        path["latency_at_least"] == 500 * 3 + 24
     });
+    // Each node reports for itself: none knows how long the path is.
+    assert!(
+        path["latency"].is_null() && path["whole"] == false,
+        "{path}"
+    );
+    let text = ok(&mut telemetry(&store, &["path", FLOW_TEXT]));
+    assert!(
+        text.contains("at least") && text.contains("\nthe number of hops is not known"),
+        "{text}"
+    );
     let hops = path["hops"].as_array().unwrap();
     let pairs: Vec<(u64, u64)> = hops
         .iter()
@@ -328,6 +339,21 @@ fn reports_of_int_become_paths_latencies_depths_and_events_by_the_table() {
         (&"congested".into(), &8.into())
     );
     assert_eq!((&event["port"], &event["value"]), (&4.into(), &9008.into()));
+    assert_eq!(event["flow"], FLOW_TEXT);
+    let met = answer(&store, &["flows", "--node", "8"]).unwrap();
+    let flow = &met["flows"][0];
+    assert_eq!(
+        (&flow["flow"], &flow["events"]),
+        (&FLOW_TEXT.into(), &1.into())
+    );
+    assert_eq!(flow["nodes"].as_array().unwrap()[..], [8]);
+    let text = ok(&mut telemetry(&store, &["flows"]));
+    assert!(
+        text.contains("congested") && text.contains(FLOW_TEXT),
+        "{text}"
+    );
+    let elsewhere = answer(&store, &["flows", "--node", "9"]).unwrap();
+    assert_eq!(elsewhere["in_all"], 0);
     let status = wait_for(&store, &["status"], |status| {
         number(&status["int"]["datagrams"]) == 7
     });
@@ -373,7 +399,7 @@ fn a_table_of_ones_own_counts_packets_and_answers_a_query_known_ahead() {
     // The built-in table is printed, and may be given as one.
     let mut printed = strata();
     let printed = ok(printed.args(["telemetry", "table"]));
-    assert!(printed.contains("\nudp-port = 5000\n"), "{printed}");
+    assert!(printed.contains("\nfirst-ttl = 64\n"), "{printed}");
     assert!(Table::parse(&printed).is_ok(), "{printed}");
 
     // A query known ahead: of two packets, one is too slow.
@@ -678,7 +704,10 @@ fn the_status_says_how_many_values_can_still_be_asked_for() {
     let dir = TempDir::new().unwrap();
     let store = dir.path().join("store");
     let listen = ["--listen", "127.0.0.1:0", "--int", "127.0.0.1:0"];
-    let collector = Collector::with(&store, &[&listen[..], &["--store-memory", "1MiB"]].concat());
+    let collector = Collector::with(
+        &store,
+        &[&listen[..], &["--store-memory", "1088KiB"]].concat(),
+    );
     let socket = sender();
     // 30,720 slots, 40,000 values of two copies each.
     for first in (0..40_000_u32).step_by(100) {
@@ -784,7 +813,8 @@ fn counters_are_halved_or_reset_once_in_a_period() {
 fn generated_reports_are_found_and_a_list_is_followed() {
     let dir = TempDir::new().unwrap();
     let store = dir.path().join("store");
-    let collector = Collector::start(&store, &[]);
+    // So that its rings keep 500 entries.
+    let collector = Collector::start(&store, &["--entry-bytes", "18"]);
     let mut follow = telemetry(&store, &["list", "9", "--follow"]);
     let mut follow = follow.stdout(Stdio::piped()).spawn().unwrap();
     let to = collector.reports.to_string();
@@ -846,7 +876,8 @@ flows = telemetry.flow_keys(
     [a[0] for a, _ in ends], [b[0] for _, b in ends],
     [int(a[1]) for a, _ in ends], [int(b[1]) for _, b in ends], 6,
 )
-paths, known = store.paths(flows)
+paths, known, whole = store.paths(flows)
+assert not whole.any()  # nodes report for themselves
 firsts, found = store.values(telemetry.flow_at_keys(paths[:, 0], flows))
 for row, path, k, first, f in zip(rows, paths, known, firsts, found):
     path = " ".join(str(node) for node in path if node >= 0) if k else "?"

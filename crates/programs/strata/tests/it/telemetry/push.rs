@@ -330,7 +330,7 @@ fn welcome(stream: &TcpStream, port: u16) {
         // The translator may be gone.
         let _ = heard.map(|_| writeln!(&*stream, "{message}"));
     };
-    say(json!({ "challenge": { "version": 4, "nonce": [1, 2], "secret": false } }));
+    say(json!({ "challenge": { "version": 5, "nonce": [1, 2], "secret": false } }));
     say(json!({ "store": { "proof": "", "manifest": null } }));
     let granted = json!({
         "qpn": 9, "rkey": 7, "va": 0, "mtu": 1024, "port": port, "atomics": 16,
@@ -416,7 +416,7 @@ impl Hostile {
             let line = answers.next().unwrap().unwrap();
             serde_json::from_str::<Value>(&line).unwrap()
         };
-        let hello = json!({ "version": 4, "instance": 7, "nonce": [1, 2], "secret": false });
+        let hello = json!({ "version": 5, "instance": 7, "nonce": [1, 2], "secret": false });
         say(json!({ "hello": hello }));
         say(json!({ "proof": "" }));
         let port = UdpPort::bind("127.0.0.1:0".parse().unwrap()).unwrap();

@@ -87,9 +87,9 @@ impl Talk {
     }
 
     fn prove(&mut self) -> Value {
-        let hello = json!({ "version": 4, "instance": 7, "nonce": [1, 2], "secret": false });
+        let hello = json!({ "version": 5, "instance": 7, "nonce": [1, 2], "secret": false });
         let challenge = self.say(&json!({ "hello": hello }));
-        assert_eq!(challenge["challenge"]["version"], 4, "{challenge}");
+        assert_eq!(challenge["challenge"]["version"], 5, "{challenge}");
         self.say(&json!({ "proof": "" }))
     }
 }

@@ -485,6 +485,7 @@ impl Collector {
         });
         let largest = largest.collect();
         let others = candidates::others_max(plan, words, 0);
+        let values = plan.written_values(words, 0).collect();
         let [numbers, rkeys] = nonce().map_err(RoleError::from)?;
         let low = |word: u64| u32::try_from(word & u64::from(u32::MAX)).expect("32 bits");
         let (qpn, rkey) = ((low(numbers) & MASK_24).max(2), low(rkeys));
@@ -503,6 +504,7 @@ impl Collector {
             events,
             largest,
             others,
+            values,
         };
         self.responder.register(Region {
             rkey,

@@ -1,0 +1,148 @@
+//! `strata telemetry path`, `flows`: which way flows went, and which met something.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use strata_telemetry_run::TelemetryStore;
+use strata_terminal::bounded;
+use strata_terminal::listing::{ColumnForm, Reader, listing};
+use strata_terminal::output::{refuse, standard};
+use strata_wire::grouped;
+
+use super::ask::{json_of, of, parse_key};
+
+/// Arguments of `strata telemetry path`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A flow has a direction: 10.0.0.1:1024 > 10.0.0.2:80 tcp. Quote it, or write - for >. Paths of other
+keys are queried by these keys (`strata telemetry get --help`).
+
+Hops are known if they sent postcards of the flow; latencies if they sent them with Key-Write for
+the key `node N FLOW`, as the built-in table of INT does. Latencies are the latest.
+
+A sum is given only if the path is whole. Otherwise the lines below say what may be missing.
+
+Exit status: 1 if the path is not known.")]
+pub(super) struct PathArgs {
+    /// The store.
+    store: PathBuf,
+    /// The flow, in one word or several.
+    #[arg(required = true)]
+    flow: Vec<String>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of `strata telemetry flows`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Lists are rings: when an event is overwritten, its flow may be missing. The last line gives the
+number of overwritten events, and of events that do not name their flow.")]
+pub(super) struct FlowsArgs {
+    /// The store.
+    store: PathBuf,
+    /// Only events of this list: its name or its number. By default of all lists of events.
+    #[arg(long, value_name = "LIST")]
+    list: Option<String>,
+    /// Only events at this node.
+    #[arg(long, value_name = "NODE")]
+    node: Option<u32>,
+    /// Show this many flows, those with the most events.
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 20, value_parser = bounded::count::<1, 1_000_000>)]
+    number: usize,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn path(args: &PathArgs) -> Result<()> {
+    let key = parse_key(&args.flow)?;
+    let mut store = TelemetryStore::open(&args.store)?;
+    let Some(path) = store.answer_path(&key) else {
+        bail!(store.unknown(&key, true));
+    };
+    if args.json {
+        return json_of(&path);
+    }
+    let mut out = standard();
+    if let Some(time) = path.time {
+        writeln!(out, "path of {}{}", path.flow, of(time))?;
+    }
+    let unknown = || "?".to_owned();
+    let head = ["hop", "node", "latency"].map(str::to_owned);
+    let rows = path.hops.iter().zip(1..).map(|(hop, place): (_, u32)| {
+        [
+            place.to_string(),
+            hop.node.map_or_else(unknown, |node| node.to_string()),
+            hop.latency.map_or_else(unknown, grouped),
+        ]
+    });
+    let sum = path.latency.map(|sum| ("sum", sum));
+    let sum = sum.or_else(|| Some(("at least", path.latency_at_least?)));
+    let total = sum.map(|(name, sum)| [String::new(), name.to_owned(), grouped(sum)]);
+    let rows = std::iter::once(head).chain(rows).chain(total);
+    let columns = [
+        ColumnForm::numbers(3),
+        ColumnForm::numbers(10),
+        ColumnForm::numbers(12),
+    ];
+    let page = listing(Reader::of_stdout(), columns, rows);
+    write!(out, "{page}")?;
+    for remark in &path.remarks {
+        writeln!(out, "{remark}")?;
+    }
+    Ok(())
+}
+
+pub(super) fn flows(args: &FlowsArgs) -> Result<()> {
+    let mut store = TelemetryStore::open(&args.store)?;
+    let answer = store.answer_flows(args.list.as_deref(), args.node, args.number);
+    let answer = answer.map_err(refuse)?;
+    if args.json {
+        return json_of(&answer);
+    }
+    let unknown = || "?".to_owned();
+    let head = ["events", "max value", "what", "flow", "nodes"].map(str::to_owned);
+    let rows = answer.flows.iter().map(|flow| {
+        let nodes: Vec<String> = flow.nodes.iter().map(u32::to_string).collect();
+        [
+            grouped(flow.events),
+            flow.value_max
+                .map_or_else(unknown, |value| grouped(u64::from(value))),
+            flow.what.join(","),
+            flow.flow.clone(),
+            nodes.join(","),
+        ]
+    });
+    let columns = [
+        ColumnForm::numbers(10),
+        ColumnForm::numbers(12),
+        ColumnForm::words(12).apart(),
+        ColumnForm::words(44).apart(),
+        ColumnForm::words(1).apart(),
+    ];
+    let page = listing(
+        Reader::of_stdout(),
+        columns,
+        std::iter::once(head).chain(rows),
+    );
+    let mut out = standard();
+    write!(out, "{page}")?;
+    let more = answer.in_all.saturating_sub(answer.flows.len() as u64);
+    let mut notes = Vec::new();
+    for (count, what) in [
+        (more, "more flows (-n)"),
+        (answer.without_flow, "events without a flow"),
+        (answer.overwritten, "overwritten events"),
+    ] {
+        if count > 0 {
+            notes.push(format!("{} {what}", grouped(count)));
+        }
+    }
+    if !notes.is_empty() {
+        writeln!(out, "not shown: {}", notes.join(", "))?;
+    }
+    Ok(())
+}

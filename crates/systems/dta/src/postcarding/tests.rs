@@ -1,0 +1,246 @@
+//! Paths through the cache and back from memory.
+
+use super::*;
+use crate::protocol::Refusal;
+use crate::sink::Local;
+
+const SWITCHES: std::ops::Range<u32> = 100..1100;
+
+fn hasher() -> KeyHasher {
+    KeyHasher::new([7, 8])
+}
+
+fn key(n: u32) -> KeyHash {
+    hasher().hash(&n.to_be_bytes())
+}
+
+struct World {
+    store: Postcarding,
+    cache: Cache,
+    memory: Vec<u8>,
+}
+
+impl World {
+    fn new(rows: usize, redundancy: u8) -> Self {
+        let store = Postcarding::new(64, 1 << 14, 5, 32, redundancy, hasher());
+        Self {
+            cache: Cache::new(store, rows, false),
+            memory: vec![0; 64 + usize::try_from(store.memory_len()).unwrap()],
+            store,
+        }
+    }
+
+    fn put(&mut self, n: u32, hop: u8, path_len: Option<u8>, value: u32) -> Result<(), Refusal> {
+        let mut sinks = [Local::new(&mut self.memory)];
+        self.cache
+            .put(key(n), hop, path_len, value, Origin(0), 5, &mut sinks)
+            .map(|_| ())
+    }
+
+    fn expire(&mut self, before_ns: u64) {
+        let rows = self.cache.rows();
+        let mut sinks = [Local::new(&mut self.memory)];
+        self.cache.expire(before_ns, rows, &mut sinks);
+    }
+
+    fn found(&self, n: u32) -> Option<Path> {
+        let values = Values::new(&self.store, SWITCHES);
+        assert_eq!(values.ambiguous(), 0);
+        self.store.get(&self.memory, key(n), &values)
+    }
+
+    fn path(&self, n: u32) -> Option<Vec<Option<u32>>> {
+        Some(self.found(n)?.values()[..5].to_vec())
+    }
+}
+
+#[test]
+fn a_path_is_written_once_all_hops_have_reported_in_any_order() {
+    for redundancy in 1..=4 {
+        let mut world = World::new(64, redundancy);
+        for hop in [3, 0, 4, 1, 2] {
+            assert_eq!(world.path(1), None);
+            world.put(1, hop, None, 200 + u32::from(hop)).unwrap();
+        }
+        let expected = (200..205).map(Some).collect();
+        assert_eq!(world.path(1), Some(expected));
+        assert_eq!(world.path(2), None);
+        let counters = world.cache.counters();
+        assert_eq!((counters.complete, counters.held), (1, 0));
+    }
+}
+
+#[test]
+fn a_shorter_path_is_written_when_it_is_complete_with_blanks_after_it() {
+    let mut world = World::new(64, 2);
+    world.put(1, 0, Some(2), 300).unwrap();
+    world.put(1, 1, Some(2), 301).unwrap();
+    let expected = vec![Some(300), Some(301), None, None, None];
+    assert_eq!(world.path(1), Some(expected));
+    assert!(world.found(1).unwrap().is_whole());
+    assert_eq!(world.put(1, 2, Some(2), 1), Err(Refusal::Hop));
+    assert_eq!(world.put(1, 5, None, 1), Err(Refusal::Hop));
+}
+
+/// Neither a known length nor hops that report for themselves make a part of a path a whole one.
+#[test]
+fn of_a_path_that_is_longer_than_is_kept_the_length_is() {
+    let mut world = World::new(64, 2);
+    for hop in 0..8 {
+        let kept = world.put(1, hop, Some(8), 200 + u32::from(hop));
+        assert_eq!(kept.is_ok(), hop < 5, "{hop}");
+        let _ = world.put(2, hop, None, 300 + u32::from(hop));
+    }
+    world.expire(6);
+    for (n, first, extent) in [(1, 200, Extent::known(8)), (2, 300, Extent::at_least(8))] {
+        let path = world.found(n).unwrap();
+        assert_eq!(path.values()[4], Some(first + 4));
+        assert_eq!(path.extent(), extent);
+        assert!(!path.is_whole());
+    }
+    // Three hops that report for themselves: there may be a fourth.
+    for hop in 0..3 {
+        world.put(3, hop, None, 400).unwrap();
+    }
+    world.expire(6);
+    let path = world.found(3).unwrap();
+    assert_eq!(path.extent(), Extent::at_least(3));
+    assert!(!path.is_whole());
+}
+
+/// 100 flows take the only row from each other with every postcard.
+#[test]
+fn a_row_that_makes_way_early_keeps_what_was_known_of_other_hops() {
+    for redundancy in 1..=4 {
+        let mut world = World::new(1, redundancy);
+        for hop in 0..5 {
+            for n in 0..100 {
+                world.put(n, hop, None, 200 + n + u32::from(hop)).unwrap();
+            }
+        }
+        world.expire(6);
+        let mut there = 0;
+        for n in 0..100 {
+            // Another flow may have been written to all of its chunks meanwhile.
+            let Some(path) = world.found(n) else { continue };
+            let expected: Vec<u32> = (0..5).map(|hop| 200 + n + hop).collect();
+            let known: Vec<u32> = path.values().iter().flatten().copied().collect();
+            there += u32::from(known == expected);
+            let extent = path.extent();
+            assert!(extent.is_mixed && !extent.is_len_known && !path.is_whole());
+            assert!(
+                path.values()
+                    .iter()
+                    .zip(&expected)
+                    .all(|(known, right)| { known.is_none_or(|known| known == *right) })
+            );
+        }
+        assert!(there >= 95, "{there} with {redundancy} copies");
+    }
+}
+
+#[test]
+fn hops_that_all_report_as_the_first_contradict_each_other() {
+    let mut world = World::new(64, 2);
+    for value in 200..204 {
+        world.put(1, 0, None, value).unwrap();
+    }
+    world.expire(6);
+    let path = world.found(1).unwrap();
+    assert!(path.extent().is_contradicted && !path.is_whole());
+    assert_eq!(path.values()[0], Some(203));
+}
+
+#[test]
+fn large_values_are_written_down_until_the_dictionary_is_full() {
+    let dictionary = Dictionary {
+        at: 0,
+        len: 3,
+        above: 255,
+    };
+    let store = Postcarding::new(64, 64, 2, 32, 1, hasher()).with_dictionary(dictionary);
+    let mut memory = vec![0; 64 + usize::try_from(store.memory_len()).unwrap()];
+    let mut cache = Cache::new(store, 8, false);
+    let mut put = |n: u32, value: u32| {
+        let mut sinks = [Local::new(&mut memory)];
+        (0..2).try_for_each(|hop| {
+            cache
+                .put(key(n), hop, None, value, Origin(0), 0, &mut sinks)
+                .map(|_| ())
+        })
+    };
+    for (n, value) in [(1, 0x0a0a_0001), (2, 255), (3, u32::MAX), (4, 256)] {
+        assert_eq!(put(n, value), Ok(()), "{value}");
+    }
+    assert_eq!(put(5, 257), Err(Refusal::Value));
+    assert_eq!(put(6, 256), Ok(()), "which it holds");
+    let words = memory[..32].as_chunks().0;
+    let written: Vec<u32> = words
+        .iter()
+        .map_while(|word| Dictionary::value(*word))
+        .collect();
+    assert_eq!(written, [0x0a0a_0001, u32::MAX, 256]);
+    let values = Values::new(&store, (0..=255).chain(written));
+    for (n, value) in [(1, 0x0a0a_0001), (2, 255), (3, u32::MAX), (6, 256)] {
+        let path = store.get(&memory, key(n), &values).unwrap();
+        assert_eq!(path.values()[..2], [Some(value); 2]);
+    }
+    // A translator that goes on with this memory.
+    let mut cache = Cache::new(store, 8, false);
+    cache.continue_values(0, [1 << 20]);
+    let mut sinks = [Local::new(&mut memory)];
+    cache
+        .put(key(7), 0, None, 1 << 21, Origin(0), 0, &mut sinks)
+        .unwrap();
+    drop(sinks);
+    assert_eq!(
+        Dictionary::value(*memory[8..].first_chunk().unwrap()),
+        Some(1 << 21)
+    );
+    assert_eq!(cache.counters().values, 1);
+}
+
+#[test]
+fn another_flow_or_the_time_writes_a_row_early() {
+    let mut world = World::new(1, 1);
+    world.put(1, 1, None, 111).unwrap();
+    world.put(1, 3, None, 113).unwrap();
+    assert_eq!(world.cache.victim(key(2)), Some(key(1)));
+    world.put(2, 0, None, 120).unwrap();
+    let partial = vec![None, Some(111), None, Some(113), None];
+    assert_eq!(world.path(1), Some(partial));
+    world.expire(5);
+    assert_eq!(world.path(2), None, "not old enough");
+    world.expire(6);
+    assert_eq!(world.path(2), Some(vec![Some(120), None, None, None, None]));
+    let counters = world.cache.counters();
+    assert_eq!((counters.collided, counters.aged, counters.held), (1, 1, 0));
+    assert_eq!(counters.postcards, 3);
+}
+
+#[test]
+fn a_hop_that_reports_again_takes_the_place_of_its_first_postcard() {
+    let mut world = World::new(64, 1);
+    for (hop, value) in [(0, 100), (0, 101), (1, 102)] {
+        world.put(1, hop, Some(2), value).unwrap();
+    }
+    let expected = vec![Some(101), Some(102), None, None, None];
+    assert_eq!(world.path(1), Some(expected));
+    assert_eq!(world.cache.counters().superseded, 1);
+}
+
+#[test]
+fn values_that_share_a_code_are_never_guessed() {
+    let store = Postcarding::new(0, 16, 2, 4, 1, hasher());
+    let values = Values::new(&store, 0..1000);
+    assert_eq!(values.ambiguous(), 16, "1000 values in 4 bits");
+    let mut memory = vec![0; usize::try_from(store.memory_len()).unwrap()];
+    let mut cache = Cache::new(store, 1, false);
+    for hop in 0..2 {
+        let mut sinks = [Local::new(&mut memory)];
+        cache
+            .put(key(1), hop, None, 1, Origin(0), 0, &mut sinks)
+            .unwrap();
+    }
+    assert_eq!(store.get(&memory, key(1), &values), None);
+}
