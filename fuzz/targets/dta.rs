@@ -9,15 +9,16 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use libfuzzer_sys::fuzz_target;
 use strata_dta::append::{Append, Cursor, End};
-use strata_dta::int::mapping::{DEFAULT, Mapper, Table};
+use strata_dta::int::mapping::Mapper;
+use strata_dta::int::table::Table;
 use strata_dta::key_increment::KeyIncrement;
 use strata_dta::key_write::{Agreement, KeyWrite};
-use strata_dta::postcarding::{Postcarding, Values};
+use strata_dta::postcarding::{Dictionary, Merge, Postcarding, Values};
 use strata_dta::protocol::packed::Repr;
 use strata_dta::protocol::{Flags, Report};
 use strata_dta::reporter::{Reporter, ReporterOptions};
 use strata_dta::translator::{Options, Rate, Translator};
-use strata_dta::{KeyHasher, Operation, Origin, Room, Sink};
+use strata_dta::{KeyHasher, Local, Operation, Origin, Room, Sink};
 use strata_fuzz::{Bounded, Chooser};
 
 #[global_allocator]
@@ -33,6 +34,7 @@ struct Collector(Vec<u8>, Room);
 
 impl Sink for Collector {
     const KEEPS_ORIGINS: bool = true;
+    const MERGES: bool = true;
 
     fn room(&self, _: Operation) -> Room {
         self.1
@@ -41,6 +43,10 @@ impl Sink for Collector {
     fn write(&mut self, at: u64, bytes: &[u8], _: &[Origin]) {
         let at = usize::try_from(at).expect("an address within memory");
         self.0[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn merge(&mut self, at: u64, chunk: &[u8], how: Merge, _: &[Origin]) {
+        Local::new(&mut self.0).merge(at, chunk, how, &[]);
     }
 
     fn fetch_add(&mut self, at: u64, add: u64, _: &[Origin]) {
@@ -56,7 +62,13 @@ fuzz_target!(|bytes: &[u8]| {
     let hasher = KeyHasher::new([1, 2]);
     let key_write = KeyWrite::new(0, 64, 20, 32);
     let mut end = key_write.memory_len();
-    let postcarding = Postcarding::new(end, 64, 5, 16, 2, hasher);
+    let dictionary = Dictionary {
+        at: end,
+        len: 8,
+        above: 20,
+    };
+    end += 64;
+    let postcarding = Postcarding::new(end, 64, 5, 16, 2, hasher).with_dictionary(dictionary);
     end += postcarding.memory_len();
     let key_increment = KeyIncrement::new(end, 64, 2);
     end += key_increment.memory_len();
@@ -90,8 +102,10 @@ fuzz_target!(|bytes: &[u8]| {
         })
         .collect();
     let mut translator = Translator::new::<Collector>(options, |_| End::default());
-    let table = format!("{DEFAULT}\n{WATCH}");
-    let mut mapper = Mapper::new(Table::parse(&table).expect("the default table and a query"));
+    let hop_from = ["ttl", "arrival", "stack", "ttl"][usize::from(choices >> 6 & 3)];
+    let table = format!("hop-from = \"{hop_from}\"\n{WATCH}");
+    let table = Table::parse(&table).expect("the default table and a query");
+    let mut mapper = Mapper::new(table, 18);
     let mut reporter = Reporter::new(ReporterOptions::new(1));
     let mut nacks = Vec::new();
     let mut now_ns = 0;
@@ -152,7 +166,10 @@ fuzz_target!(|bytes: &[u8]| {
     for n in 0..20_u32 {
         let key = hasher.hash(&n.to_be_bytes());
         let _ = key_write.get(memory, key, 4, Agreement::Plurality);
-        let _ = postcarding.get(memory, key, &values);
+        if let Some(path) = postcarding.get(memory, key, &values) {
+            let known = path.values().iter().flatten().count();
+            assert!(!path.is_whole() || known == usize::from(path.extent().hops));
+        }
         let _ = key_increment.get(memory, key);
     }
     for list in 0..2 {

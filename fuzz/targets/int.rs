@@ -5,7 +5,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use strata_dta::int::mapping::{Mapper, Table};
+use strata_dta::int::mapping::Mapper;
+use strata_dta::int::table::Table;
 use strata_fuzz::{Bounded, Chooser};
 
 #[global_allocator]
@@ -28,7 +29,7 @@ fn datagram(version: u8, node: u32, hw_id: u8, sequence: u32) -> Vec<u8> {
 
 fuzz_target!(|bytes: &[u8]| {
     let mut choose = Chooser::new(bytes);
-    let mut mapper = Mapper::new(Table::parse("").expect("an empty table"));
+    let mut mapper = Mapper::new(Table::parse("").expect("an empty table"), 56);
     let mut next = [0_u32; 16];
     let (mut settled, mut before) = (0_u64, mapper.counters());
     while !choose.is_empty() {

@@ -227,7 +227,8 @@ impl Collectors {
             others,
             values,
         } = granted;
-        translator.continue_values(index, values);
+        let len = exact::<usize>(self.plan.dictionary.len);
+        translator.continue_values(index, values.into_iter().take(len));
         let collectors = exact::<u32>(self.links.len());
         for (list, end) in ends {
             let list = list

@@ -139,6 +139,51 @@ fn a_row_that_makes_way_early_keeps_what_was_known_of_other_hops() {
     }
 }
 
+/// 100,000 flows at a time: the first hops of all, then the second ones.
+#[test]
+fn paths_of_more_flows_than_rows_are_put_together_and_with_many_rows_known_to_be_whole() {
+    const FLOWS: u32 = 100_000;
+    let store = Postcarding::new(64, 1 << 21, 5, 32, 2, hasher());
+    let values = Values::new(&store, SWITCHES);
+    let shares = [CACHE_ROWS, CACHE_ROWS * 32].map(|rows| {
+        let mut memory = vec![0; 64 + usize::try_from(store.memory_len()).unwrap()];
+        let mut cache = Cache::new(store, rows, false);
+        let mut sinks = [Local::new(&mut memory)];
+        let value = |n: u32, hop: u8| 100 + (n + u32::from(hop)) % 1000;
+        for hop in 0..5 {
+            for n in 0..FLOWS {
+                cache
+                    .put(
+                        key(n),
+                        hop,
+                        Some(5),
+                        value(n, hop),
+                        Origin(0),
+                        5,
+                        &mut sinks,
+                    )
+                    .unwrap();
+            }
+        }
+        cache.expire(6, rows, &mut sinks);
+        drop(sinks);
+        let (mut there, mut whole) = (0, 0);
+        for n in 0..FLOWS {
+            let Some(path) = store.get(&memory, key(n), &values) else {
+                continue;
+            };
+            let right = (0..5).map(|hop| Some(value(n, hop)));
+            there += u32::from(path.values()[..5].iter().copied().eq(right));
+            whole += u32::from(path.is_whole());
+        }
+        [there, whole].map(|count| f64::from(count) / f64::from(FLOWS))
+    });
+    let [[there, _], [_, whole]] = shares;
+    assert!(there > 0.98, "{shares:?}");
+    // One in eleven shares its row with another.
+    assert!(whole > 0.9, "{shares:?}");
+}
+
 #[test]
 fn hops_that_all_report_as_the_first_contradict_each_other() {
     let mut world = World::new(64, 2);

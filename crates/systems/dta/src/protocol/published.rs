@@ -6,13 +6,13 @@
 //! ```text
 //! Switch     0 opcode u8 | flags u8
 //! Generator  0 opcode u8 | sequence u8 | flags u8
-//! then       Key-Write      redundancy u8 | key 4 | data 4        11 or 12 bytes in all
+//! then       Key-Write      redundancy u8 | key 4 | data 4 * n    7 or 8 bytes in all, and the data
 //!            Append         list u32 | data 4                     10 or 11
 //!            Key-Increment  redundancy u8 | key 4 | counter u64   15 or 16
 //!            Postcard       key 4 | hop u8, from 1 | data u32     11 or 12
 //! ```
 
-use super::{Flags, Primitive, Refusal, Report, held32, held64};
+use super::{DATA_LEN_MAX, Flags, Primitive, Refusal, Report, held32, held64};
 
 /// Which base header a datagram has.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -59,7 +59,7 @@ pub fn primitive(opcode: u8) -> Option<Primitive> {
     })
 }
 
-/// Bytes after the base header.
+/// Bytes after the base header, of Key-Write with data of 4 bytes.
 #[inline]
 fn body_len(primitive: Primitive) -> usize {
     match primitive {
@@ -68,6 +68,9 @@ fn body_len(primitive: Primitive) -> usize {
         Primitive::KeyIncrement => 13,
     }
 }
+
+/// Bytes beyond those of [`body_len`] that a Key-Write may have: a header of 3, and data of 64.
+const DATA_MORE_MAX: usize = 3 + DATA_LEN_MAX - 4;
 
 /// A view of a datagram whose length fits its opcode.
 #[derive(Clone, Copy, Debug)]
@@ -87,9 +90,15 @@ impl<'a> Packet<'a> {
     pub fn new_checked(bytes: &'a [u8]) -> Result<Self, Refusal> {
         let opcode = *bytes.first().ok_or(Refusal::Empty)?;
         let primitive = primitive(opcode).ok_or(Refusal::Opcode)?;
-        let form = match bytes.len().checked_sub(body_len(primitive)) {
-            Some(2) => Form::Switch,
-            Some(3) => Form::Generator,
+        let form = match (bytes.len().checked_sub(body_len(primitive)), primitive) {
+            (Some(2), _) => Form::Switch,
+            (Some(3), _) => Form::Generator,
+            // The programs write 4 bytes, the paper 20 (§6.1, table 2): words, so the length tells.
+            (Some(more @ 2..=DATA_MORE_MAX), Primitive::KeyWrite) => match more % 4 {
+                2 => Form::Switch,
+                3 => Form::Generator,
+                _ => return Err(Refusal::Length),
+            },
             _ => return Err(Refusal::Length),
         };
         Ok(Self {
@@ -142,7 +151,7 @@ impl<'a> Packet<'a> {
             Primitive::KeyWrite => Report::KeyWrite {
                 redundancy: body[0],
                 key: &body[1..5],
-                data: &body[5..9],
+                data: &body[5..],
             },
             Primitive::Append => Report::Append {
                 list: held32(body, 0),
@@ -171,7 +180,8 @@ pub struct Repr<'a> {
     pub sequence: Option<u8>,
     /// Flags.
     pub flags: Flags,
-    /// The report: its key and data have 4 bytes, its path length is not known.
+    /// The report: its key and data have 4 bytes (data of Key-Write several words), its path length is
+    /// not known.
     pub report: Report<'a>,
 }
 
@@ -192,15 +202,21 @@ impl<'a> Repr<'a> {
     /// Bytes of the datagram.
     #[must_use]
     pub fn buffer_len(&self) -> usize {
-        let header_len = if self.sequence.is_some() { 3 } else { 2 };
-        body_len(self.report.primitive()).wrapping_add(header_len)
+        let header_len: usize = if self.sequence.is_some() { 3 } else { 2 };
+        let more = match self.report {
+            Report::KeyWrite { data, .. } => data.len().saturating_sub(4),
+            _ => 0,
+        };
+        let body_len = body_len(self.report.primitive()).wrapping_add(more);
+        body_len.wrapping_add(header_len)
     }
 
     /// Appends the datagram to `out`.
     ///
     /// # Panics
     ///
-    /// If key or data do not have 4 bytes, a path length is given, or the hop is 255.
+    /// If the key does not have 4 bytes, or the data (of Key-Write, a multiple of 4), a path length is
+    /// given, or the hop is 255.
     pub fn emit(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.push(opcode(self.report.primitive()));
@@ -255,7 +271,7 @@ mod tests {
 
     /// Datagrams put together by hand from the headers of the published programs: the P4
     /// reporter's `dta_base_h` and the generators' `dta_base`, with the sub-headers that follow.
-    const GOLDEN: [(&[u8], Option<u8>, Flags, Report<'static>); 8] = {
+    const GOLDEN: [(&[u8], Option<u8>, Flags, Report<'static>); 10] = {
         const NONE: Flags = Flags {
             immediate: false,
             retransmittable: false,
@@ -270,6 +286,11 @@ mod tests {
             redundancy: 2,
             key: KEY,
             data: DATA,
+        };
+        const PATH: Report<'_> = Report::KeyWrite {
+            redundancy: 2,
+            key: KEY,
+            data: b"five hops of 4 bytes",
         };
         const APPEND: Report<'_> = Report::Append {
             list: 513,
@@ -298,6 +319,18 @@ mod tests {
                 Some(7),
                 BOTH,
                 KEY_WRITE,
+            ),
+            (
+                b"\x01\0\x02\x0a\0\0\x33five hops of 4 bytes",
+                None,
+                NONE,
+                PATH,
+            ),
+            (
+                b"\x01\x07\xc0\x02\x0a\0\0\x33five hops of 4 bytes",
+                Some(7),
+                BOTH,
+                PATH,
             ),
             (b"\x02\xc0\0\0\x02\x01\xde\xad\xbe\xef", None, BOTH, APPEND),
             (
@@ -352,17 +385,23 @@ mod tests {
 
     #[test]
     fn any_other_length_is_refused() {
+        let longest = [1; 3 + 5 + DATA_LEN_MAX];
+        assert!(Packet::new_checked(&longest).is_ok());
+        assert!(Packet::new_checked(&[&longest[..], &[0; 4]].concat()).is_err());
         for (bytes, ..) in GOLDEN {
             for len in 0..40 {
                 let mut other = bytes.to_vec();
                 other.resize(len, 0);
-                let fits = [2, 3].map(|header| {
-                    header + body_len(Packet::new_checked(bytes).unwrap().primitive())
+                let primitive = Packet::new_checked(bytes).unwrap().primitive();
+                let more = len.checked_sub(body_len(primitive));
+                let fits = more.is_some_and(|more| match primitive {
+                    Primitive::KeyWrite => matches!(more % 4, 2 | 3) && more >= 2,
+                    _ => matches!(more, 2 | 3),
                 });
                 let refusal = Packet::new_checked(&other).err();
                 let expected = match len {
                     0 => Some(Refusal::Empty),
-                    len if fits.contains(&len) => None,
+                    _ if fits => None,
                     _ => Some(Refusal::Length),
                 };
                 assert_eq!(refusal, expected, "{len} bytes of opcode {}", bytes[0]);

@@ -334,7 +334,7 @@ fn welcome(stream: &TcpStream, port: u16) {
     say(json!({ "store": { "proof": "", "manifest": null } }));
     let granted = json!({
         "qpn": 9, "rkey": 7, "va": 0, "mtu": 1024, "port": port, "atomics": 16,
-        "ends": [], "events": 7, "largest": [], "others": null,
+        "ends": [], "events": 7, "largest": [], "others": null, "values": [],
     });
     say(json!({ "welcome": granted }));
 }
