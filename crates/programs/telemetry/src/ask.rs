@@ -412,7 +412,7 @@ fn place(share: Option<&ShareStatus>) -> String {
 fn rows_of_collector(status: &CollectorStatus) -> Result<Vec<Row>> {
     let requests = &status.requests;
     let translator = status.translator.as_deref();
-    Ok(vec![
+    let mut rows = vec![
         ("listening", listening(&status.process)),
         ("as of", as_of(&status.process)?),
         (
@@ -428,7 +428,11 @@ fn rows_of_collector(status: &CollectorStatus) -> Result<Vec<Row>> {
         ("  out of order", number(requests.out_of_order)),
         ("  refused", number(requests.refused)),
         ("bad packets", number(requests.bad_packets)),
-    ])
+    ];
+    if let Some(generations) = &status.generations {
+        rows.push(("generations", generation_row(generations)));
+    }
+    Ok(rows)
 }
 
 /// A collector of a translator, in a line.

@@ -1,5 +1,6 @@
 //! Generations of a store: which there are, and of what time.
 
+use strata_dta::generations::Generation;
 use strata_sys::words::Words;
 use strata_wire::exact;
 
@@ -30,6 +31,12 @@ pub(super) struct Span {
     pub(super) time: Option<GenerationTime>,
 }
 
+/// The youngest one that there is, if the store has generations and one of them has begun.
+pub(super) fn youngest(plan: &Plan, words: &Words) -> Option<Generation> {
+    let word = |at| u64::from_le_bytes(words.word(exact(at)));
+    plan.generations()?.read(word).first().copied()
+}
+
 /// All that there are, youngest first; in a store without generations, the only one.
 pub(super) fn spans(plan: &Plan, words: &Words) -> Vec<Span> {
     let Some(generations) = plan.generations() else {
@@ -44,7 +51,7 @@ pub(super) fn spans(plan: &Plan, words: &Words) -> Vec<Span> {
     let present = generations.read(word);
     let ends = present.iter().map(|younger| Some(younger.begun_ns));
     let ends = std::iter::once(None).chain(ends);
-    let span = |(generation, ended_ns): (&strata_dta::generations::Generation, _)| Span {
+    let span = |(generation, ended_ns): (&Generation, _)| Span {
         index: generation.index,
         offset: generations.offset(generation.index),
         number: generation.number,

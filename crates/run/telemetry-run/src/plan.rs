@@ -1,6 +1,8 @@
 //! What a telemetry store holds and where: from a few parameters, the same at writers and readers.
 //! The file `telemetry.json` of a store says it for other programs too.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 use strata_dta::KeyHasher;
 use strata_dta::append::{Append, BATCH_MAX};
@@ -426,6 +428,22 @@ impl Plan {
         let count = self.parameters.generations;
         let places = self.places.generations?;
         Some(Generations::new(places.table_at, count, places.stride))
+    }
+
+    /// What is cleared of a generation: the stores of the first one.
+    pub(super) fn regions(&self) -> Vec<Range<u64>> {
+        let places = &self.places;
+        let regions = [
+            (places.key_write_at, self.key_write.memory_len()),
+            (places.postcarding_at, self.postcarding.memory_len()),
+            (places.key_increment_at, self.key_increment.memory_len()),
+        ];
+        regions.map(|(at, len)| at..at + len).to_vec()
+    }
+
+    /// How long a generation fills.
+    pub(super) fn period_ns(&self) -> u64 {
+        self.parameters.generation_period_s * 1_000_000_000
     }
 
     /// The inverse table, without the dictionary: all values that hops may report.

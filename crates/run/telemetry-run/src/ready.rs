@@ -149,9 +149,6 @@ pub(super) fn connect(
             (manifest, plan)
         }
     };
-    require(plan.generations().is_none(), || {
-        "--generations: with --collector, stores have a single generation: leave it out".to_owned()
-    })?;
     Ok(Ready::There(Box::new(There {
         manifest,
         plan,

@@ -372,6 +372,13 @@ impl Service {
 
     /// Begins another generation, if it is time; nothing may wait in the sink.
     fn turn(&mut self) {
+        if let Target::There(collectors) = &mut self.sink {
+            if collectors.take_turned() {
+                // What is measured is how full the youngest is.
+                self.before = self.done();
+            }
+            return;
+        }
         let Some(turning) = &mut self.turning else {
             return;
         };

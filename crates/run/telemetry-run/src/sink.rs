@@ -146,18 +146,10 @@ fn turning(plan: &Plan, memory: &mut Mapped, now_ns: u64) -> Option<Turning> {
     let generations = plan.generations()?;
     let words = memory.words.words();
     let present = generations.read(|at| u64::from_le_bytes(words.word(exact(at))));
-    let places = &plan.places;
-    let regions = [
-        (places.key_write_at, plan.key_write.memory_len()),
-        (places.postcarding_at, plan.postcarding.memory_len()),
-        (places.key_increment_at, plan.key_increment.memory_len()),
-    ];
-    let regions = regions.map(|(at, len)| at..at + len).to_vec();
-    let period_ns = plan.parameters.generation_period_s * 1_000_000_000;
     Some(Turning::new(
         generations,
-        regions,
-        period_ns,
+        plan.regions(),
+        plan.period_ns(),
         present,
         now_ns,
         memory,

@@ -8,7 +8,7 @@ use crate::api::status::{
     KeyIncrementStatus, KeyWriteStatus, PostcardingStatus, ProcessStatus, ReporterStatus,
     RunStatus, StreamStatus, TelemetryStatus,
 };
-use strata_dta::generations::Turning;
+use strata_dta::generations::{Generation, Turning};
 use strata_dta::int::mapping::IntCounters;
 use strata_dta::protocol::{Refusal, Refusals};
 use strata_dta::translator::{OTHERS, ReporterCounters};
@@ -277,22 +277,13 @@ impl Snapshot<'_> {
     }
 
     fn generations(&self) -> Option<GenerationsStatus> {
-        let turning = self.turning?;
-        let present = turning.present().iter();
-        let present = present.map(|generation| {
-            counted! {
-                generation => GenerationStatus {
-                    number,
-                    begun_ns,
-                }
-            }
-        });
-        Some(GenerationsStatus {
-            count: Some(self.plan.parameters.generations),
-            period_seconds: Some(self.plan.parameters.generation_period_s),
-            clearing: Some(turning.is_clearing()),
-            present: present.collect(),
-        })
+        if let Some(turning) = self.turning {
+            let clearing = turning.is_clearing();
+            return Some(generations_status(self.plan, turning.present(), clearing));
+        }
+        let turns = self.collectors?.turns()?;
+        let present: Vec<Generation> = turns.youngest().into_iter().collect();
+        Some(generations_status(self.plan, &present, turns.is_turning()))
     }
 
     pub(super) fn status(&self) -> TelemetryStatus {
@@ -331,5 +322,27 @@ impl Snapshot<'_> {
             reporters: self.reporters(),
         };
         TelemetryStatus::Run(Box::new(run))
+    }
+}
+
+/// Generations, youngest first, as far as the one that says it knows them.
+pub(super) fn generations_status(
+    plan: &Plan,
+    present: &[Generation],
+    clearing: bool,
+) -> GenerationsStatus {
+    let present = present.iter().map(|generation| {
+        counted! {
+            generation => GenerationStatus {
+                number,
+                begun_ns,
+            }
+        }
+    });
+    GenerationsStatus {
+        count: Some(plan.parameters.generations),
+        period_seconds: Some(plan.parameters.generation_period_s),
+        clearing: Some(clearing),
+        present: present.collect(),
     }
 }

@@ -7,6 +7,8 @@
 //! message     what both say over TCP
 //! connector   a thread of the translator for each collector: connects, again and again
 //! remote      the translator's operations, as RDMA packets to the collectors
+//! link        one of these collectors, and what is exchanged with it
+//! turns       generations, which all collectors begin together
 //! event       immediate reports, by WRITE with immediate data
 //! collector   the role of a collector
 //! ```
@@ -14,8 +16,10 @@
 pub(super) mod collector;
 pub(super) mod connector;
 mod event;
+mod link;
 pub(super) mod message;
 pub(super) mod remote;
+pub(super) mod turns;
 
 /// The default TCP port of a collector: the number that RoCEv2 has on UDP.
 pub const COLLECTOR_PORT: u16 = strata_wire::roce::UDP_PORT;

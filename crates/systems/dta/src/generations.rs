@@ -95,7 +95,16 @@ impl Generations {
         self.table.wrapping_add(offset)
     }
 
-    fn put<M: Memory>(&self, memory: &mut M, generation: Generation) {
+    /// Which one a number has, if each generation has had its turn: the place that it takes is that of the
+    /// oldest.
+    #[must_use]
+    pub fn index(&self, number: u64) -> u8 {
+        let turn = number.wrapping_sub(1).checked_rem(u64::from(self.count));
+        exact::<u8>(turn.expect("generations are 2 at least"))
+    }
+
+    /// Writes a generation into the table: from now on readers look into it.
+    pub fn put<M: Memory>(&self, memory: &mut M, generation: Generation) {
         let at = exact::<usize>(self.entry(generation.index));
         memory.store(at.wrapping_add(8), generation.begun_ns.to_le());
         memory.store(at, generation.number.to_le());
@@ -107,13 +116,79 @@ impl Generations {
     }
 }
 
+/// A generation that is being cleared, in pieces.
+#[derive(Clone, Debug)]
+pub struct Clearing {
+    index: u8,
+    /// What is left of its stores.
+    left: Vec<Range<u64>>,
+}
+
+impl Clearing {
+    /// Begins to clear the generation of this index: no reader looks into it any more. `regions` are the
+    /// stores of the first generation, of whole words.
+    pub fn new<M: Memory>(
+        generations: &Generations,
+        regions: &[Range<u64>],
+        index: u8,
+        memory: &mut M,
+    ) -> Self {
+        generations.retire(memory, index);
+        let offset = generations.offset(index);
+        let shifted = |region: &Range<u64>| {
+            region.start.wrapping_add(offset)..region.end.wrapping_add(offset)
+        };
+        let left = regions.iter().map(shifted);
+        // An empty region would never be done.
+        let left = left.filter(|region| !region.is_empty()).collect();
+        Self { index, left }
+    }
+
+    /// Clears `bytes_max` bytes at most; whether that was the last of them.
+    pub fn step<M: Memory>(&mut self, bytes_max: usize, memory: &mut M) -> bool {
+        let mut budget = bytes_max as u64 & !7;
+        while let Some(region) = self.left.last_mut() {
+            if budget == 0 {
+                return false;
+            }
+            let len = region
+                .end
+                .saturating_sub(region.start)
+                .min(budget)
+                .min(ZEROS.len() as u64);
+            let len_bytes = exact::<usize>(len);
+            memory.write(exact::<usize>(region.start), &ZEROS[..len_bytes]);
+            region.start = region.start.wrapping_add(len);
+            budget = budget.wrapping_sub(len);
+            if region.is_empty() {
+                self.left.pop();
+            }
+        }
+        true
+    }
+}
+
+/// Whether a generation that began at one time is over at another. A clock that is set back a little
+/// repeats the end of a period. One that is set back by more had been wrong: without a new generation, the
+/// youngest would last until then.
+///
+/// # Panics
+///
+/// If the period is 0.
+#[must_use]
+pub fn is_over(begun_ns: u64, now_ns: u64, period_ns: u64) -> bool {
+    let period = |time_ns: u64| time_ns.checked_div(period_ns).expect("a period");
+    let (now, begun) = (period(now_ns), period(begun_ns));
+    !(begun.saturating_sub(1)..=begun).contains(&now)
+}
+
 /// What the writer of a store is doing.
 #[derive(Clone, Debug)]
 enum State {
     /// The youngest generation fills.
     Filling,
-    /// It does, while that of this index is cleared: what is left of its regions.
-    Clearing { index: u8, left: Vec<Range<u64>> },
+    /// It does, while another one is cleared.
+    Clearing(Clearing),
 }
 
 /// The writer's half: says where reports go, and clears what is to be used again.
@@ -185,7 +260,7 @@ impl Turning {
     /// Whether one is being cleared: [`Turning::step`] should be called again soon.
     #[must_use]
     pub fn is_clearing(&self) -> bool {
-        matches!(self.state, State::Clearing { .. })
+        matches!(self.state, State::Clearing(_))
     }
 
     /// Does what is due, and clears `bytes_max` bytes at most. Once that is done, returns the
@@ -202,36 +277,17 @@ impl Turning {
         memory: &mut M,
     ) -> Option<Generation> {
         if let State::Filling = self.state {
-            let period = |time_ns: u64| time_ns.checked_div(self.period_ns).expect("a period");
-            let (now, youngest) = (period(now_ns), period(self.youngest().begun_ns));
-            // A clock that is set back a little repeats the end of a period. One that is set back by
-            // more had been wrong: without a new generation, the youngest would last until then.
-            if (youngest.saturating_sub(1)..=youngest).contains(&now) {
+            if !is_over(self.youngest().begun_ns, now_ns, self.period_ns) {
                 return None;
             }
             self.retire_one(memory);
         }
-        let State::Clearing { index, left } = &mut self.state else {
+        let State::Clearing(clearing) = &mut self.state else {
             return None;
         };
-        let index = *index;
-        let mut budget = bytes_max as u64 & !7;
-        while let Some(region) = left.last_mut() {
-            if budget == 0 {
-                return None;
-            }
-            let len = region
-                .end
-                .saturating_sub(region.start)
-                .min(budget)
-                .min(ZEROS.len() as u64);
-            let len_bytes = exact::<usize>(len);
-            memory.write(exact::<usize>(region.start), &ZEROS[..len_bytes]);
-            region.start = region.start.wrapping_add(len);
-            budget = budget.wrapping_sub(len);
-            if region.is_empty() {
-                left.pop();
-            }
+        let index = clearing.index;
+        if !clearing.step(bytes_max, memory) {
+            return None;
         }
         let number = self.youngest().number.wrapping_add(1);
         self.begin(index, number, now_ns, memory);
@@ -246,14 +302,7 @@ impl Turning {
             let oldest = self.present.pop();
             oldest.expect("generations are 2 at least").index
         });
-        self.generations.retire(memory, index);
-        let offset = self.generations.offset(index);
-        let shifted = |region: &Range<u64>| {
-            region.start.wrapping_add(offset)..region.end.wrapping_add(offset)
-        };
-        let left = self.regions.iter().map(shifted);
-        // An empty region would never be done.
-        let left = left.filter(|region| !region.is_empty()).collect();
-        self.state = State::Clearing { index, left };
+        let clearing = Clearing::new(&self.generations, &self.regions, index, memory);
+        self.state = State::Clearing(clearing);
     }
 }

@@ -379,6 +379,9 @@ pub struct CollectorStatus {
     pub requests: RequestStatus,
     /// How often counters became smaller; null if they do not.
     pub faded: Option<u64>,
+    /// Generations, if the store has several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generations: Option<GenerationsStatus>,
 }
 
 impl CollectorStatus {

@@ -28,6 +28,7 @@ use crate::api::status::{
 };
 use rustix::thread::CapabilitySet;
 use strata_auth::secret::Secret;
+use strata_dta::generations::{Clearing, Generation};
 use strata_rdma::{Replies, Responder, ResponderCounters};
 use strata_roce::icrc::IcrcCheck;
 use strata_roce::udp::UdpPort;
@@ -36,16 +37,20 @@ use strata_role::{At as _, Handle, Notice, Result, RoleError, Spec, Tell, warn_i
 use strata_sandbox::{Owner, SocketFile};
 use strata_sys::socket;
 use strata_wire::roce::{Packet, icrc};
-use strata_wire::unix_ns;
+use strata_wire::{exact, unix_ns};
 
-use self::memory::{Kept, Store};
+use self::memory::{Kept, Store, Written};
 use self::preparing::Preparing;
 use self::sessions::Connection;
+use super::super::candidates;
 use super::super::counted::counted;
 use super::super::fading::{FadeOptions, Fading};
+use super::super::generations::{PIECE_BYTES, youngest};
 use super::super::notices::collecting;
+use super::super::plan::Plan;
 use super::super::pushing::Pushing;
 use super::super::serving::{Api, TelemetryApiSpec};
+use super::super::status::generations_status;
 use super::super::status_file::StatusFile;
 use super::super::store::{Locked, continued};
 use super::event::{self, SLOT_LEN, Told};
@@ -145,6 +150,7 @@ impl Spec for TelemetryCollectorSpec {
             store,
             responder: Responder::new(),
             pushing: Pushing::new(Arc::default(), Vec::new()),
+            clearing: None,
             active: None,
             preparing: None,
             connections: Vec::new(),
@@ -202,6 +208,8 @@ struct Collector {
     connections: Vec<Connection>,
     counters: Counters,
     fading: Option<Fading>,
+    /// A generation that is being cleared, and what it is to be.
+    clearing: Option<(Clearing, Generation)>,
     tell: Tell,
     status_file: StatusFile,
     /// Served as long as this is there.
@@ -228,6 +236,7 @@ impl Collector {
                 self.look_at_connections();
                 self.fade(now);
             }
+            self.clear();
             if now - described >= STATUS_EVERY {
                 described = now;
                 self.write_status(true);
@@ -250,7 +259,8 @@ impl Collector {
 
     fn wait(&self) -> Result<()> {
         let is_fading = self.fading.as_ref().is_some_and(Fading::is_going);
-        let limit = match is_fading || self.preparing.is_some() {
+        let is_busy = is_fading || self.clearing.is_some() || self.preparing.is_some();
+        let limit = match is_busy {
             true => TICK,
             false => IDLE,
         };
@@ -320,23 +330,84 @@ impl Collector {
     }
 
     fn fade(&mut self, now: Instant) {
-        let (Some(fading), Some(store)) = (&mut self.fading, &mut self.store) else {
+        let Some(mut fading) = self.fading.take() else {
             return;
         };
-        let written = match (&self.active, &mut store.memory) {
-            (_, Some(memory)) => Some(&mut memory.0),
-            (Some(active), None) => {
-                let region = self.responder.region_mut(active.rkey);
-                region.and_then(|region| match &mut region.memory {
-                    Kept::Store(memory) => Some(&mut memory.0),
-                    Kept::Events(_) => None,
-                })
-            }
-            (None, None) => None,
-        };
-        if let Some(memory) = written {
+        if let Some((plan, memory)) = self.memory() {
             // The translator gets the error.
-            fading.step(&store.plan, memory, now);
+            fading.step(plan, &mut memory.0, now);
+        }
+        self.fading = Some(fading);
+    }
+
+    /// The memory, whether it is the responder's now or not.
+    fn memory(&mut self) -> Option<(&Plan, &mut Written)> {
+        let store = self.store.as_mut()?;
+        let memory = match (&self.active, &mut store.memory) {
+            (_, Some(memory)) => memory,
+            (Some(active), None) => match &mut self.responder.region_mut(active.rkey)?.memory {
+                Kept::Store(memory) => memory,
+                Kept::Events(_) => return None,
+            },
+            (None, None) => return None,
+        };
+        Some((&store.plan, memory))
+    }
+
+    /// The youngest generation that has begun.
+    fn youngest(&mut self) -> Option<Generation> {
+        let (plan, memory) = self.memory()?;
+        youngest(plan, memory.0.words())
+    }
+
+    /// The translator wants the generation of this number: begins to clear its place, unless it is there.
+    /// Whether that is possible.
+    fn turn_to(&mut self, number: u64, begun_ns: u64) -> bool {
+        let is_there = self
+            .youngest()
+            .is_some_and(|youngest| youngest.number == number);
+        let is_begun = self
+            .clearing
+            .as_ref()
+            .is_some_and(|(_, wanted)| wanted.number == number);
+        if is_there || is_begun {
+            return true;
+        }
+        // Numbers are not used again.
+        let is_newer = self
+            .youngest()
+            .is_none_or(|youngest| youngest.number < number);
+        let Some((plan, memory)) = self.memory() else {
+            return false;
+        };
+        let Some(generations) = plan.generations().filter(|_| is_newer && number > 0) else {
+            return false;
+        };
+        let wanted = Generation {
+            index: generations.index(number),
+            number,
+            begun_ns,
+        };
+        let clearing = Clearing::new(&generations, &plan.regions(), wanted.index, memory);
+        self.clearing = Some((clearing, wanted));
+        true
+    }
+
+    /// Clears a piece of what is to be cleared, between packets.
+    fn clear(&mut self) {
+        let Some((mut clearing, wanted)) = self.clearing.take() else {
+            return;
+        };
+        let Some((plan, memory)) = self.memory() else {
+            return;
+        };
+        if !clearing.step(PIECE_BYTES, memory) {
+            self.clearing = Some((clearing, wanted));
+            return;
+        }
+        candidates::empty(plan, &mut memory.0, wanted.index);
+        if let Some(generations) = plan.generations() {
+            generations.put(memory, wanted);
         }
     }
 
@@ -358,11 +429,18 @@ impl Collector {
         }
     }
 
-    fn status(&self, running: bool) -> String {
+    fn status(&mut self, running: bool) -> String {
         let responder = self.responded();
         let places = self.store.as_ref().map(|store| store.plan.places);
         let (pushed, lost) = self.pushing.counts();
         let share = self.store.as_ref().and_then(|store| store.manifest.share);
+        let is_clearing = self.clearing.is_some();
+        let generations = self.memory().and_then(|(plan, memory)| {
+            let words = memory.0.words();
+            let word = |at| u64::from_le_bytes(words.word(exact(at)));
+            let present = plan.generations()?.read(word);
+            Some(generations_status(plan, &present, is_clearing))
+        });
         let status = CollectorStatus {
             role: CollectorStatus::ROLE.to_owned(),
             process: ProcessStatus {
@@ -400,6 +478,7 @@ impl Collector {
                 bad_packets: Some(self.counters.bad_packets),
             },
             faded: self.fading.as_ref().map(Fading::rounds),
+            generations,
         };
         TelemetryStatus::Collector(Box::new(status)).text()
     }

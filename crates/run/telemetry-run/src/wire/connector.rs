@@ -78,6 +78,8 @@ pub(crate) struct Granted {
     pub(super) others: Option<u64>,
     /// The dictionary of large values that hops report.
     pub(super) values: Vec<u32>,
+    /// The youngest generation, if the store has generations: its number and when it began.
+    pub(super) generation: Option<(u64, u64)>,
 }
 
 /// What a connector says.
@@ -87,13 +89,23 @@ pub(super) enum Event {
     Away(CollectorError),
     /// Counters there were made smaller.
     Faded(Fade),
+    /// The generation of this number has begun there.
+    Turned(u64),
 }
 
 enum Order {
     /// The connection is of no use any more.
     Again,
+    /// A generation is to begin.
+    Turn {
+        number: u64,
+        begun_ns: u64,
+    },
     End,
 }
+
+/// More generations than a store can have had: one a second for longer than there have been computers.
+const GENERATION_MAX: u64 = 1 << 40;
 
 /// Connects to a collector and shows that both know the secret.
 pub(crate) fn open(
@@ -199,6 +211,12 @@ impl Opened {
         let Some(largest) = largest.collect() else {
             return Err(self.lines.not_understood("an invalid key"));
         };
+        if welcome
+            .generation
+            .is_some_and(|(number, _)| number > GENERATION_MAX)
+        {
+            return Err(self.lines.not_understood("an impossible generation"));
+        }
         let mut options = RequesterOptions::new(Service::Rc, welcome.qpn, Psn::new(psn), MTU);
         options.window = WINDOW;
         options.atomics_max = welcome.atomics;
@@ -219,6 +237,7 @@ impl Opened {
             largest,
             others: welcome.others,
             values: welcome.values,
+            generation: welcome.generation,
         })
     }
 }
@@ -265,6 +284,12 @@ impl Connector {
     /// Whether somebody there wants immediate reports, as the collector says.
     pub(super) fn is_watched(&self) -> bool {
         self.watched.load(Ordering::Relaxed)
+    }
+
+    /// Has the collector begin a generation.
+    pub(super) fn turn(&self, number: u64, begun_ns: u64) {
+        // A thread that has ended has said why.
+        let _ = self.orders.send(Order::Turn { number, begun_ns });
     }
 
     /// The connection is of no use any more: makes another one.
@@ -328,7 +353,7 @@ impl Work {
             loop {
                 let left = until.saturating_duration_since(Instant::now());
                 match self.ordered.recv_timeout(left) {
-                    Ok(Order::Again) => {}
+                    Ok(Order::Again | Order::Turn { .. }) => {}
                     Err(RecvTimeoutError::Timeout) => break,
                     Ok(Order::End) | Err(RecvTimeoutError::Disconnected) => return,
                 }
@@ -351,6 +376,11 @@ impl Work {
         loop {
             match self.ordered.try_recv() {
                 Ok(Order::Again) => return Over::Again,
+                Ok(Order::Turn { number, begun_ns }) => {
+                    if let Err(error) = lines.send(&Message::Turn { number, begun_ns }) {
+                        return Over::Lost(error);
+                    }
+                }
                 Ok(Order::End) | Err(TryRecvError::Disconnected) => {
                     // If it cannot be sent, the collector sees the connection close.
                     let _ = lines.send(&Message::End);
@@ -387,6 +417,9 @@ impl Work {
                     let fade = if halved { Fade::Halve } else { Fade::Reset };
                     // When no one listens, the next order is to end.
                     drop(self.events.send((self.index, Event::Faded(fade))));
+                }
+                Some(Message::Turned { number }) => {
+                    drop(self.events.send((self.index, Event::Turned(number))));
                 }
                 Some(Message::Refused(reason)) => {
                     let peer = lines.peer().to_owned();

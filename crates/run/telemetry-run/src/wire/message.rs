@@ -192,6 +192,9 @@ pub(super) struct Welcome {
     pub(super) others: Option<u64>,
     /// The dictionary of large values that hops report, in order.
     pub(super) values: Vec<u32>,
+    /// The number of the youngest generation, and when it began in ns since 1970, if the store has
+    /// generations; 0 if it has none yet. The table of keys above is that of this one.
+    pub(super) generation: Option<(u64, u64)>,
 }
 
 /// A message.
@@ -211,6 +214,15 @@ pub(super) enum Message {
     Alive,
     /// Whether somebody at the collector wants immediate reports.
     Watched(bool),
+    /// The generation of this number is to begin, or to be there: translator.
+    Turn {
+        number: u64,
+        begun_ns: u64,
+    },
+    /// It is there, and empty if it was not there before: collector.
+    Turned {
+        number: u64,
+    },
     /// All counters were set to 0, or halved.
     Faded {
         halved: bool,

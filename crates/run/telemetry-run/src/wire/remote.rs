@@ -7,16 +7,15 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use crate::api::status::LinkStatus;
+use strata_dta::generations::Generation;
 use strata_dta::key_increment::largest::{Kept, Largest};
 use strata_dta::protocol::packed::stated_count;
 use strata_dta::protocol::{Datagram, Primitive, Report};
 use strata_dta::{Operation, Operations, Origin, Remote, RemoteCounters, Room, Sink, Translator};
 use strata_rdma::Failure;
-use strata_roce::Port;
-use strata_roce::udp::UdpToPeer;
 use strata_role::{At as _, Result, RoleError, Tell};
 use strata_sys::socket;
-use strata_wire::{clamped, exact};
+use strata_wire::{clamped, exact, unix_ns};
 
 use super::super::candidates;
 use super::super::counted::counted;
@@ -26,6 +25,8 @@ use super::super::pushing::{Budget, count_of, each, is_immediate};
 use super::super::share::Share;
 use super::connector::{Connector, Event, Granted, Identity, MTU, Opened, WINDOW};
 use super::event::{self, Told};
+use super::link::{Link, exchange, write_largest};
+use super::turns::Turns;
 
 /// How long reports wait for operations to be acknowledged, before they are dropped.
 const ROOM_WAIT: Duration = Duration::from_millis(100);
@@ -35,35 +36,6 @@ const ROOM_LOOK: Duration = Duration::from_millis(1);
 const STOP_LOOK: Duration = Duration::from_millis(50);
 /// Operations of a report at most: copies of a value, or of two paths and a word of the dictionary.
 const OPERATIONS_MAX: usize = 9;
-
-/// A collector.
-struct Link {
-    address: SocketAddr,
-    connector: Connector,
-    /// Where packets go, and our queue pair, while connected.
-    port: Option<(UdpToPeer, u32)>,
-    connections: u64,
-    /// Why it is away.
-    problem: Option<String>,
-    /// How often each entry of its table of keys with large counts was written.
-    written: Vec<u64>,
-    /// What its memory says of the counts of other keys.
-    others: u64,
-    /// Writes of both.
-    entries: u64,
-    /// Remote key of the ring that they go to, and how many have.
-    events: u32,
-    told: u32,
-    /// Those that there was no room for since the last one.
-    untold: u32,
-}
-
-impl Link {
-    /// Whether somebody there wants immediate reports, and can have them.
-    fn is_watched(&self) -> bool {
-        self.port.is_some() && self.connector.is_watched()
-    }
-}
 
 /// All collectors.
 pub(crate) struct Collectors {
@@ -79,6 +51,10 @@ pub(crate) struct Collectors {
     now_ns: u64,
     started: Instant,
     plan: Plan,
+    /// Of stores with generations.
+    turns: Option<Turns>,
+    /// Whether another generation has begun, until that is taken note of.
+    has_turned: bool,
 }
 
 /// The lists of one of several collectors, under the numbers that they have there: list L of all is
@@ -130,6 +106,7 @@ impl Collectors {
                 events: 0,
                 told: 0,
                 untold: 0,
+                granted: None,
             })
         };
         let links = opened.into_iter().enumerate().map(link);
@@ -146,7 +123,19 @@ impl Collectors {
             now_ns: 0,
             started,
             plan: plan.clone(),
+            turns: Turns::new(plan, count),
+            has_turned: false,
         })
+    }
+
+    /// Generations, if stores have several.
+    pub(crate) fn turns(&self) -> Option<&Turns> {
+        self.turns.as_ref()
+    }
+
+    /// Whether another generation has begun since the last time.
+    pub(crate) fn take_turned(&mut self) -> bool {
+        std::mem::take(&mut self.has_turned)
     }
 
     /// One for each collector.
@@ -201,11 +190,82 @@ impl Collectors {
         while let Ok((index, event)) = self.events.try_recv() {
             self.happened(index, event, translator, tell);
         }
+        if self
+            .turns
+            .as_mut()
+            .is_some_and(|turns| turns.look(unix_ns()))
+        {
+            (0..self.links.len()).for_each(|index| self.ask(index));
+            self.look_at_turns(translator, tell);
+        }
         self.exchange();
         for (index, why) in std::mem::take(&mut self.failed) {
             self.links[index].connector.again();
             self.away(index, why, tell);
         }
+    }
+
+    /// A collector is there: it has the generation that reports go to, or is asked to begin it.
+    fn arrived(
+        &mut self,
+        index: usize,
+        granted: Granted,
+        translator: &mut Translator,
+        tell: &Tell,
+    ) {
+        let generation = granted.generation;
+        self.links[index].granted = Some(granted);
+        if let (Some(turns), Some(generation)) = (&mut self.turns, generation) {
+            turns.arrive(index, generation, unix_ns());
+            (0..self.links.len()).for_each(|index| self.ask(index));
+        }
+        self.look_at_turns(translator, tell);
+    }
+
+    /// Asks a collector for the generation that it is to have, if it has another one.
+    fn ask(&mut self, index: usize) {
+        let turns = self.turns.as_ref();
+        if let Some(wanted) = turns.and_then(|turns| turns.asks(index)) {
+            self.links[index]
+                .connector
+                .turn(wanted.number, wanted.begun_ns);
+        }
+    }
+
+    /// Goes on to the generation that all collectors have begun, and with collectors that have it.
+    fn look_at_turns(&mut self, translator: &mut Translator, tell: &Tell) {
+        let begun = self.turns.as_mut().and_then(Turns::step);
+        if let Some(begun) = begun {
+            let rows = candidates::entries(&self.plan, begun.index).len();
+            let connected = self.links.iter_mut().zip(&mut self.remotes);
+            for (link, remote) in connected.filter(|(link, _)| link.port.is_some()) {
+                link.others = candidates::others(Some(0));
+                link.written = vec![0; rows];
+                remote.keep_largest(Largest::new(rows));
+            }
+            self.has_turned = true;
+        }
+        if let Some((youngest, generations)) = self.youngest().zip(self.plan.generations()) {
+            let (plan, offset) = (&self.plan, generations.offset(youngest.index));
+            translator.turn_to(
+                plan.key_write.shifted(offset),
+                plan.postcarding.shifted(offset),
+                plan.key_increment.shifted(offset),
+            );
+        }
+        for index in 0..self.links.len() {
+            let is_there = self
+                .turns
+                .as_ref()
+                .is_none_or(|turns| turns.is_there(index));
+            if is_there && let Some(granted) = self.links[index].granted.take() {
+                self.connected(index, granted, translator, tell);
+            }
+        }
+    }
+
+    fn youngest(&self) -> Option<Generation> {
+        self.turns.as_ref().and_then(Turns::youngest)
     }
 
     fn connected(
@@ -226,7 +286,21 @@ impl Collectors {
             largest,
             others,
             values,
+            generation,
         } = granted;
+        let youngest = self.youngest();
+        // What it says of the keys with large counts is of the generation that it had.
+        let has_it = youngest
+            .is_none_or(|youngest| generation.is_some_and(|(number, _)| number == youngest.number));
+        let (largest, others) = match has_it {
+            true => (largest, others),
+            false => (Vec::new(), Some(0)),
+        };
+        let generation = youngest.map_or(0, |youngest| youngest.index);
+        let offset = self
+            .plan
+            .generations()
+            .map_or(0, |all| all.offset(generation));
         let len = exact::<usize>(self.plan.dictionary.len);
         translator.continue_values(index, values.into_iter().take(len));
         let collectors = exact::<u32>(self.links.len());
@@ -245,7 +319,7 @@ impl Collectors {
         (link.events, link.told) = (events, 0);
         let remote = &mut self.remotes[index];
         remote.reconnect(requester, va, rkey);
-        let rows = candidates::entries(&self.plan, 0).len();
+        let rows = candidates::entries(&self.plan, generation).len();
         link.others = candidates::others(others);
         link.written = vec![0; rows];
         for (row, written, ..) in &largest {
@@ -257,7 +331,7 @@ impl Collectors {
         let kept = largest.into_iter().map(|(row, _, key, count)| Kept {
             row,
             key,
-            place: candidates::place(&self.plan, self.plan.hasher.hash(key.bytes()), 0),
+            place: candidates::place(&self.plan, self.plan.hasher.hash(key.bytes()), offset),
             count,
         });
         remote.keep_largest(Largest::continued(rows, others, kept));
@@ -266,8 +340,11 @@ impl Collectors {
 
     fn away(&mut self, index: usize, why: String, tell: &Tell) {
         self.remotes[index].disconnect(Failure::Timeout);
+        if let Some(turns) = &mut self.turns {
+            turns.leave(index);
+        }
         let link = &mut self.links[index];
-        link.port = None;
+        (link.port, link.granted) = (None, None);
         // Not every second, as long as the reason is the same.
         if link.problem.as_ref() != Some(&why) {
             tell(&collector(link.address, Some(&why)));
@@ -277,6 +354,7 @@ impl Collectors {
 
     /// Sends what waits and takes answers.
     fn exchange(&mut self) {
+        let youngest = self.youngest().map_or(0, |youngest| youngest.index);
         let both = self.links.iter_mut().zip(&mut self.remotes).enumerate();
         for (index, (link, remote)) in both {
             let Some((port, qpn)) = &mut link.port else {
@@ -284,7 +362,7 @@ impl Collectors {
             };
             write_largest(
                 remote,
-                &self.plan,
+                (&self.plan, youngest),
                 (&mut link.written, &mut link.others),
                 &mut link.entries,
             );
@@ -330,8 +408,17 @@ impl Collectors {
 
     fn happened(&mut self, index: usize, event: Event, translator: &mut Translator, tell: &Tell) {
         match event {
-            Event::Connected(granted) => self.connected(index, *granted, translator, tell),
-            Event::Away(error) => self.away(index, RoleError::from(error).chain(), tell),
+            Event::Connected(granted) => self.arrived(index, *granted, translator, tell),
+            Event::Away(error) => {
+                self.away(index, RoleError::from(error).chain(), tell);
+                self.look_at_turns(translator, tell);
+            }
+            Event::Turned(number) => {
+                if let Some(turns) = &mut self.turns {
+                    turns.turned(index, number);
+                }
+                self.look_at_turns(translator, tell);
+            }
             Event::Faded(fade) => {
                 if let Some(largest) = self.remotes[index].largest() {
                     largest.fade(|count| fade.left_of(count));
@@ -482,64 +569,4 @@ impl Collectors {
         });
         each.collect()
     }
-}
-
-/// Writes the keys that have got a row, as far as there is room beside reports, and before them what is
-/// known of the counts of other keys.
-fn write_largest(
-    remote: &mut Remote,
-    plan: &Plan,
-    (written, others): (&mut [u64], &mut u64),
-    entries: &mut u64,
-) {
-    let table = candidates::entries(plan, 0);
-    let mut room = match remote.room(Operation::Write) {
-        Room::Operations(room) => room / 2,
-        Room::Gone => return,
-    };
-    let Some(largest) = remote.largest() else {
-        return;
-    };
-    let max = candidates::others(largest.without_row_max());
-    if room == 0 {
-        return;
-    }
-    if max != *others {
-        *others = max;
-        *entries = entries.wrapping_add(1);
-        remote.write(candidates::others_at(&table), &max.to_ne_bytes(), &[]);
-    }
-    while room > 0
-        && let Some((row, key)) = remote.next_taken()
-    {
-        written[row] = written[row].wrapping_add(1);
-        *entries = entries.wrapping_add(1);
-        let bytes = candidates::entry(written[row], key.bytes());
-        remote.write(candidates::entry_at(table.start + row), &bytes, &[]);
-        room -= 1;
-    }
-}
-
-/// Packets of one collector, in both directions.
-fn exchange(
-    remote: &mut Remote,
-    port: &mut UdpToPeer,
-    qpn: u32,
-    now_ns: u64,
-) -> std::io::Result<()> {
-    remote.finish_burst();
-    port.receive(&mut |packet| {
-        // One of an earlier connection is not for this one.
-        if packet.dest_qp() == qpn {
-            remote.receive(packet, now_ns);
-        }
-    })?;
-    remote.tick(now_ns);
-    let packets = remote.packets();
-    if packets.is_empty() {
-        return Ok(());
-    }
-    let sent = port.send(packets);
-    packets.clear();
-    sent
 }

@@ -7,6 +7,7 @@ mod hostile;
 mod push;
 mod reports;
 mod status;
+mod turns;
 mod walk;
 mod wire;
 mod xdp;

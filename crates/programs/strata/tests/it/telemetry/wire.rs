@@ -447,12 +447,6 @@ fn what_cannot_work_is_refused_and_says_why() {
         &refused(0, &fading),
         "give them to `strata telemetry collect`",
     );
-    let generations = [
-        &to_proved[..],
-        &["--generations", "4", "--store-memory", "8MiB"],
-    ]
-    .concat();
-    says(&refused(0, &generations), "a single generation");
 
     // Strangers that send something else, or nothing, are counted and in no one's way.
     let script = format!(

@@ -47,6 +47,29 @@ impl Memory for Written {
     }
 }
 
+/// To be cleared, which is the collector's own work.
+impl strata_dta::Memory for Written {
+    fn write(&mut self, at: usize, bytes: &[u8]) {
+        self.0.write(at, bytes);
+    }
+
+    fn load(&self, at: usize) -> [u8; 8] {
+        self.0.words().word(at)
+    }
+
+    fn store(&mut self, at: usize, word: u64) {
+        self.0.store(at, word);
+    }
+
+    fn add(&mut self, at: usize, add: u64) -> u64 {
+        self.0.add(at, add)
+    }
+
+    fn prefetch(&self, at: usize) {
+        self.0.words().prefetch(at);
+    }
+}
+
 impl Written {
     /// A translator writes nothing else than whole words.
     fn inside(&self, at: u64, len: usize) -> Result<usize, Refused> {

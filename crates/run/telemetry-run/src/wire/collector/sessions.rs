@@ -1,7 +1,7 @@
 //! Connections of translators to a collector: who may write, what, and where.
 
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,6 +17,7 @@ use strata_wire::roce::{MASK_24, Service, icrc};
 
 use super::super::super::candidates;
 use super::super::super::fading::{Fade, Fading};
+use super::super::super::generations::youngest;
 use super::super::super::notices::translator;
 use super::super::super::plan::Manifest;
 use super::super::connector::WINDOW;
@@ -69,6 +70,8 @@ pub(super) struct Connection {
     is_watched: bool,
     /// How often all counters had been made smaller when it was last notified.
     rounds: u64,
+    /// The generation that it has asked for and not been told about.
+    wants: Option<u64>,
 }
 
 impl AsFd for Connection {
@@ -187,6 +190,14 @@ impl Collector {
                     self.begin(connection, hello, begin)?
                 }
                 (Stage::Active, Message::Alive) => Stage::Active,
+                (Stage::Active, Message::Turn { number, begun_ns }) => {
+                    connection.stage = Stage::Active;
+                    if !self.turn_to(number, begun_ns) {
+                        return Err(connection.lines.not_understood("an impossible generation"));
+                    }
+                    connection.wants = Some(number);
+                    Stage::Active
+                }
                 (Stage::Active, Message::End) => {
                     connection.stage = Stage::Active;
                     return Ok(false);
@@ -224,6 +235,13 @@ impl Collector {
         if matches!(connection.stage, Stage::Active) && connection.is_watched != is_watched {
             connection.is_watched = is_watched;
             connection.lines.send(&Message::Watched(is_watched))?;
+        }
+        let youngest = self.youngest().map(|youngest| youngest.number);
+        if let (Stage::Active, Some(number)) = (&connection.stage, connection.wants)
+            && youngest == Some(number)
+        {
+            connection.wants = None;
+            connection.lines.send(&Message::Turned { number })?;
         }
         if let (Stage::Active, Some(fading)) = (&connection.stage, &self.fading)
             && connection.rounds < fading.rounds()
@@ -415,6 +433,13 @@ impl Collector {
                 "the translator does not say which of its collectors this is".to_owned(),
             ));
         };
+        if self.fading.is_some() && plan.generations().is_some() {
+            return Err(RoleError::Refused(
+                "counters of a store with generations count what was added in each of them: start \
+                 `strata telemetry collect` without --reset-counters and --halve-counters"
+                    .to_owned(),
+            ));
+        }
         let Some(store) = &self.store else {
             let (wanted, max) = (plan.parameters.memory_bytes, self.spec.memory_max);
             if wanted > max {
@@ -478,13 +503,17 @@ impl Collector {
         let ends = (0_u32..).zip(all).filter(|(_, end)| end.batches > 0);
         let ends = ends.map(|(list, end)| (list, end.batches, end.entries));
         let (plan, words) = (&store.plan, memory.0.words());
-        let largest = candidates::rows(plan, words, 0, 0).map(|(kept, written)| {
+        let youngest = youngest(plan, words);
+        let index = youngest.map_or(0, |youngest| youngest.index);
+        let offset = plan.generations().map_or(0, |all| all.offset(index));
+        let largest = candidates::rows(plan, words, index, offset).map(|(kept, written)| {
             let digits = kept.key.bytes().iter();
             let digits = digits.map(|byte| format!("{byte:02x}")).collect();
             (kept.row, written, digits, kept.count)
         });
         let largest = largest.collect();
-        let others = candidates::others_max(plan, words, 0);
+        let others = candidates::others_max(plan, words, index);
+        let number = youngest.map_or((0, 0), |youngest| (youngest.number, youngest.begun_ns));
         let values = plan.written_values(words, 0).collect();
         let [numbers, rkeys] = nonce().map_err(RoleError::from)?;
         let low = |word: u64| u32::try_from(word & u64::from(u32::MAX)).expect("32 bits");
@@ -505,6 +534,7 @@ impl Collector {
             largest,
             others,
             values,
+            generation: plan.generations().map(|_| number),
         };
         self.responder.register(Region {
             rkey,
@@ -527,7 +557,7 @@ impl Collector {
         self.responder.connect(QueuePairOptions {
             number: qpn,
             peer_number: begin.qpn,
-            peer: canonical(answers.ip()),
+            peer: answers.ip().to_canonical(),
             service: Service::Rc,
             first_psn: Psn::new(begin.psn),
             mtu: begin.mtu,
@@ -552,10 +582,6 @@ impl Collector {
     }
 }
 
-fn canonical(address: IpAddr) -> IpAddr {
-    address.to_canonical()
-}
-
 fn connection(stream: TcpStream, peer: SocketAddr) -> io::Result<Connection> {
     let now = Instant::now();
     Ok(Connection {
@@ -566,5 +592,6 @@ fn connection(stream: TcpStream, peer: SocketAddr) -> io::Result<Connection> {
         said: now,
         is_watched: false,
         rounds: 0,
+        wants: None,
     })
 }
