@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use strata_blocks::Streamed;
-use strata_dta::listed::{Listed, ListedKind};
+use strata_dta::event::listed::{Listed, ListedKind};
 use strata_gpv::format::datagram::Datagram;
 use strata_gpv::{Grouped as _, Reason, Vector};
 use strata_telemetry_run::{EntryKind, shown};

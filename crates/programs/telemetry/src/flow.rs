@@ -4,7 +4,9 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
+use strata_dta::key::NodeId;
 use strata_telemetry_run::TelemetryStore;
+use strata_telemetry_run::api::answer::{TelemetryEvents, TelemetryQueue};
 use strata_terminal::bounded;
 use strata_terminal::listing::{ColumnForm, Reader, listing};
 use strata_terminal::output::{refuse, standard};
@@ -19,7 +21,8 @@ A flow has a direction: 10.0.0.1:1024 > 10.0.0.2:80 tcp. Quote it, or write - fo
 keys are queried by these keys (`strata telemetry get --help`).
 
 Hops are known if they sent postcards of the flow; latencies if they sent them with Key-Write for
-the key `node N FLOW`, as the built-in table of INT does. Latencies are the latest.
+the key `node N FLOW`, as the built-in table of INT does. Latencies are the latest, in the unit of
+the nodes, usually ns.
 
 A sum is given only if the path is whole. Otherwise the lines below say what may be missing.
 
@@ -38,6 +41,9 @@ pub(super) struct PathArgs {
 /// Arguments of `strata telemetry flows`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
+Events of `congestion` and `drops` name a node, its port and its queue; the value is the occupancy
+of the queue or the latency, or for drops the reason. Nodes are numbers or IPv4 addresses.
+
 Lists are rings: when an event is overwritten, its flow may be missing. The last line gives the
 number of overwritten events, and of events that do not name their flow.")]
 pub(super) struct FlowsArgs {
@@ -48,7 +54,13 @@ pub(super) struct FlowsArgs {
     list: Option<String>,
     /// Only events at this node.
     #[arg(long, value_name = "NODE")]
-    node: Option<u32>,
+    node: Option<NodeId>,
+    /// Only events at this port.
+    #[arg(long, value_name = "PORT")]
+    port: Option<u32>,
+    /// Only events at this queue.
+    #[arg(long, value_name = "QUEUE")]
+    queue: Option<u8>,
     /// Show this many flows, those with the most events.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 20, value_parser = bounded::count::<1, 1_000_000>)]
     number: usize,
@@ -75,7 +87,8 @@ pub(super) fn path(args: &PathArgs) -> Result<()> {
     let rows = path.hops.iter().zip(1..).map(|(hop, place): (_, u32)| {
         [
             place.to_string(),
-            hop.node.map_or_else(unknown, |node| node.to_string()),
+            hop.node
+                .map_or_else(unknown, |node| NodeId(node).to_string()),
             hop.latency.map_or_else(unknown, grouped),
         ]
     });
@@ -85,7 +98,7 @@ pub(super) fn path(args: &PathArgs) -> Result<()> {
     let rows = std::iter::once(head).chain(rows).chain(total);
     let columns = [
         ColumnForm::numbers(3),
-        ColumnForm::numbers(10),
+        ColumnForm::numbers(15),
         ColumnForm::numbers(12),
     ];
     let page = listing(Reader::of_stdout(), columns, rows);
@@ -96,24 +109,41 @@ pub(super) fn path(args: &PathArgs) -> Result<()> {
     Ok(())
 }
 
+fn queue_text(at: &TelemetryQueue) -> String {
+    let known = |name: &str, number: Option<u32>| {
+        number.map_or_else(String::new, |number| format!(" {name} {number}"))
+    };
+    let (port, queue) = (
+        known("port", at.port),
+        known("queue", at.queue.map(u32::from)),
+    );
+    format!("node {}{port}{queue}", NodeId(at.node))
+}
+
 pub(super) fn flows(args: &FlowsArgs) -> Result<()> {
     let mut store = TelemetryStore::open(&args.store)?;
-    let answer = store.answer_flows(args.list.as_deref(), args.node, args.number);
+    let of = TelemetryEvents {
+        list: args.list.as_deref(),
+        node: args.node.map(|NodeId(id)| id),
+        port: args.port,
+        queue: args.queue,
+    };
+    let answer = store.answer_flows(of, args.number);
     let answer = answer.map_err(refuse)?;
     if args.json {
         return json_of(&answer);
     }
     let unknown = || "?".to_owned();
-    let head = ["events", "max value", "what", "flow", "nodes"].map(str::to_owned);
+    let head = ["events", "max value", "what", "flow", "at"].map(str::to_owned);
     let rows = answer.flows.iter().map(|flow| {
-        let nodes: Vec<String> = flow.nodes.iter().map(u32::to_string).collect();
+        let queues: Vec<String> = flow.queues.iter().map(queue_text).collect();
         [
             grouped(flow.events),
             flow.value_max
                 .map_or_else(unknown, |value| grouped(u64::from(value))),
             flow.what.join(","),
             flow.flow.clone(),
-            nodes.join(","),
+            queues.join(", "),
         ]
     });
     let columns = [

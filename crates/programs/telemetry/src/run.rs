@@ -109,7 +109,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "BYTES", value_parser = bounded::count::<1, 64>)]
     data_bytes: Option<usize>,
 
-    /// Set the number of hops of a path; 5 by default.
+    /// Keep this many hops of a path, 2 to 8; 5 by default.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=8))]
     hops: Option<u8>,
 

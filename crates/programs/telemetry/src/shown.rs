@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 
+use strata_dta::key::NodeId;
 use strata_telemetry_run::api::status::TelemetryEntry;
 
 /// An entry in one line.
@@ -39,7 +40,8 @@ pub(super) fn line(entry: &TelemetryEntry) -> String {
         } => {
             let flow = flow.as_ref();
             format!(
-                "{what} node {node} port {} queue {} value {} time {}{}",
+                "{what} node {} port {} queue {} value {} time {}{}",
+                NodeId(*node),
                 word(*port),
                 word(*queue),
                 word(*value),
@@ -52,7 +54,7 @@ pub(super) fn line(entry: &TelemetryEntry) -> String {
 
 #[cfg(test)]
 mod tests {
-    use strata_dta::flow_event::{FlowEvent, FlowEventKind};
+    use strata_dta::event::flow::{FlowEvent, FlowEventKind};
     use strata_telemetry_run::EntryKind;
     use strata_telemetry_run::shown::entry;
 

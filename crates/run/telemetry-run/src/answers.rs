@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::api::answer::{
-    TelemetryCount, TelemetryFlows, TelemetryGeneration, TelemetryKey, TelemetryList,
-    TelemetryPath, TelemetryQueries, TelemetryRefused, TelemetryTime, TelemetryTop,
+    TelemetryCount, TelemetryEvents, TelemetryFlows, TelemetryGeneration, TelemetryKey,
+    TelemetryList, TelemetryPath, TelemetryQueries, TelemetryRefused, TelemetryTime, TelemetryTop,
     TelemetryTopKey, TelemetryValue,
 };
 use crate::api::status::{TelemetryEntry, TelemetryStatus};
@@ -215,12 +215,11 @@ impl TelemetryQueries for Answers {
 
     fn flows(
         &self,
-        list: Option<&str>,
-        node: Option<u32>,
+        of: TelemetryEvents<'_>,
         number: usize,
     ) -> Result<TelemetryFlows, TelemetryRefused> {
         self.ask(|store| {
-            let answer = store.answer_flows(list, node, number);
+            let answer = store.answer_flows(of, number);
             answer.map_err(TelemetryRefused::Unknown)
         })?
     }

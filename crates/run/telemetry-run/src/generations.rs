@@ -4,7 +4,9 @@ use strata_dta::generations::Generation;
 use strata_sys::words::Words;
 use strata_wire::exact;
 
+use super::counted::counted;
 use super::plan::Plan;
+use crate::api::status::{GenerationStatus, GenerationsStatus};
 
 /// Bytes that are cleared between looks at what has arrived: about 1 ms.
 pub(super) const PIECE_BYTES: usize = 2 << 20;
@@ -61,4 +63,26 @@ pub(super) fn spans(plan: &Plan, words: &Words) -> Vec<Span> {
         }),
     };
     present.iter().zip(ends).map(span).collect()
+}
+
+/// Generations, youngest first, as far as the one that says it knows them.
+pub(super) fn generations_status(
+    plan: &Plan,
+    present: &[Generation],
+    clearing: bool,
+) -> GenerationsStatus {
+    let present = present.iter().map(|generation| {
+        counted! {
+            generation => GenerationStatus {
+                number,
+                begun_ns,
+            }
+        }
+    });
+    GenerationsStatus {
+        count: Some(plan.parameters.generations),
+        period_seconds: Some(plan.parameters.generation_period_s),
+        clearing: Some(clearing),
+        present: present.collect(),
+    }
 }

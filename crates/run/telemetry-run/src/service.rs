@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use rustix::thread::CapabilitySet;
 use strata_dta::append::End;
-use strata_dta::flow_event::{ANOMALIES, LOSSES};
+use strata_dta::event::flow::{ANOMALIES, LOSSES};
 use strata_dta::generations::{Generation, Turning};
 use strata_dta::int::mapping::Mapper;
 use strata_dta::int::table::{DEFAULT, Table};

@@ -3,9 +3,9 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::api::status::TelemetryEntry;
-use strata_dta::flow_event::{FlowEvent, FlowEventKind};
-use strata_dta::key::{FiveTuple, Key};
-use strata_dta::node_event::{NodeEvent, NodeEventKind};
+use strata_dta::event::flow::{FlowEvent, FlowEventKind};
+use strata_dta::event::node::{NodeEvent, NodeEventKind};
+use strata_dta::key::{FiveTuple, Key, NodeId};
 
 use super::plan::EntryKind;
 
@@ -28,14 +28,14 @@ pub fn key(key: &Key) -> String {
         4 => Ipv4Addr::from(field::<4>(bytes, 0)).to_string(),
         9 => {
             let [node, port] = [0, 4].map(|at| number(bytes, at));
-            format!("node {node} port {port} queue {}", bytes[8])
+            format!("node {} port {port} queue {}", NodeId(node), bytes[8])
         }
         13 | 37 => {
             FiveTuple::parse(bytes).map_or_else(|| format!("{key:?}"), |flow| flow.to_string())
         }
         16 => Ipv6Addr::from(field::<16>(bytes, 0)).to_string(),
         17 => match FiveTuple::parse(&bytes[4..]) {
-            Some(flow) => format!("node {} {flow}", number(bytes, 0)),
+            Some(flow) => format!("node {} {flow}", NodeId(number(bytes, 0))),
             None => format!("{key:?}"),
         },
         _ => format!("{key:?}"),
@@ -120,6 +120,7 @@ mod tests {
             "10.0.0.1:1024 > 10.0.0.2:80 tcp",
             "[2001:db8::1]:5 > [2001:db8::2]:6 udp",
             "node 7 10.0.0.1:1024 > 10.0.0.2:80 proto 99",
+            "node 10.255.0.4 port 3 queue 1",
             "0x0102030405",
         ] {
             let parsed: Key = text.parse().unwrap();

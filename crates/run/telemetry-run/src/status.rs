@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use crate::api::status::{
-    AppendStatus, EventStatus, FrameStatus, GenerationStatus, GenerationsStatus, IntStatus,
-    KeyIncrementStatus, KeyWriteStatus, PostcardingStatus, ProcessStatus, ReporterStatus,
-    RunStatus, StreamStatus, TelemetryStatus,
+    AppendStatus, EventStatus, FrameStatus, GenerationsStatus, IntStatus, KeyIncrementStatus,
+    KeyWriteStatus, PostcardingStatus, ProcessStatus, ReporterStatus, RunStatus, StreamStatus,
+    TelemetryStatus,
 };
 use strata_dta::generations::{Generation, Turning};
 use strata_dta::int::mapping::IntCounters;
@@ -18,6 +18,7 @@ use strata_wire::Summed as _;
 
 use super::counted::counted;
 use super::frames::Frames;
+use super::generations::generations_status;
 use super::plan::Plan;
 use super::sink::Done;
 use super::wire::remote::Collectors;
@@ -322,27 +323,5 @@ impl Snapshot<'_> {
             reporters: self.reporters(),
         };
         TelemetryStatus::Run(Box::new(run))
-    }
-}
-
-/// Generations, youngest first, as far as the one that says it knows them.
-pub(super) fn generations_status(
-    plan: &Plan,
-    present: &[Generation],
-    clearing: bool,
-) -> GenerationsStatus {
-    let present = present.iter().map(|generation| {
-        counted! {
-            generation => GenerationStatus {
-                number,
-                begun_ns,
-            }
-        }
-    });
-    GenerationsStatus {
-        count: Some(plan.parameters.generations),
-        period_seconds: Some(plan.parameters.generation_period_s),
-        clearing: Some(clearing),
-        present: present.collect(),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use strata_dta::listed::{Listed, ListedKind};
+use strata_dta::event::listed::{Listed, ListedKind};
 use strata_dta::protocol::{Datagram, Primitive, Report};
 use strata_role::{Feed, FeedCounts, Result};
 

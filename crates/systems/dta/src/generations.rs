@@ -97,6 +97,10 @@ impl Generations {
 
     /// Which one a number has, if each generation has had its turn: the place that it takes is that of the
     /// oldest.
+    ///
+    /// # Panics
+    ///
+    /// Never: generations are 2 at least.
     #[must_use]
     pub fn index(&self, number: u64) -> u8 {
         let turn = number.wrapping_sub(1).checked_rem(u64::from(self.count));

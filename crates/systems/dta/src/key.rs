@@ -3,7 +3,7 @@
 //! ```text
 //! address        4 or 16 bytes                                    10.0.0.1
 //! flow           source, destination, their ports u16, protocol   10.0.0.1:1024 > 10.0.0.2:80 tcp
-//! node           u32                                              node 7, or 7
+//! node           u32; an address is its number                    node 7, or 7; node 10.255.0.4
 //! queue          node u32, egress interface u32, queue u8         node 7 port 3 queue 1
 //! flow at node   node u32, flow (of IPv6: without protocol)       node 7 10.0.0.1:1024 > 10.0.0.2:80 tcp
 //! any bytes      1 to 40                                          0x0a000001
@@ -89,6 +89,31 @@ fn ipv4(bytes: &[u8]) -> Option<(IpAddr, &[u8])> {
 fn ipv6(bytes: &[u8]) -> Option<(IpAddr, &[u8])> {
     let (address, rest) = bytes.split_first_chunk::<16>()?;
     Some((Ipv6Addr::from(*address).into(), rest))
+}
+
+/// The id of a node. Those of 24 bits and less are written as numbers, larger ones as IPv4 addresses, which
+/// operators use as ids.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct NodeId(pub u32);
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            small @ 0..=0xff_ffff => small.fmt(f),
+            large => f.pad(&Ipv4Addr::from(large).to_string()),
+        }
+    }
+}
+
+impl FromStr for NodeId {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        let number = text.parse::<u32>().ok();
+        let address = || text.parse::<Ipv4Addr>().ok().map(u32::from);
+        let id = number.or_else(address);
+        id.map(Self).ok_or_else(|| KeyError::Node(text.to_owned()))
+    }
 }
 
 /// The bytes of a key: 1 to 40.
@@ -191,6 +216,9 @@ pub enum KeyError {
          a node (node 7), a queue (node 7 port 3 queue 1), or bytes (0x0a000001)"
     )]
     Form(String),
+    /// Neither a number nor an address.
+    #[error("{0:?} is not a node: write its number (7) or its IPv4 address (10.255.0.4)")]
+    Node(String),
     /// A protocol that is neither a number nor known by name.
     #[error("{0:?} is not a protocol: tcp, udp, icmp, icmp6, sctp or a number below 256")]
     Protocol(String),
@@ -312,18 +340,20 @@ impl FromStr for Key {
             return bytes_of(digits);
         }
         let number = |word: Option<&&str>| word.and_then(|word| word.parse::<u32>().ok());
+        let node =
+            |word: Option<&&str>| word.and_then(|word| word.parse().ok()).map(|NodeId(id)| id);
         let words: Vec<&str> = text.split_whitespace().collect();
         let form = || KeyError::Form(text.to_owned());
         match words[..] {
-            ["node" | "switch", _] => number(words.get(1)).map(Self::node).ok_or_else(form),
+            ["node" | "switch", _] => node(words.get(1)).map(Self::node).ok_or_else(form),
             ["node" | "switch", _, "port", _, "queue", queue] => {
-                let node = number(words.get(1)).ok_or_else(form)?;
+                let node = node(words.get(1)).ok_or_else(form)?;
                 let port = number(words.get(3)).ok_or_else(form)?;
                 let queue = queue.parse().map_err(|_| form())?;
                 Ok(Self::queue(node, port, queue))
             }
             ["node" | "switch", _, ..] => {
-                let node = number(words.get(1)).ok_or_else(form)?;
+                let node = node(words.get(1)).ok_or_else(form)?;
                 let flow = words[2..].join(" ").parse()?;
                 Ok(Self::flow_at(node, &flow))
             }
@@ -363,6 +393,8 @@ mod tests {
                 "node 7 10.0.0.1:1024 > 10.0.0.2:80",
                 &format!("00000007{flow}"),
             ),
+            ("node 10.255.0.4", "0aff0004"),
+            ("node 10.255.0.4 port 3 queue 1", "0aff00040000000301"),
             ("0x0A0b", "0a0b"),
             ("0X0A0b", "0a0b"),
             ("[2001:db8::1]", "20010db8000000000000000000000001"),
@@ -389,6 +421,20 @@ mod tests {
         let four: FiveTuple = "10.0.0.1:1024 > 10.0.0.2:80 udp".parse().unwrap();
         assert_eq!(FiveTuple::parse(Key::flow(&four).bytes()), Some(four));
         assert_eq!(FiveTuple::parse(&[1; 14]), None);
+    }
+
+    #[test]
+    fn large_ids_of_nodes_are_shown_as_addresses() {
+        for (id, text) in [
+            (7, "7"),
+            (0xff_ffff, "16777215"),
+            (0x0aff_0004, "10.255.0.4"),
+        ] {
+            assert_eq!(NodeId(id).to_string(), text);
+            assert_eq!(text.parse(), Ok(NodeId(id)));
+        }
+        assert_eq!("184483844".parse(), Ok(NodeId(0x0aff_0004)));
+        assert!(matches!("core".parse::<NodeId>(), Err(KeyError::Node(_))));
     }
 
     #[test]

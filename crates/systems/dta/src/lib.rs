@@ -19,9 +19,7 @@
 //! - [`reporter`]: packs reports, and sends again what a translator had to drop;
 //! - [`translator`]: reporters, rate limit, negative acknowledgements, several collectors;
 //! - [`int`]: INT of the P4.org applications group, and which of it becomes which report;
-//! - [`flow_event`]: what a recording reports of its flows;
-//! - [`node_event`]: what nodes report of packets, as entries of lists;
-//! - [`listed`]: entries of lists as records of a stream;
+//! - [`event`]: what entries of lists say;
 //! - [`key`]: keys as bytes, and as people write them;
 //! - [`theory`]: the paper's error bounds.
 //!
@@ -34,7 +32,7 @@
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 pub mod append;
-pub mod flow_event;
+pub mod event;
 mod gaps;
 pub mod generations;
 mod hash;
@@ -42,8 +40,6 @@ pub mod int;
 pub mod key;
 pub mod key_increment;
 pub mod key_write;
-pub mod listed;
-pub mod node_event;
 pub mod postcarding;
 pub mod protocol;
 mod remote;

@@ -14,26 +14,22 @@
 //! no extent: a path of three hops and one of five whose last two reports were lost look the same.
 
 mod cache;
-mod extent;
 
 use std::collections::HashMap;
 
 use strata_wire::exact;
 
 use crate::hash::{KeyHash, KeyHasher, REDUNDANCY_MAX};
-use crate::sink::{Origin, Sink};
+use crate::sink::{CHUNK_LEN_MAX, Origin, SLOT_LEN, Sink};
 
+pub use crate::sink::{Extent, Merge};
 pub use cache::{Cache, CacheCounters};
-pub use extent::{Extent, Merge};
 
 /// Hops of a path at most.
 pub const HOPS_MAX: usize = 8;
 /// Rows of the translator's cache (paper §5.2).
 pub const CACHE_ROWS: usize = 32 * 1024;
 
-const SLOT_LEN: usize = 4;
-/// Of eight hops and their extent.
-const CHUNK_LEN_MAX: usize = 64;
 const _: () = assert!((HOPS_MAX + 1) * SLOT_LEN <= CHUNK_LEN_MAX);
 
 /// Where values that readers cannot guess are written down, so that they can decode them: each as a

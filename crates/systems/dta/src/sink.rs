@@ -1,10 +1,14 @@
 //! Where a translator's operations go.
 
+mod extent;
+
 use strata_wire::{exact, prefetch};
 
 use crate::hash::REDUNDANCY_MAX;
-use crate::postcarding::Merge;
 use crate::protocol::KEY_LEN_MAX;
+
+pub(crate) use self::extent::{CHUNK_LEN_MAX, SLOT_LEN};
+pub use self::extent::{Extent, Merge};
 
 /// A reporter, by its number at the translator.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -51,10 +55,9 @@ impl Addition<'_> {
     }
 }
 
-/// Takes operations on a collector's memory, whose first byte is at 0. They are done in order.
-///
-/// `origins` are the reporters whose reports an operation completes, one for each report: only
-/// the last copy of a report names it, so when that copy has arrived, all have.
+/// Takes operations on a collector's memory, whose first byte is at 0. They are done in order. `origins`
+/// are the reporters whose reports an operation completes, one for each report: only the last copy of a
+/// report names it, so when that copy has arrived, all have.
 pub trait Sink {
     /// Whether it makes use of `origins`; if not, they need not be kept.
     const KEEPS_ORIGINS: bool;
@@ -68,8 +71,8 @@ pub trait Sink {
     /// Whether [`Sink::merge`] keeps what is in the memory.
     const MERGES: bool = false;
 
-    /// [`Sink::write`] of a chunk of Postcarding, which keeps slots that are not known if the chunk that is
-    /// there is of the same key. Memory behind a NIC cannot do that: the chunk replaces the other.
+    /// [`Sink::write`] of a chunk of Postcarding that keeps unknown slots of a chunk of the same key. Memory
+    /// behind a NIC cannot do that: the chunk replaces the other.
     #[inline(always)]
     fn merge(&mut self, at: u64, chunk: &[u8], _how: Merge, origins: &[Origin]) {
         self.write(at, chunk, origins);
@@ -104,19 +107,16 @@ pub trait Sink {
     fn expect(&mut self, _at: u64, _len: usize) {}
 }
 
-/// Operations between request and execution: as many lines of memory are fetched
-/// meanwhile.
+/// Operations between request and execution: as many lines of memory are fetched meanwhile.
 const DELAYED: usize = 32;
-/// The same in keys, each of which has one line of memory or several.
+/// The same in keys, which have one line or several.
 const KEYS_DELAYED: usize = 32;
-/// Longest write that is delayed; what is longer goes by itself to memory that is
-/// [expected](Sink::expect) to be written.
+/// Longest write that is delayed; longer ones go by themselves to [expected](Sink::expect) memory.
 const DELAYED_LEN_MAX: usize = 32;
 const LINE: usize = 64;
 
-/// Memory of this process that operations are done on. Places are bytes from its front.
-///
-/// All of it panics beyond the memory: places follow from the parameters of the stores.
+/// Memory of this process that operations are done on. Places are bytes from its front. All of it panics
+/// beyond the memory: places follow from the parameters of the stores.
 pub trait Memory {
     /// Puts `bytes` at `at`.
     fn write(&mut self, at: usize, bytes: &[u8]);
@@ -356,8 +356,7 @@ impl<M: Memory> Local<M> {
         }
     }
 
-    /// The memory as it is, with operations that still wait: for parts of it that none goes to, or
-    /// where the latest of them do not matter.
+    /// The memory with operations that still wait: for parts where the latest do not matter.
     #[must_use]
     pub fn unflushed(&mut self) -> &mut M {
         &mut self.memory
@@ -436,7 +435,7 @@ fn put(memory: &mut impl Memory, write: &Write) {
 
 #[inline(never)]
 fn merge(memory: &mut impl Memory, at: usize, chunk: &[u8], how: Merge) {
-    let mut there = [0; Merge::LEN_MAX];
+    let mut there = [0; CHUNK_LEN_MAX];
     let there = &mut there[..chunk.len()];
     let words = there.as_chunks_mut::<8>().0;
     for (at, word) in (at..).step_by(8).zip(words) {

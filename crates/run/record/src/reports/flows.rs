@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::mem;
 use std::net::IpAddr;
 
-use strata_dta::flow_event::{ANOMALIES, FLOW_EVENT_LEN_MAX, FlowEvent, FlowEventKind, LOSSES};
+use strata_dta::event::flow::{ANOMALIES, FLOW_EVENT_LEN_MAX, FlowEvent, FlowEventKind, LOSSES};
 use strata_dta::key::{FiveTuple, Key};
 use strata_dta::protocol::Report;
 use strata_gpv::{Full, Key as FlowKey, Vector};

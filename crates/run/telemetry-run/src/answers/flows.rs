@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::plan::EntryKind;
 use super::super::reader::TelemetryStore;
 use super::super::shown;
-use crate::api::answer::{TelemetryFlow, TelemetryFlows};
+use crate::api::answer::{TelemetryEvents, TelemetryFlow, TelemetryFlows, TelemetryQueue};
 use crate::api::status::TelemetryEntry;
 
 /// What the events of a flow say.
@@ -13,24 +13,22 @@ use crate::api::status::TelemetryEntry;
 struct Events {
     count: u64,
     what: BTreeSet<&'static str>,
-    nodes: BTreeSet<u32>,
+    queues: BTreeSet<TelemetryQueue>,
     value_max: Option<u32>,
 }
 
 impl TelemetryStore {
-    /// The flows in the events that lists still have, `number` of them at most: of all lists of events,
-    /// or of one, at all nodes or at one.
+    /// The flows in the events that lists still have, `number` of them at most.
     ///
     /// # Errors
     ///
     /// If there is no such list, or it has no events: what could be written instead.
     pub fn answer_flows(
         &mut self,
-        list: Option<&str>,
-        node: Option<u32>,
+        of: TelemetryEvents<'_>,
         number: usize,
     ) -> Result<TelemetryFlows, String> {
-        let lists = match list {
+        let lists = match of.list {
             Some(name) => vec![self.find_list(name)?],
             None => {
                 let lists = self.lists().iter().map(|list| (list.number, list.entries));
@@ -53,17 +51,32 @@ impl TelemetryStore {
                 let (flow, what, at, value) = match shown::entry(kind, bytes) {
                     TelemetryEntry::Node {
                         node,
+                        port,
+                        queue,
                         value,
                         what,
                         flow,
                         ..
-                    } => (flow, what, Some(node), value),
+                    } => (
+                        flow,
+                        what,
+                        Some(TelemetryQueue { node, port, queue }),
+                        value,
+                    ),
                     TelemetryEntry::Flow {
                         flow, value, what, ..
                     } => (Some(flow), what, None, Some(value)),
                     TelemetryEntry::Bytes { .. } => return,
                 };
-                if node.is_some() && at != node {
+                let is_wanted = match at {
+                    Some(at) => {
+                        of.node.is_none_or(|node| node == at.node)
+                            && of.port.is_none_or(|port| Some(port) == at.port)
+                            && of.queue.is_none_or(|queue| Some(queue) == at.queue)
+                    }
+                    None => of.node.is_none() && of.port.is_none() && of.queue.is_none(),
+                };
+                if !is_wanted {
                     return;
                 }
                 events += 1;
@@ -74,7 +87,7 @@ impl TelemetryStore {
                 let of_flow = flows.entry(flow).or_default();
                 of_flow.count += 1;
                 of_flow.what.insert(what);
-                of_flow.nodes.extend(at);
+                of_flow.queues.extend(at);
                 of_flow.value_max = of_flow.value_max.max(value);
             });
         }
@@ -82,7 +95,11 @@ impl TelemetryStore {
             flow,
             events: of_flow.count,
             what: of_flow.what.into_iter().map(str::to_owned).collect(),
-            nodes: of_flow.nodes.into_iter().collect(),
+            nodes: {
+                let nodes: BTreeSet<u32> = of_flow.queues.iter().map(|at| at.node).collect();
+                nodes.into_iter().collect()
+            },
+            queues: of_flow.queues.into_iter().collect(),
             value_max: of_flow.value_max,
         };
         let mut flows: Vec<TelemetryFlow> = flows.into_iter().map(flow).collect();

@@ -170,8 +170,34 @@ pub struct TelemetryFlow {
     pub what: Vec<String>,
     /// The nodes that it had them at, if the events name nodes.
     pub nodes: Vec<u32>,
+    /// The queues that it had them at.
+    pub queues: Vec<TelemetryQueue>,
     /// The largest value of its events.
     pub value_max: Option<u32>,
+}
+
+/// A queue of a node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize, ToSchema)]
+pub struct TelemetryQueue {
+    /// The node.
+    pub node: u32,
+    /// Its port, if it is known.
+    pub port: Option<u32>,
+    /// The number of the queue, if it is known.
+    pub queue: Option<u8>,
+}
+
+/// Which events of lists are looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TelemetryEvents<'a> {
+    /// Of this list, by its name or its number; of all lists of events.
+    pub list: Option<&'a str>,
+    /// At this node.
+    pub node: Option<u32>,
+    /// At this port.
+    pub port: Option<u32>,
+    /// At this queue.
+    pub queue: Option<u8>,
 }
 
 /// A list that has a name.
@@ -215,16 +241,14 @@ pub trait TelemetryQueries: Send + Sync + 'static {
     /// If it is no key, or its path is not known.
     fn path(&self, flow: &str) -> Result<TelemetryPath, TelemetryRefused>;
 
-    /// The flows in the events of lists, or of one list, at one node if it is given, `number` of them
-    /// at most.
+    /// The flows in events of lists, `number` of them at most.
     ///
     /// # Errors
     ///
     /// If there is no such list.
     fn flows(
         &self,
-        list: Option<&str>,
-        node: Option<u32>,
+        of: TelemetryEvents<'_>,
         number: usize,
     ) -> Result<TelemetryFlows, TelemetryRefused>;
 

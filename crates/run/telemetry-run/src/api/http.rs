@@ -24,8 +24,8 @@ use tokio::time::timeout;
 use utoipa::{IntoParams, OpenApi};
 
 use super::answer::{
-    Pushes, TelemetryFlows, TelemetryKey, TelemetryList, TelemetryPath, TelemetryQueries,
-    TelemetryRefused, TelemetryTop,
+    Pushes, TelemetryEvents, TelemetryFlows, TelemetryKey, TelemetryList, TelemetryPath,
+    TelemetryQueries, TelemetryRefused, TelemetryTop,
 };
 use super::metrics;
 use super::status::{TelemetryEntry, TelemetryStatus};
@@ -190,6 +190,10 @@ struct FlowsParams {
     list: Option<String>,
     /// Events at this node only.
     node: Option<u32>,
+    /// Events at this port only.
+    port: Option<u32>,
+    /// Events at this queue only.
+    queue: Option<u8>,
     /// Number of flows, up to 10,000; 1,000.
     number: Option<usize>,
 }
@@ -204,9 +208,13 @@ async fn flows(
 ) -> Result<Json<TelemetryFlows>, TelemetryRefused> {
     let params = given(query)?;
     let number = within("number", params.number, ENTRIES, ENTRIES_MAX)?;
-    let answer = telemetry
-        .queries
-        .flows(params.list.as_deref(), params.node, number);
+    let of = TelemetryEvents {
+        list: params.list.as_deref(),
+        node: params.node,
+        port: params.port,
+        queue: params.queue,
+    };
+    let answer = telemetry.queries.flows(of, number);
     answer.map(Json)
 }
 

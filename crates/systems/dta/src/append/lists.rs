@@ -3,7 +3,7 @@
 use strata_wire::exact;
 
 use super::{Append, BATCH_MAX, End, HEADER_LEN, NUMBERS, TRAILER_LEN};
-use crate::node_event::NODE_EVENT_LEN;
+use crate::event::node::NODE_EVENT_LEN;
 use crate::protocol::{Refusal, packed};
 use crate::sink::{Operation, Origin, Room, Sink};
 use crate::tally;

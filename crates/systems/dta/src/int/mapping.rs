@@ -9,8 +9,8 @@ use super::stack::{Inner, Marks};
 use super::table::{Data, Of, Rule, Table, To, When};
 use super::watch::Sums;
 use super::{Hop, IntError};
+use crate::event::node::{NodeEvent, NodeEventKind};
 use crate::key::{FiveTuple, Key};
-use crate::node_event::{NodeEvent, NodeEventKind};
 use crate::protocol::Report;
 use crate::tally;
 

@@ -3,14 +3,28 @@
 
 use std::collections::HashMap;
 
+use serde::Deserialize;
+
 use super::stack::Inner;
-use super::table::HopFrom;
 use crate::key::FiveTuple;
 
 /// Packets whose hops are counted as they arrive. Memory: some 200 bytes each.
 const PACKETS_MAX: usize = 1 << 16;
 /// Hops of one.
 const HOPS_MAX: usize = 64;
+
+/// Where a node is on the path of a packet, if the packet does not say it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum HopFrom {
+    /// As many nodes after the first one as the time to live was lowered.
+    #[default]
+    Ttl,
+    /// After those whose reports of the packet have come before.
+    Arrival,
+    /// It is not known: only stacks of INT-MD give paths.
+    Stack,
+}
 
 /// The nodes that have reported a packet, in the order of arrival.
 #[derive(Debug, Default)]

@@ -22,7 +22,7 @@
 
 use serde::Deserialize;
 
-use super::place::Places;
+use super::place::{HopFrom, Places};
 use super::stack::Marks;
 use super::watch::{WATCHES_MAX, Watch};
 use crate::hash::REDUNDANCY_MAX;
@@ -126,6 +126,13 @@ pub(super) struct Rule {
     pub(super) list: Option<u32>,
 }
 
+/// What the first node sees of packets of most systems.
+const FIRST_TTL: u8 = 64;
+
+fn first_ttl() -> u8 {
+    FIRST_TTL
+}
+
 /// What a table begins with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -137,27 +144,16 @@ enum Extends {
     Nothing,
 }
 
-/// Where a node is on the path of a packet, if the packet does not say it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum HopFrom {
-    /// As many nodes after the first one as the time to live was lowered.
-    #[default]
-    Ttl,
-    /// After those whose reports of the packet have come before.
-    Arrival,
-    /// It is not known: only stacks of INT-MD give paths.
-    Stack,
-}
-
 /// Which INT reports become which DTA reports.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Table {
     #[serde(default)]
     extends: Extends,
-    hop_from: Option<HopFrom>,
-    first_ttl: Option<u8>,
+    #[serde(default)]
+    hop_from: HopFrom,
+    #[serde(default = "first_ttl")]
+    first_ttl: u8,
     udp_port: Option<u16>,
     dscp: Option<u8>,
     #[serde(default)]
@@ -210,9 +206,8 @@ impl Table {
         if let Some(dscp) = table.dscp.filter(|&dscp| dscp >= 64) {
             return Err(TableError::Dscp(dscp));
         }
-        let ttls = 33..=64;
-        if let Some(ttl) = table.first_ttl.filter(|ttl| !ttls.contains(ttl)) {
-            return Err(TableError::FirstTtl(ttl));
+        if !(33..=FIRST_TTL).contains(&table.first_ttl) {
+            return Err(TableError::FirstTtl(table.first_ttl));
         }
         for rule in &table.report {
             rule.check().map_err(|problem| TableError::Report {
@@ -273,8 +268,7 @@ impl Table {
     }
 
     pub(super) fn places(&self) -> Places {
-        let first_ttl = self.first_ttl.map_or(64, |ttl| ttl);
-        Places::new(self.hop_from.unwrap_or_default(), first_ttl)
+        Places::new(self.hop_from, self.first_ttl)
     }
 
     /// The lists that it appends to, with the names of the reports that do, and whether these are

@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use strata_wire::exact;
 
-use crate::flow_event::{FLOW_EVENT_LEN_MAX, FlowEvent, FlowEventKind};
+use crate::event::flow::{FLOW_EVENT_LEN_MAX, FlowEvent, FlowEventKind};
 use crate::hash::KeyHasher;
 use crate::key::{FiveTuple, Key};
 use crate::protocol::Report;

@@ -21,8 +21,8 @@ struct Row {
     reported: u8,
     /// How many have.
     count: u8,
-    /// Hops of the path; 0: not known.
-    path_len: u8,
+    /// Hops of the path, if they are known.
+    path_len: Option<u8>,
     /// One more than the last hop that has reported and is not kept; 0: none has.
     beyond: u8,
     /// Whether a hop has reported with two values.
@@ -38,11 +38,11 @@ impl Row {
     /// How long the path is, as far as its reports say.
     fn extent(&self) -> Extent {
         let extent = match self.path_len {
-            0 => {
+            None => {
                 let hops = u8::BITS.wrapping_sub(self.reported.leading_zeros());
                 Extent::at_least(self.beyond.max(exact::<u8>(hops)))
             }
-            len => Extent::known(len),
+            Some(len) => Extent::known(len),
         };
         Extent {
             is_contradicted: self.is_contradicted,
@@ -162,7 +162,8 @@ impl Cache {
         if known.contains(&value) {
             return Ok(());
         }
-        let next = u32::try_from(known.len()).map_or(u32::MAX, |next| next);
+        // No more than it has room for.
+        let next = exact::<u32>(known.len());
         if next >= dictionary.len {
             return Err(Refusal::Value);
         }
@@ -283,9 +284,9 @@ impl Cache {
         now_ns: u64,
         sinks: &mut [S],
     ) -> Result<Option<Origin>, Refusal> {
-        let path_len = path_len.map_or(0, |len| len);
+        let path_len = path_len.filter(|&len| len != 0);
         let kept = self.store.hops;
-        if path_len != 0 && hop >= path_len {
+        if path_len.is_some_and(|len| hop >= len) {
             return Err(Refusal::Hop);
         }
         let index = key.row(self.rows.len());
@@ -318,13 +319,8 @@ impl Cache {
         row.reported |= bit;
         let before = std::mem::replace(&mut row.values[usize::from(hop)], value);
         row.is_contradicted |= !is_first && before != value;
-        if path_len != 0 {
-            row.path_len = path_len;
-        }
-        let needed = match row.path_len {
-            0 => kept,
-            len => len.min(kept),
-        };
+        row.path_len = path_len.or(row.path_len);
+        let needed = row.path_len.map_or(kept, |len| len.min(kept));
         let is_complete = row.count >= needed;
         let before = match self.origins.get_mut(index) {
             Some(origins) => std::mem::replace(&mut origins[usize::from(hop)], origin),
@@ -338,7 +334,7 @@ impl Cache {
 
     /// Remembers that a path has more hops than are kept, unless another flow has the row.
     #[cold]
-    fn remember(&mut self, index: usize, key: KeyHash, hop: u8, path_len: u8, now_ns: u64) {
+    fn remember(&mut self, index: usize, key: KeyHash, hop: u8, path_len: Option<u8>, now_ns: u64) {
         let row = &mut self.rows[index];
         if row.is_empty() {
             *row = Row {
@@ -349,9 +345,7 @@ impl Cache {
         }
         if row.key == key {
             row.beyond = row.beyond.max(hop.saturating_add(1));
-            if path_len != 0 {
-                row.path_len = path_len;
-            }
+            row.path_len = path_len.or(row.path_len);
         }
     }
 

@@ -2,13 +2,13 @@
 //! examples of Telemetry Report 2.0 (§4.1 to 4.4), version 1.0, and anything else.
 
 use proptest::prelude::*;
+use strata_dta::event::node::NODE_EVENT_LEN;
 use strata_dta::int::IntError;
 use strata_dta::int::mapping::Mapper;
 use strata_dta::int::report::{Packet, Repr};
 use strata_dta::int::stack::{Inner, Marks};
 use strata_dta::int::table::{DEFAULT, Table, TableError};
 use strata_dta::key::Key;
-use strata_dta::node_event::NODE_EVENT_LEN;
 use strata_dta::protocol::Report;
 use strata_wire::LinkType;
 

@@ -2,7 +2,10 @@
 
 use strata_wire::exact;
 
-use super::{CHUNK_LEN_MAX, SLOT_LEN};
+/// Bytes of a slot.
+pub(crate) const SLOT_LEN: usize = 4;
+/// Bytes of a chunk at most: of eight hops and their extent.
+pub(crate) const CHUNK_LEN_MAX: usize = 64;
 
 /// Hops that an extent can state; of a longer path, this number and that it is at least so long.
 const HOPS_STATED_MAX: u8 = 31;
@@ -54,7 +57,7 @@ impl Extent {
         }
     }
 
-    pub(super) fn of(byte: u8) -> Self {
+    pub(crate) fn of(byte: u8) -> Self {
         Self {
             hops: byte & HOPS_STATED_MAX,
             is_len_known: byte & LEN_KNOWN != 0,
@@ -64,7 +67,7 @@ impl Extent {
     }
 
     #[inline(always)]
-    pub(super) fn byte(self) -> u8 {
+    pub(crate) fn byte(self) -> u8 {
         let bit = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
         self.hops
             | bit(self.is_len_known, LEN_KNOWN)
@@ -73,7 +76,7 @@ impl Extent {
     }
 
     /// Of what is known together with what was known `before`, of another packet.
-    pub(super) fn after(self, before: Self) -> Self {
+    pub(crate) fn after(self, before: Self) -> Self {
         let hops = match self.is_len_known {
             true => self.hops,
             false => self.hops.max(before.hops),
@@ -128,7 +131,4 @@ impl Merge {
         there[last.wrapping_mul(SLOT_LEN)] ^= self.extent.byte() ^ extent.byte();
         true
     }
-
-    /// Bytes that a chunk has at most.
-    pub(crate) const LEN_MAX: usize = CHUNK_LEN_MAX;
 }

@@ -27,7 +27,7 @@ pub enum ListedKind {
     Bytes,
     /// An event of a node.
     NodeEvent,
-    /// An event of a flow ([`crate::flow_event`]).
+    /// An event of a flow ([`crate::event::flow`]).
     FlowEvent,
 }
 
